@@ -1,0 +1,144 @@
+"""The site's package indexes: what pip is configured with, as the environment variables that uv reads.
+
+uv reads neither pip's files nor PIP_* variables. A site that configures pip only would be passed over, and uv would
+take other files than pip does: from the public index a CUDA build of torch (several GB) in place of the site's own.
+
+Sources: pip's `_internal/configuration.py` and `_internal/cli/parser.py` (which files, which wins); uv 0.13's
+`--help` and runs of it (names, separators: UV_FIND_LINKS takes commas, UV_INDEX and UV_INSECURE_HOST spaces).
+Not handed on: what narrows a choice of packages (constraint, no-binary, pre ...), because uv's words differ.
+"""
+
+from __future__ import annotations
+
+import configparser
+import math
+import os
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
+
+from matrix.errors import MatrixError
+
+# uv has no variable for --no-index. An index that holds no package says the same, find-links still count.
+NO_INDEX = "file:///nonexistent"
+
+# Variables by which a person may already have said the same thing to uv; any of them, even empty, wins.
+SAID_BY: dict[str, tuple[str, ...]] = {
+    "UV_DEFAULT_INDEX": ("UV_INDEX_URL",),
+    "UV_INDEX": ("UV_EXTRA_INDEX_URL",),
+    "UV_HTTP_TIMEOUT": ("UV_REQUEST_TIMEOUT", "HTTP_TIMEOUT"),
+    "SSL_CERT_FILE": ("SSL_CERT_DIR",),
+    "ALL_PROXY": ("all_proxy", "HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy"),
+}
+
+
+def site_environment(environ: Mapping[str, str] = os.environ, prefix: Path = Path(sys.prefix)) -> dict[str, str]:
+    """Return the variables that make uv use the indexes which pip uses here; {} where pip has no configuration.
+
+    Values may hold credentials: hand them to a process, never print them. Raises MatrixError for a file that pip
+    could not read either.
+    """
+    options = pip_options(read_files(pip_files(environ, prefix)), environ)
+    return uv_environment(options, environ, exists=Path.exists)
+
+
+def pip_files(environ: Mapping[str, str], prefix: Path) -> tuple[Path, ...]:
+    """Return the files that pip reads, weakest first: system, user, environment (`prefix`), PIP_CONFIG_FILE.
+
+    As in pip, a PIP_CONFIG_FILE that exists takes the user's files out, and the null device takes all out.
+    """
+    chosen = environ.get("PIP_CONFIG_FILE")
+    if chosen == os.devnull:
+        return ()
+    home = Path(environ.get("HOME") or Path.home())
+    shared = (environ.get("XDG_CONFIG_DIRS") or "/etc/xdg").split(os.pathsep)
+    system = [*(Path(folder, "pip") for folder in shared), Path("/etc")]
+    user = [home / ".pip", Path(environ.get("XDG_CONFIG_HOME") or home / ".config", "pip")]
+    if chosen and Path(chosen).exists():
+        user = []
+    files = [folder / "pip.conf" for folder in (*system, *user, prefix)]
+    return (*files, Path(chosen)) if chosen else tuple(files)
+
+
+def read_files(files: Iterable[Path]) -> dict[tuple[str, str], str]:
+    """Return (section, option) -> value of pip's INI files, later files winning; absent files count as empty."""
+    found: dict[tuple[str, str], str] = {}
+    for file in files:
+        parser = configparser.RawConfigParser()
+        try:
+            parser.read(file, encoding="utf-8")
+        except (configparser.Error, UnicodeDecodeError) as error:
+            # The parser's own message quotes the line, and a line may hold a password.
+            raise MatrixError(
+                "pip's configuration cannot be read",
+                where=str(file),
+                got=f"{type(error).__name__}{f' in line {error.lineno}' if hasattr(error, 'lineno') else ''}",
+                expected="an INI file in UTF-8, as `pip config list` reads it",
+                fix="`pip config debug` shows the files; set PIP_CONFIG_FILE to another one to leave them out",
+            ) from None
+        for section in parser.sections():
+            found.update(((section, option_name(name)), value) for name, value in parser.items(section))
+    return found
+
+
+def pip_options(files: Mapping[tuple[str, str], str], environ: Mapping[str, str]) -> dict[str, str]:
+    """Return pip install's options from [global], then [install], then PIP_*: the last that is not empty wins."""
+    variables = {option_name(name[4:]): value for name, value in environ.items() if name.startswith("PIP_")}
+    layers = [{name: value for (section, name), value in files.items() if section == s} for s in ("global", "install")]
+    return {name: value for layer in (*layers, variables) for name, value in layer.items() if value}
+
+
+def option_name(name: str) -> str:
+    """Return pip's spelling: `Index_URL` and `--index-url` are `index-url`."""
+    return name.lower().replace("_", "-").removeprefix("--")
+
+
+def uv_environment(
+    pip: Mapping[str, str], environ: Mapping[str, str], *, exists: Callable[[Path], bool]
+) -> dict[str, str]:
+    """Return what uv must be told to use pip's indexes, without what `environ` already tells it.
+
+    pip treats all its indexes as one and takes the best version. uv stops at the first index that knows the name,
+    so a site mirror that holds numpy for one Python only would hide every other numpy: `unsafe-best-match` is
+    uv's name for pip's rule. It is set only together with pip's own extra indexes.
+    """
+    extra = pip.get("extra-index-url", "").split()
+    links = [place(link) for link in pip.get("find-links", "").split()]
+    told = {
+        "UV_DEFAULT_INDEX": pip.get("index-url") or pip.get("pypi-url", ""),
+        "UV_INDEX": " ".join(extra),
+        # pip warns about a folder that is not there and goes on; uv would stop.
+        "UV_FIND_LINKS": ",".join(str(link) for link in links if isinstance(link, str) or exists(link)),
+        "UV_INSECURE_HOST": " ".join(pip.get("trusted-host", "").split()),
+        "UV_HTTP_TIMEOUT": whole_seconds(pip.get("timeout") or pip.get("default-timeout", "")),
+        "SSL_CERT_FILE": pip.get("cert", ""),
+        "SSL_CLIENT_CERT": pip.get("client-cert", ""),
+        "ALL_PROXY": pip.get("proxy", ""),
+    }
+    if pip.get("no-index", "").lower() in ("1", "on", "t", "true", "y", "yes"):
+        told |= {"UV_DEFAULT_INDEX": NO_INDEX, "UV_INDEX": ""}
+    told = {
+        name: value
+        for name, value in told.items()
+        if value and not any(other in environ for other in (name, *SAID_BY.get(name, ())))
+    }
+    if "UV_INDEX" in told and "UV_INDEX_STRATEGY" not in environ:
+        told["UV_INDEX_STRATEGY"] = "unsafe-best-match"
+    return told
+
+
+def place(link: str) -> str | Path:
+    """Return a find-links entry as a URL, or as an absolute path: uv may run in another folder than pip would."""
+    if link.startswith("file:"):
+        return Path(url2pathname(urlsplit(link).path))
+    return link if "://" in link else Path(link).expanduser().absolute()
+
+
+def whole_seconds(timeout: str) -> str:
+    """Return pip's timeout (seconds, may be a fraction) as uv wants it: an integer, rounded up; "" for no number."""
+    try:
+        return str(math.ceil(float(timeout)))
+    except (ValueError, OverflowError):
+        return ""

@@ -1,0 +1,139 @@
+"""A project's source tree, read without running any of it: its layout, stated version, requirements and files."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from packaging.version import InvalidVersion, Version
+
+from matrix.errors import MatrixError
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+Read = Callable[[str], "str | None"]  # path in the tree -> text, None when the tree has no such file
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where a project keeps things, in its source tree and on PyPI.
+
+    `folder` is the package at the top of the tree; `versions` are the files that may state the version, newest habit
+    first; `releases` are the distributions that together make up one release on PyPI.
+    """
+
+    project: str
+    folder: str
+    versions: tuple[str, ...]
+    releases: tuple[str, ...]
+
+
+LAYOUTS: Mapping[str, Layout] = {
+    "megatron-core": Layout("Megatron-LM", "megatron", ("megatron/core/package_info.py",), ("megatron-core",)),
+    # The meta wheel gives TE its name and version, the cu12 wheel all of its Python; the extension is an sdist.
+    "transformer-engine": Layout(
+        "TransformerEngine",
+        "transformer_engine",
+        ("build_tools/VERSION.txt", "VERSION"),
+        ("transformer-engine", "transformer-engine-cu12"),
+    ),
+}
+
+
+def declared(layout: Layout, where: str, read: Read) -> str:
+    """Return the version that a tree states. Raises MatrixError when it states none or is another project's."""
+    for path in layout.versions:
+        text = read(path)
+        if text is not None:
+            stated = python_version(text) if path.endswith(".py") else text.partition("\n")[0].strip()
+            return checked_version(stated, f"{where}: {path}")
+    raise MatrixError(
+        f"this is no {layout.project}",
+        where=where,
+        got=f"no {' or '.join(layout.versions)}",
+        expected=f"the top of a {layout.project} tree: the folder that holds {layout.folder}/",
+        fix="for a bare clone name a revision: CLONE@HEAD",
+    )
+
+
+def python_version(text: str) -> str:
+    """Return `__version__`, or MAJOR.MINOR.PATCH with PRE_RELEASE, of a package_info.py; "" if it states neither."""
+    stated: dict[str, object] = {}
+    try:
+        body = ast.parse(text).body
+    except (SyntaxError, ValueError):
+        return ""
+    for node in body:
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant):
+            stated |= {target.id: node.value.value for target in node.targets if isinstance(target, ast.Name)}
+    if isinstance(stated.get("__version__"), str):
+        return str(stated["__version__"])
+    numbers = [stated.get(name) for name in ("MAJOR", "MINOR", "PATCH")]
+    if None in numbers:
+        return ""
+    return ".".join(map(str, numbers)) + str(stated.get("PRE_RELEASE", ""))
+
+
+def metadata(package: str, version: str, where: str, read: Read) -> str:
+    """Return core metadata for a source tree; requirements only where pyproject.toml states them plainly.
+
+    Trees whose setup.py computes them (Megatron-LM before 0.13, Transformer Engine) are taken to require nothing.
+    """
+    try:
+        project = tomllib.loads(read("pyproject.toml") or "").get("project", {})
+    except tomllib.TOMLDecodeError as error:
+        raise MatrixError("not TOML", where=f"{where}: pyproject.toml", got=error) from None
+    lines = ["Metadata-Version: 2.1", f"Name: {package}", f"Version: {version}"]
+    if "requires-python" in project:
+        lines.append(f"Requires-Python: {project['requires-python']}")
+    lines += [f"Requires-Dist: {requirement}" for requirement in project.get("dependencies", ())]
+    return "\n".join(lines) + "\n"
+
+
+def checked_version(text: str, where: str) -> str:
+    """Return `text` when it is a version by PEP 440."""
+    if is_version(text):
+        return text
+    raise MatrixError(
+        "no version is stated", where=where, got=text or "nothing that can be read", expected="a version by PEP 440"
+    )
+
+
+def is_version(text: str) -> bool:
+    """Say whether `text` is a version by PEP 440."""
+    try:
+        return bool(Version(text))
+    except InvalidVersion:
+        return False
+
+
+def tree_hash(folder: Path) -> str:
+    """Return the SHA-256 of a package's files: their paths and their contents."""
+    total = hashlib.sha256()
+    for file in package_files(folder):
+        total.update(f"{file.relative_to(folder).as_posix()}\0{sha256(file)}\n".encode())
+    return total.hexdigest()
+
+
+def package_files(folder: Path) -> Iterator[Path]:
+    """Yield a package's files in order, links followed; without caches and dot files, which no import reads."""
+    for parent, folders, files in os.walk(folder, followlinks=True):
+        folders[:] = sorted(name for name in folders if name != "__pycache__" and not name.startswith("."))
+        yield from (Path(parent, name) for name in sorted(files) if not name.startswith("."))
+
+
+def sha256(path: Path) -> str:
+    """Return the SHA-256 of a file, read in pieces of 1 MiB."""
+    total = hashlib.sha256()
+    with path.open("rb") as file:
+        while piece := file.read(1 << 20):
+            total.update(piece)
+    return total.hexdigest()

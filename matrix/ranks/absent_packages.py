@@ -1,0 +1,112 @@
+"""Stand-ins for compiled CUDA packages that upstream imports unasked and a reproduction never uses.
+
+megatron-core <= 0.7 imports transformer_engine and apex unconditionally, also for a model made of its own layers.
+Which release needs which package is a fact of the catalog (`[[stand_in]]` of a failure); a record whose case ran with
+one says so.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.abc
+import importlib.machinery
+import importlib.metadata
+import importlib.util
+import os
+import sys
+import types
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+VERSION: Final = "0"  # what a stand-in says its version is: below every release, so that version guards stay shut
+
+
+def install(packages: Iterable[str] = (), missing: Iterable[str] = (), provided: Mapping[str, str] | None = None) -> None:
+    """Make each absent package of `packages` importable in this process; a package that is there stays itself.
+
+    `missing` names submodules that stay impossible to import: upstream has a way round them that must be taken.
+    `provided` maps a name that upstream really uses ("package.module.Name") to what stands for it ("module:Name").
+    """
+    for package in packages:
+        if importlib.util.find_spec(package) is None:
+            sys.meta_path.append(AbsentPackage(package, frozenset(missing)))
+            for name, target in (provided or {}).items():
+                if name.startswith(package + "."):
+                    module, _, attribute = name.rpartition(".")
+                    source, _, item = target.partition(":")
+                    setattr(importlib.import_module(module), attribute, getattr(importlib.import_module(source), item))
+
+
+class AbsentPackage(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Answers imports of one package: every name in it can be imported and subclassed, and refuses to be used.
+
+    Names in lower case are submodules, others are classes; making an instance raises RuntimeError, so that nothing
+    can pass by means of a stand-in.
+    """
+
+    def __init__(self, package: str, missing: frozenset[str]) -> None:
+        self.package, self.missing = package, missing
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None = None, target: types.ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        """Answer for the package and for everything under it."""
+        if fullname in self.missing:
+            raise ModuleNotFoundError(f"{fullname} is left out of the stand-in for {self.package}", name=fullname)
+        if fullname == self.package or fullname.startswith(self.package + "."):
+            return importlib.machinery.ModuleSpec(fullname, self, is_package=True)
+        return None
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> types.ModuleType:
+        """Return the module whose names are made as they are asked for."""
+        return AbsentModule(spec.name)
+
+    def exec_module(self, module: types.ModuleType) -> None:
+        """Do nothing: there is no code."""
+
+    def find_distributions(
+        self, context: importlib.metadata.DistributionFinder.Context
+    ) -> Iterable[importlib.metadata.Distribution]:
+        """Answer importlib.metadata, which upstream asks for the version at import."""
+        if context.name is not None and context.name.replace("-", "_") == self.package:
+            yield AbsentDistribution(self.package)
+
+
+class AbsentModule(types.ModuleType):
+    """See AbsentPackage."""
+
+    __version__ = VERSION
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        full = f"{self.__name__}.{name}"
+        return importlib.import_module(full) if name.islower() else AbsentClass(full, (), {"__init__": _refuse})
+
+
+class AbsentClass(type):
+    """The class of a stand-in's classes: their attributes (`_SplitAlongDim.apply`) can be named, not called."""
+
+    def __getattr__(cls, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return _refuse
+
+
+def _refuse(*_: Any, **__: Any) -> None:
+    raise RuntimeError("a compiled package is absent here; its stand-in can be imported, not used")
+
+
+class AbsentDistribution(importlib.metadata.Distribution):
+    """The metadata of a stand-in: a name and a version."""
+
+    def __init__(self, package: str) -> None:
+        self.package = package
+
+    def read_text(self, filename: str) -> str | None:
+        """Return the metadata file; there is no other."""
+        return f"Metadata-Version: 2.1\nName: {self.package}\nVersion: {VERSION}\n" if filename == "METADATA" else None
+
+    def locate_file(self, path: str | os.PathLike[str]) -> Any:
+        """Raise FileNotFoundError: a stand-in has no files."""
+        raise FileNotFoundError(path)

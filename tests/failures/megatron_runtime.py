@@ -1,0 +1,57 @@
+"""Start and stop megatron-core in a rank, on the device the rank was given."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from matrix.ranks.job import Rank
+
+SEED = 123  # upstream's example seeds with it
+
+
+def start(rank: Rank, *, tensor_parallel: int, pipeline_parallel: int, stand_ins: Mapping[str, Sequence[str]] | None = None) -> Any:
+    """Initialise torch.distributed, model parallelism and the RNG tracker; return the torch module.
+
+    `stand_ins` ({"packages": [...], "missing": [...]}) are for matrix.ranks.absent_packages.
+    """
+    import torch
+
+    if rank.device == "cpu":
+        from matrix.ranks import absent_packages, cpu_device
+
+        cpu_device.install()
+        absent_packages.install(**(stand_ins or {}))
+    else:
+        torch.cuda.set_device(device(rank))
+    # Ranks that share one GPU can't use NCCL (it refuses two ranks on a device): gloo moves CUDA tensors as well.
+    shares_a_gpu = rank.device == "cuda" and torch.cuda.device_count() < rank.world_size
+    backend = "nccl" if rank.device == "cuda" and not shares_a_gpu else "gloo"
+    torch.distributed.init_process_group(
+        backend, init_method=rank.init_method, rank=rank.rank, world_size=rank.world_size
+    )
+    from megatron.core import parallel_state
+    from megatron.core.tensor_parallel.random import model_parallel_cuda_manual_seed
+
+    parallel_state.initialize_model_parallel(tensor_parallel, pipeline_parallel)
+    torch.manual_seed(SEED)
+    model_parallel_cuda_manual_seed(SEED)
+    return torch
+
+
+def stop() -> None:
+    """Take down model parallelism and the process group; without it ranks race each other to the exit."""
+    import torch
+    from megatron.core import parallel_state
+
+    torch.distributed.barrier()
+    parallel_state.destroy_model_parallel()
+    torch.distributed.destroy_process_group()
+
+
+def device(rank: Rank) -> Any:
+    """Return the torch device of this rank; ranks share GPUs round robin when there are fewer than ranks."""
+    import torch
+
+    return torch.device("cpu") if rank.device == "cpu" else torch.device("cuda", rank.rank % torch.cuda.device_count())

@@ -1,0 +1,272 @@
+"""The catalog: what is known of bases, releases, drivers and failures. Read from matrix/facts, checked as a whole."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from matrix.cell import Cell, Clause
+from matrix.errors import MatrixError, closest
+from matrix.failure import Failure
+from matrix.schema import Identifier, VersionText, build, convert, read_toml
+from matrix.versions import NONE, Range, minor, parse
+
+FACTS: Final = Path(__file__).parent / "facts"
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Container:
+    """An OCI image (base kind `image`). What is None is unknown: no source was seen.
+
+    `te_source` is "sourced" (printed in a container or an issue) or "inferred" (from Transformer Engine's cadence).
+    """
+
+    id: Identifier
+    tag: str
+    torch: VersionText | None = None
+    torch_minor: str | None = None
+    torch_confidence: str = ""
+    python: str | None = None
+    te: VersionText | None = None
+    te_source: str = ""
+    cuda: str | None = None
+    cuda_driver_version_in_image: str | None = None
+    cuda_confidence: str = ""
+    component_confidence: str = ""
+    cudnn: str | None = None
+    nccl: str | None = None
+    openmpi: str | None = None
+    hpcx: str | None = None
+    ubuntu: str | None = None
+    flash_attn: str | None = None
+    driver_requirement: str | None = None
+    driver_requirement_partial: str | None = None
+    megatron_core: str | None = None
+    transformer_engine: str | None = None
+    base: str | None = None
+    exists: str | None = None
+    note: str = ""
+    source: str = ""
+    sources: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Wheels:
+    """An environment of released wheels (base kind `wheels`); `night` says why it is in the night, "" if it is not."""
+
+    id: Identifier
+    torch: VersionText
+    pythons: tuple[str, ...]  # minors, in order of preference
+    night: str = ""
+    requires: tuple[str, ...] = ()  # requirements beyond the common ones
+
+
+@dataclass(frozen=True)
+class Driver:
+    """An NVIDIA driver branch."""
+
+    branch: VersionText
+    designation: str = ""
+    designation_source: str = ""
+    eol: str | None = None
+    max_cuda_major_without_compat: str | None = None
+    bundled_with_cuda: str | None = None
+    bundled_source: str = ""
+    forward_compat: str | None = None
+    forward_compat_source: str = ""
+    multicast: str | None = None
+    multicast_source: str = ""
+    known_problem: str = ""
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Feature:
+    """A fact about a driver feature that several failures share."""
+
+    feature: str
+    fact: str
+    sources: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Release:
+    """A release of megatron-core, Transformer Engine or torch."""
+
+    version: VersionText
+    pypi: tuple[str, ...] | str | None = None  # upload date, or "version date" of each upload
+    on_pypi: bool = True
+    requires_python: Range | None = None
+    requires: Mapping[str, Range] = field(default_factory=dict)  # what it declares of packages that a base fixes
+    tag: str = ""
+    tag_date: str = ""
+    tag_commit: str = ""
+    metadata_constraints: str = ""
+    constraints: str = ""
+    ci_base_images: tuple[str, ...] = ()
+    ci_source: str = ""
+    ci_te: str = ""
+    ci_note: str = ""
+
+
+@dataclass(frozen=True)
+class Exclusion:
+    """Cells that must not be planned, and why."""
+
+    when: Clause
+    reason: str
+
+
+@dataclass(frozen=True)
+class StackCell:
+    """The cell of a report, as far as the report names it."""
+
+    base: Identifier
+    mcore: VersionText
+    te: VersionText | None = None
+    driver: VersionText | None = None
+    sm: VersionText | None = None
+    gpus: VersionText | None = None
+
+
+@dataclass(frozen=True)
+class Stack:
+    """The stack of a founding report, always part of a night. `gpus` is how many it needs."""
+
+    name: str
+    failure: Identifier
+    text: str
+    cell: StackCell
+    gpus: int
+
+
+@dataclass(frozen=True)
+class Catalog:
+    """Everything known, checked: ids are unique, every rule matches a known cell, every reference has a target."""
+
+    containers: tuple[Container, ...]
+    wheels: tuple[Wheels, ...]
+    common_requires: tuple[str, ...]
+    drivers: tuple[Driver, ...]
+    features: tuple[Feature, ...]
+    megatron_core: tuple[Release, ...]
+    transformer_engine: tuple[Release, ...]
+    torch: tuple[Release, ...]
+    exclusions: tuple[Exclusion, ...]
+    stacks: tuple[Stack, ...]
+    failures: tuple[Failure, ...]
+
+    def failure(self, id: str) -> Failure:
+        """Return the failure of that id. Raises MatrixError with a suggestion."""
+        found = {failure.id: failure for failure in self.failures}
+        if id not in found:
+            raise MatrixError("no such failure", got=id, expected="an id of the catalog", fix=closest(id, found))
+        return found[Identifier(id)]
+
+    @cached_property
+    def bases(self) -> Mapping[str, Wheels | Container]:
+        """Every base by id."""
+        return {base.id: base for base in (*self.wheels, *self.containers)}
+
+    def base(self, id: str) -> Wheels | Container:
+        """Return the base of that id. Raises MatrixError with a suggestion."""
+        if id not in self.bases:
+            raise MatrixError("no such base", got=id, expected="a base of the catalog", fix=closest(id, self.bases))
+        return self.bases[id]
+
+    def twin(self, image: Container) -> Wheels | None:
+        """Return the wheels base that stands for an image: the lowest with its torch minor, None if there is none."""
+        if image.torch is None:
+            return None
+        same = [base for base in self.wheels if minor(base.torch) == minor(image.torch)]
+        return min(same, key=lambda base: parse(base.torch), default=None)
+
+    def twins_of(self, base: Wheels) -> tuple[Container, ...]:
+        """Return the images that `base` stands for."""
+        return tuple(image for image in self.containers if self.twin(image) == base)
+
+    def cell(self, base: str, *, mcore: str = NONE, te: str = NONE, driver: str = NONE, **stack: str) -> Cell:
+        """Return the cell on a known base, with what the base fixes filled in."""
+        known = self.base(base)
+        python = known.pythons[0] if isinstance(known, Wheels) else known.python
+        return Cell(base, known.torch or NONE, mcore, te, driver, python=python or NONE, **stack)
+
+    def excluded(self, cell: Cell) -> str | None:
+        """Return why the cell must not be planned, None if it may."""
+        for exclusion in self.exclusions:
+            if exclusion.when.matches(cell):
+                return exclusion.reason
+        release = self._mcore.get(cell.mcore)
+        if release is None:
+            return None
+        if release.requires_python and cell.python != NONE and cell.python not in release.requires_python:
+            return f"megatron-core {cell.mcore} needs Python {release.requires_python.text}; the base has {cell.python}"
+        wanted = release.requires.get("torch")
+        if wanted and cell.torch != NONE and cell.torch not in wanted:
+            return f"megatron-core {cell.mcore} declares torch{wanted.text}; the base has {cell.torch}"
+        return None
+
+    @cached_property
+    def _mcore(self) -> Mapping[str, Release]:
+        return {release.version: release for release in self.megatron_core}
+
+
+def load(folder: Path = FACTS) -> Catalog:
+    """Read and check the catalog. Raises MatrixError that says file, key, got, expected and fix."""
+    if not (folder / "failures").is_dir():
+        raise MatrixError("no catalog here", got=folder, expected="a folder with bases.toml, ..., failures/")
+    containers = _tables(folder / "containers.toml", {"container": Container})["container"]
+    bases = read_toml(folder / "bases.toml")
+    common = convert(tuple[str, ...], bases.pop("common", {}).get("requires", []), f"{folder / 'bases.toml'}: common")
+    wheels = _built(folder / "bases.toml", bases, {"wheels": Wheels})["wheels"]
+    drivers = _tables(folder / "drivers.toml", {"driver": Driver, "feature": Feature})
+    releases = _tables(
+        folder / "releases.toml", {"megatron_core": Release, "transformer_engine": Release, "torch": Release}
+    )
+    paths = sorted((folder / "failures").glob("*.toml"))
+    failures = [build(Failure, read_toml(path), f"{path}") for path in paths]
+    catalog = Catalog(
+        containers=containers,
+        wheels=wheels,
+        common_requires=common,
+        drivers=drivers["driver"],
+        features=drivers["feature"],
+        **{name: tuple(sorted(group, key=lambda item: parse(item.version))) for name, group in releases.items()},
+        exclusions=_tables(folder / "constraints.toml", {"exclude": Exclusion})["exclude"],
+        stacks=_tables(folder / "stacks.toml", {"stack": Stack})["stack"],
+        failures=tuple(failures),
+    )
+    from matrix.checks import check  # the checks look at cells, and cells need a catalog
+
+    check(catalog, folder)
+    return catalog
+
+
+def _tables(path: Path, kinds: Mapping[str, type]) -> dict[str, Any]:
+    return _built(path, read_toml(path), kinds)
+
+
+def _built(path: Path, content: Mapping[str, Any], kinds: Mapping[str, type]) -> dict[str, Any]:
+    for key in content:
+        if key not in kinds:
+            raise MatrixError(
+                "unknown table",
+                where=f"{path}: {key}",
+                got=key,
+                expected="a table of this file",
+                fix=closest(key, kinds),
+            )
+    return {
+        name: tuple(build(kind, item, f"{path}: {name}[{place}]") for place, item in enumerate(content.get(name, [])))
+        for name, kind in kinds.items()
+    }
+
+
+def newest_patches(releases: Iterable[Release]) -> tuple[Release, ...]:
+    """Return the newest release of each minor, oldest first."""
+    newest = {minor(release.version): release for release in sorted(releases, key=lambda item: parse(item.version))}
+    return tuple(newest.values())

@@ -1,0 +1,116 @@
+"""What must hold in the catalog as a whole, beyond the type of each key."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from matrix.cell import Cell
+from matrix.errors import MatrixError, closest
+from matrix.versions import NONE
+
+if TYPE_CHECKING:
+    from matrix.catalog import Catalog
+
+
+def check(catalog: Catalog, folder: Path) -> None:
+    """Raise MatrixError for an id used twice, a reference without a target, or a rule that matches no known cell."""
+    _unique((base.id for base in (*catalog.wheels, *catalog.containers)), f"{folder}: bases.toml, containers.toml")
+    _unique((failure.id for failure in catalog.failures), f"{folder / 'failures'}")
+    for name in ("megatron_core", "transformer_engine", "torch"):
+        _unique((item.version for item in getattr(catalog, name)), f"{folder / 'releases.toml'}: {name}")
+    cells = known_cells(catalog)
+    ids = [failure.id for failure in catalog.failures]
+    for failure in catalog.failures:
+        where = f"{folder / 'failures' / failure.id}.toml"
+        _unique((case.name for case in failure.case), f"{where}: case")
+        _unique((signature.name for signature in failure.signature), f"{where}: signature")
+        for signature in failure.signature:
+            if not any((signature.exception, signature.message, signature.signal, signature.exit_code, signature.log)):
+                raise MatrixError(
+                    "a signature that would match any failure",
+                    where=f"{where}: signature {signature.name}",
+                    expected="exception, message, signal, exit_code or log",
+                )
+        for masked in failure.masked:
+            if masked.by not in ids:
+                raise MatrixError(
+                    "no such failure", where=f"{where}: masked.by", got=masked.by, fix=closest(masked.by, ids)
+                )
+        for kind in ("affected", "works"):
+            for place, clause in enumerate(getattr(failure, kind)):
+                for base in clause.base:
+                    if base not in catalog.bases:
+                        raise MatrixError(
+                            "no such base",
+                            where=f"{where}: {kind}[{place}].base",
+                            got=base,
+                            expected="an id of bases.toml or containers.toml",
+                            fix=closest(base, catalog.bases),
+                        )
+                if not any(clause.matches(cell) for cell in cells):
+                    raise MatrixError(
+                        "this predicate matches no known cell",
+                        where=f"{where}: {kind}[{place}]",
+                        got=clause,
+                        expected="at least one base x megatron-core x TE of the catalog",
+                        fix="check the bounds against releases.toml and bases.toml, or add what is missing there",
+                    )
+        _contradiction(failure, cells, where)
+    for place, exclusion in enumerate(catalog.exclusions):
+        if not any(exclusion.when.matches(cell) for cell in cells):
+            raise MatrixError(
+                "this exclusion matches no known cell",
+                where=f"{folder / 'constraints.toml'}: exclude[{place}].when",
+                got=exclusion.when,
+                expected="at least one cell that it keeps out",
+                fix="delete it, or correct the bounds",
+            )
+    for place, stack in enumerate(catalog.stacks):
+        if stack.failure not in ids:
+            raise MatrixError(
+                "no such failure",
+                where=f"{folder / 'stacks.toml'}: stack[{place}].failure",
+                got=stack.failure,
+                fix=closest(stack.failure, ids),
+            )
+
+
+def known_cells(catalog: Catalog) -> list[Cell]:
+    """Return a cell for every base x megatron-core x TE that the catalog names, stacks of reports included."""
+    cores = [release.version for release in catalog.megatron_core] + [stack.cell.mcore for stack in catalog.stacks]
+    engines = [NONE, *(release.version for release in catalog.transformer_engine)]
+    engines += [stack.cell.te for stack in catalog.stacks if stack.cell.te]
+    engines += [image.te for image in catalog.containers if image.te]
+    drivers = [driver.branch for driver in catalog.drivers]
+    cells = [catalog.cell(base, mcore=core) for base in catalog.bases for core in dict.fromkeys(cores)]
+    cells += [
+        Cell("", NONE, core, engine, driver)
+        for core in dict.fromkeys(cores)
+        for engine in dict.fromkeys(engines)
+        for driver in (NONE, *drivers[:1])
+    ]
+    return cells
+
+
+def _contradiction(failure: object, cells: Iterable[Cell], where: str) -> None:
+    """Raise MatrixError when a cell is said to be broken and to work."""
+    for cell in cells:
+        broken = [clause for clause in failure.affected if clause.matches(cell)]  # type: ignore[attr-defined]
+        works = [clause for clause in failure.works if clause.matches(cell)]  # type: ignore[attr-defined]
+        if broken and works:
+            raise MatrixError(
+                "a cell is both in affected and in works",
+                where=where,
+                got=f"{cell.id}: affected ({broken[0]}) and works ({works[0]})",
+                expected="one of them",
+                fix="narrow one of the two clauses",
+            )
+
+
+def _unique(ids: Iterable[str], where: str) -> None:
+    twice = [id for id, count in Counter(ids).items() if count > 1]
+    if twice:
+        raise MatrixError("an id is used twice", where=where, got=", ".join(twice), expected="each id once")

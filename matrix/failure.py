@@ -1,0 +1,125 @@
+"""A catalog entry: one upstream failure, where it shows, how it is recognised and how it is reproduced."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+from matrix.cell import Cell, Clause
+from matrix.outcome import Level
+from matrix.record import Expectation
+from matrix.schema import Identifier, Pattern
+
+
+class Axis(str, Enum):
+    """An axis that a failure may depend on; torch, CUDA and Python belong to the base."""
+
+    BASE = "base"
+    MCORE = "mcore"
+    TE = "te"
+    DRIVER = "driver"
+
+
+@dataclass(frozen=True)
+class Signature:
+    """How a failure is recognised; every key that is given must hold, in one exception of the chain or in the log.
+
+    `exception` is a class name; `message` is searched in that exception's text; `frame` is "file.py:function", the end
+    of a path and a function of that exception's stack; `signal` is "SIGSEGV"; `log` is searched in the end of the log
+    of the rank to blame.
+    """
+
+    name: Identifier
+    exception: str | None = None
+    message: Pattern | None = None
+    frame: str | None = None
+    signal: str | None = None
+    exit_code: int | None = None
+    log: Pattern | None = None
+
+
+@dataclass(frozen=True)
+class Case:
+    """One way to reproduce: the pytest test `test` (a node id) with the parameter id `name`.
+
+    `gpus` are needed at level gpu.
+    """
+
+    name: Identifier
+    test: str
+    levels: tuple[Level, ...]
+    ranks: int
+    gpus: int = 0
+
+
+@dataclass(frozen=True)
+class Masked:
+    """Where the failure `by` is expected to be broken, this one is out of reach and is not planned."""
+
+    by: Identifier
+    reason: str
+
+
+@dataclass(frozen=True)
+class StandIn:
+    """What a case runs with in place of a compiled package that is absent; see matrix/ranks/absent_packages.py."""
+
+    when: Clause
+    reason: str
+    packages: tuple[str, ...]
+    missing: tuple[str, ...] = ()
+    provided: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Workaround:
+    """A way round; `verified` says what was run, "" if nothing was."""
+
+    text: str
+    verified: str = ""
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What a public write-up says, beside what was measured."""
+
+    source: str
+    text: str
+    measured: str
+
+
+@dataclass(frozen=True)
+class Failure:
+    """One entry. `axes` are those that matter for it; on the others its cells say "none".
+
+    A cell in `affected` is expected broken, one in `works` to work; in neither, nothing is known of it.
+    """
+
+    id: Identifier
+    title: str
+    references: tuple[str, ...]
+    axes: tuple[Axis, ...]
+    symptom: str
+    cause: str
+    fix: str
+    signature: tuple[Signature, ...]
+    affected: tuple[Clause, ...]
+    works: tuple[Clause, ...] = ()
+    masked: tuple[Masked, ...] = ()
+    stand_in: tuple[StandIn, ...] = ()
+    case: tuple[Case, ...] = ()
+    workaround: tuple[Workaround, ...] = ()
+    claim: Claim | None = None
+
+    def expectation(self, cell: Cell) -> Expectation:
+        """Return what the catalog says of `cell`."""
+        if any(clause.matches(cell) for clause in self.affected):
+            return Expectation.BROKEN
+        if any(clause.matches(cell) for clause in self.works):
+            return Expectation.WORKS
+        return Expectation.UNKNOWN
+
+    def stand_in_for(self, cell: Cell) -> StandIn | None:
+        """Return the stand-in that a case on `cell` runs with at level cpu, None if it needs none."""
+        return next((stand_in for stand_in in self.stand_in if stand_in.when.matches(cell)), None)

@@ -1,0 +1,235 @@
+"""What is run, and why: every case of the matrix, and the night chosen from it. Pure: no process, clock or network."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+from matrix.catalog import Catalog, Wheels, newest_patches
+from matrix.cell import Cell
+from matrix.failure import Axis, Case, Failure
+from matrix.outcome import Level
+from matrix.record import CellFacts, Expectation, case_key
+from matrix.versions import NONE, parse
+
+
+@dataclass(frozen=True)
+class Planned:
+    """One case that is to be run (or reported `unavailable`): a case of a failure, at a level, in a cell.
+
+    `why` says why it is in the plan; `test` is the pytest node that runs it, "" when no reproduction exists.
+    """
+
+    cell: Cell
+    failure: str
+    case: str
+    level: Level
+    expectation: Expectation
+    test: str
+    ranks: int
+    gpus: int
+    why: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @cached_property
+    def key(self) -> str:
+        """Return the case's name within a plan."""
+        return case_key(self.cell.id, self.failure, self.case, self.level)
+
+    @property
+    def facts(self) -> CellFacts:
+        """Return the cell as records name it."""
+        cell = self.cell
+        return CellFacts(cell.id, cell.base, cell.torch, cell.mcore, cell.te, cell.driver)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON values: the fields, the key, and the cell with all its axes."""
+        return {
+            **{name: getattr(self, name) for name in ("key", "failure", "case", "test", "ranks", "gpus")},
+            "cell": {**vars(self.cell), "id": self.cell.id},
+            "level": self.level.value,
+            "expectation": self.expectation.value,
+            "why": list(self.why),
+            "notes": list(self.notes),
+        }
+
+    @classmethod
+    def from_json(cls, record: Mapping[str, Any]) -> Planned:
+        """Read what `to_json` wrote. Raises KeyError or ValueError on anything else."""
+        return cls(
+            cell=Cell(**{name: value for name, value in record["cell"].items() if name != "id"}),
+            failure=record["failure"],
+            case=record["case"],
+            level=Level(record["level"]),
+            expectation=Expectation(record["expectation"]),
+            test=record["test"],
+            ranks=record["ranks"],
+            gpus=record["gpus"],
+            why=tuple(record["why"]),
+            notes=tuple(record["notes"]),
+        )
+
+
+def everything(catalog: Catalog, levels: Iterable[Level]) -> list[Planned]:
+    """Return every case on every cell that may exist, masked ones included, at the given levels."""
+    return [
+        plan_case(catalog, failure, case, level, cell)
+        for failure in catalog.failures
+        for cell in cells_of(catalog, failure)
+        for case in failure.case
+        for level in case.levels
+        if level in levels
+    ]
+
+
+def cells_of(catalog: Catalog, failure: Failure) -> list[Cell]:
+    """Return the cells that differ on the failure's axes, without the excluded ones."""
+    engines: Sequence[str] = [NONE]
+    if Axis.TE in failure.axes:
+        engines = [release.version for release in catalog.transformer_engine]
+    cells = (
+        catalog.cell(base.id, mcore=core.version, te=engine)
+        for base in catalog.wheels
+        for core in catalog.megatron_core
+        for engine in engines
+    )
+    return [cell for cell in cells if catalog.excluded(cell) is None]
+
+
+def plan_case(catalog: Catalog, failure: Failure, case: Case, level: Level, cell: Cell) -> Planned:
+    """Return the case with what the catalog expects of it."""
+    notes = []
+    base = catalog.bases.get(cell.base)
+    if isinstance(base, Wheels) and (images := catalog.twins_of(base)):
+        notes.append(f"twin of {', '.join(image.id for image in images)}")
+    stand_in = failure.stand_in_for(cell)
+    if stand_in and level is Level.CPU:
+        notes.append(f"stand-in: {', '.join(stand_in.packages)} ({stand_in.reason})")
+    return Planned(
+        cell,
+        failure.id,
+        case.name,
+        level,
+        failure.expectation(cell),
+        case.test,
+        case.ranks,
+        case.gpus,
+        (),
+        tuple(notes),
+    )
+
+
+def masked_by(catalog: Catalog, failure: Failure, cell: Cell) -> str | None:
+    """Return why `failure` is out of reach in `cell`, None if it is not."""
+    for masked in failure.masked:
+        if catalog.failure(masked.by).expectation(cell) is Expectation.BROKEN:
+            return f"{masked.by}: {masked.reason}"
+    return None
+
+
+Pairwise = Callable[
+    [Mapping[str, Sequence[Any]], Sequence[str], Callable[[Mapping[str, Any]], bool]], list[dict[str, Any]]
+]
+
+
+def night(catalog: Catalog, pairwise: Pairwise, levels: Iterable[Level] = (Level.CONTRACT, Level.CPU)) -> list[Planned]:
+    """Return the cases of a night: the reports' stacks, the boundary of every failure, and a covering array.
+
+    The bases are those that bases.toml names for the night, the megatron-core releases the newest patch of each minor.
+    Each case says why it is in. `pairwise` makes the covering array (matrix.covering).
+    """
+    chosen: dict[str, Planned] = {}
+    found = [*stack_cases(catalog)]
+    for failure in catalog.failures:
+        cells = night_cells(catalog, failure)
+        for cell, names, why in (*boundary_cases(cells, failure), *covering_cases(cells, failure, pairwise)):
+            found += [
+                (plan_case(catalog, failure, case, level, cell), why)
+                for case in failure.case
+                for level in case.levels
+                if case.name in names and level in levels
+            ]
+    for planned, why in found:
+        known = chosen.get(planned.key, planned)
+        if why not in known.why:
+            chosen[planned.key] = replace(known, why=(*known.why, why))
+    order = {base: place for place, base in enumerate(catalog.bases)}
+    return sorted(
+        chosen.values(),
+        key=lambda item: (order[item.cell.base], item.failure, parse(item.cell.mcore), item.cell.te, item.case),
+    )
+
+
+def night_cells(catalog: Catalog, failure: Failure) -> list[Cell]:
+    """Return the cells on the night's bases of which the catalog says something, without the masked ones."""
+    bases = {base.id for base in catalog.wheels if base.night}
+    cores = {release.version for release in newest_patches(catalog.megatron_core)}
+    return [
+        cell
+        for cell in cells_of(catalog, failure)
+        if cell.base in bases
+        and cell.mcore in cores
+        and not masked_by(catalog, failure, cell)
+        and failure.expectation(cell) is not Expectation.UNKNOWN
+    ]
+
+
+Choice = tuple[Cell, frozenset[str], str]  # a cell, the names of the cases to run there, why
+
+
+def covering_cases(cells: Sequence[Cell], failure: Failure, pairwise: Pairwise) -> Iterable[Choice]:
+    """Yield a pairwise covering array of base x megatron-core x TE x case."""
+    if not cells or not failure.case:
+        return
+    allowed = {(cell.base, cell.mcore, cell.te): cell for cell in cells}
+    factors = {
+        "base": list(dict.fromkeys(cell.base for cell in cells)),
+        "mcore": list(dict.fromkeys(cell.mcore for cell in cells)),
+        "te": list(dict.fromkeys(cell.te for cell in cells)),
+        "case": [case.name for case in failure.case],
+    }
+    keys = ("base", "mcore", "te")
+    for row in pairwise(factors, keys, lambda row: tuple(row[key] for key in keys) in allowed):
+        yield (
+            allowed[row["base"], row["mcore"], row["te"]],
+            frozenset({row["case"]}),
+            "pairwise: base x mcore x te x case",
+        )
+
+
+def stack_cases(catalog: Catalog) -> Iterable[tuple[Planned, str]]:
+    """Yield the founding reports' stacks as cases, at the most real level, and by which name they are in."""
+    for stack in catalog.stacks:
+        failure = catalog.failure(stack.failure)
+        named = {name: value for name, value in vars(stack.cell).items() if name != "base" and value is not None}
+        cell = catalog.cell(stack.cell.base, **named)
+        cases = failure.case or (Case("report", "", (Level.GPU,), stack.gpus, stack.gpus),)  # type: ignore[arg-type]
+        for case in cases:
+            level = Level.CPU if Level.CPU in case.levels and isinstance(catalog.base(cell.base), Wheels) else Level.GPU
+            planned = replace(plan_case(catalog, failure, case, level, cell), gpus=stack.gpus)
+            yield planned, f"stack of {stack.name}: {stack.text}"
+
+
+def boundary_cases(cells: Sequence[Cell], failure: Failure) -> Iterable[Choice]:
+    """Yield, with every case, the cells next to which the expectation changes: last bad and first good on each axis.
+
+    Neighbours are next to each other among the values that `cells` have on that axis, the other axes being the same.
+    """
+    names = frozenset(case.name for case in failure.case)
+    for axis in ("torch", "mcore", "te"):
+        lines: dict[tuple[str, ...], list[Cell]] = {}
+        for cell in cells:
+            if getattr(cell, axis) != NONE:
+                rest = tuple(getattr(cell, other) for other in ("torch", "mcore", "te") if other != axis)
+                lines.setdefault(rest, []).append(cell)
+        for line in lines.values():
+            ordered = sorted((parse(getattr(cell, axis)), cell) for cell in line)
+            for (lower, before), (upper, after) in itertools.pairwise(ordered):
+                was, becomes = failure.expectation(before), failure.expectation(after)
+                if was is not becomes:
+                    change = f"boundary: {axis} {lower} {was.value} | {upper} {becomes.value}"
+                    yield before, names, change
+                    yield after, names, change

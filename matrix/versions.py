@@ -1,0 +1,83 @@
+"""PEP 440 versions as this project compares them, cached: a night asks the same question thousands of times."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from typing import Final
+
+from packaging.specifiers import InvalidSpecifier, Specifier
+from packaging.version import InvalidVersion, Version
+
+NONE: Final = "none"  # an axis that plays no part in a cell
+
+ORDERINGS: Final[dict[str, Callable[[Version, Version], bool]]] = {
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
+
+
+@cache
+def parse(text: str) -> Version:
+    """Return the version. Raises packaging.version.InvalidVersion."""
+    return Version(text)
+
+
+def is_version(text: str) -> bool:
+    """Say whether `text` is a PEP 440 version."""
+    try:
+        parse(text)
+    except InvalidVersion:
+        return False
+    return True
+
+
+@dataclass(frozen=True)
+class Range:
+    """A comma-separated set of PEP 440 clauses, all of which must hold: ">=0.6,<0.9".
+
+    <, <=, > and >= compare by PEP 440's total order, so 1.8.0+37280ec > 1.8.0 and 2.4.0a0 < 2.4.0, the way the
+    guards in Megatron-LM do with Version objects; a packaging SpecifierSet would say no to the first and hide
+    pre-releases. == and != are PEP 440's: "==2.4.*", and "==1.9.0" also takes 1.9.0+e79d915.
+    """
+
+    text: str
+
+    def __post_init__(self) -> None:
+        """Raise InvalidSpecifier now rather than at the first use."""
+        _clauses(self.text)
+
+    def __contains__(self, version: str) -> bool:
+        return _contains(self.text, version)
+
+
+@cache
+def _clauses(text: str) -> tuple[Specifier, ...]:
+    clauses = tuple(Specifier(part.strip()) for part in text.split(","))
+    unusable = [str(clause) for clause in clauses if clause.operator in ("~=", "===")]
+    if unusable:
+        raise InvalidSpecifier(f"{unusable[0]}: write it with <, <=, >, >=, == or !=")
+    return clauses
+
+
+@cache
+def _contains(text: str, version: str) -> bool:
+    if version == NONE:
+        return False
+    found = parse(version)
+    for clause in _clauses(text):
+        compare = ORDERINGS.get(clause.operator)
+        holds = compare(found, parse(clause.version)) if compare else clause.contains(found, prereleases=True)
+        if not holds:
+            return False
+    return True
+
+
+def minor(version: str) -> str:
+    """Return "2.4" for "2.4.1" and for "2.4.0a0+3bcc3cddb5"."""
+    release = parse(version).release
+    return f"{release[0]}.{release[1] if len(release) > 1 else 0}"

@@ -1,0 +1,359 @@
+"""The ranks of one job as processes: started, listened to, stopped. One event loop, which never sleeps."""
+
+from __future__ import annotations
+
+import json
+import os
+import selectors
+import signal
+import socket
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from multiprocessing import get_context
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+from matrix.outcome import RankEnd, raised_chain
+from matrix.ranks import serving
+from matrix.ranks.job import Job
+from matrix.ranks.logs import EVIDENCE, Log, end_of
+from matrix.ranks.patience import Patience
+from matrix.ranks.server import empty_main
+from matrix.ranks.stacks import kernel_view, spy_on
+
+CHUNK: Final = 65_536  # bytes a read: what a pipe holds by default
+REPORT: Final = 2**23  # bytes of a rank's report that are read; the largest chain is under 4 MB (chain.py)
+STACKS: Final = 2**20  # bytes of a rank's stacks that are kept; faulthandler prints at most 100 threads
+QUIET_S: Final = 0.05  # s without a byte after which a dump is complete; faulthandler writes one in under 5 ms
+ANSWER_S: Final = 0.5  # s for a rank to answer SIGUSR1: 5 ms, and up to 0.1 s with 4 busy processes a core
+LOST: Final = 255  # multiprocessing's exit code of a process whose fork-server went away
+
+
+class Readable(Protocol):
+    """A pipe's end: a multiprocessing Connection, or the stdout of a subprocess."""
+
+    def fileno(self) -> int: ...  # noqa: D102  (Python's own meaning)
+    def close(self) -> None: ...  # noqa: D102
+
+
+@dataclass
+class Member:
+    """One rank: its process, and what has come from it so far. Times in s since the start of the job.
+
+    `message` is its report: {"value": ...}, {"raised": [...]}, or {} while it has said nothing.
+    """
+
+    rank: int
+    process: BaseProcess
+    log: Log
+    message: Mapping[str, Any] = field(default_factory=dict)
+    stacks: bytearray = field(default_factory=bytearray)
+    exit_code: int | None = None
+    ended_at: float | None = None
+    reported_at: float = 0.0
+    stopped: bool = False
+
+    @property
+    def failed(self) -> bool:
+        """Return whether it is known that this rank did not do its work."""
+        ended_badly = self.ended_at is not None and (self.exit_code != 0 or "value" not in self.message)
+        return "raised" in self.message or ended_badly
+
+    def end(self, now: float) -> RankEnd:
+        """Return what is known of the rank's end."""
+        chain = raised_chain(self.message.get("raised", ()))
+        ended_at = now if self.ended_at is None else self.ended_at
+        return RankEnd(
+            rank=self.rank,
+            exit_code=None if self.stopped else self.exit_code,
+            chain=chain,
+            returned="value" in self.message,
+            stopped=self.stopped,
+            seconds=self.reported_at if chain else ended_at,
+            value=self.message.get("value"),
+            log=str(self.log.path),
+            stacks=str(self.log.path.with_suffix(".stacks")) if self.stacks else "",
+        )
+
+
+class Crew:
+    """The ranks of `job`: start, watch, stop, close, then ask how they ended.
+
+    `folder` is the job's own, `path` every rank's sys.path after the overlays, `preloaded` what the fork-server holds;
+    its death shows on `lifeline`.
+    """
+
+    def __init__(
+        self, job: Job, folder: Path, path: Sequence[str], preloaded: Sequence[str], lifeline: int, patience: Patience
+    ) -> None:
+        self.timed_out = self.server_died = False
+        self._job, self._folder, self._path, self._preloaded = job, folder, path, preloaded
+        self._patience = patience
+        self._members: list[Member] = []
+        self._began = time.monotonic()
+        self._failed_at: float | None = None
+        self._last_stack = 0.0
+        self._selector = selectors.DefaultSelector()
+        self._pumps: list[Pump] = []
+        self._selector.register(lifeline, selectors.EVENT_READ, self._lose_server)
+
+    def start(self) -> None:
+        """Start all ranks. Raises EOFError or OSError when the fork-server cannot."""
+        port = free_port()
+        (self._folder / "work").mkdir()
+        self._began = time.monotonic()
+        with empty_main():
+            for rank in range(self._job.world_size):
+                self._start(rank, json.dumps(order(self._job, rank, port, self._folder, self._path, self._preloaded)))
+
+    def watch(self) -> None:
+        """Return when all ranks have ended, the deadline passed, the peers' grace is over, or the server died."""
+        deadline = self._began + self._job.deadline_s
+        while self._living and not self.server_died:
+            limit = deadline
+            if self._failed_at is not None:
+                limit = min(limit, self._began + self._failed_at + self._patience.peer_grace_s)
+            if time.monotonic() >= limit:
+                self.timed_out = self._failed_at is None
+                return
+            self._turn(limit)
+        if any(member.exit_code == LOST for member in self._members):  # then its last word may lag behind the ranks'
+            self._turn(time.monotonic() + QUIET_S)
+
+    def stop(self, *, ask: bool) -> None:
+        """End the ranks that still live: their stacks if `ask`, then SIGTERM, then SIGKILL, to whole groups."""
+        if self._living and ask:
+            self._take_stacks(time.monotonic() + self._patience.stacks_s)
+        for member in self._living:
+            member.stopped = True
+        for number, limit_s in ((signal.SIGTERM, self._patience.terminate_s), (signal.SIGKILL, self._patience.kill_s)):
+            for member in self._living:
+                send(os.killpg, member, number)
+            self._until(lambda: not self._living, time.monotonic() + limit_s)
+
+    def close(self) -> None:
+        """Read what is left in the pipes and close everything; call when nobody is left who could write more."""
+        for pump in self._pumps:
+            pump.finish()
+        self._selector.close()
+        for member in self._members:
+            member.log.close()
+            if member.stacks:
+                member.log.path.with_suffix(".stacks").write_bytes(member.stacks)
+            if member.ended_at is not None:
+                member.process.close()
+
+    def ends(self) -> tuple[RankEnd, ...]:
+        """Return how the ranks ended."""
+        return tuple(member.end(self.seconds) for member in self._members)
+
+    def logs(self) -> dict[int, str]:
+        """Return the end of each rank's log."""
+        return {member.rank: end_of(member.log.path) for member in self._members}
+
+    def traces(self) -> dict[int, str]:
+        """Return the stacks of the ranks that were asked for them."""
+        return {member.rank: member.stacks[:EVIDENCE].decode(errors="replace") for member in self._members}
+
+    @property
+    def seconds(self) -> float:
+        """Return the time since the start of the job."""
+        return time.monotonic() - self._began
+
+    @property
+    def _living(self) -> list[Member]:
+        return [member for member in self._members if member.ended_at is None]
+
+    def _start(self, rank: int, task: str) -> None:
+        context = get_context("forkserver")
+        log, report, stacks = pipes = [context.Pipe(duplex=False) for _ in range(3)]
+        writers = [writer for _, writer in pipes]
+        try:
+            process = context.Process(target=serving.enter, args=(task, *writers), name=f"rank {rank}")
+            process.start()
+        finally:
+            for writer in writers:
+                writer.close()
+        member = Member(rank, process, Log(self._job.log_dir / f"rank-{rank}.log"))
+        self._members.append(member)
+        self._pump(log[0], member.log.write)
+        reports = self._pump(report[0], partial(self._take_report, member, bytearray()))
+        self._pump(stacks[0], partial(self._take_stack, member))
+        self._selector.register(process.sentinel, selectors.EVENT_READ, partial(self._see_end, member, reports))
+
+    def _pump(self, pipe: Readable, take: Callable[[bytes], object]) -> Pump:
+        pump = Pump(pipe, take, self._selector)
+        self._pumps.append(pump)
+        return pump
+
+    def _turn(self, limit: float) -> None:
+        """Wait until something happens, or the clock shows `limit`, and deal with it."""
+        for key, _ in self._selector.select(max(0.0, limit - time.monotonic())):
+            key.data()
+
+    def _until(self, done: Callable[[], bool], limit: float, step_s: float = float("inf")) -> None:
+        """Deal with what happens until `done`, which is asked after each event and every `step_s` seconds."""
+        while not done() and (now := time.monotonic()) < limit:
+            self._turn(min(limit, now + step_s))
+
+    def _take_report(self, member: Member, received: bytearray, chunk: bytes) -> None:
+        if member.message or len(received) > REPORT:
+            return
+        received += chunk
+        if chunk.endswith(b"\n"):
+            # Only what this package wrote: a body that closed all descriptors may have the number for something else.
+            with suppress(ValueError):
+                member.message = json.loads(received)
+            member.reported_at = self.seconds
+            self._note_failure(member)
+
+    def _take_stack(self, member: Member, chunk: bytes) -> None:
+        self._last_stack = time.monotonic()
+        if len(member.stacks) < STACKS:
+            member.stacks += chunk
+
+    def _see_end(self, member: Member, reports: Pump) -> None:
+        self._selector.unregister(member.process.sentinel)
+        member.process.join()
+        reports.drain()  # it came before the end, even if it is seen after
+        member.exit_code, member.ended_at = member.process.exitcode, self.seconds
+        self._note_failure(member)
+
+    def _note_failure(self, member: Member) -> None:
+        if self._failed_at is None and member.failed:
+            self._failed_at = self.seconds
+
+    def _lose_server(self) -> None:
+        self.server_died = True
+
+    def _take_stacks(self, limit: float) -> None:
+        """Ask the living for their stacks: by faulthandler and, after the deadline, by py-spy and the kernel."""
+        asked = self._living
+        self._last_stack = time.monotonic()
+        for member in asked:
+            send(os.kill, member, signal.SIGUSR1)
+        self._until(
+            lambda: (
+                all(member.stacks or member.ended_at is not None for member in asked)
+                and time.monotonic() - self._last_stack >= QUIET_S
+            ),
+            min(limit, time.monotonic() + ANSWER_S),
+            QUIET_S,
+        )
+        for member in self._living:
+            if not member.stacks:
+                member.stacks += f"no answer to SIGUSR1: {kernel_view(member.process.pid or 0)}\n".encode()
+        if self.timed_out:
+            self._spy(limit)
+
+    def _spy(self, limit: float) -> None:
+        living = self._living
+        spies = spy_on([member.process.pid or 0 for member in living])
+        pumps = [
+            self._pump(spy.stdout, partial(self._take_stack, member))
+            for spy, member in zip(spies, living, strict=False)
+            if spy.stdout
+        ]
+        try:
+            self._until(lambda: all(pump.finished for pump in pumps), limit)
+        finally:
+            for spy in spies:
+                spy.kill()
+                spy.wait()
+
+
+class Pump:
+    """Moves what arrives in a pipe to `take`, a chunk at a time, so that no rank can keep the loop from its clock."""
+
+    def __init__(self, pipe: Readable, take: Callable[[bytes], object], selector: selectors.BaseSelector) -> None:
+        self.finished = False
+        self._pipe, self._take, self._selector = pipe, take, selector
+        os.set_blocking(pipe.fileno(), False)
+        selector.register(pipe.fileno(), selectors.EVENT_READ, self.read)
+
+    def read(self) -> bool:
+        """Take a chunk; return whether there was one. At its end the pipe is closed."""
+        if self.finished:  # by an event of the same turn
+            return False
+        try:
+            chunk = os.read(self._pipe.fileno(), CHUNK)
+        except BlockingIOError:
+            return False
+        if not chunk:
+            self._close()
+            return False
+        self._take(chunk)
+        return True
+
+    def drain(self) -> None:
+        """Take what is there now."""
+        while self.read():
+            pass
+
+    def finish(self) -> None:
+        """Take what is there now, and nothing more."""
+        self.drain()
+        if not self.finished:
+            self._close()
+
+    def _close(self) -> None:
+        self.finished = True
+        self._selector.unregister(self._pipe.fileno())
+        self._pipe.close()
+
+
+def order(
+    job: Job, rank: int, port: int, folder: Path, path: Sequence[str], preloaded: Sequence[str]
+) -> dict[str, Any]:
+    """Return all that a rank needs to know, as JSON values (matrix.ranks.rank.work reads them)."""
+    return {
+        "target": job.target,
+        "kwargs": dict(job.kwargs),
+        "rank": rank,
+        "world_size": job.world_size,
+        "device": job.device,
+        "init_method": f"file://{folder}/store",
+        "workdir": f"{folder}/work",
+        "env": environment(job, rank, port),
+        "path": [*job.path, *path],
+        "overlays": list(job.path),
+        "preloaded": [] if job.fresh else list(preloaded),
+        "fresh": job.fresh,
+        "address_space_bytes": job.address_space_bytes,
+    }
+
+
+def environment(job: Job, rank: int, port: int) -> dict[str, str]:
+    """Return what a rank's environment gets on top of its owner's: torchrun's variables, then the job's own."""
+    return {
+        "RANK": str(rank),
+        "LOCAL_RANK": str(rank),
+        "WORLD_SIZE": str(job.world_size),
+        "LOCAL_WORLD_SIZE": str(job.world_size),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "GLOO_SOCKET_IFNAME": "lo",  # the host's name need not resolve, and no traffic leaves the machine
+        "OMP_NUM_THREADS": "1",  # as torchrun sets it
+        **job.env,
+    }
+
+
+def free_port() -> int:
+    """Return a TCP port that was free a moment ago: only for code that insists on env://, see Rank.init_method."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port: int = server.getsockname()[1]
+        return port
+
+
+def send(how: Callable[[int, int], None], member: Member, number: int) -> None:
+    """Send a signal to a rank, by `how` os.killpg to its whole group. It may have ended, or not yet be a group."""
+    pid = member.process.pid or 0
+    try:
+        how(pid, number)
+    except ProcessLookupError:
+        with suppress(ProcessLookupError):
+            os.kill(pid, number)

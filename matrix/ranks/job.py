@@ -1,0 +1,75 @@
+"""What is to be run on a set of ranks, and what each rank is told."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from matrix.errors import MatrixError
+
+DEVICES: Final = ("cpu", "cuda")
+
+
+@dataclass(frozen=True)
+class Job:
+    """One call of `target` on `world_size` ranks, each its own process. Raises MatrixError for a job that cannot be.
+
+    `target` is "package.module:function"; the function gets (rank: Rank, **kwargs) and returns JSON or None.
+    `path` holds overlay directories, put first on sys.path in every rank before the target is imported.
+    `env` is added to each rank's environment; a variable that a preloaded package reads when it is imported (a thread
+    count, say) only has effect with `fresh`.
+    `deadline_s` counts from the start of the first rank. `log_dir` receives rank-N.log and, of ranks that were stopped,
+    rank-N.stacks.
+    `address_space_bytes` is each rank's RLIMIT_AS, None = no cap.
+    `fresh` asks for a new interpreter per rank in place of a fork of the preloaded one.
+    """
+
+    target: str
+    kwargs: Mapping[str, Any]
+    world_size: int
+    path: tuple[str, ...]
+    env: Mapping[str, str]
+    deadline_s: float
+    log_dir: Path
+    address_space_bytes: int | None
+    fresh: bool = False
+    device: str = "cpu"
+
+    def __post_init__(self) -> None:
+        module, _, function = self.target.partition(":")
+        if not (function.isidentifier() and all(part.isidentifier() for part in module.split("."))):
+            raise MatrixError("a job's target names no function", got=self.target, expected="package.module:function")
+        if self.world_size < 1:
+            raise MatrixError("a job needs at least one rank", got=f"world_size {self.world_size}", expected=">= 1")
+        if not self.deadline_s > 0:
+            raise MatrixError("a job's deadline is a time ahead", got=f"{self.deadline_s} s", expected="> 0 s")
+        if self.device not in DEVICES:
+            raise MatrixError("a job runs on a known device", got=self.device, expected=" or ".join(DEVICES))
+        if self.address_space_bytes is not None and self.address_space_bytes < 1:
+            raise MatrixError("an address space has a size", got=self.address_space_bytes, expected="bytes, or None")
+        try:
+            json.dumps(dict(self.kwargs))
+        except (TypeError, ValueError) as error:
+            raise MatrixError(
+                f"the arguments of {self.target} do not travel to another process",
+                got=error,
+                expected="values that JSON can hold",
+            ) from error
+
+
+@dataclass(frozen=True)
+class Rank:
+    """What the body of a rank gets as its first argument.
+
+    `init_method` is for torch.distributed.init_process_group: a file:// store, so that no port is fought over.
+    `workdir` is shared by the job's ranks and removed after the job.
+    """
+
+    rank: int
+    world_size: int
+    device: str
+    init_method: str
+    workdir: Path

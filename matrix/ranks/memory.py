@@ -1,0 +1,35 @@
+"""How many processes the kernel has killed because memory ran out: of the machine, and of this process's cgroup."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+COUNT: Final = re.compile(r"^oom_kill (\d+)$", re.MULTILINE)
+MEMBERSHIP: Final = re.compile(r"^\d+:(memory|):(/.*)$", re.MULTILINE)
+
+
+def oom_kills(root: Path = Path("/")) -> dict[str, int]:
+    """Return the count of each source there is: /proc/vmstat, cgroup v1 memory.oom_control, cgroup v2 memory.events.
+
+    In a container /proc/vmstat may be missing, or count the host's.
+    """
+    sources = [root / "proc/vmstat"]
+    for controller, path in MEMBERSHIP.findall(_text(root / "proc/self/cgroup")):
+        place = root / "sys/fs/cgroup" / controller / path.lstrip("/")
+        sources.append(place / ("memory.oom_control" if controller else "memory.events"))
+    return {str(source): int(count[1]) for source in sources if (count := COUNT.search(_text(source)))}
+
+
+def rise(before: Mapping[str, int], after: Mapping[str, int]) -> int:
+    """Return by how much the counts rose, by the source that shows most."""
+    return max((count - before.get(source, count) for source, count in after.items()), default=0)
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError:  # not on this kernel, or not visible from in here
+        return ""

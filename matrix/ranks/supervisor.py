@@ -1,0 +1,88 @@
+"""The one way to start ranks: a job in, an outcome out, nothing left running."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import Final
+
+from matrix.outcome import Outcome, OutcomeKind
+from matrix.ranks.blame import classify
+from matrix.ranks.crew import Crew
+from matrix.ranks.descendants import end_below
+from matrix.ranks.job import Job
+from matrix.ranks.memory import oom_kills, rise
+from matrix.ranks.patience import Patience
+from matrix.ranks.server import Server, import_path
+
+PRELOAD: Final = ("numpy", "torch", "torch.distributed")
+
+
+class Supervisor:
+    """Runs jobs, one at a time, on ranks forked from one process that has `preload` imported.
+
+    A context manager, one per process; the fork-server starts with the first job. Modules that this interpreter does
+    not have are left out. `preload_path` comes first on sys.path there and, after the overlays, in the ranks.
+    """
+
+    def __init__(
+        self,
+        preload: Sequence[str] = PRELOAD,
+        preload_path: Sequence[str] = (),
+        patience: Patience = Patience(),  # noqa: B008  (frozen)
+    ) -> None:
+        self._server = Server(preload, preload_path)
+        self._patience = patience
+
+    def __enter__(self) -> Supervisor:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._server.stop()
+
+    def run(self, job: Job) -> Outcome:
+        """Run `job` to its end, at most 5 s past its deadline, and say what happened.
+
+        No process of the job is left when this returns or raises; a Ctrl-C stops the ranks and is raised again.
+        Raises MatrixError when no rank can be started on this machine at all.
+        """
+        lifeline = self._server.ensure()
+        job.log_dir.mkdir(parents=True, exist_ok=True)
+        kills = oom_kills()
+        path = [*self._server.path, *import_path()]
+        with tempfile.TemporaryDirectory(prefix="ranks-", ignore_cleanup_errors=True) as folder:
+            crew = Crew(job, Path(folder), path, self._server.modules, lifeline, self._patience)
+            lost = ""
+            try:
+                crew.start()
+                crew.watch()
+                crew.stop(ask=True)
+            except (EOFError, ConnectionError) as error:
+                lost = f"the fork-server died as it started a rank: {error!r}"
+            finally:
+                try:
+                    crew.stop(ask=False)  # what an exception, a Ctrl-C among them, left alive
+                finally:  # a second Ctrl-C must not leave them either
+                    seconds = crew.seconds
+                    leftovers = end_below(self._server.pid, kill_s=self._patience.sweep_s)
+                    crew.close()
+        if crew.server_died:
+            lost = lost or "the fork-server died while the job ran"
+        if lost:
+            outcome = Outcome(OutcomeKind.NOT_REACHED, reason=lost, ranks=crew.ends())
+        else:
+            outcome = classify(
+                crew.ends(),
+                logs=crew.logs(),
+                traces=crew.traces(),
+                deadline_s=job.deadline_s,
+                timed_out=crew.timed_out,
+                oom_kills=rise(kills, oom_kills()),
+            )
+        notes = (self._server.note,) if self._server.note and not job.fresh else ()
+        return replace(outcome, seconds=seconds, leftovers=leftovers, attempts=notes)

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Final
 
 from matrix.catalog import Catalog, Wheels, newest_patches
 from matrix.cell import Cell
@@ -15,12 +15,15 @@ from matrix.outcome import Level
 from matrix.record import CellFacts, Expectation, case_key
 from matrix.versions import NONE, parse
 
+STACK: Final = ("python", "sm", "gpus")  # axes of a cell that records do not name one by one
+
 
 @dataclass(frozen=True)
 class Planned:
     """One case that is to be run (or reported `unavailable`): a case of a failure, at a level, in a cell.
 
-    `why` says why it is in the plan; `test` is the pytest node that runs it, "" when no reproduction exists.
+    `why` says why it is in the plan; `test` is the pytest node that runs it, "" when no reproduction exists; `source`
+    is where megatron-core comes from when that is not PyPI (a wheel, a clone@revision, a working tree).
     """
 
     cell: Cell
@@ -31,6 +34,7 @@ class Planned:
     test: str
     ranks: int
     gpus: int
+    source: str = ""
     why: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
@@ -48,8 +52,9 @@ class Planned:
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values: the fields, the key, and the cell with all its axes."""
         return {
-            **{name: getattr(self, name) for name in ("key", "failure", "case", "test", "ranks", "gpus")},
-            "cell": {**vars(self.cell), "id": self.cell.id},
+            **{name: getattr(self, name) for name in ("key", "failure", "case", "test", "ranks", "gpus", "source")},
+            "cell": vars(self.facts),
+            "stack": {name: getattr(self.cell, name) for name in STACK},
             "level": self.level.value,
             "expectation": self.expectation.value,
             "why": list(self.why),
@@ -60,7 +65,7 @@ class Planned:
     def from_json(cls, record: Mapping[str, Any]) -> Planned:
         """Read what `to_json` wrote. Raises KeyError or ValueError on anything else."""
         return cls(
-            cell=Cell(**{name: value for name, value in record["cell"].items() if name != "id"}),
+            cell=Cell(**{name: value for name, value in record["cell"].items() if name != "id"}, **record["stack"]),
             failure=record["failure"],
             case=record["case"],
             level=Level(record["level"]),
@@ -68,20 +73,49 @@ class Planned:
             test=record["test"],
             ranks=record["ranks"],
             gpus=record["gpus"],
+            source=record["source"],
             why=tuple(record["why"]),
             notes=tuple(record["notes"]),
         )
 
 
-def everything(catalog: Catalog, levels: Iterable[Level]) -> list[Planned]:
-    """Return every case on every cell that may exist, masked ones included, at the given levels."""
+def everything(catalog: Catalog, levels: Iterable[Level], base: str | None = None) -> list[Planned]:
+    """Return every case on every cell that may exist, masked ones included, at the given levels, on one or any base."""
     return [
         plan_case(catalog, failure, case, level, cell)
         for failure in catalog.failures
         for cell in cells_of(catalog, failure)
+        if base in (None, cell.base)
         for case in failure.case
         for level in case.levels
         if level in levels
+    ]
+
+
+def of_source(
+    catalog: Catalog, source: str, version: str, expectation: Expectation | None, levels: Iterable[Level]
+) -> list[Planned]:
+    """Return every case of the night's bases with megatron-core from `source` instead of a release.
+
+    `expectation` is what its owner says of it (a fix that is gated: works); None asks the catalog by `version`.
+    """
+    cases = [
+        plan_case(catalog, failure, case, level, catalog.cell(base.id, mcore=version))
+        for base in catalog.wheels
+        if base.night
+        for failure in catalog.failures
+        for case in failure.case
+        for level in case.levels
+        if level in levels
+    ]
+    return [
+        replace(
+            item,
+            source=source,
+            expectation=expectation or item.expectation,
+            why=(f"megatron-core from {source}",),
+        )
+        for item in cases
     ]
 
 
@@ -117,8 +151,7 @@ def plan_case(catalog: Catalog, failure: Failure, case: Case, level: Level, cell
         case.test,
         case.ranks,
         case.gpus,
-        (),
-        tuple(notes),
+        notes=tuple(notes),
     )
 
 

@@ -6,7 +6,7 @@ Runs inside the cell, on gloo and the CPU or on NCCL and CUDA, with the same lin
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -40,21 +40,25 @@ def save_and_load(
     torch = megatron_runtime.start(
         rank, tensor_parallel=tensor_parallel, pipeline_parallel=pipeline_parallel, stand_ins=stand_ins
     )
+    model = build_model(rank)
+    train(torch, model, batch_stream(torch, megatron_runtime.device(rank)), steps)
+    compared = round_trip(rank, torch, model)
+    megatron_runtime.stop()
+    return compared
+
+
+def round_trip(rank: Rank, torch: Any, model: Any) -> dict[str, Any]:
+    """Save, zero, load, compare; return the number of parameters and a digest of them."""
     from megatron.core import dist_checkpointing
 
-    model = build_model(rank)
-    train(torch, model, steps)
     before = parameters(model)
     folder = rank.workdir / "checkpoint"
     folder.mkdir(exist_ok=True)
     dist_checkpointing.save(sharded_state_dict=model.sharded_state_dict(prefix=""), checkpoint_dir=str(folder))
     zero(torch, model)
-    state = dist_checkpointing.load(
-        sharded_state_dict=model.sharded_state_dict(prefix=""), checkpoint_dir=str(folder)
-    )
+    state = dist_checkpointing.load(sharded_state_dict=model.sharded_state_dict(prefix=""), checkpoint_dir=str(folder))
     model.load_state_dict(state)
     compare(torch, before, parameters(model))
-    megatron_runtime.stop()
     return {"parameters": len(before), "digest": digest(before)}
 
 
@@ -86,13 +90,12 @@ def build_model(rank: Rank) -> Any:
     return model.to(megatron_runtime.device(rank))
 
 
-def train(torch: Any, model: Any, steps: int) -> None:
-    """Run `steps` optimizer steps on tokens that are the same on every rank."""
+def train(torch: Any, model: Any, batches: Iterator[Any], steps: int) -> None:
+    """Run `steps` optimizer steps."""
     from megatron.core.pipeline_parallel.schedules import get_forward_backward_func
 
     optimizer = torch.optim.Adam(model.parameters())
     forward_backward = get_forward_backward_func()
-    batches = batch_stream(torch, next(model.parameters()).device)
     for _ in range(steps):
         optimizer.zero_grad()
         forward_backward(
@@ -108,8 +111,11 @@ def train(torch: Any, model: Any, steps: int) -> None:
         optimizer.step()
 
 
-def batch_stream(torch: Any, device: Any) -> Any:
-    """Yield (tokens, labels, position ids, attention mask) for ever; tokens are [MICRO_BATCH, SEQUENCE] int64."""
+def batch_stream(torch: Any, device: Any) -> Iterator[Any]:
+    """Yield (tokens, labels, position ids, attention mask) for ever, the same on every rank.
+
+    Tokens are [MICRO_BATCH, SEQUENCE] int64.
+    """
     generator = torch.Generator().manual_seed(7)
     positions = torch.arange(SEQUENCE).expand(MICRO_BATCH, -1)
     mask = torch.ones(1, 1, SEQUENCE, SEQUENCE, dtype=torch.bool).triu(1)  # True = hidden

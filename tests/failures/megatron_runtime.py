@@ -11,7 +11,9 @@ if TYPE_CHECKING:
 SEED = 123  # upstream's example seeds with it
 
 
-def start(rank: Rank, *, tensor_parallel: int, pipeline_parallel: int, stand_ins: Mapping[str, Sequence[str]] | None = None) -> Any:
+def start(
+    rank: Rank, *, tensor_parallel: int, pipeline_parallel: int, stand_ins: Mapping[str, Sequence[str]] | None = None
+) -> Any:
     """Initialise torch.distributed, model parallelism and the RNG tracker; return the torch module.
 
     `stand_ins` ({"packages": [...], "missing": [...]}) are for matrix.ranks.absent_packages.

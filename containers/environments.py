@@ -1,0 +1,52 @@
+"""A Python environment as it is found on disk: its interpreter's version and what is installed. Nothing is started."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import platform
+import sys
+import sysconfig
+from dataclasses import dataclass
+from pathlib import Path
+
+from packaging.utils import canonicalize_name
+
+
+@dataclass(frozen=True)
+class Environment:
+    """`python` is the full version, `packages` maps canonical names to versions."""
+
+    python: str
+    packages: dict[str, str]
+
+    @property
+    def minor(self) -> str:
+        """Return Python's minor: "3.10"."""
+        return ".".join(self.python.split(".")[:2])
+
+
+def current() -> Environment:
+    """Return the environment of this process, whatever it is: a virtual one, an image's, the system's."""
+    folders = dict.fromkeys((sysconfig.get_path("purelib"), sysconfig.get_path("platlib"), *sys.path))
+    return Environment(platform.python_version(), packages_in(*folders))
+
+
+def at(folder: Path) -> Environment | None:
+    """Return the virtual environment in `folder`, None when there is none."""
+    try:
+        lines = (folder / "pyvenv.cfg").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return None
+    said = dict(line.replace(" ", "").split("=", 1) for line in lines if "=" in line)
+    # venv writes `version`, virtualenv and uv write `version_info`.
+    version = ".".join(said.get("version_info", said.get("version", "")).split(".")[:3])
+    sites = list(folder.glob("lib/python*/site-packages"))
+    return Environment(version, packages_in(*map(str, sites))) if version and sites else None
+
+
+def packages_in(*folders: str) -> dict[str, str]:
+    """Return name -> version of what is installed in these folders; the first one found of a name counts."""
+    found: dict[str, str] = {}
+    for one in importlib.metadata.distributions(path=list(folders)):
+        found.setdefault(canonicalize_name(one.metadata["Name"]), one.version)
+    return found

@@ -1,0 +1,7 @@
+"""`python -m matrix`."""
+
+import sys
+
+from matrix.cli import main
+
+sys.exit(main())

@@ -1,0 +1,191 @@
+"""The command line: `megatrix` and `python -m matrix`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from containers import sources
+from matrix import __version__, catalog, covering, explain, host, plan, run
+from matrix.engine import Tox
+from matrix.errors import MatrixError, closest
+from matrix.outcome import Level
+from matrix.plan import Planned
+from matrix.record import Expectation, Record
+from matrix.selection import select
+from reports import output
+from reports.files import OUT, Paths
+from reports.history import History
+from reports.summary import Progress, colour_wanted, summary
+
+INTERRUPTED = 130  # exit status after Ctrl-C, as a shell has it
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command; return its exit status: 0 green, 1 red or not reached, 2 a mistake in the input."""
+    parsed = parser().parse_args(arguments)
+    try:
+        status: int = parsed.command(parsed)
+    except MatrixError as error:
+        print(f"megatrix: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("megatrix: interrupted; `megatrix run --resume` goes on from here", file=sys.stderr)
+        return INTERRUPTED
+    except BrokenPipeError:  # the reader (head, less) has gone
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    return status
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the parser of all commands."""
+    top = argparse.ArgumentParser(prog="megatrix", description="Known Megatron-LM x Transformer Engine x PyTorch x driver failures, run for real.")  # fmt: skip
+    top.add_argument("--version", action="version", version=f"megatrix {__version__}")
+    commands = top.add_subparsers(required=True, metavar="COMMAND")
+
+    def command(name: str, function: object, text: str) -> argparse.ArgumentParser:
+        made = commands.add_parser(name, help=text, description=text)
+        made.set_defaults(command=function)
+        return made
+
+    planning = command("plan", plan_command, "Show the night, or what a selection would run, and why each case is in.")
+    choices(planning)
+    running = command("run", run_command, "Run the night, or a selection, and report.")
+    choices(running)
+    running.add_argument("--no-cache", action="store_true", help="run also what ran before with the same content")
+    running.add_argument("--resume", nargs="?", const="", metavar="RUN", help="finish an interrupted run (the newest)")
+    running.add_argument("--jobs", type=int, default=os.cpu_count() or 1, metavar="N", help="bases at a time")
+    explaining = command(
+        "explain", explain_command, "Say what is known of a cell, and why it is or is not in the night."
+    )
+    explaining.add_argument("cell", metavar="CELL", help="torch-2.4.0/mcore-0.8.0/te-none/driver-none")
+    reporting = command("report", report_command, "Make the pages of a run again and print its summary.")
+    reporting.add_argument("run", nargs="?", default="", metavar="RUN", help="a run's id (the newest)")
+    for one in (running, reporting):
+        one.add_argument("--out", type=Path, default=Path(os.environ.get("MEGATRIX_OUT", OUT)), help="output folder")
+    for one in (planning, running, reporting, explaining):
+        one.add_argument("--json", action="store_true", help="one JSON object per line")
+    return top
+
+
+def choices(parser: argparse.ArgumentParser) -> None:
+    """Add the options that say which cases are meant."""
+    group = parser.add_mutually_exclusive_group()
+    group.add_argument("--select", metavar="EXPR", help='from all cells: "mcore==0.8.* and torch>=2.4 and case==pp2"')
+    group.add_argument("--case", action="append", metavar="KEY", help='one case: "CELL FAILURE CASE LEVEL"')
+    parser.add_argument("--mcore", metavar="SOURCE", help=f"megatron-core under test: {sources.FORMS}")
+    parser.add_argument(
+        "--expect", choices=[one.value for one in Expectation], help="what to expect of --mcore (works)"
+    )
+    parser.add_argument("--level", action="append", choices=[level.value for level in Level], help="only this level")
+
+
+def chosen(known: catalog.Catalog, parsed: argparse.Namespace) -> tuple[list[Planned], str]:
+    """Return the cases that the options mean, and a label for the run."""
+    here = host.look()
+    runnable = (Level.CONTRACT, Level.CPU, *((Level.GPU,) if here.gpus else ()))
+    levels = tuple(map(Level, parsed.level)) if parsed.level else runnable
+    if parsed.mcore:
+        contents = sources.inspect(sources.parse(parsed.mcore, "megatron-core"))
+        released = contents.source.kind is sources.Kind.PYPI
+        expected = Expectation(parsed.expect) if parsed.expect else None if released else Expectation.WORKS
+        text = contents.source.revision if released else str(contents.source)
+        cases = plan.of_source(known, text, contents.version, expected, levels)
+    elif parsed.expect:
+        raise MatrixError(
+            "--expect speaks of --mcore", got=f"--expect {parsed.expect}", expected="--mcore SOURCE with it"
+        )
+    elif parsed.select or parsed.case:
+        cases = plan.everything(known, tuple(Level) if parsed.case else levels)
+        cases += [item for item, _ in plan.stack_cases(known) if item.key not in {one.key for one in cases}]
+    else:
+        return plan.night(known, covering.pairwise, levels), "night"
+    if parsed.case:
+        by_key = {item.key: item for item in cases}
+        missing = [key for key in parsed.case if key not in by_key]
+        if missing:
+            raise MatrixError(
+                "no such case", got=missing[0], expected="CELL FAILURE CASE LEVEL", fix=closest(missing[0], by_key)
+            )
+        return [by_key[key] for key in dict.fromkeys(parsed.case)], "case"
+    return (select(cases, parsed.select) if parsed.select else cases), "source" if parsed.mcore else "select"
+
+
+def plan_command(parsed: argparse.Namespace) -> int:
+    """`megatrix plan`."""
+    planned, _ = chosen(catalog.load(), parsed)
+    for item in planned:
+        if parsed.json:
+            print(json.dumps(item.to_json()))
+        else:
+            print(f"{item.key}  [{item.expectation.value}]")
+            for why in item.why:
+                print(f"    {why}")
+    if not parsed.json:
+        print(f"{len(planned)} cases in {len({item.cell.id for item in planned})} cells")
+    return 0
+
+
+def run_command(parsed: argparse.Namespace) -> int:
+    """`megatrix run`."""
+    known = catalog.load()
+    if parsed.resume is not None:
+        request = run.Request(out=parsed.out, cache=not parsed.no_cache, resume=parsed.resume or newest(parsed.out))
+        total = len(run.night.plan(Paths(parsed.out).run(request.resume)))
+    else:
+        planned, label = chosen(known, parsed)
+        request = run.Request(planned, parsed.out, not parsed.no_cache, label=label)
+        total = len(planned)
+    width = shutil.get_terminal_size().columns
+    progress = Progress(total, width=width, colour=colour_wanted(sys.stdout, os.environ))
+
+    def show(record: Record) -> None:
+        print(run.as_line(record) if parsed.json else progress.line(record), flush=True)
+
+    names = {base.id: run.environment_name(base.id) for base in known.wheels}
+    night = run.execute(request, known, Tox(names, parsed.jobs), show)
+    if not parsed.json:
+        tell(night.records, parsed.out, width)
+    return run.exit_status(night.records)
+
+
+def explain_command(parsed: argparse.Namespace) -> int:
+    """`megatrix explain`."""
+    known = catalog.load()
+    told = explain.explain(known, parsed.cell, plan.night(known, covering.pairwise), host.look())
+    print(json.dumps(told) if parsed.json else explain.in_words(told))
+    return 0
+
+
+def report_command(parsed: argparse.Namespace) -> int:
+    """`megatrix report`."""
+    paths = Paths(parsed.out)
+    with History(paths.history) as history:
+        night = output.render(paths.run(parsed.run or newest(parsed.out)), parsed.out, history)
+    if parsed.json:
+        for record in night.records:
+            print(run.as_line(record))
+    else:
+        tell(night.records, parsed.out, shutil.get_terminal_size().columns)
+    return run.exit_status(night.records)
+
+
+def tell(records: Sequence[Record], out: Path, width: int) -> None:
+    """Print the summary and where the pages are."""
+    print()
+    print(summary(records, width=width, colour=colour_wanted(sys.stdout, os.environ)), end="")
+    print(f"page: {Paths(out).page}  junit: {Paths(out).junit}")
+
+
+def newest(out: Path) -> str:
+    """Return the id of the newest run. Raises MatrixError when there is none."""
+    runs = sorted(path.name for path in Paths(out).run("").glob("*") if path.is_dir())
+    if not runs:
+        raise MatrixError("there is no run yet", where=str(out), fix="megatrix run makes one")
+    return runs[-1]

@@ -1,0 +1,106 @@
+"""What is known of one cell, in words: what each failure expects there and why, and how it stands to the night."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from matrix.catalog import Catalog, Wheels
+from matrix.cell import Cell, parse_cell_id
+from matrix.errors import MatrixError, closest
+from matrix.failure import Failure
+from matrix.host import Host
+from matrix.plan import Planned, masked_by
+from matrix.record import Expectation
+from matrix.versions import NONE, is_version
+
+
+def explain(catalog: Catalog, id: str, night: Sequence[Planned], host: Host) -> dict[str, Any]:
+    """Return what is known of the cell as plain JSON values. Raises MatrixError for a cell that can't be."""
+    cell = known_cell(catalog, id)
+    base = catalog.base(cell.base)
+    image = not isinstance(base, Wheels)
+    return {
+        "cell": cell.id,
+        "base": "image" if image else "wheels",
+        "torch": cell.torch,
+        "python": cell.python,
+        "twin": _twin(catalog, cell),
+        "excluded": catalog.excluded(cell),
+        "failures": [_failure(catalog, failure, cell, night, host) for failure in catalog.failures],
+    }
+
+
+def known_cell(catalog: Catalog, id: str) -> Cell:
+    """Return the cell of an id; its base and versions must be the catalog's. Raises MatrixError with a suggestion."""
+    named = parse_cell_id(id)
+    stacks = {stack.cell.mcore for stack in catalog.stacks}
+    cores = [release.version for release in catalog.megatron_core]
+    if named["mcore"] not in (*cores, *stacks):
+        raise MatrixError(
+            "no such megatron-core release", where=id, got=named["mcore"], fix=closest(named["mcore"], cores)
+        )
+    engines = [release.version for release in catalog.transformer_engine]
+    if named["te"] != NONE and not is_version(named["te"]):
+        raise MatrixError(
+            "not a Transformer Engine version", where=id, got=named["te"], fix=closest(named["te"], engines)
+        )
+    if named["driver"] != NONE and not is_version(named["driver"]):
+        raise MatrixError("not a driver version", where=id, got=named["driver"], expected="535 or 535.129.03")
+    return catalog.cell(**named)
+
+
+def _twin(catalog: Catalog, cell: Cell) -> str:
+    base = catalog.base(cell.base)
+    if isinstance(base, Wheels):
+        images = catalog.twins_of(base)
+        return f"stands for {', '.join(image.id for image in images)}" if images else "stands for no image"
+    twin = catalog.twin(base)
+    return f"its twin is {twin.id}" if twin else "has no twin"
+
+
+def _failure(catalog: Catalog, failure: Failure, cell: Cell, night: Sequence[Planned], host: Host) -> dict[str, Any]:
+    clauses = {Expectation.BROKEN: failure.affected, Expectation.WORKS: failure.works, Expectation.UNKNOWN: ()}
+    expectation = failure.expectation(cell)
+    clause = next((one for one in clauses[expectation] if one.matches(cell)), None)
+    planned = [item for item in night if item.cell.id == cell.id and item.failure == failure.id]
+    return {
+        "failure": failure.id,
+        "title": failure.title,
+        "expectation": expectation.value,
+        "rule": str(clause) if clause else "",
+        "reason": clause.reason if clause else "neither affected nor works says anything of it",
+        "masked": masked_by(catalog, failure, cell),
+        "night": [
+            {
+                "case": item.case,
+                "level": item.level.value,
+                "why": list(item.why),
+                "here": host.can_run(item)[1] or "runs",
+            }
+            for item in planned
+        ],
+    }
+
+
+def in_words(told: dict[str, Any]) -> str:
+    """Return the explanation as text for a terminal."""
+    lines = [
+        told["cell"],
+        f"  base: {told['base']}, torch {told['torch']}, Python {told['python']}; {told['twin']}",
+    ]
+    if told["excluded"]:
+        lines.append(f"  excluded: {told['excluded']}")
+    for failure in told["failures"]:
+        lines += ["", f"  {failure['failure']}: {failure['title']}", f"    expected: {failure['expectation']}"]
+        if failure["rule"]:
+            lines.append(f"    rule:     {failure['rule']}")
+        lines.append(f"    reason:   {failure['reason']}")
+        if failure["masked"]:
+            lines.append(f"    masked:   {failure['masked']}; it is not planned here")
+        for case in failure["night"]:
+            lines.append(f"    night:    {case['case']} at level {case['level']} ({case['here']})")
+            lines += [f"              {why}" for why in case["why"]]
+        if not failure["night"]:
+            lines.append("    night:    not in it")
+    return "\n".join(lines)

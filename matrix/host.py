@@ -1,0 +1,46 @@
+"""What this machine has, as far as a plan depends on it. Every capability answers (yes or no, reason)."""
+
+from __future__ import annotations
+
+import platform
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from matrix.outcome import Level
+from matrix.plan import Planned
+from matrix.versions import NONE
+
+
+@dataclass(frozen=True)
+class Host:
+    """GPUs as the kernel driver lists them, the driver's version ("none" without one), the processor architecture."""
+
+    gpus: int
+    driver: str
+    machine: str
+
+    def can_run(self, planned: Planned) -> tuple[bool, str]:
+        """Say whether the case can run here, and if not, what it needs."""
+        if not planned.test:
+            return False, "the catalog has no reproduction of it yet"
+        if planned.level is Level.GPU and planned.gpus > self.gpus:
+            return False, f"needs {planned.gpus} GPU{'s' * (planned.gpus > 1)}; host has {self.gpus}"
+        wanted = planned.cell.driver
+        if planned.level is Level.GPU and wanted != NONE and self.driver.split(".")[0] != wanted.split(".")[0]:
+            return False, f"needs driver {wanted}; host has {self.driver}"
+        return True, ""
+
+    def capabilities(self, level: Level) -> dict[str, Any]:
+        """Return what a verdict at `level` depends on; part of the cache key."""
+        return {"machine": self.machine, **({"gpus": self.gpus, "driver": self.driver} if level is Level.GPU else {})}
+
+
+def look(proc: Path = Path("/proc")) -> Host:
+    """Look at this machine. Needs neither torch nor NVML."""
+    nvidia = proc / "driver" / "nvidia"
+    gpus = len(list((nvidia / "gpus").glob("*"))) if nvidia.is_dir() else 0
+    version = nvidia / "version"
+    found = re.search(r"Kernel Module.*?\s(\d+\.\d+(?:\.\d+)?)\s", version.read_text()) if version.is_file() else None
+    return Host(gpus, found[1] if found else NONE, platform.machine())

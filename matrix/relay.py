@@ -1,0 +1,81 @@
+"""Carries records from the pytest processes of a run to the one that shows progress, as they happen.
+
+A Unix socket and JSON lines; the journal, not this, is what counts: a reader that is gone is no error.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import tempfile
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+
+from matrix.record import Record
+
+
+class Receiver:
+    """Calls `show` with every record that is sent to `address`, one at a time, until closed. A context manager."""
+
+    def __init__(self, show: Callable[[Record], None]) -> None:
+        self._show, self._lock = show, threading.Lock()
+        self._folder = tempfile.TemporaryDirectory(prefix="megatrix-")
+        self.address = str(Path(self._folder.name) / "records")
+        self._socket = socket.socket(socket.AF_UNIX)
+        self._socket.bind(self.address)
+        self._socket.listen()
+        self._threads = [threading.Thread(target=self._accept, daemon=True)]
+        self._threads[0].start()
+
+    def __enter__(self) -> Receiver:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._socket.shutdown(socket.SHUT_RDWR)  # wakes accept()
+        for thread in self._threads:
+            thread.join(timeout=5)
+        self._socket.close()
+        self._folder.cleanup()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                connection, _ = self._socket.accept()
+            except OSError:
+                return
+            thread = threading.Thread(target=self._read, args=(connection,), daemon=True)
+            self._threads.append(thread)
+            thread.start()
+
+    def _read(self, connection: socket.socket) -> None:
+        with connection, connection.makefile("r", encoding="utf-8") as lines:
+            for line in lines:
+                record = Record.from_json(json.loads(line))
+                with self._lock:
+                    self._show(record)
+
+
+class Sender:
+    """Sends records to a Receiver's address; "" sends nowhere."""
+
+    def __init__(self, address: str) -> None:
+        self._socket: socket.socket | None = None
+        if address:
+            self._socket = socket.socket(socket.AF_UNIX)
+            try:
+                self._socket.connect(address)
+            except OSError:
+                self._socket = None
+
+    def send(self, record: Record) -> None:
+        """Send one record; when the reader is gone, be silent from now on."""
+        if self._socket is None:
+            return
+        try:
+            self._socket.sendall(json.dumps(record.to_json()).encode() + b"\n")
+        except OSError:
+            self._socket = None

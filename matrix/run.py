@@ -1,0 +1,155 @@
+"""A run from plan to report: what is cached or can't run here is recorded at once, the rest goes to the engine."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from containers import environments
+from matrix import host
+from matrix.catalog import Catalog, Wheels
+from matrix.content import ROOT
+from matrix.engine import Engine
+from matrix.errors import MatrixError, closest
+from matrix.judge import judge
+from matrix.outcome import Outcome, OutcomeKind
+from matrix.plan import Planned
+from matrix.record import Record, Verdict
+from matrix.relay import Receiver
+from matrix.reproduction import Surroundings, make_record
+from matrix.session import case_content, new_run_id, overlay_digest, overlay_spec, plan_entry, reproduce_line
+from reports import journal, night, output
+from reports.files import Paths
+from reports.history import History
+from reports.night import Night
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a run is to do. `resume` names an earlier run to finish; its plan is kept."""
+
+    planned: Sequence[Planned] = ()
+    out: Path = field(default_factory=lambda: Paths().out)
+    cache: bool = True
+    resume: str = ""
+    label: str = "night"
+
+
+def execute(request: Request, catalog: Catalog, engine: Engine, show: Callable[[Record], None]) -> Night:
+    """Run the cases and return the night; `show` is called with each record as it comes.
+
+    The report is made of whatever ran, also after a Ctrl-C, which is raised again. Raises MatrixError.
+    """
+    paths = Paths(request.out)
+    folder = start(request, paths)
+    with History(paths.history) as history:
+        try:
+            work(request, catalog, engine, folder, history, show)
+        finally:
+            told = output.render(folder, request.out, history)
+    return told
+
+
+def start(request: Request, paths: Paths) -> Path:
+    """Return the folder of the run, with its plan in it."""
+    if request.resume:
+        folder = paths.run(request.resume)
+        if not folder.is_dir():
+            known = [path.name for path in paths.run("").glob("*")]
+            raise MatrixError(
+                "no such run", got=request.resume, expected=f"a folder under {folder.parent}",
+                fix=closest(request.resume, known),
+            )  # fmt: skip
+        return folder
+    folder = paths.run(new_run_id(request.label))
+    folder.mkdir(parents=True)
+    night.write_plan(folder, [plan_entry(item) for item in request.planned])
+    return folder
+
+
+def work(
+    request: Request,
+    catalog: Catalog,
+    engine: Engine,
+    folder: Path,
+    history: History,
+    show: Callable[[Record], None],
+) -> None:
+    """Settle what needs no process, then have the engine run the rest."""
+    done = journal.read(folder).results
+    pending = [item for item in map(Planned.from_json, night.plan(folder)) if item.key not in done]
+    here = host.look()
+    left: list[Planned] = []
+    with journal.Journal.new(folder) as kept:
+        for item in pending:
+            record = unavailable(item, catalog, here, folder.name)
+            if record is None and request.cache:
+                record = cached(item, catalog, here, history, folder.name)
+            if record is None:
+                left.append(item)
+                continue
+            kept.result(record)
+            show(record)
+    if not left:
+        return
+    bases = list(dict.fromkeys(item.cell.base for item in left))
+    with Receiver(show) as receiver:
+        environ = {"MEGATRIX_RUN": str(folder.resolve()), "MEGATRIX_RELAY": receiver.address}
+        status = engine.run(bases, environ, folder / "engine.log")
+    lost = {item.key for item in left} - set(journal.read(folder).results)
+    if lost and status:
+        print(
+            f"{len(lost)} of {len(left)} cases were not reached: the engine ended with {status}; "
+            f"what it said is in {folder / 'engine.log'}",
+            file=sys.stderr,
+        )
+
+
+def unavailable(item: Planned, catalog: Catalog, here: host.Host, run: str) -> Record | None:
+    """Return the record of a case that can't run on this machine, None if it can."""
+    able, reason = here.can_run(item)
+    if able and not isinstance(catalog.base(item.cell.base), Wheels):
+        able, reason = False, f"{item.cell.base} is an image; images are not run by this engine"
+    if able:
+        return None
+    outcome = Outcome(OutcomeKind.UNAVAILABLE, reason)
+    where = Surroundings(reproduce=reproduce_line(item), run=run)
+    return make_record(item, outcome, judge(catalog.failure(item.failure), item.expectation, outcome), where, "")
+
+
+def cached(item: Planned, catalog: Catalog, here: host.Host, history: History, run: str) -> Record | None:
+    """Return the verdict that this very content got before, None if it has to run."""
+    environment = environments.at(environment_folder(item.cell.base))
+    if environment is None:
+        return None
+    interpreter = environment_folder(item.cell.base) / "bin" / "python"
+    spec = overlay_spec(item.source or item.cell.mcore, environment, interpreter)
+    content = case_content(item, environment, (overlay_digest(spec),), here)
+    found = history.cached(content)
+    if found is None or found.key != item.key:
+        return None
+    return replace(found, why=item.why, run=run, reproduce=reproduce_line(item))
+
+
+def environment_folder(base: str) -> Path:
+    """Return where tox keeps the environment of a base."""
+    return ROOT / ".tox" / environment_name(base)
+
+
+def environment_name(base: str) -> str:
+    """Return the tox environment of a base: torch-2.4.0 -> torch2.4.0."""
+    return base.replace("-", "")
+
+
+def exit_status(records: Sequence[Record]) -> int:
+    """Return 1 when anything is red or was not reached, else 0."""
+    bad = any(record.verdict.colour == "red" or record.verdict is Verdict.NOT_REACHED for record in records)
+    return 1 if bad else 0
+
+
+def as_line(record: Record) -> str:
+    """Return the record as one line of JSON."""
+    return json.dumps(record.to_json(), ensure_ascii=False)

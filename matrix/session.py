@@ -1,0 +1,224 @@
+"""What one pytest process does in a cell's interpreter: which cases are its, what each runs with, where it is kept."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime, timezone
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Final
+
+from containers import environments, sources
+from containers.overlays import Overlay, Overlays, OverlaySpec, default_root, identify
+from matrix import host
+from matrix.catalog import Catalog, Wheels, load, newest_patches
+from matrix.content import content_key
+from matrix.errors import MatrixError
+from matrix.outcome import Level
+from matrix.plan import Planned, everything, masked_by
+from matrix.ranks.supervisor import Supervisor
+from matrix.record import Record
+from matrix.relay import Sender
+from matrix.reproduction import DEADLINE_S, Reproduction, Surroundings
+from matrix.selection import select
+from matrix.versions import NONE
+from reports import journal, night
+from reports.files import Paths
+
+HOST: Final = "host"  # the base of an interpreter that no base of the catalog stands for
+PRELOADED: Final = ("torch", "numpy")  # what the fork-server has imported belongs to the base
+# The modules that every megatron-core imports of torch: with them a rank imports megatron-core in 0.35 s, with torch
+# and torch.distributed alone in 5.2 s (sympy, dynamo; 2 busy cores, torch 2.4.0).
+PRELOAD: Final = ("numpy", "torch", "torch.distributed", "torch.distributed.checkpoint")
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the session was asked. `base` is the base this interpreter stands for, "" = find out from what is installed.
+
+    With `run_folder` the session works off its part of that run's plan; without, it makes a run of its own.
+    """
+
+    base: str = ""
+    run_folder: Path | None = None
+    select: str = ""
+    deadline_s: float = DEADLINE_S
+    relay: str = ""
+    te_line: str = ""
+
+    @classmethod
+    def from_environment(cls, environ: Mapping[str, str], **given: Any) -> Options:
+        """Read MEGATRIX_BASE, MEGATRIX_RUN, MEGATRIX_DEADLINE (seconds), MEGATRIX_RELAY, MEGATRIX_TE."""
+        folder = environ.get("MEGATRIX_RUN")
+        return cls(
+            base=environ.get("MEGATRIX_BASE", ""),
+            run_folder=Path(folder) if folder else None,
+            deadline_s=float(environ.get("MEGATRIX_DEADLINE", DEADLINE_S)),
+            relay=environ.get("MEGATRIX_RELAY", ""),
+            te_line=environ.get("MEGATRIX_TE", ""),
+            **given,
+        )
+
+
+class Session:
+    """One pytest process. Its journal, its supervisor and its overlays are made when first needed."""
+
+    def __init__(self, options: Options, out: Path) -> None:
+        self.options, self.out = options, out
+        self.environment = environments.current()
+        self.host = host.look()
+        self.catalog, self.base = self._place(load())
+        self._overlays: dict[str, Overlay | str] = {}
+        self.records: list[Record] = []
+
+    def _place(self, catalog: Catalog) -> tuple[Catalog, str]:
+        """Return the catalog, with the host in it as a base if it is one, and the base's id."""
+        if self.options.base:
+            return catalog, catalog.base(self.options.base).id
+        torch = self.environment.packages.get("torch", "")
+        here = Wheels(HOST, torch or NONE, (self.environment.minor,))  # type: ignore[arg-type]  # built, not read
+        return replace(catalog, wheels=(*catalog.wheels, here)), HOST
+
+    @cached_property
+    def planned(self) -> list[Planned]:
+        """Return the cases of this session, those of its run's plan that have no result yet or all of its base."""
+        if self.options.run_folder:
+            plan = [Planned.from_json(case) for case in night.plan(self.options.run_folder)]
+            done = journal.read(self.options.run_folder).results
+            return [item for item in plan if item.cell.base == self.base and item.key not in done]
+        levels = (Level.CONTRACT, Level.CPU, *((Level.GPU,) if self.host.gpus else ()))
+        installed = self.environment.packages.get("megatron-core")
+        cores = {installed} if installed else {item.version for item in newest_patches(self.catalog.megatron_core)}
+        cases = [
+            item
+            for item in everything(self.catalog, levels, self.base)
+            if item.cell.mcore in cores and not masked_by(self.catalog, self.catalog.failure(item.failure), item.cell)
+        ]
+        return select(cases, self.options.select) if self.options.select else cases
+
+    @cached_property
+    def run_folder(self) -> Path:
+        """Return the folder of the run; a run of this session's own gets its plan written."""
+        if self.options.run_folder:
+            return self.options.run_folder
+        folder = Paths(self.out).run(new_run_id(self.base))
+        folder.mkdir(parents=True)
+        night.write_plan(folder, [plan_entry(item) for item in self.planned])
+        return folder
+
+    @cached_property
+    def supervisor(self) -> Supervisor:
+        """Return the one supervisor; its fork-server starts with the first case."""
+        return Supervisor(PRELOAD)
+
+    @cached_property
+    def journal(self) -> Keeper:
+        """Return the session's journal."""
+        return Keeper(journal.Journal.new(self.run_folder), Sender(self.options.relay), self.records.append)
+
+    def reproduction(self, planned: Planned) -> Reproduction:
+        """Return the case, ready to run."""
+        able, reason = self.host.can_run(planned)
+        overlay = self._overlay(planned) if able else reason
+        laid = isinstance(overlay, Overlay)
+        where = Surroundings(
+            path=(str(overlay.path),) if laid else (),  # type: ignore[union-attr]  # laid says so
+            log_dir=self.run_folder / "logs" / planned.key.replace("/", "_").replace(" ", "/"),
+            deadline_s=self.options.deadline_s,
+            resolved=self._resolved(overlay) if laid else {},  # type: ignore[arg-type]
+            content=self._content(planned, (overlay.digest,)) if laid else "",  # type: ignore[union-attr]
+            notes=self._notes(overlay) if laid else (),  # type: ignore[arg-type]
+            reproduce=reproduce_line(planned),
+            run=self.run_folder.name,
+            unavailable="" if laid else str(overlay),
+        )
+        failure = self.catalog.failure(planned.failure)
+        return Reproduction(planned, failure, self.catalog.failures, where, lambda: self.supervisor, self.journal)
+
+    def close(self) -> None:
+        """Stop the fork-server and close the journal, if they were made."""
+        if "supervisor" in self.__dict__:
+            self.supervisor.__exit__(None, None, None)
+        if "journal" in self.__dict__:
+            self.journal.journal.close()
+
+    def _overlay(self, planned: Planned) -> Overlay | str:
+        """Return the overlay with the case's megatron-core, or why there is none."""
+        wanted = planned.source or planned.cell.mcore
+        if wanted not in self._overlays:
+            spec = overlay_spec(wanted, self.environment, Path(sys.executable))
+            try:
+                self._overlays[wanted] = Overlays(default_root()).provide(spec)
+            except MatrixError as error:
+                self._overlays[wanted] = " ".join(str(error).split())
+        return self._overlays[wanted]
+
+    def _resolved(self, overlay: Overlay) -> dict[str, str]:
+        return {**self.environment.packages, **overlay.packages, "python": self.environment.python}
+
+    def _notes(self, overlay: Overlay) -> tuple[str, ...]:
+        base = self.catalog.bases.get(self.base)
+        wanted = base.pythons[0] if isinstance(base, Wheels) else self.environment.minor
+        other = () if wanted == self.environment.minor else (f"ran on Python {self.environment.python}, not {wanted}",)
+        return (*overlay.notes, *other)
+
+    def _content(self, planned: Planned, overlays: tuple[str, ...]) -> str:
+        return case_content(planned, self.environment, overlays, self.host)
+
+
+class Keeper:
+    """Writes to the journal, then tells whoever listens."""
+
+    def __init__(self, kept: journal.Journal, sender: Sender, also: Callable[[Record], None]) -> None:
+        self.journal, self._sender, self._also = kept, sender, also
+
+    def started(self, key: str) -> str:
+        """Keep that a case is about to run."""
+        return self.journal.started(key)
+
+    def result(self, record: Record) -> str:
+        """Keep a record and pass it on."""
+        at = self.journal.result(record)
+        self._sender.send(record)
+        self._also(record)
+        return at
+
+
+def overlay_spec(core: str, environment: environments.Environment, interpreter: Path | None) -> OverlaySpec:
+    """Return what to lay over the base for megatron-core `core`: a release, a wheel, a clone@revision, a tree."""
+    base = {name: environment.packages[name] for name in PRELOADED if name in environment.packages}
+    return OverlaySpec((sources.parse(core, "megatron-core"),), environment.minor, base, interpreter)
+
+
+def overlay_digest(spec: OverlaySpec) -> str:
+    """Return the digest that the overlay has or would have."""
+    return identify([sources.inspect(source) for source in spec.sources], spec)[0]
+
+
+def case_content(
+    planned: Planned, environment: environments.Environment, overlays: tuple[str, ...], here: host.Host
+) -> str:
+    """Return the verdict-cache key of a case in this environment."""
+    base = {"python": environment.python, "packages": dict(sorted(environment.packages.items()))}
+    return content_key(planned, base=base, overlays=overlays, host=here.capabilities(planned.level))
+
+
+def plan_entry(planned: Planned) -> dict[str, Any]:
+    """Return the case as a run's plan.json holds it."""
+    return {**planned.to_json(), "reproduce": reproduce_line(planned)}
+
+
+def reproduce_line(planned: Planned) -> str:
+    """Return the line that runs this case again, on any machine that has the project and what the case needs."""
+    command = os.environ.get("MEGATRIX_COMMAND", "megatrix")
+    source = f" --mcore {json.dumps(planned.source)}" if planned.source else ""
+    return f'{command} run{source} --case "{planned.key}"'
+
+
+def new_run_id(label: str) -> str:
+    """Return an id for a run that starts now; ids sort by time."""
+    return f"{datetime.now(timezone.utc):%Y%m%dT%H%M%S}Z-{label}-{os.getpid()}"

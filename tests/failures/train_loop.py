@@ -1,0 +1,58 @@
+"""The flow of upstream's example run_simple_mcore_train_loop.py, with its dataset and its loader, on TP=2."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from tests.failures import dcp_assertion, megatron_runtime
+
+if TYPE_CHECKING:
+    from matrix.ranks.job import Rank
+
+SAMPLES = 1000  # of the mock dataset, as in the example
+STEPS = 5
+
+
+def train_save_load(rank: Rank, *, stand_ins: Mapping[str, Sequence[str]] | None = None) -> dict[str, Any]:
+    """Train on megatron-core's mock dataset, save, load, compare; return what dcp_assertion.round_trip returns."""
+    torch = megatron_runtime.start(rank, tensor_parallel=2, pipeline_parallel=1, stand_ins=stand_ins)
+    model = dcp_assertion.build_model(rank)
+    dcp_assertion.train(torch, model, loader(rank, torch), STEPS)
+    compared = dcp_assertion.round_trip(rank, torch, model)
+    megatron_runtime.stop()
+    return compared
+
+
+def loader(rank: Rank, torch: Any) -> Iterator[Any]:
+    """Yield (tokens, labels, position ids, attention mask) from MockGPTDataset through a DataLoader."""
+    from megatron.core.datasets.blended_megatron_dataset_builder import BlendedMegatronDatasetBuilder
+    from megatron.core.datasets.gpt_dataset import GPTDatasetConfig, MockGPTDataset
+
+    config = GPTDatasetConfig(
+        random_seed=0,
+        sequence_length=dcp_assertion.SEQUENCE,
+        reset_position_ids=False,
+        reset_attention_mask=False,
+        eod_mask_loss=False,
+        split="1",
+        tokenizer=NullTokenizer(),
+        path_to_cache=str(rank.workdir / "index"),
+    )
+    dataset = BlendedMegatronDatasetBuilder(MockGPTDataset, [SAMPLES, None, None], lambda: True, config).build()[0]
+    shuffled = torch.utils.data.DataLoader(
+        dataset, batch_size=dcp_assertion.MICRO_BATCH, shuffle=True, generator=torch.Generator().manual_seed(7)
+    )
+    device = megatron_runtime.device(rank)
+    for batch in shuffled:
+        yield tuple(batch[key].to(device) for key in ("tokens", "labels", "position_ids", "attention_mask"))
+
+
+class NullTokenizer:
+    """What the dataset asks of a tokenizer: a vocabulary size, ids for end and padding, and a name."""
+
+    vocab_size = dcp_assertion.SEQUENCE
+    eod = dcp_assertion.SEQUENCE - 1
+    pad = eod
+    unique_identifiers = OrderedDict(name="null")  # noqa: RUF012  (the dataset reads it from the class)

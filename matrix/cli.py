@@ -148,8 +148,7 @@ def run_command(parsed: argparse.Namespace) -> int:
     def show(record: Record) -> None:
         print(run.as_line(record) if parsed.json else progress.line(record), flush=True)
 
-    names = {base.id: run.environment_name(base.id) for base in known.wheels}
-    night = run.execute(request, known, Tox(names, parsed.jobs), show)
+    night = run.execute(request, known, Tox(parsed.jobs), show)
     if not parsed.json:
         tell(night.records, parsed.out, width)
     return run.exit_status(night.records)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from matrix.content import ROOT
+from matrix.environments import base_name
 
 # Seconds that tox and its pytest processes get after Ctrl-C to stop their ranks and close their journals.
 STOP_S: Final = 4.0
@@ -26,13 +27,14 @@ class Engine(Protocol):
 class Tox:
     """tox's own parallel run over the environments of the bases."""
 
-    def __init__(self, names: Mapping[str, str], jobs: int) -> None:
-        self._names, self._jobs = names, jobs
+    def __init__(self, jobs: int) -> None:
+        self._jobs = jobs
 
     def run(self, bases: Sequence[str], environ: Mapping[str, str], log: Path) -> int:
         """Run tox; what it prints goes to `log`. After Ctrl-C it is given STOP_S, then its process group is killed."""
-        names = ",".join(self._names[base] for base in bases)
-        command = [sys.executable, "-m", "tox", "run-parallel", "--parallel-no-spinner", "-p", str(self._jobs)]
+        names = ",".join(map(base_name, bases))
+        tox = os.environ.get("MEGATRIX_TOX", sys.executable)  # the interpreter whose tox runs us, if tox runs us
+        command = [tox, "-m", "tox", "run-parallel", "--parallel-no-spinner", "-p", str(self._jobs)]
         environment = {key: value for key, value in os.environ.items() if not key.startswith("TOX_")} | dict(environ)
         with log.open("ab") as output:
             process = subprocess.Popen(

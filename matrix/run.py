@@ -13,6 +13,7 @@ from matrix import host
 from matrix.catalog import Catalog, Wheels
 from matrix.content import ROOT
 from matrix.engine import Engine
+from matrix.environments import base_name
 from matrix.errors import MatrixError, closest
 from matrix.judge import judge
 from matrix.outcome import Outcome, OutcomeKind
@@ -136,12 +137,7 @@ def cached(item: Planned, catalog: Catalog, here: host.Host, history: History, r
 
 def environment_folder(base: str) -> Path:
     """Return where tox keeps the environment of a base."""
-    return ROOT / ".tox" / environment_name(base)
-
-
-def environment_name(base: str) -> str:
-    """Return the tox environment of a base: torch-2.4.0 -> torch2.4.0."""
-    return base.replace("-", "")
+    return ROOT / ".tox" / base_name(base)
 
 
 def exit_status(records: Sequence[Record]) -> int:

@@ -1,0 +1,74 @@
+"""tox environments made from the catalog: one per `wheels` base. tox.ini keeps the templates, the catalog the facts."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable
+
+from tox.config.loader.memory import MemoryLoader
+from tox.config.sets import ConfigSet
+from tox.config.types import Command
+from tox.plugin import impl
+from tox.report import HandledError
+from tox.session.state import State
+from tox.tox_env.python.pip.req_file import PythonDeps
+
+# tox has the project's folder on sys.path only while it loads this file: import everything here, nothing in a hook.
+from containers.indexes import site_environment
+from containers.interpreters import find
+from matrix.catalog import load
+from matrix.environments import Environment, environments, left_out
+from matrix.errors import MatrixError, closest
+
+# tox-uv passes UV_* on to uv and to the environments; what is set here reaches venv creation and every install.
+os.environ.update(site_environment())
+os.environ.setdefault("UV_PYTHON_DOWNLOADS", "never")
+# The night starts tox again, with the tox that runs now: a provisioned one is not on PATH.
+os.environ["MEGATRIX_TOX"] = sys.executable
+
+CATALOG = load()
+KNOWN = environments(CATALOG)
+
+
+@impl
+def tox_extend_envs() -> Iterable[str]:
+    """Name the environments."""
+    return tuple(KNOWN)
+
+
+@impl
+def tox_add_core_config(core_conf: ConfigSet, state: State) -> None:
+    """Give the environments that are asked for what the catalog knows of them."""
+    asked = list(getattr(state.conf.options, "env", None) or ())
+    refuse_unknown(asked, set(state.conf))
+    for name in asked or KNOWN:
+        if name in KNOWN:
+            state.conf.memory_seed_loaders[name].append(loader(KNOWN[name], core_conf["tox_root"]))
+
+
+def refuse_unknown(asked: Iterable[str], known: set[str]) -> None:
+    """Raise HandledError: tox would run any name that is put together from known factors as an empty environment."""
+    reasons = left_out(CATALOG)
+    for name in asked:
+        if name not in known:
+            hint = f"it is left out: {reasons[name]}" if name in reasons else closest(name, known)
+            raise HandledError(f"no such environment: {name}\n  {hint}")
+
+
+def loader(environment: Environment, root: object) -> MemoryLoader:
+    """Return an environment's settings; a Python that is not here is said when the environment runs, not before."""
+    try:
+        python = find(environment.base.pythons)
+    except MatrixError as error:
+        command = Command(["python", "-c", f"raise SystemExit({str(error)!r})"])
+        return MemoryLoader(base=["testenv"], base_python=[sys.executable], commands=[command])
+    # tox-uv looks at the first of base_python only, so the preference is settled here. An absolute path keeps tox from
+    # reading a version out of the name, and uv from trying pyenv's shims.
+    return MemoryLoader(
+        base=["cell"],
+        base_python=[str(python.path)],
+        deps=PythonDeps(list(environment.requirements), root=root),
+        description=environment.description,
+        set_env={"MEGATRIX_BASE": environment.base.id, "MEGATRIX_TE": environment.te},
+    )

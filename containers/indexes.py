@@ -91,8 +91,9 @@ def pip_options(files: Mapping[tuple[str, str], str], environ: Mapping[str, str]
 
 
 def option_name(name: str) -> str:
-    """Return pip's spelling: `Index_URL` and `--index-url` are `index-url`."""
-    return name.lower().replace("_", "-").removeprefix("--")
+    """Return pip's spelling: `Index_URL`, `--index-url` and its other name, `pypi-url`, are all `index-url`."""
+    name = name.lower().replace("_", "-").removeprefix("--")
+    return {"pypi-url": "index-url", "default-timeout": "timeout"}.get(name, name)
 
 
 def uv_environment(
@@ -107,12 +108,12 @@ def uv_environment(
     extra = pip.get("extra-index-url", "").split()
     links = [place(link) for link in pip.get("find-links", "").split()]
     told = {
-        "UV_DEFAULT_INDEX": pip.get("index-url") or pip.get("pypi-url", ""),
+        "UV_DEFAULT_INDEX": pip.get("index-url", ""),
         "UV_INDEX": " ".join(extra),
         # pip warns about a folder that is not there and goes on; uv would stop.
         "UV_FIND_LINKS": ",".join(str(link) for link in links if isinstance(link, str) or exists(link)),
         "UV_INSECURE_HOST": " ".join(pip.get("trusted-host", "").split()),
-        "UV_HTTP_TIMEOUT": whole_seconds(pip.get("timeout") or pip.get("default-timeout", "")),
+        "UV_HTTP_TIMEOUT": whole_seconds(pip.get("timeout", "")),
         "SSL_CERT_FILE": pip.get("cert", ""),
         "SSL_CLIENT_CERT": pip.get("client-cert", ""),
         "ALL_PROXY": pip.get("proxy", ""),

@@ -91,7 +91,7 @@ def ask(candidate: Path, run: Runner, refusals: dict[Path, str]) -> Interpreter 
     """Return what the candidate says it is; None, and the reason in `refusals`, when it is no CPython that runs."""
     answer = run([str(candidate), "-I", "-S", "-c", QUESTION], seconds=ANSWER_SECONDS)
     said = re.fullmatch(r"(\w+) (\d+\.\d+\.\d+) (.+)", answer.out.strip())
-    if answer.code or not said:
+    if not said:
         refusals[candidate] = f"does not run ({answer.complaint.splitlines()[-1]})"
     elif said[1] != "cpython":
         refusals[candidate] = f"is {said[1]}; torch's wheels are for CPython"

@@ -140,20 +140,9 @@ class Overlays:
         """Have uv lay wheels into `folder`: wheels only, so that nothing is compiled for another Python by mistake."""
         environment = {**os.environ, **site_environment(), "UV_PYTHON_DOWNLOADS": "never"}
         # The folder that somebody stands in may hold uv settings of its own project: --directory keeps them out.
-        where = ["--directory", str(folder), "--target", str(folder)]
-        python = ["--python", sys.executable, "--python-version", spec.python]
-        command = [
-            *uv(environment),
-            "pip",
-            "install",
-            "--quiet",
-            "--no-deps",
-            "--no-build",
-            *where,
-            *python,
-            *requirements,
-        ]
-        answer = self.run(command, environment=environment)
+        options = ["--quiet", "--no-deps", "--no-build", "--directory", str(folder), "--target", str(folder)]
+        options += ["--python", sys.executable, "--python-version", spec.python]
+        answer = self.run([*uv(environment), "pip", "install", *options, *requirements], environment=environment)
         if answer.code:
             raise MatrixError(
                 f"uv cannot install this for Python {spec.python}",
@@ -175,13 +164,14 @@ def identify(contents: Sequence[Contents], spec: OverlaySpec) -> tuple[str, obje
 
     A wheel fits one Python minor and platform, so both count; the base does not: bases share overlays.
     """
-    helper = any(content.source.kind in (Kind.GIT, Kind.TREE) for content in contents) and spec.interpreter is not None
+    trees = any(content.source.kind in (Kind.GIT, Kind.TREE) for content in contents)
     ingredients = {
         "layout": LAYOUT,
         "contents": [[content.identity, content.version, content.metadata] for content in contents],
         "python": spec.python,
         "platform": sysconfig.get_platform(),
-        "compiled helper": helper and compiler() is not None,
+        # What decides whether a tree gets its compiled helper: a compiler installed later makes another overlay.
+        "helper": [spec.interpreter is not None, compiler() is not None] if trees else None,
     }
     digest = hashlib.sha256(json.dumps(ingredients, sort_keys=True).encode()).hexdigest()[:20]
     return digest, {**ingredients, "sources": [str(content.source) for content in contents]}

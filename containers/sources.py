@@ -100,7 +100,7 @@ def parse(text: str, package: str, *, here: Path | None = None) -> Source:
         clone = absolute(here, text[: at.start()])
         if at.start() and clone.is_dir():
             return Source(package, Kind.GIT, str(clone), text[at.end() :])
-    return Source(package, Kind.TREE, str(existing(absolute(here, text.partition("@")[0]), text)))
+    return Source(package, Kind.TREE, str(existing(absolute(here, text.partition("@")[0] or text), text)))
 
 
 def inspect(source: Source, run: Runner = run) -> Contents:

@@ -1,0 +1,45 @@
+"""Overlays from the real package index: needs uv, and the index or uv's cache."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from containers.commands import run
+from containers.overlays import Overlays, OverlaySpec
+from containers.sources import Kind, Source
+from matrix.errors import MatrixError
+
+pytestmark = pytest.mark.real
+
+BASE = {"torch": "2.4.0", "numpy": "1.26.4"}
+
+
+def release(version: str) -> OverlaySpec:
+    """Return the overlay of a release for the Python that runs the tests, or 3.11: 0.9.0 has no newer wheels."""
+    minor = "{}.{}".format(*min(sys.version_info[:2], (3, 11)))
+    return OverlaySpec((Source("megatron-core", Kind.PYPI, revision=version),), minor, BASE)
+
+
+def test_a_release_is_fetched_once_and_says_its_own_version(tmp_path: Path) -> None:
+    overlays = Overlays(tmp_path, run)
+
+    overlay = overlays.provide(release("0.9.0"))
+
+    stated = (overlay.path / "megatron/core/package_info.py").read_text()
+    assert overlay.packages == {"megatron-core": "0.9.0"}
+    assert "MINOR = 9" in stated
+    assert list(overlay.path.glob("megatron/core/datasets/helpers*.so"))
+    assert overlays.provide(release("0.9.0")) == overlay
+
+
+def test_a_release_that_wants_a_newer_torch_is_refused_by_its_own_metadata(tmp_path: Path) -> None:
+    with pytest.raises(MatrixError, match=r"megatron-core 0.15.3 requires torch>=2.6.0, the base has 2.4.0"):
+        Overlays(tmp_path, run).provide(release("0.15.3"))
+
+
+def test_a_release_that_never_was_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(MatrixError, match=r"no version of megatron-core==0.9.99"):
+        Overlays(tmp_path, run).provide(release("0.9.99"))

@@ -1,0 +1,78 @@
+"""Where the reports lie, and how a whole file gets there."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from matrix.errors import MatrixError
+
+# What runs produce, relative to the folder one stands in (a checkout's root). Every entry point takes another.
+OUT = Path("reports") / "out"
+
+
+@dataclass(frozen=True)
+class Paths:
+    """The names under one output folder."""
+
+    out: Path = OUT
+
+    def run(self, run: str) -> Path:
+        """Return the folder of one run: plan.json, journal-*.jsonl, logs/."""
+        return self.out / "runs" / run
+
+    @property
+    def history(self) -> Path:
+        """The SQLite history of all runs."""
+        return self.out / "history.sqlite"
+
+    @property
+    def page(self) -> Path:
+        """The page a person looks at."""
+        return self.out / "index.html"
+
+    @property
+    def junit(self) -> Path:
+        """The results as continuous integration reads them."""
+        return self.out / "junit.xml"
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a file so that a reader, or a crash, sees the old one or the new one and never a part.
+
+    Raises MatrixError when the disk is full or the place can't be written.
+    """
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with part.open("w", encoding="utf-8", newline="\n") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+            part.replace(path)
+        finally:
+            part.unlink(missing_ok=True)
+        sync_folder(path.parent)
+    except OSError as error:
+        raise unwritable(path, error) from error
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the names in a folder durable: a file's own fsync does not cover its name."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def unwritable(path: Path, error: OSError) -> MatrixError:
+    """Say that a file can't be written, and why."""
+    return MatrixError(
+        "can't be written",
+        where=str(path),
+        got=error.strerror or str(error),
+        fix="make room or choose another output folder, then resume the run: what is recorded stays",
+    )

@@ -1,0 +1,55 @@
+"use strict";
+(() => {
+  const root = document.documentElement;
+  root.classList.add("scripted");
+  const rows = [...document.querySelectorAll("#cases tbody tr")];
+  const words = new Map();
+  const field = (name) => document.getElementById("filter-" + name);
+  const shown = document.getElementById("shown");
+  const axes = ["verdict", "failure", "level"];
+
+  const filter = () => {
+    const wanted = field("text").value.toLowerCase().split(/\s+/).filter(Boolean);
+    const chosen = axes.map((axis) => [axis, field(axis).value]).filter(([, value]) => value);
+    let count = 0;
+    for (const row of rows) {
+      if (wanted.length && !words.has(row)) words.set(row, row.textContent.toLowerCase());
+      row.hidden =
+        !chosen.every(([axis, value]) => row.dataset[axis] === value || (value === "red" && row.dataset.colour === "red")) ||
+        !wanted.every((word) => words.get(row).includes(word));
+      if (!row.hidden) count += 1;
+    }
+    shown.value = `${count} of ${rows.length} cases`;
+  };
+  for (const name of ["text", ...axes]) field(name).addEventListener("input", filter);
+  filter();
+
+  // A link into a closed <details> opens it.
+  const open = () => {
+    const target = document.getElementById(decodeURIComponent(location.hash.slice(1)));
+    for (let each = target; each; each = each.parentElement) if (each.tagName === "DETAILS") each.open = true;
+    if (target) target.scrollIntoView();
+  };
+  addEventListener("hashchange", open);
+  open();
+
+  const copy = async (text) => {
+    try {
+      await navigator.clipboard.writeText(text);
+    } catch {
+      const area = document.createElement("textarea");
+      area.value = text;
+      document.body.append(area);
+      area.select();
+      document.execCommand("copy");
+      area.remove();
+    }
+  };
+  document.addEventListener("click", async (event) => {
+    const button = event.target.closest("button[data-copy]");
+    if (!button) return;
+    await copy(button.dataset.copy || button.parentElement.querySelector("code").textContent);
+    button.textContent = "copied";
+    setTimeout(() => { button.textContent = "copy"; }, 1500);
+  });
+})();

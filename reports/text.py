@@ -1,0 +1,100 @@
+"""Text from logs and exceptions, made harmless: nothing in it reaches a terminal or a page as it came.
+
+Control characters become visible, secrets are masked, sizes are bounded. What is left still has to be escaped for
+where it goes (HTML, XML); every function here returns plain text without control characters but newline and tab.
+"""
+
+from __future__ import annotations
+
+import re
+
+MASKED = "[masked]"
+
+# Characters looked at, before anything else is done: an exception message can be a whole tensor printed, a log one line
+# of megabytes. Records keep at most 64 KiB of a log, so nothing of those is lost.
+LOOKED_AT = 1 << 16
+# Characters shown of one line of a log: about three wrapped lines on a wide page.
+LINE = 500
+
+# Colour carries nothing here; every other escape sequence stays visible as text.
+_COLOUR = re.compile(r"\x1b\[[0-9;:]*m")
+_ODD = re.compile(r"[^ -~\n\t]")
+
+# The name of a secret. It starts where a word starts and is bounded, so that a megabyte of letters takes linear time.
+# "token" must end the name (tokenizer, num_tokens and token_ids are the daily bread of these logs), and "key" alone
+# counts only in the capitals of the environment.
+_NAME = (
+    r"(?<![\w-])[\w-]{0,40}?(?:(?i:passw(?:or)?d|passphrase|secret|credential"
+    r"|(?:api|access|private|auth|signing|encryption)[_-]?key)[\w-]{0,20}|(?i:token)(?![\w-])|_KEY(?![\w-]))"
+)
+_VALUE = r"(?:\"[^\"\n]*\"?|'[^'\n]*'?|[^\s,;&\"']+)"
+_ASSIGNED = re.compile(rf"({_NAME}[\"']?[ \t]*[=:][ \t]*){_VALUE}")  # NAME=value, NAME: value, "NAME": "value"
+_OPTION = re.compile(rf"(?<![\w-])(?=--\w)({_NAME}[ \t]+){_VALUE}")  # --name value
+_HEADER = re.compile(r"(?i)((?<![\w-])(?:(?:proxy-)?authorization|(?:set-)?cookie)[\"']?[ \t]*[=:][ \t]*)[^\n]+")
+# What says by its own shape that it is a secret, whatever it is called.
+_SHAPED = re.compile(
+    r"(?<=://)[^/\s@]{1,256}(?=@)"  # user:password@host
+    r"|(?<![\w-])(?:gh[oprsu]_\w{16,}|github_pat_\w{16,}|glpat-[\w-]{16,}|hf_\w{16,}|nvapi-[\w-]{16,}|sk-[\w-]{16,}"
+    r"|pypi-[\w-]{16,}|xox[a-z]-[\w-]{10,}|A[KS]IA[0-9A-Z]{12,}|eyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*)"
+    r"|-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----(?s:.*?)(?:-----END [A-Z ]{0,40}PRIVATE KEY-----|\Z)"
+)
+
+
+def visible(text: str) -> str:
+    r"""Return the text with every unprintable character written out (``\x1b``, ``\u202e``) and colours dropped.
+
+    Newline and tab stay; a carriage return becomes a newline, so that nothing is overwritten by what follows it.
+    Bytes that were no UTF-8 (surrogates of `surrogateescape`) are written as the bytes they were.
+    """
+    if text.isprintable():  # nearly all of it: names, versions, one line
+        return text
+    text = _COLOUR.sub("", text).replace("\r\n", "\n").replace("\r", "\n")
+    return _ODD.sub(lambda found: found[0] if found[0].isprintable() else _written_out(ord(found[0])), text)
+
+
+def _written_out(code: int) -> str:
+    if 0xDC80 <= code <= 0xDCFF:
+        code -= 0xDC00
+    if code <= 0xFF:
+        return f"\\x{code:02x}"
+    return f"\\u{code:04x}" if code <= 0xFFFF else f"\\U{code:08x}"
+
+
+def mask(text: str) -> str:
+    """Replace what looks like the value of a secret. Prefers to mask too much: a log line is not worth a password."""
+    for named in (_HEADER, _OPTION, _ASSIGNED):
+        text = named.sub(rf"\1{MASKED}", text)
+    return _SHAPED.sub(MASKED, text)
+
+
+def one_line(text: str, width: int = 200) -> str:
+    """Return the text on one line of at most `width` characters, visible and masked."""
+    return shorten(" ".join(mask(visible(text[:LOOKED_AT])).split()), width)
+
+
+def shorten(text: str, width: int) -> str:
+    """Cut to `width` characters, the cut marked by dots."""
+    return text if len(text) <= width else text[: max(width - 3, 0)] + "..."
+
+
+def head(text: str, lines: int = 30) -> str:
+    """Return the first lines, visible, masked and bounded; what is left out is counted."""
+    return _bounded(text, lines, end=False)
+
+
+def tail(text: str, lines: int = 60) -> str:
+    """Return the last lines, visible, masked and bounded; what is left out is counted."""
+    return _bounded(text, lines, end=True)
+
+
+def _bounded(text: str, count: int, *, end: bool) -> str:
+    beyond = max(len(text) - LOOKED_AT, 0)
+    text = text[beyond:] if end else text[: len(text) - beyond]
+    lines = mask(visible(text)).rstrip("\n").split("\n")
+    left_out = max(len(lines) - count, 0)
+    kept = lines[left_out:] if end else lines[: len(lines) - left_out]
+    kept = [line if len(line) <= LINE else f"{line[:LINE]} [... {len(line) - LINE:,} more characters]" for line in kept]
+    said = [f"{left_out:,} lines"] * bool(left_out) + [f"{beyond:,} characters"] * bool(beyond)
+    if said:
+        kept.insert(0 if end else len(kept), f"[... {' and '.join(said)} left out]")
+    return "\n".join(kept)

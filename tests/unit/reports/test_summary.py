@@ -1,0 +1,126 @@
+"""The summary in the terminal: complete, within its width, harmless."""
+
+from __future__ import annotations
+
+import io
+import re
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from matrix.outcome import Raised
+from matrix.record import Verdict
+from reports.summary import Progress, colour_wanted, summary
+from tests.unit.reports.samples import cell, night, record
+
+
+def test_every_red_has_its_own_line_to_paste() -> None:
+    lines = [line.strip() for line in summary(night()).splitlines()]
+    reds = [each for each in night() if each.verdict.colour == "red"]
+    assert all(red.reproduce in lines for red in reds)
+
+
+def test_reds_come_first_and_the_headline_last() -> None:
+    blocks = summary(night()).split("\n\n")
+    assert re.match("VANISHED|REGRESSED|UNEXPLAINED", blocks[0])
+    assert blocks[-1].splitlines()[-1] == "RED: 15 of 134 cases are red; 9 unavailable, 3 not reached"
+
+
+def test_a_cause_shared_by_many_is_told_once() -> None:
+    text = summary(night())
+    assert text.count("storage_key") == 1
+    assert "UNEXPLAINED dcp-assertion x 12" in text
+
+
+def test_what_said_nothing_is_one_line_per_reason() -> None:
+    assert "unavailable x 9: needs 8 GPUs; host has 0" in summary(night())
+
+
+def test_rows_that_differ_only_in_the_megatron_version_are_one() -> None:
+    assert re.search(r"torch-2\.4\.0/mcore-0\.9\.0\.\.0\.16\.1 \(8\) +holds +holds +holds\n", summary(night()))
+
+
+def test_levels_are_told_apart() -> None:
+    text = summary([record(), record(level=record().level.__class__.GPU)])
+    assert "dcp-assertion, level cpu" in text
+    assert "dcp-assertion, level gpu" in text
+
+
+def test_a_case_that_a_cell_does_not_plan_is_a_dash() -> None:
+    text = summary([record(), record(case="pp2"), record(where=cell(mcore="0.9.0"))])
+    assert re.search(r"mcore-0\.9\.0 +holds +-\n", text)
+
+
+@pytest.mark.parametrize("width", [40, 80, 120])
+def test_nothing_but_lines_to_paste_is_wider_than_the_terminal(width: int) -> None:
+    wide = [line for line in summary(night(), width=width).splitlines() if len(line) > width]
+    assert all(line.lstrip().startswith("megatrix run") for line in wide)
+
+
+def test_where_columns_do_not_fit_cases_are_counted() -> None:
+    assert "1 regressed, 2 holds" in summary(night(), width=50)
+
+
+def test_colour_changes_nothing_but_colour() -> None:
+    plain, coloured = summary(night()), summary(night(), colour=True)
+    assert "\x1b" not in plain
+    assert plain != coloured
+    assert plain == re.sub(r"\x1b\[[0-9;]*m", "", coloured)
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.text(st.characters()))
+def test_nothing_in_a_message_reaches_the_terminal_as_it_came(text: str) -> None:
+    red = record(Verdict.UNEXPLAINED)
+    outcome = replace(red.outcome, chain=(Raised(text, text),), reason=text)
+    told = summary([replace(red, outcome=outcome, notes=(text,), reproduce=text)])
+    assert all(char == "\n" or char.isprintable() for char in told)
+
+
+def test_a_night_without_cases_is_not_green() -> None:
+    assert summary([]) == "INCOMPLETE: none of 0 cases ran; 0 unavailable, 0 not reached\n"
+
+
+def test_progress_counts_and_names_the_case() -> None:
+    progress = Progress(24)
+    lines = [progress.line(record(Verdict.REPRODUCED)) for _ in range(3)]
+    assert lines[2] == "[ 3/24] dcp-assertion tp2 cpu torch-2.4.0/mcore-0.8.0 reproduced 1.1 s"
+
+
+def test_progress_says_why_a_case_is_red_at_once() -> None:
+    first, *rest = Progress(1).line(record(Verdict.UNEXPLAINED)).splitlines()
+    assert first.endswith("unexplained 1.1 s")
+    assert "_write_item() missing" in " ".join(rest)
+
+
+def test_progress_says_where_a_cached_verdict_comes_from() -> None:
+    assert Progress(1).line(record(cached_from="a")).endswith("holds from a")
+
+
+def test_a_long_cell_is_cut_and_the_verdict_stays() -> None:
+    line = Progress(1).line(record(where=cell("ngc-24.03", "0.7.0", "1.9.0.dev0+f9dd37f", "470.161.03")))
+    assert len(line) == 80
+    assert line.endswith("... holds 1.1 s")
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(
+    ("stream", "environ", "wanted"),
+    [
+        (Terminal(), {}, True),
+        (Terminal(), {"NO_COLOR": "1"}, False),
+        (Terminal(), {"NO_COLOR": ""}, True),
+        (Terminal(), {"TERM": "dumb"}, False),
+        (io.StringIO(), {}, False),
+    ],
+)
+def test_colour_is_for_terminals_and_those_who_want_it(
+    stream: io.StringIO, environ: dict[str, str], wanted: bool
+) -> None:
+    assert colour_wanted(stream, environ) is wanted

@@ -1,7 +1,5 @@
-"""Ranks: the processes of a reproduction, started, supervised and cleared away."""
+"""Ranks: the processes of a reproduction, started, supervised and cleared away.
 
-from matrix.ranks.job import Job, Rank
-from matrix.ranks.patience import Patience
-from matrix.ranks.supervisor import Supervisor
-
-__all__ = ["Job", "Patience", "Rank", "Supervisor"]
+`matrix.ranks.job` holds the order (Job) and what a rank gets (Rank), `matrix.ranks.supervisor` runs it. Nothing is
+imported here: a rank in a fresh interpreter imports this package too, and needs only its own part.
+"""

@@ -35,6 +35,7 @@ MEMORY_TYPES: Final = frozenset({"MemoryError", "OutOfMemoryError"})  # Python's
 MEMORY: Final = re.compile(
     r"DefaultCPUAllocator: (can't allocate|not enough) memory|std::bad_alloc|CUDA out of memory|Cannot allocate memory"
 )
+KILLED_WORKER: Final = re.compile(r"DataLoader worker \(pid.*\) (is killed by signal: Killed|exited unexpectedly)")
 LAST_WORDS: Final = "terminate called"  # libstdc++, before it aborts over a C++ exception nobody caught
 
 
@@ -90,7 +91,12 @@ def classify(
 def fault_of(end: RankEnd, log: str, oom_kills: int) -> Fault | None:
     """Return what one rank's end shows by itself; None when it finished, or was stopped while it was at work."""
     if end.chain:
-        memory = any(raised.type in MEMORY_TYPES or MEMORY.search(raised.message) for raised in end.chain)
+        memory = any(
+            raised.type in MEMORY_TYPES
+            or MEMORY.search(raised.message)
+            or (oom_kills > 0 and KILLED_WORKER.search(raised.message))
+            for raised in end.chain
+        )
         kind = OutcomeKind.OUT_OF_MEMORY if memory else OutcomeKind.RAISED
         what = f"{'ran out of memory' if memory else 'raised'}: {headline(end.chain[0])}"
         return Fault(end, kind, what, end.seconds, bool(CASCADE.search(end.chain[0].message)))

@@ -32,6 +32,14 @@ class Server:
         self.modules, self.path, self.note, self.pid = tuple(modules), tuple(path), "", 0
         self._preload_s = preload_s
         self._lifeline = -1  # the reading end of a FIFO that ends when the server dies
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
+
+    @property
+    def folder(self) -> Path:
+        """Return where jobs put what they share. The server removes it as well: its owner may be killed."""
+        if self._folder is None:
+            raise MatrixError("no fork-server runs", fix="call ensure() first")
+        return Path(self._folder.name)
 
     def ensure(self) -> int:
         """Return the file descriptor that becomes readable when the server dies; start the server if none runs.
@@ -57,6 +65,8 @@ class Server:
             self._lifeline = -1
             _stop()
             self.pid = 0
+            if self._folder is not None:
+                self._folder.cleanup()
 
     def _start(self, modules: Sequence[str]) -> bool:
         """Start a server and wait until it has imported `modules`; False when it died of that."""
@@ -65,29 +75,29 @@ class Server:
                 "multiprocessing's fork-server already runs in this process",
                 fix="start the supervisor first, or use another start method than forkserver there",
             )
-        with tempfile.TemporaryDirectory(prefix="ranks-") as folder:
-            fifo = Path(folder, "lifeline")
-            os.mkfifo(fifo)
-            self._lifeline = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK)
-            try:
-                self.pid = self._launch(fifo, modules)
-                if not _readable(self._lifeline, self._preload_s):
-                    raise MatrixError(
-                        "the fork-server is not ready",
-                        got=f"no answer in {self._preload_s:g} s while it imports {', '.join(modules)}",
-                        fix=f"see where it hangs: {sys.executable} -v -c 'import {', '.join(modules)}'",
-                    )
-            except BaseException:  # a Ctrl-C too: an import cannot be waited for
-                if self.pid:
-                    os.kill(self.pid, signal.SIGKILL)
-                self.stop()
-                raise
+        self._folder = tempfile.TemporaryDirectory(prefix="ranks-", ignore_cleanup_errors=True)
+        lifeline = self.folder / "lifeline"
+        os.mkfifo(lifeline)
+        self._lifeline = os.open(lifeline, os.O_RDONLY | os.O_NONBLOCK)
+        try:
+            self.pid = self._launch(lifeline, modules)
+            if not _readable(self._lifeline, self._preload_s):
+                raise MatrixError(
+                    "the fork-server is not ready",
+                    got=f"no answer in {self._preload_s:g} s while it imports {', '.join(modules)}",
+                    fix=f"see where it hangs: {sys.executable} -v -c 'import {', '.join(modules)}'",
+                )
+        except BaseException:  # a Ctrl-C too: an import cannot be waited for
+            if self.pid:
+                os.kill(self.pid, signal.SIGKILL)
+            self.stop()
+            raise
         return os.read(self._lifeline, 64) == b"ready\n"
 
-    def _launch(self, fifo: Path, modules: Sequence[str]) -> int:
+    def _launch(self, lifeline: Path, modules: Sequence[str]) -> int:
         pythonpath = os.environ.get("PYTHONPATH")
         request = {
-            "lifeline": str(fifo),
+            "lifeline": str(lifeline),
             "pythonpath": pythonpath,
             "path": [*self.path, *import_path()],
             "modules": modules,

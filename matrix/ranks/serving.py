@@ -12,12 +12,14 @@ import importlib
 import json
 import multiprocessing
 import os
+import shutil
 import sys
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from multiprocessing import forkserver
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any, Final
 
 from matrix.errors import MatrixError
@@ -35,6 +37,7 @@ class Serving:
 
     pid: int
     lifeline: int
+    folder: Path
     broken: dict[str, str] = field(default_factory=dict)
 
     def let_go(self) -> None:
@@ -54,7 +57,8 @@ def serve(request: Mapping[str, Any]) -> Serving:
     """Make this process a fork-server that leaves nothing behind, import what is to be preloaded, report readiness."""
     os.setsid()  # Ctrl-C and a kill of the owner's group are the owner's: this process lives on to clean up after it
     kernel.adopt_orphans()
-    serving = Serving(os.getpid(), os.open(request["lifeline"], os.O_WRONLY))
+    lifeline = Path(request["lifeline"])
+    serving = Serving(os.getpid(), os.open(lifeline, os.O_WRONLY), lifeline.parent)
     atexit.register(_end_all, serving)
     # Orphans that it adopted end here too. multiprocessing, which knows its own children only, warns at each of them.
     warnings.filterwarnings("ignore", "forkserver: waitpid returned unexpected pid", UserWarning)
@@ -124,9 +128,10 @@ def _start_afresh(task: str, path: list[str], result: int, stacks: int) -> None:
 
 
 def _end_all(serving: Serving) -> None:
-    """Run when the owner closed the "alive" pipe, by will or by dying."""
+    """Clear away what the owner can't any more: runs when it closed the "alive" pipe, by will or by dying."""
     if os.getpid() == serving.pid:
         end_below(serving.pid, leave_s=0)
+        shutil.rmtree(serving.folder, ignore_errors=True)
 
 
 _request: Final = os.environ.pop(REQUEST, None)

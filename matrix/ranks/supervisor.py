@@ -55,7 +55,7 @@ class Supervisor:
         job.log_dir.mkdir(parents=True, exist_ok=True)
         kills = oom_kills()
         path = [*self._server.path, *import_path()]
-        with tempfile.TemporaryDirectory(prefix="ranks-", ignore_cleanup_errors=True) as folder:
+        with tempfile.TemporaryDirectory(dir=self._server.folder, ignore_cleanup_errors=True) as folder:
             crew = Crew(job, Path(folder), path, self._server.modules, lifeline, self._patience)
             lost = ""
             try:

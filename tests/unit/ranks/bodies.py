@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 from typing import Any, NoReturn
 
-from matrix.ranks import Rank
+from matrix.ranks.job import Rank
 
 FOREVER = 3600.0  # s
 
@@ -155,11 +155,11 @@ def take_memory_in_cgroup(rank: Rank, cgroup: str) -> None:
 
 
 def write_a_gigabyte(rank: Rank) -> None:
-    print("the beginning", flush=True)
+    os.write(1, b"the beginning\n")
     block = b"0123456789abcde\n" * 2**16
     for _ in range(1024):
         os.write(1, block)
-    print("the end", flush=True)
+    os.write(1, b"the end\n")
 
 
 def write_bytes(rank: Rank, text: str) -> None:
@@ -197,6 +197,7 @@ def return_value(rank: Rank, size: int) -> Any:
 
 
 def kill_server(rank: Rank) -> NoReturn:
+    meet(rank)
     os.kill(os.getppid(), signal.SIGKILL)
     wait_forever(rank)
 
@@ -204,7 +205,7 @@ def kill_server(rank: Rank) -> NoReturn:
 def leave_children_and_wait(rank: Rank) -> NoReturn:
     """Be ready for anything to happen to the owner."""
     leave_children(rank)
-    print("ready", flush=True)
+    os.write(1, b"ready\n")
     wait_forever(rank)
 
 

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from matrix.ranks import Job, Patience, Supervisor
+from matrix.ranks.job import Job
+from matrix.ranks.patience import Patience
+from matrix.ranks.supervisor import Supervisor
 from tests.unit.ranks.marks import MARK
-
-OVERTIME_S = 5.0  # s: the promise
 
 
 @pytest.fixture(scope="session")

@@ -1,13 +1,14 @@
 """A process that owns a supervisor, for tests that do something to it: python owner.py BODY LOG_DIR [PRELOAD...].
 
 It has no `if __name__ == "__main__"`, on purpose: a rank that imported its owner's main module would run it again.
-Prints the outcome's kind, or that it was interrupted.
+Writes the outcome's kind, or that it was interrupted.
 """
 
 import sys
 from pathlib import Path
 
-from matrix.ranks import Job, Supervisor
+from matrix.ranks.job import Job
+from matrix.ranks.supervisor import Supervisor
 
 _, body, log_dir, fresh, *preload = sys.argv
 with Supervisor(preload=preload) as supervisor:
@@ -26,6 +27,6 @@ with Supervisor(preload=preload) as supervisor:
             )
         )
     except KeyboardInterrupt:
-        print("interrupted")
+        sys.stdout.write("interrupted\n")
     else:
-        print(outcome.kind.value)
+        sys.stdout.write(f"{outcome.kind.value}\n")

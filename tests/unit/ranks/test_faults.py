@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 
 from matrix.outcome import Outcome, OutcomeKind
-from matrix.ranks import Job, Supervisor
+from matrix.ranks.job import Job
 from matrix.ranks.logs import HEAD, TAIL
 from matrix.ranks.patience import OVERTIME_S
+from matrix.ranks.supervisor import Supervisor
 from tests.unit.ranks.marks import ranks_and_orphans
 
 MakeJob = Callable[..., Job]
@@ -36,14 +37,14 @@ def run(supervisor: Supervisor, mark: str) -> Run:
 
 def test_a_segfault_in_rank_1_fails_the_job_though_rank_0_is_fine(run: Run, job: MakeJob, fresh: bool) -> None:
     outcome = run(job("segfault", fresh=fresh))
-    assert (OutcomeKind.SIGNALED, 1, "SIGSEGV", -11) == (
+    assert (
         outcome.kind,
         outcome.rank,
         outcome.signal,
         outcome.exit_code,
-    )
-    assert [0, -11] == [end.exit_code for end in outcome.ranks]
-    assert "rank 1 died by SIGSEGV" == outcome.reason
+    ) == (OutcomeKind.SIGNALED, 1, "SIGSEGV", -11)
+    assert [end.exit_code for end in outcome.ranks] == [0, -11]
+    assert outcome.reason == "rank 1 died by SIGSEGV"
 
 
 def test_a_segfaulting_rank_shows_its_python_stack_in_the_evidence(run: Run, job: MakeJob, fresh: bool) -> None:
@@ -54,17 +55,17 @@ def test_a_segfaulting_rank_shows_its_python_stack_in_the_evidence(run: Run, job
 
 def test_the_segfault_is_blamed_not_the_peer_that_lost_its_connection(run: Run, job: MakeJob, tmp_path: Path) -> None:
     outcome = run(job("segfault_as_peer_complains", kwargs={"folder": str(tmp_path)}))
-    assert (OutcomeKind.SIGNALED, 1) == (outcome.kind, outcome.rank)
+    assert (outcome.kind, outcome.rank) == (OutcomeKind.SIGNALED, 1)
 
 
 def test_an_abort_is_a_signal(run: Run, job: MakeJob, fresh: bool) -> None:
     outcome = run(job("abort", fresh=fresh))
-    assert (OutcomeKind.SIGNALED, "SIGABRT") == (outcome.kind, outcome.signal)
+    assert (outcome.kind, outcome.signal) == (OutcomeKind.SIGNALED, "SIGABRT")
 
 
 def test_exit_6_is_an_exit_with_its_status(run: Run, job: MakeJob, fresh: bool) -> None:
     outcome = run(job("leave", kwargs={"status": 6}, fresh=fresh))
-    assert (OutcomeKind.EXITED, 6, None) == (outcome.kind, outcome.exit_code, outcome.signal)
+    assert (outcome.kind, outcome.exit_code, outcome.signal) == (OutcomeKind.EXITED, 6, None)
 
 
 @pytest.mark.parametrize(("body", "kwargs"), [("leave", {"status": 0}), ("leave_politely", {})])
@@ -72,13 +73,13 @@ def test_a_rank_that_leaves_with_status_0_before_its_body_returned_did_not_pass(
     run: Run, job: MakeJob, fresh: bool, body: str, kwargs: dict[str, int]
 ) -> None:
     outcome = run(job(body, kwargs=kwargs, fresh=fresh))
-    assert (OutcomeKind.EXITED, 0) == (outcome.kind, outcome.exit_code)
+    assert (outcome.kind, outcome.exit_code) == (OutcomeKind.EXITED, 0)
     assert "before its body returned" in outcome.reason
 
 
 def test_a_crash_after_the_body_returned_is_a_crash(run: Run, job: MakeJob, fresh: bool) -> None:
     outcome = run(job("crash_after_return", fresh=fresh))
-    assert (OutcomeKind.SIGNALED, "SIGSEGV") == (outcome.kind, outcome.signal)
+    assert (outcome.kind, outcome.signal) == (OutcomeKind.SIGNALED, "SIGSEGV")
     assert "after its body had returned" in outcome.reason
     assert outcome.ranks[0].returned
 
@@ -87,31 +88,32 @@ def test_an_exception_is_reported_with_its_chain_and_frames_and_the_waiting_peer
     run: Run, job: MakeJob, fresh: bool
 ) -> None:
     outcome = run(job("raise_beside_waiting_peers", fresh=fresh))
-    assert (OutcomeKind.RAISED, 0) == (outcome.kind, outcome.rank)
-    assert [("KeyError", "'the root'"), ("RuntimeError", "the consequence")] == [
-        (raised.type, raised.message) for raised in outcome.chain
+    assert (outcome.kind, outcome.rank) == (OutcomeKind.RAISED, 0)
+    assert [(raised.type, raised.message) for raised in outcome.chain] == [
+        ("KeyError", "'the root'"),
+        ("RuntimeError", "the consequence"),
     ]
-    assert "raise_beside_waiting_peers" == outcome.chain[-1].frames[-1].function
-    assert [False, True] == [end.stopped for end in outcome.ranks]
+    assert outcome.chain[-1].frames[-1].function == "raise_beside_waiting_peers"
+    assert [end.stopped for end in outcome.ranks] == [False, True]
     assert outcome.ranks[1].exit_code is None
     assert "in wait_forever" in Path(outcome.ranks[1].stacks).read_text()
 
 
 def test_what_is_raised_need_not_be_an_exception(run: Run, job: MakeJob, fresh: bool) -> None:
     outcome = run(job("raise_base_exception", world_size=1, fresh=fresh))
-    assert (OutcomeKind.RAISED, "BaseException") == (outcome.kind, outcome.chain[0].type)
+    assert (outcome.kind, outcome.chain[0].type) == (OutcomeKind.RAISED, "BaseException")
 
 
 @pytest.mark.parametrize("target", ["tests.unit.ranks.bodies:no_such_body", "no_such_package.module:body"])
 def test_a_target_that_is_not_there_is_the_ranks_exception(run: Run, job: MakeJob, fresh: bool, target: str) -> None:
     outcome = run(job(target, fresh=fresh))
-    assert OutcomeKind.RAISED == outcome.kind
+    assert outcome.kind == OutcomeKind.RAISED
     assert outcome.chain[0].type in {"AttributeError", "ModuleNotFoundError"}
 
 
 def test_a_hang_in_python_names_the_straggler_and_its_place(run: Run, job: MakeJob, fresh: bool) -> None:
     outcome = run(job("straggle", world_size=3, deadline_s=1.0, fresh=fresh))
-    assert (OutcomeKind.HUNG, 1) == (outcome.kind, outcome.rank)
+    assert (outcome.kind, outcome.rank) == (OutcomeKind.HUNG, 1)
     assert outcome.reason.startswith(
         "rank 1 had not finished after 1 s, ranks 0, 2 had: rank 1 in wait_forever (bodies.py:"
     )
@@ -121,37 +123,37 @@ def test_a_hang_in_python_names_the_straggler_and_its_place(run: Run, job: MakeJ
 
 def test_a_hang_in_c_that_is_deaf_to_signals_ends_too(run: Run, job: MakeJob, fresh: bool) -> None:
     outcome = run(job("hang_deaf", deadline_s=1.0, fresh=fresh))
-    assert OutcomeKind.HUNG == outcome.kind
+    assert outcome.kind == OutcomeKind.HUNG
     assert "no answer to SIGUSR1: state S (sleeping)" in Path(outcome.ranks[0].stacks).read_text()
 
 
 def test_a_rank_that_ignores_sigterm_is_killed(run: Run, job: MakeJob, fresh: bool) -> None:
-    assert OutcomeKind.HUNG == run(job("hang_stubborn", deadline_s=1.0, fresh=fresh)).kind
+    assert run(job("hang_stubborn", deadline_s=1.0, fresh=fresh)).kind == OutcomeKind.HUNG
 
 
 def test_a_rank_that_returned_but_does_not_end_hangs(run: Run, job: MakeJob, fresh: bool) -> None:
     outcome = run(job("hang_after_return", deadline_s=1.0, fresh=fresh))
-    assert OutcomeKind.HUNG == outcome.kind
+    assert outcome.kind == OutcomeKind.HUNG
     assert "after its body had returned" in outcome.reason
 
 
 def test_a_memory_error_under_the_cap_is_out_of_memory(run: Run, job: MakeJob, fresh: bool) -> None:
     outcome = run(job("take_memory", address_space_bytes=2**29, fresh=fresh))
-    assert (OutcomeKind.OUT_OF_MEMORY, "MemoryError") == (outcome.kind, outcome.chain[0].type)
+    assert (outcome.kind, outcome.chain[0].type) == (OutcomeKind.OUT_OF_MEMORY, "MemoryError")
 
 
 def test_the_same_body_passes_without_the_cap(run: Run, job: MakeJob, fresh: bool) -> None:
-    assert OutcomeKind.PASSED == run(job("take_memory", world_size=1, fresh=fresh)).kind
+    assert run(job("take_memory", world_size=1, fresh=fresh)).kind == OutcomeKind.PASSED
 
 
 def test_an_abort_over_bad_alloc_is_out_of_memory(run: Run, job: MakeJob, fresh: bool) -> None:
     outcome = run(job("take_memory_in_c", fresh=fresh))
-    assert (OutcomeKind.OUT_OF_MEMORY, "SIGABRT") == (outcome.kind, outcome.signal)
+    assert (outcome.kind, outcome.signal) == (OutcomeKind.OUT_OF_MEMORY, "SIGABRT")
 
 
 def test_a_sigkill_while_no_memory_was_short_is_a_signal(run: Run, job: MakeJob, fresh: bool) -> None:
     outcome = run(job("kill_itself", fresh=fresh))
-    assert (OutcomeKind.SIGNALED, "SIGKILL") == (outcome.kind, outcome.signal)
+    assert (outcome.kind, outcome.signal) == (OutcomeKind.SIGNALED, "SIGKILL")
 
 
 @pytest.fixture
@@ -183,12 +185,12 @@ def test_a_rank_killed_by_the_kernel_for_memory_is_out_of_memory(
     run: Run, job: MakeJob, fresh: bool, cgroup: Path
 ) -> None:
     outcome = run(job("take_memory_in_cgroup", kwargs={"cgroup": str(cgroup)}, world_size=1, fresh=fresh))
-    assert (OutcomeKind.OUT_OF_MEMORY, "SIGKILL") == (outcome.kind, outcome.signal)
+    assert (outcome.kind, outcome.signal) == (OutcomeKind.OUT_OF_MEMORY, "SIGKILL")
 
 
 def test_a_gigabyte_of_log_is_kept_to_its_beginning_and_its_end(run: Run, job: MakeJob, fresh: bool) -> None:
     outcome = run(job("write_a_gigabyte", world_size=1, deadline_s=60.0, fresh=fresh))
-    assert OutcomeKind.PASSED == outcome.kind
+    assert outcome.kind == OutcomeKind.PASSED
     log = Path(outcome.ranks[0].log).read_bytes()
     assert len(log) < HEAD + TAIL + 100
     assert log.startswith(b"the beginning\n")
@@ -201,17 +203,17 @@ def test_invalid_utf_8_stays_as_it_is_in_the_file_and_is_replaced_in_the_evidenc
     run: Run, job: MakeJob, fresh: bool
 ) -> None:
     outcome = run(job("write_bytes", kwargs={"text": "fffe41"}, world_size=1, fresh=fresh))
-    assert b"\xff\xfeA" == Path(outcome.ranks[0].log).read_bytes()
+    assert Path(outcome.ranks[0].log).read_bytes() == b"\xff\xfeA"
 
 
 def test_children_left_behind_are_ended_and_counted_daemons_too(run: Run, job: MakeJob, fresh: bool) -> None:
     outcome = run(job("leave_children", fresh=fresh))
-    assert (OutcomeKind.PASSED, 6) == (outcome.kind, outcome.leftovers)
+    assert (outcome.kind, outcome.leftovers) == (OutcomeKind.PASSED, 6)
 
 
 def test_a_manager_left_behind_by_a_rank_is_ended(run: Run, job: MakeJob, fresh: bool) -> None:
     outcome = run(job("leave_manager", world_size=1, fresh=fresh))
-    assert (OutcomeKind.EXITED, 1) == (outcome.kind, outcome.leftovers)
+    assert (outcome.kind, outcome.leftovers) == (OutcomeKind.EXITED, 1)
 
 
 @pytest.mark.parametrize(("size", "word"), [(0, "JSON"), (2**21, "too much")])
@@ -219,7 +221,7 @@ def test_a_value_that_does_not_travel_is_the_ranks_error(
     run: Run, job: MakeJob, fresh: bool, size: int, word: str
 ) -> None:
     outcome = run(job("return_value", kwargs={"size": size}, world_size=1, fresh=fresh))
-    assert (OutcomeKind.RAISED, "MatrixError") == (outcome.kind, outcome.chain[-1].type)
+    assert (outcome.kind, outcome.chain[-1].type) == (OutcomeKind.RAISED, "MatrixError")
     assert word in outcome.reason + outcome.chain[-1].message
 
 
@@ -227,5 +229,5 @@ def test_a_job_whose_fork_server_is_killed_is_not_reached_and_the_next_one_runs(
     run: Run, job: MakeJob, fresh: bool
 ) -> None:
     outcome = run(job("kill_server", fresh=fresh))
-    assert (OutcomeKind.NOT_REACHED, "the fork-server died while the job ran") == (outcome.kind, outcome.reason)
-    assert OutcomeKind.PASSED == run(job("nothing", fresh=fresh)).kind
+    assert (outcome.kind, outcome.reason) == (OutcomeKind.NOT_REACHED, "the fork-server died while the job ran")
+    assert run(job("nothing", fresh=fresh)).kind == OutcomeKind.PASSED

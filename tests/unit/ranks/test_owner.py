@@ -35,8 +35,14 @@ class Owner:
                 "fresh" if fresh else "pooled",
                 *preload,
             ],
-            env={**os.environ, MARK: self.mark, "PYTHONPATH": os.pathsep.join([str(ROOT), str(folder)])},
+            env={
+                **os.environ,
+                MARK: self.mark,
+                "PYTHONPATH": os.pathsep.join([str(ROOT), str(folder)]),
+                "TMPDIR": str(folder),
+            },
             stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
             text=True,
             start_new_session=True,
         )
@@ -81,14 +87,23 @@ def test_kill_9_of_the_owner_leaves_no_process(owner: Callable[..., Owner], fres
     victim = owner("leave_children_and_wait", fresh=fresh)
     victim.wait_until_ready()
     victim.process.kill()
-    assert {} == victim.wait_until_alone(OVERTIME_S)
+    assert victim.wait_until_alone(OVERTIME_S) == {}
+
+
+def test_kill_9_of_the_owner_leaves_no_working_folder(owner: Callable[..., Owner], tmp_path: Path) -> None:
+    victim = owner("leave_children_and_wait")
+    victim.wait_until_ready()
+    assert len(list(tmp_path.glob("ranks-*"))) == 1
+    victim.process.kill()
+    victim.wait_until_alone(OVERTIME_S)
+    assert list(tmp_path.glob("ranks-*")) == []
 
 
 def test_kill_9_of_the_owners_group_leaves_no_process(owner: Callable[..., Owner], fresh: bool) -> None:
     victim = owner("leave_children_and_wait", fresh=fresh)
     victim.wait_until_ready()
     os.killpg(victim.process.pid, signal.SIGKILL)
-    assert {} == victim.wait_until_alone(OVERTIME_S)
+    assert victim.wait_until_alone(OVERTIME_S) == {}
 
 
 def test_a_terminals_ctrl_c_ends_all_within_5_s_and_is_raised_again(owner: Callable[..., Owner], fresh: bool) -> None:
@@ -96,8 +111,8 @@ def test_a_terminals_ctrl_c_ends_all_within_5_s_and_is_raised_again(owner: Calla
     victim.wait_until_ready()
     os.killpg(victim.process.pid, signal.SIGINT)
     output, _ = victim.process.communicate(timeout=OVERTIME_S)
-    assert "interrupted\n" == output
-    assert {} == victim.wait_until_alone(OVERTIME_S)
+    assert output == "interrupted\n"
+    assert victim.wait_until_alone(OVERTIME_S) == {}
 
 
 def test_a_second_ctrl_c_leaves_no_process_either(owner: Callable[..., Owner]) -> None:
@@ -107,11 +122,13 @@ def test_a_second_ctrl_c_leaves_no_process_either(owner: Callable[..., Owner]) -
     time.sleep(0.2)  # into the wait for SIGTERM to be obeyed
     os.killpg(victim.process.pid, signal.SIGINT)
     victim.process.communicate(timeout=OVERTIME_S)
-    assert {} == victim.wait_until_alone(OVERTIME_S)
+    assert victim.wait_until_alone(OVERTIME_S) == {}
 
 
 def test_ctrl_c_while_the_fork_server_imports_ends_at_once(owner: Callable[..., Owner], tmp_path: Path) -> None:
-    (tmp_path / "endless.py").write_text("import pathlib, time\npathlib.Path(__file__).with_suffix('.on').touch()\ntime.sleep(3600)")
+    (tmp_path / "endless.py").write_text(
+        "import pathlib, time\npathlib.Path(__file__).with_suffix('.on').touch()\ntime.sleep(3600)"
+    )
     victim = owner("nothing", preload=("endless",))
     give_up = time.monotonic() + START_S
     while not (tmp_path / "endless.on").exists():
@@ -119,13 +136,19 @@ def test_ctrl_c_while_the_fork_server_imports_ends_at_once(owner: Callable[..., 
         time.sleep(0.02)
     os.killpg(victim.process.pid, signal.SIGINT)
     output, _ = victim.process.communicate(timeout=OVERTIME_S)
-    assert "interrupted\n" == output
-    assert {} == victim.wait_until_alone(OVERTIME_S)
+    assert output == "interrupted\n"
+    assert victim.wait_until_alone(OVERTIME_S) == {}
 
 
 def test_an_owner_without_a_main_guard_is_not_run_again_in_its_ranks(owner: Callable[..., Owner], fresh: bool) -> None:
     output, _ = owner("nothing", fresh=fresh).process.communicate(timeout=START_S)
-    assert "passed\n" == output
+    assert output == "passed\n"
+
+
+def test_the_end_of_orphans_is_no_noise(owner: Callable[..., Owner], fresh: bool) -> None:
+    """multiprocessing's fork-server warns at each child that it did not fork."""
+    _, noise = owner("leave_children", fresh=fresh).process.communicate(timeout=START_S)
+    assert noise == ""
 
 
 def test_a_rank_that_floods_its_log_does_not_hold_up_ctrl_c(owner: Callable[..., Owner]) -> None:
@@ -133,4 +156,4 @@ def test_a_rank_that_floods_its_log_does_not_hold_up_ctrl_c(owner: Callable[...,
     victim.wait_until_ready()
     os.killpg(victim.process.pid, signal.SIGINT)
     output, _ = victim.process.communicate(timeout=OVERTIME_S)
-    assert "interrupted\n" == output
+    assert output == "interrupted\n"

@@ -1,0 +1,158 @@
+"""What one case on a few ranks costs: through the supervisor, and the ways people use today. Same body, same run.
+
+    python bench/bench_ranks.py [--body MODULE:FUNCTION] [--kwargs JSON] [--path DIR ...] [--ranks 2] [--rounds 5]
+
+Run it with an interpreter that has torch. The ways take turns, so that a busy machine is busy for all of them;
+medians are compared. MultiProcContinuousTest is shown for what it costs, not as a like: its ranks live on from case to
+case, so a crash ends them all, and what one case leaves in the process the next one finds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from matrix.outcome import OutcomeKind
+from matrix.ranks.crew import free_port
+from matrix.ranks.job import Job, Rank
+from matrix.ranks.supervisor import Supervisor
+
+HARNESSES = str(Path(__file__).with_name("torch_harnesses.py"))
+POOLED, FRESH, TORCHRUN = "supervisor", "supervisor, fresh", "torchrun"
+MULTIPROCESS, CONTINUOUS = "MultiProcessTestCase", "MultiProcContinuousTest"
+PER_ROUND = 5  # cases of a pooled way in the time of one case of the others
+
+
+def all_reduce(rank: Rank) -> float:
+    """Do the least that needs all ranks."""
+    import torch
+
+    torch.distributed.init_process_group(
+        "gloo", init_method=rank.init_method, rank=rank.rank, world_size=rank.world_size
+    )
+    ones = torch.ones(1)
+    torch.distributed.all_reduce(ones)
+    torch.distributed.destroy_process_group()
+    return float(ones)
+
+
+class MissingError(Exception):
+    """This way is not there with this torch."""
+
+
+class Ways:
+    """Each way takes the case and returns the seconds of one run or of several."""
+
+    def __init__(self, case: dict[str, Any], supervisor: Supervisor, folder: Path) -> None:
+        self.case, self.supervisor, self.folder = case, supervisor, folder
+
+    def supervised(self, *, fresh: bool) -> float:
+        job = Job(
+            target=self.case["target"],
+            kwargs=self.case["kwargs"],
+            world_size=self.case["world_size"],
+            path=tuple(self.case["path"]),
+            env={},
+            deadline_s=300.0,
+            log_dir=self.folder / "logs",
+            address_space_bytes=None,
+            fresh=fresh,
+        )
+        began = time.monotonic()
+        outcome = self.supervisor.run(job)
+        seconds = time.monotonic() - began
+        if outcome.kind is not OutcomeKind.PASSED:
+            sys.exit(f"the body does not pass: {outcome.reason}\n{outcome.evidence}")
+        return seconds
+
+    def torchrun(self) -> float:
+        command = ["-m", "torch.distributed.run", "--nproc-per-node", str(self.case["world_size"])]
+        began = time.monotonic()
+        self.python([*command, "--master-port", str(free_port()), HARNESSES], "torchrun")
+        return time.monotonic() - began
+
+    def harness(self, name: str, repeat: int = 1) -> list[float]:
+        answer = json.loads(self.python([HARNESSES], name, repeat).splitlines()[-1])
+        if "missing" in answer:
+            raise MissingError(answer["missing"])
+        return list(answer["seconds"])
+
+    def python(self, args: list[str], way: str, repeat: int = 1) -> str:
+        """Run this interpreter with a folder of its own for what the ranks share; return what it prints."""
+        with tempfile.TemporaryDirectory(dir=self.folder) as folder:
+            environment = {
+                **os.environ,
+                "BENCH_CASE": json.dumps({**self.case, "repeat": repeat}),
+                "BENCH_FOLDER": folder,
+                "BENCH_WAY": way,
+                "GLOO_SOCKET_IFNAME": "lo",
+                "OMP_NUM_THREADS": "1",
+                "PYTHONPATH": os.pathsep.join([*self.case["path"], str(Path(__file__).parent)])
+                + os.pathsep
+                + os.environ.get("PYTHONPATH", ""),
+            }
+            done = subprocess.run([sys.executable, *args], env=environment, capture_output=True, text=True)
+        if done.returncode != 0:
+            sys.exit(f"{way} left with {done.returncode}\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}")
+        return done.stdout
+
+
+def measure(ways: Ways, rounds: int) -> tuple[dict[str, list[float]], dict[str, str]]:
+    """Return the seconds of each way, and why a way is missing."""
+    found: dict[str, list[float]] = {}
+    missing: dict[str, str] = {}
+    turns: dict[str, Callable[[], list[float]]] = {
+        POOLED: lambda: [ways.supervised(fresh=False) for _ in range(PER_ROUND)],
+        FRESH: lambda: [ways.supervised(fresh=True)],
+        TORCHRUN: lambda: [ways.torchrun()],
+        MULTIPROCESS: lambda: ways.harness("multiprocess"),
+        CONTINUOUS: lambda: ways.harness("continuous", PER_ROUND),
+    }
+    for _ in range(rounds):
+        for name, turn in turns.items():
+            if name not in missing:
+                try:
+                    found.setdefault(name, []).extend(turn())
+                except MissingError as why:
+                    missing[name] = str(why)
+    return found, missing
+
+
+def main() -> None:
+    arguments = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    arguments.add_argument("--body", default="bench_ranks:all_reduce", help="gets (rank: Rank, **kwargs)")
+    arguments.add_argument("--kwargs", type=json.loads, default={}, help="JSON object")
+    arguments.add_argument("--path", nargs="*", default=[], help="overlay directories")
+    arguments.add_argument("--ranks", type=int, default=2)
+    arguments.add_argument("--rounds", type=int, default=5)
+    given = arguments.parse_args()
+    case = {"target": given.body, "kwargs": given.kwargs, "path": given.path, "world_size": given.ranks}
+    with tempfile.TemporaryDirectory() as folder, Supervisor() as supervisor:
+        ways = Ways(case, supervisor, Path(folder))
+        cold = ways.supervised(fresh=False)
+        found, missing = measure(ways, given.rounds)
+    medians = {name: statistics.median(seconds) for name, seconds in found.items() if seconds}
+    print(f"{given.body} on {given.ranks} ranks, {os.cpu_count()} cores; the supervisor's first case took {cold:.2f} s")
+    print(f"{'way':<26}{'median s':>10}{'best s':>10}{'cases':>7}{'supervisor is':>16}")
+    for name, median in medians.items():
+        ratio = f"{median / medians[POOLED]:.1f} x faster" if name != POOLED else ""
+        print(f"{name:<26}{median:>10.3f}{min(found[name]):>10.3f}{len(found[name]):>7}{ratio:>16}")
+    for name, why in missing.items():
+        print(f"{name:<26}not measured: {why}")
+    report = {"body": given.body, "ranks": given.ranks, "cold": cold, "median": medians, "missing": missing}
+    print(json.dumps({**report, "seconds": found}))
+
+
+if __name__ == "__main__":
+    main()

@@ -24,7 +24,7 @@ from types import TracebackType
 from typing import Any
 
 from matrix.errors import MatrixError
-from matrix.record import Record
+from matrix.record import Record, Verdict
 from reports.files import sync_folder, unwritable
 
 _SEAL = re.compile(rb',"crc":"([0-9a-f]{8})"\}\Z')
@@ -42,10 +42,12 @@ class JournalState:
     """What the journals of one run hold.
 
     `results`: case key -> Record, in the order of the journals; the first result of a key wins.
+    `lost`: case key -> Record that says why a case was not reached. That is no result: a resumed run runs it.
     `started`: case key -> when it was last started, results or not. `began`, `ended`: the first and the last line.
     """
 
     results: Mapping[str, Record]
+    lost: Mapping[str, Record]
     started: Mapping[str, str]
     began: str = ""
     ended: str = ""
@@ -79,7 +81,8 @@ class Journal:
     def new(cls, run_folder: Path, *, now: Callable[[], str] = utc_now) -> Journal:
         """Open a journal of its own for this process in a run's folder. Names sort by the time they were opened."""
         stamp = re.sub(r"[^0-9TZ]", "", now())
-        return cls(run_folder / f"journal-{stamp}-{os.getpid()}.jsonl", now=now)
+        # Processes in containers share process ids.
+        return cls(run_folder / f"journal-{stamp}-{os.getpid()}-{os.urandom(2).hex()}.jsonl", now=now)
 
     def started(self, key: str) -> str:
         """Record that a case is about to run; call it before anything of the case happens. Returns the time."""
@@ -127,6 +130,7 @@ def read(run_folder: Path) -> JournalState:
     MatrixError naming file and line, because what it said is lost and nobody would know.
     """
     results: dict[str, Record] = {}
+    lost: dict[str, Record] = {}
     started: dict[str, str] = {}
     times: list[str] = []
     for path in sorted(run_folder.glob("journal-*.jsonl")):
@@ -135,9 +139,10 @@ def read(run_folder: Path) -> JournalState:
                 times.append(entry["at"])
                 if "started" in entry:
                     started[entry["started"]] = entry["at"]
+                    lost.pop(entry["started"], None)
                 else:
                     record = Record.from_json(entry["result"])
-                    results.setdefault(record.key, record)
+                    (lost if record.verdict is Verdict.NOT_REACHED else results).setdefault(record.key, record)
             except (KeyError, TypeError, ValueError) as error:
                 raise MatrixError(
                     "a whole line that this version can't read",
@@ -146,7 +151,13 @@ def read(run_folder: Path) -> JournalState:
                     expected="a started case or the record of a result",
                     fix="read it with the version that wrote it",
                 ) from error
-    return JournalState(results, started, min(times, default=""), max(times, default=""))
+    return JournalState(
+        results,
+        {key: lost[key] for key in lost if key not in results},
+        started,
+        min(times, default=""),
+        max(times, default=""),
+    )
 
 
 def _entries(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:

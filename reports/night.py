@@ -57,7 +57,7 @@ def read(run_folder: Path) -> Night:
         record = _not_reached(case, where, run, state.started.get(str(case.get("key")), ""))
         if record.key in records:
             raise MatrixError("a case planned twice", where=where, got=record.key)
-        records[record.key] = state.results.get(record.key, record)
+        records[record.key] = state.results.get(record.key) or state.lost.get(record.key) or record
     for key, result in state.results.items():
         if key not in records:
             records[key] = replace(result, notes=(*result.notes, "not in the plan of this run"))

@@ -70,6 +70,23 @@ def test_the_first_result_of_a_case_wins_over_all_files(tmp_path: Path) -> None:
     assert [each.verdict for each in read(tmp_path).results.values()] == [Verdict.HOLDS]
 
 
+def test_a_case_that_was_not_reached_has_no_result_and_gets_one_when_resumed(tmp_path: Path) -> None:
+    lost = record(Verdict.NOT_REACHED)
+    run(tmp_path, [lost], "a")
+    state = read(tmp_path)
+    assert (state.results, state.lost, state.started_only) == ({}, {lost.key: lost}, {lost.key})
+    run(tmp_path, [record()], "b")
+    state = read(tmp_path)
+    assert (state.results, state.lost) == ({lost.key: record()}, {})
+
+
+def test_a_case_started_again_is_lost_for_a_new_reason(tmp_path: Path) -> None:
+    run(tmp_path, [record(Verdict.NOT_REACHED)], "a")
+    with Journal(tmp_path / "journal-b.jsonl") as journal:
+        journal.started(record().key)
+    assert read(tmp_path).lost == {}
+
+
 def test_a_folder_without_journals_is_a_run_that_did_nothing(tmp_path: Path) -> None:
     assert (read(tmp_path).results, read(tmp_path).started) == ({}, {})
 

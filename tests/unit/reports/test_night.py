@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from matrix.errors import MatrixError
-from matrix.outcome import OutcomeKind
+from matrix.outcome import Outcome, OutcomeKind
 from matrix.record import Record, Verdict
 from reports.journal import Journal
 from reports.night import PLAN, read, write_plan
@@ -37,6 +38,13 @@ def test_a_case_lost_in_the_midst_says_when_it_was_started(folder: Path) -> None
         journal.started(RECORDS[1].key)
     reason = read(folder).records[1].outcome.reason
     assert reason == "started at 2026-01-31T02:00:00.000Z, never finished: the run was interrupted"
+
+
+def test_a_case_lost_for_a_reason_says_it(folder: Path) -> None:
+    lost = replace(RECORDS[1], verdict=Verdict.NOT_REACHED, outcome=Outcome(OutcomeKind.NOT_REACHED, "server lost"))
+    with Journal(folder / "journal-a.jsonl") as journal:
+        journal.result(lost)
+    assert read(folder).records[1].outcome.reason == "server lost"
 
 
 def test_results_stand_in_the_order_of_the_plan(folder: Path) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from matrix.cell import Cell, Clause
+from matrix.checks import check
 from matrix.errors import MatrixError, closest
 from matrix.failure import Failure
 from matrix.schema import Identifier, VersionText, build, convert, read_toml
@@ -170,7 +171,8 @@ class Catalog:
     @cached_property
     def bases(self) -> Mapping[str, Wheels | Container]:
         """Every base by id."""
-        return {base.id: base for base in (*self.wheels, *self.containers)}
+        every: list[Wheels | Container] = [*self.wheels, *self.containers]
+        return {base.id: base for base in every}
 
     def base(self, id: str) -> Wheels | Container:
         """Return the base of that id. Raises MatrixError with a suggestion."""
@@ -240,8 +242,6 @@ def load(folder: Path = FACTS) -> Catalog:
         stacks=_tables(folder / "stacks.toml", {"stack": Stack})["stack"],
         failures=tuple(failures),
     )
-    from matrix.checks import check  # the checks look at cells, and cells need a catalog
-
     check(catalog, folder)
     return catalog
 
@@ -264,9 +264,3 @@ def _built(path: Path, content: Mapping[str, Any], kinds: Mapping[str, type]) ->
         name: tuple(build(kind, item, f"{path}: {name}[{place}]") for place, item in enumerate(content.get(name, [])))
         for name, kind in kinds.items()
     }
-
-
-def newest_patches(releases: Iterable[Release]) -> tuple[Release, ...]:
-    """Return the newest release of each minor, oldest first."""
-    newest = {minor(release.version): release for release in sorted(releases, key=lambda item: parse(item.version))}
-    return tuple(newest.values())

@@ -13,11 +13,13 @@ from matrix.versions import NONE
 
 if TYPE_CHECKING:
     from matrix.catalog import Catalog
+    from matrix.failure import Failure
 
 
 def check(catalog: Catalog, folder: Path) -> None:
     """Raise MatrixError for an id used twice, a reference without a target, or a rule that matches no known cell."""
-    _unique((base.id for base in (*catalog.wheels, *catalog.containers)), f"{folder}: bases.toml, containers.toml")
+    wheels, images = [base.id for base in catalog.wheels], [image.id for image in catalog.containers]
+    _unique([*wheels, *images], f"{folder}: bases.toml, containers.toml")
     _unique((failure.id for failure in catalog.failures), f"{folder / 'failures'}")
     for name in ("megatron_core", "transformer_engine", "torch"):
         _unique((item.version for item in getattr(catalog, name)), f"{folder / 'releases.toml'}: {name}")
@@ -95,11 +97,11 @@ def known_cells(catalog: Catalog) -> list[Cell]:
     return cells
 
 
-def _contradiction(failure: object, cells: Iterable[Cell], where: str) -> None:
+def _contradiction(failure: Failure, cells: Iterable[Cell], where: str) -> None:
     """Raise MatrixError when a cell is said to be broken and to work."""
     for cell in cells:
-        broken = [clause for clause in failure.affected if clause.matches(cell)]  # type: ignore[attr-defined]
-        works = [clause for clause in failure.works if clause.matches(cell)]  # type: ignore[attr-defined]
+        broken = [clause for clause in failure.affected if clause.matches(cell)]
+        works = [clause for clause in failure.works if clause.matches(cell)]
         if broken and works:
             raise MatrixError(
                 "a cell is both in affected and in works",

@@ -18,7 +18,7 @@ from matrix.outcome import Level
 from matrix.plan import Planned
 from matrix.record import Expectation, Record
 from matrix.selection import select
-from reports import output
+from reports import night, output
 from reports.files import OUT, Paths
 from reports.history import History
 from reports.summary import Progress, colour_wanted, summary
@@ -137,7 +137,7 @@ def run_command(parsed: argparse.Namespace) -> int:
     known = catalog.load()
     if parsed.resume is not None:
         request = run.Request(out=parsed.out, cache=not parsed.no_cache, resume=parsed.resume or newest(parsed.out))
-        total = len(run.night.plan(Paths(parsed.out).run(request.resume)))
+        total = len(night.plan(Paths(parsed.out).run(request.resume)))
     else:
         planned, label = chosen(known, parsed)
         request = run.Request(planned, parsed.out, not parsed.no_cache, label=label)
@@ -148,10 +148,10 @@ def run_command(parsed: argparse.Namespace) -> int:
     def show(record: Record) -> None:
         print(run.as_line(record) if parsed.json else progress.line(record), flush=True)
 
-    night = run.execute(request, known, Tox(parsed.jobs), show)
+    told = run.execute(request, known, Tox(parsed.jobs), show)
     if not parsed.json:
-        tell(night.records, parsed.out, width)
-    return run.exit_status(night.records)
+        tell(told.records, parsed.out, width)
+    return run.exit_status(told.records)
 
 
 def explain_command(parsed: argparse.Namespace) -> int:
@@ -166,13 +166,13 @@ def report_command(parsed: argparse.Namespace) -> int:
     """`megatrix report`."""
     paths = Paths(parsed.out)
     with History(paths.history) as history:
-        night = output.render(paths.run(parsed.run or newest(parsed.out)), parsed.out, history)
+        told = output.render(paths.run(parsed.run or newest(parsed.out)), parsed.out, history)
     if parsed.json:
-        for record in night.records:
+        for record in told.records:
             print(run.as_line(record))
     else:
-        tell(night.records, parsed.out, shutil.get_terminal_size().columns)
-    return run.exit_status(night.records)
+        tell(told.records, parsed.out, shutil.get_terminal_size().columns)
+    return run.exit_status(told.records)
 
 
 def tell(records: Sequence[Record], out: Path, width: int) -> None:

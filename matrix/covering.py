@@ -13,7 +13,7 @@ def pairwise(
 
     `allowed` judges a row by its `keys` alone. Rows come in a fixed order: the same input gives the same plan.
     """
-    from covertable.main import Controller  # needed by the planner alone, not inside cells
+    from covertable.main import Controller  # type: ignore[import-untyped]  # it has no stubs; needed by the planner alone, not inside cells
 
     rule = {"operator": "fn", "requires": list(keys), "evaluate": allowed}
     rows = Controller({name: list(values) for name, values in factors.items()}, constraints=[rule]).make()

@@ -8,12 +8,12 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Final
 
-from matrix.catalog import Catalog, Wheels, newest_patches
+from matrix.catalog import Catalog, Wheels
 from matrix.cell import Cell
 from matrix.failure import Axis, Case, Failure
 from matrix.outcome import Level
 from matrix.record import CellFacts, Expectation, case_key
-from matrix.versions import NONE, parse
+from matrix.versions import NONE, minor, parse
 
 STACK: Final = ("python", "sm", "gpus")  # axes of a cell that records do not name one by one
 
@@ -79,17 +79,41 @@ class Planned:
         )
 
 
-def everything(catalog: Catalog, levels: Iterable[Level], base: str | None = None) -> list[Planned]:
-    """Return every case on every cell that may exist, masked ones included, at the given levels, on one or any base."""
+def everything(catalog: Catalog, levels: Iterable[Level]) -> list[Planned]:
+    """Return every case on every cell that may exist, masked ones included, at the given levels."""
     return [
         plan_case(catalog, failure, case, level, cell)
         for failure in catalog.failures
         for cell in cells_of(catalog, failure)
-        if base in (None, cell.base)
         for case in failure.case
         for level in case.levels
         if level in levels
     ]
+
+
+def of_base(
+    catalog: Catalog, base: str, levels: Iterable[Level], *, core: str | None = None, te_line: str = ""
+) -> list[Planned]:
+    """Return what somebody who stands in `base` runs: every case within reach, on megatron-core `core` if one is there.
+
+    Without one, on the newest patch of each minor. `te_line` ("1.9") takes cells with that Transformer Engine along.
+    """
+    planned = []
+    for failure in catalog.failures:
+        cells = [
+            cell
+            for cell in cells_of(catalog, failure)
+            if cell.base == base and (cell.te == NONE or minor(cell.te) == te_line) and core in (None, cell.mcore)
+        ]
+        planned += [
+            plan_case(catalog, failure, case, level, cell)
+            for cell in newest_patches(cells)
+            if not masked_by(catalog, failure, cell)
+            for case in failure.case
+            for level in case.levels
+            if level in levels
+        ]
+    return planned
 
 
 def of_source(
@@ -199,15 +223,19 @@ def night(catalog: Catalog, pairwise: Pairwise, levels: Iterable[Level] = (Level
 def night_cells(catalog: Catalog, failure: Failure) -> list[Cell]:
     """Return the cells on the night's bases of which the catalog says something, without the masked ones."""
     bases = {base.id for base in catalog.wheels if base.night}
-    cores = {release.version for release in newest_patches(catalog.megatron_core)}
     return [
         cell
-        for cell in cells_of(catalog, failure)
-        if cell.base in bases
-        and cell.mcore in cores
-        and not masked_by(catalog, failure, cell)
-        and failure.expectation(cell) is not Expectation.UNKNOWN
+        for cell in newest_patches(cell for cell in cells_of(catalog, failure) if cell.base in bases)
+        if not masked_by(catalog, failure, cell) and failure.expectation(cell) is not Expectation.UNKNOWN
     ]
+
+
+def newest_patches(cells: Iterable[Cell]) -> list[Cell]:
+    """Return, of each megatron-core minor on a base, the cell with the newest patch that the base may have."""
+    newest: dict[tuple[str, str, str], Cell] = {}
+    for cell in sorted(cells, key=lambda cell: parse(cell.mcore)):
+        newest[cell.base, minor(cell.mcore), cell.te] = cell
+    return list(newest.values())
 
 
 Choice = tuple[Cell, frozenset[str], str]  # a cell, the names of the cases to run there, why
@@ -218,7 +246,7 @@ def covering_cases(cells: Sequence[Cell], failure: Failure, pairwise: Pairwise) 
     if not cells or not failure.case:
         return
     allowed = {(cell.base, cell.mcore, cell.te): cell for cell in cells}
-    factors = {
+    factors: dict[str, Sequence[Any]] = {
         "base": list(dict.fromkeys(cell.base for cell in cells)),
         "mcore": list(dict.fromkeys(cell.mcore for cell in cells)),
         "te": list(dict.fromkeys(cell.te for cell in cells)),

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from enum import Enum
 from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 from packaging.specifiers import InvalidSpecifier
 
@@ -51,7 +51,7 @@ def build(kind: type[T], value: Any, where: str) -> T:
     """Return `value`, a TOML table, as the dataclass `kind`; `where` is "FILE: key" for errors."""
     if not isinstance(value, Mapping):
         raise MatrixError("a table is needed here", where=where, got=_shown(value), expected=f"[{kind.__name__}] keys")
-    hints = _hints(kind)
+    hints = _hints(cast(Any, kind))
     fields = {field.name: field for field in dataclasses.fields(kind)}  # type: ignore[arg-type]  # kind is a dataclass
     for key in value:
         if key not in fields:
@@ -74,7 +74,7 @@ def build(kind: type[T], value: Any, where: str) -> T:
 
 
 @cache
-def _hints(kind: type) -> dict[str, Any]:
+def _hints(kind: Any) -> dict[str, Any]:
     return get_type_hints(kind)
 
 
@@ -94,7 +94,7 @@ def convert(hint: Any, value: Any, where: str) -> Any:
             raise MatrixError("a table is needed here", where=where, got=_shown(value), expected="{ name = ... }")
         return {str(key): convert(get_args(hint)[1], item, f"{where}.{key}") for key, item in value.items()}
     if dataclasses.is_dataclass(hint) and hint is not Range:
-        return build(hint, value, where)
+        return build(cast(type, hint), value, where)
     if isinstance(hint, type) and issubclass(hint, Enum):
         if value not in [member.value for member in hint]:
             raise MatrixError(
@@ -110,7 +110,7 @@ def convert(hint: Any, value: Any, where: str) -> Any:
 
 
 def _scalar(hint: type, value: Any, where: str) -> Any:
-    base = str if issubclass(hint, str) or hint is Range else hint
+    base: Any = str if issubclass(hint, str) or hint is Range else hint
     if not isinstance(value, base) or (base is int and isinstance(value, bool)):
         raise MatrixError(
             "a value of another type is needed here",

@@ -17,7 +17,7 @@ from matrix.versions import Range, is_version
 Test = Callable[[Planned], bool]
 
 VERSIONED: Final = ("torch", "mcore", "te", "driver", "python", "sm", "gpus")
-NAMED: Final = {
+NAMED: Final[dict[str, Callable[[Planned], str]]] = {
     "failure": lambda planned: planned.failure,
     "case": lambda planned: planned.case,
     "level": lambda planned: planned.level.value,

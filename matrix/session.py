@@ -15,11 +15,11 @@ from typing import Any, Final
 from containers import environments, sources
 from containers.overlays import Overlay, Overlays, OverlaySpec, default_root, identify
 from matrix import host
-from matrix.catalog import Catalog, Wheels, load, newest_patches
+from matrix.catalog import Catalog, Wheels, load
 from matrix.content import content_key
 from matrix.errors import MatrixError
 from matrix.outcome import Level
-from matrix.plan import Planned, everything, masked_by
+from matrix.plan import Planned, of_base
 from matrix.ranks.supervisor import Supervisor
 from matrix.record import Record
 from matrix.relay import Sender
@@ -92,12 +92,7 @@ class Session:
             return [item for item in plan if item.cell.base == self.base and item.key not in done]
         levels = (Level.CONTRACT, Level.CPU, *((Level.GPU,) if self.host.gpus else ()))
         installed = self.environment.packages.get("megatron-core")
-        cores = {installed} if installed else {item.version for item in newest_patches(self.catalog.megatron_core)}
-        cases = [
-            item
-            for item in everything(self.catalog, levels, self.base)
-            if item.cell.mcore in cores and not masked_by(self.catalog, self.catalog.failure(item.failure), item.cell)
-        ]
+        cases = of_base(self.catalog, self.base, levels, core=installed, te_line=self.options.te_line)
         return select(cases, self.options.select) if self.options.select else cases
 
     @cached_property
@@ -190,7 +185,7 @@ class Keeper:
 
 def overlay_spec(core: str, environment: environments.Environment, interpreter: Path | None) -> OverlaySpec:
     """Return what to lay over the base for megatron-core `core`: a release, a wheel, a clone@revision, a tree."""
-    base = {name: environment.packages[name] for name in PRELOADED if name in environment.packages}
+    base: dict[str, str] = {name: environment.packages[name] for name in PRELOADED if name in environment.packages}
     return OverlaySpec((sources.parse(core, "megatron-core"),), environment.minor, base, interpreter)
 
 

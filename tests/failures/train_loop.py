@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -30,7 +31,10 @@ def loader(rank: Rank, torch: Any) -> Iterator[Any]:
     from megatron.core.datasets.blended_megatron_dataset_builder import BlendedMegatronDatasetBuilder
     from megatron.core.datasets.gpt_dataset import GPTDatasetConfig, MockGPTDataset
 
+    # 0.6.0 must be told that there are no data; later ones see it and have no such argument.
+    field = {one.name: one for one in dataclasses.fields(GPTDatasetConfig)}.get("mock")
     config = GPTDatasetConfig(
+        **({"mock": True} if field and field.init else {}),
         random_seed=0,
         sequence_length=dcp_assertion.SEQUENCE,
         reset_position_ids=False,

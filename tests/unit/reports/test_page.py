@@ -15,8 +15,10 @@ from matrix.outcome import Level, Raised
 from matrix.record import Record, Verdict
 from reports.changes import Changes, changes
 from reports.history import Earlier
+from reports.junit import junit
 from reports.night import Night
 from reports.page import page
+from reports.summary import Progress, summary
 from tests.unit.reports.samples import cell, night, record
 
 NO_CHANGES = Changes("", (), ())
@@ -192,3 +194,21 @@ def poisoned(case: Record, text: str) -> Record:
         case, cell=where, failure=text, case=text, outcome=outcome, signature=text, other=text, notes=(text,),
         why=(text,), resolved={text: text}, reproduce=text, cached_from=text,
     )  # fmt: skip
+
+
+def test_secrets_are_masked_wherever_a_run_can_say_them() -> None:
+    text = "HF_TOKEN=hunter2-secret"
+    red = record(Verdict.UNEXPLAINED)
+    outcome = replace(
+        red.outcome,
+        reason=text,
+        evidence=text,
+        attempts=(text,),
+        chain=(Raised("E", text),),
+        ranks=tuple(replace(rank, stacks=text) for rank in red.outcome.ranks),
+    )
+    red = replace(red, outcome=outcome, notes=(text,), why=(text,))
+    told = Night("a", (red, replace(red, verdict=Verdict.UNAVAILABLE, case="pp2")))
+    for said in (page(told, NO_CHANGES, {}), junit(told), summary(told.records), Progress(1).line(red)):
+        assert "hunter2" not in said
+        assert "[masked]" in said

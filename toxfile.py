@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable
+from functools import cache
 
 from tox.config.loader.memory import MemoryLoader
 from tox.config.sets import ConfigSet
@@ -27,6 +28,10 @@ os.environ.setdefault("UV_PYTHON_DOWNLOADS", "never")
 # The night starts tox again, with the tox that runs now: a provisioned one is not on PATH.
 os.environ["MEGATRIX_TOX"] = sys.executable
 
+find = cache(find)  # hundreds of environments ask for a handful of Pythons
+# A loader's set_env takes the place of the template's. PYTHONHASHSEED: a reproduce line is to run what ran.
+# NO_VCS_VERSION: megatron-core >= 0.17 would ask git for the commit of whatever repository holds the overlay.
+CELL_SETTINGS = {"PYTHONUNBUFFERED": "1", "PYTHONHASHSEED": "0", "NO_VCS_VERSION": "1"}
 CATALOG = load()
 KNOWN = environments(CATALOG)
 
@@ -70,5 +75,5 @@ def loader(environment: Environment, root: object) -> MemoryLoader:
         base_python=[str(python.path)],
         deps=PythonDeps(list(environment.requirements), root=root),
         description=environment.description,
-        set_env={"MEGATRIX_BASE": environment.base.id, "MEGATRIX_TE": environment.te},
+        set_env={**CELL_SETTINGS, "MEGATRIX_BASE": environment.base.id, "MEGATRIX_TE": environment.te},
     )

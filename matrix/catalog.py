@@ -63,7 +63,6 @@ class Wheels:
     torch: VersionText
     pythons: tuple[str, ...]  # minors, in order of preference
     night: str = ""
-    requires: tuple[str, ...] = ()  # requirements beyond the common ones
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from containers import sources
-from matrix import __version__, catalog, covering, explain, host, plan, run
+from matrix import __version__, catalog, covering, explain, host, interrupt, plan, run
 from matrix.engine import Tox
 from matrix.errors import MatrixError, closest
 from matrix.outcome import Level
@@ -45,7 +45,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def parser() -> argparse.ArgumentParser:
     """Return the parser of all commands."""
-    top = argparse.ArgumentParser(prog="megatrix", description="Known Megatron-LM x Transformer Engine x PyTorch x driver failures, run for real.")  # fmt: skip
+    about = "Known Megatron-LM x Transformer Engine x PyTorch x driver failures, run for real."
+    top = argparse.ArgumentParser(prog="megatrix", description=about)
     top.add_argument("--version", action="version", version=f"megatrix {__version__}")
     commands = top.add_subparsers(required=True, metavar="COMMAND")
 
@@ -134,6 +135,7 @@ def plan_command(parsed: argparse.Namespace) -> int:
 
 def run_command(parsed: argparse.Namespace) -> int:
     """`megatrix run`."""
+    interrupt.once()
     known = catalog.load()
     if parsed.resume is not None:
         request = run.Request(out=parsed.out, cache=not parsed.no_cache, resume=parsed.resume or newest(parsed.out))
@@ -148,7 +150,7 @@ def run_command(parsed: argparse.Namespace) -> int:
     def show(record: Record) -> None:
         print(run.as_line(record) if parsed.json else progress.line(record), flush=True)
 
-    told = run.execute(request, known, Tox(parsed.jobs), show)
+    told = run.execute(request, known, Tox(parsed.jobs), show, lambda text: print(f"megatrix: {text}", file=sys.stderr))
     if not parsed.json:
         tell(told.records, parsed.out, width)
     return run.exit_status(told.records)

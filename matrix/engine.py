@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import signal
 import subprocess
@@ -12,6 +13,7 @@ from typing import Final, Protocol
 
 from matrix.content import ROOT
 from matrix.environments import base_name
+from matrix.errors import MatrixError
 
 # Seconds that tox and its pytest processes get after Ctrl-C to stop their ranks and close their journals.
 STOP_S: Final = 4.0
@@ -31,10 +33,12 @@ class Tox:
         self._jobs = jobs
 
     def run(self, bases: Sequence[str], environ: Mapping[str, str], log: Path) -> int:
-        """Run tox; what it prints goes to `log`. After Ctrl-C it is given STOP_S, then its process group is killed."""
+        """Run tox; what it prints goes to `log`. After Ctrl-C it is given STOP_S, then its process group is killed.
+
+        Its pytest processes notice by the relay when this process is killed, and stop.
+        """
         names = ",".join(map(base_name, bases))
-        tox = os.environ.get("MEGATRIX_TOX", sys.executable)  # the interpreter whose tox runs us, if tox runs us
-        command = [tox, "-m", "tox", "run-parallel", "--parallel-no-spinner", "-p", str(self._jobs)]
+        command = [*tox_command(os.environ), "run-parallel", "--parallel-no-spinner", "-p", str(self._jobs)]
         environment = {key: value for key, value in os.environ.items() if not key.startswith("TOX_")} | dict(environ)
         with log.open("ab") as output:
             process = subprocess.Popen(
@@ -48,10 +52,18 @@ class Tox:
             try:
                 return process.wait()
             except BaseException:
-                os.killpg(process.pid, signal.SIGINT)
+                process.send_signal(signal.SIGINT)  # tox passes it on
                 try:
                     process.wait(STOP_S)
                 except subprocess.TimeoutExpired:
                     os.killpg(process.pid, signal.SIGKILL)
                     process.wait()
                 raise
+
+
+def tox_command(environ: Mapping[str, str]) -> list[str]:
+    """Return the command that starts tox: the tox that runs us ($MEGATRIX_TOX, its interpreter), or our Python's."""
+    interpreter = environ.get("MEGATRIX_TOX", "")
+    if not interpreter and importlib.util.find_spec("tox") is None:
+        raise MatrixError("tox is needed to run", got=f"no tox in {sys.prefix}", fix="pip install 'megatrix[desk]'")
+    return [interpreter or sys.executable, "-m", "tox"]

@@ -75,5 +75,5 @@ def te_lines(catalog: Catalog) -> Mapping[str, Container | None]:
 
 
 def _environment(catalog: Catalog, name: str, base: Wheels, te: str, description: str) -> Environment:
-    requirements = (f"torch=={base.torch}", *catalog.common_requires, *base.requires, *CELL_REQUIRES)
+    requirements = (f"torch=={base.torch}", *catalog.common_requires, *CELL_REQUIRES)
     return Environment(name, base, te, requirements, description)

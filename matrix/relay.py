@@ -1,10 +1,11 @@
 """Carries records from the pytest processes of a run to the one that shows progress, as they happen.
 
-A Unix socket and JSON lines; the journal, not this, is what counts: a reader that is gone is no error.
+A Unix socket and JSON lines. The journal, not this, is what counts.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import socket
 import tempfile
@@ -13,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 
+from matrix.errors import MatrixError
 from matrix.record import Record
 
 
@@ -60,22 +62,37 @@ class Receiver:
 
 
 class Sender:
-    """Sends records to a Receiver's address; "" sends nowhere."""
+    """Sends records to a Receiver's address; "" sends nowhere.
 
-    def __init__(self, address: str) -> None:
+    The connection is a lifeline as well: when the receiver dies, `orphaned` is called, from another thread.
+    Raises MatrixError when nobody listens at the address: the run that asked for this process is gone.
+    """
+
+    def __init__(self, address: str, orphaned: Callable[[], None]) -> None:
         self._socket: socket.socket | None = None
         if address:
             self._socket = socket.socket(socket.AF_UNIX)
             try:
                 self._socket.connect(address)
-            except OSError:
-                self._socket = None
+            except OSError as error:
+                raise MatrixError("the run that this process belongs to is gone", where=address, got=error) from error
+            threading.Thread(target=self._watch, args=(orphaned,), daemon=True).start()
 
     def send(self, record: Record) -> None:
-        """Send one record; when the reader is gone, be silent from now on."""
-        if self._socket is None:
-            return
-        try:
-            self._socket.sendall(json.dumps(record.to_json()).encode() + b"\n")
-        except OSError:
-            self._socket = None
+        """Send one record; a receiver that is gone is `orphaned`'s business."""
+        if self._socket is not None:
+            with contextlib.suppress(OSError):
+                self._socket.sendall(json.dumps(record.to_json()).encode() + b"\n")
+
+    def close(self) -> None:
+        """Hang up."""
+        if self._socket is not None:
+            listening, self._socket = self._socket, None
+            listening.shutdown(socket.SHUT_RDWR)
+            listening.close()
+
+    def _watch(self, orphaned: Callable[[], None]) -> None:
+        listening = self._socket
+        with contextlib.suppress(OSError):
+            if listening is not None and not listening.recv(1) and self._socket is not None:
+                orphaned()

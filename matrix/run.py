@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Final
 
 from containers import environments
 from matrix import host
@@ -27,6 +27,8 @@ from reports.files import Paths
 from reports.history import History
 from reports.night import Night
 
+ENGINE_LOG: Final = "engine.log"  # in the run's folder: what tox and pytest printed
+
 
 @dataclass(frozen=True)
 class Request:
@@ -39,8 +41,15 @@ class Request:
     label: str = "night"
 
 
-def execute(request: Request, catalog: Catalog, engine: Engine, show: Callable[[Record], None]) -> Night:
-    """Run the cases and return the night; `show` is called with each record as it comes.
+def execute(
+    request: Request,
+    catalog: Catalog,
+    engine: Engine,
+    show: Callable[[Record], None],
+    warn: Callable[[str], None],
+) -> Night:
+    """Run the cases and return the night; `show` is called with each record as it comes, `warn`
+    with what a person should know.
 
     The report is made of whatever ran, also after a Ctrl-C, which is raised again. Raises MatrixError.
     """
@@ -48,7 +57,7 @@ def execute(request: Request, catalog: Catalog, engine: Engine, show: Callable[[
     folder = start(request, paths)
     with History(paths.history) as history:
         try:
-            work(request, catalog, engine, folder, history, show)
+            work(request, catalog, engine, folder, history, show, warn)
         finally:
             told = output.render(folder, request.out, history)
     return told
@@ -64,6 +73,7 @@ def start(request: Request, paths: Paths) -> Path:
                 "no such run", got=request.resume, expected=f"a folder under {folder.parent}",
                 fix=closest(request.resume, known),
             )  # fmt: skip
+        journal.settle(folder)
         return folder
     folder = paths.run(new_run_id(request.label))
     folder.mkdir(parents=True)
@@ -78,6 +88,7 @@ def work(
     folder: Path,
     history: History,
     show: Callable[[Record], None],
+    warn: Callable[[str], None],
 ) -> None:
     """Settle what needs no process, then have the engine run the rest."""
     done = journal.read(folder).results
@@ -99,13 +110,12 @@ def work(
     bases = list(dict.fromkeys(item.cell.base for item in left))
     with Receiver(show) as receiver:
         environ = {"MEGATRIX_RUN": str(folder.resolve()), "MEGATRIX_RELAY": receiver.address}
-        status = engine.run(bases, environ, folder / "engine.log")
+        status = engine.run(bases, environ, folder / ENGINE_LOG)
     lost = {item.key for item in left} - set(journal.read(folder).results)
     if lost and status:
-        print(
+        warn(
             f"{len(lost)} of {len(left)} cases were not reached: the engine ended with {status}; "
-            f"what it said is in {folder / 'engine.log'}",
-            file=sys.stderr,
+            f"what it said is in {folder / ENGINE_LOG}"
         )
 
 

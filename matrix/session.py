@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -14,7 +15,7 @@ from typing import Any, Final
 
 from containers import environments, sources
 from containers.overlays import Overlay, Overlays, OverlaySpec, default_root, identify
-from matrix import host
+from matrix import host, interrupt
 from matrix.catalog import Catalog, Wheels, load
 from matrix.content import content_key
 from matrix.errors import MatrixError
@@ -68,6 +69,7 @@ class Session:
     """One pytest process. Its journal, its supervisor and its overlays are made when first needed."""
 
     def __init__(self, options: Options, out: Path) -> None:
+        interrupt.once()
         self.options, self.out = options, out
         self.environment = environments.current()
         self.host = host.look()
@@ -113,7 +115,8 @@ class Session:
     @cached_property
     def journal(self) -> Keeper:
         """Return the session's journal."""
-        return Keeper(journal.Journal.new(self.run_folder), Sender(self.options.relay), self.records.append)
+        sender = Sender(self.options.relay, lambda: os.kill(os.getpid(), signal.SIGINT))
+        return Keeper(journal.Journal.new(self.run_folder), sender, self.records.append)
 
     def reproduction(self, planned: Planned) -> Reproduction:
         """Return the case, ready to run."""
@@ -139,7 +142,7 @@ class Session:
         if "supervisor" in self.__dict__:
             self.supervisor.__exit__(None, None, None)
         if "journal" in self.__dict__:
-            self.journal.journal.close()
+            self.journal.close()
 
     def _overlay(self, planned: Planned) -> Overlay | str:
         """Return the overlay with the case's megatron-core, or why there is none."""
@@ -149,7 +152,7 @@ class Session:
             try:
                 self._overlays[wanted] = Overlays(default_root()).provide(spec)
             except MatrixError as error:
-                self._overlays[wanted] = " ".join(str(error).split())
+                self._overlays[wanted] = f"no overlay: {error.where or wanted}: {error.what}: {error.got}"
         return self._overlays[wanted]
 
     def _resolved(self, overlay: Overlay) -> dict[str, str]:
@@ -169,18 +172,23 @@ class Keeper:
     """Writes to the journal, then tells whoever listens."""
 
     def __init__(self, kept: journal.Journal, sender: Sender, also: Callable[[Record], None]) -> None:
-        self.journal, self._sender, self._also = kept, sender, also
+        self._journal, self._sender, self._also = kept, sender, also
 
     def started(self, key: str) -> str:
         """Keep that a case is about to run."""
-        return self.journal.started(key)
+        return self._journal.started(key)
 
     def result(self, record: Record) -> str:
         """Keep a record and pass it on."""
-        at = self.journal.result(record)
+        at = self._journal.result(record)
         self._sender.send(record)
         self._also(record)
         return at
+
+    def close(self) -> None:
+        """Close the journal and hang up."""
+        self._sender.close()
+        self._journal.close()
 
 
 def overlay_spec(core: str, environment: environments.Environment, interpreter: Path | None) -> OverlaySpec:

@@ -11,6 +11,7 @@ The checksum (CRC-32 of the bytes before ``,"crc"``) is for torn writes and bad 
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import re
@@ -71,6 +72,7 @@ class Journal:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o644)
             sync_folder(path.parent)
+            self._held = _hold(path.parent, fcntl.LOCK_SH)
         except OSError as error:
             if path.exists():
                 fix = "each process writes a file of its own"
@@ -95,6 +97,7 @@ class Journal:
     def close(self) -> None:
         """Close the file; nothing is pending, every line is on the disk already."""
         os.close(self._file)
+        os.close(self._held)
 
     def __enter__(self) -> Journal:
         return self
@@ -121,6 +124,18 @@ class Journal:
                 raise unwritable(self._path, error) from error
             self._size += len(line)
             return at
+
+
+def settle(run_folder: Path) -> None:
+    """Wait until no process has a journal open in the folder: what a killed run left behind takes seconds to stop."""
+    os.close(_hold(run_folder, fcntl.LOCK_EX))
+
+
+def _hold(run_folder: Path, how: int) -> int:
+    """Return a file descriptor that holds the run's lock; the system frees it when its holder dies."""
+    held = os.open(run_folder / "lock", os.O_RDWR | os.O_CREAT, 0o644)
+    fcntl.flock(held, how)
+    return held
 
 
 def read(run_folder: Path) -> JournalState:

@@ -21,7 +21,9 @@ from typing import Any, Final
 VERSION: Final = "0"  # what a stand-in says its version is: below every release, so that version guards stay shut
 
 
-def install(packages: Iterable[str] = (), missing: Iterable[str] = (), provided: Mapping[str, str] | None = None) -> None:
+def install(
+    packages: Iterable[str] = (), missing: Iterable[str] = (), provided: Mapping[str, str] | None = None
+) -> None:
     """Make each absent package of `packages` importable in this process; a package that is there stays itself.
 
     `missing` names submodules that stay impossible to import: upstream has a way round them that must be taken.

@@ -1,0 +1,71 @@
+"""Runs the product as a person does, `python -m matrix run --json`, in a folder of its own for results."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+# Seconds for one command; the first one makes environments (torch with its CUDA libraries: about a minute each).
+PATIENCE_S = 900
+
+
+@dataclass(frozen=True)
+class Ran:
+    """What a command printed, and its records by (torch, megatron-core, failure, case)."""
+
+    status: int
+    records: list[dict[str, Any]]
+    stdout: str
+    stderr: str
+
+    def verdicts(self) -> dict[tuple[str, str, str], str]:
+        """Return (torch, megatron-core, case) -> verdict."""
+        return {(one["cell"]["torch"], one["cell"]["mcore"], one["case"]): one["verdict"] for one in self.records}
+
+
+Megatrix = Callable[..., Ran]
+
+
+@pytest.fixture(scope="session")
+def megatrix(tmp_path_factory: pytest.TempPathFactory) -> Megatrix:
+    """Return the command: megatrix("run", "--select", ...)."""
+    shared = tmp_path_factory.mktemp("out")
+
+    def call(*arguments: str, out: Path = shared) -> Ran:
+        done = subprocess.run(
+            command(arguments, out), cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_S, check=False
+        )
+        records = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+        return Ran(done.returncode, records, done.stdout, done.stderr)
+
+    return call
+
+
+def command(arguments: Sequence[str], out: Path) -> list[str]:
+    """Return the command line of `megatrix run`, with JSON lines, into `out`."""
+    return [sys.executable, "-m", "matrix", "run", "--json", "--out", str(out), *arguments]
+
+
+def processes(out: Path) -> dict[int, str]:
+    """Return the command lines of the processes that runs into `out` have started, by pid.
+
+    They, and what they forked, have the run's folder in the environment they were started with.
+    """
+    found = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            ours = f"MEGATRIX_RUN={out}".encode() in (folder / "environ").read_bytes()
+            line = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        except OSError:
+            continue
+        if ours and line:
+            found[int(folder.name)] = line
+    return found

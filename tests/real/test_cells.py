@@ -1,0 +1,111 @@
+"""Real cells end to end: real torch and megatron-core wheels, two ranks, Python 3.10 and a newer one."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from containers.overlays import Overlays, OverlaySpec, default_root
+from containers.sources import parse
+from tests.real.conftest import Megatrix
+
+pytestmark = pytest.mark.real
+
+LAYOUTS = ("tp2", "pp2", "world1")
+
+
+def test_the_assertion_is_reproduced_and_its_fix_holds(megatrix: Megatrix) -> None:
+    """On torch 2.4.0, 0.8.0 shows the assertion in every layout and 0.9.0 passes in every layout."""
+    ran = megatrix(
+        "--select",
+        "torch==2.4.0 and failure==dcp-assertion and not case==train-loop and (mcore==0.8.0 or mcore==0.9.0)",
+    )
+
+    expected = {("2.4.0", "0.8.0", case): "reproduced" for case in LAYOUTS}
+    expected |= {("2.4.0", "0.9.0", case): "holds" for case in LAYOUTS}
+    assert ran.verdicts() == expected, ran.stderr
+    assert ran.status == 0
+    assert {one["signature"] for one in ran.records if one["verdict"] == "reproduced"} == {"duplicate-fqn"}
+    assert {one["resolved"]["python"].rsplit(".", 1)[0] for one in ran.records} == {"3.10"}
+
+
+def test_the_same_content_is_not_run_twice(megatrix: Megatrix, tmp_path: Path) -> None:
+    """A second run serves the verdicts of the first; --no-cache runs again."""
+    expression = "torch==2.4.0 and failure==dcp-assertion and case==world1 and mcore==0.8.0"
+    first = megatrix("--select", expression, out=tmp_path)
+    second = megatrix("--select", expression, out=tmp_path)
+    third = megatrix("--select", expression, "--no-cache", out=tmp_path)
+
+    assert [one["cached_from"] for one in first.records + third.records] == ["", ""]
+    assert [one["cached_from"] for one in second.records] == [first.records[0]["run"]]
+
+
+def test_another_failure_is_never_taken_for_this_one(megatrix: Megatrix) -> None:
+    """On torch 2.13 on a newer Python, 0.9.0 fails otherwise: red, and the catalog entry that it is, is named."""
+    ran = megatrix(
+        "--select",
+        "torch==2.13.0 and failure==dcp-assertion and case==tp2 and (mcore==0.8.0 or mcore==0.9.0 or mcore==0.16.1)",
+    )
+
+    assert ran.verdicts() == {
+        ("2.13.0", "0.8.0", "tp2"): "reproduced",
+        ("2.13.0", "0.9.0", "tp2"): "unexplained",
+        ("2.13.0", "0.16.1", "tp2"): "holds",
+    }, ran.stderr
+    assert [one["other"] for one in ran.records if one["verdict"] == "unexplained"] == ["dcp-write-item"]
+    assert ran.status == 1
+    assert "3.10" not in {one["resolved"]["python"].rsplit(".", 1)[0] for one in ran.records}
+
+
+Edit = Callable[[str], str]
+
+
+def tree_of(version: str, folder: Path, file: str, edit: Edit) -> Path:
+    """Return a working tree made of a release's wheel with one edit, as somebody has it who writes a fix."""
+    overlay = Overlays(default_root()).provide(OverlaySpec((parse(version, "megatron-core"),), "3.10", {}))
+    shutil.copytree(overlay.path / "megatron", folder / "megatron")
+    path = folder / "megatron" / "core" / file
+    before = path.read_text()
+    after = edit(before)
+    assert after != before, f"the edit changed nothing in {file}"
+    path.write_text(after)
+    return folder
+
+
+def coordinator_by_name(text: str) -> str:
+    """Half of the fix: is_coordinator is passed by name, the helper stays."""
+    return text.replace(
+        "(state_dict, dist_wrapper.is_coordinator)", "(state_dict, is_coordinator=dist_wrapper.is_coordinator)"
+    )
+
+
+def gate_of_pr_1004(text: str) -> str:
+    """PR 1004's first form: the helper only for torch <= 2.3, which 2.3.1 is not."""
+    call = "        self._add_non_coordinator_iobytes_request(plan)\n"
+    gate = "        from packaging.version import Version\n"
+    gate += "        if Version(torch.__version__) <= Version('2.3'):\n    "
+    return text.replace(call, gate + call, 1)
+
+
+def test_half_a_fix_stays_red(megatrix: Megatrix, tmp_path: Path) -> None:
+    """With is_coordinator by name only, TP=2 passes and PP=2 still shows the assertion."""
+    tree = tree_of("0.8.0", tmp_path / "half", "dist_checkpointing/strategies/state_dict_saver.py", coordinator_by_name)
+    ran = megatrix(
+        "--mcore", str(tree), "--select", "torch==2.4.0 and failure==dcp-assertion and (case==tp2 or case==pp2)"
+    )
+
+    assert {one["case"]: one["verdict"] for one in ran.records} == {"tp2": "holds", "pp2": "regressed"}, ran.stderr
+    assert ran.status == 1
+
+
+def test_a_gate_that_loses_data_is_red(megatrix: Megatrix, tmp_path: Path) -> None:
+    """With PR 1004's gate on torch 2.3.1, PP=2 saves, and only the load shows that entries were lost."""
+    tree = tree_of("0.8.0", tmp_path / "gate", "dist_checkpointing/strategies/torch.py", gate_of_pr_1004)
+    ran = megatrix("--mcore", str(tree), "--select", "torch==2.3.1 and failure==dcp-assertion and case==pp2")
+
+    assert [one["verdict"] for one in ran.records] == ["unexplained"], ran.stderr
+    assert "KeyError" in {raised["type"] for one in ran.records for raised in one["detail"]["chain"]}
+    assert ran.status == 1

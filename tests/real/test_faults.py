@@ -1,0 +1,97 @@
+"""A run that is killed or interrupted: nothing lost, nothing twice, nothing left behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from reports import journal, night
+from tests.real.conftest import ROOT, Megatrix, command, processes
+
+pytestmark = pytest.mark.real
+
+EXPRESSION = "torch==2.4.0 and failure==dcp-assertion and mcore==0.8.0 and not case==train-loop"
+CASES = 3
+
+
+def run_folder(out: Path) -> Path:
+    """Return the folder of the only run under `out`."""
+    (folder,) = (out / "runs").iterdir()
+    return folder
+
+
+def start(out: Path) -> subprocess.Popen[str]:
+    """Start a run of CASES cases."""
+    return subprocess.Popen(
+        command(["--no-cache", "--select", EXPRESSION], out),
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def wait_for_first_line(process: subprocess.Popen[str]) -> None:
+    """Wait until the run has said something, so that it is in its midst."""
+    assert process.stdout is not None
+    process.stdout.readline()
+
+
+def no_process_left(out: Path) -> None:
+    """Fail unless every process of a run is gone within 5 s."""
+    end = time.monotonic() + 5
+    while processes(out) and time.monotonic() < end:
+        time.sleep(0.05)  # there is no event for the end of processes that are not ours
+    assert processes(out) == {}
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_kill_9_then_resume_gives_every_case_once(megatrix: Megatrix, tmp_path: Path, seed: int) -> None:
+    """The whole process group dies at a random point; resumed, the run has every planned case exactly once."""
+    process = start(tmp_path)
+    while not list(tmp_path.glob("runs/*/plan.json")):
+        time.sleep(0.02)  # before its plan is written a run has nothing to resume
+    time.sleep(random.Random(seed).uniform(0, 6))  # any moment: that is the point of the test
+    os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
+    no_process_left(tmp_path)
+
+    resumed = megatrix("--resume", "--no-cache", out=tmp_path)
+
+    told = night.read(run_folder(tmp_path))
+    assert Counter(record.verdict.value for record in told.records) == {"reproduced": CASES}, resumed.stderr
+    results = [
+        json.loads(line)["result"]["cell"]["id"] + json.loads(line)["result"]["case"]
+        for path in run_folder(tmp_path).glob("journal-*.jsonl")
+        for line in path.read_text().splitlines()
+        if '"result":' in line and line.endswith("}")
+    ]
+    assert max(Counter(results).values()) == 1
+    assert resumed.status == 0
+
+
+def test_ctrl_c_stops_within_5_s_and_reports(tmp_path: Path) -> None:
+    """Ctrl-C ends everything, keeps the journal whole and makes the report of what ran."""
+    process = start(tmp_path)
+    wait_for_first_line(process)
+    asked = time.monotonic()
+    os.killpg(process.pid, signal.SIGINT)
+    _, said = process.communicate(timeout=60)
+    took = time.monotonic() - asked
+
+    assert process.returncode == 130, said
+    no_process_left(tmp_path)
+    told = night.read(run_folder(tmp_path))
+    assert len(told.records) == CASES
+    assert len(journal.read(run_folder(tmp_path)).results) >= 1
+    assert (tmp_path / "index.html").is_file()
+    assert took < 5

@@ -148,9 +148,7 @@ def make_record(planned: Planned, outcome: Outcome, judgement: Judgement, where:
 
 def brief(outcome: Outcome) -> str:
     """Return an outcome in one line."""
-    text = outcome.reason or (f"{outcome.chain[0].type}: {outcome.chain[0].message}" if outcome.chain else "")
-    first = text.strip().splitlines()[0] if text.strip() else ""
-    return f"{outcome.kind.value}{': ' + first if first else ''}"
+    return outcome.reason.strip().splitlines()[0] if outcome.reason.strip() else outcome.kind.value
 
 
 def explain_red(record: Record) -> str:

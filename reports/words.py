@@ -97,8 +97,9 @@ def happened(outcome: Outcome) -> str:
         OutcomeKind.HUNG: f"{rank}hung",
         OutcomeKind.OUT_OF_MEMORY: f"{rank}ran out of memory",
     }.get(outcome.kind, outcome.kind.value)
-    parts = [said, outcome.reason, exception(outcome.chain[0]) if outcome.chain else ""]
-    return one_line(": ".join(part for part in parts if part))
+    if outcome.chain:
+        return one_line(f"{said}: {exception(outcome.chain[0])}")
+    return one_line(f"{outcome.kind.value}: {outcome.reason}") if outcome.reason else said
 
 
 def exception(raised: Raised) -> str:

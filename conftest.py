@@ -48,6 +48,19 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     metafunc.parametrize("reproduction", planned, ids=ids, indirect=True)
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out reproductions without a case here: pytest would show each as a skip that nobody planned."""
+    empty = [item for item in items if item.get_closest_marker("failure") and not has_case(item)]
+    if empty:
+        config.hook.pytest_deselected(items=empty)
+        items[:] = [item for item in items if item not in empty]
+
+
+def has_case(item: pytest.Item) -> bool:
+    """Say whether the test got a planned case."""
+    return isinstance(getattr(item, "callspec", None) and item.callspec.params.get("reproduction"), Planned)
+
+
 @pytest.fixture
 def reproduction(request: pytest.FixtureRequest) -> Reproduction:
     """Return the planned case, ready to run."""

@@ -39,10 +39,11 @@ class Tox:
         """
         names = ",".join(map(base_name, bases))
         command = [*tox_command(os.environ), "run-parallel", "--parallel-no-spinner", "-p", str(self._jobs)]
+        command += ["--workdir", str(work_folder(os.environ)), "-c", str(ROOT / "tox.ini"), "-e", names]
         environment = {key: value for key, value in os.environ.items() if not key.startswith("TOX_")} | dict(environ)
         with log.open("ab") as output:
             process = subprocess.Popen(
-                [*command, "-c", str(ROOT / "tox.ini"), "-e", names],
+                command,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
@@ -67,3 +68,8 @@ def tox_command(environ: Mapping[str, str]) -> list[str]:
     if not interpreter and importlib.util.find_spec("tox") is None:
         raise MatrixError("tox is needed to run", got=f"no tox in {sys.prefix}", fix="pip install 'megatrix[desk]'")
     return [interpreter or sys.executable, "-m", "tox"]
+
+
+def work_folder(environ: Mapping[str, str]) -> Path:
+    """Return where tox keeps its environments: $TOX_WORK_DIR, which tox sets for what it runs, or .tox."""
+    return Path(environ.get("TOX_WORK_DIR") or ROOT / ".tox")

@@ -105,6 +105,8 @@ def of_base(
             for cell in cells_of(catalog, failure)
             if cell.base == base and (cell.te == NONE or minor(cell.te) == te_line) and core in (None, cell.mcore)
         ]
+        if core and not cells and Axis.TE not in failure.axes:
+            cells = [catalog.cell(base, mcore=core)]  # a build that is no release: NGC's, somebody's own
         planned += [
             plan_case(catalog, failure, case, level, cell)
             for cell in newest_patches(cells)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -11,8 +12,7 @@ from typing import Final
 from containers import environments
 from matrix import host
 from matrix.catalog import Catalog, Wheels
-from matrix.content import ROOT
-from matrix.engine import Engine
+from matrix.engine import Engine, work_folder
 from matrix.environments import base_name
 from matrix.errors import MatrixError, closest
 from matrix.judge import judge
@@ -147,7 +147,7 @@ def cached(item: Planned, catalog: Catalog, here: host.Host, history: History, r
 
 def environment_folder(base: str) -> Path:
     """Return where tox keeps the environment of a base."""
-    return ROOT / ".tox" / base_name(base)
+    return work_folder(os.environ) / base_name(base)
 
 
 def exit_status(records: Sequence[Record]) -> int:

@@ -37,6 +37,9 @@ PRELOADED: Final = ("torch", "numpy")  # what the fork-server has imported belon
 PRELOAD: Final = ("numpy", "torch", "torch.distributed", "torch.distributed.checkpoint")
 
 
+IN_PLACE: Final = Overlay(Path(), "in place", {})  # for a megatron-core that the environment has itself
+
+
 @dataclass(frozen=True)
 class Options:
     """What the session was asked. `base` is the base this interpreter stands for, "" = find out from what is installed.
@@ -95,6 +98,12 @@ class Session:
         levels = (Level.CONTRACT, Level.CPU, *((Level.GPU,) if self.host.gpus else ()))
         installed = self.environment.packages.get("megatron-core")
         cases = of_base(self.catalog, self.base, levels, core=installed, te_line=self.options.te_line)
+        if not cases:
+            raise MatrixError(
+                "the catalog has no case for this environment",
+                got=f"base {self.base}, megatron-core {installed or 'any'}",
+                expected="a base and a release that a reproduction is written for",
+            )
         return select(cases, self.options.select) if self.options.select else cases
 
     @cached_property
@@ -124,7 +133,7 @@ class Session:
         overlay = self._overlay(planned) if able else reason
         laid = isinstance(overlay, Overlay)
         where = Surroundings(
-            path=(str(overlay.path),) if laid else (),  # type: ignore[union-attr]  # laid says so
+            path=(str(overlay.path),) if laid and overlay is not IN_PLACE else (),  # type: ignore[union-attr]
             log_dir=self.run_folder / "logs" / planned.key.replace("/", "_").replace(" ", "/"),
             deadline_s=self.options.deadline_s,
             resolved=self._resolved(overlay) if laid else {},  # type: ignore[arg-type]
@@ -147,6 +156,8 @@ class Session:
     def _overlay(self, planned: Planned) -> Overlay | str:
         """Return the overlay with the case's megatron-core, or why there is none."""
         wanted = planned.source or planned.cell.mcore
+        if wanted == self.environment.packages.get("megatron-core"):
+            return IN_PLACE
         if wanted not in self._overlays:
             spec = overlay_spec(wanted, self.environment, Path(sys.executable))
             try:

@@ -9,9 +9,11 @@ from typing import Any, Final
 
 from matrix.outcome import Frame, Raised
 
-MESSAGE: Final = 16_384  # characters of a message; torch's own, with a C++ stack inside, have under 8,000
-FRAMES: Final = 100  # of one exception; megatron's save has about 30
-EXCEPTIONS: Final = 20  # of one chain; megatron's save on 2 ranks has 4
+MESSAGE: Final = (
+    16_384  # characters of a message; CheckpointException, which quotes each failed rank, had 1,000
+)
+FRAMES: Final = 100  # of one exception; a save on megatron-core that failed had 8
+EXCEPTIONS: Final = 20  # of one chain; a save on megatron-core that failed had 2
 
 
 def chain_of(error: BaseException) -> tuple[Raised, ...]:

@@ -28,8 +28,8 @@ from matrix.ranks.stacks import kernel_view, spy_on
 CHUNK: Final = 65_536  # bytes a read: what a pipe holds by default
 REPORT: Final = 2**23  # bytes of a rank's report that are read; the largest chain is under 4 MB (chain.py)
 STACKS: Final = 2**20  # bytes of a rank's stacks that are kept; faulthandler prints at most 100 threads
-QUIET_S: Final = 0.05  # s without a byte after which a dump is complete; faulthandler writes one in under 5 ms
-ANSWER_S: Final = 0.5  # s for a rank to answer SIGUSR1: 5 ms, and up to 0.1 s with 4 busy processes a core
+QUIET_S: Final = 0.05  # s without a byte after which a dump is complete; faulthandler wrote one in 1 ms
+ANSWER_S: Final = 0.5  # s for a rank to answer SIGUSR1, which takes as long as it takes to be given a core: 1 ms alone
 LOST: Final = 255  # multiprocessing's exit code of a process whose fork-server went away
 
 

@@ -6,8 +6,8 @@ import os
 from pathlib import Path
 from typing import Final
 
-HEAD: Final = 2**20  # bytes kept from the beginning; a whole save-and-load on megatron-core writes under 30 kB
-TAIL: Final = 2**20  # bytes kept from the end; NCCL_DEBUG=INFO on 8 ranks writes about 100 kB a rank
+HEAD: Final = 2**20  # bytes kept from the beginning; a save-and-load on megatron-core wrote 14 kB
+TAIL: Final = 2**20  # bytes kept from the end, where a crash has its last words
 EVIDENCE: Final = 65_536  # bytes of the end that an outcome carries (matrix.outcome.Outcome.evidence)
 
 

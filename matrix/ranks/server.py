@@ -10,7 +10,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from multiprocessing import forkserver
+from multiprocessing import forkserver, resource_tracker
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
@@ -18,7 +18,7 @@ from typing import Any, Final
 from matrix.errors import MatrixError
 from matrix.ranks import serving
 
-PRELOAD_S: Final = 300.0  # s; torch + torch.distributed took 2.6 s warm, a minute from a cold network disk: 5x that
+PRELOAD_S: Final = 300.0  # s; torch and torch.distributed took 2.6 s, 10 s on a busy machine; a network disk is slower
 ROOT: Final = str(Path(__file__).parents[2])  # holds this package
 
 
@@ -106,7 +106,8 @@ class Server:
         # 3.13), so where this package is goes by the environment. The server then puts its environment right again.
         found = ROOT if pythonpath is None else ROOT + os.pathsep + pythonpath
         forkserver.set_forkserver_preload([serving.__name__])
-        with environment({serving.REQUEST: json.dumps(request), "PYTHONPATH": found}), empty_main():
+        resource_tracker.ensure_running()  # the fork-server wants it, and starting it unblocks SIGINT
+        with environment({serving.REQUEST: json.dumps(request), "PYTHONPATH": found}), empty_main(), no_interrupt():
             forkserver.ensure_running()
         return _pid() or 0
 
@@ -144,6 +145,16 @@ def empty_main() -> Iterator[None]:
         yield
     finally:
         sys.modules["__main__"] = main
+
+
+@contextmanager
+def no_interrupt() -> Iterator[None]:
+    """Hold a Ctrl-C back, and from a process that is started meanwhile: it starts with SIGINT blocked."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 @contextmanager

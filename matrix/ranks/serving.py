@@ -13,11 +13,12 @@ import json
 import multiprocessing
 import os
 import shutil
+import signal
 import sys
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from multiprocessing import forkserver
+from multiprocessing import forkserver, resource_tracker
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Final
@@ -25,6 +26,7 @@ from typing import Any, Final
 from matrix.errors import MatrixError
 from matrix.ranks import kernel
 from matrix.ranks.descendants import end_below
+from matrix.ranks.patience import OVERTIME_S
 from matrix.ranks.rank import work
 
 REQUEST: Final = "MATRIX_FORK_SERVER"  # JSON: {"lifeline": path, "pythonpath": str | None, "path": [], "modules": []}
@@ -45,20 +47,31 @@ class Serving:
 
         The lifeline's end tells the owner that the server died. The "alive" pipe's end tells the server that its
         owner died; multiprocessing hands it to every child, so that children can ask for children of their own:
-        a rank that kept it would keep the server, and through it itself, alive after a kill -9 of the owner.
+        a rank that kept it would keep the server, and through it itself, alive after a kill -9 of the owner. The
+        owner's resource tracker would complain, on the owner's stderr, about the semaphores of a rank that crashed:
+        a rank that makes some starts a tracker of its own, which ends with it.
         """
         os.close(self.lifeline)
-        inner: Any = forkserver._forkserver  # no public name; the same in Python 3.10 to 3.13
-        os.close(inner._forkserver_alive_fd)
-        inner._forkserver_alive_fd = None
+        for holder, name in (
+            (forkserver._forkserver, "_forkserver_alive_fd"),  # no public names; the same in Python 3.10 to 3.13
+            (resource_tracker._resource_tracker, "_fd"),
+        ):
+            os.close(getattr(holder, name))
+            setattr(holder, name, None)
 
 
 def serve(request: Mapping[str, Any]) -> Serving:
     """Make this process a fork-server that leaves nothing behind, import what is to be preloaded, report readiness."""
     os.setsid()  # Ctrl-C and a kill of the owner's group are the owner's: this process lives on to clean up after it
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])  # blocked so far for the same reason
     kernel.adopt_orphans()
     lifeline = Path(request["lifeline"])
-    serving = Serving(os.getpid(), os.open(lifeline, os.O_WRONLY), lifeline.parent)
+    try:
+        # Not waiting for a reader: an owner that was killed before this line has none.
+        serving = Serving(os.getpid(), os.open(lifeline, os.O_WRONLY | os.O_NONBLOCK), lifeline.parent)
+    except OSError as orphaned:
+        shutil.rmtree(lifeline.parent, ignore_errors=True)
+        raise SystemExit(1) from orphaned
     atexit.register(_end_all, serving)
     # Orphans that it adopted end here too. multiprocessing, which knows its own children only, warns at each of them.
     warnings.filterwarnings("ignore", "forkserver: waitpid returned unexpected pid", UserWarning)
@@ -130,7 +143,7 @@ def _start_afresh(task: str, path: list[str], result: int, stacks: int) -> None:
 def _end_all(serving: Serving) -> None:
     """Clear away what the owner can't any more: runs when it closed the "alive" pipe, by will or by dying."""
     if os.getpid() == serving.pid:
-        end_below(serving.pid, leave_s=0)
+        end_below(serving.pid, leave_s=0, kill_s=OVERTIME_S)
         shutil.rmtree(serving.folder, ignore_errors=True)
 
 

@@ -18,7 +18,8 @@ from matrix.ranks.memory import oom_kills, rise
 from matrix.ranks.patience import Patience
 from matrix.ranks.server import Server, import_path
 
-PRELOAD: Final = ("numpy", "torch", "torch.distributed")
+# With the last one, which imports sympy and dynamo, a rank imports megatron-core in 0.35 s, without it in 5.2 s.
+PRELOAD: Final = ("numpy", "torch", "torch.distributed", "torch.distributed.checkpoint")
 
 
 class Supervisor:

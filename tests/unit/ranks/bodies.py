@@ -7,6 +7,7 @@ import faulthandler
 import multiprocessing
 import multiprocessing.util
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -39,6 +40,8 @@ def describe(rank: Rank, **kwargs: Any) -> dict[str, Any]:
         "pid": os.getpid(),
         "stdin": sys.stdin.read(),
         "start_method": multiprocessing.get_start_method(allow_none=True),
+        "core_limit": resource.getrlimit(resource.RLIMIT_CORE)[0],
+        "oom_score_adj": int(Path("/proc/self/oom_score_adj").read_text()),
         "main": getattr(sys.modules["__main__"], "__file__", None),
     }
 
@@ -136,6 +139,11 @@ def hang_stubborn(rank: Rank) -> NoReturn:
     wait_forever(rank)
 
 
+def hang_with_child(rank: Rank) -> NoReturn:
+    subprocess.Popen(["sleep", str(FOREVER)])
+    wait_forever(rank)
+
+
 def take_memory(rank: Rank) -> int:
     return len(bytearray(2**29))
 
@@ -186,6 +194,12 @@ def leave_manager(rank: Rank) -> None:
     os._exit(0)
 
 
+def leave_semaphore(rank: Rank) -> NoReturn:
+    """Have a named semaphore, which multiprocessing's resource tracker watches, and do not clear it away."""
+    kept = multiprocessing.get_context("spawn").Lock()
+    os._exit(0 if kept else 1)
+
+
 def use_multiprocessing(rank: Rank, method: str) -> int:
     """Start children of its own."""
     with multiprocessing.get_context(method).Pool(2) as pool:
@@ -212,6 +226,18 @@ def leave_children_and_wait(rank: Rank) -> NoReturn:
 def leave_stubborn_children_and_wait(rank: Rank) -> NoReturn:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     leave_children_and_wait(rank)
+
+
+def wait_for_sigterm(rank: Rank) -> NoReturn:
+    """Have something to clear away."""
+
+    def leave(*_: object) -> NoReturn:
+        os.write(1, b"cleared away\n")
+        os._exit(0)
+
+    signal.signal(signal.SIGTERM, leave)
+    os.write(1, b"ready\n")
+    wait_forever(rank)
 
 
 def flood(rank: Rank) -> NoReturn:

@@ -73,7 +73,8 @@ def test_an_exception_long_before_a_death_is_the_root() -> None:
         "ncclRemoteError: A call failed possibly due to a network error or a remote process exiting prematurely.",
         "[1] is setting up NCCL communicator ... but store->get('0') got error: Connection reset by peer",
         "Broken pipe",
-        "failed to recv, got 0 bytes",
+        "Failed to recv, got 0 bytes. Connection was likely closed. Did the remote server shutdown or crash?",
+        "Socket unexpectedly closed",
     ],
 )
 def test_an_exception_that_tells_of_a_lost_peer_is_not_the_root(message: str) -> None:

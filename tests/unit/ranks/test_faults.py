@@ -95,6 +95,7 @@ def test_an_exception_is_reported_with_its_chain_and_frames_and_the_waiting_peer
     ]
     assert outcome.chain[-1].frames[-1].function == "raise_beside_waiting_peers"
     assert [end.stopped for end in outcome.ranks] == [False, True]
+    assert outcome.seconds < 10.0  # of 30 to the deadline: the peer had its grace, no more
     assert outcome.ranks[1].exit_code is None
     assert "in wait_forever" in Path(outcome.ranks[1].stacks).read_text()
 
@@ -128,7 +129,14 @@ def test_a_hang_in_c_that_is_deaf_to_signals_ends_too(run: Run, job: MakeJob, fr
 
 
 def test_a_rank_that_ignores_sigterm_is_killed(run: Run, job: MakeJob, fresh: bool) -> None:
-    assert run(job("hang_stubborn", deadline_s=1.0, fresh=fresh)).kind == OutcomeKind.HUNG
+    outcome = run(job("hang_stubborn", deadline_s=1.0, fresh=fresh))
+    assert (outcome.kind, outcome.leftovers) == (OutcomeKind.HUNG, 0)
+
+
+def test_a_stop_reaches_the_children_of_a_rank(run: Run, job: MakeJob, fresh: bool) -> None:
+    """They are no leftovers: they did not outlive their rank by themselves."""
+    outcome = run(job("hang_with_child", deadline_s=1.0, fresh=fresh))
+    assert (outcome.kind, outcome.leftovers) == (OutcomeKind.HUNG, 0)
 
 
 def test_a_rank_that_returned_but_does_not_end_hangs(run: Run, job: MakeJob, fresh: bool) -> None:

@@ -115,6 +115,14 @@ def test_a_terminals_ctrl_c_ends_all_within_5_s_and_is_raised_again(owner: Calla
     assert victim.wait_until_alone(OVERTIME_S) == {}
 
 
+def test_ctrl_c_lets_ranks_clear_away(owner: Callable[..., Owner], tmp_path: Path) -> None:
+    victim = owner("wait_for_sigterm")
+    victim.wait_until_ready()
+    os.killpg(victim.process.pid, signal.SIGINT)
+    victim.process.communicate(timeout=OVERTIME_S)
+    assert (tmp_path / "logs" / "rank-1.log").read_text() == "ready\ncleared away\n"
+
+
 def test_a_second_ctrl_c_leaves_no_process_either(owner: Callable[..., Owner]) -> None:
     victim = owner("leave_stubborn_children_and_wait")
     victim.wait_until_ready()
@@ -149,6 +157,16 @@ def test_the_end_of_orphans_is_no_noise(owner: Callable[..., Owner], fresh: bool
     """multiprocessing's fork-server warns at each child that it did not fork."""
     _, noise = owner("leave_children", fresh=fresh).process.communicate(timeout=START_S)
     assert noise == ""
+
+
+def test_what_a_rank_leaves_in_dev_shm_is_cleared_away_without_noise(owner: Callable[..., Owner], fresh: bool) -> None:
+    def semaphores() -> set[Path]:
+        return set(Path("/dev/shm").glob("sem.mp-*"))
+
+    before = semaphores()
+    _, noise = owner("leave_semaphore", fresh=fresh).process.communicate(timeout=START_S)
+    assert noise == ""
+    assert semaphores() <= before
 
 
 def test_a_rank_that_floods_its_log_does_not_hold_up_ctrl_c(owner: Callable[..., Owner]) -> None:

@@ -90,6 +90,12 @@ def test_a_rank_has_no_input_no_arguments_and_no_main_module(describe: Describe)
     assert (told["stdin"], told["argv"], told["main"]) == ("", ["tests.unit.ranks.bodies:describe"], None)
 
 
+def test_a_rank_writes_no_core_and_goes_before_its_owner_when_memory_runs_out(describe: Describe) -> None:
+    (told,) = describe(world_size=1)
+    assert told["core_limit"] == 0
+    assert told["oom_score_adj"] > int(Path("/proc/self/oom_score_adj").read_text())
+
+
 def test_multiprocessing_in_a_rank_starts_its_children_as_everywhere(describe: Describe) -> None:
     assert describe(world_size=1)[0]["start_method"] is None
 

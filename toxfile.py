@@ -32,8 +32,12 @@ find = cache(find)  # hundreds of environments ask for a handful of Pythons
 # A loader's set_env takes the place of the template's. PYTHONHASHSEED: a reproduce line is to run what ran.
 # NO_VCS_VERSION: megatron-core >= 0.17 would ask git for the commit of whatever repository holds the overlay.
 CELL_SETTINGS = {"PYTHONUNBUFFERED": "1", "PYTHONHASHSEED": "0", "NO_VCS_VERSION": "1"}
-CATALOG = load()
-KNOWN = environments(CATALOG)
+BROKEN = ""  # what is wrong with the catalog; said by a hook, since tox shows a traceback for an error at import
+try:
+    CATALOG = load()
+    KNOWN, LEFT_OUT = environments(CATALOG), left_out(CATALOG)
+except MatrixError as error:
+    BROKEN, KNOWN, LEFT_OUT = str(error), {}, {}
 
 
 @impl
@@ -45,6 +49,8 @@ def tox_extend_envs() -> Iterable[str]:
 @impl
 def tox_add_core_config(core_conf: ConfigSet, state: State) -> None:
     """Give the environments that are asked for what the catalog knows of them."""
+    if BROKEN:
+        raise HandledError(BROKEN)
     asked = list(getattr(state.conf.options, "env", None) or ())
     refuse_unknown(asked, set(state.conf))
     for name in asked or KNOWN:
@@ -54,10 +60,9 @@ def tox_add_core_config(core_conf: ConfigSet, state: State) -> None:
 
 def refuse_unknown(asked: Iterable[str], known: set[str]) -> None:
     """Raise HandledError: tox would run any name that is put together from known factors as an empty environment."""
-    reasons = left_out(CATALOG)
     for name in asked:
         if name not in known:
-            hint = f"it is left out: {reasons[name]}" if name in reasons else closest(name, known)
+            hint = f"it is left out: {LEFT_OUT[name]}" if name in LEFT_OUT else closest(name, known)
             raise HandledError(f"no such environment: {name}\n  {hint}")
 
 

@@ -17,6 +17,7 @@ from enum import Enum
 from pathlib import Path
 
 from packaging.utils import canonicalize_name
+from packaging.version import Version
 
 from containers.commands import NOT_STARTED, Answer, Runner, run
 from containers.trees import (
@@ -69,7 +70,8 @@ class Contents:
 
     The same `identity` is the same package: "pypi megatron-core==0.9.0", "wheel SHA256", "git COMMIT TREE" (the tree
     of the package's folder), "tree SHA256". `version` is what the source declares; a git revision or working tree
-    adds its commit or content hash as local version, in upstream's own style (1.8.0+37280ec).
+    adds its commit or content hash as local version, in upstream's own style (1.8.0+37280ec); the tag of a release is
+    that release.
     `metadata` is the core metadata of an installed package, for sources that carry none ("" for the others).
     """
 
@@ -161,9 +163,17 @@ def inspect_revision(source: Source, run: Runner) -> Contents:
         blob = git(run, source.location, "show", f"{commit}:{path}")
         return None if blob.code else blob.out
 
-    version = f"{declared(source.layout, str(source), read)}+{commit[:7]}"
+    version = declared(source.layout, str(source), read)
+    if not is_release_tag(source.revision, version):
+        version += f"+{commit[:7]}"
     tree = git(run, source.location, "rev-parse", f"{commit}:{source.layout.folder}").out.strip()
     return Contents(source, f"git {commit} {tree}", version, metadata(source.package, version, str(source), read))
+
+
+def is_release_tag(revision: str, version: str) -> bool:
+    """Say whether the revision is the tag of the release that it declares to be: v1.8, core_v0.9.0."""
+    tag = re.fullmatch(r"(?:core_)?v(\d.*)", revision)
+    return tag is not None and is_version(tag[1]) and Version(tag[1]) == Version(version)
 
 
 def inspect_tree(source: Source) -> Contents:

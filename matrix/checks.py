@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from matrix.cell import Cell
 from matrix.errors import MatrixError, closest
+from matrix.failure import Package
 from matrix.versions import NONE
 
 if TYPE_CHECKING:
@@ -83,9 +84,12 @@ def check(catalog: Catalog, folder: Path) -> None:
 def known_cells(catalog: Catalog) -> list[Cell]:
     """Return a cell for every base x megatron-core x TE that the catalog names, stacks of reports included."""
     cores = [release.version for release in catalog.megatron_core] + [stack.cell.mcore for stack in catalog.stacks]
+    builds = [build for failure in catalog.failures for build in failure.build]
+    cores += [build.version for build in builds if build.package is Package.MCORE]
     engines = [NONE, *(release.version for release in catalog.transformer_engine)]
     engines += [stack.cell.te for stack in catalog.stacks if stack.cell.te]
     engines += [image.te for image in catalog.containers if image.te]
+    engines += [build.version for build in builds if build.package is Package.TE]
     drivers = [driver.branch for driver in catalog.drivers]
     cells = [catalog.cell(base, mcore=core) for base in catalog.bases for core in dict.fromkeys(cores)]
     cells += [

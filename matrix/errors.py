@@ -31,6 +31,12 @@ class MatrixError(Exception):
             lines.append(f"  fix:      {fix}")
         super().__init__("\n".join(lines))
 
+    @property
+    def brief(self) -> str:
+        """Return the error in one line, for a report."""
+        parts = (self.where, self.what, self.got and f"got {self.got}", self.expected and f"expected {self.expected}")
+        return ": ".join(" ".join(str(part).split()) for part in parts if part)
+
 
 def closest(word: str, known: Iterable[str], *, count: int = 3) -> str:
     """Return a "did you mean ...?" for `word`, or the first known words when nothing is near."""

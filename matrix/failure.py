@@ -9,7 +9,7 @@ from enum import Enum
 from matrix.cell import Cell, Clause
 from matrix.outcome import Level
 from matrix.record import Expectation
-from matrix.schema import Identifier, Pattern
+from matrix.schema import Identifier, Pattern, VersionText
 
 
 class Axis(str, Enum):
@@ -19,6 +19,13 @@ class Axis(str, Enum):
     MCORE = "mcore"
     TE = "te"
     DRIVER = "driver"
+
+
+class Package(str, Enum):
+    """A package under test."""
+
+    MCORE = "megatron-core"
+    TE = "transformer-engine"
 
 
 @dataclass(frozen=True)
@@ -73,6 +80,28 @@ class StandIn:
 
 
 @dataclass(frozen=True)
+class Build:
+    """A build that is no release and that this failure is about: a commit, taken from a clone that a site names.
+
+    `source` is "megatron-lm@REVISION" or "transformer-engine@REVISION"; see matrix/configuration.py.
+    """
+
+    package: Package
+    version: VersionText  # what the build says of itself, the commit as local version
+    source: str
+    note: str
+
+
+@dataclass(frozen=True)
+class NightShare:
+    """What a night takes of a failure's cells where all are too many: these bases and releases of TE, all builds."""
+
+    reason: str
+    bases: tuple[Identifier, ...]
+    te: tuple[VersionText, ...]
+
+
+@dataclass(frozen=True)
 class Workaround:
     """A way round; `verified` says what was run, "" if nothing was."""
 
@@ -109,6 +138,8 @@ class Failure:
     masked: tuple[Masked, ...] = ()
     stand_in: tuple[StandIn, ...] = ()
     case: tuple[Case, ...] = ()
+    build: tuple[Build, ...] = ()
+    night: NightShare | None = None
     workaround: tuple[Workaround, ...] = ()
     claim: Claim | None = None
 
@@ -119,6 +150,10 @@ class Failure:
         if any(clause.matches(cell) for clause in self.works):
             return Expectation.WORKS
         return Expectation.UNKNOWN
+
+    def builds(self, package: Package) -> dict[str, Build]:
+        """Return the builds of a package by version."""
+        return {build.version: build for build in self.build if build.package is package}
 
     def stand_in_for(self, cell: Cell) -> StandIn | None:
         """Return the stand-in that a case on `cell` runs with at level cpu, None if it needs none."""

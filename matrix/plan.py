@@ -10,11 +10,13 @@ from typing import Any, Final
 
 from matrix.catalog import Catalog, Wheels
 from matrix.cell import Cell
-from matrix.failure import Axis, Case, Failure
+from matrix.failure import Axis, Case, Failure, Package
 from matrix.outcome import Level
+from matrix.ranks import te_extension
 from matrix.record import CellFacts, Expectation, case_key
 from matrix.versions import NONE, minor, parse
 
+FIELDS: Final = ("key", "failure", "case", "test", "ranks", "gpus", "source", "te_source")  # JSON as they are
 STACK: Final = ("python", "sm", "gpus")  # axes of a cell that records do not name one by one
 
 
@@ -23,7 +25,8 @@ class Planned:
     """One case that is to be run (or reported `unavailable`): a case of a failure, at a level, in a cell.
 
     `why` says why it is in the plan; `test` is the pytest node that runs it, "" when no reproduction exists; `source`
-    is where megatron-core comes from when that is not PyPI (a wheel, a clone@revision, a working tree).
+    and `te_source` are where megatron-core and Transformer Engine come from when that is not PyPI (a wheel, a
+    clone@revision, a working tree).
     """
 
     cell: Cell
@@ -35,6 +38,7 @@ class Planned:
     ranks: int
     gpus: int
     source: str = ""
+    te_source: str = ""
     why: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
@@ -52,7 +56,7 @@ class Planned:
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values: the fields, the key, and the cell with all its axes."""
         return {
-            **{name: getattr(self, name) for name in ("key", "failure", "case", "test", "ranks", "gpus", "source")},
+            **{name: getattr(self, name) for name in FIELDS},
             "cell": vars(self.facts),
             "stack": {name: getattr(self.cell, name) for name in STACK},
             "level": self.level.value,
@@ -74,6 +78,7 @@ class Planned:
             ranks=record["ranks"],
             gpus=record["gpus"],
             source=record["source"],
+            te_source=record["te_source"],
             why=tuple(record["why"]),
             notes=tuple(record["notes"]),
         )
@@ -130,6 +135,7 @@ def of_source(
         for base in catalog.wheels
         if base.night
         for failure in catalog.failures
+        if Axis.TE not in failure.axes  # such a case needs a Transformer Engine to go with the source
         for case in failure.case
         for level in case.levels
         if level in levels
@@ -146,15 +152,15 @@ def of_source(
 
 
 def cells_of(catalog: Catalog, failure: Failure) -> list[Cell]:
-    """Return the cells that differ on the failure's axes, without the excluded ones."""
-    engines: Sequence[str] = [NONE]
+    """Return the cells that differ on the failure's axes, made of PyPI releases and its builds, less the excluded."""
+    cores: list[str] = [release.version for release in catalog.megatron_core if release.on_pypi]
+    cores += failure.builds(Package.MCORE)
+    engines = [NONE]
     if Axis.TE in failure.axes:
-        engines = [release.version for release in catalog.transformer_engine]
+        engines = [str(release.version) for release in catalog.transformer_engine if release.on_pypi]
+        engines += failure.builds(Package.TE)
     cells = (
-        catalog.cell(base.id, mcore=core.version, te=engine)
-        for base in catalog.wheels
-        for core in catalog.megatron_core
-        for engine in engines
+        catalog.cell(base.id, mcore=core, te=engine) for base in catalog.wheels for core in cores for engine in engines
     )
     return [cell for cell in cells if catalog.excluded(cell) is None]
 
@@ -168,6 +174,9 @@ def plan_case(catalog: Catalog, failure: Failure, case: Case, level: Level, cell
     stand_in = failure.stand_in_for(cell)
     if stand_in and level is Level.CPU:
         notes.append(f"stand-in: {', '.join(stand_in.packages)} ({stand_in.reason})")
+    if cell.te != NONE and level is Level.CPU:
+        notes.append(te_extension.NOTE)
+    core, engine = failure.builds(Package.MCORE).get(cell.mcore), failure.builds(Package.TE).get(cell.te)
     return Planned(
         cell,
         failure.id,
@@ -177,6 +186,8 @@ def plan_case(catalog: Catalog, failure: Failure, case: Case, level: Level, cell
         case.test,
         case.ranks,
         case.gpus,
+        source=core.source if core else "",
+        te_source=engine.source if engine else "",
         notes=tuple(notes),
     )
 
@@ -225,18 +236,25 @@ def night(catalog: Catalog, pairwise: Pairwise, levels: Iterable[Level] = (Level
 def night_cells(catalog: Catalog, failure: Failure) -> list[Cell]:
     """Return the cells on the night's bases of which the catalog says something, without the masked ones."""
     bases = {base.id for base in catalog.wheels if base.night}
+    cells = [cell for cell in cells_of(catalog, failure) if cell.base in bases]
+    if failure.night:
+        engines = {*failure.night.te, *failure.builds(Package.TE)}
+        cells = [cell for cell in cells if cell.base in failure.night.bases and cell.te in engines]
     return [
         cell
-        for cell in newest_patches(cell for cell in cells_of(catalog, failure) if cell.base in bases)
+        for cell in newest_patches(cells)
         if not masked_by(catalog, failure, cell) and failure.expectation(cell) is not Expectation.UNKNOWN
     ]
 
 
 def newest_patches(cells: Iterable[Cell]) -> list[Cell]:
-    """Return, of each megatron-core minor on a base, the cell with the newest patch that the base may have."""
+    """Return, of each megatron-core minor on a base, the cell with the newest patch that the base may have.
+
+    Builds with a local version are not releases: each stays.
+    """
     newest: dict[tuple[str, str, str], Cell] = {}
     for cell in sorted(cells, key=lambda cell: parse(cell.mcore)):
-        newest[cell.base, minor(cell.mcore), cell.te] = cell
+        newest[cell.base, cell.mcore if "+" in cell.mcore else minor(cell.mcore), cell.te] = cell
     return list(newest.values())
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from containers import environments
-from matrix import host
+from matrix import configuration, host
 from matrix.catalog import Catalog, Wheels
 from matrix.engine import Engine, work_folder
 from matrix.environments import base_name
@@ -21,7 +21,7 @@ from matrix.plan import Planned
 from matrix.record import Record, Verdict
 from matrix.relay import Receiver
 from matrix.reproduction import Surroundings, make_record
-from matrix.session import case_content, new_run_id, overlay_digest, overlay_spec, plan_entry, reproduce_line
+from matrix.session import case_content, new_run_id, overlay_digest, overlay_specs, plan_entry, reproduce_line
 from reports import journal, night, output
 from reports.files import Paths
 from reports.history import History
@@ -137,8 +137,11 @@ def cached(item: Planned, catalog: Catalog, here: host.Host, history: History, r
     if environment is None:
         return None
     interpreter = environment_folder(item.cell.base) / "bin" / "python"
-    spec = overlay_spec(item.source or item.cell.mcore, environment, interpreter)
-    content = case_content(item, environment, (overlay_digest(spec),), here)
+    try:
+        specs = overlay_specs(item, environment, configuration.load(), interpreter)
+        content = case_content(item, environment, [overlay_digest(spec) for spec in specs], here)
+    except MatrixError:
+        return None  # a source that is not there; the cell says it with all it knows
     found = history.cached(content)
     if found is None or found.key != item.key:
         return None

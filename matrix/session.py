@@ -6,7 +6,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from functools import cached_property
@@ -15,8 +15,9 @@ from typing import Any, Final
 
 from containers import environments, sources
 from containers.overlays import Overlay, Overlays, OverlaySpec, default_root, identify
-from matrix import host, interrupt
+from matrix import configuration, host, interrupt
 from matrix.catalog import Catalog, Wheels, load
+from matrix.configuration import Configuration
 from matrix.content import content_key
 from matrix.errors import MatrixError
 from matrix.outcome import Level
@@ -35,9 +36,6 @@ PRELOADED: Final = ("torch", "numpy")  # what the fork-server has imported belon
 # The modules that every megatron-core imports of torch: with them a rank imports megatron-core in 0.35 s, with torch
 # and torch.distributed alone in 5.2 s (sympy, dynamo; 2 busy cores, torch 2.4.0).
 PRELOAD: Final = ("numpy", "torch", "torch.distributed", "torch.distributed.checkpoint")
-
-
-IN_PLACE: Final = Overlay(Path(), "in place", {})  # for a megatron-core that the environment has itself
 
 
 @dataclass(frozen=True)
@@ -77,7 +75,8 @@ class Session:
         self.environment = environments.current()
         self.host = host.look()
         self.catalog, self.base = self._place(load())
-        self._overlays: dict[str, Overlay | str] = {}
+        self.configuration = configuration.load()
+        self._overlays: dict[tuple[sources.Source, ...], Overlay] = {}
         self.records: list[Record] = []
 
     def _place(self, catalog: Catalog) -> tuple[Catalog, str]:
@@ -130,18 +129,23 @@ class Session:
     def reproduction(self, planned: Planned) -> Reproduction:
         """Return the case, ready to run."""
         able, reason = self.host.can_run(planned)
-        overlay = self._overlay(planned) if able else reason
-        laid = isinstance(overlay, Overlay)
+        overlays: tuple[Overlay, ...] = ()
+        if able:
+            try:
+                specs = overlay_specs(planned, self.environment, self.configuration, Path(sys.executable))
+                overlays = tuple(self._provide(spec) for spec in specs)
+            except MatrixError as error:
+                reason = error.brief
         where = Surroundings(
-            path=(str(overlay.path),) if laid and overlay is not IN_PLACE else (),  # type: ignore[union-attr]
+            path=tuple(str(overlay.path) for overlay in overlays),
             log_dir=self.run_folder / "logs" / planned.key.replace("/", "_").replace(" ", "/"),
             deadline_s=self.options.deadline_s,
-            resolved=self._resolved(overlay) if laid else {},  # type: ignore[arg-type]
-            content=self._content(planned, (overlay.digest,)) if laid else "",  # type: ignore[union-attr]
-            notes=self._notes(overlay) if laid else (),  # type: ignore[arg-type]
+            resolved=self._resolved(overlays),
+            content=case_content(planned, self.environment, [overlay.digest for overlay in overlays], self.host),
+            notes=self._notes(overlays),
             reproduce=reproduce_line(planned),
             run=self.run_folder.name,
-            unavailable="" if laid else str(overlay),
+            unavailable=reason,
         )
         failure = self.catalog.failure(planned.failure)
         return Reproduction(planned, failure, self.catalog.failures, where, lambda: self.supervisor, self.journal)
@@ -153,30 +157,20 @@ class Session:
         if "journal" in self.__dict__:
             self.journal.close()
 
-    def _overlay(self, planned: Planned) -> Overlay | str:
-        """Return the overlay with the case's megatron-core, or why there is none."""
-        wanted = planned.source or planned.cell.mcore
-        if wanted == self.environment.packages.get("megatron-core"):
-            return IN_PLACE
-        if wanted not in self._overlays:
-            spec = overlay_spec(wanted, self.environment, Path(sys.executable))
-            try:
-                self._overlays[wanted] = Overlays(default_root()).provide(spec)
-            except MatrixError as error:
-                self._overlays[wanted] = f"no overlay: {error.where or wanted}: {error.what}: {error.got}"
-        return self._overlays[wanted]
+    def _provide(self, spec: OverlaySpec) -> Overlay:
+        if spec.sources not in self._overlays:
+            self._overlays[spec.sources] = Overlays(default_root()).provide(spec)
+        return self._overlays[spec.sources]
 
-    def _resolved(self, overlay: Overlay) -> dict[str, str]:
-        return {**self.environment.packages, **overlay.packages, "python": self.environment.python}
+    def _resolved(self, overlays: Iterable[Overlay]) -> dict[str, str]:
+        laid = {name: version for overlay in overlays for name, version in overlay.packages.items()}
+        return {**self.environment.packages, **laid, "python": self.environment.python}
 
-    def _notes(self, overlay: Overlay) -> tuple[str, ...]:
+    def _notes(self, overlays: Iterable[Overlay]) -> tuple[str, ...]:
         base = self.catalog.bases.get(self.base)
         wanted = base.pythons[0] if isinstance(base, Wheels) else self.environment.minor
         other = () if wanted == self.environment.minor else (f"ran on Python {self.environment.python}, not {wanted}",)
-        return (*overlay.notes, *other)
-
-    def _content(self, planned: Planned, overlays: tuple[str, ...]) -> str:
-        return case_content(planned, self.environment, overlays, self.host)
+        return (*(note for overlay in overlays for note in overlay.notes), *other)
 
 
 class Keeper:
@@ -202,10 +196,29 @@ class Keeper:
         self._journal.close()
 
 
-def overlay_spec(core: str, environment: environments.Environment, interpreter: Path | None) -> OverlaySpec:
-    """Return what to lay over the base for megatron-core `core`: a release, a wheel, a clone@revision, a tree."""
-    base: dict[str, str] = {name: environment.packages[name] for name in PRELOADED if name in environment.packages}
-    return OverlaySpec((sources.parse(core, "megatron-core"),), environment.minor, base, interpreter)
+def overlay_specs(
+    planned: Planned, environment: environments.Environment, configuration: Configuration, interpreter: Path
+) -> tuple[OverlaySpec, ...]:
+    """Return what is laid over the base for a case: megatron-core, and Transformer Engine where it plays a part.
+
+    What the environment has itself, at the wanted version, stays where it is. Raises MatrixError when a clone that a
+    source names is not configured.
+    """
+    base = frozenset((name, environment.packages[name]) for name in PRELOADED if name in environment.packages)
+    wanted = (
+        ("megatron-core", planned.source, planned.cell.mcore),
+        ("transformer-engine", planned.te_source, planned.cell.te),
+    )
+    return tuple(
+        OverlaySpec(
+            (sources.parse(configuration.resolve(source) or version, package),),
+            environment.minor,
+            dict(base),
+            interpreter,
+        )
+        for package, source, version in wanted
+        if version != NONE and (source or version != environment.packages.get(package))
+    )
 
 
 def overlay_digest(spec: OverlaySpec) -> str:
@@ -214,7 +227,7 @@ def overlay_digest(spec: OverlaySpec) -> str:
 
 
 def case_content(
-    planned: Planned, environment: environments.Environment, overlays: tuple[str, ...], here: host.Host
+    planned: Planned, environment: environments.Environment, overlays: Iterable[str], here: host.Host
 ) -> str:
     """Return the verdict-cache key of a case in this environment."""
     base = {"python": environment.python, "packages": dict(sorted(environment.packages.items()))}
@@ -229,7 +242,8 @@ def plan_entry(planned: Planned) -> dict[str, Any]:
 def reproduce_line(planned: Planned) -> str:
     """Return the line that runs this case again, on any machine that has the project and what the case needs."""
     command = os.environ.get("MEGATRIX_COMMAND", "megatrix")
-    source = f" --mcore {json.dumps(planned.source)}" if planned.source else ""
+    given = planned.source and not planned.source.startswith(tuple(configuration.CLONES))
+    source = f" --mcore {json.dumps(planned.source)}" if given else ""
     return f'{command} run{source} --case "{planned.key}"'
 
 

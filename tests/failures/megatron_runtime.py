@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -21,9 +22,11 @@ def start(
     import torch
 
     if rank.device == "cpu":
-        from matrix.ranks import absent_packages, cpu_device
+        from matrix.ranks import absent_packages, cpu_device, te_extension
 
         cpu_device.install()
+        if importlib.util.find_spec("transformer_engine") is not None:
+            te_extension.install(rank.workdir / f"te-{rank.rank}")
         absent_packages.install(**(stand_ins or {}))
     else:
         torch.cuda.set_device(device(rank))

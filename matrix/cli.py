@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from containers import sources
-from matrix import __version__, catalog, covering, explain, host, interrupt, plan, run
+from matrix import __version__, catalog, compat, covering, explain, host, interrupt, plan, run
 from matrix.engine import Tox
 from matrix.errors import MatrixError, closest
 from matrix.outcome import Level
@@ -66,11 +66,14 @@ def parser() -> argparse.ArgumentParser:
         "explain", explain_command, "Say what is known of a cell, and why it is or is not in the night."
     )
     explaining.add_argument("cell", metavar="CELL", help="torch-2.4.0/mcore-0.8.0/te-none/driver-none")
+    matching = command("compat", compat_command, "Say what is known to break in a stack, and the way round it.")
+    matching.add_argument("stack", metavar="STACK", nargs="+", help=compat.FORM)
+    matching.add_argument("--out", type=Path, default=default_out(), help="output folder, for its history")
     reporting = command("report", report_command, "Make the pages of a run again and print its summary.")
     reporting.add_argument("run", nargs="?", default="", metavar="RUN", help="a run's id (the newest)")
     for one in (running, reporting):
-        one.add_argument("--out", type=Path, default=Path(os.environ.get("MEGATRIX_OUT", OUT)), help="output folder")
-    for one in (planning, running, reporting, explaining):
+        one.add_argument("--out", type=Path, default=default_out(), help="output folder")
+    for one in (planning, running, reporting, explaining, matching):
         one.add_argument("--json", action="store_true", help="one JSON object per line")
     return top
 
@@ -162,6 +165,29 @@ def explain_command(parsed: argparse.Namespace) -> int:
     told = explain.explain(known, parsed.cell, plan.night(known, covering.pairwise), host.look())
     print(json.dumps(told) if parsed.json else explain.in_words(told))
     return 0
+
+
+def compat_command(parsed: argparse.Namespace) -> int:
+    """`megatrix compat`: 1 when something is known to break."""
+    known = catalog.load()
+    stack = compat.parse_stack(known, " ".join(parsed.stack))
+    path = Paths(parsed.out).history
+    levels = {}
+    if path.is_file():
+        with History(path) as history:
+            levels = dict(history.levels())
+    told = compat.compat(known, stack, levels)
+    if parsed.json:
+        for one in told:
+            print(json.dumps(one))
+    else:
+        print(compat.in_words(told))
+    return 1 if any(one["expectation"] == Expectation.BROKEN.value for one in told) else 0
+
+
+def default_out() -> Path:
+    """Return the output folder: $MEGATRIX_OUT or reports/out."""
+    return Path(os.environ.get("MEGATRIX_OUT", OUT))
 
 
 def report_command(parsed: argparse.Namespace) -> int:

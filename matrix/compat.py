@@ -1,0 +1,89 @@
+"""What is known to break in a stack that somebody has or wants: megatrix compat "mcore=0.9.0 te=1.9.0 torch=2.4.1"."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from matrix.catalog import Catalog, Container
+from matrix.cell import Cell
+from matrix.errors import MatrixError, closest
+from matrix.outcome import Level
+from matrix.record import Expectation
+from matrix.versions import NONE, is_version
+
+AXES: Final = ("base", "torch", "mcore", "te", "driver", "sm", "gpus")
+FORM: Final = (
+    '"mcore=0.9.0 te=1.9.0+e79d915 torch=2.4.1 driver=535"; base=ngc-24.07 brings the torch and TE of an image'
+)
+
+
+def parse_stack(catalog: Catalog, text: str) -> Cell:
+    """Return the stack as a cell; an axis that is not named is "none". Raises MatrixError with a suggestion."""
+    named: dict[str, str] = {}
+    for word in text.replace(",", " ").split():
+        axis, equals, value = word.partition("=")
+        if not equals or not value:
+            raise MatrixError("not a stack", got=word, expected=FORM)
+        if axis not in AXES:
+            raise MatrixError("no such axis", got=axis, expected=FORM, fix=closest(axis, AXES))
+        if axis in named:
+            raise MatrixError("an axis is named twice", got=word, expected=f"one {axis}")
+        if axis != "base" and not is_version(value):
+            raise MatrixError("not a version", got=word, expected=f"a PEP 440 version, such as {axis}=2.4.1")
+        named[axis] = value
+    if not named:
+        raise MatrixError("no stack", got=repr(text), expected=FORM)
+    base = named.pop("base", "")
+    if base:
+        known = catalog.base(base)
+        named.setdefault("torch", known.torch or NONE)
+        if isinstance(known, Container) and known.te:
+            named.setdefault("te", known.te)
+    return Cell(base, **{"torch": NONE, "mcore": NONE, **named})
+
+
+def compat(catalog: Catalog, stack: Cell, levels: Mapping[str, frozenset[Level]]) -> list[dict[str, Any]]:
+    """Return what each failure of the catalog says of the stack, broken ones first, as plain JSON values.
+
+    `levels` are those at which each failure has ever run on this machine (reports.history).
+    """
+    told = []
+    for failure in catalog.failures:
+        expectation = failure.expectation(stack)
+        clauses = {Expectation.BROKEN: failure.affected, Expectation.WORKS: failure.works, Expectation.UNKNOWN: ()}
+        clause = next((one for one in clauses[expectation] if one.matches(stack)), None)
+        told.append(
+            {
+                "failure": failure.id,
+                "title": failure.title,
+                "expectation": expectation.value,
+                "reason": clause.reason if clause else "",
+                "levels": sorted(level.value for level in levels.get(failure.id, ())),
+                "fix": " ".join(failure.fix.split()),
+                "workarounds": [{"text": one.text, "verified": one.verified} for one in failure.workaround],
+                "references": list(failure.references),
+            }
+        )
+    order = [Expectation.BROKEN.value, Expectation.UNKNOWN.value, Expectation.WORKS.value]
+    return sorted(told, key=lambda one: order.index(str(one["expectation"])))
+
+
+def in_words(told: list[dict[str, Any]]) -> str:
+    """Return the answer for a terminal."""
+    lines = []
+    for one in told:
+        if one["expectation"] != Expectation.BROKEN.value:
+            continue
+        seen = f"seen here at level {', '.join(one['levels'])}" if one["levels"] else "never run on this machine"
+        lines += [f"BREAKS {one['failure']}: {one['title']}", f"  {one['reason']}; {seen}", f"  fix: {one['fix']}"]
+        for way in one["workarounds"]:
+            lines.append(f"  way round: {way['text']}{' [' + way['verified'] + ']' if way['verified'] else ''}")
+        lines.append(f"  {', '.join(one['references'])}")
+    if not lines:
+        lines.append("nothing in the catalog is known to break here")
+    for kind, text in (("works", "known to work"), ("unknown", "nothing is known of")):
+        ids = [one["failure"] for one in told if one["expectation"] == kind]
+        if ids:
+            lines.append(f"{text}: {', '.join(ids)}")
+    return "\n".join(lines)

@@ -1,0 +1,64 @@
+"""What is known to break in a stack."""
+
+from __future__ import annotations
+
+import pytest
+
+from matrix.catalog import Catalog, load
+from matrix.compat import compat, in_words, parse_stack
+from matrix.errors import MatrixError
+from matrix.outcome import Level
+
+
+@pytest.fixture(scope="module")
+def catalog() -> Catalog:
+    """Return the project's own catalog."""
+    return load()
+
+
+def expectations(catalog: Catalog, stack: str) -> dict[str, str]:
+    """Return failure -> expectation."""
+    return {one["failure"]: one["expectation"] for one in compat(catalog, parse_stack(catalog, stack), {})}
+
+
+def test_the_report_s_stack_breaks_and_the_fixed_release_does_not(catalog: Catalog) -> None:
+    assert expectations(catalog, "mcore=0.8.0 torch=2.4.0")["dcp-assertion"] == "broken"
+    assert expectations(catalog, "mcore=0.9.0 torch=2.4.0")["dcp-assertion"] == "works"
+
+
+def test_an_image_brings_its_torch_and_its_transformer_engine(catalog: Catalog) -> None:
+    stack = parse_stack(catalog, "base=ngc-24.07 mcore=0.9.0rc0+094d66b")
+
+    assert (stack.torch, stack.te) == ("2.4.0a0+3bcc3cddb5", "1.8.0+37280ec")
+    assert expectations(catalog, "base=ngc-24.07 mcore=0.9.0rc0+094d66b")["cpu-offload-args"] == "broken"
+
+
+def test_an_axis_that_is_not_named_is_known_of_by_nobody(catalog: Catalog) -> None:
+    assert expectations(catalog, "torch=2.4.0")["dcp-assertion"] == "unknown"
+
+
+def test_what_breaks_comes_first_with_the_level_and_the_way_round(catalog: Catalog) -> None:
+    levels = {"dcp-assertion": frozenset({Level.CPU})}
+
+    told = compat(catalog, parse_stack(catalog, "mcore=0.8.0 torch=2.4.0"), levels)
+
+    assert told[0]["expectation"] == "broken"
+    assert "seen here at level cpu" in in_words(told)
+    assert "way round: Stay on torch < 2.4" in in_words(told)
+
+
+@pytest.mark.parametrize(
+    ("stack", "said"),
+    [
+        ("mcre=0.8.0", "did you mean mcore"),
+        ("mcore", "not a stack"),
+        ("mcore=", "not a stack"),
+        ("mcore=new", "not a version"),
+        ("mcore=0.8.0 mcore=0.9.0", "named twice"),
+        ("base=ngc-24.70", "did you mean ngc-24.07"),
+        ("", "no stack"),
+    ],
+)
+def test_a_stack_that_can_t_be_read_is_an_error(catalog: Catalog, stack: str, said: str) -> None:
+    with pytest.raises(MatrixError, match=said):
+        parse_stack(catalog, stack)

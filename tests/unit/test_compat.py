@@ -55,7 +55,7 @@ def test_what_breaks_comes_first_with_the_level_and_the_way_round(catalog: Catal
         ("mcore=", "not a stack"),
         ("mcore=new", "not a version"),
         ("mcore=0.8.0 mcore=0.9.0", "named twice"),
-        ("base=ngc-24.70", "did you mean ngc-24.07"),
+        ("base=ngc-2407", "did you mean ngc-24.07"),
         ("", "no stack"),
     ],
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,43 +25,8 @@ def check(catalog: Catalog, folder: Path) -> None:
     for name in ("megatron_core", "transformer_engine", "torch"):
         _unique((item.version for item in getattr(catalog, name)), f"{folder / 'releases.toml'}: {name}")
     cells = known_cells(catalog)
-    ids = [failure.id for failure in catalog.failures]
     for failure in catalog.failures:
-        where = f"{folder / 'failures' / failure.id}.toml"
-        _unique((case.name for case in failure.case), f"{where}: case")
-        _unique((signature.name for signature in failure.signature), f"{where}: signature")
-        for signature in failure.signature:
-            if not any((signature.exception, signature.message, signature.signal, signature.exit_code, signature.log)):
-                raise MatrixError(
-                    "a signature that would match any failure",
-                    where=f"{where}: signature {signature.name}",
-                    expected="exception, message, signal, exit_code or log",
-                )
-        for masked in failure.masked:
-            if masked.by not in ids:
-                raise MatrixError(
-                    "no such failure", where=f"{where}: masked.by", got=masked.by, fix=closest(masked.by, ids)
-                )
-        for kind in ("affected", "works"):
-            for place, clause in enumerate(getattr(failure, kind)):
-                for base in clause.base:
-                    if base not in catalog.bases:
-                        raise MatrixError(
-                            "no such base",
-                            where=f"{where}: {kind}[{place}].base",
-                            got=base,
-                            expected="an id of bases.toml or containers.toml",
-                            fix=closest(base, catalog.bases),
-                        )
-                if not any(clause.matches(cell) for cell in cells):
-                    raise MatrixError(
-                        "this predicate matches no known cell",
-                        where=f"{where}: {kind}[{place}]",
-                        got=clause,
-                        expected="at least one base x megatron-core x TE of the catalog",
-                        fix="check the bounds against releases.toml and bases.toml, or add what is missing there",
-                    )
-        _contradiction(failure, cells, where)
+        _check_failure(failure, catalog, cells, f"{folder / 'failures' / failure.id}.toml")
     for place, exclusion in enumerate(catalog.exclusions):
         if not any(exclusion.when.matches(cell) for cell in cells):
             raise MatrixError(
@@ -71,14 +36,51 @@ def check(catalog: Catalog, folder: Path) -> None:
                 expected="at least one cell that it keeps out",
                 fix="delete it, or correct the bounds",
             )
+    ids = [failure.id for failure in catalog.failures]
     for place, stack in enumerate(catalog.stacks):
-        if stack.failure not in ids:
+        _known(stack.failure, ids, "failure", f"{folder / 'stacks.toml'}: stack[{place}].failure")
+        _known(stack.cell.base, catalog.bases, "base", f"{folder / 'stacks.toml'}: stack[{place}].cell.base")
+
+
+def _check_failure(failure: Failure, catalog: Catalog, cells: Sequence[Cell], where: str) -> None:
+    _unique((case.name for case in failure.case), f"{where}: case")
+    _unique((signature.name for signature in failure.signature), f"{where}: signature")
+    for signature in failure.signature:
+        if not any((signature.exception, signature.message, signature.signal, signature.exit_code, signature.log)):
             raise MatrixError(
-                "no such failure",
-                where=f"{folder / 'stacks.toml'}: stack[{place}].failure",
-                got=stack.failure,
-                fix=closest(stack.failure, ids),
+                "a signature that would match any failure",
+                where=f"{where}: signature {signature.name}",
+                expected="exception, message, signal, exit_code or log",
             )
+    ids = [one.id for one in catalog.failures]
+    engines = [release.version for release in catalog.transformer_engine]
+    for masked in failure.masked:
+        _known(masked.by, ids, "failure", f"{where}: masked.by")
+    for name in failure.night.bases if failure.night else ():
+        _known(name, catalog.bases, "base", f"{where}: night.bases")
+    for engine in failure.night.te if failure.night else ():
+        _known(engine, engines, "release of Transformer Engine", f"{where}: night.te")
+    for kind in ("affected", "works"):
+        for place, clause in enumerate(getattr(failure, kind)):
+            for base in clause.base:
+                _known(base, catalog.bases, "base", f"{where}: {kind}[{place}].base")
+            if not any(clause.matches(cell) for cell in cells):
+                raise MatrixError(
+                    "this predicate matches no known cell",
+                    where=f"{where}: {kind}[{place}]",
+                    got=clause,
+                    expected="at least one base x megatron-core x TE of the catalog",
+                    fix="check the bounds against releases.toml and bases.toml, or add what is missing there",
+                )
+    _contradiction(failure, cells, where)
+
+
+def _known(name: str, known: Iterable[str], what: str, where: str) -> None:
+    """Raise MatrixError with a suggestion unless `name` is one of `known`."""
+    if name not in known:
+        raise MatrixError(
+            f"no such {what}", where=where, got=name, expected=f"a {what} of the catalog", fix=closest(name, known)
+        )
 
 
 def known_cells(catalog: Catalog) -> list[Cell]:

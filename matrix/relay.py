@@ -75,6 +75,7 @@ class Sender:
             try:
                 self._socket.connect(address)
             except OSError as error:
+                self._socket.close()
                 raise MatrixError("the run that this process belongs to is gone", where=address, got=error) from error
             threading.Thread(target=self._watch, args=(orphaned,), daemon=True).start()
 

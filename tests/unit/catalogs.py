@@ -1,0 +1,112 @@
+"""Small catalogs made by hand, in which one sees at a glance what the answer must be; and copies of the real one."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterable, Sequence
+from dataclasses import fields, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from matrix.catalog import FACTS, Catalog, Container, Driver, Exclusion, Release, Stack, StackCell, Wheels, load
+from matrix.cell import Clause
+from matrix.failure import Axis, Case, Failure, Masked, Signature
+from matrix.outcome import Level, Outcome, OutcomeKind, Raised
+from matrix.plan import Planned, plan_case
+from matrix.versions import Range
+
+TORCHES = ("2.3.1", "2.4.0", "2.5.1")
+CORES = ("0.7.0", "0.8.0", "0.9.0")
+ENGINES = ("1.8", "1.9", "1.10")
+
+
+@cache
+def real() -> Catalog:
+    """The catalog of this tree, read once."""
+    return load()
+
+
+def copy_of_facts(folder: Path) -> Path:
+    """A copy of what `load` reads, to break one thing in."""
+    return Path(shutil.copytree(FACTS, folder / "facts", ignore=shutil.ignore_patterns("surfaces")))
+
+
+def clause(*, base: Sequence[str] = (), reason: str = "by hand", **bounds: str) -> Clause:
+    """Conditions as TOML writes them: clause(mcore=">=0.8", torch="<2.4")."""
+    ranges: dict[str, Any] = {axis: Range(text) for axis, text in bounds.items()}
+    return Clause(base=tuple(base), reason=reason, **ranges)  # type: ignore[arg-type]  # built, not read
+
+
+def case(name: str = "tp2", levels: Iterable[Level] = (Level.CPU,), ranks: int = 2, gpus: int = 1) -> Case:
+    return Case(name, f"tests/failures/test_{name}.py::test_it", tuple(levels), ranks, gpus)  # type: ignore[arg-type]
+
+
+def failure(id: str = "break", **further: Any) -> Failure:
+    """An entry whose signature is `TypeError: it broke` and that nothing is known of unless told."""
+    given: dict[str, Any] = {
+        "id": id,
+        "title": f"{id} shows",
+        "references": (),
+        "axes": (Axis.BASE, Axis.MCORE),
+        "symptom": "",
+        "cause": "",
+        "fix": "",
+        "signature": (Signature("broke", exception="TypeError", message=f"{id} broke"),),  # type: ignore[arg-type]
+        "affected": (),
+        "case": (case(),),
+        **further,
+    }
+    return Failure(**given)
+
+
+def masked(by: str) -> Masked:
+    return Masked(by, "it fails before")  # type: ignore[arg-type]
+
+
+def shown(entry: Failure) -> Outcome:
+    """An outcome that shows the signature of a failure made by `failure`."""
+    return Outcome(
+        OutcomeKind.RAISED, f"rank 0 raised: {entry.id}", 0, chain=(Raised("TypeError", f"{entry.id} broke"),)
+    )
+
+
+def wheels(torch: str, *, night: str = "by hand", pythons: Sequence[str] = ("3.10",)) -> Wheels:
+    return Wheels(f"torch-{torch}", torch, tuple(pythons), night)  # type: ignore[arg-type]
+
+
+def releases(versions: Iterable[str]) -> tuple[Release, ...]:
+    return tuple(Release(version) for version in versions)  # type: ignore[arg-type]
+
+
+def stack(failure: str, base: str, core: str, *, gpus: int = 2, **cell: str) -> Stack:
+    return Stack("Some#1", failure, "as reported", StackCell(base, core, **cell), gpus)  # type: ignore[arg-type]
+
+
+def exclusion(reason: str = "by hand", **bounds: str) -> Exclusion:
+    return Exclusion(clause(**bounds), reason)
+
+
+def catalog(*failures: Failure, torches: Sequence[str] = TORCHES, **further: Any) -> Catalog:
+    """Bases torch-2.3.1, torch-2.4.0, torch-2.5.1, all of the night; cores 0.7.0, 0.8.0, 0.9.0; TE 1.8, 1.9, 1.10."""
+    given: dict[str, Any] = {field.name: () for field in fields(Catalog)}
+    given |= {
+        "wheels": tuple(map(wheels, torches)),
+        "megatron_core": releases(CORES),
+        "transformer_engine": releases(ENGINES),
+        "drivers": (Driver("535"),),  # type: ignore[arg-type]
+        "failures": failures,
+        **further,
+    }
+    return Catalog(**given)
+
+
+def image(id: str, torch: str | None, te: str | None = None) -> Container:
+    return Container(id, f"registry/{id}", torch=torch, te=te, te_source="inferred")  # type: ignore[arg-type]
+
+
+def planned(known: Catalog, base: str = "torch-2.4.0", core: str = "0.8.0", **changes: Any) -> Planned:
+    """The first case of the catalog's first failure, on the base with megatron-core `core`."""
+    entry = known.failures[0]
+    cell = known.cell(base, mcore=core)
+    return replace(plan_case(known, entry, entry.case[0], entry.case[0].levels[0], cell), **changes)

@@ -1,0 +1,161 @@
+"""Rules that match nothing and rules that contradict each other are refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from matrix.catalog import Catalog, Driver
+from matrix.checks import check, known_cells
+from matrix.errors import MatrixError
+from matrix.failure import Signature
+from tests.unit.catalogs import (
+    CORES,
+    TORCHES,
+    case,
+    catalog,
+    clause,
+    exclusion,
+    failure,
+    image,
+    masked,
+    stack,
+    wheels,
+)
+
+FACTS = Path("facts")
+
+
+def refused(known: Catalog) -> MatrixError:
+    with pytest.raises(MatrixError) as caught:
+        check(known, FACTS)
+    return caught.value
+
+
+def test_a_catalog_in_order_is_accepted() -> None:
+    entry = failure(
+        affected=(clause(mcore="<0.9", torch=">=2.4"),), works=(clause(mcore=">=0.9"),), masked=(masked("b"),)
+    )
+    stacks = (stack("b", "torch-2.4.0", "0.8.0rc0"),)
+    check(catalog(entry, failure("b"), exclusions=(exclusion(torch="<2.4"),), stacks=stacks), FACTS)
+
+
+ENTRY = "facts/failures/break.toml"
+REFUSALS: dict[str, tuple[Callable[[], Catalog], str, str]] = {
+    "a base twice": (
+        lambda: catalog(wheels=(wheels("2.4.0"), wheels("2.4.0"))),
+        "facts: bases.toml, containers.toml",
+        "an id is used twice",
+    ),
+    "an image named as a base": (
+        lambda: catalog(containers=(image("torch-2.4.0", None),)),
+        "facts: bases.toml, containers.toml",
+        "an id is used twice",
+    ),
+    "a failure twice": (lambda: catalog(failure(), failure()), "facts/failures", "an id is used twice"),
+    "a case twice": (lambda: catalog(failure(case=(case(), case()))), f"{ENTRY}: case", "an id is used twice"),
+    "a signature twice": (
+        lambda: catalog(failure(signature=failure().signature * 2)),
+        f"{ENTRY}: signature",
+        "an id is used twice",
+    ),
+    "a signature without a key": (
+        lambda: catalog(failure(signature=(Signature("all", frame="a.py:f"),))),  # type: ignore[arg-type]
+        f"{ENTRY}: signature all",
+        "a signature that would match any failure",
+    ),
+    "a mask that is not there": (
+        lambda: catalog(failure(masked=(masked("breaks"),))),
+        f"{ENTRY}: masked.by",
+        "no such failure",
+    ),
+    "a base that is not there": (
+        lambda: catalog(failure(works=(clause(base=["torch-2.4"]),))),
+        f"{ENTRY}: works[0].base",
+        "no such base",
+    ),
+    "a predicate without a cell": (
+        lambda: catalog(failure(affected=(clause(), clause(mcore=">=0.10")))),
+        f"{ENTRY}: affected[1]",
+        "this predicate matches no known cell",
+    ),
+    "an exclusion without a cell": (
+        lambda: catalog(exclusions=(exclusion(torch=">=2.4"), exclusion(torch=">=3"))),
+        "facts/constraints.toml: exclude[1].when",
+        "this exclusion matches no known cell",
+    ),
+    "a stack of no failure": (
+        lambda: catalog(failure(), stacks=(stack("other", "torch-2.4.0", "0.8.0"),)),
+        "facts/stacks.toml: stack[0].failure",
+        "no such failure",
+    ),
+}
+
+
+@pytest.mark.parametrize(("make", "where", "what"), REFUSALS.values(), ids=REFUSALS.keys())
+def test_a_catalog_out_of_order_is_refused(make: Callable[[], Catalog], where: str, what: str) -> None:
+    error = refused(make())
+    assert (where, what) == (error.where, error.what)
+
+
+def test_a_contradiction_names_the_cell_and_both_clauses() -> None:
+    error = refused(catalog(failure(affected=(clause(mcore="<0.9"),), works=(clause(torch="<2.4"),))))
+    got = "torch-2.3.1/mcore-0.7.0/te-none/driver-none: affected (mcore <0.9) and works (torch <2.4)"
+    assert (got, "narrow one of the two clauses") == (error.got, error.fix)
+
+
+def bounds(values: tuple[str, ...]) -> st.SearchStrategy[str]:
+    return st.builds("{}{}".format, st.sampled_from(["<", "<=", ">", ">=", "=="]), st.sampled_from(values))
+
+
+CLAUSES = st.builds(clause, torch=bounds(TORCHES), mcore=bounds(CORES))
+
+
+@given(st.lists(CLAUSES, max_size=2).map(tuple), st.lists(CLAUSES, max_size=2).map(tuple))
+def test_what_is_accepted_has_no_dead_clause_and_no_contradiction(affected: Any, works: Any) -> None:
+    known = catalog(failure(affected=affected, works=works))
+    cells = [known.cell(base.id, mcore=core) for base in known.wheels for core in CORES]
+    alive = all(any(one.matches(cell) for cell in cells) for one in (*affected, *works))
+    both = [cell for cell in cells if any(b.matches(cell) for b in affected) and any(w.matches(cell) for w in works)]
+    if alive and not both:
+        check(known, FACTS)
+    else:
+        expected = "a cell is both in affected and in works" if alive else "this predicate matches no known cell"
+        assert expected == refused(known).what
+
+
+def test_the_known_cells_take_the_stacks_of_reports_along() -> None:
+    stacks = (stack("break", "torch-2.4.0", "0.8.0rc0", te="1.8.0+37280ec"),)
+    cells = known_cells(catalog(failure(), stacks=stacks))
+    assert {"0.8.0rc0"} == {cell.mcore for cell in cells} - set(CORES)
+    assert "1.8.0+37280ec" in {cell.te for cell in cells}
+
+
+@pytest.mark.xfail(
+    reason="known cells have a base or a TE, the first driver or none, and no compute capability", strict=True
+)
+@pytest.mark.parametrize(
+    "bounds",
+    [
+        {"torch": ">=2.4", "te": ">=1.9"},
+        {"base": ["torch-2.4.0"], "te": ">=1.9"},
+        {"driver": ">=535"},
+        {"sm": ">=8.0"},
+    ],
+    ids=str,
+)
+def test_a_predicate_over_any_axes_is_accepted(bounds: Any) -> None:
+    drivers = tuple(map(Driver, ("470", "535")))  # type: ignore[arg-type]
+    stacks = (stack("break", "torch-2.4.0", "0.8.0", te="1.9", sm="8.0"),)
+    check(catalog(failure(affected=(clause(**bounds),)), drivers=drivers, stacks=stacks), FACTS)
+
+
+@pytest.mark.xfail(reason="known cells have a base or a TE", strict=True)
+def test_a_contradiction_between_a_base_and_an_engine_is_found() -> None:
+    entry = failure(affected=(clause(torch=">=2.4"),), works=(clause(te=">=1.9"),))
+    assert refused(catalog(entry)).what == "a cell is both in affected and in works"

@@ -1,0 +1,138 @@
+"""A failure is known by its signature, and nothing else is taken for it.
+
+tests/unit/corpus/<failure>/shows holds outcomes that are that failure (torch-* are real runs, cut short; the others are
+put together from the reports), does-not-show holds what is easily taken for it.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from matrix.failure import Signature
+from matrix.outcome import Frame, Outcome, OutcomeKind, Raised
+from matrix.signature import SILENT, matched, owner, shows
+from tests.unit.catalogs import failure, real, shown
+
+CORPUS = Path(__file__).parent / "corpus"
+CONFUSED = {
+    "dcp-assertion/does-not-show/another-assertion-of-the-same-function": "the signature does not say which assertion",
+    "dcp-assertion/does-not-show/assertion-in-what-the-function-calls": "the signature does not say which assertion",
+    "dcp-write-item/does-not-show/function-whose-name-ends-alike": "the pattern may begin in the midst of a name",
+    "tp-overlap/does-not-show/invalid-rank-in-a-send": "the pattern does not ask for MPI_Group_incl",
+    "tp-overlap/does-not-show/segfault-after-the-group-was-made": "any line of the log that has the word will do",
+    "long-context/does-not-show/worker-died-of-a-segfault": "'exited unexpectedly' follows every death of a worker",
+    "long-context/does-not-show/allocation-outside-the-dataset": "the signature does not say where it was allocated",
+}
+
+
+def examples(kind: str) -> list[object]:
+    """The files of one kind, by "failure/kind/name"."""
+    made: list[object] = []
+    for path in sorted(CORPUS.glob(f"*/{kind}/*.json")):
+        name = str(path.relative_to(CORPUS).with_suffix(""))
+        marks = [pytest.mark.xfail(reason=CONFUSED[name], strict=True)] if name in CONFUSED else []
+        made.append(pytest.param(path, id=name, marks=marks))
+    return made
+
+
+def read(path: Path) -> Outcome:
+    return Outcome.from_json(json.loads(path.read_text(encoding="utf-8")))
+
+
+@pytest.mark.parametrize("path", examples("shows"))
+def test_an_example_shows_exactly_its_own_failure(path: Path) -> None:
+    found = [entry.id for entry in real().failures if matched(entry, read(path))]
+    assert [path.parts[-3]] == found
+
+
+@pytest.mark.parametrize("path", examples("does-not-show"))
+def test_a_look_alike_does_not_show_the_failure(path: Path) -> None:
+    assert matched(real().failure(path.parts[-3]), read(path)) is None
+
+
+def test_every_signature_of_the_catalog_has_an_example() -> None:
+    shown_by = {
+        (entry.id, signature.name)
+        for entry in real().failures
+        for signature in entry.signature
+        for path in (CORPUS / entry.id / "shows").glob("*.json")
+        if shows(read(path), signature)
+    }
+    assert shown_by == {(entry.id, signature.name) for entry in real().failures for signature in entry.signature}
+
+
+def test_every_failure_of_the_catalog_has_look_alikes() -> None:
+    assert {entry.id for entry in real().failures} == {path.parts[-3] for path in CORPUS.glob("*/does-not-show/*.json")}
+
+
+def test_every_confusion_that_is_known_has_a_file() -> None:
+    assert [name for name in CONFUSED if not (CORPUS / f"{name}.json").is_file()] == []
+
+
+PLANNER = Frame("/site-packages/torch/distributed/checkpoint/default_planner.py", 389, "create_plan")
+RAISED = Outcome(
+    OutcomeKind.RAISED,
+    rank=0,
+    signal="SIGSEGV",
+    exit_code=6,
+    chain=(Raised("AssertionError", "not in md", (PLANNER,)), Raised("CheckpointException", "ranks: [0]", ())),
+    evidence="createProcessGroupMPI",
+)
+KEYS = {
+    "exception": ("AssertionError", "KeyError"),
+    "message": (r"not in \w+", "not out of"),
+    "frame": ("default_planner.py:create_plan", "planner.py:create_plan"),
+    "signal": ("SIGSEGV", "SIGABRT"),
+    "exit_code": (6, 1),
+    "log": ("createProcessGroup(MPI|NCCL)", "createProcessGroupNCCL"),
+}
+
+
+@given(st.fixed_dictionaries({}, optional={key: st.sampled_from(values) for key, values in KEYS.items()}))
+def test_every_key_that_is_given_must_hold(keys: dict[str, object]) -> None:
+    signature = Signature("mixed", **keys)  # type: ignore[arg-type]
+    assert all(value == KEYS[key][0] for key, value in keys.items()) == shows(RAISED, signature)
+
+
+@pytest.mark.parametrize(
+    ("frame", "there"),
+    [
+        ("default_planner.py:create_plan", True),
+        ("checkpoint/default_planner.py:create_plan", True),
+        ("planner.py:create_plan", False),
+        ("default_planner.py:plan", False),
+        ("default_planner.py:", False),
+        ("default_planner.py", False),
+    ],
+)
+def test_a_frame_is_the_end_of_a_path_and_a_whole_function_name(frame: str, there: bool) -> None:
+    assert there == shows(RAISED, Signature("at", exception="AssertionError", frame=frame))  # type: ignore[arg-type]
+
+
+def test_exception_message_and_frame_must_hold_in_one_exception_of_the_chain() -> None:
+    mixed = Signature("mixed", exception="CheckpointException", message="not in md")  # type: ignore[arg-type]
+    assert not shows(RAISED, mixed)
+
+
+@pytest.mark.parametrize("kind", SILENT)
+def test_a_run_that_showed_nothing_matches_nothing(kind: OutcomeKind) -> None:
+    entry = failure("this")
+    outcome = Outcome(kind, chain=shown(entry).chain)
+    assert matched(entry, outcome) is None
+
+
+def test_the_first_signature_that_matches_is_named() -> None:
+    first, second = (Signature(name, exception="TypeError") for name in ("first", "second"))  # type: ignore[arg-type]
+    found = matched(failure("this", signature=(first, second)), shown(failure("this")))
+    assert first == found
+
+
+def test_the_owner_of_an_outcome_is_the_entry_whose_signature_it_shows() -> None:
+    entries = [failure("this"), failure("other")]
+    assert entries[1] == owner(entries, shown(entries[1]))
+    assert owner(entries, shown(failure("third"))) is None

@@ -1,0 +1,379 @@
+"""The night: what is in it, what is not, and that every case says why."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from matrix import plan
+from matrix.catalog import Catalog, Release
+from matrix.cell import Cell
+from matrix.content import ROOT
+from matrix.covering import pairwise
+from matrix.failure import Axis, Build, NightShare, Package, StandIn
+from matrix.outcome import Level
+from matrix.plan import Planned, everything, newest_patches, night, night_cells, of_base, of_source
+from matrix.record import Expectation
+from matrix.versions import NONE, Range, parse
+from tests.unit.catalogs import (
+    CORES,
+    ENGINES,
+    TORCHES,
+    case,
+    catalog,
+    clause,
+    exclusion,
+    failure,
+    image,
+    masked,
+    real,
+    releases,
+    stack,
+    wheels,
+)
+
+ENGINE_TOO = (Axis.BASE, Axis.MCORE, Axis.TE)
+BROKEN = failure(
+    affected=(clause(mcore="<0.9", torch=">=2.4"),),
+    works=(clause(mcore=">=0.9"), clause(torch="<2.4")),
+    case=(case("tp2"), case("pp2")),
+)
+
+
+def no_pairs(*_: object) -> list[dict[str, Any]]:
+    """In place of the covering array: what the boundary alone chooses."""
+    return []
+
+
+def short(item: Planned) -> str:
+    return f"{item.cell.torch} {item.cell.mcore} {item.case}"
+
+
+def whys(known: Catalog) -> dict[str, tuple[str, ...]]:
+    return {short(item): item.why for item in night(known, no_pairs)}
+
+
+def test_the_boundary_is_the_last_bad_and_the_first_good_cell_on_each_axis() -> None:
+    by_torch = "boundary: torch 2.3.1 works | 2.4.0 broken"
+    by_core = "boundary: mcore 0.8.0 broken | 0.9.0 works"
+    expected = {
+        "2.3.1 0.7.0": (by_torch,),
+        "2.3.1 0.8.0": (by_torch,),
+        "2.4.0 0.7.0": (by_torch,),
+        "2.4.0 0.8.0": (by_torch, by_core),
+        "2.4.0 0.9.0": (by_core,),
+        "2.5.1 0.8.0": (by_core,),
+        "2.5.1 0.9.0": (by_core,),
+    }
+    every_case = {f"{cell} {name}": why for cell, why in expected.items() for name in ("tp2", "pp2")}
+    assert every_case == whys(catalog(BROKEN))
+
+
+def test_the_boundary_on_the_te_axis_is_in_with_each_core() -> None:
+    entry = failure(axes=ENGINE_TOO, affected=(clause(te="<1.9"),), works=(clause(te=">=1.9"),))
+    known = catalog(entry, torches=("2.4.0",))
+    chosen = {(item.cell.mcore, item.cell.te) for item in night(known, no_pairs)}
+    assert {(core, engine) for core in CORES for engine in ("1.8", "1.9")} == chosen
+
+
+def test_a_stack_is_in_by_name_wherever_it_stands() -> None:
+    """Also on a base that is no night's, in a cell that is masked, and without a reproduction."""
+    other = failure("other", affected=(clause(mcore="==0.8.0rc0"),), masked=(masked("break"),), case=())
+    stacks = (stack("other", "ngc-24.07", "0.8.0rc0", te="1.8.0+37280ec", driver="470.161.03", gpus=8),)
+    known = catalog(BROKEN, other, stacks=stacks, containers=(image("ngc-24.07", "2.4.0a0+3bcc3cddb5"),))
+    (item,) = [item for item in night(known, no_pairs) if item.failure == "other"]
+    assert item.key == "ngc-24.07/mcore-0.8.0rc0/te-1.8.0+37280ec/driver-470.161.03 other report gpu"
+    assert (
+        item.test,
+        item.gpus,
+        item.expectation,
+        item.why,
+    ) == ("", 8, Expectation.BROKEN, ("stack of Some#1: as reported",))
+
+
+def test_a_stack_that_is_on_the_boundary_has_both_reasons() -> None:
+    known = catalog(BROKEN, stacks=(stack("break", "torch-2.4.0", "0.8.0"),))
+    assert list(whys(known)["2.4.0 0.8.0 tp2"]) == [
+        "stack of Some#1: as reported",
+        "boundary: torch 2.3.1 works | 2.4.0 broken",
+        "boundary: mcore 0.8.0 broken | 0.9.0 works",
+    ]
+
+
+def test_masked_cells_are_left_out() -> None:
+    mask = failure("mask", affected=(clause(torch=">=2.5"),), works=(clause(torch="<2.5"),))
+    known = catalog(replace(BROKEN, masked=(masked("mask"),)), mask)
+    assert {"2.3.1", "2.4.0"} == {item.cell.torch for item in night(known, pairwise) if item.failure == "break"}
+
+
+def test_excluded_cells_are_left_out_and_the_boundary_goes_around_them() -> None:
+    known = catalog(BROKEN, exclusions=(exclusion("can't be", mcore="==0.8.0"),))
+    assert "boundary: mcore 0.7.0 broken | 0.9.0 works" in whys(known)["2.4.0 0.7.0 tp2"]
+    assert {"0.7.0", "0.9.0"} == {item.cell.mcore for item in night(known, pairwise)}
+
+
+def test_cells_of_which_nothing_is_known_are_left_out() -> None:
+    known = catalog(failure(affected=(clause(mcore="<0.8"),), works=(clause(mcore=">=0.9"),)))
+    assert {"0.7.0", "0.9.0"} == {item.cell.mcore for item in night(known, pairwise)}
+
+
+def test_bases_that_are_no_nights_are_left_out() -> None:
+    known = catalog(BROKEN, wheels=(wheels("2.3.1"), wheels("2.4.0", night=""), wheels("2.5.1")))
+    assert {"2.3.1", "2.5.1"} == {item.cell.torch for item in night(known, pairwise)}
+
+
+def test_cases_at_another_level_are_left_out() -> None:
+    known = catalog(replace(BROKEN, case=(case("tp2", (Level.CPU, Level.GPU)),)))
+    assert {Level.CPU} == {item.level for item in night(known, pairwise)}
+    assert {Level.GPU} == {item.level for item in night(known, pairwise, (Level.GPU,))}
+
+
+def test_a_failure_without_a_reproduction_has_no_cases() -> None:
+    assert night(catalog(replace(BROKEN, case=())), pairwise) == []
+
+
+def test_the_share_of_a_night_says_which_bases_and_engines() -> None:
+    share = NightShare("too many", ("torch-2.4.0",), ("1.8", "1.9"))  # type: ignore[arg-type]
+    entry = failure(axes=ENGINE_TOO, affected=(clause(te="<1.9"),), works=(clause(te=">=1.9"),), night=share)
+    cells = night_cells(catalog(entry), entry)
+    assert {("torch-2.4.0", core, engine) for core in CORES for engine in ("1.8", "1.9")} == {
+        (cell.base, cell.mcore, cell.te) for cell in cells
+    }
+
+
+def test_a_pairwise_row_is_planned_with_its_case_alone() -> None:
+    works = failure(works=(clause(),), case=(case("tp2"), case("pp2")))
+    items = night(catalog(works), pairwise)
+    assert {("pairwise: base x mcore x te x case",)} == {item.why for item in items}
+    assert {(torch, core) for torch in TORCHES for core in CORES} == {(i.cell.torch, i.cell.mcore) for i in items}
+    assert {(core, name) for core in CORES for name in ("tp2", "pp2")} == {(i.cell.mcore, i.case) for i in items}
+    assert len(items) < len(everything(catalog(works), (Level.CPU,)))
+
+
+@pytest.mark.parametrize("levels", [(Level.CONTRACT,), (Level.CPU,)])
+@pytest.mark.xfail(reason="a stack's case is planned at cpu or gpu, whatever levels it has", strict=True)
+def test_a_stack_is_planned_at_a_level_that_its_case_has_and_that_is_asked_for(levels: tuple[Level, ...]) -> None:
+    entry = replace(BROKEN, case=(case("read", (Level.CONTRACT,)),))
+    known = catalog(entry, stacks=(stack("break", "torch-2.4.0", "0.8.0"),))
+    assert {Level.CONTRACT} & set(levels) == {item.level for item in night(known, no_pairs, levels)}
+
+
+def cell(core: str, base: str = "torch-2.4.0", te: str = NONE) -> Cell:
+    return Cell(base, "2.4.0", core, te)
+
+
+def test_of_each_minor_the_newest_patch_stays_and_every_build() -> None:
+    cells = [cell(core) for core in ("0.12.0", "0.12.3", "0.9.0", "0.10.0", "0.9.0rc0+094d66b", "0.9.0rc0+98b43c9")]
+    kept = ["0.9.0rc0+094d66b", "0.9.0rc0+98b43c9", "0.9.0", "0.10.0", "0.12.3"]
+    assert kept == [one.mcore for one in newest_patches(cells)]
+
+
+def test_the_newest_patch_is_that_of_the_base_and_the_engine() -> None:
+    cells = [cell("0.12.0"), cell("0.12.3", base="torch-2.5.1"), cell("0.12.0", te="1.9"), cell("0.12.1", te="1.9")]
+    kept = {("torch-2.4.0", "0.12.0", NONE), ("torch-2.5.1", "0.12.3", NONE), ("torch-2.4.0", "0.12.1", "1.9")}
+    assert kept == {(one.base, one.mcore, one.te) for one in newest_patches(cells)}
+
+
+def test_a_patch_that_the_base_can_not_have_does_not_hide_the_one_before() -> None:
+    cores = (*releases(["0.9.0"]), Release("0.9.1", requires={"torch": Range(">=2.5")}))  # type: ignore[arg-type]
+    known = catalog(BROKEN, megatron_core=cores)
+    newest = {one.base: one.mcore for one in night_cells(known, BROKEN)}
+    assert newest == {"torch-2.3.1": "0.9.0", "torch-2.4.0": "0.9.0", "torch-2.5.1": "0.9.1"}
+
+
+VERSIONS = {"torch": TORCHES, "mcore": CORES, "te": ENGINES}
+BOUNDS = {
+    axis: st.builds("{}{}".format, st.sampled_from(["<", "<=", ">", ">=", "=="]), st.sampled_from(versions))
+    for axis, versions in VERSIONS.items()
+}
+CLAUSES = st.lists(st.fixed_dictionaries({}, optional=BOUNDS).map(lambda bounds: clause(**bounds)), max_size=3).map(
+    tuple
+)
+ENTRIES = st.builds(
+    failure,
+    axes=st.sampled_from([ENGINE_TOO, ENGINE_TOO[:2]]),
+    affected=CLAUSES,
+    works=CLAUSES,
+    case=st.sampled_from([(case("tp2"),), (case("tp2"), case("pp2"))]),
+)
+
+
+def changes(cells: list[Cell], entry: Any) -> set[Cell]:
+    """Both sides of every change of expectation between neighbours, by comparing each cell with each."""
+    sides = set()
+    for before, after in itertools.permutations(cells, 2):
+        differing = [axis for axis in VERSIONS if getattr(before, axis) != getattr(after, axis)]
+        if len(differing) != 1 or entry.expectation(before) is entry.expectation(after):
+            continue
+        (axis,) = differing
+        low, high = parse(getattr(before, axis)), parse(getattr(after, axis))
+        same = [one for one in cells if all(getattr(one, o) == getattr(before, o) for o in VERSIONS if o != axis)]
+        if low < high and not any(low < parse(getattr(one, axis)) < high for one in same):
+            sides |= {before, after}
+    return sides
+
+
+@settings(deadline=None, max_examples=60)
+@given(ENTRIES)
+def test_every_change_of_expectation_in_the_nights_grid_is_planned(entry: Any) -> None:
+    known = catalog(entry)
+    planned = {(item.cell, item.case) for item in night(known, no_pairs)}
+    boundary = changes(night_cells(known, entry), entry)
+    assert {(cell, one.name) for cell in boundary for one in entry.case} == planned
+
+
+@settings(deadline=None, max_examples=40)
+@given(ENTRIES)
+def test_every_planned_case_says_why_is_known_and_is_planned_once(entry: Any) -> None:
+    items = night(catalog(entry), pairwise)
+    assert all(item.why for item in items)
+    assert len(items) == len({item.key for item in items})
+    assert Expectation.UNKNOWN not in {item.expectation for item in items}
+    assert {item.cell for item in items} <= set(night_cells(catalog(entry), entry))
+
+
+@settings(deadline=None, max_examples=20)
+@given(ENTRIES)
+def test_every_base_core_and_engine_of_the_grid_is_in_the_night(entry: Any) -> None:
+    cells, items = night_cells(catalog(entry), entry), night(catalog(entry), pairwise)
+    for axis in ("base", "mcore", "te"):
+        assert {getattr(one, axis) for one in cells} == {getattr(item.cell, axis) for item in items}
+
+
+NIGHT = """
+import sys; sys.path.insert(0, {root!r})
+from matrix.covering import pairwise
+from matrix.plan import night
+from tests.unit.test_plan import BROKEN, catalog
+print([(item.key, item.why) for item in night(catalog(BROKEN), pairwise)])
+"""
+
+
+def test_the_night_is_the_same_in_every_process() -> None:
+    """Also where sets and dictionaries of text are ordered differently."""
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", NIGHT.format(root=str(ROOT))],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for seed in ("1", "2")
+    ]
+    first, second = (process.communicate()[0] for process in processes)
+    assert first == second == f"{[(item.key, item.why) for item in night(catalog(BROKEN), pairwise)]}\n"
+
+
+@cache
+def real_night() -> list[Planned]:
+    return night(real(), pairwise)
+
+
+@pytest.mark.parametrize("name", ["Megatron-LM#1041", "Megatron-LM#1003", "TransformerEngine#985", "Megatron-LM#1025"])
+def test_the_four_reports_are_in_the_real_night_by_name(name: str) -> None:
+    (reported,) = [one for one in real().stacks if one.name == name]
+    found = {item.cell.base for item in real_night() if any(why.startswith(f"stack of {name}:") for why in item.why)}
+    assert {reported.cell.base} == found
+
+
+def test_every_case_of_the_real_night_says_why_and_names_a_test_or_says_that_there_is_none() -> None:
+    assert [item.key for item in real_night() if not item.why] == []
+    assert [
+        item.test for item in real_night() if item.test and not (ROOT / item.test.partition("::")[0]).is_file()
+    ] == []
+
+
+def test_the_real_night_travels_as_json() -> None:
+    assert real_night() == [Planned.from_json(item.to_json()) for item in real_night()]
+
+
+def test_everything_is_every_cell_that_can_be_masked_ones_too() -> None:
+    known = catalog(replace(BROKEN, masked=(masked("break"),)), exclusions=(exclusion("can't be", torch=">=2.5"),))
+    items = everything(known, (Level.CPU,))
+    every = [f"{torch} {core} {name}" for torch in TORCHES[:2] for core in CORES for name in ("tp2", "pp2")]
+    assert every == [short(item) for item in items]
+
+
+def test_a_release_that_is_not_on_pypi_makes_no_cells_but_a_build_does() -> None:
+    engine = Build(Package.TE, "1.8.0+37280ec", "transformer-engine@37280ec", "NGC 24.07")  # type: ignore[arg-type]
+    entry = failure(axes=ENGINE_TOO, build=(engine,))
+    known = catalog(
+        entry,
+        torches=("2.4.0",),
+        megatron_core=releases(["0.8.0"]),
+        transformer_engine=(Release("1.8", on_pypi=False), Release("1.9")),  # type: ignore[arg-type]
+    )
+    items = {item.cell.te: item.te_source for item in everything(known, (Level.CPU,))}
+    assert items == {"1.9": "", "1.8.0+37280ec": "transformer-engine@37280ec"}
+
+
+def test_a_case_says_whose_twin_it_runs_on_and_what_it_runs_with() -> None:
+    stand_in = StandIn(clause(mcore="<0.8"), "they are imported unasked", ("apex",))
+    known = catalog(failure(stand_in=(stand_in,)), containers=(image("ngc-24.07", "2.4.0a0+3bcc3cddb5"),))
+    notes = {short(item): item.notes for item in everything(known, (Level.CPU,))}
+    assert notes["2.4.0 0.7.0 tp2"] == ("twin of ngc-24.07", "stand-in: apex (they are imported unasked)")
+    assert notes["2.3.1 0.8.0 tp2"] == ()
+
+
+def cores(items: list[Planned]) -> list[str]:
+    return [item.cell.mcore for item in items]
+
+
+def test_who_stands_in_a_base_runs_the_newest_patch_of_each_minor() -> None:
+    known = catalog(failure(), megatron_core=releases(["0.8.0", "0.8.1", "0.9.0"]))
+    assert cores(of_base(known, "torch-2.4.0", (Level.CPU,))) == ["0.8.1", "0.9.0"]
+
+
+@pytest.mark.parametrize("core", ["0.8.0", "0.8.0.dev0+ngc"])
+def test_who_stands_in_a_base_with_a_core_runs_that_one(core: str) -> None:
+    assert [core] == cores(of_base(catalog(failure()), "torch-2.4.0", (Level.CPU,), core=core))
+
+
+def test_who_stands_in_a_base_runs_no_masked_case() -> None:
+    mask = failure("mask", affected=(clause(mcore="<0.9"),))
+    known = catalog(failure(masked=(masked("mask"),)), mask)
+    assert [i.cell.mcore for i in of_base(known, "torch-2.4.0", (Level.CPU,)) if i.failure == "break"] == ["0.9.0"]
+
+
+def test_a_line_of_engines_takes_its_cells_along() -> None:
+    known = catalog(failure(axes=ENGINE_TOO), megatron_core=releases(["0.8.0"]))
+    lines = [[i.cell.te for i in of_base(known, "torch-2.4.0", (Level.CPU,), te_line=line)] for line in ("", "1.9")]
+    assert lines == [[], ["1.9"]]
+
+
+def test_a_source_is_tried_in_every_base_of_the_night_as_its_owner_expects() -> None:
+    known = catalog(
+        BROKEN, failure("te", axes=ENGINE_TOO), wheels=(wheels("2.3.1"), wheels("2.4.0"), wheels("2.5.1", night=""))
+    )
+    items = of_source(known, "./Megatron-LM@fix", "0.8.0+0a1b2c3", Expectation.WORKS, (Level.CPU,))
+    assert [f"{torch} 0.8.0+0a1b2c3 {name}" for torch in ("2.3.1", "2.4.0") for name in ("tp2", "pp2")] == [
+        short(item) for item in items
+    ]
+    assert {("./Megatron-LM@fix", Expectation.WORKS, ("megatron-core from ./Megatron-LM@fix",))} == {
+        (item.source, item.expectation, item.why) for item in items
+    }
+
+
+def test_of_a_source_without_an_expectation_the_catalog_is_asked() -> None:
+    items = of_source(catalog(BROKEN), "0.8.0", "0.8.0", None, (Level.CPU,))
+    assert {item.cell.torch: item.expectation.value for item in items} == {
+        "2.3.1": "works",
+        "2.4.0": "broken",
+        "2.5.1": "broken",
+    }
+
+
+def test_a_failure_masks_by_what_is_expected_of_the_other() -> None:
+    mask = failure("mask", affected=(clause(mcore="<0.9"),))
+    known = catalog(failure(masked=(masked("mask"),)), mask)
+    reasons = [plan.masked_by(known, known.failures[0], cell(core)) for core in ("0.8.0", "0.9.0")]
+    assert reasons == ["mask: it fails before", None]

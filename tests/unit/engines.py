@@ -1,0 +1,90 @@
+"""An engine without processes: it works off the plan as the pytest processes of a run do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from containers import environments
+from matrix import configuration
+from matrix.catalog import Catalog
+from matrix.host import Host
+from matrix.judge import judge
+from matrix.outcome import Outcome
+from matrix.plan import Planned
+from matrix.relay import Sender
+from matrix.reproduction import Surroundings, make_record
+from matrix.run import environment_folder
+from matrix.session import case_content, overlay_digest, overlay_specs, reproduce_line
+from reports import journal, night
+from tests.unit.catalogs import shown
+
+HOST = Host(0, "none", "x86_64")
+
+
+class FakeEngine:
+    """Ends each case as `ends` says (as the catalog expects it, unless told), and stops after `limit` of them.
+
+    When it stops early it returns `status`, or raises it when it is an exception.
+    """
+
+    def __init__(
+        self,
+        known: Catalog,
+        *,
+        ends: Callable[[Planned], Outcome] | None = None,
+        limit: int | None = None,
+        status: int | BaseException = 0,
+    ) -> None:
+        self.known, self.ends, self.limit, self.status = known, ends or self.as_expected, limit, status
+        self.ran: list[str] = []
+        self.bases: list[str] = []
+
+    def as_expected(self, item: Planned) -> Outcome:
+        broken = item.expectation.value == "broken"
+        return shown(self.known.failure(item.failure)) if broken else Outcome.from_json({"kind": "passed"})
+
+    def run(self, bases: Sequence[str], environ: Mapping[str, str], log: Path) -> int:
+        folder = Path(environ["MEGATRIX_RUN"])
+        log.write_text("what tox printed\n")
+        self.bases += bases
+        done = journal.read(folder).results
+        left = [item for item in map(Planned.from_json, night.plan(folder)) if item.cell.base in bases]
+        sender = Sender(environ["MEGATRIX_RELAY"], lambda: None)
+        with journal.Journal.new(folder) as kept:
+            for number, item in enumerate(one for one in left if one.key not in done):
+                started = kept.started(item.key)
+                if number == self.limit:
+                    sender.close()
+                    if isinstance(self.status, BaseException):
+                        raise self.status
+                    return self.status
+                self.ran.append(item.key)
+                outcome = self.ends(item)
+                judgement = judge(self.known.failure(item.failure), item.expectation, outcome, self.known.failures)
+                where = Surroundings(run=folder.name, content=content(item), reproduce=reproduce_line(item))
+                record = make_record(item, outcome, judgement, where, started)
+                kept.result(record)
+                sender.send(record)
+        sender.close()
+        return self.status if isinstance(self.status, int) else 0
+
+
+def content(item: Planned) -> str:
+    """The cache key as a session in the environment of the base computes it."""
+    environment = environments.at(environment_folder(item.cell.base))
+    if environment is None:
+        return ""
+    specs = overlay_specs(item, environment, configuration.load(), Path("python"))
+    return case_content(item, environment, [overlay_digest(spec) for spec in specs], HOST)
+
+
+def make_environment(folder: Path, packages: Mapping[str, str]) -> None:
+    """Write as much of a virtual environment as is looked at."""
+    site = folder / "lib" / "python3.10" / "site-packages"
+    site.mkdir(parents=True, exist_ok=True)
+    (folder / "pyvenv.cfg").write_text("version_info = 3.10.13.final.0\n")
+    for name, version in packages.items():
+        info = site / f"{name}-{version}.dist-info"
+        info.mkdir(exist_ok=True)
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")

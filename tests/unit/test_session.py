@@ -1,0 +1,200 @@
+"""What one pytest process works off, with what laid over its base, and the line that runs a case again."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from containers import environments
+from containers.environments import Environment
+from containers.sources import Kind
+from matrix import interrupt, session
+from matrix.configuration import Configuration
+from matrix.errors import MatrixError
+from matrix.host import Host
+from matrix.outcome import Level
+from matrix.plan import Planned
+from matrix.reproduction import DEADLINE_S
+from matrix.session import (
+    Options,
+    Session,
+    case_content,
+    new_run_id,
+    overlay_digest,
+    overlay_specs,
+    plan_entry,
+    reproduce_line,
+)
+from reports import night
+from reports.journal import Journal
+from tests.unit.catalogs import catalog, failure, planned
+from tests.unit.reports.samples import record
+
+KNOWN = catalog(failure())
+CASE = planned(KNOWN)
+PYTHON = Path("/base/bin/python")
+BASE = Environment("3.10.13", {"torch": "2.4.0", "numpy": "1.26.4", "pytest": "9.2.0"})
+NOWHERE = Configuration()
+
+
+def test_options_are_read_from_the_environment() -> None:
+    environ = {
+        "MEGATRIX_BASE": "torch-2.4.0",
+        "MEGATRIX_RUN": "/runs/a",
+        "MEGATRIX_DEADLINE": "2.5",
+        "MEGATRIX_RELAY": "/tmp/records",
+        "MEGATRIX_TE": "1.9",
+    }
+    expected = Options("torch-2.4.0", Path("/runs/a"), "case==tp2", 2.5, "/tmp/records", "1.9")
+    assert expected == Options.from_environment(environ, select="case==tp2")
+
+
+def test_an_empty_environment_asks_for_nothing() -> None:
+    assert Options(deadline_s=DEADLINE_S) == Options.from_environment({"MEGATRIX_RUN": ""})
+
+
+@pytest.mark.xfail(reason="ValueError", strict=True)
+def test_a_deadline_that_is_no_number_is_told() -> None:
+    with pytest.raises(MatrixError, match="MEGATRIX_DEADLINE"):
+        Options.from_environment({"MEGATRIX_DEADLINE": "two minutes"})
+
+
+def test_a_release_is_laid_over_what_the_base_preloads() -> None:
+    (spec,) = overlay_specs(CASE, BASE, NOWHERE, PYTHON)
+    (source,) = spec.sources
+    assert (source.kind, source.package, source.revision) == (Kind.PYPI, "megatron-core", "0.8.0")
+    assert (spec.python, spec.base, spec.interpreter) == ("3.10", {"torch": "2.4.0", "numpy": "1.26.4"}, PYTHON)
+
+
+def test_an_engine_that_plays_a_part_is_laid_over_the_base_too() -> None:
+    specs = overlay_specs(replace(CASE, cell=replace(CASE.cell, te="1.9")), BASE, NOWHERE, PYTHON)
+    laid = [(source.package, source.revision) for spec in specs for source in spec.sources]
+    assert laid == [("megatron-core", "0.8.0"), ("transformer-engine", "1.9")]
+
+
+def test_what_the_environment_has_itself_stays_where_it_is() -> None:
+    there = replace(BASE, packages={**BASE.packages, "megatron-core": "0.8.0"})
+    assert overlay_specs(CASE, there, NOWHERE, PYTHON) == ()
+
+
+def test_a_source_is_laid_over_the_base_also_where_that_version_is_installed(tmp_path: Path) -> None:
+    there = replace(BASE, packages={**BASE.packages, "megatron-core": "0.8.0"})
+    (spec,) = overlay_specs(replace(CASE, source=str(tmp_path)), there, NOWHERE, PYTHON)
+    assert (Kind.TREE, str(tmp_path)) == (spec.sources[0].kind, spec.sources[0].location)
+
+
+def test_a_build_comes_from_the_clone_that_the_site_names(tmp_path: Path) -> None:
+    build = replace(CASE, source="megatron-lm@094d66b488")
+    (spec,) = overlay_specs(build, BASE, Configuration({"megatron-lm": str(tmp_path)}), PYTHON)
+    assert (Kind.GIT, str(tmp_path), "094d66b488") == (
+        spec.sources[0].kind,
+        spec.sources[0].location,
+        spec.sources[0].revision,
+    )
+    with pytest.raises(MatrixError, match="needs a clone of Megatron-LM"):
+        overlay_specs(build, BASE, NOWHERE, PYTHON)
+
+
+def test_the_digest_tells_releases_and_pythons_apart() -> None:
+    cases = [CASE, replace(CASE, cell=replace(CASE.cell, mcore="0.9.0"))]
+    bases = [BASE, replace(BASE, python="3.11.7")]
+    digests = {overlay_digest(overlay_specs(case, base, NOWHERE, PYTHON)[0]) for case in cases for base in bases}
+    assert len(digests) == 4
+    assert overlay_digest(overlay_specs(CASE, BASE, NOWHERE, PYTHON)[0]) in digests
+
+
+def test_the_content_depends_on_packages_overlays_and_what_the_host_has() -> None:
+    bare, server = Host(0, "none", "x86_64"), Host(8, "535.129.03", "x86_64")
+    keys = {
+        case_content(CASE, BASE, ["0a"], bare),
+        case_content(CASE, BASE, ["0b"], bare),
+        case_content(CASE, replace(BASE, packages={**BASE.packages, "psutil": "7"}), ["0a"], bare),
+        case_content(replace(CASE, level=Level.GPU), BASE, ["0a"], bare),
+        case_content(replace(CASE, level=Level.GPU), BASE, ["0a"], server),
+    }
+    assert len(keys) == 5
+    assert case_content(CASE, BASE, ["0a"], server) == case_content(CASE, BASE, ["0a"], bare)
+
+
+@pytest.mark.parametrize("source", ["", "./Megatron-LM@fix", "/a folder/of mine"])
+def test_the_line_to_paste_names_the_case_and_the_source(monkeypatch: pytest.MonkeyPatch, source: str) -> None:
+    monkeypatch.delenv("MEGATRIX_COMMAND", raising=False)
+    given = ["--mcore", source] if source else []
+    assert ["megatrix", "run", *given, "--case", CASE.key] == shlex.split(reproduce_line(replace(CASE, source=source)))
+
+
+def test_the_line_to_paste_names_no_clone_that_the_catalog_knows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MEGATRIX_COMMAND", "tox run -e megatrix --")
+    line = reproduce_line(replace(CASE, source="megatron-lm@094d66b488"))
+    assert line == f'tox run -e megatrix -- run --case "{CASE.key}"'
+
+
+def test_the_plan_holds_the_case_and_its_line() -> None:
+    entry = plan_entry(CASE)
+    assert Planned.from_json(entry) == CASE
+    assert entry["reproduce"] == reproduce_line(CASE)
+
+
+def test_a_run_is_named_by_time_and_label() -> None:
+    first, second = new_run_id("night"), new_run_id("night")
+    assert first <= second
+    assert "-night-" in first
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of a run with two cases, one of them on another base; the session sees the small catalog."""
+    monkeypatch.setattr(interrupt, "once", lambda: None)
+    monkeypatch.setattr(session, "load", lambda: KNOWN)
+    monkeypatch.setattr(environments, "current", lambda: BASE)
+    other = planned(KNOWN, base="torch-2.3.1")
+    night.write_plan(tmp_path / "run", [plan_entry(CASE), plan_entry(other)])
+    return tmp_path / "run"
+
+
+def test_a_session_works_off_the_cases_of_its_base(folder: Path) -> None:
+    assert Session(Options("torch-2.4.0", folder), folder).planned == [CASE]
+
+
+def test_a_session_leaves_out_what_has_a_result(folder: Path) -> None:
+    with Journal.new(folder) as journal:
+        journal.result(replace(record(), failure="break"))
+    assert Session(Options("torch-2.4.0", folder), folder).planned == []
+
+
+def test_a_session_without_a_run_plans_its_base_and_writes_the_plan(folder: Path) -> None:
+    here = Session(Options("torch-2.4.0", select="mcore==0.8.0"), folder)
+    assert here.planned == [CASE]
+    assert [plan_entry(CASE)] == night.plan(here.run_folder)
+
+
+def test_an_interpreter_that_no_base_stands_for_is_the_host(folder: Path) -> None:
+    here = Session(Options(), folder)
+    assert ("host", {"host"}, {"2.4.0"}) == (
+        here.base,
+        {item.cell.base for item in here.planned},
+        {item.cell.torch for item in here.planned},
+    )
+
+
+def test_a_base_that_is_not_known_is_told(folder: Path) -> None:
+    with pytest.raises(MatrixError, match="did you mean torch-2"):
+        Session(Options("torch-2.4"), folder)
+
+
+def test_an_environment_without_a_case_is_told(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session, "load", lambda: catalog(failure(case=())))
+    with pytest.raises(MatrixError, match="the catalog has no case for this environment"):
+        _ = Session(Options("torch-2.4.0"), folder).planned
+
+
+def test_a_case_that_can_not_run_here_is_unavailable_with_the_reason(folder: Path) -> None:
+    here = Session(Options("torch-2.4.0", folder), folder)
+    here.host = Host(0, "none", "x86_64")
+    made = here.reproduction(replace(CASE, level=Level.GPU, gpus=2))
+    assert made.run("some.body:it").outcome.reason == "needs 2 GPUs; host has 0"
+    here.close()
+    assert [one.verdict.value for one in here.records] == ["unavailable"]

@@ -53,7 +53,7 @@ class RankEnd:
 
     `exit_code` is multiprocessing's: None = never ended by itself, negative = minus the signal number.
     `chain` holds the exceptions that left the body, root cause first. `stopped` = the supervisor ended it.
-    `seconds` counts from the start of the job to the end of this rank.
+    `seconds` counts from the start of the job to the end of this rank, or to its exception.
     """
 
     rank: int

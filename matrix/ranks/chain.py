@@ -9,9 +9,7 @@ from typing import Any, Final
 
 from matrix.outcome import Frame, Raised
 
-MESSAGE: Final = (
-    16_384  # characters of a message; CheckpointException, which quotes each failed rank, had 1,000
-)
+MESSAGE: Final = 16_384  # characters of a message; CheckpointException, which quotes each failed rank, had 1,000
 FRAMES: Final = 100  # of one exception; a save on megatron-core that failed had 8
 EXCEPTIONS: Final = 20  # of one chain; a save on megatron-core that failed had 2
 

@@ -26,6 +26,7 @@ from matrix.ranks.server import empty_main
 from matrix.ranks.stacks import kernel_view, spy_on
 
 CHUNK: Final = 65_536  # bytes a read: what a pipe holds by default
+PIPE: Final = 2**20  # bytes that a pipe can hold (/proc/sys/fs/pipe-max-size)
 REPORT: Final = 2**23  # bytes of a rank's report that are read; the largest chain is under 4 MB (chain.py)
 STACKS: Final = 2**20  # bytes of a rank's stacks that are kept; faulthandler prints at most 100 threads
 QUIET_S: Final = 0.05  # s without a byte after which a dump is complete; faulthandler wrote one in 1 ms
@@ -63,6 +64,11 @@ class Member:
         ended_badly = self.ended_at is not None and (self.exit_code != 0 or "value" not in self.message)
         return "raised" in self.message or ended_badly
 
+    @property
+    def trace(self) -> str:
+        """Return the stacks of this rank as text, "" when it was not asked; the file beside its log has all of them."""
+        return self.stacks[:EVIDENCE].decode(errors="replace")
+
     def end(self, now: float) -> RankEnd:
         """Return what is known of the rank's end."""
         chain = raised_chain(self.message.get("raised", ()))
@@ -76,7 +82,7 @@ class Member:
             seconds=self.reported_at if chain else ended_at,
             value=self.message.get("value"),
             log=str(self.log.path),
-            stacks=str(self.log.path.with_suffix(".stacks")) if self.stacks else "",
+            stacks=self.trace,
         )
 
 
@@ -99,6 +105,7 @@ class Crew:
         self._last_stack = 0.0
         self._selector = selectors.DefaultSelector()
         self._pumps: list[Pump] = []
+        self._lifeline = lifeline
         self._selector.register(lifeline, selectors.EVENT_READ, self._lose_server)
 
     def start(self) -> None:
@@ -156,8 +163,8 @@ class Crew:
         return {member.rank: end_of(member.log.path) for member in self._members}
 
     def traces(self) -> dict[int, str]:
-        """Return the stacks of the ranks that were asked for them."""
-        return {member.rank: member.stacks[:EVIDENCE].decode(errors="replace") for member in self._members}
+        """Return the stacks of each rank, "" of those that were not asked."""
+        return {member.rank: member.trace for member in self._members}
 
     @property
     def seconds(self) -> float:
@@ -205,9 +212,9 @@ class Crew:
             return
         received += chunk
         if chunk.endswith(b"\n"):
-            # Only what this package wrote: a body that closed all descriptors may have the number for something else.
-            with suppress(ValueError):
-                member.message = json.loads(received)
+            with suppress(ValueError):  # no JSON: a body that closed all descriptors may use the number as its own
+                member.message = dict(json.loads(bytes(received)))
+            received.clear()
             member.reported_at = self.seconds
             self._note_failure(member)
 
@@ -228,6 +235,7 @@ class Crew:
             self._failed_at = self.seconds
 
     def _lose_server(self) -> None:
+        self._selector.unregister(self._lifeline)
         self.server_died = True
 
     def _take_stacks(self, limit: float) -> None:
@@ -290,12 +298,13 @@ class Pump:
         return True
 
     def drain(self) -> None:
-        """Take what is there now."""
-        while self.read():
-            pass
+        """Take what is there now, and not what somebody goes on writing."""
+        for _ in range(PIPE // CHUNK):
+            if not self.read():
+                return
 
     def finish(self) -> None:
-        """Take what is there now, and nothing more."""
+        """Take what is there now and close the pipe."""
         self.drain()
         if not self.finished:
             self._close()

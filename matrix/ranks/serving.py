@@ -64,6 +64,7 @@ def serve(request: Mapping[str, Any]) -> Serving:
     """Make this process a fork-server that leaves nothing behind, import what is to be preloaded, report readiness."""
     os.setsid()  # Ctrl-C and a kill of the owner's group are the owner's: this process lives on to clean up after it
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])  # blocked so far for the same reason
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # in its ranks, until they can answer: see matrix.ranks.rank.work
     kernel.adopt_orphans()
     lifeline = Path(request["lifeline"])
     try:

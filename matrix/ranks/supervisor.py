@@ -49,6 +49,7 @@ class Supervisor:
     def run(self, job: Job) -> Outcome:
         """Run `job` to its end, at most 5 s past its deadline, and say what happened.
 
+        The first job waits for the preload before its clock starts, and so does one that finds the server dead.
         No process of the job is left when this returns or raises; a Ctrl-C stops the ranks and is raised again.
         Raises MatrixError when no rank can be started on this machine at all.
         """

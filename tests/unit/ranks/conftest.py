@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from matrix.ranks.job import Job
-from matrix.ranks.patience import Patience
 from matrix.ranks.supervisor import Supervisor
 from tests.unit.ranks.marks import MARK
 
@@ -28,7 +27,7 @@ def mark() -> Iterator[str]:
 @pytest.fixture(scope="session")
 def supervisor(mark: str) -> Iterator[Supervisor]:
     """One for all tests, so that each also shows that the one before it left the fork-server sound."""
-    with Supervisor(preload=("json",), patience=Patience(peer_grace_s=0.3)) as started:
+    with Supervisor(preload=("json",)) as started:
         yield started
 
 
@@ -56,3 +55,9 @@ def job(tmp_path: Path) -> Callable[..., Job]:
 def fresh(request: pytest.FixtureRequest) -> bool:
     """Both ways to start a rank."""
     return bool(request.param)
+
+
+@pytest.fixture
+def soon(fresh: bool) -> float:
+    """Return a deadline (s) that a rank that hangs is given: time to come to hang, on a busy machine too."""
+    return 4.0 if fresh else 1.0

@@ -97,7 +97,7 @@ def test_an_exception_is_reported_with_its_chain_and_frames_and_the_waiting_peer
     assert [end.stopped for end in outcome.ranks] == [False, True]
     assert outcome.seconds < 10.0  # of 30 to the deadline: the peer had its grace, no more
     assert outcome.ranks[1].exit_code is None
-    assert "in wait_forever" in Path(outcome.ranks[1].stacks).read_text()
+    assert "in wait_forever" in outcome.ranks[1].stacks
 
 
 def test_what_is_raised_need_not_be_an_exception(run: Run, job: MakeJob, fresh: bool) -> None:
@@ -112,35 +112,43 @@ def test_a_target_that_is_not_there_is_the_ranks_exception(run: Run, job: MakeJo
     assert outcome.chain[0].type in {"AttributeError", "ModuleNotFoundError"}
 
 
-def test_a_hang_in_python_names_the_straggler_and_its_place(run: Run, job: MakeJob, fresh: bool) -> None:
-    outcome = run(job("straggle", world_size=3, deadline_s=1.0, fresh=fresh))
+def test_a_hang_in_python_names_the_straggler_and_its_place(run: Run, job: MakeJob, fresh: bool, soon: float) -> None:
+    outcome = run(job("straggle", world_size=3, deadline_s=soon, fresh=fresh))
     assert (outcome.kind, outcome.rank) == (OutcomeKind.HUNG, 1)
     assert outcome.reason.startswith(
-        "rank 1 had not finished after 1 s, ranks 0, 2 had: rank 1 in wait_forever (bodies.py:"
+        f"rank 1 had not finished after {soon:g} s, ranks 0, 2 had: rank 1 in wait_forever (bodies.py:"
     )
     assert "in straggle" in outcome.evidence
-    assert "in straggle" in Path(outcome.ranks[1].stacks).read_text()
+    assert Path(outcome.ranks[1].log).with_suffix(".stacks").read_text() == outcome.ranks[1].stacks
+    assert "in straggle" in outcome.ranks[1].stacks
 
 
-def test_a_hang_in_c_that_is_deaf_to_signals_ends_too(run: Run, job: MakeJob, fresh: bool) -> None:
-    outcome = run(job("hang_deaf", deadline_s=1.0, fresh=fresh))
+def test_a_hang_in_c_that_is_deaf_to_signals_ends_too(run: Run, job: MakeJob, fresh: bool, soon: float) -> None:
+    outcome = run(job("hang_deaf", deadline_s=soon, fresh=fresh))
     assert outcome.kind == OutcomeKind.HUNG
-    assert "no answer to SIGUSR1: state S (sleeping)" in Path(outcome.ranks[0].stacks).read_text()
+    assert "no answer to SIGUSR1: state S (sleeping)" in outcome.ranks[0].stacks
 
 
-def test_a_rank_that_ignores_sigterm_is_killed(run: Run, job: MakeJob, fresh: bool) -> None:
-    outcome = run(job("hang_stubborn", deadline_s=1.0, fresh=fresh))
+def test_a_rank_that_ignores_sigterm_is_killed(run: Run, job: MakeJob, fresh: bool, soon: float) -> None:
+    outcome = run(job("hang_stubborn", deadline_s=soon, fresh=fresh))
     assert (outcome.kind, outcome.leftovers) == (OutcomeKind.HUNG, 0)
 
 
-def test_a_stop_reaches_the_children_of_a_rank(run: Run, job: MakeJob, fresh: bool) -> None:
+def test_a_stop_reaches_the_children_of_a_rank(run: Run, job: MakeJob, fresh: bool, soon: float) -> None:
     """They are no leftovers: they did not outlive their rank by themselves."""
-    outcome = run(job("hang_with_child", deadline_s=1.0, fresh=fresh))
+    outcome = run(job("hang_with_child", deadline_s=soon, fresh=fresh))
     assert (outcome.kind, outcome.leftovers) == (OutcomeKind.HUNG, 0)
 
 
-def test_a_rank_that_returned_but_does_not_end_hangs(run: Run, job: MakeJob, fresh: bool) -> None:
-    outcome = run(job("hang_after_return", deadline_s=1.0, fresh=fresh))
+def test_a_rank_stopped_before_it_can_tell_its_stacks_did_not_die_of_being_asked(
+    run: Run, job: MakeJob, fresh: bool
+) -> None:
+    outcome = run(job("wait_forever", deadline_s=0.001, fresh=fresh))
+    assert outcome.kind == OutcomeKind.HUNG
+
+
+def test_a_rank_that_returned_but_does_not_end_hangs(run: Run, job: MakeJob, fresh: bool, soon: float) -> None:
+    outcome = run(job("hang_after_return", deadline_s=soon, fresh=fresh))
     assert outcome.kind == OutcomeKind.HUNG
     assert "after its body had returned" in outcome.reason
 

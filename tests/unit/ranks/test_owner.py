@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -14,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from matrix.ranks.patience import OVERTIME_S
+from matrix.ranks.serving import REQUEST
 from tests.unit.ranks.marks import MARK, marked
 
 ROOT = Path(__file__).parents[3]
@@ -88,6 +90,28 @@ def test_kill_9_of_the_owner_leaves_no_process(owner: Callable[..., Owner], fres
     victim.wait_until_ready()
     victim.process.kill()
     assert victim.wait_until_alone(OVERTIME_S) == {}
+
+
+@pytest.mark.parametrize("moment", [0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5])
+def test_kill_9_at_any_moment_leaves_no_process(owner: Callable[..., Owner], moment: float, fresh: bool) -> None:
+    """Before the fork-server runs, while it starts, between two ranks, at work: a second covers them all."""
+    victim = owner("leave_children", fresh=fresh)
+    time.sleep(moment)
+    victim.process.kill()
+    assert victim.wait_until_alone(OVERTIME_S) == {}
+
+
+def test_a_fork_server_whose_owner_died_before_it_came_to_itself_ends(tmp_path: Path) -> None:
+    (tmp_path / "ranks").mkdir()
+    os.mkfifo(tmp_path / "ranks" / "lifeline")  # and nobody reads it
+    request = {"lifeline": str(tmp_path / "ranks" / "lifeline"), "pythonpath": None, "path": [], "modules": []}
+    done = subprocess.run(
+        [sys.executable, "-c", "import matrix.ranks.serving"],
+        env={**os.environ, REQUEST: json.dumps(request), "PYTHONPATH": str(ROOT)},
+        timeout=START_S,
+    )
+    assert done.returncode == 1
+    assert not (tmp_path / "ranks").exists()
 
 
 def test_kill_9_of_the_owner_leaves_no_working_folder(owner: Callable[..., Owner], tmp_path: Path) -> None:

@@ -104,7 +104,12 @@ def test_kill_9_at_any_moment_leaves_no_process(owner: Callable[..., Owner], mom
 def test_a_fork_server_whose_owner_died_before_it_came_to_itself_ends(tmp_path: Path) -> None:
     (tmp_path / "ranks").mkdir()
     os.mkfifo(tmp_path / "ranks" / "lifeline")  # and nobody reads it
-    request = {"lifeline": str(tmp_path / "ranks" / "lifeline"), "pythonpath": None, "path": [], "modules": []}
+    request: dict[str, object] = {
+        "lifeline": str(tmp_path / "ranks" / "lifeline"),
+        "pythonpath": None,
+        "path": [],
+        "modules": [],
+    }
     done = subprocess.run(
         [sys.executable, "-c", "import matrix.ranks.serving"],
         env={**os.environ, REQUEST: json.dumps(request), "PYTHONPATH": str(ROOT)},

@@ -66,6 +66,13 @@ class Wheels:
 
 
 @dataclass(frozen=True)
+class Common:
+    """What every wheels base holds beside torch, as pip's requirements."""
+
+    requires: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class Driver:
     """An NVIDIA driver branch."""
 
@@ -222,7 +229,7 @@ def load(folder: Path = FACTS) -> Catalog:
         raise MatrixError("no catalog here", got=folder, expected="a folder with bases.toml, ..., failures/")
     containers = _tables(folder / "containers.toml", {"container": Container})["container"]
     bases = read_toml(folder / "bases.toml")
-    common = convert(tuple[str, ...], bases.pop("common", {}).get("requires", []), f"{folder / 'bases.toml'}: common")
+    common = build(Common, bases.pop("common", {}), f"{folder / 'bases.toml'}: common")
     wheels = _built(folder / "bases.toml", bases, {"wheels": Wheels})["wheels"]
     drivers = _tables(folder / "drivers.toml", {"driver": Driver, "feature": Feature})
     releases = _tables(
@@ -230,10 +237,15 @@ def load(folder: Path = FACTS) -> Catalog:
     )
     paths = sorted((folder / "failures").glob("*.toml"))
     failures = [build(Failure, read_toml(path), f"{path}") for path in paths]
+    for path, failure in zip(paths, failures, strict=True):
+        if failure.id != path.stem:
+            raise MatrixError(
+                "a failure's file has its id as name", where=f"{path}.id", got=failure.id, expected=path.stem
+            )
     catalog = Catalog(
         containers=containers,
         wheels=wheels,
-        common_requires=common,
+        common_requires=common.requires,
         drivers=drivers["driver"],
         features=drivers["feature"],
         **{name: tuple(sorted(group, key=lambda item: parse(item.version))) for name, group in releases.items()},
@@ -260,6 +272,9 @@ def _built(path: Path, content: Mapping[str, Any], kinds: Mapping[str, type]) ->
                 fix=closest(key, kinds),
             )
     return {
-        name: tuple(build(kind, item, f"{path}: {name}[{place}]") for place, item in enumerate(content.get(name, [])))
+        name: tuple(
+            build(kind, item, f"{path}: {name}[{place}]")
+            for place, item in enumerate(convert(tuple[Any, ...], content.get(name, []), f"{path}: {name}"))
+        )
         for name, kind in kinds.items()
     }

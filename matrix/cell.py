@@ -12,6 +12,7 @@ from matrix.versions import NONE, Range
 AXES: Final = ("base", "torch", "mcore", "te", "driver", "sm", "gpus", "python")
 # Axes whose values are names; the others hold versions (sm: compute capability, 8.0; gpus: a count).
 NAMED: Final = ("base",)
+EVERYTHING: Final = "everything"  # what a clause without a condition says of itself
 
 
 @dataclass(frozen=True, order=True)
@@ -62,7 +63,7 @@ class Clause:
 
     def __str__(self) -> str:
         parts = [f"base in ({', '.join(self.base)})"] if self.base else []
-        return " and ".join(parts + [f"{axis} {bound.text}" for axis, bound in self.bounds()]) or "everything"
+        return " and ".join(parts + [f"{axis} {bound.text}" for axis, bound in self.bounds()]) or EVERYTHING
 
 
 def parse_cell_id(text: str) -> dict[str, str]:

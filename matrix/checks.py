@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
+import signal
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from matrix.cell import Cell
+from matrix.cell import EVERYTHING, Cell, Clause
 from matrix.errors import MatrixError, closest
 from matrix.failure import Package
 from matrix.versions import NONE
@@ -24,11 +27,25 @@ def check(catalog: Catalog, folder: Path) -> None:
     _unique((failure.id for failure in catalog.failures), f"{folder / 'failures'}")
     for name in ("megatron_core", "transformer_engine", "torch"):
         _unique((item.version for item in getattr(catalog, name)), f"{folder / 'releases.toml'}: {name}")
-    cells = known_cells(catalog)
+    for base in catalog.wheels:
+        if not base.pythons or not all(re.fullmatch(r"3\.\d+", python) for python in base.pythons):
+            raise MatrixError(
+                "a base needs Pythons to try",
+                where=f"{folder / 'bases.toml'}: {base.id}.pythons",
+                got=list(base.pythons),
+                expected='minors in order of preference: ["3.10", "3.11"]',
+            )
+    values = known(catalog)
     for failure in catalog.failures:
-        _check_failure(failure, catalog, cells, f"{folder / 'failures' / failure.id}.toml")
+        _check_failure(failure, catalog, values, f"{folder / 'failures' / failure.id}.toml")
     for place, exclusion in enumerate(catalog.exclusions):
-        if not any(exclusion.when.matches(cell) for cell in cells):
+        if str(exclusion.when) == EVERYTHING:
+            raise MatrixError(
+                "this exclusion keeps out every cell",
+                where=f"{folder / 'constraints.toml'}: exclude[{place}].when",
+                expected="a condition on an axis",
+            )
+        if not values.meet(exclusion.when):
             raise MatrixError(
                 "this exclusion matches no known cell",
                 where=f"{folder / 'constraints.toml'}: exclude[{place}].when",
@@ -42,7 +59,7 @@ def check(catalog: Catalog, folder: Path) -> None:
         _known(stack.cell.base, catalog.bases, "base", f"{folder / 'stacks.toml'}: stack[{place}].cell.base")
 
 
-def _check_failure(failure: Failure, catalog: Catalog, cells: Sequence[Cell], where: str) -> None:
+def _check_failure(failure: Failure, catalog: Catalog, values: Known, where: str) -> None:
     _unique((case.name for case in failure.case), f"{where}: case")
     _unique((signature.name for signature in failure.signature), f"{where}: signature")
     for signature in failure.signature:
@@ -51,6 +68,25 @@ def _check_failure(failure: Failure, catalog: Catalog, cells: Sequence[Cell], wh
                 "a signature that would match any failure",
                 where=f"{where}: signature {signature.name}",
                 expected="exception, message, signal, exit_code or log",
+            )
+        if signature.frame is not None and not re.fullmatch(r"[^:]+\.py:\w+", signature.frame):
+            raise MatrixError(
+                "not a frame",
+                where=f"{where}: signature {signature.name}.frame",
+                got=signature.frame,
+                expected="file.py:function",
+            )
+        if signature.signal is not None:
+            _known(
+                signature.signal, signal.Signals.__members__, "signal", f"{where}: signature {signature.name}.signal"
+            )
+    for case in failure.case:
+        if not case.levels or case.ranks < 1 or case.gpus < 0:
+            raise MatrixError(
+                "a case that can't run",
+                where=f"{where}: case {case.name}",
+                got=f"levels {[level.value for level in case.levels]}, ranks {case.ranks}, gpus {case.gpus}",
+                expected="a level, at least one rank, no GPU or more",
             )
     ids = [one.id for one in catalog.failures]
     engines = [release.version for release in catalog.transformer_engine]
@@ -64,7 +100,7 @@ def _check_failure(failure: Failure, catalog: Catalog, cells: Sequence[Cell], wh
         for place, clause in enumerate(getattr(failure, kind)):
             for base in clause.base:
                 _known(base, catalog.bases, "base", f"{where}: {kind}[{place}].base")
-            if not any(clause.matches(cell) for cell in cells):
+            if not values.meet(clause):
                 raise MatrixError(
                     "this predicate matches no known cell",
                     where=f"{where}: {kind}[{place}]",
@@ -72,50 +108,68 @@ def _check_failure(failure: Failure, catalog: Catalog, cells: Sequence[Cell], wh
                     expected="at least one base x megatron-core x TE of the catalog",
                     fix="check the bounds against releases.toml and bases.toml, or add what is missing there",
                 )
-    _contradiction(failure, cells, where)
+    _contradiction(failure, values, where)
 
 
 def _known(name: str, known: Iterable[str], what: str, where: str) -> None:
     """Raise MatrixError with a suggestion unless `name` is one of `known`."""
     if name not in known:
         raise MatrixError(
-            f"no such {what}", where=where, got=name, expected=f"a {what} of the catalog", fix=closest(name, known)
+            f"no such {what}", where=where, got=name, expected=f"a known {what}", fix=closest(name, known)
         )
 
 
-def known_cells(catalog: Catalog) -> list[Cell]:
-    """Return a cell for every base x megatron-core x TE that the catalog names, stacks of reports included."""
-    cores = [release.version for release in catalog.megatron_core] + [stack.cell.mcore for stack in catalog.stacks]
+@dataclass(frozen=True)
+class Known:
+    """Every value that the catalog knows of, by axis; torch and Python come with their base."""
+
+    bases: tuple[Cell, ...]
+    others: Mapping[str, frozenset[str]]
+
+    def meet(self, *clauses: Clause) -> bool:
+        """Say whether a known cell satisfies all clauses. The axes beside the base are independent of each other."""
+        bounds = [bound for clause in clauses for bound in clause.bounds()]
+        if not all(
+            any(all(value in bound for at, bound in bounds if at == axis) for value in values)
+            for axis, values in self.others.items()
+            if any(at == axis for at, _ in bounds)
+        ):
+            return False
+        on_base = [Clause(base=clause.base, torch=clause.torch, python=clause.python) for clause in clauses]
+        return any(all(clause.matches(cell) for clause in on_base) for cell in self.bases)
+
+
+def known(catalog: Catalog) -> Known:
+    """Return what the catalog names: releases, builds, the stacks of reports, driver branches."""
+    stacks = [stack.cell for stack in catalog.stacks]
     builds = [build for failure in catalog.failures for build in failure.build]
-    cores += [build.version for build in builds if build.package is Package.MCORE]
-    engines = [NONE, *(release.version for release in catalog.transformer_engine)]
-    engines += [stack.cell.te for stack in catalog.stacks if stack.cell.te]
-    engines += [image.te for image in catalog.containers if image.te]
-    engines += [build.version for build in builds if build.package is Package.TE]
-    drivers = [driver.branch for driver in catalog.drivers]
-    cells = [catalog.cell(base, mcore=core) for base in catalog.bases for core in dict.fromkeys(cores)]
-    cells += [
-        Cell("", NONE, core, engine, driver)
-        for core in dict.fromkeys(cores)
-        for engine in dict.fromkeys(engines)
-        for driver in (NONE, *drivers[:1])
-    ]
-    return cells
+    named = {
+        axis: {getattr(cell, axis) for cell in stacks} - {None} for axis in ("mcore", "te", "driver", "sm", "gpus")
+    }
+    named["mcore"] |= {release.version for release in catalog.megatron_core}
+    named["te"] |= {release.version for release in catalog.transformer_engine}
+    named["te"] |= {image.te for image in catalog.containers if image.te}
+    named["mcore"] |= {build.version for build in builds if build.package is Package.MCORE}
+    named["te"] |= {build.version for build in builds if build.package is Package.TE}
+    named["driver"] |= {driver.branch for driver in catalog.drivers}
+    # Torch alone, in no base of the catalog, is what `megatrix compat` asks about.
+    bases = tuple(catalog.cell(base) for base in catalog.bases)
+    alone = tuple(Cell("", release.version, NONE) for release in catalog.torch)
+    return Known(bases + alone, {axis: frozenset(values) for axis, values in named.items()})
 
 
-def _contradiction(failure: Failure, cells: Iterable[Cell], where: str) -> None:
+def _contradiction(failure: Failure, known: Known, where: str) -> None:
     """Raise MatrixError when a cell is said to be broken and to work."""
-    for cell in cells:
-        broken = [clause for clause in failure.affected if clause.matches(cell)]
-        works = [clause for clause in failure.works if clause.matches(cell)]
-        if broken and works:
-            raise MatrixError(
-                "a cell is both in affected and in works",
-                where=where,
-                got=f"{cell.id}: affected ({broken[0]}) and works ({works[0]})",
-                expected="one of them",
-                fix="narrow one of the two clauses",
-            )
+    for broken in failure.affected:
+        for works in failure.works:
+            if known.meet(broken, works):
+                raise MatrixError(
+                    "a cell is both in affected and in works",
+                    where=where,
+                    got=f"affected ({broken}) and works ({works})",
+                    expected="no cell that both match",
+                    fix="narrow one of the two clauses",
+                )
 
 
 def _unique(ids: Iterable[str], where: str) -> None:

@@ -107,7 +107,7 @@ def chosen(known: catalog.Catalog, parsed: argparse.Namespace) -> tuple[list[Pla
         )
     elif parsed.select or parsed.case:
         cases = plan.everything(known, tuple(Level) if parsed.case else levels)
-        cases += [item for item, _ in plan.stack_cases(known) if item.key not in {one.key for one in cases}]
+        cases += [item for item, _ in plan.stack_cases(known, levels) if item.key not in {one.key for one in cases}]
     else:
         return plan.night(known, covering.pairwise, levels), "night"
     if parsed.case:
@@ -141,6 +141,10 @@ def run_command(parsed: argparse.Namespace) -> int:
     interrupt.once()
     known = catalog.load()
     if parsed.resume is not None:
+        if parsed.select or parsed.case or parsed.mcore or parsed.level or parsed.expect:
+            raise MatrixError(
+                "a resumed run has its plan", expected="--resume without a choice of cases", fix="leave one out"
+            )
         request = run.Request(out=parsed.out, cache=not parsed.no_cache, resume=parsed.resume or newest(parsed.out))
         total = len(night.plan(Paths(parsed.out).run(request.resume)))
     else:

@@ -54,16 +54,14 @@ def environments(catalog: Catalog) -> dict[str, Environment]:
 def left_out(catalog: Catalog) -> dict[str, str]:
     """Return why a Transformer Engine line has no environment of its own, by the name that it would have."""
     reasons = {}
+    newest = minor(max((base.torch for base in catalog.wheels), key=parse)).replace(".", "")
     for line, image in te_lines(catalog).items():
         name = f"te{line.replace('.', '')}"
+        hint = f"name the torch: {name}-torch{newest}"
         if image is None:
-            reasons[name] = (
-                f"no image of the catalog is known to ship Transformer Engine {line}; name the torch: {name}-torch213"
-            )
+            reasons[name] = f"no image of the catalog is known to ship Transformer Engine {line}; {hint}"
         elif catalog.twin(image) is None:
-            reasons[name] = (
-                f"no wheels base stands for {image.id} (torch {image.torch}); name the torch: {name}-torch213"
-            )
+            reasons[name] = f"no wheels base stands for {image.id} (torch {image.torch}); {hint}"
     return reasons
 
 

@@ -63,6 +63,7 @@ def _failure(catalog: Catalog, failure: Failure, cell: Cell, night: Sequence[Pla
     clauses = {Expectation.BROKEN: failure.affected, Expectation.WORKS: failure.works, Expectation.UNKNOWN: ()}
     expectation = failure.expectation(cell)
     clause = next((one for one in clauses[expectation] if one.matches(cell)), None)
+    image = not isinstance(catalog.base(cell.base), Wheels)
     planned = [item for item in night if item.cell.id == cell.id and item.failure == failure.id]
     return {
         "failure": failure.id,
@@ -76,7 +77,7 @@ def _failure(catalog: Catalog, failure: Failure, cell: Cell, night: Sequence[Pla
                 "case": item.case,
                 "level": item.level.value,
                 "why": list(item.why),
-                "here": host.can_run(item)[1] or "runs",
+                "here": host.can_run(item, image=image)[1] or "runs",
             }
             for item in planned
         ],

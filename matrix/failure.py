@@ -33,8 +33,8 @@ class Signature:
     """How a failure is recognised; every key that is given must hold, in one exception of the chain or in the log.
 
     `exception` is a class name; `message` is searched in that exception's text; `frame` is "file.py:function", the end
-    of a path and a function of that exception's stack; `signal` is "SIGSEGV"; `log` is searched in the end of the log
-    of the rank to blame.
+    of a path and the function, in which that exception was raised; `signal` is "SIGSEGV"; `log` is searched in the end
+    of the log of the rank to blame.
     """
 
     name: Identifier

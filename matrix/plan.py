@@ -14,10 +14,14 @@ from matrix.failure import Axis, Case, Failure, Package
 from matrix.outcome import Level
 from matrix.ranks import te_extension
 from matrix.record import CellFacts, Expectation, case_key
+from matrix.schema import Identifier
 from matrix.versions import NONE, minor, parse
 
 FIELDS: Final = ("key", "failure", "case", "test", "ranks", "gpus", "source", "te_source")  # JSON as they are
 STACK: Final = ("python", "sm", "gpus")  # axes of a cell that records do not name one by one
+
+
+REPORT: Final = Identifier("report")  # the case of a stack whose failure has no reproduction yet
 
 
 @dataclass(frozen=True)
@@ -212,7 +216,7 @@ def night(catalog: Catalog, pairwise: Pairwise, levels: Iterable[Level] = (Level
     Each case says why it is in. `pairwise` makes the covering array (matrix.covering).
     """
     chosen: dict[str, Planned] = {}
-    found = [*stack_cases(catalog)]
+    found = [*stack_cases(catalog, levels)]
     for failure in catalog.failures:
         cells = night_cells(catalog, failure)
         for cell, names, why in (*boundary_cases(cells, failure), *covering_cases(cells, failure, pairwise)):
@@ -281,17 +285,21 @@ def covering_cases(cells: Sequence[Cell], failure: Failure, pairwise: Pairwise) 
         )
 
 
-def stack_cases(catalog: Catalog) -> Iterable[tuple[Planned, str]]:
-    """Yield the founding reports' stacks as cases, at the most real level, and by which name they are in."""
+def stack_cases(catalog: Catalog, levels: Iterable[Level]) -> Iterable[tuple[Planned, str]]:
+    """Yield the founding reports' stacks as cases, and by which name they are in.
+
+    On a wheels base at each of the levels; in an image, which is the real thing, at the most real level of the case.
+    """
     for stack in catalog.stacks:
         failure = catalog.failure(stack.failure)
         named = {name: value for name, value in vars(stack.cell).items() if name != "base" and value is not None}
         cell = catalog.cell(stack.cell.base, **named)
-        cases = failure.case or (Case("report", "", (Level.GPU,), stack.gpus, stack.gpus),)  # type: ignore[arg-type]
-        for case in cases:
-            level = Level.CPU if Level.CPU in case.levels and isinstance(catalog.base(cell.base), Wheels) else Level.GPU
-            planned = replace(plan_case(catalog, failure, case, level, cell), gpus=stack.gpus)
-            yield planned, f"stack of {stack.name}: {stack.text}"
+        on_wheels = isinstance(catalog.base(cell.base), Wheels)
+        for case in failure.case or (Case(REPORT, "", (Level.GPU,), stack.gpus, stack.gpus),):
+            for level in case.levels if on_wheels else case.levels[-1:]:
+                if not on_wheels or level in levels:
+                    planned = replace(plan_case(catalog, failure, case, level, cell), gpus=stack.gpus)
+                    yield planned, f"stack of {stack.name}: {stack.text}"
 
 
 def boundary_cases(cells: Sequence[Cell], failure: Failure) -> Iterable[Choice]:

@@ -17,13 +17,17 @@ from types import TracebackType
 from matrix.errors import MatrixError
 from matrix.record import Record
 
+SHORT = 70  # bytes of a temporary folder's path that leave room for our own part
+
 
 class Receiver:
     """Calls `show` with every record that is sent to `address`, one at a time, until closed. A context manager."""
 
     def __init__(self, show: Callable[[Record], None]) -> None:
         self._show, self._lock = show, threading.Lock()
-        self._folder = tempfile.TemporaryDirectory(prefix="megatrix-")
+        # A socket's path holds 107 bytes at most (unix(7)), and a temporary folder may lie deep.
+        short = len(tempfile.gettempdir()) < SHORT
+        self._folder = tempfile.TemporaryDirectory(prefix="megatrix-", dir=None if short else "/tmp")  # noqa: S108
         self.address = str(Path(self._folder.name) / "records")
         self._socket = socket.socket(socket.AF_UNIX)
         self._socket.bind(self.address)

@@ -121,9 +121,7 @@ def work(
 
 def unavailable(item: Planned, catalog: Catalog, here: host.Host, run: str) -> Record | None:
     """Return the record of a case that can't run on this machine, None if it can."""
-    able, reason = here.can_run(item)
-    if able and not isinstance(catalog.base(item.cell.base), Wheels):
-        able, reason = False, f"{item.cell.base} is an image; images are not run by this engine"
+    able, reason = here.can_run(item, image=not isinstance(catalog.base(item.cell.base), Wheels))
     if able:
         return None
     outcome = Outcome(OutcomeKind.UNAVAILABLE, reason)

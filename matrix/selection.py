@@ -43,7 +43,7 @@ def select(planned: Sequence[Planned], expression: str) -> list[Planned]:
             "the selection selects nothing",
             got=expression,
             expected=f"at least one of {len(planned)} cases",
-            fix="megatrix plan --all lists them; megatrix explain CELL says why a cell is not planned",
+            fix="megatrix plan --select 'failure==*' lists all; megatrix explain CELL says what is known of one cell",
         )
     return chosen
 
@@ -51,7 +51,8 @@ def select(planned: Sequence[Planned], expression: str) -> list[Planned]:
 def compile_expression(expression: str, planned: Iterable[Planned]) -> Test:
     """Return the expression as a test; names are checked against those that `planned` has."""
     words = _words(expression)
-    known = {name: {read(item) for item in planned} for name, read in NAMED.items()} if words else {}
+    known = {name: {read(item) for item in planned} for name, read in NAMED.items()}
+    known |= {name: {getattr(item.cell, name) for item in planned} for name in VERSIONED}
     position = 0
 
     def peek() -> str | tuple[str, str, str] | None:
@@ -130,4 +131,6 @@ def _condition(name: str, operator: str, value: str, known: dict[str, set[str]])
     except (InvalidSpecifier, InvalidVersion):
         expected = "a PEP 440 version" if operator != "==" or not is_version(value.rstrip(".*")) else "2.4.* or 2.4.1"
         raise MatrixError("not a version", got=f"{name}{operator}{value}", expected=expected) from None
+    if operator == "==" and not any(version in bound for version in known[name]):
+        raise MatrixError(f"no case has this {name}", got=value, fix=closest(value, known[name]))
     return lambda item: getattr(item.cell, name) in bound

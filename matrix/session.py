@@ -59,11 +59,19 @@ class Options:
         return cls(
             base=environ.get("MEGATRIX_BASE", ""),
             run_folder=Path(folder) if folder else None,
-            deadline_s=float(environ.get("MEGATRIX_DEADLINE", DEADLINE_S)),
+            deadline_s=deadline(environ.get("MEGATRIX_DEADLINE", "")),
             relay=environ.get("MEGATRIX_RELAY", ""),
             te_line=environ.get("MEGATRIX_TE", ""),
             **given,
         )
+
+
+def deadline(text: str) -> float:
+    """Return the seconds that MEGATRIX_DEADLINE asks for, DEADLINE_S without it."""
+    try:
+        return float(text or DEADLINE_S)
+    except ValueError:
+        raise MatrixError("not a time", where="MEGATRIX_DEADLINE", got=text, expected="seconds, such as 120") from None
 
 
 class Session:

@@ -42,7 +42,7 @@ def _is(raised: Raised, signature: Signature) -> bool:
         return False
     if signature.message is not None and not re.search(signature.message, raised.message):
         return False
-    return signature.frame is None or any(_at(frame, signature.frame) for frame in raised.frames)
+    return signature.frame is None or any(_at(frame, signature.frame) for frame in raised.frames[-1:])
 
 
 def _at(frame: Frame, place: str) -> bool:

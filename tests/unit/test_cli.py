@@ -117,11 +117,10 @@ def test_a_mistake_is_told_and_ends_with_2(
     assert engine.bases == []
 
 
-@pytest.mark.xfail(reason="the selection's error proposes `megatrix plan --all`, which is not there", strict=True)
 def test_what_an_error_proposes_is_a_command_that_exists(capsys: pytest.CaptureFixture[str]) -> None:
     main(["plan", "--select", "mcore>=1"])
-    for command in re.findall(r"megatrix (\w+ --[\w-]+)", capsys.readouterr().err):
-        parser().parse_args(command.split())
+    for command in re.findall(r"megatrix (\w+ --[\w-]+ '[^']+')", capsys.readouterr().err):
+        parser().parse_args(shlex.split(command))
 
 
 def test_the_plan_is_the_night_with_its_reasons(capsys: pytest.CaptureFixture[str]) -> None:
@@ -152,7 +151,8 @@ def test_a_plan_may_be_chosen_from_all_cells(
 ) -> None:
     assert main(["plan", "--json", *arguments]) == 0
     every = [item.key for item in everything(KNOWN, tuple(Level)) if holds(item)]  # type: ignore[operator]
-    assert every == [line["key"] for line in lines(capsys.readouterr().out)]
+    chosen = [line["key"] for line in lines(capsys.readouterr().out)]
+    assert every == [key for key in chosen if "0.8.0rc0" not in key]  # the stack of a report, which is no release
 
 
 def test_a_case_of_a_reports_stack_can_be_chosen(capsys: pytest.CaptureFixture[str]) -> None:
@@ -240,7 +240,6 @@ def test_the_report_of_a_run_is_made_again(engine: FakeEngine, capsys: pytest.Ca
     assert "page: " in capsys.readouterr().out
 
 
-@pytest.mark.xfail(reason="the selection is dropped in silence", strict=True)
 def test_a_selection_beside_a_run_to_resume_is_refused(engine: FakeEngine) -> None:
     main(["run", "--case", KEY])
     try:

@@ -70,7 +70,6 @@ def test_a_line_without_an_image_or_a_base_is_left_out_with_the_reason() -> None
     assert set() == set(reasons) & set(environments(SMALL))
 
 
-@pytest.mark.xfail(reason="the code names torch213 whatever bases there are", strict=True)
 def test_what_a_left_out_line_proposes_is_an_environment() -> None:
     proposed = [re.findall(r"te\d+-torch\d+", reason) for reason in left_out(SMALL).values()]
     assert [name for names in proposed for name in names if name not in environments(SMALL)] == []

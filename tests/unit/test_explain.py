@@ -68,7 +68,7 @@ def test_an_excluded_cell_says_why() -> None:
 def test_an_image_says_its_twin_and_what_a_case_needs() -> None:
     answer = told("ngc-24.07/mcore-0.8.0rc0/te-none/driver-none")
     assert (answer["base"], answer["twin"]) == ("image", "its twin is torch-2.4.0")
-    assert answer["failures"][0]["night"][0]["here"] == "needs 2 GPUs; host has 0"
+    assert answer["failures"][0]["night"][0]["here"] == "ngc-24.07 is an image; no engine runs images yet"
     assert told("ngc-99/mcore-0.8.0/te-none/driver-none")["twin"] == "has no twin"
     assert told("torch-2.5.1/mcore-0.8.0/te-none/driver-none")["twin"] == "stands for no image"
 

@@ -160,7 +160,6 @@ def test_a_pairwise_row_is_planned_with_its_case_alone() -> None:
 
 
 @pytest.mark.parametrize("levels", [(Level.CONTRACT,), (Level.CPU,)])
-@pytest.mark.xfail(reason="a stack's case is planned at cpu or gpu, whatever levels it has", strict=True)
 def test_a_stack_is_planned_at_a_level_that_its_case_has_and_that_is_asked_for(levels: tuple[Level, ...]) -> None:
     entry = replace(BROKEN, case=(case("read", (Level.CONTRACT,)),))
     known = catalog(entry, stacks=(stack("break", "torch-2.4.0", "0.8.0"),))

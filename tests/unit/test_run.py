@@ -87,7 +87,7 @@ def test_what_can_not_run_here_is_recorded_without_the_engine(desk: Desk) -> Non
     told = desk.run(engine, [ON_GPU, on_image, planned(KNOWN, test="")])
     assert [one.outcome.reason for one in told.records] == [
         "needs 2 GPUs; host has 0",
-        "ngc-24.07 is an image; images are not run by this engine",
+        "ngc-24.07 is an image; no engine runs images yet",
         "the catalog has no reproduction of it yet",
     ]
     assert {Verdict.UNAVAILABLE} == {one.verdict for one in told.records}

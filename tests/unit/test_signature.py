@@ -20,12 +20,6 @@ from tests.unit.catalogs import failure, real, shown
 
 CORPUS = Path(__file__).parent / "corpus"
 CONFUSED = {
-    "dcp-assertion/does-not-show/another-assertion-of-the-same-function": "the signature does not say which assertion",
-    "dcp-assertion/does-not-show/assertion-in-what-the-function-calls": "the signature does not say which assertion",
-    "dcp-write-item/does-not-show/function-whose-name-ends-alike": "the pattern may begin in the midst of a name",
-    "tp-overlap/does-not-show/invalid-rank-in-a-send": "the pattern does not ask for MPI_Group_incl",
-    "tp-overlap/does-not-show/segfault-after-the-group-was-made": "any line of the log that has the word will do",
-    "long-context/does-not-show/worker-died-of-a-segfault": "'exited unexpectedly' follows every death of a worker",
     "long-context/does-not-show/allocation-outside-the-dataset": "the signature does not say where it was allocated",
 }
 

@@ -106,8 +106,9 @@ def chosen(known: catalog.Catalog, parsed: argparse.Namespace) -> tuple[list[Pla
             "--expect speaks of --mcore", got=f"--expect {parsed.expect}", expected="--mcore SOURCE with it"
         )
     elif parsed.select or parsed.case:
-        cases = plan.everything(known, tuple(Level) if parsed.case else levels)
-        cases += [item for item, _ in plan.stack_cases(known, levels) if item.key not in {one.key for one in cases}]
+        within = tuple(Level) if parsed.case else levels  # a line to paste may come from another machine
+        cases = plan.everything(known, within)
+        cases += [item for item, _ in plan.stack_cases(known, within) if item.key not in {one.key for one in cases}]
     else:
         return plan.night(known, covering.pairwise, levels), "night"
     if parsed.case:

@@ -12,6 +12,7 @@ from matrix.errors import MatrixError
 from matrix.explain import explain, in_words
 from matrix.host import Host
 from matrix.plan import night
+from matrix.run import unavailable
 from tests.unit.catalogs import case, catalog, clause, exclusion, failure, image, masked, stack
 
 BREAK = failure(
@@ -105,3 +106,14 @@ def test_the_explanation_reads_as_text() -> None:
     assert "    masked:   break: it fails before; it is not planned here" in lines
     assert "    night:    tp2 at level cpu (runs)" in lines
     assert "    night:    not in it" in lines
+
+
+def test_what_is_said_to_run_here_is_not_unavailable_in_a_run() -> None:
+    known = catalog(
+        failure(affected=(clause(mcore="==0.8.0rc0"),)),
+        containers=(image("ngc-24.07", "2.4.0a0+3bcc3cddb5"),),
+        stacks=(stack("break", "ngc-24.07", "0.8.0rc0"),),
+    )
+    (item,) = night(known, pairwise)
+    (one,) = explain(known, item.cell.id, [item], HOST)["failures"][0]["night"]
+    assert (unavailable(item, known, HOST, "a") is None) == (one["here"] == "runs")

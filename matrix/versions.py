@@ -77,6 +77,7 @@ def _contains(text: str, version: str) -> bool:
     return True
 
 
+@cache
 def minor(version: str) -> str:
     """Return "2.4" for "2.4.1" and for "2.4.0a0+3bcc3cddb5"."""
     release = parse(version).release

@@ -166,6 +166,24 @@ def test_a_stack_is_planned_at_a_level_that_its_case_has_and_that_is_asked_for(l
     assert {Level.CONTRACT} & set(levels) == {item.level for item in night(known, no_pairs, levels)}
 
 
+@pytest.mark.parametrize(
+    "levels",
+    [
+        (Level.CONTRACT, Level.CPU, Level.GPU),
+        pytest.param(
+            (Level.GPU, Level.CPU),
+            marks=pytest.mark.xfail(reason="the last one is taken, whichever it is", strict=True),
+        ),
+    ],
+    ids=lambda levels: "-".join(level.value for level in levels),
+)
+def test_a_stack_in_an_image_is_planned_at_the_most_real_level_of_its_case(levels: tuple[Level, ...]) -> None:
+    entry = replace(BROKEN, case=(case("tp2", levels),))
+    stacks, images = (stack("break", "ngc-24.07", "0.8.0"),), (image("ngc-24.07", "2.4.0a0+3bcc3cddb5"),)
+    known = catalog(entry, stacks=stacks, containers=images)
+    assert [item.level for item in night(known, no_pairs) if item.cell.base == "ngc-24.07"] == [Level.GPU]
+
+
 def cell(core: str, base: str = "torch-2.4.0", te: str = NONE) -> Cell:
     return Cell(base, "2.4.0", core, te)
 

@@ -108,6 +108,12 @@ def test_a_frame_is_the_end_of_a_path_and_a_whole_function_name(frame: str, ther
     assert there == shows(RAISED, Signature("at", exception="AssertionError", frame=frame))  # type: ignore[arg-type]
 
 
+def test_what_a_function_calls_is_not_its_frame() -> None:
+    below = Raised("AssertionError", "", (PLANNER, Frame("/python3.10/dataclasses.py", 1453, "replace")))
+    at_planner = Signature("at", exception="AssertionError", frame="default_planner.py:create_plan")  # type: ignore[arg-type]
+    assert not shows(Outcome(OutcomeKind.RAISED, chain=(below,)), at_planner)
+
+
 def test_exception_message_and_frame_must_hold_in_one_exception_of_the_chain() -> None:
     mixed = Signature("mixed", exception="CheckpointException", message="not in md")  # type: ignore[arg-type]
     assert not shows(RAISED, mixed)

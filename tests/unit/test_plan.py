@@ -326,11 +326,12 @@ def test_a_release_that_is_not_on_pypi_makes_no_cells_but_a_build_does() -> None
     known = catalog(
         entry,
         torches=("2.4.0",),
-        megatron_core=releases(["0.8.0"]),
+        megatron_core=(Release("0.8.0"), Release("0.8.1", on_pypi=False)),  # type: ignore[arg-type]
         transformer_engine=(Release("1.8", on_pypi=False), Release("1.9")),  # type: ignore[arg-type]
     )
     items = {item.cell.te: item.te_source for item in everything(known, (Level.CPU,))}
     assert items == {"1.9": "", "1.8.0+37280ec": "transformer-engine@37280ec"}
+    assert {item.cell.mcore for item in everything(known, (Level.CPU,))} == {"0.8.0"}
 
 
 def test_a_case_says_whose_twin_it_runs_on_and_what_it_runs_with() -> None:

@@ -1,0 +1,197 @@
+"""Read what a body of a consuming package binds: assigned names, collected keywords, imports."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from matrix.contract.definition import absolute, dotted
+from matrix.contract.flow import Flow
+from matrix.contract.guard import Config, Guard, Loads
+from matrix.contract.offering import PACKAGE
+from matrix.contract.reach import Reaches
+from matrix.contract.usage import Draft
+from matrix.contract.value import (
+    UNKNOWN,
+    Anything,
+    Choice,
+    InPackage,
+    Instance,
+    Keywords,
+    Names,
+    Outside,
+    Reference,
+    Value,
+    gather,
+    only,
+    updated,
+)
+
+
+class Library(Protocol):
+    """The consuming package, as a body sees it."""
+
+    drafts: list[Draft]
+    reaches: Reaches
+
+    def is_module(self, module: str) -> bool:
+        """Return whether the package has that module."""
+
+    def look_up(self, module: str, name: str) -> Choice:
+        """Return what a module calls `name`."""
+
+    def loads(self, module: str) -> Guard:
+        """Return the guard under which importing a module succeeds."""
+
+    def mentions_te(self, module: str) -> bool:
+        """Return whether a module's text names Transformer Engine."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a body stands in the package. `postponed`: its annotations are not evaluated."""
+
+    module: str
+    path: str
+    is_package: bool
+    postponed: bool = False
+    function: str = ""
+
+
+class Bindings(Flow):
+    """Reads assignments and imports."""
+
+    def __init__(self, library: Library, place: Place, names: Names) -> None:
+        super().__init__()
+        self.library, self.place, self.names = library, place, names
+        self._bindings: dict[str, int] = {}
+
+    def look_up(self, module: str, name: str) -> Choice:
+        """Return what another module of the package calls `name`."""
+        return self.library.look_up(module, name)
+
+    # ------------------------------------------------------------------ names
+
+    def _do_assign(self, node: ast.Assign) -> None:
+        choice = self.value(node.value)
+        for target in node.targets:
+            self.bind(target, node.value, choice)
+
+    def _do_annassign(self, node: ast.AnnAssign) -> None:
+        if node.value is not None:
+            self.bind(node.target, node.value, self.value(node.value))
+
+    def _do_augassign(self, node: ast.AugAssign) -> None:
+        self.value(node.value)
+        self.bind(node.target, None, UNKNOWN)
+
+    def bind(self, target: ast.expr, value: ast.expr | None, choice: Choice) -> None:
+        """Bind a target: a name, an attribute of self, a key of collected keywords, several of them."""
+        if isinstance(target, ast.Name):
+            self.names.own[target.id] = self._named(target.id, choice)
+        elif isinstance(target, ast.Starred):
+            self.bind(target.value, None, UNKNOWN)
+        elif isinstance(target, (ast.Tuple, ast.List)):
+            parts = value.elts if isinstance(value, (ast.Tuple, ast.List)) else []
+            for place, element in enumerate(target.elts):
+                part = parts[place] if len(parts) == len(target.elts) else None
+                self.bind(element, part, self.value(part))
+        elif isinstance(target, ast.Attribute) and isinstance(target.value, ast.Name):
+            owner = self.names.find(target.value.id)
+            if owner and isinstance(owner[0][1], Instance):
+                self.names.own[dotted(target)] = self._named(dotted(target), choice)
+        elif isinstance(target, ast.Subscript):
+            key = target.slice
+            self.value(key)
+            name = key.value if isinstance(key, ast.Constant) and isinstance(key.value, str) else ""
+            self._change(target.value, lambda kept: kept.put(name) if name else Keywords(kept.entries, open=True))
+
+    def _named(self, name: str, choice: Choice) -> Choice:
+        """A computed value is written as the name it is bound to; a later one of that name is another condition."""
+        if choice != UNKNOWN:
+            return choice
+        count = self._bindings[name] = self._bindings.get(name, 0) + 1
+        return only(Anything(name + "'" * (count - 1)))
+
+    def _change(self, owner: ast.expr, change: Callable[[Keywords], Keywords]) -> bool:
+        """Change a variable if it holds collected keywords."""
+        choice = self.names.find(owner.id) if isinstance(owner, ast.Name) else None
+        if not choice or not any(isinstance(value, Keywords) for _, value in choice):
+            return False
+        changed = [(guard, change(value) if isinstance(value, Keywords) else value) for guard, value in choice]
+        self.names.own[dotted(owner)] = gather(changed)
+        return True
+
+    def _call(self, node: ast.Call) -> Choice:
+        """A dictionary of keywords changes by its methods, and in the hands of others."""
+        func = node.func
+        if isinstance(func, ast.Attribute) and func.attr in ("update", "pop", "setdefault"):
+            given, passed = self.arguments(node)
+            first = node.args[0] if node.args else None
+            name = first.value if isinstance(first, ast.Constant) and isinstance(first.value, str) else ""
+            added = [value for choice in given for _, value in choice]
+
+            def change(kept: Keywords) -> Keywords:
+                if name:
+                    return kept.drop(name) if func.attr == "pop" else kept.put(name)
+                return updated(kept, added, passed.keywords, more=passed.open_keywords)
+
+            if self._change(func.value, change):
+                return UNKNOWN
+        result = super()._call(node)
+        if dotted(func) not in ("dict", "len", "list", "sorted"):
+            for argument in node.args:
+                self._change(argument, lambda kept: Keywords(kept.entries, open=True))
+        return result
+
+    # ---------------------------------------------------------------- imports
+
+    def _do_import(self, node: ast.Import) -> None:
+        for alias in node.names:
+            value = self.import_module(alias.name, node)
+            top = alias.name.partition(".")[0]
+            if not alias.asname:
+                value = Reference(f"{top}:") if isinstance(value, Reference) else value
+                value = InPackage(top) if isinstance(value, InPackage) else value
+                value = Outside(top) if isinstance(value, Outside) else value
+            self.names.own[alias.asname or top] = only(value)
+
+    def import_module(self, name: str, node: ast.AST) -> Value:
+        """Import a module by name, which may fail."""
+        if name.partition(".")[0].startswith(PACKAGE):
+            self.use("import", f"{name}:", node, True)
+            self.may_fail("ModuleNotFoundError", loaded(f"{name}:"))
+            return Reference(f"{name}:")
+        if self.library.is_module(name):
+            self.may_fail("ImportError", self.library.loads(name))
+            return InPackage(name)
+        self.may_fail("ModuleNotFoundError", _installed(name))
+        return Outside(name)
+
+    def _do_importfrom(self, node: ast.ImportFrom) -> None:
+        source = absolute("." * node.level + (node.module or ""), self.place.module, self.place.is_package)
+        if source.partition(".")[0].startswith(PACKAGE):
+            for alias in node.names:
+                path = f"{source}:" if alias.name == "*" else f"{source}:{alias.name}"
+                self.use("import", path, node, True)
+                if self.catcher("ModuleNotFoundError") != self.catcher("ImportError"):
+                    self.may_fail("ModuleNotFoundError", loaded(f"{source}:"))
+                self.may_fail("ImportError", loaded(path))
+                self.names.own[alias.asname or alias.name] = only(Reference(path))
+            return
+        inside = self.library.is_module(source)
+        self.may_fail("ImportError", self.library.loads(source) if inside else _installed(source))
+        for alias in node.names:
+            value: Value = InPackage(source, alias.name) if inside else Outside(f"{source}.{alias.name}")
+            self.names.own[alias.asname or alias.name] = only(value)
+
+
+def loaded(path: str) -> Guard:
+    """The contract is about a TE that is installed: importing the package itself succeeds."""
+    return True if path == f"{PACKAGE}:" else Loads(path)
+
+
+def _installed(module: str) -> Guard:
+    return Config(f"{module.partition('.')[0]} is installed")

@@ -1,0 +1,280 @@
+"""Read one module or function of a consuming package: its definitions and its uses of Transformer Engine.
+
+A module is read as importing it would run it; its functions afterwards, since they run later. An import that can fail
+is a fork: what follows stands under its success, a handler that catches it under its failure. So a use that is not
+reached because something before it failed is no finding of its own.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from matrix.contract.binding import Bindings, Library, Place, loaded
+from matrix.contract.guard import Guard, all_of, any_of, negate
+from matrix.contract.reach import Function, about_te
+from matrix.contract.usage import Arguments, Draft, Site, Use
+from matrix.contract.value import (
+    UNKNOWN,
+    Anything,
+    Blueprint,
+    Choice,
+    Fact,
+    InPackage,
+    Instance,
+    Keywords,
+    Literal,
+    Names,
+    Outcome,
+    Outside,
+    Reference,
+    Routine,
+    bears_on_te,
+    gather,
+    only,
+    under,
+)
+
+DEEPEST_RUN = 6  # functions run inside one another to learn what they return; the deepest needed in any release is 4
+LONGEST_RUN = 60  # statements of such a function: is_te_min_version has 8, get_te_version 20, a support check 45
+Node = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+class Body(Bindings):
+    """Reads one module, class or function. `silent`: it is only run for what it returns, and records nothing.
+
+    `base` is the guard of a class within its surroundings, `record` the function that is read.
+    """
+
+    def __init__(
+        self, library: Library, place: Place, names: Names, *, record: Function | None = None, base: Guard = True,
+        blueprint: Blueprint | None = None, silent: bool = False, depth: int = 0,
+    ) -> None:  # fmt: skip
+        super().__init__(library, place, names)
+        self.record, self.base, self.blueprint = record, base, blueprint
+        self.silent, self.depth = silent, depth
+        self.finished = False
+        self.waiting: list[Callable[[Guard], None]] = []  # functions defined here, read after this body
+        self._statement: ast.expr | None = None
+        self._about_te: dict[ast.AST, bool] = {}
+
+    def read(self, statements: Sequence[ast.stmt]) -> Guard:
+        """Read the statements, without the functions defined there; return when their end is reached."""
+        self.block(statements)
+        self.finished = True
+        return all_of(*self.path)
+
+    def read_functions(self, reached: Guard = True) -> None:
+        """Read the functions defined in this body, which run only where `reached` holds."""
+        while self.waiting:
+            self.waiting.pop(0)(reached)
+
+    # ------------------------------------------------------------------- uses
+
+    def use(
+        self,
+        kind: str,
+        path: str,
+        node: ast.AST,
+        guard: Guard,
+        arguments: Arguments | None = None,
+        *,
+        bound: bool = False,
+    ) -> None:
+        """Record a use; where an AttributeError is caught or stops a module, it forks as an import does."""
+        if not self.silent:
+            reached = all_of(self.base, self.here(), guard)
+            if reached is not False:
+                site = Site(self.place.path, getattr(node, "lineno", 0), self.place.function)
+                draft = Draft(Use(kind, path, site, reached, reached, arguments, bound), self.record)
+                self.library.drafts.append(draft)
+                for attempt in self.attempts:
+                    attempt.drafts.append(draft)
+        outermost = self.record is None
+        if kind != "import" and (outermost or self.catcher("AttributeError")[0] is not None):
+            self.may_fail("AttributeError", any_of(negate(guard), loaded(path)))
+
+    def mention(self, name: str, *, called: bool) -> None:
+        """Record who calls a private function, and which are handed on as values."""
+        if self.silent or not name.startswith("_") or name.startswith("__"):
+            return
+        if called:
+            site = (self.record, all_of(self.base, self.here()))
+            self.library.reaches.calls.setdefault(name, []).append(site)
+        else:
+            self.library.reaches.handed_on.add(name)
+
+    # ------------------------------------------------------------ definitions
+
+    def _do_functiondef(self, node: Node) -> None:
+        for expression in [*node.decorator_list, *node.args.defaults, *filter(None, node.args.kw_defaults)]:
+            self.value(expression)
+        if not self.place.postponed:
+            for annotation in _annotations(node):
+                self.value(annotation)
+        routine = self.blueprint.methods[node.name] if self.blueprint else Routine(node, self)
+        self.names.own[node.name] = only(routine)
+        if not self.silent:
+            guard = all_of(self.base, self.here())
+            first = node.name == "__init__"  # what it sets, the other methods find
+            self.waiting.insert(
+                0 if first else len(self.waiting), lambda reached: self._read_function(routine, all_of(guard, reached))
+            )
+
+    _do_asyncfunctiondef = _do_functiondef
+
+    def _read_function(self, routine: Routine, guard: Guard) -> None:
+        node, blueprint = routine.node, self.blueprint
+        name = f"{self.place.function}.{node.name}" if self.place.function else node.name
+        method_of = blueprint if blueprint and not routine.decorators & {"staticmethod", "classmethod"} else None
+        record = Function(name, guard, self.record)
+        if method_of and node.name not in ("__init__", "__new__"):
+            record.blueprints = tuple(self._constructed(method_of))
+        around = self.names.around if blueprint else self.names  # a class is no scope of its methods
+        names = Names(_parameters(routine, Instance(blueprint) if blueprint else None), around)
+        body = Body(self.library, replace(self.place, function=name), names, record=record)
+        end = body.read(node.body)
+        record.completes = body.outcome(end).completes
+        if method_of and node.name == "__init__":
+            method_of.constructor = record
+            method_of.attributes = _set_only_there(node, method_of, names.own)
+        if method_of and method_of.is_config and node.name in ("__init__", "__post_init__"):
+            self.library.reaches.add_checks(record.completes)
+        body.read_functions()
+
+    def _constructed(self, blueprint: Blueprint) -> list[Blueprint]:
+        """Return the classes whose constructors have run for an instance: its own, and those it passes on to."""
+        own = blueprint.methods.get("__init__")
+        passes_on = own is None or any(
+            isinstance(part, ast.Attribute) and part.attr == "__init__" for part in ast.walk(own.node)
+        )
+        found = [blueprint]
+        for base in blueprint.bases if passes_on else ():
+            for guard, value in self.settled(base):
+                if isinstance(value, Blueprint) and guard is True:
+                    found += self._constructed(value)
+        return found
+
+    def _do_classdef(self, node: ast.ClassDef) -> None:
+        for decorator in node.decorator_list:
+            self.value(decorator)
+        bases = tuple(self.value(base) for base in node.bases)
+        name = f"{self.place.function}.{node.name}" if self.place.function else node.name
+        body = Body(
+            self.library, replace(self.place, function=name), Names({}, self.names), record=self.record,
+            base=all_of(self.base, self.here()), silent=self.silent, depth=self.depth,
+        )  # fmt: skip
+        methods = {item.name: Routine(item, body) for item in node.body if isinstance(item, Node)}
+        body.blueprint = Blueprint(node.name, bases, methods)
+        self.names.own[node.name] = only(body.blueprint)
+        body.block(node.body)
+        body.finished = True
+        self.waiting += body.waiting
+
+    def run(self, routine: Routine, given: Sequence[Choice], call: ast.Call, owner: Instance | None) -> Choice:
+        """Return what a function of the package returns, where that may say something about TE."""
+        node, home = routine.node, routine.home
+        if self.depth >= DEEPEST_RUN or not home.is_about_te(node):
+            return UNKNOWN
+        bound = owner is not None and "staticmethod" not in routine.decorators
+        names = _parameters(routine, owner if bound else None)
+        around = home.names.around if home.blueprint else home.names
+        body = Body(self.library, home.place, Names(names, around), silent=True, depth=self.depth + 1)
+        slots = [*node.args.posonlyargs, *node.args.args]
+        for slot, default in zip(slots[len(slots) - len(node.args.defaults) :], node.args.defaults, strict=True):
+            names[slot.arg] = body.value(default)
+        for slot, argument, choice in zip(slots[bound:], call.args, given, strict=False):
+            names[slot.arg] = UNKNOWN if isinstance(argument, ast.Starred) else choice
+        for keyword in call.keywords:
+            if keyword.arg in names:
+                names[keyword.arg] = self.value(keyword.value)
+        key = tuple(names.items())
+        known = routine.returned.get(key)
+        if known is None:
+            known = body.outcome(body.read(node.body))
+            if home.finished:
+                routine.returned[key] = known
+        if call is self._statement:
+            self.go_on_if(about_te(known.completes))
+        return known.value
+
+    def outcome(self, end: Guard) -> Outcome:
+        """Return what the function returns, once its body was read up to `end`."""
+        pairs = [pair for guard, choice in self.returns for pair in under(guard, choice)]
+        value = gather([*pairs, (end, Literal(None))])
+        if len(value) == 1:
+            value = only(value[0][1])  # where it does not return this, it raises
+        return Outcome(value, any_of(end, *(guard for guard, _ in self.returns)))
+
+    def _do_expr(self, node: ast.Expr) -> None:
+        """A call that stands alone may be there to raise: what follows is reached where it returned."""
+        self._statement = node.value
+        self.value(node.value)
+
+    def is_about_te(self, node: ast.AST) -> bool:
+        """Return whether a function of this body is short and uses a name that bears on TE."""
+        if node not in self._about_te:
+            self._about_te[node] = False  # while it is being found out: recursion adds nothing
+            parts = list(ast.walk(node))
+            short = sum(isinstance(part, ast.stmt) for part in parts) <= LONGEST_RUN
+            yields = any(isinstance(part, (ast.Yield, ast.YieldFrom, ast.Await)) for part in parts)
+            names = {part.id for part in parts if isinstance(part, ast.Name)}
+            imports = any(isinstance(part, (ast.Import, ast.ImportFrom)) for part in parts)
+            self._about_te[node] = short and not yields and (imports or any(map(self._bears_on_te, sorted(names))))
+        return self._about_te[node]
+
+    def _bears_on_te(self, name: str) -> bool:
+        around = self.names.around if self.blueprint else self.names
+        for _, value in (around and around.find(name)) or ():
+            if isinstance(value, InPackage) and value.name:
+                bears = self.library.mentions_te(value.module)
+            elif isinstance(value, Routine):
+                bears = value.home.is_about_te(value.node)
+            elif isinstance(value, Outside):
+                bears = value.path.startswith(("importlib", "inspect"))
+            else:
+                bears = isinstance(value, (Reference, Fact, Keywords)) or bears_on_te(value)
+            if bears:
+                return True
+        return False
+
+
+def _parameters(routine: Routine, owner: Instance | None) -> dict[str, Choice]:
+    """Return what the parameters of a function stand for while nothing is known of its callers."""
+    arguments = routine.node.args
+    slots = [*arguments.posonlyargs, *arguments.args]
+    # What a constructor keeps is met in other methods, where a parameter of the same name is another thing.
+    class_name = f"{owner.blueprint.name}." if owner is not None and routine.node.name == "__init__" else ""
+    names: dict[str, Choice] = {
+        slot.arg: only(Anything(slot.arg if slot.arg.endswith("config") else f"{class_name}{slot.arg}"))
+        for slot in [*slots, *arguments.kwonlyargs, arguments.vararg]
+        if slot
+    }
+    if arguments.kwarg:
+        names[arguments.kwarg.arg] = only(Keywords(open=True))
+    if owner is not None and slots and "staticmethod" not in routine.decorators:
+        names[slots[0].arg] = only(Instance(owner.blueprint))
+        names["super()"] = only(Instance(owner.blueprint, parent=True))
+    return names
+
+
+def _set_only_there(constructor: Node, blueprint: Blueprint, names: dict[str, Choice]) -> dict[str, Choice]:
+    """Return the attributes that the constructor sets and no other method does."""
+    elsewhere = {
+        part.attr
+        for method in blueprint.methods.values()
+        if method.node is not constructor
+        for part in ast.walk(method.node)
+        if isinstance(part, ast.Attribute) and isinstance(part.ctx, ast.Store)
+    }
+    own = constructor.args.args[0].arg if constructor.args.args else "self"
+    kept = {name.removeprefix(f"{own}."): choice for name, choice in names.items() if name.startswith(f"{own}.")}
+    return {name: choice for name, choice in kept.items() if name not in elsewhere}
+
+
+def _annotations(node: Node) -> list[ast.expr]:
+    arguments = node.args
+    slots = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs, arguments.vararg, arguments.kwarg]
+    given = [slot.annotation for slot in slots if slot is not None]
+    return [annotation for annotation in [*given, node.returns] if annotation is not None]

@@ -1,0 +1,128 @@
+"""Read what megatron.core and megatron.training ask of Transformer Engine from their sources; nothing is imported."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from matrix.contract.binding import Place
+from matrix.contract.body import Body
+from matrix.contract.definition import absolute
+from matrix.contract.guard import Guard
+from matrix.contract.offering import PACKAGE
+from matrix.contract.reach import Reaches
+from matrix.contract.usage import Calls, Draft
+from matrix.contract.value import UNKNOWN, Choice, InPackage, Names, Reference, only
+
+ROOT = "megatron"
+# megatron.training (top-level files before core 0.7) makes the userbuffers calls.
+PART = re.compile(rf"{ROOT}/((core|training)/.*|[^/]*)\.py")
+IMPORTS = re.compile(rf"^[ \t]*from[ \t]+([.]+[.\w]*|{ROOT}[.\w]*)[ \t]+import[ \t]+(\([^)]*\)|[^\n#]*)", re.MULTILINE)
+
+
+def is_part(path: str) -> bool:
+    """Return whether a file belongs to what is read."""
+    return PART.fullmatch(path) is not None
+
+
+def read_calls(files: Mapping[str, bytes], version: str, origin: Mapping[str, str] | None = None) -> Calls:
+    """Return the uses of TE in `files` (path -> content). Raises SyntaxError on a broken file."""
+    package = _Package({path: content for path, content in files.items() if is_part(path)})
+    package.read_all()
+    uses = dict.fromkeys(package.reaches.finish(package.drafts))
+    order = sorted(uses, key=lambda use: (use.site.path, use.site.line, use.path, use.kind))
+    return Calls(version, tuple(order), dict(origin or {}))
+
+
+@dataclass
+class _Module:
+    body: Body
+    loads: Guard = True
+    done: bool = False
+
+
+class _Package:
+    """The modules of the consuming package, each read when it is first asked for."""
+
+    def __init__(self, files: Mapping[str, bytes]) -> None:
+        self._files = files
+        self._paths: dict[str, str] = {}
+        for path in sorted(files):
+            parts = path.removesuffix(".py").split("/")
+            self._paths[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+        self._packages = {name.rsplit(".", depth)[0] for name in self._paths for depth in range(name.count(".") + 1)}
+        self._read: dict[str, _Module] = {}
+        self.drafts: list[Draft] = []
+        self.reaches = Reaches()
+
+    def read_all(self) -> None:
+        """Read every module that uses TE; functions last, since they run later than all imports."""
+        users = [module for module in sorted(self._paths) if self.mentions_te(module)]
+        for module in users:
+            self._module(module)
+        # Names of TE that a module hands on are used in files that do not mention TE at all.
+        users += [module for module in sorted(self._paths) if module not in users and self._takes_over(module)]
+        for module in users:
+            self._module(module).body.read_functions(self._module(module).loads)
+        private = {draft.function.name.rpartition(".")[2] for draft in self.drafts if draft.function}
+        unread = b"\n".join(self._source(module) for module in sorted(self._paths) if module not in users)
+        self.reaches.handed_on |= {name for name in private if name.encode() in unread}
+
+    def mentions_te(self, module: str) -> bool:
+        return module in self._paths and PACKAGE.encode() in self._source(module)
+
+    def is_module(self, module: str) -> bool:
+        return module in self._packages
+
+    def look_up(self, module: str, name: str) -> Choice:
+        """Return what a module calls `name`."""
+        if module in self._paths and name:
+            choice = self._module(module).body.names.own.get(name)
+            if choice is not None and choice != only(InPackage(module, name)):
+                return choice
+        return only(InPackage(f"{module}.{name}")) if self.is_module(f"{module}.{name}") else UNKNOWN
+
+    def loads(self, module: str) -> Guard:
+        """Return the guard under which importing a module succeeds; True while it is being read."""
+        if not self.mentions_te(module):
+            return True
+        known = self._module(module)
+        return known.loads if known.done else True
+
+    def _source(self, module: str) -> bytes:
+        return self._files[self._paths[module]]
+
+    def _module(self, module: str) -> _Module:
+        """Read a module, without its functions; while it is being read, return what is known of it so far."""
+        if module not in self._read:
+            path = self._paths[module]
+            tree = ast.parse(self._files[path], path)
+            place = Place(module, path, path.endswith("__init__.py"), postponed=_postpones_annotations(tree))
+            known = self._read[module] = _Module(Body(self, place, Names()))
+            known.loads = known.body.read(tree.body)
+            known.done = True
+        return self._read[module]
+
+    def _takes_over(self, module: str) -> bool:
+        """Return whether a module imports a name of TE from one that hands it on."""
+        is_package = self._paths[module].endswith("__init__.py")
+        return any(
+            not self._handed_on(absolute(source, module, is_package)).isdisjoint(re.findall(r"\w+", names))
+            for source, names in IMPORTS.findall(self._source(module).decode("utf-8", "replace"))
+        )
+
+    def _handed_on(self, module: str) -> set[str]:
+        known = self._read.get(module)
+        return {
+            name
+            for name, choice in (known.body.names.own.items() if known else ())
+            for _, value in choice
+            if isinstance(value, Reference) and not value.path.endswith(":")
+        }
+
+
+def _postpones_annotations(tree: ast.Module) -> bool:
+    futures = [node for node in tree.body if isinstance(node, ast.ImportFrom) and node.module == "__future__"]
+    return any(alias.name == "annotations" for node in futures for alias in node.names)

@@ -1,0 +1,143 @@
+"""Write one definition of Transformer Engine as an entry of a surface: a function, a class and its members."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Mapping, Sequence
+
+from matrix.contract.signature import default_text, signature_text
+from matrix.contract.surface import Entry
+
+# Decorators that leave the way a function is called as it is. Any other makes the function unknown.
+TRANSPARENT = {
+    "abstractmethod", "assume_constant_result", "cache", "compile", "contextmanager", "_disable_dynamo",
+    "dropout_fuser", "fp32_compute", "jit_fuser", "lru_cache", "no_grad", "no_torch_dynamo", "once_differentiable",
+    "override", "script", "wraps", "append_parent_docstring", "api_method",
+}  # fmt: skip
+ENUMERATIONS = ("Enum", "IntEnum", "Flag", "IntFlag")  # called with a value to find a member: anything goes
+Names = dict[str, Entry]
+Field = tuple[str, "str | None"]  # name, default
+
+
+def class_entry(node: ast.ClassDef, bases: Sequence[Entry], names: Mapping[str, Entry], *, pydantic: bool) -> Entry:
+    """Write a class; `bases` are entries, `names` those of its module. `pydantic`: its dataclasses are pydantic's."""
+    members: Names = {}
+    fields: list[Field] = []
+    for statement in node.body:
+        _member(statement, members, fields)
+    for name in _assigned_on_class(node):
+        members.setdefault(name, "=")
+    kinds = {dotted(base).rpartition(".")[2] for base in node.bases}
+    is_dataclass = any(dotted(called(d)).rpartition(".")[2] == "dataclass" for d in node.decorator_list)
+    if "__init__" not in members:
+        if is_dataclass or "NamedTuple" in kinds:
+            inherited = _inherited_fields(bases, names)
+            members["__init__"] = _generated(inherited, fields, open_keywords=is_dataclass and pydantic)
+        elif kinds & set(ENUMERATIONS):
+            members["__init__"] = "~"
+    if any(keyword.arg == "metaclass" and "ABCMeta" not in dotted(keyword.value) for keyword in node.keywords):
+        members["__init__"] = "~"
+    return {"bases": list(bases), "members": members}
+
+
+def _inherited_fields(bases: Sequence[Entry], names: Mapping[str, Entry]) -> list[Field]:
+    """Return the fields of dataclasses of the same module that a dataclass extends."""
+    fields: list[Field] = []
+    for base in bases:
+        parent = names.get(base.partition(":")[2]) if isinstance(base, str) else None
+        generated = parent["members"].get("__init__") if isinstance(parent, dict) else None
+        if isinstance(generated, str) and generated.startswith("(self,"):
+            for item in generated[6:-1].split(","):
+                name, has_default, default = item.partition("=")
+                fields += [] if name.startswith("*") else [(name, default if has_default else None)]
+    return fields
+
+
+def _generated(inherited: Sequence[Field], fields: Sequence[Field], *, open_keywords: bool) -> str:
+    """Write the constructor that a dataclass or a NamedTuple gets from its fields, inherited ones first.
+
+    A pydantic dataclass drops keywords that it does not know: its `extra` is "ignore" unless configured.
+    """
+    slots = dict([*inherited, *fields])
+    items = [name if default is None else f"{name}={default}" for name, default in slots.items()]
+    return f"({','.join(['self', *items, *(['**extra'] if open_keywords else [])])})"
+
+
+def function_entry(node: ast.FunctionDef | ast.AsyncFunctionDef, *, member: bool = False) -> str:
+    """Write a function as an entry; "~" behind a decorator that may change how it is called, "=" for a property."""
+    mark = ""
+    for decorator in node.decorator_list:
+        word = dotted(called(decorator)).rpartition(".")[2]
+        if member and word in ("staticmethod", "classmethod"):
+            mark = word[0]
+        elif member and word in ("property", "cached_property", "setter", "getter"):
+            return "="
+        elif word not in TRANSPARENT:
+            return "~"
+    return mark + signature_text(node.args)
+
+
+def _member(node: ast.stmt, members: Names, fields: list[Field]) -> None:
+    if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+        members[node.name] = function_entry(node, member=True)
+    elif isinstance(node, ast.ClassDef):
+        members[node.name] = "~"
+    elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+        members[node.target.id] = "="
+        if "ClassVar" not in ast.unparse(node.annotation):
+            fields += _field(node.target.id, node.value)
+    elif isinstance(node, ast.Assign):
+        for target in node.targets:
+            if isinstance(target, ast.Name):
+                same = node.value.id if isinstance(node.value, ast.Name) else ""
+                members[target.id] = members.get(same, "~" if isinstance(node.value, ast.Call) else "=")
+    elif isinstance(node, (ast.If, ast.Try)):
+        for statement in [*node.body, *node.orelse]:
+            _member(statement, members, fields)
+
+
+def _field(name: str, value: ast.expr | None) -> list[Field]:
+    if value is None:
+        return [(name, None)]
+    if isinstance(value, ast.Call) and dotted(value.func).endswith("field"):
+        given = {keyword.arg: keyword.value for keyword in value.keywords}
+        switched_off = given.get("init")
+        if isinstance(switched_off, ast.Constant) and switched_off.value is False:
+            return []
+        return [(name, "..." if {"default", "default_factory"} & set(given) else None)]
+    return [(name, default_text(value))]
+
+
+def _assigned_on_class(node: ast.ClassDef) -> Iterator[str]:
+    """Yield names that methods put on the class: `cls.x = ...` and `ClassName.x = ...`."""
+    for child in ast.walk(node):
+        if isinstance(child, ast.Attribute) and isinstance(child.ctx, ast.Store):
+            owner = child.value
+            if isinstance(owner, ast.Name) and owner.id in ("cls", node.name):
+                yield child.attr
+
+
+def called(node: ast.expr) -> ast.expr:
+    """Return what a decorator is, with or without arguments."""
+    return node.func if isinstance(node, ast.Call) else node
+
+
+def absolute(source: str, module: str, is_package: bool) -> str:
+    """Return the module that `from SOURCE import ...` in `module` means; leading dots go up."""
+    name = source.lstrip(".")
+    level = len(source) - len(name)
+    if not level:
+        return name
+    here = module.split(".")
+    base = here[: len(here) - level + is_package]
+    return ".".join([*base, *([name] if name else [])])
+
+
+def dotted(node: ast.AST) -> str:
+    """Return `a.b.c` for a plain chain of names, "" for anything else."""
+    if isinstance(node, ast.Name):
+        return node.id
+    if isinstance(node, ast.Attribute):
+        base = dotted(node.value)
+        return f"{base}.{node.attr}" if base else ""
+    return ""

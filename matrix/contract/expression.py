@@ -1,0 +1,300 @@
+"""Read the expressions of a consuming package: what they stand for, and under which guard a condition holds."""
+
+from __future__ import annotations
+
+import ast
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+
+from matrix.contract.definition import dotted
+from matrix.contract.guard import Config, Guard, Takes, Unclear, all_of, any_of, negate
+from matrix.contract.usage import Arguments
+from matrix.contract.value import (
+    ANYTHING,
+    OF_TE,
+    UNKNOWN,
+    Anything,
+    Blueprint,
+    Choice,
+    Fact,
+    InPackage,
+    Instance,
+    Keywords,
+    Literal,
+    Names,
+    Outside,
+    ParametersOf,
+    Reference,
+    Routine,
+    RunningVersion,
+    Value,
+    bears_on_te,
+    compare_versions,
+    gather,
+    is_none,
+    merge,
+    only,
+    truth_of,
+    under,
+)  # fmt: skip
+
+LONGEST_TEXT = 60  # characters of a condition in a report; longer ones are cut
+PARAMETER_LISTS = ("parameters", "args", "kwonlyargs")
+COMPARISONS: dict[type[ast.cmpop], str] = {
+    ast.GtE: ">=", ast.Gt: ">", ast.LtE: "<=", ast.Lt: "<", ast.Eq: "==", ast.NotEq: "!=",
+}  # fmt: skip
+WORDS: dict[type[ast.cmpop], str] = {
+    ast.In: "in",
+    ast.NotIn: "not in",
+    ast.Is: "is",
+    ast.IsNot: "is not",
+    **COMPARISONS,
+}
+
+
+def shown(node: ast.AST) -> str:
+    """Write a condition in our own short form: names, comparisons with constants, calls without arguments."""
+    text = _shown(node)
+    return text if len(text) <= LONGEST_TEXT else f"{text[: LONGEST_TEXT - 3]}..."
+
+
+def _shown(node: ast.AST) -> str:
+    if isinstance(node, (ast.Name, ast.Attribute)):
+        return dotted(node).removeprefix("self.") or "..."
+    if isinstance(node, ast.Constant):
+        return repr(node.value)
+    if isinstance(node, ast.Call):
+        return f"{dotted(node.func).removeprefix('self.') or '...'}()"
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
+        return f"not {_shown(node.operand)}"
+    if isinstance(node, ast.Compare) and len(node.ops) == 1:
+        return f"{_shown(node.left)} {WORDS[type(node.ops[0])]} {_shown(node.comparators[0])}"
+    return "..."
+
+
+def written(choice: Choice, node: ast.AST) -> str:
+    """Write an operand: by the name it has where it comes from, so that one condition reads the same everywhere."""
+    if len(choice) == 1 and isinstance(choice[0][1], Anything) and choice[0][1].text:
+        return choice[0][1].text
+    return shown(node)
+
+
+class Expressions(ABC):
+    """Evaluates expressions in the names of one body. What happens with a use is the subclass's business."""
+
+    names: Names
+
+    @abstractmethod
+    def use(
+        self,
+        kind: str,
+        path: str,
+        node: ast.AST,
+        guard: Guard,
+        arguments: Arguments | None = None,
+        *,
+        bound: bool = False,
+    ) -> None:
+        """Record a use that happens where `guard` holds, beyond what the statement stands under."""
+
+    @abstractmethod
+    def value_where(self, node: ast.expr, guard: Guard) -> Choice:
+        """Evaluate a part of an expression that is only evaluated where `guard` holds."""
+
+    @abstractmethod
+    def mention(self, name: str, *, called: bool) -> None:
+        """Record that a name or attribute is called, or handed on as a value."""
+
+    @abstractmethod
+    def look_up(self, module: str, name: str) -> Choice:
+        """Return what another module of the package calls `name` ("" for the module itself)."""
+
+    @abstractmethod
+    def _call(self, node: ast.Call) -> Choice: ...
+
+    def value(self, node: ast.expr | None) -> Choice:
+        """Return what an expression stands for, and record what it uses."""
+        if node is None:
+            return UNKNOWN
+        read: Callable[[ast.expr], Choice] | None = getattr(self, f"_{type(node).__name__.lower()}", None)
+        if read is not None:
+            return read(node)
+        return only(OF_TE if any(bears_on_te(value) for value in self.parts(node)) else ANYTHING)
+
+    def parts(self, node: ast.AST) -> list[Value]:
+        """Read all expressions in a node that is no expression itself, or none of its own kind."""
+        found: list[Value] = []
+        for child in ast.iter_child_nodes(node):
+            found += [value for _, value in self.value(child)] if isinstance(child, ast.expr) else self.parts(child)
+        return found
+
+    def truth(self, node: ast.expr) -> Guard:
+        """Return the guard under which a condition holds."""
+        return truth_of(self.value(node), shown(node))
+
+    # ------------------------------------------------------------------ names
+
+    def _constant(self, node: ast.Constant) -> Choice:
+        return only(Literal(node.value))
+
+    def _tuple(self, node: ast.Tuple | ast.List) -> Choice:
+        items = [self.value(element) for element in node.elts]
+        known = [item[0][1] for item in items if len(item) == 1]
+        if len(known) == len(items) and all(isinstance(value, Literal) for value in known):
+            return only(Literal(tuple(value.value for value in known if isinstance(value, Literal))))
+        return UNKNOWN
+
+    _list = _tuple
+
+    def _name(self, node: ast.Name, *, called: bool = False) -> Choice:
+        self.mention(node.id, called=called)
+        choice = self.names.find(node.id)
+        return only(Outside(node.id)) if choice is None else self.settled(choice)
+
+    def settled(self, choice: Choice) -> Choice:
+        """Follow names of other modules to what they stand for there."""
+        if not any(isinstance(value, InPackage) and value.name for _, value in choice):
+            return choice
+        found: list[tuple[Guard, Value]] = []
+        for guard, value in choice:
+            if isinstance(value, InPackage) and value.name:
+                found += under(guard, self.settled(self.look_up(value.module, value.name)))
+            else:
+                found.append((guard, value))
+        return gather(found)
+
+    def _attribute(self, node: ast.Attribute, *, whole: bool = True, called: bool = False) -> Choice:
+        """Read `owner.name`. `whole`: it is no part of a longer chain, which would be the use; nor is it called."""
+        if isinstance(node.ctx, ast.Load):
+            self.mention(node.attr, called=called)
+        kept = self.names.find(dotted(node)) if isinstance(node.value, ast.Name) else None
+        if kept is not None:
+            return self.settled(kept)
+        base = node.value
+        owners = self._attribute(base, whole=False) if isinstance(base, ast.Attribute) else self.value(base)
+        found: list[tuple[Guard, Value]] = []
+        for guard, owner in owners:
+            of_owner = self._instance(owner, node.attr, called) if isinstance(owner, Instance) else None
+            for inner, value in of_owner or self.attribute_of(owner, node.attr):
+                if whole and not called and isinstance(value, Reference) and isinstance(node.ctx, ast.Load):
+                    self.use("attribute", value.path, node, all_of(guard, inner), bound=of_owner is not None)
+                found.append((all_of(guard, inner), value))
+        return gather(found)
+
+    def _instance(self, owner: Instance, name: str, called: bool) -> Choice:
+        """Read an attribute of self or super()."""
+        blueprint = owner.blueprint
+        if not owner.parent and name in blueprint.attributes:
+            return blueprint.attributes[name]
+        if owner.parent or called:
+            return self.inherited(owner, name) or UNKNOWN
+        # What an instance of TE's classes holds is not recorded.
+        return only(
+            Anything(name if name.endswith("config") else f"{'config' if blueprint.is_config else 'self'}.{name}")
+        )
+
+    def attribute_of(self, owner: Value, name: str) -> Choice:
+        """Return what an attribute of a value stands for."""
+        if isinstance(owner, Reference):
+            is_version = owner.path == "transformer_engine:" and name == "__version__"
+            return only(RunningVersion(parsed=False) if is_version else owner.attribute(name))
+        if isinstance(owner, Outside):
+            return only(Outside(f"{owner.path}.{name}"))
+        if isinstance(owner, InPackage):
+            return self.settled(self.look_up(owner.module, name))
+        if isinstance(owner, ParametersOf):
+            return only(owner if name in PARAMETER_LISTS else OF_TE)
+        if isinstance(owner, Blueprint):
+            return self.inherited(Instance(owner), name) or UNKNOWN
+        if isinstance(owner, Anything) and owner.text and not owner.of_te:
+            # Every configuration is `config`, whatever a function calls it.
+            return only(Anything(f"{'config' if owner.text.endswith('config') else owner.text}.{name}"))
+        return only(OF_TE if bears_on_te(owner) else ANYTHING)
+
+    def inherited(self, owner: Instance, name: str) -> Choice:
+        """Find a method in the order of the bases; nothing when no class has it."""
+        if not owner.parent and name in owner.blueprint.methods:
+            return only(owner.blueprint.methods[name])
+        found: list[tuple[Guard, Value]] = []
+        for base in owner.blueprint.bases:
+            for guard, value in self.settled(base):
+                if isinstance(value, Blueprint):
+                    found += under(guard, self.inherited(Instance(value), name))
+                else:  # a class from elsewhere may bring it
+                    found.append((guard, value.attribute(name) if isinstance(value, Reference) else ANYTHING))
+            if found:
+                break
+        return gather(found)
+
+    def extends_te(self, blueprint: Blueprint) -> bool:
+        """Return whether a class extends one of TE's."""
+        bases = [value for base in blueprint.bases for _, value in self.settled(base)]
+        return any(
+            isinstance(base, Reference) or (isinstance(base, Blueprint) and self.extends_te(base)) for base in bases
+        )
+
+    # ------------------------------------------------------------- conditions
+
+    def _boolop(self, node: ast.BoolOp) -> Choice:
+        is_and = isinstance(node.op, ast.And)
+        choices: list[Choice] = []
+        truths: list[Guard] = []
+        for value in node.values:
+            before = all_of(*truths) if is_and else negate(any_of(*truths))
+            choices.append(self.value_where(value, before))
+            truths.append(truth_of(choices[-1], shown(value)))
+        if is_and:
+            return only(Fact(all_of(*truths)))
+        if any(isinstance(value, (Reference, Keywords, Routine)) for choice in choices for _, value in choice):
+            return merge(truths[0], choices[0], choices[-1])  # `given or default`
+        return only(Fact(any_of(*truths)))
+
+    def _unaryop(self, node: ast.UnaryOp) -> Choice:
+        if isinstance(node.op, ast.Not):
+            return only(Fact(negate(self.truth(node.operand))))
+        self.value(node.operand)
+        return UNKNOWN
+
+    def _ifexp(self, node: ast.IfExp) -> Choice:
+        condition = self.truth(node.test)
+        first, second = self.value_where(node.body, condition), self.value_where(node.orelse, negate(condition))
+        return merge(condition, first, second)
+
+    def _compare(self, node: ast.Compare) -> Choice:
+        left, right = self.value(node.left), self.value(node.comparators[0])
+        op = node.ops[0]
+        text = f"{written(left, node.left)} {WORDS[type(op)]} {written(right, node.comparators[0])}"[:LONGEST_TEXT]
+        if len(node.ops) > 1:
+            further = [value for part in node.comparators[1:] for _, value in self.value(part)]
+            known = [value for choice in (left, right) for _, value in choice] + further
+            return only(Fact(Unclear(shown(node)) if any(map(bears_on_te, known)) else Config(shown(node))))
+        if isinstance(op, (ast.Is, ast.IsNot)) and right == only(Literal(None)):
+            absent = is_none(left, written(left, node.left))
+            return only(Fact(absent if isinstance(op, ast.Is) else negate(absent)))
+        guards = [
+            all_of(guard, other_guard, self._compared(op, one, other, text))
+            for guard, one in left
+            for other_guard, other in right
+        ]
+        return only(Fact(any_of(*guards)))
+
+    def _compared(self, op: ast.cmpop, left: Value, right: Value, text: str) -> Guard:
+        if isinstance(op, (ast.In, ast.NotIn)) and isinstance(left, Literal):
+            if isinstance(right, ParametersOf):
+                takes = Takes(right.path, str(left.value))
+                return takes if isinstance(op, ast.In) else negate(takes)
+            if isinstance(right, Literal) and isinstance(right.value, tuple):
+                return (left.value in right.value) is isinstance(op, ast.In)
+        if type(op) in COMPARISONS:
+            guard = compare_versions(COMPARISONS[type(op)], left, right)
+            if guard is not None:
+                return guard
+            if isinstance(left, Literal) and isinstance(right, Literal) and isinstance(op, (ast.Eq, ast.NotEq)):
+                return (left.value == right.value) is isinstance(op, ast.Eq)
+        if bears_on_te(left) or bears_on_te(right):
+            return Unclear(text)
+        # `x != 1` is `not x == 1`, so that the two are seen to exclude each other.
+        if isinstance(op, (ast.NotEq, ast.NotIn, ast.IsNot)):
+            positive = {ast.NotEq: "!= ", ast.NotIn: "not in ", ast.IsNot: "is not "}[type(op)]
+            return negate(Config(text.replace(positive, positive.replace("not ", "").replace("!=", "=="), 1)))
+        return Config(text)

@@ -1,0 +1,169 @@
+"""Hold the uses of a consuming release against the surface of a TE release: every break is a finding."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from matrix.contract.guard import AllOf, AnyOf, Config, Guard, Judge, Loads, Not, TeVersion, Truth, all_of, describe
+from matrix.contract.meaning import meant_elsewhere
+from matrix.contract.reach import guard_parts
+from matrix.contract.signature import Signature
+from matrix.contract.surface import Absent, Found, Surface
+from matrix.contract.usage import Arguments, Calls, Site, Use
+
+
+class Kind(str, Enum):
+    """What a finding says."""
+
+    DEFINITE = "definite"  # whoever reaches the line gets the exception
+    POSSIBLE = "possible"  # so it seems, but a guard or a definition was not understood
+    MISBOUND = "misbound"  # no exception: an argument becomes another one than its caller means
+    SILENTLY_OFF = "silently-off"  # the exception is caught, and a feature is off or replaced without a word
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One break of the contract between two releases."""
+
+    mcore: str
+    te: str
+    callee: str  # dotted path
+    call_site: Site
+    guard: str  # under which the line is reached, "" for always
+    kind: Kind
+    message: str  # what Python says, or would have to say
+    signature: str = ""  # the callee's, where it has one
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON values."""
+        record: dict[str, Any] = dict(vars(self))
+        return {**record, "call_site": str(self.call_site), "kind": self.kind.value}
+
+
+def find(calls: Calls, surface: Surface, te_version: str | None = None) -> list[Finding]:
+    """Return every break between a consuming release and a TE release, by call site.
+
+    `te_version` is what this TE reports at run time, where that differs from the surface's own version (a build of a
+    release branch carries a local version).
+    """
+    version = te_version or surface.version
+    judge = Judge(surface, version)
+    found: dict[tuple[Any, ...], Finding] = {}
+    for use in calls.uses:
+        reached = judge.truth(use.guard)
+        if reached is Truth.NO:
+            continue
+        for break_ in _breaks(use, surface, judge):
+            if break_.exception in use.refused:
+                continue  # upstream refuses this TE itself, in its own words
+            truth = min(reached, break_.truth)
+            finding = Finding(
+                calls.version, version, use.path.rstrip(":").replace(":", "."), use.site,
+                describe(_told(use, break_.guard)), _kind(break_, truth), break_.message, break_.signature,
+            )  # fmt: skip
+            found.setdefault((finding.callee, str(finding.call_site), finding.kind, finding.message), finding)
+    return list(found.values())
+
+
+@dataclass(frozen=True)
+class _Break:
+    """One way a use fails; `exception` is "" for a misbinding."""
+
+    message: str
+    exception: str
+    truth: Truth = Truth.YES
+    guard: Guard = True  # beyond the use's own
+    swallowed: bool = False
+    signature: str = ""
+
+
+def _breaks(use: Use, surface: Surface, judge: Judge) -> Iterator[_Break]:
+    found = surface.lookup(use.path, via_instance=use.bound)
+    if isinstance(found, Absent):
+        exception, message = _absence(found, use)
+        swallowed = exception in use.swallowed
+        if not (swallowed and use.fallback):  # what it falls back to in TE is a use of its own
+            effect = f"; swallowed: {use.effect}" if swallowed else ""
+            yield _Break(message + effect, exception, swallowed=swallowed)
+    elif isinstance(found, Found) and use.arguments is not None and found.callables:
+        yield from _binding(use, use.arguments, found, judge)
+
+
+def _absence(absent: Absent, use: Use) -> tuple[str, str]:
+    if absent.what == "member":
+        return "AttributeError", f"type object '{absent.owner}' has no attribute '{absent.name}'"
+    if absent.what == "module":
+        return "ModuleNotFoundError", f"No module named '{absent.name}'"
+    if use.kind == "import":
+        return "ImportError", f"cannot import name '{absent.name}' from '{absent.owner}'"
+    return "AttributeError", f"module '{absent.owner}' has no attribute '{absent.name}'"
+
+
+def _binding(use: Use, arguments: Arguments, found: Found, judge: Judge) -> Iterator[_Break]:
+    """Bind the call to each way the callee may be defined; it surely fails only where all of them fail."""
+    # Together with the call's own guard: `assert not wide or TE >= 2` before it decides about a keyword under `wide`.
+    present = [(name, guard, judge.truth(all_of(use.guard, guard))) for name, guard in arguments.keywords]
+    passed = {name: (guard, truth) for name, guard, truth in present if truth is not Truth.NO}
+    results = [_bound(arguments, signature, bound, passed) for signature, bound in found.callables]
+    swallowed = "TypeError" in use.swallowed
+    effect = f"; swallowed: {use.effect}" if swallowed else ""
+    for (signature, _), (problems, misbound) in zip(found.callables, results, strict=True):
+        for message, keyword in problems:
+            guard, truth = passed.get(keyword, (True, Truth.YES))
+            if not all(others for others, _ in results):
+                truth = Truth.UNCLEAR
+            yield _Break(f"{found.name}() {message}{effect}", "TypeError", truth, guard, swallowed, signature.text)
+            if guard is True:
+                break  # Python raises the first; what would come after it is never said
+        if not problems:
+            for message in misbound:
+                yield _Break(f"{found.name}(): {message}", "", signature=signature.text)
+
+
+def _bound(
+    arguments: Arguments, signature: Signature, bound: bool, passed: Mapping[str, tuple[Guard, Truth]]
+) -> tuple[list[tuple[str, str]], list[str]]:
+    binding = signature.bind(
+        len(arguments.positional), tuple(passed), bound=bound, starred=arguments.starred,
+        open_keywords=arguments.open_keywords,
+    )  # fmt: skip
+    problems = [(problem.message, problem.keyword) for problem in binding.problems]
+    names = [
+        parameter.name for parameter in signature.parameters if parameter.kind in ("positional", "either", "keyword")
+    ]
+    misbound = []
+    for place, landed in binding.landed:
+        argument = arguments.positional[place]
+        meant = meant_elsewhere(argument, landed, names)
+        if meant is not None and meant not in passed:
+            misbound.append(f"positional argument '{argument}' lands on '{landed}', and means '{meant}'")
+    return problems, misbound
+
+
+def _kind(break_: _Break, truth: Truth) -> Kind:
+    if truth is Truth.UNCLEAR:
+        return Kind.POSSIBLE
+    if not break_.exception:
+        return Kind.MISBOUND
+    return Kind.SILENTLY_OFF if break_.swallowed else Kind.DEFINITE
+
+
+def _told(use: Use, more: Guard) -> Guard:
+    """Say what stands around the line, and on which TE versions it is reached at all.
+
+    What is left out a reader takes for granted: that the imports before it worked.
+    """
+    here = all_of(use.here, more)
+    parts = [part for part in guard_parts(use.guard) if isinstance(part, TeVersion)]
+    return all_of(*(part for part in [*parts, *guard_parts(here)] if not _granted(part)))
+
+
+def _granted(guard: Guard) -> bool:
+    if isinstance(guard, Config):
+        return guard.text.endswith("is installed")
+    if isinstance(guard, (AllOf, AnyOf)):
+        return any(_granted(part) for part in guard.parts)
+    return isinstance(guard.part if isinstance(guard, Not) else guard, Loads)

@@ -1,0 +1,307 @@
+"""Follow the statements of one body: under which guard each is reached, and what names stand for after a fork."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from matrix.contract.definition import dotted
+from matrix.contract.guard import Config, Guard, all_of, any_of, negate
+from matrix.contract.invocation import Invocations
+from matrix.contract.reach import says_te
+from matrix.contract.usage import Draft
+from matrix.contract.value import (
+    ANYTHING,
+    UNKNOWN,
+    Blueprint,
+    Choice,
+    Literal,
+    Outside,
+    Reference,
+    Routine,
+    gather,
+    merge,
+    only,
+    under,
+)  # fmt: skip
+
+MOST_ROUNDS = 16  # rounds of a loop over constants that are read one by one; the longest met has 4
+CATCHES = {  # exception -> the handlers that catch it; "" is a bare except
+    "ModuleNotFoundError": {"ModuleNotFoundError", "ImportError", "Exception", "BaseException", ""},
+    "ImportError": {"ImportError", "Exception", "BaseException", ""},
+    "AttributeError": {"AttributeError", "Exception", "BaseException", ""},
+    "TypeError": {"TypeError", "Exception", "BaseException", ""},
+}
+Scope = dict[str, Choice]
+
+
+@dataclass
+class Attempt:
+    """A try statement whose body is being read. `depth` is the length of the path when it was entered."""
+
+    handlers: list[ast.ExceptHandler]
+    depth: int
+    failures: dict[int, list[Guard]] = field(default_factory=dict)  # handler -> when it is entered
+    drafts: list[Draft] = field(default_factory=list)
+
+    def catches(self, error: str) -> int | None:
+        """Return the number of the handler that takes an exception."""
+        for number, handler in enumerate(self.handlers):
+            types = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
+            if {dotted(kind).rpartition(".")[2] if kind else "" for kind in types} & CATCHES[error]:
+                return number
+        return None
+
+    def failed(self) -> Guard:
+        """Return the guard under which the body did not reach its end."""
+        return any_of(*(guard for guards in self.failures.values() for guard in guards))
+
+
+class Flow(Invocations):
+    """Reads statements one after another.
+
+    `path` holds the guards of the forks around the current statement, outermost first; the last one also takes what
+    follows from earlier statements of the same block: asserts, early returns, imports that did not fail.
+    """
+
+    def __init__(self) -> None:
+        self.path: list[Guard] = [True]
+        self.attempts: list[Attempt] = []
+        self.returns: list[tuple[Guard, Choice]] = []
+
+    def here(self, since: int = 0) -> Guard:
+        """Return the guard under which the current statement is reached, from the `since`th fork inwards."""
+        unharmed = [negate(attempt.failed()) for attempt in self.attempts if attempt.depth >= since]
+        return all_of(*self.path[since:], *unharmed)
+
+    def go_on_if(self, guard: Guard) -> None:
+        """What follows in this block is reached only where `guard` holds."""
+        self.path[-1] = all_of(self.path[-1], guard)
+
+    def value_where(self, node: ast.expr, guard: Guard) -> Choice:
+        """Evaluate a part of an expression that is only evaluated where `guard` holds."""
+        self.path += [guard, True]
+        choice = self.value(node)
+        del self.path[-2:]
+        return choice
+
+    def may_fail(self, error: str, success: Guard) -> None:
+        """Fork: go on where `success` holds; a handler that catches `error` is entered where it does not."""
+        attempt, number = self.catcher(error)
+        if attempt is None:
+            # Whether something else is installed is no business of this contract.
+            self.go_on_if(True if isinstance(success, Config) else success)
+            return
+        failure = all_of(self.here(attempt.depth), negate(success))
+        if failure is not False:
+            attempt.failures.setdefault(number, []).append(failure)
+
+    def catcher(self, error: str) -> tuple[Attempt | None, int]:
+        """Return the try statement and the handler that take an exception raised here."""
+        for attempt in reversed(self.attempts):
+            number = attempt.catches(error)
+            if number is not None:
+                return attempt, number
+        return None, 0
+
+    def block(self, statements: Sequence[ast.stmt]) -> None:
+        """Read statements up to the first that is not reached."""
+        for statement in statements:
+            if self.path[-1] is False:
+                return
+            read: Callable[[ast.stmt], None] | None = getattr(self, f"_do_{type(statement).__name__.lower()}", None)
+            if read is not None:
+                read(statement)
+            else:
+                self.parts(statement)
+
+    def branch(self, statements: Sequence[ast.stmt], guard: Guard) -> tuple[Guard, Scope]:
+        """Read a branch in a copy of the names; return the guard under which its end is reached, and the names."""
+        if guard is False:
+            return False, {}
+        before = self.names.own
+        self.names.own = dict(before)
+        self.path += [guard, True]
+        self.block(statements)
+        end = self.path.pop()
+        self.path.pop()
+        after, self.names.own = self.names.own, before
+        return end, after
+
+    def join(self, guard: Guard, first: Scope, second: Scope) -> None:
+        """Go on with the names of `first` where `guard` holds, those of `second` where it does not."""
+        joined: Scope = {}
+        for name in dict.fromkeys([*first, *second]):
+            one, other = first.get(name), second.get(name)
+            if one is None or other is None:
+                # Bound in one branch only: elsewhere it is what an outer name says, or nothing at all.
+                outer = self.names.around.find(name) if self.names.around else None
+                one, other = one or outer or (), other or outer or ()
+            joined[name] = merge(guard, one, other) if one and other else _bound_where(guard, one, other)
+        self.names.own = joined
+
+    def bind(self, target: ast.expr, value: ast.expr | None, choice: Choice) -> None:
+        """Bind a target of an assignment."""
+        raise NotImplementedError
+
+    # ------------------------------------------------------------- statements
+
+    def _do_if(self, node: ast.If) -> None:
+        condition = False if dotted(node.test).endswith("TYPE_CHECKING") else self.truth(node.test)
+        end, names = self.branch(node.body, condition)
+        other_end, other_names = self.branch(node.orelse, negate(condition))
+        if end is not False and other_end is not False:
+            self.join(condition, names, other_names)
+        elif end is not False or other_end is not False:
+            self.names.own = other_names if end is False else names
+        if not (end is True and other_end is True):
+            self.go_on_if(any_of(all_of(condition, end), all_of(negate(condition), other_end)))
+
+    def _do_assert(self, node: ast.Assert) -> None:
+        self.go_on_if(self.truth(node.test))
+
+    def _do_raise(self, node: ast.Raise) -> None:
+        self.parts(node)
+        self.path[-1] = False
+
+    def _do_return(self, node: ast.Return) -> None:
+        self.returns.append((self.here(), self.value(node.value) if node.value else only(Literal(None))))
+        self.path[-1] = False
+
+    def _do_break(self, node: ast.Break | ast.Continue) -> None:
+        self.path[-1] = False
+
+    _do_continue = _do_break
+
+    def _do_for(self, node: ast.For | ast.AsyncFor) -> None:
+        choice = self.value(node.iter)
+        rounds = choice[0][1].value if len(choice) == 1 and isinstance(choice[0][1], Literal) else None
+        if isinstance(rounds, tuple) and len(rounds) <= MOST_ROUNDS:
+            for item in rounds:
+                self.bind(node.target, None, only(Literal(item)))
+                self.block(node.body)
+        else:
+            self.bind(node.target, None, UNKNOWN)
+            self._loop(node.body)
+        self.block(node.orelse)
+
+    _do_asyncfor = _do_for
+
+    def _do_while(self, node: ast.While) -> None:
+        self.value(node.test)
+        self._loop(node.body)
+        self.block(node.orelse)
+
+    def _loop(self, body: Sequence[ast.stmt]) -> None:
+        """What a round leaves stands beside what was there before: there may have been none."""
+        _, names = self.branch(body, True)
+        self.join(Config("a loop"), names, self.names.own)
+
+    def _do_with(self, node: ast.With | ast.AsyncWith) -> None:
+        for item in node.items:
+            self.value(item.context_expr)
+            if item.optional_vars is not None:
+                self.bind(item.optional_vars, None, UNKNOWN)
+        self.block(node.body)
+
+    _do_asyncwith = _do_with
+
+    def _do_match(self, node: ast.Match) -> None:
+        self.value(node.subject)
+        for case in node.cases:
+            _, names = self.branch(case.body, Config("a case"))
+            self.join(Config("a case"), names, self.names.own)
+
+    # ------------------------------------------------------------- exceptions
+
+    def _do_try(self, node: ast.Try) -> None:
+        attempt = Attempt(node.handlers, len(self.path))
+        self.attempts.append(attempt)
+        end, names = self.branch(node.body, True)
+        self.attempts.pop()
+        failed = attempt.failed()
+        handled: list[tuple[Guard, Guard, Scope]] = []  # when entered, when its end is reached, names
+        tried = set(bound_names(node.body))
+        for number, handler in enumerate(node.handlers):
+            # A call may fail for reasons of its own, so a handler may be entered at any time; only what an import or
+            # an attribute of TE decides is followed further.
+            decided = number in attempt.failures
+            guard = any_of(*attempt.failures[number]) if decided else Config("an exception")
+            handler_end, handler_names = self.branch(handler.body, guard)
+            self._explain(attempt, number, handler_names, tried)
+            if decided:
+                handled.append((guard, handler_end, handler_names))
+        self.names.own = names
+        self.path += [negate(failed), end]
+        self.block(node.orelse)
+        end = self.path.pop()
+        self.path.pop()
+        self._rejoin(failed, end, handled)
+        self.block(node.finalbody)
+
+    _do_trystar = _do_try
+
+    def _rejoin(self, failed: Guard, end: Guard, handled: list[tuple[Guard, Guard, Scope]]) -> None:
+        """Go on after a try statement: from the end of its body, or of a handler."""
+        reached = end is not False
+        ends = [all_of(negate(failed), end)]
+        for guard, handler_end, names in handled:
+            ends.append(all_of(guard, handler_end))
+            if handler_end is False:
+                continue
+            if reached:
+                self.join(negate(guard), self.names.own, names)
+            else:
+                self.names.own, reached = names, True
+        self.go_on_if(any_of(*ends))
+
+    def _explain(self, attempt: Attempt, number: int, names: Scope, tried: set[str]) -> None:
+        """Tell the uses in a try body what becomes of them when this handler takes their failure."""
+        body = attempt.handlers[number].body
+        last = body[-1]
+        if isinstance(last, ast.Raise) and last.exc is None:
+            return  # it only looked
+        bound = {name: names[name] for name in bound_names(body) if name in names and name in tried}
+        effect = ", ".join(f"{name} = {_plain(choice)}" for name, choice in list(bound.items())[:3]) or "nothing"
+        fallback = any(isinstance(value, Reference) for choice in bound.values() for _, value in choice)
+        for draft in attempt.drafts:
+            # An inner handler that takes the failure comes first.
+            taken = {*draft.swallowed, *draft.refused}
+            caught = [error for error in CATCHES if attempt.catches(error) == number and error not in taken]
+            if caught and isinstance(last, ast.Raise):
+                draft.refused += caught
+            elif caught:
+                draft.swallowed += caught
+                draft.effect = draft.effect or effect
+                draft.fallback = draft.fallback or fallback
+
+
+def _bound_where(guard: Guard, one: Choice, other: Choice) -> Choice:
+    """A name that only one branch binds is not bound elsewhere; that matters where TE decides which."""
+    if not says_te(guard):
+        return one or other
+    return gather(under(guard, one) if one else under(negate(guard), other))
+
+
+def bound_names(statements: Sequence[ast.stmt]) -> list[str]:
+    """Return the names that statements bind."""
+    names: dict[str, None] = {}
+    for node in (node for statement in statements for node in ast.walk(statement)):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            names[node.id] = None
+        elif isinstance(node, (ast.Import, ast.ImportFrom)):
+            names.update({alias.asname or alias.name.partition(".")[0]: None for alias in node.names})
+        elif isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+            names[node.name] = None
+    return list(names)
+
+
+def _plain(choice: Choice) -> str:
+    """Write what a handler puts in place of what failed."""
+    value = choice[0][1] if choice else ANYTHING
+    if isinstance(value, Literal):
+        return repr(value.value)
+    if isinstance(value, (Outside, Reference)):
+        return value.path.replace(":", ".")
+    return "its own" if isinstance(value, (Routine, Blueprint)) else "..."

@@ -1,0 +1,294 @@
+"""Under which condition a line of a consuming package is reached, as a small expression tree.
+
+A guard is one of
+    True / False
+    TeVersion(">=", "1.10.0.dev0")      the running TE version, compared by PEP 440
+    Offers("transformer_engine.pytorch:RMSNorm")   what hasattr asks
+    Loads("transformer_engine.pytorch:RMSNorm")    an import or an attribute before this line did not fail
+    Takes("transformer_engine.pytorch:fp8_model_init", "recipe")   a parameter looked for with inspect.signature
+    Config("config.tp_comm_overlap")    a condition of the run, which says nothing about TE
+    Unclear("len(signature(...)) > 3")  a condition on TE whose form is not understood
+    Not(guard) / AllOf(guards) / AnyOf(guards)
+The constructors `negate`, `all_of` and `any_of` simplify; nothing else builds a tree. Equal guards are one object, so
+that comparing and hashing a deep tree cost nothing.
+
+`truth` evaluates in Kleene's logic with two unknowns: a Config may hold or not, so what stands under it is reachable;
+an Unclear one makes a finding `possible`.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+from functools import lru_cache
+from typing import TYPE_CHECKING, ClassVar, Protocol, TypeAlias, cast
+from weakref import WeakValueDictionary
+
+from packaging.version import Version
+
+from matrix import versions
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+
+class _Shared:
+    """Gives the existing object where an equal one exists."""
+
+    _existing: ClassVar[WeakValueDictionary[tuple[object, ...], _Shared]] = WeakValueDictionary()
+
+    def __new__(cls, *values: object) -> Self:
+        key = (cls, *values)
+        found = cls._existing.get(key)
+        if found is None:
+            found = cls._existing[key] = super().__new__(cls)
+        return cast("Self", found)
+
+
+@dataclass(frozen=True, eq=False)
+class TeVersion(_Shared):
+    """The running TE version stands in relation `op` ("==", "!=", ">=", ">", "<=", "<") to `version`."""
+
+    op: str
+    version: str
+
+
+@dataclass(frozen=True, eq=False)
+class Offers(_Shared):
+    """TE has what `path` names ("module:attribute.attribute"; "module:" is the module itself)."""
+
+    path: str
+
+
+@dataclass(frozen=True, eq=False)
+class Loads(_Shared):
+    """Importing or reading what `path` names does not fail; where nothing is known of it, it is taken not to."""
+
+    path: str
+
+
+@dataclass(frozen=True, eq=False)
+class Takes(_Shared):
+    """The callable at `path` has a parameter of that name."""
+
+    path: str
+    parameter: str
+
+
+@dataclass(frozen=True, eq=False)
+class Config(_Shared):
+    """A condition of the run (configuration, environment, state), as a short normalised expression."""
+
+    text: str
+
+
+@dataclass(frozen=True, eq=False)
+class Unclear(_Shared):
+    """A condition on TE that was not understood."""
+
+    text: str
+
+
+@dataclass(frozen=True, eq=False)
+class Not(_Shared):
+    """The part does not hold."""
+
+    part: Guard
+
+
+@dataclass(frozen=True, eq=False)
+class AllOf(_Shared):
+    """Every part holds."""
+
+    parts: tuple[Guard, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class AnyOf(_Shared):
+    """At least one part holds."""
+
+    parts: tuple[Guard, ...]
+
+
+Guard: TypeAlias = bool | TeVersion | Offers | Loads | Takes | Config | Unclear | Not | AllOf | AnyOf
+
+OPPOSITE = {">=": "<", "<": ">=", ">": "<=", "<=": ">", "==": "!=", "!=": "=="}
+
+
+@lru_cache(maxsize=65536)
+def negate(guard: Guard) -> Guard:
+    """Return the opposite, with `not` only at the leaves."""
+    if isinstance(guard, bool):
+        return not guard
+    if isinstance(guard, Not):
+        return guard.part
+    if isinstance(guard, TeVersion):
+        return TeVersion(OPPOSITE[guard.op], guard.version)
+    if isinstance(guard, AllOf):
+        return any_of(*map(negate, guard.parts))
+    if isinstance(guard, AnyOf):
+        return all_of(*map(negate, guard.parts))
+    return Not(guard)
+
+
+@lru_cache(maxsize=65536)
+def all_of(*guards: Guard) -> Guard:
+    """Return the conjunction: flat, without repetition, False when it contradicts itself."""
+    return _joined(guards, AllOf, AnyOf, neutral=True)
+
+
+@lru_cache(maxsize=65536)
+def any_of(*guards: Guard) -> Guard:
+    """Return the disjunction: flat, without repetition, True when it covers every case."""
+    return _joined(guards, AnyOf, AllOf, neutral=False)
+
+
+def _joined(guards: Iterable[Guard], kind: type[AllOf | AnyOf], dual: type[AllOf | AnyOf], *, neutral: bool) -> Guard:
+    parts: dict[Guard, None] = {}
+    for guard in guards:
+        for part in guard.parts if isinstance(guard, kind) else (guard,):
+            if part is not neutral:
+                parts[part] = None
+    facts = dict.fromkeys(parts, neutral) | {negate(part): not neutral for part in parts}
+    excluded = any(facts[fact] and _excluded(fact, facts) for fact in facts if isinstance(fact, Config))
+    if (not neutral) in parts or excluded or any(facts[part] is not neutral for part in parts):
+        return not neutral
+    for part in parts:
+        if isinstance(part, dual):
+            # In `a and (a or b)`, `a and (not a or b)` the rest is read with what is known of a; likewise for `or`.
+            others = {fact: value for fact, value in facts.items() if fact not in (part, negate(part))}
+            rest = _knowing(part, others)
+            if rest is not part:
+                return _joined([rest if each is part else each for each in parts], kind, dual, neutral=neutral)
+    if not parts:
+        return neutral
+    return next(iter(parts)) if len(parts) == 1 else kind(tuple(parts))
+
+
+def _knowing(guard: Guard, facts: Mapping[Guard, bool]) -> Guard:
+    """Return a guard with what is known of its parts put in."""
+    if guard in facts:
+        return facts[guard]
+    if isinstance(guard, Not):
+        return negate(_knowing(guard.part, facts))
+    if isinstance(guard, Config) and _excluded(guard, facts):
+        return False
+    if not isinstance(guard, (AllOf, AnyOf)):
+        return guard
+    parts = [_knowing(part, facts) for part in guard.parts]
+    return guard if parts == list(guard.parts) else (all_of if isinstance(guard, AllOf) else any_of)(*parts)
+
+
+def _excluded(guard: Config, facts: Mapping[Guard, bool]) -> bool:
+    """What equals one thing equals no other: `x == 'mxfp8'` where `x == 'delayed'` holds. Names are not aliases."""
+    left, equals, _ = guard.text.partition(" == ")
+    return bool(equals) and any(
+        isinstance(fact, Config) and value and fact is not guard and fact.text.startswith(f"{left} == ")
+        for fact, value in facts.items()
+    )
+
+
+@lru_cache(maxsize=65536)
+def leaves(guard: Guard) -> frozenset[Guard]:
+    """Return the conditions that a guard is made of, without `not`."""
+    if isinstance(guard, (AllOf, AnyOf)):
+        return frozenset().union(*map(leaves, guard.parts))
+    if isinstance(guard, TeVersion):
+        return frozenset([guard, negate(guard)])
+    return leaves(guard.part) if isinstance(guard, Not) else frozenset([guard])
+
+
+class Truth(IntEnum):
+    """What is known of a guard for one TE. The order is that of a conjunction: the weakest part decides."""
+
+    NO = 0
+    UNCLEAR = 1  # depends on a condition that was not understood
+    REACHABLE = 2  # depends on the run's configuration only
+    YES = 3
+
+
+class Offer(Protocol):
+    """What a guard asks of a TE surface."""
+
+    def offers(self, path: str) -> bool | None:
+        """Return whether `path` exists; None when the surface can't tell."""
+
+    def takes(self, path: str, parameter: str) -> bool | None:
+        """Return whether the callable at `path` has that parameter; None when the surface can't tell."""
+
+
+COMPARE: dict[str, Callable[[Version, Version], bool]] = {
+    ">=": operator.ge, ">": operator.gt, "<=": operator.le, "<": operator.lt, "==": operator.eq, "!=": operator.ne,
+}  # fmt: skip
+
+
+class Judge:
+    """Evaluates guards for one TE, each once.
+
+    `surface` answers Offers and Takes, `version` is the version that this TE reports at run time.
+    """
+
+    def __init__(self, surface: Offer, version: str) -> None:
+        self._surface = surface
+        self._version = versions.parse(version)
+        self._known: dict[Guard, Truth] = {}
+
+    def truth(self, guard: Guard) -> Truth:
+        """Return what is known of `guard`."""
+        known = self._known.get(guard)
+        if known is None:
+            known = self._known[guard] = self._evaluate(guard)
+        return known
+
+    def _evaluate(self, guard: Guard) -> Truth:
+        if isinstance(guard, bool):
+            return Truth.YES if guard else Truth.NO
+        if isinstance(guard, TeVersion):
+            return _known(COMPARE[guard.op](self._version, versions.parse(guard.version)))
+        if isinstance(guard, Offers):
+            return _known(self._surface.offers(guard.path))
+        if isinstance(guard, Loads):
+            return _known(self._surface.offers(guard.path) is not False)
+        if isinstance(guard, Takes):
+            return _known(self._surface.takes(guard.path, guard.parameter))
+        if isinstance(guard, Config):
+            return Truth.REACHABLE
+        if isinstance(guard, Unclear):
+            return Truth.UNCLEAR
+        if isinstance(guard, Not):
+            part = self.truth(guard.part)
+            return {Truth.YES: Truth.NO, Truth.NO: Truth.YES}.get(part, part)
+        if isinstance(guard, AllOf):
+            return min(self.truth(part) for part in guard.parts)
+        return max(self.truth(part) for part in guard.parts)
+
+
+def _known(answer: bool | None) -> Truth:
+    return Truth.UNCLEAR if answer is None else Truth.YES if answer else Truth.NO
+
+
+def describe(guard: Guard) -> str:
+    """Return the guard as one line for a person: 'TE > 1.8.0 and config.cpu_offloading'; "" for True."""
+    return "" if guard is True else _text(guard, top=True)
+
+
+def _text(guard: Guard, *, top: bool = False) -> str:
+    if isinstance(guard, bool):
+        return "always" if guard else "never"
+    if isinstance(guard, TeVersion):
+        return f"TE {guard.op} {guard.version}"
+    if isinstance(guard, (Offers, Loads)):
+        return f"has {guard.path.rstrip(':').replace(':', '.')}"
+    if isinstance(guard, Takes):
+        return f"{guard.path.replace(':', '.')} takes {guard.parameter}"
+    if isinstance(guard, Config):
+        return guard.text
+    if isinstance(guard, Unclear):
+        return f"{guard.text} (not understood)"
+    if isinstance(guard, Not):
+        return f"not {_text(guard.part)}"
+    word = " and " if isinstance(guard, AllOf) else " or "
+    joined = word.join(_text(part) for part in guard.parts)
+    return joined if top else f"({joined})"

@@ -1,0 +1,235 @@
+"""Read the calls of a consuming package: what is passed to Transformer Engine, and what a call says about it."""
+
+from __future__ import annotations
+
+import ast
+from abc import abstractmethod
+from collections.abc import Sequence
+
+from matrix import versions
+from matrix.contract.definition import dotted
+from matrix.contract.expression import Expressions, shown
+from matrix.contract.guard import Config, Guard, Offers, all_of, any_of
+from matrix.contract.usage import Arguments
+from matrix.contract.value import (
+    ANYTHING,
+    OF_TE,
+    UNKNOWN,
+    Anything,
+    Blueprint,
+    Choice,
+    Fact,
+    FixedVersion,
+    Instance,
+    Keywords,
+    Literal,
+    Outside,
+    ParametersOf,
+    Reference,
+    Routine,
+    RunningVersion,
+    Value,
+    bears_on_te,
+    gather,
+    merge,
+    only,
+    truth_of,
+    under,
+    updated,
+)  # fmt: skip
+
+VERSION_PARSERS = ("packaging.version.Version", "packaging.version.parse")
+VERSION_READERS = ("importlib.metadata.version", "importlib_metadata.version")
+TE_DISTRIBUTIONS = ("transformer-engine", "transformer_engine")
+SIGNATURE_READERS = ("inspect.signature", "inspect.getfullargspec")
+
+
+class Invocations(Expressions):
+    """Evaluates calls."""
+
+    @abstractmethod
+    def run(self, routine: Routine, given: Sequence[Choice], call: ast.Call, owner: Instance | None) -> Choice:
+        """Return what a function of the package returns for this call; `owner` is the instance of a method."""
+
+    @abstractmethod
+    def import_module(self, name: str, node: ast.AST) -> Value:
+        """Import a module by name."""
+
+    def _call(self, node: ast.Call) -> Choice:
+        func = node.func
+        special = getattr(self, f"_call_{func.id}", None) if isinstance(func, ast.Name) else None
+        if special is not None and self.names.find(dotted(func)) is None:
+            answer: Choice = special(node)
+            return answer
+        if isinstance(func, ast.Attribute):
+            callees = self._attribute(func, called=True)
+        else:
+            callees = self._name(func, called=True) if isinstance(func, ast.Name) else self.value(func)
+        owner = self._instance_of(func)
+        given, arguments = self.arguments(node)
+        results: list[tuple[Guard, Value]] = []
+        for guard, callee in callees:
+            results += under(guard, self._result(callee, guard, given, arguments, node, owner))
+        return gather(results)
+
+    def _instance_of(self, func: ast.expr) -> Instance | None:
+        """Return self or super() when the call is to one of their methods."""
+        inner = func.value if isinstance(func, ast.Attribute) else None
+        if isinstance(inner, ast.Name) or (isinstance(inner, ast.Call) and dotted(inner.func) == "super"):
+            for _, value in self.value(inner):
+                if isinstance(value, Instance):
+                    return value
+        return None
+
+    def _result(
+        self, callee: Value, guard: Guard, given: Sequence[Choice], arguments: Arguments, node: ast.Call,
+        owner: Instance | None,
+    ) -> Choice:  # fmt: skip
+        if isinstance(callee, Reference):
+            self.use("call", callee.path, node, guard, arguments, bound=owner is not None)
+        elif isinstance(callee, Routine):
+            return self.run(callee, given, node, owner)
+        elif isinstance(callee, Blueprint):
+            for inner, value in self.inherited(Instance(callee), "__init__"):
+                if isinstance(value, Reference):
+                    self.use("call", value.path, node, all_of(guard, inner), arguments, bound=True)
+        elif isinstance(callee, Outside):
+            return self._outside(callee.path, given, arguments, node)
+        elif isinstance(callee, Anything) and callee.of_te:
+            return only(OF_TE)
+        return UNKNOWN
+
+    def _outside(self, path: str, given: Sequence[Choice], arguments: Arguments, node: ast.Call) -> Choice:
+        """Call something from neither package; `given` are the positional arguments."""
+        first = given[0] if given else UNKNOWN
+        if path.endswith(VERSION_PARSERS):
+            return gather((guard, _parsed(value)) for guard, value in first)
+        if path in VERSION_READERS and any(isinstance(v, Literal) and v.value in TE_DISTRIBUTIONS for _, v in first):
+            return only(RunningVersion(parsed=False))
+        if path in SIGNATURE_READERS:
+            return gather((guard, _parameters_of(value)) for guard, value in first)
+        if path == "importlib.import_module":
+            modules = [
+                (guard, self.import_module(value.value, node))
+                for guard, value in first
+                if isinstance(value, Literal) and isinstance(value.value, str)
+            ]
+            return gather(modules) or UNKNOWN
+        if path == "functools.partial":
+            for guard, value in first:
+                if isinstance(value, Reference):
+                    partly = Arguments(arguments.positional[1:], arguments.keywords, starred=True, open_keywords=True)
+                    self.use("call", value.path, node, guard, partly)
+        if path in ("str", "bool", "tuple", "list", "set"):
+            return first
+        return only(OF_TE if any(bears_on_te(value) for choice in given for _, value in choice) else ANYTHING)
+
+    def arguments(self, node: ast.Call) -> tuple[list[Choice], Arguments]:
+        """Read the arguments of a call: what the positional ones stand for, and how all are passed."""
+        given: list[Choice] = []
+        positional: list[str] = []
+        starred = False
+        for argument in node.args:
+            inner = argument.value if isinstance(argument, ast.Starred) else argument
+            given.append(self.value(inner))
+            starred = starred or inner is not argument
+            if not starred:
+                positional.append(dotted(argument).rpartition(".")[2])
+        keywords: list[tuple[str, Guard]] = []
+        open_keywords = False
+        for keyword in node.keywords:
+            choice = self.value(keyword.value)
+            if keyword.arg is not None:
+                keywords.append((keyword.arg, True))
+                continue
+            for guard, value in choice:
+                if isinstance(value, Keywords):
+                    passed = [(name, all_of(guard, inner)) for name, inner in value.entries]
+                    keywords += [(name, when) for name, when in passed if when is not False]
+                    open_keywords = open_keywords or value.open
+                else:
+                    open_keywords = True
+        return given, Arguments(tuple(positional), tuple(keywords), starred, open_keywords)
+
+    # --------------------------------------------------------------- builtins
+
+    def _call_super(self, node: ast.Call) -> Choice:
+        return self.names.find("super()") or UNKNOWN
+
+    def _call_hasattr(self, node: ast.Call) -> Choice:
+        name = _text(node, 1)
+        found: list[tuple[Guard, Value]] = []
+        for guard, owner in self.value(node.args[0]):
+            if isinstance(owner, Reference) and name:
+                found.append((guard, Fact(Offers(owner.attribute(name).path))))
+                continue
+            # What an instance of a TE class holds is not recorded, so it can't be told.
+            of_te = bears_on_te(owner) or isinstance(owner, Reference) or self._is_te_instance(owner)
+            found.append((guard, Anything(of_te=of_te)))
+        return only(Fact(truth_of(gather(found), shown(node))))
+
+    def _is_te_instance(self, owner: Value) -> bool:
+        return isinstance(owner, Instance) and self.extends_te(owner.blueprint)
+
+    def _call_getattr(self, node: ast.Call) -> Choice:
+        name = _text(node, 1)
+        default = self.value(node.args[2]) if len(node.args) > 2 else None
+        owners = self.value(node.args[0])
+        if not name:
+            return UNKNOWN
+        self.mention(name, called=False)
+        found: list[tuple[Guard, Value]] = []
+        for guard, owner in owners:
+            for inner, value in self.attribute_of(owner, name):
+                if isinstance(value, Reference) and default is not None:
+                    found += under(all_of(guard, inner), merge(Offers(value.path), only(value), default))
+                elif isinstance(value, Reference):
+                    self.use("attribute", value.path, node, all_of(guard, inner))
+                    found.append((all_of(guard, inner), value))
+                else:
+                    found.append((all_of(guard, inner), ANYTHING if default is not None else value))
+        return gather(found)
+
+    def _call_isinstance(self, node: ast.Call) -> Choice:
+        tested, kinds = self.value(node.args[0]), self.value(node.args[1])
+        if not any(isinstance(kind, Outside) and kind.path.endswith(VERSION_PARSERS) for _, kind in kinds):
+            return only(Fact(Config(f"isinstance({', '.join(map(shown, node.args))})")))
+        return only(Fact(any_of(*(guard for guard, value in tested if isinstance(value, RunningVersion)))))
+
+    def _call_dict(self, node: ast.Call) -> Choice:
+        given, arguments = self.arguments(node)
+        added = [value for choice in given for _, value in choice]
+        return only(updated(Keywords(), added, arguments.keywords, more=arguments.open_keywords))
+
+    def _dict(self, node: ast.Dict) -> Choice:
+        keywords = Keywords()
+        for key, value in zip(node.keys, node.values, strict=True):
+            choice = self.value(value)
+            if isinstance(key, ast.Constant) and isinstance(key.value, str):
+                keywords = keywords.put(key.value)
+            elif key is None:
+                keywords = updated(keywords, [inner for _, inner in choice], (), more=len(choice) > 1)
+            else:
+                keywords = Keywords(keywords.entries, open=True)
+        return only(keywords)
+
+    def _dictcomp(self, node: ast.DictComp) -> Choice:
+        self.parts(node)
+        return only(Keywords(open=True))
+
+
+def _text(node: ast.Call, place: int) -> str:
+    argument = node.args[place] if len(node.args) > place else None
+    return argument.value if isinstance(argument, ast.Constant) and isinstance(argument.value, str) else ""
+
+
+def _parsed(value: Value) -> Value:
+    if isinstance(value, RunningVersion):
+        return RunningVersion(parsed=True)
+    if isinstance(value, Literal) and isinstance(value.value, str) and versions.is_version(value.value):
+        return FixedVersion(value.value)
+    return OF_TE if bears_on_te(value) else ANYTHING
+
+
+def _parameters_of(value: Value) -> Value:
+    return ParametersOf(value.path) if isinstance(value, Reference) else ANYTHING

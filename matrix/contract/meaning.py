@@ -1,0 +1,48 @@
+"""What the name of an argument means: which parameter its caller had in mind."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from functools import lru_cache
+
+ENDINGS = ("ing", "ed", "s")  # offloading, padded, layers: the same word as offload, pad(d), layer
+
+
+@lru_cache(maxsize=4096)
+def words(name: str) -> frozenset[str]:
+    """Return the words of a name, without endings: cpu_offloading_activations -> cpu, offload, activation."""
+    return frozenset(_stem(word) for word in re.split(r"_+", name.lower()) if word)
+
+
+def _stem(word: str) -> str:
+    for ending in ENDINGS:
+        if word.endswith(ending) and len(word) - len(ending) >= 3:
+            return word.removesuffix(ending)
+    return word
+
+
+def fit(argument: str, parameter: str) -> float:
+    """Return how well an argument's name says a parameter's name: 0 = not at all, 1 = every word of it."""
+    meant = words(parameter)
+    return len(words(argument) & meant) / len(meant) if meant else 0.0
+
+
+def meant_elsewhere(argument: str, landed: str, parameters: Sequence[str]) -> str | None:
+    """Return the parameter that an argument's name means, if that is surely another than the one it lands on.
+
+    Sure is: the name says every word of the other parameter and fits the one it lands on less. A one-word parameter
+    ("bias", "input") is meant only by its own name, since longer names hold such words by chance. A name whose words
+    all stand in the one it lands on ("probs" on "merging_probs") means that one.
+    """
+    if words(argument) <= words(landed):
+        return None
+    here = fit(argument, landed)
+    candidates = [
+        parameter
+        for parameter in parameters
+        if parameter != landed
+        and fit(argument, parameter) == 1.0 > here
+        and (len(words(parameter)) > 1 or words(parameter) == words(argument))
+    ]
+    return max(candidates, key=lambda parameter: len(words(parameter)), default=None)

@@ -1,0 +1,125 @@
+"""When a function of the consuming package is reached at all: what a reader knows from elsewhere in the package.
+
+- A method runs on an instance, so its constructor has returned: `if TE < 2.14: raise` there guards every method.
+- A private function runs where it is called, and under the guards of its calls, unless it is handed on as a value.
+- A configuration has passed its own checks: `config.x` with a TE that its __post_init__ refuses does not happen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+
+from matrix.contract.guard import (
+    AllOf,
+    AnyOf,
+    Config,
+    Guard,
+    Loads,
+    Offers,
+    Takes,
+    TeVersion,
+    Unclear,
+    all_of,
+    any_of,
+    leaves,
+)  # fmt: skip
+from matrix.contract.usage import Draft, Use
+from matrix.contract.value import Blueprint
+
+
+@dataclass(eq=False)
+class Function:
+    """A function that was read.
+
+    `guard`: under which it is defined, where its surroundings are reached; `outer`: the function that defines it;
+    `blueprints`: for a method on an instance, the classes whose constructors have run; `completes`: under which it
+    returns rather than raises.
+    """
+
+    name: str
+    guard: Guard
+    outer: Function | None = None
+    blueprints: tuple[Blueprint, ...] = ()
+    completes: Guard = True
+
+    @property
+    def is_private(self) -> bool:
+        """Say whether only this package calls it."""
+        name = self.name.rpartition(".")[2]
+        return name.startswith("_") and not name.startswith("__")
+
+
+@dataclass
+class Reaches:
+    """Collects calls and checks while the package is read, and then says under which guard each use is reached."""
+
+    calls: dict[str, list[tuple[Function | None, Guard]]] = field(default_factory=dict)  # name -> calling function
+    handed_on: set[str] = field(default_factory=set)  # private names used as values, or in files that were not read
+    checks: list[Guard] = field(default_factory=list)  # what holds for every configuration
+    _known: dict[Function, Guard] = field(default_factory=dict)
+
+    def add_checks(self, completes: Guard) -> None:
+        """Take in what holds for every configuration that passed its own checks."""
+        self.checks += [part for part in guard_parts(completes) if says_te(part)]
+
+    def finish(self, drafts: Iterable[Draft]) -> list[Use]:
+        """Return the uses, each under the guard of all that is known."""
+        finished = map(self._finished, drafts)
+        return [use for use in finished if use.guard is not False]
+
+    def _finished(self, draft: Draft) -> Use:
+        use = draft.use
+        reached = all_of(self.reach(draft.function), use.guard)
+        named = [guard for _, guard in use.arguments.keywords] if use.arguments else []
+        asked = {leaf for guard in (reached, *named) for leaf in leaves(guard) if isinstance(leaf, Config)}
+        checks = [check for check in self.checks if not leaves(check).isdisjoint(asked)]
+        return replace(
+            use, guard=about_te(all_of(reached, *checks), keep=use.guard), here=about_te(use.guard, keep=True),
+            swallowed=tuple(draft.swallowed), effect=draft.effect, fallback=draft.fallback,
+            refused=tuple(draft.refused),
+        )  # fmt: skip
+
+    def reach(self, function: Function | None) -> Guard:
+        """Return the guard under which a function runs."""
+        if function is None:
+            return True
+        if function not in self._known:
+            self._known[function] = True  # a function that is reached through itself adds nothing
+            parts = [function.guard, self.reach(function.outer)]
+            for blueprint in function.blueprints:
+                if blueprint.constructor is not None:
+                    parts.append(about_te(blueprint.constructor.completes))
+            name = function.name.rpartition(".")[2]
+            if function.is_private and name in self.calls and name not in self.handed_on:
+                sites = self.calls[name]
+                parts.append(any_of(*(all_of(self.reach(caller), guard) for caller, guard in sites)))
+            self._known[function] = about_te(all_of(*parts), keep=True)
+        return self._known[function]
+
+
+def about_te(guard: Guard, keep: Guard = False) -> Guard:
+    """Leave out the alternatives that say nothing about TE; also single conditions, unless they are in `keep`.
+
+    `keep` True keeps all single conditions.
+    """
+    kept = set(guard_parts(keep)) if not isinstance(keep, bool) else set()
+    return all_of(
+        *(
+            part
+            for part in guard_parts(guard)
+            if says_te(part) or part in kept or (keep is True and not isinstance(part, AnyOf))
+        )
+    )
+
+
+def guard_parts(guard: Guard) -> tuple[Guard, ...]:
+    """Return what all must hold."""
+    return guard.parts if isinstance(guard, AllOf) else (guard,)
+
+
+def says_te(guard: Guard) -> bool:
+    """Return whether a guard depends on Transformer Engine."""
+    return isinstance(guard, bool) or any(
+        isinstance(leaf, (TeVersion, Offers, Loads, Takes, Unclear)) for leaf in leaves(guard)
+    )

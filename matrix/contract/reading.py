@@ -1,0 +1,122 @@
+"""Get a surface or calls from what a person names: a recorded version, a wheel, a folder, a revision of a clone.
+
+A revision is read with `git archive`: nothing is checked out, and a bare clone will do.
+"""
+
+from __future__ import annotations
+
+import tarfile
+import tempfile
+import zipfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TypeVar
+
+from containers import commands, sources
+from containers.sources import Contents, Kind, Source
+from containers.trees import package_files
+from matrix.contract import consuming, offering, recording
+from matrix.contract.recording import MCORE, SUFFIX, TE
+from matrix.contract.surface import Surface
+from matrix.contract.usage import Calls
+from matrix.errors import MatrixError
+
+Select = Callable[[str], bool]
+Facts = TypeVar("Facts", Surface, Calls)
+
+
+def surface_of(text: str) -> Surface:
+    """Return the surface of the TE that `text` names. Raises MatrixError when there is none."""
+    if text.endswith(SUFFIX):
+        return recording.read_surface(Path(text))
+    source = recorded_or_source(text, TE)
+    return recording.load_surface(text) if source is None else extract_surface(sources.inspect(source))
+
+
+def calls_of(text: str) -> Calls:
+    """Return the calls of the megatron-core that `text` names. Raises MatrixError when there are none."""
+    if text.endswith(SUFFIX):
+        return recording.read_calls(Path(text))
+    source = recorded_or_source(text, MCORE)
+    return recording.load_calls(text) if source is None else extract_calls(sources.inspect(source))
+
+
+def recorded_or_source(text: str, package: str) -> Source | None:
+    """Return None for a version or tag (which must be recorded), otherwise the source that `text` names."""
+    is_tag = "/" not in text and "@" not in text and not Path(text).exists()
+    source = None if is_tag else sources.parse(text, package)
+    return None if source is None or source.kind is Kind.PYPI else source
+
+
+def extract(package: str, contents: Contents, version: str | None = None) -> Surface | Calls:
+    """Read a surface or calls from a source; `version` replaces the one that the source declares."""
+    return extract_surface(contents, version) if package == TE else extract_calls(contents, version)
+
+
+def extract_surface(contents: Contents, version: str | None = None) -> Surface:
+    """Read the surface of a TE source. Raises MatrixError when it holds no Python of TE."""
+    files = _some(
+        contents,
+        offering.is_part,
+        "its Python is in the wheel transformer_engine_cu12, and in most transformer_engine wheels",
+    )
+    return _parsed(contents, lambda: offering.read_offering(files, version or contents.version, _origin(contents)))
+
+
+def extract_calls(contents: Contents, version: str | None = None) -> Calls:
+    """Read the calls of a Megatron source. Raises MatrixError when it holds none of its Python."""
+    files = _some(contents, consuming.is_part, "name a megatron-core wheel or a Megatron-LM clone")
+    return _parsed(contents, lambda: consuming.read_calls(files, version or contents.version, _origin(contents)))
+
+
+def files_of(contents: Contents, part: Select) -> Mapping[str, bytes]:
+    """Return the files of a source that `part` selects by path, uncommitted changes of a folder included."""
+    source = contents.source
+    if source.kind is Kind.WHEEL:
+        with zipfile.ZipFile(source.location) as wheel:
+            return {name: wheel.read(name) for name in wheel.namelist() if part(name)}
+    if source.kind is Kind.TREE:
+        root = Path(source.location)
+        paths = {file.relative_to(root).as_posix(): file for file in package_files(root / source.layout.folder)}
+        return {name: file.read_bytes() for name, file in paths.items() if part(name)}
+    commit = contents.identity.split()[1]
+    with tempfile.TemporaryDirectory() as folder:
+        archive = Path(folder) / "package.tar"
+        answer = sources.git(
+            commands.run, source.location, "archive", f"--output={archive}", commit, source.layout.folder
+        )  # fmt: skip
+        if answer.code:
+            raise MatrixError("git cannot export this revision", where=str(source), got=answer.complaint)
+        with tarfile.open(archive) as tar:
+            members = [member for member in tar if member.isfile() and part(member.name)]
+            return {member.name: content.read() for member in members if (content := tar.extractfile(member))}
+
+
+def _some(contents: Contents, part: Select, fix: str) -> Mapping[str, bytes]:
+    files = files_of(contents, part)
+    if not any(path.endswith(".py") for path in files):
+        raise MatrixError(
+            "there is nothing to read in this source", where=str(contents.source), got="no Python files of the package",
+            fix=fix,
+        )  # fmt: skip
+    return files
+
+
+def _parsed(contents: Contents, read: Callable[[], Facts]) -> Facts:
+    try:
+        return read()
+    except SyntaxError as error:
+        raise MatrixError(
+            "a source file is no Python that this interpreter reads", where=str(contents.source), got=error,
+            fix="use an interpreter as new as the package asks for",
+        ) from None  # fmt: skip
+
+
+def _origin(contents: Contents) -> dict[str, str]:
+    if contents.source.kind is Kind.GIT:
+        commit = contents.identity.split()[1]
+        revision = contents.source.revision
+        return {"commit": commit} if commit.startswith(revision) else {"commit": commit, "tag": revision}
+    if contents.source.kind is Kind.WHEEL:
+        return {"wheel": Path(contents.source.location).name}
+    return {"tree": contents.identity.split()[1]}

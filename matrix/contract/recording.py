@@ -1,0 +1,219 @@
+"""Surfaces and calls as files: gzipped JSON, one file for each release, the same bytes for the same facts.
+
+The recorded ones lie under matrix/facts/surfaces/PACKAGE/VERSION.json.gz. They hold names, parameters, positions and
+guards in our own words, and no source text of upstream.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import zlib
+from collections.abc import Mapping
+from functools import cache
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from packaging.version import Version
+
+from matrix import versions
+from matrix.contract import guard as guards
+from matrix.contract.guard import AllOf, AnyOf, Config, Guard, Loads, Not, Offers, Takes, TeVersion, Unclear
+from matrix.contract.surface import Surface
+from matrix.contract.usage import Arguments, Calls, Site, Use
+from matrix.errors import MatrixError, closest
+
+TE = "transformer-engine"
+MCORE = "megatron-core"
+FORMAT = 1
+SUFFIX = ".json.gz"
+SHORTEST_COMMIT = 7  # characters, as git and TE's own builds abbreviate
+FIX = "record it again: megatrix surface record SOURCE -o FILE"
+LEAVES: Mapping[str, type[Guard]] = {
+    "version": TeVersion, "offers": Offers, "loads": Loads, "takes": Takes, "config": Config, "unclear": Unclear,
+}  # fmt: skip
+SYMBOLS = {kind: symbol for symbol, kind in LEAVES.items()}
+
+
+def folder() -> Path:
+    """Return the folder of the recorded releases."""
+    return Path(str(resources.files("matrix") / "facts" / "surfaces"))
+
+
+def recorded(package: str) -> dict[str, Path]:
+    """Return the recorded releases of a package, oldest first: version -> file."""
+    paths = {path.name.removesuffix(SUFFIX): path for path in (folder() / package).glob(f"*{SUFFIX}")}
+    return dict(sorted(paths.items(), key=lambda item: versions.parse(item[0])))
+
+
+def released(package: str) -> list[str]:
+    """Return the recorded versions that were released: no development builds, no builds of a commit."""
+    return [text for text in recorded(package) if not versions.parse(text).is_prerelease and "+" not in text]
+
+
+def load_surface(version: str) -> Surface:
+    """Return the recorded surface of a TE version; a build of a recorded commit (1.9.0+e79d915) has that of the commit.
+
+    Raises MatrixError when there is none.
+    """
+    path = find_recorded(TE, version)
+    surface = read_surface(path)
+    return Surface(version, surface.modules, surface.dormant, surface.origin) if version != surface.version else surface
+
+
+def load_calls(version: str) -> Calls:
+    """Return the recorded calls of a megatron-core version. Raises MatrixError when there is none."""
+    return read_calls(find_recorded(MCORE, version))
+
+
+def find_recorded(package: str, version: str) -> Path:
+    """Return the file of a version, of the commit in its local part, or of a tag or commit of the repository."""
+    paths = recorded(package)
+    if versions.is_version(version):
+        wanted = versions.parse(version)
+        for text, path in paths.items():
+            if versions.parse(text) == wanted:
+                return path
+        for text, path in paths.items():
+            if wanted.local and _is_build_of(wanted, text, path):
+                return path
+    for path in paths.values():
+        origin = read_file(path)["origin"]
+        if origin.get("tag") == version or (len(version) >= SHORTEST_COMMIT and _commit(path).startswith(version)):
+            return path
+    raise MatrixError(
+        f"no recorded {package} has that version", got=version, expected=closest(version, paths),
+        fix="name a wheel, a folder or PATH@REV instead, or record it: megatrix surface record SOURCE -o FILE",
+    )  # fmt: skip
+
+
+def _is_build_of(wanted: Version, text: str, path: Path) -> bool:
+    if versions.parse(text).public != wanted.public:
+        return False
+    local = str(wanted.local)
+    return len(local) >= SHORTEST_COMMIT and _commit(path).startswith(local)
+
+
+def _commit(path: Path) -> str:
+    commit: str = read_file(path)["origin"].get("commit", "")
+    return commit
+
+
+# --------------------------------------------------------------------- files
+
+
+def write(facts: Surface | Calls, path: Path) -> None:
+    """Write a surface or calls."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(encode(facts))
+
+
+def encode(facts: Surface | Calls) -> bytes:
+    """Return the file of a surface or of calls."""
+    common = {"format": FORMAT, "version": facts.version, "origin": dict(facts.origin)}
+    if isinstance(facts, Surface):
+        record = {**common, "package": TE, "modules": facts.modules, "dormant": sorted(facts.dormant)}
+    else:
+        table = _GuardTable()
+        uses = [_use_to_json(use, table) for use in facts.uses]
+        record = {**common, "package": MCORE, "guards": table.rows, "uses": uses}
+    text = json.dumps(record, separators=(",", ":"), sort_keys=True, ensure_ascii=True)
+    return gzip.compress(text.encode(), compresslevel=9, mtime=0)
+
+
+@cache
+def read_file(path: Path) -> dict[str, Any]:
+    """Return the record in a file. Raises MatrixError when it is damaged or something else."""
+    try:
+        record = json.loads(gzip.decompress(path.read_bytes()))
+    except OSError as error:
+        raise MatrixError("this surface can't be read", where=str(path), got=error, fix=FIX) from None
+    except (EOFError, zlib.error, ValueError) as error:
+        raise MatrixError("this surface file is damaged or cut short", where=str(path), got=error, fix=FIX) from None
+    if not isinstance(record, dict) or record.get("format") != FORMAT:
+        got = record.get("format") if isinstance(record, dict) else type(record).__name__
+        raise MatrixError("no surface of this format", where=str(path), got=got, expected=f"format {FORMAT}", fix=FIX)
+    return record
+
+
+def read_surface(path: Path) -> Surface:
+    """Read the surface of a TE. Raises MatrixError when the file is something else."""
+    record = _of_package(path, TE)
+    return Surface(record["version"], record["modules"], frozenset(record["dormant"]), record["origin"])
+
+
+def read_calls(path: Path) -> Calls:
+    """Read the calls of a megatron-core. Raises MatrixError when the file is something else."""
+    record = _of_package(path, MCORE)
+    table = _guards_from_json(record["guards"])
+    return Calls(record["version"], tuple(_use_from_json(row, table) for row in record["uses"]), record["origin"])
+
+
+def _of_package(path: Path, package: str) -> dict[str, Any]:
+    record = read_file(path)
+    if record["package"] != package:
+        raise MatrixError("a surface of another package", where=str(path), got=record["package"], expected=package)
+    return record
+
+
+# ---------------------------------------------------------------------- JSON
+
+
+class _GuardTable:
+    """Guards as rows, each naming its parts by row number; row 0 is True."""
+
+    def __init__(self) -> None:
+        self.rows: list[Any] = [True]
+        self._known: dict[Guard, int] = {True: 0}
+
+    def row(self, guard: Guard) -> int:
+        if guard not in self._known:
+            if isinstance(guard, (AllOf, AnyOf)):
+                row: list[Any] = ["all" if isinstance(guard, AllOf) else "any", *map(self.row, guard.parts)]
+            elif isinstance(guard, Not):
+                row = ["not", self.row(guard.part)]
+            else:
+                row = [SYMBOLS[type(guard)], *vars(guard).values()]
+            self._known[guard] = len(self.rows)
+            self.rows.append(row)
+        return self._known[guard]
+
+
+def _guards_from_json(rows: list[Any]) -> list[Guard]:
+    table: list[Guard] = [True]
+    for symbol, *values in rows[1:]:
+        if symbol in ("all", "any"):
+            parts = tuple(table[value] for value in values)
+            table.append(AllOf(parts) if symbol == "all" else AnyOf(parts))
+        elif symbol == "not":
+            table.append(guards.negate(table[values[0]]))
+        else:
+            table.append(LEAVES[symbol](*values))
+    return table
+
+
+def _use_to_json(use: Use, table: _GuardTable) -> list[Any]:
+    arguments = use.arguments
+    passed = arguments and [
+        list(arguments.positional),
+        [[name, table.row(guard)] for name, guard in arguments.keywords],
+        int(arguments.starred),
+        int(arguments.open_keywords),
+    ]
+    return [
+        use.kind, use.path, use.site.path, use.site.line, use.site.function, table.row(use.guard), table.row(use.here),
+        passed,
+        int(use.bound), list(use.swallowed), use.effect, int(use.fallback), list(use.refused),
+    ]  # fmt: skip
+
+
+def _use_from_json(row: list[Any], table: list[Guard]) -> Use:
+    kind, path, file, line, function, guard, here, passed, bound, swallowed, effect, fallback, refused = row
+    arguments = passed and Arguments(
+        tuple(passed[0]), tuple((name, table[place]) for name, place in passed[1]), bool(passed[2]), bool(passed[3])
+    )
+    return Use(
+        kind, path, Site(file, line, function), table[guard], table[here], arguments, bool(bound), tuple(swallowed),
+        effect, bool(fallback), tuple(refused),
+    )  # fmt: skip

@@ -1,0 +1,168 @@
+"""What a callable takes, and what becomes of the arguments of a call: Python's own binding rules, without the callable.
+
+A signature is recorded as text, e.g. "(enabled=False,num_layers=1,*,tp_group=None,**kwargs)". A default is its literal
+where that is short, "..." otherwise; it never holds a comma.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+LONGEST_DEFAULT = 16  # characters; longer defaults are expressions or texts that say nothing about binding
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """One parameter. `kind` is "positional" (only), "either", "keyword" (only), "args" or "kwargs"."""
+
+    name: str
+    kind: str
+    required: bool
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Why a call does not bind. `keyword` is the argument to blame, "" when it is the call as a whole."""
+
+    message: str  # what Python's TypeError says after the function's name
+    keyword: str = ""
+
+
+@dataclass(frozen=True)
+class Binding:
+    """What binding a call gave: problems in the order in which Python meets them, and where positions landed.
+
+    `landed` holds (position, parameter) for each positional argument of the call that has a parameter.
+    """
+
+    problems: tuple[Problem, ...]
+    landed: tuple[tuple[int, str], ...]
+
+
+@dataclass(frozen=True)
+class Signature:
+    """The parameters of a callable, in order, as text and parsed."""
+
+    text: str
+    parameters: tuple[Parameter, ...]
+
+    def bind(
+        self, positional: int, keywords: Sequence[str], *, bound: bool, starred: bool, open_keywords: bool
+    ) -> Binding:
+        """Bind a call.
+
+        `positional` counts the arguments before any `*args`; `keywords` are the names surely passed. `bound`: Python
+        supplies the first argument (self, cls). `starred` / `open_keywords`: further arguments of unknown number or
+        name may follow, so nothing can be said to be missing.
+        """
+        slots = [parameter for parameter in self.parameters if parameter.kind in ("positional", "either")]
+        supplied = positional + bound
+        landed = tuple((place - bound, slot.name) for place, slot in enumerate(slots[:supplied]) if place >= bound)
+        filled = {slot.name for slot in slots[:supplied] if slot.kind == "either"}
+        accepted = {parameter.name for parameter in self.parameters if parameter.kind in ("either", "keyword")}
+        problems: list[Problem] = []
+        for keyword in keywords:
+            if keyword in filled:
+                problems.append(Problem(f"got multiple values for argument '{keyword}'", keyword))
+            elif keyword not in accepted and not self._has("kwargs"):
+                problems.append(Problem(f"got an unexpected keyword argument '{keyword}'", keyword))
+        if supplied > len(slots) and not self._has("args"):
+            named = sum(p.kind == "keyword" and p.name in keywords for p in self.parameters)
+            problems.append(Problem(_too_many(slots, supplied, named)))
+        if not open_keywords:
+            problems += self._missing(slots, supplied, set(keywords), starred=starred)
+        return Binding(tuple(problems), landed)
+
+    def takes(self, name: str) -> bool:
+        """Return whether a parameter has that name."""
+        return any(parameter.name == name for parameter in self.parameters)
+
+    def _has(self, kind: str) -> bool:
+        return any(parameter.kind == kind for parameter in self.parameters)
+
+    def _missing(
+        self, slots: Sequence[Parameter], supplied: int, keywords: set[str], *, starred: bool
+    ) -> list[Problem]:
+        by_name = {slot.name for slot in slots if slot.kind == "either"} & keywords
+        positional = [] if starred else [p.name for p in slots[supplied:] if p.required and p.name not in by_name]
+        named = [p.name for p in self.parameters if p.kind == "keyword" and p.required and p.name not in keywords]
+        return [
+            Problem(f"missing {len(names)} required {kind} argument{'s' * (len(names) > 1)}: {_listed(names)}")
+            for kind, names in (("positional", positional), ("keyword-only", named))
+            if names
+        ]
+
+
+def _too_many(slots: Sequence[Parameter], supplied: int, named: int) -> str:
+    """Say it as Python does, `named` keyword-only arguments included."""
+    most, least = len(slots), sum(slot.required for slot in slots)
+    count, plural = (f"{most}", most != 1) if least == most else (f"from {least} to {most}", True)
+    given = f"{supplied}"
+    if named:
+        given += f" positional argument{'s' * (supplied != 1)} (and {named} keyword-only argument{'s' * (named != 1)})"
+    were = "was" if supplied == 1 and not named else "were"
+    return f"takes {count} positional argument{'s' * plural} but {given} {were} given"
+
+
+def _listed(names: Sequence[str]) -> str:
+    quoted = [f"'{name}'" for name in names]
+    if len(quoted) < 3:
+        return " and ".join(quoted)
+    return f"{', '.join(quoted[:-1])}, and {quoted[-1]}"
+
+
+@lru_cache(maxsize=16384)
+def parse_signature(text: str) -> Signature:
+    """Read a recorded signature. Raises ValueError on anything else."""
+    if not (text.startswith("(") and text.endswith(")")):
+        raise ValueError(f"not a signature: {text!r}")
+    parameters: list[Parameter] = []
+    kind = "either"
+    for item in filter(None, text[1:-1].split(",")):
+        if item == "/":
+            parameters = [Parameter(p.name, "positional", p.required) for p in parameters]
+        elif item == "*":
+            kind = "keyword"
+        elif item.startswith("**"):
+            parameters.append(Parameter(item[2:], "kwargs", False))
+        elif item.startswith("*"):
+            parameters.append(Parameter(item[1:], "args", False))
+            kind = "keyword"
+        else:
+            name, has_default, _ = item.partition("=")
+            parameters.append(Parameter(name, kind, not has_default))
+    return Signature(text, tuple(parameters))
+
+
+def signature_text(arguments: ast.arguments) -> str:
+    """Write the parameters of a function definition as text."""
+    slots = [*arguments.posonlyargs, *arguments.args]
+    defaults = [None] * (len(slots) - len(arguments.defaults)) + [default_text(node) for node in arguments.defaults]
+    items = [_item(slot.arg, default) for slot, default in zip(slots, defaults, strict=True)]
+    if arguments.posonlyargs:
+        items.insert(len(arguments.posonlyargs), "/")
+    if arguments.vararg:
+        items.append(f"*{arguments.vararg.arg}")
+    elif arguments.kwonlyargs:
+        items.append("*")
+    for slot, node in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True):
+        items.append(_item(slot.arg, None if node is None else default_text(node)))
+    if arguments.kwarg:
+        items.append(f"**{arguments.kwarg.arg}")
+    return f"({','.join(items)})"
+
+
+def default_text(node: ast.expr) -> str:
+    """Return a short literal default as it is, "..." for anything else."""
+    if isinstance(node, ast.Constant) or (isinstance(node, ast.UnaryOp) and isinstance(node.operand, ast.Constant)):
+        text = ast.unparse(node)
+        if len(text) <= LONGEST_DEFAULT and "," not in text:
+            return text
+    return "..."
+
+
+def _item(name: str, default: str | None) -> str:
+    return name if default is None else f"{name}={default}"

@@ -1,0 +1,75 @@
+"""Findings as a person reads them: one entry for each break, with all the pairs that have it."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from matrix import versions
+from matrix.contract.finding import Finding, Kind
+
+MEANING = {
+    Kind.DEFINITE: "whoever reaches the line gets the exception",
+    Kind.MISBOUND: "no exception: an argument becomes another one than its caller means",
+    Kind.POSSIBLE: "so it seems, but a guard or a definition was not understood",
+    Kind.SILENTLY_OFF: "the exception is caught, and a feature is off or replaced without a word",
+}
+
+
+def table(findings: Sequence[Finding], mcore: Sequence[str], te: Sequence[str]) -> str:
+    """Return the findings between releases `mcore` and `te` (oldest first) as text, worst kind first."""
+    counts = Counter(finding.kind for finding in findings)
+    lines: list[str] = []
+    for kind, meaning in MEANING.items():
+        entries = _grouped(finding for finding in findings if finding.kind is kind)
+        if entries:
+            lines += [f"{kind.value}: {meaning}", ""]
+        for same in entries.values():
+            lines += [*_entry(same, mcore, te), ""]
+    total = ", ".join(f"{counts[kind]} {kind.value}" for kind in MEANING)
+    return "\n".join([*lines, f"{_pairs(len(mcore) * len(te))}: {total}"]) + "\n"
+
+
+def _grouped(findings: Iterable[Finding]) -> Mapping[tuple[str, str, str], list[Finding]]:
+    """Put together what is the same break in another release: lines move, functions and messages stay."""
+    groups: dict[tuple[str, str, str], list[Finding]] = defaultdict(list)
+    for finding in findings:
+        groups[finding.callee, finding.call_site.function, finding.message].append(finding)
+    return groups
+
+
+def _entry(same: Sequence[Finding], mcore: Sequence[str], te: Sequence[str]) -> Iterator[str]:
+    newest = same[-1]
+    yield f"  {newest.callee}"
+    yield f"    {newest.message}"
+    yield f"    at {newest.call_site}" + (f", where {newest.guard}" if newest.guard else "")
+    if newest.signature:
+        yield f"    signature {newest.signature}"
+    partners: dict[str, set[str]] = defaultdict(set)
+    for finding in same:
+        partners[finding.mcore].add(finding.te)
+    alike: dict[frozenset[str], list[str]] = defaultdict(list)
+    for version, others in partners.items():
+        alike[frozenset(others)].append(version)
+    for their, mine in alike.items():
+        yield f"    mcore {spans(mine, mcore)}  x  TE {spans(their, te)}"
+
+
+def spans(some: Iterable[str], known: Sequence[str]) -> str:
+    """Write versions as spans of those that exist: "1.0.0 .. 1.8.0, 2.2.0"."""
+    wanted = set(some)
+    runs: list[list[str]] = []
+    previous = -2
+    for place, version in enumerate(known):
+        if version in wanted:
+            if place != previous + 1:
+                runs.append([])
+            runs[-1].append(version)
+            previous = place
+    strangers = sorted(wanted - set(known), key=lambda text: (versions.is_version(text), text))
+    written = [run[0] if len(run) == 1 else f"{run[0]} .. {run[-1]}" for run in runs]
+    return ", ".join([*written, *strangers])
+
+
+def _pairs(count: int) -> str:
+    return f"{count} pair{'s' * (count != 1)}"

@@ -1,0 +1,285 @@
+"""What a name may stand for while a consuming package is read: a choice of values, each under a guard.
+
+Only what bears on Transformer Engine is told apart; all else is Anything.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, TypeAlias
+
+from matrix.contract.guard import Config, Guard, TeVersion, Unclear, all_of, any_of, negate
+
+if TYPE_CHECKING:
+    from matrix.contract.body import Body
+    from matrix.contract.reach import Function
+
+MOST_CHOICES = 12  # values of one name; the widest seen in any release is 5. Beyond it the name is OF_TE
+
+
+@dataclass(frozen=True)
+class Reference:
+    """Something of Transformer Engine, by path ("module:attribute")."""
+
+    path: str
+
+    def attribute(self, name: str) -> Reference:
+        """Return the reference to an attribute of this."""
+        return Reference(f"{self.path}{name}" if self.path.endswith(":") else f"{self.path}.{name}")
+
+
+@dataclass(frozen=True)
+class Literal:
+    """A constant: None, a bool, a number, a text, a tuple of such."""
+
+    value: object
+
+
+@dataclass(frozen=True)
+class Fact:
+    """A truth value that depends on a guard."""
+
+    guard: Guard
+
+
+@dataclass(frozen=True)
+class RunningVersion:
+    """The version of the running Transformer Engine, as text or parsed."""
+
+    parsed: bool
+
+
+@dataclass(frozen=True)
+class FixedVersion:
+    """A version written in the source and parsed there."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class ParametersOf:
+    """The parameters of something of Transformer Engine, as inspect.signature gives them."""
+
+    path: str
+
+
+@dataclass(frozen=True)
+class Outside:
+    """A module or name from neither package, by dotted path."""
+
+    path: str
+
+
+@dataclass(frozen=True)
+class InPackage:
+    """A name of another module of the consuming package ("" for the module itself): looked up when it is used."""
+
+    module: str
+    name: str = ""
+
+
+@dataclass(frozen=True, eq=False)
+class Routine:
+    """A function of the consuming package, and the body that it was defined in.
+
+    `returned` remembers what came of it for which arguments.
+    """
+
+    node: ast.FunctionDef | ast.AsyncFunctionDef
+    home: Body
+    returned: dict[tuple[object, ...], Outcome] = field(default_factory=dict, repr=False)
+
+    @property
+    def decorators(self) -> set[str]:
+        """Return the plain names of its decorators."""
+        return {node.id for node in self.node.decorator_list if isinstance(node, ast.Name)}
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a function returns, and the guard under which it returns at all rather than raises."""
+
+    value: Choice
+    completes: Guard
+
+
+@dataclass(eq=False)
+class Blueprint:
+    """A class of the consuming package.
+
+    `attributes` are those that only its constructor sets, with what it sets them to, and `constructor` is that
+    function; both are known once it was read.
+    """
+
+    name: str
+    bases: tuple[Choice, ...]
+    methods: Mapping[str, Routine]
+    attributes: dict[str, Choice] = field(default_factory=dict)
+    constructor: Function | None = None
+
+    @property
+    def is_config(self) -> bool:
+        """Say whether its instances are what functions get as `config`."""
+        return self.name.endswith("Config")
+
+
+@dataclass(frozen=True)
+class Instance:
+    """`self` (or `cls`) in a method of a class; `parent`: what super() gives there."""
+
+    blueprint: Blueprint
+    parent: bool = False
+
+
+@dataclass(frozen=True)
+class Keywords:
+    """A dictionary of keyword arguments being collected. `open`: other keys may be in it."""
+
+    entries: tuple[tuple[str, Guard], ...] = ()
+    open: bool = False
+
+    def put(self, name: str, guard: Guard = True) -> Keywords:
+        """Return it with a key more."""
+        return Keywords((*(e for e in self.entries if e[0] != name), (name, guard)), self.open)
+
+    def drop(self, name: str) -> Keywords:
+        """Return it without a key."""
+        return Keywords(tuple(e for e in self.entries if e[0] != name), self.open)
+
+
+@dataclass(frozen=True)
+class Anything:
+    """Nothing is known but how it is written ("config.fp8"; "" for a computed value).
+
+    `of_te`: it was computed from Transformer Engine's version or shape, so a condition on it is a guard.
+    """
+
+    text: str = ""
+    of_te: bool = False
+
+
+Value: TypeAlias = (
+    Reference | Literal | Fact | RunningVersion | FixedVersion | ParametersOf | Outside | InPackage
+    | Routine | Blueprint | Instance | Keywords | Anything
+)  # fmt: skip
+Choice: TypeAlias = "tuple[tuple[Guard, Value], ...]"
+
+ANYTHING = Anything()
+OF_TE = Anything(of_te=True)
+UNKNOWN: Choice = ((True, ANYTHING),)
+
+
+def only(value: Value) -> Choice:
+    """Return the choice that has no alternative."""
+    return ((True, value),)
+
+
+def gather(alternatives: Iterable[tuple[Guard, Value]]) -> Choice:
+    """Return a choice with each value once and nothing that can't be."""
+    found: dict[Value, Guard] = {}
+    for guard, value in alternatives:
+        if guard is not False:
+            found[value] = any_of(found[value], guard) if value in found else guard
+    if len(found) > MOST_CHOICES:
+        return only(OF_TE)
+    return tuple((guard, value) for value, guard in found.items())
+
+
+def under(guard: Guard, choice: Choice) -> list[tuple[Guard, Value]]:
+    """Return the alternatives of a choice under one more guard."""
+    return [(all_of(guard, each), value) for each, value in choice]
+
+
+def merge(guard: Guard, first: Choice, second: Choice) -> Choice:
+    """Return the choice that is `first` where `guard` holds and `second` where it does not."""
+    if first == second or guard is True:
+        return first
+    if guard is False:
+        return second
+    if len(first) == len(second) == 1:
+        one, other = first[0][1], second[0][1]
+        if isinstance(one, Keywords) and isinstance(other, Keywords):
+            return only(_merged_keywords(guard, one, other))
+    return gather([*under(guard, first), *under(negate(guard), second)])
+
+
+def _merged_keywords(guard: Guard, first: Keywords, second: Keywords) -> Keywords:
+    ours, theirs = dict(first.entries), dict(second.entries)
+    entries = []
+    for name in dict.fromkeys([*ours, *theirs]):
+        one, other = ours.get(name, False), theirs.get(name, False)
+        entries.append((name, one if one == other else any_of(all_of(guard, one), all_of(negate(guard), other))))
+    return Keywords(tuple(entries), first.open or second.open)
+
+
+def updated(kept: Keywords, added: Iterable[Value], named: Iterable[tuple[str, Guard]], *, more: bool) -> Keywords:
+    """Return `kept.update(added, **named)`; `more`: other names may be passed too."""
+    known = not more
+    for value in added:
+        known = known and isinstance(value, Keywords) and not value.open
+        for name, guard in value.entries if isinstance(value, Keywords) else ():
+            kept = kept.put(name, guard)
+    for name, guard in named:
+        kept = kept.put(name, guard)
+    return Keywords(kept.entries, kept.open or not known)
+
+
+def truth_of(choice: Choice, text: str) -> Guard:
+    """Return the guard under which a value is true; `text` is how the expression reads."""
+    return any_of(*(all_of(guard, _truth(value, text)) for guard, value in choice))
+
+
+def is_none(choice: Choice, text: str) -> Guard:
+    """Return the guard under which a value is None."""
+    return any_of(*(all_of(guard, _is_none(value, text)) for guard, value in choice))
+
+
+def _truth(value: Value, text: str) -> Guard:
+    if isinstance(value, Literal):
+        return bool(value.value)
+    if isinstance(value, Fact):
+        return value.guard
+    if isinstance(value, Anything):
+        return Unclear(text) if value.of_te else Config(value.text or text)
+    if isinstance(value, (Keywords, Instance, Outside)):
+        return Config(text)
+    return True
+
+
+def _is_none(value: Value, text: str) -> Guard:
+    if isinstance(value, Literal):
+        return value.value is None
+    if isinstance(value, Anything):
+        return Unclear(f"{text} is None") if value.of_te else Config(f"{value.text or text} is None")
+    return False
+
+
+def compare_versions(op: str, left: Value, right: Value) -> Guard | None:
+    """Return the guard of `left op right` when it compares the running version with a fixed one."""
+    mirrored = {">=": "<=", "<=": ">=", ">": "<", "<": ">", "==": "==", "!=": "!="}
+    if isinstance(left, RunningVersion) and left.parsed and isinstance(right, FixedVersion):
+        return TeVersion(op, right.text)
+    if isinstance(right, RunningVersion) and right.parsed and isinstance(left, FixedVersion):
+        return TeVersion(mirrored[op], left.text)
+    return None
+
+
+def bears_on_te(value: Value) -> bool:
+    """Return whether something computed from this value may say something about Transformer Engine."""
+    return value.of_te if isinstance(value, Anything) else isinstance(value, (RunningVersion, ParametersOf))
+
+
+@dataclass
+class Names:
+    """The names of one body and of those around it."""
+
+    own: dict[str, Choice] = field(default_factory=dict)
+    around: Names | None = None
+
+    def find(self, name: str) -> Choice | None:
+        """Return what a name stands for, from the innermost body outwards."""
+        if name in self.own:
+            return self.own[name]
+        return self.around.find(name) if self.around else None

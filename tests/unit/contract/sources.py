@@ -1,0 +1,69 @@
+"""Small Transformer Engines and Megatrons, written as source text."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Mapping
+
+from matrix.contract import consuming, offering
+from matrix.contract.finding import Finding, find
+from matrix.contract.surface import Surface
+from matrix.contract.usage import Calls
+
+ROOT = """
+try:
+    from . import pytorch
+except ImportError:
+    pass
+__version__ = str(version("transformer_engine"))
+"""
+UTILS = '''
+from importlib.metadata import version
+from packaging.version import Version as PkgVersion
+_te_version = None
+def get_te_version():
+    def get_te_version_str():
+        import transformer_engine as te
+        if hasattr(te, '__version__'):
+            return str(te.__version__)
+        else:
+            return version("transformer-engine")
+    global _te_version
+    if _te_version is None:
+        _te_version = PkgVersion(get_te_version_str())
+    return _te_version
+def is_te_min_version(version, check_equality=True):
+    """Check if minimum version of `transformer-engine` is installed."""
+    if check_equality:
+        return get_te_version() >= PkgVersion(version)
+    return get_te_version() > PkgVersion(version)
+'''
+
+
+def te(files: Mapping[str, str] | str, version: str = "1.9.0") -> Surface:
+    """A TE of these files under transformer_engine/; a text alone is transformer_engine/pytorch/__init__.py."""
+    given = {"pytorch/__init__.py": files} if isinstance(files, str) else files
+    full = {"__init__.py": ROOT, "pytorch/__init__.py": "", **given}
+    return offering.read_offering(
+        {f"transformer_engine/{path}": textwrap.dedent(text).encode() for path, text in full.items()}, version
+    )
+
+
+def mcore(files: Mapping[str, str] | str, version: str = "0.9.0") -> Calls:
+    """A Megatron of these files under megatron/core/; a text alone is adapter.py, beside the utils of core 0.9."""
+    given = {"adapter.py": files} if isinstance(files, str) else files
+    full = {"__init__.py": "", "utils.py": UTILS, **given}
+    return consuming.read_calls(
+        {f"megatron/core/{path}": textwrap.dedent(text).encode() for path, text in full.items()}, version
+    )
+
+
+def broken(calls: str | Calls, offered: str | Surface, version: str = "1.9.0") -> list[tuple[str, str]]:
+    """The findings as (kind, message)."""
+    return [(f.kind.value, f.message) for f in findings(calls, offered, version)]
+
+
+def findings(calls: str | Calls, offered: str | Surface, version: str = "1.9.0") -> list[Finding]:
+    """The findings between two texts."""
+    consumer = mcore(calls) if isinstance(calls, str) else calls
+    return find(consumer, te(offered) if isinstance(offered, str) else offered, version)

@@ -1,0 +1,84 @@
+"""The kinds of findings and what they say."""
+
+from matrix.contract.finding import Kind
+from tests.unit.contract.sources import broken, findings, te
+
+OFFLOAD = """
+    def get_cpu_offload_context(enabled=False, num_layers=1, {}offload_activations=True, offload_weights=True): ...
+"""
+BLOCK = """
+    from megatron.core.utils import is_te_min_version
+    from transformer_engine.pytorch import get_cpu_offload_context as _get
+    def get_cpu_offload_context(enabled, num_layers, model_layers, activation_offloading, weight_offloading):
+        if is_te_min_version("1.9.0", check_equality=False):
+            return _get(enabled, num_layers, model_layers, activation_offloading, weight_offloading)
+        return _get(enabled, num_layers, activation_offloading, weight_offloading)
+"""
+
+
+def test_a_finding_names_everything_a_reader_needs():
+    [found] = findings(BLOCK, OFFLOAD.format(""), "1.9.0+e79d915")
+    assert found.to_json() == {
+        "mcore": "0.9.0",
+        "te": "1.9.0+e79d915",
+        "callee": "transformer_engine.pytorch.get_cpu_offload_context",
+        "call_site": "megatron/core/adapter.py:6 get_cpu_offload_context",
+        "guard": "TE > 1.9.0",
+        "kind": "definite",
+        "message": "get_cpu_offload_context() takes from 0 to 4 positional arguments but 5 were given",
+        "signature": "(enabled=False,num_layers=1,offload_activations=True,offload_weights=True)",
+    }
+
+
+def test_four_positionals_into_five_parameters_are_misbound_and_not_fine():
+    found = findings(BLOCK, te(OFFLOAD.format("model_layers=1, ")), "1.9.0")
+    shifted = [
+        ("activation_offloading", "model_layers", "offload_activations"),
+        ("weight_offloading", "offload_activations", "offload_weights"),
+    ]
+    assert [(f.kind, f.message) for f in found] == [
+        (Kind.MISBOUND, f"get_cpu_offload_context(): positional argument '{a}' lands on '{on}', and means '{meant}'")
+        for a, on, meant in shifted
+    ]
+
+
+def test_only_what_python_would_say_is_said():
+    source = """
+        import transformer_engine as te
+        def setup():
+            te.pytorch.initialize_ub(shape=1, tp_size=2, more=3)
+    """
+    offered = "def initialize_ub(shape, tp_group, use_fp8=False): ..."
+    assert broken(source, offered) == [("definite", "initialize_ub() got an unexpected keyword argument 'tp_size'")]
+
+
+def test_a_call_that_fails_in_one_of_two_definitions_is_possible():
+    offered = "import torch\nif torch.new:\n    def get(a): ...\nelse:\n    def get(a, b): ..."
+    source = "import transformer_engine as te\ndef run():\n    te.pytorch.get(1, 2)\n"
+    assert broken(source, offered) == [("possible", "get() takes 1 positional argument but 2 were given")]
+
+
+def test_an_attribute_break_and_an_import_break_are_findings():
+    source = """
+        import transformer_engine as te
+        class Norm(te.pytorch.RMSNorm): ...
+        def run():
+            from transformer_engine.pytorch.ops import gone
+    """
+    assert broken(source, "") == [("definite", "module 'transformer_engine.pytorch' has no attribute 'RMSNorm'")]
+    offered = te({"pytorch/__init__.py": "class RMSNorm: ..."})
+    assert broken(source, offered) == [("definite", "No module named 'transformer_engine.pytorch.ops'")]
+
+
+def test_a_partial_call_misses_nothing_and_a_wrong_keyword_is_found():
+    source = """
+        import functools
+        import transformer_engine as te
+        make = functools.partial(te.pytorch.get, wrong=1)
+    """
+    offered = "def get(a, b): ..."
+    assert broken(source, offered) == [("definite", "get() got an unexpected keyword argument 'wrong'")]
+
+
+def test_the_same_pair_gives_the_same_findings_again():
+    assert findings(BLOCK, OFFLOAD.format("")) == findings(BLOCK, OFFLOAD.format(""))

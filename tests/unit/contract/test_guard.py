@@ -1,0 +1,159 @@
+"""Guards: simplification, three-valued truth, and PEP 440."""
+
+import operator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from packaging.version import Version
+
+from matrix.contract.guard import (
+    AllOf,
+    AnyOf,
+    Config,
+    Judge,
+    Loads,
+    Not,
+    Offers,
+    Takes,
+    TeVersion,
+    Truth,
+    Unclear,
+    all_of,
+    any_of,
+    describe,
+    negate,
+)
+
+A, B, C = Config("a"), Config("b"), Config("c")
+
+
+class Known:
+    """A surface that offers `names`, and can't tell about `unknown`."""
+
+    def __init__(self, names=(), unknown=()):
+        self.names, self.unknown = names, unknown
+
+    def offers(self, path):
+        return None if path in self.unknown else path in self.names
+
+    def takes(self, path, parameter):
+        return self.offers(f"{path}({parameter})")
+
+
+def guards():
+    leaves = st.sampled_from([A, B, C, Config("x == 1"), Config("x == 2"), TeVersion(">=", "1.9"), Loads("m:n")])
+    return st.recursive(
+        leaves,
+        lambda inner: st.one_of(
+            inner.map(negate),
+            st.lists(inner, min_size=1, max_size=3).map(lambda parts: all_of(*parts)),
+            st.lists(inner, min_size=1, max_size=3).map(lambda parts: any_of(*parts)),
+        ),
+        max_leaves=12,
+    )
+
+
+WORLDS = [
+    {"a": a, "b": b, "c": c, "x": x, "te": te, "m:n": loads}
+    for a in (True, False)
+    for b in (True, False)
+    for c in (True, False)
+    for x in (0, 1, 2)
+    for te in ("1.8", "1.9")
+    for loads in (True, False)
+]
+
+
+def holds(guard, world):
+    """Plain two-valued logic, with nothing simplified."""
+    if isinstance(guard, bool):
+        return guard
+    if isinstance(guard, Config):
+        return world["x"] == int(guard.text[-1]) if "==" in guard.text else world[guard.text]
+    if isinstance(guard, TeVersion):
+        return {">=": operator.ge, "<": operator.lt}[guard.op](Version(world["te"]), Version(guard.version))
+    if isinstance(guard, Loads):
+        return world[guard.path]
+    if isinstance(guard, Not):
+        return not holds(guard.part, world)
+    return (all if isinstance(guard, AllOf) else any)(holds(part, world) for part in guard.parts)
+
+
+@given(guards(), guards())
+def test_simplification_never_changes_what_a_guard_means(one, other):
+    for world in WORLDS:
+        first, second = holds(one, world), holds(other, world)
+        assert holds(all_of(one, other), world) == (first and second)
+        assert holds(any_of(one, other), world) == (first or second)
+        assert holds(negate(one), world) == (not first)
+
+
+@pytest.mark.parametrize(
+    ("built", "expected"),
+    [
+        (all_of(A, negate(A)), False),
+        (any_of(A, negate(A)), True),
+        (all_of(A, any_of(A, B)), A),
+        (all_of(A, any_of(negate(A), B)), all_of(A, B)),
+        (any_of(all_of(A, B), negate(A)), any_of(B, negate(A))),
+        (all_of(any_of(A, B), any_of(all_of(any_of(A, B), C), all_of(negate(A), negate(B)))), all_of(any_of(A, B), C)),
+        (negate(TeVersion(">=", "1.9")), TeVersion("<", "1.9")),
+        (all_of(Config("x == 'mxfp8'"), Config("x == 'delayed'")), False),
+    ],
+)
+def test_a_guard_is_written_as_shortly_as_what_is_known_allows(built, expected):
+    assert built == expected
+
+
+VERSIONS = ["1.8.0", "1.9.0", "1.10.0", "2.3.0"]
+
+
+@st.composite
+def around(draw):
+    """A version around a boundary: itself, a post, dev, rc or local one, before and after."""
+    base = draw(st.sampled_from([*VERSIONS, "1.7.0", "2.2.9", "2.3.1"]))
+    return base + draw(st.sampled_from(["", ".post1", ".dev0", "rc1", "+37280ec", ".dev0+f9dd37f", ".post1+abc1234"]))
+
+
+@given(around(), st.sampled_from([*VERSIONS, "1.10.0.dev0"]), st.sampled_from([">=", ">", "<", "<=", "==", "!="]))
+def test_a_version_guard_is_what_packaging_says(running, boundary, op):
+    compare = {">=": operator.ge, ">": operator.gt, "<": operator.lt, "<=": operator.le, "==": operator.eq,
+               "!=": operator.ne}[op]  # fmt: skip
+    expected = compare(Version(running), Version(boundary))
+    assert Judge(Known(), running).truth(TeVersion(op, boundary)) is (Truth.YES if expected else Truth.NO)
+
+
+@pytest.mark.parametrize(
+    ("guard", "truth"),
+    [
+        (True, Truth.YES),
+        (False, Truth.NO),
+        (A, Truth.REACHABLE),
+        (negate(A), Truth.REACHABLE),
+        (Unclear("?"), Truth.UNCLEAR),
+        (all_of(A, Unclear("?")), Truth.UNCLEAR),
+        (any_of(A, Unclear("?")), Truth.REACHABLE),
+        (all_of(Unclear("?"), TeVersion("<", "1.0")), Truth.NO),
+        (any_of(Unclear("?"), TeVersion(">", "1.0")), Truth.YES),
+        (Offers("m:here"), Truth.YES),
+        (Offers("m:gone"), Truth.NO),
+        (Offers("m:unknown"), Truth.UNCLEAR),
+        (Loads("m:unknown"), Truth.YES),
+        (negate(Loads("m:unknown")), Truth.NO),
+        (Takes("m:f", "x"), Truth.YES),
+        (negate(Takes("m:f", "y")), Truth.YES),
+    ],
+)
+def test_what_is_not_known_is_told_apart(guard, truth):
+    surface = Known({"m:here", "m:f(x)"}, {"m:unknown"})
+    assert Judge(surface, "1.8.0").truth(guard) is truth
+
+
+def test_equal_guards_are_one_object():
+    assert AnyOf((A, TeVersion(">", "1.8.0"))) is AnyOf((Config("a"), TeVersion(">", "1.8.0")))
+
+
+def test_a_guard_is_described_for_a_person():
+    guard = all_of(TeVersion(">", "1.8.0"), any_of(A, negate(Offers("te.pytorch:RMSNorm"))), Unclear("len()"))
+    assert describe(guard) == "TE > 1.8.0 and (a or not has te.pytorch.RMSNorm) and len() (not understood)"

@@ -1,0 +1,245 @@
+"""Every guard form that upstream uses, read from source text: when is the call reached?"""
+
+import pytest
+
+from tests.unit.contract.sources import broken, mcore, te
+
+FOUR = "def get(enabled=False, num_layers=1, acts=True, weights=True): ..."
+HEAD = """
+    import transformer_engine as te
+    from megatron.core.utils import get_te_version, is_te_min_version
+    import packaging.version
+    import inspect
+"""
+FAILS = [("definite", "get() takes from 0 to 4 positional arguments but 5 were given")]
+FINE: list[tuple[str, str]] = []
+
+
+def call(body: str, head: str = "") -> str:
+    """A function with `body`, in which CALL is a call with an argument too many."""
+    text = body.replace("CALL", "te.pytorch.get(1, 2, 3, 4, 5)")
+    lines = "\n".join(f"    {line}" for line in text.strip("\n").splitlines())
+    return HEAD.replace("\n    ", "\n") + head + f"\ndef wrapper(config, flag):\n{lines}\n"
+
+
+@pytest.mark.parametrize(
+    ("body", "below", "at", "above"),
+    [
+        ("if is_te_min_version('1.9.0'): CALL", FINE, FAILS, FAILS),
+        ("if is_te_min_version('1.9.0', check_equality=False): CALL", FINE, FINE, FAILS),
+        ("if is_te_min_version('1.9.0', False): CALL", FINE, FINE, FAILS),
+        ("if not is_te_min_version('1.9.0'): CALL", FAILS, FINE, FINE),
+        ("if get_te_version() > packaging.version.Version('1.9.0'): CALL", FINE, FINE, FAILS),
+        ("if packaging.version.parse('1.9.0') <= get_te_version(): CALL", FINE, FAILS, FAILS),
+        ("if get_te_version() == packaging.version.Version('1.9.0'): CALL", FINE, FAILS, FINE),
+        ("if is_te_min_version('1.9.0'):\n    pass\nelse:\n    CALL", FAILS, FINE, FINE),
+        ("assert is_te_min_version('1.9.0')\nCALL", FINE, FAILS, FAILS),
+        ("if not is_te_min_version('1.9.0'):\n    raise RuntimeError\nCALL", FINE, FAILS, FAILS),
+        ("if not is_te_min_version('1.9.0'):\n    return None\nCALL", FINE, FAILS, FAILS),
+        ("if flag:\n    assert is_te_min_version('1.9.0')\nif flag:\n    CALL", FINE, FAILS, FAILS),
+        ("new = is_te_min_version('1.9.0')\nif new and flag: CALL", FINE, FAILS, FAILS),
+        ("x = CALL if is_te_min_version('1.9.0') else None", FINE, FAILS, FAILS),
+        ("x = is_te_min_version('1.9.0') and CALL", FINE, FAILS, FAILS),
+        ("x = is_te_min_version('1.9.0') or CALL", FAILS, FINE, FINE),
+        ("f = te.pytorch.get if is_te_min_version('1.9.0') else len\nf(1, 2, 3, 4, 5)", FINE, FAILS, FAILS),
+        ("for v in ['1.9.0', '1.8.5']:\n    assert is_te_min_version(v)\nCALL", FINE, FAILS, FAILS),
+    ],
+)
+def test_a_version_guard_decides_whether_the_call_is_reached(body, below, at, above):
+    source = call(body)
+    answers = [broken(source, FOUR, version) for version in ("1.8.9", "1.9.0", "1.9.0+e79d915")]
+    assert answers == [below, at, above]
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        ("if hasattr(te.pytorch, 'get'): CALL", FAILS),
+        ("if hasattr(te.pytorch, 'gone'): CALL", FINE),
+        ("if getattr(te.pytorch, 'gone', None) is not None: CALL", FINE),
+        ("if 'acts' in inspect.signature(te.pytorch.get).parameters: CALL", FAILS),
+        ("if 'stream' in inspect.signature(te.pytorch.get).parameters: CALL", FINE),
+        ("if config.flag and flag.other() == 3: CALL", FAILS),  # a condition of the run says nothing about TE
+        ("if isinstance(flag, te.pytorch.get): CALL", FAILS),
+    ],
+)
+def test_what_te_has_decides_whether_the_call_is_reached(body, expected):
+    assert broken(call(body), FOUR) == expected
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "if len(inspect.signature(te.pytorch.get).parameters) > 4: CALL",
+        "if get_te_version().major > 1: CALL",
+        "if str(te.__version__).startswith('1.9'): CALL",
+        "if 'get' in dir(get_te_version()): CALL",
+        "if parse_my_way(te.__version__) > (1, 9): CALL",
+    ],
+)
+def test_a_guard_that_is_not_understood_makes_the_finding_possible(body):
+    assert [("possible", FAILS[0][1])] == broken(call(body), FOUR)
+
+
+def test_have_te_follows_the_imports_that_set_it():
+    source = """
+        try:
+            import transformer_engine as te
+            from transformer_engine.pytorch import gone
+            HAVE_TE = True
+        except ImportError:
+            HAVE_TE = False
+        def wrapper():
+            if HAVE_TE:
+                te.pytorch.get(1, 2, 3, 4, 5)
+    """
+    effect = "cannot import name 'gone' from 'transformer_engine.pytorch'; swallowed: HAVE_TE = False"
+    assert [("silently-off", effect)] == broken(source, FOUR)
+    assert broken(source, FOUR + "\ngone = 1") == FAILS
+
+
+def test_have_te_of_another_module_follows_that_module():
+    calls = mcore(
+        {
+            "extensions.py": "from transformer_engine.pytorch import gone, get as te_get\n",
+            "block.py": """
+                try:
+                    from megatron.core.extensions import te_get
+                    HAVE_TE = True
+                except ImportError:
+                    HAVE_TE = False
+                def build():
+                    if HAVE_TE: te_get(1, 2, 3, 4, 5)
+            """,
+        }
+    )
+    missing = [("definite", "cannot import name 'gone' from 'transformer_engine.pytorch'")]
+    assert missing == broken(calls, te(FOUR))
+    assert broken(calls, te(FOUR + "\ngone = 1")) == FAILS
+
+
+def test_a_name_set_to_none_when_the_import_fails_guards_its_calls():
+    source = """
+        try:
+            from transformer_engine.pytorch import gone as get
+        except ImportError:
+            get = None
+        def wrapper():
+            if get is not None:
+                get(1, 2)
+    """
+    assert [kind for kind, _ in broken(source, FOUR)] == ["silently-off"]
+
+
+def test_keywords_collected_in_a_dictionary_keep_their_guards():
+    source = """
+        import transformer_engine as te
+        from megatron.core.utils import is_te_min_version
+        def extra(config):
+            kw = {"weights": config.w}
+            if is_te_min_version("1.9.0"):
+                kw["device"] = "cpu"
+            return kw
+        def wrapper(config):
+            kw = extra(config)
+            if config.wide:
+                if not is_te_min_version("1.9.0"):
+                    kw.update(width=1)
+            kw.pop("weights")
+            te.pytorch.get(1, **kw)
+    """
+    calls = mcore(source)
+    assert broken(calls, te(FOUR), "1.8.0") == [("definite", "get() got an unexpected keyword argument 'width'")]
+    assert broken(calls, te(FOUR), "1.9.0") == [("definite", "get() got an unexpected keyword argument 'device'")]
+
+
+def test_a_keyword_under_a_condition_meets_the_assert_under_the_same_condition():
+    collected = "kw = {}\nif config.wide:\n    assert is_te_min_version('1.9.0')\n    kw['wide'] = 1\n"
+    source = call(f"{collected}te.pytorch.get(**kw)")
+    assert broken(source, FOUR, "1.8.0") == FINE
+    assert broken(source, FOUR, "1.9.0") == [("definite", "get() got an unexpected keyword argument 'wide'")]
+
+
+def test_a_super_call_binds_to_the_constructor_of_te():
+    source = """
+        import transformer_engine as te
+        class Middle(te.pytorch.Linear):
+            pass
+        class TELinear(Middle):
+            def __init__(self, size, **kw):
+                super().__init__(size, bias=True, ub_name=1)
+            def forward(self, x):
+                return super().forward(x, scale=2)
+            def reset(self):
+                self.clear(1)
+        Middle(3, 4, 5)
+    """
+    offered = """
+        class Linear:
+            def __init__(self, in_features, bias=True): ...
+            def forward(self, x): ...
+            def clear(self): ...
+    """
+    assert {
+        "Linear.__init__() got an unexpected keyword argument 'ub_name'",
+        "Linear.forward() got an unexpected keyword argument 'scale'",
+        "Linear.clear() takes 1 positional argument but 2 were given",
+        "Linear.__init__() takes from 2 to 3 positional arguments but 4 were given",
+    } == {message for _, message in broken(source, offered)}
+
+
+def test_what_comes_after_a_failed_import_is_no_finding_of_its_own():
+    source = """
+        from transformer_engine.pytorch import gone
+        from transformer_engine.pytorch import missing
+        def wrapper():
+            gone(1)
+    """
+    assert broken(source, FOUR) == [("definite", "cannot import name 'gone' from 'transformer_engine.pytorch'")]
+
+
+def test_an_error_of_upstreams_own_is_a_guard_as_an_assert_is():
+    refused = "try:\n    te.pytorch.gone()\nexcept AttributeError:\n    raise ValueError('needs TE 2.9')"
+    looked = "try:\n    te.pytorch.gone()\nexcept AttributeError:\n    print('oops')\n    raise"
+    assert broken(call(refused), FOUR) == FINE
+    assert [kind for kind, _ in broken(call(looked), FOUR)] == ["definite"]
+
+
+def test_a_narrow_handler_does_not_catch_a_missing_name():
+    source = """
+        try:
+            from transformer_engine.pytorch import gone
+        except ModuleNotFoundError:
+            gone = None
+    """
+    assert broken(source, FOUR) == [("definite", "cannot import name 'gone' from 'transformer_engine.pytorch'")]
+
+
+def test_falling_back_to_something_else_of_te_is_no_finding():
+    source = """
+        try:
+            from transformer_engine.pytorch import cpu_offload_v1 as cpu_offload
+        except ImportError:
+            try:
+                from transformer_engine.pytorch import get as cpu_offload
+            except ImportError:
+                cpu_offload = None
+    """
+    assert broken(source, FOUR) == FINE
+    fallback_gone = "cannot import name 'get' from 'transformer_engine.pytorch'; swallowed: cpu_offload = None"
+    assert [("silently-off", fallback_gone)] == broken(source, "x = 1")
+
+
+def test_the_semantics_of_the_version_check_are_read_not_assumed():
+    calls = mcore(
+        {
+            "utils.py": """
+                from packaging.version import Version
+                from importlib.metadata import version
+                def is_te_min_version(text, check_equality=True):
+                    return Version(version("transformer-engine")) < Version(text)
+            """,
+            "adapter.py": call("if is_te_min_version('1.9.0'): CALL").replace("get_te_version, ", ""),
+        }
+    )
+    assert [broken(calls, te(FOUR), version) for version in ("1.8.0", "1.9.0")] == [FAILS, FINE]

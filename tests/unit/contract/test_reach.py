@@ -1,0 +1,93 @@
+"""Guards at a distance: constructors, callers of private functions, configurations that were checked."""
+
+from tests.unit.contract.sources import broken
+
+OFFERED = "def get(a): ..."
+HEAD = "import transformer_engine as te\nfrom megatron.core.utils import is_te_min_version\nimport inspect\n"
+FAILS = [("definite", "get() takes 1 positional argument but 2 were given")]
+
+
+def at(source: str) -> list[bool]:
+    """Whether the break is found below and at TE 2.0."""
+    return [broken(HEAD + source, OFFERED, version) == FAILS for version in ("1.9", "2.0")]
+
+
+def test_a_constructor_that_refuses_a_te_guards_the_methods_and_those_of_subclasses():
+    source = """
+class MLP:
+    def __init__(self):
+        if not is_te_min_version("2.0"):
+            raise RuntimeError
+    def forward(self):
+        te.pytorch.get(1, 2)
+class Wide(MLP):
+    def __init__(self):
+        super().__init__()
+"""
+    assert at(source) == [False, True]
+    in_subclass = source.replace("    def forward(self):\n        te.pytorch.get(1, 2)\n", "")
+    in_subclass += "    def backward(self):\n        te.pytorch.get(1, 2)\n"
+    assert at(in_subclass) == [False, True]
+
+
+def test_a_static_method_needs_no_instance():
+    source = """
+class MLP:
+    def __init__(self):
+        assert is_te_min_version("2.0")
+    @staticmethod
+    def forward():
+        te.pytorch.get(1, 2)
+"""
+    assert at(source) == [True, True]
+
+
+def test_what_the_constructor_decided_and_kept_guards_a_method():
+    source = """
+class MLP:
+    def __init__(self, config):
+        self.fused = config.fuse
+        if config.fuse:
+            self._check()
+    def _check(self):
+        if not is_te_min_version("2.0"):
+            raise RuntimeError
+    def forward(self):
+        if self.fused:
+            te.pytorch.get(1, 2)
+"""
+    assert at(source) == [False, True]
+    assert at(source + "    def switch(self):\n        self.fused = True\n") == [True, True]
+
+
+def test_a_private_function_is_guarded_by_its_callers():
+    source = """
+def _impl():
+    te.pytorch.get(1, 2)
+def run():
+    if is_te_min_version("2.0"):
+        _impl()
+"""
+    assert at(source) == [False, True]
+    assert at(source + "def other():\n    _impl()\n") == [True, True]
+    assert at(source + "hooks = [_impl]\n") == [True, True]  # handed on: anybody may call it
+    assert at(source.replace("_impl", "impl")) == [True, True]
+
+
+def test_a_configuration_has_passed_its_own_checks():
+    source = """
+class AdamConfig:
+    def __post_init__(self):
+        if self.precise:
+            if self.cpu:
+                return
+            names = inspect.signature(te.pytorch.get).parameters
+            for name in ["a", "b"]:
+                assert name in names
+def build(config):
+    if not config.cpu and config.precise:
+        te.pytorch.get(1, 2)
+"""
+    assert at(source) == [False, False]
+    assert at(source.replace('"b"', '"a"')) == [True, True]
+    assert at(source.replace("not config.cpu and", "")) == [True, True]

@@ -1,0 +1,136 @@
+"""A side of the contract from a wheel, a folder, a revision of a clone."""
+
+import shutil
+import subprocess
+import zipfile
+
+import pytest
+
+from matrix.contract import reading
+from matrix.contract.finding import find
+from matrix.errors import MatrixError
+from tests.unit.contract.sources import ROOT, UTILS
+
+ADAPTER = "import transformer_engine as te\ndef run():\n    te.pytorch.get(1, 2)\n"
+INFO = "MAJOR = 0\nMINOR = 9\nPATCH = 0\nPRE_RELEASE = 'rc0'\n"
+
+
+def tree(root, files):
+    for name, text in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return root
+
+
+@pytest.fixture
+def megatron(tmp_path):
+    return tree(
+        tmp_path / "Megatron-LM",
+        {
+            "megatron/core/__init__.py": "",
+            "megatron/core/package_info.py": INFO,
+            "megatron/core/utils.py": UTILS,
+            "megatron/core/adapter.py": ADAPTER,
+            "megatron/training/initialize.py": ADAPTER,
+            "megatron/legacy/old.py": ADAPTER,
+            "setup.py": "raise SystemExit('never run')",
+        },
+    )
+
+
+@pytest.fixture
+def engine(tmp_path):
+    return tree(
+        tmp_path / "TransformerEngine",
+        {
+            "build_tools/VERSION.txt": "2.3.0\n",
+            "transformer_engine/__init__.py": ROOT,
+            "transformer_engine/pytorch/__init__.py": "def get(a): ...\n",
+        },
+    )
+
+
+def git(folder, *arguments):
+    identity = ["-c", "user.name=a", "-c", "user.email=a@b", "-c", "commit.gpgsign=false"]
+    done = subprocess.run(["git", *identity, *arguments], cwd=folder, check=True, capture_output=True, text=True)
+    return done.stdout.strip()
+
+
+def commit(folder):
+    git(folder, "init", "-q", ".")
+    git(folder, "add", ".")
+    git(folder, "commit", "-qm", "x")
+    return git(folder, "rev-parse", "HEAD")
+
+
+def test_a_working_tree_is_read_as_it_stands(megatron, engine):
+    commit(megatron)
+    found = find(reading.calls_of(str(megatron)), reading.surface_of(str(engine)))
+    assert [f.call_site.path for f in found] == ["megatron/core/adapter.py", "megatron/training/initialize.py"]
+    (megatron / "megatron/core/adapter.py").write_text(ADAPTER.replace("1, 2", "1"))
+    found = find(reading.calls_of(str(megatron)), reading.surface_of(str(engine)))
+    assert [f.call_site.path for f in found] == ["megatron/training/initialize.py"]
+
+
+def test_a_revision_is_read_from_git_without_a_checkout(megatron, tmp_path):
+    head = commit(megatron)
+    bare = tmp_path / "bare.git"
+    git(tmp_path, "clone", "-q", "--bare", str(megatron), str(bare))
+    shutil.rmtree(megatron)
+    calls = reading.calls_of(f"{bare}@{head}")
+    assert calls.version == f"0.9.0rc0+{head[:7]}"
+    assert calls.origin == {"commit": head}
+    assert [use.site.line for use in calls.uses if use.kind == "call"] == [3, 3]
+
+
+def test_a_wheel_is_read_without_unpacking(engine, tmp_path):
+    path = wheel(tmp_path, "transformer_engine_cu12", "2.3.0", engine)
+    surface = reading.surface_of(str(path))
+    assert (surface.version, surface.origin) == ("2.3.0", {"wheel": path.name})
+    assert surface.offers("transformer_engine.pytorch:get") is True
+
+
+def wheel(folder, name, version, root=None):
+    path = folder / f"{name}-{version}-py3-none-any.whl"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr(f"{name}-{version}.dist-info/METADATA", f"Name: {name}\nVersion: {version}\n")
+        for file in root.rglob("*.py") if root else ():
+            archive.write(file, file.relative_to(root).as_posix())
+    return path
+
+
+def test_a_wheel_that_is_no_te_is_refused(tmp_path):
+    path = wheel(tmp_path, "requests", "2.0")
+    with pytest.raises(MatrixError, match="not of transformer-engine"):
+        reading.surface_of(str(path))
+
+
+def test_a_wheel_without_python_of_te_is_refused_with_the_one_that_has_it(tmp_path):
+    path = wheel(tmp_path, "transformer_engine", "1.9.0")
+    with pytest.raises(MatrixError, match="nothing to read in this source") as error:
+        reading.surface_of(str(path))
+    assert "transformer_engine_cu12" in str(error.value)
+
+
+def test_a_folder_that_is_no_megatron_is_refused(tmp_path):
+    with pytest.raises(MatrixError, match="this is no Megatron-LM"):
+        reading.calls_of(f"{tmp_path}/")
+
+
+def test_a_file_that_is_no_python_is_refused_with_its_name(megatron):
+    (megatron / "megatron/core/adapter.py").write_text("import transformer_engine\ndef broken(:\n")
+    with pytest.raises(MatrixError, match=r"no Python.*\n.*adapter\.py"):
+        reading.calls_of(str(megatron))
+
+
+def test_a_recorded_file_is_a_side_too(tmp_path, engine):
+    from matrix.contract import recording
+
+    recording.write(reading.surface_of(str(engine)), tmp_path / "mine.json.gz")
+    assert reading.surface_of(str(tmp_path / "mine.json.gz")).offers("transformer_engine.pytorch:get") is True
+
+
+def test_a_word_that_is_neither_a_path_nor_recorded_is_refused():
+    with pytest.raises(MatrixError, match="no recorded megatron-core"):
+        reading.calls_of("core_v99")

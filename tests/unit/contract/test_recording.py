@@ -1,0 +1,137 @@
+"""Surfaces and calls as files."""
+
+import gzip
+import json
+
+import pytest
+from packaging.version import Version
+
+from matrix.contract import recording
+from matrix.contract.finding import find
+from matrix.contract.recording import MCORE, TE
+from matrix.errors import MatrixError
+from tests.unit.contract.sources import mcore, te
+
+CALLS = mcore(
+    """
+    try:
+        from transformer_engine.pytorch import get, gone
+        HAVE = True
+    except ImportError:
+        HAVE = False
+    from megatron.core.utils import is_te_min_version
+    import transformer_engine as te
+    import inspect
+    def run(config, **kw):
+        x = {"a": 1}
+        if is_te_min_version("1.9") or not config.x:
+            x["b"] = 2
+        if HAVE and hasattr(te, "y") and len(inspect.signature(get).parameters) > 2:
+            get(config.one, 2, *kw, **x)
+        if "q" in inspect.signature(te.pytorch.get).parameters:
+            return te.pytorch.get(q=1, **kw)
+    """
+)
+SURFACE = te({"pytorch/__init__.py": "class A:\n    def f(self, x=1): ...", "pytorch/late.py": "y = 1"})
+
+
+def test_what_is_written_is_read_back(tmp_path):
+    recording.write(CALLS, tmp_path / "calls.json.gz")
+    recording.write(SURFACE, tmp_path / "te.json.gz")
+    assert recording.read_calls(tmp_path / "calls.json.gz") == CALLS
+    read = recording.read_surface(tmp_path / "te.json.gz")
+    assert (read.version, read.modules, read.dormant) == (SURFACE.version, SURFACE.modules, SURFACE.dormant)
+    assert find(CALLS, read) == find(CALLS, SURFACE)
+
+
+def test_the_same_facts_are_the_same_bytes(tmp_path):
+    recording.write(CALLS, tmp_path / "calls.json.gz")
+    assert recording.encode(recording.read_calls(tmp_path / "calls.json.gz")) == recording.encode(CALLS)
+    other_order = {"pytorch/late.py": "y = 1", "pytorch/__init__.py": "class A:\n    def f(self, x=1): ..."}
+    assert recording.encode(te(other_order)) == recording.encode(SURFACE)
+
+
+def test_a_file_that_is_cut_short_is_refused(tmp_path):
+    path = tmp_path / "cut.json.gz"
+    path.write_bytes(recording.encode(SURFACE)[:-40])
+    with pytest.raises(MatrixError, match="damaged or cut short"):
+        recording.read_surface(path)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"{}", "can't be read|damaged"),
+        (gzip.compress(b"not json"), "damaged"),
+        (gzip.compress(b"[1]"), "no surface of this format"),
+        (gzip.compress(json.dumps({"format": 99}).encode()), "no surface of this format"),
+    ],
+)
+def test_something_else_is_refused(tmp_path, content, message):
+    path = tmp_path / "other.json.gz"
+    path.write_bytes(content)
+    with pytest.raises(MatrixError, match=message):
+        recording.read_surface(path)
+
+
+def test_the_calls_of_megatron_are_no_surface_of_te(tmp_path):
+    recording.write(CALLS, tmp_path / "calls.json.gz")
+    with pytest.raises(MatrixError, match="another package"):
+        recording.read_surface(tmp_path / "calls.json.gz")
+
+
+def test_a_file_that_is_not_there_is_refused(tmp_path):
+    with pytest.raises(MatrixError, match="can't be read"):
+        recording.read_surface(tmp_path / "none.json.gz")
+
+
+def test_a_version_that_does_not_exist_is_refused_with_the_nearest():
+    with pytest.raises(MatrixError, match=r"no recorded transformer-engine.*\n.*1\.77.*\n.*did you mean") as error:
+        recording.load_surface("1.77")
+    assert "surface record" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("asked", "version", "tag_or_commit"),
+    [
+        ("1.8", "1.8", "v1.8"),
+        ("1.8.0+37280ec", "1.8.0+37280ec", "37280ec"),
+        ("1.9.0+e79d915", "1.9.0+e79d915", "v1.9"),  # a build of the commit of a recorded tag
+        ("1.5.0+6a9edc3", "1.5.0+6a9edc3", "v1.5"),
+        ("v2.18", "2.18.0", "v2.18"),
+    ],
+)
+def test_a_te_is_found_by_version_build_or_tag(asked, version, tag_or_commit):
+    found = recording.load_surface(asked)
+    assert Version(version) == Version(found.version)
+    assert tag_or_commit in (found.origin.get("tag"), found.origin["commit"][:7])
+
+
+@pytest.mark.parametrize("asked", ["24.09-alpha.rc0", "c5a497a7eb", "0.9.0rc0+094d66b"])
+def test_a_megatron_is_found_by_tag_commit_or_build(asked):
+    assert recording.load_calls(asked).version.startswith("0.9.0rc0+")
+
+
+def test_a_build_of_another_commit_is_not_taken_for_the_recorded_one():
+    with pytest.raises(MatrixError, match="no recorded"):
+        recording.load_surface("1.9.0+1234567")
+
+
+def test_every_release_is_recorded():
+    """TE 1.0 .. latest and core 0.5 .. latest, about 1,100 pairs."""
+    te_releases, cores = recording.released(TE), recording.released(MCORE)
+    assert {"1.0.0", "1.2.1", "1.9.0.post1", "2.0.0", "2.2.1", "2.18.0", "2.19.0", "2.20.2"} <= set(te_releases)
+    assert {"0.5.0", "0.9.0", "0.12.3", "0.18.1", "0.19.2"} <= set(cores)
+    assert len(te_releases) * len(cores) > 1100
+
+
+def test_the_recorded_data_stays_small():
+    total = sum(path.stat().st_size for path in recording.folder().rglob("*.gz"))
+    assert total < 2_000_000  # bytes
+
+
+def test_no_source_text_is_recorded():
+    """Names, parameters, positions and short conditions only: nothing as long as a line of a program."""
+    record = recording.read_file(recording.recorded(MCORE)["0.19.0"])
+    texts = [value for row in record["guards"][1:] for value in row if isinstance(value, str)]
+    assert max(map(len, texts)) < 120

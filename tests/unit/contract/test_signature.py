@@ -1,0 +1,99 @@
+"""Binding agrees with Python itself: the same calls fail, with the same words."""
+
+import ast
+import inspect
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from matrix.contract.signature import parse_signature, signature_text
+
+NAMES = ["a", "b", "c", "d", "e", "f"]
+
+
+@st.composite
+def functions(draw):
+    """A function with a random signature, and a random call to it."""
+    kinds = sorted(draw(st.lists(st.sampled_from(["positional", "either", "keyword"]), max_size=5)), key=
+                   ["positional", "either", "keyword"].index)  # fmt: skip
+    args, kwargs = draw(st.booleans()), draw(st.booleans())
+    items, optional = [], False
+    for place, kind in enumerate(kinds):
+        if kind != "keyword":
+            optional = optional or draw(st.booleans())
+        default = optional if kind != "keyword" else draw(st.booleans())
+        items.append((kind, NAMES[place] + ("=None" if default else "")))
+    text = [item for kind, item in items if kind == "positional"]
+    text += ["/"] if text else []
+    text += [item for kind, item in items if kind == "either"]
+    keyword_only = [item for kind, item in items if kind == "keyword"]
+    text += ["*args"] if args else ["*"] if keyword_only else []
+    text += keyword_only + (["**kwargs"] if kwargs else [])
+    positional = draw(st.integers(0, 6))
+    keywords = draw(st.lists(st.sampled_from([*NAMES, "stranger"]), unique=True, max_size=3))
+    return f"({','.join(text)})", positional, keywords
+
+
+@given(functions())
+def test_binding_fails_where_python_fails_and_says_the_same(drawn):
+    text, positional, keywords = drawn
+    space = {}
+    exec(f"def called{text}: pass", space)  # the signature under test, as Python reads it
+    bound = parse_signature(text).bind(positional, keywords, bound=False, starred=False, open_keywords=False)
+    said = ""
+    try:
+        space["called"](*[0] * positional, **dict.fromkeys(keywords, 0))
+    except TypeError as error:
+        said = str(error)
+    assert bool(said) == bool(bound.problems)
+    if "positional-only" not in said:  # Python's wording for a keyword that only a position takes
+        assert said == "".join(f"called() {problem.message}" for problem in bound.problems[:1])
+
+
+@given(functions())
+def test_positions_land_where_python_puts_them(drawn):
+    text, positional, _ = drawn
+    space = {}
+    exec(f"def called{text}: pass", space)
+    signature = inspect.signature(space["called"])
+    try:
+        bound = signature.bind_partial(*range(positional)).arguments
+    except TypeError:
+        return
+    expected = {name: place for name, place in bound.items() if name != "args"}
+    landed = parse_signature(text).bind(positional, (), bound=False, starred=False, open_keywords=True).landed
+    assert expected == {name: place for place, name in landed}
+
+
+def test_a_bound_call_counts_self_as_python_does():
+    signature = parse_signature("(self,x,y=1)")
+    binding = signature.bind(3, (), bound=True, starred=False, open_keywords=False)
+    assert [p.message for p in binding.problems] == ["takes from 2 to 3 positional arguments but 4 were given"]
+    assert binding.landed == ((0, "x"), (1, "y"))
+
+
+@pytest.mark.parametrize(
+    ("starred", "open_keywords", "expected"),
+    [
+        (False, False, ["missing 3 required positional arguments: 'a', 'b', and 'c'"]),
+        (True, False, []),
+        (False, True, []),
+    ],
+)
+def test_nothing_is_missing_where_more_may_follow(starred, open_keywords, expected):
+    binding = parse_signature("(a,b,c)").bind(0, (), bound=False, starred=starred, open_keywords=open_keywords)
+    assert [p.message for p in binding.problems] == expected
+
+
+def test_a_definition_is_written_with_kinds_and_short_defaults():
+    source = "def f(a, /, b: int = 1, c='LayerNorm', d=Format.HYBRID, *args, e, f=(1, 2), g=-1, **kw): pass"
+    assert (
+        signature_text(ast.parse(source).body[0].args)
+        == "(a,/,b=1,c='LayerNorm',d=...,*args,e,f=...,g=-1,**kw)"
+    )  # fmt: skip
+
+
+def test_something_else_is_no_signature():
+    with pytest.raises(ValueError, match="not a signature"):
+        parse_signature("enabled, num_layers")

@@ -1,0 +1,175 @@
+"""What a release offers, read from source text and looked up by path."""
+
+import pytest
+
+from matrix.contract.surface import Absent, Found
+from tests.unit.contract.sources import te
+
+PYTORCH = """
+    import torch
+    from transformer_engine.pytorch.module import Linear as Dense
+    from .fp8 import *
+    from transformer_engine_torch import *
+    from transformer_engine.pytorch.fp8 import _private
+    alias = Dense
+    NUMBER = 3
+    if torch.version > 2:
+        def choice(a, b): ...
+    else:
+        def choice(a): ...
+    try:
+        from flash_attn import flash
+    except ImportError:
+        flash = None
+"""
+FILES = {
+    "pytorch/__init__.py": PYTORCH,
+    "pytorch/module/__init__.py": "from .linear import Linear",
+    "pytorch/module/linear.py": """
+        import torch
+        from .base import Base
+        class Linear(Base):
+            STYLE = "x"
+            def __init__(self, in_features, *, bias=True): ...
+            @classmethod
+            def make(cls, size): ...
+            @staticmethod
+            def helper(size): ...
+            @property
+            def size(self): ...
+            def reset(self):
+                Linear.counter = 0
+        """,
+    "pytorch/module/base.py": """
+        import torch
+        class Base(torch.nn.Module):
+            def forward(self, inp): ...
+        """,
+    "pytorch/fp8.py": """
+        __all__ = ["autocast"]
+        from contextlib import contextmanager
+        @contextmanager
+        def autocast(enabled=True): ...
+        @magic
+        def wrapped(a): ...
+        def _private(): ...
+        """,
+    "pytorch/ops.py": "def fuse(): ...",
+    "common/recipe.py": """
+        from enum import Enum
+        from typing import NamedTuple
+        from pydantic.dataclasses import dataclass
+        from dataclasses import field
+        class Format(Enum):
+            E4M3 = 1
+        class Pair(NamedTuple):
+            first: int
+            second: int = 0
+        @dataclass()
+        class Recipe:
+            margin: int = 0
+        @dataclass(repr=False)
+        class Scaling(Recipe):
+            interval: int
+            hidden: int = field(default=1, init=False)
+            late: int = field(default_factory=int)
+        """,
+    "pytorch/functions.py": """
+        import torch
+        class Split(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx, tensor, dim, squeeze=False): ...
+        """,
+}
+
+
+@pytest.fixture(scope="module")
+def surface():
+    return te(FILES)
+
+
+@pytest.mark.parametrize(
+    ("path", "signature"),
+    [
+        ("transformer_engine:pytorch.Dense", "(self,in_features,*,bias=True)"),  # re-exported under another name
+        ("transformer_engine.pytorch:alias", "(self,in_features,*,bias=True)"),  # bound to another name
+        ("transformer_engine.pytorch:Dense.make", "(cls,size)"),
+        ("transformer_engine.pytorch:Dense.helper", "(size)"),
+        ("transformer_engine.pytorch:Dense.forward", "(self,inp)"),  # inherited from another module
+        ("transformer_engine.pytorch:autocast", "(enabled=True)"),  # by `import *`
+        ("transformer_engine.pytorch:_private", "()"),
+        ("transformer_engine.common.recipe:Pair", "(self,first,second=0)"),
+        ("transformer_engine.common.recipe:Scaling", "(self,margin=0,interval,late=...,**extra)"),
+        ("transformer_engine.pytorch.functions:Split.apply", "(tensor,dim,squeeze=False,/)"),
+    ],
+)
+def test_a_path_leads_to_the_definition(surface, path, signature):
+    found = surface.lookup(path)
+    assert isinstance(found, Found)
+    assert [signature] == [parsed.text for parsed, _ in found.callables]
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "transformer_engine.pytorch:NUMBER",
+        "transformer_engine.pytorch:flash",
+        "transformer_engine.pytorch:Dense.STYLE",
+        "transformer_engine.pytorch:Dense.counter",  # set on the class by a method
+        "transformer_engine.common.recipe:Format.E4M3",
+        "transformer_engine.pytorch.fp8:wrapped",  # behind an unknown decorator
+        "transformer_engine.pytorch:",
+        "transformer_engine.pytorch:ops",  # a submodule that an import statement names
+    ],
+)
+def test_something_is_there_and_nothing_is_known_of_how_to_call_it(surface, path):
+    assert Found(surface.lookup(path).name) == surface.lookup(path)
+
+
+@pytest.mark.parametrize(
+    ("path", "absent"),
+    [
+        ("transformer_engine.pytorch.nothing:", Absent("module", "", "transformer_engine.pytorch.nothing")),
+        ("transformer_engine.pytorch.fp8:gone", Absent("name", "transformer_engine.pytorch.fp8", "gone")),
+        ("transformer_engine.common.recipe:Format.E5", None),  # an Enum may bring it
+        ("transformer_engine.common.recipe:Recipe.delayed", Absent("member", "Recipe", "delayed")),
+    ],
+)
+def test_what_is_not_there_is_named_by_what_misses_it(surface, path, absent):
+    assert absent == surface.lookup(path)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "transformer_engine.pytorch:unknown",  # the compiled module may bring it
+        "transformer_engine.pytorch:Dense.backward_dw",  # torch.nn.Module may bring it
+        "transformer_engine:pytorch.ops.fuse",  # nobody imports the submodule that holds it
+        "transformer_engine_torch:thing",
+    ],
+)
+def test_what_can_not_be_told_is_none(surface, path):
+    assert surface.lookup(path) is None
+    assert surface.offers(path) is None
+
+
+def test_a_name_defined_differently_in_two_branches_has_both(surface):
+    assert [s.text for s, _ in surface.lookup("transformer_engine.pytorch:choice").callables] == ["(a,b)", "(a)"]
+    assert surface.takes("transformer_engine.pytorch:choice", "a") is True
+    assert surface.takes("transformer_engine.pytorch:choice", "b") is None
+
+
+def test_names_of_the_compiled_module_come_from_its_pybind_source():
+    source = 'PYBIND11_MODULE(N, m) { m.def("cast", &cast); py::enum_<DType>(m, "DType", py::module_local()); }'
+    surface = te({"pytorch/__init__.py": "from transformer_engine_torch import *", "pytorch/csrc/pybind.cpp": source})
+    assert surface.offers("transformer_engine.pytorch:cast") is True
+    assert surface.offers("transformer_engine.pytorch:DType") is True
+    assert surface.offers("transformer_engine.pytorch:gone") is False
+
+
+def test_other_frameworks_are_no_part_of_the_surface():
+    from matrix.contract.offering import is_part
+
+    paths = ["transformer_engine/pytorch/a.py", "transformer_engine/jax/a.py", "transformer_engine/jax/csrc/p.cpp",
+             "transformer_engine/pytorch/csrc/pybind.cpp", "setup.py", "transformer_engine/__init__.py"]  # fmt: skip
+    assert [paths[0], paths[3], paths[5]] == [path for path in paths if is_part(path)]

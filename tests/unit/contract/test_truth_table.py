@@ -1,0 +1,106 @@
+"""The offload arguments (Megatron-LM#1018, #1041, #988): every cell of the table, from the recorded surfaces.
+
+"ok": the call binds, and each argument to the parameter it means. "fail": TypeError. "shifted": it binds, and the
+arguments are other ones than meant; a count of arguments would not see it.
+"""
+
+import operator
+from functools import cache
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from packaging.version import Version
+
+from matrix.contract import recording
+from matrix.contract.finding import Kind, find
+from matrix.contract.recording import MCORE, TE
+from matrix.contract.surface import Found
+
+CALLEE = "transformer_engine.pytorch.cpu_offload.get_cpu_offload_context"
+WORDS = {Kind.DEFINITE: "fail", Kind.MISBOUND: "shifted", Kind.SILENTLY_OFF: "off"}
+calls, surface = cache(recording.load_calls), cache(recording.load_surface)
+
+
+def between(package, first, last):
+    return [v for v in recording.released(package) if Version(first) <= Version(v) <= Version(last)]
+
+
+COLUMNS = {  # (recorded surface, version it reports)
+    "1.3 - 1.8.0": [(v, v) for v in between(TE, "1.3", "1.8.0")],
+    "1.8.0+37280ec": [("1.8.0+37280ec", "1.8.0+37280ec")],
+    "1.9.0.dev0 / 1.9.0": [("1.9.0.dev0+f9dd37f", "1.9.0.dev0"), ("1.9.0", "1.9.0")],
+    "1.9.0+e79d915": [("1.9.0+e79d915", "1.9.0+e79d915")],
+    "1.10.0.dev0 before c8c05f3": [("1.10.0.dev0+54c1cfa", v) for v in ("1.10.0.dev0+54c1cfa", "1.10.0.dev0")],
+    "1.10 - 2.4": [(v, v) for v in between(TE, "1.10", "2.4.0")],
+    "2.5 - 2.9": [(v, v) for v in between(TE, "2.5", "2.9.0")],
+}
+ROWS = {
+    "0.5 - 0.8": (between(MCORE, "0.5", "0.8.0"), "ok ok ok ok ok shifted shifted"),
+    "main, 24.09-alpha.rc0": (
+        ["c5a497a7eb", "094d66b488", "4ff9e66ec8", "24.09-alpha.rc0"], "ok fail fail fail fail ok ok",
+    ),
+    "the write-up's guard, > 1.9.0": (["547e1d27a2"], "ok ok ok fail fail ok ok"),
+    "0.9 - 0.16.1": (["98b43c91d0", *between(MCORE, "0.9.0", "0.16.1")], "ok ok ok ok fail ok ok"),
+}  # fmt: skip
+CELLS = [
+    pytest.param(mcore, offered, version, expected, id=f"{mcore}-{version}-of-{offered}")
+    for consumers, line in ROWS.values()
+    for mcore in consumers
+    for column, expected in zip(COLUMNS.values(), line.split(), strict=True)
+    for offered, version in column
+]
+
+
+def outcome(mcore, offered, version):
+    found = {f.kind for f in find(calls(mcore), surface(offered), version) if f.callee == CALLEE}
+    assert len(found) <= 1
+    return WORDS[found.pop()] if found else "ok"
+
+
+@pytest.mark.parametrize(("mcore", "offered", "version", "expected"), CELLS)
+def test_every_cell_of_the_table_is_what_was_measured(mcore, offered, version, expected):
+    assert outcome(mcore, offered, version) == expected
+
+
+def test_the_table_is_whole():
+    assert len(CELLS) > 200
+    assert all(consumers for consumers, _ in ROWS.values())
+    assert all(COLUMNS.values())
+
+
+def test_before_1_3_the_function_is_absent_and_offloading_silently_off():
+    assert {"off"} == {outcome("0.9.0", version, version) for version in ("1.0.0", "1.2.1")}
+
+
+def test_the_finding_of_the_reports_own_stack_is_upstreams_error():
+    [found] = [f for f in find(calls("094d66b488"), surface("1.8.0+37280ec")) if f.callee == CALLEE]
+    assert found.message == "get_cpu_offload_context() takes from 0 to 4 positional arguments but 5 were given"
+    assert found.guard == "TE > 1.8.0"
+    assert str(found.call_site).startswith("megatron/core/transformer/custom_layers/transformer_engine.py:")
+    assert found.call_site.function == "get_cpu_offload_context"
+
+
+GUARDS = [("c5a497a7eb", ">", "1.8.0"), ("547e1d27a2", ">", "1.9.0"), ("0.9.0", ">=", "1.10.0.dev0")]
+# All of these have what these Megatrons want of TE >= 1.9 besides (GroupedLinear), so the adapter can be imported.
+OFFERED = ["1.9.0.dev0+f9dd37f", "1.9.0", "1.10.0.dev0+54c1cfa", "1.10.0.dev0+c8c05f3", "1.10.0", "1.13.0"]
+OPS = {">": operator.gt, ">=": operator.ge}
+
+
+@given(
+    st.sampled_from(GUARDS),
+    st.sampled_from(OFFERED),
+    st.sampled_from(["1.7.0", "1.8.0", "1.9.0", "1.9.1", "1.10.0", "2.0.0"]),
+    st.sampled_from(["", ".post1", ".dev0", "rc1", "+37280ec", ".dev0+f9dd37f", ".post2+e79d915"]),
+)
+def test_the_call_fails_exactly_where_the_guards_branch_disagrees_with_the_signature(guard, offered, base, suffix):
+    """For any version around a boundary: PEP 440 chooses the branch, the branch passes four or five arguments."""
+    mcore, op, boundary = guard
+    version = base + suffix
+    passes = 5 if OPS[op](Version(version), Version(boundary)) else 4
+    found = surface(offered).lookup(CALLEE.replace(".get_", ":get_"))
+    assert isinstance(found, Found)
+    [(signature, _)] = found.callables
+    takes = 4 if len(signature.parameters) == 4 else 5
+    expected = "ok" if passes == takes else "fail" if passes > takes else "shifted"
+    assert outcome(mcore, offered, version) == expected

@@ -10,8 +10,10 @@ case, so a crash ends them all, and what one case leaves in the process the next
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
+import signal
 import statistics
 import subprocess
 import sys
@@ -102,10 +104,17 @@ class Ways:
                 + os.pathsep
                 + os.environ.get("PYTHONPATH", ""),
             }
-            done = subprocess.run([sys.executable, *args], env=environment, capture_output=True, text=True)
-        if done.returncode != 0:
-            sys.exit(f"{way} left with {done.returncode}\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}")
-        return done.stdout
+            with tempfile.TemporaryFile("w+", dir=folder) as said, tempfile.TemporaryFile("w+", dir=folder) as errors:
+                process = subprocess.Popen(
+                    [sys.executable, *args], env=environment, stdout=said, stderr=errors, start_new_session=True
+                )
+                status = process.wait()
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)  # what the body left behind: megatron-core's Manager
+                output, complaint = (file.seek(0) or file.read() for file in (said, errors))
+        if status != 0:
+            sys.exit(f"{way} left with {status}\n{output[-2000:]}\n{complaint[-4000:]}")
+        return output
 
 
 def measure(ways: Ways, rounds: int) -> tuple[dict[str, list[float]], dict[str, str]]:

@@ -195,7 +195,15 @@ class Catalog:
 
     def twins_of(self, base: Wheels) -> tuple[Container, ...]:
         """Return the images that `base` stands for."""
-        return tuple(image for image in self.containers if self.twin(image) == base)
+        return self._twins.get(base.id, ())
+
+    @cached_property
+    def _twins(self) -> Mapping[str, tuple[Container, ...]]:
+        found: dict[str, tuple[Container, ...]] = {}
+        for image in self.containers:
+            if twin := self.twin(image):
+                found[twin.id] = (*found.get(twin.id, ()), image)
+        return found
 
     def cell(self, base: str, *, mcore: str = NONE, te: str = NONE, driver: str = NONE, **stack: str) -> Cell:
         """Return the cell on a known base, with what the base fixes filled in."""

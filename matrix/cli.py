@@ -140,6 +140,8 @@ def plan_command(parsed: argparse.Namespace) -> int:
 def run_command(parsed: argparse.Namespace) -> int:
     """`megatrix run`."""
     interrupt.once()
+    if parsed.jobs < 1:
+        raise MatrixError("a run needs at least one base at a time", got=f"--jobs {parsed.jobs}", expected=">= 1")
     known = catalog.load()
     if parsed.resume is not None:
         if parsed.select or parsed.case or parsed.mcore or parsed.level or parsed.expect:

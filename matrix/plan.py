@@ -296,7 +296,7 @@ def stack_cases(catalog: Catalog, levels: Iterable[Level]) -> Iterable[tuple[Pla
         cell = catalog.cell(stack.cell.base, **named)
         on_wheels = isinstance(catalog.base(cell.base), Wheels)
         for case in failure.case or (Case(REPORT, "", (Level.GPU,), stack.gpus, stack.gpus),):
-            for level in case.levels if on_wheels else case.levels[-1:]:
+            for level in case.levels if on_wheels else (max(case.levels, key=list(Level).index),):
                 if not on_wheels or level in levels:
                     planned = replace(plan_case(catalog, failure, case, level, cell), gpus=stack.gpus)
                     yield planned, f"stack of {stack.name}: {stack.text}"

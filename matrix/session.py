@@ -256,5 +256,5 @@ def reproduce_line(planned: Planned) -> str:
 
 
 def new_run_id(label: str) -> str:
-    """Return an id for a run that starts now; ids sort by time."""
-    return f"{datetime.now(timezone.utc):%Y%m%dT%H%M%S}Z-{label}-{os.getpid()}"
+    """Return an id for a run that starts now, to the microsecond; ids sort by time."""
+    return f"{datetime.now(timezone.utc):%Y%m%dT%H%M%S%f}Z-{label}"

@@ -170,10 +170,7 @@ def test_a_stack_is_planned_at_a_level_that_its_case_has_and_that_is_asked_for(l
     "levels",
     [
         (Level.CONTRACT, Level.CPU, Level.GPU),
-        pytest.param(
-            (Level.GPU, Level.CPU),
-            marks=pytest.mark.xfail(reason="the last one is taken, whichever it is", strict=True),
-        ),
+        (Level.GPU, Level.CPU),
     ],
     ids=lambda levels: "-".join(level.value for level in levels),
 )

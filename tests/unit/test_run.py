@@ -47,7 +47,7 @@ class Desk:
         return execute(asked, KNOWN, engine, self.shown.append, self.warned.append)
 
     def folder(self, label: str = "night") -> Path:
-        (folder,) = Paths(self.out).run("").glob(f"*-{label}-*")
+        (folder,) = Paths(self.out).run("").glob(f"*-{label}")
         return folder
 
 

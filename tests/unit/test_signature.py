@@ -19,9 +19,6 @@ from matrix.signature import SILENT, matched, owner, shows
 from tests.unit.catalogs import failure, real, shown
 
 CORPUS = Path(__file__).parent / "corpus"
-CONFUSED = {
-    "long-context/does-not-show/allocation-outside-the-dataset": "the signature does not say where it was allocated",
-}
 
 
 def examples(kind: str) -> list[object]:
@@ -29,8 +26,7 @@ def examples(kind: str) -> list[object]:
     made: list[object] = []
     for path in sorted(CORPUS.glob(f"*/{kind}/*.json")):
         name = str(path.relative_to(CORPUS).with_suffix(""))
-        marks = [pytest.mark.xfail(reason=CONFUSED[name], strict=True)] if name in CONFUSED else []
-        made.append(pytest.param(path, id=name, marks=marks))
+        made.append(pytest.param(path, id=name))
     return made
 
 

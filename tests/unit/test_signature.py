@@ -60,10 +60,6 @@ def test_every_failure_of_the_catalog_has_look_alikes() -> None:
     assert {entry.id for entry in real().failures} == {path.parts[-3] for path in CORPUS.glob("*/does-not-show/*.json")}
 
 
-def test_every_confusion_that_is_known_has_a_file() -> None:
-    assert [name for name in CONFUSED if not (CORPUS / f"{name}.json").is_file()] == []
-
-
 PLANNER = Frame("/site-packages/torch/distributed/checkpoint/default_planner.py", 389, "create_plan")
 RAISED = Outcome(
     OutcomeKind.RAISED,

@@ -32,6 +32,7 @@ find = cache(find)  # hundreds of environments ask for a handful of Pythons
 # A loader's set_env takes the place of the template's. PYTHONHASHSEED: a reproduce line is to run what ran.
 # NO_VCS_VERSION: megatron-core >= 0.17 would ask git for the commit of whatever repository holds the overlay.
 CELL_SETTINGS = {"PYTHONUNBUFFERED": "1", "PYTHONHASHSEED": "0", "NO_VCS_VERSION": "1"}
+UNITS = {f"unit{minor.replace('.', '')}": minor for minor in ("3.10", "3.11", "3.12", "3.13")}
 BROKEN = ""  # what is wrong with the catalog; said by a hook, since tox shows a traceback for an error at import
 try:
     CATALOG = load()
@@ -43,7 +44,7 @@ except MatrixError as error:
 @impl
 def tox_extend_envs() -> Iterable[str]:
     """Name the environments."""
-    return tuple(KNOWN)
+    return (*KNOWN, *UNITS)
 
 
 @impl
@@ -53,9 +54,11 @@ def tox_add_core_config(core_conf: ConfigSet, state: State) -> None:
         raise HandledError(BROKEN)
     asked = list(getattr(state.conf.options, "env", None) or ())
     refuse_unknown(asked, set(state.conf))
-    for name in asked or KNOWN:
+    for name in asked or (*KNOWN, *UNITS):
         if name in KNOWN:
             state.conf.memory_seed_loaders[name].append(loader(KNOWN[name], core_conf["tox_root"]))
+        elif name in UNITS:
+            state.conf.memory_seed_loaders[name].append(on_python((UNITS[name],), base=["unit"]))
 
 
 def refuse_unknown(asked: Iterable[str], known: set[str]) -> None:
@@ -67,18 +70,23 @@ def refuse_unknown(asked: Iterable[str], known: set[str]) -> None:
 
 
 def loader(environment: Environment, root: object) -> MemoryLoader:
-    """Return an environment's settings; a Python that is not here is said when the environment runs, not before."""
+    """Return the settings of an environment of the catalog."""
+    return on_python(
+        environment.base.pythons,
+        base=["cell"],
+        deps=PythonDeps(list(environment.requirements), root=root),
+        description=environment.description,
+        set_env={**CELL_SETTINGS, "MEGATRIX_BASE": environment.base.id, "MEGATRIX_TE": environment.te},
+    )
+
+
+def on_python(minors: tuple[str, ...], **settings: object) -> MemoryLoader:
+    """Return settings on the first of these Pythons; one that is not here is said when the environment runs."""
     try:
-        python = find(environment.base.pythons)
+        python = find(minors)
     except MatrixError as error:
         command = Command(["python", "-c", f"raise SystemExit({str(error)!r})"])
         return MemoryLoader(base=["testenv"], base_python=[sys.executable], commands=[command])
     # tox-uv looks at the first of base_python only, so the preference is settled here. An absolute path keeps tox from
     # reading a version out of the name, and uv from trying pyenv's shims.
-    return MemoryLoader(
-        base=["cell"],
-        base_python=[str(python.path)],
-        deps=PythonDeps(list(environment.requirements), root=root),
-        description=environment.description,
-        set_env={**CELL_SETTINGS, "MEGATRIX_BASE": environment.base.id, "MEGATRIX_TE": environment.te},
-    )
+    return MemoryLoader(base_python=[str(python.path)], **settings)

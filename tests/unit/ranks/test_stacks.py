@@ -16,7 +16,7 @@ Thread 0x00007f2b6f7fe640 (most recent call first):
   File "/usr/lib/python3.10/threading.py", line 607 in wait
 
 {main} (most recent call first):
-  File "/opt/a b/torch/distributed/distributed_c10d.py", line 2288 in all_reduce
+  File "/usr/lib/a b/torch/distributed/distributed_c10d.py", line 2288 in all_reduce
   File "body.py", line 3 in body
 """
 
@@ -31,7 +31,7 @@ Thread 0x00007f2b6f7fe640 (most recent call first):
 )
 def test_the_main_threads_innermost_frame_is_found(main: str) -> None:
     assert innermost(DUMP.format(main=main)) == Frame(
-        "/opt/a b/torch/distributed/distributed_c10d.py", 2288, "all_reduce"
+        "/usr/lib/a b/torch/distributed/distributed_c10d.py", 2288, "all_reduce"
     )
 
 

@@ -15,30 +15,22 @@ from functools import partial
 from multiprocessing import get_context
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from matrix.outcome import RankEnd, raised_chain
 from matrix.ranks import serving
 from matrix.ranks.job import Job
 from matrix.ranks.logs import EVIDENCE, Log, end_of
 from matrix.ranks.patience import Patience
+from matrix.ranks.pump import Pump, Readable
 from matrix.ranks.server import empty_main
 from matrix.ranks.stacks import kernel_view, spy_on
 
-CHUNK: Final = 65_536  # bytes a read: what a pipe holds by default
-PIPE: Final = 2**20  # bytes that a pipe can hold (/proc/sys/fs/pipe-max-size)
 REPORT: Final = 2**23  # bytes of a rank's report that are read; the largest chain is under 4 MB (chain.py)
 STACKS: Final = 2**20  # bytes of a rank's stacks that are kept; faulthandler prints at most 100 threads
 QUIET_S: Final = 0.05  # s without a byte after which a dump is complete; faulthandler wrote one in 1 ms
 ANSWER_S: Final = 0.5  # s for a rank to answer SIGUSR1, which takes as long as it takes to be given a core: 1 ms alone
 LOST: Final = 255  # multiprocessing's exit code of a process whose fork-server went away
-
-
-class Readable(Protocol):
-    """A pipe's end: a multiprocessing Connection, or the stdout of a subprocess."""
-
-    def fileno(self) -> int: ...  # noqa: D102  (Python's own meaning)
-    def close(self) -> None: ...  # noqa: D102
 
 
 @dataclass
@@ -272,47 +264,6 @@ class Crew:
             for spy in spies:
                 spy.kill()
                 spy.wait()
-
-
-class Pump:
-    """Moves what arrives in a pipe to `take`, a chunk at a time, so that no rank can keep the loop from its clock."""
-
-    def __init__(self, pipe: Readable, take: Callable[[bytes], object], selector: selectors.BaseSelector) -> None:
-        self.finished = False
-        self._pipe, self._take, self._selector = pipe, take, selector
-        os.set_blocking(pipe.fileno(), False)
-        selector.register(pipe.fileno(), selectors.EVENT_READ, self.read)
-
-    def read(self) -> bool:
-        """Take a chunk; return whether there was one. At its end the pipe is closed."""
-        if self.finished:  # by an event of the same turn
-            return False
-        try:
-            chunk = os.read(self._pipe.fileno(), CHUNK)
-        except BlockingIOError:
-            return False
-        if not chunk:
-            self._close()
-            return False
-        self._take(chunk)
-        return True
-
-    def drain(self) -> None:
-        """Take what is there now, and not what somebody goes on writing."""
-        for _ in range(PIPE // CHUNK):
-            if not self.read():
-                return
-
-    def finish(self) -> None:
-        """Take what is there now and close the pipe."""
-        self.drain()
-        if not self.finished:
-            self._close()
-
-    def _close(self) -> None:
-        self.finished = True
-        self._selector.unregister(self._pipe.fileno())
-        self._pipe.close()
 
 
 def order(

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from containers import sources
 from matrix import __version__, catalog, compat, covering, explain, host, interrupt, plan, run
+from matrix.contract import command as contract
 from matrix.engine import Tox
 from matrix.errors import MatrixError, closest
 from matrix.outcome import Level
@@ -69,6 +70,7 @@ def parser() -> argparse.ArgumentParser:
     matching = command("compat", compat_command, "Say what is known to break in a stack, and the way round it.")
     matching.add_argument("stack", metavar="STACK", nargs="+", help=compat.FORM)
     matching.add_argument("--out", type=Path, default=default_out(), help="output folder, for its history")
+    contract.add_parsers(commands)
     reporting = command("report", report_command, "Make the pages of a run again and print its summary.")
     reporting.add_argument("run", nargs="?", default="", metavar="RUN", help="a run's id (the newest)")
     for one in (running, reporting):

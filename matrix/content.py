@@ -16,6 +16,8 @@ ROOT: Final = Path(__file__).resolve().parent.parent
 SOURCES: Final = (
     "tests/failures/*.py",
     "matrix/ranks/*.py",
+    "matrix/contract/*.py",
+    "matrix/facts/surfaces/*/*.gz",
     *(f"matrix/{name}.py" for name in ("cell", "failure", "judge", "outcome", "reproduction", "signature", "versions")),
 )
 

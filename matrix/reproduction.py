@@ -115,6 +115,13 @@ class Reproduction:
             outcome = replace(outcome, attempts=(*outcome.attempts, said))
         return self._keep(outcome, started)
 
+    def read(self, check: Callable[[], Outcome]) -> Record:
+        """Judge what `check` finds by reading both sides (level contract), keep the record and return it."""
+        started = self._journal.started(self.planned.key)
+        if self._where.unavailable:
+            return self._keep(Outcome(OutcomeKind.UNAVAILABLE, self._where.unavailable), started)
+        return self._keep(check(), started)
+
     def _judged(self, outcome: Outcome) -> Judgement:
         return judge(self.failure, self.planned.expectation, outcome, self._catalog)
 

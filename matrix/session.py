@@ -209,9 +209,11 @@ def overlay_specs(
 ) -> tuple[OverlaySpec, ...]:
     """Return what is laid over the base for a case: megatron-core, and Transformer Engine where it plays a part.
 
-    What the environment has itself, at the wanted version, stays where it is. Raises MatrixError when a clone that a
-    source names is not configured.
+    What the environment has itself, at the wanted version, stays where it is; level contract reads recorded surfaces
+    and needs neither. Raises MatrixError when a clone that a source names is not configured.
     """
+    if planned.level is Level.CONTRACT:
+        return ()
     base = frozenset((name, environment.packages[name]) for name in PRELOADED if name in environment.packages)
     wanted = (
         ("megatron-core", planned.source, planned.cell.mcore),

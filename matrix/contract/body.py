@@ -12,8 +12,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from matrix.contract.binding import Bindings, Library, Place, loaded
+from matrix.contract.flow import Scope
 from matrix.contract.guard import Guard, all_of, any_of, negate
-from matrix.contract.reach import Function, about_te
+from matrix.contract.reach import Function, about_te, elsewhere, is_local
 from matrix.contract.usage import Arguments, Draft, Site, Use
 from matrix.contract.value import (
     UNKNOWN,
@@ -82,7 +83,7 @@ class Body(Bindings):
         *,
         bound: bool = False,
     ) -> None:
-        """Record a use; where an AttributeError is caught or stops a module, it forks as an import does."""
+        """Record a use. What it names may be missing: then what follows is not reached, or a handler is."""
         if not self.silent:
             reached = all_of(self.base, self.here(), guard)
             if reached is not False:
@@ -91,8 +92,7 @@ class Body(Bindings):
                 self.library.drafts.append(draft)
                 for attempt in self.attempts:
                     attempt.drafts.append(draft)
-        outermost = self.record is None
-        if kind != "import" and (outermost or self.catcher("AttributeError")[0] is not None):
+        if kind != "import":
             self.may_fail("AttributeError", any_of(negate(guard), loaded(path)))
 
     def mention(self, name: str, *, called: bool) -> None:
@@ -138,9 +138,9 @@ class Body(Bindings):
         record.completes = body.outcome(end).completes
         if method_of and node.name == "__init__":
             method_of.constructor = record
-            method_of.attributes = _set_only_there(node, method_of, names.own)
+            method_of.attributes = _set_only_there(node, record, method_of, names.own)
         if method_of and method_of.is_config and node.name in ("__init__", "__post_init__"):
-            self.library.reaches.add_checks(record.completes)
+            self.library.reaches.add_checks(record)
         body.read_functions()
 
     def _constructed(self, blueprint: Blueprint) -> list[Blueprint]:
@@ -240,16 +240,12 @@ class Body(Bindings):
         return False
 
 
-def _parameters(routine: Routine, owner: Instance | None) -> dict[str, Choice]:
+def _parameters(routine: Routine, owner: Instance | None) -> Scope:
     """Return what the parameters of a function stand for while nothing is known of its callers."""
     arguments = routine.node.args
     slots = [*arguments.posonlyargs, *arguments.args]
-    # What a constructor keeps is met in other methods, where a parameter of the same name is another thing.
-    class_name = f"{owner.blueprint.name}." if owner is not None and routine.node.name == "__init__" else ""
-    names: dict[str, Choice] = {
-        slot.arg: only(Anything(slot.arg if slot.arg.endswith("config") else f"{class_name}{slot.arg}"))
-        for slot in [*slots, *arguments.kwonlyargs, arguments.vararg]
-        if slot
+    names: Scope = {
+        slot.arg: only(Anything(slot.arg)) for slot in [*slots, *arguments.kwonlyargs, arguments.vararg] if slot
     }
     if arguments.kwarg:
         names[arguments.kwarg.arg] = only(Keywords(open=True))
@@ -259,9 +255,9 @@ def _parameters(routine: Routine, owner: Instance | None) -> dict[str, Choice]:
     return names
 
 
-def _set_only_there(constructor: Node, blueprint: Blueprint, names: dict[str, Choice]) -> dict[str, Choice]:
-    """Return the attributes that the constructor sets and no other method does."""
-    elsewhere = {
+def _set_only_there(constructor: Node, record: Function, blueprint: Blueprint, names: Scope) -> Scope:
+    """Return the attributes that the constructor sets and no other method does, as other methods meet them."""
+    changed = {
         part.attr
         for method in blueprint.methods.values()
         if method.node is not constructor
@@ -269,8 +265,19 @@ def _set_only_there(constructor: Node, blueprint: Blueprint, names: dict[str, Ch
         if isinstance(part, ast.Attribute) and isinstance(part.ctx, ast.Store)
     }
     own = constructor.args.args[0].arg if constructor.args.args else "self"
-    kept = {name.removeprefix(f"{own}."): choice for name, choice in names.items() if name.startswith(f"{own}.")}
-    return {name: choice for name, choice in kept.items() if name not in elsewhere}
+    kept = {name.partition(".")[2]: choice for name, choice in names.items() if name.startswith(f"{own}.")}
+    return {name: _kept(name, choice, record) for name, choice in kept.items() if name not in changed}
+
+
+def _kept(name: str, choice: Choice, record: Function) -> Choice:
+    """A local value of the constructor is known to other methods by the attribute that keeps it."""
+    return gather(
+        (
+            elsewhere(guard, record),
+            Anything(f"self.{name}") if isinstance(value, Anything) and is_local(value.text) else value,
+        )
+        for guard, value in choice
+    )
 
 
 def _annotations(node: Node) -> list[ast.expr]:

@@ -19,6 +19,7 @@ from matrix.contract.value import UNKNOWN, Choice, InPackage, Names, Reference, 
 ROOT = "megatron"
 # megatron.training (top-level files before core 0.7) makes the userbuffers calls.
 PART = re.compile(rf"{ROOT}/((core|training)/.*|[^/]*)\.py")
+CONFIG = re.compile(rb"^class \w*Config\b", re.MULTILINE)  # its checks hold wherever such a configuration is used
 IMPORTS = re.compile(rf"^[ \t]*from[ \t]+([.]+[.\w]*|{ROOT}[.\w]*)[ \t]+import[ \t]+(\([^)]*\)|[^\n#]*)", re.MULTILINE)
 
 
@@ -59,7 +60,7 @@ class _Package:
 
     def read_all(self) -> None:
         """Read every module that uses TE; functions last, since they run later than all imports."""
-        users = [module for module in sorted(self._paths) if self.mentions_te(module)]
+        users = [name for name in sorted(self._paths) if self.mentions_te(name) or CONFIG.search(self._source(name))]
         for module in users:
             self._module(module)
         # Names of TE that a module hands on are used in files that do not mention TE at all.

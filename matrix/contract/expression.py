@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 
@@ -38,7 +39,7 @@ from matrix.contract.value import (
     under,
 )  # fmt: skip
 
-LONGEST_TEXT = 60  # characters of a condition in a report; longer ones are cut
+LONGEST_TEXT = 90  # characters of a condition; of a longer one the start, and a digest that tells it from others
 PARAMETER_LISTS = ("parameters", "args", "kwonlyargs")
 COMPARISONS: dict[type[ast.cmpop], str] = {
     ast.GtE: ">=", ast.Gt: ">", ast.LtE: "<=", ast.Lt: "<", ast.Eq: "==", ast.NotEq: "!=",
@@ -53,23 +54,38 @@ WORDS: dict[type[ast.cmpop], str] = {
 
 
 def shown(node: ast.AST) -> str:
-    """Write a condition in our own short form: names, comparisons with constants, calls without arguments."""
-    text = _shown(node)
-    return text if len(text) <= LONGEST_TEXT else f"{text[: LONGEST_TEXT - 3]}..."
+    """Write a condition in our own short form. The same text is the same condition, so nothing is left out unmarked."""
+    return shortened(_shown(node))
+
+
+def shortened(text: str) -> str:
+    """Cut a text that is too long for a report, and keep it different from others that start alike."""
+    if len(text) <= LONGEST_TEXT:
+        return text
+    return f"{text[: LONGEST_TEXT - 9]}...{_digest(text)}"
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:6]
 
 
 def _shown(node: ast.AST) -> str:
-    if isinstance(node, (ast.Name, ast.Attribute)):
-        return dotted(node).removeprefix("self.") or "..."
+    if isinstance(node, (ast.Name, ast.Attribute)) and dotted(node):
+        return dotted(node)
     if isinstance(node, ast.Constant):
         return repr(node.value)
-    if isinstance(node, ast.Call):
-        return f"{dotted(node.func).removeprefix('self.') or '...'}()"
+    if isinstance(node, ast.Call) and dotted(node.func):
+        given = [*map(_shown, node.args), *(f"{keyword.arg}={_shown(keyword.value)}" for keyword in node.keywords)]
+        return f"{dotted(node.func)}({', '.join(given)})"
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
         return f"not {_shown(node.operand)}"
     if isinstance(node, ast.Compare) and len(node.ops) == 1:
         return f"{_shown(node.left)} {WORDS[type(node.ops[0])]} {_shown(node.comparators[0])}"
-    return "..."
+    if isinstance(node, ast.Subscript):
+        return f"{_shown(node.value)}[{_shown(node.slice)}]"
+    if isinstance(node, (ast.Tuple, ast.List, ast.Set)):
+        return f"({', '.join(map(_shown, node.elts))})"
+    return f"...{_digest(ast.dump(node))}"
 
 
 def written(choice: Choice, node: ast.AST) -> str:
@@ -183,15 +199,17 @@ class Expressions(ABC):
 
     def _instance(self, owner: Instance, name: str, called: bool) -> Choice:
         """Read an attribute of self or super()."""
-        blueprint = owner.blueprint
-        if not owner.parent and name in blueprint.attributes:
-            return blueprint.attributes[name]
-        if owner.parent or called:
+        if owner.parent or (called and name not in owner.blueprint.attributes):
             return self.inherited(owner, name) or UNKNOWN
-        # What an instance of TE's classes holds is not recorded.
-        return only(
-            Anything(name if name.endswith("config") else f"{'config' if blueprint.is_config else 'self'}.{name}")
-        )
+        return self.held(owner, name)
+
+    def held(self, owner: Instance, name: str) -> Choice:
+        """Return what an instance holds: what only its constructor sets is known, the rest has only a name."""
+        blueprint = owner.blueprint
+        if name in blueprint.attributes:
+            return blueprint.attributes[name]
+        of = "config" if blueprint.is_config else "self"
+        return only(Anything(name if name.endswith("config") else f"{of}.{name}"))
 
     def attribute_of(self, owner: Value, name: str) -> Choice:
         """Return what an attribute of a value stands for."""
@@ -263,7 +281,8 @@ class Expressions(ABC):
     def _compare(self, node: ast.Compare) -> Choice:
         left, right = self.value(node.left), self.value(node.comparators[0])
         op = node.ops[0]
-        text = f"{written(left, node.left)} {WORDS[type(op)]} {written(right, node.comparators[0])}"[:LONGEST_TEXT]
+        text = f"{written(left, node.left)} {WORDS[type(op)]} {written(right, node.comparators[0])}"
+        text = shortened(text)
         if len(node.ops) > 1:
             further = [value for part in node.comparators[1:] for _, value in self.value(part)]
             known = [value for choice in (left, right) for _, value in choice] + further

@@ -16,6 +16,7 @@ from matrix.contract.value import (
     UNKNOWN,
     Blueprint,
     Choice,
+    Instance,
     Literal,
     Outside,
     Reference,
@@ -135,11 +136,19 @@ class Flow(Invocations):
         for name in dict.fromkeys([*first, *second]):
             one, other = first.get(name), second.get(name)
             if one is None or other is None:
-                # Bound in one branch only: elsewhere it is what an outer name says, or nothing at all.
-                outer = self.names.around.find(name) if self.names.around else None
-                one, other = one or outer or (), other or outer or ()
+                # Bound in one branch only: elsewhere it is what it was around, or nothing at all.
+                before = self._before(name)
+                one, other = one or before or (), other or before or ()
             joined[name] = merge(guard, one, other) if one and other else _bound_where(guard, one, other)
         self.names.own = joined
+
+    def _before(self, name: str) -> Choice | None:
+        """Return what a name stands for that this body has not bound; `self.x` is what instances hold."""
+        owner, _, attribute = name.partition(".")
+        if attribute:
+            known = self.names.find(owner) or ()
+            return next((self.held(value, attribute) for _, value in known if isinstance(value, Instance)), None)
+        return self.names.around.find(name) if self.names.around else None
 
     def bind(self, target: ast.expr, value: ast.expr | None, choice: Choice) -> None:
         """Bind a target of an assignment."""

@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
@@ -16,6 +17,7 @@ from matrix.contract.guard import (
     Config,
     Guard,
     Loads,
+    Not,
     Offers,
     Takes,
     TeVersion,
@@ -23,9 +25,13 @@ from matrix.contract.guard import (
     all_of,
     any_of,
     leaves,
+    negate,
 )  # fmt: skip
 from matrix.contract.usage import Draft, Use
 from matrix.contract.value import Blueprint
+
+KNOWN_EVERYWHERE = ("self", "torch", "os", "isinstance", "len", "is", "in", "not", "installed")  # first parts of names
+NAME = re.compile(r"(?<![\w.'\"])[A-Za-z_][\w.]*(?![\w'\"])")
 
 
 @dataclass(eq=False)
@@ -59,9 +65,11 @@ class Reaches:
     checks: list[Guard] = field(default_factory=list)  # what holds for every configuration
     _known: dict[Function, Guard] = field(default_factory=dict)
 
-    def add_checks(self, completes: Guard) -> None:
+    def add_checks(self, function: Function) -> None:
         """Take in what holds for every configuration that passed its own checks."""
-        self.checks += [part for part in guard_parts(completes) if says_te(part)]
+        self.checks += [
+            part for part in guard_parts(elsewhere(function.completes, function)) if not isinstance(part, bool)
+        ]
 
     def finish(self, drafts: Iterable[Draft]) -> list[Use]:
         """Return the uses, each under the guard of all that is known."""
@@ -71,14 +79,26 @@ class Reaches:
     def _finished(self, draft: Draft) -> Use:
         use = draft.use
         reached = all_of(self.reach(draft.function), use.guard)
-        named = [guard for _, guard in use.arguments.keywords] if use.arguments else []
-        asked = {leaf for guard in (reached, *named) for leaf in leaves(guard) if isinstance(leaf, Config)}
-        checks = [check for check in self.checks if not leaves(check).isdisjoint(asked)]
+        arguments = use.arguments
+        if arguments is not None:
+            passed = [pair for pair in arguments.keywords if self._checked(reached, pair[1]) is not False]
+            arguments = replace(arguments, keywords=tuple(passed))
+        checks = self._checks_on(reached, *(guard for _, guard in (arguments.keywords if arguments else ())))
+        possible = self._checked(reached) is not False
+        guard = about_te(all_of(reached, *filter(says_te, checks)), keep=use.guard) if possible else False
         return replace(
-            use, guard=about_te(all_of(reached, *checks), keep=use.guard), here=about_te(use.guard, keep=True),
+            use, guard=guard, here=about_te(use.guard, keep=True), arguments=arguments,
             swallowed=tuple(draft.swallowed), effect=draft.effect, fallback=draft.fallback,
             refused=tuple(draft.refused),
         )  # fmt: skip
+
+    def _checked(self, *guards: Guard) -> Guard:
+        """Return guards together with what their configuration was checked for; False where that excludes them."""
+        return all_of(*guards, *self._checks_on(*guards))
+
+    def _checks_on(self, *guards: Guard) -> list[Guard]:
+        asked = {leaf for guard in guards for leaf in leaves(guard) if isinstance(leaf, Config)}
+        return [check for check in self.checks if not leaves(check).isdisjoint(asked)]
 
     def reach(self, function: Function | None) -> Guard:
         """Return the guard under which a function runs."""
@@ -89,13 +109,30 @@ class Reaches:
             parts = [function.guard, self.reach(function.outer)]
             for blueprint in function.blueprints:
                 if blueprint.constructor is not None:
-                    parts.append(about_te(blueprint.constructor.completes))
+                    parts.append(elsewhere(about_te(blueprint.constructor.completes), blueprint.constructor))
             name = function.name.rpartition(".")[2]
             if function.is_private and name in self.calls and name not in self.handed_on:
-                sites = self.calls[name]
-                parts.append(any_of(*(all_of(self.reach(caller), guard) for caller, guard in sites)))
+                sites = [(self.reach(caller), elsewhere(guard, caller)) for caller, guard in self.calls[name]]
+                parts.append(any_of(*(all_of(reached, guard) for reached, guard in sites)))
             self._known[function] = about_te(all_of(*parts), keep=True)
         return self._known[function]
+
+
+def elsewhere(guard: Guard, function: Function | None) -> Guard:
+    """Write the conditions of a function as other functions may meet them: its local names mean nothing there."""
+    if isinstance(guard, (AllOf, AnyOf)):
+        return (all_of if isinstance(guard, AllOf) else any_of)(*(elsewhere(part, function) for part in guard.parts))
+    if isinstance(guard, Not):
+        return negate(elsewhere(guard.part, function))
+    if function is None or not isinstance(guard, Config) or not is_local(guard.text):
+        return guard
+    return Config(f"{guard.text} in {function.name}")
+
+
+def is_local(text: str) -> bool:
+    """Return whether a condition speaks of a name that only its own function knows."""
+    firsts = [name.partition(".")[0] for name in NAME.findall(text)]
+    return any(not (first in KNOWN_EVERYWHERE or first.endswith("config") or first[0].isupper()) for first in firsts)
 
 
 def about_te(guard: Guard, keep: Guard = False) -> Guard:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Protocol
 
+from matrix.errors import MatrixError
 from matrix.failure import Failure
 from matrix.judge import Judgement, judge
 from matrix.outcome import Level, Outcome, OutcomeKind
@@ -116,11 +117,18 @@ class Reproduction:
         return self._keep(outcome, started)
 
     def read(self, check: Callable[[], Outcome]) -> Record:
-        """Judge what `check` finds by reading both sides (level contract), keep the record and return it."""
+        """Judge what `check` finds by reading both sides (level contract), keep the record and return it.
+
+        What can't be read, a release that is not recorded among it, makes the case `unavailable`.
+        """
         started = self._journal.started(self.planned.key)
         if self._where.unavailable:
             return self._keep(Outcome(OutcomeKind.UNAVAILABLE, self._where.unavailable), started)
-        return self._keep(check(), started)
+        try:
+            outcome = check()
+        except MatrixError as error:
+            outcome = Outcome(OutcomeKind.UNAVAILABLE, error.brief)
+        return self._keep(outcome, started)
 
     def _judged(self, outcome: Outcome) -> Judgement:
         return judge(self.failure, self.planned.expectation, outcome, self._catalog)

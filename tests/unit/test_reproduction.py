@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from matrix.errors import MatrixError
 from matrix.failure import StandIn
 from matrix.outcome import Level, Outcome, OutcomeKind, Raised, RankEnd
 from matrix.plan import Planned
@@ -194,3 +195,22 @@ def test_a_supervisor_is_made_only_when_something_runs() -> None:
     bench = Bench()
     Reproduction(BROKEN, THIS, (THIS,), Surroundings(unavailable="no"), supervisor, bench).run("some.body:it")
     assert made == []
+
+
+def read(bench: Bench, check: Callable[[], Outcome]) -> Record:
+    return Reproduction(BROKEN, THIS, (THIS, OTHER), Surroundings(), lambda: bench, bench).read(check)
+
+
+def test_what_is_read_is_judged_like_what_ran() -> None:
+    bench = Bench()
+    assert read(bench, lambda: PASSED).verdict is Verdict.VANISHED
+    assert [f"started {BROKEN.key}", "result"] == bench.events
+
+
+def test_what_can_not_be_read_is_unavailable_with_the_reason() -> None:
+    def check() -> Outcome:
+        raise MatrixError("no recorded megatron-core has that version", got="0.99")
+
+    record = read(Bench(), check)
+    said = "no recorded megatron-core has that version: got 0.99"
+    assert (record.verdict, record.outcome.reason) == (Verdict.UNAVAILABLE, said)

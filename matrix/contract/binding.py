@@ -112,8 +112,10 @@ class Bindings(Flow):
         """A computed value is written as the name it is bound to; a later one of that name is another condition."""
         if choice != UNKNOWN:
             return choice
-        count = self._bindings[name] = self._bindings.get(name, 0) + 1
-        return only(Anything(name + "'" * (count - 1)))
+        held = "." in name and not self.place.function.endswith("__init__")  # an attribute that was there before
+        before = self._bindings.get(name, int(name in self.names.own or held))
+        self._bindings[name] = before + 1
+        return only(Anything(name + "'" * before))
 
     def _change(self, owner: ast.expr, change: Callable[[Keywords], Keywords]) -> bool:
         """Change a variable if it holds collected keywords."""

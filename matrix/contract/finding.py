@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -52,13 +52,17 @@ def find(calls: Calls, surface: Surface, te_version: str | None = None) -> list[
     version = te_version or surface.version
     judge = Judge(surface, version)
     found: dict[tuple[Any, ...], Finding] = {}
+    stops: dict[tuple[str, str], list[tuple[int, Guard]]] = {}  # function -> lines that surely raise
     for use in calls.uses:
         reached = judge.truth(use.guard)
-        if reached is Truth.NO:
+        body = (use.site.path, use.site.function)
+        if reached is Truth.NO or (body in stops and _stopped(use, stops[body])):
             continue
         for break_ in _breaks(use, surface, judge):
             if break_.exception in use.refused:
                 continue  # upstream refuses this TE itself, in its own words
+            if break_.is_sure and reached is not Truth.UNCLEAR:
+                stops.setdefault(body, []).append((use.site.line, use.guard))
             truth = min(reached, break_.truth)
             finding = Finding(
                 calls.version, version, use.path.rstrip(":").replace(":", "."), use.site,
@@ -66,6 +70,15 @@ def find(calls: Calls, surface: Surface, te_version: str | None = None) -> list[
             )  # fmt: skip
             found.setdefault((finding.callee, str(finding.call_site), finding.kind, finding.message), finding)
     return list(found.values())
+
+
+def _stopped(use: Use, stops: Sequence[tuple[int, Guard]]) -> bool:
+    """Return whether a line before this one raises whenever this one would be reached."""
+    return any(line < use.site.line and _implies(use.guard, guard) for line, guard in stops)
+
+
+def _implies(guard: Guard, other: Guard) -> bool:
+    return set(guard_parts(all_of(guard, other))) == set(guard_parts(guard))
 
 
 @dataclass(frozen=True)
@@ -78,6 +91,11 @@ class _Break:
     guard: Guard = True  # beyond the use's own
     swallowed: bool = False
     signature: str = ""
+
+    @property
+    def is_sure(self) -> bool:
+        """Say whether nothing after it runs."""
+        return bool(self.exception) and not self.swallowed and self.truth is Truth.YES and self.guard is True
 
 
 def _breaks(use: Use, surface: Surface, judge: Judge) -> Iterator[_Break]:
@@ -104,20 +122,25 @@ def _absence(absent: Absent, use: Use) -> tuple[str, str]:
 
 def _binding(use: Use, arguments: Arguments, found: Found, judge: Judge) -> Iterator[_Break]:
     """Bind the call to each way the callee may be defined; it surely fails only where all of them fail."""
-    # Together with the call's own guard: `assert not wide or TE >= 2` before it decides about a keyword under `wide`.
-    present = [(name, guard, judge.truth(all_of(use.guard, guard))) for name, guard in arguments.keywords]
-    passed = {name: (guard, truth) for name, guard, truth in present if truth is not Truth.NO}
+    passed: dict[str, tuple[Guard, Truth]] = {}
+    for name, guard in arguments.keywords:
+        # Together with the call's own guard: `assert not wide or TE >= 2` before it decides about one under `wide`.
+        truth = Truth.YES if guard is True else judge.truth(all_of(use.guard, guard))
+        if truth is not Truth.NO:
+            passed[name] = guard, truth
     results = [_bound(arguments, signature, bound, passed) for signature, bound in found.callables]
     swallowed = "TypeError" in use.swallowed
     effect = f"; swallowed: {use.effect}" if swallowed else ""
     for (signature, _), (problems, misbound) in zip(found.callables, results, strict=True):
+        said: list[Guard] = []
         for message, keyword in problems:
             guard, truth = passed.get(keyword, (True, Truth.YES))
+            if any(_implies(guard, earlier) for earlier in said):
+                continue  # Python raises the first
+            said.append(guard)
             if not all(others for others, _ in results):
                 truth = Truth.UNCLEAR
             yield _Break(f"{found.name}() {message}{effect}", "TypeError", truth, guard, swallowed, signature.text)
-            if guard is True:
-                break  # Python raises the first; what would come after it is never said
         if not problems:
             for message in misbound:
                 yield _Break(f"{found.name}(): {message}", "", signature=signature.text)

@@ -185,12 +185,11 @@ class Surface:
         return Absent("member", spoken, name)
 
     def _autograd_apply(self, place: _Place) -> list[_Place] | None:
-        """A torch.autograd.Function is called through `apply`, which takes what `forward` takes after its context."""
+        """A torch.autograd.Function is called through `apply`, by position; torch puts a context before the rest."""
         forward = place.entry["members"].get("forward", "")
         if not (isinstance(forward, str) and forward.startswith("s(")) or "*" in forward:
             return None
-        slots = forward[2:-1].split(",")[1:]
-        return [_Place(f"s({','.join([*slots, '/'] if slots else [])})", place.module, "apply", owner=place.name)]
+        return [_Place(f"c({forward[2:-1]},/)", place.module, "forward", owner=place.name)]
 
     def _found(self, places: list[_Place], via_instance: bool) -> Found:
         callables: list[tuple[Signature, bool]] = []

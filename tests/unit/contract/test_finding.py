@@ -80,5 +80,60 @@ def test_a_partial_call_misses_nothing_and_a_wrong_keyword_is_found():
     assert broken(source, offered) == [("definite", "get() got an unexpected keyword argument 'wrong'")]
 
 
+def test_an_autograd_function_is_called_as_torch_calls_it():
+    offered = te({"pytorch/__init__.py": """
+        import torch
+        class Rope(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx, t, freqs, tensor_format="sbhd"): ...
+    """})  # fmt: skip
+    source = """
+        import transformer_engine as te
+        def fused(t, freqs):
+            te.pytorch.Rope.apply(t, freqs, "thd", 1, 2)
+        def named(t, freqs):
+            te.pytorch.Rope.apply(t, freqs=freqs)
+        def fine(t, freqs):
+            te.pytorch.Rope.apply(t, freqs)
+    """
+    messages = ["takes from 3 to 4 positional arguments but 6 were given", "got an unexpected keyword argument 'freqs'"]
+    assert broken(source, offered) == [("definite", f"Rope.forward() {message}") for message in messages]
+
+
+def test_a_line_after_one_that_surely_raises_is_not_reached():
+    source = """
+        import transformer_engine as te
+        def run(config):
+            if config.fp8:
+                te.pytorch.pad(align=1)
+                te.pytorch.pad(align=2, size=3)
+            te.pytorch.pad(size=4)
+    """
+    found = findings(source, "def pad(): ...")
+    assert [(f.call_site.line, f.message) for f in found] == [
+        (5, "pad() got an unexpected keyword argument 'align'"),
+        (7, "pad() got an unexpected keyword argument 'size'"),  # reached where config.fp8 is off
+    ]
+
+
+def test_of_two_wrong_keywords_under_one_condition_python_says_the_first():
+    source = """
+        import transformer_engine as te
+        def run(config):
+            kw = {}
+            if config.overlap:
+                kw["ag"] = 1
+                kw["rs"] = 1
+            if config.other:
+                kw["name"] = 1
+            te.pytorch.get(**kw)
+    """
+    found = findings(source, "def get(): ...")
+    assert [(f.message, f.guard) for f in found] == [
+        ("get() got an unexpected keyword argument 'ag'", "config.overlap"),
+        ("get() got an unexpected keyword argument 'name'", "config.other"),
+    ]
+
+
 def test_the_same_pair_gives_the_same_findings_again():
     assert findings(BLOCK, OFFLOAD.format("")) == findings(BLOCK, OFFLOAD.format(""))

@@ -91,3 +91,50 @@ def build(config):
     assert at(source) == [False, False]
     assert at(source.replace('"b"', '"a"')) == [True, True]
     assert at(source.replace("not config.cpu and", "")) == [True, True]
+
+
+def test_a_check_that_does_not_speak_of_te_excludes_combinations_too():
+    source = """
+class LayerConfig:
+    def __post_init__(self):
+        if self.kv is None:
+            self.kv = 1
+        if self.store_fp8:
+            if self.activation != F.silu or not self.gated:
+                raise ValueError
+def build(config):
+    kw = {}
+    if config.activation == F.gelu:
+        if config.store_fp8:
+            te.pytorch.get(1, 2)
+"""
+    assert at(source) == [False, False]
+    assert at(source.replace("F.gelu", "F.silu")) == [True, True]
+
+
+def test_local_names_of_two_functions_are_two_things():
+    source = """
+def _impl(flag):
+    if not flag:
+        te.pytorch.get(1, 2)
+def run(flag, other):
+    if flag:
+        _impl(other)
+"""
+    assert at(source) == [True, True]
+    shared = source.replace("flag", "config.flag").replace("(config.flag, other)", "(config, other)")
+    shared = shared.replace("_impl(config.flag)", "_impl(config)")
+    assert at(shared) == [False, False]  # the same configuration both times
+
+
+def test_a_name_that_is_bound_again_is_another_condition():
+    source = """
+def run(config, flag):
+    if flag:
+        return
+    flag = config.other()
+    if flag:
+        te.pytorch.get(1, 2)
+"""
+    assert at(source) == [True, True]
+    assert at(source.replace("    flag = config.other()\n", "")) == [False, False]

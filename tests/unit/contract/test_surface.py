@@ -100,7 +100,7 @@ def surface():
         ("transformer_engine.pytorch:_private", "()"),
         ("transformer_engine.common.recipe:Pair", "(self,first,second=0)"),
         ("transformer_engine.common.recipe:Scaling", "(self,margin=0,interval,late=...,**extra)"),
-        ("transformer_engine.pytorch.functions:Split.apply", "(tensor,dim,squeeze=False,/)"),
+        ("transformer_engine.pytorch.functions:Split.apply", "(ctx,tensor,dim,squeeze=False,/)"),
     ],
 )
 def test_a_path_leads_to_the_definition(surface, path, signature):

@@ -97,14 +97,16 @@ def _check_failure(failure: Failure, catalog: Catalog, values: Known, where: str
     for engine in failure.night.te if failure.night else ():
         _known(engine, engines, "release of Transformer Engine", f"{where}: night.te")
     for kind in ("affected", "works"):
-        for place, clause in enumerate(getattr(failure, kind)):
-            for base in clause.base:
+        for place, rule in enumerate(getattr(failure, kind)):
+            for base in rule.base:
                 _known(base, catalog.bases, "base", f"{where}: {kind}[{place}].base")
-            if not values.meet(clause):
+            for case in rule.cases:
+                _known(case, [one.name for one in failure.case], "case", f"{where}: {kind}[{place}].cases")
+            if not values.meet(rule):
                 raise MatrixError(
                     "this predicate matches no known cell",
                     where=f"{where}: {kind}[{place}]",
-                    got=clause,
+                    got=rule,
                     expected="at least one base x megatron-core x TE of the catalog",
                     fix="check the bounds against releases.toml and bases.toml, or add what is missing there",
                 )
@@ -162,7 +164,8 @@ def _contradiction(failure: Failure, known: Known, where: str) -> None:
     """Raise MatrixError when a cell is said to be broken and to work."""
     for broken in failure.affected:
         for works in failure.works:
-            if known.meet(broken, works):
+            same = set(broken.cases) & set(works.cases) or not (broken.cases or works.cases)
+            if same and known.meet(broken, works):
                 raise MatrixError(
                     "a cell is both in affected and in works",
                     where=where,

@@ -50,15 +50,13 @@ def compat(catalog: Catalog, stack: Cell, levels: Mapping[str, frozenset[Level]]
     """
     told = []
     for failure in catalog.failures:
-        expectation = failure.expectation(stack)
-        clauses = {Expectation.BROKEN: failure.affected, Expectation.WORKS: failure.works, Expectation.UNKNOWN: ()}
-        clause = next((one for one in clauses[expectation] if one.matches(stack)), None)
+        expectation, rule = failure.ruling(stack)
         told.append(
             {
                 "failure": failure.id,
                 "title": failure.title,
                 "expectation": expectation.value,
-                "reason": clause.reason if clause else "",
+                "reason": rule.reason if rule else "",
                 "levels": sorted(level.value for level in levels.get(failure.id, ())),
                 "fix": " ".join(failure.fix.split()),
                 "workarounds": [{"text": one.text, "verified": one.verified} for one in failure.workaround],

@@ -11,7 +11,6 @@ from matrix.errors import MatrixError, closest
 from matrix.failure import Failure
 from matrix.host import Host
 from matrix.plan import Planned, masked_by
-from matrix.record import Expectation
 from matrix.versions import NONE, is_version
 
 
@@ -60,22 +59,21 @@ def _twin(catalog: Catalog, cell: Cell) -> str:
 
 
 def _failure(catalog: Catalog, failure: Failure, cell: Cell, night: Sequence[Planned], host: Host) -> dict[str, Any]:
-    clauses = {Expectation.BROKEN: failure.affected, Expectation.WORKS: failure.works, Expectation.UNKNOWN: ()}
-    expectation = failure.expectation(cell)
-    clause = next((one for one in clauses[expectation] if one.matches(cell)), None)
+    expectation, rule = failure.ruling(cell)
     image = not isinstance(catalog.base(cell.base), Wheels)
     planned = [item for item in night if item.cell.id == cell.id and item.failure == failure.id]
     return {
         "failure": failure.id,
         "title": failure.title,
         "expectation": expectation.value,
-        "rule": str(clause) if clause else "",
-        "reason": clause.reason if clause else "neither affected nor works says anything of it",
+        "rule": str(rule) if rule else "",
+        "reason": rule.reason if rule else "neither affected nor works says anything of it",
         "masked": masked_by(catalog, failure, cell),
         "night": [
             {
                 "case": item.case,
                 "level": item.level.value,
+                "expectation": item.expectation.value,
                 "why": list(item.why),
                 "here": host.can_run(item, image=image)[1] or "runs",
             }
@@ -100,7 +98,8 @@ def in_words(told: dict[str, Any]) -> str:
         if failure["masked"]:
             lines.append(f"    masked:   {failure['masked']}; it is not planned here")
         for case in failure["night"]:
-            lines.append(f"    night:    {case['case']} at level {case['level']} ({case['here']})")
+            expected = "" if case["expectation"] == failure["expectation"] else f", expected: {case['expectation']}"
+            lines.append(f"    night:    {case['case']} at level {case['level']}{expected} ({case['here']})")
             lines += [f"              {why}" for why in case["why"]]
         if not failure["night"]:
             lines.append("    night:    not in it")

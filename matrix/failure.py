@@ -61,6 +61,23 @@ class Case:
 
 
 @dataclass(frozen=True)
+class Rule(Clause):
+    """What `affected` and `works` are made of: a clause that may speak of some `cases` alone.
+
+    So one cell can be broken in the case that provokes the failure and work in its control, the way round it.
+    """
+
+    cases: tuple[Identifier, ...] = ()
+
+    def speaks_of(self, case: str) -> bool:
+        """Say whether the rule names the case; without a case, whether it names none."""
+        return case in self.cases if case else not self.cases
+
+    def __str__(self) -> str:
+        return super().__str__() + (f" in case {', '.join(self.cases)}" if self.cases else "")
+
+
+@dataclass(frozen=True)
 class Masked:
     """Where the failure `by` is expected to be broken, this one is out of reach and is not planned."""
 
@@ -122,7 +139,8 @@ class Claim:
 class Failure:
     """One entry. `axes` are those that matter for it; on the others its cells say "none".
 
-    A cell in `affected` is expected broken, one in `works` to work; in neither, nothing is known of it.
+    A cell in `affected` is expected broken, one in `works` to work; in neither, nothing is known of it. Rules that name
+    a case go before those that name none.
     """
 
     id: Identifier
@@ -133,8 +151,8 @@ class Failure:
     cause: str
     fix: str
     signature: tuple[Signature, ...]
-    affected: tuple[Clause, ...]
-    works: tuple[Clause, ...] = ()
+    affected: tuple[Rule, ...]
+    works: tuple[Rule, ...] = ()
     masked: tuple[Masked, ...] = ()
     stand_in: tuple[StandIn, ...] = ()
     case: tuple[Case, ...] = ()
@@ -143,13 +161,18 @@ class Failure:
     workaround: tuple[Workaround, ...] = ()
     claim: Claim | None = None
 
-    def expectation(self, cell: Cell) -> Expectation:
-        """Return what the catalog says of `cell`."""
-        if any(clause.matches(cell) for clause in self.affected):
-            return Expectation.BROKEN
-        if any(clause.matches(cell) for clause in self.works):
-            return Expectation.WORKS
-        return Expectation.UNKNOWN
+    def expectation(self, cell: Cell, case: str = "") -> Expectation:
+        """Return what the catalog says of a case in `cell`; without a case, of the failure as a whole."""
+        return self.ruling(cell, case)[0]
+
+    def ruling(self, cell: Cell, case: str = "") -> tuple[Expectation, Rule | None]:
+        """Return the expectation and the rule that it comes from."""
+        for named in (case, "") if case else ("",):
+            for expectation, rules in ((Expectation.BROKEN, self.affected), (Expectation.WORKS, self.works)):
+                for rule in rules:
+                    if rule.speaks_of(named) and rule.matches(cell):
+                        return expectation, rule
+        return Expectation.UNKNOWN, None
 
     def builds(self, package: Package) -> dict[str, Build]:
         """Return the builds of a package by version."""

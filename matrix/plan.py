@@ -186,7 +186,7 @@ def plan_case(catalog: Catalog, failure: Failure, case: Case, level: Level, cell
         failure.id,
         case.name,
         level,
-        failure.expectation(cell),
+        failure.expectation(cell, case.name),
         case.test,
         case.ranks,
         case.gpus,
@@ -247,8 +247,13 @@ def night_cells(catalog: Catalog, failure: Failure) -> list[Cell]:
     return [
         cell
         for cell in newest_patches(cells)
-        if not masked_by(catalog, failure, cell) and failure.expectation(cell) is not Expectation.UNKNOWN
+        if not masked_by(catalog, failure, cell) and any(is_known(failure, cell, case.name) for case in failure.case)
     ]
+
+
+def is_known(failure: Failure, cell: Cell, case: str) -> bool:
+    """Say whether the catalog says anything of the case in the cell."""
+    return failure.expectation(cell, case) is not Expectation.UNKNOWN
 
 
 def newest_patches(cells: Iterable[Cell]) -> list[Cell]:
@@ -269,17 +274,22 @@ def covering_cases(cells: Sequence[Cell], failure: Failure, pairwise: Pairwise) 
     """Yield a pairwise covering array of base x megatron-core x TE x case."""
     if not cells or not failure.case:
         return
-    allowed = {(cell.base, cell.mcore, cell.te): cell for cell in cells}
+    allowed = {
+        (cell.base, cell.mcore, cell.te, case.name): cell
+        for cell in cells
+        for case in failure.case
+        if is_known(failure, cell, case.name)
+    }
     factors: dict[str, Sequence[Any]] = {
         "base": list(dict.fromkeys(cell.base for cell in cells)),
         "mcore": list(dict.fromkeys(cell.mcore for cell in cells)),
         "te": list(dict.fromkeys(cell.te for cell in cells)),
         "case": [case.name for case in failure.case],
     }
-    keys = ("base", "mcore", "te")
+    keys = ("base", "mcore", "te", "case")
     for row in pairwise(factors, keys, lambda row: tuple(row[key] for key in keys) in allowed):
         yield (
-            allowed[row["base"], row["mcore"], row["te"]],
+            allowed[tuple(row[key] for key in keys)],
             frozenset({row["case"]}),
             "pairwise: base x mcore x te x case",
         )
@@ -303,11 +313,10 @@ def stack_cases(catalog: Catalog, levels: Iterable[Level]) -> Iterable[tuple[Pla
 
 
 def boundary_cases(cells: Sequence[Cell], failure: Failure) -> Iterable[Choice]:
-    """Yield, with every case, the cells next to which the expectation changes: last bad and first good on each axis.
+    """Yield, with the cases whose expectation changes, the last bad and the first good cell on each axis.
 
     Neighbours are next to each other among the values that `cells` have on that axis, the other axes being the same.
     """
-    names = frozenset(case.name for case in failure.case)
     for axis in ("torch", "mcore", "te"):
         lines: dict[tuple[str, ...], list[Cell]] = {}
         for cell in cells:
@@ -317,8 +326,12 @@ def boundary_cases(cells: Sequence[Cell], failure: Failure) -> Iterable[Choice]:
         for line in lines.values():
             ordered = sorted((parse(getattr(cell, axis)), cell) for cell in line)
             for (lower, before), (upper, after) in itertools.pairwise(ordered):
-                was, becomes = failure.expectation(before), failure.expectation(after)
-                if was is not becomes:
+                changes: dict[tuple[Expectation, Expectation], set[str]] = {}
+                for case in failure.case:
+                    sides = failure.expectation(before, case.name), failure.expectation(after, case.name)
+                    if sides[0] is not sides[1] and Expectation.UNKNOWN not in sides:
+                        changes.setdefault(sides, set()).add(case.name)
+                for (was, becomes), names in changes.items():
                     change = f"boundary: {axis} {lower} {was.value} | {upper} {becomes.value}"
-                    yield before, names, change
-                    yield after, names, change
+                    yield before, frozenset(names), change
+                    yield after, frozenset(names), change

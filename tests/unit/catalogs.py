@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from matrix.catalog import FACTS, Catalog, Container, Driver, Exclusion, Release, Stack, StackCell, Wheels, load
-from matrix.cell import Clause
-from matrix.failure import Axis, Case, Failure, Masked, Signature
+from matrix.failure import Axis, Case, Failure, Masked, Rule, Signature
 from matrix.outcome import Level, Outcome, OutcomeKind, Raised
 from matrix.plan import Planned, plan_case
 from matrix.versions import Range
@@ -32,10 +31,10 @@ def copy_of_facts(folder: Path) -> Path:
     return Path(shutil.copytree(FACTS, folder / "facts", ignore=shutil.ignore_patterns("surfaces")))
 
 
-def clause(*, base: Sequence[str] = (), reason: str = "by hand", **bounds: str) -> Clause:
+def clause(*, base: Sequence[str] = (), cases: Sequence[str] = (), reason: str = "by hand", **bounds: str) -> Rule:
     """Conditions as TOML writes them: clause(mcore=">=0.8", torch="<2.4")."""
     ranges: dict[str, Any] = {axis: Range(text) for axis, text in bounds.items()}
-    return Clause(base=tuple(base), reason=reason, **ranges)  # type: ignore[arg-type]  # built, not read
+    return Rule(base=tuple(base), cases=tuple(cases), reason=reason, **ranges)  # type: ignore[arg-type]  # built, not read
 
 
 def case(name: str = "tp2", levels: Iterable[Level] = (Level.CPU,), ranks: int = 2, gpus: int = 1) -> Case:

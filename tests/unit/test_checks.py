@@ -94,6 +94,11 @@ REFUSALS: dict[str, tuple[Callable[[], Catalog], str, str]] = {
         "facts/stacks.toml: stack[0].failure",
         "no such failure",
     ),
+    "unknown case": (
+        lambda: catalog(failure(affected=(clause(cases=["tp3"]),))),
+        f"{ENTRY}: affected[0].cases",
+        "no such case",
+    ),
 }
 
 
@@ -101,6 +106,16 @@ REFUSALS: dict[str, tuple[Callable[[], Catalog], str, str]] = {
 def test_a_catalog_out_of_order_is_refused(make: Callable[[], Catalog], where: str, what: str) -> None:
     error = refused(make())
     assert (where, what) == (error.where, error.what)
+
+
+def test_what_is_said_of_a_case_does_not_contradict_what_is_said_of_all() -> None:
+    check(catalog(failure(affected=(clause(),), works=(clause(cases=["tp2"]),))), FACTS)
+
+
+def test_two_rules_of_one_case_contradict_each_other() -> None:
+    rules = {"affected": (clause(cases=["tp2"]),), "works": (clause(cases=["tp2"]),)}
+    error = refused(catalog(failure(**rules)))
+    assert error.got == "affected (everything in case tp2) and works (everything in case tp2)"
 
 
 def test_a_contradiction_names_both_clauses() -> None:

@@ -26,6 +26,29 @@ def test_a_cell_is_broken_works_or_is_unknown(torch: str, core: str, expectation
     assert expectation is ENTRY.expectation(Cell("some", torch, core))
 
 
+CONTROLLED = failure(
+    affected=(clause(mcore="<0.9"), clause(mcore="==0.9.0", cases=["mpi"])),
+    works=(clause(mcore="<0.9", cases=["way-round"]), clause(mcore=">=0.9")),
+)
+
+
+@pytest.mark.parametrize(
+    ("core", "case", "expectation"),
+    [
+        ("0.8.0", "", Expectation.BROKEN),
+        ("0.8.0", "tp2", Expectation.BROKEN),
+        ("0.8.0", "way-round", Expectation.WORKS),
+        ("0.9.0", "way-round", Expectation.WORKS),
+        ("0.9.0", "mpi", Expectation.BROKEN),
+        ("0.9.0", "", Expectation.WORKS),
+    ],
+)
+def test_a_rule_that_names_a_case_goes_before_those_that_name_none(
+    core: str, case: str, expectation: Expectation
+) -> None:
+    assert expectation is CONTROLLED.expectation(Cell("some", "2.4.0", core), case)
+
+
 def test_the_first_stand_in_that_fits_is_taken() -> None:
     old, new = (StandIn(clause(mcore=bound), "absent", ("apex",)) for bound in ("<0.8", "<0.9"))
     entry = failure(stand_in=(old, new))

@@ -245,6 +245,18 @@ def test_every_change_of_expectation_in_the_nights_grid_is_planned(entry: Any) -
     assert {(cell, one.name) for cell in boundary for one in entry.case} == planned
 
 
+def test_a_control_is_planned_with_what_is_expected_of_itself() -> None:
+    entry = failure(
+        case=(case(), case("control")),
+        affected=(clause(mcore="<0.9"),),
+        works=(clause(mcore=">=0.9"), clause(cases=["control"], mcore="<0.9")),
+    )
+    planned = {(item.cell.mcore, item.case): item.expectation.value for item in night(catalog(entry), no_pairs)}
+    assert planned == {("0.8.0", "tp2"): "broken", ("0.9.0", "tp2"): "works"}  # the control has no boundary
+    covered = {(item.case, item.expectation.value) for item in night(catalog(entry), pairwise)}
+    assert {("tp2", "broken"), ("tp2", "works"), ("control", "works")} == covered
+
+
 @settings(deadline=None, max_examples=40)
 @given(ENTRIES)
 def test_every_planned_case_says_why_is_known_and_is_planned_once(entry: Any) -> None:

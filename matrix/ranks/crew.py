@@ -19,12 +19,13 @@ from typing import Any, Final
 
 from matrix.outcome import RankEnd, raised_chain
 from matrix.ranks import serving
+from matrix.ranks.descendants import look
 from matrix.ranks.job import Job
 from matrix.ranks.logs import EVIDENCE, Log, end_of
 from matrix.ranks.patience import Patience
 from matrix.ranks.pump import Pump, Readable
 from matrix.ranks.server import empty_main
-from matrix.ranks.stacks import kernel_view, spy_on
+from matrix.ranks.stacks import answers, kernel_view, spy_on
 
 REPORT: Final = 2**23  # bytes of a rank's report that are read; the largest chain is under 4 MB (chain.py)
 STACKS: Final = 2**20  # bytes of a rank's stacks that are kept; faulthandler prints at most 100 threads
@@ -233,22 +234,35 @@ class Crew:
     def _take_stacks(self, limit: float) -> None:
         """Ask the living for their stacks: by faulthandler and, after the deadline, by py-spy and the kernel."""
         asked = self._living
-        self._last_stack = time.monotonic()
         for member in asked:
             send(os.kill, member, signal.SIGUSR1)
-        self._until(
-            lambda: (
-                all(member.stacks or member.ended_at is not None for member in asked)
-                and time.monotonic() - self._last_stack >= QUIET_S
-            ),
-            min(limit, time.monotonic() + ANSWER_S),
-            QUIET_S,
-        )
+        self._listen(limit, lambda: all(member.stacks or member.ended_at is not None for member in asked))
         for member in self._living:
             if not member.stacks:
                 member.stacks += f"no answer to SIGUSR1: {kernel_view(member.process.pid or 0)}\n".encode()
         if self.timed_out:
+            for member in self._living:
+                self._ask_below(member, limit)
             self._spy(limit)
+
+    def _listen(self, limit: float, heard: Callable[[], bool]) -> None:
+        """Take what is said until all were heard and it is quiet."""
+        self._last_stack = time.monotonic()
+        self._until(
+            lambda: heard() and time.monotonic() - self._last_stack >= QUIET_S,
+            min(limit, time.monotonic() + ANSWER_S),
+            QUIET_S,
+        )
+
+    def _ask_below(self, member: Member, limit: float) -> None:
+        """Ask what a rank started: a process that it forked has its handler and its pipe, and may be why it waits."""
+        for pid in sorted(look().below(member.process.pid or 0)):
+            member.stacks += f"\nprocess {pid}, started by this rank: {kernel_view(pid)}\n".encode()
+            if answers(pid, signal.SIGUSR1) and time.monotonic() < limit:
+                told = len(member.stacks)
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGUSR1)
+                self._listen(limit, lambda: len(member.stacks) > told)  # noqa: B023  (called before the next round)
 
     def _spy(self, limit: float) -> None:
         living = self._living

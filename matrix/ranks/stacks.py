@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
+import signal
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
@@ -43,6 +44,15 @@ def spy_on(pids: Sequence[int]) -> list[subprocess.Popen[bytes]]:
         subprocess.Popen([spy, "dump", "--pid", str(pid)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
         for pid in pids
     ]
+
+
+def answers(pid: int, number: signal.Signals, proc: Path = Path("/proc")) -> bool:
+    """Say whether a process has a handler of its own for a signal; it would die of one it has none for."""
+    try:
+        caught = re.search(r"^SigCgt:\t([0-9a-f]+)$", (proc / str(pid) / "status").read_text(), re.MULTILINE)
+    except OSError:
+        return False
+    return caught is not None and bool(int(caught[1], 16) >> (number - 1) & 1)
 
 
 def kernel_view(pid: int, proc: Path = Path("/proc")) -> str:

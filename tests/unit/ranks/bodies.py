@@ -139,6 +139,19 @@ def hang_stubborn(rank: Rank) -> NoReturn:
     wait_forever(rank)
 
 
+def wait_for_stuck_fork(rank: Rank) -> None:
+    """Wait for a forked process that is stuck, as megatron-core 0.7 does for its Manager."""
+    pid = os.fork()
+    if pid == 0:
+        stick()
+    os.waitpid(pid, 0)
+
+
+def stick() -> None:
+    signal.pause()
+    os._exit(0)
+
+
 def hang_with_child(rank: Rank) -> NoReturn:
     subprocess.Popen(["sleep", str(FOREVER)])
     wait_forever(rank)

@@ -140,6 +140,15 @@ def test_a_stop_reaches_the_children_of_a_rank(run: Run, job: MakeJob, fresh: bo
     assert (outcome.kind, outcome.leftovers) == (OutcomeKind.HUNG, 0)
 
 
+def test_a_hang_tells_where_the_process_stands_that_a_rank_waits_for(
+    run: Run, job: MakeJob, fresh: bool, soon: float
+) -> None:
+    outcome = run(job("wait_for_stuck_fork", world_size=1, deadline_s=soon, fresh=fresh))
+    own, _, below = outcome.ranks[0].stacks.partition("started by this rank")
+    assert "in wait_for_stuck_fork" in own
+    assert "in stick" in below
+
+
 def test_a_rank_stopped_before_it_can_tell_its_stacks_did_not_die_of_being_asked(
     run: Run, job: MakeJob, fresh: bool
 ) -> None:

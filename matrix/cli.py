@@ -203,7 +203,7 @@ def report_command(parsed: argparse.Namespace) -> int:
     """`megatrix report`."""
     paths = Paths(parsed.out)
     with History(paths.history) as history:
-        told = output.render(paths.run(parsed.run or newest(parsed.out)), parsed.out, history)
+        told = output.render(paths.run(parsed.run or newest(parsed.out)), parsed.out, history, catalog.load().failures)
     if parsed.json:
         for record in told.records:
             print(run.as_line(record))

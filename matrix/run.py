@@ -59,7 +59,7 @@ def execute(
         try:
             work(request, catalog, engine, folder, history, show, warn)
         finally:
-            told = output.render(folder, request.out, history)
+            told = output.render(folder, request.out, history, catalog.failures)
     return told
 
 

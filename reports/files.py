@@ -32,6 +32,10 @@ class Paths:
         """The page a person looks at."""
         return self.out / "index.html"
 
+    def failure(self, id: str) -> Path:
+        """Return the page of one failure."""
+        return self.out / "failures" / f"{id}.html"
+
     @property
     def junit(self) -> Path:
         """The results as continuous integration reads them."""

@@ -3,33 +3,42 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from matrix.outcome import Level
 from matrix.record import CellFacts, Record
-from reports.markup import escape, level, mark
+from reports.markup import about, escape, level, mark
 from reports.text import one_line
 from reports.words import by, row_order, version_order, worst
 
 
-def grids(records: Sequence[Record], anchors: Mapping[str, str], levels: Mapping[str, frozenset[Level]]) -> str:
-    """Return every failure's grids. `anchors`: case key -> id on the page; `levels`: what has ever run here."""
+def grids(
+    records: Sequence[Record],
+    links: Mapping[str, str],
+    levels: Mapping[str, frozenset[Level]],
+    title: Callable[[str], str] = about,
+) -> str:
+    """Return every failure's grids.
+
+    `links`: case key -> where its evidence is; `levels`: what has ever run here; `title`: a failure's id as HTML.
+    """
     groups = by(lambda record: (record.failure, record.level), records)
     cards = (
-        _card(members, anchors, levels.get(failure, frozenset())) for (failure, _), members in sorted(groups.items())
+        _card(members, links, levels.get(failure, frozenset()), title(failure))
+        for (failure, _), members in sorted(groups.items())
     )
     return f'<div class="grids">{"".join(cards)}</div>'
 
 
-def _card(records: Sequence[Record], anchors: Mapping[str, str], ran: frozenset[Level]) -> str:
+def _card(records: Sequence[Record], links: Mapping[str, str], ran: frozenset[Level], title: str) -> str:
     failure, shown = records[0].failure, records[0].level
     cases = ", ".join(dict.fromkeys(record.case for record in records))
     notes = Counter(note for record in records for note in record.notes)
     listed = "".join(f"<li>{escape(one_line(note))} ({count})</li>" for note, count in notes.items())
     return f"""<section class="card" aria-label="{escape(failure)}, level {shown.value}">
-<div class="grid-head"><h3>{escape(failure)}</h3>{level(shown)}\
+<div class="grid-head"><h3>{title}</h3>{level(shown)}\
 <span class="soft">{escape(cases)}{_realer(ran)}</span></div>
-<div class="scroll" tabindex="0">{_table(records, anchors)}</div>
+<div class="scroll" tabindex="0">{_table(records, links)}</div>
 {f'<ul class="soft">{listed}</ul>' if listed else ""}</section>
 """
 
@@ -41,14 +50,14 @@ def _realer(ran: frozenset[Level]) -> str:
     return f"; never run at level {' or '.join(each.value for each in never)} on this machine" if never else ""
 
 
-def _table(records: Sequence[Record], anchors: Mapping[str, str]) -> str:
+def _table(records: Sequence[Record], links: Mapping[str, str]) -> str:
     columns = sorted({record.cell.mcore for record in records}, key=version_order)
     rows = by(lambda record: _row(record.cell), sorted(records, key=lambda record: row_order(record.cell)))
     head = "".join(f'<th scope="col"><span>{escape(mcore)}</span></th>' for mcore in columns)
     body = []
     for row, members in rows.items():
         cells = by(lambda record: record.cell.mcore, members)
-        body.append(f"<tr>{_head(*row)}{''.join(_cell(cells.get(mcore, ()), anchors) for mcore in columns)}</tr>")
+        body.append(f"<tr>{_head(*row)}{''.join(_cell(cells.get(mcore, ()), links) for mcore in columns)}</tr>")
     return (
         f'<table class="grid"><thead><tr><th scope="col" class="corner">mcore</th>{head}</tr></thead>'
         f"<tbody>{''.join(body)}</tbody></table>"
@@ -65,7 +74,7 @@ def _head(base: str, torch: str, te: str, driver: str) -> str:
     return f'<th scope="row">{escape(base)}{f"<small>{escape(below)}</small>" if below else ""}</th>'
 
 
-def _cell(records: Sequence[Record], anchors: Mapping[str, str]) -> str:
+def _cell(records: Sequence[Record], links: Mapping[str, str]) -> str:
     """Return one cell, one verdict: the one that needs a person most, with how many of its cases say so."""
     if not records:
         return '<td class="empty">·</td>'
@@ -75,6 +84,4 @@ def _cell(records: Sequence[Record], anchors: Mapping[str, str]) -> str:
     cases = ", ".join(f"{record.case} {record.verdict.value}" for record in records)
     said = escape(f"{cell.base}, mcore {cell.mcore}: {cases}")
     mixed = f'<span class="mixed">{len(leading)}/{len(records)}</span>' if len(leading) < len(records) else ""
-    return (
-        f'<td><a href="#{anchors[leading[0].key]}" title="{said}" aria-label="{said}">{mark(verdict)}{mixed}</a></td>'
-    )
+    return f'<td><a href="{links[leading[0].key]}" title="{said}" aria-label="{said}">{mark(verdict)}{mixed}</a></td>'

@@ -61,6 +61,11 @@ def case(record: Record) -> str:
     return f'<span class="id">{escape(label(record.cell))}</span> {escape(record.case)}'
 
 
+def about(failure: str) -> str:
+    """Return a failure's id as a link from the first page to the failure's own."""
+    return f'<a href="failures/{escape(failure)}.html">{escape(failure)}</a>'
+
+
 def paste(line: str) -> str:
     """Return a line to paste, with a button that copies it."""
     text = html.escape(" ".join(visible(line).split()))

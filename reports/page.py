@@ -1,23 +1,16 @@
-"""The night as one HTML page: no network, no build, readable without its script.
-
-Everything that comes from outside goes through `escape` (HTML) and `one_line`, `head` or `tail` (control characters,
-secrets, size). Should something slip through, the page's content security policy allows its own script and style and
-nothing else.
-"""
+"""The night as one HTML page: no network, no build, readable without its script."""
 
 from __future__ import annotations
 
-import base64
-import hashlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 from matrix.outcome import Level, RankEnd
 from matrix.record import Record, Verdict
 from reports.changes import Change, Changes
+from reports.document import document
 from reports.grid import grids
-from reports.markup import case, escape, level, mark, marks, paste, word
+from reports.markup import about, case, escape, level, mark, paste, word
 from reports.night import Night
 from reports.text import head, one_line, tail
 from reports.words import MEANING, SILENT, WORST_FIRST, by, happened, headline, is_red, label, told_chain, why
@@ -28,35 +21,25 @@ FULL = 5
 # Changes of one kind shown without a click.
 LISTED = 8
 
-_HERE = Path(__file__).parent
-
 
 def page(night: Night, changes: Changes, levels: Mapping[str, frozenset[Level]]) -> str:
     """Return the page. `levels`: the levels at which each failure has ever run on this machine."""
-    records = night.records
-    anchors = {record.key: f"{'red' if is_red(record) else 'case'}-{n}" for n, record in enumerate(records, start=1)}
-    style, script = (_HERE / "page.css").read_text("utf-8"), (_HERE / "page.js").read_text("utf-8")
-    policy = f"default-src 'none'; style-src {_digest(style)}; script-src {_digest(script)}; base-uri 'none'"
+    records, anchors = night.records, anchors_of(night.records)
     told = headline(records)
-    return f"""<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
-<meta http-equiv="Content-Security-Policy" content="{policy}">
-<title>{escape(told.colour)}: {escape(told.text)} - Megatrix {escape(night.run)}</title>
-<style>{style}</style></head><body>{marks()}<main>
-{_top(night)}
+    body = f"""{_top(night)}
 {_changes(changes, anchors)}
 {_reds(records, anchors, changes.newly_red)}
 <h2 id="matrix">The matrix</h2>
-{grids(records, anchors, levels)}
+{grids(records, {key: f"#{anchor}" for key, anchor in anchors.items()}, levels)}
 {_silent(records)}
 {_cases(records, anchors)}
-{_legend()}
-</main><script>{script}</script></body></html>
-"""
+{_legend()}"""
+    return document(f"{told.colour}: {told.text} - Megatrix {night.run}", body)
 
 
-def _digest(text: str) -> str:
-    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+def anchors_of(records: Sequence[Record]) -> dict[str, str]:
+    """Return the place of each case on the page: case key -> id."""
+    return {record.key: f"{'red' if is_red(record) else 'case'}-{n}" for n, record in enumerate(records, start=1)}
 
 
 def _top(night: Night) -> str:
@@ -132,7 +115,7 @@ def _cause(reds: Sequence[Record], anchors: Mapping[str, str], new: frozenset[st
     if more:
         listed += f'<details class="member"><summary>{len(reds) - LISTED} more</summary>{more}</details>'
     return f"""<section class="card"><div class="cause">{mark(first.verdict)}<div>
-<h3>{first.verdict.value}: {escape(first.failure)}{count}</h3><p>{escape(why(first))}</p>
+<h3>{first.verdict.value}: {about(first.failure)}{count}</h3><p>{escape(why(first))}</p>
 <p class="soft">{MEANING[first.verdict]}</p></div></div>{paste(first.reproduce)}{listed}</section>
 """
 

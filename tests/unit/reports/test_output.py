@@ -14,6 +14,7 @@ from reports.history import History
 from reports.journal import Journal
 from reports.night import Night, write_plan
 from reports.output import render
+from tests.unit.catalogs import real
 from tests.unit.reports.samples import night, planned
 
 
@@ -27,7 +28,7 @@ def rendered(paths: Paths, run: str, *, until: int | None = None) -> Night:
                 journal.started(each.key)
                 journal.result(each)
     with History(paths.history) as history:
-        return render(paths.run(run), paths.out, history)
+        return render(paths.run(run), paths.out, history, real().failures)
 
 
 def test_a_run_makes_a_page_a_junit_file_and_history(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -62,7 +63,7 @@ def test_the_second_night_is_compared_with_the_first(tmp_path: Path) -> None:
 
 def test_nothing_but_the_reports_is_left(tmp_path: Path) -> None:
     rendered(Paths(tmp_path), "one")
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["history.sqlite", "index.html", "junit.xml", "runs"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["failures", "history.sqlite", "index.html", "junit.xml", "runs"]
 
 
 def test_a_file_that_cannot_be_written_is_an_error_and_leaves_the_old_one(tmp_path: Path) -> None:

@@ -63,11 +63,19 @@ def _check_failure(failure: Failure, catalog: Catalog, values: Known, where: str
     _unique((case.name for case in failure.case), f"{where}: case")
     _unique((signature.name for signature in failure.signature), f"{where}: signature")
     for signature in failure.signature:
-        if not any((signature.exception, signature.message, signature.signal, signature.exit_code, signature.log)):
+        given = (signature.exception, signature.message, signature.signal, signature.stack, signature.exit_code)
+        if not any((*given, signature.log)):
             raise MatrixError(
                 "a signature that would match any failure",
                 where=f"{where}: signature {signature.name}",
-                expected="exception, message, signal, exit_code or log",
+                expected="exception, message, signal, stack, exit_code or log",
+            )
+        if signature.stack is not None and not re.fullmatch(r"~?\w+(::~?\w+)*", signature.stack):
+            raise MatrixError(
+                "not a function of a native stack",
+                where=f"{where}: signature {signature.name}.stack",
+                got=signature.stack,
+                expected="its name, or the end of its qualified name: ProcessGroupMPI::createProcessGroupMPI",
             )
         if signature.frame is not None and not re.fullmatch(r"[^:]+\.py:\w+", signature.frame):
             raise MatrixError(

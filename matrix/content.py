@@ -18,7 +18,10 @@ SOURCES: Final = (
     "matrix/ranks/*.py",
     "matrix/contract/*.py",
     "matrix/facts/surfaces/*/*.gz",
-    *(f"matrix/{name}.py" for name in ("cell", "failure", "judge", "outcome", "reproduction", "signature", "versions")),
+    *(
+        f"matrix/{name}.py"
+        for name in ("cell", "crash", "failure", "judge", "outcome", "reproduction", "signature", "versions")
+    ),
 )
 
 

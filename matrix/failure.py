@@ -33,8 +33,9 @@ class Signature:
     """How a failure is recognised; every key that is given must hold, in one exception of the chain or in the log.
 
     `exception` is a class name; `message` is searched in that exception's text; `frame` is "file.py:function", the end
-    of a path and the function, in which that exception was raised; `signal` is "SIGSEGV"; `log` is searched in the end
-    of the log of the rank to blame.
+    of a path and the function, in which that exception was raised; `signal` is "SIGSEGV"; `stack` is a function
+    ("name", "class::name") that a native crash in the log went through, at any depth, by that signal if one is given;
+    `log` is searched in the end of the log of the rank to blame.
     """
 
     name: Identifier
@@ -42,6 +43,7 @@ class Signature:
     message: Pattern | None = None
     frame: str | None = None
     signal: str | None = None
+    stack: str | None = None
     exit_code: int | None = None
     log: Pattern | None = None
 

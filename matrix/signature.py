@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
+from matrix.crash import crashes
 from matrix.failure import Failure, Signature
 from matrix.outcome import Frame, Outcome, OutcomeKind, Raised
 
@@ -26,7 +27,9 @@ def owner(failures: Iterable[Failure], outcome: Outcome) -> Failure | None:
 
 def shows(outcome: Outcome, signature: Signature) -> bool:
     """Say whether every key of the signature holds; exception, message and frame must hold in one exception."""
-    if signature.signal is not None and outcome.signal != signature.signal:
+    if signature.signal is not None and signature.signal not in died_of(outcome):
+        return False
+    if signature.stack is not None and not _crashed_in(outcome, signature.stack, signature.signal):
         return False
     if signature.exit_code is not None and outcome.exit_code != signature.exit_code:
         return False
@@ -35,6 +38,17 @@ def shows(outcome: Outcome, signature: Signature) -> bool:
     if signature.exception is None and signature.message is None and signature.frame is None:
         return True
     return any(_is(raised, signature) for raised in outcome.chain)
+
+
+def died_of(outcome: Outcome) -> set[str | None]:
+    """Return the signal that ended it: the supervisor's word, or what a launcher that left in its stead printed."""
+    if outcome.signal is None and outcome.kind is OutcomeKind.EXITED:
+        return {crash.signal for crash in crashes(outcome.evidence)}
+    return {outcome.signal}
+
+
+def _crashed_in(outcome: Outcome, function: str, signal: str | None) -> bool:
+    return any(crash.went_through(function) and signal in (None, crash.signal) for crash in crashes(outcome.evidence))
 
 
 def _is(raised: Raised, signature: Signature) -> bool:

@@ -7,6 +7,7 @@ put together from the reports), does-not-show holds what is easily taken for it.
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -67,13 +68,14 @@ RAISED = Outcome(
     signal="SIGSEGV",
     exit_code=6,
     chain=(Raised("AssertionError", "not in md", (PLANNER,)), Raised("CheckpointException", "ranks: [0]", ())),
-    evidence="createProcessGroupMPI",
+    evidence='Fatal Python error: Segmentation fault\n  File "group.py", line 1 in createProcessGroupMPI\n',
 )
 KEYS = {
     "exception": ("AssertionError", "KeyError"),
     "message": (r"not in \w+", "not out of"),
     "frame": ("default_planner.py:create_plan", "planner.py:create_plan"),
     "signal": ("SIGSEGV", "SIGABRT"),
+    "stack": ("createProcessGroupMPI", "createProcessGroup"),
     "exit_code": (6, 1),
     "log": ("createProcessGroup(MPI|NCCL)", "createProcessGroupNCCL"),
 }
@@ -128,3 +130,15 @@ def test_the_owner_of_an_outcome_is_the_entry_whose_signature_it_shows() -> None
     entries = [failure("this"), failure("other")]
     assert entries[1] == owner(entries, shown(entries[1]))
     assert owner(entries, shown(failure("third"))) is None
+
+
+@pytest.mark.parametrize("status", [139, 255, 1])
+def test_the_signal_of_a_rank_is_read_from_what_its_launcher_left_behind(status: int) -> None:
+    """mpirun and torchrun end with a status of their own; which signal it was stands in what they and the rank print."""
+    launched = replace(RAISED, kind=OutcomeKind.EXITED, signal=None, exit_code=status)
+    assert shows(launched, Signature("at", signal="SIGSEGV", stack="createProcessGroupMPI"))  # type: ignore[arg-type]
+
+
+def test_a_rank_that_raised_did_not_die_of_the_signal_that_its_log_tells_of() -> None:
+    raised = replace(RAISED, signal=None)
+    assert not shows(raised, Signature("at", signal="SIGSEGV", stack="createProcessGroupMPI"))  # type: ignore[arg-type]

@@ -1,0 +1,200 @@
+"""Native crashes as their printers write them, in one normal form.
+
+A rank that dies in C++ leaves no exception: what is known of it stands in its log, in the words of whoever printed it.
+A crash says which signal it was and through which functions the stack went, never where exactly it ended: one and the
+same defect crashes in other frames at other world sizes.
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Final
+
+# What faulthandler and glibc call the signals that they print; Open MPI and UCX give the number.
+WORDS: Final = {
+    "Segmentation fault": "SIGSEGV",
+    "Aborted": "SIGABRT",
+    "Bus error": "SIGBUS",
+    "Illegal instruction": "SIGILL",
+    "Floating point exception": "SIGFPE",
+    "Floating-point exception": "SIGFPE",
+}
+
+
+@dataclass(frozen=True)
+class NativeCrash:
+    """One printed crash.
+
+    `printer` is "faulthandler", "open-mpi", "ucx", "c10", "terminate", "glibc", or the launcher that told of it,
+    "torchrun" or "mpirun". `frames` run innermost first: qualified names without arguments, as far as they were
+    printed; a launcher prints none. `signal` is "SIGSEGV", None where only an `exit_code` was told.
+    """
+
+    signal: str | None
+    exit_code: int | None
+    printer: str
+    frames: tuple[str, ...] = ()
+
+    def went_through(self, function: str) -> bool:
+        """Say whether a function is in the stack, at any depth; `function` is the end of its qualified name."""
+        return any(f"::{frame}".endswith(f"::{function}") for frame in self.frames)
+
+
+@dataclass(frozen=True)
+class _Printer:
+    """How one printer writes: the line it starts with (and what it calls the signal there), and after which it ends.
+
+    What it prints in between stands behind the same `at` on every line, where it has one.
+    """
+
+    name: str
+    start: re.Pattern[str]
+    end: re.Pattern[str]
+
+
+PRINTERS: Final = (
+    _Printer(
+        "faulthandler",
+        re.compile(
+            r"^Fatal Python error: (?P<words>[A-Z][\w -]*)$"
+            r"(?:(?:(?!^Fatal )[\s\S])*?^Current thread 0x)?",  # the other threads, which did not crash, may come first
+            re.M,
+        ),
+        re.compile(r"^(Thread 0x|Extension modules: )", re.M),
+    ),
+    _Printer(
+        "open-mpi",
+        re.compile(r"^(?P<at>.*\[[^\]\n]+:\d+\]) \*\*\* Process received signal \*\*\*$", re.M),
+        re.compile(r"^.*\*\*\* End of error message \*\*\*$", re.M),
+    ),
+    _Printer(
+        "ucx",
+        re.compile(r"^.*\[[^\]\n]+:\d+ *:\d+:\d+\] +Caught signal (?P<number>\d+) ", re.M),
+        re.compile(r"^=====+$", re.M),
+    ),
+    _Printer(
+        "c10",
+        re.compile(r"^(?P<words>SIG[A-Z]+)\(\d+\), PID: (?P<process>\d+), Thread \d+: *$", re.M),
+        re.compile(r"^$", re.M),
+    ),
+    _Printer(
+        "terminate",
+        re.compile(r"^terminate called (?:after throwing|without an active exception|recursively)", re.M),
+        re.compile(r"^$", re.M),
+    ),
+    _Printer(
+        "glibc",
+        re.compile(r"^\*\*\* (?:(?P<words>[A-Z][a-z ]+)$|glibc detected \*\*\*)", re.M),
+        re.compile(r"^(Memory map:|=+ Memory map: =+)$", re.M),
+    ),
+)
+ABORTS: Final = ("terminate", "glibc")  # end by abort() unless they name another signal
+
+FRAMES: Final = re.compile(
+    r"""
+      ^\ *frame\ \#\d+:\ (?P<torch>.+)\ \+\ 0x[0-9a-f]+\ \(0x                      # c10, terminate
+    | ^\ *\d+\ +0x[0-9a-f]{8,}\ (?P<ucx>.+?)\ +\S*:\d+$                            # UCX, with debug information
+    | \((?P<symbol>[^()\s+]+)\+0x[0-9a-f]+\)\ ?\[0x                                # backtrace_symbols of glibc
+    | ^\ *Binary\ file\ ".*",\ at\ (?P<binary>\S+?)\+0x[0-9a-f]+\ \[0x             # faulthandler of Python >= 3.14
+    | ^\ *File\ ".*",\ line\ (?:\d+|\?\?\?)\ in\ (?P<python>\S+)$                   # faulthandler
+    """,
+    re.X | re.M,
+)
+
+LAUNCHERS: Final = (
+    (
+        "torchrun",
+        re.compile(r"\bexitcode *: *(?P<code>-?\d+) \(pid: \d+\)|\(exitcode: (?P<failed>-?\d+)\) local_rank:"),
+    ),
+    (
+        "mpirun",
+        re.compile(r"noticed that process rank \d+ with PID \d+ on node \S+ exited\s+on\s+signal (?P<number>\d+)"),
+    ),
+    ("mpirun", re.compile(r"^ *Process name: .*\n *Exit code: +(?P<code>\d+)$", re.M)),
+)
+
+
+@lru_cache(maxsize=32)
+def crashes(text: str) -> tuple[NativeCrash, ...]:
+    """Return every crash that a log tells of, in the order in which it does."""
+    told = [*_printed(text), *_launched(text)]
+    return tuple(crash for _, crash in sorted(told, key=lambda one: one[0]))
+
+
+def _printed(text: str) -> Iterator[tuple[int, NativeCrash]]:
+    seen: set[str] = set()
+    for printer in PRINTERS:
+        for start in printer.start.finditer(text):
+            named = start.groupdict()
+            if process := named.get("process"):
+                if process in seen:
+                    continue  # c10 goes on with the process's other threads
+                seen.add(process)
+            end = printer.end.search(text, start.end() + 1)
+            body = text[start.end() : end.start() if end else len(text)]
+            if at := named.get("at"):
+                body = "\n".join(line[len(at) + 1 :] for line in body.splitlines() if line.startswith(at))
+            yield start.start(), NativeCrash(_signal(printer.name, named, body), None, printer.name, _frames(body))
+
+
+def _signal(printer: str, named: dict[str, str | None], body: str) -> str | None:
+    number = named.get("number")
+    if printer == "open-mpi":
+        found = re.search(r"^Signal: .* \((\d+)\)$", body, re.M)
+        number = found and found[1]
+    if number:
+        return _name(int(number))
+    words = named.get("words") or ""
+    return WORDS.get(words, words if words in signal.Signals.__members__ else "SIGABRT" if printer in ABORTS else None)
+
+
+def _launched(text: str) -> Iterator[tuple[int, NativeCrash]]:
+    for launcher, pattern in LAUNCHERS:
+        for found in pattern.finditer(text):
+            named = found.groupdict()
+            code = int(named.get("code") or named.get("failed") or -int(named.get("number") or 0))
+            if code:
+                yield (
+                    found.start(),
+                    NativeCrash(_name(-code) if code < 0 else None, code if code > 0 else None, launcher),
+                )
+
+
+def _name(number: int) -> str | None:
+    return signal.Signals(number).name if number in set(signal.Signals) else None
+
+
+def _frames(body: str) -> tuple[str, ...]:
+    python: list[str] = []
+    native: list[str] = []
+    for found in FRAMES.finditer(body):
+        kind = str(found.lastgroup)
+        (python if kind == "python" else native).append(function_name(found[kind]))
+    # Python >= 3.14 prints the Python frames first; the C++ below them is what they called.
+    return tuple(name for name in (*native, *python) if name)
+
+
+def function_name(text: str) -> str:
+    """Return the qualified name of a function, mangled or not, without its arguments; "" where none was printed.
+
+    Of a mangled name, as much as can be read without the whole of the C++ ABI: the names up to the first template.
+    """
+    mangled = re.match(r"_ZN[KVrRO]*(?:St)?(?=\d)", text)
+    if mangled:
+        return "::".join(_source_names(text[mangled.end() :]))
+    if text in ("<unknown function>", "??"):
+        return ""
+    plain = re.sub(r"\[abi:\w+\]", "", text.replace("(anonymous namespace)", "{anonymous}"))
+    return plain.partition("(")[0]
+
+
+def _source_names(mangled: str) -> Iterator[str]:
+    """Yield the names of <length><name> pairs until something else comes."""
+    while length := re.match(r"\d+", mangled):
+        start = length.end()
+        yield mangled[start : start + int(length[0])]
+        mangled = mangled[start + int(length[0]) :]

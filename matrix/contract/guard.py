@@ -24,7 +24,6 @@ from dataclasses import dataclass
 from enum import IntEnum
 from functools import lru_cache
 from typing import TYPE_CHECKING, ClassVar, Protocol, TypeAlias, cast
-from weakref import WeakValueDictionary
 
 from packaging.version import Version
 
@@ -37,7 +36,8 @@ if TYPE_CHECKING:
 class _Shared:
     """Gives the existing object where an equal one exists."""
 
-    _existing: ClassVar[WeakValueDictionary[tuple[object, ...], _Shared]] = WeakValueDictionary()
+    # Kept for good: every recorded release together has some ten thousand different guards.
+    _existing: ClassVar[dict[tuple[object, ...], _Shared]] = {}
 
     def __new__(cls, *values: object) -> Self:
         key = (cls, *values)
@@ -151,15 +151,19 @@ def _joined(guards: Iterable[Guard], kind: type[AllOf | AnyOf], dual: type[AllOf
         for part in guard.parts if isinstance(guard, kind) else (guard,):
             if part is not neutral:
                 parts[part] = None
-    facts = dict.fromkeys(parts, neutral) | {negate(part): not neutral for part in parts}
-    excluded = any(facts[fact] and _excluded(fact, facts) for fact in facts if isinstance(fact, Config))
-    if (not neutral) in parts or excluded or any(facts[part] is not neutral for part in parts):
-        return not neutral
+    facts: dict[Guard, bool] = {}
+    equal: dict[str, Guard] = {}  # what equals one thing equals no other: names are no aliases of one another
+    for part in parts:
+        if part is (not neutral) or facts.get(part, neutral) is not neutral:
+            return not neutral
+        facts[part], facts[negate(part)] = neutral, not neutral
+        known = part if neutral else negate(part)
+        if isinstance(known, Config) and equal.setdefault(_equated(known), known) is not known and _equated(known):
+            return not neutral
     for part in parts:
         if isinstance(part, dual):
             # In `a and (a or b)`, `a and (not a or b)` the rest is read with what is known of a; likewise for `or`.
-            others = {fact: value for fact, value in facts.items() if fact not in (part, negate(part))}
-            rest = _knowing(part, others)
+            rest = _knowing_inside(part, facts, equal)
             if rest is not part:
                 return _joined([rest if each is part else each for each in parts], kind, dual, neutral=neutral)
     if not parts:
@@ -167,27 +171,29 @@ def _joined(guards: Iterable[Guard], kind: type[AllOf | AnyOf], dual: type[AllOf
     return next(iter(parts)) if len(parts) == 1 else kind(tuple(parts))
 
 
-def _knowing(guard: Guard, facts: Mapping[Guard, bool]) -> Guard:
+def _knowing(guard: Guard, facts: Mapping[Guard, bool], equal: Mapping[str, Guard]) -> Guard:
     """Return a guard with what is known of its parts put in."""
     if guard in facts:
         return facts[guard]
     if isinstance(guard, Not):
-        return negate(_knowing(guard.part, facts))
-    if isinstance(guard, Config) and _excluded(guard, facts):
-        return False
-    if not isinstance(guard, (AllOf, AnyOf)):
+        return negate(_knowing(guard.part, facts, equal))
+    if isinstance(guard, Config):
+        left = _equated(guard)
+        return False if left and left in equal else guard
+    return _knowing_inside(guard, facts, equal) if isinstance(guard, (AllOf, AnyOf)) else guard
+
+
+def _knowing_inside(guard: AllOf | AnyOf, facts: Mapping[Guard, bool], equal: Mapping[str, Guard]) -> Guard:
+    parts = [_knowing(part, facts, equal) for part in guard.parts]
+    if all(map(operator.is_, parts, guard.parts)):
         return guard
-    parts = [_knowing(part, facts) for part in guard.parts]
-    return guard if parts == list(guard.parts) else (all_of if isinstance(guard, AllOf) else any_of)(*parts)
+    return (all_of if isinstance(guard, AllOf) else any_of)(*parts)
 
 
-def _excluded(guard: Config, facts: Mapping[Guard, bool]) -> bool:
-    """What equals one thing equals no other: `x == 'mxfp8'` where `x == 'delayed'` holds. Names are not aliases."""
+def _equated(guard: Config) -> str:
+    """Return the left side of `x == 'mxfp8'`, "" for other conditions."""
     left, equals, _ = guard.text.partition(" == ")
-    return bool(equals) and any(
-        isinstance(fact, Config) and value and fact is not guard and fact.text.startswith(f"{left} == ")
-        for fact, value in facts.items()
-    )
+    return left if equals else ""
 
 
 @lru_cache(maxsize=65536)
@@ -261,8 +267,16 @@ class Judge:
             part = self.truth(guard.part)
             return {Truth.YES: Truth.NO, Truth.NO: Truth.YES}.get(part, part)
         if isinstance(guard, AllOf):
-            return min(self.truth(part) for part in guard.parts)
+            return self._weakest(guard.parts)
         return max(self.truth(part) for part in guard.parts)
+
+    def _weakest(self, parts: Iterable[Guard]) -> Truth:
+        weakest = Truth.YES
+        for part in parts:
+            weakest = min(weakest, self.truth(part))
+            if weakest is Truth.NO:
+                break
+        return weakest
 
 
 def _known(answer: bool | None) -> Truth:

@@ -1,0 +1,61 @@
+"""What the contract level costs: one pair from the recorded files, cold and warm, and all released pairs.
+
+    python bench/bench_contract.py
+
+Cold is a fresh interpreter that reads both files and finds; the start of the interpreter and its imports do not count.
+Goals: one pair under 20 ms, all released pairs under 10 s on 2 cores. Times are of this machine at this moment.
+"""
+
+from __future__ import annotations
+
+import statistics
+import subprocess
+import sys
+import time
+from collections import Counter
+from itertools import product
+
+from matrix.contract import recording
+from matrix.contract.finding import find
+from matrix.contract.recording import MCORE, TE
+
+ONE_PAIR = """
+import sys, time
+from matrix.contract import find, load_calls, load_surface
+start = time.perf_counter()
+found = find(load_calls(sys.argv[1]), load_surface(sys.argv[2]))
+print(time.perf_counter() - start)
+"""
+PAIRS = [("0.5.0", "1.0.0"), ("0.9.0rc0+094d66b", "1.8.0+37280ec"), ("0.12.3", "2.2.0"), ("0.19.2", "1.5.0"),
+         ("0.19.2", "2.20.2")]  # fmt: skip
+REPEATS = 5
+
+
+def main() -> None:
+    print("one pair, a fresh interpreter each time (median and worst of 5):")
+    for mcore, te in PAIRS:
+        times = [float(subprocess.check_output([sys.executable, "-c", ONE_PAIR, mcore, te])) for _ in range(REPEATS)]
+        print(f"  mcore {mcore:18} TE {te:14} {statistics.median(times) * 1e3:5.1f} ms  {max(times) * 1e3:5.1f} ms")
+    start = time.perf_counter()
+    consumers = [recording.load_calls(version) for version in recording.released(MCORE)]
+    offers = [recording.load_surface(version) for version in recording.released(TE)]
+    loaded = time.perf_counter()
+    times, counts = [], Counter()
+    for calls, surface in product(consumers, offers):
+        began = time.perf_counter()
+        found = find(calls, surface)
+        times.append(time.perf_counter() - began)
+        counts.update(finding.kind.value for finding in found)
+    total = time.perf_counter() - start
+    print(
+        f"all {len(times)} released pairs, one process: {total:.2f} s, of it {loaded - start:.2f} s to read the files;"
+    )
+    print(f"  a pair {statistics.median(times) * 1e3:.1f} ms (median), {max(times) * 1e3:.1f} ms (worst, caches cold)")
+    print(f"findings: {', '.join(f'{count} {kind}' for kind, count in counts.most_common())}")
+    for package in (MCORE, TE):
+        files = list(recording.recorded(package).values())
+        print(f"{package}: {len(files)} files, {sum(f.stat().st_size for f in files) / 1e3:.0f} kB")
+
+
+if __name__ == "__main__":
+    main()

@@ -68,7 +68,6 @@ class Ways:
             env={},
             deadline_s=300.0,
             log_dir=self.folder / "logs",
-            address_space_bytes=None,
             fresh=fresh,
         )
         began = time.monotonic()

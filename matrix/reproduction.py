@@ -13,6 +13,7 @@ from matrix.judge import Judgement, judge
 from matrix.outcome import Level, Outcome, OutcomeKind
 from matrix.plan import Planned
 from matrix.ranks.job import Job
+from matrix.ranks.limits import NO_LIMITS, Limits
 from matrix.record import Expectation, Record, Verdict
 
 # Seconds for one case. A save-and-load case takes 1 s to 10 s on 2 cores, 15 s when they are busy; upstream's whole
@@ -88,9 +89,10 @@ class Reproduction:
             "provided": dict(stand_in.provided),
         }
 
-    def run(self, target: str, **kwargs: Any) -> Record:
+    def run(self, target: str, *, limits: Limits = NO_LIMITS, **kwargs: Any) -> Record:
         """Run `target` on the case's ranks, judge the outcome, keep the record and return it.
 
+        `limits` bound what the ranks may take; where one can't be set the case is `unavailable` and does not run.
         A red outcome of a pooled run is run once more in fresh interpreters. That is evidence, not a second chance:
         the verdict stays red, and a difference between the two is written into the record.
         """
@@ -105,7 +107,7 @@ class Reproduction:
             env={},
             deadline_s=self._where.deadline_s,
             log_dir=self._where.log_dir,
-            address_space_bytes=None,
+            limits=limits,
             device="cuda" if self.planned.level is Level.GPU else "cpu",
         )
         outcome = self._supervisor().run(job)

@@ -38,7 +38,7 @@ LOST: Final = 255  # multiprocessing's exit code of a process whose fork-server 
 class Member:
     """One rank: its process, and what has come from it so far. Times in s since the start of the job.
 
-    `message` is its report: {"value": ...}, {"raised": [...]}, or {} while it has said nothing.
+    `message` is its report: {"value": ...}, {"raised": [...]}, {"lacks": ...}, or {} while it has said nothing.
     """
 
     rank: int
@@ -83,15 +83,22 @@ class Crew:
     """The ranks of `job`: start, watch, stop, close, then ask how they ended.
 
     `folder` is the job's own, `path` every rank's sys.path after the overlays, `preloaded` what the fork-server holds;
-    its death shows on `lifeline`.
+    its death shows on `lifeline`. The ranks join the cgroup `memory_group`, "" = none.
     """
 
     def __init__(
-        self, job: Job, folder: Path, path: Sequence[str], preloaded: Sequence[str], lifeline: int, patience: Patience
+        self,
+        job: Job,
+        folder: Path,
+        path: Sequence[str],
+        preloaded: Sequence[str],
+        lifeline: int,
+        patience: Patience,
+        memory_group: str = "",
     ) -> None:
         self.timed_out = self.server_died = False
         self._job, self._folder, self._path, self._preloaded = job, folder, path, preloaded
-        self._patience = patience
+        self._patience, self._memory_group = patience, memory_group
         self._members: list[Member] = []
         self._began = time.monotonic()
         self._failed_at: float | None = None
@@ -108,7 +115,8 @@ class Crew:
         self._began = time.monotonic()
         with empty_main():
             for rank in range(self._job.world_size):
-                self._start(rank, json.dumps(order(self._job, rank, port, self._folder, self._path, self._preloaded)))
+                asked = order(self._job, rank, port, self._folder, self._path, self._preloaded, self._memory_group)
+                self._start(rank, json.dumps(asked))
 
     def watch(self) -> None:
         """Return when all ranks have ended, the deadline passed, the peers' grace is over, or the server died."""
@@ -158,6 +166,11 @@ class Crew:
     def traces(self) -> dict[int, str]:
         """Return the stacks of each rank, "" of those that were not asked."""
         return {member.rank: member.trace for member in self._members}
+
+    @property
+    def lack(self) -> str:
+        """Return what a rank lacked, for which its body did not run; "" if none did."""
+        return next((str(member.message["lacks"]) for member in self._members if "lacks" in member.message), "")
 
     @property
     def seconds(self) -> float:
@@ -281,7 +294,7 @@ class Crew:
 
 
 def order(
-    job: Job, rank: int, port: int, folder: Path, path: Sequence[str], preloaded: Sequence[str]
+    job: Job, rank: int, port: int, folder: Path, path: Sequence[str], preloaded: Sequence[str], memory_group: str
 ) -> dict[str, Any]:
     """Return all that a rank needs to know, as JSON values (matrix.ranks.rank.work reads them)."""
     return {
@@ -297,7 +310,9 @@ def order(
         "overlays": list(job.path),
         "preloaded": [] if job.fresh else list(preloaded),
         "fresh": job.fresh,
-        "address_space_bytes": job.address_space_bytes,
+        "address_space_bytes": job.limits.address_space_bytes,
+        "shm_bytes": job.limits.shm_bytes,
+        "memory_group": memory_group,
     }
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from matrix.errors import MatrixError
+from matrix.ranks.limits import NO_LIMITS, Limits
 
 DEVICES: Final = ("cpu", "cuda")
 
@@ -23,7 +24,7 @@ class Job:
     count, say) only has effect with `fresh`.
     `deadline_s` counts from the start of the first rank. `log_dir` receives rank-N.log and, of ranks that were stopped,
     rank-N.stacks.
-    `address_space_bytes` is each rank's RLIMIT_AS, None = no cap.
+    `limits` are set before the target is imported; where one can't be set, the outcome is `unavailable`.
     `fresh` asks for a new interpreter per rank in place of a fork of the preloaded one.
     """
 
@@ -34,9 +35,9 @@ class Job:
     env: Mapping[str, str]
     deadline_s: float
     log_dir: Path
-    address_space_bytes: int | None
     fresh: bool = False
     device: str = "cpu"
+    limits: Limits = NO_LIMITS
 
     def __post_init__(self) -> None:
         module, _, function = self.target.partition(":")
@@ -48,8 +49,6 @@ class Job:
             raise MatrixError("a job's deadline is a time ahead", got=f"{self.deadline_s} s", expected="> 0 s")
         if self.device not in DEVICES:
             raise MatrixError("a job runs on a known device", got=self.device, expected=" or ".join(DEVICES))
-        if self.address_space_bytes is not None and self.address_space_bytes < 1:
-            raise MatrixError("an address space has a size", got=self.address_space_bytes, expected="bytes, or None")
         try:
             json.dumps(dict(self.kwargs))
         except (TypeError, ValueError) as error:

@@ -1,4 +1,4 @@
-"""Two requests to the Linux kernel that Python has no function for (prctl(2))."""
+"""Requests to the Linux kernel that Python >= 3.10 has no function for: prctl(2), unshare(2), mount(2)."""
 
 from __future__ import annotations
 
@@ -9,6 +9,9 @@ from typing import Final
 
 PR_SET_PDEATHSIG: Final = 1  # <linux/prctl.h>
 PR_SET_CHILD_SUBREAPER: Final = 36
+CLONE_NEWNS: Final = 0x20000  # <linux/sched.h>
+MS_REC: Final = 0x4000  # <linux/mount.h>
+MS_PRIVATE: Final = 1 << 18
 
 
 def die_with_parent(parent: int) -> None:
@@ -23,8 +26,22 @@ def adopt_orphans() -> None:
     _prctl(PR_SET_CHILD_SUBREAPER, 1)
 
 
+def private_shm(size: int) -> None:
+    """Give this process, and what it starts from now on, a /dev/shm of `size` bytes of its own.
+
+    Raises OSError: it needs CAP_SYS_ADMIN, which root has, and which containers mostly take away.
+    """
+    _call("unshare", CLONE_NEWNS)
+    _call("mount", b"none", b"/", None, ctypes.c_ulong(MS_REC | MS_PRIVATE), None)  # else the whole machine has it
+    _call("mount", b"tmpfs", b"/dev/shm", b"tmpfs", ctypes.c_ulong(0), f"size={size}".encode())
+
+
 def _prctl(option: int, value: int) -> None:
+    _call("prctl", option, ctypes.c_ulong(value), 0, 0, 0)
+
+
+def _call(name: str, *arguments: object) -> None:
     libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(option, ctypes.c_ulong(value), 0, 0, 0) != 0:
+    if getattr(libc, name)(*arguments) != 0:
         number = ctypes.get_errno()
-        raise OSError(number, f"prctl({option}): {os.strerror(number)}")
+        raise OSError(number, f"{name}: {os.strerror(number)}")

@@ -8,15 +8,19 @@ from pathlib import Path
 from typing import Final
 
 COUNT: Final = re.compile(r"^oom_kill (\d+)$", re.MULTILINE)
+COUNTS: Final = ("memory.oom_control", "memory.events")  # files of cgroup v1, v2
 MEMBERSHIP: Final = re.compile(r"^\d+:(memory|):(/.*)$", re.MULTILINE)
 
 
-def oom_kills(root: Path = Path("/")) -> dict[str, int]:
+def oom_kills(root: Path = Path("/"), group: str = "") -> dict[str, int]:
     """Return the count of each source there is: /proc/vmstat, cgroup v1 memory.oom_control, cgroup v2 memory.events.
+
+    Of this process's cgroup and, if one is given, of the folder `group`.
 
     In a container /proc/vmstat may be missing, or count the host's.
     """
     sources = [root / "proc/vmstat"]
+    sources += [Path(group) / name for name in COUNTS if group]
     for controller, path in MEMBERSHIP.findall(_text(root / "proc/self/cgroup")):
         place = root / "sys/fs/cgroup" / controller / path.lstrip("/")
         sources.append(place / ("memory.oom_control" if controller else "memory.events"))

@@ -18,6 +18,7 @@ from typing import Any, Final
 from matrix.errors import MatrixError
 from matrix.ranks.chain import chain_of
 from matrix.ranks.job import Rank
+from matrix.ranks.limits import LimitError, impose
 
 VALUE: Final = 2**20  # bytes of JSON that a body may return; a digest and a loss curve take under 10 kB
 PREFERRED_VICTIM: Final = "500"  # oom_score_adj, -1000..1000: when memory runs out a rank goes, not its supervisor
@@ -34,7 +35,7 @@ def resume(fds: tuple[int, int, int]) -> None:
 
 
 def work(order: Mapping[str, Any], result: int, stacks: int) -> None:
-    """Call the target; write {"value": ...} or {"raised": [...]} to `result`; raise what the target raised."""
+    """Call the target; write {"value": ...}, {"raised": [...]} or {"lacks": ...} to `result`; raise what it raised."""
     sys.argv[:] = [order["target"]]  # not the owner's: megatron's argument parser would take pytest's options
     # New ones: those that came with the fork buffer for, and seek in, what the server's stdout was. By lines: a rank
     # that crashes does not flush.
@@ -45,8 +46,11 @@ def work(order: Mapping[str, Any], result: int, stacks: int) -> None:
     Path("/proc/self/oom_score_adj").write_text(PREFERRED_VICTIM, encoding="ascii")
     # No core files: one of a process with CUDA is tens of GB, written before anybody learns that the rank died.
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
-    if order["address_space_bytes"] is not None:
-        resource.setrlimit(resource.RLIMIT_AS, (order["address_space_bytes"],) * 2)
+    try:
+        impose(order)
+    except LimitError as lack:
+        _send(result, json.dumps({"lacks": str(lack)}))
+        return
     rank = Rank(
         order["rank"], order["world_size"], order["device"], order["init_method"], workdir=Path(order["workdir"])
     )

@@ -11,9 +11,11 @@ from typing import Final
 
 from matrix.outcome import Outcome, OutcomeKind
 from matrix.ranks.blame import classify
+from matrix.ranks.cgroup import memory_group
 from matrix.ranks.crew import Crew
 from matrix.ranks.descendants import end_below
 from matrix.ranks.job import Job
+from matrix.ranks.limits import LimitError
 from matrix.ranks.memory import oom_kills, rise
 from matrix.ranks.patience import Patience
 from matrix.ranks.server import Server, import_path
@@ -51,14 +53,22 @@ class Supervisor:
 
         The first job waits for the preload before its clock starts, and so does one that finds the server dead.
         No process of the job is left when this returns or raises; a Ctrl-C stops the ranks and is raised again.
+        Where a limit of the job can't be set, its body does not run and the outcome is `unavailable`.
         Raises MatrixError when no rank can be started on this machine at all.
         """
+        try:
+            with memory_group(job.limits.memory_bytes) as group:
+                return self._run(job, group)
+        except LimitError as lack:
+            return Outcome(OutcomeKind.UNAVAILABLE, str(lack))
+
+    def _run(self, job: Job, group: str) -> Outcome:
         lifeline = self._server.ensure()
         job.log_dir.mkdir(parents=True, exist_ok=True)
-        kills = oom_kills()
+        kills = oom_kills(group=group)
         path = [*self._server.path, *import_path()]
         with tempfile.TemporaryDirectory(dir=self._server.folder, ignore_cleanup_errors=True) as folder:
-            crew = Crew(job, Path(folder), path, self._server.modules, lifeline, self._patience)
+            crew = Crew(job, Path(folder), path, self._server.modules, lifeline, self._patience, group)
             lost = ""
             try:
                 crew.start()
@@ -77,6 +87,8 @@ class Supervisor:
             lost = lost or "the fork-server died while the job ran"
         if lost:
             outcome = Outcome(OutcomeKind.NOT_REACHED, reason=lost, ranks=crew.ends())
+        elif crew.lack:
+            outcome = Outcome(OutcomeKind.UNAVAILABLE, reason=crew.lack, ranks=crew.ends())
         else:
             outcome = classify(
                 crew.ends(),
@@ -84,7 +96,7 @@ class Supervisor:
                 traces=crew.traces(),
                 deadline_s=job.deadline_s,
                 timed_out=crew.timed_out,
-                oom_kills=rise(kills, oom_kills()),
+                oom_kills=rise(kills, oom_kills(group=group)),
             )
         notes = (self._server.note,) if self._server.note and not job.fresh else ()
         return replace(outcome, seconds=seconds, leftovers=leftovers, attempts=notes)

@@ -50,6 +50,23 @@ def nothing(rank: Rank) -> None:
     """Do the least."""
 
 
+def leave_a_mark(rank: Rank) -> None:
+    """Say on the log that the body ran."""
+    sys.stdout.write("the body ran\n")
+
+
+def fill_memory(rank: Rank) -> None:
+    """Take 256 MiB and write to every page."""
+    bytearray(2**28)[:: 2**12] = b"x" * 2**16
+
+
+def size_of_shm(rank: Rank) -> int:
+    """Leave a mark in /dev/shm; return its size in bytes."""
+    Path("/dev/shm/rank-was-here").touch()
+    told = os.statvfs("/dev/shm")
+    return told.f_blocks * told.f_frsize
+
+
 def meet(rank: Rank) -> int:
     """Leave a mark in the shared folder, wait for those of all ranks."""
     (rank.workdir / str(rank.rank)).touch()

@@ -43,7 +43,6 @@ def job(tmp_path: Path) -> Callable[..., Job]:
             "env": {},
             "deadline_s": 30.0,
             "log_dir": tmp_path / "logs",
-            "address_space_bytes": None,
         }
         target = body if ":" in body else f"tests.unit.ranks.bodies:{body}"
         return Job(target=target, fresh=fresh, **{**usual, **changes})

@@ -22,7 +22,6 @@ with Supervisor(preload=preload) as supervisor:
                 env={},
                 deadline_s=60.0,
                 log_dir=Path(log_dir),
-                address_space_bytes=None,
                 fresh=fresh == "fresh",
             )
         )

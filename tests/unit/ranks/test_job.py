@@ -20,7 +20,6 @@ from matrix.ranks.patience import Patience
         ({"deadline_s": 0.0}, "0.0 s"),
         ({"deadline_s": float("nan")}, "nan s"),
         ({"device": "tpu"}, "tpu"),
-        ({"address_space_bytes": 0}, "0"),
         ({"kwargs": {"folder": Path("/")}}, "not JSON serializable"),
     ],
 )
@@ -32,7 +31,7 @@ def test_a_job_that_cannot_be_is_refused(job: Callable[..., Job], changes: dict[
 @pytest.mark.parametrize("target", ["module", "module:", ":function", "a b:c", "package.:f", "m:f.g", ""])
 def test_a_target_that_names_no_function_is_refused(job: Callable[..., Job], target: str) -> None:
     with pytest.raises(MatrixError, match=r"package\.module:function"):
-        Job(target, {}, 1, (), {}, 1.0, Path(), None)
+        Job(target, {}, 1, (), {}, 1.0, Path())
 
 
 def test_waiting_times_that_break_the_promise_are_refused() -> None:

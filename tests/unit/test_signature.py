@@ -134,9 +134,14 @@ def test_the_owner_of_an_outcome_is_the_entry_whose_signature_it_shows() -> None
 
 @pytest.mark.parametrize("status", [139, 255, 1])
 def test_the_signal_of_a_rank_is_read_from_what_its_launcher_left_behind(status: int) -> None:
-    """mpirun and torchrun end with a status of their own; which signal it was stands in what they and the rank print."""
+    """mpirun and torchrun end with a status of their own; which signal it was stands in the log."""
     launched = replace(RAISED, kind=OutcomeKind.EXITED, signal=None, exit_code=status)
     assert shows(launched, Signature("at", signal="SIGSEGV", stack="createProcessGroupMPI"))  # type: ignore[arg-type]
+
+
+def test_a_stack_that_was_printed_for_another_signal_is_not_this_one() -> None:
+    aborted = replace(RAISED, evidence=RAISED.evidence.replace("Segmentation fault", "Aborted"))
+    assert not shows(aborted, Signature("at", signal="SIGSEGV", stack="createProcessGroupMPI"))  # type: ignore[arg-type]
 
 
 def test_a_rank_that_raised_did_not_die_of_the_signal_that_its_log_tells_of() -> None:

@@ -2,17 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from matrix.contract.guard import AllOf, AnyOf, Config, Guard, Judge, Loads, Not, TeVersion, Truth, all_of, describe
+from matrix.contract.guard import (
+    AllOf,
+    AnyOf,
+    Config,
+    Guard,
+    Judge,
+    Offers,
+    Takes,
+    TeVersion,
+    Truth,
+    all_of,
+    any_of,
+    describe,
+)  # fmt: skip
 from matrix.contract.meaning import meant_elsewhere
 from matrix.contract.reach import guard_parts
 from matrix.contract.signature import Signature
 from matrix.contract.surface import Absent, Found, Surface
 from matrix.contract.usage import Arguments, Calls, Site, Use
+
+TELLING = (TeVersion, Offers, Takes)  # guards that somebody wrote, and wants to see in a finding
 
 
 class Kind(str, Enum):
@@ -36,6 +51,7 @@ class Finding:
     kind: Kind
     message: str  # what Python says, or would have to say
     signature: str = ""  # the callee's, where it has one
+    exception: str = ""  # which Python raises, "" where none
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values."""
@@ -54,11 +70,14 @@ def find(calls: Calls, surface: Surface, te_version: str | None = None) -> list[
     found: dict[tuple[Any, ...], Finding] = {}
     stops: dict[tuple[str, str], list[tuple[int, Guard]]] = {}  # function -> lines that surely raise
     for use in calls.uses:
+        there = surface.lookup(use.path, via_instance=use.bound)
+        if there is None or _fits(use, there):
+            continue
         reached = judge.truth(use.guard)
         body = (use.site.path, use.site.function)
         if reached is Truth.NO or (body in stops and _stopped(use, stops[body])):
             continue
-        for break_ in _breaks(use, surface, judge):
+        for break_ in _breaks(use, there, judge):
             if break_.exception in use.refused:
                 continue  # upstream refuses this TE itself, in its own words
             if break_.is_sure and reached is not Truth.UNCLEAR:
@@ -66,7 +85,8 @@ def find(calls: Calls, surface: Surface, te_version: str | None = None) -> list[
             truth = min(reached, break_.truth)
             finding = Finding(
                 calls.version, version, use.path.rstrip(":").replace(":", "."), use.site,
-                describe(_told(use, break_.guard)), _kind(break_, truth), break_.message, break_.signature,
+                describe(_told(use, break_.guard, judge)), _kind(break_, truth), break_.message, break_.signature,
+                break_.exception,
             )  # fmt: skip
             found.setdefault((finding.callee, str(finding.call_site), finding.kind, finding.message), finding)
     return list(found.values())
@@ -98,15 +118,29 @@ class _Break:
         return bool(self.exception) and not self.swallowed and self.truth is Truth.YES and self.guard is True
 
 
-def _breaks(use: Use, surface: Surface, judge: Judge) -> Iterator[_Break]:
-    found = surface.lookup(use.path, via_instance=use.bound)
+def _fits(use: Use, found: Found | Absent) -> bool:
+    """Return whether a use can't break, whichever of its keywords are passed: the guards then need not be looked at."""
+    if isinstance(found, Absent):
+        return False
+    if use.arguments is None:
+        return True
+    every = frozenset(name for name, _ in use.arguments.keywords)
+    always = frozenset(name for name, guard in use.arguments.keywords if guard is True)
+    return not any(
+        any(_bound(use.arguments, signature, bound, passed))
+        for signature, bound in found.callables
+        for passed in {every, always}
+    )
+
+
+def _breaks(use: Use, found: Found | Absent, judge: Judge) -> Iterator[_Break]:
     if isinstance(found, Absent):
         exception, message = _absence(found, use)
         swallowed = exception in use.swallowed
         if not (swallowed and use.fallback):  # what it falls back to in TE is a use of its own
             effect = f"; swallowed: {use.effect}" if swallowed else ""
             yield _Break(message + effect, exception, swallowed=swallowed)
-    elif isinstance(found, Found) and use.arguments is not None and found.callables:
+    elif use.arguments is not None:
         yield from _binding(use, use.arguments, found, judge)
 
 
@@ -147,7 +181,7 @@ def _binding(use: Use, arguments: Arguments, found: Found, judge: Judge) -> Iter
 
 
 def _bound(
-    arguments: Arguments, signature: Signature, bound: bool, passed: Mapping[str, tuple[Guard, Truth]]
+    arguments: Arguments, signature: Signature, bound: bool, passed: Collection[str]
 ) -> tuple[list[tuple[str, str]], list[str]]:
     binding = signature.bind(
         len(arguments.positional), tuple(passed), bound=bound, starred=arguments.starred,
@@ -174,19 +208,21 @@ def _kind(break_: _Break, truth: Truth) -> Kind:
     return Kind.SILENTLY_OFF if break_.swallowed else Kind.DEFINITE
 
 
-def _told(use: Use, more: Guard) -> Guard:
+def _told(use: Use, more: Guard, judge: Judge) -> Guard:
     """Say what stands around the line, and on which TE versions it is reached at all.
 
-    What is left out a reader takes for granted: that the imports before it worked.
+    What else depends on this TE is known here, and left out: what remains are conditions of the run.
     """
-    here = all_of(use.here, more)
-    parts = [part for part in guard_parts(use.guard) if isinstance(part, TeVersion)]
-    return all_of(*(part for part in [*parts, *guard_parts(here)] if not _granted(part)))
+    versions = [part for part in guard_parts(use.guard) if isinstance(part, TeVersion)]
+    here = guard_parts(all_of(use.here, more))
+    return all_of(*versions, *(part if isinstance(part, TELLING) else _on_this_te(part, judge) for part in here))
 
 
-def _granted(guard: Guard) -> bool:
-    if isinstance(guard, Config):
-        return guard.text.endswith("is installed")
+def _on_this_te(guard: Guard, judge: Judge) -> Guard:
     if isinstance(guard, (AllOf, AnyOf)):
-        return any(_granted(part) for part in guard.parts)
-    return isinstance(guard.part if isinstance(guard, Not) else guard, Loads)
+        parts = [_on_this_te(part, judge) for part in guard.parts]
+        return all_of(*parts) if isinstance(guard, AllOf) else any_of(*parts)
+    if isinstance(guard, Config) and guard.text.endswith("is installed"):
+        return True
+    truth = judge.truth(guard)
+    return truth is Truth.YES if truth in (Truth.YES, Truth.NO) else guard

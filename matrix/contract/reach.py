@@ -87,7 +87,7 @@ class Reaches:
         possible = self._checked(reached) is not False
         guard = about_te(all_of(reached, *filter(says_te, checks)), keep=use.guard) if possible else False
         return replace(
-            use, guard=guard, here=about_te(use.guard, keep=True), arguments=arguments,
+            use, guard=guard, here=use.guard, arguments=arguments,
             swallowed=tuple(draft.swallowed), effect=draft.effect, fallback=draft.fallback,
             refused=tuple(draft.refused),
         )  # fmt: skip

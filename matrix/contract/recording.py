@@ -69,6 +69,10 @@ def load_calls(version: str) -> Calls:
 
 def find_recorded(package: str, version: str) -> Path:
     """Return the file of a version, of the commit in its local part, or of a tag or commit of the repository."""
+    if versions.is_version(version):
+        path = folder() / package / f"{version}{SUFFIX}"
+        if path.exists():  # as it is nearly always asked for: the others need not be listed
+            return path
     paths = recorded(package)
     if versions.is_version(version):
         wanted = versions.parse(version)

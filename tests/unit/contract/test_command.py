@@ -22,7 +22,7 @@ def test_json_is_one_finding_a_line_with_every_key(capsys):
     status = run("contract", "--mcore", "094d66b488", "--te", "1.8.0+37280ec", "--json")
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert status == 1
-    assert {"mcore", "te", "callee", "call_site", "guard", "kind", "message", "signature"} == set(lines[0])
+    assert {"mcore", "te", "callee", "call_site", "guard", "kind", "message", "signature", "exception"} == set(lines[0])
     assert {("definite", "get_cpu_offload_context() takes from 0 to 4 positional arguments but 5 were given"),
             ("definite", "initialize_ub() got an unexpected keyword argument 'tp_size'")} == {
         (line["kind"], line["message"]) for line in lines}  # fmt: skip

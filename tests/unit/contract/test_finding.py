@@ -27,6 +27,7 @@ def test_a_finding_names_everything_a_reader_needs():
         "kind": "definite",
         "message": "get_cpu_offload_context() takes from 0 to 4 positional arguments but 5 were given",
         "signature": "(enabled=False,num_layers=1,offload_activations=True,offload_weights=True)",
+        "exception": "TypeError",
     }
 
 
@@ -137,3 +138,39 @@ def test_of_two_wrong_keywords_under_one_condition_python_says_the_first():
 
 def test_the_same_pair_gives_the_same_findings_again():
     assert findings(BLOCK, OFFLOAD.format("")) == findings(BLOCK, OFFLOAD.format(""))
+
+
+def test_a_guard_is_told_as_it_reads_on_this_te():
+    """What else depends on this TE is known: an import that worked, a branch that another version takes."""
+    source = """
+        import transformer_engine as te
+        from megatron.core.utils import is_te_min_version
+        try:
+            from transformer_engine.pytorch import get
+        except ImportError:
+            get = None
+        def run(config):
+            if (config.fp8 or config.fp4) and (is_te_min_version("2.0") or config.wide) and is_te_min_version("1.0"):
+                te.pytorch.put(1)
+    """
+    [old] = findings(source, "def get(): ...\ndef put(): ...", "1.9.0")
+    [new] = findings(source, "def get(): ...\ndef put(): ...", "2.1.0")
+    assert old.guard == "TE >= 1.0 and (config.fp8 or config.fp4) and config.wide"
+    assert new.guard == "TE >= 1.0 and (config.fp8 or config.fp4)"
+
+
+def test_a_keyword_that_is_passed_on_some_versions_alone_is_still_missed_on_the_others():
+    """A call that would fit with all its keywords is looked at under its guards."""
+    source = """
+        import transformer_engine as te
+        from megatron.core.utils import is_te_min_version
+        def run(config):
+            more = {}
+            if is_te_min_version("2.0"):
+                more["group"] = 1
+            te.pytorch.get(**more)
+    """
+    assert broken(source, "def get(*, group): ...", "2.0") == []
+    assert broken(source, "def get(*, group): ...", "1.9") == [
+        ("definite", "get() missing 1 required keyword-only argument: 'group'")
+    ]

@@ -13,12 +13,13 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from multiprocessing import get_context
+from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, Final
 
 from matrix.outcome import RankEnd, raised_chain
-from matrix.ranks import serving
+from matrix.ranks import mpirun, serving
 from matrix.ranks.descendants import look
 from matrix.ranks.job import Job
 from matrix.ranks.logs import EVIDENCE, Log, end_of
@@ -42,7 +43,7 @@ class Member:
     """
 
     rank: int
-    process: BaseProcess
+    process: BaseProcess | mpirun.Lodger
     log: Log
     message: Mapping[str, Any] = field(default_factory=dict)
     stacks: bytearray = field(default_factory=bytearray)
@@ -79,6 +80,16 @@ class Member:
         )
 
 
+@dataclass
+class Launcher:
+    """The mpirun of a job: its process and its log, and where its ranks come for their tasks."""
+
+    process: BaseProcess
+    log: Log
+    door: mpirun.Door
+    ended: bool = False
+
+
 class Crew:
     """The ranks of `job`: start, watch, stop, close, then ask how they ended.
 
@@ -100,6 +111,7 @@ class Crew:
         self._job, self._folder, self._path, self._preloaded = job, folder, path, preloaded
         self._patience, self._memory_group = patience, memory_group
         self._members: list[Member] = []
+        self._launcher: Launcher | None = None
         self._began = time.monotonic()
         self._failed_at: float | None = None
         self._last_stack = 0.0
@@ -113,10 +125,16 @@ class Crew:
         port = free_port()
         (self._folder / "work").mkdir()
         self._began = time.monotonic()
+        tasks = [
+            json.dumps(order(self._job, rank, port, self._folder, self._path, self._preloaded, self._memory_group))
+            for rank in range(self._job.world_size)
+        ]
         with empty_main():
-            for rank in range(self._job.world_size):
-                asked = order(self._job, rank, port, self._folder, self._path, self._preloaded, self._memory_group)
-                self._start(rank, json.dumps(asked))
+            if self._job.launcher == mpirun.NAME:
+                self._start_mpirun(tasks)
+            else:
+                for rank, task in enumerate(tasks):
+                    self._admit(rank, partial(started, serving.enter, f"rank {rank}", task))
 
     def watch(self) -> None:
         """Return when all ranks have ended, the deadline passed, the peers' grace is over, or the server died."""
@@ -131,6 +149,7 @@ class Crew:
             self._turn(limit)
         if any(member.exit_code == LOST for member in self._members):  # then its last word may lag behind the ranks'
             self._turn(time.monotonic() + QUIET_S)
+        self._until(lambda: self._launched, time.monotonic() + self._patience.peer_grace_s)
 
     def stop(self, *, ask: bool) -> None:
         """End the ranks that still live: their stacks if `ask`, then SIGTERM, then SIGKILL, to whole groups."""
@@ -140,14 +159,20 @@ class Crew:
             member.stopped = True
         for number, limit_s in ((signal.SIGTERM, self._patience.terminate_s), (signal.SIGKILL, self._patience.kill_s)):
             for member in self._living:
-                send(os.killpg, member, number)
-            self._until(lambda: not self._living, time.monotonic() + limit_s)
+                send(os.killpg, member.process.pid, number)
+            if self._launcher and not self._launcher.ended:
+                send(os.killpg, self._launcher.process.pid, number)
+            self._until(lambda: not self._living and self._launched, time.monotonic() + limit_s)
 
     def close(self) -> None:
         """Read what is left in the pipes and close everything; call when nobody is left who could write more."""
         for pump in self._pumps:
             pump.finish()
         self._selector.close()
+        if self._launcher:
+            self._launcher.log.close()
+            if self._launcher.ended:
+                self._launcher.process.close()
         for member in self._members:
             member.log.close()
             if member.stacks:
@@ -181,13 +206,33 @@ class Crew:
     def _living(self) -> list[Member]:
         return [member for member in self._members if member.ended_at is None]
 
-    def _start(self, rank: int, task: str) -> None:
+    @property
+    def _launched(self) -> bool:
+        """Return whether no launcher lives."""
+        return self._launcher is None or self._launcher.ended
+
+    def _start_mpirun(self, tasks: Sequence[str]) -> None:
+        door = mpirun.Door(self._folder / "door")
+        for rank, task in enumerate(tasks):
+            self._admit(rank, partial(door.expect, rank, task))
+        # What mpirun leaves in its temporary folder when it is killed goes with the job's.
+        environment = {**self._job.env, "TMPDIR": str(self._folder)}
+        command = mpirun.command(self._job.path, len(tasks), self._path, door.place)
+        said, writer = get_context("forkserver").Pipe(duplex=False)
+        with writer:
+            process = started(serving.launch, mpirun.NAME, command, environment, [writer])
+        self._launcher = Launcher(process, Log(self._job.log_dir / f"{mpirun.NAME}.log"), door)
+        pump = self._pump(said, self._launcher.log.write)
+        self._selector.register(door.listener, selectors.EVENT_READ, door.knock)
+        self._selector.register(process.sentinel, selectors.EVENT_READ, partial(self._see_mpirun_end, pump))
+
+    def _admit(self, rank: int, start: Callable[[Sequence[Connection]], BaseProcess | mpirun.Lodger]) -> None:
+        """Make a member of the process that `start` starts, given the writing ends of its log, report and stacks."""
         context = get_context("forkserver")
         log, report, stacks = pipes = [context.Pipe(duplex=False) for _ in range(3)]
         writers = [writer for _, writer in pipes]
         try:
-            process = context.Process(target=serving.enter, args=(task, *writers), name=f"rank {rank}")
-            process.start()
+            process = start(writers)
         finally:
             for writer in writers:
                 writer.close()
@@ -236,6 +281,19 @@ class Crew:
         member.exit_code, member.ended_at = member.process.exitcode, self.seconds
         self._note_failure(member)
 
+    def _see_mpirun_end(self, said: Pump) -> None:
+        launcher = self._launcher
+        if launcher is None:
+            return
+        self._selector.unregister(launcher.process.sentinel)
+        self._selector.unregister(launcher.door.listener)
+        launcher.process.join()
+        launcher.ended = True
+        said.drain()
+        for rank in launcher.door.close(launcher.process.exitcode or 0):
+            words = f"mpirun ended with {launcher.process.exitcode} before it started this rank:\n"
+            self._members[rank].log.write(words.encode() + end_of(launcher.log.path).encode())
+
     def _note_failure(self, member: Member) -> None:
         if self._failed_at is None and member.failed:
             self._failed_at = self.seconds
@@ -246,17 +304,18 @@ class Crew:
 
     def _take_stacks(self, limit: float) -> None:
         """Ask the living for their stacks: by faulthandler and, after the deadline, by py-spy and the kernel."""
-        asked = self._living
+        asked = [member for member in self._living if member.process.pid]
         for member in asked:
-            send(os.kill, member, signal.SIGUSR1)
+            send(os.kill, member.process.pid, signal.SIGUSR1)
         self._listen(limit, lambda: all(member.stacks or member.ended_at is not None for member in asked))
-        for member in self._living:
+        living = [member for member in self._living if member.process.pid]
+        for member in living:
             if not member.stacks:
                 member.stacks += f"no answer to SIGUSR1: {kernel_view(member.process.pid or 0)}\n".encode()
         if self.timed_out:
-            for member in self._living:
+            for member in living:
                 self._ask_below(member, limit)
-            self._spy(limit)
+            self._spy(living, limit)
 
     def _listen(self, limit: float, heard: Callable[[], bool]) -> None:
         """Take what is said until all were heard and it is quiet."""
@@ -277,8 +336,7 @@ class Crew:
                     os.kill(pid, signal.SIGUSR1)
                 self._listen(limit, lambda: len(member.stacks) > told)  # noqa: B023  (called before the next round)
 
-    def _spy(self, limit: float) -> None:
-        living = self._living
+    def _spy(self, living: Sequence[Member], limit: float) -> None:
         spies = spy_on([member.process.pid or 0 for member in living])
         pumps = [
             self._pump(spy.stdout, partial(self._take_stack, member))
@@ -317,8 +375,23 @@ def order(
 
 
 def environment(job: Job, rank: int, port: int) -> dict[str, str]:
-    """Return what a rank's environment gets on top of its owner's: torchrun's variables, then the job's own."""
+    """Return what a rank's environment gets on top of its owner's: its launcher's variables, then the job's own.
+
+    mpirun sets no RANK; job scripts derive it from mpirun's own. TORCHELASTIC_USE_AGENT_STORE is left out: it says that
+    torchrun's agent serves a store at MASTER_PORT.
+    """
+    torchrun = {
+        "GROUP_RANK": "0",
+        "GROUP_WORLD_SIZE": "1",
+        "ROLE_NAME": "default",
+        "ROLE_RANK": str(rank),
+        "ROLE_WORLD_SIZE": str(job.world_size),
+        "TORCHELASTIC_MAX_RESTARTS": "0",
+        "TORCHELASTIC_RESTART_COUNT": "0",
+        "TORCHELASTIC_RUN_ID": "none",  # torchrun's default for one node
+    }
     return {
+        **({} if job.launcher == mpirun.NAME else torchrun),
         "RANK": str(rank),
         "LOCAL_RANK": str(rank),
         "WORLD_SIZE": str(job.world_size),
@@ -338,11 +411,20 @@ def free_port() -> int:
         return port
 
 
-def send(how: Callable[[int, int], None], member: Member, number: int) -> None:
-    """Send a signal to a rank, by `how` os.killpg to its whole group. It may have ended, or not yet be a group."""
-    pid = member.process.pid or 0
+def send(how: Callable[[int, int], None], pid: int | None, number: int) -> None:
+    """Send a signal, by `how` os.killpg to a whole group. The process may have ended, or not yet be a group, or be."""
+    if pid is None:
+        return
     try:
         how(pid, number)
     except ProcessLookupError:
         with suppress(ProcessLookupError):
             os.kill(pid, number)
+
+
+def started(body: Callable[..., None], name: str, *arguments: Any) -> BaseProcess:
+    """Return a process forked from the fork-server; the last argument is a list, handed to `body` one by one."""
+    *given, writers = arguments
+    process = get_context("forkserver").Process(target=body, args=(*given, *writers), name=name)
+    process.start()
+    return process

@@ -12,6 +12,7 @@ from matrix.errors import MatrixError
 from matrix.ranks.limits import NO_LIMITS, Limits
 
 DEVICES: Final = ("cpu", "cuda")
+LAUNCHERS: Final = ("torchrun", "mpirun")
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,8 @@ class Job:
     rank-N.stacks.
     `limits` are set before the target is imported; where one can't be set, the outcome is `unavailable`.
     `fresh` asks for a new interpreter per rank in place of a fork of the preloaded one.
+    `launcher` says as whose the ranks start: "torchrun" gives them its environment and is no process of its own;
+    "mpirun" is Open MPI's, whose ranks are always fresh.
     """
 
     target: str
@@ -38,6 +41,7 @@ class Job:
     fresh: bool = False
     device: str = "cpu"
     limits: Limits = NO_LIMITS
+    launcher: str = "torchrun"
 
     def __post_init__(self) -> None:
         module, _, function = self.target.partition(":")
@@ -49,6 +53,8 @@ class Job:
             raise MatrixError("a job's deadline is a time ahead", got=f"{self.deadline_s} s", expected="> 0 s")
         if self.device not in DEVICES:
             raise MatrixError("a job runs on a known device", got=self.device, expected=" or ".join(DEVICES))
+        if self.launcher not in LAUNCHERS:
+            raise MatrixError("a job has a known launcher", got=self.launcher, expected=" or ".join(LAUNCHERS))
         try:
             json.dumps(dict(self.kwargs))
         except (TypeError, ValueError) as error:

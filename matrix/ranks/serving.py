@@ -129,6 +129,19 @@ def enter(task: str, log: Connection, result: Connection, stacks: Connection) ->
     work(order, result.fileno(), stacks.fileno())
 
 
+def launch(command: list[str], environment: Mapping[str, str], log: Connection) -> None:
+    """Become `command`, a launcher of ranks: runs in a process just forked from the fork-server, in its own group."""
+    if serving is None:
+        raise MatrixError("a launcher starts from the fork-server only")
+    os.setsid()
+    kernel.die_with_parent(serving.pid)
+    serving.let_go()
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    for source, target in ((nothing, 0), (log.fileno(), 1), (log.fileno(), 2)):
+        os.dup2(source, target)
+    os.execve(command[0], command, {**os.environ, **environment})  # noqa: S606  (no shell wanted)
+
+
 def _start_afresh(task: str, path: list[str], result: int, stacks: int) -> None:
     """Replace this process by a new interpreter: same process, parent, session and pipes; nothing preloaded."""
     paper = os.memfd_create("task")  # not an argument: those are bounded, and show in every process list

@@ -275,3 +275,21 @@ def flood(rank: Rank) -> NoReturn:
     block = b"0123456789abcde\n" * 2**16
     while True:
         os.write(1, block)
+
+
+def segfault_beside_waiting_peers(rank: Rank) -> None:
+    """Rank 1 dies of a signal while the others wait."""
+    meet(rank)
+    if rank.rank == 1:
+        faulthandler._sigsegv()  # type: ignore[attr-defined]
+    wait_forever(rank)
+
+
+def kill_mpirun(rank: Rank) -> NoReturn:
+    """Rank 0 kills the mpirun above its keeper; ranks and keepers are left to themselves."""
+    meet(rank)
+    if rank.rank == 0:
+        keeper = os.getppid()
+        above = Path(f"/proc/{keeper}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[1]
+        os.kill(int(above), signal.SIGKILL)
+    wait_forever(rank)

@@ -1,0 +1,114 @@
+"""What a rank does to meet the mask that eats the host: take samples, alone or through a DataLoader, under a cap.
+
+S is the sequence length in tokens. The law: GPTDataset makes the mask as a float32 triangle of float32 ones, so the
+first sample takes 8*S^2 bytes at its peak, of which S^2 stay (the mask as bool).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import sqrt
+from typing import TYPE_CHECKING, Any
+
+from tests.failures import long_context_data as data
+
+if TYPE_CHECKING:
+    from matrix.ranks.job import Rank
+
+GIB = 2**30  # bytes
+ROOM = 5 * GIB // 2  # bytes that a case may take: 2 GiB for the peak at 16384, and some
+TIGHT = GIB // 2  # bytes for the threshold: S = 8192, half a second a try
+SHORT = 512  # warms up
+LENGTHS = (4096, 8192, 16384)  # measured; 128 MiB, 512 MiB, 2 GiB
+LONG = 131072  # the report's
+PER_TOKEN_PAIR = 8  # bytes at the peak: two float32
+PEAK_TOLERANCE = 0.02
+# of the threshold: the search goes in steps of 32 tokens, and the allocator adds a page here and there
+THRESHOLD_TOLERANCE = 0.01
+STEP = 32  # tokens
+
+
+class LawBroken(AssertionError):
+    """What was measured is not what the law says: the explanation of the failure is wrong here."""
+
+
+class MaskThere(AssertionError):
+    """A sample has a mask though none was to be made."""
+
+
+def sample(rank: Rank, *, mask: bool, stand_ins: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Take the first sample of 131072 tokens; return what it took."""
+    data.stand_in(stand_ins)
+    samples = data.dataset(rank.workdir, LONG, mask=mask)
+    cap = data.leave_room(ROOM)
+    before = data.held("VmRSS")
+    taken = samples[0]
+    if taken.get("attention_mask") is not None:
+        raise MaskThere(f"a mask of {tuple(taken['attention_mask'].shape)}")
+    return {"sequence": taken["tokens"].numel(), "cap": cap, "took": data.held("VmHWM") - before}
+
+
+def threshold(rank: Rank, *, stand_ins: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Find the longest sequence that fits under a cap. Raises LawBroken when it is not sqrt((cap - VmSize) / 8)."""
+    data.stand_in(stand_ins)
+    data.dataset(rank.workdir, SHORT, mask=True)[0]  # what a first sample maps for good is mapped now
+    cap = data.leave_room(TIGHT)
+    mapped = data.held("VmSize")
+    predicted = sqrt((cap - mapped) / PER_TOKEN_PAIR)
+    fits, fails = int(predicted * 0.9) // STEP, int(predicted * 1.1) // STEP + 1  # in steps
+    for steps, expected in ((fits, True), (fails, False)):
+        if does_fit(rank, steps * STEP) is not expected:
+            raise LawBroken(f"{steps * STEP} tokens {'do not fit' if expected else 'fit'}; predicted: {predicted:.0f}")
+    while fails - fits > 1:
+        middle = (fits + fails) // 2
+        fits, fails = (middle, fails) if does_fit(rank, middle * STEP) else (fits, middle)
+    if abs(fits * STEP / predicted - 1) > THRESHOLD_TOLERANCE:
+        raise LawBroken(f"{fits * STEP} tokens fit under {cap} bytes with {mapped} mapped; predicted: {predicted:.0f}")
+    return {"cap": cap, "mapped": mapped, "longest": fits * STEP, "predicted": round(predicted)}
+
+
+def does_fit(rank: Rank, sequence: int) -> bool:
+    """Say whether a sample of that length can be made; what fails otherwise than for memory is raised."""
+    samples = data.dataset(rank.workdir, sequence, mask=True)
+    try:
+        samples[0]
+    except RuntimeError as error:
+        if "DefaultCPUAllocator: can't allocate memory" not in str(error):
+            raise
+        return False
+    return True
+
+
+def peak(rank: Rank, *, stand_ins: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Measure the peak at three lengths. Raises LawBroken unless each is 8*S^2 within 2 %; 131072 is predicted."""
+    data.stand_in(stand_ins)
+    short, *samples = (data.dataset(rank.workdir, length, mask=True) for length in (SHORT, *LENGTHS))
+    cap = data.leave_room(ROOM)
+    return {"cap": cap, **law({length: data.peak(each, short) for length, each in zip(LENGTHS, samples, strict=True)})}
+
+
+def law(measured: Mapping[int, int]) -> dict[str, Any]:
+    """Return the points (S, bytes), the factor fitted to them, and what it says of 131072. Raises LawBroken."""
+    for length, bytes_ in measured.items():
+        factor = bytes_ / length**2
+        if abs(factor / PER_TOKEN_PAIR - 1) > PEAK_TOLERANCE:
+            raise LawBroken(f"the peak at {length} tokens is {factor:.3f} * S^2 bytes, not {PER_TOKEN_PAIR} * S^2")
+    # least squares of bytes = factor * S^2
+    factor = sum(length**2 * bytes_ for length, bytes_ in measured.items()) / sum(length**4 for length in measured)
+    points = [[length, bytes_] for length, bytes_ in measured.items()]
+    return {"points": points, "factor": round(factor, 4), "predicted": {str(LONG): round(factor * LONG**2)}}
+
+
+def through_workers(
+    rank: Rank, *, sequence: int, mask: bool, stand_ins: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """Take two batches of one sample through a DataLoader with two workers, as training does."""
+    data.stand_in(stand_ins)
+    import torch
+
+    samples = data.dataset(rank.workdir, sequence, mask=mask)
+    cap = data.leave_room(ROOM)
+    loader = torch.utils.data.DataLoader(samples, batch_size=1, num_workers=2)
+    batches = iter(loader)
+    taken = [next(batches)["tokens"].numel() for _ in range(2)]
+    return {"sequence": taken[0], "cap": cap}

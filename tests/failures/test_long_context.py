@@ -1,0 +1,68 @@
+"""Megatron-LM#1025, #1657: at 131072 tokens the attention mask eats the host's memory. Context parallelism is innocent.
+
+No case can take the machine down: each has a cap on its address space, set before anything is imported, and lowers it
+to what it has mapped by then plus 2.5 GiB (long_context.ROOM).
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from matrix.ranks.limits import GIB, MIB, Limits
+from matrix.reproduction import Reproduction
+from tests.failures.long_context import LONG
+
+# Bytes that a process may map: 3.4 GiB are by the import of megatron-core 0.19, 3.2 GiB by a CUDA build of torch, and
+# the room of a case comes on top. Of memory no process gets more than that room.
+CAP = 9 * GIB
+CAPPED = Limits(address_space_bytes=CAP)
+
+WORKERS = {
+    "worker-allocation": (LONG, CAPPED),
+    "worker-killed": (16384, Limits(address_space_bytes=CAP, memory_bytes=GIB)),  # it wants 2 GiB
+    "worker-shm": (8192, Limits(address_space_bytes=CAP, shm_bytes=64 * MIB)),  # a container's default, one mask
+}
+
+
+@pytest.mark.failure("long-context")
+def test_sample(reproduction: Reproduction) -> None:
+    """A sample of 131072 tokens can be made."""
+    mask = reproduction.case == "mask-on"
+    reproduction.run("tests.failures.long_context:sample", limits=CAPPED, mask=mask, stand_ins=reproduction.stand_ins)
+
+
+@pytest.mark.failure("long-context")
+def test_threshold(reproduction: Reproduction) -> None:
+    """Under a cap the longest sequence is sqrt((cap - VmSize) / 8)."""
+    reproduction.run("tests.failures.long_context:threshold", limits=CAPPED, stand_ins=reproduction.stand_ins)
+
+
+@pytest.mark.failure("long-context")
+def test_peak(reproduction: Reproduction) -> None:
+    """A first sample takes 8*S^2 bytes at its peak."""
+    reproduction.run("tests.failures.long_context:peak", limits=CAPPED, stand_ins=reproduction.stand_ins)
+
+
+@pytest.mark.failure("long-context")
+def test_workers(reproduction: Reproduction) -> None:
+    """Two workers of a DataLoader can bring samples with a mask."""
+    sequence, limits = WORKERS[reproduction.case]
+    reproduction.run(
+        "tests.failures.long_context:through_workers",
+        limits=limits,
+        sequence=sequence,
+        mask=True,
+        stand_ins=reproduction.stand_ins,
+    )
+
+
+@pytest.mark.failure("long-context")
+def test_workers_without_mask(reproduction: Reproduction) -> None:
+    """Two workers of a DataLoader can bring samples of 131072 tokens without a mask."""
+    reproduction.run(
+        "tests.failures.long_context:through_workers",
+        limits=CAPPED,
+        sequence=LONG,
+        mask=False,
+        stand_ins=reproduction.stand_ins,
+    )

@@ -100,6 +100,8 @@ def _check_failure(failure: Failure, catalog: Catalog, values: Known, where: str
     engines = [release.version for release in catalog.transformer_engine]
     for masked in failure.masked:
         _known(masked.by, ids, "failure", f"{where}: masked.by")
+        for name in masked.cases:
+            _known(name, [one.name for one in failure.case], "case", f"{where}: masked.cases")
     for name in failure.night.bases if failure.night else ():
         _known(name, catalog.bases, "base", f"{where}: night.bases")
     for engine in failure.night.te if failure.night else ():

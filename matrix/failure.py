@@ -81,10 +81,11 @@ class Rule(Clause):
 
 @dataclass(frozen=True)
 class Masked:
-    """Where the failure `by` is expected to be broken, this one is out of reach and is not planned."""
+    """Where the failure `by` is expected to be broken, this one is out of reach, in `cases` or in all: not planned."""
 
     by: Identifier
     reason: str
+    cases: tuple[Identifier, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -119,8 +119,8 @@ def of_base(
         planned += [
             plan_case(catalog, failure, case, level, cell)
             for cell in newest_patches(cells)
-            if not masked_by(catalog, failure, cell)
             for case in failure.case
+            if not masked_by(catalog, failure, cell, case.name)
             for level in case.levels
             if level in levels
         ]
@@ -196,10 +196,11 @@ def plan_case(catalog: Catalog, failure: Failure, case: Case, level: Level, cell
     )
 
 
-def masked_by(catalog: Catalog, failure: Failure, cell: Cell) -> str | None:
-    """Return why `failure` is out of reach in `cell`, None if it is not."""
+def masked_by(catalog: Catalog, failure: Failure, cell: Cell, case: str = "") -> str | None:
+    """Return why a case is out of reach in `cell`, None if it is not; without a case, why every one is."""
     for masked in failure.masked:
-        if catalog.failure(masked.by).expectation(cell) is Expectation.BROKEN:
+        speaks = not masked.cases or case in masked.cases
+        if speaks and catalog.failure(masked.by).expectation(cell) is Expectation.BROKEN:
             return f"{masked.by}: {masked.reason}"
     return None
 
@@ -219,7 +220,8 @@ def night(catalog: Catalog, pairwise: Pairwise, levels: Iterable[Level] = (Level
     found = [*stack_cases(catalog, levels)]
     for failure in catalog.failures:
         cells = night_cells(catalog, failure)
-        for cell, names, why in (*boundary_cases(cells, failure), *covering_cases(cells, failure, pairwise)):
+        boundary = boundary_cases(catalog, cells, failure)
+        for cell, names, why in (*boundary, *covering_cases(catalog, cells, failure, pairwise)):
             found += [
                 (plan_case(catalog, failure, case, level, cell), why)
                 for case in failure.case
@@ -247,13 +249,14 @@ def night_cells(catalog: Catalog, failure: Failure) -> list[Cell]:
     return [
         cell
         for cell in newest_patches(cells)
-        if not masked_by(catalog, failure, cell) and any(is_known(failure, cell, case.name) for case in failure.case)
+        if any(expected(catalog, failure, cell, case) is not Expectation.UNKNOWN for case in failure.case)
     ]
 
 
-def is_known(failure: Failure, cell: Cell, case: str) -> bool:
-    """Say whether the catalog says anything of the case in the cell."""
-    return failure.expectation(cell, case) is not Expectation.UNKNOWN
+def expected(catalog: Catalog, failure: Failure, cell: Cell, case: Case) -> Expectation:
+    """Return what the catalog says of a case in a cell; of one that is out of reach it says nothing."""
+    masked = masked_by(catalog, failure, cell, case.name)
+    return Expectation.UNKNOWN if masked else failure.expectation(cell, case.name)
 
 
 def newest_patches(cells: Iterable[Cell]) -> list[Cell]:
@@ -270,7 +273,7 @@ def newest_patches(cells: Iterable[Cell]) -> list[Cell]:
 Choice = tuple[Cell, frozenset[str], str]  # a cell, the names of the cases to run there, why
 
 
-def covering_cases(cells: Sequence[Cell], failure: Failure, pairwise: Pairwise) -> Iterable[Choice]:
+def covering_cases(catalog: Catalog, cells: Sequence[Cell], failure: Failure, pairwise: Pairwise) -> Iterable[Choice]:
     """Yield a pairwise covering array of base x megatron-core x TE x case."""
     if not cells or not failure.case:
         return
@@ -278,7 +281,7 @@ def covering_cases(cells: Sequence[Cell], failure: Failure, pairwise: Pairwise) 
         (cell.base, cell.mcore, cell.te, case.name): cell
         for cell in cells
         for case in failure.case
-        if is_known(failure, cell, case.name)
+        if expected(catalog, failure, cell, case) is not Expectation.UNKNOWN
     }
     factors: dict[str, Sequence[Any]] = {
         "base": list(dict.fromkeys(cell.base for cell in cells)),
@@ -307,12 +310,12 @@ def stack_cases(catalog: Catalog, levels: Iterable[Level]) -> Iterable[tuple[Pla
         on_wheels = isinstance(catalog.base(cell.base), Wheels)
         for case in failure.case or (Case(REPORT, "", (Level.GPU,), stack.gpus, stack.gpus),):
             for level in case.levels if on_wheels else (max(case.levels, key=list(Level).index),):
-                if not on_wheels or level in levels:
+                if (not on_wheels or level in levels) and not masked_by(catalog, failure, cell, case.name):
                     planned = replace(plan_case(catalog, failure, case, level, cell), gpus=stack.gpus)
                     yield planned, f"stack of {stack.name}: {stack.text}"
 
 
-def boundary_cases(cells: Sequence[Cell], failure: Failure) -> Iterable[Choice]:
+def boundary_cases(catalog: Catalog, cells: Sequence[Cell], failure: Failure) -> Iterable[Choice]:
     """Yield, with the cases whose expectation changes, the last bad and the first good cell on each axis.
 
     Neighbours are next to each other among the values that `cells` have on that axis, the other axes being the same.
@@ -328,7 +331,7 @@ def boundary_cases(cells: Sequence[Cell], failure: Failure) -> Iterable[Choice]:
             for (lower, before), (upper, after) in itertools.pairwise(ordered):
                 changes: dict[tuple[Expectation, Expectation], set[str]] = {}
                 for case in failure.case:
-                    sides = failure.expectation(before, case.name), failure.expectation(after, case.name)
+                    sides = expected(catalog, failure, before, case), expected(catalog, failure, after, case)
                     if sides[0] is not sides[1] and Expectation.UNKNOWN not in sides:
                         changes.setdefault(sides, set()).add(case.name)
                 for (was, becomes), names in changes.items():

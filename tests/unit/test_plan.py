@@ -404,3 +404,13 @@ def test_a_failure_masks_by_what_is_expected_of_the_other() -> None:
     known = catalog(failure(masked=(masked("mask"),)), mask)
     reasons = [plan.masked_by(known, known.failures[0], cell(core)) for core in ("0.8.0", "0.9.0")]
     assert reasons == ["mask: it fails before", None]
+
+
+def test_a_control_that_another_failure_masks_is_left_out_alone() -> None:
+    mask = failure("mask", affected=(clause(mcore="<0.9"),))
+    control = replace(masked("mask"), cases=("control",))
+    entry = failure(case=(case(), case("control")), affected=(clause(mcore="<0.9"),), works=(clause(mcore=">=0.9"),))
+    items = night(catalog(replace(entry, masked=(control,)), mask), pairwise)
+    planned = {(item.cell.mcore, item.case) for item in items}
+    assert planned >= {("0.8.0", "tp2"), ("0.9.0", "tp2"), ("0.9.0", "control")}
+    assert {core for core, name in planned if name == "control"} == {"0.9.0"}

@@ -66,6 +66,15 @@ class Wheels:
 
 
 @dataclass(frozen=True)
+class Reader:
+    """An environment without torch, for failures of which no axis is the base: both sides' API is read in it."""
+
+    id: Identifier
+    pythons: tuple[str, ...]  # minors, in order of preference
+    night: str = ""
+
+
+@dataclass(frozen=True)
 class Common:
     """What every wheels base holds beside torch, as pip's requirements."""
 
@@ -157,6 +166,7 @@ class Catalog:
 
     containers: tuple[Container, ...]
     wheels: tuple[Wheels, ...]
+    readers: tuple[Reader, ...]
     common_requires: tuple[str, ...]
     drivers: tuple[Driver, ...]
     features: tuple[Feature, ...]
@@ -175,12 +185,16 @@ class Catalog:
         return found[Identifier(id)]
 
     @cached_property
-    def bases(self) -> Mapping[str, Wheels | Container]:
+    def bases(self) -> Mapping[str, Wheels | Reader | Container]:
         """Every base by id."""
-        every: list[Wheels | Container] = [*self.wheels, *self.containers]
-        return {base.id: base for base in every}
+        return {base.id: base for base in (*self.made, *self.containers)}
 
-    def base(self, id: str) -> Wheels | Container:
+    @property
+    def made(self) -> tuple[Wheels | Reader, ...]:
+        """Every base that tox makes."""
+        return (*self.wheels, *self.readers)
+
+    def base(self, id: str) -> Wheels | Reader | Container:
         """Return the base of that id. Raises MatrixError with a suggestion."""
         if id not in self.bases:
             raise MatrixError("no such base", got=id, expected="a base of the catalog", fix=closest(id, self.bases))
@@ -208,6 +222,8 @@ class Catalog:
     def cell(self, base: str, *, mcore: str = NONE, te: str = NONE, driver: str = NONE, **stack: str) -> Cell:
         """Return the cell on a known base, with what the base fixes filled in."""
         known = self.base(base)
+        if isinstance(known, Reader):
+            return Cell(base, NONE, mcore, te, driver, **stack)
         python = known.pythons[0] if isinstance(known, Wheels) else known.python
         return Cell(base, known.torch or NONE, mcore, te, driver, python=python or NONE, **stack)
 
@@ -238,7 +254,7 @@ def load(folder: Path = FACTS) -> Catalog:
     containers = _tables(folder / "containers.toml", {"container": Container})["container"]
     bases = read_toml(folder / "bases.toml")
     common = build(Common, bases.pop("common", {}), f"{folder / 'bases.toml'}: common")
-    wheels = _built(folder / "bases.toml", bases, {"wheels": Wheels})["wheels"]
+    made = _built(folder / "bases.toml", bases, {"wheels": Wheels, "reader": Reader})
     drivers = _tables(folder / "drivers.toml", {"driver": Driver, "feature": Feature})
     releases = _tables(
         folder / "releases.toml", {"megatron_core": Release, "transformer_engine": Release, "torch": Release}
@@ -252,7 +268,8 @@ def load(folder: Path = FACTS) -> Catalog:
             )
     catalog = Catalog(
         containers=containers,
-        wheels=wheels,
+        wheels=made["wheels"],
+        readers=made["reader"],
         common_requires=common.requires,
         drivers=drivers["driver"],
         features=drivers["feature"],

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 
 from matrix.cell import EVERYTHING, Cell, Clause
 from matrix.errors import MatrixError, closest
-from matrix.failure import Package
+from matrix.failure import Axis, Package
+from matrix.outcome import Level
 from matrix.versions import NONE
 
 if TYPE_CHECKING:
@@ -22,12 +23,12 @@ if TYPE_CHECKING:
 
 def check(catalog: Catalog, folder: Path) -> None:
     """Raise MatrixError for an id used twice, a reference without a target, or a rule that matches no known cell."""
-    wheels, images = [base.id for base in catalog.wheels], [image.id for image in catalog.containers]
-    _unique([*wheels, *images], f"{folder}: bases.toml, containers.toml")
+    made, images = [base.id for base in catalog.made], [image.id for image in catalog.containers]
+    _unique([*made, *images], f"{folder}: bases.toml, containers.toml")
     _unique((failure.id for failure in catalog.failures), f"{folder / 'failures'}")
     for name in ("megatron_core", "transformer_engine", "torch"):
         _unique((item.version for item in getattr(catalog, name)), f"{folder / 'releases.toml'}: {name}")
-    for base in catalog.wheels:
+    for base in catalog.made:
         if not base.pythons or not all(re.fullmatch(r"3\.\d+", python) for python in base.pythons):
             raise MatrixError(
                 "a base needs Pythons to try",
@@ -96,6 +97,14 @@ def _check_failure(failure: Failure, catalog: Catalog, values: Known, where: str
                 got=f"levels {[level.value for level in case.levels]}, ranks {case.ranks}, gpus {case.gpus}",
                 expected="a level, at least one rank, no GPU or more",
             )
+    running = {level for case in failure.case for level in case.levels} - {Level.CONTRACT}
+    if running and Axis.BASE not in failure.axes:
+        raise MatrixError(
+            "what runs needs a base to run on",
+            where=f"{where}: axes",
+            got=f"axes {[axis.value for axis in failure.axes]}, levels {sorted(level.value for level in running)}",
+            expected='"base" among the axes, or cases at level contract alone',
+        )
     ids = [one.id for one in catalog.failures]
     engines = [release.version for release in catalog.transformer_engine]
     for masked in failure.masked:

@@ -37,7 +37,7 @@ def parse_stack(catalog: Catalog, text: str) -> Cell:
     base = named.pop("base", "")
     if base:
         known = catalog.base(base)
-        named.setdefault("torch", known.torch or NONE)
+        named.setdefault("torch", catalog.cell(base).torch)
         if isinstance(known, Container) and known.te:
             named.setdefault("te", known.te)
     return Cell(base, **{"torch": NONE, "mcore": NONE, **named})

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from matrix.catalog import Catalog, Container, Wheels
+from matrix.catalog import Catalog, Container, Reader, Wheels
 from matrix.versions import minor, parse
 
 # What the cell's own side needs: pytest and what matrix/ imports. tomli is for Python 3.10.
@@ -23,7 +23,7 @@ class Environment:
     """A tox environment. `te` is a line ("1.9"), "" for a base of its own; `requirements` are pip's."""
 
     name: str
-    base: Wheels
+    base: Wheels | Reader
     te: str
     requirements: tuple[str, ...]
     description: str
@@ -39,6 +39,11 @@ def environments(catalog: Catalog) -> dict[str, Environment]:
     made = {}
     for base in catalog.wheels:
         made[base_name(base.id)] = _environment(catalog, base_name(base.id), base, "", f"reproductions on {base.id}")
+    for reader in catalog.readers:
+        name = base_name(reader.id)
+        made[name] = Environment(
+            name, reader, "", CELL_REQUIRES, "reproductions that read both sides' API, and run nothing"
+        )
     for line, image in te_lines(catalog).items():
         name = f"te{line.replace('.', '')}"
         twin = catalog.twin(image) if image else None

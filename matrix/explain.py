@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from matrix.catalog import Catalog, Wheels
+from matrix.catalog import Catalog, Container, Reader, Wheels
 from matrix.cell import Cell, parse_cell_id
 from matrix.errors import MatrixError, closest
 from matrix.failure import Failure
@@ -18,10 +18,9 @@ def explain(catalog: Catalog, id: str, night: Sequence[Planned], host: Host) -> 
     """Return what is known of the cell as plain JSON values. Raises MatrixError for a cell that can't be."""
     cell = known_cell(catalog, id)
     base = catalog.base(cell.base)
-    image = not isinstance(base, Wheels)
     return {
         "cell": cell.id,
-        "base": "image" if image else "wheels",
+        "base": {Container: "image", Reader: "reader"}.get(type(base), "wheels"),
         "torch": cell.torch,
         "python": cell.python,
         "twin": _twin(catalog, cell),
@@ -54,13 +53,15 @@ def _twin(catalog: Catalog, cell: Cell) -> str:
     if isinstance(base, Wheels):
         images = catalog.twins_of(base)
         return f"stands for {', '.join(image.id for image in images)}" if images else "stands for no image"
+    if isinstance(base, Reader):
+        return "stands for no image"
     twin = catalog.twin(base)
     return f"its twin is {twin.id}" if twin else "has no twin"
 
 
 def _failure(catalog: Catalog, failure: Failure, cell: Cell, night: Sequence[Planned], host: Host) -> dict[str, Any]:
     expectation, rule = failure.ruling(cell)
-    image = not isinstance(catalog.base(cell.base), Wheels)
+    image = isinstance(catalog.base(cell.base), Container)
     planned = [item for item in night if item.cell.id == cell.id and item.failure == failure.id]
     return {
         "failure": failure.id,

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Final
 
-from matrix.catalog import Catalog, Wheels
+from matrix.catalog import Catalog, Container, Wheels
 from matrix.cell import Cell
 from matrix.failure import Axis, Case, Failure, Package
 from matrix.outcome import Level
@@ -163,9 +163,8 @@ def cells_of(catalog: Catalog, failure: Failure) -> list[Cell]:
     if Axis.TE in failure.axes:
         engines = [str(release.version) for release in catalog.transformer_engine if release.on_pypi]
         engines += failure.builds(Package.TE)
-    cells = (
-        catalog.cell(base.id, mcore=core, te=engine) for base in catalog.wheels for core in cores for engine in engines
-    )
+    bases = catalog.wheels if Axis.BASE in failure.axes else catalog.readers
+    cells = (catalog.cell(base.id, mcore=core, te=engine) for base in bases for core in cores for engine in engines)
     return [cell for cell in cells if catalog.excluded(cell) is None]
 
 
@@ -241,7 +240,7 @@ def night(catalog: Catalog, pairwise: Pairwise, levels: Iterable[Level] = (Level
 
 def night_cells(catalog: Catalog, failure: Failure) -> list[Cell]:
     """Return the cells on the night's bases of which the catalog says something, without the masked ones."""
-    bases = {base.id for base in catalog.wheels if base.night}
+    bases = {base.id for base in catalog.made if base.night}
     cells = [cell for cell in cells_of(catalog, failure) if cell.base in bases]
     if failure.night:
         engines = {*failure.night.te, *failure.builds(Package.TE)}
@@ -307,7 +306,7 @@ def stack_cases(catalog: Catalog, levels: Iterable[Level]) -> Iterable[tuple[Pla
         failure = catalog.failure(stack.failure)
         named = {name: value for name, value in vars(stack.cell).items() if name != "base" and value is not None}
         cell = catalog.cell(stack.cell.base, **named)
-        on_wheels = isinstance(catalog.base(cell.base), Wheels)
+        on_wheels = not isinstance(catalog.base(cell.base), Container)
         for case in failure.case or (Case(REPORT, "", (Level.GPU,), stack.gpus, stack.gpus),):
             for level in case.levels if on_wheels else (max(case.levels, key=list(Level).index),):
                 if (not on_wheels or level in levels) and not masked_by(catalog, failure, cell, case.name):

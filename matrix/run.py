@@ -11,7 +11,7 @@ from typing import Final
 
 from containers import environments
 from matrix import configuration, host
-from matrix.catalog import Catalog, Wheels
+from matrix.catalog import Catalog, Container
 from matrix.engine import Engine, work_folder
 from matrix.environments import base_name
 from matrix.errors import MatrixError, closest
@@ -121,7 +121,7 @@ def work(
 
 def unavailable(item: Planned, catalog: Catalog, here: host.Host, run: str) -> Record | None:
     """Return the record of a case that can't run on this machine, None if it can."""
-    able, reason = here.can_run(item, image=not isinstance(catalog.base(item.cell.base), Wheels))
+    able, reason = here.can_run(item, image=isinstance(catalog.base(item.cell.base), Container))
     if able:
         return None
     outcome = Outcome(OutcomeKind.UNAVAILABLE, reason)

@@ -16,7 +16,7 @@ from typing import Any, Final
 from containers import environments, sources
 from containers.overlays import Overlay, Overlays, OverlaySpec, default_root, identify
 from matrix import configuration, host, interrupt
-from matrix.catalog import Catalog, Wheels, load
+from matrix.catalog import Catalog, Reader, Wheels, load
 from matrix.configuration import Configuration
 from matrix.content import content_key
 from matrix.errors import MatrixError
@@ -176,7 +176,7 @@ class Session:
 
     def _notes(self, overlays: Iterable[Overlay]) -> tuple[str, ...]:
         base = self.catalog.bases.get(self.base)
-        wanted = base.pythons[0] if isinstance(base, Wheels) else self.environment.minor
+        wanted = base.pythons[0] if isinstance(base, (Wheels, Reader)) else self.environment.minor
         other = () if wanted == self.environment.minor else (f"ran on Python {self.environment.python}, not {wanted}",)
         return (*(note for overlay in overlays for note in overlay.notes), *other)
 

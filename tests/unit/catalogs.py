@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from matrix.catalog import FACTS, Catalog, Container, Driver, Exclusion, Release, Stack, StackCell, Wheels, load
+from matrix.catalog import FACTS, Catalog, Container, Driver, Exclusion, Reader, Release, Stack, StackCell, Wheels, load
 from matrix.failure import Axis, Case, Failure, Masked, Rule, Signature
 from matrix.outcome import Level, Outcome, OutcomeKind, Raised
 from matrix.plan import Planned, plan_case
@@ -72,6 +72,10 @@ def shown(entry: Failure) -> Outcome:
 
 def wheels(torch: str, *, night: str = "by hand", pythons: Sequence[str] = ("3.10",)) -> Wheels:
     return Wheels(f"torch-{torch}", torch, tuple(pythons), night)  # type: ignore[arg-type]
+
+
+def reader(*, night: str = "by hand") -> Reader:
+    return Reader("no-torch", ("3.12",), night)  # type: ignore[arg-type]  # built, not read
 
 
 def releases(versions: Iterable[str]) -> tuple[Release, ...]:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from matrix.catalog import Catalog, Driver
 from matrix.checks import check, known
 from matrix.errors import MatrixError
-from matrix.failure import Signature
+from matrix.failure import Axis, Signature
 from tests.unit.catalogs import (
     CORES,
     TORCHES,
@@ -93,6 +93,11 @@ REFUSALS: dict[str, tuple[Callable[[], Catalog], str, str]] = {
         lambda: catalog(failure(), stacks=(stack("other", "torch-2.4.0", "0.8.0"),)),
         "facts/stacks.toml: stack[0].failure",
         "no such failure",
+    ),
+    "what runs without a base": (
+        lambda: catalog(failure(axes=(Axis.MCORE,))),
+        f"{ENTRY}: axes",
+        "what runs needs a base to run on",
     ),
     "unknown case": (
         lambda: catalog(failure(affected=(clause(cases=["tp3"]),))),

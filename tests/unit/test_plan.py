@@ -35,6 +35,7 @@ from tests.unit.catalogs import (
     failure,
     image,
     masked,
+    reader,
     real,
     releases,
     stack,
@@ -243,6 +244,19 @@ def test_every_change_of_expectation_in_the_nights_grid_is_planned(entry: Any) -
     planned = {(item.cell, item.case) for item in night(known, no_pairs)}
     boundary = changes(night_cells(known, entry), entry)
     assert {(cell, one.name) for cell in boundary for one in entry.case} == planned
+
+
+def test_what_is_only_read_is_planned_without_torch() -> None:
+    entry = failure(
+        axes=(Axis.MCORE, Axis.TE),
+        case=(case(levels=[Level.CONTRACT]),),
+        affected=(clause(te="<1.9"),),
+        works=(clause(te=">=1.9"),),
+    )
+    items = night(catalog(entry, readers=(reader(),)), pairwise, (Level.CONTRACT,))
+    assert {(item.cell.base, item.cell.torch) for item in items} == {("no-torch", "none")}
+    assert {(item.cell.te, item.expectation.value) for item in items} >= {("1.8", "broken"), ("1.9", "works")}
+    assert night(catalog(entry, readers=(reader(night=""),)), pairwise, (Level.CONTRACT,)) == []
 
 
 def test_a_control_is_planned_with_what_is_expected_of_itself() -> None:

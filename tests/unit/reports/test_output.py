@@ -63,7 +63,8 @@ def test_the_second_night_is_compared_with_the_first(tmp_path: Path) -> None:
 
 def test_nothing_but_the_reports_is_left(tmp_path: Path) -> None:
     rendered(Paths(tmp_path), "one")
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["failures", "history.sqlite", "index.html", "junit.xml", "runs"]
+    made = ["failures", "history.sqlite", "index.html", "junit.xml", "runs"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == made
 
 
 def test_a_file_that_cannot_be_written_is_an_error_and_leaves_the_old_one(tmp_path: Path) -> None:

@@ -105,14 +105,18 @@ def of_base(
 ) -> list[Planned]:
     """Return what somebody who stands in `base` runs: every case within reach, on megatron-core `core` if one is there.
 
-    Without one, on the newest patch of each minor. `te_line` ("1.9") takes cells with that Transformer Engine along.
+    Without one, on the newest patch of each minor. `te_line` ("1.9") takes cells with that Transformer Engine along; a
+    base that only reads has those of the night.
     """
+    reads = base in {reader.id for reader in catalog.readers}
     planned = []
     for failure in catalog.failures:
         cells = [
             cell
-            for cell in cells_of(catalog, failure)
-            if cell.base == base and (cell.te == NONE or minor(cell.te) == te_line) and core in (None, cell.mcore)
+            for cell in (night_cells if reads else cells_of)(catalog, failure)
+            if cell.base == base
+            and (reads or cell.te == NONE or minor(cell.te) == te_line)
+            and core in (None, cell.mcore)
         ]
         if core and not cells and Axis.TE not in failure.axes:
             cells = [catalog.cell(base, mcore=core)]  # a build that is no release: NGC's, somebody's own

@@ -257,6 +257,8 @@ def test_what_is_only_read_is_planned_without_torch() -> None:
     assert {(item.cell.base, item.cell.torch) for item in items} == {("no-torch", "none")}
     assert {(item.cell.te, item.expectation.value) for item in items} >= {("1.8", "broken"), ("1.9", "works")}
     assert night(catalog(entry, readers=(reader(night=""),)), pairwise, (Level.CONTRACT,)) == []
+    at_a_desk = of_base(catalog(entry, readers=(reader(),)), "no-torch", (Level.CONTRACT,))
+    assert {item.cell.te for item in at_a_desk} == set(ENGINES)
 
 
 def test_a_control_is_planned_with_what_is_expected_of_itself() -> None:

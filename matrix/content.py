@@ -18,9 +18,13 @@ SOURCES: Final = (
     "matrix/ranks/*.py",
     "matrix/contract/*.py",
     "matrix/facts/surfaces/*/*.gz",
+    "matrix/facts/overlap.toml",
     *(
         f"matrix/{name}.py"
-        for name in ("cell", "crash", "failure", "judge", "outcome", "reproduction", "signature", "versions")
+        for name in (
+            *("answer", "cell", "crash", "failure", "judge", "launch", "multicast", "outcome", "overlap"),
+            *("reproduction", "signature", "versions"),
+        )
     ),
 )
 

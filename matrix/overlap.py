@@ -82,7 +82,8 @@ class Call:
     """How Megatron-LM calls initialize_ub of a Transformer Engine that calls itself `te`.
 
     `passes`: with a bootstrap backend, so that no group is made beforehand; where it is called directly, whether it
-    takes one. `misfit` is what Python says of the call, "" where it fits.
+    takes one. `misfit` is what Python says of the call or of what comes before it, "" where all fits; `where` is the
+    call, "" where it is not reached.
     """
 
     te: str
@@ -118,6 +119,8 @@ def mpi_group(setting: Setting, call: Call) -> Answer:
     question = "an mpi process group is made"
     if setting.built_with_mpi:
         return Answer(question, Word.YES, "Transformer Engine was built with NVTE_UB_WITH_MPI=1, whatever is asked for")
+    if setting.mcore and not call.where:
+        return Answer(question, Word.NO, "Megatron-LM ends before it")
     if setting.mcore and not call.passes:
         asked = f"; {setting.bootstrap} is not passed on" if setting.bootstrap not in (None, "mpi") else ""
         return Answer(question, Word.YES, f"Megatron-LM makes it itself before {call.where}{asked}")
@@ -150,12 +153,12 @@ def signature(setting: Setting, call: Call) -> Answer:
     """Say whether the call of initialize_ub fits what it meets."""
     misfit = call.misfit
     if not setting.mcore and setting.bootstrap and not call.passes:
-        misfit = f"{INITIALIZE}() got an unexpected keyword argument '{PARAMETER}'"
+        misfit = f"TypeError: {INITIALIZE}() got an unexpected keyword argument '{PARAMETER}'"
     return Answer(
         "initialize_ub takes what it is called with",
         known(not misfit),
-        call.where or "it is called directly",
-        breaks=f"TypeError: {misfit}" if misfit else "",
+        call.where or ("it is not reached" if setting.mcore else "it is called directly"),
+        breaks=misfit,
     )
 
 
@@ -170,13 +173,15 @@ def call_of(mcore: str | None, te: str) -> Call:
         return Call(surface.version, passes=surface.takes(DEFINED, PARAMETER) is True)
     calls = calls_of(mcore)
     judge = Judge(surface, surface.version)
-    reached = [use for use in calls.uses if judge.truth(use.guard) is not Truth.NO and use.arguments is not None]
-    broken = [one for one in find(calls, surface) if one.kind is Kind.DEFINITE]
+    reached = [
+        use for use in calls.uses if INITIALIZE in use.path and use.arguments and judge.truth(use.guard) is not Truth.NO
+    ]
+    broken = [f"{one.exception}: {one.message}" for one in find(calls, surface) if one.kind is Kind.DEFINITE]
     return Call(
         surface.version,
         passes=any(name == PARAMETER for use in reached if use.arguments for name, _ in use.arguments.keywords),
         where=str(reached[0].site) if reached else "",
-        misfit=broken[0].message if broken else "",
+        misfit=broken[0] if broken else "",
     )
 
 
@@ -188,6 +193,8 @@ def surface_of(te: str) -> Surface:
 
 @cache
 def calls_of(mcore: str) -> Calls:
-    """Return a Megatron-LM's calls of initialize_ub, and no others."""
+    """Return what a Megatron-LM uses in the function that calls initialize_ub, and nothing else."""
     calls = reading.calls_of(mcore)
-    return Calls(calls.version, tuple(use for use in calls.uses if INITIALIZE in use.path), calls.origin)
+    functions = {(use.site.path, use.site.function) for use in calls.uses if INITIALIZE in use.path}
+    uses = tuple(use for use in calls.uses if (use.site.path, use.site.function) in functions)
+    return Calls(calls.version, uses, calls.origin)

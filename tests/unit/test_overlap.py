@@ -10,10 +10,16 @@ from hypothesis import strategies as st
 
 from matrix.answer import Answer, Word
 from matrix.errors import MatrixError
+from matrix.judge import judge
 from matrix.launch import Launcher, environment_of
 from matrix.multicast import Device
+from matrix.outcome import Level
 from matrix.overlap import BACKENDS, Setting, contract, facts
+from matrix.plan import expected, night_cells
+from matrix.record import Expectation, Verdict
 from matrix.versions import parse
+from tests.failures.tp_overlap_contract import outcome_of
+from tests.unit.catalogs import real
 
 CRASH = "SIGSEGV in createProcessGroupMPI, or MPI_ERR_RANK and exit code 6"
 TP_SIZE = "TypeError: initialize_ub() got an unexpected keyword argument 'tp_size'"
@@ -111,6 +117,13 @@ def test_what_is_not_known_breaks_nothing_and_is_said_to_be_unknown() -> None:
     assert [answer.word for answer in contract(unknown)[:2]] == [Word.UNKNOWN] * 2
 
 
+def test_where_megatron_ends_earlier_no_group_is_made() -> None:
+    job = setting("0.15.0", "2.7.0", "mpi")
+    (error,) = breaks(job)
+    assert error.startswith("AttributeError: ")
+    assert group(job).word is Word.NO
+
+
 def test_a_backend_for_a_transformer_engine_that_takes_none_is_a_type_error() -> None:
     (error,) = breaks(setting(None, "1.7.0", "gloo", Launcher.MPIRUN))
     assert error == "TypeError: initialize_ub() got an unexpected keyword argument 'bootstrap_backend'"
@@ -146,3 +159,16 @@ def test_each_transformer_engine_is_in_one_window_at_most() -> None:
     probes = ["1.5.0", "1.6.0", "1.9.0.dev0", "1.12.0", "1.13.0.dev0", "1.13.0", "2.17.1"]
     for windows in (facts().window, facts().bootstrap):
         assert all(sum(te in window.te for window in windows) <= 1 for te in sorted(probes, key=parse))  # type: ignore[attr-defined]
+
+
+def test_the_catalog_expects_what_the_contract_tells() -> None:
+    """Every case of a night at level contract, and none of them red."""
+    known, entry = real(), real().failure("tp-overlap")
+    verdicts = {
+        (cell.id, case.name): judge(entry, expectation, outcome_of(cell, case.name), known.failures).verdict
+        for cell in night_cells(known, entry)
+        for case in entry.case
+        if Level.CONTRACT in case.levels
+        and (expectation := expected(known, entry, cell, case)) is not Expectation.UNKNOWN
+    }
+    assert set(verdicts.values()) == {Verdict.REPRODUCED, Verdict.HOLDS}

@@ -19,6 +19,7 @@ from matrix.outcome import Level
 from matrix.plan import Planned
 from matrix.record import Expectation, Record
 from matrix.selection import select
+from matrix.versions import NONE
 from reports import night, output
 from reports.files import OUT, Paths
 from reports.history import History
@@ -186,11 +187,19 @@ def compat_command(parsed: argparse.Namespace) -> int:
         with History(path) as history:
             levels = dict(history.levels())
     told = compat.compat(known, stack, levels)
+    found, why = [], ""
+    if NONE not in (stack.mcore, stack.te):
+        try:
+            found = compat.unlisted(known, stack)
+        except MatrixError as error:
+            why = f"level contract says nothing: {error.brief}"
     if parsed.json:
-        for one in told:
+        for one in [*told, *(finding.to_json() for finding in found)]:
             print(json.dumps(one))
     else:
         print(compat.in_words(told))
+        if NONE not in (stack.mcore, stack.te):
+            print(f"\n{why or compat.findings_in_words(found, stack)}".rstrip())
     return 1 if any(one["expectation"] == Expectation.BROKEN.value for one in told) else 0
 
 

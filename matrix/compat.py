@@ -7,9 +7,12 @@ from typing import Any, Final
 
 from matrix.catalog import Catalog, Container
 from matrix.cell import Cell
+from matrix.contract import reading, table
+from matrix.contract.finding import Finding, Kind, find
 from matrix.errors import MatrixError, closest
-from matrix.outcome import Level
+from matrix.outcome import Level, Outcome, OutcomeKind, Raised
 from matrix.record import Expectation
+from matrix.signature import owner
 from matrix.versions import NONE, is_version
 
 AXES: Final = ("base", "torch", "mcore", "te", "driver", "sm", "gpus")
@@ -65,6 +68,31 @@ def compat(catalog: Catalog, stack: Cell, levels: Mapping[str, frozenset[Level]]
         )
     order = [Expectation.BROKEN.value, Expectation.UNKNOWN.value, Expectation.WORKS.value]
     return sorted(told, key=lambda one: order.index(str(one["expectation"])))
+
+
+def unlisted(catalog: Catalog, stack: Cell) -> list[Finding]:
+    """Return what level contract finds broken or misbound between the stack's Megatron and TE, less the catalog's own.
+
+    Each concerns whoever reaches its line, which may take a flag. Raises MatrixError when a side is not recorded.
+    """
+    broken = [one for one in catalog.failures if one.expectation(stack) is Expectation.BROKEN]
+    return [
+        finding
+        for finding in find(reading.calls_of(stack.mcore), reading.surface_of(stack.te))
+        if finding.kind in (Kind.DEFINITE, Kind.MISBOUND) and owner(broken, _as_outcome(finding)) is None
+    ]
+
+
+def _as_outcome(finding: Finding) -> Outcome:
+    return Outcome(OutcomeKind.RAISED, chain=(Raised(finding.exception or Kind.MISBOUND.value, finding.message),))
+
+
+def findings_in_words(found: list[Finding], stack: Cell) -> str:
+    """Return the findings for a terminal."""
+    if not found:
+        return "level contract finds nothing else in what Megatron calls of Transformer Engine"
+    head = "level contract finds more in what Megatron calls of Transformer Engine; most of it takes a flag to reach:"
+    return f"{head}\n\n{table.table(found, [stack.mcore], [stack.te])}"
 
 
 def in_words(told: list[dict[str, Any]]) -> str:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from matrix.catalog import Catalog, load
-from matrix.compat import compat, in_words, parse_stack
+from matrix.compat import compat, findings_in_words, in_words, parse_stack, unlisted
 from matrix.errors import MatrixError
 from matrix.outcome import Level
 
@@ -62,3 +64,18 @@ def test_what_breaks_comes_first_with_the_level_and_the_way_round(catalog: Catal
 def test_a_stack_that_can_t_be_read_is_an_error(catalog: Catalog, stack: str, said: str) -> None:
     with pytest.raises(MatrixError, match=said):
         parse_stack(catalog, stack)
+
+
+def test_what_level_contract_finds_beyond_the_catalog_is_told(catalog: Catalog) -> None:
+    stack = parse_stack(catalog, "mcore=0.8.0 te=1.10.0")
+    listed = replace(catalog, failures=tuple(one for one in catalog.failures if one.id != "cpu-offload-shifted"))
+
+    assert {one.kind.value for one in unlisted(listed, stack)} == {"misbound"}
+    assert "lands on 'model_layers'" in findings_in_words(unlisted(listed, stack), stack)
+
+
+def test_what_the_catalog_has_is_not_told_twice(catalog: Catalog) -> None:
+    stack = parse_stack(catalog, "mcore=0.17.1 te=2.9.0")
+
+    assert unlisted(catalog, stack) == []
+    assert "nothing else" in findings_in_words([], stack)

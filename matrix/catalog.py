@@ -101,6 +101,14 @@ class Driver:
 
 
 @dataclass(frozen=True)
+class Gpu:
+    """A GPU that reports name, and its compute capability."""
+
+    name: str
+    sm: VersionText
+
+
+@dataclass(frozen=True)
 class Feature:
     """A fact about a driver feature that several failures share."""
 
@@ -176,6 +184,7 @@ class Catalog:
     exclusions: tuple[Exclusion, ...]
     stacks: tuple[Stack, ...]
     failures: tuple[Failure, ...]
+    gpus: tuple[Gpu, ...] = ()
 
     def failure(self, id: str) -> Failure:
         """Return the failure of that id. Raises MatrixError with a suggestion."""
@@ -255,7 +264,7 @@ def load(folder: Path = FACTS) -> Catalog:
     bases = read_toml(folder / "bases.toml")
     common = build(Common, bases.pop("common", {}), f"{folder / 'bases.toml'}: common")
     made = _built(folder / "bases.toml", bases, {"wheels": Wheels, "reader": Reader})
-    drivers = _tables(folder / "drivers.toml", {"driver": Driver, "feature": Feature})
+    drivers = _tables(folder / "drivers.toml", {"driver": Driver, "feature": Feature, "gpu": Gpu})
     releases = _tables(
         folder / "releases.toml", {"megatron_core": Release, "transformer_engine": Release, "torch": Release}
     )
@@ -273,6 +282,7 @@ def load(folder: Path = FACTS) -> Catalog:
         common_requires=common.requires,
         drivers=drivers["driver"],
         features=drivers["feature"],
+        gpus=drivers["gpu"],
         **{name: tuple(sorted(group, key=lambda item: parse(item.version))) for name, group in releases.items()},
         exclusions=_tables(folder / "constraints.toml", {"exclude": Exclusion})["exclude"],
         stacks=_tables(folder / "stacks.toml", {"stack": Stack})["stack"],

@@ -173,6 +173,7 @@ def known(catalog: Catalog) -> Known:
     named["mcore"] |= {build.version for build in builds if build.package is Package.MCORE}
     named["te"] |= {build.version for build in builds if build.package is Package.TE}
     named["driver"] |= {driver.branch for driver in catalog.drivers}
+    named["sm"] |= {gpu.sm for gpu in catalog.gpus}
     # Torch alone, in no base of the catalog, is what `megatrix compat` asks about.
     bases = tuple(catalog.cell(base) for base in catalog.bases)
     alone = tuple(Cell("", release.version, NONE) for release in catalog.torch)

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from matrix.cell import Cell
 from matrix.multicast import FAILURE, Device, answers, possible
 from matrix.overlap import facts
+from matrix.record import Expectation
+from tests.unit.catalogs import real
 
 A800 = Device(driver="470.161.03", cuda="12.4", sm="8.0")
 NEW_A800 = Device(driver="580.82", cuda="13.0", sm="8.0")
@@ -61,3 +64,13 @@ def test_what_a_transformer_engine_makes_of_it(
     there, skips = answers(te, device, skipmc, facts().multicast, facts().window)
     assert (breaks, effective) == (there.breaks, skips.word.value)
     assert there.failure == (FAILURE if breaks else "")
+
+
+@pytest.mark.parametrize("te", ["1.5.0", "1.6.0", "1.9.0", "1.12.0", "1.13.0", "2.17.1"])
+@pytest.mark.parametrize("driver", ["470.161.03", "525.105.17", "530.30.02", "580.82.07"])
+@pytest.mark.parametrize("sm", ["8.0", "9.0", "10.0"])
+def test_the_catalog_says_the_same(te: str, driver: str, sm: str) -> None:
+    stack = Cell("", "none", "none", te, driver, sm=sm)
+    told, _ = answers(te, Device(driver, sm=sm), None, facts().multicast, facts().window)
+    expected = Expectation.BROKEN if told.breaks else Expectation.WORKS
+    assert expected is real().failure(FAILURE).expectation(stack)

@@ -115,6 +115,9 @@ def _check_failure(failure: Failure, catalog: Catalog, values: Known, where: str
         _known(name, catalog.bases, "base", f"{where}: night.bases")
     for engine in failure.night.te if failure.night else ():
         _known(engine, engines, "release of Transformer Engine", f"{where}: night.te")
+    cores = [release.version for release in catalog.megatron_core]
+    for core in failure.night.mcore if failure.night else ():
+        _known(core, cores, "release of megatron-core", f"{where}: night.mcore")
     for kind in ("affected", "works"):
         for place, rule in enumerate(getattr(failure, kind)):
             for base in rule.base:

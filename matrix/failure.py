@@ -114,11 +114,15 @@ class Build:
 
 @dataclass(frozen=True)
 class NightShare:
-    """What a night takes of a failure's cells where all are too many: these bases and releases of TE, all builds."""
+    """What a night takes of a failure's cells where all are too many: these bases and releases, and all builds.
+
+    An axis that is left out is not narrowed.
+    """
 
     reason: str
-    bases: tuple[Identifier, ...]
-    te: tuple[VersionText, ...]
+    bases: tuple[Identifier, ...] = ()
+    te: tuple[VersionText, ...] = ()
+    mcore: tuple[VersionText, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -246,9 +246,14 @@ def night_cells(catalog: Catalog, failure: Failure) -> list[Cell]:
     """Return the cells on the night's bases of which the catalog says something, without the masked ones."""
     bases = {base.id for base in catalog.made if base.night}
     cells = [cell for cell in cells_of(catalog, failure) if cell.base in bases]
-    if failure.night:
-        engines = {*failure.night.te, *failure.builds(Package.TE)}
-        cells = [cell for cell in cells if cell.base in failure.night.bases and cell.te in engines]
+    if share := failure.night:
+        cells = [
+            cell
+            for cell in cells
+            if (not share.bases or cell.base in share.bases)
+            and (not share.te or cell.te in {*share.te, *failure.builds(Package.TE)})
+            and (not share.mcore or cell.mcore in {*share.mcore, *failure.builds(Package.MCORE)})
+        ]
     return [
         cell
         for cell in newest_patches(cells)

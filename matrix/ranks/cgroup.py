@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
-from matrix.ranks.limits import LimitError
+from matrix.ranks.limits import LackError
 from matrix.ranks.memory import MEMBERSHIP
 
 # cgroup v1 and v2. Without swap: a job that swaps is slow where it is to be killed.
@@ -20,7 +20,7 @@ WITH_SWAP: Final = {"memory.memsw.limit_in_bytes": None, "memory.swap.max": 0}  
 
 @contextmanager
 def memory_group(limit_bytes: int | None, root: Path = Path("/")) -> Iterator[str]:
-    """Make a group of at most `limit_bytes`, yield its folder ("" for None). Raises LimitError where none can be made.
+    """Make a group of at most `limit_bytes`, yield its folder ("" for None). Raises LackError where none can be made.
 
     A group whose owner is killed by SIGKILL stays, empty.
     """
@@ -30,12 +30,12 @@ def memory_group(limit_bytes: int | None, root: Path = Path("/")) -> Iterator[st
     try:
         folder = Path(tempfile.mkdtemp(prefix="megatrix-", dir=parent(root)))
     except OSError as error:
-        raise LimitError(f"no memory cgroup can be made here: {error}") from None
+        raise LackError(f"no memory cgroup can be made here: {error}") from None
     try:
         try:
             limit(folder, limit_bytes)
         except OSError as error:
-            raise LimitError(f"a memory cgroup takes no limit here: {error}") from None
+            raise LackError(f"a memory cgroup takes no limit here: {error}") from None
         yield str(folder)
     finally:
         with suppress(OSError):  # busy while a killed process goes; empty, it costs nothing
@@ -45,7 +45,7 @@ def memory_group(limit_bytes: int | None, root: Path = Path("/")) -> Iterator[st
 def parent(root: Path) -> Path:
     """Return the group to make one below: this process's own (v1), the nearest that hands memory on (v2).
 
-    Raises LimitError.
+    Raises LackError.
     """
     membership = root / "proc/self/cgroup"
     groups = MEMBERSHIP.findall(membership.read_text(encoding="utf-8")) if membership.is_file() else []
@@ -60,7 +60,7 @@ def parent(root: Path) -> Path:
                 return folder
             if folder == mounted:
                 break
-    raise LimitError("no memory cgroup is in reach here: neither v1's controller nor a v2 group that hands memory on")
+    raise LackError("no memory cgroup is in reach here: neither v1's controller nor a v2 group that hands memory on")
 
 
 def limit(folder: Path, limit_bytes: int) -> None:

@@ -1,6 +1,6 @@
 """How much memory ranks may take: set before their body is imported, so that no case can take the machine down.
 
-A limit that can't be set (LimitError) is what this machine lacks: the body does not run, the case is unavailable.
+A limit that can't be set (LackError) is what this machine lacks: the body does not run, the case is unavailable.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ MIB: Final = 2**20  # bytes
 GIB: Final = 2**30  # bytes
 
 
-class LimitError(Exception):
-    """A limit that can't be set on this machine, and why."""
+class LackError(Exception):
+    """What a job needs and this machine does not have; a body may raise it, too."""
 
 
 @dataclass(frozen=True)
@@ -50,19 +50,19 @@ def impose(
     set_limit: Callable[[int, tuple[int, int]], None] = resource.setrlimit,
     mount_shm: Callable[[int], None] = kernel.private_shm,
 ) -> None:
-    """Put this process under the limits of an order (matrix.ranks.crew.order). Raises LimitError."""
+    """Put this process under the limits of an order (matrix.ranks.crew.order). Raises LackError."""
     try:
         if order["memory_group"]:
             (Path(order["memory_group"]) / "cgroup.procs").write_text("0", encoding="ascii")  # 0: who writes
     except OSError as error:
-        raise LimitError(f"a rank can't join a memory cgroup here: {error}") from None
+        raise LackError(f"a rank can't join a memory cgroup here: {error}") from None
     try:
         if order["shm_bytes"] is not None:
             mount_shm(order["shm_bytes"])
     except OSError as error:
-        raise LimitError(f"a rank can't have a /dev/shm of its own here: {error}") from None
+        raise LackError(f"a rank can't have a /dev/shm of its own here: {error}") from None
     try:
         if order["address_space_bytes"] is not None:
             set_limit(resource.RLIMIT_AS, (order["address_space_bytes"],) * 2)
     except (OSError, ValueError, OverflowError) as error:
-        raise LimitError(f"no cap on the address space (RLIMIT_AS) can be set here: {error}") from None
+        raise LackError(f"no cap on the address space (RLIMIT_AS) can be set here: {error}") from None

@@ -18,7 +18,7 @@ from typing import Any, Final
 from matrix.errors import MatrixError
 from matrix.ranks.chain import chain_of
 from matrix.ranks.job import Rank
-from matrix.ranks.limits import LimitError, impose
+from matrix.ranks.limits import LackError, impose
 
 VALUE: Final = 2**20  # bytes of JSON that a body may return; a digest and a loss curve take under 10 kB
 PREFERRED_VICTIM: Final = "500"  # oom_score_adj, -1000..1000: when memory runs out a rank goes, not its supervisor
@@ -46,19 +46,18 @@ def work(order: Mapping[str, Any], result: int, stacks: int) -> None:
     Path("/proc/self/oom_score_adj").write_text(PREFERRED_VICTIM, encoding="ascii")
     # No core files: one of a process with CUDA is tens of GB, written before anybody learns that the rank died.
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
-    try:
-        impose(order)
-    except LimitError as lack:
-        _send(result, json.dumps({"lacks": str(lack)}))
-        return
     rank = Rank(
         order["rank"], order["world_size"], order["device"], order["init_method"], workdir=Path(order["workdir"])
     )
     try:
+        impose(order)
         refuse_contradiction(order["overlays"], order["preloaded"])
         module, _, function = order["target"].partition(":")
         body = getattr(importlib.import_module(module), function)
         report = encode_value(body(rank, **order["kwargs"]), order["target"])
+    except LackError as lack:
+        _send(result, json.dumps({"lacks": str(lack)}))
+        return
     except SystemExit:
         raise  # a body that leaves has not returned; its status tells how it left
     except BaseException as error:  # torch's CheckpointException is no Exception

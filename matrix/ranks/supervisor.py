@@ -15,7 +15,7 @@ from matrix.ranks.cgroup import memory_group
 from matrix.ranks.crew import Crew
 from matrix.ranks.descendants import end_below
 from matrix.ranks.job import Job
-from matrix.ranks.limits import LimitError
+from matrix.ranks.limits import LackError
 from matrix.ranks.memory import oom_kills, rise
 from matrix.ranks.patience import Patience
 from matrix.ranks.server import Server, import_path
@@ -59,7 +59,7 @@ class Supervisor:
         try:
             with memory_group(job.limits.memory_bytes) as group:
                 return self._run(job, group)
-        except LimitError as lack:
+        except LackError as lack:
             return Outcome(OutcomeKind.UNAVAILABLE, str(lack))
 
     def _run(self, job: Job, group: str) -> Outcome:

@@ -66,3 +66,18 @@ def test_workers_without_mask(reproduction: Reproduction) -> None:
         mask=False,
         stand_ins=reproduction.stand_ins,
     )
+
+
+@pytest.mark.failure("long-context")
+def test_slices(reproduction: Reproduction) -> None:
+    """Context-parallel ranks hold, together, exactly the batch; each has paid for all of it."""
+    reproduction.run("tests.failures.long_context_slices:slices", limits=CAPPED, stand_ins=reproduction.stand_ins)
+
+
+@pytest.mark.failure("reset-mask-dropped")
+def test_reset(reproduction: Reproduction) -> None:
+    """With reset_attention_mask a sample keeps its documents apart."""
+    mask = reproduction.case == "mask-on"
+    reproduction.run(
+        "tests.failures.long_context_reset:reset", limits=CAPPED, mask=mask, stand_ins=reproduction.stand_ins
+    )

@@ -151,6 +151,13 @@ def test_the_share_of_a_night_says_which_bases_and_engines() -> None:
     }
 
 
+def test_the_share_of_a_night_says_which_releases() -> None:
+    entry = failure(works=(clause(),), night=NightShare("too many", mcore=(CORES[0],)))  # type: ignore[arg-type]
+    assert {(f"torch-{torch}", CORES[0]) for torch in TORCHES} == {
+        (cell.base, cell.mcore) for cell in night_cells(catalog(entry), entry)
+    }
+
+
 def test_a_pairwise_row_is_planned_with_its_case_alone() -> None:
     works = failure(works=(clause(),), case=(case("tp2"), case("pp2")))
     items = night(catalog(works), pairwise)

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from matrix.ranks.job import Rank
+from matrix.ranks.limits import LackError
 
 FOREVER = 3600.0  # s
 
@@ -48,6 +49,12 @@ def describe(rank: Rank, **kwargs: Any) -> dict[str, Any]:
 
 def nothing(rank: Rank) -> None:
     """Do the least."""
+
+
+def lack_beside_a_waiting_peer(rank: Rank) -> None:
+    if rank.rank == 1:
+        raise LackError("needs a CUDA device")
+    wait_forever(rank)
 
 
 def leave_a_mark(rank: Rank) -> None:

@@ -13,7 +13,7 @@ from matrix.errors import MatrixError
 from matrix.outcome import OutcomeKind
 from matrix.ranks import cgroup
 from matrix.ranks.job import Job
-from matrix.ranks.limits import MIB, LimitError, Limits, impose
+from matrix.ranks.limits import MIB, LackError, Limits, impose
 from matrix.ranks.supervisor import Supervisor
 
 MakeJob = Callable[..., Job]
@@ -56,7 +56,7 @@ def refuse(*_: object) -> None:
     ],
 )
 def test_what_cannot_be_limited_is_lacking(order: dict[str, Any], said: str) -> None:
-    with pytest.raises(LimitError, match=said):
+    with pytest.raises(LackError, match=said):
         impose({**NOTHING, **order}, set_limit=refuse, mount_shm=refuse)
 
 
@@ -65,6 +65,12 @@ def test_a_body_without_its_cap_never_runs(supervisor: Supervisor, job: MakeJob,
     outcome = supervisor.run(job("leave_a_mark", fresh=fresh, limits=Limits(address_space_bytes=2**70)))
     assert (outcome.kind, "RLIMIT_AS" in outcome.reason) == (OutcomeKind.UNAVAILABLE, True)
     assert [Path(end.log).read_text() for end in outcome.ranks] == ["", ""]
+
+
+def test_a_body_that_lacks_something_is_unavailable(supervisor: Supervisor, job: MakeJob, fresh: bool) -> None:
+    """Only a body knows what upstream needs; the peer that waits for it is ended."""
+    outcome = supervisor.run(job("lack_beside_a_waiting_peer", fresh=fresh))
+    assert (outcome.kind, outcome.reason) == (OutcomeKind.UNAVAILABLE, "needs a CUDA device")
 
 
 def test_a_job_without_its_memory_group_never_runs(
@@ -100,7 +106,7 @@ def test_a_group_is_made_below_the_nearest_that_hands_memory_on_in_v2(tmp_path: 
 def test_where_no_group_hands_memory_on_it_is_lacking(tmp_path: Path) -> None:
     write(tmp_path / "proc/self/cgroup", "0::/\n")
     write(tmp_path / "sys/fs/cgroup/cgroup.subtree_control", "cpu pids\n")
-    with pytest.raises(LimitError, match="no memory cgroup"):
+    with pytest.raises(LackError, match="no memory cgroup"):
         cgroup.parent(tmp_path)
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from matrix.contract.binding import Place
 from matrix.contract.body import Body
-from matrix.contract.definition import absolute
+from matrix.contract.definition import absolute, parsed
 from matrix.contract.guard import Guard
 from matrix.contract.offering import PACKAGE
 from matrix.contract.reach import Reaches
@@ -99,7 +99,7 @@ class _Package:
         """Read a module, without its functions; while it is being read, return what is known of it so far."""
         if module not in self._read:
             path = self._paths[module]
-            tree = ast.parse(self._files[path], path)
+            tree = parsed(self._files[path], path)
             place = Place(module, path, path.endswith("__init__.py"), postponed=_postpones_annotations(tree))
             known = self._read[module] = _Module(Body(self, place, Names()))
             known.loads = known.body.read(tree.body)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 
 from matrix.contract.signature import default_text, signature_text
@@ -115,6 +116,13 @@ def _assigned_on_class(node: ast.ClassDef) -> Iterator[str]:
             owner = child.value
             if isinstance(owner, ast.Name) and owner.id in ("cls", node.name):
                 yield child.attr
+
+
+def parsed(source: str | bytes, path: str = "<source>") -> ast.Module:
+    """Read a source file. Raises SyntaxError; what Python only warns of (an escape "\\i") is upstream's to mend."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return ast.parse(source, path)
 
 
 def called(node: ast.expr) -> ast.expr:

@@ -16,7 +16,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from matrix.contract.definition import Names, absolute, class_entry, dotted, function_entry
+from matrix.contract.definition import Names, absolute, class_entry, dotted, function_entry, parsed
 from matrix.contract.surface import Entry, Surface
 
 PACKAGE = "transformer_engine"
@@ -31,7 +31,7 @@ def read_offering(files: Mapping[str, bytes], version: str, origin: Mapping[str,
     """Return the surface of the TE whose `files` (path -> content) these are. Raises SyntaxError on a broken one."""
     sources = dict(_python_modules(files))
     readers = {
-        name: _ModuleReader(name, is_package, frozenset(sources), ast.parse(text))
+        name: _ModuleReader(name, is_package, frozenset(sources), parsed(text))
         for name, (is_package, text) in sources.items()
     }
     modules = {name: reader.names for name, reader in readers.items()}

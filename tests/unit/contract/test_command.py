@@ -53,6 +53,14 @@ def test_a_pair_that_does_not_exist_is_an_error():
         run("contract", "--mcore", "0.9.0", "--te", "3.1")
 
 
+def test_a_surface_file_that_is_cut_short_is_an_error(engine, tmp_path):  # noqa: F811
+    output = tmp_path / "te.json.gz"
+    run("surface", "record", str(engine), "-o", str(output))
+    output.write_bytes(output.read_bytes()[:-20])
+    with pytest.raises(MatrixError, match="damaged or cut short"):
+        run("contract", "--mcore", "0.9.0", "--te", str(output))
+
+
 def test_record_writes_a_file_that_the_other_command_takes(engine, tmp_path, capsys):  # noqa: F811
     output = tmp_path / "te.json.gz"
     assert run("surface", "record", str(engine), "-o", str(output), "--as", "1.8.0+37280ec") == 0

@@ -124,6 +124,13 @@ def test_a_file_that_is_no_python_is_refused_with_its_name(megatron):
         reading.calls_of(str(megatron))
 
 
+@pytest.mark.filterwarnings("error")
+def test_what_python_warns_of_in_upstreams_text_is_no_error_here(megatron, engine):
+    (megatron / "megatron/core/adapter.py").write_text('"""a\\i"""\n' + ADAPTER)
+    (engine / "transformer_engine/pytorch/__init__.py").write_text('"""a\\i"""\ndef get(a): ...\n')
+    assert len(find(reading.calls_of(str(megatron)), reading.surface_of(str(engine)))) == 2
+
+
 def test_a_recorded_file_is_a_side_too(tmp_path, engine):
     from matrix.contract import recording
 

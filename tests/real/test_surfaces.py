@@ -1,0 +1,43 @@
+"""Recorded = extracted: releases fetched from the real package index say what the recorded surfaces and calls say."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pytest
+
+from containers.commands import run
+from containers.overlays import Overlays, OverlaySpec
+from matrix.contract import consuming, offering, recording
+
+pytestmark = pytest.mark.real
+
+
+def fetched(folder: Path, requirement: str, part: Callable[[str], bool]) -> Mapping[str, bytes]:
+    """Return the files of a release that count, path -> content; the wheels are those for Python 3.11."""
+    Overlays(folder, run).install([requirement], folder, OverlaySpec((), "3.11", {}))
+    paths = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if path.is_file()}
+    return {name: path.read_bytes() for name, path in paths.items() if part(name)}
+
+
+@pytest.mark.parametrize("version", ["1.9.0.post1", "2.6.0"])
+def test_a_te_release_offers_what_is_recorded(version: str, tmp_path: Path) -> None:
+    """The wheel has no sources of the compiled extension; all that is Python is the same."""
+    surface = offering.read_offering(fetched(tmp_path, f"transformer_engine=={version}", offering.is_part), version)
+
+    known = recording.load_surface(version)
+    compiled = set(known.modules) - set(surface.modules)
+    assert surface.modules == {name: names for name, names in known.modules.items() if name not in compiled}
+    assert compiled == {"transformer_engine_torch"}
+    assert surface.dormant == known.dormant
+
+
+@pytest.mark.parametrize("version", ["0.9.0", "0.12.3"])
+def test_a_megatron_core_release_calls_what_is_recorded(version: str, tmp_path: Path) -> None:
+    """Guards, arguments and lines included; megatron/training is recorded from the tag and in no wheel of these."""
+    calls = consuming.read_calls(fetched(tmp_path, f"megatron-core=={version}", consuming.is_part), version)
+
+    known = recording.load_calls(version)
+    assert calls.uses == tuple(use for use in known.uses if use.site.path.startswith("megatron/core/"))
+    assert len(calls.uses) > 50

@@ -159,7 +159,9 @@ def _binding(use: Use, arguments: Arguments, found: Found, judge: Judge) -> Iter
     passed: dict[str, tuple[Guard, Truth]] = {}
     for name, guard in arguments.keywords:
         # Together with the call's own guard: `assert not wide or TE >= 2` before it decides about one under `wide`.
-        truth = Truth.YES if guard is True else judge.truth(all_of(use.guard, guard))
+        truth = judge.truth(guard)
+        if guard is not True and truth is not Truth.NO:
+            truth = judge.truth(all_of(use.guard, guard))
         if truth is not Truth.NO:
             passed[name] = guard, truth
     results = [_bound(arguments, signature, bound, passed) for signature, bound in found.callables]
@@ -214,15 +216,15 @@ def _told(use: Use, more: Guard, judge: Judge) -> Guard:
     What else depends on this TE is known here, and left out: what remains are conditions of the run.
     """
     versions = [part for part in guard_parts(use.guard) if isinstance(part, TeVersion)]
-    here = guard_parts(all_of(use.here, more))
+    here = [*guard_parts(use.here), *guard_parts(more)]
     return all_of(*versions, *(part if isinstance(part, TELLING) else _on_this_te(part, judge) for part in here))
 
 
 def _on_this_te(guard: Guard, judge: Judge) -> Guard:
+    truth = judge.truth(guard)
+    if truth in (Truth.YES, Truth.NO):
+        return truth is Truth.YES
     if isinstance(guard, (AllOf, AnyOf)):
         parts = [_on_this_te(part, judge) for part in guard.parts]
         return all_of(*parts) if isinstance(guard, AllOf) else any_of(*parts)
-    if isinstance(guard, Config) and guard.text.endswith("is installed"):
-        return True
-    truth = judge.truth(guard)
-    return truth is Truth.YES if truth in (Truth.YES, Truth.NO) else guard
+    return True if isinstance(guard, Config) and guard.text.endswith("is installed") else guard

@@ -68,15 +68,22 @@ def threshold(rank: Rank, *, stand_ins: Mapping[str, Any] | None = None) -> dict
 
 
 def does_fit(rank: Rank, sequence: int) -> bool:
-    """Say whether a sample of that length can be made; what fails otherwise than for memory is raised."""
+    """Say whether a sample of that length can be made; what fails otherwise than for memory is raised.
+
+    In a process of its own: where memory was refused, glibc may have mapped another arena (64 MiB) before it gave up.
+    """
     samples = data.dataset(rank.workdir, sequence, mask=True)
-    try:
-        samples[0]
-    except RuntimeError as error:
-        if "DefaultCPUAllocator: can't allocate memory" not in str(error):
-            raise
-        return False
-    return True
+
+    def attempt() -> bool:
+        try:
+            samples[0]
+        except RuntimeError as error:
+            if "DefaultCPUAllocator: can't allocate memory" not in str(error):
+                raise
+            return False
+        return True
+
+    return bool(data.forked(attempt))
 
 
 def peak(rank: Rank, *, stand_ins: Mapping[str, Any] | None = None) -> dict[str, Any]:

@@ -6,8 +6,7 @@ import dataclasses
 import multiprocessing
 import resource
 from collections import OrderedDict
-from collections.abc import Mapping
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -106,22 +105,38 @@ def leave_room(room: int) -> int:
 def peak(samples: Any, short: Any) -> int:
     """Return by how many bytes memory rises at the most while the first sample of `samples` is made.
 
-    It is made in a process forked for it: the kernel starts a process's peak (VmHWM) at what it holds at its start, so
-    one length can't hide behind another's peak. Resetting the peak (/proc/self/clear_refs) would do where the kernel
-    offers it. `short`, another dataset, gives its first sample before: pages of libraries are not there after a fork.
+    In a process forked for it: the kernel starts a process's peak (VmHWM) at what it holds at its start, so one length
+    can't hide behind another's peak. Resetting the peak (/proc/self/clear_refs) would do where the kernel offers it.
+    `short`, another dataset, gives its first sample before: pages of libraries are not there after a fork.
     """
-    global _datasets
-    _datasets = (samples, short)
-    with ProcessPoolExecutor(1, multiprocessing.get_context("fork")) as process:
-        return process.submit(_peak).result()
+
+    def measure() -> int:
+        short[0]
+        before = held("VmRSS")
+        samples[0]
+        return held("VmHWM") - before
+
+    return int(forked(measure))
 
 
-_datasets: Any = None  # the forked process has them: they need not travel
+def forked(function: Callable[[], Any]) -> Any:
+    """Return what `function` returns, or raise what it raises, in a process forked for it. EOFError: it died."""
+    context = multiprocessing.get_context("fork")
+    ours, theirs = context.Pipe(duplex=False)
 
+    def tell() -> None:
+        try:
+            theirs.send((function(), None))
+        except Exception as error:
+            theirs.send((None, error))
 
-def _peak() -> int:
-    samples, short = _datasets
-    short[0]
-    before = held("VmRSS")
-    samples[0]
-    return held("VmHWM") - before
+    process = context.Process(target=tell)
+    process.start()
+    theirs.close()
+    try:
+        value, error = ours.recv()
+    finally:
+        process.join()
+    if error is not None:
+        raise error
+    return value

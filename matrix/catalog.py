@@ -75,6 +75,21 @@ class Reader:
 
 
 @dataclass(frozen=True)
+class Image:
+    """An image that is built on the machine it runs on (base kind `image`), by the recipe containers/RECIPE."""
+
+    id: Identifier
+    torch: VersionText
+    python: str  # its minor
+    recipe: Identifier
+
+    @property
+    def tag(self) -> str:
+        """Return the name under which podman or docker keep it."""
+        return f"localhost/megatrix/{self.id}:latest"
+
+
+@dataclass(frozen=True)
 class Common:
     """What every wheels base holds beside torch, as pip's requirements."""
 
@@ -136,6 +151,11 @@ class Release:
     ci_te: str = ""
     ci_note: str = ""
 
+    @property
+    def revision(self) -> str:
+        """Return the tag that clones have it at, "" where upstream set none (`tag` then says so)."""
+        return "" if self.tag.startswith("none") else self.tag
+
 
 @dataclass(frozen=True)
 class Exclusion:
@@ -168,6 +188,9 @@ class Stack:
     gpus: int
 
 
+Base = Wheels | Reader | Image | Container
+
+
 @dataclass(frozen=True)
 class Catalog:
     """Everything known, checked: ids are unique, every rule matches a known cell, every reference has a target."""
@@ -185,6 +208,7 @@ class Catalog:
     stacks: tuple[Stack, ...]
     failures: tuple[Failure, ...]
     gpus: tuple[Gpu, ...] = ()
+    images: tuple[Image, ...] = ()
 
     def failure(self, id: str) -> Failure:
         """Return the failure of that id. Raises MatrixError with a suggestion."""
@@ -194,16 +218,16 @@ class Catalog:
         return found[Identifier(id)]
 
     @cached_property
-    def bases(self) -> Mapping[str, Wheels | Reader | Container]:
+    def bases(self) -> Mapping[str, Base]:
         """Every base by id."""
-        return {base.id: base for base in (*self.made, *self.containers)}
+        return {base.id: base for base in (*self.made, *self.images, *self.containers)}
 
     @property
     def made(self) -> tuple[Wheels | Reader, ...]:
         """Every base that tox makes."""
         return (*self.wheels, *self.readers)
 
-    def base(self, id: str) -> Wheels | Reader | Container:
+    def base(self, id: str) -> Base:
         """Return the base of that id. Raises MatrixError with a suggestion."""
         if id not in self.bases:
             raise MatrixError("no such base", got=id, expected="a base of the catalog", fix=closest(id, self.bases))
@@ -263,7 +287,7 @@ def load(folder: Path = FACTS) -> Catalog:
     containers = _tables(folder / "containers.toml", {"container": Container})["container"]
     bases = read_toml(folder / "bases.toml")
     common = build(Common, bases.pop("common", {}), f"{folder / 'bases.toml'}: common")
-    made = _built(folder / "bases.toml", bases, {"wheels": Wheels, "reader": Reader})
+    made = _built(folder / "bases.toml", bases, {"wheels": Wheels, "reader": Reader, "image": Image})
     drivers = _tables(folder / "drivers.toml", {"driver": Driver, "feature": Feature, "gpu": Gpu})
     releases = _tables(
         folder / "releases.toml", {"megatron_core": Release, "transformer_engine": Release, "torch": Release}
@@ -283,6 +307,7 @@ def load(folder: Path = FACTS) -> Catalog:
         drivers=drivers["driver"],
         features=drivers["feature"],
         gpus=drivers["gpu"],
+        images=made["image"],
         **{name: tuple(sorted(group, key=lambda item: parse(item.version))) for name, group in releases.items()},
         exclusions=_tables(folder / "constraints.toml", {"exclude": Exclusion})["exclude"],
         stacks=_tables(folder / "stacks.toml", {"stack": Stack})["stack"],

@@ -14,7 +14,8 @@ from matrix.cell import EVERYTHING, Cell, Clause
 from matrix.errors import MatrixError, closest
 from matrix.failure import Axis, Package
 from matrix.outcome import Level
-from matrix.versions import NONE
+from matrix.ranks.job import LAUNCHERS
+from matrix.versions import NONE, is_version
 
 if TYPE_CHECKING:
     from matrix.catalog import Catalog
@@ -23,8 +24,8 @@ if TYPE_CHECKING:
 
 def check(catalog: Catalog, folder: Path) -> None:
     """Raise MatrixError for an id used twice, a reference without a target, or a rule that matches no known cell."""
-    made, images = [base.id for base in catalog.made], [image.id for image in catalog.containers]
-    _unique([*made, *images], f"{folder}: bases.toml, containers.toml")
+    bases = [base.id for base in (*catalog.made, *catalog.images, *catalog.containers)]
+    _unique(bases, f"{folder}: bases.toml, containers.toml")
     _unique((failure.id for failure in catalog.failures), f"{folder / 'failures'}")
     for name in ("megatron_core", "transformer_engine", "torch"):
         _unique((item.version for item in getattr(catalog, name)), f"{folder / 'releases.toml'}: {name}")
@@ -97,6 +98,18 @@ def _check_failure(failure: Failure, catalog: Catalog, values: Known, where: str
                 got=f"levels {[level.value for level in case.levels]}, ranks {case.ranks}, gpus {case.gpus}",
                 expected="a level, at least one rank, no GPU or more",
             )
+        for base in case.bases:
+            _known(base, catalog.bases, "base", f"{where}: case {case.name}.bases")
+        _known(case.launcher, LAUNCHERS, "launcher", f"{where}: case {case.name}.launcher")
+        for package in case.packages:
+            name, _, version = package.partition("==")
+            if not name or not is_version(version):
+                raise MatrixError(
+                    "not a pinned package",
+                    where=f"{where}: case {case.name}.packages",
+                    got=package,
+                    expected="NAME==VERSION: what ran yesterday is to run today",
+                )
     running = {level for case in failure.case for level in case.levels} - {Level.CONTRACT}
     if running and Axis.BASE not in failure.axes:
         raise MatrixError(
@@ -118,6 +131,16 @@ def _check_failure(failure: Failure, catalog: Catalog, values: Known, where: str
     cores = [release.version for release in catalog.megatron_core]
     for core in failure.night.mcore if failure.night else ():
         _known(core, cores, "release of megatron-core", f"{where}: night.mcore")
+    for place, pick in enumerate(failure.pick):
+        _known(pick.base, catalog.bases, "base", f"{where}: pick[{place}].base")
+        _known(
+            pick.mcore, [NONE, *cores, *failure.builds(Package.MCORE)], "megatron-core", f"{where}: pick[{place}].mcore"
+        )
+        _known(
+            pick.te, [NONE, *engines, *failure.builds(Package.TE)], "Transformer Engine", f"{where}: pick[{place}].te"
+        )
+        for name in pick.cases:
+            _known(name, [one.name for one in failure.case], "case", f"{where}: pick[{place}].cases")
     for kind in ("affected", "works"):
         for place, rule in enumerate(getattr(failure, kind)):
             for base in rule.base:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from matrix.catalog import Catalog, Container, Reader, Wheels
+from matrix.catalog import Catalog, Container, Image, Reader, Wheels
 from matrix.cell import Cell, parse_cell_id
 from matrix.errors import MatrixError, closest
 from matrix.failure import Failure
@@ -20,7 +20,7 @@ def explain(catalog: Catalog, id: str, night: Sequence[Planned], host: Host) -> 
     base = catalog.base(cell.base)
     return {
         "cell": cell.id,
-        "base": {Container: "image", Reader: "reader"}.get(type(base), "wheels"),
+        "base": {Container: "image", Image: "image", Reader: "reader"}.get(type(base), "wheels"),
         "torch": cell.torch,
         "python": cell.python,
         "twin": _twin(catalog, cell),
@@ -53,7 +53,7 @@ def _twin(catalog: Catalog, cell: Cell) -> str:
     if isinstance(base, Wheels):
         images = catalog.twins_of(base)
         return f"stands for {', '.join(image.id for image in images)}" if images else "stands for no image"
-    if isinstance(base, Reader):
+    if isinstance(base, (Reader, Image)):
         return "stands for no image"
     twin = catalog.twin(base)
     return f"its twin is {twin.id}" if twin else "has no twin"

@@ -8,8 +8,10 @@ from enum import Enum
 
 from matrix.cell import Cell, Clause
 from matrix.outcome import Level
+from matrix.ranks.job import LAUNCHERS
 from matrix.record import Expectation
 from matrix.schema import Identifier, Pattern, VersionText
+from matrix.versions import NONE
 
 
 class Axis(str, Enum):
@@ -52,7 +54,9 @@ class Signature:
 class Case:
     """One way to reproduce: the pytest test `test` (a node id) with the parameter id `name`.
 
-    `gpus` are needed at level gpu.
+    `gpus` are needed at level gpu. `bases` are those that it runs on, where it runs (level contract only reads);
+    without, any that tox makes. `launcher` starts the ranks (matrix.ranks.job). `packages` ("NAME==VERSION", from PyPI)
+    are laid over the base.
     """
 
     name: Identifier
@@ -60,6 +64,9 @@ class Case:
     levels: tuple[Level, ...]
     ranks: int
     gpus: int = 0
+    bases: tuple[Identifier, ...] = ()
+    launcher: str = LAUNCHERS[0]
+    packages: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -126,6 +133,17 @@ class NightShare:
 
 
 @dataclass(frozen=True)
+class Pick:
+    """What a night takes by name: these cases, or all, in this cell. The one way in for cells on an image."""
+
+    base: Identifier
+    reason: str
+    mcore: str = NONE
+    te: str = NONE
+    cases: tuple[Identifier, ...] = ()
+
+
+@dataclass(frozen=True)
 class Workaround:
     """A way round; `verified` says what was run, "" if nothing was."""
 
@@ -147,7 +165,8 @@ class Failure:
     """One entry. `axes` are those that matter for it; on the others its cells say "none".
 
     A cell in `affected` is expected broken, one in `works` to work; in neither, nothing is known of it. Rules that name
-    a case go before those that name none.
+    a case go before those that name none. `clones` says why PyPI's packages won't do, "" if they do: what runs is then
+    taken from the site's clones, a release at its tag.
     """
 
     id: Identifier
@@ -165,6 +184,8 @@ class Failure:
     case: tuple[Case, ...] = ()
     build: tuple[Build, ...] = ()
     night: NightShare | None = None
+    pick: tuple[Pick, ...] = ()
+    clones: str = ""
     workaround: tuple[Workaround, ...] = ()
     claim: Claim | None = None
 

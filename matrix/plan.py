@@ -8,19 +8,31 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Final
 
-from matrix.catalog import Catalog, Container, Wheels
+from matrix.catalog import Base, Catalog, Container, Image, Reader, Release, Wheels
 from matrix.cell import Cell
 from matrix.failure import Axis, Case, Failure, Package
 from matrix.outcome import Level
 from matrix.ranks import te_extension
+from matrix.ranks.job import LAUNCHERS
 from matrix.record import CellFacts, Expectation, case_key
 from matrix.schema import Identifier
-from matrix.versions import NONE, minor, parse
+from matrix.versions import NONE, minor, parse, position
 
-FIELDS: Final = ("key", "failure", "case", "test", "ranks", "gpus", "source", "te_source")  # JSON as they are
+FIELDS: Final = (
+    "key",
+    "failure",
+    "case",
+    "test",
+    "ranks",
+    "gpus",
+    "launcher",
+    "source",
+    "te_source",
+)  # JSON as they are
 STACK: Final = ("python", "sm", "gpus")  # axes of a cell that records do not name one by one
 
 
+CLONE: Final = {Package.MCORE: "megatron-lm", Package.TE: "transformer-engine"}  # as matrix.configuration names them
 REPORT: Final = Identifier("report")  # the case of a stack whose failure has no reproduction yet
 
 
@@ -30,7 +42,7 @@ class Planned:
 
     `why` says why it is in the plan; `test` is the pytest node that runs it, "" when no reproduction exists; `source`
     and `te_source` are where megatron-core and Transformer Engine come from when that is not PyPI (a wheel, a
-    clone@revision, a working tree).
+    clone@revision, a working tree); `packages` ("NAME==VERSION") are laid over the base beside them.
     """
 
     cell: Cell
@@ -41,6 +53,8 @@ class Planned:
     test: str
     ranks: int
     gpus: int
+    launcher: str = LAUNCHERS[0]
+    packages: tuple[str, ...] = ()
     source: str = ""
     te_source: str = ""
     why: tuple[str, ...] = ()
@@ -65,6 +79,7 @@ class Planned:
             "stack": {name: getattr(self.cell, name) for name in STACK},
             "level": self.level.value,
             "expectation": self.expectation.value,
+            "packages": list(self.packages),
             "why": list(self.why),
             "notes": list(self.notes),
         }
@@ -81,6 +96,8 @@ class Planned:
             test=record["test"],
             ranks=record["ranks"],
             gpus=record["gpus"],
+            launcher=record["launcher"],
+            packages=tuple(record["packages"]),
             source=record["source"],
             te_source=record["te_source"],
             why=tuple(record["why"]),
@@ -94,9 +111,7 @@ def everything(catalog: Catalog, levels: Iterable[Level]) -> list[Planned]:
         plan_case(catalog, failure, case, level, cell)
         for failure in catalog.failures
         for cell in cells_of(catalog, failure)
-        for case in failure.case
-        for level in case.levels
-        if level in levels
+        for case, level in run_in(catalog, failure, cell, levels)
     ]
 
 
@@ -106,16 +121,19 @@ def of_base(
     """Return what somebody who stands in `base` runs: every case within reach, on megatron-core `core` if one is there.
 
     Without one, on the newest patch of each minor. `te_line` ("1.9") takes cells with that Transformer Engine along; a
-    base that only reads has those of the night.
+    base that only reads, or an image, has those of the night.
     """
-    reads = base in {reader.id for reader in catalog.readers}
+    nightly = isinstance(catalog.bases.get(base), (Reader, Image))
     planned = []
     for failure in catalog.failures:
+        found = (
+            [*night_cells(catalog, failure), *picked_cells(catalog, failure)] if nightly else cells_of(catalog, failure)
+        )
         cells = [
             cell
-            for cell in (night_cells if reads else cells_of)(catalog, failure)
+            for cell in found
             if cell.base == base
-            and (reads or cell.te == NONE or minor(cell.te) == te_line)
+            and (nightly or cell.te == NONE or minor(cell.te) == te_line)
             and core in (None, cell.mcore)
         ]
         if core and not cells and Axis.TE not in failure.axes:
@@ -123,10 +141,8 @@ def of_base(
         planned += [
             plan_case(catalog, failure, case, level, cell)
             for cell in newest_patches(cells)
-            for case in failure.case
+            for case, level in run_in(catalog, failure, cell, levels)
             if not masked_by(catalog, failure, cell, case.name)
-            for level in case.levels
-            if level in levels
         ]
     return planned
 
@@ -143,10 +159,9 @@ def of_source(
         for base in catalog.wheels
         if base.night
         for failure in catalog.failures
-        if Axis.TE not in failure.axes  # such a case needs a Transformer Engine to go with the source
-        for case in failure.case
-        for level in case.levels
-        if level in levels
+        if Axis.MCORE in failure.axes
+        and Axis.TE not in failure.axes  # such a case needs a Transformer Engine to go with the source
+        for case, level in run_in(catalog, failure, catalog.cell(base.id, mcore=version), levels)
     ]
     return [
         replace(
@@ -160,16 +175,41 @@ def of_source(
 
 
 def cells_of(catalog: Catalog, failure: Failure) -> list[Cell]:
-    """Return the cells that differ on the failure's axes, made of PyPI releases and its builds, less the excluded."""
-    cores: list[str] = [release.version for release in catalog.megatron_core if release.on_pypi]
-    cores += failure.builds(Package.MCORE)
-    engines = [NONE]
-    if Axis.TE in failure.axes:
-        engines = [str(release.version) for release in catalog.transformer_engine if release.on_pypi]
-        engines += failure.builds(Package.TE)
-    bases = catalog.wheels if Axis.BASE in failure.axes else catalog.readers
-    cells = (catalog.cell(base.id, mcore=core, te=engine) for base in bases for core in cores for engine in engines)
+    """Return the cells that differ on the failure's axes, less the excluded.
+
+    They are made of releases and the failure's builds, on the bases that tox makes and the images that its cases name.
+    """
+    made = catalog.wheels if Axis.BASE in failure.axes else catalog.readers
+    named = {base for case in failure.case for base in case.bases}
+    cells = (
+        catalog.cell(base.id, mcore=core, te=engine)
+        for base in (*made, *(image for image in catalog.images if image.id in named))
+        for core in versions_of(failure, Package.MCORE, catalog.megatron_core, base)
+        for engine in versions_of(failure, Package.TE, catalog.transformer_engine, base)
+    )
     return [cell for cell in cells if catalog.excluded(cell) is None]
+
+
+def versions_of(failure: Failure, package: Package, releases: Iterable[Release], base: Base) -> list[str]:
+    """Return the versions of a package that go with a base, and "none" where the failure does not depend on it.
+
+    They are PyPI's, or in an image those of a clone where clones are used, and the failure's builds.
+    """
+    if {Package.MCORE: Axis.MCORE, Package.TE: Axis.TE}[package] not in failure.axes:
+        return [NONE]
+    cloned = isinstance(base, Image) and failure.clones
+    known = [str(release.version) for release in releases if (release.revision if cloned else release.on_pypi)]
+    return list(dict.fromkeys([*known, *failure.builds(package)]))
+
+
+def run_in(catalog: Catalog, failure: Failure, cell: Cell, levels: Iterable[Level]) -> Iterable[tuple[Case, Level]]:
+    """Yield the cases that a cell is for, each with those of its levels: what reads does so outside of images."""
+    image = isinstance(catalog.base(cell.base), Image)
+    for case in failure.case:
+        here = cell.base in case.bases if case.bases else not image
+        for level in case.levels:
+            if level in levels and (not image if level is Level.CONTRACT else here):
+                yield case, level
 
 
 def plan_case(catalog: Catalog, failure: Failure, case: Case, level: Level, cell: Cell) -> Planned:
@@ -183,7 +223,6 @@ def plan_case(catalog: Catalog, failure: Failure, case: Case, level: Level, cell
         notes.append(f"stand-in: {', '.join(stand_in.packages)} ({stand_in.reason})")
     if cell.te != NONE and level is Level.CPU:
         notes.append(te_extension.NOTE)
-    core, engine = failure.builds(Package.MCORE).get(cell.mcore), failure.builds(Package.TE).get(cell.te)
     return Planned(
         cell,
         failure.id,
@@ -193,10 +232,24 @@ def plan_case(catalog: Catalog, failure: Failure, case: Case, level: Level, cell
         case.test,
         case.ranks,
         case.gpus,
-        source=core.source if core else "",
-        te_source=engine.source if engine else "",
+        case.launcher,
+        case.packages,
+        source=source_of(failure, Package.MCORE, catalog.megatron_core, cell.mcore, level),
+        te_source=source_of(failure, Package.TE, catalog.transformer_engine, cell.te, level),
         notes=tuple(notes),
     )
+
+
+def source_of(failure: Failure, package: Package, releases: Iterable[Release], version: str, level: Level) -> str:
+    """Return where a version comes from if not from PyPI: its build, or its tag in a clone; "" for PyPI."""
+    build = failure.builds(package).get(version)
+    if build:
+        return build.source
+    if failure.clones and level is not Level.CONTRACT:
+        for release in releases:
+            if release.version == version and release.revision:
+                return f"{CLONE[package]}@{release.revision}"
+    return ""
 
 
 def masked_by(catalog: Catalog, failure: Failure, cell: Cell, case: str = "") -> str | None:
@@ -224,12 +277,12 @@ def night(catalog: Catalog, pairwise: Pairwise, levels: Iterable[Level] = (Level
     for failure in catalog.failures:
         cells = night_cells(catalog, failure)
         boundary = boundary_cases(catalog, cells, failure)
-        for cell, names, why in (*boundary, *covering_cases(catalog, cells, failure, pairwise)):
+        picked = picked_cases(catalog, failure)
+        for cell, names, why in (*boundary, *covering_cases(catalog, cells, failure, pairwise), *picked):
             found += [
                 (plan_case(catalog, failure, case, level, cell), why)
-                for case in failure.case
-                for level in case.levels
-                if case.name in names and level in levels
+                for case, level in run_in(catalog, failure, cell, levels)
+                if case.name in names
             ]
     for planned, why in found:
         known = chosen.get(planned.key, planned)
@@ -238,7 +291,7 @@ def night(catalog: Catalog, pairwise: Pairwise, levels: Iterable[Level] = (Level
     order = {base: place for place, base in enumerate(catalog.bases)}
     return sorted(
         chosen.values(),
-        key=lambda item: (order[item.cell.base], item.failure, parse(item.cell.mcore), item.cell.te, item.case),
+        key=lambda item: (order[item.cell.base], item.failure, position(item.cell.mcore), item.cell.te, item.case),
     )
 
 
@@ -273,8 +326,9 @@ def newest_patches(cells: Iterable[Cell]) -> list[Cell]:
     Builds with a local version are not releases: each stays.
     """
     newest: dict[tuple[str, str, str], Cell] = {}
-    for cell in sorted(cells, key=lambda cell: parse(cell.mcore)):
-        newest[cell.base, cell.mcore if "+" in cell.mcore else minor(cell.mcore), cell.te] = cell
+    for cell in sorted(cells, key=lambda cell: position(cell.mcore)):
+        line = cell.mcore if "+" in cell.mcore or cell.mcore == NONE else minor(cell.mcore)
+        newest[cell.base, line, cell.te] = cell
     return list(newest.values())
 
 
@@ -304,6 +358,23 @@ def covering_cases(catalog: Catalog, cells: Sequence[Cell], failure: Failure, pa
             frozenset({row["case"]}),
             "pairwise: base x mcore x te x case",
         )
+
+
+def picked_cells(catalog: Catalog, failure: Failure) -> list[Cell]:
+    """Return the cells that a failure picks by name."""
+    return [catalog.cell(pick.base, mcore=pick.mcore, te=pick.te) for pick in failure.pick]
+
+
+def picked_cases(catalog: Catalog, failure: Failure) -> Iterable[Choice]:
+    """Yield what a failure picks by name, without the masked and what nothing is known of."""
+    for pick, cell in zip(failure.pick, picked_cells(catalog, failure), strict=True):
+        names = {
+            case.name
+            for case in failure.case
+            if (not pick.cases or case.name in pick.cases)
+            and expected(catalog, failure, cell, case) is not Expectation.UNKNOWN
+        }
+        yield cell, frozenset(names), f"picked: {pick.reason}"
 
 
 def stack_cases(catalog: Catalog, levels: Iterable[Level]) -> Iterable[tuple[Planned, str]]:

@@ -27,6 +27,11 @@ def parse(text: str) -> Version:
     return Version(text)
 
 
+def position(text: str) -> Version:
+    """Return what to sort by: the version; "none" comes before all."""
+    return parse("0.dev0" if text == NONE else text)
+
+
 def is_version(text: str) -> bool:
     """Say whether `text` is a PEP 440 version."""
     try:

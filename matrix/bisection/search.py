@@ -1,0 +1,204 @@
+"""Find the place in a history where the answer changes, with as few rounds of probes as possible. Pure.
+
+Which end is the good one decides what is looked for: good first means the first bad place, bad first the first fixed
+one. `search` asks both ends before anything else, then narrows down what may be the first changed place: a changed
+answer says that it is in what comes before the probed place, an unchanged one that it is not. A place that can't be
+asked stays a candidate: where only such places are left, the answer is all of them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from matrix.bisection.noise import CERTAIN, Noise, Seen, Tally
+from matrix.bisection.order import Order, places
+from matrix.errors import MatrixError
+
+Probe = Callable[[Sequence[int]], Iterable[Seen]]  # asks these places at once, each one time
+
+
+class Kind(str, Enum):
+    """What a search came to."""
+
+    FIRST_BAD = "first-bad"
+    FIRST_FIXED = "first-fixed"
+    AMBIGUOUS = "ambiguous"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How to search.
+
+    `at_once` are the probes of one round; nothing is claimed below `confidence`. `checks` further places are asked at
+    the end, where nobody looked, for a history that goes back and forth.
+    """
+
+    at_once: int = 1
+    noise: Noise = CERTAIN
+    confidence: float = 0.95
+    checks: int = 0
+
+    def __post_init__(self) -> None:
+        """Raise MatrixError for a plan that can't be followed."""
+        if self.at_once < 1 or self.checks < 0:
+            raise MatrixError("a search asks at least one place at once", got=f"{self.at_once}, {self.checks} checks")
+        if not 0 < self.confidence < 1:
+            raise MatrixError("not a confidence", got=self.confidence, expected="more than 0, less than 1")
+
+
+class WrongEndError(Exception):
+    """An end of the history does not answer as it was said to: no search can start."""
+
+    def __init__(self, place: int, seen: Seen, expected: Seen, runs: int) -> None:
+        self.place, self.seen, self.expected, self.runs = place, seen, expected, runs
+        super().__init__(f"place {place} is {seen.value}, not {expected.value}, after {runs} runs")
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a search found.
+
+    `candidates` holds the one place where the answer changed, or, where `kind` is ambiguous, all places that it may
+    be. `confidence` is a lower bound, given the noise that was stated and a history that changes once. `flips` are the
+    pairs of answers that no single change explains (changed, and unchanged later; or changed on two sides of a
+    merge); the candidates then are those of the change nearest to the new end. `rounds` are those of the narrowing,
+    without ends and checks.
+    """
+
+    kind: Kind
+    candidates: tuple[int, ...]
+    confidence: float
+    rounds: int
+    tallies: Mapping[int, Tally]
+    flips: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def probes(self) -> int:
+        """Return how many runs there were."""
+        return sum(tally.runs.total() for tally in self.tallies.values())
+
+
+def search(order: Order, probe: Probe, old: Seen, plan: Plan | None = None) -> Found:
+    """Return where the answer stops being `old` (good: the first bad place; bad: the first fixed one).
+
+    Raises WrongEndError when place 0 does not answer `old`, or the last one does not answer the opposite.
+    """
+    return _Search(order, probe, old, plan or Plan()).run()
+
+
+class _Search:
+    def __init__(self, order: Order, probe: Probe, old: Seen, plan: Plan) -> None:
+        self._order, self._probe, self._plan = order, probe, plan
+        self._old, self._new = old, Seen.BAD if old is Seen.GOOD else Seen.GOOD
+        self._tallies: dict[int, Tally] = {}
+        self._left = 1 - plan.confidence  # the error that may still be spent
+        self._last = len(order) - 1
+
+    def run(self) -> Found:
+        for place, expected in ((0, self._old), (self._last, self._new)):
+            self._settle([place], self._share(self._last))
+            tally = self._tallies[place]
+            if tally.settled is not expected:
+                raise WrongEndError(place, tally.settled or Seen.SKIP, expected, tally.runs.total())
+        rounds = 0
+        while chosen := self._choice():
+            self._settle(chosen, self._share(self._candidates()[0].bit_count()))
+            rounds += 1
+        confidence = self._plan.confidence + self._left
+        for part in _parts(self._unasked(), self._plan.at_once):
+            self._settle(part, 1 - self._plan.confidence)  # a wrong check costs an answer, it makes no wrong one
+        mask, flips = self._candidates()
+        candidates = tuple(places(mask))
+        sure = len(candidates) == 1 and not flips
+        claim = Kind.FIRST_BAD if self._old is Seen.GOOD else Kind.FIRST_FIXED
+        return Found(claim if sure else Kind.AMBIGUOUS, candidates, confidence, rounds, self._tallies, flips)
+
+    def _settle(self, chosen: Sequence[int], error: float) -> None:
+        """Ask these places, those that are in doubt again, until each is settled."""
+        for place in chosen:
+            self._tallies[place] = Tally(self._plan.noise)
+        pending = list(chosen)
+        while pending:
+            for place, seen in zip(pending, self._probe(pending), strict=True):
+                self._tallies[place].add(seen, error)
+            pending = [place for place in pending if self._tallies[place].settled is None]
+        doubtful = [self._tallies[place] for place in chosen if not self._tallies[place].certain]
+        self._left -= error * sum(tally.settled is not Seen.SKIP for tally in doubtful)
+
+    def _share(self, candidates: int) -> float:
+        """Return the error that one more place may have: an even share of what is left, and never all of it."""
+        base = self._plan.at_once + 1
+        return self._left / (self._plan.at_once * _logarithm(candidates, base) + 1)
+
+    def _candidates(self) -> tuple[int, tuple[tuple[int, int], ...]]:
+        """Return the places where the change may be, and what contradicts a single change."""
+        settled = {place: tally.settled for place, tally in self._tallies.items()}
+        unchanged = [place for place, seen in settled.items() if seen is self._old]
+        before = 0
+        for place in unchanged:
+            before |= self._order.below[place]
+        mask, flips, nearest = self._order.below[self._last] & ~before, [], self._last
+        for place in sorted((place for place, seen in settled.items() if seen is self._new), reverse=True):
+            narrowed = mask & self._order.below[place]
+            if narrowed:
+                mask, nearest = narrowed, place
+                continue
+            later = [other for other in unchanged if self._order.below[other] >> place & 1]
+            flips.append((place, min(later, default=nearest)))
+        return mask, tuple(sorted(flips))
+
+    def _choice(self) -> list[int]:
+        """Return the places to ask next, which cut what is left into even parts; nothing when the search is over."""
+        mask, _ = self._candidates()
+        total = mask.bit_count()
+        weights = {
+            place: (self._order.below[place] & mask).bit_count() for place in places(mask) if place not in self._tallies
+        }
+        skipped = sum(mask >> place & 1 for place, tally in self._tallies.items() if tally.settled is Seen.SKIP)
+        chosen: list[int] = []
+        for target in _targets(total, self._plan.at_once, skipped // self._plan.at_once):
+            if weights:
+                chosen.append(min(weights, key=lambda place: (abs(weights[place] - target), place)))
+                del weights[chosen[-1]]
+        return chosen
+
+    def _unasked(self) -> list[int]:
+        """Return the places to check, spread evenly over those that no probe has asked."""
+        free = [place for place in range(len(self._order)) if place not in self._tallies]
+        count = min(self._plan.checks, len(free))
+        return [free[(2 * number + 1) * len(free) // (2 * count)] for number in range(count)]
+
+
+def _targets(total: int, at_once: int, fruitless: int) -> list[float]:
+    """Return how many candidates should stand before each probe: even cuts.
+
+    After `fruitless` rounds that were skipped the cuts move, each time somewhere else, so that a long stretch that
+    can't be asked is left after a few probes and not crossed place by place.
+    """
+    cuts = min(at_once, max(total - 1, 1))
+    shift = (_spread(fruitless + 1) - 0.5) * 2 / (cuts + 1)
+    return [math.floor(total * (cut / (cuts + 1) + shift)) for cut in range(1, cuts + 1)]
+
+
+def _spread(number: int) -> float:
+    """Return 1/2, 1/4, 3/4, 1/8, 5/8, ... for 1, 2, 3, ...: van der Corput's sequence."""
+    value, part = 0.0, 0.5
+    while number:
+        value += part * (number & 1)
+        number, part = number >> 1, part / 2
+    return value
+
+
+def _logarithm(count: int, base: int) -> int:
+    """Return the least power of `base` that is `count` or more."""
+    power = 0
+    while base**power < count:
+        power += 1
+    return power
+
+
+def _parts(chosen: Sequence[int], size: int) -> Iterable[Sequence[int]]:
+    return (chosen[start : start + size] for start in range(0, len(chosen), size))

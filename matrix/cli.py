@@ -13,6 +13,7 @@ from pathlib import Path
 from containers import sources
 from matrix import __version__, catalog, compat, covering, explain, host, interrupt, plan, run
 from matrix.contract import command as contract
+from matrix.doctor import command as doctor
 from matrix.engine import Tox
 from matrix.errors import MatrixError, closest
 from matrix.outcome import Level
@@ -72,6 +73,7 @@ def parser() -> argparse.ArgumentParser:
     matching.add_argument("stack", metavar="STACK", nargs="+", help=compat.FORM)
     matching.add_argument("--out", type=Path, default=default_out(), help="output folder, for its history")
     contract.add_parsers(commands)
+    doctor.add_parser(commands)
     reporting = command("report", report_command, "Make the pages of a run again and print its summary.")
     reporting.add_argument("run", nargs="?", default="", metavar="RUN", help="a run's id (the newest)")
     for one in (running, reporting):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
-from matrix.answer import Answer, known
+from matrix.answer import Answer, Word, known
 
 # The variables that decide; no others are read or kept, since an environment holds secrets.
 VARIABLES: Final = (
@@ -21,8 +21,11 @@ VARIABLES: Final = (
     "SLURM_PROCID",
     "SLURM_STEP_NUM_TASKS",
     "SLURM_NTASKS",
-    "UB_SKIPMC",
 )
+
+
+CRASH: Final = "SIGSEGV in createProcessGroupMPI, or MPI_ERR_RANK and exit code 6"
+SILENT: Final = 'init_process_group("mpi") would return in every process with rank 0 of 1, and reduce nothing'
 
 
 class Launcher(str, Enum):
@@ -86,7 +89,7 @@ def _count(environ: Mapping[str, str], *names: str) -> int | None:
 
 
 def mpi_world(world: World, *, used: bool | None = None) -> Answer:
-    """Say whether the MPI world is as large as the job; `used`: an mpi group will be made of all its ranks.
+    """Say whether the MPI world is as large as the job; `used`: an mpi group of all ranks will be made (None: maybe).
 
     Where it is too small, init_process_group("mpi") fails silently: each process is rank 0 of 1.
     """
@@ -96,15 +99,9 @@ def mpi_world(world: World, *, used: bool | None = None) -> Answer:
         reason = f"{world.launcher.value} brings MPI its world only with --mpi=pmix or pmi2, which was not seen"
     else:
         reason = f"MPI_COMM_WORLD has {world.mpi} of {world.size} processes ({world.launcher.value})"
-    whole = world.whole
-    broken = whole is False and used is True
-    return Answer(
-        "the MPI world is as large as the job",
-        known(whole),
-        reason,
-        breaks="SIGSEGV in createProcessGroupMPI, or MPI_ERR_RANK and exit code 6" if broken else "",
-        failure="tp-overlap" if broken else "",
-        warns='init_process_group("mpi") would return in every process with rank 0 of 1, and reduce nothing'
-        if whole is False
-        else "",
-    )
+    question = "the MPI world is as large as the job"
+    if world.whole is not False:
+        return Answer(question, known(world.whole), reason)
+    if used:
+        return Answer(question, Word.NO, reason, breaks=CRASH, failure="tp-overlap", warns=SILENT)
+    return Answer(question, Word.NO, reason, warns=SILENT if used is False else f"{CRASH}, if an mpi group is made")

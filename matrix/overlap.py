@@ -65,7 +65,8 @@ class Setting:
 
     `mcore` and `te` are what matrix.contract.reading takes: a recorded version, a wheel, a folder, PATH@REV. Without
     `mcore`, initialize_ub is called directly. `torch_mpi`: PyTorch has its mpi backend. `built_with_mpi`: Transformer
-    Engine was built with NVTE_UB_WITH_MPI=1. `environ` is that of a process of the job (launch.VARIABLES).
+    Engine was built with NVTE_UB_WITH_MPI=1. `environ` is that of a process of the job, as far as its launcher sets it
+    (launch.VARIABLES); `skipmc` is UB_SKIPMC.
     """
 
     te: str
@@ -74,6 +75,7 @@ class Setting:
     torch_mpi: bool | None = None
     built_with_mpi: bool | None = None
     environ: Mapping[str, str] = field(default_factory=dict)
+    skipmc: str | None = None
     device: Device = field(default_factory=Device)
 
 
@@ -108,9 +110,7 @@ def contract(setting: Setting) -> tuple[Answer, ...]:
         *((mpi_backend(setting.torch_mpi),) if made else ()),
         mpi_world(world_of(setting.environ), used=made and setting.torch_mpi is not False),
         signature(setting, call),
-        *multicast.answers(
-            call.te, setting.device, setting.environ.get("UB_SKIPMC"), facts().multicast, facts().window
-        ),
+        *multicast.answers(call.te, setting.device, setting.skipmc, facts().multicast, facts().window),
     )
 
 

@@ -1,0 +1,50 @@
+"""`megatrix doctor` as a person meets it."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from matrix.cli import main
+from matrix.doctor import probe
+from matrix.doctor.command import in_words
+from matrix.doctor.examine import Wishes, examine
+from tests.unit.catalogs import real
+from tests.unit.doctor.machines import BARE, NGC
+
+
+@pytest.fixture(autouse=True)
+def bare_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No GPU, no torch, no launcher, wherever the tests run."""
+    monkeypatch.setattr(probe, "look", lambda python, environ: BARE)
+
+
+def test_a_job_that_will_fail_is_status_1_with_what_to_change(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor", "--mcore", "0.9.0", "--te", "1.9.0", "--launcher", "torchrun", "--world-size", "8"]) == 1
+    out = capsys.readouterr().out
+    assert "MPI_COMM_WORLD has 1 of 8 processes (torchrun)" in out
+    assert "WILL FAIL: SIGSEGV in createProcessGroupMPI, or MPI_ERR_RANK and exit code 6 (tp-overlap)" in out
+    assert out.splitlines()[-3:] == ["change one of these:", "  start it with mpirun", "  megatron-core 0.10.0"]
+
+
+def test_a_job_that_is_not_known_to_fail_is_status_0(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor", "--mcore", "0.10.0", "--te", "1.9.0", "--launcher", "torchrun"]) == 0
+    assert capsys.readouterr().out.endswith("nothing here is known to fail\n")
+
+
+def test_json_is_one_object(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor", "--mcore", "0.9.0", "--te", "1.9.0", "--launcher", "torchrun", "--json"]) == 1
+    (line,) = capsys.readouterr().out.splitlines()
+    assert json.loads(line)["changes"] == [["start it with mpirun"], ["megatron-core 0.10.0"]]
+
+
+def test_a_mistake_is_status_2_with_a_suggestion(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor", "--launcher", "torchrn"]) == 2
+    assert "did you mean torchrun?" in capsys.readouterr().err
+
+
+def test_the_silent_relative_is_a_note_also_where_nothing_fails() -> None:
+    told = in_words(examine(NGC, Wishes(mcore="0.10.0", te="1.9.0"), real().failures))
+    assert 'note: init_process_group("mpi") would return in every process with rank 0 of 1, and reduce nothing' in told
+    assert told.endswith("nothing here is known to fail")

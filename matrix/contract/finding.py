@@ -98,7 +98,8 @@ def _stopped(use: Use, stops: Sequence[tuple[int, Guard]]) -> bool:
 
 
 def _implies(guard: Guard, other: Guard) -> bool:
-    return set(guard_parts(all_of(guard, other))) == set(guard_parts(guard))
+    parts = set(guard_parts(guard))
+    return parts.issuperset(guard_parts(other)) or set(guard_parts(all_of(guard, other))) == parts
 
 
 @dataclass(frozen=True)

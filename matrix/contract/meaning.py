@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from functools import lru_cache
 
@@ -12,7 +11,7 @@ ENDINGS = ("ing", "ed", "s")  # offloading, padded, layers: the same word as off
 @lru_cache(maxsize=4096)
 def words(name: str) -> frozenset[str]:
     """Return the words of a name, without endings: cpu_offloading_activations -> cpu, offload, activation."""
-    return frozenset(_stem(word) for word in re.split(r"_+", name.lower()) if word)
+    return frozenset(_stem(word) for word in name.lower().split("_") if word)
 
 
 def _stem(word: str) -> str:

@@ -10,13 +10,16 @@ import ast
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 LONGEST_DEFAULT = 16  # characters; longer defaults are expressions or texts that say nothing about binding
 
 
-@dataclass(frozen=True)
-class Parameter:
-    """One parameter. `kind` is "positional" (only), "either", "keyword" (only), "args" or "kwargs"."""
+class Parameter(NamedTuple):
+    """One parameter. `kind` is "positional" (only), "either", "keyword" (only), "args" or "kwargs".
+
+    A tuple, since a pair of releases makes some thousand of them within its milliseconds.
+    """
 
     name: str
     kind: str

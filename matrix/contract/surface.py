@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from matrix.contract.signature import Signature, parse_signature
 
@@ -47,8 +47,7 @@ class Absent:
     name: str
 
 
-@dataclass(frozen=True)
-class _Place:
+class _Place(NamedTuple):
     """Where a path led: an entry, the module that defines it, the entry's own name, and the class it belongs to."""
 
     entry: Entry

@@ -260,6 +260,11 @@ class Catalog:
         python = known.pythons[0] if isinstance(known, Wheels) else known.python
         return Cell(base, known.torch or NONE, mcore, te, driver, python=python or NONE, **stack)
 
+    def cell_of(self, stack: Stack) -> Cell:
+        """Return the cell of a report, with the hardware that it names."""
+        named = {name: value for name, value in vars(stack.cell).items() if name != "base" and value is not None}
+        return self.cell(stack.cell.base, **named)
+
     def excluded(self, cell: Cell) -> str | None:
         """Return why the cell must not be planned, None if it may."""
         for exclusion in self.exclusions:

@@ -16,6 +16,7 @@ from matrix.signature import owner
 from matrix.versions import NONE, is_version
 
 AXES: Final = ("base", "torch", "mcore", "te", "driver", "sm", "gpus")
+HARDWARE: Final = ("driver", "sm", "gpus")
 FORM: Final = (
     '"mcore=0.9.0 te=1.9.0+e79d915 torch=2.4.1 driver=535"; base=ngc-24.07 brings the torch and TE of an image'
 )
@@ -60,6 +61,7 @@ def compat(catalog: Catalog, stack: Cell, levels: Mapping[str, frozenset[Level]]
                 "title": failure.title,
                 "expectation": expectation.value,
                 "reason": rule.reason if rule else "",
+                "axes": [axis for axis, _ in rule.bounds()] if rule else [],
                 "levels": sorted(level.value for level in levels.get(failure.id, ())),
                 "fix": " ".join(failure.fix.split()),
                 "workarounds": [{"text": one.text, "verified": one.verified} for one in failure.workaround],
@@ -109,7 +111,9 @@ def in_words(told: list[dict[str, Any]]) -> str:
     if not lines:
         lines.append("nothing in the catalog is known to break here")
     for kind, text in (("works", "known to work"), ("unknown", "nothing is known of")):
-        ids = [one["failure"] for one in told if one["expectation"] == kind]
-        if ids:
-            lines.append(f"{text}: {', '.join(ids)}")
+        found = [one for one in told if one["expectation"] == kind]
+        if found:
+            lines.append(f"{text}: {', '.join(one['failure'] for one in found)}")
+        # Where the hardware decides, "works" says too little: it may go another way there.
+        lines += [f"  {one['failure']}: {one['reason']}" for one in found if set(one["axes"]) & set(HARDWARE)]
     return "\n".join(lines)

@@ -30,7 +30,10 @@ def explain(catalog: Catalog, id: str, night: Sequence[Planned], host: Host) -> 
 
 
 def known_cell(catalog: Catalog, id: str) -> Cell:
-    """Return the cell of an id; its base and versions must be the catalog's. Raises MatrixError with a suggestion."""
+    """Return the cell of an id; its base and versions must be the catalog's. Raises MatrixError with a suggestion.
+
+    The cell of a report comes with the hardware that the report names, which no id tells.
+    """
     named = parse_cell_id(id)
     stacks = {stack.cell.mcore for stack in catalog.stacks}
     cores = [release.version for release in catalog.megatron_core]
@@ -45,7 +48,8 @@ def known_cell(catalog: Catalog, id: str) -> Cell:
         )
     if named["driver"] != NONE and not is_version(named["driver"]):
         raise MatrixError("not a driver version", where=id, got=named["driver"], expected="535 or 535.129.03")
-    return catalog.cell(**named)
+    reported = {cell.id: cell for cell in map(catalog.cell_of, catalog.stacks)}
+    return reported.get(id) or catalog.cell(**named)
 
 
 def _twin(catalog: Catalog, cell: Cell) -> str:

@@ -384,8 +384,7 @@ def stack_cases(catalog: Catalog, levels: Iterable[Level]) -> Iterable[tuple[Pla
     """
     for stack in catalog.stacks:
         failure = catalog.failure(stack.failure)
-        named = {name: value for name, value in vars(stack.cell).items() if name != "base" and value is not None}
-        cell = catalog.cell(stack.cell.base, **named)
+        cell = catalog.cell_of(stack)
         on_wheels = not isinstance(catalog.base(cell.base), Container)
         for case in failure.case or (Case(REPORT, "", (Level.GPU,), stack.gpus, stack.gpus),):
             for level in case.levels if on_wheels else (max(case.levels, key=list(Level).index),):

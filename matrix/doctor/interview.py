@@ -35,4 +35,5 @@ def main() -> None:
     print(json.dumps(told))
 
 
-main()
+if __name__ == "__main__":
+    main()

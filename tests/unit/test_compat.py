@@ -79,3 +79,17 @@ def test_what_the_catalog_has_is_not_told_twice(catalog: Catalog) -> None:
 
     assert unlisted(catalog, stack) == []
     assert "nothing else" in findings_in_words([], stack)
+
+
+@pytest.mark.parametrize(
+    ("stack", "said"),
+    [
+        ("te=1.9.0 driver=470 sm=8.0", "ub-multicast: on SM80 userbuffers go by CUDA IPC, whatever the driver"),
+        ("te=2.17.1 driver=535 sm=9.0", "  ub-multicast: multicast, where the GPUs are on an NVSwitch"),
+        ("te=2.17.1 driver=580 sm=8.0", "BREAKS ub-multicast"),
+        ("te=1.12.0 driver=525 sm=9.0", "BREAKS ub-multicast"),
+        ("te=1.13.0 driver=470", "BREAKS ub-multicast"),
+    ],
+)  # fmt: skip
+def test_a_driver_is_told_what_it_means(catalog: Catalog, stack: str, said: str) -> None:
+    assert said in in_words(compat(catalog, parse_stack(catalog, stack), {}))

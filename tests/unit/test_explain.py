@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -117,3 +118,12 @@ def test_what_is_said_to_run_here_is_not_unavailable_in_a_run() -> None:
     (item,) = night(known, pairwise)
     (one,) = explain(known, item.cell.id, [item], HOST)["failures"][0]["night"]
     assert (unavailable(item, known, HOST, "a") is None) == (one["here"] == "runs")
+
+
+def test_the_cell_of_a_report_is_told_with_the_hardware_of_the_report() -> None:
+    entry = failure("hardware", affected=(clause(sm="<9"),))
+    reported = stack("hardware", "torch-2.4.0", "0.8.0")
+    known = catalog(entry, stacks=(replace(reported, cell=replace(reported.cell, sm="8.0")),))
+    for id, expectation in (("0.8.0", "broken"), ("0.7.0", "unknown")):
+        answer = explain(known, f"torch-2.4.0/mcore-{id}/te-none/driver-none", [], HOST)
+        assert expectation == answer["failures"][0]["expectation"]

@@ -10,12 +10,14 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from containers import sources
+from containers import images, sources
 from matrix import __version__, catalog, compat, covering, explain, host, interrupt, plan, run
+from matrix.advice import command as advice
 from matrix.contract import command as contract
 from matrix.doctor import command as doctor
-from matrix.engine import Tox
+from matrix.engine import Engines, Tox
 from matrix.errors import MatrixError, closest
+from matrix.images import Images
 from matrix.outcome import Level
 from matrix.plan import Planned
 from matrix.record import Expectation, Record
@@ -69,10 +71,14 @@ def parser() -> argparse.ArgumentParser:
         "explain", explain_command, "Say what is known of a cell, and why it is or is not in the night."
     )
     explaining.add_argument("cell", metavar="CELL", help="torch-2.4.0/mcore-0.8.0/te-none/driver-none")
+    building = command("build", build_command, "Build an image of the catalog on this machine (docs/images.md).")
+    building.add_argument("image", metavar="IMAGE", help="debian-13")
+    building.add_argument("--mirror", default="", metavar="URL", help="where Debian's packages come from")
     matching = command("compat", compat_command, "Say what is known to break in a stack, and the way round it.")
     matching.add_argument("stack", metavar="STACK", nargs="+", help=compat.FORM)
     matching.add_argument("--out", type=Path, default=default_out(), help="output folder, for its history")
     contract.add_parsers(commands)
+    advice.add_parser(commands)
     doctor.add_parser(commands)
     reporting = command("report", report_command, "Make the pages of a run again and print its summary.")
     reporting.add_argument("run", nargs="?", default="", metavar="RUN", help="a run's id (the newest)")
@@ -165,16 +171,36 @@ def run_command(parsed: argparse.Namespace) -> int:
     def show(record: Record) -> None:
         print(run.as_line(record) if parsed.json else progress.line(record), flush=True)
 
-    told = run.execute(request, known, Tox(parsed.jobs), show, lambda text: print(f"megatrix: {text}", file=sys.stderr))
+    engine = engines(known, parsed.jobs)
+    told = run.execute(request, known, engine, show, lambda text: print(f"megatrix: {text}", file=sys.stderr))
     if not parsed.json:
         tell(told.records, parsed.out, width)
     return run.exit_status(told.records)
 
 
+def engines(known: catalog.Catalog, jobs: int) -> Engines:
+    """Return what runs the bases: containers for images, `jobs` tox environments at a time for the others."""
+    ids = {base.id for base in (*known.images, *known.containers)}
+    return Engines(ids, Images(known), Tox(jobs))
+
+
+def build_command(parsed: argparse.Namespace) -> int:
+    """`megatrix build`."""
+    known = {image.id: image for image in catalog.load().images}
+    if parsed.image not in known:
+        raise MatrixError(
+            "no such image", got=parsed.image, expected=" or ".join(known), fix=closest(parsed.image, known)
+        )
+    image = known[parsed.image]
+    digest = images.build(image.recipe, image.tag, lambda text: print(text, flush=True), mirror=parsed.mirror)
+    print(f"{image.id}: {image.tag} {digest}")
+    return 0
+
+
 def explain_command(parsed: argparse.Namespace) -> int:
     """`megatrix explain`."""
     known = catalog.load()
-    told = explain.explain(known, parsed.cell, plan.night(known, covering.pairwise), host.look())
+    told = explain.explain(known, parsed.cell, plan.night(known, covering.pairwise), host.look(), engines(known, 1).lacks)
     print(json.dumps(told) if parsed.json else explain.in_words(told))
     return 0
 

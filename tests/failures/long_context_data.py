@@ -102,21 +102,22 @@ def leave_room(room: int) -> int:
     return cap
 
 
-def peak(samples: Any, short: Any) -> int:
-    """Return by how many bytes memory rises at the most while the first sample of `samples` is made.
+def taken(samples: Any, short: Any) -> tuple[int, int]:
+    """Return the bytes that the first sample of `samples` takes: at the most while it is made, and when it is gone.
 
     In a process forked for it: the kernel starts a process's peak (VmHWM) at what it holds at its start, so one length
     can't hide behind another's peak. Resetting the peak (/proc/self/clear_refs) would do where the kernel offers it.
     `short`, another dataset, gives its first sample before: pages of libraries are not there after a fork.
     """
 
-    def measure() -> int:
+    def measure() -> tuple[int, int]:
         short[0]
         before = held("VmRSS")
         samples[0]
-        return held("VmHWM") - before
+        return held("VmHWM") - before, held("VmRSS") - before
 
-    return int(forked(measure))
+    peak, kept = forked(measure)
+    return peak, kept
 
 
 def forked(function: Callable[[], Any]) -> Any:

@@ -38,7 +38,7 @@ def slices(rank: Rank, *, stand_ins: Mapping[str, Any] | None = None) -> dict[st
     short, masked = (data.dataset(folder, length, mask=True) for length in (long_context.SHORT, MASKED))
     long = data.dataset(folder, long_context.LONG, mask=False)
     cap = data.leave_room(long_context.ROOM)
-    law = long_context.law({MASKED: data.peak(masked, short)})
+    law = long_context.law({MASKED: data.taken(masked, short)[0]})
     torch.distributed.init_process_group(
         "gloo", init_method=rank.init_method, rank=rank.rank, world_size=rank.world_size
     )

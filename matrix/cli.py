@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from containers import images, sources
-from matrix import __version__, catalog, compat, covering, explain, host, interrupt, plan, run
+from matrix import __version__, catalog, compat, covering, explain, host, interrupt, plan, run, statistics
 from matrix.advice import command as advice
 from matrix.contract import command as contract
 from matrix.doctor import command as doctor
@@ -62,6 +62,7 @@ def parser() -> argparse.ArgumentParser:
 
     planning = command("plan", plan_command, "Show the night, or what a selection would run, and why each case is in.")
     choices(planning)
+    planning.add_argument("--stats", action="store_true", help="count instead: the whole space, the night, and why")
     running = command("run", run_command, "Run the night, or a selection, and report.")
     choices(running)
     running.add_argument("--no-cache", action="store_true", help="run also what ran before with the same content")
@@ -101,11 +102,16 @@ def choices(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--level", action="append", choices=[level.value for level in Level], help="only this level")
 
 
+def levels_of(parsed: argparse.Namespace) -> tuple[Level, ...]:
+    """Return the levels asked for, or those that this machine can run."""
+    if parsed.level:
+        return tuple(map(Level, parsed.level))
+    return (Level.CONTRACT, Level.CPU, *((Level.GPU,) if host.look().gpus else ()))
+
+
 def chosen(known: catalog.Catalog, parsed: argparse.Namespace) -> tuple[list[Planned], str]:
     """Return the cases that the options mean, and a label for the run."""
-    here = host.look()
-    runnable = (Level.CONTRACT, Level.CPU, *((Level.GPU,) if here.gpus else ()))
-    levels = tuple(map(Level, parsed.level)) if parsed.level else runnable
+    levels = levels_of(parsed)
     if parsed.mcore:
         contents = sources.inspect(sources.parse(parsed.mcore, "megatron-core"))
         released = contents.source.kind is sources.Kind.PYPI
@@ -135,7 +141,18 @@ def chosen(known: catalog.Catalog, parsed: argparse.Namespace) -> tuple[list[Pla
 
 def plan_command(parsed: argparse.Namespace) -> int:
     """`megatrix plan`."""
-    planned, _ = chosen(catalog.load(), parsed)
+    known = catalog.load()
+    planned, label = chosen(known, parsed)
+    if parsed.stats:
+        if label != "night":
+            raise MatrixError("--stats speaks of the night", got=f"--stats with --{label}", fix="leave one out")
+        counted = statistics.statistics(known, planned, levels_of(parsed))
+        if parsed.json:
+            for one in counted:
+                print(json.dumps(vars(one)))
+        else:
+            print(statistics.in_words(counted))
+        return 0
     for item in planned:
         if parsed.json:
             print(json.dumps(item.to_json()))

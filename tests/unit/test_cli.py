@@ -261,3 +261,14 @@ def test_every_key_of_the_night_can_be_chosen(capsys: pytest.CaptureFixture[str]
     keys = [item.key for item in NIGHT]
     assert main(["plan", "--json", *(word for key in keys for word in ("--case", key))]) == 0
     assert keys == [line["key"] for line in lines(capsys.readouterr().out)]
+
+
+def test_stats_count_the_night(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "--stats", "--json"]) == 0
+    counted = {line["failure"]: line["night"] for line in lines(capsys.readouterr().out)}
+    assert counted == {"dcp-assertion": len(NIGHT), "all": len(NIGHT)}
+
+
+def test_stats_of_a_selection_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "--stats", "--select", "mcore==0.8.0"]) == 2
+    assert "--stats speaks of the night" in capsys.readouterr().err

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import json
 import platform
 import sys
 import sysconfig
@@ -50,3 +51,7 @@ def packages_in(*folders: str) -> dict[str, str]:
     for one in importlib.metadata.distributions(path=list(folders)):
         found.setdefault(canonicalize_name(one.metadata["Name"]), one.version)
     return found
+
+
+if __name__ == "__main__":  # asked from outside of an image: what is in there
+    sys.stdout.write(json.dumps(vars(current())) + "\n")

@@ -60,8 +60,8 @@ class Source:
 
     @property
     def layout(self) -> Layout:
-        """Return where this package keeps things."""
-        return LAYOUTS[self.package]
+        """Return where this package keeps things; of one that is not under test only its name on PyPI is known."""
+        return LAYOUTS.get(self.package) or Layout(self.package, "", (), (self.package,))
 
 
 @dataclass(frozen=True)
@@ -103,6 +103,12 @@ def parse(text: str, package: str, *, here: Path | None = None) -> Source:
         if at.start() and clone.is_dir():
             return Source(package, Kind.GIT, str(clone), text[at.end() :])
     return Source(package, Kind.TREE, str(existing(absolute(here, text.partition("@")[0] or text), text)))
+
+
+def pinned(text: str) -> Source:
+    """Return the source of a package that is no package under test: "NAME==VERSION", from PyPI."""
+    name, _, version = text.partition("==")
+    return Source(name, Kind.PYPI, revision=version)
 
 
 def inspect(source: Source, run: Runner = run) -> Contents:

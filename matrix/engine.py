@@ -1,4 +1,7 @@
-"""Where the pytest processes of a run are started. On one machine: tox, one environment per base, in parallel."""
+"""Where the pytest processes of a run are started. On one machine: tox, one environment per base, in parallel.
+
+The image bases have an engine of their own (matrix/images.py).
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,8 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -19,11 +23,48 @@ from matrix.errors import MatrixError
 STOP_S: Final = 4.0
 
 
+@dataclass(frozen=True)
+class Ending:
+    """How an engine ended: `status` is 0 when every process did what it was there for.
+
+    `refused` says of a base why nothing could be started on it: a fault of the machine, not of a case.
+    """
+
+    status: int = 0
+    refused: Mapping[str, str] = field(default_factory=dict)
+
+
 class Engine(Protocol):
     """Starts one pytest process per base; each works off its part of the run's plan and writes its own journal."""
 
-    def run(self, bases: Sequence[str], environ: Mapping[str, str], log: Path) -> int:
-        """Run until all have ended; return 0 when every process did what it was there for."""
+    def lacks(self, base: str) -> str:
+        """Return what this machine lacks for a base and how to get it, "" when nothing is known to be missing."""
+
+    def run(self, bases: Sequence[str], environ: Mapping[str, str], log: Path) -> Ending:
+        """Run until all have ended."""
+
+
+class Engines:
+    """Two engines: `images` for the bases that are images, by id, `others` for the rest, before them."""
+
+    def __init__(self, ids: Collection[str], images: Engine, others: Engine) -> None:
+        self._ids, self._images, self._others = ids, images, others
+
+    def lacks(self, base: str) -> str:
+        """Ask the one that the base belongs to."""
+        return (self._images if base in self._ids else self._others).lacks(base)
+
+    def run(self, bases: Sequence[str], environ: Mapping[str, str], log: Path) -> Ending:
+        """Run both, as far as there is something for them."""
+        status = 0
+        refused: dict[str, str] = {}
+        for engine, inside in ((self._others, False), (self._images, True)):
+            its = [base for base in bases if (base in self._ids) is inside]
+            if its:
+                ending = engine.run(its, environ, log)
+                status = status or ending.status
+                refused |= ending.refused
+        return Ending(status, refused)
 
 
 class Tox:
@@ -32,7 +73,11 @@ class Tox:
     def __init__(self, jobs: int) -> None:
         self._jobs = jobs
 
-    def run(self, bases: Sequence[str], environ: Mapping[str, str], log: Path) -> int:
+    def lacks(self, base: str) -> str:
+        """Return "": what an environment needs, tox says as it makes it."""
+        return ""
+
+    def run(self, bases: Sequence[str], environ: Mapping[str, str], log: Path) -> Ending:
         """Run tox; what it prints goes to `log`. After Ctrl-C it is given STOP_S, then its process group is killed.
 
         Its pytest processes notice by the relay when this process is killed, and stop.
@@ -51,7 +96,7 @@ class Tox:
                 start_new_session=True,  # one SIGINT from us, not a second one from the terminal
             )
             try:
-                return process.wait()
+                return Ending(process.wait())
             except BaseException:
                 process.send_signal(signal.SIGINT)  # tox passes it on
                 try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from matrix.catalog import Catalog, Container, Image, Reader, Wheels
@@ -14,8 +14,13 @@ from matrix.plan import Planned, masked_by
 from matrix.versions import NONE, is_version
 
 
-def explain(catalog: Catalog, id: str, night: Sequence[Planned], host: Host) -> dict[str, Any]:
-    """Return what is known of the cell as plain JSON values. Raises MatrixError for a cell that can't be."""
+def explain(
+    catalog: Catalog, id: str, night: Sequence[Planned], host: Host, lacks: Callable[[str], str]
+) -> dict[str, Any]:
+    """Return what is known of the cell as plain JSON values. Raises MatrixError for a cell that can't be.
+
+    `lacks` says what this machine lacks for a base (matrix.engine.Engine).
+    """
     cell = known_cell(catalog, id)
     base = catalog.base(cell.base)
     return {
@@ -25,7 +30,7 @@ def explain(catalog: Catalog, id: str, night: Sequence[Planned], host: Host) -> 
         "python": cell.python,
         "twin": _twin(catalog, cell),
         "excluded": catalog.excluded(cell),
-        "failures": [_failure(catalog, failure, cell, night, host) for failure in catalog.failures],
+        "failures": [_failure(catalog, failure, cell, night, host, lacks) for failure in catalog.failures],
     }
 
 
@@ -63,9 +68,10 @@ def _twin(catalog: Catalog, cell: Cell) -> str:
     return f"its twin is {twin.id}" if twin else "has no twin"
 
 
-def _failure(catalog: Catalog, failure: Failure, cell: Cell, night: Sequence[Planned], host: Host) -> dict[str, Any]:
+def _failure(
+    catalog: Catalog, failure: Failure, cell: Cell, night: Sequence[Planned], host: Host, lacks: Callable[[str], str]
+) -> dict[str, Any]:
     expectation, rule = failure.ruling(cell)
-    image = isinstance(catalog.base(cell.base), Container)
     planned = [item for item in night if item.cell.id == cell.id and item.failure == failure.id]
     return {
         "failure": failure.id,
@@ -80,7 +86,7 @@ def _failure(catalog: Catalog, failure: Failure, cell: Cell, night: Sequence[Pla
                 "level": item.level.value,
                 "expectation": item.expectation.value,
                 "why": list(item.why),
-                "here": host.can_run(item, image=image)[1] or "runs",
+                "here": host.can_run(item)[1] or lacks(item.cell.base) or "runs",
             }
             for item in planned
         ],

@@ -21,8 +21,8 @@ class Host:
     driver: str
     machine: str
 
-    def can_run(self, planned: Planned, *, image: bool = False) -> tuple[bool, str]:
-        """Say whether the case can run here, and if not, what it needs; `image`: its base is one."""
+    def can_run(self, planned: Planned) -> tuple[bool, str]:
+        """Say whether this machine has what the case needs, and if not, what it needs."""
         if not planned.test:
             return False, "the catalog has no reproduction of it yet"
         if planned.level is Level.GPU and planned.gpus > self.gpus:
@@ -30,8 +30,6 @@ class Host:
         wanted = planned.cell.driver
         if planned.level is Level.GPU and wanted != NONE and self.driver.split(".")[0] != wanted.split(".")[0]:
             return False, f"needs driver {wanted}; host has {self.driver}"
-        if image:
-            return False, f"{planned.cell.base} is an image; no engine runs images yet"
         return True, ""
 
     def capabilities(self, level: Level) -> dict[str, Any]:

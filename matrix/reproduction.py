@@ -108,6 +108,7 @@ class Reproduction:
             deadline_s=self._where.deadline_s,
             log_dir=self._where.log_dir,
             limits=limits,
+            launcher=self.planned.launcher,
             device="cuda" if self.planned.level is Level.GPU else "cpu",
         )
         outcome = self._supervisor().run(job)

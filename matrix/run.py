@@ -11,7 +11,7 @@ from typing import Final
 
 from containers import environments
 from matrix import configuration, host
-from matrix.catalog import Catalog, Container
+from matrix.catalog import Catalog
 from matrix.engine import Engine, work_folder
 from matrix.environments import base_name
 from matrix.errors import MatrixError, closest
@@ -97,7 +97,8 @@ def work(
     left: list[Planned] = []
     with journal.Journal.new(folder) as kept:
         for item in pending:
-            record = unavailable(item, catalog, here, folder.name)
+            lack = here.can_run(item)[1] or engine.lacks(item.cell.base)
+            record = unavailable(item, catalog, lack, folder.name) if lack else None
             if record is None and request.cache:
                 record = cached(item, catalog, here, history, folder.name)
             if record is None:
@@ -110,20 +111,24 @@ def work(
     bases = list(dict.fromkeys(item.cell.base for item in left))
     with Receiver(show) as receiver:
         environ = {"MEGATRIX_RUN": str(folder.resolve()), "MEGATRIX_RELAY": receiver.address}
-        status = engine.run(bases, environ, folder / ENGINE_LOG)
+        ending = engine.run(bases, environ, folder / ENGINE_LOG)
+    done = journal.read(folder).results
+    with journal.Journal.new(folder) as kept:
+        for item in left:
+            if item.key not in done and item.cell.base in ending.refused:
+                record = unavailable(item, catalog, ending.refused[item.cell.base], folder.name)
+                kept.result(record)
+                show(record)
     lost = {item.key for item in left} - set(journal.read(folder).results)
     if lost:
         warn(
-            f"{len(lost)} of {len(left)} cases were not reached: the engine ended with {status}; "
+            f"{len(lost)} of {len(left)} cases were not reached: the engine ended with {ending.status}; "
             f"what it said is in {folder / ENGINE_LOG}"
         )
 
 
-def unavailable(item: Planned, catalog: Catalog, here: host.Host, run: str) -> Record | None:
-    """Return the record of a case that can't run on this machine, None if it can."""
-    able, reason = here.can_run(item, image=isinstance(catalog.base(item.cell.base), Container))
-    if able:
-        return None
+def unavailable(item: Planned, catalog: Catalog, reason: str, run: str) -> Record:
+    """Return the record of a case that can't run on this machine."""
     outcome = Outcome(OutcomeKind.UNAVAILABLE, reason)
     where = Surroundings(reproduce=reproduce_line(item), run=run)
     return make_record(item, outcome, judge(catalog.failure(item.failure), item.expectation, outcome), where, "")

@@ -15,13 +15,15 @@ from typing import Any, Final
 
 from containers import environments, sources
 from containers.overlays import Overlay, Overlays, OverlaySpec, default_root, identify
-from matrix import configuration, host, interrupt
+from matrix import configuration, host, interrupt, provision
 from matrix.catalog import Catalog, Reader, Wheels, load
 from matrix.configuration import Configuration
 from matrix.content import content_key
 from matrix.errors import MatrixError
 from matrix.outcome import Level
 from matrix.plan import Planned, of_base
+from matrix.provision import Provision
+from matrix.ranks import mpirun
 from matrix.ranks.supervisor import Supervisor
 from matrix.record import Record
 from matrix.relay import Sender
@@ -43,6 +45,7 @@ class Options:
     """What the session was asked. `base` is the base this interpreter stands for, "" = find out from what is installed.
 
     With `run_folder` the session works off its part of that run's plan; without, it makes a run of its own.
+    `image` is the content digest of the image around us, `overlays` the file that says what was provided for its cases.
     """
 
     base: str = ""
@@ -51,17 +54,21 @@ class Options:
     deadline_s: float = DEADLINE_S
     relay: str = ""
     te_line: str = ""
+    image: str = ""
+    overlays: Path | None = None
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str], **given: Any) -> Options:
-        """Read MEGATRIX_BASE, MEGATRIX_RUN, MEGATRIX_DEADLINE (seconds), MEGATRIX_RELAY, MEGATRIX_TE."""
-        folder = environ.get("MEGATRIX_RUN")
+        """Read MEGATRIX_BASE, _RUN, _DEADLINE (seconds), _RELAY, _TE, _IMAGE and _OVERLAYS."""
+        folder, overlays = environ.get("MEGATRIX_RUN"), environ.get("MEGATRIX_OVERLAYS")
         return cls(
             base=environ.get("MEGATRIX_BASE", ""),
             run_folder=Path(folder) if folder else None,
             deadline_s=deadline(environ.get("MEGATRIX_DEADLINE", "")),
             relay=environ.get("MEGATRIX_RELAY", ""),
             te_line=environ.get("MEGATRIX_TE", ""),
+            image=environ.get("MEGATRIX_IMAGE", ""),
+            overlays=Path(overlays) if overlays else None,
             **given,
         )
 
@@ -140,16 +147,19 @@ class Session:
         overlays: tuple[Overlay, ...] = ()
         if able:
             try:
-                specs = overlay_specs(planned, self.environment, self.configuration, Path(sys.executable))
-                overlays = tuple(self._provide(spec) for spec in specs)
+                overlays = self._overlays_of(planned)
             except MatrixError as error:
                 reason = error.brief
+        if not reason and planned.launcher == mpirun.NAME:
+            reason = mpirun.missing([str(overlay.path) for overlay in overlays])
         where = Surroundings(
             path=tuple(str(overlay.path) for overlay in overlays),
             log_dir=self.run_folder / "logs" / planned.key.replace("/", "_").replace(" ", "/"),
             deadline_s=self.options.deadline_s,
             resolved=self._resolved(overlays),
-            content=case_content(planned, self.environment, [overlay.digest for overlay in overlays], self.host),
+            content=case_content(
+                planned, self.environment, [overlay.digest for overlay in overlays], self.host, self.options.image
+            ),
             notes=self._notes(overlays),
             reproduce=reproduce_line(planned),
             run=self.run_folder.name,
@@ -165,6 +175,20 @@ class Session:
         if "journal" in self.__dict__:
             self.journal.close()
 
+    def _overlays_of(self, planned: Planned) -> tuple[Overlay, ...]:
+        """Return what is laid over the base for a case, in an image as it was provided from outside."""
+        if self.options.overlays is None:
+            specs = overlay_specs(planned, self.environment, self.configuration, Path(sys.executable))
+            return tuple(self._provide(spec) for spec in specs)
+        provided = self._provided.get(planned.key, Provision(reason="nothing was provided for it"))
+        if provided.reason:
+            raise MatrixError(provided.reason)
+        return provided.overlays
+
+    @cached_property
+    def _provided(self) -> dict[str, Provision]:
+        return provision.read(self.options.overlays) if self.options.overlays else {}
+
     def _provide(self, spec: OverlaySpec) -> Overlay:
         if spec.sources not in self._overlays:
             self._overlays[spec.sources] = Overlays(default_root()).provide(spec)
@@ -172,7 +196,8 @@ class Session:
 
     def _resolved(self, overlays: Iterable[Overlay]) -> dict[str, str]:
         laid = {name: version for overlay in overlays for name, version in overlay.packages.items()}
-        return {**self.environment.packages, **laid, "python": self.environment.python}
+        image = {"image": self.options.image} if self.options.image else {}
+        return {**self.environment.packages, **laid, "python": self.environment.python, **image}
 
     def _notes(self, overlays: Iterable[Overlay]) -> tuple[str, ...]:
         base = self.catalog.bases.get(self.base)
@@ -205,9 +230,9 @@ class Keeper:
 
 
 def overlay_specs(
-    planned: Planned, environment: environments.Environment, configuration: Configuration, interpreter: Path
+    planned: Planned, environment: environments.Environment, configuration: Configuration, interpreter: Path | None
 ) -> tuple[OverlaySpec, ...]:
-    """Return what is laid over the base for a case: megatron-core, and Transformer Engine where it plays a part.
+    """Return what is laid over the base for a case: megatron-core, Transformer Engine where it plays a part, packages.
 
     What the environment has itself, at the wanted version, stays where it is; level contract reads recorded surfaces
     and needs neither. Raises MatrixError when a clone that a source names is not configured.
@@ -219,16 +244,13 @@ def overlay_specs(
         ("megatron-core", planned.source, planned.cell.mcore),
         ("transformer-engine", planned.te_source, planned.cell.te),
     )
-    return tuple(
-        OverlaySpec(
-            (sources.parse(configuration.resolve(source) or version, package),),
-            environment.minor,
-            dict(base),
-            interpreter,
-        )
+    found = [
+        sources.parse(configuration.resolve(source) or version, package)
         for package, source, version in wanted
         if version != NONE and (source or version != environment.packages.get(package))
-    )
+    ]
+    found += [sources.pinned(package) for package in planned.packages]
+    return tuple(OverlaySpec((source,), environment.minor, dict(base), interpreter) for source in found)
 
 
 def overlay_digest(spec: OverlaySpec) -> str:
@@ -237,10 +259,14 @@ def overlay_digest(spec: OverlaySpec) -> str:
 
 
 def case_content(
-    planned: Planned, environment: environments.Environment, overlays: Iterable[str], here: host.Host
+    planned: Planned,
+    environment: environments.Environment,
+    overlays: Iterable[str],
+    here: host.Host,
+    image: str = "",
 ) -> str:
     """Return the verdict-cache key of a case in this environment."""
-    base = {"python": environment.python, "packages": dict(sorted(environment.packages.items()))}
+    base = {"python": environment.python, "packages": dict(sorted(environment.packages.items())), "image": image}
     return content_key(planned, base=base, overlays=overlays, host=here.capabilities(planned.level))
 
 

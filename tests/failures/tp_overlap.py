@@ -1,4 +1,4 @@
-"""What a rank does to start userbuffers: Megatron-LM's own function, or Transformer Engine's, up to the first kernel."""
+"""What a rank does to start userbuffers: the real functions, up to the first line that needs the compiled extension."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def started(rank: Rank, start: Callable[[], None], parameter_checks: bool) -> di
     import torch
 
     os.environ["UB_SKIPMC"] = "1"  # no multicast on a CPU, or on a GPU before SM90
-    os.environ["OMPI_MCA_mpi_param_check"] = str(int(parameter_checks))
+    os.environ["OMPI_MCA_mpi_param_check"] = str(int(parameter_checks))  # noqa: SIM112  (its name)
     os.environ["TMPDIR"] = str(rank.workdir)  # Open MPI's session folder, which a crash leaves behind
     ends: tuple[str, ...] = ()
     if rank.device == "cpu":
@@ -138,6 +138,6 @@ def function_of(package: str, files: tuple[str, ...], name: str, given: Mapping[
                 node.names = names
                 imports.append(node)
     namespace = dict(given)
-    exec(compile(ast.Module([*imports, *found], []), paths[0], "exec"), namespace)  # noqa: S102  (upstream's own lines)
+    exec(compile(ast.Module([*imports, *found], []), paths[0], "exec"), namespace)
     function: Callable[..., Any] = namespace[name]
     return function

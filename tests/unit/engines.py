@@ -8,6 +8,7 @@ from pathlib import Path
 from containers import environments
 from matrix import configuration
 from matrix.catalog import Catalog
+from matrix.engine import Ending
 from matrix.host import Host
 from matrix.judge import judge
 from matrix.outcome import Outcome
@@ -35,7 +36,10 @@ class FakeEngine:
         ends: Callable[[Planned], Outcome] | None = None,
         limit: int | None = None,
         status: int | BaseException = 0,
+        lack: str = "",
+        refused: Mapping[str, str] | None = None,
     ) -> None:
+        self.lack, self.refused = lack, refused or {}
         self.known, self.ends, self.limit, self.status = known, ends or self.as_expected, limit, status
         self.ran: list[str] = []
         self.bases: list[str] = []
@@ -44,7 +48,10 @@ class FakeEngine:
         broken = item.expectation.value == "broken"
         return shown(self.known.failure(item.failure)) if broken else Outcome.from_json({"kind": "passed"})
 
-    def run(self, bases: Sequence[str], environ: Mapping[str, str], log: Path) -> int:
+    def lacks(self, base: str) -> str:
+        return self.lack if base.startswith("ngc") else ""
+
+    def run(self, bases: Sequence[str], environ: Mapping[str, str], log: Path) -> Ending:
         folder = Path(environ["MEGATRIX_RUN"])
         log.write_text("what tox printed\n")
         self.bases += bases
@@ -58,7 +65,7 @@ class FakeEngine:
                     sender.close()
                     if isinstance(self.status, BaseException):
                         raise self.status
-                    return self.status
+                    return Ending(self.status, self.refused)
                 self.ran.append(item.key)
                 outcome = self.ends(item)
                 judgement = judge(self.known.failure(item.failure), item.expectation, outcome, self.known.failures)
@@ -67,7 +74,7 @@ class FakeEngine:
                 kept.result(record)
                 sender.send(record)
         sender.close()
-        return self.status if isinstance(self.status, int) else 0
+        return Ending(self.status if isinstance(self.status, int) else 0, self.refused)
 
 
 def content(item: Planned) -> str:

@@ -13,7 +13,7 @@ import pytest
 
 from matrix import engine
 from matrix.content import ROOT
-from matrix.engine import Tox, tox_command, work_folder
+from matrix.engine import Ending, Tox, tox_command, work_folder
 from matrix.errors import MatrixError
 
 HANG_S = 10.0  # only a bound against hanging
@@ -95,7 +95,7 @@ def test_tox_gets_the_run_and_nothing_of_the_tox_around_it(
 @pytest.mark.parametrize("status", [0, 1, 137])
 def test_the_status_of_tox_is_that_of_the_engine(fake: Callable[[str], Path], tmp_path: Path, status: int) -> None:
     fake(f"sys.exit({status})")
-    assert status == Tox(1).run(["torch-2.4.0"], {}, tmp_path / "log")
+    assert Ending(status) == Tox(1).run(["torch-2.4.0"], {}, tmp_path / "log")
 
 
 def test_what_tox_prints_is_added_to_the_log(fake: Callable[[str], Path], tmp_path: Path) -> None:

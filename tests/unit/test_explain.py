@@ -13,7 +13,6 @@ from matrix.errors import MatrixError
 from matrix.explain import explain, in_words
 from matrix.host import Host
 from matrix.plan import night
-from matrix.run import unavailable
 from tests.unit.catalogs import case, catalog, clause, exclusion, failure, image, masked, stack
 
 BREAK = failure(
@@ -33,8 +32,12 @@ NIGHT = night(KNOWN, pairwise)
 HOST = Host(0, "none", "x86_64")
 
 
+def lacks(base: str) -> str:
+    return "ngc-24.07 is not here" if base == "ngc-24.07" else ""
+
+
 def told(id: str) -> dict[str, Any]:
-    return explain(KNOWN, id, NIGHT, HOST)
+    return explain(KNOWN, id, NIGHT, HOST, lacks)
 
 
 def test_a_cell_is_told_with_rule_reason_and_place_in_the_night() -> None:
@@ -70,7 +73,7 @@ def test_an_excluded_cell_says_why() -> None:
 def test_an_image_says_its_twin_and_what_a_case_needs() -> None:
     answer = told("ngc-24.07/mcore-0.8.0rc0/te-none/driver-none")
     assert (answer["base"], answer["twin"]) == ("image", "its twin is torch-2.4.0")
-    assert answer["failures"][0]["night"][0]["here"] == "ngc-24.07 is an image; no engine runs images yet"
+    assert answer["failures"][0]["night"][0]["here"] == "ngc-24.07 is not here"
     assert told("ngc-99/mcore-0.8.0/te-none/driver-none")["twin"] == "has no twin"
     assert told("torch-2.5.1/mcore-0.8.0/te-none/driver-none")["twin"] == "stands for no image"
 
@@ -116,8 +119,9 @@ def test_what_is_said_to_run_here_is_not_unavailable_in_a_run() -> None:
         stacks=(stack("break", "ngc-24.07", "0.8.0rc0"),),
     )
     (item,) = night(known, pairwise)
-    (one,) = explain(known, item.cell.id, [item], HOST)["failures"][0]["night"]
-    assert (unavailable(item, known, HOST, "a") is None) == (one["here"] == "runs")
+    for lack, here in (("needs podman", "needs podman"), ("", "runs")):
+        (one,) = explain(known, item.cell.id, [item], HOST, {item.cell.base: lack}.__getitem__)["failures"][0]["night"]
+        assert here == one["here"]
 
 
 def test_the_cell_of_a_report_is_told_with_the_hardware_of_the_report() -> None:
@@ -125,5 +129,5 @@ def test_the_cell_of_a_report_is_told_with_the_hardware_of_the_report() -> None:
     reported = stack("hardware", "torch-2.4.0", "0.8.0")
     known = catalog(entry, stacks=(replace(reported, cell=replace(reported.cell, sm="8.0")),))
     for id, expectation in (("0.8.0", "broken"), ("0.7.0", "unknown")):
-        answer = explain(known, f"torch-2.4.0/mcore-{id}/te-none/driver-none", [], HOST)
+        answer = explain(known, f"torch-2.4.0/mcore-{id}/te-none/driver-none", [], HOST, lacks)
         assert expectation == answer["failures"][0]["expectation"]

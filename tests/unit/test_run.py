@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -82,17 +83,29 @@ def test_the_engine_gets_each_base_once_and_a_log(desk: Desk) -> None:
 
 
 def test_what_can_not_run_here_is_recorded_without_the_engine(desk: Desk) -> None:
-    engine = FakeEngine(KNOWN)
+    engine = FakeEngine(KNOWN, lack="ngc-24.07 is an image: needs podman")
     on_image = planned(KNOWN, base="ngc-24.07")
     told = desk.run(engine, [ON_GPU, on_image, planned(KNOWN, test="")])
     assert [one.outcome.reason for one in told.records] == [
         "needs 2 GPUs; host has 0",
-        "ngc-24.07 is an image; no engine runs images yet",
+        "ngc-24.07 is an image: needs podman",
         "the catalog has no reproduction of it yet",
     ]
     assert {Verdict.UNAVAILABLE} == {one.verdict for one in told.records}
     assert (engine.bases, exit_status(told.records)) == ([], 0)
     assert len(desk.shown) == 3
+
+
+def test_what_an_engine_refused_is_unavailable_and_the_rest_ran(desk: Desk) -> None:
+    """A base that can't be started is a fault of the machine: its cases are never failures, and the night finishes."""
+    refused = {"torch-2.4.0": "podman could not run torch-2.4.0: no such image"}
+    first = [item for item in CASES if item.cell.base == "torch-2.3.1"]
+    engine = FakeEngine(KNOWN, limit=len(first), status=125, refused=refused)
+    told = desk.run(engine)
+    lost = [one for one in told.records if one.cell.base == "torch-2.4.0"]
+    assert {one.outcome.reason for one in lost} == {refused["torch-2.4.0"]}
+    assert Counter(one.verdict for one in told.records)[Verdict.UNAVAILABLE] == len(lost) == len(CASES) - len(first)
+    assert desk.warned == []
 
 
 def test_the_same_content_is_served_from_the_history(desk: Desk, built: Path) -> None:

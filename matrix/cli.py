@@ -197,7 +197,7 @@ def run_command(parsed: argparse.Namespace) -> int:
 
 def engines(known: catalog.Catalog, jobs: int) -> Engines:
     """Return what runs the bases: containers for images, `jobs` tox environments at a time for the others."""
-    ids = {base.id for base in (*known.images, *known.containers)}
+    ids = {*(image.id for image in known.images), *(container.id for container in known.containers)}
     return Engines(ids, Images(known), Tox(jobs))
 
 
@@ -217,7 +217,9 @@ def build_command(parsed: argparse.Namespace) -> int:
 def explain_command(parsed: argparse.Namespace) -> int:
     """`megatrix explain`."""
     known = catalog.load()
-    told = explain.explain(known, parsed.cell, plan.night(known, covering.pairwise), host.look(), engines(known, 1).lacks)
+    told = explain.explain(
+        known, parsed.cell, plan.night(known, covering.pairwise), host.look(), engines(known, 1).lacks
+    )
     print(json.dumps(told) if parsed.json else explain.in_words(told))
     return 0
 

@@ -1,6 +1,6 @@
 """A failure is known by its signature, and nothing else is taken for it.
 
-tests/unit/corpus/<failure>/shows holds outcomes that are that failure (torch-* are real runs, cut short; the others are
+tests/unit/corpus/<failure>/shows holds outcomes that are that failure (torch-*, debian-* are real runs; the others are
 put together from the reports), does-not-show holds what is easily taken for it.
 """
 

@@ -15,6 +15,7 @@ from reports.grid import grids
 from reports.markup import escape, level, word
 from reports.night import Night
 from reports.page import anchors_of
+from reports.plot import law_of, plot
 from reports.words import WORST_FIRST
 
 HOME = "../index.html"
@@ -36,6 +37,7 @@ def failure_page(failure: Failure, night: Night, levels: Mapping[str, frozenset[
 <h2>What the catalog says, and what this run saw</h2>
 {_rules(failure, records)}
 {seen}
+{_law(records)}
 <h2>The way round</h2>{_workarounds(failure)}
 <h2>How it is recognised</h2>{_signatures(failure.signature)}"""
     return document(f"{failure.id}: {failure.title} - Megatrix {night.run}", body, script=False)
@@ -91,6 +93,11 @@ def _verdicts(records: Sequence[Record]) -> str:
     ordered = sorted(counts, key=lambda each: (WORST_FIRST.index(each[0]), list(Level).index(each[1])))
     told = (f"{word(verdict)} <b>{counts[verdict, at]}</b> {level(at)}" for verdict, at in ordered)
     return ", ".join(told) or "nothing of it"
+
+
+def _law(records: Sequence[Record]) -> str:
+    law = law_of(records)
+    return f"<h2>The law that was measured</h2>{plot(law)}" if law else ""
 
 
 def _workarounds(failure: Failure) -> str:

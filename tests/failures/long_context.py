@@ -96,7 +96,8 @@ def peak(rank: Rank, *, stand_ins: Mapping[str, Any] | None = None) -> dict[str,
     kept = taken[LENGTHS[-1]][1] / LENGTHS[-1] ** 2  # of the longest: on 4096 the page tables show
     if abs(kept / KEPT_PER_TOKEN_PAIR - 1) > PEAK_TOLERANCE:
         raise LawBroken(f"{kept:.3f} * S^2 bytes stay at {LENGTHS[-1]} tokens, not {KEPT_PER_TOKEN_PAIR} * S^2")
-    return {"cap": cap, "kept": round(kept, 4), **law({length: peak for length, (peak, _) in taken.items()})}
+    told = {"cap": cap, "kept": round(kept, 4), "host": data.machine_memory()}
+    return {**told, **law({length: peak for length, (peak, _) in taken.items()})}
 
 
 def law(measured: Mapping[int, int]) -> dict[str, Any]:

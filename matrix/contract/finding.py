@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
 from matrix.contract.guard import (
-    AllOf,
     AnyOf,
     Config,
     Guard,
@@ -18,7 +17,6 @@ from matrix.contract.guard import (
     TeVersion,
     Truth,
     all_of,
-    any_of,
     describe,
 )  # fmt: skip
 from matrix.contract.meaning import meant_elsewhere
@@ -75,13 +73,15 @@ def find(calls: Calls, surface: Surface, te_version: str | None = None) -> list[
             continue
         reached = judge.truth(use.guard)
         body = (use.site.path, use.site.function)
-        if reached is Truth.NO or (body in stops and _stopped(use, stops[body])):
+        if reached is Truth.NO:
             continue
+        if any(line < use.site.line and _implies(judge.rest(use.guard), stop) for line, stop in stops.get(body, ())):
+            continue  # a line before this one raises whenever this one would be reached
         for break_ in _breaks(use, there, judge):
             if break_.exception in use.refused:
                 continue  # upstream refuses this TE itself, in its own words
             if break_.is_sure and reached is not Truth.UNCLEAR:
-                stops.setdefault(body, []).append((use.site.line, use.guard))
+                stops.setdefault(body, []).append((use.site.line, judge.rest(use.guard)))
             truth = min(reached, break_.truth)
             finding = Finding(
                 calls.version, version, use.path.rstrip(":").replace(":", "."), use.site,
@@ -90,11 +90,6 @@ def find(calls: Calls, surface: Surface, te_version: str | None = None) -> list[
             )  # fmt: skip
             found.setdefault((finding.callee, str(finding.call_site), finding.kind, finding.message), finding)
     return list(found.values())
-
-
-def _stopped(use: Use, stops: Sequence[tuple[int, Guard]]) -> bool:
-    """Return whether a line before this one raises whenever this one would be reached."""
-    return any(line < use.site.line and _implies(use.guard, guard) for line, guard in stops)
 
 
 def _implies(guard: Guard, other: Guard) -> bool:
@@ -162,7 +157,7 @@ def _binding(use: Use, arguments: Arguments, found: Found, judge: Judge) -> Iter
         # Together with the call's own guard: `assert not wide or TE >= 2` before it decides about one under `wide`.
         truth = judge.truth(guard)
         if guard is not True and truth is not Truth.NO:
-            truth = judge.truth(all_of(use.guard, guard))
+            truth = judge.truth(all_of(judge.rest(use.guard), judge.rest(guard)))
         if truth is not Truth.NO:
             passed[name] = guard, truth
     results = [_bound(arguments, signature, bound, passed) for signature, bound in found.callables]
@@ -218,14 +213,11 @@ def _told(use: Use, more: Guard, judge: Judge) -> Guard:
     """
     versions = [part for part in guard_parts(use.guard) if isinstance(part, TeVersion)]
     here = [*guard_parts(use.here), *guard_parts(more)]
-    return all_of(*versions, *(part if isinstance(part, TELLING) else _on_this_te(part, judge) for part in here))
+    told = all_of(*versions, *(part if isinstance(part, TELLING) else judge.rest(part) for part in here))
+    return all_of(*(part for part in guard_parts(told) if not _granted(part)))
 
 
-def _on_this_te(guard: Guard, judge: Judge) -> Guard:
-    truth = judge.truth(guard)
-    if truth in (Truth.YES, Truth.NO):
-        return truth is Truth.YES
-    if isinstance(guard, (AllOf, AnyOf)):
-        parts = [_on_this_te(part, judge) for part in guard.parts]
-        return all_of(*parts) if isinstance(guard, AllOf) else any_of(*parts)
-    return True if isinstance(guard, Config) and guard.text.endswith("is installed") else guard
+def _granted(guard: Guard) -> bool:
+    if isinstance(guard, AnyOf):
+        return any(map(_granted, guard.parts))
+    return isinstance(guard, Config) and guard.text.endswith("is installed")

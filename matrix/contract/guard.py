@@ -240,6 +240,7 @@ class Judge:
         self._surface = surface
         self._version = versions.parse(version)
         self._known: dict[Guard, Truth] = {}
+        self._rest: dict[Guard, Guard] = {}
 
     def truth(self, guard: Guard) -> Truth:
         """Return what is known of `guard`."""
@@ -247,6 +248,17 @@ class Judge:
         if known is None:
             known = self._known[guard] = self._evaluate(guard)
         return known
+
+    def rest(self, guard: Guard) -> Guard:
+        """Return what remains of `guard` once all that this TE decides is put in: conditions of the run, mostly."""
+        rest = self._rest.get(guard)
+        if rest is None:
+            truth = self.truth(guard)
+            rest = truth is Truth.YES if truth in (Truth.YES, Truth.NO) else guard
+            if rest is guard and isinstance(guard, (AllOf, AnyOf)):
+                rest = (all_of if isinstance(guard, AllOf) else any_of)(*map(self.rest, guard.parts))
+            self._rest[guard] = rest
+        return rest
 
     def _evaluate(self, guard: Guard) -> Truth:
         if isinstance(guard, bool):

@@ -17,7 +17,6 @@ from typing import Any
 from packaging.version import Version
 
 from matrix import versions
-from matrix.contract import guard as guards
 from matrix.contract.guard import AllOf, AnyOf, Config, Guard, Loads, Not, Offers, Takes, TeVersion, Unclear
 from matrix.contract.surface import Surface
 from matrix.contract.usage import Arguments, Calls, Site, Use
@@ -190,7 +189,7 @@ def _guards_from_json(rows: list[Any]) -> list[Guard]:
             parts = tuple(table[value] for value in values)
             table.append(AllOf(parts) if symbol == "all" else AnyOf(parts))
         elif symbol == "not":
-            table.append(guards.negate(table[values[0]]))
+            table.append(Not(table[values[0]]))
         else:
             table.append(LEAVES[symbol](*values))
     return table

@@ -157,3 +157,17 @@ def test_equal_guards_are_one_object():
 def test_a_guard_is_described_for_a_person():
     guard = all_of(TeVersion(">", "1.8.0"), any_of(A, negate(Offers("te.pytorch:RMSNorm"))), Unclear("len()"))
     assert describe(guard) == "TE > 1.8.0 and (a or not has te.pytorch.RMSNorm) and len() (not understood)"
+
+
+@given(guards())
+def test_what_a_te_leaves_of_a_guard_means_the_same_there(guard):
+    for world in WORLDS:
+        rest = Judge(Known({"m:n"} if world["m:n"] else ()), world["te"]).rest(guard)
+        assert holds(rest, world) == holds(guard, world)
+
+
+def test_what_a_te_decides_is_put_in():
+    judge = Judge(Known({"m:n"}), "1.9")
+    assert judge.rest(any_of(all_of(A, TeVersion(">=", "1.9")), negate(Loads("m:n")))) is A
+    assert judge.rest(all_of(B, any_of(A, Loads("m:n")))) is B
+    assert judge.rest(all_of(A, TeVersion("<", "1.9"))) is False

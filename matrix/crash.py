@@ -12,8 +12,10 @@ import signal
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import islice
 from typing import Final
 
+MOST: Final = 64  # crashes of one printer that are read; a rank's log holds one of each, mpirun's one for each rank
 # What faulthandler and glibc call the signals that they print; Open MPI and UCX give the number.
 WORDS: Final = {
     "Segmentation fault": "SIGSEGV",
@@ -46,9 +48,10 @@ class NativeCrash:
 
 @dataclass(frozen=True)
 class _Printer:
-    """How one printer writes: the line it starts with (and what it calls the signal there), and after which it ends.
+    """How one printer writes: what it starts with (and what it calls the signal there), and what it ends with.
 
-    What it prints in between stands behind the same `at` on every line, where it has one.
+    What it prints in between stands behind the same `at` on every line, where it has one. Logs are anybody's text: no
+    pattern may take more than linear time, so repeats that can meet are bounded.
     """
 
     name: str
@@ -68,12 +71,12 @@ PRINTERS: Final = (
     ),
     _Printer(
         "open-mpi",
-        re.compile(r"^(?P<at>.*\[[^\]\n]+:\d+\]) \*\*\* Process received signal \*\*\*$", re.M),
-        re.compile(r"^.*\*\*\* End of error message \*\*\*$", re.M),
+        re.compile(r"(?P<at>\[[\w.-]{1,255}:\d{1,9}\]) \*\*\* Process received signal \*\*\*$", re.M),
+        re.compile(r"\*\*\* End of error message \*\*\*$", re.M),
     ),
     _Printer(
         "ucx",
-        re.compile(r"^.*\[[^\]\n]+:\d+ *:\d+:\d+\] +Caught signal (?P<number>\d+) ", re.M),
+        re.compile(r"\[[\w.-]{1,255}:\d{1,9} {0,9}:\d{1,9}:\d{1,9}\] {1,9}Caught signal (?P<number>\d{1,3}) "),
         re.compile(r"^=====+$", re.M),
     ),
     _Printer(
@@ -97,7 +100,7 @@ ABORTS: Final = ("terminate", "glibc")  # end by abort() unless they name anothe
 FRAMES: Final = re.compile(
     r"""
       ^\ *frame\ \#\d+:\ (?P<torch>.+)\ \+\ 0x[0-9a-f]+\ \(0x                      # c10, terminate
-    | ^\ *\d+\ +0x[0-9a-f]{8,}\ (?P<ucx>.+?)\ +\S*:\d+$                            # UCX, with debug information
+    | ^\ *\d+\ +0x[0-9a-f]{8,}\ (?P<ucx>\S.*?)\ {1,4}\S*:\d+$                           # UCX, with debug information
     | \((?P<symbol>[^()\s+]+)\+0x[0-9a-f]+\)\ ?\[0x                                # backtrace_symbols of glibc
     | ^\ *Binary\ file\ ".*",\ at\ (?P<binary>\S+?)\+0x[0-9a-f]+\ \[0x             # faulthandler of Python >= 3.14
     | ^\ *File\ ".*",\ line\ (?:\d+|\?\?\?)\ in\ (?P<python>\S+)$                   # faulthandler
@@ -121,14 +124,18 @@ LAUNCHERS: Final = (
 @lru_cache(maxsize=32)
 def crashes(text: str) -> tuple[NativeCrash, ...]:
     """Return every crash that a log tells of, in the order in which it does."""
-    told = [*_printed(text), *_launched(text)]
-    return tuple(crash for _, crash in sorted(told, key=lambda one: one[0]))
+    return tuple(crash for _, crash in located(text))
+
+
+def located(text: str) -> list[tuple[int, NativeCrash]]:
+    """Return every crash that a log tells of with the offset at which it starts, in that order."""
+    return sorted([*_printed(text), *_launched(text)], key=lambda one: one[0])
 
 
 def _printed(text: str) -> Iterator[tuple[int, NativeCrash]]:
     seen: set[str] = set()
     for printer in PRINTERS:
-        for start in printer.start.finditer(text):
+        for start in islice(printer.start.finditer(text), MOST):
             named = start.groupdict()
             if process := named.get("process"):
                 if process in seen:
@@ -137,7 +144,7 @@ def _printed(text: str) -> Iterator[tuple[int, NativeCrash]]:
             end = printer.end.search(text, start.end() + 1)
             body = text[start.end() : end.start() if end else len(text)]
             if at := named.get("at"):
-                body = "\n".join(line[len(at) + 1 :] for line in body.splitlines() if line.startswith(at))
+                body = "\n".join(line.partition(f"{at} ")[2] for line in body.splitlines())
             yield start.start(), NativeCrash(_signal(printer.name, named, body), None, printer.name, _frames(body))
 
 
@@ -194,7 +201,7 @@ def function_name(text: str) -> str:
 
 def _source_names(mangled: str) -> Iterator[str]:
     """Yield the names of <length><name> pairs until something else comes."""
-    while length := re.match(r"\d+", mangled):
+    while length := re.match(r"\d{1,4}", mangled):
         start = length.end()
         yield mangled[start : start + int(length[0])]
         mangled = mangled[start + int(length[0]) :]

@@ -161,3 +161,33 @@ def test_names_are_qualified_and_without_arguments(printed: str, name: str) -> N
 )
 def test_a_function_is_the_end_of_a_qualified_name_in_whole_words(function: str, there: bool) -> None:
     assert there == NativeCrash("SIGSEGV", None, "ucx", ("main", GROUP)).went_through(function)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "[" * 65536,
+        "[node1:1" * 8192,
+        "[node1:1] *** Process received signal ***\n" + "[node1:1] " * 6553,
+        "[n:1 :0:1] Caught signal 11 (x)\n 0 0x0000000000000000 a" + " " * 65536,
+        "[n:1 :0:1] Caught signal 11 (x)\n" + "(" * 65536,
+        "[n:1 :0:1] Caught signal 11 (x)\n" + "(a" * 32768 + "+0x",
+        "Fatal Python error: Segmentation fault\n" * 1680,
+        "Fatal Python error: Segmentation fault\n" + '  File "' * 8192,
+        "SIGSEGV(11), PID: 1, Thread 1: \n" + "frame #0: " + " + 0x" * 10922,
+        "exitcode" + " " * 65536,
+        "Process name: " * 4681,
+    ],
+)
+def test_no_text_takes_more_than_a_moment(line: str) -> None:
+    """64 KiB, as much as is kept of a log, each made to repeat what a pattern looks for."""
+    assert all(not crash.frames for crash in crashes(line))
+
+
+def test_a_length_that_no_name_has_is_read_no_further() -> None:
+    assert function_name("_ZN4c10d" + "9" * 5000 + "x").startswith("c10d")
+
+
+def test_lines_that_a_launcher_tagged_are_read() -> None:
+    tagged = "".join(f"[1,0]<stderr>:{line}\n" for line in OPEN_MPI.splitlines())
+    assert crashes(OPEN_MPI) == crashes(tagged)

@@ -50,10 +50,20 @@ class Bootstrap:
 
 
 @dataclass(frozen=True)
+class Userbuffers:
+    """What the Transformer Engines of a range must have been built with to have userbuffers."""
+
+    te: Range
+    build: str
+    source: str
+
+
+@dataclass(frozen=True)
 class Facts:
     """matrix/facts/overlap.toml."""
 
     megatron: Megatron
+    userbuffers: Userbuffers
     bootstrap: tuple[Bootstrap, ...]
     multicast: Needs
     window: tuple[Window, ...]
@@ -110,6 +120,7 @@ def contract(setting: Setting) -> tuple[Answer, ...]:
         *((mpi_backend(setting.torch_mpi),) if made else ()),
         mpi_world(world_of(setting.environ), used=made and setting.torch_mpi is not False),
         signature(setting, call),
+        *((userbuffers(call.te),) if call.te in facts().userbuffers.te else ()),
         *multicast.answers(call.te, setting.device, setting.skipmc, facts().multicast, facts().window),
     )
 
@@ -159,6 +170,15 @@ def signature(setting: Setting, call: Call) -> Answer:
         known(not misfit),
         call.where or ("it is not reached" if setting.mcore else "it is called directly"),
         breaks=misfit,
+    )
+
+
+def userbuffers(te: str) -> Answer:
+    """Say what a Transformer Engine must have been built with; no package tells of it."""
+    return Answer(
+        "userbuffers are in the build",
+        Word.UNKNOWN,
+        f"transformer-engine {te} has them only when it was built with {facts().userbuffers.build}",
     )
 
 

@@ -139,6 +139,12 @@ def test_tp_size_is_refused_by_those_that_want_a_group(te: str) -> None:
     assert TP_SIZE in breaks(setting("0.7.0", te))
 
 
+@pytest.mark.parametrize(("te", "told"), [("1.5.0", True), ("1.7.0", True), ("1.8.0", False), ("2.17.1", False)])
+def test_an_old_transformer_engine_must_have_been_built_with_userbuffers(te: str, told: bool) -> None:
+    questions = [answer.question for answer in contract(setting("0.9.0", te))]
+    assert told == ("userbuffers are in the build" in questions)
+
+
 def test_the_stack_of_the_founding_report() -> None:
     """TransformerEngine#985: the driver is too old for multicast, and on SM80 that is not what breaks."""
     job = setting("0.7.0", "1.9.0.dev0+f9dd37f", size=8)

@@ -18,12 +18,14 @@ from matrix.doctor import command as doctor
 from matrix.engine import Engines, Tox
 from matrix.errors import MatrixError, closest
 from matrix.images import Images
+from matrix.lines import numbered
+from matrix.match import match
 from matrix.outcome import Level
 from matrix.plan import Planned
 from matrix.record import Expectation, Record
 from matrix.selection import select
 from matrix.versions import NONE
-from reports import night, output
+from reports import night, output, reading
 from reports.files import OUT, Paths
 from reports.history import History
 from reports.summary import Progress, colour_wanted, summary
@@ -78,6 +80,9 @@ def parser() -> argparse.ArgumentParser:
     matching = command("compat", compat_command, "Say what is known to break in a stack, and the way round it.")
     matching.add_argument("stack", metavar="STACK", nargs="+", help=compat.FORM)
     matching.add_argument("--out", type=Path, default=default_out(), help="output folder, for its history")
+    showing = command("match", match_command, "Say which known failures a log shows, and the way round them.")
+    showing.add_argument("log", metavar="LOG", help="a file of any size and encoding; - is standard input")
+    showing.add_argument("--json", action="store_true", help="one list of objects, empty when nothing is known")
     contract.add_parsers(commands)
     advice.add_parser(commands)
     doctor.add_parser(commands)
@@ -248,6 +253,19 @@ def compat_command(parsed: argparse.Namespace) -> int:
         if NONE not in (stack.mcore, stack.te):
             print(f"\n{why or compat.findings_in_words(found, stack)}".rstrip())
     return 1 if any(one["expectation"] == Expectation.BROKEN.value for one in told) else 0
+
+
+def match_command(parsed: argparse.Namespace) -> int:
+    """`megatrix match`: 1 when the log shows nothing that is known."""
+    try:
+        with sys.stdin.buffer if parsed.log == "-" else Path(parsed.log).open("rb") as file:
+            told = match(numbered(file), catalog.load().failures)
+    except OSError as error:
+        raise MatrixError(
+            "the log can't be read", where=parsed.log, got=error.strerror, fix="name a file, or -"
+        ) from error
+    print(json.dumps([one.to_json() for one in told.known]) if parsed.json else reading.in_words(told))
+    return 0 if told.known else 1
 
 
 def default_out() -> Path:

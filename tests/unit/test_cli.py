@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 import shlex
@@ -272,3 +273,25 @@ def test_stats_count_the_night(capsys: pytest.CaptureFixture[str]) -> None:
 def test_stats_of_a_selection_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", "--stats", "--select", "mcore==0.8.0"]) == 2
     assert "--stats speaks of the night" in capsys.readouterr().err
+
+
+def test_match_says_what_a_log_shows_and_ends_with_0(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    log = tmp_path / "rank-0.log"
+    log.write_text('Traceback (most recent call last):\n  File "a.py", line 1, in f\nTypeError: dcp-assertion broke\n')
+
+    assert main(["match", str(log)]) == 0
+    assert "line 3: TypeError: dcp-assertion broke" in capsys.readouterr().out
+
+
+def test_match_of_nothing_known_is_an_empty_list_and_ends_with_1(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"loss: 1.0\n\xff\n")))
+
+    assert main(["match", "-", "--json"]) == 1
+    assert json.loads(capsys.readouterr().out) == []
+
+
+def test_a_log_that_is_not_there_is_a_mistake_in_the_input(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["match", "/no/such.log"]) == 2
+    assert "the log can't be read" in capsys.readouterr().err

@@ -1,0 +1,86 @@
+"""Logs as training leaves them behind, made of the outcomes of the corpus."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from matrix.outcome import Outcome, Raised
+from matrix.tracebacks import HEADER
+
+CORPUS = Path(__file__).parent / "corpus"
+CAUSE = "\nThe above exception was the direct cause of the following exception:\n"
+MODULES = {"CheckpointException": "torch.distributed.checkpoint.api."}
+# Exceptions of the project's own that no log of a training has: level contract's, and of a reproduction's comparison.
+OWN = ("Misbound", "MpiWorldTooSmall", "ResetMaskDropped")
+
+BEFORE = """\
+W0704 08:02:20.000000 140 torch/distributed/run.py:779] Setting OMP_NUM_THREADS environment variable to be 1
+INFO:megatron.core:using world size: 2, data-parallel size: 1
+Exception ignored in: <generator object>: RuntimeError: DataLoader worker (pid 4711) is killed by signal: Killed.
+ [2024-07-04 08:02:25] iteration 10/ 500000 | consumed samples: 10 | lm loss: 1.046781E+01 | loss scale: 1.0 |
+  0%|          | 0/10 [00:00<?, ?it/s]\r 10%|#         | 1/10 [00:00<00:01,  5.1it/s]\r
+"""
+SUMMARY = """\
+W0704 08:02:29.000000 140 torch/distributed/elastic/multiprocessing/api.py:858] Sending process 4712 closing signal SIGTERM
+E0704 08:02:29.000000 140 torch/distributed/elastic/multiprocessing/api.py:833] failed (exitcode: 1) local_rank: 0 (pid: 4711) of binary: /usr/bin/python3
+Traceback (most recent call last):
+  File "/usr/bin/torchrun", line 8, in <module>
+    sys.exit(main())
+  File "/site-packages/torch/distributed/launcher/api.py", line 264, in launch_agent
+    raise ChildFailedError(
+torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
+============================================================
+pretrain_gpt.py FAILED
+------------------------------------------------------------
+Failures:
+  <NO_OTHER_FAILURES>
+------------------------------------------------------------
+Root Cause (first observed failure):
+[0]:
+  time      : 2024-07-04_08:02:29
+  host      : node1
+  rank      : 0 (local_rank: 0)
+  exitcode  : 1 (pid: 4711)
+  error_file: <N/A>
+  traceback : To enable traceback see: https://pytorch.org/docs/stable/elastic/errors.html
+============================================================
+"""  # noqa: E501  (as torchrun writes it)
+PEER = """\
+Traceback (most recent call last):
+  File "/workspace/pretrain_gpt.py", line 250, in <module>
+    pretrain(
+  File "/site-packages/torch/distributed/distributed_c10d.py", line 4159, in barrier
+    work.wait()
+RuntimeError: [/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by peer [10.0.0.1]:43251
+"""
+
+
+def corpus(kind: str, failure: str = "*") -> list[Path]:
+    """The files of one kind ("shows", "does-not-show")."""
+    return sorted(CORPUS.glob(f"{failure}/{kind}/*.json"))
+
+
+def outcome(path: Path) -> Outcome:
+    return Outcome.from_json(json.loads(path.read_text(encoding="utf-8")))
+
+
+def printed(raised: Raised) -> str:
+    """An exception as Python prints it."""
+    lines = [HEADER]
+    for frame in raised.frames:
+        lines += [f'  File "{frame.file}", line {frame.line}, in {frame.function}', f"    {frame.function}()"]
+    name = MODULES.get(raised.type, "") + raised.type
+    return "\n".join([*lines, f"{name}: {raised.message}" if raised.message else name]) + "\n"
+
+
+def log_of(outcome: Outcome) -> str:
+    """What the rank of an outcome wrote: its log, and the traceback as Python prints it.
+
+    An exception that quotes its cause in its message (CheckpointException, DataLoader's) is printed without it.
+    """
+    chain = list(outcome.chain)
+    if chain and "Traceback (most recent call last)" in chain[-1].message:
+        chain = chain[-1:]
+    tracebacks = CAUSE.join(map(printed, chain))
+    return BEFORE + (tracebacks or outcome.evidence)

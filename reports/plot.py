@@ -84,7 +84,7 @@ def plot(law: Law) -> str:
             for tokens, name in MARKED.items()
         ),
         *(_line(LEFT, y(share), WIDTH - RIGHT, y(share), "host") for _, share in hosts),
-        *(_text(LEFT + 6, y(share) - 5, _host(law, loaders), "start") for loaders, share in hosts),
+        *(_text(WIDTH - RIGHT, y(share) + 15, _host(law, loaders), "end") for loaders, share in hosts),
         _line(x(TOKENS[0]), y(law.at(TOKENS[0])), x(TOKENS[1]), y(law.at(TOKENS[1])), "curve"),
         *(_circle(x(tokens), y(bytes_), who) for tokens, bytes_, who in law.points),
     ]

@@ -13,6 +13,7 @@ from pathlib import Path
 from containers import images, sources
 from matrix import __version__, catalog, compat, covering, explain, host, interrupt, plan, run, statistics
 from matrix.advice import command as advice
+from matrix.bisection import command as bisection
 from matrix.contract import command as contract
 from matrix.doctor import command as doctor
 from matrix.engine import Engines, Tox
@@ -84,6 +85,7 @@ def parser() -> argparse.ArgumentParser:
     showing.add_argument("log", metavar="LOG", help="a file of any size and encoding; - is standard input")
     showing.add_argument("--json", action="store_true", help="one list of objects, empty when nothing is known")
     contract.add_parsers(commands)
+    bisection.add_parsers(commands, engines)
     advice.add_parser(commands)
     doctor.add_parser(commands)
     reporting = command("report", report_command, "Make the pages of a run again and print its summary.")

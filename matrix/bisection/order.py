@@ -32,6 +32,15 @@ class Order:
             below.append(mask)
         return cls(tuple(below))
 
+    def parents(self, place: int) -> list[int]:
+        """Return the places that come right before this one."""
+        found, rest = [], self.below[place] & ~(1 << place)
+        while rest:
+            highest = rest.bit_length() - 1
+            found.append(highest)
+            rest &= ~self.below[highest]
+        return found
+
     def __len__(self) -> int:
         return len(self.below)
 

@@ -9,7 +9,7 @@ asked stays a candidate: where only such places are left, the answer is all of t
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -81,17 +81,20 @@ class Found:
         return sum(tally.runs.total() for tally in self.tallies.values())
 
 
-def search(order: Order, probe: Probe, old: Seen, plan: Plan | None = None) -> Found:
+def search(
+    order: Order, probe: Probe, old: Seen, plan: Plan | None = None, cheap: Collection[int] = frozenset()
+) -> Found:
     """Return where the answer stops being `old` (good: the first bad place; bad: the first fixed one).
 
-    Raises WrongEndError when place 0 does not answer `old`, or the last one does not answer the opposite.
+    The places that are `cheap` to ask (their environment exists, their answer is known) go before all others. Raises
+    WrongEndError when place 0 does not answer `old`, or the last one does not answer the opposite.
     """
-    return _Search(order, probe, old, plan or Plan()).run()
+    return _Search(order, probe, old, plan or Plan(), cheap).run()
 
 
 class _Search:
-    def __init__(self, order: Order, probe: Probe, old: Seen, plan: Plan) -> None:
-        self._order, self._probe, self._plan = order, probe, plan
+    def __init__(self, order: Order, probe: Probe, old: Seen, plan: Plan, cheap: Collection[int]) -> None:
+        self._order, self._probe, self._plan, self._cheap = order, probe, plan, cheap
         self._old, self._new = old, Seen.BAD if old is Seen.GOOD else Seen.GOOD
         self._tallies: dict[int, Tally] = {}
         self._left = 1 - plan.confidence  # the error that may still be spent
@@ -157,6 +160,8 @@ class _Search:
         weights = {
             place: (self._order.below[place] & mask).bit_count() for place in places(mask) if place not in self._tallies
         }
+        at_hand = {place: weight for place, weight in weights.items() if place in self._cheap}
+        weights = at_hand or weights
         skipped = sum(mask >> place & 1 for place, tally in self._tallies.items() if tally.settled is Seen.SKIP)
         chosen: list[int] = []
         for target in _targets(total, self._plan.at_once, skipped // self._plan.at_once):
@@ -166,10 +171,16 @@ class _Search:
         return chosen
 
     def _unasked(self) -> list[int]:
-        """Return the places to check, spread evenly over those that no probe has asked."""
-        free = [place for place in range(len(self._order)) if place not in self._tallies]
+        """Return the places to check: those right before the answer, and some spread over what nobody has asked.
+
+        In a chain the one before it was asked; behind a merge it may only follow from others.
+        """
+        mask, _ = self._candidates()
+        parents = self._order.parents(mask.bit_length() - 1) if mask.bit_count() == 1 else []
+        near = [place for place in parents if place not in self._tallies]
+        free = [place for place in range(len(self._order)) if place not in self._tallies and place not in near]
         count = min(self._plan.checks, len(free))
-        return [free[(2 * number + 1) * len(free) // (2 * count)] for number in range(count)]
+        return near + [free[(2 * number + 1) * len(free) // (2 * count)] for number in range(count)]
 
 
 def _targets(total: int, at_once: int, fruitless: int) -> list[float]:

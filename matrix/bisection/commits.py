@@ -1,0 +1,92 @@
+"""Bisecting the commits of a clone: which way the history runs, and into the branches that merges brought.
+
+`git bisect` asks any commit behind the bad end that is not behind the good one, also on branches that left the history
+before the good end. Such a commit may answer like the other end only because it never had what is looked for. So here
+the commits that descend from the old end are searched first; when the answer is a merge, and the branch that it merged
+answers the same way, that branch is searched from the commit where it left.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from matrix.bisection.axes import AxisName, Subject, at_commit, commits
+from matrix.bisection.clone import Clone, Commit
+from matrix.bisection.inquiry import Bisection, Inquiry, bisect, wrong_end
+from matrix.bisection.noise import Seen
+from matrix.bisection.probing import line_of
+from matrix.bisection.search import Kind, Plan, WrongEndError
+from matrix.errors import MatrixError
+
+
+@dataclass(frozen=True)
+class Searcher:
+    """What all searches of one question share."""
+
+    subject: Subject
+    axis: AxisName
+    clone: Clone
+    plan: Plan
+    inquiry: Inquiry
+
+    def between(self, good: Commit, bad: Commit) -> Bisection:
+        """Return where the answer changes between two commits, whichever is the older one. Raises MatrixError."""
+        fork = self.clone.fork(good.id, bad.id)
+        if not fork:
+            raise MatrixError("the two ends have no history in common", where=self.clone.path, got=f"{good}; {bad}")
+        if fork == good.id:
+            return self.along(good, bad, Seen.GOOD)
+        if fork == bad.id:
+            return self.along(bad, good, Seen.BAD)
+        start = self.clone.commit(fork)
+        seen = self.ask(start)
+        if seen is Seen.SKIP:
+            raise MatrixError(
+                "neither end descends from the other, and the commit where they part says nothing", got=str(start),
+                fix="name an end that the other one descends from",
+            )  # fmt: skip
+        left, right = (good, bad) if seen is Seen.GOOD else (bad, good)
+        self.expect(left, seen)
+        found = self.along(start, right, seen)
+        said = f"neither end descends from the other; they part at {start}, which is {seen.value} as {left.id[:10]} is"
+        return replace(found, notes=(said, *found.notes))
+
+    def along(self, old: Commit, new: Commit, seen: Seen) -> Bisection:
+        """Return where the answer stops being `seen` between `old` and its descendant `new`."""
+        axis = commits(self.subject, self.axis, self.clone, old, new)
+        found = bisect(self.subject, axis, seen, self.plan, self.inquiry)
+        if found.found.kind is Kind.AMBIGUOUS:
+            return found
+        merge = self.clone.commit(axis.points[found.found.candidates[0]].id)
+        inside = {point.id for point in axis.points}
+        for parent in (self.clone.commit(one) for one in merge.parents if one not in inside):
+            answer = self.ask(parent)
+            if answer is Seen.SKIP:
+                said = f"{merge.id[:10]} merges {parent}, which can't be asked: it may have come from there"
+                return replace(found, found=replace(found.found, kind=Kind.AMBIGUOUS), notes=(*found.notes, said))
+            if answer is seen:
+                continue
+            left = self.clone.commit(self.clone.fork(old.id, parent.id))
+            if self.ask(left) is not seen:
+                said = f"it merges a branch that left at {left}, which is {answer.value} too: it never was {seen.value}"
+                return replace(found, notes=(*found.notes, said))
+            deeper = self.along(left, parent, seen)
+            said = f"{merge} merges the branch of it, which left at {left}"
+            return replace(
+                deeper, notes=(*deeper.notes, said), ran=found.ran + deeper.ran, seconds=found.seconds + deeper.seconds
+            )
+        return found
+
+    def ask(self, commit: Commit) -> Seen:
+        """Ask one commit outside a search, until its noise is settled."""
+        planned = at_commit(self.subject, self.axis, self.clone, commit.id)
+        return next(iter(self.inquiry.seen([planned], [str(commit)], [0])))
+
+    def expect(self, commit: Commit, seen: Seen) -> None:
+        """Raise MatrixError when a commit does not answer as it was said to."""
+        answer = self.ask(commit)
+        if answer is not seen:
+            axis = commits(self.subject, self.axis, self.clone, commit, commit)
+            planned = axis.case_at(0)
+            record = self.inquiry.records[planned.key][-1]
+            raise wrong_end(axis, WrongEndError(0, answer, seen, 1), record, line_of(planned))

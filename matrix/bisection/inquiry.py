@@ -1,0 +1,190 @@
+"""One bisection: an axis, who asks its points, and a notebook of every answer, so that none is asked for twice."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from matrix.bisection.axes import Axis, Subject
+from matrix.bisection.noise import Seen
+from matrix.bisection.probing import Ask, line_of, seen_of
+from matrix.bisection.search import Found, Plan, WrongEndError, search
+from matrix.content import ROOT, file_hash, sources_hash
+from matrix.errors import MatrixError
+from matrix.outcome import OutcomeKind
+from matrix.plan import Planned
+from matrix.record import Record
+from matrix.reproduction import brief
+from reports import journal
+
+FOLDER: Final = "bisections"  # under the output folder
+SILENT: Final = (OutcomeKind.UNAVAILABLE, OutcomeKind.NOT_REACHED)  # asked again: tomorrow it may be there
+
+
+@dataclass(frozen=True)
+class Told:
+    """What is said of a probe while the search runs. `known` says that nothing had to run."""
+
+    place: int
+    label: str
+    seen: Seen
+    why: str
+    seconds: float
+    known: bool
+
+
+class Notebook:
+    """The answers of a bisection, kept as journals of records: one folder for the first runs, one for the second...
+
+    A bisection that is started again, or in which another search passes the same points, reads them.
+    """
+
+    def __init__(self, folder: Path, *, fresh: bool = False) -> None:
+        self.folder, self._fresh = folder, fresh
+        self._known: dict[int, dict[str, Record]] = {}
+        self._open: dict[int, journal.Journal] = {}
+
+    def known(self, number: int) -> dict[str, Record]:
+        """Return what the `number`-th runs said, by case key."""
+        if number not in self._known:
+            there = not self._fresh and (self.folder / str(number)).is_dir()
+            self._known[number] = dict(journal.read(self.folder / str(number)).results) if there else {}
+        return self._known[number]
+
+    def keep(self, number: int, record: Record) -> None:
+        """Keep a record; one that says nothing is only remembered."""
+        self.known(number)[record.key] = record
+        if record.outcome.kind in SILENT:
+            return
+        if number not in self._open:
+            (self.folder / str(number)).mkdir(parents=True, exist_ok=True)
+            self._open[number] = journal.Journal.new(self.folder / str(number))
+        self._open[number].result(record)
+
+    def close(self) -> None:
+        """Close the journals."""
+        for kept in self._open.values():
+            kept.close()
+        self._open.clear()
+
+
+def notebook_name(subject: Subject) -> str:
+    """Return the name of the folder for a subject: answers of other code or another entry are not used again."""
+    entry = file_hash(ROOT / "matrix" / "facts" / "failures" / f"{subject.failure.id}.toml")
+    content = hashlib.sha256(f"{sources_hash()} {entry}".encode()).hexdigest()
+    return f"{subject.failure.id}-{subject.case.name}-{subject.level.value}-{content[:12]}"
+
+
+@dataclass
+class Inquiry:
+    """Asks through a notebook; what it has asked and what that cost is kept here."""
+
+    ask: Ask
+    notebook: Notebook
+    tell: Callable[[Told], None]
+    records: dict[str, list[Record]] = field(default_factory=dict)  # case key -> its runs
+    ran: int = 0
+    seconds: float = 0.0
+
+    def seen(self, planned: Sequence[Planned], labels: Sequence[str], places: Sequence[int]) -> Iterable[Seen]:
+        """Ask each case once more; answers that the notebook has are taken from there."""
+        numbers = {item.key: len(self.records.get(item.key, ())) + 1 for item in planned}
+        started = time.monotonic()
+        for number in sorted(set(numbers.values())):
+            missing = [
+                item for item in planned if numbers[item.key] == number and item.key not in self.notebook.known(number)
+            ]
+            asked = {item.key for item in missing}
+            if missing:
+                self.ask(missing, lambda record, number=number: self.notebook.keep(number, record))  # type: ignore[misc]
+            for item, label, place in zip(planned, labels, places, strict=True):
+                if numbers[item.key] == number:
+                    record = self.notebook.known(number)[item.key]
+                    fresh = item.key in asked and not record.cached_from
+                    self.ran += fresh
+                    seconds = record.outcome.seconds
+                    self.records.setdefault(item.key, []).append(record)
+                    self.tell(Told(place, label, seen_of(record), why(record), seconds, not fresh))
+        self.seconds += time.monotonic() - started
+        return [seen_of(self.records[item.key][-1]) for item in planned]
+
+
+@dataclass(frozen=True)
+class Bisection:
+    """A search that ended: on which axis, what was found, and the records it rests on (place -> its runs)."""
+
+    subject: Subject
+    axis: Axis
+    found: Found
+    records: Mapping[int, tuple[Record, ...]]
+    lines: Mapping[int, str]
+    ran: int
+    seconds: float
+    notes: tuple[str, ...] = ()
+
+
+def bisect(
+    subject: Subject,
+    axis: Axis,
+    old: Seen,
+    plan: Plan,
+    inquiry: Inquiry,
+    *,
+    cheap: Callable[[Planned], bool] | None = None,
+) -> Bisection:
+    """Search an axis. Raises MatrixError when an end does not behave as it was said to."""
+    cases: dict[int, Planned] = {}
+
+    def case(place: int) -> Planned:
+        if place not in cases:
+            cases[place] = axis.case_at(place)
+        return cases[place]
+
+    def probe(places: Sequence[int]) -> Iterable[Seen]:
+        return inquiry.seen([case(place) for place in places], [axis.points[one].label for one in places], places)
+
+    at_hand = frozenset(place for place in range(len(axis.points)) if cheap and cheap(case(place)))
+    before, spent = inquiry.ran, inquiry.seconds
+    try:
+        found = search(axis.order, probe, old, plan, at_hand)
+    except WrongEndError as error:
+        raise wrong_end(axis, error, inquiry.records[case(error.place).key][-1], line_of(case(error.place))) from None
+    return Bisection(
+        subject,
+        axis,
+        found,
+        {place: tuple(inquiry.records[case(place).key]) for place in sorted(found.tallies)},
+        {place: line_of(case(place)) for place in sorted(found.tallies)},
+        inquiry.ran - before,
+        inquiry.seconds - spent,
+        axis.notes,
+    )
+
+
+def wrong_end(axis: Axis, error: WrongEndError, record: Record, line: str) -> MatrixError:
+    """Say that an end does not behave as it was said to."""
+    return MatrixError(
+        f"the {error.expected.value} end is not {error.expected.value}",
+        where=axis.points[error.place].label,
+        got=f"{error.seen.value} in {error.runs} run{'s' * (error.runs > 1)}: {why(record)}",
+        expected={
+            Seen.GOOD: "a pass",
+            Seen.BAD: f"the signature of {record.failure}",
+        }[error.expected],
+        fix=f"nothing was searched; look at it: {line}",
+    )
+
+
+def why(record: Record) -> str:
+    """Return in one line what an answer rests on."""
+    if record.signature:
+        return f"{record.signature}: {brief(record.outcome)}"
+    if record.other:
+        return f"another failure, {record.other}: {brief(record.outcome)}"
+    return (
+        f"{record.outcome.kind.value}: {brief(record.outcome)}" if record.outcome.reason else record.outcome.kind.value
+    )

@@ -18,7 +18,7 @@ import re
 import threading
 import zlib
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
 from types import TracebackType
@@ -26,6 +26,7 @@ from typing import Any
 
 from matrix.errors import MatrixError
 from matrix.record import Record, Verdict
+from matrix.secrets import bare, hidden, values
 from reports.files import sync_folder, unwritable
 
 _SEAL = re.compile(rb',"crc":"([0-9a-f]{8})"\}\Z')
@@ -64,10 +65,12 @@ class Journal:
 
     `path` must not exist: a journal that was cut off is never written on, so a torn line can only be the last.
     Every method raises MatrixError when the line is not safely on the disk; the line is then not in the file either.
+    `secrets` (this process's, unless told) are masked in what is written.
     """
 
-    def __init__(self, path: Path, *, now: Callable[[], str] = utc_now) -> None:
+    def __init__(self, path: Path, *, now: Callable[[], str] = utc_now, secrets: tuple[str, ...] | None = None) -> None:
         self._path, self._now, self._size, self._lock = path, now, 0, threading.Lock()
+        self._secrets = values() if secrets is None else secrets
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o644)
@@ -92,7 +95,11 @@ class Journal:
 
     def result(self, record: Record) -> str:
         """Record what became of a case. Returns the time."""
-        return self._append("result", record.to_json())
+        return self._append("result", self._bare(record).to_json())
+
+    def _bare(self, record: Record) -> Record:
+        notes = tuple(bare(note, self._secrets) for note in record.notes)
+        return replace(record, outcome=hidden(record.outcome, self._secrets), notes=notes)
 
     def close(self) -> None:
         """Close the file; nothing is pending, every line is on the disk already."""

@@ -18,6 +18,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, Final
 
+from matrix import secrets
 from matrix.outcome import RankEnd, raised_chain
 from matrix.ranks import mpirun, serving
 from matrix.ranks.descendants import look
@@ -221,7 +222,7 @@ class Crew:
         said, writer = get_context("forkserver").Pipe(duplex=False)
         with writer:
             process = started(serving.launch, mpirun.NAME, command, environment, [writer])
-        self._launcher = Launcher(process, Log(self._job.log_dir / f"{mpirun.NAME}.log"), door)
+        self._launcher = Launcher(process, self._log(mpirun.NAME), door)
         pump = self._pump(said, self._launcher.log.write)
         self._selector.register(door.listener, selectors.EVENT_READ, door.knock)
         self._selector.register(process.sentinel, selectors.EVENT_READ, partial(self._see_mpirun_end, pump))
@@ -236,12 +237,15 @@ class Crew:
         finally:
             for writer in writers:
                 writer.close()
-        member = Member(rank, process, Log(self._job.log_dir / f"rank-{rank}.log"))
+        member = Member(rank, process, self._log(f"rank-{rank}"))
         self._members.append(member)
         self._pump(log[0], member.log.write)
         reports = self._pump(report[0], partial(self._take_report, member, bytearray()))
         self._pump(stacks[0], partial(self._take_stack, member))
         self._selector.register(process.sentinel, selectors.EVENT_READ, partial(self._see_end, member, reports))
+
+    def _log(self, name: str) -> Log:
+        return Log(self._job.log_dir / f"{name}.log", secrets=secrets.values(os.environ, self._job.env))
 
     def _pump(self, pipe: Readable, take: Callable[[bytes], object]) -> Pump:
         pump = Pump(pipe, take, self._selector)

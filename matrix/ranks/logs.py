@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
+
+from matrix.secrets import Masker
 
 HEAD: Final = 2**20  # bytes kept from the beginning; a save-and-load on megatron-core wrote 14 kB
 TAIL: Final = 2**20  # bytes kept from the end, where a crash has its last words
@@ -15,16 +18,21 @@ class Log:
     """A file at `path` that keeps the first `head` and the last `tail` bytes written to it.
 
     The head is on disk at once, the tail when the log is closed. Between them stands how much was left out.
+    `secrets` never reach the disk.
     """
 
-    def __init__(self, path: Path, head: int = HEAD, tail: int = TAIL) -> None:
+    def __init__(self, path: Path, head: int = HEAD, tail: int = TAIL, secrets: Sequence[str] = ()) -> None:
         self.path, self._room, self._keep = path, head, tail
+        self._masker = Masker(secrets)
         self._file = path.open("wb", buffering=0)
         self._tail = bytearray()
         self._left_out = 0
 
     def write(self, chunk: bytes) -> None:
         """Take more output."""
+        self._put(self._masker.take(chunk))
+
+    def _put(self, chunk: bytes) -> None:
         if self._room:
             self._file.write(chunk[: self._room])
             chunk, self._room = chunk[self._room :], max(0, self._room - len(chunk))
@@ -37,6 +45,7 @@ class Log:
         """Write the tail and close the file; a second call does nothing."""
         if self._file.closed:
             return
+        self._put(self._masker.rest())
         self._cut()
         with self._file:
             if self._left_out:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
@@ -9,6 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final
 
+from matrix import secrets
 from matrix.outcome import Outcome, OutcomeKind
 from matrix.ranks.blame import classify
 from matrix.ranks.cgroup import memory_group
@@ -99,4 +101,5 @@ class Supervisor:
                 oom_kills=rise(kills, oom_kills(group=group)),
             )
         notes = (self._server.note,) if self._server.note and not job.fresh else ()
-        return replace(outcome, seconds=seconds, leftovers=leftovers, attempts=notes)
+        outcome = replace(outcome, seconds=seconds, leftovers=leftovers, attempts=notes)
+        return secrets.hidden(outcome, secrets.values(os.environ, job.env))

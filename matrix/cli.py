@@ -16,7 +16,7 @@ from matrix.advice import command as advice
 from matrix.bisection import command as bisection
 from matrix.contract import command as contract
 from matrix.doctor import command as doctor
-from matrix.engine import Engines, Tox
+from matrix.engine import Engine, Engines, Tox
 from matrix.errors import MatrixError, closest
 from matrix.images import Images
 from matrix.lines import numbered
@@ -25,12 +25,16 @@ from matrix.outcome import Level
 from matrix.plan import Planned
 from matrix.record import Expectation, Record
 from matrix.selection import select
+from matrix.slurm import commands as slurm
+from matrix.slurm.engine import Slurm
 from matrix.versions import NONE
-from reports import night, output, reading
+from reports import markdown, night, output, reading
+from reports.changes import changes
 from reports.files import OUT, Paths
 from reports.history import History
 from reports.summary import Progress, colour_wanted, summary
 
+FORMATS = ("markdown", "issue", "webhook")
 INTERRUPTED = 130  # exit status after Ctrl-C, as a shell has it
 
 
@@ -71,6 +75,9 @@ def parser() -> argparse.ArgumentParser:
     running.add_argument("--no-cache", action="store_true", help="run also what ran before with the same content")
     running.add_argument("--resume", nargs="?", const="", metavar="RUN", help="finish an interrupted run (the newest)")
     running.add_argument("--jobs", type=int, default=os.cpu_count() or 1, metavar="N", help="bases at a time")
+    running.add_argument("--engine", choices=("local", "slurm"), default="local", help="this machine, or array jobs")
+    running.add_argument("--partition", default="", metavar="NAME", help="Slurm's, for --engine slurm")
+    running.add_argument("--sbatch", action="append", default=[], metavar="OPTION", help="--sbatch=--account=me")
     explaining = command(
         "explain", explain_command, "Say what is known of a cell, and why it is or is not in the night."
     )
@@ -90,6 +97,9 @@ def parser() -> argparse.ArgumentParser:
     doctor.add_parser(commands)
     reporting = command("report", report_command, "Make the pages of a run again and print its summary.")
     reporting.add_argument("run", nargs="?", default="", metavar="RUN", help="a run's id (the newest)")
+    reporting.add_argument(
+        "--format", choices=FORMATS, help="print this in place of the summary; an issue may be empty"
+    )
     for one in (running, reporting):
         one.add_argument("--out", type=Path, default=default_out(), help="output folder")
     for one in (planning, running, reporting, explaining, matching):
@@ -110,9 +120,11 @@ def choices(parser: argparse.ArgumentParser) -> None:
 
 
 def levels_of(parsed: argparse.Namespace) -> tuple[Level, ...]:
-    """Return the levels asked for, or those that this machine can run."""
+    """Return the levels asked for, or those that this machine can run; of a cluster the scheduler says so, by case."""
     if parsed.level:
         return tuple(map(Level, parsed.level))
+    if getattr(parsed, "engine", "") == "slurm":
+        return tuple(Level)
     return (Level.CONTRACT, Level.CPU, *((Level.GPU,) if host.look().gpus else ()))
 
 
@@ -178,12 +190,24 @@ def run_command(parsed: argparse.Namespace) -> int:
     if parsed.jobs < 1:
         raise MatrixError("a run needs at least one base at a time", got=f"--jobs {parsed.jobs}", expected=">= 1")
     known = catalog.load()
+    engine: Engine = engines(known, parsed.jobs)
+    place = None
+    if parsed.engine == "slurm":
+        commands = slurm.of(parsed.partition, parsed.sbatch)
+        engine = place = Slurm(known, host.look(), Tox(parsed.jobs, only_make=True), commands)
+    elif parsed.partition or parsed.sbatch:
+        raise MatrixError("--partition and --sbatch speak to Slurm", expected="--engine slurm with them")
     if parsed.resume is not None:
         if parsed.select or parsed.case or parsed.mcore or parsed.level or parsed.expect:
             raise MatrixError(
                 "a resumed run has its plan", expected="--resume without a choice of cases", fix="leave one out"
             )
-        request = run.Request(out=parsed.out, cache=not parsed.no_cache, resume=parsed.resume or newest(parsed.out))
+        request = run.Request(
+            out=parsed.out,
+            cache=not parsed.no_cache,
+            resume=parsed.resume or newest(parsed.out),
+            attach=place is not None,
+        )
         total = len(night.plan(Paths(parsed.out).run(request.resume)))
     else:
         planned, label = chosen(known, parsed)
@@ -195,10 +219,12 @@ def run_command(parsed: argparse.Namespace) -> int:
     def show(record: Record) -> None:
         print(run.as_line(record) if parsed.json else progress.line(record), flush=True)
 
-    engine = engines(known, parsed.jobs)
-    told = run.execute(request, known, engine, show, lambda text: print(f"megatrix: {text}", file=sys.stderr))
+    told = run.execute(request, known, engine, show, lambda text: print(f"megatrix: {text}", file=sys.stderr), place)
     if not parsed.json:
         tell(told.records, parsed.out, width)
+    if page := os.environ.get("GITHUB_STEP_SUMMARY"):
+        with Path(page).open("a", encoding="utf-8") as file:
+            file.write(Paths(parsed.out).summary.read_text("utf-8"))
     return run.exit_status(told.records)
 
 
@@ -280,7 +306,14 @@ def report_command(parsed: argparse.Namespace) -> int:
     paths = Paths(parsed.out)
     with History(paths.history) as history:
         told = output.render(paths.run(parsed.run or newest(parsed.out)), parsed.out, history, catalog.load().failures)
-    if parsed.json:
+        different = changes(told.records, history.previous(told.run))
+    if parsed.format == "markdown":
+        print(markdown.job_summary(told, different), end="")
+    elif parsed.format == "issue":
+        print(markdown.issue(told, different), end="")
+    elif parsed.format == "webhook":
+        print(json.dumps(markdown.webhook(told, different)))
+    elif parsed.json:
         for record in told.records:
             print(run.as_line(record))
     else:

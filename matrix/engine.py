@@ -68,10 +68,10 @@ class Engines:
 
 
 class Tox:
-    """tox's own parallel run over the environments of the bases."""
+    """tox's own parallel run over the environments of the bases; with `only_make` it makes them and runs nothing."""
 
-    def __init__(self, jobs: int) -> None:
-        self._jobs = jobs
+    def __init__(self, jobs: int, *, only_make: bool = False) -> None:
+        self._jobs, self._only_make = jobs, only_make
 
     def lacks(self, base: str) -> str:
         """Return "": what an environment needs, tox says as it makes it."""
@@ -85,6 +85,7 @@ class Tox:
         names = ",".join(map(base_name, bases))
         command = [*tox_command(os.environ), "run-parallel", "--parallel-no-spinner", "-p", str(self._jobs)]
         command += ["--workdir", str(work_folder(os.environ)), "-c", str(ROOT / "tox.ini"), "-e", names]
+        command += ["--notest"] if self._only_make else []
         environment = {key: value for key, value in os.environ.items() if not key.startswith("TOX_")} | dict(environ)
         with log.open("ab") as output:
             process = subprocess.Popen(

@@ -6,11 +6,21 @@ import platform
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from matrix.outcome import Level
 from matrix.plan import Planned
 from matrix.versions import NONE
+
+
+class Place(Protocol):
+    """Where cases run: this machine, or a cluster (matrix.slurm)."""
+
+    def can_run(self, planned: Planned) -> tuple[bool, str]:
+        """Say whether the place has what the case needs, and if not, what it needs."""
+
+    def capabilities(self, level: Level) -> dict[str, Any]:
+        """Return what a verdict at `level` depends on; part of the cache key."""
 
 
 @dataclass(frozen=True)

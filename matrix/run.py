@@ -32,12 +32,16 @@ ENGINE_LOG: Final = "engine.log"  # in the run's folder: what tox and pytest pri
 
 @dataclass(frozen=True)
 class Request:
-    """What a run is to do. `resume` names an earlier run to finish; its plan is kept."""
+    """What a run is to do. `resume` names an earlier run to finish; its plan is kept.
+
+    `attach`: what that run started and still runs is the engine's to take up; otherwise its end is waited for.
+    """
 
     planned: Sequence[Planned] = ()
     out: Path = field(default_factory=lambda: Paths().out)
     cache: bool = True
     resume: str = ""
+    attach: bool = False
     label: str = "night"
 
 
@@ -47,9 +51,10 @@ def execute(
     engine: Engine,
     show: Callable[[Record], None],
     warn: Callable[[str], None],
+    place: host.Place | None = None,
 ) -> Night:
     """Run the cases and return the night; `show` is called with each record as it comes, `warn`
-    with what a person should know.
+    with what a person should know; `place` is this machine unless told.
 
     The report is made of whatever ran, also after a Ctrl-C, which is raised again. Raises MatrixError.
     """
@@ -57,7 +62,7 @@ def execute(
     folder = start(request, paths)
     with History(paths.history) as history:
         try:
-            work(request, catalog, engine, folder, history, show, warn)
+            work(request, catalog, engine, folder, history, show, warn, place)
         finally:
             told = output.render(folder, request.out, history, catalog.failures)
     return told
@@ -73,7 +78,8 @@ def start(request: Request, paths: Paths) -> Path:
                 "no such run", got=request.resume, expected=f"a folder under {folder.parent}",
                 fix=closest(request.resume, known),
             )  # fmt: skip
-        journal.settle(folder)
+        if not request.attach:
+            journal.settle(folder)
         return folder
     folder = paths.run(new_run_id(request.label))
     folder.mkdir(parents=True)
@@ -89,11 +95,12 @@ def work(
     history: History,
     show: Callable[[Record], None],
     warn: Callable[[str], None],
+    place: host.Place | None = None,
 ) -> None:
     """Settle what needs no process, then have the engine run the rest."""
     done = journal.read(folder).results
     pending = [item for item in map(Planned.from_json, night.plan(folder)) if item.key not in done]
-    here = host.look()
+    here = place or host.look()
     left: list[Planned] = []
     with journal.Journal.new(folder) as kept:
         for item in pending:
@@ -134,7 +141,7 @@ def unavailable(item: Planned, catalog: Catalog, reason: str, run: str) -> Recor
     return make_record(item, outcome, judge(catalog.failure(item.failure), item.expectation, outcome), where, "")
 
 
-def cached(item: Planned, catalog: Catalog, here: host.Host, history: History, run: str) -> Record | None:
+def cached(item: Planned, catalog: Catalog, here: host.Place, history: History, run: str) -> Record | None:
     """Return the verdict that this very content got before, None if it has to run."""
     environment = environments.at(environment_folder(item.cell.base))
     if environment is None:

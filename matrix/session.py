@@ -45,7 +45,8 @@ class Options:
     """What the session was asked. `base` is the base this interpreter stands for, "" = find out from what is installed.
 
     With `run_folder` the session works off its part of that run's plan; without, it makes a run of its own.
-    `image` is the content digest of the image around us, `overlays` the file that says what was provided for its cases.
+    `keys` are those of the plan that are meant, none for all. `image` is the content digest of the image around us,
+    `overlays` the file that says what was provided for its cases, `place` the machine as records are to name it.
     """
 
     base: str = ""
@@ -56,10 +57,12 @@ class Options:
     te_line: str = ""
     image: str = ""
     overlays: Path | None = None
+    keys: frozenset[str] = frozenset()
+    place: str = ""
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str], **given: Any) -> Options:
-        """Read MEGATRIX_BASE, _RUN, _DEADLINE (seconds), _RELAY, _TE, _IMAGE and _OVERLAYS."""
+        """Read MEGATRIX_BASE, _RUN, _DEADLINE (seconds), _RELAY, _TE, _IMAGE, _OVERLAYS, _KEYS (JSON) and _PLACE."""
         folder, overlays = environ.get("MEGATRIX_RUN"), environ.get("MEGATRIX_OVERLAYS")
         return cls(
             base=environ.get("MEGATRIX_BASE", ""),
@@ -69,6 +72,8 @@ class Options:
             te_line=environ.get("MEGATRIX_TE", ""),
             image=environ.get("MEGATRIX_IMAGE", ""),
             overlays=Path(overlays) if overlays else None,
+            keys=frozenset(json.loads(environ.get("MEGATRIX_KEYS", "[]"))),
+            place=environ.get("MEGATRIX_PLACE", ""),
             **given,
         )
 
@@ -108,7 +113,8 @@ class Session:
         if self.options.run_folder:
             plan = [Planned.from_json(case) for case in night.plan(self.options.run_folder)]
             done = journal.read(self.options.run_folder).results
-            return [item for item in plan if item.cell.base == self.base and item.key not in done]
+            wanted = self.options.keys or {item.key for item in plan}
+            return [item for item in plan if item.cell.base == self.base and item.key in wanted - done.keys()]
         levels = (Level.CONTRACT, Level.CPU, *((Level.GPU,) if self.host.gpus else ()))
         installed = self.environment.packages.get("megatron-core")
         cases = of_base(self.catalog, self.base, levels, core=installed, te_line=self.options.te_line)
@@ -203,7 +209,8 @@ class Session:
         base = self.catalog.bases.get(self.base)
         wanted = base.pythons[0] if isinstance(base, (Wheels, Reader)) else self.environment.minor
         other = () if wanted == self.environment.minor else (f"ran on Python {self.environment.python}, not {wanted}",)
-        return (*(note for overlay in overlays for note in overlay.notes), *other)
+        place = (f"ran on {self.options.place}",) if self.options.place else ()
+        return (*(note for overlay in overlays for note in overlay.notes), *other, *place)
 
 
 class Keeper:
@@ -262,7 +269,7 @@ def case_content(
     planned: Planned,
     environment: environments.Environment,
     overlays: Iterable[str],
-    here: host.Host,
+    here: host.Place,
     image: str = "",
 ) -> str:
     """Return the verdict-cache key of a case in this environment."""

@@ -1,0 +1,1 @@
+"""Runs cases on a Slurm cluster: what they need (parts), how Slurm is asked (commands), the engine, its tasks."""

@@ -41,6 +41,11 @@ class Paths:
         """The results as continuous integration reads them."""
         return self.out / "junit.xml"
 
+    @property
+    def summary(self) -> Path:
+        """The night in Markdown, for the page of a CI job."""
+        return self.out / "summary.md"
+
 
 def write_whole(path: Path, text: str) -> None:
     """Write a file so that a reader, or a crash, sees the old one or the new one and never a part.

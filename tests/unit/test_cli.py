@@ -295,3 +295,25 @@ def test_match_of_nothing_known_is_an_empty_list_and_ends_with_1(
 def test_a_log_that_is_not_there_is_a_mistake_in_the_input(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["match", "/no/such.log"]) == 2
     assert "the log can't be read" in capsys.readouterr().err
+
+
+def test_a_run_in_a_github_job_leaves_its_summary_there(
+    engine: FakeEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = tmp_path / "summary.md"
+    page.write_text("before\n")
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(page))
+
+    main(["run"])
+    assert page.read_text().startswith("before\n## Megatrix: green\n")
+
+
+def test_a_report_prints_an_issue_or_a_payload(engine: FakeEngine, capsys: pytest.CaptureFixture[str]) -> None:
+    engine.ends = lambda item: STRANGE
+    main(["run"])
+    capsys.readouterr()
+
+    assert main(["report", "--format", "issue"]) == 1
+    assert capsys.readouterr().out.startswith("# Megatrix: newly red in ")
+    main(["report", "--format", "webhook"])
+    assert json.loads(capsys.readouterr().out)["text"].startswith("Megatrix RED: ")

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from matrix.ranks.limits import LackError
-from matrix.ranks.memory import MEMBERSHIP
+from matrix.ranks.memory import MEMBERSHIP, available
 
 # cgroup v1 and v2. Without swap: a job that swaps is slow where it is to be killed.
 LIMITS: Final = ("memory.limit_in_bytes", "memory.max")
@@ -27,6 +27,9 @@ def memory_group(limit_bytes: int | None, root: Path = Path("/")) -> Iterator[st
     if limit_bytes is None:
         yield ""
         return
+    left = available(root)
+    if left is not None and limit_bytes > left:
+        raise LackError(f"needs {limit_bytes >> 20} MiB of memory to be limited to; {left >> 20} are available here")
     try:
         folder = Path(tempfile.mkdtemp(prefix="megatrix-", dir=parent(root)))
     except OSError as error:

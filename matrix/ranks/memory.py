@@ -1,4 +1,4 @@
-"""How many processes the kernel has killed because memory ran out: of the machine, and of this process's cgroup."""
+"""What the kernel tells of memory: processes that it killed for it, on the machine and in a cgroup; what is left."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Final
 
 COUNT: Final = re.compile(r"^oom_kill (\d+)$", re.MULTILINE)
 COUNTS: Final = ("memory.oom_control", "memory.events")  # files of cgroup v1, v2
+AVAILABLE: Final = re.compile(r"^MemAvailable: +(\d+) kB$", re.MULTILINE)
 MEMBERSHIP: Final = re.compile(r"^\d+:(memory|):(/.*)$", re.MULTILINE)
 
 
@@ -30,6 +31,12 @@ def oom_kills(root: Path = Path("/"), group: str = "") -> dict[str, int]:
 def rise(before: Mapping[str, int], after: Mapping[str, int]) -> int:
     """Return by how much the counts rose, by the source that shows most."""
     return max((count - before.get(source, count) for source, count in after.items()), default=0)
+
+
+def available(root: Path = Path("/")) -> int | None:
+    """Return the bytes that can still be taken on this machine without swapping, None where it does not tell."""
+    found = AVAILABLE.search(_text(root / "proc/meminfo"))
+    return int(found[1]) * 1024 if found else None
 
 
 def _text(path: Path) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import pytest
 
+from matrix import configuration
 from matrix.ranks.limits import GIB, MIB, Limits
 from matrix.reproduction import Reproduction
 from tests.failures.long_context import LONG
@@ -22,6 +23,10 @@ WORKERS = {
     "worker-killed": (16384, Limits(address_space_bytes=CAP, memory_bytes=GIB)),  # it wants 2 GiB
     "worker-shm": (8192, Limits(address_space_bytes=CAP, shm_bytes=64 * MIB)),  # a container's default, one mask
 }
+
+# Address space means nothing with CUDA, which maps hundreds of GiB. The first samples of 65536 tokens take 128 GiB on
+# two ranks with two workers each, those of 131072 tokens 256 GiB on one and 512 GiB on two.
+HOST = Limits(memory_bytes=200 * GIB)
 
 
 @pytest.mark.failure("long-context")
@@ -72,6 +77,19 @@ def test_workers_without_mask(reproduction: Reproduction) -> None:
 def test_slices(reproduction: Reproduction) -> None:
     """Context-parallel ranks hold, together, exactly the batch; each has paid for all of it."""
     reproduction.run("tests.failures.long_context_slices:slices", limits=CAPPED, stand_ins=reproduction.stand_ins)
+
+
+@pytest.mark.failure("long-context")
+def test_pretrain(reproduction: Reproduction) -> None:
+    """Megatron-LM trains at the report's length, and at half of it."""
+    reproduction.run(
+        "tests.failures.long_context_pretrain:pretrain",
+        limits=HOST,
+        clone=configuration.load().sources.get("megatron-lm", ""),
+        revision=f"core_v{reproduction.planned.cell.mcore}",
+        sequence=LONG // 2 if reproduction.case == "pretrain-64k" else LONG,
+        mask=reproduction.case != "pretrain-mask-off",
+    )
 
 
 @pytest.mark.failure("reset-mask-dropped")

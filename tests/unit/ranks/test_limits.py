@@ -110,6 +110,15 @@ def test_where_no_group_hands_memory_on_it_is_lacking(tmp_path: Path) -> None:
         cgroup.parent(tmp_path)
 
 
+def test_a_limit_above_what_the_machine_has_left_protects_nothing(tmp_path: Path) -> None:
+    write(tmp_path / "proc/meminfo", "MemTotal:  9000 kB\nMemAvailable:    2048 kB\n")
+    with (
+        pytest.raises(LackError, match="needs 3 MiB of memory to be limited to; 2 are available"),
+        cgroup.memory_group(3 * MIB, tmp_path),
+    ):
+        pass
+
+
 @pytest.mark.parametrize(
     ("files", "expected"),
     [

@@ -13,6 +13,7 @@ from matrix.failure import StandIn
 from matrix.outcome import Level, Outcome, OutcomeKind, Raised, RankEnd
 from matrix.plan import Planned
 from matrix.ranks.job import Job
+from matrix.ranks.limits import Limits
 from matrix.record import Expectation, Record, Verdict
 from matrix.reproduction import Reproduction, Surroundings, brief, explain_red
 from tests.unit.catalogs import catalog, clause, failure, planned, shown
@@ -87,6 +88,20 @@ def test_the_job_is_the_case() -> None:
     assert ("tests.failures.some:body", 2, ("/overlay",), 30.0, Path("logs"), "cpu", False) == (
         job.target, job.world_size, job.path, job.deadline_s, job.log_dir, job.device, job.fresh,
     )  # fmt: skip
+
+
+def test_the_limits_of_a_case_reach_the_job() -> None:
+    bench = Bench(PASSED)
+    case = Reproduction(WORKS, THIS, (THIS,), Surroundings(log_dir=Path("logs")), lambda: bench, bench)
+    case.run("tests.failures.some:body", limits=Limits(address_space_bytes=2**30), mask=True)
+    assert (bench.jobs[0].limits, bench.jobs[0].kwargs) == (Limits(address_space_bytes=2**30), {"mask": True})
+
+
+def test_a_case_whose_limit_cannot_be_set_is_unavailable_and_not_tried_again() -> None:
+    lacking = Outcome(OutcomeKind.UNAVAILABLE, "no cap on the address space (RLIMIT_AS) can be set here")
+    bench = Bench(lacking)
+    record = run(bench)
+    assert (record.verdict, record.outcome, len(bench.jobs)) == (Verdict.UNAVAILABLE, lacking, 1)
 
 
 def test_at_level_gpu_the_job_is_on_cuda_without_stand_ins() -> None:

@@ -42,6 +42,33 @@ def bisection_page(told: Mapping[str, Any], headline: str, title: str, issue: st
     return document(f"{headline} - {told['failure']} - Megatrix", body)
 
 
+def joint_page(told: Mapping[str, Any], headline: str, title: str) -> str:
+    """Return the page of an attribution (matrix/bisection/joint.py): the mixtures, and what lies in each package."""
+    differ = "".join(
+        f"<dt>{escape(name)}</dt><dd>{escape(good)} (good), {escape(bad)} (bad)</dd>"
+        for name, (good, bad) in told["differ"].items()
+    )
+    inside = "".join(
+        f"<dt>in {escape(name)}</dt>"
+        f"<dd>{escape(found['kind'])}: {escape(found['label'] or ', '.join(found['candidates']))}</dd>"
+        for name, found in told["inside"].items()
+    )
+    notes = "".join(f"<dt>note</dt><dd>{escape(note)}</dd>" for note in told["notes"])
+    rows = "".join(
+        f"<tr><td>{escape(one['mixture'])}</td><td>{WORDS[one['seen']]}</td><td>{escape(one['why'])}</td>"
+        f"<td>{paste(one['reproduce'])}</td></tr>"
+        for one in told["probes"]
+    )
+    body = f"""<header><p class="eyebrow">Attribution, failure <span class="id">{escape(told["failure"])}</span>, case \
+<span class="id">{escape(told["case"])}</span> <span class="level">{escape(told["level"])}</span></p>
+<h1>{escape(headline)}</h1><p class="soft">{escape(title)}</p></header>
+<section class="card"><dl class="told">{differ}{inside}{notes}</dl></section>
+<h2>What was asked</h2>
+<section class="card"><table><thead><tr><th>stack</th><th>answer</th><th>what was seen</th><th></th></tr></thead>
+<tbody>{rows}</tbody></table></section>"""
+    return document(f"{headline} - {told['failure']} - Megatrix", body)
+
+
 def _row(probe: Mapping[str, Any], is_answer: bool) -> str:
     label = f"<strong>{escape(probe['label'])}</strong>" if is_answer else escape(probe["label"])
     runs = ", ".join(f"{count} {seen}" for seen, count in probe["runs"].items())

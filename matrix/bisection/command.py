@@ -6,17 +6,19 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
 from matrix import catalog, interrupt, run
-from matrix.bisection import axes, telling
+from matrix.bisection import axes, joint, telling
 from matrix.bisection.axes import AxisName, Subject
 from matrix.bisection.clone import Clone
 from matrix.bisection.commits import Searcher
 from matrix.bisection.inquiry import FOLDER, Bisection, Inquiry, Notebook, Told, bisect, notebook_name
+from matrix.bisection.joint import Joint, Stack, jointly, stack_of
 from matrix.bisection.noise import Noise, Seen
 from matrix.bisection.probing import Ask, Cells, Reader, reads_only
 from matrix.bisection.search import Kind, Plan
@@ -27,7 +29,7 @@ from matrix.failure import Package
 from matrix.outcome import Level
 from matrix.plan import Planned
 from matrix.versions import NONE
-from reports.bisection_page import bisection_page
+from reports.bisection_page import bisection_page, joint_page
 from reports.files import OUT, write_whole
 
 # Further points that are asked at the end, where the search had no reason to look: reading one takes under a second.
@@ -40,9 +42,9 @@ def add_parsers(commands: Any, engines: Callable[[Catalog, int], Engine]) -> Non
     text = "Find the release, commit, container or driver at which a failure starts or ends."
     parser = commands.add_parser("bisect", help=text, description=text)
     parser.add_argument("failure", metavar="FAILURE", help="an id of the catalog, such as dcp-assertion")
-    parser.add_argument("--axis", choices=[one.value for one in AxisName], required=True, help="what changes")
-    parser.add_argument("--good", default="", metavar="X", help="a point where it passes; default: an end of the axis")
-    parser.add_argument("--bad", default="", metavar="X", help="a point where it fails; default: the other end")
+    parser.add_argument("--axis", choices=[one.value for one in AxisName], help="what changes")
+    parser.add_argument("--good", default="", metavar="X", help="a point where it passes; without --axis a stack")
+    parser.add_argument("--bad", default="", metavar="X", help="a point where it fails; default: ends of the axis")
     parser.add_argument("--repo", metavar="CLONE", help="bisect the commits of this clone (axis mcore or te)")
     parser.add_argument(
         "--case", default="", metavar="NAME", help="a case of the failure, such as pp2; default: the first"
@@ -69,7 +71,7 @@ def bisect_command(parsed: argparse.Namespace) -> int:
     """Print the answer; return 0 when there is one, 1 when it is ambiguous."""
     interrupt.once()
     known = catalog.load()
-    subject, axis = subject_of(known, parsed), AxisName(parsed.axis)
+    subject = subject_of(known, parsed)
     reads = reads_only(subject.failure.id, subject.level)
     checks = parsed.checks if parsed.checks is not None else CHECKS_READ if reads else 0
     plan = Plan(parsed.at_once, Noise(parsed.shows), parsed.confidence, checks)
@@ -77,15 +79,14 @@ def bisect_command(parsed: argparse.Namespace) -> int:
     with ExitStack() as stack:
         notebook = Notebook(folder, fresh=parsed.no_cache)
         stack.callback(notebook.close)
-        clone = stack.enter_context(Clone(parsed.repo, axes.PACKAGES[axis].value)) if parsed.repo else None
-        ask: Ask = Reader(known, [clone] if clone else []) if reads else cells(known, parsed)
+        clones = []
+        if parsed.repo:
+            clones.append(stack.enter_context(Clone(parsed.repo, axes.PACKAGES[AxisName(parsed.axis)].value)))
+        ask: Ask = Reader(known, clones) if reads else cells(known, parsed)
         inquiry = Inquiry(ask, notebook, progress)
-        if clone:
-            good, bad = clone.commit(parsed.good), clone.commit(parsed.bad)
-            differ(good.id, bad.id)
-            found = Searcher(subject, axis, clone, plan, inquiry).between(good, bad)
-        else:
-            found = along_releases(subject, axis, parsed, plan, inquiry)
+        if not parsed.axis:
+            return tell_joint(jointly(*stacks(subject, parsed), plan, inquiry, at_hand), parsed)
+        found = along(subject, AxisName(parsed.axis), parsed, plan, inquiry, clones)
     told = telling.to_json(found)
     page = write_pages(told, found, parsed.out)
     print(json.dumps(told) if parsed.json else telling.in_words(told, str(page)))
@@ -94,8 +95,18 @@ def bisect_command(parsed: argparse.Namespace) -> int:
 
 def subject_of(known: Catalog, parsed: argparse.Namespace) -> Subject:
     """Return what the options hold fixed. Raises MatrixError where they contradict each other or leave a side open."""
-    axis, failure = AxisName(parsed.axis), known.failure(parsed.failure)
+    failure = known.failure(parsed.failure)
     case, level = axes.choose_case(failure, Level(parsed.level) if parsed.level else None, parsed.case)
+    mcore, te = axes.side_of(parsed.mcore, Package.MCORE), axes.side_of(parsed.te, Package.TE)
+    subject = Subject(known, failure, case, level, "", mcore, te, parsed.driver)
+    if not parsed.axis:
+        if not (parsed.good and parsed.bad) or parsed.repo or parsed.base or parsed.torch:
+            raise MatrixError(
+                "no axis", expected=f"--axis {'|'.join(one.value for one in AxisName)}, or two stacks",
+                fix="--good BASE --bad BASE, each BASE or BASE/mcore-V/te-V/driver-V, for which package it is",
+            )  # fmt: skip
+        return replace(subject, base=known.readers[0].id if level is Level.CONTRACT else "")
+    axis = AxisName(parsed.axis)
     own = {AxisName.TORCH: parsed.torch or parsed.base, AxisName.CONTAINER: parsed.torch or parsed.base}
     own |= {AxisName.MCORE: parsed.mcore, AxisName.TE: parsed.te}
     if own.get(axis):
@@ -106,14 +117,38 @@ def subject_of(known: Catalog, parsed: argparse.Namespace) -> Subject:
         raise MatrixError("only mcore and te are bisected by commits", got=f"--axis {axis.value} --repo")
     if parsed.repo and not (parsed.good and parsed.bad):
         raise MatrixError("commits need both ends", expected="--good REV --bad REV", fix="whichever is older")
-    mcore, te = axes.side_of(parsed.mcore, Package.MCORE), axes.side_of(parsed.te, Package.TE)
-    reads = reads_only(failure.id, level)
-    for name, side, needed in (("mcore", mcore, True), ("te", te, reads)):
+    for name, side, needed in (("mcore", mcore, True), ("te", te, reads_only(failure.id, level))):
         if needed and side.version == NONE and axis.value != name:
             raise MatrixError(f"needs --{name}: it is the same at every point", got="none", expected=SIDE)
-    subject = Subject(known, failure, case, level, "", mcore, te, parsed.driver)
-    base = axes.base_for(subject, parsed.base, parsed.torch, axis)
-    return subject.with_side(AxisName.TORCH, axes.Side(base))
+    return replace(subject, base=axes.base_for(subject, parsed.base, parsed.torch, axis))
+
+
+def stacks(subject: Subject, parsed: argparse.Namespace) -> tuple[Subject, Stack, Stack]:
+    """Return the subject and the two stacks that --good and --bad name."""
+    differ(parsed.good, parsed.bad)
+    lacks = parsed.engines(subject.catalog, 1).lacks
+    good, bad = (
+        stack_of(subject.catalog, text, subject.mcore, subject.te, lacks) for text in (parsed.good, parsed.bad)
+    )
+    reads = reads_only(subject.failure.id, subject.level)
+    for text, stack in ((parsed.good, good), (parsed.bad, bad)):
+        for name, side, needed in (("mcore", stack.mcore, True), ("te", stack.te, reads)):
+            if needed and side.version == NONE:
+                raise MatrixError(
+                    f"the stack has no {name}", got=text, fix=f"--{name} V, or {text}/mcore-V/te-V/driver-none"
+                )
+    return subject, good, bad
+
+
+def along(
+    subject: Subject, axis: AxisName, parsed: argparse.Namespace, plan: Plan, inquiry: Inquiry, clones: Sequence[Clone]
+) -> Bisection:
+    """Bisect commits where there is a clone, otherwise releases."""
+    if not clones:
+        return along_releases(subject, axis, parsed, plan, inquiry)
+    good, bad = clones[0].commit(parsed.good), clones[0].commit(parsed.bad)
+    differ(good.id, bad.id)
+    return Searcher(subject, axis, clones[0], plan, inquiry).between(good, bad)
 
 
 def along_releases(
@@ -124,15 +159,15 @@ def along_releases(
     made, swapped = axes.releases(subject, axis, parsed.good, parsed.bad)
     old = Seen.BAD if swapped else Seen.GOOD
     if not (parsed.good and parsed.bad):
-        first = made.case_at(0)
-        seen = next(iter(inquiry.seen([first], [made.points[0].label], [0])))
-        inquiry.records.clear()  # the search asks for it again, and is told from the notebook
+        (seen,) = inquiry.settled([made.case_at(0)], [made.points[0].label], plan.noise, 1 - plan.confidence)
         old = seen if seen is not Seen.SKIP else old
 
-    def at_hand(item: Planned) -> bool:
-        return item.key in inquiry.notebook.known(1) or run.environment_folder(item.cell.base).is_dir()
+    return bisect(subject, made, old, plan, inquiry, cheap=lambda item: at_hand(item, inquiry))
 
-    return bisect(subject, made, old, plan, inquiry, cheap=at_hand)
+
+def at_hand(item: Planned, inquiry: Inquiry) -> bool:
+    """Say whether a case can be asked without making an environment first."""
+    return item.key in inquiry.notebook.known(1) or run.environment_folder(item.cell.base).is_dir()
 
 
 def cells(known: Catalog, parsed: argparse.Namespace) -> Cells:
@@ -158,10 +193,24 @@ def progress(told: Told) -> None:
 def write_pages(told: dict[str, Any], found: Bisection, out: Path) -> Path:
     """Write the page and the text for an issue; return the page's path."""
     failure = found.subject.failure
-    sides = "-".join(f"{axis}-{value}" for axis, value in told["fixed"].items())
-    name = "".join(letter if letter.isalnum() or letter in ".-+" else "_" for letter in sides)[-80:]
-    path = out / FOLDER / f"{failure.id}-{told['case']}-by-{told['axis']}-{name}.html"
     issue = telling.issue_text(told, failure.title)
+    sides = "-".join(f"{axis}-{value}" for axis, value in told["fixed"].items())
+    path = page_path(out, f"{failure.id}-{told['case']}-by-{told['axis']}-{sides[-80:]}")
     write_whole(path, bisection_page(told, telling.headline(told), failure.title, issue))
     write_whole(path.with_suffix(".md"), issue)
     return path
+
+
+def tell_joint(found: Joint, parsed: argparse.Namespace) -> int:
+    """Print an attribution, write its page; return 0 when there is one, 1 when it is ambiguous."""
+    told, failure = joint.to_json(found), found.subject.failure
+    path = page_path(parsed.out, f"{failure.id}-{told['case']}-{parsed.good}-{parsed.bad}")
+    write_whole(path, joint_page(told, joint.headline(told), failure.title))
+    print(json.dumps(told) if parsed.json else joint.in_words(told, str(path)))
+    return 1 if told["kind"] == Kind.AMBIGUOUS.value else 0
+
+
+def page_path(out: Path, name: str) -> Path:
+    """Return where a page lies."""
+    safe = "".join(letter if letter.isalnum() or letter in ".-+" else "_" for letter in name)
+    return out / FOLDER / f"{safe}.html"

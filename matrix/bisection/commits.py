@@ -8,12 +8,12 @@ answers the same way, that branch is searched from the commit where it left.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from matrix.bisection.axes import AxisName, Subject, at_commit, commits
 from matrix.bisection.clone import Clone, Commit
 from matrix.bisection.inquiry import Bisection, Inquiry, bisect, wrong_end
-from matrix.bisection.noise import Seen
+from matrix.bisection.noise import CERTAIN, Seen
 from matrix.bisection.probing import line_of
 from matrix.bisection.search import Kind, Plan, WrongEndError
 from matrix.errors import MatrixError
@@ -28,9 +28,17 @@ class Searcher:
     clone: Clone
     plan: Plan
     inquiry: Inquiry
+    asked: list[str] = field(default_factory=list)  # commits asked outside a search
 
     def between(self, good: Commit, bad: Commit) -> Bisection:
         """Return where the answer changes between two commits, whichever is the older one. Raises MatrixError."""
+        found = self._between(good, bad)
+        if self.asked and self.plan.noise != CERTAIN:
+            spared = found.found.confidence - (1 - self.plan.confidence) / 2
+            found = replace(found, found=replace(found.found, confidence=spared))
+        return found
+
+    def _between(self, good: Commit, bad: Commit) -> Bisection:
         fork = self.clone.fork(good.id, bad.id)
         if not fork:
             raise MatrixError("the two ends have no history in common", where=self.clone.path, got=f"{good}; {bad}")
@@ -51,10 +59,15 @@ class Searcher:
         said = f"neither end descends from the other; they part at {start}, which is {seen.value} as {left.id[:10]} is"
         return replace(found, notes=(said, *found.notes))
 
-    def along(self, old: Commit, new: Commit, seen: Seen) -> Bisection:
-        """Return where the answer stops being `seen` between `old` and its descendant `new`."""
+    def along(self, old: Commit, new: Commit, seen: Seen, depth: int = 0) -> Bisection:
+        """Return where the answer stops being `seen` between `old` and its descendant `new`.
+
+        Half of the error that may be made is for the searches, each branch within a branch with half of what is left;
+        the other half is for the commits that are asked between them.
+        """
         axis = commits(self.subject, self.axis, self.clone, old, new)
-        found = bisect(self.subject, axis, seen, self.plan, self.inquiry)
+        plan = replace(self.plan, confidence=1 - (1 - self.plan.confidence) / 4 / 2**depth)
+        found = bisect(self.subject, axis, seen, plan, self.inquiry)
         if found.found.kind is Kind.AMBIGUOUS:
             return found
         merge = self.clone.commit(axis.points[found.found.candidates[0]].id)
@@ -70,17 +83,23 @@ class Searcher:
             if self.ask(left) is not seen:
                 said = f"it merges a branch that left at {left}, which is {answer.value} too: it never was {seen.value}"
                 return replace(found, notes=(*found.notes, said))
-            deeper = self.along(left, parent, seen)
+            deeper = self.along(left, parent, seen, depth + 1)
             said = f"{merge} merges the branch of it, which left at {left}"
             return replace(
-                deeper, notes=(*deeper.notes, said), ran=found.ran + deeper.ran, seconds=found.seconds + deeper.seconds
+                deeper,
+                found=replace(deeper.found, confidence=found.found.confidence + deeper.found.confidence - 1),
+                notes=(*deeper.notes, said),
+                ran=found.ran + deeper.ran,
+                seconds=found.seconds + deeper.seconds,
             )
         return found
 
     def ask(self, commit: Commit) -> Seen:
         """Ask one commit outside a search, until its noise is settled."""
         planned = at_commit(self.subject, self.axis, self.clone, commit.id)
-        return next(iter(self.inquiry.seen([planned], [str(commit)], [0])))
+        self.asked.append(commit.id)
+        error = (1 - self.plan.confidence) / 2 / (len(self.asked) * (len(self.asked) + 1))
+        return self.inquiry.settled([planned], [str(commit)], self.plan.noise, error)[0]
 
     def expect(self, commit: Commit, seen: Seen) -> None:
         """Raise MatrixError when a commit does not answer as it was said to."""

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 from matrix.bisection.axes import Axis, Subject
-from matrix.bisection.noise import Seen
+from matrix.bisection.noise import Noise, Seen, Tally
 from matrix.bisection.probing import Ask, line_of, seen_of
 from matrix.bisection.search import Found, Plan, WrongEndError, search
 from matrix.content import ROOT, file_hash, sources_hash
@@ -29,7 +31,6 @@ SILENT: Final = (OutcomeKind.UNAVAILABLE, OutcomeKind.NOT_REACHED)  # asked agai
 class Told:
     """What is said of a probe while the search runs. `known` says that nothing had to run."""
 
-    place: int
     label: str
     seen: Seen
     why: str
@@ -90,27 +91,40 @@ class Inquiry:
     ran: int = 0
     seconds: float = 0.0
 
-    def seen(self, planned: Sequence[Planned], labels: Sequence[str], places: Sequence[int]) -> Iterable[Seen]:
-        """Ask each case once more; answers that the notebook has are taken from there."""
-        numbers = {item.key: len(self.records.get(item.key, ())) + 1 for item in planned}
+    def seen(self, planned: Sequence[Planned], labels: Sequence[str], turns: Counter[str]) -> list[Seen]:
+        """Ask each case once more than `turns` says; what it said before, here or in the notebook, is taken."""
+        turns.update(item.key for item in planned)
         started = time.monotonic()
-        for number in sorted(set(numbers.values())):
-            missing = [
-                item for item in planned if numbers[item.key] == number and item.key not in self.notebook.known(number)
-            ]
-            asked = {item.key for item in missing}
+        for number in sorted({turns[item.key] for item in planned}):
+            due = {
+                item.key: (item, label)
+                for item, label in zip(planned, labels, strict=True)
+                if turns[item.key] == number and len(self.records.get(item.key, ())) < number
+            }
+            missing = [item for item, _ in due.values() if item.key not in self.notebook.known(number)]
             if missing:
-                self.ask(missing, lambda record, number=number: self.notebook.keep(number, record))  # type: ignore[misc]
-            for item, label, place in zip(planned, labels, places, strict=True):
-                if numbers[item.key] == number:
-                    record = self.notebook.known(number)[item.key]
-                    fresh = item.key in asked and not record.cached_from
-                    self.ran += fresh
-                    seconds = record.outcome.seconds
-                    self.records.setdefault(item.key, []).append(record)
-                    self.tell(Told(place, label, seen_of(record), why(record), seconds, not fresh))
+                self.ask(missing, functools.partial(self.notebook.keep, number))
+            asked = {item.key for item in missing}
+            for key, (_, label) in due.items():
+                record = self.notebook.known(number)[key]
+                fresh = key in asked and not record.cached_from
+                self.ran += fresh
+                self.records.setdefault(key, []).append(record)
+                self.tell(Told(label, seen_of(record), why(record), record.outcome.seconds, not fresh))
         self.seconds += time.monotonic() - started
-        return [seen_of(self.records[item.key][-1]) for item in planned]
+        return [seen_of(self.records[item.key][turns[item.key] - 1]) for item in planned]
+
+    def settled(self, planned: Sequence[Planned], labels: Sequence[str], noise: Noise, error: float) -> list[Seen]:
+        """Ask each case, outside a search, until it is settled with at most this error."""
+        tallies = {item.key: Tally(noise) for item in planned}
+        label = {item.key: one for item, one in zip(planned, labels, strict=True)}
+        turns: Counter[str] = Counter()
+        left = list({item.key: item for item in planned}.values())
+        while left:
+            for item, seen in zip(left, self.seen(left, [label[item.key] for item in left], turns), strict=True):
+                tallies[item.key].add(seen, error)
+            left = [item for item in left if tallies[item.key].settled is None]
+        return [tallies[item.key].settled or Seen.SKIP for item in planned]
 
 
 @dataclass(frozen=True)
@@ -138,6 +152,7 @@ def bisect(
 ) -> Bisection:
     """Search an axis. Raises MatrixError when an end does not behave as it was said to."""
     cases: dict[int, Planned] = {}
+    turns: Counter[str] = Counter()
 
     def case(place: int) -> Planned:
         if place not in cases:
@@ -145,7 +160,7 @@ def bisect(
         return cases[place]
 
     def probe(places: Sequence[int]) -> Iterable[Seen]:
-        return inquiry.seen([case(place) for place in places], [axis.points[one].label for one in places], places)
+        return inquiry.seen([case(place) for place in places], [axis.points[one].label for one in places], turns)
 
     at_hand = frozenset(place for place in range(len(axis.points)) if cheap and cheap(case(place)))
     before, spent = inquiry.ran, inquiry.seconds
@@ -157,7 +172,7 @@ def bisect(
         subject,
         axis,
         found,
-        {place: tuple(inquiry.records[case(place).key]) for place in sorted(found.tallies)},
+        {place: tuple(inquiry.records[case(place).key][: turns[case(place).key]]) for place in sorted(found.tallies)},
         {place: line_of(case(place)) for place in sorted(found.tallies)},
         inquiry.ran - before,
         inquiry.seconds - spent,

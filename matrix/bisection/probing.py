@@ -26,7 +26,9 @@ from matrix.plan import Planned
 from matrix.record import Record
 from matrix.reproduction import Surroundings, make_record
 from matrix.session import reproduce_line
-from reports import journal
+from reports import journal, night
+from reports.files import Paths
+from reports.history import History
 
 Show = Callable[[Record], None]
 Ask = Callable[[Sequence[Planned], Show], None]  # runs every case once and shows each record as it comes
@@ -141,7 +143,14 @@ class Cells:
             show(record)
 
         request = run.Request(planned, self._out, self._cache, label=LABEL)
-        ended = run.execute(request, self._catalog, self._engine, tell, self._warn)
+        paths = Paths(self._out)
+        folder = run.start(request, paths)
+        with History(paths.history) as history:
+            try:
+                run.work(request, self._catalog, self._engine, folder, history, tell, self._warn)
+            finally:
+                ended = night.read(folder)
+                history.add(ended.run, ended.records)
         for record in ended.records:
             if record.key not in shown:
                 show(record)

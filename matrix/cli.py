@@ -14,6 +14,8 @@ from containers import images, sources
 from matrix import __version__, catalog, compat, covering, explain, host, interrupt, plan, run, statistics
 from matrix.advice import command as advice
 from matrix.bisection import command as bisection
+from matrix.bisection.noise import Seen
+from matrix.bisection.probing import GIT, exit_code
 from matrix.contract import command as contract
 from matrix.doctor import command as doctor
 from matrix.engine import Engine, Engines, Tox
@@ -45,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         status: int = parsed.command(parsed)
     except MatrixError as error:
         print(f"megatrix: {error}", file=sys.stderr)
-        return 2
+        return GIT[Seen.SKIP] if getattr(parsed, "exit_code", False) else 2  # git takes 2 for "bad"
     except KeyboardInterrupt:
         print("megatrix: interrupted; `megatrix run --resume` goes on from here", file=sys.stderr)
         return INTERRUPTED
@@ -74,6 +76,7 @@ def parser() -> argparse.ArgumentParser:
     choices(running)
     running.add_argument("--no-cache", action="store_true", help="run also what ran before with the same content")
     running.add_argument("--resume", nargs="?", const="", metavar="RUN", help="finish an interrupted run (the newest)")
+    running.add_argument("--exit-code", action="store_true", help="exit with 0, 1 or 125, as git bisect run wants it")
     running.add_argument("--jobs", type=int, default=os.cpu_count() or 1, metavar="N", help="bases at a time")
     running.add_argument("--engine", choices=("local", "slurm"), default="local", help="this machine, or array jobs")
     running.add_argument("--partition", default="", metavar="NAME", help="Slurm's, for --engine slurm")
@@ -225,7 +228,7 @@ def run_command(parsed: argparse.Namespace) -> int:
     if page := os.environ.get("GITHUB_STEP_SUMMARY"):
         with Path(page).open("a", encoding="utf-8") as file:
             file.write(Paths(parsed.out).summary.read_text("utf-8"))
-    return run.exit_status(told.records)
+    return exit_code(told.records) if parsed.exit_code else run.exit_status(told.records)
 
 
 def engines(known: catalog.Catalog, jobs: int) -> Engines:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import shlex
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -41,6 +42,16 @@ def seen_of(record: Record) -> Seen:
     if record.signature is not None:
         return Seen.BAD
     return Seen.GOOD if record.outcome.kind is OutcomeKind.PASSED else Seen.SKIP
+
+
+# What `git bisect run` makes of a command's exit status: 0 is good, 1 - 124, 126 and 127 are bad, 125 is a skip.
+GIT: Final = {Seen.GOOD: 0, Seen.BAD: 1, Seen.SKIP: 125}
+
+
+def exit_code(records: Sequence[Record]) -> int:
+    """Return what `git bisect run` is told: bad where one shows the failure, good where all pass, else skip."""
+    seen = {seen_of(record) for record in records}
+    return GIT[Seen.BAD if Seen.BAD in seen else Seen.GOOD if seen == {Seen.GOOD} else Seen.SKIP]
 
 
 def reads_only(failure: str, level: Level) -> bool:
@@ -86,7 +97,8 @@ class Reader:
         named: Callable[[str], Any],
         read: Callable[[Mapping[str, bytes], str], Any],
     ) -> Any:
-        source = configuration.load().resolve(source)
+        if is_build(source):
+            source = ""
         path, _, commit = source.rpartition("@")
         clone = self._clones.get(path)
         if clone is None:
@@ -123,7 +135,14 @@ def _uncollected() -> Iterator[None]:
 
 def contract_line(item: Planned) -> str:
     """Return the line that shows the findings of a point read at level contract."""
-    return f"megatrix contract --mcore {item.source or item.cell.mcore} --te {item.te_source or item.cell.te}"
+    mcore = item.cell.mcore if is_build(item.source) else item.source or item.cell.mcore
+    te = item.cell.te if is_build(item.te_source) else item.te_source or item.cell.te
+    return f"megatrix contract --mcore {shlex.quote(mcore)} --te {shlex.quote(te)}"
+
+
+def is_build(source: str) -> bool:
+    """Say whether a source is a build of the catalog (megatron-lm@REV): it is recorded, and read without a clone."""
+    return source.partition("@")[0] in configuration.CLONES
 
 
 class Cells:

@@ -19,7 +19,7 @@ PEAK: Final = 8
 KEPT: Final = 1
 # Bytes per token of all else in a sample: tokens, labels, positions (int64), loss mask (float32). Read.
 REST: Final = 28
-# Bytes per token at the peak of a first sample without a mask. Measured at 131072: 56 to 71.
+# Bytes per token at the peak of a first sample without a mask. Measured at 131072: 55 to 71.
 REST_PEAK: Final = 72
 # Batches that a worker has ready: torch's default prefetch_factor, which Megatron-LM does not change. Read.
 PREFETCH: Final = 2

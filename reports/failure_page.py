@@ -9,20 +9,29 @@ from collections.abc import Mapping, Sequence
 from matrix.cell import Cell
 from matrix.failure import Failure, Rule, Signature
 from matrix.outcome import Level
-from matrix.record import Expectation, Record
+from matrix.record import Expectation, Record, Verdict
+from reports.cell_page import name_of
 from reports.document import document
 from reports.grid import grids
-from reports.markup import escape, level, word
+from reports.markup import case, escape, level, word
 from reports.night import Night
 from reports.page import anchors_of
 from reports.plot import law_of, plot
+from reports.strip import strip
+from reports.trend import Flakes, Pasts, flakes, turns
 from reports.words import WORST_FIRST
 
 HOME = "../index.html"
+ROWS = 100  # of cases whose verdict changed
+SHOWN = (Verdict.REPRODUCED, Verdict.REGRESSED)  # the verdicts of a case that showed the failure
 
 
-def failure_page(failure: Failure, night: Night, levels: Mapping[str, frozenset[Level]]) -> str:
-    """Return the page. `night` is the whole run, `levels` the levels at which each failure ever ran on this machine."""
+def failure_page(failure: Failure, night: Night, levels: Mapping[str, frozenset[Level]], pasts: Pasts) -> str:
+    """Return the page.
+
+    `night` is the whole run, `levels` the levels at which each failure ever ran on this machine, `pasts` what the
+    nights said of each case.
+    """
     records = [record for record in night.records if record.failure == failure.id]
     links = {key: f"{HOME}#{anchor}" for key, anchor in anchors_of(night.records).items()}
     seen = (
@@ -38,6 +47,7 @@ def failure_page(failure: Failure, night: Night, levels: Mapping[str, frozenset[
 {_rules(failure, records)}
 {seen}
 {_law(records)}
+<h2>Its nights</h2>{_nights(records, pasts)}
 <h2>The way round</h2>{_workarounds(failure)}
 <h2>How it is recognised</h2>{_signatures(failure.signature)}"""
     return document(f"{failure.id}: {failure.title} - Megatrix {night.run}", body, script=False)
@@ -98,6 +108,34 @@ def _verdicts(records: Sequence[Record]) -> str:
 def _law(records: Sequence[Record]) -> str:
     law = law_of(records)
     return f"<h2>The law that was measured</h2>{plot(law)}" if law else ""
+
+
+def _nights(records: Sequence[Record], pasts: Pasts) -> str:
+    """Return when it was seen, how it flakes, and the nights of each case that changed in them."""
+    told = [(record, pasts.get(record.key, ())) for record in records]
+    nights = {past.number: past.run for _, each in told for past in each}
+    if len(nights) < 2:
+        return '<section class="card"><p class="soft">This is the first.</p></section>'
+    showed = {past.number for _, each in told for past in each if past.ran and past.verdict in SHOWN}
+    when = f"seen first in {nights[min(showed)]}, last in {nights[max(showed)]}" if showed else "never seen"
+    each_flakes = [flakes(each) for _, each in told]
+    flaked = Flakes(sum(one.flipped for one in each_flakes), sum(one.again for one in each_flakes))
+    changed = [(record, each) for record, each in told if turns(each)]
+    rows = "".join(
+        f"<tr><td><a href='../cells/{name_of(record.cell.id)}'>{case(record)}</a> {level(record.level)}</td>"
+        f"<td>{strip(each)}</td></tr>"
+        for record, each in changed[:ROWS]
+    )
+    more = f"<p class='soft'>and {len(changed) - ROWS} more</p>" if len(changed) > ROWS else ""
+    table = (
+        f'<div class="scroll" tabindex="0"><table class="cases"><tbody>{rows}</tbody></table></div>{more}'
+        if rows
+        else ""
+    )
+    return (
+        f'<section class="card"><p>In the last {len(nights)} nights: {escape(when)}. Flakes: {escape(str(flaked))}. '
+        f"{len(told) - len(changed)} of {len(told)} cases never changed their colour.</p>{table}</section>"
+    )
 
 
 def _workarounds(failure: Failure) -> str:

@@ -36,6 +36,10 @@ class Paths:
         """Return the page of one failure."""
         return self.out / "failures" / f"{id}.html"
 
+    def cell(self, name: str) -> Path:
+        """Return the page of one cell (cell_page.name_of)."""
+        return self.out / "cells" / name
+
     @property
     def junit(self) -> Path:
         """The results as continuous integration reads them."""
@@ -47,9 +51,10 @@ class Paths:
         return self.out / "summary.md"
 
 
-def write_whole(path: Path, text: str) -> None:
+def write_whole(path: Path, text: str, *, durable: bool = True) -> None:
     """Write a file so that a reader, or a crash, sees the old one or the new one and never a part.
 
+    Without `durable` a power cut may lose it: for pages by the thousand, which can be made again.
     Raises MatrixError when the disk is full or the place can't be written.
     """
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
@@ -58,12 +63,14 @@ def write_whole(path: Path, text: str) -> None:
         try:
             with part.open("w", encoding="utf-8", newline="\n") as file:
                 file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
+                if durable:
+                    file.flush()
+                    os.fsync(file.fileno())
             part.replace(path)
         finally:
             part.unlink(missing_ok=True)
-        sync_folder(path.parent)
+        if durable:
+            sync_folder(path.parent)
     except OSError as error:
         raise unwritable(path, error) from error
 

@@ -18,6 +18,7 @@ from types import TracebackType
 from matrix.errors import MatrixError
 from matrix.outcome import Level
 from matrix.record import Record, Verdict
+from reports.trend import NIGHTS, Past
 
 SCHEMA = 1
 # Seconds to wait for another process that writes. A night of 100,000 results is added in about 10 s.
@@ -132,6 +133,21 @@ class History:
                 (run, Verdict.NOT_REACHED.value),
             )
             return {key: Earlier(number, earlier, Verdict(verdict)) for key, verdict, number, earlier in rows}
+
+    def pasts(self, run: str, nights: int = NIGHTS) -> dict[str, list[Past]]:
+        """Return, by case key, what this run and those before it said, oldest first: as many as `nights` in all."""
+        with self._said():
+            rows = self._base.execute(
+                "SELECT key, run, runs.id, verdict, seconds, content, cached_from FROM results"
+                " JOIN runs ON runs.number = run WHERE run IN (SELECT number FROM runs"
+                " WHERE number <= coalesce((SELECT number FROM runs WHERE id = ?), 1 << 62)"
+                " ORDER BY number DESC LIMIT ?) ORDER BY run",
+                (run, nights),
+            )
+            found: dict[str, list[Past]] = {}
+            for key, number, id, verdict, seconds, content, cached in rows:
+                found.setdefault(key, []).append(Past(number, id, Verdict(verdict), seconds, content, bool(cached)))
+        return found
 
     def levels(self) -> Mapping[str, frozenset[Level]]:
         """Return the levels at which each failure has ever run here, by failure id."""

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
+from urllib.parse import quote
 
 from matrix.failure import Failure
 from reports import night
+from reports.cell_page import by_cell, cell_page, name_of
 from reports.changes import changes
 from reports.failure_page import failure_page
 from reports.files import Paths, write_whole
@@ -25,11 +29,21 @@ def render(run_folder: Path, out: Path, history: History, failures: Iterable[Fai
     """
     told, paths = night.read(run_folder), Paths(out)
     history.add(told.run, told.records)
-    levels = history.levels()
+    levels, pasts, failures = history.levels(), history.pasts(told.run), list(failures)
     different = changes(told.records, history.previous(told.run))
     write_whole(paths.page, page(told, different, levels))
     for failure in failures:
-        write_whole(paths.failure(failure.id), failure_page(failure, told, levels))
+        write_whole(paths.failure(failure.id), failure_page(failure, told, levels, pasts), durable=False)
+    for cell, records in by_cell(told.records).items():
+        path = paths.cell(name_of(cell))
+        link_of = partial(_link, path.parent)
+        write_whole(path, cell_page(told.run, records, failures, pasts, link_of), durable=False)
     write_whole(paths.junit, junit(told))
     write_whole(paths.summary, job_summary(told, different))
     return told
+
+
+def _link(here: Path, log: str) -> str:
+    """Return the way from a page to a log, "" when there is none: a run of another machine, a log that is gone."""
+    path = Path(log)
+    return quote(os.path.relpath(path.resolve(), here.resolve())) if path.is_file() else ""

@@ -21,8 +21,10 @@
     }
     shown.value = `${count} of ${rows.length} cases`;
   };
-  for (const name of ["text", ...axes]) field(name).addEventListener("input", filter);
-  filter();
+  if (shown) {  // not every page has filters
+    for (const name of ["text", ...axes]) field(name).addEventListener("input", filter);
+    filter();
+  }
 
   // A link into a closed <details> opens it.
   const open = () => {

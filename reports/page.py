@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from matrix.outcome import Level, RankEnd
 from matrix.record import Record, Verdict
+from reports.cell_page import name_of
 from reports.changes import Change, Changes
 from reports.document import document
 from reports.grid import grids
@@ -135,7 +136,8 @@ def _member(red: Record, anchor: str, *, new: bool, full: bool) -> str:
         "took": f"{outcome.seconds:.1f} s" + (f", from the cache: ran in {red.cached_from}" if red.cached_from else ""),
     }
     listed = "".join(f"<dt>{name}</dt><dd>{escape(fact)}</dd>" for name, fact in facts.items() if fact)
-    parts = [paste(red.reproduce), f"<dl>{listed}</dl>"]
+    more = f'<p><a href="cells/{name_of(red.cell.id)}">Everything of this cell</a></p>'
+    parts = [paste(red.reproduce), f"<dl>{listed}</dl>{more}"]
     if outcome.chain:
         parts.append(f"<h4>exceptions, root cause first</h4><pre>{escape(told_chain(outcome.chain))}</pre>")
     if outcome.ranks:
@@ -214,7 +216,7 @@ def _case(record: Record, anchor: str, number: int) -> str:
         f'<tr id="case-{number}" data-verdict="{verdict.value}" data-colour="{verdict.colour}"'
         f' data-failure="{escape(record.failure)}" data-level="{record.level.value}"><td>{word(verdict)}</td>'
         f"<td>{escape(record.failure)} {escape(record.case)} {level(record.level)}</td>"
-        f'<td class="cell id">{escape(label(record.cell))}</td>'
+        f'<td class="cell id"><a href="cells/{name_of(record.cell.id)}">{escape(label(record.cell))}</a></td>'
         f'<td class="because">{because}{escape(cached)}{notes}</td><td class="number">{spent}</td>'
         f'<td><button class="script-only" data-copy="{escape(record.reproduce)}">copy</button></td></tr>\n'
     )

@@ -10,6 +10,7 @@ from matrix.outcome import Level
 from matrix.record import Verdict
 from reports.failure_page import failure_page
 from reports.night import Night
+from reports.trend import Past, Pasts
 from tests.unit.catalogs import clause, failure
 from tests.unit.reports.samples import cell, record
 
@@ -29,9 +30,9 @@ RECORDS = (
 )
 
 
-def shown(entry: object = ENTRY) -> str:
+def shown(entry: object = ENTRY, pasts: Pasts | None = None) -> str:
     """The page's text, tags taken out."""
-    page = failure_page(entry, Night("one", RECORDS), {"dcp-assertion": frozenset({Level.CPU})})  # type: ignore[arg-type]
+    page = failure_page(entry, Night("one", RECORDS), {"dcp-assertion": frozenset({Level.CPU})}, pasts or {})  # type: ignore[arg-type]
     return " ".join(re.sub(r"<style>.*?</style>|<[^>]+>", " ", page, flags=re.DOTALL).split())
 
 
@@ -56,12 +57,25 @@ def test_a_way_round_says_whether_it_was_verified() -> None:
 
 
 def test_a_reference_to_a_thread_is_a_link() -> None:
-    page = failure_page(ENTRY, Night("one", ()), {})
+    page = failure_page(ENTRY, Night("one", ()), {}, {})
     assert '<a href="https://github.com/NVIDIA/Megatron-LM/issues/1003">NVIDIA/Megatron-LM#1003</a>, a talk' in page
     assert "Not in this run." in page
 
 
 def test_a_cell_links_to_its_evidence_on_the_first_page() -> None:
-    page = failure_page(ENTRY, Night("one", RECORDS), {})
+    page = failure_page(ENTRY, Night("one", RECORDS), {}, {})
     assert 'href="../index.html#case-1"' in page
     assert "case-4" not in page
+
+
+def test_its_nights_tell_when_it_was_seen_and_keep_flakes_apart() -> None:
+    broken, works = RECORDS[0], RECORDS[2]
+    verdicts = [Verdict.HOLDS, Verdict.REGRESSED, Verdict.HOLDS]
+    pasts = {
+        broken.key: [Past(n, f"night-{n}", verdict, 1.0, "same", False) for n, verdict in enumerate(verdicts, start=9)],
+        works.key: [Past(n, f"night-{n}", Verdict.HOLDS, 1.0, "same", False) for n in (9, 10, 11)],
+    }
+    said = shown(pasts=pasts)
+    assert "In the last 3 nights: seen first in night-10, last in night-10." in said
+    assert "Flakes: 2 of 4 runs with nothing changed came out otherwise (50%)." in said
+    assert "2 of 3 cases never changed their colour." in said

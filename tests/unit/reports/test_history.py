@@ -196,3 +196,17 @@ def test_a_file_cut_off_is_an_error_and_is_kept(tmp_path: Path) -> None:
 def test_a_place_that_is_no_file_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(MatrixError, match="can't be used"):
         History(tmp_path)
+
+
+def test_the_nights_of_a_case_come_oldest_first_and_end_with_the_run_asked_for(tmp_path: Path) -> None:
+    with History(tmp_path / "history.sqlite") as history:
+        for n, verdict in enumerate((Verdict.HOLDS, Verdict.REGRESSED, Verdict.HOLDS, Verdict.VANISHED)):
+            history.add(f"night-{n}", [record(verdict)])
+        key = record().key
+
+        found = history.pasts("night-2", nights=2)
+        assert [(past.run, past.verdict) for past in found[key]] == [
+            ("night-1", Verdict.REGRESSED), ("night-2", Verdict.HOLDS),
+        ]  # fmt: skip
+        assert [past.run for past in history.pasts("not there yet")[key]] == [f"night-{n}" for n in range(4)]
+        assert found[key][0].content == record().content

@@ -63,7 +63,7 @@ def test_the_second_night_is_compared_with_the_first(tmp_path: Path) -> None:
 
 def test_nothing_but_the_reports_is_left(tmp_path: Path) -> None:
     rendered(Paths(tmp_path), "one")
-    made = ["failures", "history.sqlite", "index.html", "junit.xml", "runs", "summary.md"]
+    made = ["cells", "failures", "history.sqlite", "index.html", "junit.xml", "runs", "summary.md"]
     assert sorted(path.name for path in tmp_path.iterdir()) == made
 
 

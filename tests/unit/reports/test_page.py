@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from matrix.outcome import Level, Raised
 from matrix.record import Record, Verdict
+from reports.cell_page import name_of
 from reports.changes import Changes, changes
 from reports.history import Earlier
 from reports.junit import junit
@@ -69,9 +70,11 @@ def test_the_document_is_balanced_and_its_ids_are_unique() -> None:
     assert len(ids) == len(set(ids))
 
 
-def test_every_link_leads_somewhere_on_the_page_or_to_the_page_of_a_failure() -> None:
+def test_every_link_leads_somewhere_on_the_page_or_to_the_page_of_a_failure_or_a_cell() -> None:
     document = Document(made(night()))
-    pages = {f"failures/{each.failure}.html" for each in night()}
+    pages = {f"failures/{each.failure}.html" for each in night()} | {
+        f"cells/{name_of(each.cell.id)}" for each in night()
+    }
     assert {link.removeprefix("#") for link in document.values("href")} <= {*document.values("id"), *pages}
 
 

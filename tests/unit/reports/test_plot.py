@@ -84,5 +84,5 @@ def test_whatever_was_measured_stays_inside_the_picture(points: list[tuple[int, 
 
 def test_a_failures_page_shows_the_law_of_its_cases() -> None:
     entry = failure(id="dcp-assertion")
-    assert "The law that was measured" in failure_page(entry, Night("one", (with_value(VALUE),)), {})
-    assert "The law that was measured" not in failure_page(entry, Night("one", (record(),)), {})
+    assert "The law that was measured" in failure_page(entry, Night("one", (with_value(VALUE),)), {}, {})
+    assert "The law that was measured" not in failure_page(entry, Night("one", (record(),)), {}, {})

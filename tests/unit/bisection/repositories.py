@@ -1,0 +1,81 @@
+"""Small clones made by git fast-import, and an asker that knows which of their commits are broken."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
+
+from matrix.bisection.probing import Show
+from matrix.judge import judge
+from matrix.outcome import Outcome, OutcomeKind
+from matrix.plan import Planned
+from matrix.record import Record
+from matrix.reproduction import Surroundings, make_record
+from tests.unit import catalogs
+from tests.unit.catalogs import case, clause, failure
+
+ENTRY = failure("break", affected=(clause(mcore="<0.9", torch=">=2.4"),), works=(clause(torch="<2.4"),), case=(case(),))
+KNOWN = catalogs.catalog(ENTRY)
+INFO = 'MAJOR, MINOR, PATCH, PRE_RELEASE = 0, 9, 0, "rc0"\n__version__ = "0.9.0rc0"\n'
+
+
+def clone(folder: Path, history: Sequence[tuple[str, Sequence[str], Mapping[str, str]]]) -> Path:
+    """Make a bare Megatron-LM of (name, parents, changed files); every commit is tagged with its name."""
+    subprocess.run(["git", "init", "-q", "--bare", str(folder)], check=True)
+    stream, marks = [], {name: mark for mark, (name, _, _) in enumerate(history, start=1)}
+    for name, parents, files in history:
+        stream += [f"commit refs/tags/{name}", f"mark :{marks[name]}"]
+        stream += [f"committer A <a@b> {1_700_000_000 + marks[name] * 86400} +0000", f"data {len(name)}", name]
+        stream += [f"{'merge' if place else 'from'} :{marks[parent]}" for place, parent in enumerate(parents)]
+        for path, text in (
+            {} if parents else {"megatron/core/package_info.py": INFO} | dict(files)
+        ).items() or files.items():
+            stream += [f"M 100644 inline {path}", f"data {len(text.encode())}", text]
+        stream.append("")
+    done = subprocess.run(
+        ["git", "-C", str(folder), "fast-import", "--quiet"], input="\n".join(stream).encode(), capture_output=True
+    )
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+def chain(folder: Path, length: int) -> Path:
+    """c0 - c1 - ... one file changed in each."""
+    names = [f"c{number}" for number in range(length)]
+    return clone(
+        folder,
+        [
+            (name, names[place - 1 : place] if place else [], {"megatron/a.py": name})
+            for place, name in enumerate(names)
+        ],
+    )
+
+
+class Asker:
+    """Answers by what `ends` says of a case; counts what it was asked."""
+
+    def __init__(self, ends: Callable[[Planned], Outcome]) -> None:
+        self.ends, self.asked = ends, list[str]()
+        self.stop_after: int | None = None
+
+    def __call__(self, planned: Sequence[Planned], show: Show) -> None:
+        for item in planned:
+            if len(self.asked) == self.stop_after:
+                raise KeyboardInterrupt
+            self.asked.append(item.key)
+            show(record_of(item, self.ends(item)))
+
+
+def record_of(item: Planned, outcome: Outcome) -> Record:
+    judgement = judge(ENTRY, item.expectation, outcome, KNOWN.failures)
+    return make_record(item, outcome, judgement, Surroundings(), "2025-01-01T00:00:00Z")
+
+
+def broken_in(names: Collection[str]) -> Callable[[Planned], Outcome]:
+    """Show the failure where the version's or source's end is one of `names`, pass elsewhere."""
+    return lambda item: catalogs.shown(ENTRY) if wanted(item) in names else Outcome(OutcomeKind.PASSED)
+
+
+def wanted(item: Planned) -> str:
+    return item.source.rpartition("@")[2] or item.cell.mcore

@@ -155,11 +155,12 @@ def shown(good: Stack, bad: Stack, packages: Sequence[str], taken: Packages) -> 
 
 
 def to_json(told: Joint) -> dict[str, Any]:
-    """Return plain JSON values. `answer` lists the guilty packages; each alternative carries the failure on its own."""
-    carriers, packages = told.attribution.carriers, differing(told.subject, told.good, told.bad)[0]
+    """Return plain JSON values. `answer` lists the guilty packages; each of `carriers` breaks the stack on its own."""
+    carriers = sorted(told.attribution.carriers, key=lambda carrier: sorted(carrier.packages))
+    packages = differing(told.subject, told.good, told.bad)[0]
     doubtful = any(carrier.doubtful for carrier in carriers)
     return {
-        "answer": sorted(carriers[0].packages) if not doubtful else None,
+        "answer": None if doubtful else sorted(frozenset().union(*(one.packages for one in carriers))),
         "kind": Kind.AMBIGUOUS.value if doubtful else "packages",
         "carriers": [
             {"packages": sorted(one.packages), "not_told_apart": sorted(one.doubtful)} for one in carriers

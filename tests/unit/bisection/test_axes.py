@@ -1,0 +1,120 @@
+"""What is on an axis, and what a subject is at each of its points."""
+
+from __future__ import annotations
+
+import pytest
+
+from matrix.bisection import axes
+from matrix.bisection.axes import AxisName, Side, Subject, choose_case, releases
+from matrix.errors import MatrixError
+from matrix.outcome import Level
+from matrix.record import Expectation
+from tests.unit import catalogs
+from tests.unit.catalogs import case, clause, exclusion, failure
+
+ENTRY = failure(
+    "break",
+    affected=(clause(mcore="<0.9", torch=">=2.4"),),
+    works=(clause(torch="<2.4"),),
+    case=(case("tp2"), case("pp2", (Level.GPU,)), case("read", (Level.CONTRACT,))),
+)
+KNOWN = catalogs.catalog(
+    ENTRY,
+    exclusions=(exclusion("never built", torch="==2.4.0", mcore="==0.9.0"),),
+    containers=(catalogs.image("ngc-24.07", "2.4.0a0+3"), catalogs.image("ngc-24.03", "2.3.0a0+4")),
+)
+SUBJECT = Subject(KNOWN, ENTRY, ENTRY.case[0], Level.CPU, "torch-2.4.0", Side("0.8.0"))
+
+
+def test_an_axis_runs_from_the_older_end_to_the_newer_whichever_is_named_first() -> None:
+    forward, swapped = releases(SUBJECT, AxisName.MCORE, "0.7.0", "0.8.0")
+    backward, turned = releases(SUBJECT, AxisName.MCORE, "0.8.0", "0.7.0")
+
+    assert [point.id for point in forward.points] == ["0.7.0", "0.8.0"] == [point.id for point in backward.points]
+    assert (swapped, turned) == (False, True)
+
+
+def test_a_point_is_the_case_with_all_else_held_fixed() -> None:
+    """And expects what the catalog says, so that the verdicts of the night serve it."""
+    made, _ = releases(SUBJECT, AxisName.TORCH, "2.3.1", "2.5.1")
+    planned = [made.case_at(place) for place in range(3)]
+
+    assert [item.cell.id for item in planned] == [
+        f"torch-{torch}/mcore-0.8.0/te-none/driver-none" for torch in ("2.3.1", "2.4.0", "2.5.1")
+    ]
+    assert [item.expectation for item in planned] == [Expectation.WORKS, Expectation.BROKEN, Expectation.BROKEN]
+
+
+def test_what_may_not_exist_is_left_out_and_said() -> None:
+    subject = SUBJECT.with_side(AxisName.MCORE, Side("0.9.0"))
+    made, _ = releases(subject, AxisName.TORCH, "", "")
+
+    assert [point.id for point in made.points] == ["2.3.1", "2.5.1"]
+    assert made.notes == ("left out 2.4.0: never built",)
+
+
+def test_an_end_that_may_not_exist_is_an_error() -> None:
+    with pytest.raises(MatrixError, match="an end that may not exist"):
+        releases(SUBJECT, AxisName.MCORE, "0.7.0", "0.9.0")
+
+
+def test_a_point_that_is_not_on_the_axis_gets_a_suggestion() -> None:
+    with pytest.raises(MatrixError, match=r"did you mean 0\.8\.0"):
+        releases(SUBJECT, AxisName.MCORE, "0.7.0", "0.8.1")
+
+
+def test_containers_run_by_month_and_drivers_by_branch() -> None:
+    images, _ = releases(SUBJECT, AxisName.CONTAINER, "", "")
+    drivers = axes.released(SUBJECT, AxisName.DRIVER)
+
+    assert [(point.id, images.case_at(place).cell.base) for place, point in enumerate(images.points)] == [
+        ("ngc-24.03", "ngc-24.03"),
+        ("ngc-24.07", "ngc-24.07"),
+    ]
+    assert list(drivers) == ["535"]
+
+
+def test_nothing_is_expected_of_a_commit() -> None:
+    planned = SUBJECT.with_side(AxisName.MCORE, Side("0.9.0rc0+abcdef1", "/clone@abcdef1")).planned()
+
+    assert (planned.source, planned.expectation) == ("/clone@abcdef1", Expectation.UNKNOWN)
+
+
+@pytest.mark.parametrize(
+    ("level", "name", "chosen"),
+    [
+        (None, "", ("read", Level.CONTRACT)),
+        (Level.CPU, "", ("tp2", Level.CPU)),
+        (None, "pp2", ("pp2", Level.GPU)),
+    ],
+)
+def test_the_case_is_the_one_named_or_the_first_at_the_least_real_level(
+    level: Level | None, name: str, chosen: tuple[str, Level]
+) -> None:
+    found, at = choose_case(ENTRY, level, name)
+
+    assert (found.name, at) == chosen
+
+
+@pytest.mark.parametrize(("level", "name"), [(Level.CPU, "pp2"), (None, "tp3")])
+def test_a_case_that_is_not_there_is_an_error(level: Level | None, name: str) -> None:
+    with pytest.raises(MatrixError, match="no such case"):
+        choose_case(ENTRY, level, name)
+
+
+@pytest.mark.parametrize(
+    ("base", "torch", "axis", "expected"),
+    [
+        ("torch-2.3.1", "", AxisName.MCORE, "torch-2.3.1"),
+        ("", "2.4.0", AxisName.MCORE, "torch-2.4.0"),
+        ("", "", AxisName.TORCH, ""),
+    ],
+)
+def test_the_base_is_named_by_id_or_by_its_torch(base: str, torch: str, axis: AxisName, expected: str) -> None:
+    assert axes.base_for(SUBJECT, base, torch, axis) == expected
+
+
+@pytest.mark.parametrize(("base", "torch"), [("", ""), ("", "2.4.9"), ("torch-2.4.0", "2.4.0")])
+def test_a_base_that_is_missing_unknown_or_named_twice_is_an_error(base: str, torch: str) -> None:
+    with pytest.raises(MatrixError):
+        axes.base_for(SUBJECT, base, torch, AxisName.MCORE)

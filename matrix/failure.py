@@ -11,7 +11,7 @@ from matrix.outcome import Level
 from matrix.ranks.job import LAUNCHERS
 from matrix.record import Expectation
 from matrix.schema import Identifier, Pattern, VersionText
-from matrix.versions import NONE
+from matrix.versions import NONE, Range
 
 
 class Axis(str, Enum):
@@ -55,8 +55,8 @@ class Case:
     """One way to reproduce: the pytest test `test` (a node id) with the parameter id `name`.
 
     `gpus` are needed at level gpu. `bases` are those that it runs on, where it runs (level contract only reads);
-    without, any that tox makes. `launcher` starts the ranks (matrix.ranks.job). `packages` ("NAME==VERSION", from PyPI)
-    are laid over the base.
+    without, any that tox makes. `mcore` are the releases that have what it runs, None = all. `launcher` starts the
+    ranks (matrix.ranks.job). `packages` ("NAME==VERSION", from PyPI) are laid over the base.
     """
 
     name: Identifier
@@ -65,8 +65,13 @@ class Case:
     ranks: int
     gpus: int = 0
     bases: tuple[Identifier, ...] = ()
+    mcore: Range | None = None
     launcher: str = LAUNCHERS[0]
     packages: tuple[str, ...] = ()
+
+    def is_for(self, cell: Cell) -> bool:
+        """Say whether the cell's megatron-core has what the case runs."""
+        return self.mcore is None or cell.mcore in self.mcore
 
 
 @dataclass(frozen=True)

@@ -206,7 +206,7 @@ def run_in(catalog: Catalog, failure: Failure, cell: Cell, levels: Iterable[Leve
     """Yield the cases that a cell is for, each with those of its levels: what reads does so outside of images."""
     image = isinstance(catalog.base(cell.base), Image)
     for case in failure.case:
-        here = cell.base in case.bases if case.bases else not image
+        here = case.is_for(cell) and (cell.base in case.bases if case.bases else not image)
         for level in case.levels:
             if level in levels and (not image if level is Level.CONTRACT else here):
                 yield case, level
@@ -316,8 +316,8 @@ def night_cells(catalog: Catalog, failure: Failure) -> list[Cell]:
 
 def expected(catalog: Catalog, failure: Failure, cell: Cell, case: Case) -> Expectation:
     """Return what the catalog says of a case in a cell; of one that is out of reach it says nothing."""
-    masked = masked_by(catalog, failure, cell, case.name)
-    return Expectation.UNKNOWN if masked else failure.expectation(cell, case.name)
+    out_of_reach = not case.is_for(cell) or masked_by(catalog, failure, cell, case.name)
+    return Expectation.UNKNOWN if out_of_reach else failure.expectation(cell, case.name)
 
 
 def newest_patches(cells: Iterable[Cell]) -> list[Cell]:

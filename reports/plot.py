@@ -84,7 +84,7 @@ def plot(law: Law) -> str:
             for tokens, name in MARKED.items()
         ),
         *(_line(LEFT, y(share), WIDTH - RIGHT, y(share), "host") for _, share in hosts),
-        *(_text(WIDTH - RIGHT, y(share) + 15, _host(law, loaders), "end") for loaders, share in hosts),
+        *(_text(WIDTH - RIGHT, y(share) + 15, _short(law, loaders), "end") for loaders, share in hosts),
         _line(x(TOKENS[0]), y(law.at(TOKENS[0])), x(TOKENS[1]), y(law.at(TOKENS[1])), "curve"),
         *(_circle(x(tokens), y(bytes_), who) for tokens, bytes_, who in law.points),
     ]
@@ -95,6 +95,10 @@ aria-label="{escape(told)}">{"".join(parts)}</svg>
 <p class="soft">Circles: measured, in {cases} cases of this run. The line is fitted to them.\
 {"".join(f" {_host(law, loaders)}." for loaders, _ in hosts)} For another host: megatrix advise memory.</p>
 </section>"""
+
+
+def _short(law: Law, loaders: int) -> str:
+    return f"this host{'' if loaders == 1 else f', a share of {loaders}'}: {shown(law.host / loaders)}"
 
 
 def _host(law: Law, loaders: int) -> str:

@@ -158,6 +158,14 @@ def test_the_share_of_a_night_says_which_releases() -> None:
     }
 
 
+def test_a_case_is_planned_with_the_releases_that_have_what_it_runs() -> None:
+    newer = replace(case("slices"), mcore=Range(f">={CORES[1]}"))
+    known = catalog(failure(works=(clause(),), case=(case("sample"), newer)))
+    expected = {("sample", core) for core in CORES} | {("slices", core) for core in CORES[1:]}
+    assert expected == {(item.case, item.cell.mcore) for item in everything(known, (Level.CPU,))}
+    assert expected == {(item.case, item.cell.mcore) for item in night(known, pairwise)}
+
+
 def test_a_pairwise_row_is_planned_with_its_case_alone() -> None:
     works = failure(works=(clause(),), case=(case("tp2"), case("pp2")))
     items = night(catalog(works), pairwise)

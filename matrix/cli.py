@@ -308,7 +308,7 @@ def report_command(parsed: argparse.Namespace) -> int:
     """`megatrix report`."""
     paths = Paths(parsed.out)
     with History(paths.history) as history:
-        told = output.render(paths.run(parsed.run or newest(parsed.out)), parsed.out, history, catalog.load().failures)
+        told = output.render(paths.run(parsed.run or newest(parsed.out)), parsed.out, history, catalog.load())
         different = changes(told.records, history.previous(told.run))
     if parsed.format == "markdown":
         print(markdown.job_summary(told, different), end="")

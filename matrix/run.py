@@ -64,7 +64,7 @@ def execute(
         try:
             work(request, catalog, engine, folder, history, show, warn, place)
         finally:
-            told = output.render(folder, request.out, history, catalog.failures)
+            told = output.render(folder, request.out, history, catalog)
     return told
 
 

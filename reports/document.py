@@ -15,10 +15,10 @@ from reports.markup import escape, marks
 _HERE = Path(__file__).parent
 
 
-def document(title: str, body: str, *, script: bool = True) -> str:
-    """Return a whole page. `title` is text, `body` HTML; with `script`, the page's script runs (page.js)."""
+def document(title: str, body: str, *, script: str = "page.js") -> str:
+    """Return a whole page. `title` is text, `body` HTML; `script` names the file of this folder that runs, "" none."""
     style = (_HERE / "page.css").read_text("utf-8")
-    code = (_HERE / "page.js").read_text("utf-8") if script else ""
+    code = "".join((_HERE / name).read_text("utf-8") for name in ("copy.js", script)) if script else ""
     allowed = f"style-src {_digest(style)};{f' script-src {_digest(code)};' if script else ''}"
     return f"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">

@@ -50,7 +50,7 @@ def failure_page(failure: Failure, night: Night, levels: Mapping[str, frozenset[
 <h2>Its nights</h2>{_nights(records, pasts)}
 <h2>The way round</h2>{_workarounds(failure)}
 <h2>How it is recognised</h2>{_signatures(failure.signature)}"""
-    return document(f"{failure.id}: {failure.title} - Megatrix {night.run}", body, script=False)
+    return document(f"{failure.id}: {failure.title} - Megatrix {night.run}", body, script="")
 
 
 def _reference(text: str) -> str:

@@ -36,6 +36,11 @@ class Paths:
         """Return the page of one failure."""
         return self.out / "failures" / f"{id}.html"
 
+    @property
+    def compat(self) -> Path:
+        """The compatibility table."""
+        return self.out / "compat.html"
+
     def cell(self, name: str) -> Path:
         """Return the page of one cell (cell_page.name_of)."""
         return self.out / "cells" / name

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 from urllib.parse import quote
 
-from matrix.failure import Failure
+from matrix.catalog import Catalog
 from reports import night
 from reports.cell_page import by_cell, cell_page, name_of
 from reports.changes import changes
+from reports.compat_page import compat_page
 from reports.failure_page import failure_page
 from reports.files import Paths, write_whole
 from reports.history import History
@@ -21,7 +21,7 @@ from reports.night import Night
 from reports.page import page
 
 
-def render(run_folder: Path, out: Path, history: History, failures: Iterable[Failure]) -> Night:
+def render(run_folder: Path, out: Path, history: History, catalog: Catalog) -> Night:
     """Add a run to the history; write everything that is read of it under `out`. Returns the night.
 
     May be called as often as one likes, also for a run that was cut off and for an older run. Raises MatrixError when
@@ -29,15 +29,16 @@ def render(run_folder: Path, out: Path, history: History, failures: Iterable[Fai
     """
     told, paths = night.read(run_folder), Paths(out)
     history.add(told.run, told.records)
-    levels, pasts, failures = history.levels(), history.pasts(told.run), list(failures)
+    levels, pasts = history.levels(), history.pasts(told.run)
     different = changes(told.records, history.previous(told.run))
     write_whole(paths.page, page(told, different, levels))
-    for failure in failures:
+    write_whole(paths.compat, compat_page(catalog, levels), durable=False)
+    for failure in catalog.failures:
         write_whole(paths.failure(failure.id), failure_page(failure, told, levels, pasts), durable=False)
     for cell, records in by_cell(told.records).items():
         path = paths.cell(name_of(cell))
         link_of = partial(_link, path.parent)
-        write_whole(path, cell_page(told.run, records, failures, pasts, link_of), durable=False)
+        write_whole(path, cell_page(told.run, records, catalog.failures, pasts, link_of), durable=False)
     write_whole(paths.junit, junit(told))
     write_whole(paths.summary, job_summary(told, different))
     return told

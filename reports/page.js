@@ -1,7 +1,5 @@
 "use strict";
 (() => {
-  const root = document.documentElement;
-  root.classList.add("scripted");
   const rows = [...document.querySelectorAll("#cases tbody tr")];
   const words = new Map();
   const field = (name) => document.getElementById("filter-" + name);
@@ -34,24 +32,4 @@
   };
   addEventListener("hashchange", open);
   open();
-
-  const copy = async (text) => {
-    try {
-      await navigator.clipboard.writeText(text);
-    } catch {
-      const area = document.createElement("textarea");
-      area.value = text;
-      document.body.append(area);
-      area.select();
-      document.execCommand("copy");
-      area.remove();
-    }
-  };
-  document.addEventListener("click", async (event) => {
-    const button = event.target.closest("button[data-copy]");
-    if (!button) return;
-    await copy(button.dataset.copy || button.parentElement.querySelector("code").textContent);
-    button.textContent = "copied";
-    setTimeout(() => { button.textContent = "copy"; }, 1500);
-  });
 })();

@@ -60,7 +60,7 @@ def _top(night: Night) -> str:
 <ul class="counts">{listed}</ul>
 <nav aria-label="Sections"><a href="#changed">What changed</a><a href="#reds">What is red</a>\
 <a href="#matrix">The matrix</a><a href="#silent">What said nothing</a><a href="#cases">All cases</a>\
-<a href="#legend">Legend</a></nav></header>"""
+<a href="#legend">Legend</a><a href="compat.html">What breaks in my stack?</a></nav></header>"""
 
 
 def _changes(changes: Changes, anchors: Mapping[str, str]) -> str:

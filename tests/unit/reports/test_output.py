@@ -28,7 +28,7 @@ def rendered(paths: Paths, run: str, *, until: int | None = None) -> Night:
                 journal.started(each.key)
                 journal.result(each)
     with History(paths.history) as history:
-        return render(paths.run(run), paths.out, history, real().failures)
+        return render(paths.run(run), paths.out, history, real())
 
 
 def test_a_run_makes_a_page_a_junit_file_and_history(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -63,7 +63,7 @@ def test_the_second_night_is_compared_with_the_first(tmp_path: Path) -> None:
 
 def test_nothing_but_the_reports_is_left(tmp_path: Path) -> None:
     rendered(Paths(tmp_path), "one")
-    made = ["cells", "failures", "history.sqlite", "index.html", "junit.xml", "runs", "summary.md"]
+    made = ["cells", "compat.html", "failures", "history.sqlite", "index.html", "junit.xml", "runs", "summary.md"]
     assert sorted(path.name for path in tmp_path.iterdir()) == made
 
 

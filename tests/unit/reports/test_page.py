@@ -75,7 +75,11 @@ def test_every_link_leads_somewhere_on_the_page_or_to_the_page_of_a_failure_or_a
     pages = {f"failures/{each.failure}.html" for each in night()} | {
         f"cells/{name_of(each.cell.id)}" for each in night()
     }
-    assert {link.removeprefix("#") for link in document.values("href")} <= {*document.values("id"), *pages}
+    assert {link.removeprefix("#") for link in document.values("href")} <= {
+        *document.values("id"),
+        *pages,
+        "compat.html",
+    }
 
 
 def test_nothing_is_fetched_and_the_policy_forbids_it() -> None:

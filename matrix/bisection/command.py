@@ -162,7 +162,8 @@ def along_releases(
         (seen,) = inquiry.settled([made.case_at(0)], [made.points[0].label], plan.noise, 1 - plan.confidence)
         old = seen if seen is not Seen.SKIP else old
 
-    return bisect(subject, made, old, plan, inquiry, cheap=lambda item: at_hand(item, inquiry))
+    found = bisect(subject, made, old, plan, inquiry, cheap=lambda item: at_hand(item, inquiry))
+    return replace(found, ran=inquiry.ran, seconds=inquiry.seconds)
 
 
 def at_hand(item: Planned, inquiry: Inquiry) -> bool:

@@ -36,7 +36,7 @@ class Searcher:
         if self.asked and self.plan.noise != CERTAIN:
             spared = found.found.confidence - (1 - self.plan.confidence) / 2
             found = replace(found, found=replace(found.found, confidence=spared))
-        return found
+        return replace(found, ran=self.inquiry.ran, seconds=self.inquiry.seconds)
 
     def _between(self, good: Commit, bad: Commit) -> Bisection:
         fork = self.clone.fork(good.id, bad.id)
@@ -89,8 +89,6 @@ class Searcher:
                 deeper,
                 found=replace(deeper.found, confidence=found.found.confidence + deeper.found.confidence - 1),
                 notes=(*deeper.notes, said),
-                ran=found.ran + deeper.ran,
-                seconds=found.seconds + deeper.seconds,
             )
         return found
 

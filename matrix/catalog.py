@@ -109,6 +109,9 @@ class Driver:
     bundled_source: str = ""
     forward_compat: str | None = None
     forward_compat_source: str = ""
+    compat_from: VersionText | None = None
+    compat_cuda: Range | None = None
+    too_old_for_cuda: Range | None = None
     multicast: str | None = None
     multicast_source: str = ""
     known_problem: str = ""

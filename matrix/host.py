@@ -16,6 +16,10 @@ from matrix.versions import NONE
 class Place(Protocol):
     """Where cases run: this machine, or a cluster (matrix.slurm)."""
 
+    @property
+    def driver(self) -> str:
+        """Return the kernel driver's version, "none" where there is none or not one alone."""
+
     def can_run(self, planned: Planned) -> tuple[bool, str]:
         """Say whether the place has what the case needs, and if not, what it needs."""
 

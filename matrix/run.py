@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from containers import environments
-from matrix import configuration, host
+from matrix import configuration, drivers, host
 from matrix.catalog import Catalog
 from matrix.engine import Engine, work_folder
 from matrix.environments import base_name
@@ -104,7 +104,7 @@ def work(
     left: list[Planned] = []
     with journal.Journal.new(folder) as kept:
         for item in pending:
-            lack = here.can_run(item)[1] or engine.lacks(item.cell.base)
+            lack = here.can_run(item)[1] or drivers.lack(catalog, item, here.driver) or engine.lacks(item.cell.base)
             record = unavailable(item, catalog, lack, folder.name) if lack else None
             if record is None and request.cache:
                 record = cached(item, catalog, here, history, folder.name)

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from containers import environments, sources
 from containers.overlays import Overlay, Overlays, OverlaySpec, default_root, identify
-from matrix import configuration, host, interrupt, provision
+from matrix import configuration, drivers, host, interrupt, provision
 from matrix.catalog import Catalog, Reader, Wheels, load
 from matrix.configuration import Configuration
 from matrix.content import content_key
@@ -166,7 +166,7 @@ class Session:
             content=case_content(
                 planned, self.environment, [overlay.digest for overlay in overlays], self.host, self.options.image
             ),
-            notes=self._notes(overlays),
+            notes=(*self._notes(overlays), *filter(None, (drivers.note(self.catalog, planned, self.host.driver),))),
             reproduce=reproduce_line(planned),
             run=self.run_folder.name,
             unavailable=reason,

@@ -6,6 +6,7 @@ option.
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
@@ -20,6 +21,9 @@ SEPARATOR: Final = "|"  # in no name that this project gives, and in no node's n
 ENDED: Final = frozenset(
     ("BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED", "TIMEOUT")
 )
+REST: Final = (
+    -1
+)  # the index of those tasks of an array that were cancelled before they began: squeue has one line for them
 # A pending task with one of these reasons starts only when somebody intervenes.
 STUCK: Final = frozenset(("BadConstraints", "DependencyNeverSatisfied", "JobHeldAdmin", "launch failed requeued held"))
 
@@ -40,7 +44,13 @@ def call(command: Sequence[str], given: str = "", environ: Mapping[str, str] | N
     """Run a command with `given` on its input. Raises MatrixError when it is not there or does not end."""
     try:
         done = subprocess.run(
-            command, input=given, env=environ, capture_output=True, text=True, timeout=ANSWER_S, check=False
+            command,
+            input=given,
+            env={**(os.environ if environ is None else environ), "SLURM_BITSTR_LEN": "0"},  # squeue cuts no list short
+            capture_output=True,
+            text=True,
+            timeout=ANSWER_S,
+            check=False,
         )
     except FileNotFoundError:
         fix = "run it where Slurm's commands are, a login node"
@@ -62,7 +72,7 @@ class Node:
 
 @dataclass(frozen=True)
 class Task:
-    """One element of an array as the queue has it. `reason` is Slurm's for a task that waits."""
+    """One element of an array as the queue has it, or its REST. `reason` is Slurm's for a task that waits."""
 
     name: str
     job: str  # of the array
@@ -128,9 +138,9 @@ class Commands:
         rows = self._ask("squeue", "-h", "-r", "--me", "--states=all", "-o", form).splitlines()
         found = (row.split(SEPARATOR) for row in rows if row.startswith(prefix))
         return [
-            Task(name, job, int(index), state, node, reason)
-            for name, job, index, state, node, reason in found
-            if index.isdigit()
+            Task(name, job, index, state, node, reason)
+            for name, job, indexes, state, node, reason in found
+            for index in spread(indexes)
         ]
 
     def cancel(self, jobs: Sequence[str]) -> None:
@@ -143,6 +153,14 @@ class Commands:
         if said.status != 0:
             raise MatrixError(f"{command[0]} failed", got=words(said.err) or f"status {said.status}")
         return said.out
+
+
+def spread(text: str) -> list[int]:
+    """Return the indexes in squeue's words for them: "3", or "3-5,8" of tasks that wait; REST for "N/A"."""
+    if not text.strip("[")[:1].isdigit():
+        return [REST]
+    bounds = [part.partition("-") for part in text.strip("[]").partition("%")[0].split(",")]
+    return [index for low, _, high in bounds for index in range(int(low), int(high or low) + 1)]
 
 
 def words(text: str) -> str:

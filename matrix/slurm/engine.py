@@ -11,6 +11,7 @@ import os
 import shlex
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -29,8 +30,9 @@ from matrix.plan import Planned
 from matrix.relay import Sender
 from matrix.reproduction import Surroundings, make_record
 from matrix.session import deadline, overlay_specs, reproduce_line
-from matrix.slurm.commands import STUCK, Commands, Task
+from matrix.slurm.commands import REST, STUCK, Commands, Task
 from matrix.slurm.parts import Needs, arrays, minutes, needs
+from matrix.versions import NONE
 from reports import journal, night
 from reports.files import write_whole
 
@@ -76,6 +78,11 @@ class Slurm:
         """Return why nothing runs on the base here, "" for one that tox makes."""
         made = base in {one.id for one in self._catalog.made}
         return "" if made else f"{base} is an image; no engine runs images on Slurm yet"
+
+    @property
+    def driver(self) -> str:
+        """Return "none": each node has its own."""
+        return NONE
 
     def can_run(self, planned: Planned) -> tuple[bool, str]:
         """Say whether some node could run the case, and if not, what it needs and what Slurm says to that."""
@@ -203,7 +210,8 @@ class Run:
     ) -> None:
         self.folder, self.name = folder, f"megatrix-{folder.name}-"
         self._commands, self._look_s, self._sleep, self._log = commands, look_s, sleep, log
-        self._before = {task.id for task in commands.tasks(self.name) if not task.live}  # of an earlier submitter
+        self._parts: dict[str, list[list[str]]] = {}
+        self._before = {task.id for task in self.tasks() if not task.live}  # of an earlier submitter
 
     def write(self, tasks: list[list[str]], nodes: Mapping[str, Sequence[str]]) -> Path:
         """Write what an array works off; return the file, whose name is the array's."""
@@ -214,13 +222,27 @@ class Run:
 
     def keys(self, task: Task) -> list[str]:
         """Return the cases of a task."""
-        part = self.folder / FOLDER / f"{task.name.removeprefix(self.name)}.json"
-        keys: list[str] = json.loads(part.read_text("utf-8"))["tasks"][task.index]
-        return keys
+        return self._part(task)[task.index]
+
+    def tasks(self) -> list[Task]:
+        """Return the run's tasks as the queue has them, those that it has in one line one by one."""
+        told = self._commands.tasks(self.name)
+        apart = {task.id for task in told}
+        found = []
+        for task in told:
+            rest = [replace(task, index=index) for index in range(len(self._part(task)))] if task.index == REST else []
+            found += [one for one in rest if one.id not in apart] if rest else [task]
+        return found
+
+    def _part(self, task: Task) -> list[list[str]]:
+        name = task.name.removeprefix(self.name)
+        if name not in self._parts:
+            self._parts[name] = json.loads((self.folder / FOLDER / f"{name}.json").read_text("utf-8"))["tasks"]
+        return self._parts[name]
 
     def live(self) -> list[Task]:
         """Return the tasks that may still run; those that wait for what will not come are cancelled."""
-        tasks = [task for task in self._commands.tasks(self.name) if task.live]
+        tasks = [task for task in self.tasks() if task.live]
         stuck = [task for task in tasks if task.reason in STUCK]
         for task in stuck:
             self.say(f"{task.id}: cancelled, since it waits for a person: {task.reason}")
@@ -229,12 +251,12 @@ class Run:
 
     def cancelled(self) -> set[str]:
         """Return the cases of tasks that somebody cancelled since we came."""
-        tasks = [task for task in self._commands.tasks(self.name) if task.id not in self._before]
+        tasks = [task for task in self.tasks() if task.id not in self._before]
         return {key for task in tasks if task.state == "CANCELLED" for key in self.keys(task)}
 
     def ends(self) -> dict[str, str]:
         """Return for each case how its last task ended, in words."""
-        tasks = sorted(self._commands.tasks(self.name), key=lambda task: int(task.job))
+        tasks = sorted(self.tasks(), key=lambda task: int(task.job))
         return {
             key: f"Slurm task {task.id} ended {task.state} on {task.node or 'no node'}"
             for task in tasks

@@ -27,7 +27,8 @@ GPUS: Final = 2  # of n535
 NEEDED: Final = ("slurmctld", "slurmd", "sbatch", "squeue")
 DAEMONS: Final = (b"slurmctld\0", b"slurmd\0", b"slurmstepd: ", b": slurmscriptd\0")
 UP_S: Final = 60.0  # a bound against hanging: it is up within 2 s on two busy cores
-DOWN_S: Final = 5  # what the controller waits for a silent node (SlurmdTimeout)
+DOWN_S: Final = 5  # what the controller waits for a silent node (SlurmdTimeout; a site has 300)
+# A task whose node failed waits cred_expire before it starts again; without that line 120 s.
 CONFIGURATION: Final = """
 ClusterName=megatrix
 SlurmctldHost={host}(127.0.0.1)
@@ -35,6 +36,7 @@ SlurmctldPort={port}
 SlurmUser=root
 SlurmdUser=root
 AuthType=auth/none
+AuthInfo=cred_expire=5
 CredType=cred/none
 StateSaveLocation={folder}/state
 SlurmdSpoolDir={folder}/spool/%n

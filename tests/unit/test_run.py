@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,13 +12,13 @@ import pytest
 from matrix import host
 from matrix.errors import MatrixError
 from matrix.outcome import Level, Outcome, OutcomeKind, Raised
-from matrix.plan import Planned, everything
+from matrix.plan import Planned, everything, plan_case
 from matrix.record import Record, Verdict
 from matrix.run import Request, as_line, execute, exit_status
 from reports import journal
 from reports.files import Paths
 from reports.night import Night
-from tests.unit.catalogs import case, catalog, clause, failure, image, planned
+from tests.unit.catalogs import case, catalog, clause, failure, image, planned, real
 from tests.unit.engines import HOST, FakeEngine, make_environment
 from tests.unit.reports.samples import record
 
@@ -236,3 +237,16 @@ def test_a_record_is_one_line_of_json() -> None:
     one = record(Verdict.UNEXPLAINED)
     assert "\n" not in as_line(one)
     assert one == Record.from_json(json.loads(as_line(one)))
+
+
+def test_a_driver_that_is_too_old_for_an_image_is_unavailable_with_the_one_that_would_do(desk: Desk) -> None:
+    """Before anything is asked of the image: CUDA 12.4 on driver 510, which its compat package refuses."""
+    entry = failure(case=(case(levels=(Level.GPU,)),))
+    known = replace(real(), failures=(entry,))
+    cell = known.cell("ngc-24.03", driver="510.39.01")
+    item = plan_case(known, entry, entry.case[0], Level.GPU, cell)
+    there = replace(HOST, gpus=8, driver="510.39.01")
+    told = execute(Request([item], desk.out), known, FakeEngine(known), desk.shown.append, desk.warned.append, there)
+    assert [record.verdict for record in told.records] == [Verdict.UNAVAILABLE]
+    assert "driver 510.39.01 is too old" in told.records[0].outcome.reason
+    assert told.records[0].outcome.reason.endswith("driver 535 would do")

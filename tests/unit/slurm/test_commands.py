@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import pytest
 
 from matrix.errors import MatrixError
-from matrix.slurm.commands import Commands, Node, Said, Task, call, of, words
+from matrix.slurm.commands import REST, Commands, Node, Said, Task, call, of, spread, words
 
 NO_FEATURE = "allocation failure: Invalid feature specification\n"
 FINE = "sbatch: Job 3 to start at 2026-01-31T02:00:00 using 1 processors on nodes n535 in partition gpu\n"
@@ -39,13 +39,22 @@ def test_the_tasks_of_a_run_are_found_by_their_name() -> None:
             "megatrix-A-0001|12|3|RUNNING|n535|None",
             "megatrix-A-0001|12|4|PENDING||Resources",
             "megatrix-B-0001|13|0|RUNNING|n470|None",
+            "megatrix-A-0001|12|N/A|CANCELLED||Resources",
             "wrap|14|N/A|RUNNING|n470|None",
         )
     )
     assert Commands(call=Asked(squeue=Said(0, out, ""))).tasks("megatrix-A-") == [
         Task("megatrix-A-0001", "12", 3, "RUNNING", "n535", "None"),
         Task("megatrix-A-0001", "12", 4, "PENDING", "", "Resources"),
+        Task("megatrix-A-0001", "12", REST, "CANCELLED", "", "Resources"),
     ]
+
+
+@pytest.mark.parametrize(
+    ("text", "indexes"), [("3", [3]), ("3-5,8", [3, 4, 5, 8]), ("[0-2%4]", [0, 1, 2]), ("N/A", [REST])]
+)
+def test_tasks_that_wait_are_told_in_ranges_and_cancelled_ones_in_one_line(text: str, indexes: list[int]) -> None:
+    assert spread(text) == indexes
 
 
 @pytest.mark.parametrize(("state", "live"), [("PENDING", True), ("COMPLETING", True), ("NODE_FAIL", False)])

@@ -1,0 +1,114 @@
+"""A cluster for the tests of this folder, and the product run on it as a person does."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from matrix.record import Record
+from reports import journal, night
+from tests.slurm.cluster import NODES, Cluster, parent, wait
+
+ROOT = Path(__file__).resolve().parents[2]
+PATIENCE_S = 300.0  # only a bound against hanging
+
+
+@dataclass
+class Site:
+    """The cluster and a folder of the test's own for results."""
+
+    cluster: Cluster
+    out: Path
+
+    @property
+    def folder(self) -> Path:
+        """The folder of the only run."""
+        (folder,) = (self.out / "runs").iterdir()
+        return folder
+
+    def start(self, *arguments: str, engine: str = "slurm", out: Path | None = None) -> subprocess.Popen[str]:
+        """Start `megatrix run`."""
+        command = [sys.executable, "-m", "matrix", "run", "--json", "--no-cache", "--engine", engine]
+        return subprocess.Popen(
+            [*command, "--out", str(out or self.out), *arguments],
+            cwd=ROOT,
+            env=os.environ | self.cluster.environ,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+
+    def run(self, *arguments: str, engine: str = "slurm", out: Path | None = None) -> Ran:
+        """Run `megatrix run` to its end."""
+        return ended(self.start(*arguments, engine=engine, out=out))
+
+    def wait_for_results(self, count: int) -> None:
+        """Wait until the run has that many results, so that it is in its midst."""
+        wait(
+            lambda: bool(list(self.out.glob("runs/*/journal-*"))) and len(self.results()) >= count,
+            f"no {count} results",
+        )
+
+    def results(self) -> list[str]:
+        """The keys of all results in the journals, as often as they stand there."""
+        lines = (line for path in self.folder.glob("journal-*.jsonl") for line in path.read_text().splitlines())
+        told = (json.loads(line) for line in lines if '"result":' in line and line.endswith("}"))
+        records = (Record.from_json(one["result"]) for one in told)
+        return [record.key for record in records if record.verdict.value != "not-reached"]
+
+    def payloads(self, node: str) -> list[int]:
+        """The array tasks on a node: what the step daemons started themselves."""
+        steps = self.cluster.steps(node)
+        return [process for process in self.cluster.jobs(node) if parent(process) in steps]
+
+    def whole(self) -> None:
+        """Fail unless every planned case has exactly one result, and nothing of the run is left in queue or memory."""
+        planned = [case["key"] for case in night.plan(self.folder)]
+        assert Counter(self.results()) == Counter(planned)
+        assert {record.verdict.colour for record in journal.read(self.folder).results.values()} <= {"green", "learned"}
+        self.quiet()
+
+    def quiet(self) -> None:
+        """Fail unless nothing of the run is left in the queue or in memory."""
+        assert self.cluster.call("squeue", "-h") == ""
+        wait(lambda: not [one for node in NODES for one in self.cluster.jobs(node)], "jobs are left", seconds=10)
+
+
+@dataclass(frozen=True)
+class Ran:
+    """What a command printed."""
+
+    status: int
+    records: list[dict[str, Any]]
+    stderr: str
+
+
+def ended(process: subprocess.Popen[str]) -> Ran:
+    """Return what a command printed, when it has ended."""
+    out, err = process.communicate(timeout=PATIENCE_S)
+    return Ran(process.returncode, [json.loads(line) for line in out.splitlines() if line.startswith("{")], err)
+
+
+@pytest.fixture(scope="session")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    with Cluster(tmp_path_factory.mktemp("slurm") / "cluster") as made:
+        yield made
+
+
+@pytest.fixture
+def site(cluster: Cluster, tmp_path: Path) -> Site:
+    return Site(cluster, tmp_path / "out")
+
+
+def keys(records: Sequence[dict[str, Any]]) -> list[str]:
+    return [f"{one['cell']['id']} {one['failure']} {one['case']} {one['level']}" for one in records]

@@ -1,0 +1,195 @@
+"""Runs on a real Slurm of two nodes: the same report as on one machine, whatever is killed or cancelled meanwhile."""
+
+from __future__ import annotations
+
+import os
+import signal
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from matrix import catalog, host
+from matrix.engine import Tox
+from matrix.outcome import Level
+from matrix.plan import Planned, everything
+from matrix.slurm.commands import of
+from matrix.slurm.engine import Slurm
+from reports import journal, night
+from tests.slurm.cluster import NODES, kill, wait
+from tests.slurm.conftest import Site, ended, keys
+
+pytestmark = pytest.mark.real
+
+# What only reads: 9 tasks of 96 cases, some seconds each, four at a time.
+MANY = ("--level", "contract", "--select", "base==no-torch and failure==ub-tp-size")
+# What runs two ranks on gloo: three cases in one task.
+RANKS = (
+    *("--level", "cpu"),
+    *("--select", "torch==2.4.0 and failure==dcp-assertion and mcore==0.8.0 and not case==train-loop"),
+)
+
+
+def facts(record: dict[str, Any]) -> dict[str, Any]:
+    """What a record says that must not depend on where it was made; the node is told by the last note alone.
+
+    What is unavailable is so for a reason that is the place's.
+    """
+    told = ["failure", "case", "cell", "level", "outcome", "expectation", "verdict", "signature", "other", "resolved"]
+    told += ["content", "why", "reproduce", *(["reason"] if record["verdict"] != "unavailable" else [])]
+    notes = [note for note in record["notes"] if not note.startswith("ran on node")]
+    return {name: record[name] for name in told} | {"notes": notes}
+
+
+def test_two_nodes_give_the_report_of_one_machine_and_the_driver_of_each(site: Site) -> None:
+    """The night at level contract, 200 cases, cell for cell; both nodes took part."""
+    alone = site.run("--level", "contract", engine="local", out=site.out.with_name("alone"))
+    there = site.run("--level", "contract")
+
+    told = {key: facts(record) for key, record in zip(keys(alone.records), alone.records, strict=True)}
+    assert {key: facts(record) for key, record in zip(keys(there.records), there.records, strict=True)} == told
+    assert len(told) > 100
+    ran = [record for record in there.records if record["verdict"] != "unavailable"]
+    places = {note for record in ran for note in record["notes"] if note.startswith("ran on node")}
+    assert places == {f"ran on node {node}: {driver}" for node, driver in NODES.items()}
+    assert all(any(note in places for note in record["notes"]) for record in ran)
+    assert (alone.status, there.status) == (0, 0), there.stderr
+    site.quiet()
+
+
+def test_a_node_that_dies_costs_nothing(site: Site) -> None:
+    """Its daemon, step daemons and tasks die at once: Slurm starts the tasks again elsewhere."""
+    run = site.start(*MANY)
+    site.wait_for_results(50)
+    site.cluster.kill_node("n470")
+    try:
+        ran = ended(run)
+    finally:
+        site.cluster.start_node("n470")
+    assert ran.status == 0, ran.stderr
+    site.whole()
+    wait(lambda: site.cluster.call("sinfo", "-h", "-t", "idle", "-o", "%D") == "2", "the node does not come back")
+
+
+def test_a_node_that_only_seems_dead_makes_no_case_run_twice(site: Site) -> None:
+    """slurmd alone is killed: its tasks go on, and those that Slurm starts elsewhere in their place wait for them."""
+    run = site.start(*RANKS)
+    wait(lambda: any(site.payloads(node) for node in NODES), "no task starts")
+    node = next(node for node in NODES if site.payloads(node))
+    kill(site.cluster.daemon(node))
+    try:
+        ran = ended(run)
+    finally:
+        site.cluster.start_node(node)
+    assert ran.status == 0, ran.stderr
+    site.whole()
+    wait(lambda: site.cluster.call("sinfo", "-h", "-t", "idle", "-o", "%D") == "2", "the node does not come back")
+
+
+def test_a_step_daemon_that_dies_takes_its_task_along_and_costs_nothing(site: Site) -> None:
+    run = site.start(*RANKS)
+    site.wait_for_results(1)
+    for node in NODES:
+        for process in site.cluster.steps(node):
+            kill(process)
+    ran = ended(run)
+    assert ran.status == 0, ran.stderr
+    site.whole()
+
+
+def test_a_task_that_is_killed_is_made_up_for(site: Site) -> None:
+    """What it left gets tasks of their own, and its ranks die with it."""
+    run = site.start(*RANKS)
+    site.wait_for_results(1)
+    for node in NODES:
+        for process in site.payloads(node):
+            kill(process)
+    ran = ended(run)
+    assert ran.status == 0, ran.stderr
+    site.whole()
+
+
+def test_what_is_cancelled_is_not_reached_and_resumed(site: Site) -> None:
+    """A person's scancel is not undone; --resume is that person's word."""
+    run = site.start(*MANY)
+    site.wait_for_results(50)
+    site.cluster.call("scancel", "--user=root")
+    ran = ended(run)
+
+    told = night.read(site.folder)
+    lost = [record for record in told.records if record.verdict.value == "not-reached"]
+    assert ran.status == 1
+    assert lost
+    assert {"CANCELLED" in record.outcome.reason for record in lost} == {True}
+    site.quiet()
+    assert site.run("--resume").status == 0
+    site.whole()
+
+
+def test_a_submitter_that_is_killed_takes_nothing_along(site: Site) -> None:
+    """Its tasks go on; --resume takes them up and submits nothing again."""
+    run = site.start(*MANY)
+    site.wait_for_results(50)
+    os.killpg(run.pid, signal.SIGKILL)
+    run.communicate()
+    assert site.cluster.call("squeue", "-h") != ""
+
+    ran = site.run("--resume")
+
+    assert ran.status == 0, ran.stderr
+    assert len(list((site.folder / "slurm").glob("[0-9]*.json"))) == 1
+    site.whole()
+
+
+def test_ctrl_c_cancels_the_tasks_and_resume_goes_on(site: Site) -> None:
+    run = site.start(*RANKS)
+    site.wait_for_results(1)
+    os.killpg(run.pid, signal.SIGINT)
+    assert ended(run).status == 130
+    site.quiet()
+    kept = len(journal.read(site.folder).results)
+    assert 1 <= kept < 3
+
+    assert site.run("--resume").status == 0
+    site.whole()
+
+
+@pytest.fixture
+def engine(site: Site, monkeypatch: pytest.MonkeyPatch) -> Slurm:
+    """The engine, in this process."""
+    monkeypatch.setenv("SLURM_CONF", site.cluster.environ["SLURM_CONF"])
+    return Slurm(catalog.load(), host.look(), Tox(1), of("", ()))
+
+
+def case(driver: str, gpus: int) -> Planned:
+    """A case at level gpu."""
+    item = everything(catalog.load(), (Level.CPU,))[0]
+    return replace(item, level=Level.GPU, gpus=gpus, cell=replace(item.cell, driver=driver))
+
+
+@pytest.mark.parametrize(
+    ("driver", "gpus", "words"),
+    [
+        ("535", 2, ""),
+        ("550", 2, "Invalid feature specification"),
+        ("535", 8, "Requested node configuration is not available"),
+        ("470", 1, "Requested node configuration is not available"),
+    ],
+)
+def test_what_no_node_has_is_found_before_anything_is_submitted(
+    engine: Slurm, driver: str, gpus: int, words: str
+) -> None:
+    """With what it needs, Slurm's words and what there is. n470 has no GPU, n535 has two."""
+    able, reason = engine.can_run(case(driver, gpus))
+    assert able is not bool(words)
+    if words:
+        needs = f"needs --gres=gpu:{gpus} --constraint=driver{driver}; Slurm: allocation failure: {words}"
+        assert reason == f"{needs}; features of its nodes: driver470, driver535"
+
+
+def test_a_partition_that_does_not_exist_is_a_mistake(site: Site) -> None:
+    ran = site.run(*MANY, "--partition", "al")
+    assert ran.status == 2
+    assert "no such partition" in ran.stderr
+    assert "did you mean all" in ran.stderr or "'all'" in ran.stderr
+    assert not site.out.exists()

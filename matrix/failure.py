@@ -57,6 +57,7 @@ class Case:
     `gpus` are needed at level gpu. `bases` are those that it runs on, where it runs (level contract only reads);
     without, any that tox makes. `mcore` are the releases that have what it runs, None = all. `launcher` starts the
     ranks (matrix.ranks.job). `packages` ("NAME==VERSION", from PyPI) are laid over the base.
+    `picked`: it depends on nothing that cells differ by, and runs where `pick` names it, only.
     """
 
     name: Identifier
@@ -68,6 +69,7 @@ class Case:
     mcore: Range | None = None
     launcher: str = LAUNCHERS[0]
     packages: tuple[str, ...] = ()
+    picked: bool = False
 
     def is_for(self, cell: Cell) -> bool:
         """Say whether the cell's megatron-core has what the case runs."""

@@ -141,6 +141,7 @@ class Images:
                     process.wait(STOP_S)
                 except subprocess.TimeoutExpired:
                     self._tool.ask("kill", name, seconds=KILL_S)
+                    self._tool.ask("rm", "--force", name, seconds=KILL_S)
                     process.kill()
                     process.wait()
                 raise
@@ -159,7 +160,7 @@ class Images:
         """Return the options of every container: removed when it ends, no network, nothing writable but `writable`."""
         cache = default_root(self._environ)
         cache.mkdir(parents=True, exist_ok=True)
-        options = ["--rm", "--network=none", "--read-only", "--tmpfs=/tmp", f"--workdir={ROOT}"]
+        options = ["--rm", "--pull=never", "--network=none", "--read-only", "--tmpfs=/tmp", f"--workdir={ROOT}"]
         options += ["--security-opt=label=disable"]  # SELinux would keep a container from folders that are not its own
         if self._tool.name == "docker":
             options += [f"--user={os.getuid()}:{os.getgid()}"]  # podman without root is this user already

@@ -110,7 +110,7 @@ def everything(catalog: Catalog, levels: Iterable[Level]) -> list[Planned]:
     return [
         plan_case(catalog, failure, case, level, cell)
         for failure in catalog.failures
-        for cell in cells_of(catalog, failure)
+        for cell in dict.fromkeys([*cells_of(catalog, failure), *picked_cells(catalog, failure)])
         for case, level in run_in(catalog, failure, cell, levels)
     ]
 
@@ -205,8 +205,11 @@ def versions_of(failure: Failure, package: Package, releases: Iterable[Release],
 def run_in(catalog: Catalog, failure: Failure, cell: Cell, levels: Iterable[Level]) -> Iterable[tuple[Case, Level]]:
     """Yield the cases that a cell is for, each with those of its levels: what reads does so outside of images."""
     image = isinstance(catalog.base(cell.base), Image)
+    picks = zip(failure.pick, picked_cells(catalog, failure), strict=True)
+    picked = {name for pick, its in picks if its == cell for name in pick.cases}
     for case in failure.case:
         here = case.is_for(cell) and (cell.base in case.bases if case.bases else not image)
+        here = here and (case.name in picked or not case.picked)
         for level in case.levels:
             if level in levels and (not image if level is Level.CONTRACT else here):
                 yield case, level
@@ -380,17 +383,27 @@ def picked_cases(catalog: Catalog, failure: Failure) -> Iterable[Choice]:
 def stack_cases(catalog: Catalog, levels: Iterable[Level]) -> Iterable[tuple[Planned, str]]:
     """Yield the founding reports' stacks as cases, and by which name they are in.
 
-    On a wheels base at each of the levels; in an image, which is the real thing, at the most real level of the case.
+    On a wheels base at each of the levels; in an image, which is the real thing, at the most real level that there is.
     """
     for stack in catalog.stacks:
         failure = catalog.failure(stack.failure)
         cell = catalog.cell_of(stack)
-        on_wheels = not isinstance(catalog.base(cell.base), Container)
-        for case in failure.case or (Case(REPORT, "", (Level.GPU,), stack.gpus, stack.gpus),):
-            for level in case.levels if on_wheels else (max(case.levels, key=list(Level).index),):
-                if (not on_wheels or level in levels) and not masked_by(catalog, failure, cell, case.name):
-                    planned = replace(plan_case(catalog, failure, case, level, cell), gpus=stack.gpus)
-                    yield planned, f"stack of {stack.name}: {stack.text}"
+        image = isinstance(catalog.base(cell.base), Container)
+        found = [*run_in(catalog, failure, cell, tuple(Level) if image else levels)]
+        if not failure.case:
+            found = [(Case(REPORT, "", (Level.GPU,), stack.gpus, stack.gpus), Level.GPU)]
+        if image:
+            found = most_real(found)
+        for case, level in found:
+            if not masked_by(catalog, failure, cell, case.name):
+                planned = replace(plan_case(catalog, failure, case, level, cell), gpus=stack.gpus)
+                yield planned, f"stack of {stack.name}: {stack.text}"
+
+
+def most_real(found: Sequence[tuple[Case, Level]]) -> list[tuple[Case, Level]]:
+    """Return those at the most real level of all."""
+    best = max((level for _, level in found), key=list(Level).index)
+    return [(case, level) for case, level in found if level is best]
 
 
 def boundary_cases(catalog: Catalog, cells: Sequence[Cell], failure: Failure) -> Iterable[Choice]:

@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from matrix.ranks.limits import LackError
+
 if TYPE_CHECKING:
     from matrix.ranks.job import Rank
 
@@ -20,7 +22,9 @@ SHAPE = {"seq_length": 8, "micro_batch_size": 1, "hidden_size": 8}
 ANSWERS = {"device_supports_multicast": False, "ubuf_built_with_mpi": False}
 
 
-def through_megatron(rank: Rank, *, bootstrap: str | None, parameter_checks: bool) -> dict[str, Any]:
+def through_megatron(
+    rank: Rank, *, bootstrap: str | None, parameter_checks: bool, multicast: bool = False
+) -> dict[str, Any]:
     """Call Megatron-LM's _initialize_tp_communicators(); return the groups made and how far it came.
 
     `bootstrap` is --tp-comm-bootstrap-backend, None for a Megatron-LM's own default. Raises what upstream raises.
@@ -38,7 +42,7 @@ def through_megatron(rank: Rank, *, bootstrap: str | None, parameter_checks: boo
         given = {"get_args": lambda: types.SimpleNamespace(**arguments)}
         function_of("megatron", FILES, FUNCTION, given)()
 
-    return started(rank, start, parameter_checks)
+    return started(rank, start, parameter_checks, multicast)
 
 
 def through_transformer_engine(rank: Rank, *, parameter_checks: bool) -> dict[str, Any]:
@@ -52,6 +56,19 @@ def through_transformer_engine(rank: Rank, *, parameter_checks: bool) -> dict[st
     return started(rank, start, parameter_checks)
 
 
+def import_core(rank: Rank) -> dict[str, Any]:
+    """Import megatron.core beside Transformer Engine; return the versions that met."""
+    from matrix.ranks import cpu_device, te_extension
+
+    if rank.device == "cpu":
+        cpu_device.install()
+        te_extension.install(rank.workdir / f"te-{rank.rank}")
+    import megatron.core
+    import transformer_engine
+
+    return {"megatron-core": megatron.core.__version__, "transformer_engine": str(transformer_engine.__version__)}
+
+
 def world_of_mpi(rank: Rank) -> dict[str, Any]:
     """Initialise torch.distributed by mpi, and say so when it silently is another world than the launcher's."""
     import torch
@@ -61,22 +78,20 @@ def world_of_mpi(rank: Rank) -> dict[str, Any]:
     torch.distributed.all_reduce(value)
     told = {"world": torch.distributed.get_world_size(), "rank": torch.distributed.get_rank(), "sum": value.item()}
     if told["world"] != rank.world_size:
-        raise AssertionError(
-            f"the mpi backend's world has {told['world']} ranks, the launcher started {rank.world_size}"
-        )
+        raise AssertionError(f"the mpi backend has a world of {told['world']}, the launcher started {rank.world_size}")
     torch.distributed.destroy_process_group()
     return told
 
 
-def started(rank: Rank, start: Callable[[], None], parameter_checks: bool) -> dict[str, Any]:
+def started(rank: Rank, start: Callable[[], None], parameter_checks: bool, multicast: bool = False) -> dict[str, Any]:
     """Run `start` in a rank with torch.distributed up, as Megatron has it by then.
 
     On a machine without a GPU the compiled extension is a stand-in, and reaching it is the end: what bootstraps the
-    userbuffers lies behind. `parameter_checks` False is Open MPI as HPC-X builds it.
+    userbuffers lies behind. `parameter_checks` False is Open MPI as HPC-X builds it; `multicast` leaves UB_SKIPMC at 0.
     """
     import torch
 
-    os.environ["UB_SKIPMC"] = "1"  # no multicast on a CPU, or on a GPU before SM90
+    os.environ["UB_SKIPMC"] = str(int(not multicast))
     os.environ["OMPI_MCA_mpi_param_check"] = str(int(parameter_checks))  # noqa: SIM112  (its name)
     os.environ["TMPDIR"] = str(rank.workdir)  # Open MPI's session folder, which a crash leaves behind
     ends: tuple[str, ...] = ()
@@ -86,6 +101,8 @@ def started(rank: Rank, start: Callable[[], None], parameter_checks: bool) -> di
         cpu_device.install()
         te_extension.install(rank.workdir / f"te-{rank.rank}", ANSWERS)
         ends = ("is a stand-in: no compiled Transformer Engine", "Torch not compiled with CUDA enabled")
+    else:
+        torch.cuda.set_device(rank.rank)
     torch.distributed.init_process_group(
         "gloo" if rank.device == "cpu" else "nccl",
         init_method=rank.init_method,
@@ -96,6 +113,8 @@ def started(rank: Rank, start: Callable[[], None], parameter_checks: bool) -> di
     new_group = torch.distributed.new_group
 
     def telling(*positional: Any, **named: Any) -> Any:
+        if named.get("backend") == "nccl" and not torch.distributed.is_nccl_available():
+            raise LackError("needs NCCL for this bootstrap backend; this torch is built without")
         group = new_group(*positional, **named)
         made.append(str(torch.distributed.get_backend(group)))
         return group

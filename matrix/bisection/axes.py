@@ -92,6 +92,7 @@ class Axis:
     order: Order
     case_at: Callable[[int], Planned]
     notes: tuple[str, ...] = ()
+    commits: tuple[Commit, ...] = ()  # of an axis of commits
 
 
 def side_of(text: str, package: Package) -> Side:
@@ -163,6 +164,7 @@ def commits(subject: Subject, axis: AxisName, clone: Clone, old: Commit, new: Co
         Order.of_parents(parents),
         lambda place: at_commit(subject, axis, clone, history[place].id),
         (f"{len(history) - 1} commits of {clone.path} that descend from {old.id[:10]}, merges and side branches too",),
+        tuple(history),
     )
 
 

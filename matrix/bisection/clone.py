@@ -94,7 +94,11 @@ class Clone:
 
     def blobs(self, files: Mapping[str, str]) -> dict[str, bytes]:
         """Return path -> content."""
-        return {path: self._object(id)[1] for path, id in files.items()}
+        return {path: self.blob(id) for path, id in files.items()}
+
+    def blob(self, id: str) -> bytes:
+        """Return the content of a file."""
+        return self._object(id)[1]
 
     def _walk(self, id: str, folder: str, part: Callable[[str], bool], found: dict[str, str]) -> None:
         if id not in self._trees:

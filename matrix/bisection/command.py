@@ -6,9 +6,10 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,7 +17,7 @@ from matrix import catalog, interrupt, run
 from matrix.bisection import axes, joint, telling
 from matrix.bisection.axes import AxisName, Subject
 from matrix.bisection.clone import Clone
-from matrix.bisection.commits import Searcher
+from matrix.bisection.commits import Searcher, nobody
 from matrix.bisection.inquiry import FOLDER, Bisection, Inquiry, Notebook, Told, bisect, notebook_name
 from matrix.bisection.joint import Joint, Stack, jointly, stack_of
 from matrix.bisection.noise import Noise, Seen
@@ -82,11 +83,20 @@ def bisect_command(parsed: argparse.Namespace) -> int:
         clones = []
         if parsed.repo:
             clones.append(stack.enter_context(Clone(parsed.repo, axes.PACKAGES[AxisName(parsed.axis)].value)))
-        ask: Ask = Reader(known, clones) if reads else cells(known, parsed)
+        reader = Reader(known, clones)
+        ask: Ask = reader if reads else cells(known, parsed)
         inquiry = Inquiry(ask, notebook, progress)
         if not parsed.axis:
             return tell_joint(jointly(*stacks(subject, parsed), plan, inquiry, at_hand), parsed)
-        found = along(subject, AxisName(parsed.axis), parsed, plan, inquiry, clones)
+        axis = AxisName(parsed.axis)
+        if clones:
+            (clone,) = clones
+            good, bad = clone.commit(parsed.good), clone.commit(parsed.bad)
+            differ(good.id, bad.id)
+            suspects = partial(reader.suspects, subject.failure.id, clone) if reads else nobody
+            found = Searcher(subject, axis, clone, plan, inquiry, suspects).between(good, bad)
+        else:
+            found = along_releases(subject, axis, parsed, plan, inquiry)
     told = telling.to_json(found)
     page = write_pages(told, found, parsed.out)
     print(json.dumps(told) if parsed.json else telling.in_words(told, str(page)))
@@ -138,17 +148,6 @@ def stacks(subject: Subject, parsed: argparse.Namespace) -> tuple[Subject, Stack
                     f"the stack has no {name}", got=text, fix=f"--{name} V, or {text}/mcore-V/te-V/driver-none"
                 )
     return subject, good, bad
-
-
-def along(
-    subject: Subject, axis: AxisName, parsed: argparse.Namespace, plan: Plan, inquiry: Inquiry, clones: Sequence[Clone]
-) -> Bisection:
-    """Bisect commits where there is a clone, otherwise releases."""
-    if not clones:
-        return along_releases(subject, axis, parsed, plan, inquiry)
-    good, bad = clones[0].commit(parsed.good), clones[0].commit(parsed.bad)
-    differ(good.id, bad.id)
-    return Searcher(subject, axis, clones[0], plan, inquiry).between(good, bad)
 
 
 def along_releases(

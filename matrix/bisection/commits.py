@@ -8,6 +8,7 @@ answers the same way, that branch is searched from the commit where it left.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 
 from matrix.bisection.axes import AxisName, Subject, at_commit, commits
@@ -19,6 +20,11 @@ from matrix.bisection.search import Kind, Plan, WrongEndError
 from matrix.errors import MatrixError
 
 
+def nobody(commits: Sequence[Commit]) -> Collection[int]:
+    """Suspect no commit."""
+    return ()
+
+
 @dataclass(frozen=True)
 class Searcher:
     """What all searches of one question share."""
@@ -28,6 +34,7 @@ class Searcher:
     clone: Clone
     plan: Plan
     inquiry: Inquiry
+    suspects: Callable[[Sequence[Commit]], Collection[int]] = nobody
     asked: list[str] = field(default_factory=list)  # commits asked outside a search
 
     def between(self, good: Commit, bad: Commit) -> Bisection:
@@ -67,7 +74,7 @@ class Searcher:
         """
         axis = commits(self.subject, self.axis, self.clone, old, new)
         plan = replace(self.plan, confidence=1 - (1 - self.plan.confidence) / 4 / 2**depth)
-        found = bisect(self.subject, axis, seen, plan, self.inquiry)
+        found = bisect(self.subject, axis, seen, plan, self.inquiry, suspects=self.suspects(axis.commits))
         if found.found.kind is Kind.AMBIGUOUS:
             return found
         merge = self.clone.commit(axis.points[found.found.candidates[0]].id)

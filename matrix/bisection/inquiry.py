@@ -6,7 +6,7 @@ import functools
 import hashlib
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -149,6 +149,7 @@ def bisect(
     inquiry: Inquiry,
     *,
     cheap: Callable[[Planned], bool] | None = None,
+    suspects: Collection[int] = (),
 ) -> Bisection:
     """Search an axis. Raises MatrixError when an end does not behave as it was said to."""
     cases: dict[int, Planned] = {}
@@ -165,7 +166,7 @@ def bisect(
     at_hand = frozenset(place for place in range(len(axis.points)) if cheap and cheap(case(place)))
     before, spent = inquiry.ran, inquiry.seconds
     try:
-        found = search(axis.order, probe, old, plan, at_hand)
+        found = search(axis.order, probe, old, plan, cheap=at_hand, suspects=suspects)
     except WrongEndError as error:
         raise wrong_end(axis, error, inquiry.records[case(error.place).key][-1], line_of(case(error.place))) from None
     return Bisection(

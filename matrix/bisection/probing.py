@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import re
 import shlex
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -12,11 +13,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from matrix import configuration, run
-from matrix.bisection.clone import Clone
+from matrix.bisection.clone import Clone, Commit
 from matrix.bisection.noise import Seen
 from matrix.catalog import Catalog
 from matrix.contract import consuming, offering, reading
 from matrix.contract.claim import CALLEES, outcome_of
+from matrix.contract.recording import MCORE
 from matrix.contract.surface import Surface
 from matrix.contract.usage import Calls
 from matrix.engine import Engine
@@ -79,6 +81,32 @@ class Reader:
             judgement = judge(failure, item.expectation, outcome, self._catalog.failures)
             where = Surroundings(reproduce=contract_line(item), run=LABEL)
             show(make_record(item, outcome, judgement, where, journal.utc_now()))
+
+    def suspects(self, failure: str, clone: Clone, commits: Sequence[Commit]) -> set[int]:
+        """Return the places of the commits that changed a file in which the failure's callee is named.
+
+        Read from trees and blobs alone, a hundred times as fast as the calls themselves. It says where to look first,
+        never what to answer.
+        """
+        part = consuming.is_part if clone.package == MCORE else offering.is_part
+        names = [name.encode() for name in re.findall(r"\w{2,}", CALLEES[failure])]
+        naming: dict[str, bool] = {}
+
+        def named(blob: str) -> bool:
+            if blob not in naming:
+                content = clone.blob(blob)
+                naming[blob] = any(name in content for name in names)
+            return naming[blob]
+
+        files: dict[str, frozenset[tuple[str, str]]] = {}
+        found = set()
+        for place, commit in enumerate(commits):
+            telling = {path: blob for path, blob in clone.files(commit.id, part).items() if named(blob)}
+            files[commit.id] = frozenset(telling.items())
+            before = [files[parent] for parent in commit.parents if parent in files]
+            if before and files[commit.id] not in before:
+                found.add(place)
+        return found
 
     def _outcome(self, item: Planned) -> Outcome:
         try:

@@ -82,19 +82,36 @@ class Found:
 
 
 def search(
-    order: Order, probe: Probe, old: Seen, plan: Plan | None = None, cheap: Collection[int] = frozenset()
+    order: Order,
+    probe: Probe,
+    old: Seen,
+    plan: Plan | None = None,
+    *,
+    cheap: Collection[int] = (),
+    suspects: Collection[int] = (),
 ) -> Found:
     """Return where the answer stops being `old` (good: the first bad place; bad: the first fixed one).
 
-    The places that are `cheap` to ask (their environment exists, their answer is known) go before all others. Raises
-    WrongEndError when place 0 does not answer `old`, or the last one does not answer the opposite.
+    The places that are `cheap` to ask (their environment exists, their answer is known) go before all others.
+    `suspects` are places where the change probably is: the cuts are laid so that they are told apart first. What is
+    claimed rests on answers alone; a wrong suspicion costs probes. Raises WrongEndError when place 0 does not answer
+    `old`, or the last one does not answer the opposite.
     """
-    return _Search(order, probe, old, plan or Plan(), cheap).run()
+    return _Search(order, probe, old, plan or Plan(), cheap, suspects).run()
 
 
 class _Search:
-    def __init__(self, order: Order, probe: Probe, old: Seen, plan: Plan, cheap: Collection[int]) -> None:
+    def __init__(
+        self,
+        order: Order,
+        probe: Probe,
+        old: Seen,
+        plan: Plan,
+        cheap: Collection[int],
+        suspects: Collection[int],
+    ) -> None:
         self._order, self._probe, self._plan, self._cheap = order, probe, plan, cheap
+        self._suspects = sum(1 << place for place in set(suspects))
         self._old, self._new = old, Seen.BAD if old is Seen.GOOD else Seen.GOOD
         self._tallies: dict[int, Tally] = {}
         self._left = 1 - plan.confidence  # the error that may still be spent
@@ -156,19 +173,23 @@ class _Search:
     def _choice(self) -> list[int]:
         """Return the places to ask next, which cut what is left into even parts; nothing when the search is over."""
         mask, _ = self._candidates()
-        total = mask.bit_count()
         weights = {
-            place: (self._order.below[place] & mask).bit_count() for place in places(mask) if place not in self._tallies
+            place: self._weight(self._order.below[place] & mask) for place in places(mask) if place not in self._tallies
         }
         at_hand = {place: weight for place, weight in weights.items() if place in self._cheap}
         weights = at_hand or weights
         skipped = sum(mask >> place & 1 for place, tally in self._tallies.items() if tally.settled is Seen.SKIP)
         chosen: list[int] = []
-        for target in _targets(total, self._plan.at_once, skipped // self._plan.at_once):
+        cuts = min(self._plan.at_once, max(mask.bit_count() - 1, 1))
+        for target in _targets(self._weight(mask), cuts, skipped // self._plan.at_once):
             if weights:
                 chosen.append(min(weights, key=lambda place: (abs(weights[place] - target), place)))
                 del weights[chosen[-1]]
         return chosen
+
+    def _weight(self, mask: int) -> int:
+        """Return how many candidates these are; one suspect weighs as much as all others together."""
+        return mask.bit_count() + len(self._order) * (mask & self._suspects).bit_count()
 
     def _unasked(self) -> list[int]:
         """Return the places to check: those right before the answer, and some spread over what nobody has asked.
@@ -183,13 +204,12 @@ class _Search:
         return near + [free[(2 * number + 1) * len(free) // (2 * count)] for number in range(count)]
 
 
-def _targets(total: int, at_once: int, fruitless: int) -> list[float]:
-    """Return how many candidates should stand before each probe: even cuts.
+def _targets(total: int, cuts: int, fruitless: int) -> list[int]:
+    """Return the weight that should stand before each probe: even cuts.
 
     After `fruitless` rounds that were skipped the cuts move, each time somewhere else, so that a long stretch that
     can't be asked is left after a few probes and not crossed place by place.
     """
-    cuts = min(at_once, max(total - 1, 1))
     shift = (_spread(fruitless + 1) - 0.5) * 2 / (cuts + 1)
     return [math.floor(total * (cut / (cuts + 1) + shift)) for cut in range(1, cuts + 1)]
 

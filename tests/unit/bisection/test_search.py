@@ -192,6 +192,33 @@ def test_in_a_history_with_merges_the_commit_itself_is_found(data: st.DataObject
     assert found.kind is Kind.FIRST_BAD or set(found.candidates) & skips
 
 
+@settings(max_examples=100, deadline=None)
+@given(
+    culprit=st.integers(1, 1000), suspects=st.sets(st.integers(0, 1000), max_size=30), at_once=st.sampled_from([1, 7])
+)
+def test_suspects_say_where_to_look_and_never_what_to_find(culprit: int, suspects: set[int], at_once: int) -> None:
+    """Right or wrong, the answer is the culprit; a wrong suspicion costs a few probes."""
+    found = search(THOUSAND, History(THOUSAND, culprit), Seen.GOOD, Plan(at_once), suspects=suspects)
+
+    assert (found.kind, found.candidates) == (Kind.FIRST_BAD, (culprit,))
+    assert found.rounds <= rounds_needed(1000, at_once) + 2 + len(suspects).bit_length()
+
+
+def test_a_right_suspicion_needs_two_probes_after_the_ends() -> None:
+    """The suspect, and the commit before it."""
+    found = search(THOUSAND, History(THOUSAND, 123), Seen.GOOD, suspects=[123])
+
+    assert (found.candidates, sorted(found.tallies)) == ((123,), [0, 122, 123, 1000])
+
+
+def test_cheap_places_go_before_all_others() -> None:
+    """Where their answers settle it, nothing else is asked."""
+    found = search(THOUSAND, History(THOUSAND, 500), Seen.GOOD, cheap=[3, 499, 500, 900])
+
+    assert found.candidates == (500,)
+    assert set(found.tallies) <= {0, 1000, 3, 499, 500, 900}
+
+
 def test_two_culprits_on_two_sides_of_a_merge_are_no_single_change() -> None:
     """0 - 1 (bad) and 0 - 2 (bad), merged in 3: nothing both come from is bad."""
     order = Order.of_parents([[], [0], [0], [1, 2]])

@@ -1,0 +1,142 @@
+"""What a bisection of commits costs at level contract, beside `git bisect run` with checkouts of the same probe.
+
+    python bench/bench_bisect.py MEGATRON_LM_CLONE [TRANSFORMER_ENGINE_CLONE]
+
+Three founding questions, each asked in a fresh process with an empty notebook (the start of the interpreter counts),
+and the first once more with the notebook filled. `git bisect run` works in a clone of its own that shares its objects;
+its probe reads the checked-out folder with the same code and answers 0, 1 or 125 by signature. Simulated histories say
+how many rounds the search takes against the bound. Times are of this machine at this moment.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from matrix.bisection.noise import Noise, Seen
+from matrix.bisection.order import Order
+from matrix.bisection.search import Plan, search
+
+ROOT = Path(__file__).parents[1]
+# (failure, axis, the other side, good, bad, the answer)
+QUESTIONS = [
+    ("cpu-offload-args", "mcore", "te", "1.9.0", "de17427956", "24.09-alpha.rc0", "c5a497a7eb"),
+    ("cpu-offload-args", "mcore", "te", "1.9.0", "core_v0.9.0", "c5a497a7eb", "98b43c91d0"),
+    ("cpu-offload-shifted", "te", "mcore", "0.8.0", "v1.9", "v1.10", "c8c05f38b"),
+]
+PROBE = """
+import sys
+sys.path.insert(0, {root!r})
+from matrix import catalog
+from matrix.contract import reading
+from matrix.contract.claim import outcome_of
+from matrix.judge import judge
+from matrix.outcome import OutcomeKind
+from matrix.record import Expectation
+sides = {{{axis!r}: ".", {other!r}: {version!r}}}
+known = catalog.load()
+outcome = outcome_of({failure!r}, reading.calls_of(sides["mcore"]), reading.surface_of(sides["te"]))
+judged = judge(known.failure({failure!r}), Expectation.UNKNOWN, outcome)
+sys.exit({status})
+"""
+BAD_IS_NEW = "1 if judged.signature else 0 if outcome.kind is OutcomeKind.PASSED else 125"
+GOOD_IS_NEW = "0 if judged.signature else 1 if outcome.kind is OutcomeKind.PASSED else 125"
+
+
+def main(clones: dict[str, str]) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        for number, (failure, axis, other, version, good, bad, expected) in enumerate(QUESTIONS):
+            if axis not in clones:
+                continue
+            out = Path(folder) / str(number)
+            command = [sys.executable, "-m", "matrix", "bisect", failure, "--axis", axis, "--repo", clones[axis],
+                       "--good", good, "--bad", bad, f"--{other}", version, "--checks", "0", "--json"]  # fmt: skip
+            ours, told = timed(command, out)
+            again, _ = timed(command, out)
+            theirs, answer, steps = git_bisect(Path(folder) / f"tree{number}", clones[axis], QUESTIONS[number])
+            print(f"{failure}: {good}..{bad} of {axis}, {told['cost']['points']} commits, {told['kind']}")
+            print(f"  megatrix bisect   {ours:6.1f} s  {told['cost']['asked']:3} probes  -> {told['answer'][:10]}")
+            print(f"  the same again    {again:6.1f} s")
+            print(f"  git bisect run    {theirs:6.1f} s  {steps:3} probes  -> {answer[:10]}   {theirs / ours:.1f} x")
+            assert told["answer"].startswith(expected), told["answer"]
+    rounds()
+
+
+def timed(command: list[str], out: Path) -> tuple[float, dict]:
+    began = time.perf_counter()
+    done = subprocess.run(
+        command, cwd=ROOT, env={**os.environ, "MEGATRIX_OUT": str(out)}, stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL, check=True,
+    )  # fmt: skip
+    return time.perf_counter() - began, json.loads(done.stdout)
+
+
+def git_bisect(tree: Path, clone: str, question: tuple[str, ...]) -> tuple[float, str, int]:
+    """Return seconds (without making the clone), the answer, and how many probes git ran."""
+    failure, axis, other, version, good, bad, _ = question
+
+    def git(*arguments: str) -> str:
+        return subprocess.run(
+            ["git", "-C", str(tree), *arguments], check=True, capture_output=True, text=True
+        ).stdout  # fmt: skip
+
+    subprocess.run(["git", "clone", "-q", "--shared", "--no-checkout", clone, str(tree)], check=True)
+    ends = [
+        subprocess.check_output(["git", "-C", clone, "rev-parse", f"{end}^0"], text=True).strip() for end in (good, bad)
+    ]
+    fixed = subprocess.run(["git", "-C", clone, "merge-base", "--is-ancestor", ends[1], ends[0]]).returncode == 0
+    old, new = reversed(ends) if fixed else ends
+    probe = tree.with_suffix(".py")
+    status = GOOD_IS_NEW if fixed else BAD_IS_NEW
+    probe.write_text(
+        PROBE.format(root=str(ROOT), axis=axis, other=other, version=version, failure=failure, status=status)
+    )
+    began = time.perf_counter()
+    git("checkout", "-q", new)
+    git("bisect", "start", new, old)
+    told = git("bisect", "run", sys.executable, str(probe))
+    seconds = time.perf_counter() - began
+    answer = next(line.split()[0] for line in told.splitlines() if line.endswith("is the first bad commit"))
+    return seconds, answer, told.count(f"running '{sys.executable}'") or told.count("running ")
+
+
+def rounds() -> None:
+    """Every 13th culprit among 1,000 commits, with 0 and 20 % skips, and a failure that shows in half of its runs."""
+    order = Order.chain(1001)
+    print("\n1,000 commits:      rounds (worst), the bound, probes (mean)")
+    for at_once in (1, 3, 7):
+        for label, skips, noise in (
+            ("", frozenset(), Noise()),
+            (", 20 % skips", frozenset(range(3, 1000, 5)), Noise()),
+            (", shows 0.5", frozenset(), Noise(0.5)),
+        ):
+            found = [
+                search(order, simulated(culprit, skips, noise), Seen.GOOD, Plan(at_once, noise))
+                for culprit in range(1, 1000, 13)
+            ]
+            bound = next(power for power in range(20) if (at_once + 1) ** power >= 1000)
+            mean = sum(one.probes for one in found) / len(found)
+            print(f"  {at_once} at once{label:14} {max(one.rounds for one in found):3} {bound:3} {mean:7.1f}")
+
+
+def simulated(culprit: int, skips: frozenset[int], noise: Noise):
+    runs = dict.fromkeys(range(1001), 0)
+
+    def probe(places):
+        for place in places:
+            runs[place] += 1
+            shows = place >= culprit and (noise.shows == 1 or runs[place] % 2 == 0)
+            yield Seen.SKIP if place in skips else Seen.BAD if shows else Seen.GOOD
+
+    return probe
+
+
+if __name__ == "__main__":
+    if len(sys.argv) < 2:
+        sys.exit(__doc__)
+    main(dict(zip(("mcore", "te"), sys.argv[1:], strict=False)))

@@ -1,0 +1,24 @@
+"""What the tests of an image need: podman or docker, the image, clones. Without them they fail, and say so."""
+
+from __future__ import annotations
+
+import pytest
+
+from containers import images
+from containers.images import Tool
+from matrix import catalog
+from tests.real.conftest import megatrix
+
+__all__ = ["megatrix"]
+
+
+@pytest.fixture(scope="session")
+def tool() -> Tool:
+    """Return podman or docker, with the image built (100 s on 2 cores) if it is not here."""
+    found = images.find()
+    if found is None:
+        pytest.fail(images.NO_TOOL, pytrace=False)
+    (image,) = catalog.load().images
+    if not found.image(image.tag):
+        images.build(image.recipe, image.tag, print)
+    return found

@@ -1,0 +1,109 @@
+"""The image for real: its cases end as the catalog says, launcher by launcher, and no container outlives a run."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections import Counter
+from pathlib import Path
+
+from containers.images import Tool
+from matrix.catalog import load
+from matrix.covering import pairwise
+from matrix.outcome import Level
+from matrix.plan import Planned, night
+from matrix.record import Expectation
+from reports import night as nights
+from tests.real.conftest import ROOT, Megatrix, command
+
+GONE_S = 20.0  # s for a container to be gone; 1 s on an idle machine
+EXPECTED = {Expectation.BROKEN: "reproduced", Expectation.WORKS: "holds"}
+
+
+def picked() -> list[Planned]:
+    """The cases that a night has on the image."""
+    return [item for item in night(load(), pairwise, (Level.CPU,)) if item.cell.base == "debian-13"]
+
+
+def chosen(cases: list[str]) -> list[str]:
+    """The options that choose these cases, run again in any case."""
+    return ["--no-cache", *(word for key in cases for word in ("--case", key))]
+
+
+def containers(tool: Tool) -> list[str]:
+    """The names of the containers of runs, running or stopped."""
+    answer = tool.ask("ps", "--all", "--format", "{{.Names}}")
+    return [name for name in answer.out.split() if name.startswith("megatrix-")]
+
+
+def test_the_night_of_the_image_ends_as_the_catalog_says(megatrix: Megatrix, tool: Tool, tmp_path: Path) -> None:
+    """Megatron-LM x Transformer Engine x bootstrap backend, by torchrun and mpirun, in worlds of 2, 4, 8 and 16."""
+    cases = picked()
+    ran = megatrix(*chosen([item.key for item in cases]), out=tmp_path)
+
+    expected = {item.key: EXPECTED[item.expectation] for item in cases}
+    told = nights.read(next((tmp_path / "runs").iterdir()))
+    assert {record.key: record.verdict.value for record in told.records} == expected, ran.stderr
+    assert {4, 8, 16} <= {len(record.outcome.ranks) for record in told.records}
+    assert {record.outcome.leftovers for record in told.records} == {0}
+    assert {record.resolved["image"][:7] for record in told.records} == {"sha256:"}
+    assert containers(tool) == []
+
+
+def test_the_error_behind_the_crash_is_known_by_its_own_entry(megatrix: Megatrix, tool: Tool, tmp_path: Path) -> None:
+    """Transformer Engine 1.8 takes no tp_size: under mpirun the group is made, and then this is met."""
+    key = "debian-13/mcore-0.7.0/te-1.8.0/driver-none tp-overlap mpirun-default cpu"
+    (record,) = megatrix(*chosen([key]), out=tmp_path).records
+    assert (record["verdict"], record["other"]) == ("unexplained", "ub-tp-size")
+
+
+def test_what_this_torch_is_built_without_is_said(megatrix: Megatrix, tool: Tool, tmp_path: Path) -> None:
+    key = "debian-13/mcore-0.10.0/te-1.9.0/driver-none tp-overlap torchrun-default cpu"
+    (record,) = megatrix(*chosen([key]), out=tmp_path).records
+    assert (record["verdict"], record["reason"]) == (
+        "unavailable",
+        "needs NCCL for this bootstrap backend; this torch is built without",
+    )
+
+
+def started(out: Path, tool: Tool) -> subprocess.Popen[str]:
+    """Start the image's night and wait until its container has told of a case."""
+    process = subprocess.Popen(
+        command(chosen([item.key for item in picked()]), out),
+        cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+    )  # fmt: skip
+    assert process.stdout is not None
+    process.stdout.readline()
+    assert len(containers(tool)) == 1
+    return process
+
+
+def no_container_left(tool: Tool) -> None:
+    """Fail unless every container of a run is gone within GONE_S."""
+    end = time.monotonic() + GONE_S
+    while containers(tool) and time.monotonic() < end:
+        time.sleep(0.2)  # there is no event for the end of containers that are not ours
+    assert containers(tool) == []
+
+
+def test_ctrl_c_stops_the_container_and_reports(tool: Tool, tmp_path: Path) -> None:
+    process = started(tmp_path, tool)
+    os.killpg(process.pid, signal.SIGINT)
+    _, said = process.communicate(timeout=60)
+
+    assert process.returncode == 130, said
+    no_container_left(tool)
+    told = nights.read(next((tmp_path / "runs").iterdir()))
+    assert Counter(record.verdict.value for record in told.records)["not-reached"] > 0
+    assert (tmp_path / "index.html").is_file()
+
+
+def test_kill_9_of_the_run_ends_its_container(tool: Tool, tmp_path: Path) -> None:
+    """The container notices by the relay that nobody waits for it."""
+    process = started(tmp_path, tool)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
+
+    no_container_left(tool)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from containers import images, sources
-from matrix import __version__, catalog, compat, covering, explain, host, interrupt, plan, run, statistics
+from matrix import __version__, catalog, compat, covering, explain, host, interrupt, plan, run, services, statistics
 from matrix.advice import command as advice
 from matrix.bisection import command as bisection
 from matrix.bisection.noise import Seen
@@ -72,6 +72,7 @@ def parser() -> argparse.ArgumentParser:
     planning = command("plan", plan_command, "Show the night, or what a selection would run, and why each case is in.")
     choices(planning)
     planning.add_argument("--stats", action="store_true", help="count instead: the whole space, the night, and why")
+    planning.add_argument("--format", choices=services.FORMATS, help="print it as jobs of a CI service instead")
     running = command("run", run_command, "Run the night, or a selection, and report.")
     choices(running)
     running.add_argument("--no-cache", action="store_true", help="run also what ran before with the same content")
@@ -114,6 +115,7 @@ def choices(parser: argparse.ArgumentParser) -> None:
     """Add the options that say which cases are meant."""
     group = parser.add_mutually_exclusive_group()
     group.add_argument("--select", metavar="EXPR", help='from all cells: "mcore==0.8.* and torch>=2.4 and case==pp2"')
+    group.add_argument("--within", metavar="EXPR", help='from the night: "base==torch-2.4.0"')
     group.add_argument("--case", action="append", metavar="KEY", help='one case: "CELL FAILURE CASE LEVEL"')
     parser.add_argument("--mcore", metavar="SOURCE", help=f"megatron-core under test: {sources.FORMS}")
     parser.add_argument(
@@ -149,7 +151,8 @@ def chosen(known: catalog.Catalog, parsed: argparse.Namespace) -> tuple[list[Pla
         cases = plan.everything(known, within)
         cases += [item for item, _ in plan.stack_cases(known, within) if item.key not in {one.key for one in cases}]
     else:
-        return plan.night(known, covering.pairwise, levels), "night"
+        cases = plan.night(known, covering.pairwise, levels)
+        return (select(cases, parsed.within) if parsed.within else cases), "night"
     if parsed.case:
         by_key = {item.key: item for item in cases}
         missing = [key for key in parsed.case if key not in by_key]
@@ -168,12 +171,19 @@ def plan_command(parsed: argparse.Namespace) -> int:
     if parsed.stats:
         if label != "night":
             raise MatrixError("--stats speaks of the night", got=f"--stats with --{label}", fix="leave one out")
+        if parsed.format:
+            raise MatrixError("a plan is counted or printed as jobs", got="--stats --format", fix="leave one out")
         counted = statistics.statistics(known, planned, levels_of(parsed))
         if parsed.json:
             for one in counted:
                 print(json.dumps(vars(one)))
         else:
             print(statistics.in_words(counted))
+        return 0
+    if parsed.format:
+        if label != "night":
+            raise MatrixError("--format speaks of the night", got=f"--format with --{label}", fix="use --within")
+        print(json.dumps(services.FORMATS[parsed.format](services.jobs(planned))))
         return 0
     for item in planned:
         if parsed.json:
@@ -201,7 +211,7 @@ def run_command(parsed: argparse.Namespace) -> int:
     elif parsed.partition or parsed.sbatch:
         raise MatrixError("--partition and --sbatch speak to Slurm", expected="--engine slurm with them")
     if parsed.resume is not None:
-        if parsed.select or parsed.case or parsed.mcore or parsed.level or parsed.expect:
+        if parsed.select or parsed.within or parsed.case or parsed.mcore or parsed.level or parsed.expect:
             raise MatrixError(
                 "a resumed run has its plan", expected="--resume without a choice of cases", fix="leave one out"
             )

@@ -118,11 +118,13 @@ class _Search:
         self._last = len(order) - 1
 
     def run(self) -> Found:
-        for place, expected in ((0, self._old), (self._last, self._new)):
-            self._settle([place], self._share(self._last))
-            tally = self._tallies[place]
-            if tally.settled is not expected:
-                raise WrongEndError(place, tally.settled or Seen.SKIP, expected, tally.runs.total())
+        ends = {0: self._old, self._last: self._new}
+        for part in _parts(list(ends), self._plan.at_once):
+            self._settle(part, self._share(self._last))
+            for place in part:
+                tally = self._tallies[place]
+                if tally.settled is not ends[place]:
+                    raise WrongEndError(place, tally.settled or Seen.SKIP, ends[place], tally.runs.total())
         rounds = 0
         while chosen := self._choice():
             self._settle(chosen, self._share(self._candidates()[0].bit_count()))

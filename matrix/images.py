@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from containers import images
-from containers.commands import Runner, redacted, run
+from containers.commands import TIMED_OUT, Runner, redacted, run
 from containers.environments import Environment
 from containers.images import NO_TOOL, Tool
 from containers.overlays import Overlays, default_root
@@ -25,13 +25,15 @@ from matrix.errors import MatrixError
 from matrix.outcome import Level
 from matrix.plan import Planned
 from matrix.provision import Provision
-from matrix.session import overlay_specs
+from matrix.ranks.patience import OVERTIME_S
+from matrix.session import deadline, overlay_specs
 from reports import journal, night
 
 # What podman and docker end with when there was no container to speak of: their own failure, a command that can't be
 # started, one that is not there. It says nothing of any case.
 REFUSED: Final = (125, 126, 127)
 KILL_S: Final = 10.0  # s for a container that is killed to be gone; 0.2 s on an idle machine
+START_S: Final = 120.0  # s for a container to start and to collect its cases; 2 s on 2 cores
 PYTHON: Final = "python3"
 # As toxfile.py has it for what tox makes; and no bytecode, since the project is mounted read-only.
 SETTINGS: Final = {
@@ -39,6 +41,8 @@ SETTINGS: Final = {
     "PYTHONHASHSEED": "0",
     "PYTHONDONTWRITEBYTECODE": "1",
     "NO_VCS_VERSION": "1",
+    "HOME": "/tmp",  # noqa: S108  (a tmpfs of its own; the image is read-only)
+    "USER": "megatrix",  # torch asks for a name, and the image knows none for docker's --user
 }
 PASSED: Final = ("MEGATRIX_DEADLINE", "MEGATRIX_COMMAND", "MEGATRIX_TOX")  # nothing else of the environment goes in
 GPUS: Final = {"podman": ("--device", "nvidia.com/gpu=all"), "docker": ("--gpus", "all")}
@@ -110,7 +114,8 @@ class Images:
         provided = folder / f"overlays-{base}.json"
         cases = pending(folder, base)
         provision.write(provided, self.provide(cases, self.ask(image.tag)))
-        name = re.sub(r"[^\w.-]", "-", f"megatrix-{folder.name}-{base}")
+        # With our pid: a run that is resumed may find the container of the one that was killed still ending.
+        name = re.sub(r"[^\w.-]", "-", f"megatrix-{folder.name}-{base}-{os.getpid()}")
         settings = {
             **SETTINGS,
             **{key: self._environ[key] for key in PASSED if key in self._environ},
@@ -134,17 +139,28 @@ class Images:
                 start_new_session=True,  # one SIGINT from us, not a second one from the terminal
             )
             try:
-                return process.wait()
+                return process.wait(self.limit_s(len(cases)))
+            except subprocess.TimeoutExpired:
+                self._stop(process, name)
+                return TIMED_OUT
             except BaseException:
-                process.send_signal(signal.SIGINT)  # podman and docker pass it on
-                try:
-                    process.wait(STOP_S)
-                except subprocess.TimeoutExpired:
-                    self._tool.ask("kill", name, seconds=KILL_S)
-                    self._tool.ask("rm", "--force", name, seconds=KILL_S)
-                    process.kill()
-                    process.wait()
+                self._stop(process, name)
                 raise
+
+    def limit_s(self, cases: int) -> float:
+        """Return the seconds after which a container hangs, or its tool: each case takes its deadline at most twice."""
+        return START_S + cases * 2 * (deadline(self._environ.get("MEGATRIX_DEADLINE", "")) + OVERTIME_S)
+
+    def _stop(self, process: subprocess.Popen[bytes], name: str) -> None:
+        """End a container: it is asked to stop its ranks and close its journal, and has STOP_S for it."""
+        process.send_signal(signal.SIGINT)  # podman and docker pass it on
+        try:
+            process.wait(STOP_S)
+        except subprocess.TimeoutExpired:
+            self._tool.ask("kill", name, seconds=KILL_S)
+            self._tool.ask("rm", "--force", name, seconds=KILL_S)
+            process.kill()
+            process.wait()
 
     def ask(self, tag: str) -> Environment:
         """Return what is installed in an image. Raises MatrixError when it can't be started or has no Python."""

@@ -12,14 +12,15 @@ from typing import Any
 
 import pytest
 
-from containers.commands import Answer
+from containers.commands import TIMED_OUT, Answer
 from matrix import provision
 from matrix.catalog import Image
 from matrix.content import ROOT
 from matrix.engine import STOP_S, Ending, Engines
-from matrix.images import Images
+from matrix.images import START_S, Images
 from matrix.outcome import Level
 from matrix.plan import Planned
+from matrix.ranks.patience import OVERTIME_S
 from matrix.session import plan_entry
 from reports import night
 from tests.unit.catalogs import case, catalog, clause, failure, image, planned
@@ -193,6 +194,19 @@ def test_a_container_that_does_not_stop_is_killed_by_its_name(make: Make) -> Non
     name = desk.started[0][desk.started[0].index("--name") + 1]
     assert desk.podman.asked[-2:] == [["kill", name], ["rm", "--force", name]]
     assert desk.process.killed
+
+
+def test_a_container_that_hangs_is_ended_and_the_run_goes_on(make: Make) -> None:
+    """podman has been seen to wait for ever for a container that had ended."""
+    hung = subprocess.TimeoutExpired("podman", 1)
+    desk = make(waits=[hung, hung])
+    assert desk.run() == Ending(TIMED_OUT, {})
+    assert desk.process.killed
+
+
+def test_a_container_has_each_case_s_deadline_twice() -> None:
+    """A red case is run again."""
+    assert Images(KNOWN, {"MEGATRIX_DEADLINE": "10"}).limit_s(3) == START_S + 3 * 2 * (10 + OVERTIME_S)
 
 
 def test_without_podman_and_docker_it_says_what_to_install(make: Make) -> None:

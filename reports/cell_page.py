@@ -10,7 +10,7 @@ from matrix.cell import Cell
 from matrix.failure import Failure
 from matrix.record import CellFacts, Record
 from reports.document import document
-from reports.markup import escape, level, paste, word
+from reports.markup import escape, level, listing, paste, word
 from reports.strip import strip, trend
 from reports.text import head, one_line, tail
 from reports.trend import Past, Pasts, flakes, turns
@@ -79,7 +79,7 @@ def _case(record: Record, pasts: Sequence[Past], link_of: Callable[[str], str]) 
     listed = "".join(f"<dt>{name}</dt><dd>{escape(fact)}</dd>" for name, fact in facts.items() if fact)
     parts = [paste(record.reproduce), f"<dl>{listed}</dl>"]
     if outcome.chain:
-        parts.append(f"<h3>exceptions, root cause first</h3><pre>{escape(told_chain(outcome.chain))}</pre>")
+        parts.append(f"<h3>exceptions, root cause first</h3>{listing(told_chain(outcome.chain))}")
     parts += [_ranks(record, link_of), _evidence(record), _history(pasts)]
     failure = f'<a href="../failures/{escape(record.failure)}.html">{escape(record.failure)}</a>'
     return f"""<h2>{word(record.verdict)}: {failure} \
@@ -111,13 +111,13 @@ def _ranks(record: Record, link_of: Callable[[str], str]) -> str:
 def _evidence(record: Record) -> str:
     outcome = record.outcome
     parts = [
-        f"<h3>stacks of rank {rank.rank} at the deadline</h3><pre>{escape(head(rank.stacks))}</pre>"
+        f"<h3>stacks of rank {rank.rank} at the deadline</h3>{listing(head(rank.stacks))}"
         for rank in outcome.ranks
         if rank.stacks
     ]
     if outcome.evidence and is_red(record):
         of_rank = "" if outcome.rank is None else f" of rank {outcome.rank}"
-        parts.append(f"<h3>end of the log{of_rank}</h3><pre>{escape(tail(outcome.evidence))}</pre>")
+        parts.append(f"<h3>end of the log{of_rank}</h3>{listing(tail(outcome.evidence))}")
     return "".join(parts)
 
 

@@ -83,5 +83,8 @@ def _cell(records: Sequence[Record], links: Mapping[str, str]) -> str:
     cell = records[0].cell
     cases = ", ".join(f"{record.case} {record.verdict.value}" for record in records)
     said = escape(f"{cell.base}, mcore {cell.mcore}: {cases}")
-    mixed = f'<span class="mixed">{len(leading)}/{len(records)}</span>' if len(leading) < len(records) else ""
-    return f'<td><a href="{links[leading[0].key]}" title="{said}" aria-label="{said}">{mark(verdict)}{mixed}</a></td>'
+    share = f"{len(leading)}/{len(records)}" if len(leading) < len(records) else ""
+    mixed = f'<span class="mixed">{share}</span>' if share else ""
+    # What is seen of a link stands in its name too: so it is found by voice.
+    name = f"{said}; {share}" if share else said
+    return f'<td><a href="{links[leading[0].key]}" title="{said}" aria-label="{name}">{mark(verdict)}{mixed}</a></td>'

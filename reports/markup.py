@@ -66,7 +66,13 @@ def about(failure: str) -> str:
     return f'<a href="failures/{escape(failure)}.html">{escape(failure)}</a>'
 
 
+def listing(text: str) -> str:
+    """Return lines of a log or a stack; what is cut off can be scrolled to by keyboard."""
+    return f'<pre tabindex="0">{escape(text)}</pre>'
+
+
 def paste(line: str) -> str:
     """Return a line to paste, with a button that copies it."""
     text = html.escape(" ".join(visible(line).split()))
-    return f'<div class="paste"><code>{text}</code><button class="script-only" data-copy="">copy</button></div>'
+    copy = '<button class="script-only" data-copy="">copy</button>'
+    return f'<div class="paste"><code tabindex="0">{text}</code>{copy}</div>'

@@ -11,7 +11,7 @@ from reports.cell_page import name_of
 from reports.changes import Change, Changes
 from reports.document import document
 from reports.grid import grids
-from reports.markup import about, case, escape, level, mark, paste, word
+from reports.markup import about, case, escape, level, listing, mark, paste, word
 from reports.night import Night
 from reports.text import head, one_line, tail
 from reports.words import MEANING, SILENT, WORST_FIRST, by, happened, headline, is_red, label, told_chain, why
@@ -139,18 +139,18 @@ def _member(red: Record, anchor: str, *, new: bool, full: bool) -> str:
     more = f'<p><a href="cells/{name_of(red.cell.id)}">Everything of this cell</a></p>'
     parts = [paste(red.reproduce), f"<dl>{listed}</dl>{more}"]
     if outcome.chain:
-        parts.append(f"<h4>exceptions, root cause first</h4><pre>{escape(told_chain(outcome.chain))}</pre>")
+        parts.append(f"<h4>exceptions, root cause first</h4>{listing(told_chain(outcome.chain))}")
     if outcome.ranks:
-        parts.append(f"<h4>ranks</h4><pre>{escape(_ranks(outcome.ranks))}</pre>")
+        parts.append(f"<h4>ranks</h4>{listing(_ranks(outcome.ranks))}")
     if full:
         parts += [
-            f"<h4>stacks of rank {rank.rank} at the deadline</h4><pre>{escape(head(rank.stacks))}</pre>"
+            f"<h4>stacks of rank {rank.rank} at the deadline</h4>{listing(head(rank.stacks))}"
             for rank in outcome.ranks
             if rank.stacks
         ]
         if outcome.evidence:
             of_rank = "" if outcome.rank is None else f" of rank {outcome.rank}"
-            parts.append(f"<h4>end of the log{of_rank}</h4><pre>{escape(tail(outcome.evidence))}</pre>")
+            parts.append(f"<h4>end of the log{of_rank}</h4>{listing(tail(outcome.evidence))}")
     else:
         parts.append(f'<p class="soft">Log and stacks stand with the first {FULL} of these cases.</p>')
     badge = level(red.level) + (' <span class="level new">new</span>' if new else "")

@@ -1,0 +1,72 @@
+"""A browser, and pages as a night makes them."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from matrix import catalog, cli, host
+from matrix.outcome import Level, Outcome, OutcomeKind, Raised
+from matrix.record import Verdict
+from reports.files import Paths
+from reports.history import History
+from reports.journal import Journal
+from reports.night import write_plan
+from reports.output import render
+from tests.browser.chromium import Browser
+from tests.unit import catalogs
+from tests.unit.catalogs import case, clause, failure, real, stack
+from tests.unit.engines import HOST, FakeEngine
+from tests.unit.reports.samples import night, planned
+
+ENTRY = failure(
+    "dcp-assertion",
+    affected=(clause(mcore="<0.9", torch=">=2.4"),),
+    works=(clause(mcore=">=0.9"), clause(torch="<2.4")),
+    case=(case("tp2", (Level.CPU,)),),
+)
+KNOWN = catalogs.catalog(ENTRY, stacks=(stack("dcp-assertion", "torch-2.4.0", "0.8.0rc0"),))
+STRANGE = Outcome(OutcomeKind.RAISED, "rank 0 raised: KeyError", 0, chain=(Raised("KeyError", "'loss'"),))
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    with Browser(os.environ.get("MEGATRIX_CHROMIUM", "chromium")) as running:
+        running.allow_clipboard()
+        yield running
+
+
+@pytest.fixture(scope="session")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Paths:
+    """Three nights with every verdict; the last one has logs on disk."""
+    paths = Paths(tmp_path_factory.mktemp("site"))
+    for run, until in (("2026-01-29", 90), ("2026-01-30", None), ("2026-01-31", None)):
+        write_plan(paths.run(run), [planned(each) for each in night()])
+        with Journal.new(paths.run(run)) as journal:
+            for each in night()[:until]:
+                if each.verdict is not Verdict.NOT_REACHED:
+                    journal.started(each.key)
+                    journal.result(each)
+        with History(paths.history) as history:
+            render(paths.run(run), paths.out, history, real())
+    return paths
+
+
+@pytest.fixture
+def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeEngine]:
+    """`megatrix` with a small catalog and an engine in whose cells everything that should work ends in a KeyError."""
+    engine = FakeEngine(KNOWN)
+    engine.ends = lambda item: STRANGE if item.expectation.value == "works" else engine.as_expected(item)
+    monkeypatch.setattr(catalog, "load", lambda: KNOWN)
+    monkeypatch.setattr(host, "look", lambda: HOST)
+    monkeypatch.setattr(cli, "Tox", lambda *_, **__: engine)
+    monkeypatch.setenv("MEGATRIX_OUT", str(tmp_path / "out"))
+    monkeypatch.setenv("TOX_WORK_DIR", str(tmp_path / "tox"))
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    yield engine
+    for number, handler in before.items():  # `megatrix run` has its own
+        signal.signal(number, handler)

@@ -1,0 +1,140 @@
+"""The pages in a real browser: they load, filter, open what is red, and give a line that runs."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from pathlib import Path
+
+import pytest
+
+from matrix.cli import main
+from matrix.compat import compat, parse_stack
+from reports.cell_page import name_of
+from reports.files import Paths
+from tests.browser.chromium import Browser
+from tests.unit.catalogs import real
+from tests.unit.engines import FakeEngine
+
+RED_CELL = "torch-2.4.1/mcore-0.14.0/te-none/driver-none"
+PAGES = (
+    "index.html",
+    "compat.html#mcore=0.8.0 torch=2.4.0",
+    "failures/dcp-assertion.html",
+    f"cells/{name_of(RED_CELL)}",
+)
+NAMES = ("night", "compat", "failure", "cell")
+WIDTHS = (400, 1600)
+FILL = """(name, text) => {
+  const field = document.getElementById("filter-" + name);
+  field.value = text;
+  field.dispatchEvent(new Event("input"));
+}"""
+
+
+def url(site: Paths, page: str = "index.html") -> str:
+    name, _, place = page.partition("#")
+    return (site.out / name).as_uri() + (f"#{place}" if place else "")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=NAMES)
+def test_a_page_opens_without_a_complaint(browser: Browser, site: Paths, page: str) -> None:
+    browser.open(url(site, page))
+    assert browser.complaints() == []
+    assert browser.js("document.documentElement.classList.contains('scripted')") is (page[:8] != "failures")
+
+
+def test_filters_narrow_the_cases(browser: Browser, site: Paths) -> None:
+    browser.open(url(site))
+    shown = "document.querySelectorAll('#cases tbody tr:not([hidden])').length"
+
+    assert browser.js(shown) == 134
+    browser.js(f"({FILL})('verdict', 'red')")
+    assert browser.js(shown) == 15
+    browser.js(f"({FILL})('text', 'torch-2.13.0 mcore-0.12')")
+    assert browser.js(shown) == 3
+    assert browser.js("document.getElementById('shown').value") == "3 of 134 cases"
+    assert browser.complaints() == []
+
+
+def test_a_red_cell_of_the_matrix_leads_to_why_and_how_to_reproduce(browser: Browser, site: Paths) -> None:
+    """Within three clicks: the cell of the grid, and one more for everything of that cell."""
+    browser.open(url(site))
+    browser.js("document.querySelector('.grid td a[aria-label*=\"torch-2.4.1, mcore 0.14.0\"]').click()")
+    opened = "document.querySelector('details.member:target')"
+
+    assert browser.js(f"{opened}.open") is True
+    assert "default_planner.py" in browser.js(f"{opened}.innerText")
+    assert "megatrix run" in browser.js(f"{opened}.querySelector('.paste code').textContent")
+    link = browser.js(f"{opened}.querySelector('a[href^=\"cells/\"]').href")
+    browser.open(link)
+    assert "regressed" in browser.js("document.querySelector('h2').innerText")
+    assert browser.complaints() == []
+
+
+def test_the_line_of_a_red_cell_is_copied_and_runs_that_case(
+    browser: Browser, command: FakeEngine, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["run"]) == 1
+    browser.open(url(Paths(tmp_path / "out")))
+    key = browser.js("document.querySelector('#cases tr[data-colour=red] button[data-copy]').dataset.copy")
+    browser.js("document.querySelector('#cases tr[data-colour=red] button[data-copy]').click()")
+    line = browser.js("new Promise((done) => setTimeout(() => navigator.clipboard.readText().then(done), 100))")
+    command.ran.clear()
+
+    program, *arguments = shlex.split(line)
+    assert (line, program) == (key, "megatrix")
+    assert main(arguments) == 1
+    assert len(command.ran) == 1
+    assert command.ran[0] in line
+
+
+@pytest.mark.parametrize(
+    "stack", ["mcore=0.8.0 torch=2.4.0", "base=ngc-24.07 mcore=0.9.0rc0+094d66b", "mcore=0.17.0 te=2.9.0"]
+)
+def test_the_compatibility_table_answers_as_the_command_line_does(browser: Browser, site: Paths, stack: str) -> None:
+    browser.open(url(site, f"compat.html#{stack}"))
+    told = [one["failure"] for one in compat(real(), parse_stack(real(), stack), {}) if one["expectation"] == "broken"]
+
+    assert told
+    assert told == browser.js("[...document.querySelectorAll('#answer .card a')].map((each) => each.textContent)")
+    assert browser.complaints() == []
+
+
+def test_a_version_that_the_page_does_not_know_is_given_to_the_command_line(browser: Browser, site: Paths) -> None:
+    browser.open(url(site, "compat.html#mcore=0.8.0 torch=2.4.0.post7"))
+    assert "does not know torch 2.4.0.post7" in browser.js("document.getElementById('answer').innerText")
+    assert (
+        browser.js("document.querySelector('.paste code').textContent")
+        == 'megatrix compat "mcore=0.8.0 torch=2.4.0.post7"'
+    )
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("page", PAGES, ids=NAMES)
+def test_a_page_fits_its_width(browser: Browser, site: Paths, page: str, width: int) -> None:
+    browser.width(width)
+    browser.open(url(site, page))
+    if folder := os.environ.get("MEGATRIX_SCREENSHOTS"):
+        browser.screenshot(Path(folder) / f"{NAMES[PAGES.index(page)]}-{width}.png")
+    assert browser.js("document.documentElement.scrollWidth") <= width
+    assert browser.js("parseFloat(getComputedStyle(document.body).fontSize)") >= 14
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("page", PAGES, ids=NAMES)
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_no_serious_fault(browser: Browser, site: Paths, page: str, width: int, scheme: str) -> None:
+    """MEGATRIX_AXE names axe.min.js of the npm package axe-core; tox's environment `browser` fetches it."""
+    browser.width(width)
+    browser.send("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
+    browser.open(url(site, page))
+    browser.js(Path(os.environ["MEGATRIX_AXE"]).read_text("utf-8") + ";1")
+    found = browser.js("axe.run(document, {resultTypes: ['violations']}).then((told) => told.violations)")
+    browser.send("Emulation.setEmulatedMedia", features=[])
+    serious = {
+        one["id"]: [node["html"][:150] for node in one["nodes"][:3]]
+        for one in found
+        if one["impact"] in ("serious", "critical")
+    }
+    assert serious == {}

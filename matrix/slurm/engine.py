@@ -122,9 +122,9 @@ class Slurm:
         try:
             ready = self._make(bases, environ, log)
             for alone in (False, True):
-                live = {key for task in work.live() for key in work.keys(task)}
-                left = [item for item in self._left(folder, bases) if item.key not in live]
-                left = [item for item in left if item.key not in work.cancelled()]
+                # The queue is asked before the journals: what ends in between counts as alive, and is waited for.
+                taken = {key for task in work.live() for key in work.keys(task)} | work.cancelled()
+                left = [item for item in self._left(folder, bases) if item.key not in taken]
                 for wanted, tasks in arrays(left, self._cpus, self._commands.longest(), alone=alone):
                     self._submit(work, wanted, tasks, environ)
                 work.wait(look)
@@ -210,6 +210,7 @@ class Run:
     ) -> None:
         self.folder, self.name = folder, f"megatrix-{folder.name}-"
         self._commands, self._look_s, self._sleep, self._log = commands, look_s, sleep, log
+        self.patience_s = SILENCE_S
         self._parts: dict[str, list[list[str]]] = {}
         self._before = {task.id for task in self.tasks() if not task.live}  # of an earlier submitter
 
@@ -225,14 +226,28 @@ class Run:
         return self._part(task)[task.index]
 
     def tasks(self) -> list[Task]:
-        """Return the run's tasks as the queue has them, those that it has in one line one by one."""
-        told = self._commands.tasks(self.name)
+        """Return the run's tasks as the queue has them, those that it has in one line one by one.
+
+        A controller that is away is waited for, SILENCE_S long; then MatrixError is raised.
+        """
+        told = self._answer()
         apart = {task.id for task in told}
         found = []
         for task in told:
             rest = [replace(task, index=index) for index in range(len(self._part(task)))] if task.index == REST else []
             found += [one for one in rest if one.id not in apart] if rest else [task]
         return found
+
+    def _answer(self) -> list[Task]:
+        heard = time.monotonic()
+        while True:
+            try:
+                return self._commands.tasks(self.name)
+            except MatrixError as error:
+                if time.monotonic() - heard > self.patience_s:
+                    raise
+                self.say(error.brief)
+                self._sleep(self._look_s)
 
     def _part(self, task: Task) -> list[list[str]]:
         name = task.name.removeprefix(self.name)
@@ -264,29 +279,24 @@ class Run:
         }
 
     def wait(self, look: Callable[[], None]) -> None:
-        """Wait until no task is left in the queue, calling `look` every time.
-
-        A controller that is away is waited for, SILENCE_S long; then MatrixError is raised.
-        """
-        heard = time.monotonic()
-        while True:
-            try:
-                if not self.live():
-                    return
-                heard = time.monotonic()
-            except MatrixError as error:
-                self.say(error.brief)
-                if time.monotonic() - heard > SILENCE_S:
-                    raise
+        """Wait until no task is left in the queue, calling `look` every time."""
+        while self.live():
             look()
             self._sleep(self._look_s)
 
     def cancel(self) -> None:
-        """Cancel what is left in the queue and wait until it has stopped, at most CANCEL_S."""
-        self._commands.cancel(list(dict.fromkeys(task.job for task in self.live())))
+        """Cancel what is left in the queue and wait until it has stopped, at most CANCEL_S.
+
+        Where the controller does not answer the tasks go on, and the log says how to cancel them.
+        """
+        self.patience_s = 0.0
         end = time.monotonic() + CANCEL_S
-        while self.live() and time.monotonic() < end:
-            self._sleep(self._look_s)
+        try:
+            self._commands.cancel(list(dict.fromkeys(task.job for task in self.live())))
+            while self.live() and time.monotonic() < end:
+                self._sleep(self._look_s)
+        except MatrixError as error:
+            self.say(f"not cancelled: {error.brief}; the jobs are those whose name begins with {self.name}")
 
     def say(self, text: str) -> None:
         """Add a line to the engine's log."""

@@ -1,0 +1,103 @@
+"""What a cell costs on Slurm beside its own work: 2,000 cells planned, submitted as arrays and reported.
+
+    sudo python bench/bench_slurm.py [--cells 2000]
+
+Needs root and Debian's slurmctld, slurmd and slurm-client; brings up the two nodes of tests/slurm/cluster.py on this
+host, 4 tasks at a time. The cells' bodies do nothing (bench/noop.py). For comparison the same cells run in one pytest
+process on this machine. Seconds of the clock.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from matrix import host
+from matrix.catalog import load
+from matrix.content import ROOT
+from matrix.engine import Ending, Engine, Tox, work_folder
+from matrix.environments import base_name
+from matrix.outcome import Level
+from matrix.plan import Planned, everything
+from matrix.record import Expectation
+from matrix.run import Request, execute
+from matrix.slurm.commands import Commands
+from matrix.slurm.engine import Slurm
+from tests.slurm.cluster import Cluster
+
+BASE = "no-torch"
+
+
+def cells(count: int) -> list[Planned]:
+    """Return `count` cases of one failure at level contract, on as many cells."""
+    first = next(item for item in everything(load(), (Level.CONTRACT,)) if item.cell.base == BASE)
+    body = replace(first, test="bench/noop.py::test_noop", expectation=Expectation.WORKS)
+    return [replace(body, cell=replace(first.cell, driver=str(400 + place))) for place in range(count)]
+
+
+class Timed(Commands):
+    """Notes when jobs are submitted."""
+
+    submitted: tuple[float, ...] = ()
+
+    def submit(self, options: Sequence[str], script: str, environ: Mapping[str, str]) -> str:
+        job = super().submit(options, script, environ)
+        self.submitted = (*self.submitted, time.perf_counter())
+        return job
+
+
+class Alone:
+    """One pytest process on this machine."""
+
+    def lacks(self, base: str) -> str:
+        return ""
+
+    def run(self, bases: Sequence[str], environ: Mapping[str, str], log: Path) -> Ending:
+        python = work_folder(os.environ) / base_name(BASE) / "bin" / "python"
+        with log.open("a") as output:
+            command = [python, "-m", "pytest", "bench/noop.py"]
+            settings = os.environ | dict(environ) | {"MEGATRIX_BASE": BASE}
+            return Ending(subprocess.run(command, cwd=ROOT, env=settings, stdout=output, check=False).returncode)
+
+
+def work_off(planned: list[Planned], out: Path, engine: Engine, place: Slurm | None) -> tuple[float, float, list[str]]:
+    """Return when the run began, when it was reported, and its verdicts."""
+    known, said = load(), []  # type: ignore[var-annotated]
+    began = time.perf_counter()
+    told = execute(Request(planned, out, cache=False), known, engine, lambda record: None, said.append, place)
+    assert not said, said
+    return began, time.perf_counter(), [record.verdict.value for record in told.records]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--cells", type=int, default=2000)
+    count = parser.parse_args().cells
+    began = time.perf_counter()
+    planned = cells(count)
+    print(f"{count} cells planned in {time.perf_counter() - began:.2f} s")
+    with tempfile.TemporaryDirectory(prefix="bench-slurm-") as folder, Cluster(Path(folder) / "cluster") as cluster:
+        os.environ.update(cluster.environ)
+        commands = Timed()
+        slurm = Slurm(load(), host.look(), Tox(1, only_make=True), commands)
+        began, ended, verdicts = work_off(planned, Path(folder) / "out", slurm, slurm)
+        assert verdicts == ["holds"] * count
+        tasks = cluster.call("squeue", "-h", "-r", "--states=all", "-o", "%T").splitlines()
+        print(f"Slurm: submitted after {commands.submitted[-1] - began:.2f} s: {len(tasks)} tasks, {set(tasks)}")
+        print(f"Slurm: reported after {ended - began:.2f} s, {1000 * (ended - began) / count:.1f} ms a cell")
+        began, ended, verdicts = work_off(planned, Path(folder) / "local", Alone(), None)
+        assert verdicts == ["holds"] * count
+        print(f"here:  reported after {ended - began:.2f} s, {1000 * (ended - began) / count:.1f} ms a cell")
+
+
+if __name__ == "__main__":
+    main()

@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -79,9 +80,7 @@ def parser() -> argparse.ArgumentParser:
     running.add_argument("--resume", nargs="?", const="", metavar="RUN", help="finish an interrupted run (the newest)")
     running.add_argument("--exit-code", action="store_true", help="exit with 0, 1 or 125, as git bisect run wants it")
     running.add_argument("--jobs", type=int, default=os.cpu_count() or 1, metavar="N", help="bases at a time")
-    running.add_argument("--engine", choices=("local", "slurm"), default="local", help="this machine, or array jobs")
-    running.add_argument("--partition", default="", metavar="NAME", help="Slurm's, for --engine slurm")
-    running.add_argument("--sbatch", action="append", default=[], metavar="OPTION", help="--sbatch=--account=me")
+    places(running)
     explaining = command(
         "explain", explain_command, "Say what is known of a cell, and why it is or is not in the night."
     )
@@ -96,7 +95,7 @@ def parser() -> argparse.ArgumentParser:
     showing.add_argument("log", metavar="LOG", help="a file of any size and encoding; - is standard input")
     showing.add_argument("--json", action="store_true", help="one list of objects, empty when nothing is known")
     contract.add_parsers(commands)
-    bisection.add_parsers(commands, engines)
+    places(bisection.add_parser(commands, engine_of))
     advice.add_parser(commands)
     doctor.add_parser(commands)
     reporting = command("report", report_command, "Make the pages of a run again and print its summary.")
@@ -109,6 +108,13 @@ def parser() -> argparse.ArgumentParser:
     for one in (planning, running, reporting, explaining, matching):
         one.add_argument("--json", action="store_true", help="one JSON object per line")
     return top
+
+
+def places(parser: argparse.ArgumentParser) -> None:
+    """Add the options that say where cells run."""
+    parser.add_argument("--engine", choices=("local", "slurm"), default="local", help="this machine, or array jobs")
+    parser.add_argument("--partition", default="", metavar="NAME", help="Slurm's, for --engine slurm")
+    parser.add_argument("--sbatch", action="append", default=[], metavar="OPTION", help="--sbatch=--account=me")
 
 
 def choices(parser: argparse.ArgumentParser) -> None:
@@ -203,13 +209,7 @@ def run_command(parsed: argparse.Namespace) -> int:
     if parsed.jobs < 1:
         raise MatrixError("a run needs at least one base at a time", got=f"--jobs {parsed.jobs}", expected=">= 1")
     known = catalog.load()
-    engine: Engine = engines(known, parsed.jobs)
-    place = None
-    if parsed.engine == "slurm":
-        commands = slurm.of(parsed.partition, parsed.sbatch)
-        engine = place = Slurm(known, host.look(), Tox(parsed.jobs, only_make=True), commands)
-    elif parsed.partition or parsed.sbatch:
-        raise MatrixError("--partition and --sbatch speak to Slurm", expected="--engine slurm with them")
+    engine, place = engine_of(known, parsed, parsed.jobs)
     if parsed.resume is not None:
         if parsed.select or parsed.within or parsed.case or parsed.mcore or parsed.level or parsed.expect:
             raise MatrixError(
@@ -227,7 +227,8 @@ def run_command(parsed: argparse.Namespace) -> int:
         request = run.Request(planned, parsed.out, not parsed.no_cache, label=label)
         total = len(planned)
     width = shutil.get_terminal_size().columns
-    progress = Progress(total, width=width, colour=colour_wanted(sys.stdout, os.environ))
+    clock = time.monotonic if sys.stdout.isatty() else None
+    progress = Progress(total, width=width, colour=colour_wanted(sys.stdout, os.environ), clock=clock)
 
     def show(record: Record) -> None:
         print(run.as_line(record) if parsed.json else progress.line(record), flush=True)
@@ -239,6 +240,17 @@ def run_command(parsed: argparse.Namespace) -> int:
         with Path(page).open("a", encoding="utf-8") as file:
             file.write(Paths(parsed.out).summary.read_text("utf-8"))
     return exit_code(told.records) if parsed.exit_code else run.exit_status(told.records)
+
+
+def engine_of(known: catalog.Catalog, parsed: argparse.Namespace, jobs: int) -> tuple[Engine, host.Place | None]:
+    """Return the engine that the options choose, and the place that it runs on where that is not this machine."""
+    if parsed.engine == "slurm":
+        commands = slurm.of(parsed.partition, parsed.sbatch)
+        cluster = Slurm(known, host.look(), Tox(jobs, only_make=True), commands)
+        return cluster, cluster
+    if parsed.partition or parsed.sbatch:
+        raise MatrixError("--partition and --sbatch speak to Slurm", expected="--engine slurm with them")
+    return engines(known, jobs), None
 
 
 def engines(known: catalog.Catalog, jobs: int) -> Engines:

@@ -8,13 +8,14 @@ from __future__ import annotations
 import re
 import textwrap
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TextIO
 
 from matrix.record import Record, Verdict
 from reports.text import one_line, shorten, visible
 from reports.words import MEANING, SILENT, WORST_FIRST, by, headline, is_red, label, row_order, why
 
+SAMPLE = 5  # cases that ran before the time to go is told
 WIDTH = 80  # columns, where nothing better is known
 _SGR = {"green": "32", "red": "1;31", "learned": "36", "unavailable": "33", "not-reached": "35", "incomplete": "33"}
 
@@ -43,11 +44,16 @@ def summary(records: Sequence[Record], *, width: int = WIDTH, colour: bool = Fal
 class Progress:
     """A line for each case as it ends; plain lines, so that a log of them reads like the terminal.
 
-    [ 3/24] dcp-assertion tp2 cpu torch-2.4.0/mcore-0.8.0 reproduced 1.1 s
+    [ 3/24] dcp-assertion tp2 cpu torch-2.4.0/mcore-0.8.0 reproduced 1.1 s, 2 min to go
+
+    With a `clock` (s) a line says how long the rest will take, if it goes on like the cases that ran so far.
     """
 
-    def __init__(self, total: int, *, width: int = WIDTH, colour: bool = False) -> None:
+    def __init__(
+        self, total: int, *, width: int = WIDTH, colour: bool = False, clock: Callable[[], float] | None = None
+    ) -> None:
         self._total, self._width, self._colour, self._done = total, width, colour, 0
+        self._clock, self._ran, self._began = clock, 0, clock() if clock else 0.0
 
     def line(self, record: Record) -> str:
         """Count the case as done and return its line; a red one has a second line that says why."""
@@ -55,13 +61,27 @@ class Progress:
         count = f"[{self._done:>{len(str(self._total))}}/{self._total}]"
         spent = f"from {record.cached_from}" if record.cached_from else f"{record.outcome.seconds:.1f} s"
         ahead = f"{count} {record.failure} {record.case} {record.level.value} "
-        behind = f" {record.verdict.value} {one_line(spent)}"
+        behind = f" {record.verdict.value} {one_line(spent)}{self._to_go(record)}"
         cell = shorten(label(record.cell), max(self._width - len(ahead) - len(behind), 12))
         painted = _paint(record.verdict.value, record.verdict.colour, self._colour)
         line = ahead + cell + behind.replace(record.verdict.value, painted, 1)
         if is_red(record):
             line += "\n" + _wrapped(why(record), self._width, indent=len(count) + 1)
         return line
+
+    def _to_go(self, record: Record) -> str:
+        """Return how long the rest will take, "" while too few ran to tell; what was settled at once is no measure."""
+        self._ran += record.verdict not in SILENT and not record.cached_from
+        left = self._total - self._done
+        if self._clock is None or self._ran < SAMPLE or not left:
+            return ""
+        return f", {_rough((self._clock() - self._began) / self._ran * left)} to go"
+
+
+def _rough(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
 def _reds(reds: Sequence[Record], width: int, colour: bool) -> list[str]:

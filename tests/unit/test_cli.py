@@ -317,3 +317,15 @@ def test_a_report_prints_an_issue_or_a_payload(engine: FakeEngine, capsys: pytes
     assert capsys.readouterr().out.startswith("# Megatrix: newly red in ")
     main(["report", "--format", "webhook"])
     assert json.loads(capsys.readouterr().out)["text"].startswith("Megatrix RED: ")
+
+
+def test_a_broken_history_is_an_error_and_the_file_is_kept(
+    engine: FakeEngine, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main(["run"])
+    history = tmp_path / "out" / "history.sqlite"
+    history.write_bytes(b"no database at all, and long enough to be looked at" * 100)
+
+    assert main(["report"]) == 2
+    assert "the history can't be used; the file is kept as it is" in capsys.readouterr().err
+    assert history.read_bytes().startswith(b"no database at all")

@@ -124,3 +124,20 @@ def test_colour_is_for_terminals_and_those_who_want_it(
     stream: io.StringIO, environ: dict[str, str], wanted: bool
 ) -> None:
     assert colour_wanted(stream, environ) is wanted
+
+
+def test_the_time_to_go_is_told_once_enough_ran() -> None:
+    now = iter([0.0, *(60.0 * n for n in range(5, 13))])
+    progress = Progress(12, clock=lambda: next(now))
+    lines = [progress.line(record(Verdict.UNAVAILABLE))]  # settled at once: no measure of the others
+    lines += [progress.line(record()) for _ in range(11)]
+
+    assert not any("to go" in line for line in lines[:5])
+    assert lines[5].endswith("holds 1.1 s, 6 min to go")
+    assert lines[10].endswith("holds 1.1 s, 60 s to go")
+    assert lines[11].endswith("holds 1.1 s")
+
+
+def test_without_a_clock_no_line_tells_a_time_to_go() -> None:
+    progress = Progress(12)
+    assert not any("to go" in progress.line(record()) for _ in range(12))

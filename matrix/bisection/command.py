@@ -27,6 +27,7 @@ from matrix.catalog import Catalog
 from matrix.engine import Engine
 from matrix.errors import MatrixError
 from matrix.failure import Package
+from matrix.host import Place
 from matrix.outcome import Level
 from matrix.plan import Planned
 from matrix.versions import NONE
@@ -38,7 +39,10 @@ CHECKS_READ: Final = 6
 SIDE: Final = "a version, PATH@REV of a clone, a folder or a wheel"
 
 
-def add_parsers(commands: Any, engines: Callable[[Catalog, int], Engine]) -> None:
+Engines = Callable[[Catalog, argparse.Namespace, int], tuple[Engine, Place | None]]
+
+
+def add_parser(commands: Any, engines: Engines) -> argparse.ArgumentParser:
     """Add the command to what argparse's add_subparsers returned; `engines` gives what runs cells, so many at once."""
     text = "Find the release, commit, container or driver at which a failure starts or ends."
     parser = commands.add_parser("bisect", help=text, description=text)
@@ -66,6 +70,7 @@ def add_parsers(commands: Any, engines: Callable[[Catalog, int], Engine]) -> Non
     parser.add_argument("--out", type=Path, default=Path(os.environ.get("MEGATRIX_OUT", OUT)), help="output folder")
     parser.add_argument("--json", action="store_true", help="one JSON object")
     parser.set_defaults(command=bisect_command, engines=engines)
+    return parser  # type: ignore[no-any-return]
 
 
 def bisect_command(parsed: argparse.Namespace) -> int:
@@ -136,7 +141,7 @@ def subject_of(known: Catalog, parsed: argparse.Namespace) -> Subject:
 def stacks(subject: Subject, parsed: argparse.Namespace) -> tuple[Subject, Stack, Stack]:
     """Return the subject and the two stacks that --good and --bad name."""
     differ(parsed.good, parsed.bad)
-    lacks = parsed.engines(subject.catalog, 1).lacks
+    lacks = parsed.engines(subject.catalog, parsed, 1)[0].lacks
     good, bad = (
         stack_of(subject.catalog, text, subject.mcore, subject.te, lacks) for text in (parsed.good, parsed.bad)
     )
@@ -172,10 +177,12 @@ def at_hand(item: Planned, inquiry: Inquiry) -> bool:
 
 def cells(known: Catalog, parsed: argparse.Namespace) -> Cells:
     """Return what asks by running cells, on the engines of `megatrix run`."""
-    engine = parsed.engines(known, parsed.at_once)
-    return Cells(
-        known, engine, parsed.out, lambda text: print(f"megatrix: {text}", file=sys.stderr), cache=not parsed.no_cache
-    )
+    engine, place = parsed.engines(known, parsed, parsed.at_once)
+
+    def warn(text: str) -> None:
+        print(f"megatrix: {text}", file=sys.stderr)
+
+    return Cells(known, engine, parsed.out, warn, place, cache=not parsed.no_cache)
 
 
 def differ(good: str, bad: str) -> None:

@@ -23,6 +23,7 @@ from matrix.contract.surface import Surface
 from matrix.contract.usage import Calls
 from matrix.engine import Engine
 from matrix.errors import MatrixError
+from matrix.host import Place
 from matrix.judge import judge
 from matrix.outcome import Level, Outcome, OutcomeKind
 from matrix.plan import Planned
@@ -177,9 +178,17 @@ class Cells:
     """Asks by running cells, all of a round in one run of the engine; verdicts that are known by content are used."""
 
     def __init__(
-        self, catalog: Catalog, engine: Engine, out: Path, warn: Callable[[str], None], *, cache: bool = True
+        self,
+        catalog: Catalog,
+        engine: Engine,
+        out: Path,
+        warn: Callable[[str], None],
+        place: Place | None = None,
+        *,
+        cache: bool = True,
     ) -> None:
-        self._catalog, self._engine, self._out, self._warn, self._cache = catalog, engine, out, warn, cache
+        self._catalog, self._engine, self._place = catalog, engine, place
+        self._out, self._warn, self._cache = out, warn, cache
 
     def __call__(self, planned: Sequence[Planned], show: Show) -> None:
         """Run the cases. What was not reached is shown as that."""
@@ -194,7 +203,7 @@ class Cells:
         folder = run.start(request, paths)
         with History(paths.history) as history:
             try:
-                run.work(request, self._catalog, self._engine, folder, history, tell, self._warn)
+                run.work(request, self._catalog, self._engine, folder, history, tell, self._warn, self._place)
             finally:
                 ended = night.read(folder)
                 history.add(ended.run, ended.records)

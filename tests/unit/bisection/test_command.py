@@ -163,6 +163,7 @@ def test_the_page_and_the_text_for_an_issue_hold_the_answer(
         ("bisect break --good torch-2.3.1 --bad torch-2.4.0", "the stack has no mcore"),
         ("bisect break --axis torch --mcore 0.8.0 --good 2.4.0 --bad 2.5.1", "the good end is not good"),
         ("bisect break --axis torch --mcore 0.9.0", "the bad end is not bad"),
+        ("bisect break --axis torch --mcore 0.8.0 --partition gpu", "speak to Slurm"),
         ("bisect break --axis torch --mcore 0.8.0 --shows 0", "such a probe tells nothing"),
     ],
 )  # fmt: skip

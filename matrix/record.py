@@ -78,7 +78,7 @@ class Record:
     other: str | None = None
     notes: tuple[str, ...] = ()
     why: tuple[str, ...] = ()  # why the case is in the plan
-    resolved: Mapping[str, str] = field(default_factory=dict)  # package -> version, as found in the cell
+    resolved: Mapping[str, str] = field(default_factory=dict)  # package -> version, as found; python, image, host
     content: str = ""
     cached_from: str = ""  # run id, when the verdict came from the cache
     run: str = ""

@@ -203,7 +203,9 @@ class Session:
     def _resolved(self, overlays: Iterable[Overlay]) -> dict[str, str]:
         laid = {name: version for overlay in overlays for name, version in overlay.packages.items()}
         image = {"image": self.options.image} if self.options.image else {}
-        return {**self.environment.packages, **laid, "python": self.environment.python, **image}
+        driver = {"host driver": self.host.driver} if self.host.driver != NONE else {}
+        host = {"host": self.host.machine, **driver}
+        return {**self.environment.packages, **laid, "python": self.environment.python, **image, **host}
 
     def _notes(self, overlays: Iterable[Overlay]) -> tuple[str, ...]:
         base = self.catalog.bases.get(self.base)

@@ -56,6 +56,8 @@ def _facts(records: Sequence[Record]) -> str:
         "Transformer Engine": cell.te,
         "driver": cell.driver,
         "image": resolved.pop("image", ""),
+        "host": resolved.pop("host", ""),
+        "driver of the host": resolved.pop("host driver", ""),
         "Python": resolved.pop("python", ""),
         "resolved": ", ".join(f"{name} {version}" for name, version in sorted(resolved.items())),
         "mind": "; ".join(notes),

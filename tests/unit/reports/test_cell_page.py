@@ -26,12 +26,15 @@ def shown(*records: Record, pasts: Pasts | None = None) -> str:
 
 
 def test_a_red_cell_says_why_how_to_run_it_again_and_what_it_ran_with() -> None:
-    red = record(Verdict.REGRESSED, resolved={"torch": "2.4.0", "python": "3.10.14", "image": "nvcr.io/x@sha256:ab"})
+    red = record(
+        Verdict.REGRESSED,
+        resolved={"torch": "2.4.0", "python": "3.10.14", "image": "nvcr.io/x@sha256:ab", "host": "x86_64"},
+    )
     said = shown(red)
 
     assert "regressed : dcp-assertion tp2 cpu this failure where the catalog says it works" in said
     assert red.reproduce.replace("'", "&#x27;") in said
-    assert "image nvcr.io/x@sha256:ab Python 3.10.14 resolved torch 2.4.0" in said
+    assert "image nvcr.io/x@sha256:ab host x86_64 Python 3.10.14 resolved torch 2.4.0" in said
     assert "create_default_global_save_plan" in said
     assert "0 exit code 1 1.1 s runs/a/logs/rank-0.log 1 exit code 1, ended by the supervisor" in said
     assert "megatrix explain torch-2.4.0/mcore-0.8.0/te-none/driver-none" in said

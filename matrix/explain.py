@@ -8,7 +8,7 @@ from typing import Any
 from matrix.catalog import Catalog, Container, Image, Reader, Wheels
 from matrix.cell import Cell, parse_cell_id
 from matrix.errors import MatrixError, closest
-from matrix.failure import Failure
+from matrix.failure import Failure, Package
 from matrix.host import Host
 from matrix.plan import Planned, masked_by
 from matrix.versions import NONE, is_version
@@ -41,8 +41,9 @@ def known_cell(catalog: Catalog, id: str) -> Cell:
     """
     named = parse_cell_id(id)
     stacks = {stack.cell.mcore for stack in catalog.stacks}
+    builds = {version for failure in catalog.failures for version in failure.builds(Package.MCORE)}
     cores = [release.version for release in catalog.megatron_core]
-    if named["mcore"] not in (*cores, *stacks):
+    if named["mcore"] not in (NONE, *cores, *builds, *stacks):
         raise MatrixError(
             "no such megatron-core release", where=id, got=named["mcore"], fix=closest(named["mcore"], cores)
         )

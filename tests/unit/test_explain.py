@@ -13,7 +13,7 @@ from matrix.errors import MatrixError
 from matrix.explain import explain, in_words
 from matrix.host import Host
 from matrix.plan import night
-from tests.unit.catalogs import case, catalog, clause, exclusion, failure, image, masked, stack
+from tests.unit.catalogs import case, catalog, clause, exclusion, failure, image, masked, real, stack
 
 BREAK = failure(
     "break",
@@ -131,3 +131,10 @@ def test_the_cell_of_a_report_is_told_with_the_hardware_of_the_report() -> None:
     for id, expectation in (("0.8.0", "broken"), ("0.7.0", "unknown")):
         answer = explain(known, f"torch-2.4.0/mcore-{id}/te-none/driver-none", [], HOST, lacks)
         assert expectation == answer["failures"][0]["expectation"]
+
+
+@pytest.mark.parametrize("core", ["none", "0.4.0"])
+def test_a_cell_of_a_base_alone_and_one_of_a_build_can_be_asked_for(core: str) -> None:
+    """The real catalog plans both on debian-13."""
+    answer = explain(real(), f"debian-13/mcore-{core}/te-none/driver-none", [], HOST, lacks)
+    assert answer["base"] == "image"

@@ -103,12 +103,18 @@ def side_of(text: str, package: Package) -> Side:
     return Side(contents.version, str(contents.source))
 
 
-def releases(subject: Subject, axis: AxisName, first: str, last: str) -> tuple[Axis, bool]:
+def releases(
+    subject: Subject, axis: AxisName, first: str, last: str, base_of: Callable[[str], str] = str
+) -> tuple[Axis, bool]:
     """Return the releases from `first` to `last` ("" = the oldest, the newest), and whether they had to be swapped.
 
     Both must be releases of the axis. Those between them that may not exist in such a cell are left out, and said.
+    `base_of` gives the base that an image is asked on: itself, or what stands for it.
     """
     known = released(subject, axis)
+    if axis is AxisName.CONTAINER:
+        of = family(first or last or max(known, key=lambda id: sum(family(id) == family(one) for one in known)))
+        known = {id: base_of(id) for id in known if family(id) == of}
     ids = list(known)
     for name in (first, last):
         if name and name not in known:
@@ -125,6 +131,8 @@ def releases(subject: Subject, axis: AxisName, first: str, last: str) -> tuple[A
             raise MatrixError("an end that may not exist in such a cell", got=id, expected=excluded[id])
     left = [id for id in asked if not excluded[id]]
     notes = tuple(f"left out {id}: {reason}" for id, reason in excluded.items() if reason)
+    if axis is AxisName.CONTAINER and any(known[id] != id for id in left):
+        notes += ("images that can't run here are stood for by their twins, in parentheses: the torch is theirs alone",)
     made = Axis(
         axis,
         tuple(Point(id, id if known[id] == id else f"{id} ({known[id]})") for id in left),
@@ -141,13 +149,18 @@ def released(subject: Subject, axis: AxisName) -> dict[str, str]:
     if axis is AxisName.TORCH:
         return {base.torch: base.id for base in sorted(catalog.wheels, key=lambda base: parse(base.torch))}
     if axis is AxisName.CONTAINER:
-        return {image.id: image.id for image in sorted(catalog.containers, key=lambda image: image.id)}
+        return {id: id for id in sorted(image.id for image in catalog.containers)}  # the month ends an id
     if axis is AxisName.DRIVER:
         branches = sorted({driver.branch for driver in catalog.drivers}, key=parse)
         return {branch: branch for branch in branches}
     group = catalog.megatron_core if axis is AxisName.MCORE else catalog.transformer_engine
     versions = [str(release.version) for release in group if release.on_pypi]
     return {version: version for version in (recording.released(PACKAGES[axis].value) if contract else versions)}
+
+
+def family(image: str) -> str:
+    """Return the series that an image is of: ngc for ngc-24.07."""
+    return image.rpartition("-")[0]
 
 
 def commits(subject: Subject, axis: AxisName, clone: Clone, old: Commit, new: Commit) -> Axis:

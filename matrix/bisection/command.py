@@ -23,7 +23,7 @@ from matrix.bisection.joint import Joint, Stack, jointly, stack_of
 from matrix.bisection.noise import Noise, Seen
 from matrix.bisection.probing import Ask, Cells, Reader, reads_only
 from matrix.bisection.search import Kind, Plan
-from matrix.catalog import Catalog
+from matrix.catalog import Catalog, Container
 from matrix.engine import Engine
 from matrix.errors import MatrixError
 from matrix.failure import Package
@@ -160,7 +160,20 @@ def along_releases(
 ) -> Bisection:
     """Bisect released versions; without both ends, the whole axis, whose ends then have to differ."""
     differ(parsed.good, parsed.bad)
-    made, swapped = axes.releases(subject, axis, parsed.good, parsed.bad)
+    lacks = parsed.engines(subject.catalog, parsed, 1)[0].lacks
+
+    def base_of(image: str) -> str:
+        known = subject.catalog.base(image)
+        if not isinstance(known, Container) or subject.level is Level.GPU or not lacks(image):
+            return image
+        twin = subject.catalog.twin(known)
+        return twin.id if twin else image
+
+    made, swapped = axes.releases(subject, axis, parsed.good, parsed.bad, base_of)
+    if len(made.points) < 2:
+        raise MatrixError(
+            "one point is no axis", got=made.points[0].label, expected="at least two", fix=str(made.notes)
+        )
     old = Seen.BAD if swapped else Seen.GOOD
     if not (parsed.good and parsed.bad):
         (seen,) = inquiry.settled([made.case_at(0)], [made.points[0].label], plan.noise, 1 - plan.confidence)

@@ -183,8 +183,9 @@ def bisect(
 
 def wrong_end(axis: Axis, error: WrongEndError, record: Record, line: str) -> MatrixError:
     """Say that an end does not behave as it was said to."""
+    is_not = "says nothing" if error.seen is Seen.SKIP else f"is not {error.expected.value}"
     return MatrixError(
-        f"the {error.expected.value} end is not {error.expected.value}",
+        f"the {error.expected.value} end {is_not}",
         where=axis.points[error.place].label,
         got=f"{error.seen.value} in {error.runs} run{'s' * (error.runs > 1)}: {why(record)}",
         expected={

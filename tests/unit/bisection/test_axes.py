@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from matrix.bisection import axes
@@ -72,6 +74,24 @@ def test_containers_run_by_month_and_drivers_by_branch() -> None:
         ("ngc-24.07", "ngc-24.07"),
     ]
     assert list(drivers) == ["535"]
+
+
+def test_an_image_that_is_stood_for_says_by_which_base() -> None:
+    twins = {"ngc-24.03": "torch-2.3.1", "ngc-24.07": "torch-2.4.0"}
+    made, _ = releases(SUBJECT, AxisName.CONTAINER, "ngc-24.03", "", twins.__getitem__)
+
+    assert [point.label for point in made.points] == ["ngc-24.03 (torch-2.3.1)", "ngc-24.07 (torch-2.4.0)"]
+    assert made.case_at(1).cell.base == "torch-2.4.0"
+    assert "stood for by their twins" in made.notes[0]
+
+
+def test_images_of_another_series_are_not_on_the_axis() -> None:
+    """By month they stand side by side, and nothing says which of two comes first."""
+    containers = (*KNOWN.containers, catalogs.image("nemo-24.05", "2.3.0"))
+    subject = replace(SUBJECT, catalog=catalogs.catalog(ENTRY, containers=containers))
+
+    assert [point.id for point in releases(subject, AxisName.CONTAINER, "", "")[0].points] == ["ngc-24.03", "ngc-24.07"]
+    assert [point.id for point in releases(subject, AxisName.CONTAINER, "nemo-24.05", "")[0].points] == ["nemo-24.05"]
 
 
 def test_nothing_is_expected_of_a_commit() -> None:

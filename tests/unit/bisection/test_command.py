@@ -21,7 +21,7 @@ from tests.unit import catalogs
 from tests.unit.bisection import repositories
 from tests.unit.bisection.repositories import record_of
 from tests.unit.catalogs import case, clause, failure
-from tests.unit.engines import HOST, FakeEngine
+from tests.unit.engines import HOST, FakeEngine, make_environment
 
 ENTRY = failure(
     "break",
@@ -111,6 +111,25 @@ def test_asking_again_runs_nothing(engine: FakeEngine, capsys: pytest.CaptureFix
     assert second["answer"] == first["answer"]
     asked(f"{line} --no-cache", capsys)
     assert len(engine.ran) == 2 * len(ran)
+
+
+def test_verdicts_of_a_night_serve_a_bisection(
+    engine: FakeEngine, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """The same content is not run twice, whoever asked for it first."""
+    for torch in catalogs.TORCHES:
+        make_environment(tmp_path / "tox" / f"torch{torch}", {"torch": torch})
+    main(["run", "--select", "case==tp2 and mcore==0.8.0"])
+    capsys.readouterr()
+    ran = list(engine.ran)
+    _, told, said = asked("bisect break --axis torch --mcore 0.8.0", capsys)
+
+    assert (told["answer"], told["cost"]["ran"], engine.ran) == ("2.4.0", 0, ran)
+    assert "[known]" in said
+
+
+def test_an_axis_of_one_point_is_refused(engine: FakeEngine, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "one point is no axis" in refused("bisect break --axis mcore --torch 2.4.0 --good 0.9.0", capsys)
 
 
 def test_another_failure_is_a_skip_and_the_range_stays_open(

@@ -17,6 +17,7 @@ from matrix.advice import command as advice
 from matrix.bisection import command as bisection
 from matrix.bisection.noise import Seen
 from matrix.bisection.probing import GIT, exit_code
+from matrix.bisection.probing import LABEL as BISECTS
 from matrix.contract import command as contract
 from matrix.doctor import command as doctor
 from matrix.engine import Engine, Engines, Tox
@@ -50,7 +51,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"megatrix: {error}", file=sys.stderr)
         return GIT[Seen.SKIP] if getattr(parsed, "exit_code", False) else 2  # git takes 2 for "bad"
     except KeyboardInterrupt:
-        print("megatrix: interrupted; `megatrix run --resume` goes on from here", file=sys.stderr)
+        goes_on = getattr(parsed, "goes_on", "`megatrix run --resume` goes on from here")
+        print(f"megatrix: interrupted; {goes_on}", file=sys.stderr)
         return INTERRUPTED
     except BrokenPipeError:  # the reader (head, less) has gone
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -354,8 +356,10 @@ def tell(records: Sequence[Record], out: Path, width: int) -> None:
 
 
 def newest(out: Path) -> str:
-    """Return the id of the newest run. Raises MatrixError when there is none."""
-    runs = sorted(path.name for path in Paths(out).run("").glob("*") if path.is_dir())
+    """Return the id of the newest run that is no round of a bisection. Raises MatrixError when there is none."""
+    runs = sorted(
+        path.name for path in Paths(out).run("").glob("*") if path.is_dir() and not path.name.endswith(f"-{BISECTS}")
+    )
     if not runs:
         raise MatrixError("there is no run yet", where=str(out), fix="megatrix run makes one")
     return runs[-1]

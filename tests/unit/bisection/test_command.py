@@ -128,6 +128,19 @@ def test_verdicts_of_a_night_serve_a_bisection(
     assert "[known]" in said
 
 
+def test_after_ctrl_c_the_same_line_goes_on(engine: FakeEngine, capsys: pytest.CaptureFixture[str]) -> None:
+    """What was answered is not asked again; the rounds of a bisection are no night to resume or to report."""
+    line = "bisect break --axis torch --mcore 0.8.0"
+    engine.limit, engine.status = 0, KeyboardInterrupt()
+    assert main(shlex.split(line)) == 130
+    assert "the same line goes on" in capsys.readouterr().err
+    engine.limit, engine.status = None, 0
+    _, told, _ = asked(line, capsys)
+
+    assert (told["answer"], told["cost"]["ran"]) == ("2.4.0", 3)
+    assert "there is no run yet" in refused("report", capsys)
+
+
 def test_an_axis_of_one_point_is_refused(engine: FakeEngine, capsys: pytest.CaptureFixture[str]) -> None:
     assert "one point is no axis" in refused("bisect break --axis mcore --torch 2.4.0 --good 0.9.0", capsys)
 

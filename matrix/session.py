@@ -20,6 +20,7 @@ from matrix.catalog import Catalog, Reader, Wheels, load
 from matrix.configuration import Configuration
 from matrix.content import content_key
 from matrix.errors import MatrixError
+from matrix.gpus import Pool, Reserving, visible
 from matrix.outcome import Level
 from matrix.plan import Planned, of_base
 from matrix.provision import Provision
@@ -27,7 +28,7 @@ from matrix.ranks import mpirun
 from matrix.ranks.supervisor import Supervisor
 from matrix.record import Record
 from matrix.relay import Sender
-from matrix.reproduction import DEADLINE_S, Reproduction, Surroundings
+from matrix.reproduction import DEADLINE_S, Reproduction, Runs, Surroundings
 from matrix.selection import select
 from matrix.versions import NONE
 from reports import journal, night
@@ -142,6 +143,11 @@ class Session:
         return Supervisor(PRELOAD)
 
     @cached_property
+    def gpus(self) -> Pool:
+        """Return the GPUs that this process may use, shared with all others of this machine that run cases."""
+        return Pool(visible(self.host.gpus, os.environ))
+
+    @cached_property
     def journal(self) -> Keeper:
         """Return the session's journal."""
         sender = Sender(self.options.relay, lambda: os.kill(os.getpid(), signal.SIGINT))
@@ -158,6 +164,9 @@ class Session:
                 reason = error.brief
         if not reason and planned.launcher == mpirun.NAME:
             reason = mpirun.missing([str(overlay.path) for overlay in overlays])
+        on_gpus = planned.level is Level.GPU and planned.gpus > 0
+        if not reason and on_gpus:
+            reason = self.gpus.lacks(planned.gpus)
         where = Surroundings(
             path=tuple(str(overlay.path) for overlay in overlays),
             log_dir=self.run_folder / "logs" / planned.key.replace("/", "_").replace(" ", "/"),
@@ -172,7 +181,11 @@ class Session:
             unavailable=reason,
         )
         failure = self.catalog.failure(planned.failure)
-        return Reproduction(planned, failure, self.catalog.failures, where, lambda: self.supervisor, self.journal)
+
+        def runs() -> Runs:
+            return Reserving(self.supervisor, self.gpus, planned.gpus) if on_gpus else self.supervisor
+
+        return Reproduction(planned, failure, self.catalog.failures, where, runs, self.journal)
 
     def close(self) -> None:
         """Stop the fork-server and close the journal, if they were made."""

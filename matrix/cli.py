@@ -56,7 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return INTERRUPTED
     except BrokenPipeError:  # the reader (head, less) has gone
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+        return GIT[Seen.SKIP] if getattr(parsed, "exit_code", False) else 0
     return status
 
 

@@ -168,7 +168,9 @@ def chosen(known: catalog.Catalog, parsed: argparse.Namespace) -> tuple[list[Pla
             raise MatrixError(
                 "no such case", got=missing[0], expected="CELL FAILURE CASE LEVEL", fix=closest(missing[0], by_key)
             )
-        return [by_key[key] for key in dict.fromkeys(parsed.case)], "case"
+        if twice := [key for key in parsed.case if parsed.case.count(key) > 1]:
+            raise MatrixError("a case is named twice", got=twice[0], fix="a run has each case once: leave one out")
+        return [by_key[key] for key in parsed.case], "case"
     return (select(cases, parsed.select) if parsed.select else cases), "source" if parsed.mcore else "select"
 
 

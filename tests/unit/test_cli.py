@@ -329,3 +329,25 @@ def test_a_broken_history_is_an_error_and_the_file_is_kept(
     assert main(["report"]) == 2
     assert "the history can't be used; the file is kept as it is" in capsys.readouterr().err
     assert history.read_bytes().startswith(b"no database at all")
+
+
+def test_a_case_twice_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", "--case", KEY, "--case", KEY]) == 2
+    assert "a case is named twice" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("option", [["--partition", "gpu"], ["--sbatch=--account=me"]])
+def test_options_for_slurm_are_refused_without_it(option: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", *option]) == 2
+    assert "--engine slurm with them" in capsys.readouterr().err
+
+
+def test_an_unknown_container_is_refused_with_what_was_meant(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "--select", "base==torch-2.4.9"]) == 2
+    assert "did you mean torch-2.4.0" in capsys.readouterr().err
+
+
+def test_within_chooses_from_the_night(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "--within", "base==torch-2.4.0", "--json"]) == 0
+    told = [line["key"] for line in lines(capsys.readouterr().out)]
+    assert told == [item.key for item in NIGHT if item.cell.base == "torch-2.4.0"] != []

@@ -189,6 +189,14 @@ def parent(process: int) -> int:
         return 0
 
 
+def alive(process: int) -> bool:
+    """Say whether a process is there and no zombie."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
 def kill(process: int) -> None:
     """Kill a process that may have ended."""
     try:

@@ -16,7 +16,7 @@ from matrix.plan import Planned, everything
 from matrix.slurm.commands import of
 from matrix.slurm.engine import Slurm
 from reports import journal, night
-from tests.slurm.cluster import NODES, kill, wait
+from tests.slurm.cluster import NODES, alive, kill, wait
 from tests.slurm.conftest import Site, ended, keys
 
 pytestmark = pytest.mark.real
@@ -39,6 +39,12 @@ def facts(record: dict[str, Any]) -> dict[str, Any]:
     told += ["content", "why", "reproduce", *(["reason"] if record["verdict"] != "unavailable" else [])]
     notes = [note for note in record["notes"] if not note.startswith("ran on node")]
     return {name: record[name] for name in told} | {"notes": notes}
+
+
+def gone(processes: list[int]) -> None:
+    """Fail unless all are gone soon; a task left alone would go on for longer."""
+    assert processes
+    wait(lambda: not any(alive(process) for process in processes), "what lost its parent is still there", seconds=5)
 
 
 def test_two_nodes_give_the_report_of_one_machine_and_the_driver_of_each(site: Site) -> None:
@@ -89,9 +95,10 @@ def test_a_node_that_only_seems_dead_makes_no_case_run_twice(site: Site) -> None
 def test_a_step_daemon_that_dies_takes_its_task_along_and_costs_nothing(site: Site) -> None:
     run = site.start(*RANKS)
     site.wait_for_results(1)
-    for node in NODES:
-        for process in site.cluster.steps(node):
-            kill(process)
+    doomed = [process for node in NODES for process in site.cluster.jobs(node)]
+    for process in [process for node in NODES for process in site.cluster.steps(node)]:
+        kill(process)
+    gone(doomed)
     ran = ended(run)
     assert ran.status == 0, ran.stderr
     site.whole()
@@ -101,9 +108,10 @@ def test_a_task_that_is_killed_is_made_up_for(site: Site) -> None:
     """What it left gets tasks of their own, and its ranks die with it."""
     run = site.start(*RANKS)
     site.wait_for_results(1)
-    for node in NODES:
-        for process in site.payloads(node):
-            kill(process)
+    doomed = [process for node in NODES for process in site.cluster.jobs(node)]
+    for process in [process for node in NODES for process in site.payloads(node)]:
+        kill(process)
+    gone(doomed)
     ran = ended(run)
     assert ran.status == 0, ran.stderr
     site.whole()

@@ -143,16 +143,20 @@ def _history(pasts: Sequence[Past]) -> str:
 
 def _explained(facts: CellFacts, failures: Iterable[Failure]) -> str:
     cell = Cell(facts.base, facts.torch, facts.mcore, facts.te, facts.driver)
-    rows = []
+    rows, unknown = [], []
     for failure in failures:
         expectation, rule = failure.ruling(cell)
+        if rule is None:
+            unknown.append(failure.id)
+            continue
         named = f"<a href='../failures/{escape(failure.id)}.html'>{escape(failure.id)}</a>"
-        because = f"{rule}: {rule.reason}" if rule else "no rule speaks of it"
+        because = f"{rule}: {rule.reason}"
         rows.append(f"<tr><td>{expectation.value}</td><td>{named}</td><td class='because'>{escape(because)}</td></tr>")
     return (
         f'<section class="card">{paste(f"megatrix explain {facts.id}")}<div class="scroll" tabindex="0">'
         '<table class="cases"><thead><tr><th scope="col">expected</th><th scope="col">failure</th>'
-        f'<th scope="col">because</th></tr></thead><tbody>{"".join(rows)}</tbody></table></div></section>'
+        f'<th scope="col">because</th></tr></thead><tbody>{"".join(rows)}</tbody></table></div>'
+        f'<p class="soft">No rule speaks of: {escape(", ".join(unknown) or "none")}.</p></section>'
     )
 
 

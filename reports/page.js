@@ -4,7 +4,7 @@
   const words = new Map();
   const field = (name) => document.getElementById("filter-" + name);
   const shown = document.getElementById("shown");
-  const axes = ["verdict", "failure", "level"];
+  const axes = [...document.querySelectorAll(".filters select")].map((select) => select.id.replace("filter-", ""));
 
   const filter = () => {
     const wanted = field("text").value.toLowerCase().split(/\s+/).filter(Boolean);

@@ -14,11 +14,25 @@ from reports.grid import grids
 from reports.markup import about, case, escape, level, listing, mark, paste, word
 from reports.night import Night
 from reports.text import head, one_line, tail
-from reports.words import MEANING, SILENT, WORST_FIRST, by, happened, headline, is_red, label, told_chain, why
+from reports.words import (
+    MEANING,
+    SILENT,
+    WORST_FIRST,
+    by,
+    happened,
+    headline,
+    is_red,
+    label,
+    told_chain,
+    version_order,
+    why,
+)
 
 # Members of one cause that carry their log and stacks; the others failed alike and name where theirs lie. Keeps a page
 # of 1,000 reds of one cause at a few MB.
 FULL = 5
+# The axes of a cell that cases can be filtered by, where there is more than one value.
+AXES = ("base", "mcore", "te", "driver")
 # Changes of one kind shown without a click.
 LISTED = 8
 
@@ -187,12 +201,14 @@ def _cases(records: Sequence[Record], anchors: Mapping[str, str]) -> str:
         "verdict": ["red"] * any(map(is_red, records)) + verdicts,
         "failure": sorted({record.failure for record in records}),
         "level": [each.value for each in Level if any(record.level is each for record in records)],
+        **{axis: sorted({getattr(record.cell, axis) for record in records}, key=version_order) for axis in AXES},
     }
     selects = "".join(
         f'<label>{name}<select id="filter-{name}"><option value="">all</option>'
         + "".join(f"<option>{escape(value)}</option>" for value in values)
         + "</select></label>"
         for name, values in choices.items()
+        if name not in AXES or len(values) > 1
     )
     rows = "".join(_case(record, anchors[record.key], number) for number, record in enumerate(records, start=1))
     return f"""<h2 id="cases-head">All cases</h2><section class="card" id="cases">
@@ -212,9 +228,10 @@ def _case(record: Record, anchor: str, number: int) -> str:
     spent = f"{record.outcome.seconds:.1f} s" if verdict not in SILENT else ""
     cached = f" cached, ran in {record.cached_from}." if record.cached_from else ""
     notes = "".join(f"<br>{escape(one_line(note))}" for note in record.notes)
+    axes = "".join(f' data-{axis}="{escape(getattr(record.cell, axis))}"' for axis in AXES)
     return (
         f'<tr id="case-{number}" data-verdict="{verdict.value}" data-colour="{verdict.colour}"'
-        f' data-failure="{escape(record.failure)}" data-level="{record.level.value}"><td>{word(verdict)}</td>'
+        f' data-failure="{escape(record.failure)}" data-level="{record.level.value}"{axes}><td>{word(verdict)}</td>'
         f"<td>{escape(record.failure)} {escape(record.case)} {level(record.level)}</td>"
         f'<td class="cell id"><a href="cells/{name_of(record.cell.id)}">{escape(label(record.cell))}</a></td>'
         f'<td class="because">{because}{escape(cached)}{notes}</td><td class="number">{spent}</td>'

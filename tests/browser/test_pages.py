@@ -54,6 +54,12 @@ def test_filters_narrow_the_cases(browser: Browser, site: Paths) -> None:
     browser.js(f"({FILL})('text', 'torch-2.13.0 mcore-0.12')")
     assert browser.js(shown) == 3
     assert browser.js("document.getElementById('shown').value") == "3 of 134 cases"
+    for name in ("text", "verdict"):
+        browser.js(f"({FILL})('{name}', '')")
+    browser.js(f"({FILL})('te', '1.8.0+37280ec')")
+    assert browser.js(shown) == 12
+    browser.js(f"({FILL})('mcore', '0.9.0')")
+    assert browser.js(shown) == 3
     assert browser.complaints() == []
 
 

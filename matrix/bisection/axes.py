@@ -92,7 +92,8 @@ class Axis:
     order: Order
     case_at: Callable[[int], Planned]
     notes: tuple[str, ...] = ()
-    commits: tuple[Commit, ...] = ()  # of an axis of commits
+    commits: tuple[Commit, ...] = ()  # of an axis of commits,
+    clone: str = ""  # and where they are
 
 
 def side_of(text: str, package: Package) -> Side:
@@ -178,6 +179,7 @@ def commits(subject: Subject, axis: AxisName, clone: Clone, old: Commit, new: Co
         lambda place: at_commit(subject, axis, clone, history[place].id),
         (f"{len(history) - 1} commits of {clone.path} that descend from {old.id[:10]}, merges and side branches too",),
         tuple(history),
+        clone.path,
     )
 
 

@@ -16,7 +16,9 @@ from containers import commands, sources, trees
 from containers.commands import Answer
 from containers.sources import Kind, Source
 from matrix.errors import MatrixError
+from reports.text import one_line
 
+SUBJECT = 120  # characters shown of a commit's first line
 FIELDS = "%H%x00%P%x00%cs%x00%s"  # commit, parents, date, subject
 
 
@@ -30,7 +32,7 @@ class Commit:
     subject: str
 
     def __str__(self) -> str:
-        return f"{self.id[:10]} ({self.date}) {self.subject}"
+        return f"{self.id[:10]} ({self.date}) {one_line(self.subject, SUBJECT)}"
 
 
 class Clone:

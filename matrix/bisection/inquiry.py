@@ -22,6 +22,7 @@ from matrix.plan import Planned
 from matrix.record import Record
 from matrix.reproduction import brief
 from reports import journal
+from reports.text import one_line
 
 FOLDER: Final = "bisections"  # under the output folder
 SILENT: Final = (OutcomeKind.UNAVAILABLE, OutcomeKind.NOT_REACHED)  # asked again: tomorrow it may be there
@@ -197,11 +198,11 @@ def wrong_end(axis: Axis, error: WrongEndError, record: Record, line: str) -> Ma
 
 
 def why(record: Record) -> str:
-    """Return in one line what an answer rests on."""
+    """Return in one line what an answer rests on; what came from logs is made harmless."""
+    said = brief(record.outcome)
     if record.signature:
-        return f"{record.signature}: {brief(record.outcome)}"
+        return one_line(f"{record.signature}: {said}")
     if record.other:
-        return f"another failure, {record.other}: {brief(record.outcome)}"
-    return (
-        f"{record.outcome.kind.value}: {brief(record.outcome)}" if record.outcome.reason else record.outcome.kind.value
-    )
+        return one_line(f"another failure, {record.other}: {said}")
+    kind = record.outcome.kind.value
+    return one_line(f"{kind}: {said}" if record.outcome.reason else kind)

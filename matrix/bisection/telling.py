@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
-from matrix.bisection.axes import AxisName
+from containers.trees import LAYOUTS
+from matrix.bisection.axes import PACKAGES, AxisName
 from matrix.bisection.inquiry import Bisection, why
 from matrix.bisection.noise import Seen
 from matrix.bisection.probing import seen_of
 from matrix.bisection.search import Kind
-from matrix.outcome import Level
+from matrix.outcome import Level, Raised
 from matrix.record import Record
 from matrix.versions import NONE
+from reports.text import one_line, tail
 
 PACKAGE = {
     AxisName.MCORE: "Megatron-LM",
@@ -44,6 +47,7 @@ def to_json(told: Bisection) -> dict[str, Any]:
         "level": subject.level.value,
         "axis": told.axis.name.value,
         "fixed": _fixed(told),
+        "clone": told.axis.clone,
         "candidates": [points[place].label for place in found.candidates] if not claimed else [],
         "flips": [[points[one].label, points[other].label] for one, other in found.flips],
         "probes": [_probe(told, place) for place in told.records],
@@ -68,10 +72,20 @@ def _probe(told: Bisection, place: int) -> dict[str, Any]:
         "runs": {seen.value: tally.runs[seen] for seen in Seen if tally.runs[seen]},
         "why": why(record),
         "signature": record.signature,
+        "raised": [_raised(one) for one in record.outcome.chain],
         "seconds": round(sum(one.outcome.seconds for one in runs), 3),
         "reproduce": told.lines[place],
         "resolved": dict(record.resolved),
     }
+
+
+def _raised(raised: Raised) -> str:
+    """Return an exception and where it was raised, without the folders of this machine."""
+    said = f"{raised.type}: {raised.message}" if raised.message else raised.type
+    if not raised.frames:
+        return said
+    frame = raised.frames[-1]
+    return f"{said}\n  {'/'.join(Path(frame.file).parts[-4:])}:{frame.line} in {frame.function}"
 
 
 def _telling(runs: tuple[Record, ...], settled: Seen | None) -> Record:
@@ -142,7 +156,8 @@ def _cost(told: dict[str, Any]) -> str:
 def issue_text(told: dict[str, Any], title: str) -> str:
     """Return the bisection as Markdown for an issue upstream: what anybody can check without this project."""
     fixed = ", ".join(f"{axis} {value}" for axis, value in told["fixed"].items())
-    signature = next((probe["why"] for probe in told["probes"] if probe["seen"] == Seen.BAD.value), "")
+    bad = next((probe for probe in told["probes"] if probe["seen"] == Seen.BAD.value), None)
+    shown = "\n".join(dict.fromkeys(bad["raised"] or [bad["why"]])) if bad else ""
     rows = [f"| {_cell(one['label'])} | {one['seen']} | {_cell(one['why'])} |" for one in told["probes"]]
     ends = [one for one in told["probes"] if one["label"] in (told["label"], told["before"])]
     may_be = [f"- {label}" for label in told["candidates"]]
@@ -157,15 +172,13 @@ def issue_text(told: dict[str, Any], title: str) -> str:
             f"With {fixed or 'nothing else fixed'}; level {told['level']}: {LEVELS[told['level']]}.",
             "A point counts as bad only with this failure, as good only when it passes; anything else is skipped.",
             "",
-            "```",
-            signature,
-            "```",
+            *(f"    {line}" for line in tail(shown, 40).splitlines()),
             "",
             "| point | | what was seen |",
             "|---|---|---|",
             *rows,
             "",
-            *(f"{one['seen']}: `{one['reproduce']}`" for one in ends),
+            *(f"{one['seen']}: `{_public(one['reproduce'], told)}`" for one in ends),
             "",
         ]
     )  # fmt: skip
@@ -179,4 +192,10 @@ LEVELS = {
 
 
 def _cell(text: str) -> str:
-    return " ".join(text.split()).replace("|", r"\|")[:300]
+    return one_line(text).replace("|", r"\|")
+
+
+def _public(line: str, told: dict[str, Any]) -> str:
+    """Return a line to paste that names no folder of this machine."""
+    name = LAYOUTS[PACKAGES[AxisName(told["axis"])].value].project if told["clone"] else ""
+    return line.replace(told["clone"], f"./{name}") if name else line

@@ -242,6 +242,23 @@ def test_commits_are_read_without_a_checkout(tmp_path: Path, capsys: pytest.Capt
     assert "get_cpu_offload_context() takes from 0 to 4" in bad[1]["probes"][-1]["why"]
 
 
+def test_the_text_for_an_issue_shows_the_exception_and_no_folder_of_this_machine(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Commits are written as of ./Megatron-LM; a secret in a message is masked."""
+    path = "megatron/core/offload.py"
+    four, five = ({path: OFFLOAD.format(text)} for text in ("", "model_layers, "))
+    clone = repositories.clone(tmp_path / "clone", [("a", [], four), ("token=hunter2", ["a"], five)])
+    line = f"bisect cpu-offload-args --axis mcore --repo {clone} --te 1.9.0 --good a --bad token=hunter2"
+    _, told, _ = asked(line, capsys)
+    (text,) = (file.read_text() for file in (tmp_path / "out" / "bisections").glob("*.md"))
+
+    assert "    TypeError: get_cpu_offload_context() takes from 0 to 4 positional arguments but 5 were given" in text
+    assert f"megatrix contract --mcore ./Megatron-LM@{told['answer']} --te 1.9.0" in text
+    assert str(tmp_path) not in text
+    assert "hunter2" not in text
+
+
 @pytest.mark.parametrize(
     ("ends", "code", "seen"),
     [

@@ -120,7 +120,8 @@ class Slurm:
                     sender.send(record)
 
         try:
-            ready = self._make(bases, environ, log)
+            made = self._make(bases, environ, log)
+            bases = [base for base in bases if base not in made.refused]
             for alone in (False, True):
                 # The queue is asked before the journals: what ends in between counts as alive, and is waited for.
                 taken = {key for task in work.live() for key in work.keys(task)} | work.cancelled()
@@ -136,27 +137,31 @@ class Slurm:
         finally:
             look()
             sender.close()
-        return Ending(ready or (1 if self._left(folder, bases) else 0))
+        return Ending(made.status or (1 if self._left(folder, bases) else 0), made.refused)
 
-    def _make(self, bases: Sequence[str], environ: Mapping[str, str], log: Path) -> int:
-        """Make the environments and overlays, here, where there is a network; return the maker's status."""
+    def _make(self, bases: Sequence[str], environ: Mapping[str, str], log: Path) -> Ending:
+        """Make the environments and overlays, here, where there is a network; without the former a base is refused."""
         folder = Path(environ["MEGATRIX_RUN"])
         ending = self._maker.run(bases, environ, log)
+        refused = {}
         overlays, told = Overlays(default_root(self._environ)), configuration.load(self._environ)
         for base in bases:
             around = environments.at(work_folder(self._environ) / base_name(base))
+            if around is None:
+                refused[base] = f"tox made no environment of {base}: what it said is in {log}"
+                continue
             provided: dict[str, provision.Provision] = {}
             for item in self._left(folder, [base]):
                 try:
-                    if around is None:
-                        raise MatrixError(f"tox made no environment of {base}", where=str(log))
                     specs = overlay_specs(item, around, told, self._python(base))
                     provided[item.key] = provision.Provision(tuple(map(overlays.provide, specs)))
                 except MatrixError as error:
                     provided[item.key] = provision.Provision(reason=error.brief)
             (folder / FOLDER).mkdir(exist_ok=True)
-            provision.write(folder / FOLDER / f"overlays-{base}.json", provided)
-        return ending.status
+            path = folder / FOLDER / f"overlays-{base}.json"
+            provision.write(path.with_suffix(".part"), provided)
+            path.with_suffix(".part").replace(path)  # a task of an earlier submitter may be about to read it
+        return Ending(ending.status, refused)
 
     def _submit(self, work: Run, wanted: Needs, tasks: list[list[str]], environ: Mapping[str, str]) -> None:
         part = work.write(tasks, {node.name: node.features for node in self._nodes})

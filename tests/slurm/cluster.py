@@ -76,6 +76,8 @@ class Cluster:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.environ = {"SLURM_CONF": str(folder / "slurm.conf")}
+        if os.geteuid() != 0:
+            raise RuntimeError("needs root: the nodes' GPUs are device files")
         missing = [name for name in NEEDED if shutil.which(name, path=path()) is None]
         if missing:
             raise RuntimeError(f"needs {', '.join(missing)}: apt-get install slurmctld slurmd slurm-client")

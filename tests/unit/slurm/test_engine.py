@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -140,6 +141,17 @@ def test_cases_are_submitted_as_one_array_and_every_result_is_told_once(desk: Ca
     assert verdicts(told) == ["holds"] * len(CASES)
     assert [len(states) for _, _, states in cluster.jobs.values()] == [2]
     assert sorted(record.key for record in desk.shown) == sorted(item.key for item in CASES)  # type: ignore[attr-defined]
+
+
+def test_a_base_that_tox_could_not_make_is_unavailable_and_nothing_is_submitted(
+    desk: Callable[..., list[Record]], tmp_path: Path
+) -> None:
+    shutil.rmtree(tmp_path / "tox")
+    cluster = Cluster()
+    told = desk(cluster)
+    assert verdicts(told) == ["unavailable"] * len(CASES)
+    assert "tox made no environment of torch-2.4.0" in told[0].outcome.reason
+    assert cluster.jobs == {}
 
 
 def test_slurm_is_asked_a_handful_of_times_however_many_cases_there_are(desk: Callable[..., list[Record]]) -> None:

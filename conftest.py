@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from matrix.errors import MatrixError
-from matrix.plan import Planned
+from matrix.planned import Planned
 from matrix.reproduction import Reproduction, explain_red
 from matrix.session import Options, Session
 from reports.files import OUT

@@ -25,7 +25,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from matrix.catalog import load
 from matrix.covering import pairwise
-from matrix.plan import Planned, night, plan_case
+from matrix.plan import night, plan_case
+from matrix.planned import Planned
 from matrix.selection import select
 
 EXPRESSION = "mcore==0.8.* and torch>=2.4 and not case==pp2 or failure==dcp-write-item and torch<2.7 and level==cpu"

@@ -27,7 +27,8 @@ from matrix.content import ROOT
 from matrix.engine import Ending, Engine, Tox, work_folder
 from matrix.environments import base_name
 from matrix.outcome import Level
-from matrix.plan import Planned, everything
+from matrix.plan import everything
+from matrix.planned import Planned
 from matrix.record import Expectation
 from matrix.run import Request, execute
 from matrix.slurm.commands import Commands

@@ -26,7 +26,7 @@ from matrix.images import Images
 from matrix.lines import numbered
 from matrix.match import match
 from matrix.outcome import Level
-from matrix.plan import Planned
+from matrix.planned import Planned
 from matrix.record import Expectation, Record
 from matrix.selection import select
 from matrix.slurm import commands as slurm

@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
-from matrix.plan import Planned
+from matrix.planned import Planned
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 # What runs in the ranks, and what turns an outcome into a verdict; the rest only plans and shows.

@@ -10,7 +10,7 @@ from enum import Enum
 
 from matrix.catalog import Catalog, Container, Driver
 from matrix.outcome import Level
-from matrix.plan import Planned
+from matrix.planned import Planned
 from matrix.versions import NONE, parse
 
 

@@ -10,7 +10,8 @@ from matrix.cell import Cell, parse_cell_id
 from matrix.errors import MatrixError, closest
 from matrix.failure import Failure, Package
 from matrix.host import Host
-from matrix.plan import Planned, masked_by
+from matrix.plan import masked_by
+from matrix.planned import Planned
 from matrix.versions import NONE, is_version
 
 

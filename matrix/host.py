@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from matrix.outcome import Level
-from matrix.plan import Planned
+from matrix.planned import Planned
 from matrix.versions import NONE
 
 

@@ -23,7 +23,7 @@ from matrix.content import ROOT
 from matrix.engine import STOP_S, Ending
 from matrix.errors import MatrixError
 from matrix.outcome import Level
-from matrix.plan import Planned
+from matrix.planned import Planned
 from matrix.provision import Provision
 from matrix.ranks.patience import OVERTIME_S
 from matrix.session import deadline, overlay_specs

@@ -11,7 +11,7 @@ from matrix.errors import MatrixError
 from matrix.failure import Failure
 from matrix.judge import Judgement, judge
 from matrix.outcome import Level, Outcome, OutcomeKind
-from matrix.plan import Planned
+from matrix.planned import Planned
 from matrix.ranks.job import Job
 from matrix.ranks.limits import NO_LIMITS, Limits
 from matrix.record import Expectation, Record, Verdict

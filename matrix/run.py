@@ -17,7 +17,7 @@ from matrix.environments import base_name
 from matrix.errors import MatrixError, closest
 from matrix.judge import judge
 from matrix.outcome import Outcome, OutcomeKind
-from matrix.plan import Planned
+from matrix.planned import Planned
 from matrix.record import Record, Verdict
 from matrix.relay import Receiver
 from matrix.reproduction import Surroundings, make_record

@@ -11,7 +11,7 @@ from packaging.specifiers import InvalidSpecifier
 from packaging.version import InvalidVersion
 
 from matrix.errors import MatrixError, closest
-from matrix.plan import Planned
+from matrix.planned import Planned
 from matrix.versions import Range, is_version
 
 Test = Callable[[Planned], bool]

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from matrix.errors import MatrixError
 from matrix.outcome import Level
-from matrix.plan import Planned
+from matrix.planned import Planned
 from matrix.versions import NONE
 
 # Jobs that a service makes of one file: a matrix of GitHub Actions holds 256; GitLab.com lets a free namespace have 500

@@ -22,7 +22,8 @@ from matrix.content import content_key
 from matrix.errors import MatrixError
 from matrix.gpus import Pool, Reserving, visible
 from matrix.outcome import Level
-from matrix.plan import Planned, of_base
+from matrix.plan import of_base
+from matrix.planned import Planned
 from matrix.provision import Provision
 from matrix.ranks import mpirun
 from matrix.ranks.supervisor import Supervisor

@@ -14,7 +14,8 @@ from typing import Final
 from matrix.catalog import Catalog
 from matrix.failure import Axis, Failure, Package
 from matrix.outcome import Level
-from matrix.plan import Planned, everything, masked_by
+from matrix.plan import everything, masked_by
+from matrix.planned import Planned
 from matrix.record import Expectation
 
 ALL: Final = "all"  # the line below the failures

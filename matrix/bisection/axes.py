@@ -15,7 +15,8 @@ from matrix.contract import recording
 from matrix.errors import MatrixError, closest
 from matrix.failure import Case, Failure, Package
 from matrix.outcome import Level
-from matrix.plan import Planned, plan_case
+from matrix.plan import plan_case
+from matrix.planned import Planned
 from matrix.record import Expectation
 from matrix.versions import NONE, is_version, parse
 

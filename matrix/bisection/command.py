@@ -29,7 +29,7 @@ from matrix.errors import MatrixError
 from matrix.failure import Package
 from matrix.host import Place
 from matrix.outcome import Level
-from matrix.plan import Planned
+from matrix.planned import Planned
 from matrix.versions import NONE
 from reports.bisection_page import bisection_page, joint_page
 from reports.files import OUT, write_whole

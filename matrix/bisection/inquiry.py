@@ -18,7 +18,7 @@ from matrix.bisection.search import Found, Plan, WrongEndError, search
 from matrix.content import ROOT, file_hash, sources_hash
 from matrix.errors import MatrixError
 from matrix.outcome import OutcomeKind
-from matrix.plan import Planned
+from matrix.planned import Planned
 from matrix.record import Record
 from matrix.reproduction import brief
 from reports import journal

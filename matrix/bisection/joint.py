@@ -18,7 +18,7 @@ from matrix.cell import parse_cell_id
 from matrix.errors import MatrixError
 from matrix.failure import Axis, Package
 from matrix.outcome import Level
-from matrix.plan import Planned
+from matrix.planned import Planned
 from matrix.record import Record
 from matrix.versions import NONE
 

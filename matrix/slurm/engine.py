@@ -26,7 +26,7 @@ from matrix.errors import MatrixError
 from matrix.host import Host
 from matrix.judge import judge
 from matrix.outcome import Level, Outcome, OutcomeKind
-from matrix.plan import Planned
+from matrix.planned import Planned
 from matrix.relay import Sender
 from matrix.reproduction import Surroundings, make_record
 from matrix.session import deadline, overlay_specs, reproduce_line

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final, TypeVar
 
 from matrix.outcome import Level
-from matrix.plan import Planned
+from matrix.planned import Planned
 from matrix.versions import NONE
 
 T = TypeVar("T")

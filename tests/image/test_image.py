@@ -13,7 +13,8 @@ from containers.images import Tool
 from matrix.catalog import load
 from matrix.covering import pairwise
 from matrix.outcome import Level
-from matrix.plan import Planned, night
+from matrix.plan import night
+from matrix.planned import Planned
 from matrix.record import Expectation
 from reports import night as nights
 from tests.real.conftest import ROOT, Megatrix, command

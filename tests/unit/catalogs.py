@@ -12,7 +12,8 @@ from typing import Any
 from matrix.catalog import FACTS, Catalog, Container, Driver, Exclusion, Reader, Release, Stack, StackCell, Wheels, load
 from matrix.failure import Axis, Case, Failure, Masked, Rule, Signature
 from matrix.outcome import Level, Outcome, OutcomeKind, Raised
-from matrix.plan import Planned, plan_case
+from matrix.plan import plan_case
+from matrix.planned import Planned
 from matrix.versions import Range
 
 TORCHES = ("2.3.1", "2.4.0", "2.5.1")

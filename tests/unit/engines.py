@@ -12,7 +12,7 @@ from matrix.engine import Ending
 from matrix.host import Host
 from matrix.judge import judge
 from matrix.outcome import Outcome
-from matrix.plan import Planned
+from matrix.planned import Planned
 from matrix.relay import Sender
 from matrix.reproduction import Surroundings, make_record
 from matrix.run import environment_folder

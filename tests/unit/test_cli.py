@@ -17,7 +17,8 @@ from matrix.cli import main
 from matrix.covering import pairwise
 from matrix.errors import MatrixError
 from matrix.outcome import Level, Outcome, OutcomeKind, Raised
-from matrix.plan import Planned, everything, night
+from matrix.plan import everything, night
+from matrix.planned import Planned
 from matrix.record import Record
 from tests.unit import catalogs
 from tests.unit.catalogs import case, clause, failure, stack

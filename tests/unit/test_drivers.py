@@ -11,7 +11,8 @@ from hypothesis import strategies as some
 from matrix.catalog import Container
 from matrix.drivers import Fit, enough, fitting, lack, note
 from matrix.outcome import Level
-from matrix.plan import Planned, plan_case
+from matrix.plan import plan_case
+from matrix.planned import Planned
 from tests.unit.catalogs import case, failure, real
 
 IMAGES = {image.id: image for image in real().containers}

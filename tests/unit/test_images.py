@@ -19,7 +19,7 @@ from matrix.content import ROOT
 from matrix.engine import STOP_S, Ending, Engines
 from matrix.images import START_S, Images
 from matrix.outcome import Level
-from matrix.plan import Planned
+from matrix.planned import Planned
 from matrix.ranks.patience import OVERTIME_S
 from matrix.session import plan_entry
 from reports import night

@@ -21,7 +21,8 @@ from matrix.content import ROOT
 from matrix.covering import pairwise
 from matrix.failure import Axis, Build, NightShare, Package, StandIn
 from matrix.outcome import Level
-from matrix.plan import Planned, everything, newest_patches, night, night_cells, of_base, of_source
+from matrix.plan import everything, newest_patches, night, night_cells, of_base, of_source
+from matrix.planned import Planned
 from matrix.record import Expectation
 from matrix.versions import NONE, Range, parse
 from tests.unit.catalogs import (

@@ -13,7 +13,8 @@ from matrix.covering import pairwise
 from matrix.errors import MatrixError
 from matrix.failure import Axis, Case, Failure, Pick
 from matrix.outcome import Level
-from matrix.plan import Planned, everything, night, of_base
+from matrix.plan import everything, night, of_base
+from matrix.planned import Planned
 from matrix.versions import NONE
 from tests.unit.catalogs import case, catalog, clause, failure
 

@@ -11,7 +11,7 @@ import pytest
 from matrix.errors import MatrixError
 from matrix.failure import StandIn
 from matrix.outcome import Level, Outcome, OutcomeKind, Raised, RankEnd
-from matrix.plan import Planned
+from matrix.planned import Planned
 from matrix.ranks.job import Job
 from matrix.ranks.limits import Limits
 from matrix.record import Expectation, Record, Verdict

@@ -12,7 +12,8 @@ import pytest
 from matrix import host
 from matrix.errors import MatrixError
 from matrix.outcome import Level, Outcome, OutcomeKind, Raised
-from matrix.plan import Planned, everything, plan_case
+from matrix.plan import everything, plan_case
+from matrix.planned import Planned
 from matrix.record import Record, Verdict
 from matrix.run import Request, as_line, execute, exit_status
 from reports import journal

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from matrix.errors import MatrixError
 from matrix.failure import Axis
 from matrix.outcome import Level
-from matrix.plan import Planned, everything
+from matrix.plan import everything
+from matrix.planned import Planned
 from matrix.selection import compile_expression, select
 from tests.unit.catalogs import case, catalog, clause, failure
 

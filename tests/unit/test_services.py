@@ -18,7 +18,7 @@ from matrix.content import ROOT
 from matrix.covering import pairwise
 from matrix.errors import MatrixError
 from matrix.outcome import Level
-from matrix.plan import Planned
+from matrix.planned import Planned
 from matrix.services import MOST, Job, github, gitlab, jobs
 from tests.unit.catalogs import real
 

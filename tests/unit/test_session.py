@@ -17,7 +17,7 @@ from matrix.configuration import Configuration
 from matrix.errors import MatrixError
 from matrix.host import Host
 from matrix.outcome import Level, Outcome, OutcomeKind
-from matrix.plan import Planned
+from matrix.planned import Planned
 from matrix.provision import Provision
 from matrix.ranks.job import Job
 from matrix.reproduction import DEADLINE_S

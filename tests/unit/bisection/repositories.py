@@ -9,7 +9,7 @@ from pathlib import Path
 from matrix.bisection.probing import Show
 from matrix.judge import judge
 from matrix.outcome import Outcome, OutcomeKind
-from matrix.plan import Planned
+from matrix.planned import Planned
 from matrix.record import Record
 from matrix.reproduction import Surroundings, make_record
 from tests.unit import catalogs

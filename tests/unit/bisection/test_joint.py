@@ -16,7 +16,7 @@ from matrix.bisection.search import Kind, Plan
 from matrix.errors import MatrixError
 from matrix.failure import Axis
 from matrix.outcome import Level, Outcome, OutcomeKind
-from matrix.plan import Planned
+from matrix.planned import Planned
 from matrix.versions import parse
 from reports.bisection_page import joint_page
 from tests.unit import catalogs

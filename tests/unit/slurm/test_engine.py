@@ -12,7 +12,8 @@ import pytest
 from matrix.engine import Ending
 from matrix.errors import MatrixError
 from matrix.outcome import Level, Outcome
-from matrix.plan import Planned, everything
+from matrix.plan import everything
+from matrix.planned import Planned
 from matrix.record import Record, Verdict
 from matrix.run import Request, execute
 from matrix.slurm.commands import Commands, Said

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from matrix.outcome import Level
-from matrix.plan import Planned
+from matrix.planned import Planned
 from matrix.slurm.parts import TOGETHER, Needs, arrays, cut, minutes, needs
 from tests.unit.catalogs import catalog, failure, planned
 

@@ -143,6 +143,8 @@ class _Reader:
             self.root_rank = -1
         elif self.root_rank == -1 and (rank := _ROOT_RANK.match(text)):
             self.root_rank = int(rank[1])
+        if stream.window and stream.window[-1][1] == text:
+            return  # said again: a window of one line a thousand times would cost its square
         stream.window.append((number, text))
         stream.size += len(text) + 1
         stream.crashed = stream.crashed or any(words in text for words in _CRASH)

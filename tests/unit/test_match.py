@@ -144,6 +144,17 @@ def test_two_ranks_that_write_at_once_are_kept_apart() -> None:
     assert sorted(ids(log)) == ["cpu-offload-args", "dcp-assertion"]
 
 
+def test_a_peer_s_traceback_between_two_lines_of_one_does_not_hide_it() -> None:
+    """The peer's frames stand just before the assertion: without the ranks' names it would be raised in them."""
+    peer = ["Traceback (most recent call last):", '  File "/site-packages/other.py", line 1, in other', "KeyError: 'x'"]
+    log = LOGS["dcp-assertion"].split("\n")
+    place = log.index("AssertionError")
+    lines = [f"[rank0]: {line}" for line in log]
+    lines[place:place] = [f"[rank1]: {line}" for line in peer[:2]]
+    lines.append(f"[rank1]: {peer[2]}")
+    assert ids("\n".join(lines)) == ["dcp-assertion"]
+
+
 PREFIXES = (
     "[rank0]: ", "[rank17]:", "[default3]:", "0: ", "12: ", "[1,0]<stderr>:", "2024-07-04 08:02:29,123 ERROR ",
     "2024-07-04T08:02:29.123456789Z stderr F ", "[2024-07-04 08:02:29] [rank1]: ", "pod-7 trainer | ", "    ",
@@ -206,6 +217,15 @@ def test_lines_are_numbered_as_editors_do_wherever_the_chunks_end(text: str, siz
         for line in whole.split("\r")
         if line
     }
+
+
+def test_a_line_that_is_said_again_and_again_takes_no_room() -> None:
+    """A window of 64 KiB would long be gone; and what is looked for in it would be looked for at every line."""
+    log = LOGS["tp-overlap"].split("\n")
+    place = next(n for n, line in enumerate(log) if "*** Process received signal" in line)
+    log[place + 1 : place + 1] = ["[node1:25195] Signal code: (-6)"] * 5_000
+    assert ids("\n".join(log)) == ["tp-overlap"]
+    assert ids("[node1:4711] *** An error occurred in MPI_Group_incl\n" * 20_000) == []
 
 
 def test_a_line_of_megabytes_is_cut_and_the_next_one_is_read() -> None:

@@ -26,7 +26,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from matrix.outcome import OutcomeKind
-from matrix.ranks.crew import free_port
+from matrix.ranks.order import free_port
 from matrix.ranks.job import Job, Rank
 from matrix.ranks.supervisor import Supervisor
 

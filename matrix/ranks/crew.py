@@ -6,11 +6,9 @@ import json
 import os
 import selectors
 import signal
-import socket
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from functools import partial
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
@@ -19,11 +17,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from matrix import secrets
-from matrix.outcome import RankEnd, raised_chain
+from matrix.outcome import RankEnd
 from matrix.ranks import mpirun, serving
 from matrix.ranks.descendants import look
 from matrix.ranks.job import Job
-from matrix.ranks.logs import EVIDENCE, Log, end_of
+from matrix.ranks.logs import Log, end_of
+from matrix.ranks.member import Launcher, Member
+from matrix.ranks.order import free_port, order
 from matrix.ranks.patience import Patience
 from matrix.ranks.pump import Pump, Readable
 from matrix.ranks.server import empty_main
@@ -34,61 +34,6 @@ STACKS: Final = 2**20  # bytes of a rank's stacks that are kept; faulthandler pr
 QUIET_S: Final = 0.05  # s without a byte after which a dump is complete; faulthandler wrote one in 1 ms
 ANSWER_S: Final = 0.5  # s for a rank to answer SIGUSR1, which takes as long as it takes to be given a core: 1 ms alone
 LOST: Final = 255  # multiprocessing's exit code of a process whose fork-server went away
-
-
-@dataclass
-class Member:
-    """One rank: its process, and what has come from it so far. Times in s since the start of the job.
-
-    `message` is its report: {"value": ...}, {"raised": [...]}, {"lacks": ...}, or {} while it has said nothing.
-    """
-
-    rank: int
-    process: BaseProcess | mpirun.Lodger
-    log: Log
-    message: Mapping[str, Any] = field(default_factory=dict)
-    stacks: bytearray = field(default_factory=bytearray)
-    exit_code: int | None = None
-    ended_at: float | None = None
-    reported_at: float = 0.0
-    stopped: bool = False
-
-    @property
-    def failed(self) -> bool:
-        """Return whether it is known that this rank did not do its work."""
-        ended_badly = self.ended_at is not None and (self.exit_code != 0 or "value" not in self.message)
-        return "raised" in self.message or ended_badly
-
-    @property
-    def trace(self) -> str:
-        """Return the stacks of this rank as text, "" when it was not asked; the file beside its log has all of them."""
-        return self.stacks[:EVIDENCE].decode(errors="replace")
-
-    def end(self, now: float) -> RankEnd:
-        """Return what is known of the rank's end."""
-        chain = raised_chain(self.message.get("raised", ()))
-        ended_at = now if self.ended_at is None else self.ended_at
-        return RankEnd(
-            rank=self.rank,
-            exit_code=None if self.stopped else self.exit_code,
-            chain=chain,
-            returned="value" in self.message,
-            stopped=self.stopped,
-            seconds=self.reported_at if chain else ended_at,
-            value=self.message.get("value"),
-            log=str(self.log.path),
-            stacks=self.trace,
-        )
-
-
-@dataclass
-class Launcher:
-    """The mpirun of a job: its process and its log, and where its ranks come for their tasks."""
-
-    process: BaseProcess
-    log: Log
-    door: mpirun.Door
-    ended: bool = False
 
 
 class Crew:
@@ -353,66 +298,6 @@ class Crew:
             for spy in spies:
                 spy.kill()
                 spy.wait()
-
-
-def order(
-    job: Job, rank: int, port: int, folder: Path, path: Sequence[str], preloaded: Sequence[str], memory_group: str
-) -> dict[str, Any]:
-    """Return all that a rank needs to know, as JSON values (matrix.ranks.rank.work reads them)."""
-    return {
-        "target": job.target,
-        "kwargs": dict(job.kwargs),
-        "rank": rank,
-        "world_size": job.world_size,
-        "device": job.device,
-        "init_method": f"file://{folder}/store",
-        "workdir": f"{folder}/work",
-        "env": environment(job, rank, port),
-        "path": [*job.path, *path],
-        "overlays": list(job.path),
-        "preloaded": [] if job.fresh else list(preloaded),
-        "fresh": job.fresh,
-        "address_space_bytes": job.limits.address_space_bytes,
-        "shm_bytes": job.limits.shm_bytes,
-        "memory_group": memory_group,
-    }
-
-
-def environment(job: Job, rank: int, port: int) -> dict[str, str]:
-    """Return what a rank's environment gets on top of its owner's: its launcher's variables, then the job's own.
-
-    mpirun sets no RANK; job scripts derive it from mpirun's own. TORCHELASTIC_USE_AGENT_STORE is left out: it says that
-    torchrun's agent serves a store at MASTER_PORT.
-    """
-    torchrun = {
-        "GROUP_RANK": "0",
-        "GROUP_WORLD_SIZE": "1",
-        "ROLE_NAME": "default",
-        "ROLE_RANK": str(rank),
-        "ROLE_WORLD_SIZE": str(job.world_size),
-        "TORCHELASTIC_MAX_RESTARTS": "0",
-        "TORCHELASTIC_RESTART_COUNT": "0",
-        "TORCHELASTIC_RUN_ID": "none",  # torchrun's default for one node
-    }
-    return {
-        **({} if job.launcher == mpirun.NAME else torchrun),
-        "RANK": str(rank),
-        "LOCAL_RANK": str(rank),
-        "WORLD_SIZE": str(job.world_size),
-        "LOCAL_WORLD_SIZE": str(job.world_size),
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port),
-        "GLOO_SOCKET_IFNAME": "lo",  # the host's name need not resolve, and no traffic leaves the machine
-        "OMP_NUM_THREADS": "1",  # as torchrun sets it
-        **job.env,
-    }
-
-
-def free_port() -> int:
-    """Return a TCP port that was free a moment ago: only for code that insists on env://, see Rank.init_method."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port: int = server.getsockname()[1]
-        return port
 
 
 def send(how: Callable[[int, int], None], pid: int | None, number: int) -> None:

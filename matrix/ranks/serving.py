@@ -103,7 +103,7 @@ def serve(request: Mapping[str, Any]) -> Serving:
 def enter(task: str, log: Connection, result: Connection, stacks: Connection) -> None:
     """Become a rank: runs in a process just forked from the fork-server.
 
-    `task` is what matrix.ranks.crew.order made, as JSON. `log` takes what the process writes to stdout and stderr,
+    `task` is what matrix.ranks.order.order made, as JSON. `log` takes what the process writes to stdout and stderr,
     `result` one line of JSON, `stacks` what faulthandler prints of all threads at SIGUSR1.
     """
     if serving is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import shutil
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -42,18 +43,21 @@ class Told:
 class Notebook:
     """The answers of a bisection, kept as journals of records: one folder for the first runs, one for the second...
 
-    A bisection that is started again, or in which another search passes the same points, reads them.
+    A bisection that is started again, or in which another search passes the same points, reads them. With `fresh` it
+    starts empty, and what was answered before is forgotten.
     """
 
     def __init__(self, folder: Path, *, fresh: bool = False) -> None:
-        self.folder, self._fresh = folder, fresh
+        self.folder = folder
+        if fresh and folder.is_dir():
+            shutil.rmtree(folder)
         self._known: dict[int, dict[str, Record]] = {}
         self._open: dict[int, journal.Journal] = {}
 
     def known(self, number: int) -> dict[str, Record]:
         """Return what the `number`-th runs said, by case key."""
         if number not in self._known:
-            there = not self._fresh and (self.folder / str(number)).is_dir()
+            there = (self.folder / str(number)).is_dir()
             self._known[number] = dict(journal.read(self.folder / str(number)).results) if there else {}
         return self._known[number]
 
@@ -92,15 +96,17 @@ class Inquiry:
     ran: int = 0
     seconds: float = 0.0
 
-    def seen(self, planned: Sequence[Planned], labels: Sequence[str], turns: Counter[str]) -> list[Seen]:
-        """Ask each case once more than `turns` says; what it said before, here or in the notebook, is taken."""
-        turns.update(item.key for item in planned)
+    def seen(self, planned: Sequence[Planned], labels: Sequence[str], numbers: Sequence[int]) -> list[Seen]:
+        """Return what the run of each case with that number (1, 2, ...) says; what was asked before is not run again.
+
+        Points that come to the same case share its runs.
+        """
         started = time.monotonic()
-        for number in sorted({turns[item.key] for item in planned}):
+        for number in sorted(set(numbers)):
             due = {
                 item.key: (item, label)
-                for item, label in zip(planned, labels, strict=True)
-                if turns[item.key] == number and len(self.records.get(item.key, ())) < number
+                for item, label, wanted in zip(planned, labels, numbers, strict=True)
+                if wanted == number and len(self.records.get(item.key, ())) < number
             }
             missing = [item for item, _ in due.values() if item.key not in self.notebook.known(number)]
             if missing:
@@ -113,16 +119,17 @@ class Inquiry:
                 self.records.setdefault(key, []).append(record)
                 self.tell(Told(label, seen_of(record), why(record), record.outcome.seconds, not fresh))
         self.seconds += time.monotonic() - started
-        return [seen_of(self.records[item.key][turns[item.key] - 1]) for item in planned]
+        return [seen_of(self.records[item.key][number - 1]) for item, number in zip(planned, numbers, strict=True)]
 
     def settled(self, planned: Sequence[Planned], labels: Sequence[str], noise: Noise, error: float) -> list[Seen]:
         """Ask each case, outside a search, until it is settled with at most this error."""
         tallies = {item.key: Tally(noise) for item in planned}
         label = {item.key: one for item, one in zip(planned, labels, strict=True)}
-        turns: Counter[str] = Counter()
-        left = list({item.key: item for item in planned}.values())
+        left, number = list({item.key: item for item in planned}.values()), 0
         while left:
-            for item, seen in zip(left, self.seen(left, [label[item.key] for item in left], turns), strict=True):
+            number += 1
+            answers = self.seen(left, [label[item.key] for item in left], [number] * len(left))
+            for item, seen in zip(left, answers, strict=True):
                 tallies[item.key].add(seen, error)
             left = [item for item in left if tallies[item.key].settled is None]
         return [tallies[item.key].settled or Seen.SKIP for item in planned]
@@ -154,7 +161,7 @@ def bisect(
 ) -> Bisection:
     """Search an axis. Raises MatrixError when an end does not behave as it was said to."""
     cases: dict[int, Planned] = {}
-    turns: Counter[str] = Counter()
+    turns: Counter[int] = Counter()
 
     def case(place: int) -> Planned:
         if place not in cases:
@@ -162,7 +169,12 @@ def bisect(
         return cases[place]
 
     def probe(places: Sequence[int]) -> Iterable[Seen]:
-        return inquiry.seen([case(place) for place in places], [axis.points[one].label for one in places], turns)
+        turns.update(places)
+        return inquiry.seen(
+            [case(place) for place in places],
+            [axis.points[one].label for one in places],
+            [turns[one] for one in places],
+        )
 
     at_hand = frozenset(place for place in range(len(axis.points)) if cheap and cheap(case(place)))
     before, spent = inquiry.ran, inquiry.seconds
@@ -174,7 +186,7 @@ def bisect(
         subject,
         axis,
         found,
-        {place: tuple(inquiry.records[case(place).key][: turns[case(place).key]]) for place in sorted(found.tallies)},
+        {place: tuple(inquiry.records[case(place).key][: turns[place]]) for place in sorted(found.tallies)},
         {place: line_of(case(place)) for place in sorted(found.tallies)},
         inquiry.ran - before,
         inquiry.seconds - spent,

@@ -141,6 +141,31 @@ def test_after_ctrl_c_the_same_line_goes_on(engine: FakeEngine, capsys: pytest.C
     assert "there is no run yet" in refused("report", capsys)
 
 
+def test_answers_asked_anew_replace_the_old_ones(engine: FakeEngine, capsys: pytest.CaptureFixture[str]) -> None:
+    line = "bisect break --axis torch --mcore 0.8.0"
+    asked(line, capsys)
+    engine.ends = lambda item: engine.as_expected(item) if item.cell.torch != "2.4.0" else Outcome(OutcomeKind.PASSED)
+    _, fresh, _ = asked(f"{line} --no-cache", capsys)
+    _, kept, _ = asked(line, capsys)
+
+    assert fresh["answer"] == kept["answer"] == "2.5.1"
+    assert kept["cost"]["ran"] == 0
+
+
+def test_images_with_the_same_twin_share_its_runs(
+    engine: FakeEngine, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Four images, two twins: two runs, whether asked at once or one after the other."""
+    torches = {"ngc-24.01": "2.3.0a0+1", "ngc-24.02": "2.3.0a0+2", "ngc-24.03": "2.4.0a0+3", "ngc-24.04": "2.4.0a0+4"}
+    images = tuple(catalogs.image(id, torch) for id, torch in torches.items())
+    monkeypatch.setattr(catalog, "load", lambda: catalogs.catalog(ENTRY, containers=images))
+    monkeypatch.setattr(cli.Images, "lacks", lambda self, base: "no container tool")
+    line = "bisect break --axis container --mcore 0.8.0 --no-cache --at-once {}"
+    for at_once in (1, 4):
+        _, told, _ = asked(line.format(at_once), capsys)
+        assert (told["answer"], told["cost"]["ran"]) == ("ngc-24.03", 2)
+
+
 def test_an_axis_of_one_point_is_refused(engine: FakeEngine, capsys: pytest.CaptureFixture[str]) -> None:
     assert "one point is no axis" in refused("bisect break --axis mcore --torch 2.4.0 --good 0.9.0", capsys)
 

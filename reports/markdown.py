@@ -84,8 +84,14 @@ def block(text: str) -> str:
 
 
 def _causes(records: Sequence[Record], changes: Changes) -> list[list[Record]]:
-    """Return the reds grouped by what happened, new ones first, then by how many they are."""
-    causes = by(lambda red: (red.failure, red.verdict, red.signature, why(red)), filter(is_red, records)).values()
+    """Return the reds grouped by what happened, new ones first, then by how many they are.
+
+    Where a signature says what it is, rank, line and text may differ; without one the text has to be the same.
+    """
+    causes = by(
+        lambda red: (red.failure, red.verdict, red.signature, red.other, red.signature or red.other or why(red)),
+        filter(is_red, records),
+    ).values()
     return sorted(causes, key=lambda reds: (not _is_new(reds, changes), -len(reds)))
 
 

@@ -14,7 +14,7 @@ from matrix.compat import parse_stack
 from matrix.outcome import Level
 from matrix.versions import NONE
 from reports.compat_page import PICKED, compat_page, data
-from tests.unit.catalogs import real
+from tests.unit.catalogs import catalog, clause, failure, real
 
 HELD = data(real(), {"dcp-assertion": frozenset({Level.CPU})})
 
@@ -49,6 +49,12 @@ def test_every_build_of_a_founding_report_can_be_picked() -> None:
     assert {"1.8.0+37280ec", "1.9.0+e79d915"} <= set(HELD["known"]["te"])
     assert {"2.4.0a0+3bcc3cddb5"} <= set(HELD["known"]["torch"])
     assert "535" in HELD["known"]["driver"]
+
+
+def test_a_rule_on_what_can_t_be_picked_takes_no_stack() -> None:
+    entry = failure(affected=(clause(gpus=">=2", mcore=">=0"),), works=(clause(mcore=">=0"),))
+    (held,) = data(catalog(entry), {})["failures"]
+    assert [rule["expectation"] for rule in held["rules"]] == ["works"]
 
 
 def test_one_object_is_embedded_and_nothing_is_fetched() -> None:

@@ -41,6 +41,14 @@ def test_seventy_cases_that_fail_alike_are_one_row() -> None:
     assert seventy()[0].reproduce in text
 
 
+def test_what_has_one_signature_is_one_row_whichever_rank_it_hit() -> None:
+    ranks = [replace(one, outcome=replace(one.outcome, rank=n % 8)) for n, one in enumerate(seventy())]
+    unknown = [replace(one, signature=None) for one in ranks]
+
+    assert issue(of(*ranks), NOTHING_BEFORE).count("\n| regressed") == 1
+    assert issue(of(*unknown), NOTHING_BEFORE).count("\n| regressed") == 8
+
+
 def test_an_issue_tells_what_is_newly_red_and_nothing_else() -> None:
     old, new, green = record(Verdict.REGRESSED), record(Verdict.UNEXPLAINED, case="pp2"), record(case="world1")
     before = {

@@ -59,6 +59,13 @@ class Site:
             f"no {count} results",
         )
 
+    def wait_for_start(self) -> None:
+        """Wait until a case has begun, while its ranks' interpreter still imports torch: seconds before its result."""
+        wait(
+            lambda: any('"started":' in path.read_text() for path in self.out.glob("runs/*/journal-*")),
+            "no case starts",
+        )
+
     def results(self) -> list[str]:
         """The keys of all results in the journals, as often as they stand there."""
         lines = (line for path in self.folder.glob("journal-*.jsonl") for line in path.read_text().splitlines())

@@ -132,7 +132,7 @@ class Overlays:
             if source.package == "megatron-core":
                 if spec.interpreter is None:
                     return ["no compiled dataset helper: the base's interpreter is not at hand"]
-                note = build_helper(folder, spec.interpreter, self.run)
+                note = build_helper(folder, spec.interpreter, self.run, self.root.parent / "helpers")
                 return [note] if note else []
         return []
 

@@ -65,3 +65,28 @@ def test_an_interpreter_that_does_not_answer_is_a_note(tree: Path) -> None:
 
 def test_a_tree_without_the_source_is_a_note(tmp_path: Path) -> None:
     assert "helpers.cpp is not in this tree" in build_helper(tmp_path, PYTHON, Tools())
+
+
+def test_the_same_source_is_compiled_once_for_an_environment(tree: Path, tmp_path: Path) -> None:
+    """Commits have the same helper for months; another source, or another environment, is compiled anew."""
+    kept = tmp_path / "kept"
+
+    class Compiler(Tools):
+        def __call__(self, command: Sequence[str], **settings: object) -> Answer:
+            if "-o" in command:
+                Path(command[-1]).write_bytes(b"made")
+            return super().__call__(command)
+
+    tools = Compiler()
+    target = tree / SOURCE.with_name("helpers_cpp.cpython-310-x86_64-linux-gnu.so")
+    for _ in range(2):
+        target.unlink(missing_ok=True)
+        assert build_helper(tree, PYTHON, tools, kept) == ""
+        assert target.read_bytes() == b"made"
+    assert len([one for one in tools.commands if "-o" in one]) == 1
+
+    (tree / SOURCE).write_text("// changed\nPYBIND11_MODULE(helpers_cpp, m) {}\n")
+    build_helper(tree, PYTHON, tools, kept)
+    build_helper(tree, PYTHON, Compiler(Answer(0, FACTS.out.replace("/env/torch", "/other/torch"))), kept)
+    assert len(list(kept.iterdir())) == 3
+    assert len([one for one in tools.commands if "-o" in one]) == 2

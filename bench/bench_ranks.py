@@ -26,8 +26,8 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from matrix.outcome import OutcomeKind
-from matrix.ranks.order import free_port
 from matrix.ranks.job import Job, Rank
+from matrix.ranks.order import free_port
 from matrix.ranks.supervisor import Supervisor
 
 HARNESSES = str(Path(__file__).with_name("torch_harnesses.py"))

@@ -86,18 +86,22 @@ def build(
             (f"building {tag}", build_command(tool, recipe, tag)),
         ):
             say(text)
-            answer = run(command, seconds=BUILD_S)
+            answer = run(command, environment=with_sbin(environ), seconds=BUILD_S)
             if answer.code:
                 raise MatrixError(f"an image can't be built: {text}", where=" ".join(command), got=answer.complaint)
     return tool.image(tag)
 
 
+def with_sbin(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return an environment that finds debootstrap and the chroot that it calls: they are off a user's PATH."""
+    return {**environ, "PATH": os.pathsep.join([environ.get("PATH", os.defpath), "/usr/sbin"])}
+
+
 def base_maker(environ: Mapping[str, str], user: int) -> str:
     """Return the path of the tool that makes the base. Raises MatrixError when none is here that this user can use."""
     names = ("debootstrap", "mmdebstrap") if user == 0 else ("mmdebstrap",)
-    path = os.pathsep.join([environ.get("PATH", os.defpath), "/usr/sbin"])  # debootstrap is there, off a user's PATH
     for name in names:
-        if found := shutil.which(name, path=path):
+        if found := shutil.which(name, path=with_sbin(environ)["PATH"]):
             return found
     raise MatrixError(
         "an image is made from Debian's packages, and what does that is not here",

@@ -46,6 +46,11 @@ class Paths:
         return self.out / "cells" / name
 
     @property
+    def bisections(self) -> Path:
+        """The folder of the bisections: a notebook and a page each."""
+        return self.out / "bisections"
+
+    @property
     def junit(self) -> Path:
         """The results as continuous integration reads them."""
         return self.out / "junit.xml"

@@ -31,7 +31,7 @@ def render(run_folder: Path, out: Path, history: History, catalog: Catalog) -> N
     history.add(told.run, told.records)
     levels, pasts = history.levels(), history.pasts(told.run)
     different = changes(told.records, history.previous(told.run))
-    write_whole(paths.page, page(told, different, levels))
+    write_whole(paths.page, page(told, different, levels, sorted(one.stem for one in paths.bisections.glob("*.html"))))
     write_whole(paths.compat, compat_page(catalog, levels), durable=False)
     for failure in catalog.failures:
         write_whole(paths.failure(failure.id), failure_page(failure, told, levels, pasts), durable=False)

@@ -37,8 +37,11 @@ AXES = ("base", "mcore", "te", "driver")
 LISTED = 8
 
 
-def page(night: Night, changes: Changes, levels: Mapping[str, frozenset[Level]]) -> str:
-    """Return the page. `levels`: the levels at which each failure has ever run on this machine."""
+def page(night: Night, changes: Changes, levels: Mapping[str, frozenset[Level]], bisections: Sequence[str] = ()) -> str:
+    """Return the page.
+
+    `levels`: the levels at which each failure has ever run on this machine; `bisections`: the names of their pages.
+    """
     records, anchors = night.records, anchors_of(night.records)
     told = headline(records)
     body = f"""{_top(night)}
@@ -48,8 +51,16 @@ def page(night: Night, changes: Changes, levels: Mapping[str, frozenset[Level]])
 {grids(records, {key: f"#{anchor}" for key, anchor in anchors.items()}, levels)}
 {_silent(records)}
 {_cases(records, anchors)}
+{_bisections(bisections)}
 {_legend()}"""
     return document(f"{told.colour}: {told.text} - Megatrix {night.run}", body)
+
+
+def _bisections(names: Sequence[str]) -> str:
+    if not names:
+        return ""
+    listed = "".join(f'<li><a href="bisections/{escape(name)}.html">{escape(name)}</a></li>' for name in names)
+    return f'<h2 id="bisections">Bisections</h2><section class="card"><ul class="cells">{listed}</ul></section>'
 
 
 def anchors_of(records: Sequence[Record]) -> dict[str, str]:

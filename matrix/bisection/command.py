@@ -18,7 +18,7 @@ from matrix.bisection import axes, joint, telling
 from matrix.bisection.axes import AxisName, Subject
 from matrix.bisection.clone import Clone
 from matrix.bisection.commits import Searcher, nobody
-from matrix.bisection.inquiry import FOLDER, Bisection, Inquiry, Notebook, Told, bisect, notebook_name
+from matrix.bisection.inquiry import Bisection, Inquiry, Notebook, Told, bisect, notebook_name
 from matrix.bisection.joint import Joint, Stack, jointly, stack_of
 from matrix.bisection.noise import Noise, Seen
 from matrix.bisection.probing import Ask, Cells, Reader, reads_only
@@ -32,7 +32,7 @@ from matrix.outcome import Level
 from matrix.planned import Planned
 from matrix.versions import NONE
 from reports.bisection_page import bisection_page, joint_page
-from reports.files import OUT, write_whole
+from reports.files import OUT, Paths, write_whole
 
 # Further points that are asked at the end, where the search had no reason to look: reading one takes under a second.
 CHECKS_READ: Final = 6
@@ -81,7 +81,7 @@ def bisect_command(parsed: argparse.Namespace) -> int:
     reads = reads_only(subject.failure.id, subject.level)
     checks = parsed.checks if parsed.checks is not None else CHECKS_READ if reads else 0
     plan = Plan(parsed.at_once, Noise(parsed.shows), parsed.confidence, checks)
-    folder = parsed.out / FOLDER / notebook_name(subject)
+    folder = Paths(parsed.out).bisections / notebook_name(subject)
     with ExitStack() as stack:
         notebook = Notebook(folder, fresh=parsed.no_cache)
         stack.callback(notebook.close)
@@ -233,4 +233,4 @@ def tell_joint(found: Joint, parsed: argparse.Namespace) -> int:
 def page_path(out: Path, name: str) -> Path:
     """Return where a page lies."""
     safe = "".join(letter if letter.isalnum() or letter in ".-+" else "_" for letter in name)
-    return out / FOLDER / f"{safe}.html"
+    return Paths(out).bisections / f"{safe}.html"

@@ -25,7 +25,6 @@ from matrix.reproduction import brief
 from reports import journal
 from reports.text import one_line
 
-FOLDER: Final = "bisections"  # under the output folder
 SILENT: Final = (OutcomeKind.UNAVAILABLE, OutcomeKind.NOT_REACHED)  # asked again: tomorrow it may be there
 
 

@@ -82,6 +82,11 @@ def test_every_link_leads_somewhere_on_the_page_or_to_the_page_of_a_failure_or_a
     }
 
 
+def test_the_pages_of_bisections_are_linked() -> None:
+    assert 'href="bisections/cpu-offload-args.html"' in page(Night("a", ()), NO_CHANGES, {}, ["cpu-offload-args"])
+    assert "Bisections" not in page(Night("a", ()), NO_CHANGES, {})
+
+
 def test_nothing_is_fetched_and_the_policy_forbids_it() -> None:
     html = made(night())
     document = Document(html)

@@ -2,8 +2,19 @@
 
 from __future__ import annotations
 
+import os
+
+import pytest
 from hypothesis import settings
 
 # The machines are shared and noisy: no test is judged by its time, hypothesis's own deadline included.
 settings.register_profile("shared machines", deadline=None)
 settings.load_profile("shared machines")
+
+
+@pytest.fixture(autouse=True)
+def no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No test sees what its owner, or tox, has set for the project itself."""
+    for name in os.environ:
+        if name.startswith("MEGATRIX_"):
+            monkeypatch.delenv(name)

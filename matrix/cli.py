@@ -7,7 +7,6 @@ import json
 import os
 import shutil
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -36,7 +35,8 @@ from reports import markdown, night, output, reading
 from reports.changes import changes
 from reports.files import OUT, Paths
 from reports.history import History
-from reports.summary import Progress, colour_wanted, summary
+from reports.screen import Screen
+from reports.summary import colour_wanted, summary
 
 FORMATS = ("markdown", "issue", "webhook")
 INTERRUPTED = 130  # exit status after Ctrl-C, as a shell has it
@@ -230,16 +230,15 @@ def run_command(parsed: argparse.Namespace) -> int:
         planned, label = chosen(known, parsed)
         request = run.Request(planned, parsed.out, not parsed.no_cache, label=label)
         total = len(planned)
-    width = shutil.get_terminal_size().columns
-    clock = time.monotonic if sys.stdout.isatty() else None
-    progress = Progress(total, width=width, colour=colour_wanted(sys.stdout, os.environ), clock=clock)
+    screen = Screen(total, os.environ)
 
-    def show(record: Record) -> None:
-        print(run.as_line(record) if parsed.json else progress.line(record), flush=True)
+    def as_json(record: Record) -> None:
+        print(run.as_line(record), flush=True)
 
-    told = run.execute(request, known, engine, show, lambda text: print(f"megatrix: {text}", file=sys.stderr), place)
+    show, begun = (as_json, str) if parsed.json else (screen.show, screen.begin)
+    told = run.execute(request, known, engine, show, screen.warn, place, begun)
     if not parsed.json:
-        tell(told.records, parsed.out, width)
+        tell(told.records, parsed.out, screen.width)
     if page := os.environ.get("GITHUB_STEP_SUMMARY"):
         with Path(page).open("a", encoding="utf-8") as file:
             file.write(Paths(parsed.out).summary.read_text("utf-8"))

@@ -1,4 +1,4 @@
-"""Carries records from the pytest processes of a run to the one that shows progress, as they happen.
+"""Carries what begins and the records of what ended from a run's pytest processes to the one that shows progress.
 
 A Unix socket and JSON lines. The journal, not this, is what counts.
 """
@@ -10,21 +10,26 @@ import json
 import socket
 import tempfile
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 from matrix.errors import MatrixError
 from matrix.record import Record
 
+BEGUN = "begun"  # the one key of the message that says that a case begins
 SHORT = 70  # bytes of a temporary folder's path that leave room for our own part
 
 
 class Receiver:
-    """Calls `show` with every record that is sent to `address`, one at a time, until closed. A context manager."""
+    """Calls `begun` with the key of each case that begins and `show` with every record that is sent to `address`.
 
-    def __init__(self, show: Callable[[Record], None]) -> None:
-        self._show, self._lock = show, threading.Lock()
+    One call at a time, until closed. A context manager.
+    """
+
+    def __init__(self, show: Callable[[Record], None], begun: Callable[[str], object] = lambda key: None) -> None:
+        self._show, self._begun, self._lock = show, begun, threading.Lock()
         # A socket's path holds 107 bytes at most (unix(7)), and a temporary folder may lie deep.
         short = len(tempfile.gettempdir()) < SHORT
         self._folder = tempfile.TemporaryDirectory(prefix="megatrix-", dir=None if short else "/tmp")  # noqa: S108
@@ -60,9 +65,12 @@ class Receiver:
     def _read(self, connection: socket.socket) -> None:
         with connection, connection.makefile("r", encoding="utf-8") as lines:
             for line in lines:
-                record = Record.from_json(json.loads(line))
+                message = json.loads(line)
                 with self._lock:
-                    self._show(record)
+                    if BEGUN in message:
+                        self._begun(message[BEGUN])
+                    else:
+                        self._show(Record.from_json(message))
 
 
 class Sender:
@@ -85,9 +93,16 @@ class Sender:
 
     def send(self, record: Record) -> None:
         """Send one record; a receiver that is gone is `orphaned`'s business."""
+        self._send(record.to_json())
+
+    def begin(self, key: str) -> None:
+        """Say that a case begins."""
+        self._send({BEGUN: key})
+
+    def _send(self, message: Mapping[str, Any]) -> None:
         if self._socket is not None:
             with contextlib.suppress(OSError):
-                self._socket.sendall(json.dumps(record.to_json()).encode() + b"\n")
+                self._socket.sendall(json.dumps(message).encode() + b"\n")
 
     def close(self) -> None:
         """Hang up."""

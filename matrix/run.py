@@ -52,9 +52,10 @@ def execute(
     show: Callable[[Record], None],
     warn: Callable[[str], None],
     place: host.Place | None = None,
+    begun: Callable[[str], object] = lambda key: None,
 ) -> Night:
-    """Run the cases and return the night; `show` is called with each record as it comes, `warn`
-    with what a person should know; `place` is this machine unless told.
+    """Run the cases and return the night; `show` is called with each record as it comes, `warn` with what a person
+    should know, `begun` with the key of a case that begins; `place` is this machine unless told.
 
     The report is made of whatever ran, also after a Ctrl-C, which is raised again. Raises MatrixError.
     """
@@ -62,7 +63,7 @@ def execute(
     folder = start(request, paths)
     with History(paths.history) as history:
         try:
-            work(request, catalog, engine, folder, history, show, warn, place)
+            work(request, catalog, engine, folder, history, show, warn, place, begun)
         finally:
             told = output.render(folder, request.out, history, catalog)
     return told
@@ -96,6 +97,7 @@ def work(
     show: Callable[[Record], None],
     warn: Callable[[str], None],
     place: host.Place | None = None,
+    begun: Callable[[str], object] = lambda key: None,
 ) -> None:
     """Settle what needs no process, then have the engine run the rest."""
     done = journal.read(folder).results
@@ -116,7 +118,7 @@ def work(
     if not left:
         return
     bases = list(dict.fromkeys(item.cell.base for item in left))
-    with Receiver(show) as receiver:
+    with Receiver(show, begun) as receiver:
         environ = {"MEGATRIX_RUN": str(folder.resolve()), "MEGATRIX_RELAY": receiver.address}
         ending = engine.run(bases, environ, folder / ENGINE_LOG)
     done = journal.read(folder).results

@@ -236,8 +236,10 @@ class Keeper:
         self._journal, self._sender, self._also = kept, sender, also
 
     def started(self, key: str) -> str:
-        """Keep that a case is about to run."""
-        return self._journal.started(key)
+        """Keep that a case is about to run, and say so."""
+        at = self._journal.started(key)
+        self._sender.begin(key)
+        return at
 
     def result(self, record: Record) -> str:
         """Keep a record and pass it on."""

@@ -54,10 +54,12 @@ class Progress:
     ) -> None:
         self._total, self._width, self._colour, self._done = total, width, colour, 0
         self._clock, self._ran, self._began = clock, 0, clock() if clock else 0.0
+        self._running: dict[str, None] = {}
 
     def line(self, record: Record) -> str:
         """Count the case as done and return its line; a red one has a second line that says why."""
         self._done += 1
+        self._running.pop(record.key, None)
         count = f"[{self._done:>{len(str(self._total))}}/{self._total}]"
         spent = f"from {record.cached_from}" if record.cached_from else f"{record.outcome.seconds:.1f} s"
         ahead = f"{count} {record.failure} {record.case} {record.level.value} "
@@ -68,6 +70,14 @@ class Progress:
         if is_red(record):
             line += "\n" + _wrapped(why(record), self._width, indent=len(count) + 1)
         return line
+
+    def begin(self, key: str) -> None:
+        """Count a case as running."""
+        self._running[key] = None
+
+    def now(self) -> str:
+        """Return what runs now, in one line that leaves the last column free; "" when nothing does."""
+        return shorten(one_line(f"now: {', '.join(self._running)}"), self._width - 1) if self._running else ""
 
     def _to_go(self, record: Record) -> str:
         """Return how long the rest will take, "" while too few ran to tell; what was settled at once is no measure."""

@@ -119,3 +119,13 @@ def test_a_long_temporary_folder_does_no_harm(tmp_path: Path) -> None:
     environment = {**os.environ, "TMPDIR": str(long), "PYTHONPATH": str(ROOT)}
     ended = subprocess.run([sys.executable, "-c", program], env=environment, stderr=subprocess.DEVNULL)
     assert ended.returncode == 0
+
+
+def test_what_begins_is_told_before_its_record() -> None:
+    told: queue.Queue[object] = queue.Queue()
+    with Receiver(told.put, told.put) as receiver:
+        sender = Sender(receiver.address, nothing)
+        sender.begin("a case")
+        sender.send(RECORDS[0])
+        assert [told.get(timeout=HANG_S), told.get(timeout=HANG_S)] == ["a case", RECORDS[0]]
+        sender.close()

@@ -141,3 +141,15 @@ def test_the_time_to_go_is_told_once_enough_ran() -> None:
 def test_without_a_clock_no_line_tells_a_time_to_go() -> None:
     progress = Progress(12)
     assert not any("to go" in progress.line(record()) for _ in range(12))
+
+
+def test_what_runs_now_is_one_line_that_fits_and_goes_with_its_record() -> None:
+    progress, one = Progress(2, width=40), record()
+    progress.begin(one.key)
+    progress.begin("torch-2.4.0/mcore-0.9.0/te-none/driver-none dcp-assertion pp2 cpu")
+    assert progress.now().startswith("now: torch-2.4.0")
+    assert len(progress.now()) < 40
+    progress.line(one)
+    assert one.case not in progress.now().replace("pp2", "")
+    progress.line(record(case="pp2", where=cell(mcore="0.9.0")))
+    assert progress.now() == ""

@@ -163,7 +163,7 @@ class Session:
                 overlays = self._overlays_of(planned)
             except MatrixError as error:
                 reason = error.brief
-        if not reason and planned.launcher == mpirun.NAME:
+        if not reason and planned.launcher == mpirun.NAME and planned.level is not Level.CONTRACT:
             reason = mpirun.missing([str(overlay.path) for overlay in overlays])
         on_gpus = planned.level is Level.GPU and planned.gpus > 0
         if not reason and on_gpus:

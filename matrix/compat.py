@@ -10,7 +10,7 @@ from matrix.cell import Cell
 from matrix.contract import reading, table
 from matrix.contract.finding import Finding, Kind, find
 from matrix.errors import MatrixError, closest
-from matrix.outcome import Level, Outcome, OutcomeKind, Raised
+from matrix.outcome import Level, Outcome, OutcomeKind
 from matrix.record import Expectation
 from matrix.signature import owner
 from matrix.versions import NONE, is_version
@@ -81,12 +81,9 @@ def unlisted(catalog: Catalog, stack: Cell) -> list[Finding]:
     return [
         finding
         for finding in find(reading.calls_of(stack.mcore), reading.surface_of(stack.te))
-        if finding.kind in (Kind.DEFINITE, Kind.MISBOUND) and owner(broken, _as_outcome(finding)) is None
+        if finding.kind in (Kind.DEFINITE, Kind.MISBOUND)
+        and owner(broken, Outcome(OutcomeKind.RAISED, chain=(finding.raised,))) is None
     ]
-
-
-def _as_outcome(finding: Finding) -> Outcome:
-    return Outcome(OutcomeKind.RAISED, chain=(Raised(finding.exception or Kind.MISBOUND.value, finding.message),))
 
 
 def findings_in_words(found: list[Finding], stack: Cell) -> str:

@@ -8,7 +8,7 @@ from typing import Final
 from matrix.contract.finding import Finding, Kind, find
 from matrix.contract.surface import Surface
 from matrix.contract.usage import Calls
-from matrix.outcome import Outcome, OutcomeKind, Raised
+from matrix.outcome import Outcome, OutcomeKind
 
 OFFLOAD: Final = r"\.get_cpu_offload_context$"
 # What each failure's call is, as a pattern of the callee's dotted path; a call breaks there unless `SHIFTED` says how.
@@ -38,8 +38,7 @@ def outcome_of(failure: str, calls: Calls, surface: Surface, te_version: str | N
     found = [one for one in find(calls, surface, te_version) if re.search(CALLEES[failure], one.callee)]
     broken = [one for one in found if one.kind in kinds]
     if broken:
-        chain = tuple(Raised(one.exception or "Misbound", one.message) for one in broken)
-        return Outcome(OutcomeKind.RAISED, _told(broken[0]), chain=chain)
+        return Outcome(OutcomeKind.RAISED, _told(broken[0]), chain=tuple(one.raised for one in broken))
     return Outcome(OutcomeKind.PASSED, "; ".join(map(_told, found)))
 
 

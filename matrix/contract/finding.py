@@ -24,6 +24,7 @@ from matrix.contract.reach import guard_parts
 from matrix.contract.signature import Signature
 from matrix.contract.surface import Absent, Found, Surface
 from matrix.contract.usage import Arguments, Calls, Site, Use
+from matrix.outcome import Raised
 
 TELLING = (TeVersion, Offers, Takes)  # guards that somebody wrote, and wants to see in a finding
 
@@ -50,6 +51,11 @@ class Finding:
     message: str  # what Python says, or would have to say
     signature: str = ""  # the callee's, where it has one
     exception: str = ""  # which Python raises, "" where none
+
+    @property
+    def raised(self) -> Raised:
+        """The break as an exception: Python's own, or a Misbound where Python raises nothing."""
+        return Raised(self.exception or "Misbound", self.message)
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values."""

@@ -74,6 +74,12 @@ def test_what_level_contract_finds_beyond_the_catalog_is_told(catalog: Catalog) 
     assert "lands on 'model_layers'" in findings_in_words(unlisted(listed, stack), stack)
 
 
+def test_an_argument_that_lands_elsewhere_is_known_for_the_catalog_s(catalog: Catalog) -> None:
+    found = unlisted(catalog, parse_stack(catalog, "mcore=0.8.0 te=1.10.0"))
+
+    assert not [one for one in found if "lands on 'model_layers'" in one.message]
+
+
 def test_what_the_catalog_has_is_not_told_twice(catalog: Catalog) -> None:
     stack = parse_stack(catalog, "mcore=0.17.1 te=2.9.0")
 

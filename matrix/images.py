@@ -26,7 +26,7 @@ from matrix.outcome import Level
 from matrix.planned import Planned
 from matrix.provision import Provision
 from matrix.ranks.patience import OVERTIME_S
-from matrix.session import deadline, overlay_specs
+from matrix.session import deadline, provisions
 from reports import journal, night
 
 # What podman and docker end with when there was no container to speak of: their own failure, a command that can't be
@@ -188,15 +188,8 @@ class Images:
 
     def provide(self, cases: Sequence[Planned], environment: Environment) -> dict[str, Provision]:
         """Return the overlays of each case, made now if need be."""
-        overlays, told = Overlays(default_root(self._environ), self._run), configuration.load(self._environ)
-        found = {}
-        for case in cases:
-            try:
-                specs = overlay_specs(case, environment, told, None)
-                found[case.key] = Provision(tuple(map(overlays.provide, specs)))
-            except MatrixError as error:
-                found[case.key] = Provision(reason=error.brief)
-        return found
+        overlays = Overlays(default_root(self._environ), self._run)
+        return provisions(cases, environment, configuration.load(self._environ), None, overlays)
 
     @property
     def _tool(self) -> Tool:

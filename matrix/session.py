@@ -278,6 +278,24 @@ def overlay_specs(
     return tuple(OverlaySpec((source,), environment.minor, dict(base), interpreter) for source in found)
 
 
+def provisions(
+    cases: Iterable[Planned],
+    environment: environments.Environment,
+    configuration: Configuration,
+    interpreter: Path | None,
+    overlays: Overlays,
+) -> dict[str, Provision]:
+    """Return by key what is laid over the base for each case, made now if need be, or why it can't have it."""
+    provided = {}
+    for case in cases:
+        try:
+            specs = overlay_specs(case, environment, configuration, interpreter)
+            provided[case.key] = Provision(tuple(map(overlays.provide, specs)))
+        except MatrixError as error:
+            provided[case.key] = Provision(reason=error.brief)
+    return provided
+
+
 def overlay_digest(spec: OverlaySpec) -> str:
     """Return the digest that the overlay has or would have."""
     return identify([sources.inspect(source) for source in spec.sources], spec)[0]

@@ -29,7 +29,7 @@ from matrix.outcome import Level, Outcome, OutcomeKind
 from matrix.planned import Planned
 from matrix.relay import Sender
 from matrix.reproduction import Surroundings, make_record
-from matrix.session import deadline, overlay_specs, reproduce_line
+from matrix.session import deadline, provisions, reproduce_line
 from matrix.slurm.commands import REST, STUCK, Commands, Task
 from matrix.slurm.parts import Needs, arrays, minutes, needs
 from matrix.versions import NONE
@@ -150,13 +150,7 @@ class Slurm:
             if around is None:
                 refused[base] = f"tox made no environment of {base}: what it said is in {log}"
                 continue
-            provided: dict[str, provision.Provision] = {}
-            for item in self._left(folder, [base]):
-                try:
-                    specs = overlay_specs(item, around, told, self._python(base))
-                    provided[item.key] = provision.Provision(tuple(map(overlays.provide, specs)))
-                except MatrixError as error:
-                    provided[item.key] = provision.Provision(reason=error.brief)
+            provided = provisions(self._left(folder, [base]), around, told, self._python(base), overlays)
             (folder / FOLDER).mkdir(exist_ok=True)
             path = folder / FOLDER / f"overlays-{base}.json"
             provision.write(path.with_suffix(".part"), provided)

@@ -114,7 +114,7 @@ EXAMPLE = passed().to_json()
 def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Record]]:
     """Runs CASES on a cluster."""
     monkeypatch.setenv("TOX_WORK_DIR", str(tmp_path / "tox"))
-    monkeypatch.setattr("matrix.slurm.engine.overlay_specs", lambda *_: ())
+    monkeypatch.setattr("matrix.session.overlay_specs", lambda *_: ())
     make_environment(tmp_path / "tox" / "torch2.4.0", {"torch": "2.4.0"})
 
     def run(cluster: Cluster, resume: str = "") -> list[Record]:

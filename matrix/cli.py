@@ -235,7 +235,7 @@ def run_command(parsed: argparse.Namespace) -> int:
     def as_json(record: Record) -> None:
         print(run.as_line(record), flush=True)
 
-    show, begun = (as_json, str) if parsed.json else (screen.show, screen.begin)
+    show, begun = (as_json, lambda key: None) if parsed.json else (screen.show, screen.begin)
     told = run.execute(request, known, engine, show, screen.warn, place, begun)
     if not parsed.json:
         tell(told.records, parsed.out, screen.width)

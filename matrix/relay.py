@@ -28,7 +28,7 @@ class Receiver:
     One call at a time, until closed. A context manager.
     """
 
-    def __init__(self, show: Callable[[Record], None], begun: Callable[[str], object] = lambda key: None) -> None:
+    def __init__(self, show: Callable[[Record], None], begun: Callable[[str], None] = lambda key: None) -> None:
         self._show, self._begun, self._lock = show, begun, threading.Lock()
         # A socket's path holds 107 bytes at most (unix(7)), and a temporary folder may lie deep.
         short = len(tempfile.gettempdir()) < SHORT

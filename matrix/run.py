@@ -52,7 +52,7 @@ def execute(
     show: Callable[[Record], None],
     warn: Callable[[str], None],
     place: host.Place | None = None,
-    begun: Callable[[str], object] = lambda key: None,
+    begun: Callable[[str], None] = lambda key: None,
 ) -> Night:
     """Run the cases and return the night; `show` is called with each record as it comes, `warn` with what a person
     should know, `begun` with the key of a case that begins; `place` is this machine unless told.
@@ -97,7 +97,7 @@ def work(
     show: Callable[[Record], None],
     warn: Callable[[str], None],
     place: host.Place | None = None,
-    begun: Callable[[str], object] = lambda key: None,
+    begun: Callable[[str], None] = lambda key: None,
 ) -> None:
     """Settle what needs no process, then have the engine run the rest."""
     done = journal.read(folder).results

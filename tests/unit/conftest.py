@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import signal
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import settings
@@ -10,6 +12,15 @@ from hypothesis import settings
 # The machines are shared and noisy: no test is judged by its time, hypothesis's own deadline included.
 settings.register_profile("shared machines", deadline=None)
 settings.load_profile("shared machines")
+
+
+@pytest.fixture
+def handlers() -> Iterator[None]:
+    """The signal handlers, put back after a test whose command takes them."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 @pytest.fixture(autouse=True)

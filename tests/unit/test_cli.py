@@ -6,8 +6,6 @@ import io
 import json
 import re
 import shlex
-import signal
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -38,18 +36,13 @@ STRANGE = Outcome(OutcomeKind.RAISED, "rank 0 raised: KeyError", 0, chain=(Raise
 
 
 @pytest.fixture(autouse=True)
-def surroundings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The small catalog, a host without GPUs, a folder of the test's own; the signal handlers are put back."""
+def surroundings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, handlers: None) -> None:
+    """The small catalog, a host without GPUs, a folder of the test's own."""
     monkeypatch.setattr(catalog, "load", lambda: KNOWN)
     monkeypatch.setattr(host, "look", lambda: HOST)
     monkeypatch.setenv("MEGATRIX_OUT", str(tmp_path / "out"))
     monkeypatch.setenv("TOX_WORK_DIR", str(tmp_path / "tox"))
     monkeypatch.setenv("COLUMNS", "120")
-    monkeypatch.delenv("MEGATRIX_COMMAND", raising=False)
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    yield
-    for number, handler in before.items():
-        signal.signal(number, handler)
 
 
 @pytest.fixture

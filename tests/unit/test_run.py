@@ -36,7 +36,6 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A host without GPUs, and tox environments in a folder of the test's own."""
     monkeypatch.setattr(host, "look", lambda: HOST)
     monkeypatch.setenv("TOX_WORK_DIR", str(tmp_path / "tox"))
-    monkeypatch.delenv("MEGATRIX_COMMAND", raising=False)
 
 
 class Desk:

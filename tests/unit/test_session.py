@@ -122,8 +122,7 @@ def test_the_content_depends_on_packages_overlays_and_what_the_host_has() -> Non
 
 
 @pytest.mark.parametrize("source", ["", "./Megatron-LM@fix", "/a folder/of mine"])
-def test_the_line_to_paste_names_the_case_and_the_source(monkeypatch: pytest.MonkeyPatch, source: str) -> None:
-    monkeypatch.delenv("MEGATRIX_COMMAND", raising=False)
+def test_the_line_to_paste_names_the_case_and_the_source(source: str) -> None:
     given = ["--mcore", source] if source else []
     assert ["megatrix", "run", *given, "--case", CASE.key] == shlex.split(reproduce_line(replace(CASE, source=source)))
 

@@ -72,7 +72,7 @@ class Alone:
 
 def work_off(planned: list[Planned], out: Path, engine: Engine, place: Slurm | None) -> tuple[float, float, list[str]]:
     """Return when the run began, when it was reported, and its verdicts."""
-    known, said = load(), []  # type: ignore[var-annotated]
+    known, said = load(), []  # type: ignore[var-annotated]  # of warnings
     began = time.perf_counter()
     told = execute(Request(planned, out, cache=False), known, engine, lambda record: None, said.append, place)
     assert not said, said

@@ -70,7 +70,7 @@ def add_parser(commands: Any, engines: Engines) -> argparse.ArgumentParser:
     parser.add_argument("--out", type=Path, default=Path(os.environ.get("MEGATRIX_OUT", OUT)), help="output folder")
     parser.add_argument("--json", action="store_true", help="one JSON object")
     parser.set_defaults(command=bisect_command, engines=engines, goes_on="the same line goes on from here")
-    return parser  # type: ignore[no-any-return]
+    return parser  # type: ignore[no-any-return]  # argparse gives Any
 
 
 def bisect_command(parsed: argparse.Namespace) -> int:

@@ -173,7 +173,7 @@ def _declared(file: Path, name: str) -> list[str]:
     """Return the members of an enumeration as a Python file declares it, [] where it does not."""
     for node in ast.parse(file.read_text(encoding="utf-8")).body:
         if isinstance(node, ast.ClassDef) and node.name == name:
-            return [target.id for one in node.body if isinstance(one, ast.Assign) for target in one.targets]  # type: ignore[attr-defined]
+            return [target.id for one in node.body if isinstance(one, ast.Assign) for target in one.targets]  # type: ignore[attr-defined]  # members are plain names
     return []
 
 

@@ -25,7 +25,7 @@ def make_group(rank: Rank, *, parameter_checks: bool) -> dict[str, Any]:
     from mpi4py import MPI
 
     world = MPI.COMM_WORLD
-    print(f"mpi4py on {MPI.Get_library_version().partition(',')[0]}, a world of {world.Get_size()}", flush=True)  # noqa: T201
+    print(f"mpi4py on {MPI.Get_library_version().partition(',')[0]}, a world of {world.Get_size()}", flush=True)  # noqa: T201  (into the rank's log: evidence)
     world.Set_errhandler(MPI.ERRORS_ARE_FATAL)  # what C++ programs have; mpi4py would raise
     group = world.Get_group().Incl(list(range(rank.world_size)))
     made = world.Create(group)

@@ -1,4 +1,4 @@
-"""Images: podman or docker at hand, what they hold, and how one of ours is built where no registry is reached.
+"""How an image of ours is built where no registry is reached.
 
 The base of an image is made from Debian's packages (debootstrap as root, mmdebstrap as anybody), imported, and the
 recipe's Containerfile is built on it. Its content digest is what podman or docker call its id.
@@ -10,53 +10,18 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from containers.commands import Answer, Runner, run
+from containers.commands import Runner, run
+from containers.tools import NO_TOOL, Tool, find
 from matrix.errors import MatrixError
 
 RECIPES: Final = Path(__file__).parent
 SUITE: Final = "trixie"  # the Debian whose python3-torch has the mpi backend
 BASE_TAG: Final = f"localhost/megatrix/{SUITE}:latest"
-NAMES: Final = ("podman", "docker")  # in order of preference: podman needs no daemon and no root
 # Seconds. Making the base took 31 s and the image 60 s (2 cores, a mirror nearby); 1 h is for a slow one.
 BUILD_S: Final = 3600.0
-ANSWER_S: Final = 60.0  # seconds for a question; podman answers in 0.1 s, and takes longer with many images
-NO_TOOL: Final = "needs podman or docker (Debian, Ubuntu: apt-get install podman)"
-
-
-@dataclass(frozen=True)
-class Tool:
-    """podman or docker: its path, and how it is asked."""
-
-    path: str
-    run: Runner = run
-
-    @property
-    def name(self) -> str:
-        """Return "podman" or "docker"."""
-        return Path(self.path).name
-
-    def ask(self, *arguments: str, seconds: float = ANSWER_S) -> Answer:
-        """Run a command of it."""
-        return self.run([self.path, *arguments], seconds=seconds)
-
-    def image(self, tag: str) -> str:
-        """Return the image's content digest ("sha256:..."), "" when it is not here."""
-        answer = self.ask("image", "inspect", "--format", "{{.Id}}", tag)
-        digest = answer.out.strip().removeprefix("sha256:")
-        return f"sha256:{digest}" if answer.code == 0 and digest else ""
-
-
-def find(environ: Mapping[str, str] = os.environ, run: Runner = run) -> Tool | None:
-    """Return the first of podman and docker that works here; docker's client without its daemon does not."""
-    for name in NAMES:
-        path = shutil.which(name, path=environ.get("PATH", os.defpath))
-        if path and Tool(path, run).ask("info").code == 0:
-            return Tool(path, run)
-    return None
 
 
 def build(

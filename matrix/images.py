@@ -12,11 +12,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from containers import images
 from containers.commands import TIMED_OUT, Runner, redacted, run
 from containers.environments import Environment
-from containers.images import NO_TOOL, Tool
 from containers.overlays import Overlays, default_root
+from containers.tools import NO_TOOL, Tool, find
 from matrix import configuration, provision
 from matrix.catalog import Catalog, Container, Image
 from matrix.content import ROOT
@@ -76,7 +75,7 @@ class Images:
     @cached_property
     def tool(self) -> Tool | None:
         """Return podman or docker, None where neither works."""
-        return images.find(self._environ, self._run)
+        return find(self._environ, self._run)
 
     def lacks(self, base: str) -> str:
         """Return what has to be installed, built or fetched before anything runs in this image, "" for nothing."""

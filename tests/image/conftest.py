@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from containers import images
-from containers.images import Tool
+from containers.tools import NO_TOOL, Tool, find
 from matrix import catalog
 from tests.real.conftest import megatrix
 
@@ -15,9 +15,9 @@ __all__ = ["megatrix"]
 @pytest.fixture(scope="session")
 def tool() -> Tool:
     """Return podman or docker, with the image built (100 s on 2 cores) if it is not here."""
-    found = images.find()
+    found = find()
     if found is None:
-        pytest.fail(images.NO_TOOL, pytrace=False)
+        pytest.fail(NO_TOOL, pytrace=False)
     (image,) = catalog.load().images
     if not found.image(image.tag):
         images.build(image.recipe, image.tag, print)

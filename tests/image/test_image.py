@@ -9,7 +9,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from containers.images import Tool
+from containers.tools import Tool
 from matrix.catalog import load
 from matrix.covering import pairwise
 from matrix.outcome import Level

@@ -2,40 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
 
 from containers import images
-from containers.commands import Answer
-from containers.images import BASE_TAG, RECIPES, Tool, base_maker, base_steps, build, build_command, find
+from containers.images import BASE_TAG, RECIPES, base_maker, base_steps, build, build_command
+from containers.tools import Tool
 from matrix.catalog import load
 from matrix.errors import MatrixError
-
-
-class Shell:
-    """Runs nothing: answers by the tool's name, keeps what was asked. `broken` names tools and words that fail."""
-
-    def __init__(self, *broken: str) -> None:
-        self.broken, self.asked = broken, list[list[str]]()
-
-    def __call__(
-        self, command: Sequence[str], *, environment: Mapping[str, str] | None = None, seconds: float | None = None
-    ) -> Answer:
-        words = [Path(command[0]).name, *command[1:]]
-        self.asked.append(words)
-        if any(word in self.broken for word in words):
-            return Answer(1, err="E: Failed getting release file https://me:token@mirror/dists")
-        return Answer(0, "4cd62cad08b9\n")
-
-
-def desk(folder: Path, *tools: str) -> dict[str, str]:
-    """An environment whose PATH holds these tools."""
-    for tool in tools:
-        (folder / tool).touch()
-        (folder / tool).chmod(0o755)
-    return {"PATH": str(folder)}
+from tests.unit.containers.shell import Shell, desk
 
 
 @pytest.fixture(autouse=True)
@@ -45,21 +21,6 @@ def no_other_tools(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         images.shutil, "which", lambda name, path: which(name, path=path.replace("/usr/sbin", "/nonexistent"))
     )
-
-
-def test_podman_goes_before_docker_and_one_that_does_not_answer_is_none(tmp_path: Path) -> None:
-    """docker's client is often there without its daemon."""
-    environ = desk(tmp_path, "podman", "docker")
-    assert find(environ, Shell()) is not None
-    found = find(environ, Shell("podman"))
-    assert found is not None
-    assert found.name == "docker"
-    assert find(environ, Shell("info")) is None
-
-
-def test_an_image_is_named_by_its_content(tmp_path: Path) -> None:
-    assert Tool("/bin/podman", Shell()).image("localhost/any") == "sha256:4cd62cad08b9"
-    assert Tool("/bin/podman", Shell("inspect")).image("localhost/any") == ""
 
 
 def test_the_steps_go_from_debian_s_packages_to_the_recipe(tmp_path: Path) -> None:

@@ -5,6 +5,8 @@ Facts: matrix/facts/drivers.toml and containers.toml. What they do not say is no
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -72,16 +74,41 @@ def lack(catalog: Catalog, item: Planned, host: str) -> str:
 
     The driver is the cell's, or `host`, the one that is there ("none" without one).
     """
-    image, driver = catalog.bases.get(item.cell.base), _driver(item, host)
-    if item.level is not Level.GPU or not isinstance(image, Container) or driver == NONE:
-        return ""
-    told = fitting(catalog, image, driver)
-    if told.fit is not Fit.TOO_OLD:
-        return ""
-    would = enough(catalog, image)
+    driver = _driver(item, host)
+    return "" if driver == NONE else runnable(catalog, item, [driver])[1]
+
+
+def runnable(catalog: Catalog, item: Planned, drivers: Iterable[str]) -> tuple[tuple[str, ...], str]:
+    """Return the branches among `drivers` (versions or branches) that a case is to run on, and why it can't run at all.
+
+    They are those that are known to run the case's image, by themselves or by its compat package, lowest first; where
+    no source says so of any, those of which nothing is known. A cell's own driver is the only one that counts. No
+    branch and no reason: nothing speaks for one driver rather than another, so any will do.
+    """
+    image = catalog.bases.get(item.cell.base)
+    if item.level is not Level.GPU or not isinstance(image, Container):
+        return (), ""
+    asked = sorted(drivers, key=parse) if item.cell.driver == NONE else [item.cell.driver]
+    told = {driver: fitting(catalog, image, driver) for driver in asked}
+    for fits in ((Fit.NATIVE, Fit.COMPAT), (Fit.UNKNOWN,)):
+        if branches := dict.fromkeys(driver.split(".")[0] for driver in asked if told[driver].fit in fits):
+            return tuple(branches), ""
+    return (), _too_old(asked, told[asked[-1]], enough(catalog, image)) if asked else ""
+
+
+def _too_old(drivers: Sequence[str], newest: Fitting, would: str) -> str:
+    """Say that none of the drivers will do, why the newest does not, and which would."""
+    several = len(drivers) > 1
     return (
-        f"driver {driver} is too old: {told.reason}; {f'driver {would} would do' if would else 'none is known to do'}"
+        f"driver{'s' * several} {' and '.join(drivers)} {'are' if several else 'is'} too old: {newest.reason}; "
+        f"{f'driver {would} would do' if would else 'none is known to do'}"
     )
+
+
+def branches(features: Iterable[str]) -> tuple[str, ...]:
+    """Return the branches that a cluster's node features tell of, lowest first: 535 for driver535."""
+    found = {match[1] for feature in features if (match := re.fullmatch(r"driver(\d+)", feature))}
+    return tuple(sorted(found, key=int))
 
 
 def note(catalog: Catalog, item: Planned, host: str) -> str:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from matrix.catalog import Container
-from matrix.drivers import Fit, enough, fitting, lack, note
+from matrix.drivers import Fit, branches, enough, fitting, lack, note, runnable
 from matrix.outcome import Level
 from matrix.plan import plan_case
 from matrix.planned import Planned
@@ -74,7 +74,73 @@ def test_a_wheels_base_brings_no_driver_of_its_own() -> None:
     assert lack(real(), replace(on("ngc-24.03", "510"), cell=real().cell("torch-2.4.0", driver="510")), "none") == ""
 
 
-@given(some.sampled_from(real().containers))
+BRANCHES = some.sets(some.sampled_from([driver.branch for driver in real().drivers]))
+CONTAINERS = some.sampled_from(real().containers)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "found"),
+    [
+        (("550", "470", "510"), ("470", "550")),  # by the compat package; by itself; not at all
+        (("515", "550"), ("550",)),  # of 515 nothing is known
+        (("515", "510"), ("515",)),
+        ((), ()),
+    ],
+)
+def test_the_branches_that_run_an_image(nodes: tuple[str, ...], found: tuple[str, ...]) -> None:
+    assert runnable(real(), on("ngc-24.03", "none"), nodes) == (found, "")
+
+
+def test_where_no_node_would_do_the_reason_names_the_branch_that_would() -> None:
+    told = (
+        "drivers 510 and 520 are too old: ngc-24.03 has CUDA 12.4.0.041, for which its compat package does not work on "
+        "driver 520; driver 535 would do"
+    )
+    assert runnable(real(), on("ngc-24.03", "none"), ("520", "510")) == ((), told)
+
+
+def test_a_cells_own_driver_is_the_only_one_that_counts() -> None:
+    assert runnable(real(), on("ngc-24.03", "550.54.14"), ("535", "580")) == (("550",), "")
+    assert runnable(real(), on("ngc-24.03", "510"), ("535", "580"))[1].endswith("driver 535 would do")
+
+
+@pytest.mark.parametrize("level", [Level.CPU, Level.CONTRACT])
+def test_without_a_gpu_any_node_will_do(level: Level) -> None:
+    assert runnable(real(), on("ngc-24.03", "none", level), ("510",)) == ((), "")
+
+
+@given(CONTAINERS, BRANCHES)
+def test_a_case_is_given_branches_or_a_reason_but_never_a_branch_that_is_too_old(
+    image: Container, nodes: set[str]
+) -> None:
+    item = on(image.id, "none")
+    found, reason = runnable(real(), item, nodes)
+    assert set(found) <= nodes
+    assert list(found) == sorted(found, key=int)
+    assert bool(nodes) == bool(found or reason)
+    assert not (found and reason)
+    assert not any(lack(real(), item, branch) for branch in found)
+    assert not reason or all(lack(real(), item, branch) for branch in nodes)
+
+
+@given(CONTAINERS, BRANCHES, BRANCHES)
+def test_more_nodes_never_make_a_case_unavailable(image: Container, nodes: set[str], further: set[str]) -> None:
+    item = on(image.id, "none")
+    assert runnable(real(), item, nodes | further)[1] == "" or runnable(real(), item, nodes)[0] == ()
+
+
+@given(CONTAINERS, BRANCHES)
+def test_the_branch_that_a_reason_names_would_do(image: Container, nodes: set[str]) -> None:
+    item, would = on(image.id, "none"), enough(real(), image)
+    if runnable(real(), item, nodes)[1] and would:
+        assert runnable(real(), item, nodes | {would}) == ((would,), "")
+
+
+def test_branches_are_told_by_features() -> None:
+    assert branches(["h100", "driver550", "driver470", "driver", "driver-535", "driver550"]) == ("470", "550")
+
+
+@given(CONTAINERS)
 def test_the_branch_that_would_do_runs_the_image_by_itself(image: Container) -> None:
     branch = enough(real(), image)
     assert not branch or fitting(real(), image, branch).fit is Fit.NATIVE

@@ -10,8 +10,21 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from containers import images, sources
-from matrix import __version__, catalog, compat, covering, explain, host, interrupt, plan, run, services, statistics
+from containers import images
+from matrix import (
+    __version__,
+    catalog,
+    choice,
+    compat,
+    covering,
+    explain,
+    host,
+    interrupt,
+    plan,
+    run,
+    services,
+    statistics,
+)
 from matrix.advice import command as advice
 from matrix.bisection import command as bisection
 from matrix.bisection.noise import Seen
@@ -24,10 +37,7 @@ from matrix.errors import MatrixError, closest
 from matrix.images import Images
 from matrix.lines import numbered
 from matrix.match import match
-from matrix.outcome import Level
-from matrix.planned import Planned
 from matrix.record import Expectation, Record
-from matrix.selection import select
 from matrix.slurm import commands as slurm
 from matrix.slurm.engine import Slurm
 from matrix.versions import NONE
@@ -73,16 +83,16 @@ def parser() -> argparse.ArgumentParser:
         return made
 
     planning = command("plan", plan_command, "Show the night, or what a selection would run, and why each case is in.")
-    choices(planning)
+    choice.add_cases(planning)
     planning.add_argument("--stats", action="store_true", help="count instead: the whole space, the night, and why")
     planning.add_argument("--format", choices=services.FORMATS, help="print it as jobs of a CI service instead")
     running = command("run", run_command, "Run the night, or a selection, and report.")
-    choices(running)
+    choice.add_cases(running)
     running.add_argument("--no-cache", action="store_true", help="run also what ran before with the same content")
     running.add_argument("--resume", nargs="?", const="", metavar="RUN", help="finish an interrupted run (the newest)")
     running.add_argument("--exit-code", action="store_true", help="exit with 0, 1 or 125, as git bisect run wants it")
     running.add_argument("--jobs", type=int, default=os.cpu_count() or 1, metavar="N", help="bases at a time")
-    places(running)
+    choice.add_places(running)
     explaining = command(
         "explain", explain_command, "Say what is known of a cell, and why it is or is not in the night."
     )
@@ -97,7 +107,7 @@ def parser() -> argparse.ArgumentParser:
     showing.add_argument("log", metavar="LOG", help="a file of any size and encoding; - is standard input")
     showing.add_argument("--json", action="store_true", help="one list of objects, empty when nothing is known")
     contract.add_parsers(commands)
-    places(bisection.add_parser(commands, engine_of))
+    choice.add_places(bisection.add_parser(commands, engine_of))
     advice.add_parser(commands)
     doctor.add_parser(commands)
     reporting = command("report", report_command, "Make the pages of a run again and print its summary.")
@@ -112,78 +122,16 @@ def parser() -> argparse.ArgumentParser:
     return top
 
 
-def places(parser: argparse.ArgumentParser) -> None:
-    """Add the options that say where cells run."""
-    parser.add_argument("--engine", choices=("local", "slurm"), default="local", help="this machine, or array jobs")
-    parser.add_argument("--partition", default="", metavar="NAME", help="Slurm's, for --engine slurm")
-    parser.add_argument("--sbatch", action="append", default=[], metavar="OPTION", help="--sbatch=--account=me")
-
-
-def choices(parser: argparse.ArgumentParser) -> None:
-    """Add the options that say which cases are meant."""
-    group = parser.add_mutually_exclusive_group()
-    group.add_argument("--select", metavar="EXPR", help='from all cells: "mcore==0.8.* and torch>=2.4 and case==pp2"')
-    group.add_argument("--within", metavar="EXPR", help='from the night: "base==torch-2.4.0"')
-    group.add_argument("--case", action="append", metavar="KEY", help='one case: "CELL FAILURE CASE LEVEL"')
-    parser.add_argument("--mcore", metavar="SOURCE", help=f"megatron-core under test: {sources.FORMS}")
-    parser.add_argument(
-        "--expect", choices=[one.value for one in Expectation], help="what to expect of --mcore (works)"
-    )
-    parser.add_argument("--level", action="append", choices=[level.value for level in Level], help="only this level")
-
-
-def levels_of(parsed: argparse.Namespace) -> tuple[Level, ...]:
-    """Return the levels asked for, or those that this machine can run; of a cluster the scheduler says so, by case."""
-    if parsed.level:
-        return tuple(map(Level, parsed.level))
-    if getattr(parsed, "engine", "") == "slurm":
-        return tuple(Level)
-    return (Level.CONTRACT, Level.CPU, *((Level.GPU,) if host.look().gpus else ()))
-
-
-def chosen(known: catalog.Catalog, parsed: argparse.Namespace) -> tuple[list[Planned], str]:
-    """Return the cases that the options mean, and a label for the run."""
-    levels = levels_of(parsed)
-    if parsed.mcore:
-        contents = sources.inspect(sources.parse(parsed.mcore, "megatron-core"))
-        released = contents.source.kind is sources.Kind.PYPI
-        expected = Expectation(parsed.expect) if parsed.expect else None if released else Expectation.WORKS
-        text = contents.source.revision if released else str(contents.source)
-        cases = plan.of_source(known, text, contents.version, expected, levels)
-    elif parsed.expect:
-        raise MatrixError(
-            "--expect speaks of --mcore", got=f"--expect {parsed.expect}", expected="--mcore SOURCE with it"
-        )
-    elif parsed.select or parsed.case:
-        within = tuple(Level) if parsed.case else levels  # a line to paste may come from another machine
-        cases = plan.everything(known, within)
-        cases += [item for item, _ in plan.stack_cases(known, within) if item.key not in {one.key for one in cases}]
-    else:
-        cases = plan.night(known, covering.pairwise, levels)
-        return (select(cases, parsed.within) if parsed.within else cases), "night"
-    if parsed.case:
-        by_key = {item.key: item for item in cases}
-        missing = [key for key in parsed.case if key not in by_key]
-        if missing:
-            raise MatrixError(
-                "no such case", got=missing[0], expected="CELL FAILURE CASE LEVEL", fix=closest(missing[0], by_key)
-            )
-        if twice := [key for key in parsed.case if parsed.case.count(key) > 1]:
-            raise MatrixError("a case is named twice", got=twice[0], fix="a run has each case once: leave one out")
-        return [by_key[key] for key in parsed.case], "case"
-    return (select(cases, parsed.select) if parsed.select else cases), "source" if parsed.mcore else "select"
-
-
 def plan_command(parsed: argparse.Namespace) -> int:
     """`megatrix plan`."""
     known = catalog.load()
-    planned, label = chosen(known, parsed)
+    planned, label = choice.chosen(known, parsed)
     if parsed.stats:
         if label != "night":
             raise MatrixError("--stats speaks of the night", got=f"--stats with --{label}", fix="leave one out")
         if parsed.format:
             raise MatrixError("a plan is counted or printed as jobs", got="--stats --format", fix="leave one out")
-        counted = statistics.statistics(known, planned, levels_of(parsed))
+        counted = statistics.statistics(known, planned, choice.levels_of(parsed))
         if parsed.json:
             for one in counted:
                 print(json.dumps(vars(one)))
@@ -227,7 +175,7 @@ def run_command(parsed: argparse.Namespace) -> int:
         )
         total = len(night.plan(Paths(parsed.out).run(request.resume)))
     else:
-        planned, label = chosen(known, parsed)
+        planned, label = choice.chosen(known, parsed)
         request = run.Request(planned, parsed.out, not parsed.no_cache, label=label)
         total = len(planned)
     screen = Screen(total, os.environ)

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-from matrix import catalog, cli, plan
+from matrix import catalog, choice, cli, plan
 from matrix.content import ROOT
 from matrix.covering import pairwise
 from matrix.errors import MatrixError
@@ -39,14 +39,14 @@ def planned_at(levels: tuple[Level, ...]) -> tuple[Planned, ...]:
 def once(monkeypatch: pytest.MonkeyPatch) -> None:
     """The real catalog, read and planned once."""
     monkeypatch.setattr(catalog, "load", real)
-    monkeypatch.setattr(cli.plan, "night", lambda known, pairwise, levels: planned_at(tuple(levels)))
+    monkeypatch.setattr(plan, "night", lambda known, pairwise, levels: planned_at(tuple(levels)))
 
 
 def cases(command: str) -> list[str]:
     """The keys of what a job's command runs."""
     program, *arguments = shlex.split(command)
     assert program == "megatrix"
-    planned, label = cli.chosen(real(), cli.parser().parse_args(arguments))
+    planned, label = choice.chosen(real(), cli.parser().parse_args(arguments))
     assert label == "night"
     return [item.key for item in planned]
 

@@ -24,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from matrix import host
 from matrix.catalog import load
 from matrix.content import ROOT
-from matrix.engine import Ending, Engine, Tox, work_folder
+from matrix.engine import Ending, Engine, Installed, Tox, work_folder
 from matrix.environments import base_name
 from matrix.outcome import Level
 from matrix.plan import everything
@@ -61,6 +61,9 @@ class Alone:
 
     def lacks(self, base: str) -> str:
         return ""
+
+    def installed(self, base: str) -> Installed | None:
+        return None
 
     def run(self, bases: Sequence[str], environ: Mapping[str, str], log: Path) -> Ending:
         python = work_folder(os.environ) / base_name(BASE) / "bin" / "python"

@@ -86,8 +86,10 @@ def runnable(catalog: Catalog, item: Planned, drivers: Iterable[str]) -> tuple[t
     branch and no reason: nothing speaks for one driver rather than another, so any will do.
     """
     image = catalog.bases.get(item.cell.base)
-    if item.level is not Level.GPU or not isinstance(image, Container):
+    if item.level is not Level.GPU:
         return (), ""
+    if not isinstance(image, Container):
+        return (() if item.cell.driver == NONE else (item.cell.driver.split(".")[0],)), ""
     asked = sorted(drivers, key=parse) if item.cell.driver == NONE else [item.cell.driver]
     told = {driver: fitting(catalog, image, driver) for driver in asked}
     for fits in ((Fit.NATIVE, Fit.COMPAT), (Fit.UNKNOWN,)):

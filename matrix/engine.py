@@ -15,9 +15,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Protocol
 
+from containers import environments
+from containers.environments import Environment
 from matrix.content import ROOT
 from matrix.environments import base_name
 from matrix.errors import MatrixError
+from matrix.planned import Planned
+from reports import journal, night
 
 # Seconds that tox and its pytest processes get after Ctrl-C to stop their ranks and close their journals.
 STOP_S: Final = 4.0
@@ -34,11 +38,23 @@ class Ending:
     refused: Mapping[str, str] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class Installed:
+    """What a base holds, the interpreter that its overlays are made with, and the digest of a base that is an image."""
+
+    environment: Environment
+    interpreter: Path | None = None
+    image: str = ""
+
+
 class Engine(Protocol):
     """Starts one pytest process per base; each works off its part of the run's plan and writes its own journal."""
 
     def lacks(self, base: str) -> str:
         """Return what this machine lacks for a base and how to get it, "" when nothing is known to be missing."""
+
+    def installed(self, base: str) -> Installed | None:
+        """Return what a base that lacks nothing holds now, None where that can't be told before it is made."""
 
     def run(self, bases: Sequence[str], environ: Mapping[str, str], log: Path) -> Ending:
         """Run until all have ended."""
@@ -52,7 +68,11 @@ class Engines:
 
     def lacks(self, base: str) -> str:
         """Ask the one that the base belongs to."""
-        return (self._images if base in self._ids else self._others).lacks(base)
+        return self._of(base).lacks(base)
+
+    def installed(self, base: str) -> Installed | None:
+        """Ask the one that the base belongs to."""
+        return self._of(base).installed(base)
 
     def run(self, bases: Sequence[str], environ: Mapping[str, str], log: Path) -> Ending:
         """Run both, as far as there is something for them."""
@@ -66,6 +86,9 @@ class Engines:
                 refused |= ending.refused
         return Ending(status, refused)
 
+    def _of(self, base: str) -> Engine:
+        return self._images if base in self._ids else self._others
+
 
 class Tox:
     """tox's own parallel run over the environments of the bases; with `only_make` it makes them and runs nothing."""
@@ -76,6 +99,12 @@ class Tox:
     def lacks(self, base: str) -> str:
         """Return "": what an environment needs, tox says as it makes it."""
         return ""
+
+    def installed(self, base: str) -> Installed | None:
+        """Return what the environment holds that tox made for the base, None when it made none yet."""
+        folder = environment_folder(base)
+        environment = environments.at(folder)
+        return Installed(environment, folder / "bin" / "python") if environment else None
 
     def run(self, bases: Sequence[str], environ: Mapping[str, str], log: Path) -> Ending:
         """Run tox; what it prints goes to `log`. After Ctrl-C it is given STOP_S, then its process group is killed.
@@ -114,6 +143,18 @@ def tox_command(environ: Mapping[str, str]) -> list[str]:
     if not interpreter and importlib.util.find_spec("tox") is None:
         raise MatrixError("tox is needed to run", got=f"no tox in {sys.prefix}", fix="pip install 'megatrix[desk]'")
     return [interpreter or sys.executable, "-m", "tox"]
+
+
+def environment_folder(base: str) -> Path:
+    """Return where tox keeps the environment of a base."""
+    return work_folder(os.environ) / base_name(base)
+
+
+def pending(folder: Path, bases: Collection[str]) -> list[Planned]:
+    """Return the cases of these bases that the run in `folder` has no result of yet."""
+    done = journal.read(folder).results
+    cases = map(Planned.from_json, night.plan(folder))
+    return [case for case in cases if case.cell.base in bases and case.key not in done]
 
 
 def work_folder(environ: Mapping[str, str]) -> Path:

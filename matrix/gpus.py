@@ -21,6 +21,7 @@ from matrix.ranks.job import Job
 from matrix.reproduction import Runs
 
 VISIBLE: Final = "CUDA_VISIBLE_DEVICES"
+LOCKS: Final = "MEGATRIX_GPU_LOCKS"
 
 
 def visible(count: int, environ: Mapping[str, str]) -> tuple[str, ...]:
@@ -29,12 +30,18 @@ def visible(count: int, environ: Mapping[str, str]) -> tuple[str, ...]:
     return tuple(map(str, range(count))) if given is None else tuple(name for name in given.split(",") if name)
 
 
+def locks(environ: Mapping[str, str] = os.environ) -> Path:
+    """Return the folder of the locks on this machine: $MEGATRIX_GPU_LOCKS, which a container is told, or our own."""
+    told = environ.get(LOCKS)
+    return Path(told) if told else Path(tempfile.gettempdir()) / f"megatrix-gpus-{os.getuid()}"
+
+
 class Pool:
     """GPUs by name. `folder` holds the locks; it must be the machine's own, and the same for all who share."""
 
     def __init__(self, names: Sequence[str], folder: Path | None = None) -> None:
         self._names = tuple(names)
-        self._folder = folder or Path(tempfile.gettempdir()) / f"megatrix-gpus-{os.getuid()}"
+        self._folder = folder or locks()
 
     def lacks(self, count: int) -> str:
         """Return what is missing to `count` GPUs, "" for nothing."""

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
-from containers import environments
 from matrix import configuration, drivers, host
 from matrix.catalog import Catalog
-from matrix.engine import Engine, work_folder
-from matrix.environments import base_name
+from matrix.engine import Engine
 from matrix.errors import MatrixError, closest
 from matrix.judge import judge
 from matrix.outcome import Outcome, OutcomeKind
@@ -109,7 +106,7 @@ def work(
             lack = here.can_run(item)[1] or drivers.lack(catalog, item, here.driver) or engine.lacks(item.cell.base)
             record = unavailable(item, catalog, lack, folder.name) if lack else None
             if record is None and request.cache:
-                record = cached(item, catalog, here, history, folder.name)
+                record = cached(item, engine, here, history, folder.name)
             if record is None:
                 left.append(item)
                 continue
@@ -143,26 +140,21 @@ def unavailable(item: Planned, catalog: Catalog, reason: str, run: str) -> Recor
     return make_record(item, outcome, judge(catalog.failure(item.failure), item.expectation, outcome), where, "")
 
 
-def cached(item: Planned, catalog: Catalog, here: host.Place, history: History, run: str) -> Record | None:
+def cached(item: Planned, engine: Engine, here: host.Place, history: History, run: str) -> Record | None:
     """Return the verdict that this very content got before, None if it has to run."""
-    environment = environments.at(environment_folder(item.cell.base))
-    if environment is None:
+    held = engine.installed(item.cell.base)
+    if held is None:
         return None
-    interpreter = environment_folder(item.cell.base) / "bin" / "python"
     try:
-        specs = overlay_specs(item, environment, configuration.load(), interpreter)
-        content = case_content(item, environment, [overlay_digest(spec) for spec in specs], here)
+        specs = overlay_specs(item, held.environment, configuration.load(), held.interpreter)
+        digests = [overlay_digest(spec) for spec in specs]
+        content = case_content(item, held.environment, digests, here, held.image)
     except MatrixError:
         return None  # a source that is not there; the cell says it with all it knows
     found = history.cached(content)
     if found is None or found.key != item.key:
         return None
     return replace(found, why=item.why, run=run, reproduce=reproduce_line(item))
-
-
-def environment_folder(base: str) -> Path:
-    """Return where tox keeps the environment of a base."""
-    return work_folder(os.environ) / base_name(base)
 
 
 def exit_status(records: Sequence[Record]) -> int:

@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from matrix import catalog, interrupt, run
+from matrix import catalog, interrupt
 from matrix.bisection import axes, joint, telling
 from matrix.bisection.axes import AxisName, Subject
 from matrix.bisection.clone import Clone
@@ -24,7 +24,7 @@ from matrix.bisection.noise import Noise, Seen
 from matrix.bisection.probing import Ask, Cells, Reader, reads_only
 from matrix.bisection.search import Kind, Plan
 from matrix.catalog import Catalog, Container
-from matrix.engine import Engine
+from matrix.engine import Engine, environment_folder
 from matrix.errors import MatrixError
 from matrix.failure import Package
 from matrix.host import Place
@@ -185,7 +185,7 @@ def along_releases(
 
 def at_hand(item: Planned, inquiry: Inquiry) -> bool:
     """Say whether a case can be asked without making an environment first."""
-    return item.key in inquiry.notebook.known(1) or run.environment_folder(item.cell.base).is_dir()
+    return item.key in inquiry.notebook.known(1) or environment_folder(item.cell.base).is_dir()
 
 
 def cells(known: Catalog, parsed: argparse.Namespace) -> Cells:

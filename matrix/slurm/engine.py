@@ -1,28 +1,26 @@
 """The engine that hands a run to Slurm and gathers what its tasks wrote. It holds nothing that the queue does not.
 
-What ties a run to its jobs is their name, megatrix-RUN-ARRAY: a submitter that dies takes nothing along, and the next
-one (`--resume`) finds in the queue what still runs and in the journals what is done.
+A submitter that dies takes nothing along, and the next one (`--resume`) finds in the queue what still runs and in the
+journals what is done.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
+import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from containers import environments
 from containers.overlays import Overlays, default_root
-from matrix import configuration, provision
-from matrix.catalog import Catalog
+from containers.tools import Ref
+from matrix import configuration, drivers, inside, provision
+from matrix.catalog import Catalog, Container, Image
 from matrix.content import ROOT
-from matrix.engine import Ending, Engine, work_folder
-from matrix.environments import base_name
-from matrix.errors import MatrixError
+from matrix.engine import Ending, Engine, Installed, pending
 from matrix.host import Host
 from matrix.judge import judge
 from matrix.outcome import Level, Outcome, OutcomeKind
@@ -30,21 +28,17 @@ from matrix.planned import Planned
 from matrix.relay import Sender
 from matrix.reproduction import Surroundings, make_record
 from matrix.session import deadline, provisions, reproduce_line
-from matrix.slurm.commands import REST, STUCK, Commands, Task
-from matrix.slurm.parts import Needs, arrays, minutes, needs
+from matrix.slurm.commands import Commands
+from matrix.slurm.image import heard
+from matrix.slurm.parts import Needs, Part, arrays, minutes, needs
+from matrix.slurm.queue import Queue
 from matrix.versions import NONE
-from reports import journal, night
-from reports.files import write_whole
+from reports import journal
 
 # Seconds between two looks at the queue and the journals: nothing tells of either across machines. squeue takes 5 ms
 # with 20 tasks in the queue (two busy cores, Slurm 22.05).
 LOOK_S: Final = 2.0
-# Seconds without an answer of Slurm after which the submitter gives up; the jobs go on. A controller that is started
-# again is back within a minute.
-SILENCE_S: Final = 600.0
-# Seconds that cancelled tasks get to stop: Slurm's KillWait is 30 s, unless the site has another.
-CANCEL_S: Final = 60.0
-FOLDER: Final = "slurm"  # in the run's folder: what each array works off, and what its tasks printed
+ASK: Final = "ask-"  # and the base: the array of one task in which a node says what an image holds
 # What toxfile.py sets for a cell, and no bytecode: nodes share the folder.
 SETTINGS: Final = {
     "PYTHONUNBUFFERED": "1",
@@ -55,7 +49,10 @@ SETTINGS: Final = {
 
 
 class Slurm:
-    """Runs bases that tox makes as array jobs. `maker` makes their environments, in a folder that the nodes share."""
+    """Runs cases as array jobs. `maker` makes what tox makes, in a folder that the nodes share.
+
+    What an image holds, a node is asked first; the rest is the same.
+    """
 
     def __init__(
         self,
@@ -72,12 +69,16 @@ class Slurm:
         self._environ, self._look_s, self._sleep = environ, look_s, sleep
         self._nodes = commands.nodes()
         self._cpus = max((node.cpus for node in self._nodes), default=1)
+        self._features = sorted({feature for node in self._nodes for feature in node.features})
         self._refused: dict[Needs, str] = {}
 
     def lacks(self, base: str) -> str:
-        """Return why nothing runs on the base here, "" for one that tox makes."""
-        made = base in {one.id for one in self._catalog.made}
-        return "" if made else f"{base} is an image; no engine runs images on Slurm yet"
+        """Return "": what an environment needs tox says as it makes it, what an image needs the nodes say."""
+        return ""
+
+    def installed(self, base: str) -> Installed | None:
+        """Return what tox made; of an image nothing is known before a node was asked."""
+        return None if self._image(base) else self._maker.installed(base)
 
     @property
     def driver(self) -> str:
@@ -88,15 +89,17 @@ class Slurm:
         """Say whether some node could run the case, and if not, what it needs and what Slurm says to that."""
         if not planned.test:
             return False, "the catalog has no reproduction of it yet"
-        wanted = needs(planned, self._cpus)
+        told = f"features of its nodes: {', '.join(self._features) or 'none'}"
+        if lack := self._branches(planned)[1]:
+            return False, f"{lack}; {told}"
+        wanted = self._needs(planned)
         if wanted not in self._refused:
             self._refused[wanted] = self._commands.refuses(wanted.options)
         said = self._refused[wanted]
         if not said:
             return True, ""
         asked = " ".join(option for option in wanted.options if not option.startswith("--cpus"))
-        features = sorted({feature for node in self._nodes for feature in node.features})
-        return False, f"needs {asked or wanted.options[0]}; Slurm: {said}; features of its nodes: {', '.join(features)}"
+        return False, f"needs {asked or wanted.options[0]}; Slurm: {said}; {told}"
 
     def capabilities(self, level: Level) -> dict[str, Any]:
         """Return what a verdict at `level` depends on, as the machine that submits has it."""
@@ -109,9 +112,10 @@ class Slurm:
         task takes no other along. After Ctrl-C the run's tasks are cancelled.
         """
         folder = Path(environ["MEGATRIX_RUN"])
-        work = Run(folder, self._commands, self._look_s, self._sleep, log)
+        queue = Queue(folder, self._commands, self._look_s, self._sleep, log)
         sender = Sender(environ["MEGATRIX_RELAY"], lambda: None)
         told = set(journal.read(folder).results)
+        images = {base: image for base in bases if (image := self._image(base))}
 
         def look() -> None:
             for key, record in journal.read(folder).results.items():
@@ -120,51 +124,98 @@ class Slurm:
                     sender.send(record)
 
         try:
-            made = self._make(bases, environ, log)
-            bases = [base for base in bases if base not in made.refused]
-            for alone in (False, True):
-                # The queue is asked before the journals: what ends in between counts as alive, and is waited for.
-                taken = {key for task in work.live() for key in work.keys(task)} | work.cancelled()
-                left = [item for item in self._left(folder, bases) if item.key not in taken]
-                for wanted, tasks in arrays(left, self._cpus, self._commands.longest(), alone=alone):
-                    self._submit(work, wanted, tasks, environ)
-                work.wait(look)
-            if lost := self._left(folder, bases):
-                self._say_what_is_lost(work, lost)
+            asking = self._ask(queue, images) if images else []
+            made = self._make(queue, [base for base in bases if base not in images], environ, log)
+            self._submit_left(queue, [base for base in bases if base not in {*images, *made.refused}])
+            if asking:
+                queue.wait(look, asking)
+            refused = {**made.refused, **self._provide(queue, images)}
+            self._submit_left(queue, [base for base in images if base not in refused])
+            queue.wait(look)
+            ready = [base for base in bases if base not in refused]
+            self._submit_left(queue, ready, alone=True)
+            queue.wait(look)
+            if lost := pending(folder, ready):
+                self._say_what_is_lost(queue, lost)
         except BaseException:
-            work.cancel()
+            queue.cancel()
             raise
         finally:
             look()
             sender.close()
-        return Ending(made.status or (1 if self._left(folder, bases) else 0), made.refused)
+        return Ending(made.status or (1 if pending(folder, ready) else 0), refused)
 
-    def _make(self, bases: Sequence[str], environ: Mapping[str, str], log: Path) -> Ending:
-        """Make the environments and overlays, here, where there is a network; without the former a base is refused."""
-        folder = Path(environ["MEGATRIX_RUN"])
-        ending = self._maker.run(bases, environ, log)
+    def _image(self, base: str) -> Ref | None:
+        known = self._catalog.bases.get(base)
+        return inside.ref(self._catalog, base) if isinstance(known, (Image, Container)) else None
+
+    def _ask(self, queue: Queue, images: Mapping[str, Ref]) -> list[str]:
+        """Have a node say what each image holds, unless one did or is about to; return the names of these arrays."""
+        asked = {f"{ASK}{base}": base for base in images if heard(queue.parts, base) is None}
+        waiting = {queue.part_name(task) for task in queue.live()}
+        for name, base in asked.items():
+            if name not in waiting:
+                first = self._needs(pending(queue.folder, [base])[0])
+                wanted = replace(first, cpus=1, gpus=min(1, first.gpus))  # it only looks
+                self._submit(queue, wanted, Part([[]], image=images[base]), name)
+        return list(asked)
+
+    def _provide(self, queue: Queue, images: Iterable[str]) -> dict[str, str]:
+        """Lay out what goes over each image; return why nothing runs on a base."""
         refused = {}
-        overlays, told = Overlays(default_root(self._environ)), configuration.load(self._environ)
+        for base in images:
+            found = heard(queue.parts, base)
+            if isinstance(found, Installed):
+                self._lay_out(queue, base, found)
+            elif found:
+                refused[base] = found
+            else:
+                end = queue.ends().get(f"{ASK}{base}", "Slurm no longer knows its task")
+                refused[base] = f"no node told what {base} holds: {end}; it printed {queue.parts}/{ASK}{base}-0.log"
+        return refused
+
+    def _make(self, queue: Queue, bases: Sequence[str], environ: Mapping[str, str], log: Path) -> Ending:
+        """Make the environments and overlays, here, where there is a network; without the former a base is refused."""
+        ending = self._maker.run(bases, environ, log) if bases else Ending()
+        refused = {}
         for base in bases:
-            around = environments.at(work_folder(self._environ) / base_name(base))
-            if around is None:
+            if found := self._maker.installed(base):
+                self._lay_out(queue, base, found)
+            else:
                 refused[base] = f"tox made no environment of {base}: what it said is in {log}"
-                continue
-            provided = provisions(self._left(folder, [base]), around, told, self._python(base), overlays)
-            (folder / FOLDER).mkdir(exist_ok=True)
-            path = folder / FOLDER / f"overlays-{base}.json"
-            provision.write(path.with_suffix(".part"), provided)
-            path.with_suffix(".part").replace(path)  # a task of an earlier submitter may be about to read it
         return Ending(ending.status, refused)
 
-    def _submit(self, work: Run, wanted: Needs, tasks: list[list[str]], environ: Mapping[str, str]) -> None:
-        part = work.write(tasks, {node.name: node.features for node in self._nodes})
-        limit = minutes(wanted, max(map(len, tasks)), deadline(self._environ.get("MEGATRIX_DEADLINE", "")))
+    def _lay_out(self, queue: Queue, base: str, found: Installed) -> None:
+        """Make the overlays of a base's cases."""
+        overlays, told = Overlays(default_root(self._environ)), configuration.load(self._environ)
+        cases = pending(queue.folder, [base])
+        provided = provisions(cases, found.environment, told, found.interpreter, overlays)
+        path = queue.parts / f"overlays-{base}.json"
+        provision.write(path.with_suffix(".part"), provided)
+        path.with_suffix(".part").replace(path)  # a task of an earlier submitter may be about to read it
+
+    def _submit_left(self, queue: Queue, bases: Sequence[str], *, alone: bool = False) -> None:
+        """Submit what has no result, is in no task that may still run and was in none that somebody cancelled."""
+        if not bases:
+            return
+        # The queue is asked before the journals: what ends in between counts as alive, and is waited for.
+        taken = {key for task in queue.live() for key in queue.keys(task)} | queue.cancelled()
+        left = [item for item in pending(queue.folder, bases) if item.key not in taken]
+        nodes = {node.name: node.features for node in self._nodes}
+        for wanted, tasks in arrays(left, self._needs, self._commands.longest(), alone=alone):
+            image = self._image(wanted.base)
+            found = heard(queue.parts, wanted.base) if image else None
+            digest = found.image if isinstance(found, Installed) else ""
+            self._submit(queue, wanted, Part(tasks, nodes, image, digest))
+
+    def _submit(self, queue: Queue, wanted: Needs, part: Part, name: str = "") -> None:
+        path = queue.write(part, name)
+        limit = minutes(wanted, max(map(len, part.tasks)), deadline(self._environ.get("MEGATRIX_DEADLINE", "")))
         options = (
-            f"--job-name={work.name}{part.stem}",
-            f"--array=0-{len(tasks) - 1}",
+            f"--job-name={queue.name}{path.stem}",
+            f"--array=0-{len(part.tasks) - 1}",
             f"--chdir={ROOT}",
-            f"--output={part.parent}/{part.stem}-%a.log",
+            f"--output={path.parent}/{path.stem}-%a.log",
             "--open-mode=append",
             "--requeue",
             f"--time={limit}",
@@ -173,131 +224,30 @@ class Slurm:
         settings = {
             **{key: value for key, value in self._environ.items() if not key.startswith("TOX_")},
             **SETTINGS,
-            "MEGATRIX_RUN": environ["MEGATRIX_RUN"],
+            "MEGATRIX_RUN": str(queue.folder),
             "MEGATRIX_BASE": wanted.base,
-            "MEGATRIX_OVERLAYS": str(part.parent / f"overlays-{wanted.base}.json"),
+            "MEGATRIX_OVERLAYS": str(path.parent / f"overlays-{wanted.base}.json"),
         }
+        found = None if part.image else self._maker.installed(wanted.base)
+        python = found.interpreter if found else sys.executable
         # exec: the step daemon is the parent of the task, which notices when it is gone.
-        python = self._python(wanted.base)
-        script = f"#!/bin/sh\nexec {shlex.join([str(python), '-m', 'matrix.slurm.task', str(part)])}\n"
-        work.say(f"{work.name}{part.stem}: job {self._commands.submit(options, script, settings)}, {len(tasks)} tasks")
+        script = f"#!/bin/sh\nexec {shlex.join([str(python), '-m', 'matrix.slurm.task', str(path)])}\n"
+        job = self._commands.submit(options, script, settings)
+        queue.say(f"{queue.name}{path.stem}: job {job}, {len(part.tasks)} tasks")
 
-    def _python(self, base: str) -> Path:
-        return work_folder(self._environ) / base_name(base) / "bin" / "python"
+    def _needs(self, item: Planned) -> Needs:
+        return needs(item, self._cpus, self._branches(item)[0])
 
-    def _left(self, folder: Path, bases: Sequence[str]) -> list[Planned]:
-        done = journal.read(folder).results
-        planned = map(Planned.from_json, night.plan(folder))
-        return [item for item in planned if item.cell.base in bases and item.key not in done]
+    def _branches(self, item: Planned) -> tuple[tuple[str, ...], str]:
+        """Return the driver branches that a case is to run on, none for any, and why no node's will do."""
+        return drivers.runnable(self._catalog, item, drivers.branches(self._features))
 
-    def _say_what_is_lost(self, work: Run, lost: Iterable[Planned]) -> None:
+    def _say_what_is_lost(self, queue: Queue, lost: Iterable[Planned]) -> None:
         """Keep for each case without a result what became of the task that had it: it is not reached, no verdict."""
-        ends = work.ends()
-        with journal.Journal.new(work.folder) as kept:
+        ends = queue.ends()
+        with journal.Journal.new(queue.folder) as kept:
             for item in lost:
                 outcome = Outcome(OutcomeKind.NOT_REACHED, ends.get(item.key, "Slurm no longer knows its task"))
                 failure = self._catalog.failure(item.failure)
-                where = Surroundings(reproduce=reproduce_line(item), run=work.folder.name)
+                where = Surroundings(reproduce=reproduce_line(item), run=queue.folder.name)
                 kept.result(make_record(item, outcome, judge(failure, item.expectation, outcome), where, ""))
-
-
-class Run:
-    """The jobs of one run, by the names that they have in the queue."""
-
-    def __init__(
-        self, folder: Path, commands: Commands, look_s: float, sleep: Callable[[float], None], log: Path
-    ) -> None:
-        self.folder, self.name = folder, f"megatrix-{folder.name}-"
-        self._commands, self._look_s, self._sleep, self._log = commands, look_s, sleep, log
-        self.patience_s = SILENCE_S
-        self._parts: dict[str, list[list[str]]] = {}
-        self._before = {task.id for task in self.tasks() if not task.live}  # of an earlier submitter
-
-    def write(self, tasks: list[list[str]], nodes: Mapping[str, Sequence[str]]) -> Path:
-        """Write what an array works off; return the file, whose name is the array's."""
-        parts = self.folder / FOLDER
-        path = parts / f"{len(list(parts.glob('[0-9]*.json'))):04d}.json"
-        write_whole(path, json.dumps({"tasks": tasks, "nodes": nodes}) + "\n")
-        return path
-
-    def keys(self, task: Task) -> list[str]:
-        """Return the cases of a task."""
-        return self._part(task)[task.index]
-
-    def tasks(self) -> list[Task]:
-        """Return the run's tasks as the queue has them, those that it has in one line one by one.
-
-        A controller that is away is waited for, SILENCE_S long; then MatrixError is raised.
-        """
-        told = self._answer()
-        apart = {task.id for task in told}
-        found = []
-        for task in told:
-            rest = [replace(task, index=index) for index in range(len(self._part(task)))] if task.index == REST else []
-            found += [one for one in rest if one.id not in apart] if rest else [task]
-        return found
-
-    def _answer(self) -> list[Task]:
-        heard = time.monotonic()
-        while True:
-            try:
-                return self._commands.tasks(self.name)
-            except MatrixError as error:
-                if time.monotonic() - heard > self.patience_s:
-                    raise
-                self.say(error.brief)
-                self._sleep(self._look_s)
-
-    def _part(self, task: Task) -> list[list[str]]:
-        name = task.name.removeprefix(self.name)
-        if name not in self._parts:
-            self._parts[name] = json.loads((self.folder / FOLDER / f"{name}.json").read_text("utf-8"))["tasks"]
-        return self._parts[name]
-
-    def live(self) -> list[Task]:
-        """Return the tasks that may still run; those that wait for what will not come are cancelled."""
-        tasks = [task for task in self.tasks() if task.live]
-        stuck = [task for task in tasks if task.reason in STUCK]
-        for task in stuck:
-            self.say(f"{task.id}: cancelled, since it waits for a person: {task.reason}")
-        self._commands.cancel([task.id for task in stuck])
-        return tasks
-
-    def cancelled(self) -> set[str]:
-        """Return the cases of tasks that somebody cancelled since we came."""
-        tasks = [task for task in self.tasks() if task.id not in self._before]
-        return {key for task in tasks if task.state == "CANCELLED" for key in self.keys(task)}
-
-    def ends(self) -> dict[str, str]:
-        """Return for each case how its last task ended, in words."""
-        tasks = sorted(self.tasks(), key=lambda task: int(task.job))
-        return {
-            key: f"Slurm task {task.id} ended {task.state} on {task.node or 'no node'}"
-            for task in tasks
-            for key in self.keys(task)
-        }
-
-    def wait(self, look: Callable[[], None]) -> None:
-        """Wait until no task is left in the queue, calling `look` every time."""
-        while self.live():
-            look()
-            self._sleep(self._look_s)
-
-    def cancel(self) -> None:
-        """Cancel what is left in the queue and wait until it has stopped, at most CANCEL_S.
-
-        Where the controller does not answer the tasks go on, and the log says how to cancel them.
-        """
-        self.patience_s = 0.0
-        end = time.monotonic() + CANCEL_S
-        try:
-            self._commands.cancel(list(dict.fromkeys(task.job for task in self.live())))
-            while self.live() and time.monotonic() < end:
-                self._sleep(self._look_s)
-        except MatrixError as error:
-            self.say(f"not cancelled: {error.brief}; the jobs are those whose name begins with {self.name}")
-
-    def say(self, text: str) -> None:
-        """Add a line to the engine's log."""
-        with self._log.open("a", encoding="utf-8") as file:
-            file.write(f"{journal.utc_now()} {text}\n")

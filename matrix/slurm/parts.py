@@ -1,16 +1,19 @@
-"""How a run is cut for Slurm: what each case needs of a node, and which cases share an array task. Pure."""
+"""How a run is cut for Slurm: what each case needs of a node, which cases share an array task, and what one is told.
+
+Pure.
+"""
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Final, TypeVar
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final, TypeVar
 
+from containers.tools import Ref
 from matrix.outcome import Level
 from matrix.planned import Planned
-from matrix.versions import NONE
 
 T = TypeVar("T")
 
@@ -27,13 +30,14 @@ RUNS: Final = 2  # a red case is run once more in fresh interpreters
 class Needs:
     """What the cases of an array share: the base they run on and what they need of a node.
 
-    `driver` is a branch ("535"), "" for any; `cpus` is at most what the largest node has.
+    `drivers` are branches ("535") of which any will do, none for any at all; `cpus` is at most what the largest node
+    has.
     """
 
     base: str
     level: Level
     gpus: int
-    driver: str
+    drivers: tuple[str, ...]
     cpus: int
 
     @property
@@ -42,20 +46,42 @@ class Needs:
         return (
             f"--cpus-per-task={self.cpus}",
             *((f"--gres=gpu:{self.gpus}",) if self.gpus else ()),
-            *((f"--constraint=driver{self.driver}",) if self.driver else ()),
+            *((f"--constraint={'|'.join(f'driver{one}' for one in self.drivers)}",) if self.drivers else ()),
         )
 
 
-def needs(item: Planned, cpus: int) -> Needs:
-    """Return what a case needs; `cpus` are those of the largest node. Without a GPU no driver plays a part."""
+@dataclass(frozen=True)
+class Part:
+    """What an array is told: the keys of each of its tasks, and the features of the nodes by name.
+
+    On a base that is an image also `image`, and the `digest` that its overlays were made for. A task without keys is
+    there to tell what the image holds.
+    """
+
+    tasks: Sequence[Sequence[str]]
+    nodes: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    image: Ref | None = None
+    digest: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as its file holds it."""
+        return {**vars(self), "image": asdict(self.image) if self.image else None}
+
+    @classmethod
+    def from_json(cls, told: Mapping[str, Any]) -> Part:
+        """Return what `to_json` told."""
+        return cls(**{**told, "image": Ref(**told["image"]) if told["image"] else None})
+
+
+def needs(item: Planned, cpus: int, drivers: tuple[str, ...]) -> Needs:
+    """Return what a case needs; `cpus` are those of the largest node, `drivers` the branches that run its base."""
     on_gpu = item.level is Level.GPU
-    driver = item.cell.driver.split(".")[0] if on_gpu and item.cell.driver != NONE else ""
     ranks = 1 if item.level is Level.CONTRACT else item.ranks
-    return Needs(item.cell.base, item.level, item.gpus if on_gpu else 0, driver, max(1, min(ranks, cpus)))
+    return Needs(item.cell.base, item.level, item.gpus if on_gpu else 0, drivers, max(1, min(ranks, cpus)))
 
 
 def arrays(
-    items: Iterable[Planned], cpus: int, longest: int, *, alone: bool = False
+    items: Iterable[Planned], wanted: Callable[[Planned], Needs], longest: int, *, alone: bool = False
 ) -> list[tuple[Needs, list[list[str]]]]:
     """Return the arrays to submit: what each needs, and the keys of each of its tasks, at most `longest` tasks.
 
@@ -63,11 +89,11 @@ def arrays(
     """
     groups: dict[Needs, list[str]] = {}
     for item in items:
-        groups.setdefault(needs(item, cpus), []).append(item.key)
+        groups.setdefault(wanted(item), []).append(item.key)
     made = []
-    for wanted, keys in groups.items():
-        tasks = cut(keys, 1 if alone else TOGETHER[wanted.level])
-        made += [(wanted, part) for part in cut(tasks, longest)]
+    for need, keys in groups.items():
+        tasks = cut(keys, 1 if alone else TOGETHER[need.level])
+        made += [(need, part) for part in cut(tasks, longest)]
     return made
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from containers.environments import at
 from containers.overlays import Overlays, OverlaySpec, default_root
 from containers.sources import parse
-from matrix.run import environment_folder
+from matrix.engine import environment_folder
 from tests.real.conftest import ROOT, Megatrix, Ran
 
 pytestmark = pytest.mark.real

@@ -8,14 +8,13 @@ from pathlib import Path
 from containers import environments
 from matrix import configuration
 from matrix.catalog import Catalog
-from matrix.engine import Ending
+from matrix.engine import Ending, Installed, Tox, environment_folder
 from matrix.host import Host
 from matrix.judge import judge
 from matrix.outcome import Outcome
 from matrix.planned import Planned
 from matrix.relay import Sender
 from matrix.reproduction import Surroundings, make_record
-from matrix.run import environment_folder
 from matrix.session import case_content, overlay_digest, overlay_specs, reproduce_line
 from reports import journal, night
 from tests.unit.catalogs import shown
@@ -50,6 +49,9 @@ class FakeEngine:
 
     def lacks(self, base: str) -> str:
         return self.lack if base.startswith("ngc") else ""
+
+    def installed(self, base: str) -> Installed | None:
+        return Tox(1).installed(base)
 
     def run(self, bases: Sequence[str], environ: Mapping[str, str], log: Path) -> Ending:
         folder = Path(environ["MEGATRIX_RUN"])

@@ -13,7 +13,7 @@ from matrix.drivers import Fit, branches, enough, fitting, lack, note, runnable
 from matrix.outcome import Level
 from matrix.plan import plan_case
 from matrix.planned import Planned
-from tests.unit.catalogs import case, failure, real
+from tests.unit.catalogs import case, catalog, failure, planned, real
 
 IMAGES = {image.id: image for image in real().containers}
 
@@ -144,3 +144,10 @@ def test_branches_are_told_by_features() -> None:
 def test_the_branch_that_would_do_runs_the_image_by_itself(image: Container) -> None:
     branch = enough(real(), image)
     assert not branch or fitting(real(), image, branch).fit is Fit.NATIVE
+
+
+def test_a_case_that_is_in_no_image_asks_for_the_branch_of_its_own_driver() -> None:
+    item = planned(catalog(failure()), level=Level.GPU)
+    assert runnable(catalog(failure()), item, ["535"]) == ((), "")
+    named = replace(item, cell=replace(item.cell, driver="470.161.03"))
+    assert runnable(catalog(failure()), named, ["535"]) == (("470",), "")

@@ -16,8 +16,9 @@ from containers.commands import TIMED_OUT, Answer
 from matrix import provision
 from matrix.catalog import Image
 from matrix.content import ROOT
-from matrix.engine import STOP_S, Ending, Engines
-from matrix.images import START_S, Images
+from matrix.engine import STOP_S, Ending, Engines, Installed
+from matrix.images import Images
+from matrix.inside import START_S, limit_s
 from matrix.outcome import Level
 from matrix.planned import Planned
 from matrix.ranks.patience import OVERTIME_S
@@ -206,7 +207,7 @@ def test_a_container_that_hangs_is_ended_and_the_run_goes_on(make: Make) -> None
 
 def test_a_container_has_each_case_s_deadline_twice() -> None:
     """A red case is run again."""
-    assert Images(KNOWN, {"MEGATRIX_DEADLINE": "10"}).limit_s(3) == START_S + 3 * 2 * (10 + OVERTIME_S)
+    assert limit_s(3, {"MEGATRIX_DEADLINE": "10"}) == START_S + 3 * 2 * (10 + OVERTIME_S)
 
 
 def test_without_podman_and_docker_it_says_what_to_install(make: Make) -> None:
@@ -232,6 +233,9 @@ class Told:
 
     def lacks(self, base: str) -> str:
         return f"lacks {base}"
+
+    def installed(self, base: str) -> Installed | None:
+        return None
 
     def run(self, bases: Sequence[str], environ: Mapping[str, str], log: Path) -> Ending:
         self.bases += bases

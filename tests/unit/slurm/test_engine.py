@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from matrix.engine import Ending
+from matrix.engine import Ending, Installed, Tox
 from matrix.errors import MatrixError
 from matrix.outcome import Level, Outcome
 from matrix.plan import everything
@@ -94,6 +94,9 @@ class Maker:
 
     def lacks(self, base: str) -> str:
         return ""
+
+    def installed(self, base: str) -> Installed | None:
+        return Tox(1).installed(base)
 
     def run(self, bases: Sequence[str], environ: Mapping[str, str], log: Path) -> Ending:
         return Ending()
@@ -226,7 +229,7 @@ def test_a_resumed_run_takes_up_what_still_waits(
             raise SystemExit
 
     cluster.before_look = die
-    monkeypatch.setattr("matrix.slurm.engine.CANCEL_S", 0.0)
+    monkeypatch.setattr("matrix.slurm.queue.CANCEL_S", 0.0)
     with pytest.raises(SystemExit):
         desk(cluster)
     again = cluster.looks
@@ -250,7 +253,7 @@ def test_a_controller_that_is_away_for_a_while_is_waited_for(desk: Callable[...,
 def test_a_controller_that_stays_away_is_an_error_and_the_log_names_the_jobs(
     desk: Callable[..., list[Record]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("matrix.slurm.engine.SILENCE_S", 0.0)
+    monkeypatch.setattr("matrix.slurm.queue.SILENCE_S", 0.0)
     cluster = Cluster(lambda job, index: "PENDING")
 
     def silent() -> None:

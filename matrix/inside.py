@@ -1,0 +1,167 @@
+"""pytest in an image: one container that works off cases of a run, on the machine that this process is on."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+from containers.commands import TIMED_OUT, redacted
+from containers.environments import Environment
+from containers.overlays import default_root
+from containers.tools import Box, Ref, Runtime
+from matrix import gpus
+from matrix.catalog import Catalog, Container, Image
+from matrix.content import ROOT
+from matrix.engine import STOP_S
+from matrix.errors import MatrixError
+from matrix.outcome import Level
+from matrix.planned import Planned
+from matrix.ranks.patience import OVERTIME_S
+from matrix.session import deadline
+
+START_S: Final = 120.0  # s for a container to start and to collect its cases; 2 s on 2 cores
+PYTHON: Final = "python3"
+# As toxfile.py has it for what tox makes; and no bytecode, since the project is mounted read-only.
+SETTINGS: Final = {
+    "PYTHONUNBUFFERED": "1",
+    "PYTHONHASHSEED": "0",
+    "PYTHONDONTWRITEBYTECODE": "1",
+    "NO_VCS_VERSION": "1",
+    "HOME": "/tmp",  # noqa: S108  (a tmpfs of its own; the image is read-only)
+    "USER": "megatrix",  # torch asks for a name, and the image knows none for docker's --user
+}
+# Nothing else of the environment goes in.
+PASSED: Final = ("MEGATRIX_DEADLINE", "MEGATRIX_COMMAND", "MEGATRIX_TOX", gpus.VISIBLE)
+
+
+class Start(Protocol):
+    """Starts a process whose output goes to a file (subprocess.Popen, with what it is given here)."""
+
+    def __call__(self, command: Sequence[str], **settings: Any) -> subprocess.Popen[bytes]:
+        """Start it."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """What one container works off: cases of the run in `folder`; `told` is what else its session is told (MEGATRIX_*).
+
+    `overlays` is the file that says what is laid over the image for each case, `digest` the image's.
+    """
+
+    image: Ref
+    digest: str
+    folder: Path
+    overlays: Path
+    cases: Sequence[Planned]
+    told: Mapping[str, str]
+
+    @property
+    def environ(self) -> dict[str, str]:
+        """Return what its session is told of the run, the image and the overlays."""
+        return {
+            **self.told,
+            "MEGATRIX_RUN": str(self.folder),
+            "MEGATRIX_BASE": self.image.id,
+            "MEGATRIX_IMAGE": self.digest,
+            "MEGATRIX_OVERLAYS": str(self.overlays),
+        }
+
+
+def ref(catalog: Catalog, base: str) -> Ref:
+    """Return a base that is an image as the tools name it. Raises MatrixError for one that is none."""
+    image = catalog.base(base)
+    if not isinstance(image, (Image, Container)):
+        raise MatrixError("not an image", got=base, expected="a base of the catalog that is one")
+    return Ref(image.id, image.tag, f"megatrix build {base}" if isinstance(image, Image) else "")
+
+
+def installed(runtime: Runtime, image: Ref, environ: Mapping[str, str]) -> Environment:
+    """Return what is installed in an image. Raises MatrixError when it can't be started or has no Python."""
+    answer = runtime.ask(image, box(f"megatrix-asks-{os.getpid()}", environ), PYTHON, "-m", "containers.environments")
+    try:
+        return Environment(**json.loads(answer.out))
+    except (TypeError, ValueError):
+        what = f"{runtime.name} could not run {image.tag}"
+        raise MatrixError(what, got=answer.complaint, fix="see docs/images.md") from None
+
+
+def run(
+    runtime: Runtime,
+    work: Work,
+    environ: Mapping[str, str],
+    log: Path,
+    start: Start = subprocess.Popen,  # type: ignore[assignment]  # as it is called here
+) -> int:
+    """Run pytest in the image until its cases are done; return how the container ended. What it prints goes to `log`.
+
+    One that outlasts every deadline is ended (TIMED_OUT). Ctrl-C is passed on once and raised again.
+    """
+    # With our pid: a run that is resumed may find the container of the one that was killed still ending.
+    name = re.sub(r"[^\w.-]", "-", f"megatrix-{work.folder.name}-{work.image.id}-{os.getpid()}")
+    writable, told = [work.folder, Path(work.told["MEGATRIX_RELAY"]).parent], work.environ
+    on_gpus = any(case.level is Level.GPU for case in work.cases)
+    if on_gpus:  # other runs of this machine hold GPUs by the same locks
+        locks = gpus.locks(environ)
+        locks.mkdir(mode=0o700, exist_ok=True)
+        writable, told = [*writable, locks], {**told, gpus.LOCKS: str(locks)}
+    inside = box(name, environ, writable, told, on_gpus)
+    command = runtime.command(work.image, inside, PYTHON, "-m", "pytest", "tests/failures")
+    with log.open("ab") as output:
+        process = start(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,  # one SIGINT from us, not a second one from the terminal
+        )
+        try:
+            return process.wait(limit_s(len(work.cases), environ))
+        except subprocess.TimeoutExpired:
+            stop(runtime, process, name)
+            return TIMED_OUT
+        except BaseException:
+            stop(runtime, process, name)
+            raise
+
+
+def box(
+    name: str,
+    environ: Mapping[str, str],
+    writable: Sequence[Path] = (),
+    told: Mapping[str, str] | None = None,
+    on_gpus: bool = False,
+) -> Box:
+    """Return what every container of ours gets: project and overlays to read, `writable`, and what it is told."""
+    cache = default_root(environ)
+    cache.mkdir(parents=True, exist_ok=True)
+    passed = {key: environ[key] for key in PASSED if key in environ}
+    return Box(name, ROOT, (ROOT, cache), tuple(writable), {**SETTINGS, **passed, **(told or {})}, on_gpus)
+
+
+def limit_s(cases: int, environ: Mapping[str, str]) -> float:
+    """Return the seconds after which a container hangs, or its tool: each case takes its deadline at most twice."""
+    return START_S + cases * 2 * (deadline(environ.get("MEGATRIX_DEADLINE", "")) + OVERTIME_S)
+
+
+def stop(runtime: Runtime, process: subprocess.Popen[bytes], name: str) -> None:
+    """End a container: it is asked to stop its ranks and close its journal, and has STOP_S for it."""
+    process.send_signal(signal.SIGINT)  # podman and docker pass it on
+    try:
+        process.wait(STOP_S)
+    except subprocess.TimeoutExpired:
+        runtime.kill(name)
+        process.kill()
+        process.wait()
+
+
+def last_line(log: Path) -> str:
+    """Return the last line of a log, without credentials."""
+    lines = log.read_text(encoding="utf-8", errors="replace").split("\n")
+    return redacted(next((line.strip() for line in reversed(lines) if line.strip()), "it wrote nothing"))

@@ -1,0 +1,92 @@
+"""What a node does with an image: it says what the image holds, and runs a task's cases in it.
+
+It runs in the interpreter of whoever submitted, outside of the image, which needs neither pytest nor torch.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from containers import pyxis, tools
+from containers.environments import Environment
+from containers.tools import NO_TOOL, Ref, Runtime
+from matrix import inside
+from matrix.catalog import load
+from matrix.engine import Installed, pending
+from matrix.errors import MatrixError
+from matrix.relay import Receiver
+from matrix.run import unavailable
+from matrix.slurm.parts import Part
+from reports import journal
+from reports.files import write_whole
+
+
+def runtime(environ: Mapping[str, str] = os.environ) -> Runtime | None:
+    """Return what runs images on this node: Pyxis where Slurm has it, else podman or docker."""
+    return pyxis.find(environ) or tools.find(environ)
+
+
+def tell(image: Ref, parts: Path, node: str) -> int:
+    """Write beside the run's parts what the image holds on this node, or why it can't be told; return 0."""
+    found, why = runtime(), f"{image.id} is an image: {NO_TOOL}"
+    told: dict[str, object] = {}
+    if found is not None:
+        why = found.lack(image)
+    if found is not None and not why:
+        try:
+            told = {**vars(inside.installed(found, image, os.environ)), "image": found.digest(image)}
+        except MatrixError as error:
+            why = error.brief
+    write_whole(answer(parts, image.id), json.dumps(told or {"reason": f"{why} (node {node})"}) + "\n")
+    return 0
+
+
+def heard(parts: Path, base: str) -> Installed | str | None:
+    """Return what `tell` wrote: what the image holds, or why nothing runs in it; None when it has told nothing."""
+    try:
+        told = json.loads(answer(parts, base).read_text("utf-8"))
+    except FileNotFoundError:
+        return None
+    if "reason" in told:
+        return str(told["reason"])
+    return Installed(Environment(told["python"], told["packages"]), image=told["image"])
+
+
+def answer(parts: Path, base: str) -> Path:
+    """Return the file in which a node told what an image holds."""
+    return parts / f"image-{base}.json"
+
+
+def run(part: Part, image: Ref, keys: Sequence[str], folder: Path, overlays: Path, log: Path, node: str) -> int:
+    """Run these cases of the run in `folder` in the image; return how the container ended.
+
+    What the node lacks for it makes them `unavailable`, with the node's name.
+    """
+    found = runtime()
+    lack = found.lack(image) if found else f"{image.id} is an image: {NO_TOOL}"
+    if found and not lack and (here := found.digest(image)) != part.digest:
+        lack = f"{image.tag} is {here}, and {part.digest} on the node that was asked first"
+    if found is None or lack:
+        say_unavailable(folder, image.id, keys, f"{lack} (node {node})")
+        return 0
+    cases = [case for case in pending(folder, [image.id]) if case.key in keys]
+    with Receiver(lambda record: None) as receiver:  # by which the container notices when this task is gone
+        told = {name: os.environ[name] for name in ("MEGATRIX_KEYS", "MEGATRIX_PLACE")}
+        work = inside.Work(image, part.digest, folder, overlays, cases, {**told, "MEGATRIX_RELAY": receiver.address})
+        status = inside.run(found, work, os.environ, log)
+    if found.refused(status):
+        why = f"{found.name} could not run {image.id}: {inside.last_line(log)} (node {node})"
+        say_unavailable(folder, image.id, keys, why)
+    return status
+
+
+def say_unavailable(folder: Path, base: str, keys: Iterable[str], reason: str) -> None:
+    """Keep for those of the cases that have no result that they can't run."""
+    known, wanted = load(), set(keys)
+    with journal.Journal.new(folder) as kept:
+        for item in pending(folder, [base]):
+            if item.key in wanted:
+                kept.result(unavailable(item, known, reason, folder.name))

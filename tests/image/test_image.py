@@ -35,7 +35,7 @@ def chosen(cases: list[str]) -> list[str]:
 
 def containers(tool: Tool) -> list[str]:
     """The names of the containers of runs, running or stopped."""
-    answer = tool.ask("ps", "--all", "--format", "{{.Names}}")
+    answer = tool.run([tool.path, "ps", "--all", "--format", "{{.Names}}"])
     return [name for name in answer.out.split() if name.startswith("megatrix-")]
 
 

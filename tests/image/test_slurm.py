@@ -1,0 +1,112 @@
+"""The image on a real Slurm of two nodes: the verdicts of one machine, and no container outlives what started it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from containers.tools import Tool
+from reports import journal, night
+from tests.image.test_image import containers, no_container_left
+from tests.slurm.cluster import NODES, Cluster, wait
+from tests.slurm.conftest import Site, ended, keys
+
+CELL = "debian-13/mcore-0.10.0/te-1.9.0/driver-none"
+CASES = ("torchrun-gloo", "torchrun-mpi", "mpirun-gloo", "mpirun-mpi", "torchrun-mpi-checked", "torchrun-mpi-world4")
+CHOSEN = tuple(word for case in CASES for word in ("--case", f"{CELL} tp-overlap {case} cpu"))
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    with Cluster(tmp_path_factory.mktemp("slurm") / "cluster") as made:
+        yield made
+
+
+@pytest.fixture
+def site(cluster: Cluster, tool: Tool, tmp_path: Path) -> Iterator[Site]:
+    """The cluster, with the image on its nodes: they are this machine."""
+    yield Site(cluster, tmp_path / "out")
+    no_container_left(tool)
+
+
+def facts(record: dict[str, Any]) -> dict[str, Any]:
+    """What a record says that must not depend on where it was made."""
+    notes = [note for note in record["notes"] if not note.startswith("ran on node")]
+    told = ("verdict", "expectation", "other", "resolved", "content")
+    return {**{name: record.get(name) for name in told}, "notes": notes}
+
+
+def started(site: Site, tool: Tool) -> subprocess.Popen[str]:
+    """Start the cases on the cluster; return when a container runs one."""
+    run = site.start(*CHOSEN)
+    site.wait_for_start()
+    assert [name for name in containers(tool) if "-asks-" not in name]
+    return run
+
+
+def test_two_nodes_give_the_verdicts_of_one_machine(site: Site) -> None:
+    alone = site.run(*CHOSEN, engine="local", out=site.out.with_name("alone"))
+    there = site.run(*CHOSEN)
+
+    assert (alone.status, there.status) == (0, 0), there.stderr
+    told = dict(zip(keys(alone.records), map(facts, alone.records), strict=True))
+    assert dict(zip(keys(there.records), map(facts, there.records), strict=True)) == told
+    assert len(told) == len(CASES)
+    assert {one["resolved"]["image"][:7] for one in told.values()} == {"sha256:"}
+    places = Counter(note for record in there.records for note in record["notes"] if note.startswith("ran on node"))
+    assert set(places) <= {f"ran on node {node}: {driver}" for node, driver in NODES.items()}
+    assert places.total() == len(CASES)
+    site.whole()
+
+
+def test_a_node_that_dies_with_its_container_costs_nothing(site: Site, tool: Tool) -> None:
+    """The daemon, its step daemons and tasks die; the container notices, and what it left runs elsewhere."""
+    run = started(site, tool)
+    node = next(node for node in NODES if site.cluster.jobs(node))
+    site.cluster.kill_node(node)
+    try:
+        ran = ended(run)
+    finally:
+        site.cluster.start_node(node)
+    assert ran.status == 0, ran.stderr
+    site.whole()
+    wait(lambda: site.cluster.call("sinfo", "-h", "-t", "idle", "-o", "%D") == "2", "the node does not come back")
+
+
+def test_a_cancelled_task_stops_its_container_and_resume_goes_on(site: Site, tool: Tool) -> None:
+    run = started(site, tool)
+    site.cluster.call("scancel", "--user=root")
+    assert ended(run).status == 1
+    no_container_left(tool)
+    lost = [record for record in night.read(site.folder).records if record.verdict.value == "not-reached"]
+    assert lost
+    assert {"CANCELLED" in record.outcome.reason or "interrupted" in record.outcome.reason for record in lost} == {True}
+    assert site.run("--resume").status == 0
+    site.whole()
+
+
+def test_a_submitter_that_is_killed_leaves_its_containers_working(site: Site, tool: Tool) -> None:
+    run = started(site, tool)
+    os.killpg(run.pid, signal.SIGKILL)
+    run.communicate()
+    assert site.cluster.call("squeue", "-h") != ""
+
+    assert site.run("--resume").status == 0
+    assert len(list((site.folder / "slurm").glob("[0-9]*.json"))) == 1
+    site.whole()
+
+
+def test_ctrl_c_stops_the_containers_on_the_nodes(site: Site, tool: Tool) -> None:
+    run = started(site, tool)
+    os.killpg(run.pid, signal.SIGINT)
+    assert ended(run).status == 130
+    site.quiet()
+    no_container_left(tool)
+    assert len(journal.read(site.folder).results) < len(CASES)

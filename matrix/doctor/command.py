@@ -6,7 +6,7 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Any
 
 from matrix import catalog
@@ -51,7 +51,9 @@ def doctor_command(parsed: argparse.Namespace) -> int:
 def in_words(diagnosis: Diagnosis) -> str:
     """Return the diagnosis for a terminal."""
     lines = ["this machine", *_told(diagnosis.host), "", _job(diagnosis.setting), *_told(diagnosis.job), ""]
-    lines += [f"note: {answer.warns}" for answer in diagnosis.job if answer.warns]
+    lines += [f"note: {answer.warns}" for answer in (*diagnosis.host, *diagnosis.job) if answer.warns]
+    if not diagnosis.judged:
+        return "\n".join([*lines, "no job was judged"])
     if not diagnosis.fails:
         return "\n".join([*lines, "nothing here is known to fail"])
     lines += [
@@ -63,8 +65,10 @@ def in_words(diagnosis: Diagnosis) -> str:
     return "\n".join([*lines, *(f"  {', and '.join(one)}" for one in diagnosis.changes)])
 
 
-def _told(answers: Iterable[Answer]) -> list[str]:
-    return [f"  {answer.word.value:<8}{answer.question}: {answer.reason}" for answer in answers]
+def _told(answers: Sequence[Answer]) -> list[str]:
+    """Return a line for each answer, the questions in a column."""
+    width = max(len(answer.question) for answer in answers)
+    return [f"  {answer.word.value:<9}{answer.question:<{width}}  {answer.reason}" for answer in answers]
 
 
 def _job(setting: Setting | None) -> str:

@@ -67,10 +67,16 @@ class Diagnosis:
     `setting` is None where too little is known to judge.
     """
 
+    facts: HostFacts
     host: tuple[Answer, ...]
     job: tuple[Answer, ...]
     setting: Setting | None
     changes: tuple[tuple[str, ...], ...]
+
+    @property
+    def judged(self) -> bool:
+        """Say whether enough is known of a job to judge it."""
+        return all(answer.question != JUDGED for answer in self.job)
 
     @property
     def fails(self) -> bool:
@@ -80,6 +86,7 @@ class Diagnosis:
     def to_json(self) -> dict[str, Any]:
         """Return one object of plain JSON values."""
         return {
+            "facts": self.facts.to_json(),
             "host": [answer.to_json() for answer in self.host],
             "setting": setting_to_json(self.setting) if self.setting else None,
             "job": [answer.to_json() for answer in self.job],
@@ -100,17 +107,17 @@ def examine(host: HostFacts, wishes: Wishes, failures: Iterable[Failure] = ()) -
     setting = setting_of(host, wishes)
     if setting is None:
         missing = Answer(JUDGED, Word.UNKNOWN, "there is no Transformer Engine here; name one with --te")
-        return Diagnosis(here, (missing,), None, ())
+        return Diagnosis(host, here, (missing,), None, ())
     try:
         job = contract(setting)
     except MatrixError as error:
         if wishes.te or wishes.mcore:
             raise
-        return Diagnosis(here, (Answer(JUDGED, Word.UNKNOWN, error.brief),), setting, ())
+        return Diagnosis(host, here, (Answer(JUDGED, Word.UNKNOWN, error.brief),), setting, ())
     broken = any(answer.breaks for answer in job)
     releases = {"mcore": recording.released(MCORE), "te": recording.released(TE)}
     named = tuple(_named(answer, failures) for answer in job)
-    return Diagnosis(here, named, setting, remedies(setting, _starts, releases) if broken else ())
+    return Diagnosis(host, here, named, setting, remedies(setting, _starts, releases) if broken else ())
 
 
 JUDGED: Final = "--tp-comm-overlap can be judged"

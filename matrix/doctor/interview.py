@@ -8,7 +8,7 @@ PACKAGES = ("torch", "megatron-core", "transformer-engine")
 
 
 def main() -> None:
-    """Print {"python", "packages", "torch_mpi", "built_with_mpi", "problems"}."""
+    """Print {"python", "packages", "torch_mpi", "torch_cuda", "built_with_mpi", "problems"}."""
     packages: dict[str, str] = {}
     problems: list[str] = []
     told: dict[str, object] = {"python": platform.python_version(), "packages": packages, "problems": problems}
@@ -21,6 +21,7 @@ def main() -> None:
         try:
             import torch.distributed
 
+            told["torch_cuda"] = torch.version.cuda or "none"
             told["torch_mpi"] = torch.distributed.is_available() and torch.distributed.is_mpi_available()
         except Exception as error:
             problems.append(f"import torch: {type(error).__name__}: {error}")

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from matrix import host
-from matrix.doctor import cuda
-from matrix.doctor.facts import HostFacts, Interpreter, Mpi
+from matrix.doctor.facts import SHM, HostFacts, Interpreter, Mpi
 from matrix.launch import VARIABLES
-from matrix.versions import NONE
+from matrix.nvidia import devices
+from matrix.ranks.memory import allowed, available
 
 INTERVIEW: Final = Path(__file__).with_name("interview.py")
 # Seconds for an interpreter to import torch and Transformer Engine: 2 s and 5 s on 2 cores, a minute on a cold network
@@ -24,14 +24,20 @@ PATIENCE_S: Final = 180.0
 
 def look(python: str, environ: Mapping[str, str]) -> HostFacts:
     """Return the facts of this machine, with `python` as the interpreter that a job would have."""
-    driver = host.look().driver
+    told = devices.ask(python=python)
+    shm = shutil.disk_usage(SHM) if Path(SHM).is_dir() else None
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return HostFacts(
         interpreter=interview(python),
-        driver=None if driver == NONE else driver,
-        cuda=cuda.look(),
+        driver=host.driver_of() or told.nvml.driver,
+        nvml=told.nvml,
+        cuda=told.cuda,
         mpi=mpi(),
-        shm=_size(Path("/dev/shm")),  # noqa: S108  (it is asked for its size)
-        memory=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        shm=shm and shm.total,
+        shm_free=shm and shm.free,
+        memory=memory,
+        available=available(),
+        limit=allowed(memory),
         environ={name: environ[name] for name in VARIABLES if name in environ},
         skipmc=environ.get("UB_SKIPMC"),
     )
@@ -65,7 +71,3 @@ def mpi() -> Mpi | None:
     except (OSError, subprocess.TimeoutExpired) as error:
         return Mpi(path, f"does not say its version: {error}")
     return Mpi(path, (said.strip().splitlines() or ["does not say its version"])[0])
-
-
-def _size(folder: Path) -> int | None:
-    return shutil.disk_usage(folder).total if folder.is_dir() else None

@@ -11,10 +11,9 @@ from pathlib import Path
 from typing import Final
 
 from matrix.ranks.limits import LackError
-from matrix.ranks.memory import MEMBERSHIP, available
+from matrix.ranks.memory import LIMITS, MEMBERSHIP, available
 
-# cgroup v1 and v2. Without swap: a job that swaps is slow where it is to be killed.
-LIMITS: Final = ("memory.limit_in_bytes", "memory.max")
+# A job that swaps is slow where it is to be killed.
 WITH_SWAP: Final = {"memory.memsw.limit_in_bytes": None, "memory.swap.max": 0}  # None: the limit itself
 
 

@@ -9,6 +9,7 @@ from typing import Final
 
 COUNT: Final = re.compile(r"^oom_kill (\d+)$", re.MULTILINE)
 COUNTS: Final = ("memory.oom_control", "memory.events")  # files of cgroup v1, v2
+LIMITS: Final = ("memory.limit_in_bytes", "memory.max")  # files of cgroup v1, v2
 AVAILABLE: Final = re.compile(r"^MemAvailable: +(\d+) kB$", re.MULTILINE)
 MEMBERSHIP: Final = re.compile(r"^\d+:(memory|):(/.*)$", re.MULTILINE)
 
@@ -37,6 +38,21 @@ def available(root: Path = Path("/")) -> int | None:
     """Return the bytes that can still be taken on this machine without swapping, None where it does not tell."""
     found = AVAILABLE.search(_text(root / "proc/meminfo"))
     return int(found[1]) * 1024 if found else None
+
+
+def allowed(memory: int, root: Path = Path("/")) -> int | None:
+    """Return the bytes that this process's cgroup and those above it allow; None where that is all of `memory` or more.
+
+    A container sees its own group as the topmost.
+    """
+    told = []
+    for controller, path in MEMBERSHIP.findall(_text(root / "proc/self/cgroup")):
+        top = root / "sys/fs/cgroup" / controller
+        own = top / path.lstrip("/")
+        groups = (group for group in (own, *own.parents) if group.is_relative_to(top))
+        told += [text for group in groups for name in LIMITS if (text := _text(group / name).strip()).isdecimal()]
+    least = min(map(int, told), default=memory)
+    return least if least < memory else None
 
 
 def _text(path: Path) -> str:

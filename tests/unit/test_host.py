@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import platform
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from matrix.host import Host, look
+from matrix.nvidia.nvml import Card, Nvml
 from matrix.outcome import Level
 from tests.unit.catalogs import catalog, failure, planned
 
@@ -43,18 +45,51 @@ def test_a_verdict_depends_on_gpus_only_where_they_are_used() -> None:
     assert SERVER.capabilities(Level.GPU) == {"machine": "x86_64", "gpus": 2, "driver": "535.129.03"}
 
 
-def test_a_machine_without_the_driver_has_no_gpus(tmp_path: Path) -> None:
-    assert (look(tmp_path).gpus, look(tmp_path).driver) == (0, "none")
+def test_a_host_whose_nvml_does_not_answer_says_so_with_what_is_missing() -> None:
+    silent = replace(BARE, problem="nvmlInit did not return in 30 s")
+    assert silent.can_run(on_gpus(1)) == (False, "needs 1 GPU; host has 0 (nvmlInit did not return in 30 s)")  # type: ignore[arg-type]
 
 
-def test_gpus_and_driver_are_read_from_proc(tmp_path: Path) -> None:
-    for address in ("0000:17:00.0", "0000:65:00.0"):
-        (tmp_path / "driver" / "nvidia" / "gpus" / address).mkdir(parents=True)
-    (tmp_path / "driver" / "nvidia" / "version").write_text(DRIVER)
-    assert (look(tmp_path).gpus, look(tmp_path).driver) == (2, "535.129.03")
+def written(proc: Path, version: str = DRIVER, gpus: tuple[str, ...] = ()) -> Path:
+    """A /proc with a driver in it."""
+    (proc / "driver" / "nvidia" / "gpus").mkdir(parents=True)
+    for address in gpus:
+        (proc / "driver" / "nvidia" / "gpus" / address).mkdir()
+    (proc / "driver" / "nvidia" / "version").write_text(version)
+    return proc
 
 
-def test_a_version_file_of_another_form_is_no_driver(tmp_path: Path) -> None:
-    (tmp_path / "driver" / "nvidia" / "gpus").mkdir(parents=True)
-    (tmp_path / "driver" / "nvidia" / "version").write_text("unknown\n")
-    assert look(tmp_path).driver == "none"
+def no_library() -> None:
+    """What devices.management returns where there is no NVML."""
+
+
+def not_asked() -> Nvml:
+    raise AssertionError("NVML was asked")
+
+
+def test_a_machine_without_a_driver_has_no_gpus(tmp_path: Path) -> None:
+    assert look(tmp_path, no_library) == Host(0, "none", platform.machine())
+
+
+def test_gpus_and_driver_are_read_from_proc_and_nvml_is_left_alone(tmp_path: Path) -> None:
+    proc = written(tmp_path, gpus=("0000:17:00.0", "0000:65:00.0"))
+    assert look(proc, not_asked) == Host(2, "535.129.03", platform.machine())
+
+
+def test_the_open_kernel_module_is_a_driver_too(tmp_path: Path) -> None:
+    version = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  550.54.14  Release Build  (dvs-builder)\n"
+    assert look(written(tmp_path, version), not_asked).driver == "550.54.14"
+
+
+@pytest.mark.parametrize("version", ["", "unknown\n"])
+def test_where_proc_does_not_tell_nvml_is_asked(tmp_path: Path, version: str) -> None:
+    if version:
+        (tmp_path / "driver" / "nvidia").mkdir(parents=True)
+        (tmp_path / "driver" / "nvidia" / "version").write_text(version)
+    told = Nvml("470.161.03", "11.4", (Card("A800", 8, 8), Card("A800", 8, 8)))
+    assert look(tmp_path, lambda: told) == Host(2, "470.161.03", platform.machine())
+
+
+def test_an_nvml_that_does_not_tell_is_a_host_without_gpus_and_the_reason(tmp_path: Path) -> None:
+    told = look(tmp_path, lambda: Nvml(problem="nvmlInit crashed: SIGSEGV"))
+    assert told == Host(0, "none", platform.machine(), "nvmlInit crashed: SIGSEGV")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -10,6 +11,7 @@ from matrix.cli import main
 from matrix.doctor import probe
 from matrix.doctor.command import in_words
 from matrix.doctor.examine import Wishes, examine
+from matrix.doctor.facts import MIB
 from tests.unit.catalogs import real
 from tests.unit.doctor.machines import BARE, NGC
 
@@ -31,6 +33,24 @@ def test_a_job_that_will_fail_is_status_1_with_what_to_change(capsys: pytest.Cap
 def test_a_job_that_is_not_known_to_fail_is_status_0(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor", "--mcore", "0.10.0", "--te", "1.9.0", "--launcher", "torchrun"]) == 0
     assert capsys.readouterr().out.endswith("nothing here is known to fail\n")
+
+
+def test_a_machine_without_transformer_engine_is_not_said_to_be_well(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor"]) == 0
+    out = capsys.readouterr().out
+    assert "there is no Transformer Engine here; name one with --te" in out
+    assert out.endswith("no job was judged\n")
+
+
+def test_what_the_machine_may_surprise_with_is_a_note() -> None:
+    small = replace(NGC, shm=64 * MIB)
+    assert "note: /dev/shm is as small" in in_words(examine(small, Wishes(mcore="0.10.0", te="1.9.0")))
+
+
+def test_the_answers_stand_in_columns() -> None:
+    lines = in_words(examine(NGC, Wishes(mcore="0.10.0", te="1.9.0"))).split("\n\n")[0].splitlines()[1:]
+    answers = [line.split(maxsplit=1)[1] for line in lines]
+    assert {line.index(line.split("  ", 1)[1].lstrip()) for line in answers} == {21}
 
 
 def test_json_is_one_object(capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,9 +9,10 @@ import pytest
 
 from matrix.answer import Word
 from matrix.doctor.examine import Diagnosis, Wishes, examine, setting_of
-from matrix.doctor.facts import Cuda, HostFacts
+from matrix.doctor.facts import HostFacts
 from matrix.errors import MatrixError
 from matrix.launch import world_of
+from matrix.nvidia.cuda import Cuda
 from matrix.overlap import Setting
 from tests.unit.catalogs import real
 from tests.unit.doctor.machines import A800, BARE, H100, NGC
@@ -106,7 +107,11 @@ def test_a_setting_of_the_environment_counts() -> None:
 
 def test_json_is_one_object_with_everything_that_was_told() -> None:
     told = json.loads(json.dumps(examine(NGC, Wishes()).to_json()))
-    assert set(told) == {"host", "setting", "job", "fails", "changes"}
+    assert set(told) == {"facts", "host", "setting", "job", "fails", "changes"}
+    assert (told["facts"]["driver"], told["facts"]["cuda"]["driver"], told["facts"]["cuda"]["compat"]) == (
+        "535.129.03", "555.42.06", True,
+    )  # fmt: skip
+    assert told["facts"]["nvml"]["gpus"][1] == {"name": "NVIDIA H100 80GB HBM3", "links": 18, "up": 18, "problem": ""}
     assert told["fails"] is True
     assert set(told["job"][0]) == {"question", "word", "reason", "breaks", "failure", "warns"}
     assert told["setting"]["te"] == "1.8.0+37280ec"

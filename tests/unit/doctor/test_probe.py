@@ -61,4 +61,5 @@ def test_of_the_environment_only_what_decides_is_kept() -> None:
     assert facts.environ == {"WORLD_SIZE": "8"}
     assert facts.skipmc == "1"
     assert facts.memory
+    assert facts.available
     assert "secret" not in repr(facts)

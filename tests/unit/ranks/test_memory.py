@@ -1,10 +1,10 @@
-"""The kernel's count of processes killed for memory."""
+"""The kernel's count of processes killed for memory, and what a cgroup allows."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from matrix.ranks.memory import oom_kills, rise
+from matrix.ranks.memory import allowed, oom_kills, rise
 
 
 def write(path: Path, text: str) -> None:
@@ -43,3 +43,23 @@ def test_a_source_that_was_not_there_before_tells_no_rise() -> None:
 
 def test_no_source_no_rise() -> None:
     assert rise({}, {}) == 0
+
+
+def test_the_tightest_group_above_counts(tmp_path: Path) -> None:
+    write(tmp_path / "proc/self/cgroup", "0::/user.slice/job\n")
+    write(tmp_path / "sys/fs/cgroup/user.slice/memory.max", "4096\n")
+    write(tmp_path / "sys/fs/cgroup/user.slice/job/memory.max", "max\n")
+    assert allowed(9000, tmp_path) == 4096
+
+
+def test_in_a_container_the_group_that_is_seen_on_top_counts(tmp_path: Path) -> None:
+    write(tmp_path / "proc/self/cgroup", "4:memory:/docker/ab12\n")
+    write(tmp_path / "sys/fs/cgroup/memory/memory.limit_in_bytes", "4096\n")
+    assert allowed(9000, tmp_path) == 4096
+
+
+def test_a_limit_above_what_the_machine_has_is_none(tmp_path: Path) -> None:
+    assert allowed(9000, tmp_path) is None
+    write(tmp_path / "proc/self/cgroup", "4:memory:/\n")
+    write(tmp_path / "sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n")
+    assert allowed(9000, tmp_path) is None

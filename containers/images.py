@@ -1,7 +1,7 @@
-"""How an image of ours is built where no registry is reached.
+"""How images are made: Debian's from its packages, where no registry is reached, and others laid over one that is here.
 
-The base of an image is made from Debian's packages (debootstrap as root, mmdebstrap as anybody), imported, and the
-recipe's Containerfile is built on it. Its content digest is what podman or docker call its id.
+The base of an image of ours is made by debootstrap as root or mmdebstrap as anybody, and imported. All are built by one
+Containerfile. Their content digest is what podman or docker call their id.
 """
 
 from __future__ import annotations
@@ -9,52 +9,127 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
 from containers.commands import Runner, run
-from containers.tools import NO_TOOL, Tool, find
+from containers.indexes import site_options
+from containers.pip_inside import PipInside, pip_inside
+from containers.tools import NO_TOOL, find
 from matrix.errors import MatrixError
 
-RECIPES: Final = Path(__file__).parent
+CONTAINERFILE: Final = Path(__file__).parent / "Containerfile"
 SUITE: Final = "trixie"  # the Debian whose python3-torch has the mpi backend
 BASE_TAG: Final = f"localhost/megatrix/{SUITE}:latest"
-# Seconds. Making the base took 31 s and the image 60 s (2 cores, a mirror nearby); 1 h is for a slow one.
-BUILD_S: Final = 3600.0
+PIP: Final = "python3-pip"  # Debian's; NGC's images have pip
+# Seconds. Making the base took 31 s, torch and Open MPI 60 s, a release 10 s (2 cores, a mirror nearby); 1 h is for a
+# slow one, for an image of 20 GB from a registry, and for Transformer Engine's extension, which compiles for minutes.
+STEP_S: Final = 3600.0
+WORDS: Final = 300  # characters of a line that an error shows: pip lists every version that there is
 
 
-def build(
-    recipe: str,
-    tag: str,
-    say: Callable[[str], None],
-    *,
-    mirror: str = "",
-    environ: Mapping[str, str] = os.environ,
-    run: Runner = run,
-    user: int | None = None,
-) -> str:
-    """Build the image of containers/RECIPE as `tag`; return its content digest. `say` hears of each step.
+class Builder:
+    """Makes images with the tool that is here; `say` hears of each step.
 
-    `mirror` is where Debian's packages come from ("" = where the tool takes them from). Raises MatrixError when a tool
-    is missing or a step fails, with what the step wrote last.
+    Every method returns the content digest of what it made, and raises MatrixError when a step fails, with what the
+    step wrote last. `user` is the user id, ours unless told.
     """
-    tool = find(environ, run)
-    if tool is None:
-        raise MatrixError("no container tool works here", expected="podman or docker", fix=NO_TOOL)
-    maker = base_maker(environ, os.getuid() if user is None else user)
-    with tempfile.TemporaryDirectory(prefix="megatrix-image-") as folder:
-        archive = Path(folder) / "base.tar"
-        for text, command in (
-            *base_steps(maker, Path(folder), archive, mirror),
-            ("importing it", [tool.path, "import", str(archive), BASE_TAG]),
-            (f"building {tag}", build_command(tool, recipe, tag)),
-        ):
-            say(text)
-            answer = run(command, environment=with_sbin(environ), seconds=BUILD_S)
-            if answer.code:
-                raise MatrixError(f"an image can't be built: {text}", where=" ".join(command), got=answer.complaint)
-    return tool.image(tag)
+
+    def __init__(
+        self,
+        say: Callable[[str], None],
+        environ: Mapping[str, str] = os.environ,
+        *,
+        run: Runner = run,
+        user: int | None = None,
+    ) -> None:
+        tool = find(environ, run)
+        if tool is None:
+            raise MatrixError("no container tool works here", expected="podman or docker", fix=NO_TOOL)
+        self.tool = tool
+        self._say, self._environ, self._run = say, environ, run
+        self._user = os.getuid() if user is None else user
+
+    def debian(self, packages: Sequence[str], tag: str, *, mirror: str = "") -> str:
+        """Make Debian with these packages; `mirror` is where they come from ("" = where the tool takes them from)."""
+        maker = base_maker(self._environ, self._user)
+        with tempfile.TemporaryDirectory(prefix="megatrix-image-") as folder:
+            archive = Path(folder) / "base.tar"
+            for text, command in base_steps(maker, Path(folder), archive, mirror):
+                self._step(text, command)
+            self._step("importing it", [self.tool.path, "import", str(archive), BASE_TAG])
+        return self._build(tag, {"BASE": BASE_TAG, "PACKAGES": " ".join(packages)})
+
+    def fetch(self, tag: str) -> str:
+        """Get a registry's image, if it is not here."""
+        if digest := self.tool.image(tag):
+            return digest
+        self._say(f"fetching {tag}")
+        answer = self._run([self.tool.path, "pull", "--quiet", tag], seconds=STEP_S)
+        if answer.code:
+            raise MatrixError(
+                "the image is not here, and its registry did not give it",
+                where=f"{self.tool.name} pull {tag}",
+                got=brief(answer.complaint),
+                expected="a registry that is reached from here, and a login if it wants one",
+                fix=f"`{self.tool.name} pull` where it is reached, then `save` there and `load` here",
+            )
+        return self.tool.image(tag)
+
+    def lay(self, base: str, tag: str, *, mcore: str = "", te: str = "", packages: Sequence[str] = ()) -> str:
+        """Lay releases of megatron-core and Transformer Engine over an image that is here ("" = none).
+
+        pip takes them from where it takes them on this machine. `packages` are Debian's that pip itself needs.
+        """
+        inside = pip_inside(site_options(self._environ))
+        if inside.folders and self.tool.name == "docker":
+            raise MatrixError(
+                "docker can't see folders of this machine while it builds",
+                got=f"pip is configured with {', '.join(map(str, inside.folders))}",
+                expected="indexes with a URL, or podman",
+                fix="apt-get install podman, or set PIP_CONFIG_FILE to a file that names the index alone",
+            )
+        arguments = {"BASE": base, "PACKAGES": " ".join(packages), "MCORE": mcore, "TE": te}
+        with handed_in(inside) as options:
+            return self._build(tag, arguments, options, "a release that has a wheel for the image's Python")
+
+    def _build(self, tag: str, arguments: Mapping[str, str], options: Sequence[str] = (), fix: str = "") -> str:
+        """Run the Containerfile; podman does it in a chroot: no cgroup, no namespace, no network to set up."""
+        isolation = ["--isolation=chroot"] if self.tool.name == "podman" else []
+        told = [word for name, value in arguments.items() for word in ("--build-arg", f"{name}={value}")]
+        command = [self.tool.path, "build", *isolation, *told, *options, "-f", str(CONTAINERFILE), "-t", tag]
+        with tempfile.TemporaryDirectory(prefix="megatrix-context-") as nothing:
+            self._step(f"building {tag}", [*command, nothing], fix)
+        return self.tool.image(tag)
+
+    def _step(self, text: str, command: Sequence[str], fix: str = "") -> None:
+        self._say(text)
+        answer = self._run(command, environment=with_sbin(self._environ), seconds=STEP_S)
+        if answer.code:
+            what = f"an image can't be built: {text}"
+            raise MatrixError(what, where=" ".join(command[:2]), got=brief(answer.complaint), fix=fix or None)
+
+
+@contextmanager
+def handed_in(inside: PipInside) -> Iterator[list[str]]:
+    """Give the options of a build that hand pip's configuration in; the file of it is gone afterwards."""
+    with tempfile.TemporaryDirectory(prefix="megatrix-pip-") as folder:  # only we can read it
+        options = [f"--volume={here}:{there}:ro" for here, there in inside.folders.items()]
+        secrets = dict(inside.files)
+        if inside.text:
+            secrets["pip.conf"] = Path(folder) / "pip.conf"
+            secrets["pip.conf"].write_text(inside.text, encoding="utf-8")
+        yield [*options, *(f"--secret=id={name},src={file}" for name, file in secrets.items())]
+
+
+def brief(complaint: str) -> str:
+    """Return the lines of a complaint, each cut to WORDS characters in its middle."""
+    half = WORDS // 2
+    return "\n".join(
+        line if len(line) <= WORDS else f"{line[:half]} ... {line[-half:]}" for line in complaint.split("\n")
+    )
 
 
 def with_sbin(environ: Mapping[str, str]) -> dict[str, str]:
@@ -87,14 +162,3 @@ def base_steps(maker: str, folder: Path, archive: Path, mirror: str) -> list[tup
         (made, [maker, "--variant=minbase", SUITE, str(root), *given]),
         ("packing it", ["tar", "-C", str(root), "--one-file-system", "-cf", str(archive), "."]),
     ]
-
-
-def build_command(tool: Tool, recipe: str, tag: str) -> list[str]:
-    """Return the command that builds a recipe on our base.
-
-    podman runs the Containerfile's one step in a chroot: that needs no cgroup, no namespace and no network set up.
-    """
-    isolation = ["--isolation=chroot"] if tool.name == "podman" else []
-    folder = RECIPES / recipe
-    containerfile = ["-f", str(folder / "Containerfile")]
-    return [tool.path, "build", *isolation, "--build-arg", f"BASE={BASE_TAG}", *containerfile, "-t", tag, str(folder)]

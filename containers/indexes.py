@@ -40,8 +40,12 @@ def site_environment(environ: Mapping[str, str] = os.environ, prefix: Path = Pat
     Values may hold credentials: hand them to a process, never print them. Raises MatrixError for a file that pip
     could not read either.
     """
-    options = pip_options(read_files(pip_files(environ, prefix)), environ)
-    return uv_environment(options, environ, exists=Path.exists)
+    return uv_environment(site_options(environ, prefix), environ, exists=Path.exists)
+
+
+def site_options(environ: Mapping[str, str] = os.environ, prefix: Path = Path(sys.prefix)) -> dict[str, str]:
+    """Return the options that pip install has here, from its files and PIP_*. Raises as site_environment does."""
+    return pip_options(read_files(pip_files(environ, prefix)), environ)
 
 
 def pip_files(environ: Mapping[str, str], prefix: Path) -> tuple[Path, ...]:

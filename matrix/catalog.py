@@ -76,12 +76,12 @@ class Reader:
 
 @dataclass(frozen=True)
 class Image:
-    """An image that is built on the machine it runs on (base kind `image`), by the recipe containers/RECIPE."""
+    """An image that is built on the machine it runs on (base kind `image`): Debian with these packages."""
 
     id: Identifier
     torch: VersionText
     python: str  # its minor
-    recipe: Identifier
+    packages: tuple[str, ...]
 
     @property
     def tag(self) -> str:

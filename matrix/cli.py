@@ -10,9 +10,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from containers import images
+from containers.images import Builder
 from matrix import (
     __version__,
+    building,
     catalog,
     choice,
     compat,
@@ -33,7 +34,7 @@ from matrix.bisection.probing import LABEL as BISECTS
 from matrix.contract import command as contract
 from matrix.doctor import command as doctor
 from matrix.engine import Engine, Engines, Tox
-from matrix.errors import MatrixError, closest
+from matrix.errors import MatrixError
 from matrix.images import Images
 from matrix.lines import numbered
 from matrix.match import match
@@ -97,9 +98,11 @@ def parser() -> argparse.ArgumentParser:
         "explain", explain_command, "Say what is known of a cell, and why it is or is not in the night."
     )
     explaining.add_argument("cell", metavar="CELL", help="torch-2.4.0/mcore-0.8.0/te-none/driver-none")
-    building = command("build", build_command, "Build an image of the catalog on this machine (docs/images.md).")
-    building.add_argument("image", metavar="IMAGE", help="debian-13")
-    building.add_argument("--mirror", default="", metavar="URL", help="where Debian's packages come from")
+    making = command("build", build_command, "Build an image, or lay releases over one (docs/images.md).")
+    making.add_argument("image", metavar="IMAGE", help="debian-13; with --mcore or --te a registry's, too: ngc-24.07")
+    making.add_argument("--mcore", default="", metavar="VERSION", help="lay this release of megatron-core over it")
+    making.add_argument("--te", default="", metavar="VERSION", help="lay this release of Transformer Engine over it")
+    making.add_argument("--mirror", default="", metavar="URL", help="where Debian's packages come from")
     matching = command("compat", compat_command, "Say what is known to break in a stack, and the way round it.")
     matching.add_argument("stack", metavar="STACK", nargs="+", help=compat.FORM)
     matching.add_argument("--out", type=Path, default=default_out(), help="output folder, for its history")
@@ -212,14 +215,9 @@ def engines(known: catalog.Catalog, jobs: int) -> Engines:
 
 def build_command(parsed: argparse.Namespace) -> int:
     """`megatrix build`."""
-    known = {image.id: image for image in catalog.load().images}
-    if parsed.image not in known:
-        raise MatrixError(
-            "no such image", got=parsed.image, expected=" or ".join(known), fix=closest(parsed.image, known)
-        )
-    image = known[parsed.image]
-    digest = images.build(image.recipe, image.tag, lambda text: print(text, flush=True), mirror=parsed.mirror)
-    print(f"{image.id}: {image.tag} {digest}")
+    wish = building.wished(catalog.load(), parsed.image, parsed.mcore, parsed.te, parsed.mirror)
+    digest = building.build(wish, Builder(lambda text: print(text, flush=True)), parsed.mirror)
+    print(f"{wish.tag} {digest}")
     return 0
 
 

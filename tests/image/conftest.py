@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from containers import images
+from containers.images import Builder
 from containers.tools import NO_TOOL, Tool, find
-from matrix import catalog
+from matrix import building, catalog
 from tests.real.conftest import megatrix
 
 __all__ = ["megatrix"]
@@ -20,5 +20,5 @@ def tool() -> Tool:
         pytest.fail(NO_TOOL, pytrace=False)
     (image,) = catalog.load().images
     if not found.image(image.tag):
-        images.build(image.recipe, image.tag, print)
+        building.build(building.Wish(image), Builder(print))
     return found

@@ -26,7 +26,7 @@ from matrix.session import plan_entry
 from reports import night
 from tests.unit.catalogs import case, catalog, clause, failure, image, planned
 
-BUILT = Image("debian-13", "2.6.0", "3.13", "debian-mpi")  # type: ignore[arg-type]  # built, not read
+BUILT = Image("debian-13", "2.6.0", "3.13", ("python3-torch",))  # type: ignore[arg-type]  # built, not read
 KNOWN = catalog(
     failure(affected=(clause(),), case=(case("tp2"),)), containers=(image("ngc-24.07", "2.4.0a0"),), images=(BUILT,)
 )

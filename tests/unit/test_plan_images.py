@@ -18,7 +18,7 @@ from matrix.planned import Planned
 from matrix.versions import NONE
 from tests.unit.catalogs import case, catalog, clause, failure
 
-IMAGE = Image("debian-13", "2.6.0", "3.13", "debian-mpi")  # type: ignore[arg-type]  # built, not read
+IMAGE = Image("debian-13", "2.6.0", "3.13", ("python3-torch",))  # type: ignore[arg-type]  # built, not read
 ALL = tuple(Level)
 
 

@@ -1,4 +1,4 @@
-"""How an image of ours is built: with which tools, by which steps, and what is said when one is missing or fails."""
+"""How images are made: with which tools, by which steps, and what is said when one is missing or fails."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from pathlib import Path
 import pytest
 
 from containers import images
-from containers.images import BASE_TAG, RECIPES, base_maker, base_steps, build, build_command
-from containers.tools import Tool
-from matrix.catalog import load
+from containers.images import BASE_TAG, CONTAINERFILE, WORDS, Builder, base_maker, base_steps, brief
+from containers.trees import LAYOUTS
 from matrix.errors import MatrixError
 from tests.unit.containers.shell import Shell, desk
+
+TAG = "localhost/megatrix/debian-13:latest"
 
 
 @pytest.fixture(autouse=True)
@@ -23,10 +24,21 @@ def no_other_tools(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
-def test_the_steps_go_from_debian_s_packages_to_the_recipe(tmp_path: Path) -> None:
+def builder(shell: Shell, environ: dict[str, str], said: list[str] | None = None, user: int = 0) -> Builder:
+    """A builder at a desk, as root unless told."""
+    pip = {"PIP_CONFIG_FILE": "/dev/null"}  # this machine's own configuration does not count either
+    return Builder([].append if said is None else said.append, {**pip, **environ}, run=shell, user=user)
+
+
+def built(shell: Shell) -> list[str]:
+    """The words of the build that was asked for."""
+    (words,) = [words for words in shell.asked if words[1] == "build"]
+    return words
+
+
+def test_the_steps_go_from_debian_s_packages_to_the_image(tmp_path: Path) -> None:
     shell, said = Shell(), list[str]()
-    environ = desk(tmp_path, "podman", "debootstrap")
-    digest = build("debian-mpi", "localhost/megatrix/debian-13:latest", said.append, environ=environ, run=shell, user=0)
+    made = builder(shell, desk(tmp_path, "podman", "debootstrap"), said).debian(["python3-torch", "openmpi-bin"], TAG)
     asked = [words[:2] for words in shell.asked]
     assert asked[1:] == [
         ["debootstrap", "--variant=minbase"],
@@ -35,7 +47,8 @@ def test_the_steps_go_from_debian_s_packages_to_the_recipe(tmp_path: Path) -> No
         ["podman", "build"],
         ["podman", "image"],
     ]
-    assert digest == "sha256:4cd62cad08b9"
+    assert {f"BASE={BASE_TAG}", "PACKAGES=python3-torch openmpi-bin"} < set(built(shell))
+    assert made == "sha256:4cd62cad08b9"
     assert len(said) == 4
 
 
@@ -50,32 +63,77 @@ def test_without_root_mmdebstrap_makes_the_base_and_the_mirror_is_handed_on(tmp_
 def test_a_missing_tool_is_named_with_what_to_install(
     tmp_path: Path, user: int, tools: tuple[str, ...], fix: str
 ) -> None:
-    environ = desk(tmp_path, "podman", *tools)
     with pytest.raises(MatrixError, match=f"apt-get install {fix}"):
-        build("debian-mpi", "any", print, environ=environ, run=Shell(), user=user)
+        builder(Shell(), desk(tmp_path, "podman", *tools), user=user).debian([], TAG)
 
 
 def test_without_a_container_tool_it_says_what_to_install(tmp_path: Path) -> None:
     with pytest.raises(MatrixError, match="apt-get install podman"):
-        build("debian-mpi", "any", print, environ=desk(tmp_path, "debootstrap"), run=Shell(), user=0)
+        builder(Shell(), desk(tmp_path, "debootstrap"))
 
 
 def test_a_step_that_fails_is_told_with_its_last_words_and_no_credentials(tmp_path: Path) -> None:
-    environ = desk(tmp_path, "podman", "debootstrap")
     with pytest.raises(MatrixError, match="making trixie with debootstrap") as caught:
-        build("debian-mpi", "any", print, environ=environ, run=Shell("debootstrap"), user=0)
+        builder(Shell("debootstrap"), desk(tmp_path, "podman", "debootstrap")).debian([], TAG)
     assert "Failed getting release file" in str(caught.value)
     assert "token" not in str(caught.value)
 
 
-def test_only_podman_is_given_its_isolation() -> None:
-    assert "--isolation=chroot" in build_command(Tool("/bin/podman"), "debian-mpi", "any")
-    command = build_command(Tool("/bin/docker"), "debian-mpi", "any")
-    assert "--isolation=chroot" not in command
-    assert f"BASE={BASE_TAG}" in command
+@pytest.mark.parametrize(("tool", "isolated"), [("podman", True), ("docker", False)])
+def test_only_podman_is_given_its_isolation(tmp_path: Path, tool: str, isolated: bool) -> None:
+    shell = Shell()
+    builder(shell, desk(tmp_path, tool)).lay(TAG, "any", mcore="0.15.2")
+    assert isolated == ("--isolation=chroot" in built(shell))
 
 
-def test_every_image_of_the_catalog_has_its_recipe() -> None:
-    for image in load().images:
-        assert (RECIPES / image.recipe / "Containerfile").is_file()
-        assert "python3-torch" in (RECIPES / image.recipe / "packages").read_text().split()
+def test_releases_are_laid_over_an_image(tmp_path: Path) -> None:
+    shell = Shell()
+    builder(shell, desk(tmp_path, "podman")).lay(TAG, "any", mcore="0.15.2", te="2.5.0", packages=["python3-pip"])
+    assert {f"BASE={TAG}", "MCORE=0.15.2", "TE=2.5.0", "PACKAGES=python3-pip"} < set(built(shell))
+    assert not [word for word in built(shell) if word.startswith(("--secret", "--volume"))]
+
+
+def test_pip_s_configuration_goes_in_as_a_secret_and_is_gone_afterwards(tmp_path: Path) -> None:
+    shell, links = Shell(), tmp_path / "links"
+    links.mkdir()
+    index = {"PIP_INDEX_URL": "https://me:token@mirror/simple", "PIP_FIND_LINKS": str(links), "PIP_CERT": "/ca.pem"}
+    builder(shell, {**desk(tmp_path, "podman"), **index}).lay(TAG, "any", mcore="0.15.2")
+    words = built(shell)
+    assert f"--volume={links}:/run/megatrix/0:ro" in words
+    assert "--secret=id=cert,src=/ca.pem" in words
+    (file,) = [word.partition("src=")[2] for word in words if word.startswith("--secret=id=pip.conf")]
+    assert not Path(file).exists()
+    assert "token" not in " ".join(words)
+
+
+def test_docker_can_t_be_given_folders_and_it_says_what_to_do(tmp_path: Path) -> None:
+    environ = {**desk(tmp_path, "docker"), "PIP_FIND_LINKS": str(tmp_path)}
+    with pytest.raises(MatrixError, match="PIP_CONFIG_FILE"):
+        builder(Shell(), environ).lay(TAG, "any", mcore="0.15.2")
+
+
+def test_an_image_that_is_here_is_not_fetched_again(tmp_path: Path) -> None:
+    shell = Shell()
+    assert builder(shell, desk(tmp_path, "podman")).fetch("registry/image:1") == "sha256:4cd62cad08b9"
+    assert "pull" not in {words[1] for words in shell.asked}
+
+
+def test_a_registry_that_is_not_reached_is_told_with_the_way_round_it(tmp_path: Path) -> None:
+    with pytest.raises(MatrixError, match="`podman pull` where it is reached") as caught:
+        builder(Shell("image", "pull"), desk(tmp_path, "podman")).fetch("registry/image:1")
+    assert "podman pull registry/image:1" in str(caught.value)
+
+
+def test_a_long_line_of_a_complaint_is_cut_in_its_middle() -> None:
+    told = brief(f"(from versions: {'0.1.0, ' * WORDS})\nERROR: No matching distribution")
+    assert len(told) < WORDS + 100
+    assert told.startswith("(from versions")
+    assert told.endswith(")\nERROR: No matching distribution")
+
+
+def test_the_containerfile_takes_its_parameters_and_the_packages_that_make_up_a_release() -> None:
+    text = CONTAINERFILE.read_text("utf-8")
+    for name in ("BASE", "PACKAGES", "MCORE", "TE"):
+        assert f"ARG {name}" in text
+    for package in LAYOUTS["transformer-engine"].releases:
+        assert f'"{package}==${{TE}}"' in text

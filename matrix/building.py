@@ -1,0 +1,74 @@
+"""What `megatrix build` makes: an image of ours, or releases laid over one of the catalog's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from containers.images import PIP, Builder
+from matrix.catalog import Catalog, Container, Image, Release
+from matrix.errors import MatrixError, closest
+from matrix.versions import NONE
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What is to be built: an image as it is, or with releases laid over it ("" = none); `tag` names the result."""
+
+    image: Image | Container
+    mcore: str = ""
+    te: str = ""
+
+    @property
+    def tag(self) -> str:
+        """Return the name under which podman or docker keep it: localhost/megatrix/debian-13:mcore-0.15.2."""
+        laid = [f"{name}-{version}" for name, version in (("mcore", self.mcore), ("te", self.te)) if version]
+        return f"localhost/megatrix/{self.image.id}:{'-'.join(laid)}" if laid else self.image.tag
+
+
+def build(wish: Wish, builder: Builder, mirror: str = "") -> str:
+    """Build it, and what it stands on where that is not here; return its content digest."""
+    image = wish.image
+    ours = isinstance(image, Image)
+    if isinstance(image, Container):
+        builder.fetch(image.tag)
+    elif wish.tag == image.tag or not builder.tool.image(image.tag):
+        digest = builder.debian(image.packages, image.tag, mirror=mirror)
+        if wish.tag == image.tag:
+            return digest
+    return builder.lay(image.tag, wish.tag, mcore=wish.mcore, te=wish.te, packages=(PIP,) if ours else ())
+
+
+def wished(known: Catalog, name: str, mcore: str = "", te: str = "", mirror: str = "") -> Wish:
+    """Return what these words ask for. Raises MatrixError when there is no such thing."""
+    image = known.bases.get(name)
+    if not isinstance(image, (Image, Container)):
+        images = [str(one.id) for group in (known.images, known.containers) for one in group]
+        raise MatrixError("no such image", got=name, expected="an image of the catalog", fix=closest(name, images))
+    if isinstance(image, Container):
+        if not (mcore or te):
+            raise MatrixError(
+                "there is nothing to build: this image comes from a registry",
+                got=name,
+                expected=f"--mcore or --te with it, or an image of ours: {' or '.join(one.id for one in known.images)}",
+                fix=f"podman pull {image.tag}",
+            )
+        if mirror:
+            raise MatrixError("--mirror is for Debian's packages", got=f"--mirror with {name}", fix="leave it out")
+    released("megatron-core", mcore, known.megatron_core)
+    released("Transformer Engine", te, known.transformer_engine)
+    if reason := known.excluded(known.cell(image.id, mcore=mcore or NONE, te=te or NONE)):
+        raise MatrixError("these do not go together", got=f"{name} with {mcore or te}", expected=reason)
+    return Wish(image, mcore, te)
+
+
+def released(package: str, version: str, releases: Iterable[Release]) -> None:
+    """Raise MatrixError unless pip can have this version ("" = none is asked for)."""
+    here = [release.version for release in releases if release.on_pypi]
+    if version and version not in here:
+        raise MatrixError(
+            f"no release of {package} that pip can have",
+            got=version,
+            expected="a release of the catalog that is on PyPI",
+            fix=closest(version, map(str, here)),
+        )

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from matrix.catalog import Catalog, Container, Driver
+from matrix.nvidia.cuda import Cuda
 from matrix.outcome import Level
 from matrix.planned import Planned
 from matrix.versions import NONE, parse
@@ -113,13 +114,47 @@ def branches(features: Iterable[str]) -> tuple[str, ...]:
     return tuple(sorted(found, key=int))
 
 
-def note(catalog: Catalog, item: Planned, host: str) -> str:
-    """Return what the record of a case says of its driver: that it ran by an image's compat package; else ""."""
+def unusable(cuda: Cuda, gpus: int) -> str:
+    """Return why a case that needs `gpus` can't use what the user-mode driver shows, "" where it can."""
+    if len(cuda.gpus) >= gpus:
+        return ""
+    why = f": {cuda.problem}" if cuda.problem else ""
+    return f"needs {gpus} GPU{'s' * (gpus > 1)}; CUDA shows {len(cuda.gpus)}{why}"
+
+
+def found(cuda: Cuda, host: str, *, inside: bool) -> str:
+    """Return the user-mode driver that was found in a record's words; `inside`: in an image. "" where there is none."""
+    if cuda.version is None:
+        return ""
+    name = cuda.driver or f"CUDA {cuda.version}"
+    compat = _is_compat(cuda, host)
+    package = f"compat package{' of the image' if inside else ''}"
+    return name if compat is None else f"{name} ({package if compat else 'the host driver itself'})"
+
+
+def note(catalog: Catalog, item: Planned, host: str, cuda: Cuda | None) -> str:
+    """Return what the record of a case says of its driver, "" where there is nothing to say.
+
+    That is how the catalog has the image run on it, if by a compat package, and what was found where that is otherwise.
+    `cuda` is what was found, None where nothing was asked.
+    """
     image, driver = catalog.bases.get(item.cell.base), _driver(item, host)
     if item.level is not Level.GPU or not isinstance(image, Container) or driver == NONE:
         return ""
     told = fitting(catalog, image, driver)
-    return f"driver {driver}: {told.reason}" if told.fit is Fit.COMPAT else ""
+    compat = _is_compat(cuda, host) if cuda else None
+    if compat is not True and told.fit is not Fit.COMPAT:
+        return ""
+    measured = found(cuda, host, inside=True) if cuda else ""
+    known = {Fit.COMPAT: True, Fit.NATIVE: False}.get(told.fit)
+    if compat is None:
+        return f"driver {driver}: {told.reason}; not measured"
+    word = "found" if known in (compat, None) else "but found"
+    return f"driver {driver}: {told.reason}; {word}: {measured}"
+
+
+def _is_compat(cuda: Cuda, host: str) -> bool | None:
+    return cuda.is_compat(None if host == NONE else host)
 
 
 def _driver(item: Planned, host: str) -> str:

@@ -21,6 +21,8 @@ from matrix.configuration import Configuration
 from matrix.content import content_key
 from matrix.errors import MatrixError
 from matrix.gpus import Pool, Reserving, visible
+from matrix.nvidia import devices
+from matrix.nvidia.cuda import Cuda
 from matrix.outcome import Level
 from matrix.plan import of_base
 from matrix.planned import Planned
@@ -118,12 +120,12 @@ class Session:
             wanted = self.options.keys or {item.key for item in plan}
             return [item for item in plan if item.cell.base == self.base and item.key in wanted - done.keys()]
         levels = (Level.CONTRACT, Level.CPU, *((Level.GPU,) if self.host.gpus else ()))
-        installed = self.environment.packages.get("megatron-core")
-        cases = of_base(self.catalog, self.base, levels, core=installed, te_line=self.options.te_line)
+        core, engine = map(self.environment.packages.get, ("megatron-core", "transformer-engine"))
+        cases = of_base(self.catalog, self.base, levels, core=core, engine=engine, te_line=self.options.te_line)
         if not cases:
             raise MatrixError(
                 "the catalog has no case for this environment",
-                got=f"base {self.base}, megatron-core {installed or 'any'}",
+                got=f"base {self.base}, megatron-core {core or 'any'}",
                 expected="a base and a release that a reproduction is written for",
             )
         return select(cases, self.options.select) if self.options.select else cases
@@ -149,6 +151,11 @@ class Session:
         return Pool(visible(self.host.gpus, os.environ))
 
     @cached_property
+    def cuda(self) -> Cuda:
+        """Return the user-mode driver that ranks get here. It is asked elsewhere: who calls cuInit may not fork."""
+        return devices.ask(("cuda",)).cuda
+
+    @cached_property
     def journal(self) -> Keeper:
         """Return the session's journal."""
         sender = Sender(self.options.relay, lambda: os.kill(os.getpid(), signal.SIGINT))
@@ -166,17 +173,21 @@ class Session:
         if not reason and planned.launcher == mpirun.NAME and planned.level is not Level.CONTRACT:
             reason = mpirun.missing([str(overlay.path) for overlay in overlays])
         on_gpus = planned.level is Level.GPU and planned.gpus > 0
-        if not reason and on_gpus:
-            reason = self.gpus.lacks(planned.gpus)
+        cuda = self.cuda if on_gpus and not reason else None
+        if cuda is not None:
+            reason = self.gpus.lacks(planned.gpus) or drivers.unusable(cuda, planned.gpus)
         where = Surroundings(
             path=tuple(str(overlay.path) for overlay in overlays),
             log_dir=self.run_folder / "logs" / planned.key.replace("/", "_").replace(" ", "/"),
             deadline_s=self.options.deadline_s,
-            resolved=self._resolved(overlays),
+            resolved=self._resolved(overlays, cuda),
             content=case_content(
                 planned, self.environment, [overlay.digest for overlay in overlays], self.host, self.options.image
             ),
-            notes=(*self._notes(overlays), *filter(None, (drivers.note(self.catalog, planned, self.host.driver),))),
+            notes=(
+                *self._notes(overlays),
+                *filter(None, [drivers.note(self.catalog, planned, self.host.driver, cuda)]),
+            ),
             reproduce=reproduce_line(planned),
             run=self.run_folder.name,
             unavailable=reason,
@@ -214,10 +225,12 @@ class Session:
             self._overlays[spec.sources] = Overlays(default_root()).provide(spec)
         return self._overlays[spec.sources]
 
-    def _resolved(self, overlays: Iterable[Overlay]) -> dict[str, str]:
+    def _resolved(self, overlays: Iterable[Overlay], cuda: Cuda | None) -> dict[str, str]:
         laid = {name: version for overlay in overlays for name, version in overlay.packages.items()}
         image = {"image": self.options.image} if self.options.image else {}
         driver = {"host driver": self.host.driver} if self.host.driver != NONE else {}
+        if user := cuda and drivers.found(cuda, self.host.driver, inside=bool(image)):
+            driver |= {"user-mode driver": user}
         host = {"host": self.host.machine, **driver}
         return {**self.environment.packages, **laid, "python": self.environment.python, **image, **host}
 

@@ -58,6 +58,7 @@ def _facts(records: Sequence[Record]) -> str:
         "image": resolved.pop("image", ""),
         "host": resolved.pop("host", ""),
         "driver of the host": resolved.pop("host driver", ""),
+        "user-mode driver": resolved.pop("user-mode driver", ""),
         "Python": resolved.pop("python", ""),
         "resolved": ", ".join(f"{name} {version}" for name, version in sorted(resolved.items())),
         "mind": "; ".join(notes),

@@ -16,6 +16,7 @@ from reports.text import one_line, shorten, visible
 from reports.words import MEANING, SILENT, WORST_FIRST, by, headline, is_red, label, row_order, why
 
 SAMPLE = 5  # cases that ran before the time to go is told
+DRIVERS = ("host driver", "user-mode driver")  # in Record.resolved, at level gpu
 WIDTH = 80  # columns, where nothing better is known
 _SGR = {"green": "32", "red": "1;31", "learned": "36", "unavailable": "33", "not-reached": "35", "incomplete": "33"}
 
@@ -105,6 +106,8 @@ def _reds(reds: Sequence[Record], width: int, colour: bool) -> list[str]:
         for red in members:
             lines.append(f"  {shorten(f'{label(red.cell)} {red.case} {red.level.value}', width - 2)}")
             lines.extend(_wrapped(f"note: {one_line(note)}", width, indent=4) for note in red.notes)
+            if drivers := [f"{name} {one_line(red.resolved[name])}" for name in DRIVERS if name in red.resolved]:
+                lines.append(_wrapped(", ".join(drivers), width, indent=4))
             lines.append(f"    {' '.join(visible(red.reproduce).split())}")
         blocks.append("\n".join(lines))
     return blocks

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from matrix.catalog import Container
-from matrix.drivers import Fit, branches, enough, fitting, lack, note, runnable
+from matrix.drivers import Fit, branches, enough, fitting, found, lack, note, runnable, unusable
+from matrix.nvidia.cuda import Cuda, Gpu
 from matrix.outcome import Level
 from matrix.plan import plan_case
 from matrix.planned import Planned
@@ -56,18 +57,79 @@ def test_without_a_driver_in_the_cell_the_hosts_counts() -> None:
     assert [bool(lack(real(), item, host)) for host in ("510.39", "535.86", "none")] == [True, False, False]
 
 
-def test_a_result_by_the_compat_package_says_so() -> None:
-    told = "driver 470.161.03: ngc-24.03 has CUDA 12.4.0.041 and runs by its compat package; GPUs for data centers only"
-    assert note(real(), on("ngc-24.03", "470.161.03"), "none") == told
+PACKAGE = Cuda("12.5", "/usr/local/cuda/compat/lib.real/libcuda.so.555.42.06")
+ITSELF = Cuda("11.4", "/usr/lib/libcuda.so.470.161.03")
+WSL = Cuda("12.5", "/usr/lib/wsl/lib/libcuda.so.1.1")
+BY_COMPAT = (
+    "driver 470.161.03: ngc-24.03 has CUDA 12.4.0.041 and runs by its compat package; GPUs for data centers only; "
+)
 
 
-def test_a_native_driver_needs_no_word() -> None:
-    assert note(real(), on("ngc-24.03", "550"), "none") == ""
+@pytest.mark.parametrize(
+    ("driver", "cuda", "said"),
+    [
+        ("470.161.03", PACKAGE, f"{BY_COMPAT}found: 555.42.06 (compat package of the image)"),
+        ("470.161.03", ITSELF, f"{BY_COMPAT}but found: 470.161.03 (the host driver itself)"),
+        ("470.161.03", WSL, f"{BY_COMPAT}not measured"),
+        ("470.161.03", None, f"{BY_COMPAT}not measured"),
+        (
+            "550.54.14",
+            PACKAGE,
+            "driver 550.54.14: ngc-24.03 is built for driver 550; but found: 555.42.06 (compat package of the image)",
+        ),
+        (
+            "515.43",
+            PACKAGE,
+            "driver 515.43: no source says whether driver 515 runs CUDA 12.4.0.041; "
+            "found: 555.42.06 (compat package of the image)",
+        ),
+        ("550.54.14", Cuda("12.4", "/usr/lib/libcuda.so.550.54.14"), ""),
+        ("550.54.14", None, ""),
+        ("none", PACKAGE, ""),
+    ],
+)
+def test_what_the_catalog_has_of_a_driver_stands_beside_what_was_found(
+    driver: str, cuda: Cuda | None, said: str
+) -> None:
+    assert note(real(), on("ngc-24.03", "none"), driver, cuda) == said
+
+
+@pytest.mark.parametrize(
+    ("cuda", "host", "said"),
+    [
+        (PACKAGE, "470.161.03", "555.42.06 (compat package of the image)"),
+        (ITSELF, "470.161.03", "470.161.03 (the host driver itself)"),
+        (ITSELF, "none", "470.161.03"),  # no kernel driver is known to compare with
+        (WSL, "537.13", "CUDA 12.5"),
+        (Cuda(problem="libcuda.so.1: not there"), "none", ""),
+    ],
+)
+def test_the_user_mode_driver_in_a_records_words(cuda: Cuda, host: str, said: str) -> None:
+    assert found(cuda, host, inside=True) == said
+
+
+GPUS = (Gpu("H100", "9.0", 80, multicast=True),) * 2
+
+
+@pytest.mark.parametrize(
+    ("cuda", "gpus", "said"),
+    [
+        (Cuda("12.5", gpus=GPUS), 2, ""),
+        (Cuda("12.5", gpus=GPUS), 8, "needs 8 GPUs; CUDA shows 2"),
+        (Cuda("12.5", problem="cuInit says 999"), 1, "needs 1 GPU; CUDA shows 0: cuInit says 999"),
+    ],
+)
+def test_what_cuda_shows_has_to_be_enough(cuda: Cuda, gpus: int, said: str) -> None:
+    assert unusable(cuda, gpus) == said
 
 
 @pytest.mark.parametrize("level", [Level.CPU, Level.CONTRACT])
 def test_below_level_gpu_no_driver_plays_a_part(level: Level) -> None:
-    assert lack(real(), on("ngc-24.03", "510", level), "510") == note(real(), on("ngc-24.03", "470", level), "") == ""
+    assert (
+        lack(real(), on("ngc-24.03", "510", level), "510")
+        == note(real(), on("ngc-24.03", "470", level), "", None)
+        == ""
+    )
 
 
 def test_a_wheels_base_brings_no_driver_of_its_own() -> None:

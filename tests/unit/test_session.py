@@ -16,6 +16,8 @@ from matrix import interrupt, provision, session
 from matrix.configuration import Configuration
 from matrix.errors import MatrixError
 from matrix.host import Host
+from matrix.nvidia import devices
+from matrix.nvidia.cuda import Cuda, Gpu
 from matrix.outcome import Level, Outcome, OutcomeKind
 from matrix.planned import Planned
 from matrix.provision import Provision
@@ -268,6 +270,9 @@ def test_keys_and_place_are_read_from_the_environment() -> None:
     assert (told.keys, told.place) == (frozenset({"a", "b"}), "node n535: driver535")
 
 
+OWN = "/usr/lib/libcuda.so.535.129.03"
+
+
 def on_gpus(folder: Path, count: int, place: str = "") -> tuple[Session, list[Job]]:
     """A session on a host with two GPUs, and the jobs that it runs."""
     here, jobs = Session(Options("torch-2.4.0", folder, place=place), folder), list[Job]()
@@ -281,6 +286,7 @@ def on_gpus(folder: Path, count: int, place: str = "") -> tuple[Session, list[Jo
             """There is nothing to stop."""
 
     here.host = Host(count, "535.129.03", "x86_64")
+    here.__dict__["cuda"] = Cuda("12.2", OWN, (Gpu("H100", "9.0", 80, multicast=True),) * count)
     here.__dict__["supervisor"] = Runner()
     return here, jobs
 
@@ -310,3 +316,50 @@ def test_gpus_that_a_scheduler_keeps_from_us_are_not_there(folder: Path, monkeyp
     here.close()
     assert made.outcome.reason == "needs 2 GPUs; 1 may be used here (CUDA_VISIBLE_DEVICES)"
     assert jobs == []
+
+
+@pytest.mark.usefixtures("nothing_laid")
+@pytest.mark.parametrize(
+    ("library", "image", "told"),
+    [
+        (OWN, "", "535.129.03 (the host driver itself)"),
+        ("/usr/local/cuda/compat/libcuda.so.555.42.06", "", "555.42.06 (compat package)"),
+        ("/usr/local/cuda/compat/libcuda.so.555.42.06", "sha256:ab", "555.42.06 (compat package of the image)"),
+    ],
+)
+def test_a_result_says_which_user_mode_driver_its_ranks_had(folder: Path, library: str, image: str, told: str) -> None:
+    here, _ = on_gpus(folder, 2)
+    here.options = replace(here.options, image=image)
+    here.__dict__["cuda"] = replace(here.cuda, library=library)
+    made = here.reproduction(replace(CASE, level=Level.GPU, gpus=2)).run("some.body:it")
+    here.close()
+    assert (made.resolved["host driver"], made.resolved["user-mode driver"]) == ("535.129.03", told)
+
+
+@pytest.mark.usefixtures("nothing_laid")
+def test_a_case_whose_cuda_does_not_start_is_unavailable_with_the_drivers_words(folder: Path) -> None:
+    here, jobs = on_gpus(folder, 2)
+    here.__dict__["cuda"] = Cuda("12.5", OWN, problem="cuInit says CUDA_ERROR_SYSTEM_DRIVER_MISMATCH")
+    made = here.reproduction(replace(CASE, level=Level.GPU, gpus=2)).run("some.body:it")
+    here.close()
+    assert made.outcome.reason == "needs 2 GPUs; CUDA shows 0: cuInit says CUDA_ERROR_SYSTEM_DRIVER_MISMATCH"
+    assert jobs == []
+
+
+@pytest.mark.usefixtures("nothing_laid")
+def test_the_driver_is_asked_once_and_only_where_gpus_are_used(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = list[object]()
+    here, _ = on_gpus(folder, 2)
+    told = devices.Devices(cuda=here.__dict__.pop("cuda"))
+
+    def ask(libraries: object) -> devices.Devices:
+        asked.append(libraries)
+        return told
+
+    monkeypatch.setattr(devices, "ask", ask)
+    here.reproduction(CASE)
+    assert asked == []
+    here.reproduction(replace(CASE, level=Level.GPU, gpus=2))
+    here.reproduction(replace(CASE, level=Level.GPU, gpus=1))
+    here.close()
+    assert asked == [("cuda",)]

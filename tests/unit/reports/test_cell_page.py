@@ -9,6 +9,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
+from matrix.outcome import Level
 from matrix.record import Record, Verdict
 from reports.cell_page import by_cell, cell_page, name_of
 from reports.trend import Past, Pasts
@@ -39,6 +40,12 @@ def test_a_red_cell_says_why_how_to_run_it_again_and_what_it_ran_with() -> None:
     assert "0 exit code 1 1.1 s runs/a/logs/rank-0.log 1 exit code 1, ended by the supervisor" in said
     assert "megatrix explain torch-2.4.0/mcore-0.8.0/te-none/driver-none" in said
     assert "broken dcp-assertion mcore &lt;0.9: the writer saves twice" in said
+
+
+def test_the_driver_of_the_host_and_the_one_that_the_ranks_had_are_told_apart() -> None:
+    drivers = {"host driver": "470.161.03", "user-mode driver": "555.42.06 (compat package of the image)"}
+    said = shown(record(level=Level.GPU, resolved={"torch": "2.4.0", **drivers}))
+    assert "driver of the host 470.161.03 user-mode driver 555.42.06 (compat package of the image) resolved" in said
 
 
 def test_the_worst_case_comes_first() -> None:

@@ -34,6 +34,13 @@ def test_a_cause_shared_by_many_is_told_once() -> None:
     assert "UNEXPLAINED dcp-assertion x 12" in text
 
 
+def test_a_red_on_gpus_names_both_drivers() -> None:
+    drivers = {"host driver": "470.161.03", "user-mode driver": "555.42.06 (compat package of the image)"}
+    text = " ".join(summary([record(Verdict.REGRESSED, resolved={"torch": "2.4.0", **drivers})]).split())
+    assert "host driver 470.161.03, user-mode driver 555.42.06 (compat package of the image)" in text
+    assert "driver" not in summary([record(Verdict.REGRESSED)]).replace("driver-none", "")
+
+
 def test_what_said_nothing_is_one_line_per_reason() -> None:
     assert "unavailable x 9: needs 8 GPUs; host has 0" in summary(night())
 

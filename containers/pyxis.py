@@ -1,12 +1,113 @@
-"""Slurm's plugin Pyxis, by which srun runs a command in an image."""
+"""Slurm's plugin Pyxis, by which srun runs a command in an image: on a node, in a batch script's allocation.
+
+What is said here of its ways was seen with Pyxis 0.24.0, enroot 4.1.2 and Slurm 22.05.8 (docs/slurm.md).
+"""
 
 from __future__ import annotations
 
+import hashlib
+import os
+import shutil
 from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
 
-from containers.tools import Runtime
+from containers.commands import Answer, Runner, run
+from containers.tools import ANSWER_S, Box, Ref
+
+IMAGES: Final = "MEGATRIX_SQUASHFS"  # the folder with images as enroot imports them: debian-13.sqsh
+# Of the environment around it srun, Pyxis and enroot need these, and by them the payload gets its GPUs. Nothing else
+# goes in: PYTHONPATH and LD_LIBRARY_PATH of the node would be the image's.
+PASSED: Final = ("PATH", "HOME", "USER", "CUDA_VISIBLE_DEVICES")
+PASSED_BEGINNINGS: Final = ("SLURM", "ENROOT_", "NVIDIA_", "XDG_")
+BLOCK: Final = 1 << 20  # bytes
 
 
-def find(environ: Mapping[str, str]) -> Runtime | None:
-    """Return it where srun has it."""
-    return None
+@dataclass(frozen=True)
+class Pyxis:
+    """srun with the plugin; `images` is the folder of the images that no registry has."""
+
+    srun: str
+    environ: Mapping[str, str]
+    images: Path | None = None
+    run: Runner = run
+
+    @property
+    def name(self) -> str:
+        """Return "pyxis"."""
+        return "pyxis"
+
+    def lack(self, image: Ref) -> str:
+        """Return how an image comes to where Pyxis finds it; what a registry has, Pyxis fetches itself."""
+        if not image.build or self._file(image):
+            return ""
+        folder = self.images or f"${IMAGES}"
+        return f"{image.id} is no file of {IMAGES}: enroot import -o {folder}/{image.id}.sqsh podman://{image.tag}"
+
+    def digest(self, image: Ref) -> str:
+        """Return the digest of the image's file; of one in a registry the tag, since Pyxis tells no digest.
+
+        A file FILE.sha256 beside it, as sha256sum writes it and not older, saves reading the image.
+        """
+        file = self._file(image)
+        if file is None:
+            return image.tag
+        told = file.with_name(f"{file.name}.sha256")
+        if told.is_file() and told.stat().st_mtime >= file.stat().st_mtime:
+            return f"sha256:{told.read_text('utf-8').split()[0]}"
+        found = hashlib.sha256()
+        with file.open("rb") as content:
+            while block := content.read(BLOCK):
+                found.update(block)
+        return f"sha256:{found.hexdigest()}"
+
+    def command(self, image: Ref, box: Box, *inside: str) -> list[str]:
+        """Return the command line of a step in this allocation: /tmp is the container's own, the network the node's."""
+        mounts = [f"{folder}:{folder}:ro" for folder in box.readable]
+        mounts += [f"{folder}:{folder}" for folder in box.writable]
+        passed = {
+            key: value for key, value in self.environ.items() if key in PASSED or key.startswith(PASSED_BEGINNINGS)
+        }
+        return [
+            *("env", "-i", *(f"{key}={value}" for key, value in passed.items())),
+            *(self.srun, "--ntasks=1", f"--cpus-per-task={self.environ.get('SLURM_CPUS_PER_TASK', '1')}"),
+            *(f"--job-name={box.name}", f"--container-image={self._named(image)}", "--container-readonly"),
+            *(
+                "--no-container-mount-home",
+                f"--container-workdir={box.folder}",
+                f"--container-mounts={','.join(mounts)}",
+            ),
+            # What is set around srun, the image's own variables override.
+            *("env", *(f"{key}={value}" for key, value in box.environ.items())),
+            *inside,
+        ]
+
+    def ask(self, image: Ref, box: Box, *inside: str) -> Answer:
+        """Run a command in the image that only answers; Slurm bounds it, for the image may have to be fetched first."""
+        return self.run(self.command(image, box, *inside))
+
+    def refused(self, status: int) -> bool:
+        """Say so of what no pytest ends with."""
+        return False
+
+    def kill(self, name: str) -> None:
+        """Do nothing: with srun, which is killed then, its step dies."""
+
+    def _file(self, image: Ref) -> Path | None:
+        file = self.images / f"{image.id}.sqsh" if self.images else None
+        return file if file and file.is_file() else None
+
+    def _named(self, image: Ref) -> str:
+        """Return the image as Pyxis wants it: a path, or REGISTRY#NAME:TAG."""
+        file = self._file(image)
+        return str(file) if file else image.tag.replace("/", "#", 1)
+
+
+def find(environ: Mapping[str, str] = os.environ, run: Runner = run) -> Pyxis | None:
+    """Return Pyxis where this node's srun has it, None elsewhere."""
+    srun = shutil.which("srun", path=environ.get("PATH", os.defpath))
+    if srun is None or "--container-image" not in run([srun, "--help"], seconds=ANSWER_S).out:
+        return None
+    folder = environ.get(IMAGES)
+    return Pyxis(srun, environ, Path(folder) if folder else None, run)

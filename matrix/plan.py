@@ -32,13 +32,21 @@ def everything(catalog: Catalog, levels: Iterable[Level]) -> list[Planned]:
 
 
 def of_base(
-    catalog: Catalog, base: str, levels: Iterable[Level], *, core: str | None = None, te_line: str = ""
+    catalog: Catalog,
+    base: str,
+    levels: Iterable[Level],
+    *,
+    core: str | None = None,
+    engine: str | None = None,
+    te_line: str = "",
 ) -> list[Planned]:
     """Return what somebody who stands in `base` runs: every case within reach, on megatron-core `core` if one is there.
 
-    Without one, on the newest patch of each minor. `te_line` ("1.9") takes cells with that Transformer Engine along; a
-    base that only reads, or an image, has those of the night.
+    Without one, on the newest patch of each minor; with Transformer Engine `engine` if one is there. `te_line` ("1.9")
+    takes cells with another along; a base that only reads, or an image, has those of the night.
     """
+    line = te_line or (minor(engine) if engine else "")
+    installed = engine if engine and minor(engine) == line else None
     nightly = isinstance(catalog.bases.get(base), (Reader, Image))
     planned = []
     for failure in catalog.failures:
@@ -49,9 +57,12 @@ def of_base(
             cell
             for cell in found
             if cell.base == base
-            and (nightly or cell.te == NONE or minor(cell.te) == te_line)
+            and (nightly or cell.te == NONE or minor(cell.te) == line)
             and core in (None, cell.mcore)
         ]
+        if installed and not nightly:  # it stands for its minor: a build of NGC's is in no list of releases
+            own = (catalog.cell(base, mcore=cell.mcore, te=NONE if cell.te == NONE else installed) for cell in cells)
+            cells = list(dict.fromkeys(own))
         if core and not cells and Axis.TE not in failure.axes:
             cells = [catalog.cell(base, mcore=core)]  # a build that is no release: NGC's, somebody's own
         planned += [

@@ -409,6 +409,22 @@ def test_a_line_of_engines_takes_its_cells_along() -> None:
     assert lines == [[], ["1.9"]]
 
 
+@pytest.mark.parametrize(
+    ("engine", "line", "expected"),
+    [
+        ("1.9", "", ["1.9"]),
+        ("1.9+ngc", "", ["1.9+ngc"]),  # in no list of releases
+        ("1.9+ngc", "1.9", ["1.9+ngc"]),
+        ("1.8", "1.9", ["1.9"]),  # a line that is asked for is not given up for what is there
+        (None, "", []),
+    ],
+)
+def test_who_stands_in_a_base_with_an_engine_runs_that_one(engine: str | None, line: str, expected: list[str]) -> None:
+    known = catalog(failure(axes=ENGINE_TOO), megatron_core=releases(["0.8.0"]))
+    items = of_base(known, "torch-2.4.0", (Level.CPU,), engine=engine, te_line=line)
+    assert expected == [item.cell.te for item in items]
+
+
 def test_a_source_is_tried_in_every_base_of_the_night_as_its_owner_expects() -> None:
     known = catalog(
         BROKEN, failure("te", axes=ENGINE_TOO), wheels=(wheels("2.3.1"), wheels("2.4.0"), wheels("2.5.1", night=""))

@@ -256,3 +256,21 @@ def test_provisions_come_back_as_they_were_written(tmp_path: Path) -> None:
     told = {"one": provision.Provision((overlay,)), "two": provision.Provision(reason="no clone")}
     provision.write(tmp_path / "told.json", told)
     assert provision.read(tmp_path / "told.json") == told
+
+
+def test_what_an_image_holds_is_asked_once_and_makes_its_verdicts_known_again(make: Make) -> None:
+    """By the digest and the packages a verdict is found that this very content got before."""
+    podman = FakePodman()
+    engine = make(podman).engine
+    told = engine.installed("debian-13")
+    assert told is not None
+    assert (told.image, told.environment.packages, told.interpreter) == (DIGEST, INSIDE["packages"], None)
+    assert engine.installed("debian-13") is told
+    assert len([asked for asked in podman.asked if asked[0] == "run"]) == 1
+
+
+def test_of_an_image_that_can_not_be_started_nothing_is_known(make: Make) -> None:
+    podman = FakePodman(inside=Answer(125, err="Error: OCI permission denied"))
+    engine = make(podman).engine
+    assert (engine.installed("debian-13"), engine.installed("debian-13")) == (None, None)
+    assert len([asked for asked in podman.asked if asked[0] == "run"]) == 1

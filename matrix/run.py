@@ -18,6 +18,7 @@ from matrix.planned import Planned
 from matrix.record import Record, Verdict
 from matrix.relay import Receiver
 from matrix.reproduction import Surroundings, make_record
+from matrix.secrets import Masker, values
 from matrix.session import case_content, new_run_id, overlay_digest, overlay_specs, plan_entry, reproduce_line
 from reports import journal, night, output
 from reports.files import Paths
@@ -117,7 +118,10 @@ def work(
     bases = list(dict.fromkeys(item.cell.base for item in left))
     with Receiver(show, begun) as receiver:
         environ = {"MEGATRIX_RUN": str(folder.resolve()), "MEGATRIX_RELAY": receiver.address}
-        ending = engine.run(bases, environ, folder / ENGINE_LOG)
+        try:
+            ending = engine.run(bases, environ, folder / ENGINE_LOG)
+        finally:
+            mask(folder / ENGINE_LOG)
     done = journal.read(folder).results
     with journal.Journal.new(folder) as kept:
         for item in left:
@@ -131,6 +135,14 @@ def work(
             f"{len(lost)} of {len(left)} cases were not reached: the engine ended with {ending.status}; "
             f"what it said is in {folder / ENGINE_LOG}"
         )
+
+
+def mask(log: Path) -> None:
+    """Take the secrets of this environment out of a log that others wrote, if there is one."""
+    masker, told = Masker(values()), log.read_bytes() if log.is_file() else b""
+    bare = masker.take(told) + masker.rest()
+    if bare != told:
+        log.write_bytes(bare)
 
 
 def unavailable(item: Planned, catalog: Catalog, reason: str, run: str) -> Record:

@@ -83,6 +83,12 @@ def test_the_engine_gets_each_base_once_and_a_log(desk: Desk) -> None:
     assert (desk.folder() / "engine.log").read_text() == "what tox printed\n"
 
 
+def test_the_engine_s_log_keeps_no_secret_of_the_environment(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("INDEX_TOKEN", "tox printed")
+    desk.run(FakeEngine(KNOWN))
+    assert (desk.folder() / "engine.log").read_text() == "what [masked]\n"
+
+
 def test_what_can_not_run_here_is_recorded_without_the_engine(desk: Desk) -> None:
     engine = FakeEngine(KNOWN, lack="ngc-24.07 is an image: needs podman")
     on_image = planned(KNOWN, base="ngc-24.07")

@@ -20,6 +20,11 @@ from tests.slurm.cluster import NODES, Cluster, parent, wait
 
 ROOT = Path(__file__).resolve().parents[2]
 PATIENCE_S = 300.0  # only a bound against hanging
+# What only reads: 9 tasks of 96 cases, some seconds each, four at a time.
+MANY = ("--level", "contract", "--select", "base==no-torch and failure==ub-tp-size")
+# What runs ranks on gloo: four cases in two arrays (one rank, two ranks), 10 s each until torch is imported, then 1 s a
+# case.
+RANKS = ("--level", "cpu", "--select", "torch==2.4.0 and failure==dcp-assertion and mcore==0.8.0")
 
 
 @dataclass

@@ -18,15 +18,11 @@ from matrix.slurm.commands import of
 from matrix.slurm.engine import Slurm
 from reports import journal, night
 from tests.slurm.cluster import NODES, alive, kill, wait
-from tests.slurm.conftest import Site, ended, keys
+from tests.slurm.conftest import MANY, RANKS, Site, ended, keys
 
 pytestmark = pytest.mark.real
 
-# What only reads: 9 tasks of 96 cases, some seconds each, four at a time.
-MANY = ("--level", "contract", "--select", "base==no-torch and failure==ub-tp-size")
-# What runs ranks on gloo: four cases in two arrays (one rank, two ranks), 10 s each until torch is imported, then 1 s a
-# case; and the same on two releases.
-RANKS = ("--level", "cpu", "--select", "torch==2.4.0 and failure==dcp-assertion and mcore==0.8.0")
+# Four cases of ranks on each of two releases.
 LONG = (*RANKS[:-1], f"{RANKS[-1]} or torch==2.4.0 and failure==dcp-assertion and mcore==0.9.0")
 
 

@@ -1,0 +1,72 @@
+"""Tasks that run out of time, and a controller that goes away: on a real Slurm."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from reports import night
+from tests.slurm.cluster import NODES, alive, kill, wait
+from tests.slurm.conftest import MANY, RANKS, Site, ended
+
+pytestmark = pytest.mark.real
+
+# Two cases of two ranks each: an array of one task.
+PAIR = (*RANKS[:-1], f"{RANKS[-1]} and (case==tp2 or case==pp2)")
+MINUTE = "--sbatch=--time=1"  # Slurm's shortest limit; it looks every 30 s who is over it
+
+
+def stop(site: Site, array: str, index: int) -> int:
+    """Stop a task's process as soon as it is there, as a dead file system would; return it."""
+
+    def ours(process: int) -> bool:
+        folder = Path(f"/proc/{process}")
+        told = (folder / "environ").read_bytes() + (folder / "cmdline").read_bytes()
+        return f"SLURM_ARRAY_TASK_ID={index}\0".encode() in told and f"/{array}.json\0".encode() in told
+
+    def found() -> list[int]:
+        return [process for node in NODES for process in site.payloads(node) if ours(process)]
+
+    wait(lambda: bool(found()), f"task {index} of {array} does not start")
+    (process,) = found()
+    os.kill(process, signal.SIGSTOP)
+    return process
+
+
+def test_a_task_that_runs_out_of_time_is_made_up_for_case_by_case(site: Site) -> None:
+    """Of two cases one gets its result with the second task, the other stands still again: Slurm's word says why."""
+    run = site.start(*PAIR, MINUTE)
+    stopped = [stop(site, "0000", 0)]
+    asked = ("squeue", "-h", "--states=all", "-o", "%T", "--name", f"megatrix-{site.folder.name}-0000")
+    wait(lambda: site.cluster.call(*asked) == "TIMEOUT", "Slurm does not end it", seconds=180)
+    stopped.append(stop(site, "0001", 0))
+    ran = ended(run)
+
+    lost, done = (one["key"] for one in night.plan(site.folder))
+    told = {record.key: record for record in night.read(site.folder).records}
+    assert ran.status == 1, ran.stderr
+    assert site.results() == [done]
+    assert told[done].verdict.colour == "green"
+    assert told[lost].verdict.value == "not-reached"
+    assert "ended TIMEOUT on n" in told[lost].outcome.reason
+    assert not [process for process in stopped if alive(process)]
+    site.quiet()
+
+    assert site.run("--resume").status == 0
+    site.whole()
+
+
+def test_a_controller_that_is_started_again_costs_nothing(site: Site) -> None:
+    """Tasks go on without it, and so does the submitter when it is back."""
+    run = site.start(*MANY)
+    site.wait_for_results(50)
+    kill(site.cluster.daemon("slurmctld"))
+    log = site.folder / "engine.log"
+    wait(lambda: "squeue failed" in log.read_text(), "the submitter does not notice")
+    site.cluster.start("slurmctld")
+    ran = ended(run)
+    assert ran.status == 0, ran.stderr
+    site.whole()

@@ -67,14 +67,19 @@ NodeName=DEFAULT CPUs=2 RealMemory=4000 State=UNKNOWN
 NodeName=n470 NodeHostname={host} NodeAddr=127.0.0.1 Port={first} Feature=driver470
 NodeName=n535 NodeHostname={host} NodeAddr=127.0.0.1 Port={second} Feature=driver535 Gres=gpu:{gpus}
 PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP OverSubscribe=NO
+PlugStackConfig={folder}/plugstack.conf
 """
 
 
 class Cluster:
-    """The cluster, up while the context lasts; `environ` is what Slurm's commands need to find it."""
+    """The cluster, up while the context lasts; `environ` is what Slurm's commands need to find it.
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    `plugins` are lines of plugstack.conf, `programs` a folder that the nodes have in their PATH before all others.
+    """
+
+    def __init__(self, folder: Path, plugins: str = "", programs: Path | None = None) -> None:
+        self.folder, self.plugins = folder, plugins
+        self.path = f"{programs}:{path()}" if programs else path()
         self.environ = {"SLURM_CONF": str(folder / "slurm.conf")}
         if os.geteuid() != 0:
             raise RuntimeError("needs root: the nodes' GPUs are device files")
@@ -92,6 +97,7 @@ class Cluster:
         )
         (self.folder / "slurm.conf").write_text(text)
         (self.folder / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\n")  # 22.05 reads it and uses none
+        (self.folder / "plugstack.conf").write_text(self.plugins)
         devices = self.folder / "dev"
         for number in range(GPUS):
             os.mknod(devices / f"gpu{number}", stat.S_IFCHR | 0o600, os.makedev(195, number))
@@ -113,7 +119,7 @@ class Cluster:
 
     def start(self, *command: str) -> None:
         """Start a daemon."""
-        subprocess.run(command, env=os.environ | self.environ | {"PATH": path()}, check=True, timeout=UP_S)
+        subprocess.run(command, env=os.environ | self.environ | {"PATH": self.path}, check=True, timeout=UP_S)
 
     def stop(self) -> None:
         """Cancel what runs and kill every daemon, step daemon and job; return when none is left."""

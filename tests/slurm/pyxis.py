@@ -1,0 +1,81 @@
+"""NVIDIA's Pyxis and enroot, built from clones, so that the cluster of these tests starts containers as sites do.
+
+    python -m tests.slurm.pyxis FOLDER     # builds both, starts a cluster with them, prints what to export
+
+Neither is in a distribution. MEGATRIX_PYXIS and MEGATRIX_ENROOT name clones, bare ones will do; nothing is written into
+them. Debian's packages: gcc, make, git, libslurm-dev (the version of slurmd), musl-tools and linux-libc-dev to build;
+squashfs-tools, squashfuse, fuse-overlayfs, parallel and jq to run. Pyxis 0.24.0 and enroot 4.1.2 run on Slurm 22.05.8.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from tests.slurm.cluster import Cluster
+
+CLONES: Final = ("MEGATRIX_PYXIS", "MEGATRIX_ENROOT")
+BUILD_S: Final = 300.0  # a bound against hanging: both are built within 10 s on two busy cores
+# enroot links its programs against musl, which it has as a submodule, as it has Linux' headers: Debian's do as well.
+# DEPS is makeself alone, which only `enroot bundle` needs; `-o deps` keeps make from asking for the submodules.
+MUSL: Final = ("FORCE_GLIBC=1", "CC=musl-gcc")
+LINUX: Final = ("/usr/include/linux", "/usr/include/asm-generic", "/usr/include/{machine}/asm")
+
+
+@dataclass(frozen=True)
+class Pyxis:
+    """A Pyxis that is built: the line of plugstack.conf that loads it, and where the nodes find enroot."""
+
+    plugin: str
+    programs: Path
+
+
+def build(folder: Path) -> Pyxis:
+    """Build both in `folder`, which is also where enroot keeps what it unpacks. Raises RuntimeError without clones."""
+    missing = [name for name in CLONES if not os.environ.get(name)]
+    if missing:
+        raise RuntimeError(f"needs clones of NVIDIA/pyxis and NVIDIA/enroot: set {' and '.join(missing)}")
+    sources = [folder / name.rpartition("_")[2].lower() for name in CLONES]
+    for name, source in zip(CLONES, sources, strict=True):
+        call("git", "clone", "--quiet", os.environ[name], str(source))
+    pyxis, enroot = sources
+    call("make", cwd=pyxis)
+    headers = enroot / "deps" / "dist" / "linux" / "include"
+    headers.mkdir(parents=True)
+    machine = call("gcc", "-dumpmachine")
+    for path in LINUX:
+        (headers / Path(path).name).symlink_to(path.format(machine=machine))
+    call("make", "-C", "deps", *MUSL, "libbsd", cwd=enroot)
+    prefix = folder / "installed"
+    call("make", "-o", "deps", *MUSL, "DEPS=", f"prefix={prefix}", "install", cwd=enroot, LDFLAGS="-static -no-pie")
+    settings = prefix / "etc" / "enroot" / "enroot.conf"
+    folders = "".join(f"ENROOT_{name.upper()}_PATH {folder}/{name}\n" for name in ("runtime", "cache", "data", "temp"))
+    settings.write_text(folders)
+    (folder / "temp").mkdir()
+    return Pyxis(f"required {pyxis}/spank_pyxis.so runtime_path={folder}/images\n", prefix / "bin")
+
+
+def call(*command: str, cwd: Path | None = None, **environ: str) -> str:
+    """Run a command and return what it prints; what it says when it fails is in the error."""
+    done = subprocess.run(
+        command, cwd=cwd, env=os.environ | environ, capture_output=True, text=True, timeout=BUILD_S, check=False
+    )
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(command)}: {done.stderr.strip()}")
+    return done.stdout.strip()
+
+
+if __name__ == "__main__":
+    where = Path(sys.argv[1]).resolve()
+    made = build(where / "pyxis")
+    with Cluster(where / "cluster", made.plugin, made.programs) as cluster:
+        sys.stdout.write("".join(f"export {name}={value}\n" for name, value in cluster.environ.items()))
+        sys.stdout.flush()
+        with contextlib.suppress(KeyboardInterrupt):
+            signal.pause()

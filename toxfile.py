@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
+import re
 import sys
 from collections.abc import Iterable
 from functools import cache
+from pathlib import Path
 
 from tox.config.loader.memory import MemoryLoader
 from tox.config.sets import ConfigSet
@@ -16,10 +19,11 @@ from tox.session.state import State
 from tox.tox_env.python.pip.req_file import PythonDeps
 
 # tox has the project's folder on sys.path only while it loads this file: import everything here, nothing in a hook.
+from containers import standing
 from containers.indexes import site_environment
 from containers.interpreters import find
 from matrix.catalog import load
-from matrix.environments import Environment, environments, left_out
+from matrix.environments import Environment, environments, in_place
 from matrix.errors import MatrixError, closest
 
 # tox-uv passes UV_* on to uv and to the environments; what is set here reaches venv creation and every install.
@@ -33,18 +37,22 @@ find = cache(find)  # hundreds of environments ask for a handful of Pythons
 # NO_VCS_VERSION: megatron-core >= 0.17 would ask git for the commit of whatever repository holds the overlay.
 CELL_SETTINGS = {"PYTHONUNBUFFERED": "1", "PYTHONHASHSEED": "0", "NO_VCS_VERSION": "1"}
 UNITS = {f"unit{minor.replace('.', '')}": minor for minor in ("3.10", "3.11", "3.12", "3.13")}
+# A line on another torch: there are hundreds, and `tox list` shows those alone that somebody names.
+ON_TORCH = re.compile(r"te\d+-torch\d+")
+NAMED = set(ON_TORCH.findall(" ".join([*sys.argv, *(os.environ.get(name, "") for name in ("TOXENV", "TOX_ENV"))])))
 BROKEN = ""  # what is wrong with the catalog; said by a hook, since tox shows a traceback for an error at import
 try:
-    CATALOG = load()
-    KNOWN, LEFT_OUT = environments(CATALOG), left_out(CATALOG)
+    KNOWN = environments(load())
+    if IMAGE := standing.find():
+        KNOWN = {name: in_place(one, IMAGE) for name, one in KNOWN.items()}
 except MatrixError as error:
-    BROKEN, KNOWN, LEFT_OUT = str(error), {}, {}
+    BROKEN, KNOWN = str(error), {}
 
 
 @impl
 def tox_extend_envs() -> Iterable[str]:
     """Name the environments."""
-    return (*KNOWN, *UNITS)
+    return (*(name for name in KNOWN if name in NAMED or not ON_TORCH.fullmatch(name)), *UNITS)
 
 
 @impl
@@ -58,26 +66,37 @@ def tox_add_core_config(core_conf: ConfigSet, state: State) -> None:
         if name in KNOWN:
             state.conf.memory_seed_loaders[name].append(loader(KNOWN[name], core_conf["tox_root"]))
         elif name in UNITS:
-            state.conf.memory_seed_loaders[name].append(on_python((UNITS[name],), base=["unit"]))
+            text = f"the tests of the project's code, on Python {UNITS[name]}"
+            state.conf.memory_seed_loaders[name].append(on_python((UNITS[name],), base=["unit"], description=text))
 
 
 def refuse_unknown(asked: Iterable[str], known: set[str]) -> None:
     """Raise HandledError: tox would run any name that is put together from known factors as an empty environment."""
     for name in asked:
         if name not in known:
-            hint = f"it is left out: {LEFT_OUT[name]}" if name in LEFT_OUT else closest(name, known)
-            raise HandledError(f"no such environment: {name}\n  {hint}")
+            raise HandledError(f"no such environment: {name}\n  {closest(name, {*known, *KNOWN})}")
 
 
 def loader(environment: Environment, root: object) -> MemoryLoader:
     """Return the settings of an environment of the catalog."""
-    return on_python(
-        environment.base.pythons,
-        base=["cell"],
-        deps=PythonDeps(list(environment.requirements), root=root),
-        description=environment.description,
-        set_env={**CELL_SETTINGS, "MEGATRIX_BASE": environment.base.id, "MEGATRIX_TE": environment.te},
-    )
+    shared = {
+        "base": ["cell"],
+        "deps": PythonDeps(list(environment.requirements), root=root),
+        "description": environment.description,
+    }
+    told = {**CELL_SETTINGS, "MEGATRIX_TE": environment.te}
+    if environment.interpreter is None:
+        return on_python(environment.base.pythons, **shared, set_env={**told, "MEGATRIX_BASE": environment.base.id})
+    # The session finds the base in what is installed. pip, for uv does not see what the image has.
+    told |= {"MEGATRIX_BASE": "", "MEGATRIX_PLACE": environment.description, **uv_of_tox()}
+    python = [str(environment.interpreter)]
+    return MemoryLoader(base_python=python, runner="virtualenv", system_site_packages=True, set_env=told, **shared)
+
+
+def uv_of_tox() -> dict[str, str]:
+    """Return where the uv is that tox-uv brings along, for the overlays; {} where it is none, and uv is on PATH."""
+    found = importlib.util.find_spec("uv")
+    return {"UV": str(Path(sys.executable).with_name("uv"))} if found else {}
 
 
 def on_python(minors: tuple[str, ...], **settings: object) -> MemoryLoader:

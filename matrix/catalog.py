@@ -47,7 +47,6 @@ class Container:
     driver_requirement: str | None = None
     driver_requirement_partial: str | None = None
     megatron_core: str | None = None
-    transformer_engine: str | None = None
     base: str | None = None
     exists: str | None = None
     note: str = ""
@@ -158,6 +157,12 @@ class Release:
     def revision(self) -> str:
         """Return the tag that clones have it at, "" where upstream set none (`tag` then says so)."""
         return "" if self.tag.startswith("none") else self.tag
+
+    @property
+    def day(self) -> str:
+        """Return when one could first have it, from PyPI or at its tag: "2024-08-15"; "" where that is unknown."""
+        first = self.pypi[0] if isinstance(self.pypi, tuple) else self.pypi
+        return (first or self.tag_date).rpartition(" ")[2]
 
 
 @dataclass(frozen=True)

@@ -3,14 +3,21 @@
 torch2.4.0        the base torch-2.4.0; the night runs these
 te19              the twin of the image that shipped Transformer Engine 1.9
 te19-torch23      Transformer Engine 1.9 on another torch minor
+
+In an image that has a line's torch the line runs in place: on that torch, which is not installed again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Final
 
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from containers.standing import Standing
 from matrix.catalog import Catalog, Container, Reader, Wheels
 from matrix.versions import minor, parse
 
@@ -20,13 +27,17 @@ CELL_REQUIRES: Final = ("pytest>=8", "packaging>=24", "tomli>=2; python_version 
 
 @dataclass(frozen=True)
 class Environment:
-    """A tox environment. `te` is a line ("1.9"), "" for a base of its own; `requirements` are pip's."""
+    """A tox environment. `te` is a line ("1.9"), "" for a base of its own; `requirements` are pip's.
+
+    `interpreter` is the image's own Python, for a line that runs in place, whose packages it sees.
+    """
 
     name: str
     base: Wheels | Reader
     te: str
     requirements: tuple[str, ...]
     description: str
+    interpreter: Path | None = None
 
 
 def base_name(base: str) -> str:
@@ -36,45 +47,70 @@ def base_name(base: str) -> str:
 
 def environments(catalog: Catalog) -> dict[str, Environment]:
     """Return the environments by name."""
-    made = {}
-    for base in catalog.wheels:
-        made[base_name(base.id)] = _environment(catalog, base_name(base.id), base, "", f"reproductions on {base.id}")
-    for reader in catalog.readers:
-        name = base_name(reader.id)
-        made[name] = Environment(
-            name, reader, "", CELL_REQUIRES, "reproductions that read both sides' API, and run nothing"
-        )
-    for line, image in te_lines(catalog).items():
-        name = f"te{line.replace('.', '')}"
-        twin = catalog.twin(image) if image else None
-        if image and twin:
-            text = f"Transformer Engine {line}: {twin.id} as the twin of {image.id} (TE {image.te_source})"
-            made[name] = _environment(catalog, name, twin, line, text)
-        for other in {minor(base.torch): base for base in reversed(catalog.wheels)}.values():
-            long = f"{name}-torch{minor(other.torch).replace('.', '')}"
-            made[long] = _environment(catalog, long, other, line, f"Transformer Engine {line} on {other.id}")
-    return made
+    return {made.name: made for made in (*_bases(catalog), *_lines(catalog))}
 
 
-def left_out(catalog: Catalog) -> dict[str, str]:
-    """Return why a Transformer Engine line has no environment of its own, by the name that it would have."""
-    reasons = {}
-    newest = minor(max((base.torch for base in catalog.wheels), key=parse)).replace(".", "")
-    for line, image in te_lines(catalog).items():
-        name = f"te{line.replace('.', '')}"
-        hint = f"name the torch: {name}-torch{newest}"
-        if image is None:
-            reasons[name] = f"no image of the catalog is known to ship Transformer Engine {line}; {hint}"
-        elif catalog.twin(image) is None:
-            reasons[name] = f"no wheels base stands for {image.id} (torch {image.torch}); {hint}"
-    return reasons
+def in_place(line: Environment, standing: Standing) -> Environment:
+    """Return a line as it runs in the image that one stands in: in place if that has its torch and no other TE.
+
+    What the image holds stays as it is; pip adds what it lacks. Anything else than a line stays what it was.
+    """
+    have = standing.environment.packages
+    torch, te = have["torch"], have.get("transformer-engine", "")
+    if not line.te or not isinstance(line.base, Wheels):
+        return line
+    if minor(torch) != minor(line.base.torch) or (te and minor(te) != line.te):
+        has = f"torch {torch}" + (f" and Transformer Engine {te}" if te else "")
+        return replace(line, description=f"{line.description}; not in place: this image has {has}")
+    names = {requirement: canonicalize_name(Requirement(requirement).name) for requirement in line.requirements}
+    kept = tuple(
+        f"{name}=={have[name]}" if name in have and requirement not in CELL_REQUIRES else requirement
+        for requirement, name in names.items()
+    )
+    text = f"Transformer Engine {line.te} in place: this image's own torch {torch}, for {line.base.id}"
+    return replace(line, requirements=kept, description=text, interpreter=standing.interpreter)
 
 
 def te_lines(catalog: Catalog) -> Mapping[str, Container | None]:
     """Return each Transformer Engine minor with the newest image that shipped it, None where none is known."""
+    # By id NeMo's images come before NGC's PyTorch: one counts where PyTorch's is unknown.
     shipped = {minor(image.te): image for image in sorted(catalog.containers, key=lambda one: one.id) if image.te}
     lines = sorted({minor(release.version) for release in catalog.transformer_engine}, key=parse)
     return {line: shipped.get(line) for line in lines}
+
+
+def newest_of_its_day(catalog: Catalog, line: str) -> Wheels:
+    """Return the base of the newest torch that was out when a Transformer Engine line came out, else of the oldest.
+
+    For a line that no image is known to have shipped: it stands for no image, and on its day pip gave this torch.
+    """
+    day = min(release.day for release in catalog.transformer_engine if minor(release.version) == line)
+    out = {release.version for release in catalog.torch if "" < release.day <= day}
+    bases = sorted(catalog.wheels, key=lambda base: parse(base.torch))
+    return next((base for base in reversed(bases) if base.torch in out), bases[0])
+
+
+def _bases(catalog: Catalog) -> Iterator[Environment]:
+    for base in catalog.wheels:
+        yield _environment(catalog, base_name(base.id), base, "", f"reproductions on {base.id}")
+    for reader in catalog.readers:
+        text = "reproductions that read both sides' API, and run nothing"
+        yield Environment(base_name(reader.id), reader, "", CELL_REQUIRES, text)
+
+
+def _lines(catalog: Catalog) -> Iterator[Environment]:
+    for line, image in te_lines(catalog).items():
+        name = f"te{line.replace('.', '')}"
+        twin = catalog.twin(image) if image else None
+        base = twin or newest_of_its_day(catalog, line)
+        if image and twin:
+            text = f"{base.id}, twin of {image.id} (which shipped it: {image.te_source})"
+        else:
+            text = f"{base.id}, the newest of its day ({image.id if image else 'no image'} is known to have shipped it)"
+        yield _environment(catalog, name, base, line, f"Transformer Engine {line}: {text}")
+        for other in {minor(base.torch): base for base in reversed(catalog.wheels)}.values():
+            long = f"{name}-torch{minor(other.torch).replace('.', '')}"
+            yield _environment(catalog, long, other, line, f"Transformer Engine {line} on {other.id}")
 
 
 def _environment(catalog: Catalog, name: str, base: Wheels, te: str, description: str) -> Environment:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-import re
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-from matrix.environments import CELL_REQUIRES, base_name, environments, left_out, te_lines
+from containers.environments import Environment as Installed
+from containers.standing import Standing
+from matrix.catalog import Catalog, Release
+from matrix.environments import CELL_REQUIRES, Environment, base_name, environments, in_place, te_lines
 from tests.unit.catalogs import catalog, image, real, releases, wheels
 
 SMALL = catalog(
@@ -45,7 +49,7 @@ def test_every_base_has_an_environment() -> None:
 def test_a_line_is_the_twin_of_the_newest_image_that_shipped_it() -> None:
     made = environments(SMALL)
     assert made["te18"].base == wheels("2.4.0")
-    assert "the twin of ngc-24.07 (TE inferred)" in made["te18"].description
+    assert "twin of ngc-24.07 (which shipped it: inferred)" in made["te18"].description
 
 
 def test_a_line_is_on_the_first_base_of_each_torch_minor() -> None:
@@ -62,19 +66,76 @@ def test_an_environment_has_the_torch_of_its_base_and_what_a_cell_needs() -> Non
     assert ("torch==2.4.0", "numpy<2", *CELL_REQUIRES) == environments(SMALL)["torch2.4.0"].requirements
 
 
-def test_a_line_without_an_image_or_a_base_is_left_out_with_the_reason() -> None:
-    reasons = left_out(SMALL)
-    assert {"te19", "te110", "te20"} == set(reasons)
-    assert "no image of the catalog is known to ship Transformer Engine 1.10" in reasons["te110"]
-    assert "no wheels base stands for ngc-24.08 (torch 2.9.0a0+872d972e41)" in reasons["te19"]
-    assert set() == set(reasons) & set(environments(SMALL))
+DAYS = {"2.3.1": "2024-06-05", "2.4.0": "2024-07-24", "2.4.1": "2024-09-04"}
 
 
-def test_what_a_left_out_line_proposes_is_an_environment() -> None:
-    proposed = [re.findall(r"te\d+-torch\d+", reason) for reason in left_out(SMALL).values()]
-    assert [name for names in proposed for name in names if name not in environments(SMALL)] == []
+def dated(line: str, day: str) -> Catalog:
+    """SMALL, where this line came out on that day."""
+    torch = tuple(Release(version, pypi=out) for version, out in DAYS.items())  # type: ignore[arg-type]  # built
+    engine = Release(f"{line}.0", pypi=(f"{line}.0 {day}",))  # type: ignore[arg-type]  # built
+    return replace(SMALL, torch=torch, transformer_engine=(engine,))
 
 
-def test_what_the_real_catalog_proposes_is_an_environment() -> None:
-    proposed = {name for reason in left_out(real()).values() for name in re.findall(r"te\d+-torch\d+", reason)}
-    assert set() == proposed - set(environments(real()))
+@pytest.mark.parametrize(
+    ("day", "torch"),
+    [("2024-09-10", "2.4.1"), ("2024-09-04", "2.4.1"), ("2024-09-03", "2.4.0"), ("2024-01-01", "2.3.1")],
+)
+def test_a_line_that_no_image_is_known_to_have_shipped_is_on_the_torch_of_its_day(day: str, torch: str) -> None:
+    made = environments(dated("1.10", day))["te110"]
+    assert made.base.id == f"torch-{torch}"
+    assert "the newest of its day (no image is known to have shipped it)" in made.description
+
+
+def test_so_is_a_line_whose_image_has_a_torch_that_no_base_stands_for() -> None:
+    made = environments(dated("1.9", "2024-08-15"))["te19"]
+    assert made.base.id == "torch-2.4.0"
+    assert "ngc-24.08 is known to have shipped it" in made.description
+
+
+def test_every_line_of_the_real_catalog_has_an_environment() -> None:
+    names = {f"te{line.replace('.', '')}" for line in te_lines(real())}
+    assert {"te18", "te25", "te220"} <= names <= set(environments(real()))
+
+
+def test_an_image_of_nemo_counts_where_no_other_shipped_the_line() -> None:
+    shipped = te_lines(real())
+    assert {line: image.id for line in ("2.14", "2.16") if (image := shipped[line])} == {
+        "2.14": "ngc-26.04",
+        "2.16": "nemo-26.06",
+    }
+
+
+LINE = Environment("te19", wheels("2.5.1"), "1.9", ("torch==2.5.1", "numpy<2", "zarr<3", *CELL_REQUIRES), "the twin")
+
+
+def standing(**packages: str) -> Standing:
+    """An image with these packages."""
+    have = {name.replace("_", "-"): version for name, version in packages.items()}
+    return Standing(Path("/usr/bin/python3"), Installed("3.13.5", have))
+
+
+def test_in_an_image_with_its_torch_a_line_runs_in_place() -> None:
+    """What the image has stays at its version, what it lacks is as in the twin; pytest is ours to choose."""
+    made = in_place(LINE, standing(torch="2.5.0a0+872d972e41", numpy="2.2.4", pytest="7.4"))
+    assert made.interpreter == Path("/usr/bin/python3")
+    assert made.requirements == ("torch==2.5.0a0+872d972e41", "numpy==2.2.4", "zarr<3", *CELL_REQUIRES)
+    assert "in place: this image's own torch 2.5.0a0+872d972e41" in made.description
+
+
+@pytest.mark.parametrize(("te", "there"), [("1.9.0+a1b2c3d", True), ("1.9", True), ("1.8.0+37280ec", False)])
+def test_it_does_so_beside_its_own_transformer_engine_alone(te: str, there: bool) -> None:
+    made = in_place(LINE, standing(torch="2.5.0", transformer_engine=te))
+    assert there is (made.interpreter is not None)
+
+
+def test_in_another_image_it_is_the_twin_and_says_why() -> None:
+    made = in_place(LINE, standing(torch="2.6.0+debian", transformer_engine="1.8.0"))
+    assert (made.interpreter, made.requirements) == (None, LINE.requirements)
+    assert made.description == "the twin; not in place: this image has torch 2.6.0+debian and Transformer Engine 1.8.0"
+
+
+@pytest.mark.parametrize("name", ["torch2.4.0", "notorch"])
+def test_a_base_of_its_own_is_never_in_place(name: str) -> None:
+    """The night asks for these releases, not for what is like them."""
+    one = environments(real())[name]
+    assert in_place(one, standing(torch="2.4.0")) is one

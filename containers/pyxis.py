@@ -7,20 +7,36 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from containers.commands import Answer, Runner, run
-from containers.tools import ANSWER_S, Box, Ref
+from containers.commands import Answer, Runner, redacted, run
+from containers.tools import ANSWER_S, Box, Ref, last_line
 
 IMAGES: Final = "MEGATRIX_SQUASHFS"  # the folder with images as enroot imports them: debian-13.sqsh
-# Of the environment around it srun, Pyxis and enroot need these, and by them the payload gets its GPUs. Nothing else
-# goes in: PYTHONPATH and LD_LIBRARY_PATH of the node would be the image's.
-PASSED: Final = ("PATH", "HOME", "USER", "CUDA_VISIBLE_DEVICES")
-PASSED_BEGINNINGS: Final = ("SLURM", "ENROOT_", "NVIDIA_", "XDG_")
+GUARD: Final = "/.megatrix"  # a folder of containers alone
+# A node whose slurmd has no Pyxis ignores srun's options and runs the command outside of any image.
+GUARDED: Final = f'[ -d {GUARD} ] || {{ echo "the slurmd of this node has no Pyxis" >&2; exit 125; }}; exec "$@"'
+# Of torch's image Pyxis makes a rank 0 (PYTORCH_VERSION is set in it); ours get theirs from their launcher.
+UNSET: Final = ("RANK", "LOCAL_RANK")
+# What is printed when there was no container: by slurmstepd, of any plugin that failed and of a program that is not
+# there; by srun, which knows no such option; by our guard.
+REFUSED: Final = re.compile(
+    r"Failed to invoke spank plugin stack|execve\(\): |unrecognized option '--container|of this node has no Pyxis"
+)
+# What says why, the plainest first: enroot's own words, those of its download, then the others'.
+TELLING: Final = (
+    r"\[ERROR\] .*",
+    r"curl: .*",
+    r"execve\(\): .*",
+    r"unrecognized option .*",
+    r"the slurmd of this node .*",
+    r"pyxis: (?!child|printing).*",
+)
 BLOCK: Final = 1 << 20  # bytes
 
 
@@ -29,8 +45,8 @@ class Pyxis:
     """srun with the plugin; `images` is the folder of the images that no registry has."""
 
     srun: str
-    environ: Mapping[str, str]
     images: Path | None = None
+    cpus: int = 1  # a step does not have those of its task by itself
     run: Runner = run
 
     @property
@@ -66,20 +82,16 @@ class Pyxis:
         """Return the command line of a step in this allocation: /tmp is the container's own, the network the node's."""
         mounts = [f"{folder}:{folder}:ro" for folder in box.readable]
         mounts += [f"{folder}:{folder}" for folder in box.writable]
-        passed = {
-            key: value for key, value in self.environ.items() if key in PASSED or key.startswith(PASSED_BEGINNINGS)
-        }
+        mounts += [f"{box.folder}:{GUARD}:ro"]
+        unset = (word for name in UNSET for word in ("-u", name))
         return [
-            *("env", "-i", *(f"{key}={value}" for key, value in passed.items())),
-            *(self.srun, "--ntasks=1", f"--cpus-per-task={self.environ.get('SLURM_CPUS_PER_TASK', '1')}"),
-            *(f"--job-name={box.name}", f"--container-image={self._named(image)}", "--container-readonly"),
-            *(
-                "--no-container-mount-home",
-                f"--container-workdir={box.folder}",
-                f"--container-mounts={','.join(mounts)}",
-            ),
-            # What is set around srun, the image's own variables override.
-            *("env", *(f"{key}={value}" for key, value in box.environ.items())),
+            *(self.srun, "--ntasks=1", f"--cpus-per-task={self.cpus}", f"--job-name={box.name}"),
+            "--export=NONE",  # but SLURM_* and CUDA_VISIBLE_DEVICES: PYTHONPATH is the node's, a token a secret
+            *(f"--container-image={self._named(image)}", "--container-readonly", "--no-container-mount-home"),
+            *(f"--container-workdir={box.folder}", f"--container-mounts={','.join(mounts)}"),
+            *("sh", "-c", GUARDED, "sh"),
+            # Set in there: what is set around srun, the image's own variables and enroot override.
+            *("env", *unset, *(f"{key}={value}" for key, value in box.environ.items())),
             *inside,
         ]
 
@@ -87,9 +99,12 @@ class Pyxis:
         """Run a command in the image that only answers; Slurm bounds it, for the image may have to be fetched first."""
         return self.run(self.command(image, box, *inside))
 
-    def refused(self, status: int) -> bool:
-        """Say so of what no pytest ends with."""
-        return False
+    def refusal(self, status: int, printed: str) -> str:
+        """Return what Pyxis or enroot said when there was no container: srun then ends with 1, as pytest does."""
+        if status == 0 or not REFUSED.search(printed):
+            return ""
+        said = next((found for found in (re.search(one, printed) for one in TELLING) if found), None)
+        return redacted(said[0].strip()) if said else last_line(printed)
 
     def kill(self, name: str) -> None:
         """Do nothing: with srun, which is killed then, its step dies."""
@@ -110,4 +125,4 @@ def find(environ: Mapping[str, str] = os.environ, run: Runner = run) -> Pyxis | 
     if srun is None or "--container-image" not in run([srun, "--help"], seconds=ANSWER_S).out:
         return None
     folder = environ.get(IMAGES)
-    return Pyxis(srun, environ, Path(folder) if folder else None, run)
+    return Pyxis(srun, Path(folder) if folder else None, int(environ.get("SLURM_CPUS_PER_TASK", "1")), run)

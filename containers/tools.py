@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Protocol
 
-from containers.commands import Answer, Runner, run
+from containers.commands import Answer, Runner, redacted, run
 
 NAMES: Final = ("podman", "docker")  # in order of preference: podman needs no daemon and no root
 ANSWER_S: Final = 60.0  # s for a question; podman answers in 0.1 s, and takes longer with many images
@@ -61,8 +61,8 @@ class Runtime(Protocol):
     def ask(self, image: Ref, box: Box, *inside: str) -> Answer:
         """Run a command in the image that only answers."""
 
-    def refused(self, status: int) -> bool:
-        """Say whether a command line that ended so never came to its `inside`: a fault of the machine."""
+    def refusal(self, status: int, printed: str) -> str:
+        """Return why a command line that ended so never came to its `inside`, a fault of the machine; "" if it did."""
 
     def kill(self, name: str) -> None:
         """End the container of that name, whatever it does."""
@@ -117,9 +117,9 @@ class Tool:
         """Run a command in the image that only answers."""
         return self.run(self.command(image, box, *inside), seconds=ANSWER_S)
 
-    def refused(self, status: int) -> bool:
-        """Say so of 125 (podman or docker failed), 126 (the command can't be started) and 127 (it is not there)."""
-        return status in (125, 126, 127)
+    def refusal(self, status: int, printed: str) -> str:
+        """Return its last words at 125 (podman's or docker's own failure), 126 and 127 (no such command in there)."""
+        return last_line(printed) if status in (125, 126, 127) else ""
 
     def kill(self, name: str) -> None:
         """Kill a container and remove it."""
@@ -128,6 +128,11 @@ class Tool:
 
     def _ask(self, *arguments: str, seconds: float = ANSWER_S) -> Answer:
         return self.run([self.path, *arguments], seconds=seconds)
+
+
+def last_line(printed: str) -> str:
+    """Return the last line of what was printed, without credentials."""
+    return redacted(next((line.strip() for line in reversed(printed.split("\n")) if line.strip()), "it wrote nothing"))
 
 
 def find(environ: Mapping[str, str] = os.environ, run: Runner = run) -> Tool | None:

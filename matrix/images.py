@@ -61,16 +61,16 @@ class Images:
         status, refused = 0, {}
         for base in bases:
             try:
-                code = self._run_in(base, Path(environ["MEGATRIX_RUN"]), environ, log)
+                ended = self._run_in(base, Path(environ["MEGATRIX_RUN"]), environ, log)
             except MatrixError as error:
                 refused[base] = error.brief
                 continue
-            if self._tool.refused(code):
-                refused[base] = f"{self._tool.name} could not run {base}: {inside.last_line(log)}"
-            status = status or code
+            if ended.refusal:
+                refused[base] = ended.refusal
+            status = status or ended.status
         return Ending(status, refused)
 
-    def _run_in(self, base: str, folder: Path, environ: Mapping[str, str], log: Path) -> int:
+    def _run_in(self, base: str, folder: Path, environ: Mapping[str, str], log: Path) -> inside.Ended:
         image, found, cases = inside.ref(self._catalog, base), self._look(base), pending(folder, [base])
         provided = folder / f"overlays-{base}.json"
         overlays = Overlays(default_root(self._environ), self._run)

@@ -7,12 +7,13 @@ import os
 import re
 import signal
 import subprocess
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from containers.commands import TIMED_OUT, redacted
+from containers.commands import TIMED_OUT
 from containers.environments import Environment
 from containers.overlays import default_root
 from containers.tools import Box, Ref, Runtime
@@ -27,6 +28,7 @@ from matrix.ranks.patience import OVERTIME_S
 from matrix.session import deadline
 
 START_S: Final = 120.0  # s for a container to start and to collect its cases; 2 s on 2 cores
+LEFT_S: Final = 30.0  # s for a container to be gone after its session has hung up; 1 s was seen
 PYTHON: Final = "python3"
 # As toxfile.py has it for what tox makes; and no bytecode, since the project is mounted read-only.
 SETTINGS: Final = {
@@ -74,6 +76,14 @@ class Work:
         }
 
 
+@dataclass(frozen=True)
+class Ended:
+    """How a container ended, and why it never came to pytest, a fault of the machine; "" when it did."""
+
+    status: int
+    refusal: str = ""
+
+
 def ref(catalog: Catalog, base: str) -> Ref:
     """Return a base that is an image as the tools name it. Raises MatrixError for one that is none."""
     image = catalog.base(base)
@@ -89,7 +99,8 @@ def installed(runtime: Runtime, image: Ref, environ: Mapping[str, str]) -> Envir
         return Environment(**json.loads(answer.out))
     except (TypeError, ValueError):
         what = f"{runtime.name} could not run {image.tag}"
-        raise MatrixError(what, got=answer.complaint, fix="see docs/images.md") from None
+        got = runtime.refusal(answer.code, answer.err) or answer.complaint
+        raise MatrixError(what, got=got, fix="see docs/images.md") from None
 
 
 def run(
@@ -98,10 +109,12 @@ def run(
     environ: Mapping[str, str],
     log: Path,
     start: Start = subprocess.Popen,  # type: ignore[assignment]  # as it is called here
-) -> int:
-    """Run pytest in the image until its cases are done; return how the container ended. What it prints goes to `log`.
+    left: threading.Event | None = None,
+) -> Ended:
+    """Run pytest in the image until its cases are done; say how that ended. What it prints goes to `log`.
 
-    One that outlasts every deadline is ended (TIMED_OUT). Ctrl-C is passed on once and raised again.
+    One that outlasts every deadline is ended (TIMED_OUT), and so is the tool that still waits LEFT_S after the session
+    in the container was heard to be gone (`left`). Ctrl-C is passed on once and raised again.
     """
     # With our pid: a run that is resumed may find the container of the one that was killed still ending.
     name = re.sub(r"[^\w.-]", "-", f"megatrix-{work.folder.name}-{work.image.id}-{os.getpid()}")
@@ -114,6 +127,7 @@ def run(
     inside = box(name, environ, writable, told, on_gpus)
     command = runtime.command(work.image, inside, PYTHON, "-m", "pytest", "tests/failures")
     with log.open("ab") as output:
+        begins = output.tell()
         process = start(
             command,
             stdin=subprocess.DEVNULL,
@@ -121,14 +135,19 @@ def run(
             stderr=subprocess.STDOUT,
             start_new_session=True,  # one SIGINT from us, not a second one from the terminal
         )
+        if left:
+            threading.Thread(target=end_when_left, args=(runtime, process, name, left), daemon=True).start()
         try:
-            return process.wait(limit_s(len(work.cases), environ))
+            status = process.wait(limit_s(len(work.cases), environ))
         except subprocess.TimeoutExpired:
             stop(runtime, process, name)
-            return TIMED_OUT
+            status = TIMED_OUT
         except BaseException:
             stop(runtime, process, name)
             raise
+    printed = log.read_bytes()[begins:].decode(errors="replace")
+    refusal = runtime.refusal(status, printed)
+    return Ended(status, refusal and f"{runtime.name} could not run {work.image.id}: {refusal}")
 
 
 def box(
@@ -150,6 +169,16 @@ def limit_s(cases: int, environ: Mapping[str, str]) -> float:
     return START_S + cases * 2 * (deadline(environ.get("MEGATRIX_DEADLINE", "")) + OVERTIME_S)
 
 
+def end_when_left(runtime: Runtime, process: subprocess.Popen[bytes], name: str, left: threading.Event) -> None:
+    """End a tool that goes on waiting for a container whose session has gone: srun does, when its step daemon died."""
+    left.wait()
+    try:
+        process.wait(LEFT_S)
+    except subprocess.TimeoutExpired:
+        runtime.kill(name)
+        process.kill()
+
+
 def stop(runtime: Runtime, process: subprocess.Popen[bytes], name: str) -> None:
     """End a container: it is asked to stop its ranks and close its journal, and has STOP_S for it."""
     process.send_signal(signal.SIGINT)  # podman and docker pass it on
@@ -159,9 +188,3 @@ def stop(runtime: Runtime, process: subprocess.Popen[bytes], name: str) -> None:
         runtime.kill(name)
         process.kill()
         process.wait()
-
-
-def last_line(log: Path) -> str:
-    """Return the last line of a log, without credentials."""
-    lines = log.read_text(encoding="utf-8", errors="replace").split("\n")
-    return redacted(next((line.strip() for line in reversed(lines) if line.strip()), "it wrote nothing"))

@@ -25,11 +25,16 @@ SHORT = 70  # bytes of a temporary folder's path that leave room for our own par
 class Receiver:
     """Calls `begun` with the key of each case that begins and `show` with every record that is sent to `address`.
 
-    One call at a time, until closed. A context manager.
+    `left` is called when a process that was connected has hung up. One call at a time, until closed. A context manager.
     """
 
-    def __init__(self, show: Callable[[Record], None], begun: Callable[[str], None] = lambda key: None) -> None:
-        self._show, self._begun, self._lock = show, begun, threading.Lock()
+    def __init__(
+        self,
+        show: Callable[[Record], None],
+        begun: Callable[[str], None] = lambda key: None,
+        left: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._show, self._begun, self._left, self._lock = show, begun, left, threading.Lock()
         # A socket's path holds 107 bytes at most (unix(7)), and a temporary folder may lie deep.
         short = len(tempfile.gettempdir()) < SHORT
         self._folder = tempfile.TemporaryDirectory(prefix="megatrix-", dir=None if short else "/tmp")  # noqa: S108
@@ -71,6 +76,8 @@ class Receiver:
                         self._begun(message[BEGUN])
                     else:
                         self._show(Record.from_json(message))
+        with self._lock:
+            self._left()
 
 
 class Sender:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
@@ -73,14 +74,15 @@ def run(part: Part, image: Ref, keys: Sequence[str], folder: Path, overlays: Pat
         say_unavailable(folder, image.id, keys, f"{lack} (node {node})")
         return 0
     cases = [case for case in pending(folder, [image.id]) if case.key in keys]
-    with Receiver(lambda record: None) as receiver:  # by which the container notices when this task is gone
+    left = threading.Event()
+    # By this socket the container notices when this task is gone, and the task when the container is.
+    with Receiver(lambda record: None, left=left.set) as receiver:
         told = {name: os.environ[name] for name in ("MEGATRIX_KEYS", "MEGATRIX_PLACE")}
         work = inside.Work(image, part.digest, folder, overlays, cases, {**told, "MEGATRIX_RELAY": receiver.address})
-        status = inside.run(found, work, os.environ, log)
-    if found.refused(status):
-        why = f"{found.name} could not run {image.id}: {inside.last_line(log)} (node {node})"
-        say_unavailable(folder, image.id, keys, why)
-    return status
+        ended = inside.run(found, work, os.environ, log, left=left)
+    if ended.refusal:
+        say_unavailable(folder, image.id, keys, f"{ended.refusal} (node {node})")
+    return ended.status
 
 
 def say_unavailable(folder: Path, base: str, keys: Iterable[str], reason: str) -> None:

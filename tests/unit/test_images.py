@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import Any
 import pytest
 
 from containers.commands import TIMED_OUT, Answer
-from matrix import provision
+from matrix import inside, provision
 from matrix.catalog import Image
 from matrix.content import ROOT
 from matrix.engine import STOP_S, Ending, Engines, Installed
@@ -203,6 +204,21 @@ def test_a_container_that_hangs_is_ended_and_the_run_goes_on(make: Make) -> None
     desk = make(waits=[hung, hung])
     assert desk.run() == Ending(TIMED_OUT, {})
     assert desk.process.killed
+
+
+def test_a_tool_that_waits_for_a_container_that_is_gone_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """srun waits for ever for a step whose daemon died."""
+    monkeypatch.setattr(inside, "LEFT_S", 0.01)
+    killed, left = list[str](), threading.Event()
+
+    class Tool(FakePodman):
+        def kill(self, name: str) -> None:
+            killed.append(name)
+
+    with subprocess.Popen(["sleep", "600"]) as process:
+        left.set()
+        inside.end_when_left(Tool(), process, "box", left)  # type: ignore[arg-type]  # as it is called there
+    assert (process.returncode, killed) == (-signal.SIGKILL, ["box"])
 
 
 def test_a_container_has_each_case_s_deadline_twice() -> None:

@@ -129,3 +129,12 @@ def test_what_begins_is_told_before_its_record() -> None:
         sender.send(RECORDS[0])
         assert [told.get(timeout=HANG_S), told.get(timeout=HANG_S)] == ["a case", RECORDS[0]]
         sender.close()
+
+
+def test_who_was_connected_and_hangs_up_is_told() -> None:
+    left = threading.Event()
+    with Receiver(lambda record: None, left=left.set) as receiver:
+        sender = Sender(receiver.address, lambda: None)
+        assert not left.is_set()
+        sender.close()
+        assert left.wait(10)

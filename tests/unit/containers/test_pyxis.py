@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import hashlib
 import os
+import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
 
 from containers.commands import Answer
-from containers.pyxis import IMAGES, Pyxis, find
+from containers.pyxis import GUARD, GUARDED, IMAGES, Pyxis, find
 from containers.tools import Box, Ref
 
 BUILT = Ref("debian-13", "localhost/megatrix/debian-13:latest", "megatrix build debian-13")
 PULLED = Ref("ngc-24.07", "nvcr.io/nvidia/pytorch:24.07-py3")
-NODE = {"PATH": "/usr/bin", "SLURM_CPUS_PER_TASK": "4", "PYTHONPATH": "/site", "SECRET": "s3cret", "HOME": "/home/me"}
 
 
 def pyxis(folder: Path | None = None) -> Pyxis:
-    return Pyxis("/usr/bin/srun", NODE, folder)
+    return Pyxis("/usr/bin/srun", folder, cpus=4)
 
 
 @pytest.mark.parametrize(("help", "there"), [("--container-image=[USER@][REGISTRY#]IMAGE", True), ("--cpus", False)])
@@ -67,9 +67,46 @@ def test_a_container_gets_what_it_is_told_and_nothing_of_the_node_s_environment(
     """Set inside of srun: what is set around it, the image's own variables override."""
     box = Box("name", Path("/project"), (Path("/project"),), (Path("/run"),), {"MEGATRIX_RUN": "/run"})
     command = pyxis().command(PULLED, box, "python3", "-m", "pytest")
-    srun = command.index("/usr/bin/srun")
-    around, inside = command[:srun], command[srun:]
-    assert around == ["env", "-i", "PATH=/usr/bin", "SLURM_CPUS_PER_TASK=4", "HOME=/home/me"]
-    assert "--cpus-per-task=4" in inside
-    assert "--container-mounts=/project:/project:ro,/run:/run" in inside
-    assert inside[-5:] == ["env", "MEGATRIX_RUN=/run", "python3", "-m", "pytest"]
+    assert {"--export=NONE", "--cpus-per-task=4", "--container-readonly"} <= set(command)
+    assert f"--container-mounts=/project:/project:ro,/run:/run,/project:{GUARD}:ro" in command
+    assert command[-9:] == ["env", "-u", "RANK", "-u", "LOCAL_RANK", "MEGATRIX_RUN=/run", "python3", "-m", "pytest"]
+
+
+def test_outside_of_a_container_the_command_is_not_run() -> None:
+    """A node whose slurmd has no Pyxis ignores srun's options, and would run it on the node itself."""
+    done = subprocess.run(["sh", "-c", GUARDED, "sh", "echo", "ran"], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (125, "")
+    assert pyxis().refusal(done.returncode, done.stderr) == "the slurmd of this node has no Pyxis"
+
+
+INVOKE = "slurmstepd-n1: error: Failed to invoke spank plugin stack\nsrun: error: n1: task 0: Exited with exit code 1\n"
+
+
+@pytest.mark.parametrize(
+    ("status", "printed", "refusal"),
+    [
+        (1, "E   AssertionError\nsrun: error: n1: task 0: Exited with exit code 1\n", ""),
+        (139, "srun: error: n1: task 0: Segmentation fault\n", ""),
+        (0, INVOKE, ""),
+        (
+            1,
+            "slurmstepd-n1: error: pyxis: child 12 failed with error code: 1\n"
+            f"slurmstepd-n1: error: pyxis:     [ERROR] No such file or directory: /x/none.sqsh\n{INVOKE}",
+            "[ERROR] No such file or directory: /x/none.sqsh",
+        ),
+        (
+            1,
+            f"slurmstepd-n1: error: pyxis: couldn't chdir to /nowhere: No such file or directory\n{INVOKE}",
+            "pyxis: couldn't chdir to /nowhere: No such file or directory",
+        ),
+        (
+            2,
+            "slurmstepd-n1: error: execve(): python3: No such file or directory\n",
+            "execve(): python3: No such file or directory",
+        ),
+        (255, "srun: unrecognized option '--container-image=x'\n", "unrecognized option '--container-image=x'"),
+    ],
+)
+def test_what_was_no_container_is_told_from_a_test_that_failed(status: int, printed: str, refusal: str) -> None:
+    """srun ends with 1 either way. The lines are those of Pyxis 0.24.0 on Slurm 22.05.8."""
+    assert pyxis().refusal(status, printed) == refusal

@@ -125,8 +125,8 @@ class Node:
         told = {"python": "3.13.5", "packages": {}}
         return Answer(125, err="Error: OCI permission denied") if self.status else Answer(0, json.dumps(told))
 
-    def refused(self, status: int) -> bool:
-        return status == 125
+    def refusal(self, status: int, printed: str) -> str:
+        return printed if status == 125 else ""
 
     def kill(self, name: str) -> None:
         raise AssertionError("nothing is to be killed")
@@ -137,7 +137,6 @@ def on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Node | None
     """Runs the cases' task on a node; the container itself writes nothing."""
     folder = tmp_path / "run"
     folder.mkdir()
-    (folder / "task.log").write_text("Error: the container tool's last words\n")
     night.write_plan(folder, [plan_entry(item) for item in CASES])
     monkeypatch.setattr(image, "load", lambda: KNOWN)
     monkeypatch.setenv("MEGATRIX_KEYS", "[]")
@@ -146,7 +145,8 @@ def on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Node | None
     def run(node: Node | None) -> list[Record]:
         monkeypatch.setattr(image, "runtime", lambda: node)
         if node:
-            monkeypatch.setattr(inside, "run", lambda *_: node.status)
+            ended = inside.Ended(node.status, node.refusal(node.status, "podman could not run debian-13: crun"))
+            monkeypatch.setattr(inside, "run", lambda *_, left: ended)
         keys = [item.key for item in CASES[:2]]
         part = Part([keys], {}, IMAGE, "sha256:ab")
         image.run(part, IMAGE, keys, folder, folder / "overlays.json", folder / "task.log", "n470")
@@ -164,7 +164,7 @@ def on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Node | None
             Node("sha256:cd"),
             f"{BUILT.tag} is sha256:cd, and sha256:ab on the node that was asked first (node n470)",
         ),
-        (Node(status=125), "podman could not run debian-13: Error: the container tool's last words (node n470)"),
+        (Node(status=125), "podman could not run debian-13: crun (node n470)"),
     ],
 )
 def test_what_a_node_lacks_is_said_of_the_task_s_cases_alone(

@@ -31,6 +31,8 @@ from matrix.ranks.rank import work
 
 REQUEST: Final = "MATRIX_FORK_SERVER"  # JSON: {"lifeline": path, "pythonpath": str | None, "path": [], "modules": []}
 FRESH: Final = "import sys; sys.path[:] = {path!r}; from matrix.ranks.rank import resume; resume({fds!r})"
+# By it Open MPI (5.0.7) knows a job of Slurm's: it starts ranks by srun, and as many as the job has tasks.
+SCHEDULED: Final = "SLURM_JOBID"
 
 
 @dataclass
@@ -130,7 +132,10 @@ def enter(task: str, log: Connection, result: Connection, stacks: Connection) ->
 
 
 def launch(command: list[str], environment: Mapping[str, str], log: Connection) -> None:
-    """Become `command`, a launcher of ranks: runs in a process just forked from the fork-server, in its own group."""
+    """Become `command`, a launcher of ranks: runs in a process just forked from the fork-server, in its own group.
+
+    Its ranks are this machine's and as many as it is told, whatever a scheduler gave us.
+    """
     if serving is None:
         raise MatrixError("a launcher starts from the fork-server only")
     os.setsid()
@@ -139,7 +144,8 @@ def launch(command: list[str], environment: Mapping[str, str], log: Connection) 
     nothing = os.open(os.devnull, os.O_RDONLY)
     for source, target in ((nothing, 0), (log.fileno(), 1), (log.fileno(), 2)):
         os.dup2(source, target)
-    os.execve(command[0], command, {**os.environ, **environment})  # noqa: S606  (no shell wanted)
+    told = {name: value for name, value in {**os.environ, **environment}.items() if name != SCHEDULED}
+    os.execve(command[0], command, told)  # noqa: S606  (no shell wanted)
 
 
 def _start_afresh(task: str, path: list[str], result: int, stacks: int) -> None:

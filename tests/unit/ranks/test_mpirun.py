@@ -111,6 +111,16 @@ def test_an_mpirun_that_starts_nothing_is_told_with_its_words(
     assert "not enough slots" in outcome.evidence
 
 
+def test_mpirun_does_not_hear_of_the_job_of_slurm_that_it_is_in(
+    supervisor: Supervisor, job: MakeJob, tmp_path: Path
+) -> None:
+    """Open MPI would start ranks by srun, which no image has, and find fewer slots than ranks."""
+    overlay = tool(tmp_path, MPIRUN.replace("number =", "assert 'SLURM_JOBID' not in os.environ\nnumber =", 1))
+    outcome = supervisor.run(job("describe", path=(overlay,), launcher="mpirun", env={"SLURM_JOBID": "7"}))
+
+    assert outcome.kind is OutcomeKind.PASSED, outcome.evidence
+
+
 def test_without_mpirun_it_says_what_to_install() -> None:
     assert "apt-get install openmpi-bin" in mpirun.missing((), {"PATH": ""})
 

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import re
+from collections.abc import Iterable
+from operator import ne
+from typing import NoReturn
 
 from containers import sources
 from matrix import catalog, covering, host, plan
@@ -64,12 +68,22 @@ def chosen(known: catalog.Catalog, parsed: argparse.Namespace) -> tuple[list[Pla
         return (select(cases, parsed.within) if parsed.within else cases), "night"
     if parsed.case:
         by_key = {item.key: item for item in cases}
-        missing = [key for key in parsed.case if key not in by_key]
-        if missing:
-            raise MatrixError(
-                "no such case", got=missing[0], expected="CELL FAILURE CASE LEVEL", fix=closest(missing[0], by_key)
-            )
+        for key in parsed.case:
+            if key not in by_key:
+                refuse(known, key, by_key)
         if twice := [key for key in parsed.case if parsed.case.count(key) > 1]:
             raise MatrixError("a case is named twice", got=twice[0], fix="a run has each case once: leave one out")
         return [by_key[key] for key in parsed.case], "case"
     return (select(cases, parsed.select) if parsed.select else cases), "source" if parsed.mcore else "select"
+
+
+def refuse(known: catalog.Catalog, key: str, cases: Iterable[str]) -> NoReturn:
+    """Raise the MatrixError of a case that is not there, with those that differ from it in one word."""
+    words = re.split("[ /]", key)
+    if len(words) > 1:
+        known.base(words[0])
+    # Letter by letter all 100,000 of a catalog would take half a minute.
+    apart = ((one, re.split("[ /]", one)) for one in cases)
+    near = [one for one, its in apart if len(its) == len(words) and sum(map(ne, words, its)) == 1]
+    fix = closest(key, near) if near else "megatrix plan --select EXPR lists cases"
+    raise MatrixError("no such case", got=key, expected="CELL FAILURE CASE LEVEL", fix=fix)

@@ -89,6 +89,7 @@ def test_a_wrong_command_or_flag_ends_with_2(arguments: list[str], capsys: pytes
     [
         (["plan", "--case", KEY.replace("tp2", "tp3")], ["no such case", f"did you mean {KEY}"]),
         (["run", "--case", "nothing"], ["no such case", "CELL FAILURE CASE LEVEL"]),
+        (["run", "--case", KEY.replace("torch-2.4.0", "torch-2.4")], ["no such base", "did you mean torch-2.4.0"]),
         (["plan", "--expect", "works"], ["--expect speaks of --mcore", "--mcore SOURCE with it"]),
         (["run", "--expect", "works", "--select", "case==tp2"], ["--expect speaks of --mcore"]),
         (["plan", "--select", "mcor==0.8.0"], ["unknown axis or name", "did you mean mcore"]),

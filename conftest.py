@@ -56,6 +56,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [item for item in items if item not in empty]
 
 
+def pytest_report_collectionfinish(config: pytest.Config) -> list[str]:
+    """Say which base this is."""
+    return [config.stash[SESSION].told] if SESSION in config.stash else []
+
+
 def has_case(item: pytest.Item) -> bool:
     """Say whether the test got a planned case."""
     return isinstance(getattr(item, "callspec", None) and item.callspec.params.get("reproduction"), Planned)

@@ -88,7 +88,8 @@ def loader(environment: Environment, root: object) -> MemoryLoader:
     if environment.interpreter is None:
         return on_python(environment.base.pythons, **shared, set_env={**told, "MEGATRIX_BASE": environment.base.id})
     # The session finds the base in what is installed. pip, for uv does not see what the image has.
-    told |= {"MEGATRIX_BASE": "", "MEGATRIX_PLACE": environment.description, **uv_of_tox()}
+    told |= {"MEGATRIX_BASE": "", "MEGATRIX_PLACE": environment.place}
+    told |= {"MEGATRIX_PYTEST": f"tox run -e {environment.name} --", **uv_of_tox()}
     python = [str(environment.interpreter)]
     return MemoryLoader(base_python=python, runner="virtualenv", system_site_packages=True, set_env=told, **shared)
 
@@ -105,7 +106,8 @@ def on_python(minors: tuple[str, ...], **settings: object) -> MemoryLoader:
         python = find(minors)
     except MatrixError as error:
         command = Command(["python", "-c", f"raise SystemExit({str(error)!r})"])
-        return MemoryLoader(base=["testenv"], base_python=[sys.executable], commands=[command])
+        text = f"{settings['description']}; {error.what}"
+        return MemoryLoader(base=["testenv"], base_python=[sys.executable], commands=[command], description=text)
     # tox-uv looks at the first of base_python only, so the preference is settled here. An absolute path keeps tox from
     # reading a version out of the name, and uv from trying pyenv's shims.
     return MemoryLoader(base_python=[str(python.path)], **settings)

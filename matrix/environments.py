@@ -29,7 +29,7 @@ CELL_REQUIRES: Final = ("pytest>=8", "packaging>=24", "tomli>=2; python_version 
 class Environment:
     """A tox environment. `te` is a line ("1.9"), "" for a base of its own; `requirements` are pip's.
 
-    `interpreter` is the image's own Python, for a line that runs in place, whose packages it sees.
+    For a line that runs in place `interpreter` is the image's own Python, whose packages it sees, and `place` says so.
     """
 
     name: str
@@ -38,6 +38,7 @@ class Environment:
     requirements: tuple[str, ...]
     description: str
     interpreter: Path | None = None
+    place: str = ""
 
 
 def base_name(base: str) -> str:
@@ -62,13 +63,18 @@ def in_place(line: Environment, standing: Standing) -> Environment:
     if minor(torch) != minor(line.base.torch) or (te and minor(te) != line.te):
         has = f"torch {torch}" + (f" and Transformer Engine {te}" if te else "")
         return replace(line, description=f"{line.description}; not in place: this image has {has}")
-    names = {requirement: canonicalize_name(Requirement(requirement).name) for requirement in line.requirements}
-    kept = tuple(
-        f"{name}=={have[name]}" if name in have and requirement not in CELL_REQUIRES else requirement
-        for requirement, name in names.items()
+    lacks = [one for one in line.requirements if one in CELL_REQUIRES or _name(one) not in have]
+    # numpy, on which what is added depends, must stay the image's. torch is not named to pip: an image's torch may have
+    # been built for other packages than it declares (Debian's for another sympy), and pip would bring those.
+    kept = [f"numpy=={have['numpy']}"] if "numpy" in have else []
+    place = f"this image's own torch {torch}, in place of {line.base.id}"
+    return replace(
+        line,
+        requirements=(*kept, *lacks),
+        description=f"Transformer Engine {line.te} on {place}",
+        interpreter=standing.interpreter,
+        place=place,
     )
-    text = f"Transformer Engine {line.te} in place: this image's own torch {torch}, for {line.base.id}"
-    return replace(line, requirements=kept, description=text, interpreter=standing.interpreter)
 
 
 def te_lines(catalog: Catalog) -> Mapping[str, Container | None]:
@@ -111,6 +117,10 @@ def _lines(catalog: Catalog) -> Iterator[Environment]:
         for other in {minor(base.torch): base for base in reversed(catalog.wheels)}.values():
             long = f"{name}-torch{minor(other.torch).replace('.', '')}"
             yield _environment(catalog, long, other, line, f"Transformer Engine {line} on {other.id}")
+
+
+def _name(requirement: str) -> str:
+    return canonicalize_name(Requirement(requirement).name)
 
 
 def _environment(catalog: Catalog, name: str, base: Wheels, te: str, description: str) -> Environment:

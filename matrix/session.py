@@ -38,6 +38,7 @@ from reports import journal, night
 from reports.files import Paths
 
 HOST: Final = "host"  # the base of an interpreter that no base of the catalog stands for
+AXES: Final = ("torch", "megatron-core", "transformer-engine")  # the packages of a cell
 PRELOADED: Final = ("torch", "numpy")  # what the fork-server has imported belongs to the base
 # The modules that every megatron-core imports of torch: with them a rank imports megatron-core in 0.35 s, with torch
 # and torch.distributed alone in 5.2 s (sympy, dynamo; 2 busy cores, torch 2.4.0).
@@ -160,6 +161,13 @@ class Session:
         """Return the session's journal."""
         sender = Sender(self.options.relay, lambda: os.kill(os.getpid(), signal.SIGINT))
         return Keeper(journal.Journal.new(self.run_folder), sender, self.records.append)
+
+    @property
+    def told(self) -> str:
+        """Return where this is, for whoever typed pytest: the base, and what is installed of the cell's axes."""
+        have = self.environment.packages
+        installed = [f"{name} {have[name]}" for name in AXES if name in have]
+        return f"megatrix: base {self.base}: {', '.join([f'Python {self.environment.python}', *installed])}"
 
     def reproduction(self, planned: Planned) -> Reproduction:
         """Return the case, ready to run."""
@@ -332,7 +340,19 @@ def plan_entry(planned: Planned) -> dict[str, Any]:
 
 
 def reproduce_line(planned: Planned) -> str:
-    """Return the line that runs this case again, on any machine that has the project and what the case needs."""
+    """Return the line that runs this case again, on any machine that has the project and what the case needs.
+
+    Where one stands is a base that nothing else has: there it is pytest again, as it was called ($MEGATRIX_PYTEST).
+    """
+    if planned.cell.base == HOST:
+        pytest = os.environ.get("MEGATRIX_PYTEST", "python3 -m pytest tests/failures")
+        named = {
+            "cell": planned.cell.id,
+            "failure": planned.failure,
+            "case": planned.case,
+            "level": planned.level.value,
+        }
+        return f'{pytest} --select "{" and ".join(f"{name}=={value}" for name, value in named.items())}"'
     command = os.environ.get("MEGATRIX_COMMAND", "megatrix")
     given = planned.source and not planned.source.startswith(tuple(configuration.CLONES))
     source = f" --mcore {json.dumps(planned.source)}" if given else ""

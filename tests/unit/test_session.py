@@ -13,16 +13,19 @@ from containers.environments import Environment
 from containers.overlays import Overlay
 from containers.sources import Kind
 from matrix import interrupt, provision, session
+from matrix.catalog import Wheels
 from matrix.configuration import Configuration
 from matrix.errors import MatrixError
 from matrix.host import Host
 from matrix.nvidia import devices
 from matrix.nvidia.cuda import Cuda, Gpu
 from matrix.outcome import Level, Outcome, OutcomeKind
+from matrix.plan import of_base
 from matrix.planned import Planned
 from matrix.provision import Provision
 from matrix.ranks.job import Job
 from matrix.reproduction import DEADLINE_S
+from matrix.selection import select
 from matrix.session import (
     Options,
     Session,
@@ -127,6 +130,17 @@ def test_the_content_depends_on_packages_overlays_and_what_the_host_has() -> Non
 def test_the_line_to_paste_names_the_case_and_the_source(source: str) -> None:
     given = ["--mcore", source] if source else []
     assert ["megatrix", "run", *given, "--case", CASE.key] == shlex.split(reproduce_line(replace(CASE, source=source)))
+
+
+def test_where_one_stands_it_is_pytest_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No other machine has the base `host`, nor does `megatrix run`; the selection is one that pytest takes."""
+    known = catalog(failure(), wheels=(Wheels("host", "2.4.0", ("3.10",)),))  # type: ignore[arg-type]  # built
+    case = planned(known, "host")
+    line = shlex.split(reproduce_line(case))
+    assert line[:-1] == ["python3", "-m", "pytest", "tests/failures", "--select"]
+    assert select([case, *of_base(known, "host", (Level.CPU,), core="0.9.0")], line[-1]) == [case]
+    monkeypatch.setenv("MEGATRIX_PYTEST", "tox run -e te113 --")
+    assert reproduce_line(case).startswith("tox run -e te113 -- --select ")
 
 
 def test_the_line_to_paste_names_no_clone_that_the_catalog_knows(monkeypatch: pytest.MonkeyPatch) -> None:

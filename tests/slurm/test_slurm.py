@@ -189,11 +189,3 @@ def test_what_no_node_has_is_found_before_anything_is_submitted(
     if words:
         needs = f"needs --gres=gpu:{gpus} --constraint=driver{driver}; Slurm: allocation failure: {words}"
         assert reason == f"{needs}; features of its nodes: driver470, driver535"
-
-
-def test_a_partition_that_does_not_exist_is_a_mistake(site: Site) -> None:
-    ran = site.run(*MANY, "--partition", "al")
-    assert ran.status == 2
-    assert "no such partition" in ran.stderr
-    assert "did you mean all" in ran.stderr or "'all'" in ran.stderr
-    assert not site.out.exists()

@@ -73,10 +73,10 @@ def enough(catalog: Catalog, image: Container) -> str:
 def lack(catalog: Catalog, item: Planned, host: str) -> str:
     """Return why a case can't run for its driver's sake, and the branch that would do; "" where that is not known.
 
-    The driver is the cell's, or `host`, the one that is there ("none" without one).
+    The driver is `host`, the one that is there; where that is "none" it is the cell's.
     """
     driver = _driver(item, host)
-    return "" if driver == NONE else runnable(catalog, item, [driver])[1]
+    return "" if driver == NONE else _runnable(catalog, item, [driver])[1]
 
 
 def runnable(catalog: Catalog, item: Planned, drivers: Iterable[str]) -> tuple[tuple[str, ...], str]:
@@ -86,17 +86,20 @@ def runnable(catalog: Catalog, item: Planned, drivers: Iterable[str]) -> tuple[t
     no source says so of any, those of which nothing is known. A cell's own driver is the only one that counts. No
     branch and no reason: nothing speaks for one driver rather than another, so any will do.
     """
+    return _runnable(catalog, item, sorted(drivers, key=parse) if item.cell.driver == NONE else [item.cell.driver])
+
+
+def _runnable(catalog: Catalog, item: Planned, drivers: Sequence[str]) -> tuple[tuple[str, ...], str]:
     image = catalog.bases.get(item.cell.base)
     if item.level is not Level.GPU:
         return (), ""
     if not isinstance(image, Container):
         return (() if item.cell.driver == NONE else (item.cell.driver.split(".")[0],)), ""
-    asked = sorted(drivers, key=parse) if item.cell.driver == NONE else [item.cell.driver]
-    told = {driver: fitting(catalog, image, driver) for driver in asked}
+    told = {driver: fitting(catalog, image, driver) for driver in drivers}
     for fits in ((Fit.NATIVE, Fit.COMPAT), (Fit.UNKNOWN,)):
-        if branches := dict.fromkeys(driver.split(".")[0] for driver in asked if told[driver].fit in fits):
+        if branches := dict.fromkeys(driver.split(".")[0] for driver in drivers if told[driver].fit in fits):
             return tuple(branches), ""
-    return (), _too_old(asked, told[asked[-1]], enough(catalog, image)) if asked else ""
+    return (), _too_old(drivers, told[drivers[-1]], enough(catalog, image)) if drivers else ""
 
 
 def _too_old(drivers: Sequence[str], newest: Fitting, would: str) -> str:
@@ -158,4 +161,4 @@ def _is_compat(cuda: Cuda, host: str) -> bool | None:
 
 
 def _driver(item: Planned, host: str) -> str:
-    return item.cell.driver if item.cell.driver != NONE else host
+    return host if host != NONE else item.cell.driver

@@ -97,7 +97,7 @@ def _management(nvml: Nvml) -> Answer:
     if nvml.problem:
         return Answer("NVML", Word.NO, nvml.problem)
     lost = "; ".join(f"GPU {place}: {card.problem}" for place, card in enumerate(nvml.gpus) if card.problem)
-    cuda = f"; with libcuda it offers CUDA {nvml.cuda}" if nvml.cuda else ""
+    cuda = f", tells of CUDA {nvml.cuda}" if nvml.cuda else ""
     return Answer(
         "NVML", Word.YES, f"sees {_count(len(nvml.gpus))}{cuda}", warns=f"NVML says of {lost}" if lost else ""
     )

@@ -40,6 +40,10 @@ def test_how_an_image_meets_a_driver(image: str, driver: str, fit: Fit) -> None:
     assert fitting(real(), IMAGES[image], driver).fit is fit  # type: ignore[index]
 
 
+PACKAGE = Cuda("12.5", "/usr/local/cuda/compat/lib.real/libcuda.so.555.42.06")
+ITSELF = Cuda("11.4", "/usr/lib/libcuda.so.470.161.03")
+
+
 def on(image: str, driver: str, level: Level = Level.GPU) -> Planned:
     entry = failure(case=(case(levels=(level,)),))
     return plan_case(real(), entry, entry.case[0], level, real().cell(image, driver=driver))
@@ -57,8 +61,6 @@ def test_without_a_driver_in_the_cell_the_hosts_counts() -> None:
     assert [bool(lack(real(), item, host)) for host in ("510.39", "535.86", "none")] == [True, False, False]
 
 
-PACKAGE = Cuda("12.5", "/usr/local/cuda/compat/lib.real/libcuda.so.555.42.06")
-ITSELF = Cuda("11.4", "/usr/lib/libcuda.so.470.161.03")
 WSL = Cuda("12.5", "/usr/lib/wsl/lib/libcuda.so.1.1")
 BY_COMPAT = (
     "driver 470.161.03: ngc-24.03 has CUDA 12.4.0.041 and runs by its compat package; GPUs for data centers only; "
@@ -164,6 +166,12 @@ def test_where_no_node_would_do_the_reason_names_the_branch_that_would() -> None
 def test_a_cells_own_driver_is_the_only_one_that_counts() -> None:
     assert runnable(real(), on("ngc-24.03", "550.54.14"), ("535", "580")) == (("550",), "")
     assert runnable(real(), on("ngc-24.03", "510"), ("535", "580"))[1].endswith("driver 535 would do")
+
+
+def test_the_driver_that_is_there_counts_for_more_than_the_cells_of_the_same_branch() -> None:
+    assert lack(real(), on("ngc-24.03", "470.161.03"), "none") == ""
+    assert "needs 470.57 of driver 470" in lack(real(), on("ngc-24.03", "470.161.03"), "470.42.01")
+    assert note(real(), on("ngc-24.03", "470"), "470.161.03", PACKAGE).startswith("driver 470.161.03: ")
 
 
 @pytest.mark.parametrize("level", [Level.CPU, Level.CONTRACT])

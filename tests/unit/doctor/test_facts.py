@@ -28,7 +28,7 @@ def test_a_machine_that_has_everything_says_what() -> None:
     assert noted(NGC) == []
     assert told(NGC) == {
         "kernel driver": ("yes", "535.129.03"),
-        "NVML": ("yes", "sees 2 GPUs; with libcuda it offers CUDA 12.5"),
+        "NVML": ("yes", "sees 2 GPUs, tells of CUDA 12.5"),
         "user-mode driver": ("yes", f"555.42.06, CUDA 12.5; a compat package's: {COMPAT}"),
         "GPU": ("yes", "2 x NVIDIA H100 80GB HBM3, SM 9.0, 80.0 GiB"),
         "NVLink": ("yes", "18 of 18 links up on GPU 0, 1"),

@@ -1,0 +1,116 @@
+/* Stand-ins for NVIDIA's driver, where no GPU is: the user-mode driver (-DCUDA) and NVML (-DNVML), as far as this project
+ * asks them. Built by tests/image/standin.py with
+ *   VERSION  the library's own driver version, "470.161.03"
+ *   OFFERS   the CUDA version that it offers, 11040
+ *   KERNEL   the file in which the stand-in of a kernel driver tells its version
+ * A user-mode driver goes with its own kernel driver; one that is newer goes with it too, as a compat package does, but
+ * not on a GPU of a workstation (the file KERNEL ends in "geforce"). -DCRASH and -DHANG are what drivers do at night.
+ */
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#define GPUS 2
+
+static int kernel(int version[3], char *rest)
+{
+    FILE *file = fopen(KERNEL, "r");
+    version[2] = 0;
+    rest[0] = 0;
+    if (!file) return 0;
+    int read = fscanf(file, "%d.%d.%d %15s", &version[0], &version[1], &version[2], rest);
+    fclose(file);
+    return read >= 2;
+}
+
+static void misbehave(void)
+{
+#ifdef CRASH
+    raise(SIGSEGV);
+#endif
+#ifdef HANG
+    for (;;) pause();
+#endif
+}
+
+#ifdef CUDA
+
+enum { NO_DEVICE = 100, MISMATCH = 803, NOT_THIS_DEVICE = 804 };
+
+int cuDriverGetVersion(int *version) { *version = OFFERS; return 0; }
+
+int cuInit(unsigned flags)
+{
+    int own[3] = {0}, under[3];
+    char rest[16];
+    (void)flags;
+    misbehave();
+    if (!kernel(under, rest)) return NO_DEVICE;
+    sscanf(VERSION, "%d.%d.%d", &own[0], &own[1], &own[2]);
+    for (int place = 0; place < 3; place++) {
+        if (own[place] < under[place]) return MISMATCH;
+        if (own[place] > under[place]) return strcmp(rest, "geforce") ? 0 : NOT_THIS_DEVICE;
+    }
+    return 0;
+}
+
+int cuDeviceGetCount(int *count) { *count = GPUS; return 0; }
+int cuDeviceGet(int *device, int place) { *device = place; return 0; }
+int cuDeviceGetName(char *name, int size, int device) { (void)device; snprintf(name, size, "Stand-in GPU"); return 0; }
+int cuDeviceTotalMem_v2(size_t *size, int device) { (void)device; *size = (size_t)80 << 30; return 0; }
+
+int cuDeviceGetAttribute(int *value, int attribute, int device)
+{
+    (void)device;
+    switch (attribute) {
+    case 75: *value = 9; return 0;  /* compute capability */
+    case 76: *value = 0; return 0;
+    case 132: *value = OFFERS >= 12010; return 0;  /* multicast */
+    default: return 1;
+    }
+}
+
+int cuGetErrorName(int error, const char **name)
+{
+    *name = error == NO_DEVICE ? "CUDA_ERROR_NO_DEVICE"
+          : error == MISMATCH ? "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH"
+          : error == NOT_THIS_DEVICE ? "CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE" : 0;
+    return !*name;
+}
+
+#endif
+#ifdef NVML
+
+enum { INVALID_ARGUMENT = 2, NOT_LOADED = 9 };
+
+int nvmlInit_v2(void)
+{
+    int under[3];
+    char rest[16];
+    misbehave();
+    return kernel(under, rest) ? 0 : NOT_LOADED;
+}
+
+const char *nvmlErrorString(int error) { return error == NOT_LOADED ? "Driver Not Loaded" : "Invalid Argument"; }
+int nvmlSystemGetDriverVersion(char *text, unsigned size) { snprintf(text, size, "%s", VERSION); return 0; }
+int nvmlSystemGetCudaDriverVersion(int *version) { *version = OFFERS; return 0; }
+int nvmlDeviceGetCount_v2(unsigned *count) { *count = GPUS; return 0; }
+int nvmlDeviceGetHandleByIndex_v2(unsigned place, void **device) { *device = (void *)(place + 1ul); return 0; }
+
+int nvmlDeviceGetName(void *device, char *name, unsigned size)
+{
+    (void)device;
+    snprintf(name, size, "Stand-in GPU");
+    return 0;
+}
+
+/* 18 links each; the last one of the second GPU is down. */
+int nvmlDeviceGetNvLinkState(void *device, unsigned link, int *up)
+{
+    if (link >= 18) return INVALID_ARGUMENT;
+    *up = !(device == (void *)2ul && link == 17);
+    return 0;
+}
+
+#endif

@@ -1,0 +1,93 @@
+"""Stand-ins at the hardware's edge: a host's NVIDIA driver, and an image that brings a compat package along.
+
+What stands in is tests/image/driver.c alone, built as libcuda.so.VERSION and libnvidia-ml.so.VERSION, a device node and
+a file that tells the version of a kernel driver. podman hands them into a container by CDI, as NVIDIA's own
+specification does; everything else is real.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+SOURCE: Final = Path(__file__).with_name("driver.c")
+CDI: Final = Path("/var/run/cdi")  # of the folders that podman reads, the one for what does not outlive a boot
+KIND: Final = "nvidia.com/gpu"
+INSIDE: Final = "/usr/local/nvidia/lib64"  # where a container finds its host's driver; NGC's images look there
+COMPAT: Final = "/usr/local/cuda/compat/lib.real"  # where NGC's images keep their compat package
+
+# NGC's images set their path so, in /etc/shinit_v2: to the compat package where its cuInit succeeds on this host.
+ENTRYPOINT: Final = f"""#!/bin/sh
+if LD_LIBRARY_PATH={COMPAT} python3 -c 'import ctypes, sys; sys.exit(ctypes.CDLL("libcuda.so.1").cuInit(0) != 0)'
+then export LD_LIBRARY_PATH="{COMPAT}:$LD_LIBRARY_PATH"
+fi
+exec "$@"
+"""
+CONTAINERFILE: Final = f"""FROM {{base}}
+COPY compat {COMPAT}
+COPY --chmod=755 entrypoint /entrypoint
+ENV LD_LIBRARY_PATH={INSIDE}
+ENTRYPOINT ["/entrypoint"]
+"""
+
+
+def library(folder: Path, kind: str, version: str, offers: int, kernel: str, *flags: str) -> None:
+    """Build a stand-in of a library: `kind` is CUDA or NVML, `kernel` the file that tells the kernel driver."""
+    folder.mkdir(parents=True, exist_ok=True)
+    name = {"CUDA": "libcuda.so", "NVML": "libnvidia-ml.so"}[kind]
+    told = (f"-D{kind}", f'-DVERSION="{version}"', f"-DOFFERS={offers}", f'-DKERNEL="{kernel}"', *flags)
+    command = ["gcc", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", *told, "-o", str(folder / f"{name}.{version}")]
+    subprocess.run([*command, str(SOURCE)], check=True)
+    (folder / f"{name}.1").symlink_to(f"{name}.{version}")
+
+
+def driver(folder: Path, version: str, offers: int, *flags: str, gpu: str = "", at: str = "") -> Path:
+    """Build the driver of a host: both libraries and what they find the kernel driver's version in; return its folder.
+
+    `at` is where its users see it, the folder itself unless told; `gpu` is "geforce" or anything better.
+    """
+    kernel = f"{at or folder}/kernel"
+    library(folder, "CUDA", version, offers, kernel, *flags)
+    library(folder, "NVML", version, offers, kernel, *flags)
+    (folder / "kernel").write_text(f"{version} {gpu}\n")
+    return folder
+
+
+def recipe(folder: Path, base: str, version: str, offers: int) -> Path:
+    """Write what an image with a compat package is built of, on the image `base`; return the folder."""
+    library(folder / "compat", "CUDA", version, offers, f"{INSIDE}/kernel")
+    (folder / "entrypoint").write_text(ENTRYPOINT)
+    (folder / "Containerfile").write_text(CONTAINERFILE.format(base=base))
+    return folder
+
+
+@contextmanager
+def handed_in(driver: Path) -> Iterator[None]:
+    """Have `podman run --device nvidia.com/gpu=all` hand this driver, and a device node, into containers."""
+    node = driver / "nvidiactl"
+    os.mknod(node, stat.S_IFCHR | 0o666, os.makedev(195, 255))
+    edits = {
+        "deviceNodes": [{"path": "/dev/nvidiactl", "hostPath": str(node), "type": "c", "major": 195, "minor": 255}],
+        "mounts": [{"hostPath": str(driver), "containerPath": INSIDE, "options": ["ro", "nosuid", "nodev", "bind"]}],
+    }
+    specification = {"cdiVersion": "0.5.0", "kind": KIND, "devices": [{"name": "all", "containerEdits": edits}]}
+    CDI.mkdir(exist_ok=True)
+    file = CDI / "megatrix-stand-in.json"
+    file.write_text(json.dumps(specification))
+    try:
+        yield
+    finally:
+        file.unlink()
+        node.unlink()
+
+
+def of_its_own() -> list[str]:
+    """Return the CDI specifications by which this machine hands in GPUs of its own."""
+    files = (file for folder in (Path("/etc/cdi"), CDI) if folder.is_dir() for file in folder.iterdir())
+    return [str(file) for file in files if KIND in file.read_text(errors="replace")]

@@ -1,0 +1,196 @@
+"""An image that brings a compat package along, on hosts with older and newer drivers: by podman, with GPUs by CDI.
+
+The drivers are stand-ins (standin.py); the image, podman, its CDI, the command line, the session in the container and
+the record are real. So is the project, a copy of it whose catalog has one failure more, with a body that does nothing,
+and our image's tag for the container's.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from containers.tools import Tool
+from matrix.content import ROOT
+from matrix.nvidia.devices import ask
+from reports.files import Paths
+from tests.image import standin
+
+BASE: Final = "ngc-24.07"  # CUDA 12.5, built for driver 555.42.06
+THEIRS: Final = "nvcr.io/nvidia/pytorch:24.07-py3"
+TAG: Final = "localhost/megatrix/compat-test:latest"
+PACKAGE, OFFERS = "555.42.06", 12050
+SELECT: Final = f"base=={BASE} and failure==noop"
+FAILURE: Final = f"""
+id = "noop"
+title = "nothing at all"
+references = []
+axes = ["base"]
+symptom = "none"
+cause = "none"
+fix = "none"
+affected = []
+
+[[signature]]
+name = "never"
+exception = "NeverRaised"
+
+[[works]]
+cases = ["noop"]
+reason = "its body does nothing"
+
+[[case]]
+name = "noop"
+test = "tests/failures/test_noop.py::test_noop"
+levels = ["gpu"]
+ranks = 2
+gpus = 2
+bases = ["{BASE}"]
+"""
+STACK: Final = f"""
+
+[[stack]]
+name = "a stand-in"
+failure = "noop"
+text = "an image of NVIDIA's on two GPUs"
+cell = {{ base = "{BASE}", mcore = "0.16.1" }}
+gpus = 2
+"""
+BODY: Final = """
+import pytest
+
+from matrix.outcome import Outcome, OutcomeKind
+from matrix.reproduction import Reproduction
+
+
+@pytest.mark.failure("noop")
+def test_noop(reproduction: Reproduction) -> None:
+    reproduction.read(lambda: Outcome(OutcomeKind.PASSED))
+"""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def image(tool: Tool, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """The image, built on the one that the other tests use (2 s)."""
+    if tool.name != "podman":
+        pytest.fail("GPUs by CDI are tested with podman (apt-get install podman)", pytrace=False)
+    if found := standin.of_its_own():
+        pytest.fail(
+            f"this machine has GPUs of its own ({', '.join(found)}): a stand-in has no place here", pytrace=False
+        )
+    folder = standin.recipe(tmp_path_factory.mktemp("image"), "localhost/megatrix/debian-13:latest", PACKAGE, OFFERS)
+    subprocess.run([tool.path, "build", "--isolation=chroot", "--tag", TAG, str(folder)], check=True)
+    yield
+    subprocess.run([tool.path, "image", "rm", "--force", TAG], check=True)
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the project with the failure that is none, and our image for NVIDIA's."""
+    folder = tmp_path_factory.mktemp("project")
+    for name in ("matrix", "containers", "reports", "tests/failures", "conftest.py", "pyproject.toml", "tox.ini"):
+        source, target = ROOT / name, folder / name
+        if source.is_dir():
+            shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__", "out"))
+        else:
+            shutil.copy(source, target)
+    (folder / "tests" / "__init__.py").touch()
+    (folder / "tests" / "failures" / "test_noop.py").write_text(BODY)
+    facts = folder / "matrix" / "facts"
+    (facts / "failures" / "noop.toml").write_text(FAILURE)
+    with (facts / "stacks.toml").open("a") as stacks:
+        stacks.write(STACK)
+    told = (facts / "containers.toml").read_text()
+    assert told.count(f'"{THEIRS}"') == 1
+    (facts / "containers.toml").write_text(told.replace(THEIRS, TAG))
+    return folder
+
+
+def megatrix(project: Path, out: Path, driver: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run the command line on a host whose driver this is."""
+    environ = {**os.environ, "LD_LIBRARY_PATH": str(driver), "MEGATRIX_OUT": str(out), "PYTHONDONTWRITEBYTECODE": "1"}
+    command = [sys.executable, "-m", "matrix", *arguments]
+    return subprocess.run(command, cwd=project, env=environ, capture_output=True, text=True, timeout=300, check=False)
+
+
+def one_record(project: Path, folder: Path, version: str, offers: int, gpu: str = "") -> dict[str, Any]:
+    """Run the case on a host with a driver and return its record."""
+    seen = standin.driver(folder / "host", version, offers, gpu=gpu)  # as the host sees it, and as a container does
+    given = standin.driver(folder / "given", version, offers, gpu=gpu, at=standin.INSIDE)
+    with standin.handed_in(given):
+        ran = megatrix(project, folder / "out", seen, "run", "--json", "--no-cache", "--select", SELECT)
+    records = [json.loads(line) for line in ran.stdout.splitlines() if line.startswith("{")]
+    log = "".join(path.read_text() for path in Paths(folder / "out").run("").glob("*/engine.log"))
+    assert len(records) == 1, ran.stdout + ran.stderr + log
+    record: dict[str, Any] = records[0]
+    assert record["level"] == "gpu"
+    return record
+
+
+def test_a_driver_that_is_too_old_is_unavailable_with_the_reason_and_the_branch(project: Path, tmp_path: Path) -> None:
+    record = one_record(project, tmp_path, "470.42.01", 11040)
+    assert record["verdict"] == "unavailable"
+    assert record["reason"] == (
+        "driver 470.42.01 is too old: ngc-24.07 has CUDA 12.5.1.007, whose compat package needs 470.57 of driver 470; "
+        "driver 535 would do"
+    )
+
+
+def test_with_the_compat_package_it_runs_and_the_record_says_so(project: Path, tmp_path: Path) -> None:
+    record = one_record(project, tmp_path, "470.161.03", 11040)
+    assert record["verdict"] == "holds", record["reason"]
+    assert record["resolved"]["host driver"] == "470.161.03"
+    assert record["resolved"]["user-mode driver"] == "555.42.06 (compat package of the image)"
+    assert record["resolved"]["image"].startswith("sha256:")
+    assert record["notes"][-1] == (
+        "driver 470.161.03: ngc-24.07 has CUDA 12.5.1.007 and runs by its compat package; GPUs for data centers only; "
+        "found: 555.42.06 (compat package of the image)"
+    )
+    page = next((tmp_path / "out").glob("cells/*.html")).read_text()
+    assert "<dt>driver of the host</dt><dd>470.161.03</dd>" in page
+    assert "<dt>user-mode driver</dt><dd>555.42.06 (compat package of the image)</dd>" in page
+
+
+def test_a_new_driver_runs_it_by_itself(project: Path, tmp_path: Path) -> None:
+    record = one_record(project, tmp_path, "560.35.03", 12060)
+    assert record["verdict"] == "holds", record["reason"]
+    assert record["resolved"]["user-mode driver"] == "560.35.03 (the host driver itself)"
+    assert not [note for note in record["notes"] if "driver" in note]
+
+
+def test_where_the_compat_package_does_not_start_the_record_says_what_was_found(project: Path, tmp_path: Path) -> None:
+    """On a workstation's GPU: the catalog has the package run on this driver, and it refuses the GPU."""
+    record = one_record(project, tmp_path, "470.161.03", 11040, gpu="geforce")
+    assert record["resolved"]["user-mode driver"] == "470.161.03 (the host driver itself)"
+    assert record["notes"][-1].endswith("but found: 470.161.03 (the host driver itself)")
+
+
+def test_the_doctor_in_the_image_tells_both_drivers_apart(tool: Tool, tmp_path: Path) -> None:
+    with standin.handed_in(standin.driver(tmp_path, "470.161.03", 11040, at=standin.INSIDE)):
+        inside = ["--rm", "--network=none", "--device", "nvidia.com/gpu=all", "--volume", f"{ROOT}:{ROOT}:ro"]
+        inside += ["--workdir", str(ROOT), "--env", "PYTHONDONTWRITEBYTECODE=1"]
+        asked = tool.run([tool.path, "run", *inside, TAG, "python3", "-m", "matrix", "doctor", "--json"], seconds=60)
+    facts = json.loads(asked.out)["facts"]
+    assert (facts["driver"], facts["cuda"]["driver"], facts["cuda"]["compat"]) == ("470.161.03", PACKAGE, True)
+    assert (facts["cuda"]["version"], facts["nvml"]["cuda"]) == ("12.5", "11.4")
+    assert [(card["up"], card["links"]) for card in facts["nvml"]["gpus"]] == [(18, 18), (17, 18)]
+    assert facts["cuda"]["gpus"] == [{"name": "Stand-in GPU", "sm": "9.0", "memory": 80 << 30, "multicast": True}] * 2
+
+
+@pytest.mark.parametrize(("flag", "became"), [("-DCRASH", "crashed: SIGSEGV"), ("-DHANG", "did not return in 2 s")])
+def test_a_driver_that_crashes_or_hangs_takes_nothing_along(
+    flag: str, became: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """NVML first; where it crashes, what comes after it is not asked any more, and says why."""
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(standin.driver(tmp_path, "535.129.03", 12020, flag)))
+    assert ask(seconds=2).nvml.problem == f"nvmlInit {became}"
+    told = ask(("cuda",), seconds=2).cuda
+    assert (told.version, told.driver, told.problem) == ("12.2", "535.129.03", f"cuInit {became}")

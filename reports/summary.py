@@ -37,6 +37,7 @@ def summary(records: Sequence[Record], *, width: int = WIDTH, colour: bool = Fal
         *_reds([record for record in records if is_red(record)], width, colour),
         *filter(None, (_table(members, width, colour) for _, members in sorted(tables.items()))),
         "\n".join(_silent(silent, width, colour)),
+        "\n".join(_wrapped(text, width, indent=2) for text in _drivers(records)),
         _closing(records, width, colour),
     ]
     return "\n\n".join(filter(None, parts)) + "\n"
@@ -106,11 +107,20 @@ def _reds(reds: Sequence[Record], width: int, colour: bool) -> list[str]:
         for red in members:
             lines.append(f"  {shorten(f'{label(red.cell)} {red.case} {red.level.value}', width - 2)}")
             lines.extend(_wrapped(f"note: {one_line(note)}", width, indent=4) for note in red.notes)
-            if drivers := [f"{name} {one_line(red.resolved[name])}" for name in DRIVERS if name in red.resolved]:
-                lines.append(_wrapped(", ".join(drivers), width, indent=4))
+            lines.extend(_wrapped(text, width, indent=4) for text in _drivers([red]))
             lines.append(f"    {' '.join(visible(red.reproduce).split())}")
         blocks.append("\n".join(lines))
     return blocks
+
+
+def _drivers(records: Sequence[Record]) -> list[str]:
+    """Return the drivers that the cases ran on at level gpu, one line for each pair of them."""
+    told = (
+        ", ".join(f"{name} {record.resolved[name]}" for name in DRIVERS if name in record.resolved)
+        for record in records
+    )
+    counts = Counter(filter(None, told))
+    return [f"{one_line(text)}{f' x {count}' if len(records) > 1 else ''}" for text, count in counts.items()]
 
 
 def _table(records: Sequence[Record], width: int, colour: bool) -> str:

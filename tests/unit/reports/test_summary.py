@@ -41,6 +41,15 @@ def test_a_red_on_gpus_names_both_drivers() -> None:
     assert "driver" not in summary([record(Verdict.REGRESSED)]).replace("driver-none", "")
 
 
+def test_the_drivers_that_cases_ran_on_are_counted() -> None:
+    by_compat = {"host driver": "470.161.03", "user-mode driver": "555.42.06 (compat package of the image)"}
+    native = {"host driver": "550.54.14", "user-mode driver": "550.54.14 (the host driver itself)"}
+    told = [record(case=f"{place}", resolved=by_compat if place < 2 else native) for place in range(5)]
+    lines = summary([*told, record()], width=120).splitlines()
+    assert "  host driver 470.161.03, user-mode driver 555.42.06 (compat package of the image) x 2" in lines
+    assert "  host driver 550.54.14, user-mode driver 550.54.14 (the host driver itself) x 3" in lines
+
+
 def test_what_said_nothing_is_one_line_per_reason() -> None:
     assert "unavailable x 9: needs 8 GPUs; host has 0" in summary(night())
 

@@ -1,0 +1,45 @@
+"""`megatrix bisect --engine slurm` on a real Slurm: each round's points are an array."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.slurm.conftest import PATIENCE_S, ROOT, Site
+
+pytestmark = pytest.mark.real
+
+# Megatron-core 0.7.0 to 0.10.0 on torch 2.4.0: the fix is in 0.9.0. Four cases of two ranks at most.
+QUESTION = ("dcp-assertion", "--axis", "mcore", "--torch", "2.4.0", "--bad", "0.7.0", "--good", "0.10.0")
+
+
+def bisect(site: Site, engine: str, out: Path) -> dict[str, Any]:
+    """Bisect; return the answer, without what is another's on another machine: seconds and who was asked when."""
+    done = subprocess.run(
+        [sys.executable, "-m", "matrix", "bisect", *QUESTION, "--json", "--engine", engine, "--out", str(out)],
+        cwd=ROOT,
+        env=os.environ | site.cluster.environ,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    seen = {probe["label"]: (probe["seen"], probe["signature"]) for probe in told["probes"]}
+    return {name: told[name] for name in ("answer", "kind", "candidates", "confidence", "fixed")} | {"seen": seen}
+
+
+def test_two_nodes_name_the_release_that_one_machine_names(site: Site, tmp_path: Path) -> None:
+    there = bisect(site, "slurm", site.out)
+    assert there["answer"] == "0.9.0"
+    assert there == bisect(site, "local", tmp_path / "alone")
+    arrays = [folder for folder in (site.out / "runs").glob("*-bisect") if list(folder.glob("slurm/0000-*.log"))]
+    assert len(arrays) >= 2
+    site.quiet()

@@ -220,7 +220,10 @@ def uv(environ: Mapping[str, str]) -> list[str]:
         return [found]
     if importlib.util.find_spec("uv"):
         return [sys.executable, "-m", "uv"]
-    raise MatrixError("uv is needed to make an overlay", got="no uv on PATH", fix="pip install uv")
+    raise MatrixError(
+        "uv is needed to make an overlay", got="no uv on PATH", expected="uv, or the release itself installed here",
+        fix="pip install uv",
+    )  # fmt: skip
 
 
 def flush(path: Path) -> None:

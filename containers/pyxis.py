@@ -89,7 +89,7 @@ class Pyxis:
             "--export=NONE",  # but SLURM_* and CUDA_VISIBLE_DEVICES: PYTHONPATH is the node's, a token a secret
             *(f"--container-image={self._named(image)}", "--container-readonly", "--no-container-mount-home"),
             *(f"--container-workdir={box.folder}", f"--container-mounts={','.join(mounts)}"),
-            *("sh", "-c", GUARDED, "sh"),
+            *("/bin/sh", "-c", GUARDED, "sh"),  # a node that sets up no container sets no PATH
             # Set in there: what is set around srun, the image's own variables and enroot override.
             *("env", *unset, *(f"{key}={value}" for key, value in box.environ.items())),
             *inside,

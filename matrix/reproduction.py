@@ -15,6 +15,7 @@ from matrix.planned import Planned
 from matrix.ranks.job import Job
 from matrix.ranks.limits import NO_LIMITS, Limits
 from matrix.record import Expectation, Record, Verdict
+from matrix.versions import NONE
 
 # Seconds for one case. A save-and-load case takes 1 s to 10 s on 2 cores, 15 s when they are busy; upstream's whole
 # training loop 14 s. Override: MEGATRIX_DEADLINE.
@@ -110,6 +111,7 @@ class Reproduction:
             limits=limits,
             launcher=self.planned.launcher,
             device="cuda" if self.planned.level is Level.GPU else "cpu",
+            hidden=hidden(self.planned),
         )
         outcome = self._supervisor().run(job)
         if self._judged(outcome).verdict.colour == "red":
@@ -140,6 +142,15 @@ class Reproduction:
         self.record = make_record(self.planned, outcome, self._judged(outcome), self._where, started)
         self._journal.result(self.record)
         return self.record
+
+
+def hidden(planned: Planned) -> tuple[str, ...]:
+    """Return the modules that a case's ranks must not see.
+
+    megatron-core uses the Transformer Engine that is installed wherever it can, and without a GPU that ends in its
+    kernels: in a cell of which it is no part it is hidden below level gpu.
+    """
+    return ("transformer_engine",) if planned.cell.te == NONE and planned.level is Level.CPU else ()
 
 
 def make_record(planned: Planned, outcome: Outcome, judgement: Judgement, where: Surroundings, started: str) -> Record:

@@ -31,7 +31,7 @@ from matrix.ranks import mpirun
 from matrix.ranks.supervisor import Supervisor
 from matrix.record import Record
 from matrix.relay import Sender
-from matrix.reproduction import DEADLINE_S, Reproduction, Runs, Surroundings
+from matrix.reproduction import DEADLINE_S, Reproduction, Runs, Surroundings, hidden
 from matrix.selection import select
 from matrix.versions import NONE
 from reports import journal, night
@@ -194,6 +194,7 @@ class Session:
             ),
             notes=(
                 *self._notes(overlays),
+                *self._hidden(planned),
                 *filter(None, [drivers.note(self.catalog, planned, self.host.driver, cuda)]),
             ),
             reproduce=reproduce_line(planned),
@@ -241,6 +242,11 @@ class Session:
             driver |= {"user-mode driver": user}
         host = {"host": self.host.machine, **driver}
         return {**self.environment.packages, **laid, "python": self.environment.python, **image, **host}
+
+    def _hidden(self, planned: Planned) -> tuple[str, ...]:
+        engine = self.environment.packages.get("transformer-engine", "")
+        told = f"Transformer Engine {engine} of this base is hidden from the ranks: it plays no part"
+        return (told,) if engine and hidden(planned) else ()
 
     def _notes(self, overlays: Iterable[Overlay]) -> tuple[str, ...]:
         base = self.catalog.bases.get(self.base)

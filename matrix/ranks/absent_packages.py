@@ -31,7 +31,8 @@ def install(
     """
     for package in packages:
         if importlib.util.find_spec(package) is None:
-            sys.meta_path.append(AbsentPackage(package, frozenset(missing)))
+            sys.modules.pop(package, None)  # one that is hidden is None there, and must not be found after all
+            sys.meta_path.insert(0, AbsentPackage(package, frozenset(missing)))
             for name, target in (provided or {}).items():
                 if name.startswith(package + "."):
                     module, _, attribute = name.rpartition(".")

@@ -21,6 +21,7 @@ class Job:
 
     `target` is "package.module:function"; the function gets (rank: Rank, **kwargs) and returns JSON or None.
     `path` holds overlay directories, put first on sys.path in every rank before the target is imported.
+    `hidden` are packages that ranks find absent: the base has them, and they play no part.
     `env` is added to each rank's environment; a variable that a preloaded package reads when it is imported (a thread
     count, say) only has effect with `fresh`.
     `deadline_s` counts from the start of the first rank. `log_dir` receives rank-N.log and, of ranks that were stopped,
@@ -42,6 +43,7 @@ class Job:
     device: str = "cpu"
     limits: Limits = NO_LIMITS
     launcher: str = "torchrun"
+    hidden: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         module, _, function = self.target.partition(":")

@@ -26,6 +26,7 @@ def order(
         "env": environment(job, rank, port),
         "path": [*job.path, *path],
         "overlays": list(job.path),
+        "hidden": list(job.hidden),
         "preloaded": [] if job.fresh else list(preloaded),
         "fresh": job.fresh,
         "address_space_bytes": job.limits.address_space_bytes,

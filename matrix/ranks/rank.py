@@ -52,6 +52,7 @@ def work(order: Mapping[str, Any], result: int, stacks: int) -> None:
     try:
         impose(order)
         refuse_contradiction(order["overlays"], order["preloaded"])
+        sys.modules.update(dict.fromkeys(order["hidden"]))  # None is Python's own "not there"
         module, _, function = order["target"].partition(":")
         body = getattr(importlib.import_module(module), function)
         report = encode_value(body(rank, **order["kwargs"]), order["target"])

@@ -15,7 +15,7 @@ from matrix.planned import Planned
 from matrix.ranks.job import Job
 from matrix.ranks.limits import Limits
 from matrix.record import Expectation, Record, Verdict
-from matrix.reproduction import Reproduction, Surroundings, brief, explain_red
+from matrix.reproduction import Reproduction, Surroundings, brief, explain_red, hidden
 from tests.unit.catalogs import catalog, clause, failure, planned, shown
 
 STAND_IN = StandIn(clause(mcore="<0.9"), "imported unasked", ("apex",), ("apex.contrib",), {"apex.Norm": "tests:Norm"})
@@ -88,6 +88,23 @@ def test_the_job_is_the_case() -> None:
     assert ("tests.failures.some:body", 2, ("/overlay",), 30.0, Path("logs"), "cpu", False) == (
         job.target, job.world_size, job.path, job.deadline_s, job.log_dir, job.device, job.fresh,
     )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("level", "te", "expected"),
+    [(Level.CPU, "none", ("transformer_engine",)), (Level.CPU, "1.9", ()), (Level.GPU, "none", ())],
+)
+def test_a_transformer_engine_that_plays_no_part_is_hidden_where_no_gpu_is(
+    level: Level, te: str, expected: tuple[str, ...]
+) -> None:
+    item = replace(WORKS, level=level, cell=replace(WORKS.cell, te=te))
+    assert expected == hidden(item)
+
+
+def test_what_is_hidden_reaches_the_job() -> None:
+    bench = Bench(PASSED)
+    run(bench, WORKS)
+    assert bench.jobs[0].hidden == ("transformer_engine",)
 
 
 def test_the_limits_of_a_case_reach_the_job() -> None:

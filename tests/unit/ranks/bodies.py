@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import faulthandler
+import importlib
+import importlib.util
 import multiprocessing
 import multiprocessing.util
 import os
@@ -16,6 +18,7 @@ import time
 from pathlib import Path
 from typing import Any, NoReturn
 
+from matrix.ranks import absent_packages
 from matrix.ranks.job import Rank
 from matrix.ranks.limits import LackError
 
@@ -45,6 +48,22 @@ def describe(rank: Rank, **kwargs: Any) -> dict[str, Any]:
         "oom_score_adj": int(Path("/proc/self/oom_score_adj").read_text()),
         "main": getattr(sys.modules["__main__"], "__file__", None),
     }
+
+
+def find(rank: Rank, name: str) -> bool:
+    """Say whether a module is there, by both ways in which upstream asks."""
+    there = importlib.util.find_spec(name) is not None
+    try:
+        importlib.import_module(name)
+    except ImportError:
+        return there
+    return True
+
+
+def find_stand_in(rank: Rank, name: str) -> bool:
+    """Say whether there is a stand-in for a module that is absent."""
+    absent_packages.install([name])
+    return type(importlib.import_module(name)) is absent_packages.AbsentModule
 
 
 def nothing(rank: Rank) -> None:

@@ -106,6 +106,17 @@ def test_overlays_come_first_then_the_owners_path(describe: Describe) -> None:
     assert told["path"][2:] == [entry or str(Path.cwd()) for entry in sys.path]
 
 
+@pytest.mark.parametrize(
+    ("body", "hidden", "expected"), [("find", (), True), ("find", ("wave",), False), ("find_stand_in", ("wave",), True)]
+)
+def test_what_is_hidden_is_absent_for_a_rank_and_can_be_stood_in_for(
+    supervisor: Supervisor, job: Callable[..., Job], body: str, hidden: tuple[str, ...], expected: bool
+) -> None:
+    """`wave` is in every Python, and nothing here imports it."""
+    outcome = supervisor.run(job(body, world_size=1, kwargs={"name": "wave"}, hidden=hidden))
+    assert [expected] == [rank.value for rank in outcome.ranks]
+
+
 def test_the_preloaded_modules_are_there_in_a_fork_and_only_there(describe: Describe, fresh: bool) -> None:
     (told,) = describe(world_size=1)
     assert ("matrix.ranks.serving" in told["modules"]) is not fresh

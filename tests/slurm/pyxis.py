@@ -16,7 +16,7 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import IO, Final
 
 from tests.slurm.cluster import Cluster
 
@@ -35,9 +35,13 @@ class Pyxis:
     plugin: str
     programs: Path
 
+    def cluster(self, folder: Path) -> Cluster:
+        """Return a cluster whose nodes have it."""
+        return Cluster(folder, self.plugin, self.programs)
+
 
 def build(folder: Path) -> Pyxis:
-    """Build both in `folder`, which is also where enroot keeps what it unpacks. Raises RuntimeError without clones."""
+    """Build both in `folder`, where enroot keeps its files as well. Raises RuntimeError without clones."""
     missing = [name for name in CLONES if not os.environ.get(name)]
     if missing:
         raise RuntimeError(f"needs clones of NVIDIA/pyxis and NVIDIA/enroot: set {' and '.join(missing)}")
@@ -58,13 +62,33 @@ def build(folder: Path) -> Pyxis:
     folders = "".join(f"ENROOT_{name.upper()}_PATH {folder}/{name}\n" for name in ("runtime", "cache", "data", "temp"))
     settings.write_text(folders)
     (folder / "temp").mkdir()
-    return Pyxis(f"required {pyxis}/spank_pyxis.so runtime_path={folder}/images\n", prefix / "bin")
+    # Images are mounted, not unpacked at each start: 0.6 s instead of 20 s for one of 1.4 GB on two busy cores.
+    options = f"runtime_path={folder}/images use_squashfuse=true"
+    return Pyxis(f"required {pyxis}/spank_pyxis.so {options}\n", prefix / "bin")
 
 
-def call(*command: str, cwd: Path | None = None, **environ: str) -> str:
+def squash(tool: str, tag: str, file: Path) -> None:
+    """Write an image that podman or docker (`tool`, a path) has as enroot runs it, as `enroot import` would: 35 s."""
+    container = call(tool, "create", tag, "true")
+    try:
+        options = ("-tar", "-comp", "lzo", "-noD", "-all-root", "-no-progress", "-quiet", "-exit-on-error")
+        with subprocess.Popen([tool, "export", container], stdout=subprocess.PIPE) as exported:
+            call("mksquashfs", "-", str(file), *options, stdin=exported.stdout)
+    finally:
+        call(tool, "rm", container)
+
+
+def call(*command: str, cwd: Path | None = None, stdin: IO[bytes] | None = None, **environ: str) -> str:
     """Run a command and return what it prints; what it says when it fails is in the error."""
     done = subprocess.run(
-        command, cwd=cwd, env=os.environ | environ, capture_output=True, text=True, timeout=BUILD_S, check=False
+        command,
+        cwd=cwd,
+        env=os.environ | environ,
+        stdin=stdin or subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=BUILD_S,
+        check=False,
     )
     if done.returncode:
         raise RuntimeError(f"{' '.join(command)}: {done.stderr.strip()}")
@@ -73,8 +97,7 @@ def call(*command: str, cwd: Path | None = None, **environ: str) -> str:
 
 if __name__ == "__main__":
     where = Path(sys.argv[1]).resolve()
-    made = build(where / "pyxis")
-    with Cluster(where / "cluster", made.plugin, made.programs) as cluster:
+    with build(where / "pyxis").cluster(where / "cluster") as cluster:
         sys.stdout.write("".join(f"export {name}={value}\n" for name, value in cluster.environ.items()))
         sys.stdout.flush()
         with contextlib.suppress(KeyboardInterrupt):

@@ -1,0 +1,44 @@
+"""A Slurm of two nodes with Pyxis, and the image as a file that Pyxis mounts. What is missing fails, and is named."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from containers.pyxis import IMAGES
+from containers.tools import Tool
+from tests.image.conftest import tool
+from tests.slurm import pyxis
+from tests.slurm.cluster import Cluster, wait
+from tests.slurm.conftest import Site
+
+__all__ = ["tool"]
+
+
+@pytest.fixture(scope="session")
+def images(tool: Tool, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Return the folder with the image's file, 1 GB."""
+    folder = tmp_path_factory.mktemp("images")
+    file = folder / "debian-13.sqsh"
+    pyxis.squash(tool.path, "megatrix/debian-13", file)
+    yield folder
+    file.unlink()
+
+
+@pytest.fixture(scope="session")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    folder = tmp_path_factory.mktemp("slurm")
+    with pyxis.build(folder / "pyxis").cluster(folder / "cluster") as made:
+        yield made
+
+
+@pytest.fixture
+def site(cluster: Cluster, images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
+    """The cluster, with the image on its nodes. No process of theirs outlives a test."""
+    monkeypatch.setenv(IMAGES, str(images))
+    made = Site(cluster, tmp_path / "out")
+    yield made
+    wait(lambda: not cluster.call("squeue", "-h"), "jobs are left", seconds=10)
+    made.quiet()

@@ -144,7 +144,7 @@ def plan_command(parsed: argparse.Namespace) -> int:
     if parsed.format:
         if label != "night":
             raise MatrixError("--format speaks of the night", got=f"--format with --{label}", fix="use --within")
-        print(json.dumps(services.FORMATS[parsed.format](services.jobs(planned))))
+        print(json.dumps(services.FORMATS[parsed.format](services.jobs(planned, choice.levels_of(parsed)))))
         return 0
     for item in planned:
         if parsed.json:

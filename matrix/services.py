@@ -25,7 +25,10 @@ OUT: Final = "reports/out"
 
 @dataclass(frozen=True)
 class Job:
-    """The cases of one base at the levels that one kind of machine runs. `gpus`: the most that one of them needs."""
+    """The cases of one base at the levels that one kind of machine runs.
+
+    `gpus` is the most that one of them needs, 0 where the machine is any.
+    """
 
     base: str
     driver: str
@@ -41,7 +44,7 @@ class Job:
     @property
     def labels(self) -> tuple[str, ...]:
         """Return what a runner must be labelled with, () for any: gpu-8, and the branch of its driver, driver-535."""
-        if Level.GPU not in self.levels:
+        if not self.gpus:
             return ()
         return (f"gpu-{self.gpus}", *((f"driver-{self.driver.split('.')[0]}",) if self.driver != NONE else ()))
 
@@ -52,16 +55,22 @@ class Job:
         return shlex.join(["megatrix", "run", *levels, "--within", f"base=={self.base} and driver=={self.driver}"])
 
 
-def jobs(planned: Iterable[Planned]) -> list[Job]:
-    """Return the jobs of a night, in the order of its cases."""
+def jobs(planned: Iterable[Planned], levels: Iterable[Level]) -> list[Job]:
+    """Return the jobs of a night of those levels, in the order of its cases.
+
+    A night has the reports' stacks at level gpu whatever its levels are. Without that level they go to any machine,
+    which says why they are unavailable: for a runner that nobody labelled a service would wait a day.
+    """
+    with_gpus = Level.GPU in levels
     groups: dict[tuple[str, str, bool], list[Planned]] = {}
     for item in planned:
-        groups.setdefault((item.cell.base, item.cell.driver, item.level is Level.GPU), []).append(item)
+        on_gpu = with_gpus and item.level is Level.GPU
+        groups.setdefault((item.cell.base, item.cell.driver, on_gpu), []).append(item)
     return [
         Job(
             base,
             driver,
-            max(item.gpus for item in items) if on_gpu else 0,
+            max(1, *(item.gpus for item in items)) if on_gpu else 0,
             tuple(level for level in Level if level in {item.level for item in items}),
             len(items),
         )

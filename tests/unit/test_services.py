@@ -55,14 +55,22 @@ def cases(command: str) -> list[str]:
 def test_every_case_of_the_night_is_in_one_job(levels: tuple[Level, ...]) -> None:
     """The jobs' commands, parsed by the command line, make the night again."""
     planned = planned_at(levels)
-    made = jobs(planned)
+    made = jobs(planned, levels)
     assert Counter(key for job in made for key in cases(job.command)) == Counter(item.key for item in planned)
     assert [job.cases for job in made] == [len(cases(job.command)) for job in made]
 
 
 def test_jobs_have_names_of_their_own() -> None:
-    names = [job.name for job in jobs(planned_at(ALL))]
+    names = [job.name for job in jobs(planned_at(ALL), ALL)]
     assert len(set(names)) == len(names) < 60
+
+
+def test_a_night_without_level_gpu_waits_for_no_runner_of_ones_own() -> None:
+    """The reports' stacks are in it nevertheless, and come out unavailable."""
+    levels = (Level.CONTRACT, Level.CPU)
+    made = jobs(planned_at(levels), levels)
+    assert {job.labels for job in made} == {()}
+    assert Level.GPU in {level for job in made for level in job.levels}
 
 
 def test_a_gpu_job_asks_for_its_gpus_and_its_driver() -> None:

@@ -16,10 +16,11 @@ from containers.environments import Environment, packages_in
 from matrix.errors import MatrixError
 
 SAID: Final = "MEGATRIX_IN_PLACE"  # "1": this is an image, whatever it looks like; "0": make environments all the same
-# What shows an image: files of podman, docker and Apptainer; a variable that NGC's PyTorch images set (Enroot, which
-# Slurm's Pyxis uses, leaves no file, and keeps the image's variables). Ours set MEGATRIX_IN_PLACE=1 (Containerfile).
+# What shows an image: files of podman, docker and Apptainer; variables, of podman (which leaves no file in a container
+# that is read-only) and of NGC's PyTorch images. Enroot, which Slurm's Pyxis uses, leaves no file either and keeps the
+# image's variables. Ours set MEGATRIX_IN_PLACE=1 (Containerfile).
 FILES: Final = (Path("/run/.containerenv"), Path("/.dockerenv"), Path("/.singularity.d"))
-VARIABLES: Final = ("NVIDIA_PYTORCH_VERSION",)
+VARIABLES: Final = ("container", "NVIDIA_PYTORCH_VERSION")
 QUESTION: Final = "import json, sys; print(json.dumps(sys.path))"
 
 

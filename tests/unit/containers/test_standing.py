@@ -67,6 +67,7 @@ def test_the_image_s_own_python_is_found_from_a_virtual_environment(tmp_path: Pa
         ({}, (), False),
         ({}, ("/run/.containerenv",), True),
         ({}, ("/.dockerenv",), True),
+        ({"container": "podman"}, (), True),
         ({"NVIDIA_PYTORCH_VERSION": "24.07"}, (), True),
         ({"MEGATRIX_IN_PLACE": "1"}, (), True),
         ({"MEGATRIX_IN_PLACE": "0"}, ("/.dockerenv",), False),

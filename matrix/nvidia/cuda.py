@@ -55,11 +55,14 @@ class Cuda:
         """Say whether it is a compat package rather than what came with the kernel driver; None where it can't be told.
 
         Such packages lie in a folder "compat" (NVIDIA's cuda-compat). NVIDIA's container runtime mounts their files to
-        where the host's would lie; then the version, another than the kernel driver's, gives it away.
+        where the host's would lie; then the version, another than the kernel driver's, gives it away. After an update
+        whose kernel module is not loaded yet the host's own differs too, but does not start.
         """
         if "compat" in PurePath(self.library).parts:
             return True
-        return None if self.driver is None or kernel is None else self.driver != kernel
+        if self.driver is None or kernel is None:
+            return None
+        return False if self.driver == kernel else None if self.problem else True
 
 
 def look(library: Callable[[str], Any] = ctypes.CDLL) -> Iterator[Cuda]:

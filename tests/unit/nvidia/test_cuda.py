@@ -115,6 +115,11 @@ def test_the_file_tells_the_version_and_whose_it_is(
     assert (found.driver, found.is_compat(kernel)) == (driver, compat)
 
 
+def test_an_update_whose_kernel_module_is_not_loaded_is_not_taken_for_a_compat_package() -> None:
+    updated = Cuda("12.5", "/usr/lib/libcuda.so.555.42.06", problem="cuInit says CUDA_ERROR_SYSTEM_DRIVER_MISMATCH")
+    assert updated.is_compat("535.129.03") is None
+
+
 def test_the_file_is_the_one_that_was_mapped(tmp_path: Path) -> None:
     maps = tmp_path / "maps"
     maps.write_text(

@@ -89,8 +89,10 @@ def capabilities(host: HostFacts) -> tuple[Answer, ...]:
 
 
 def _kernel_driver(host: HostFacts) -> Answer:
-    reason = host.driver or "neither /proc/driver/nvidia/version nor NVML tells of one"
-    return Answer("kernel driver", known(host.driver is not None), reason)
+    if host.driver:
+        return Answer("kernel driver", Word.YES, host.driver)
+    word = _missing("kernel driver", host, "").word
+    return Answer("kernel driver", word, "neither /proc/driver/nvidia/version nor NVML tells of one")
 
 
 def _management(nvml: Nvml) -> Answer:
@@ -133,10 +135,7 @@ def _nvlink(host: HostFacts) -> Answer:
     """Say yes where every link of every GPU is up."""
     cards = host.nvml.gpus
     if not cards:
-        none = host.driver is None and not host.cuda.gpus
-        return Answer(
-            "NVLink", known(False if none else None), "no GPU" if none else host.nvml.problem or "NVML sees none"
-        )
+        return _missing("NVLink", host, host.nvml.problem or "NVML sees no GPU")
     if not any(card.links for card in cards):
         return Answer("NVLink", Word.NO, f"{_count(len(cards))}, and no links")
     kinds: dict[str, list[int]] = {}
@@ -158,9 +157,7 @@ def _multicast(host: HostFacts) -> Answer:
     if gpus:
         reason = f"the driver says so of {having} of {_count(len(gpus))}"
         return Answer("CUDA Multicast", known(having == len(gpus)), reason)
-    if host.nvml.gpus:
-        return Answer("CUDA Multicast", Word.UNKNOWN, "the user-mode driver, which would tell, shows no GPU")
-    return Answer("CUDA Multicast", Word.NO, "no GPU")
+    return _missing("CUDA Multicast", host, "the user-mode driver, which would tell, shows no GPU")
 
 
 def _mpi(host: HostFacts) -> Answer:
@@ -217,6 +214,12 @@ def _memory(host: HostFacts) -> Answer:
     available = "" if host.available is None else f", {_size(host.available)} available"
     limit = f"; the cgroup here allows {_size(host.limit)}" if host.limit is not None else ""
     return Answer("host memory", Word.YES, _size(host.memory) + available + limit)
+
+
+def _missing(question: str, host: HostFacts, why: str) -> Answer:
+    """Return the answer where nothing tells: no where there is no driver at all, else unknown."""
+    driver = host.driver or host.cuda.library or host.nvml.gpus
+    return Answer(question, Word.UNKNOWN if driver else Word.NO, why if driver else "no driver, no GPU")
 
 
 def _count(gpus: int) -> str:

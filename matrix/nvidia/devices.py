@@ -1,4 +1,4 @@
-"""Asks both libraries in a process of its own: a driver that hangs or crashes takes nothing along, and is an answer.
+"""Asks each library in a process of its own: a driver that hangs or crashes takes nothing along, and is an answer.
 
 No process that will fork may call cuInit: CUDA does not work in its children.
 """
@@ -11,8 +11,9 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -25,6 +26,8 @@ from matrix.nvidia.nvml import Card, Nvml
 from matrix.ranks.kernel import die_with_parent
 
 LIBRARIES: Final[Mapping[str, Callable[[], Iterator[Any]]]] = {"nvml": nvml.look, "cuda": cuda.look}
+KINDS: Final[Mapping[str, Any]] = {"nvml": Nvml, "cuda": Cuda}
+GPUS: Final[Mapping[str, Any]] = {"nvml": Card, "cuda": Gpu}
 # Seconds for the answer: 0.1 s without a driver, a second or two with one; some ten where no persistence daemon keeps
 # eight GPUs awake.
 ANSWER_S: Final = 30.0
@@ -40,20 +43,24 @@ class Devices:
 
 
 def ask(
-    libraries: Sequence[str] = tuple(LIBRARIES), python: str = sys.executable, seconds: float = ANSWER_S
+    libraries: Iterable[str] = tuple(LIBRARIES), python: str = sys.executable, seconds: float = ANSWER_S
 ) -> Devices:
-    """Ask the libraries that a process of `python` loads, in this environment."""
-    command = [
-        str(Path(python).absolute()) if os.sep in python else python,
-        "-m",
-        "matrix.nvidia.devices",
-        str(os.getpid()),
-        *libraries,
-    ]
+    """Ask the libraries that a process of `python` loads, in this environment, at the same time."""
+    interpreter = str(Path(python).absolute()) if os.sep in python else python
+    with ExitStack() as started:
+        answers = {name: started.enter_context(asked(name, interpreter)) for name in libraries}
+        ends = time.monotonic() + seconds
+        return Devices(**{name: answer(ends) for name, answer in answers.items()})
+
+
+@contextmanager
+def asked(library: str, python: str) -> Iterator[Callable[[float], Any]]:
+    """Start the process that asks a library; yield what waits for its answer until a time (time.monotonic)."""
+    begun = time.monotonic()
     with tempfile.TemporaryFile() as out:
         try:
             process = subprocess.Popen(
-                command,
+                [python, "-m", "matrix.nvidia.devices", str(os.getpid()), library],
                 cwd=ROOT,
                 stdin=subprocess.DEVNULL,
                 stdout=out,
@@ -61,49 +68,41 @@ def ask(
                 start_new_session=True,  # a Ctrl-C at the terminal is ours to answer
             )
         except OSError as error:
-            return _all(libraries, f"{python} can't be started: {error.strerror}")
+            problem = f"{python} can't be started: {error.strerror}"
+            yield lambda ends: KINDS[library](problem=problem)
+            return
+
+        def answer(ends: float) -> Any:
+            try:
+                status = process.wait(max(ends - time.monotonic(), 0))
+            except subprocess.TimeoutExpired:
+                ended = f"did not return in {ends - begun:.0f} s"
+            else:
+                ended = f"crashed: {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"
+            out.seek(0)
+            lines = out.read().decode(errors="replace").splitlines()
+            said = next((line.strip() for line in reversed(lines) if line.strip()), "nothing")
+            return read(library, lines, ended) or KINDS[library](problem=f"{python} {ended}: {said}")
+
         try:
-            status = process.wait(seconds)
-        except subprocess.TimeoutExpired:
-            status = None
+            yield answer
         finally:
             process.kill()
             with suppress(subprocess.TimeoutExpired):
                 process.wait(GONE_S)
-        out.seek(0)
-        lines = out.read().decode(errors="replace").splitlines()
-    if status is None:
-        ended = f"did not return in {seconds:g} s"
-    elif status < 0:
-        ended = f"crashed: {signal.Signals(-status).name}"
-    else:
-        ended = f"ended its process with status {status}"
-    told = read(lines, ended)
-    silent = [name for name in libraries if name not in told]
-    said = next((line.strip() for line in reversed(lines) if line.strip()), "nothing")
-    return replace(_all(silent, f"{python} {ended}: {said}"), **told)
 
 
-def _all(libraries: Sequence[str], problem: str) -> Devices:
-    made = {"nvml": Nvml(problem=problem), "cuda": Cuda(problem=problem)}
-    return Devices(**{name: made[name] for name in libraries})  # type: ignore[arg-type]  # each by its own name
-
-
-def read(lines: Sequence[str], ended: str) -> dict[str, Any]:
-    """Return what `main` printed, by library; `ended` is what became of a call that it was still in."""
-    found: dict[str, Any] = {}
+def read(library: str, lines: Iterable[str], ended: str) -> Nvml | Cuda | None:
+    """Return the last that `main` printed of a library; `ended` is what became of a call that it was still in."""
+    found = None
     for line in lines:
         try:
-            told = json.loads(line)
-            name, values = told["library"], told["told"]
+            told = json.loads(line)[library]
         except (ValueError, KeyError, TypeError):
             continue  # what a library printed
-        kind, of = (Nvml, Card) if name == "nvml" else (Cuda, Gpu)
-        found[name] = kind(**{**values, "gpus": tuple(of(**gpu) for gpu in values["gpus"])})
-    return {
-        name: replace(told, problem=f"{told.asking} {ended}", asking="") if told.asking else told
-        for name, told in found.items()
-    }
+        gpus = tuple(GPUS[library](**gpu) for gpu in told["gpus"])
+        found = KINDS[library](**{**told, "gpus": gpus})
+    return replace(found, problem=f"{found.asking} {ended}", asking="") if found and found.asking else found
 
 
 @cache
@@ -112,14 +111,13 @@ def management() -> Nvml | None:
     return None if nvml.there() else ask(("nvml",)).nvml
 
 
-def main(parent: int, libraries: Sequence[str]) -> None:
-    """Print what each library tells, a line of JSON whenever more of it is known."""
+def main(parent: int, library: str) -> None:
+    """Print what a library tells, a line of JSON whenever more of it is known."""
     die_with_parent(parent)
-    for name in libraries:
-        for told in LIBRARIES[name]():
-            sys.stdout.write(json.dumps({"library": name, "told": asdict(told)}) + "\n")
-            sys.stdout.flush()
+    for told in LIBRARIES[library]():
+        sys.stdout.write(json.dumps({library: asdict(told)}) + "\n")
+        sys.stdout.flush()
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), sys.argv[2:])
+    main(int(sys.argv[1]), sys.argv[2])

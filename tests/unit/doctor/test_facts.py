@@ -54,7 +54,7 @@ def test_a_bare_machine_says_what_is_missing() -> None:
     assert answers["torch's mpi backend"] == ("unknown", "no torch")
     assert answers["kernel driver"] == ("no", "neither /proc/driver/nvidia/version nor NVML tells of one")
     assert answers["NVML"] == ("no", "libnvidia-ml.so.1: not there")
-    assert answers["NVLink"] == answers["CUDA Multicast"] == ("no", "no GPU")
+    assert answers["NVLink"] == answers["CUDA Multicast"] == ("no", "no driver, no GPU")
     assert answers["/dev/shm"] == ("unknown", "it is not there, or does not tell its size")
     assert answers["launcher"] == ("no", "nothing that torchrun, mpirun or srun would set is set here")
 
@@ -127,6 +127,15 @@ def test_without_nvml_the_links_are_unknown_and_the_reason_is_its() -> None:
     host = replace(NGC, nvml=Nvml(problem="nvmlInit did not return in 30 s"))
     assert told(host)["NVLink"] == ("unknown", "nvmlInit did not return in 30 s")
     assert told(host)["NVML"] == ("no", "nvmlInit did not return in 30 s")
+
+
+def test_where_the_drivers_crash_nothing_is_denied() -> None:
+    """A driver is installed; what it would tell is unknown."""
+    crashed = Cuda("12.2", "/lib/libcuda.so.535.129.03", problem="cuInit crashed: SIGSEGV")
+    answers = told(replace(BARE, nvml=Nvml(problem="nvmlInit crashed: SIGSEGV"), cuda=crashed))
+    assert answers["kernel driver"] == ("unknown", "neither /proc/driver/nvidia/version nor NVML tells of one")
+    assert answers["NVLink"] == ("unknown", "nvmlInit crashed: SIGSEGV")
+    assert answers["CUDA Multicast"][0] == "unknown"
 
 
 def test_what_a_cgroup_allows_is_said_beside_the_memory_of_the_machine() -> None:

@@ -296,10 +296,11 @@ def overlay_specs(
         ("megatron-core", planned.source, planned.cell.mcore),
         ("transformer-engine", planned.te_source, planned.cell.te),
     )
+    # A source of megatron-core is more than that (megatron.training); Transformer Engine is whole wherever it is.
     found = [
         sources.parse(configuration.resolve(source) or version, package)
         for package, source, version in wanted
-        if version != NONE and (source or version != environment.packages.get(package))
+        if version != NONE and (version != environment.packages.get(package) or (source and package == "megatron-core"))
     ]
     found += [sources.pinned(package) for package in planned.packages]
     return tuple(OverlaySpec((source,), environment.minor, dict(base), interpreter) for source in found)

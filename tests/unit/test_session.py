@@ -87,6 +87,14 @@ def test_what_the_environment_has_itself_stays_where_it_is() -> None:
     assert overlay_specs(CASE, there, NOWHERE, PYTHON) == ()
 
 
+def test_the_engine_of_an_image_stays_also_where_a_clone_would_have_that_build() -> None:
+    """NGC's 24.07 holds the build that a founding case is about."""
+    build = {"transformer-engine": "1.8.0+37280ec"}
+    there = replace(BASE, packages={**BASE.packages, "megatron-core": "0.8.0", **build})
+    case = replace(CASE, cell=replace(CASE.cell, te="1.8.0+37280ec"), te_source="transformer-engine@37280ec")
+    assert overlay_specs(case, there, NOWHERE, PYTHON) == ()
+
+
 def test_a_source_is_laid_over_the_base_also_where_that_version_is_installed(tmp_path: Path) -> None:
     there = replace(BASE, packages={**BASE.packages, "megatron-core": "0.8.0"})
     (spec,) = overlay_specs(replace(CASE, source=str(tmp_path)), there, NOWHERE, PYTHON)

@@ -28,7 +28,7 @@ from tests.unit.engines import HOST
 from tests.unit.slurm import memory
 from tests.unit.slurm.memory import Cluster, Maker
 
-BUILT = Image("debian-13", "2.6.0", "3.13", "debian-mpi")  # type: ignore[arg-type]  # built, not read
+BUILT = Image("debian-13", "2.6.0", "3.13", ("python3-torch",))  # type: ignore[arg-type]  # built, not read
 ENTRY = failure(works=(clause(mcore=">=0"),), case=tuple(case(f"case-{place}") for place in range(3)))
 KNOWN = catalog(ENTRY, images=(BUILT,))
 CASES = [planned(KNOWN, base="debian-13", core="none", case=one.name) for one in ENTRY.case]

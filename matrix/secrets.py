@@ -69,6 +69,12 @@ def bare(text: str, secrets: Sequence[str]) -> str:
     return re.sub("|".join(map(re.escape, secrets)), MASKED, text) if secrets else text
 
 
+def bare_bytes(content: bytes, secrets: Sequence[str]) -> bytes:
+    """Return what may be no text without these secrets."""
+    masker = Masker(secrets)
+    return masker.take(content) + masker.rest()
+
+
 def hidden(outcome: Outcome, secrets: Sequence[str]) -> Outcome:
     """Return an outcome without these secrets: in what it says, in exceptions, logs, stacks and values."""
     if not secrets:

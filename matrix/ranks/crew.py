@@ -56,6 +56,7 @@ class Crew:
         self.timed_out = self.server_died = False
         self._job, self._folder, self._path, self._preloaded = job, folder, path, preloaded
         self._patience, self._memory_group = patience, memory_group
+        self._secrets = secrets.values(os.environ, job.env)
         self._members: list[Member] = []
         self._launcher: Launcher | None = None
         self._began = time.monotonic()
@@ -122,6 +123,7 @@ class Crew:
         for member in self._members:
             member.log.close()
             if member.stacks:
+                member.stacks = bytearray(secrets.bare_bytes(bytes(member.stacks), self._secrets))
                 member.log.path.with_suffix(".stacks").write_bytes(member.stacks)
             if member.ended_at is not None:
                 member.process.close()
@@ -190,7 +192,7 @@ class Crew:
         self._selector.register(process.sentinel, selectors.EVENT_READ, partial(self._see_end, member, reports))
 
     def _log(self, name: str) -> Log:
-        return Log(self._job.log_dir / f"{name}.log", secrets=secrets.values(os.environ, self._job.env))
+        return Log(self._job.log_dir / f"{name}.log", secrets=self._secrets)
 
     def _pump(self, pipe: Readable, take: Callable[[bytes], object]) -> Pump:
         pump = Pump(pipe, take, self._selector)

@@ -177,6 +177,18 @@ def test_py_spy_is_asked_where_it_is_on_the_path(
     assert "spied: dump --pid " in stacks
 
 
+def test_stacks_are_kept_without_secrets(
+    supervisor: Supervisor, job: MakeJob, fake_py_spy: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """py-spy begins with the command line of the process, and a frame may stand in any folder."""
+    monkeypatch.setenv("HF_TOKEN", "hunter2-hunter2")
+    fake_py_spy('echo "Process $3: train --token hunter2-hunter2"')
+    outcome = supervisor.run(job("straggle", deadline_s=0.5))
+    stacks = Path(outcome.ranks[1].log).with_suffix(".stacks").read_text()
+    assert "train --token [masked]" in stacks
+    assert "hunter2" not in stacks + outcome.ranks[1].stacks
+
+
 def test_a_py_spy_that_hangs_does_not_hold_up_the_stop(
     supervisor: Supervisor, job: MakeJob, fake_py_spy: Callable[[str], None]
 ) -> None:

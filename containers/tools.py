@@ -15,6 +15,7 @@ NAMES: Final = ("podman", "docker")  # in order of preference: podman needs no d
 ANSWER_S: Final = 60.0  # s for a question; podman answers in 0.1 s, and takes longer with many images
 KILL_S: Final = 10.0  # s for a container that is killed to be gone; 0.2 s on an idle machine
 NO_TOOL: Final = "needs podman or docker (Debian, Ubuntu: apt-get install podman)"
+SHM: Final = Path("/dev/shm")  # noqa: S108  (it is asked for its size)
 GPUS: Final = {"podman": ("--device", "nvidia.com/gpu=all"), "docker": ("--gpus", "all")}
 
 
@@ -104,6 +105,8 @@ class Tool:
         options += ["--security-opt=label=disable"]  # SELinux would keep a container from folders that are not its own
         if self.name == "docker":
             options += [f"--user={os.getuid()}:{os.getgid()}"]  # podman without root is this user already
+        # Theirs is 64 MB, on which NCCL and a DataLoader's workers fail that do not fail on this machine.
+        options += [f"--shm-size={shutil.disk_usage(SHM).total}"] if SHM.is_dir() else []
         for folder in box.readable:
             options += ["--volume", f"{folder}:{folder}:ro"]
         for folder in box.writable:

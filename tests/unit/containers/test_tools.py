@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
-from containers.tools import Tool, find
+from containers.tools import Box, Ref, Tool, find
 from tests.unit.containers.shell import Shell, desk
 
 
@@ -21,3 +22,9 @@ def test_podman_goes_before_docker_and_one_that_does_not_answer_is_none(tmp_path
 def test_an_image_is_named_by_its_content(tmp_path: Path) -> None:
     assert Tool("/bin/podman", Shell()).image("localhost/any") == "sha256:4cd62cad08b9"
     assert Tool("/bin/podman", Shell("inspect")).image("localhost/any") == ""
+
+
+def test_a_container_s_shared_memory_is_as_large_as_the_machine_s() -> None:
+    """podman's and docker's 64 MB would make a DataLoader fail that does not fail here."""
+    command = Tool("/bin/podman", Shell()).command(Ref("any", "localhost/any"), Box("name", Path("/project")), "true")
+    assert f"--shm-size={shutil.disk_usage('/dev/shm').total}" in command

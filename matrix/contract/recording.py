@@ -85,8 +85,9 @@ def find_recorded(package: str, version: str) -> Path:
         if origin.get("tag") == version or (len(version) >= SHORTEST_COMMIT and _commit(path).startswith(version)):
             return path
     raise MatrixError(
-        f"no recorded {package} has that version", got=version, expected=closest(version, paths),
-        fix="name a wheel, a folder or PATH@REV instead, or record it: megatrix surface record SOURCE -o FILE",
+        f"no recorded {package} has that version", got=version,
+        expected="a recorded version, a wheel, a folder or PATH@REV",
+        fix=f"megatrix surface record SOURCE -o FILE records another; {closest(version, paths)}",
     )  # fmt: skip
 
 

@@ -125,11 +125,10 @@ def handed_in(inside: PipInside) -> Iterator[list[str]]:
 
 
 def brief(complaint: str) -> str:
-    """Return the lines of a complaint, each cut to WORDS characters in its middle."""
-    half = WORDS // 2
-    return "\n".join(
-        line if len(line) <= WORDS else f"{line[:half]} ... {line[-half:]}" for line in complaint.split("\n")
-    )
+    """Return what pip says of an error, or all lines of a complaint; each cut to WORDS characters in its middle."""
+    lines, half = complaint.split("\n"), WORDS // 2
+    lines = [line for line in lines if line.startswith("ERROR: ")] or lines  # the rest is the Containerfile once more
+    return "\n".join(line if len(line) <= WORDS else f"{line[:half]} ... {line[-half:]}" for line in lines)
 
 
 def with_sbin(environ: Mapping[str, str]) -> dict[str, str]:

@@ -125,10 +125,14 @@ def test_a_registry_that_is_not_reached_is_told_with_the_way_round_it(tmp_path: 
 
 
 def test_a_long_line_of_a_complaint_is_cut_in_its_middle() -> None:
-    told = brief(f"(from versions: {'0.1.0, ' * WORDS})\nERROR: No matching distribution")
+    told = brief(f"(from versions: {'0.1.0, ' * WORDS})\nNo matching distribution")
     assert len(told) < WORDS + 100
     assert told.startswith("(from versions")
-    assert told.endswith(")\nERROR: No matching distribution")
+    assert told.endswith(")\nNo matching distribution")
+
+
+def test_of_a_build_that_pip_ends_pip_s_own_words_are_told() -> None:
+    assert brief('ERROR: No such release\nError: building at STEP "RUN set -eu; ..."') == "ERROR: No such release"
 
 
 def test_the_containerfile_takes_its_parameters_and_the_packages_that_make_up_a_release() -> None:

@@ -86,7 +86,9 @@ def test_a_file_that_is_not_there_is_refused(tmp_path):
 
 
 def test_a_version_that_does_not_exist_is_refused_with_the_nearest():
-    with pytest.raises(MatrixError, match=r"no recorded transformer-engine.*\n.*1\.77.*\n.*\n.*fix: .*did you mean") as error:
+    with pytest.raises(
+        MatrixError, match=r"no recorded transformer-engine.*\n.*1\.77.*\n.*\n.*fix: .*did you mean"
+    ) as error:
         recording.load_surface("1.77")
     assert "surface record" in str(error.value)
 

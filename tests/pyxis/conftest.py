@@ -9,28 +9,34 @@ import pytest
 
 from containers.pyxis import IMAGES
 from containers.tools import Tool
+from matrix import catalog
 from tests.image.conftest import tool
 from tests.slurm import pyxis
 from tests.slurm.cluster import Cluster, wait
 from tests.slurm.conftest import Site
+from tests.slurm.pyxis import Pyxis
 
 __all__ = ["tool"]
 
 
 @pytest.fixture(scope="session")
-def images(tool: Tool, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def built(tmp_path_factory: pytest.TempPathFactory) -> Pyxis:
+    return pyxis.build(tmp_path_factory.mktemp("pyxis"))
+
+
+@pytest.fixture(scope="session")
+def images(tool: Tool, built: Pyxis, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Return the folder with the image's file, 1 GB."""
-    folder = tmp_path_factory.mktemp("images")
-    file = folder / "debian-13.sqsh"
-    pyxis.squash(tool.path, "megatrix/debian-13", file)
-    yield folder
+    (image,) = catalog.load().images
+    file = tmp_path_factory.mktemp("images") / f"{image.id}.sqsh"
+    pyxis.import_image(tool.path, image.tag, file, built)
+    yield file.parent
     file.unlink()
 
 
 @pytest.fixture(scope="session")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    folder = tmp_path_factory.mktemp("slurm")
-    with pyxis.build(folder / "pyxis").cluster(folder / "cluster") as made:
+def cluster(built: Pyxis, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    with built.cluster(tmp_path_factory.mktemp("slurm") / "cluster") as made:
         yield made
 
 

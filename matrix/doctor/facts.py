@@ -97,7 +97,7 @@ def _kernel_driver(host: HostFacts) -> Answer:
 
 def _management(nvml: Nvml) -> Answer:
     if nvml.problem:
-        return Answer("NVML", Word.NO, nvml.problem)
+        return Answer("NVML", known(None if nvml.silent else False), nvml.problem)
     lost = "; ".join(f"GPU {place}: {card.problem}" for place, card in enumerate(nvml.gpus) if card.problem)
     cuda = f", tells of CUDA {nvml.cuda}" if nvml.cuda else ""
     return Answer(
@@ -107,6 +107,8 @@ def _management(nvml: Nvml) -> Answer:
 
 def _user_mode_driver(host: HostFacts) -> Answer:
     cuda = host.cuda
+    if cuda.silent:
+        return Answer("user-mode driver", Word.UNKNOWN, cuda.problem)
     if cuda.version is None:
         way = "; a container gets it with its GPUs: podman --device nvidia.com/gpu=all, docker --gpus all"
         return Answer("user-mode driver", Word.NO, cuda.problem + (way if host.driver and not cuda.library else ""))
@@ -125,8 +127,9 @@ def _gpu(host: HostFacts) -> Answer:
     names = ", ".join(dict.fromkeys(card.name for card in host.nvml.gpus if card.name))
     if not gpus:
         aside = f"; NVML sees {_count(seen)}{f': {names}' if names else ''}" if seen else ""
-        problem = host.cuda.problem if host.cuda.library else "no user-mode driver, which would show it"
-        return Answer("GPU", Word.NO, problem + aside)
+        asked = host.cuda.library or host.cuda.silent
+        problem = host.cuda.problem if asked else "no user-mode driver, which would show it"
+        return Answer("GPU", known(None if host.cuda.silent else False), problem + aside)
     hidden = f"; NVML sees {seen}, CUDA_VISIBLE_DEVICES chooses" if seen > len(gpus) else ""
     return Answer("GPU", Word.YES, "; ".join(kinds) + hidden)
 
@@ -218,8 +221,8 @@ def _memory(host: HostFacts) -> Answer:
 
 def _missing(question: str, host: HostFacts, why: str) -> Answer:
     """Return the answer where nothing tells: no where there is no driver at all, else unknown."""
-    driver = host.driver or host.cuda.library or host.nvml.gpus
-    return Answer(question, Word.UNKNOWN if driver else Word.NO, why if driver else "no driver, no GPU")
+    maybe = host.driver or host.cuda.library or host.nvml.gpus or host.cuda.silent or host.nvml.silent
+    return Answer(question, Word.UNKNOWN if maybe else Word.NO, why if maybe else "no driver, no GPU")
 
 
 def _count(gpus: int) -> str:

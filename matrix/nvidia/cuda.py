@@ -36,7 +36,8 @@ class Gpu:
 class Cuda:
     """The user-mode driver: the CUDA version that it offers ("12.4"), the file that it is, and its GPUs.
 
-    `problem` is why there is none, or why it shows no GPU; `asking` is the call that has not returned yet.
+    `problem` is why there is none, or why it shows no GPU; `asking` is the call that has not returned yet. `silent`: it
+    was never asked, since the process that was to ask told nothing, and `problem` says what became of that.
     """
 
     version: str | None = None
@@ -44,6 +45,7 @@ class Cuda:
     gpus: tuple[Gpu, ...] = ()
     problem: str = ""
     asking: str = ""
+    silent: bool = False
 
     @property
     def driver(self) -> str | None:

@@ -1,6 +1,7 @@
 """Asks each library in a process of its own: a driver that hangs or crashes takes nothing along, and is an answer.
 
-No process that will fork may call cuInit: CUDA does not work in its children.
+No process that will fork may call cuInit: CUDA does not work in its children. The process is one of any Python from 3.9
+on, with or without packages: what is imported here is the standard library and this project's own that needs no more.
 """
 
 from __future__ import annotations
@@ -19,12 +20,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
-from matrix.content import ROOT
 from matrix.nvidia import cuda, nvml
 from matrix.nvidia.cuda import Cuda, Gpu
 from matrix.nvidia.nvml import Card, Nvml
 from matrix.ranks.kernel import die_with_parent
 
+ROOT: Final = Path(__file__).resolve().parents[2]  # of the project, where the process finds this module
 LIBRARIES: Final[Mapping[str, Callable[[], Iterator[Any]]]] = {"nvml": nvml.look, "cuda": cuda.look}
 KINDS: Final[Mapping[str, Any]] = {"nvml": Nvml, "cuda": Cuda}
 GPUS: Final[Mapping[str, Any]] = {"nvml": Card, "cuda": Gpu}
@@ -69,7 +70,7 @@ def asked(library: str, python: str) -> Iterator[Callable[[float], Any]]:
             )
         except OSError as error:
             problem = f"{python} can't be started: {error.strerror}"
-            yield lambda ends: KINDS[library](problem=problem)
+            yield lambda ends: KINDS[library](problem=problem, silent=True)
             return
 
         def answer(ends: float) -> Any:
@@ -82,7 +83,8 @@ def asked(library: str, python: str) -> Iterator[Callable[[float], Any]]:
             out.seek(0)
             lines = out.read().decode(errors="replace").splitlines()
             said = next((line.strip() for line in reversed(lines) if line.strip()), "nothing")
-            return read(library, lines, ended) or KINDS[library](problem=f"{python} {ended}: {said}")
+            silent = KINDS[library](problem=f"{python} {ended}: {said}", silent=True)
+            return read(library, lines, ended) or silent
 
         try:
             yield answer

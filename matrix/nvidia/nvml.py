@@ -39,7 +39,7 @@ class Card:
 class Nvml:
     """The kernel driver's version, the CUDA version that it knows ("12.2"), and its GPUs in the order of their bus.
 
-    `problem` is why it does not tell; `asking` is the call that has not returned yet.
+    `problem` is why it does not tell; `asking` and `silent` are as in Cuda.
     """
 
     driver: str | None = None
@@ -47,6 +47,7 @@ class Nvml:
     gpus: tuple[Card, ...] = ()
     problem: str = ""
     asking: str = ""
+    silent: bool = False
 
 
 def there(library: Callable[[str], Any] = ctypes.CDLL) -> str:

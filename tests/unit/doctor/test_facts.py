@@ -138,6 +138,16 @@ def test_where_the_drivers_crash_nothing_is_denied() -> None:
     assert answers["CUDA Multicast"][0] == "unknown"
 
 
+def test_a_process_that_told_nothing_denies_nothing() -> None:
+    """The interpreter could not ask: whether there is a driver or a GPU is not known."""
+    reason = "/venv/bin/python ended with status 1: SyntaxError"
+    silent = replace(BARE, nvml=Nvml(problem=reason, silent=True), cuda=Cuda(problem=reason, silent=True))
+    answers = told(silent)
+    for question in ("NVML", "user-mode driver", "GPU", "NVLink"):
+        assert answers[question] == ("unknown", reason)
+    assert answers["kernel driver"][0] == answers["CUDA Multicast"][0] == "unknown"
+
+
 def test_what_a_cgroup_allows_is_said_beside_the_memory_of_the_machine() -> None:
     host = replace(NGC, limit=64 * GIB)
     assert told(host)["host memory"][1] == "2000.0 GiB, 1900.0 GiB available; the cgroup here allows 64.0 GiB"

@@ -74,10 +74,14 @@ def test_a_process_that_is_held_in_the_kernel_is_left_behind(tmp_path: Path, mon
 def test_an_interpreter_that_tells_nothing_is_an_answer(tmp_path: Path, then: str, said: str) -> None:
     told = ask(python=speaker(tmp_path, then=then))
     assert said in told.nvml.problem == told.cuda.problem
+    assert told.nvml.silent
+    assert told.cuda.silent
 
 
 def test_an_interpreter_that_is_not_there_is_an_answer(tmp_path: Path) -> None:
-    assert ask(python=str(tmp_path / "python")).cuda.problem.endswith("can't be started: No such file or directory")
+    told = ask(python=str(tmp_path / "python")).cuda
+    assert told.problem.endswith("can't be started: No such file or directory")
+    assert told.silent
 
 
 def test_an_interpreter_is_found_from_where_one_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -91,6 +95,16 @@ def test_this_interpreter_answers_for_both_libraries() -> None:
     told = ask(python=sys.executable)
     assert all(one.gpus or one.problem for one in (told.nvml, told.cuda))
     assert all(not one.asking for one in (told.nvml, told.cuda))
+
+
+def test_an_interpreter_without_packages_asks_too(tmp_path: Path) -> None:
+    """A job's environment has what the job needs; `packaging` need not be in it."""
+    bare = tmp_path / "python"
+    bare.write_text(f'#!/bin/sh\nexec "{sys.executable}" -S "$@"\n')
+    bare.chmod(0o755)
+    told = ask(python=str(bare))
+    assert not told.nvml.silent, told.nvml.problem
+    assert not told.cuda.silent, told.cuda.problem
 
 
 def test_without_the_library_nothing_is_started(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from containers.commands import Answer, Runner, redacted, run
-from containers.tools import ANSWER_S, Box, Ref, last_line
+from containers.tools import ANSWER_S, START_S, Box, Ref, last_line
 
 IMAGES: Final = "MEGATRIX_SQUASHFS"  # the folder with images as enroot imports them: debian-13.sqsh
 GUARD: Final = "/.megatrix"  # a folder of containers alone
@@ -26,7 +26,9 @@ UNSET: Final = ("RANK", "LOCAL_RANK")
 # What is printed when there was no container: by slurmstepd, of any plugin that failed and of a program that is not
 # there; by srun, which knows no such option; by our guard.
 REFUSED: Final = re.compile(
-    r"Failed to invoke spank plugin stack|execve\(\): |unrecognized option '--container|of this node has no Pyxis"
+    r"^slurmstepd[^ ]*: error: (Failed to invoke spank plugin stack|execve\(\): )"
+    r"|^srun: unrecognized option '--container|^the slurmd of this node has no Pyxis$",
+    re.MULTILINE,
 )
 # What says why, the plainest first: enroot's own words, those of its download, then the others'.
 TELLING: Final = (
@@ -38,6 +40,7 @@ TELLING: Final = (
     r"pyxis: (?!child|printing).*",
 )
 BLOCK: Final = 1 << 20  # bytes
+FETCH_S: Final = 3600.0  # s for an image of 20 GB to come from a registry
 
 
 @dataclass(frozen=True)
@@ -86,6 +89,8 @@ class Pyxis:
         unset = (word for name in UNSET for word in ("-u", name))
         return [
             *(self.srun, "--ntasks=1", f"--cpus-per-task={self.cpus}", f"--job-name={box.name}"),
+            "--mpi=none",  # a site's default would make every rank a part of one MPI job of Slurm's
+            "--disable-status",  # so that one SIGINT is passed on
             "--export=NONE",  # but SLURM_* and CUDA_VISIBLE_DEVICES: PYTHONPATH is the node's, a token a secret
             *(f"--container-image={self._named(image)}", "--container-readonly", "--no-container-mount-home"),
             *(f"--container-workdir={box.folder}", f"--container-mounts={','.join(mounts)}"),
@@ -94,6 +99,10 @@ class Pyxis:
             *("env", *unset, *(f"{key}={value}" for key, value in box.environ.items())),
             *inside,
         ]
+
+    def start_s(self, image: Ref) -> float:
+        """Return FETCH_S for an image that its registry has."""
+        return START_S if self._file(image) else FETCH_S
 
     def ask(self, image: Ref, box: Box, *inside: str) -> Answer:
         """Run a command in the image that only answers; Slurm bounds it, for the image may have to be fetched first."""

@@ -9,14 +9,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Protocol
 
-from containers.commands import Answer, Runner, redacted, run
+from containers.commands import TIMED_OUT, Answer, Runner, redacted, run
 
 NAMES: Final = ("podman", "docker")  # in order of preference: podman needs no daemon and no root
 ANSWER_S: Final = 60.0  # s for a question; podman answers in 0.1 s, and takes longer with many images
 KILL_S: Final = 10.0  # s for a container that is killed to be gone; 0.2 s on an idle machine
 NO_TOOL: Final = "needs podman or docker (Debian, Ubuntu: apt-get install podman)"
 SHM: Final = Path("/dev/shm")  # noqa: S108  (it is asked for its size)
-GPUS: Final = {"podman": ("--device", "nvidia.com/gpu=all"), "docker": ("--gpus", "all")}
+ALL: Final = ("all",)  # the GPUs of the machine, for CDI and the NVIDIA toolkit
+START_S: Final = 60.0  # s for a container of an image that is here to start; 0.3 s on an idle machine
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,8 @@ class Ref:
 class Box:
     """What a command in an image gets. Folders have the same path inside and outside; nothing else can be written.
 
-    `name` is what the container is called, `environ` is set in it on top of the image's own.
+    `name` is what the container is called, `environ` is set in it on top of the image's own, `gpus` are named as the
+    machine names them, or ALL.
     """
 
     name: str
@@ -40,7 +42,7 @@ class Box:
     readable: tuple[Path, ...] = ()
     writable: tuple[Path, ...] = ()
     environ: Mapping[str, str] = field(default_factory=dict)
-    gpus: bool = False
+    gpus: tuple[str, ...] = ()
 
 
 class Runtime(Protocol):
@@ -58,6 +60,9 @@ class Runtime(Protocol):
 
     def command(self, image: Ref, box: Box, *inside: str) -> list[str]:
         """Return the command line that runs `inside` in the image."""
+
+    def start_s(self, image: Ref) -> float:
+        """Return the seconds that a container of the image may take to start."""
 
     def ask(self, image: Ref, box: Box, *inside: str) -> Answer:
         """Run a command in the image that only answers."""
@@ -113,12 +118,24 @@ class Tool:
             options += ["--volume", f"{folder}:{folder}"]
         for key, value in box.environ.items():
             options += ["--env", f"{key}={value}"]
-        options += GPUS[self.name] if box.gpus else ()
+        options += self._gpus(box.gpus) if box.gpus else []
         return [self.path, "run", "--name", box.name, *options, image.tag, *inside]
 
+    def _gpus(self, names: tuple[str, ...]) -> list[str]:
+        if self.name == "podman":
+            return [word for name in names for word in ("--device", f"nvidia.com/gpu={name}")]
+        return ["--gpus", "all" if names == ALL else f'"device={",".join(names)}"']  # a list in CSV, hence the quotes
+
+    def start_s(self, image: Ref) -> float:
+        """Return START_S: what is not here is not fetched (--pull=never)."""
+        return START_S
+
     def ask(self, image: Ref, box: Box, *inside: str) -> Answer:
-        """Run a command in the image that only answers."""
-        return self.run(self.command(image, box, *inside), seconds=ANSWER_S)
+        """Run a command in the image that only answers; a container that does not is not left behind."""
+        answer = self.run(self.command(image, box, *inside), seconds=ANSWER_S)
+        if answer.code == TIMED_OUT:
+            self.kill(box.name)
+        return answer
 
     def refusal(self, status: int, printed: str) -> str:
         """Return its last words at 125 (podman's or docker's own failure), 126 and 127 (no such command in there)."""

@@ -36,6 +36,14 @@ def locks(environ: Mapping[str, str] = os.environ) -> Path:
     return Path(told) if told else Path(tempfile.gettempdir()) / f"megatrix-gpus-{os.getuid()}"
 
 
+def of_job(environ: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the GPUs that Slurm gave this job, by the names that the node has for them; none outside of one.
+
+    CUDA_VISIBLE_DEVICES counts them from 0 where Slurm hides the others (ConstrainDevices).
+    """
+    return tuple(name for name in environ.get("SLURM_JOB_GPUS", "").split(",") if name)
+
+
 class Pool:
     """GPUs by name. `folder` holds the locks; it must be the machine's own, and the same for all who share."""
 

@@ -16,7 +16,7 @@ from typing import Any, Final, Protocol
 from containers.commands import TIMED_OUT
 from containers.environments import Environment
 from containers.overlays import default_root
-from containers.tools import Box, Ref, Runtime
+from containers.tools import ALL, Box, Ref, Runtime
 from matrix import gpus
 from matrix.catalog import Catalog, Container, Image
 from matrix.content import ROOT
@@ -27,7 +27,7 @@ from matrix.planned import Planned
 from matrix.ranks.patience import OVERTIME_S
 from matrix.session import deadline
 
-START_S: Final = 120.0  # s for a container to start and to collect its cases; 2 s on 2 cores
+COLLECT_S: Final = 120.0  # s for a session to collect its cases and to end; 2 s on 2 cores
 LEFT_S: Final = 30.0  # s for a container to be gone after its session has hung up; 1 s was seen
 PYTHON: Final = "python3"
 # As toxfile.py has it for what tox makes; and no bytecode, since the project is mounted read-only.
@@ -40,7 +40,7 @@ SETTINGS: Final = {
     "USER": "megatrix",  # torch asks for a name, and the image knows none for docker's --user
 }
 # Nothing else of the environment goes in.
-PASSED: Final = ("MEGATRIX_DEADLINE", "MEGATRIX_COMMAND", "MEGATRIX_TOX", gpus.VISIBLE)
+PASSED: Final = ("MEGATRIX_DEADLINE", "MEGATRIX_COMMAND", "MEGATRIX_TOX")
 
 
 class Start(Protocol):
@@ -94,10 +94,11 @@ def ref(catalog: Catalog, base: str) -> Ref:
 
 def installed(runtime: Runtime, image: Ref, environ: Mapping[str, str]) -> Environment:
     """Return what is installed in an image. Raises MatrixError when it can't be started or has no Python."""
-    answer = runtime.ask(image, box(f"megatrix-asks-{os.getpid()}", environ), PYTHON, "-m", "containers.environments")
+    asking = box(f"megatrix-asks-{image.id}-{os.getpid()}", environ)
+    answer = runtime.ask(image, asking, PYTHON, "-m", "containers.environments")
     try:
-        return Environment(**json.loads(answer.out))
-    except (TypeError, ValueError):
+        return Environment(**json.loads(answer.out.strip().splitlines()[-1]))  # NGC's entrypoint greets before it
+    except (IndexError, TypeError, ValueError):
         what = f"{runtime.name} could not run {image.tag}"
         got = runtime.refusal(answer.code, answer.err) or answer.complaint
         raise MatrixError(what, got=got, fix="see docs/images.md") from None
@@ -119,12 +120,13 @@ def run(
     # With our pid: a run that is resumed may find the container of the one that was killed still ending.
     name = re.sub(r"[^\w.-]", "-", f"megatrix-{work.folder.name}-{work.image.id}-{os.getpid()}")
     writable, told = [work.folder, Path(work.told["MEGATRIX_RELAY"]).parent], work.environ
-    on_gpus = any(case.level is Level.GPU for case in work.cases)
-    if on_gpus:  # other runs of this machine hold GPUs by the same locks
+    given: tuple[str, ...] = ()
+    if any(case.level is Level.GPU for case in work.cases):  # other runs of this machine hold GPUs by the same locks
         locks = gpus.locks(environ)
-        locks.mkdir(mode=0o700, exist_ok=True)
+        locks.mkdir(mode=0o700, parents=True, exist_ok=True)
         writable, told = [*writable, locks], {**told, gpus.LOCKS: str(locks)}
-    inside = box(name, environ, writable, told, on_gpus)
+        given = gpus.of_job(environ) or ALL
+    inside = box(name, environ, writable, told, given)
     command = runtime.command(work.image, inside, PYTHON, "-m", "pytest", "tests/failures")
     with log.open("ab") as output:
         begins = output.tell()
@@ -138,7 +140,7 @@ def run(
         if left:
             threading.Thread(target=end_when_left, args=(runtime, process, name, left), daemon=True).start()
         try:
-            status = process.wait(limit_s(len(work.cases), environ))
+            status = process.wait(runtime.start_s(work.image) + limit_s(len(work.cases), environ))
         except subprocess.TimeoutExpired:
             stop(runtime, process, name)
             status = TIMED_OUT
@@ -155,18 +157,20 @@ def box(
     environ: Mapping[str, str],
     writable: Sequence[Path] = (),
     told: Mapping[str, str] | None = None,
-    on_gpus: bool = False,
+    given: Sequence[str] = (),
 ) -> Box:
     """Return what every container of ours gets: project and overlays to read, `writable`, and what it is told."""
     cache = default_root(environ)
     cache.mkdir(parents=True, exist_ok=True)
     passed = {key: environ[key] for key in PASSED if key in environ}
-    return Box(name, ROOT, (ROOT, cache), tuple(writable), {**SETTINGS, **passed, **(told or {})}, on_gpus)
+    if tuple(given) == ALL and gpus.VISIBLE in environ:
+        passed[gpus.VISIBLE] = environ[gpus.VISIBLE]  # those of a job are given alone, and counted anew inside
+    return Box(name, ROOT, (ROOT, cache), tuple(writable), {**SETTINGS, **passed, **(told or {})}, tuple(given))
 
 
 def limit_s(cases: int, environ: Mapping[str, str]) -> float:
-    """Return the seconds after which a container hangs, or its tool: each case takes its deadline at most twice."""
-    return START_S + cases * 2 * (deadline(environ.get("MEGATRIX_DEADLINE", "")) + OVERTIME_S)
+    """Return the seconds after which a container that started hangs: each case takes its deadline at most twice."""
+    return COLLECT_S + cases * 2 * (deadline(environ.get("MEGATRIX_DEADLINE", "")) + OVERTIME_S)
 
 
 def end_when_left(runtime: Runtime, process: subprocess.Popen[bytes], name: str, left: threading.Event) -> None:

@@ -70,6 +70,8 @@ class Receiver:
     def _read(self, connection: socket.socket) -> None:
         with connection, connection.makefile("r", encoding="utf-8") as lines:
             for line in lines:
+                if not line.endswith("\n"):
+                    break  # who sent it was killed in the midst
                 message = json.loads(line)
                 with self._lock:
                     if BEGUN in message:

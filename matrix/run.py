@@ -10,16 +10,19 @@ from typing import Final
 
 from matrix import configuration, drivers, host
 from matrix.catalog import Catalog
+from matrix.content import case_content
 from matrix.engine import Engine
 from matrix.errors import MatrixError, closest
 from matrix.judge import judge
-from matrix.outcome import Outcome, OutcomeKind
+from matrix.outcome import Level, Outcome, OutcomeKind
 from matrix.planned import Planned
+from matrix.provision import overlay_digest, overlay_specs
 from matrix.record import Record, Verdict
 from matrix.relay import Receiver
 from matrix.reproduction import Surroundings, make_record
-from matrix.secrets import Masker, values
-from matrix.session import case_content, new_run_id, overlay_digest, overlay_specs, plan_entry, reproduce_line
+from matrix.rerun import plan_entry, reproduce_line
+from matrix.secrets import mask_file
+from matrix.session import new_run_id
 from reports import journal, night, output
 from reports.files import Paths
 from reports.history import History
@@ -121,7 +124,7 @@ def work(
         try:
             ending = engine.run(bases, environ, folder / ENGINE_LOG)
         finally:
-            mask(folder / ENGINE_LOG)
+            mask_file(folder / ENGINE_LOG)
     done = journal.read(folder).results
     with journal.Journal.new(folder) as kept:
         for item in left:
@@ -137,14 +140,6 @@ def work(
         )
 
 
-def mask(log: Path) -> None:
-    """Take the secrets of this environment out of a log that others wrote, if there is one."""
-    masker, told = Masker(values()), log.read_bytes() if log.is_file() else b""
-    bare = masker.take(told) + masker.rest()
-    if bare != told:
-        log.write_bytes(bare)
-
-
 def unavailable(item: Planned, catalog: Catalog, reason: str, run: str) -> Record:
     """Return the record of a case that can't run on this machine."""
     outcome = Outcome(OutcomeKind.UNAVAILABLE, reason)
@@ -154,6 +149,8 @@ def unavailable(item: Planned, catalog: Catalog, reason: str, run: str) -> Recor
 
 def cached(item: Planned, engine: Engine, here: host.Place, history: History, run: str) -> Record | None:
     """Return the verdict that this very content got before, None if it has to run."""
+    if item.level is Level.GPU:
+        return None  # it depends on more than is told before: the GPUs, the user-mode driver that is loaded
     held = engine.installed(item.cell.base)
     if held is None:
         return None

@@ -27,9 +27,11 @@ from matrix.outcome import Level, Outcome, OutcomeKind
 from matrix.planned import Planned
 from matrix.relay import Sender
 from matrix.reproduction import Surroundings, make_record
-from matrix.session import deadline, provisions, reproduce_line
+from matrix.rerun import reproduce_line
+from matrix.secrets import mask_file
+from matrix.session import deadline
 from matrix.slurm.commands import Commands
-from matrix.slurm.image import heard
+from matrix.slurm.image import answer, heard
 from matrix.slurm.parts import Needs, Part, arrays, minutes, needs
 from matrix.slurm.queue import Queue
 from matrix.versions import NONE
@@ -125,44 +127,49 @@ class Slurm:
 
         try:
             asking = self._ask(queue, images) if images else []
-            made = self._make(queue, [base for base in bases if base not in images], environ, log)
-            self._submit_left(queue, [base for base in bases if base not in {*images, *made.refused}])
+            status, unmade = self._make(queue, [base for base in bases if base not in images], environ, log)
+            self._submit_left(queue, [base for base in bases if base not in {*images, *unmade}])
             if asking:
                 queue.wait(look, asking)
-            refused = {**made.refused, **self._provide(queue, images)}
-            self._submit_left(queue, [base for base in images if base not in refused])
+            refused, silent = self._provide(queue, images)
+            self._submit_left(queue, [base for base in images if base not in {*refused, *silent}])
             queue.wait(look)
-            ready = [base for base in bases if base not in refused]
-            self._submit_left(queue, ready, alone=True)
+            self._submit_left(queue, [base for base in bases if base not in {*unmade, *refused, *silent}], alone=True)
             queue.wait(look)
-            if lost := pending(folder, ready):
-                self._say_what_is_lost(queue, lost)
+            if lost := pending(folder, [base for base in bases if base not in refused]):
+                self._say_what_is_lost(queue, lost, {**unmade, **silent})
         except BaseException:
             queue.cancel()
             raise
         finally:
             look()
             sender.close()
-        return Ending(made.status or (1 if pending(folder, ready) else 0), refused)
+            for printed in queue.parts.glob("*.log"):
+                mask_file(printed)
+        return Ending(status or int(bool(lost)), refused)
 
     def _image(self, base: str) -> Ref | None:
         known = self._catalog.bases.get(base)
         return inside.ref(self._catalog, base) if isinstance(known, (Image, Container)) else None
 
     def _ask(self, queue: Queue, images: Mapping[str, Ref]) -> list[str]:
-        """Have a node say what each image holds, unless one did or is about to; return the names of these arrays."""
-        asked = {f"{ASK}{base}": base for base in images if heard(queue.parts, base) is None}
+        """Have a node say what each image holds, unless one did or is about to; return the names of these arrays.
+
+        What an image lacked when an earlier submitter asked may be there by now.
+        """
+        asked = {f"{ASK}{base}": base for base in images if not isinstance(heard(queue.parts, base), Installed)}
         waiting = {queue.part_name(task) for task in queue.live()}
         for name, base in asked.items():
             if name not in waiting:
+                answer(queue.parts, base).unlink(missing_ok=True)
                 first = self._needs(pending(queue.folder, [base])[0])
                 wanted = replace(first, cpus=1, gpus=min(1, first.gpus))  # it only looks
                 self._submit(queue, wanted, Part([[]], image=images[base]), name)
         return list(asked)
 
-    def _provide(self, queue: Queue, images: Iterable[str]) -> dict[str, str]:
-        """Lay out what goes over each image; return why nothing runs on a base."""
-        refused = {}
+    def _provide(self, queue: Queue, images: Iterable[str]) -> tuple[dict[str, str], dict[str, str]]:
+        """Lay out what goes over each image; return what the node lacks that was asked, and why none told, by base."""
+        refused, silent = {}, {}
         for base in images:
             found = heard(queue.parts, base)
             if isinstance(found, Installed):
@@ -171,25 +178,27 @@ class Slurm:
                 refused[base] = found
             else:
                 end = queue.ends().get(f"{ASK}{base}", "Slurm no longer knows its task")
-                refused[base] = f"no node told what {base} holds: {end}; it printed {queue.parts}/{ASK}{base}-0.log"
-        return refused
+                silent[base] = f"no node told what {base} holds: {end}; it printed {queue.parts}/{ASK}{base}-0.log"
+        return refused, silent
 
-    def _make(self, queue: Queue, bases: Sequence[str], environ: Mapping[str, str], log: Path) -> Ending:
-        """Make the environments and overlays, here, where there is a network; without the former a base is refused."""
+    def _make(
+        self, queue: Queue, bases: Sequence[str], environ: Mapping[str, str], log: Path
+    ) -> tuple[int, dict[str, str]]:
+        """Make environments and overlays, here, where there is a network; return tox's status, and what it made not."""
         ending = self._maker.run(bases, environ, log) if bases else Ending()
-        refused = {}
+        unmade = {}
         for base in bases:
             if found := self._maker.installed(base):
                 self._lay_out(queue, base, found)
             else:
-                refused[base] = f"tox made no environment of {base}: what it said is in {log}"
-        return Ending(ending.status, refused)
+                unmade[base] = f"tox made no environment of {base}: what it said is in {log}"
+        return ending.status, unmade
 
     def _lay_out(self, queue: Queue, base: str, found: Installed) -> None:
         """Make the overlays of a base's cases."""
         overlays, told = Overlays(default_root(self._environ)), configuration.load(self._environ)
         cases = pending(queue.folder, [base])
-        provided = provisions(cases, found.environment, told, found.interpreter, overlays)
+        provided = provision.provide(cases, found.environment, told, found.interpreter, overlays)
         path = queue.parts / f"overlays-{base}.json"
         provision.write(path.with_suffix(".part"), provided)
         path.with_suffix(".part").replace(path)  # a task of an earlier submitter may be about to read it
@@ -210,7 +219,7 @@ class Slurm:
 
     def _submit(self, queue: Queue, wanted: Needs, part: Part, name: str = "") -> None:
         path = queue.write(part, name)
-        limit = minutes(wanted, max(map(len, part.tasks)), deadline(self._environ.get("MEGATRIX_DEADLINE", "")))
+        limit = minutes(part, wanted, deadline(self._environ.get("MEGATRIX_DEADLINE", "")))
         options = (
             f"--job-name={queue.name}{path.stem}",
             f"--array=0-{len(part.tasks) - 1}",
@@ -242,12 +251,13 @@ class Slurm:
         """Return the driver branches that a case is to run on, none for any, and why no node's will do."""
         return drivers.runnable(self._catalog, item, drivers.branches(self._features))
 
-    def _say_what_is_lost(self, queue: Queue, lost: Iterable[Planned]) -> None:
-        """Keep for each case without a result what became of the task that had it: it is not reached, no verdict."""
+    def _say_what_is_lost(self, queue: Queue, lost: Iterable[Planned], why: Mapping[str, str]) -> None:
+        """Keep for each case without a result what became of its task, or `why` there was none: it is not reached."""
         ends = queue.ends()
         with journal.Journal.new(queue.folder) as kept:
             for item in lost:
-                outcome = Outcome(OutcomeKind.NOT_REACHED, ends.get(item.key, "Slurm no longer knows its task"))
+                reason = ends.get(item.key) or why.get(item.cell.base, "Slurm no longer knows its task")
+                outcome = Outcome(OutcomeKind.NOT_REACHED, reason)
                 failure = self._catalog.failure(item.failure)
                 where = Surroundings(reproduce=reproduce_line(item), run=queue.folder.name)
                 kept.result(make_record(item, outcome, judge(failure, item.expectation, outcome), where, ""))

@@ -23,6 +23,7 @@ T = TypeVar("T")
 TOGETHER: Final = {Level.CONTRACT: 100, Level.CPU: 8, Level.GPU: 4}
 READ_S: Final = 5.0  # the most that a case of level contract was seen to take is 0.4 s
 START_S: Final = 600.0  # room for a task to lay its overlays, which may have to be copied first
+FETCH_S: Final = 3600.0  # room for an image of 20 GB to come to the node
 RUNS: Final = 2  # a red case is run once more in fresh interpreters
 
 
@@ -104,7 +105,8 @@ def cut(items: Sequence[T], most: int) -> list[list[T]]:
     return [list(items[low:high]) for low, high in itertools.pairwise(bounds)]
 
 
-def minutes(wanted: Needs, cases: int, deadline_s: float) -> int:
-    """Return the time limit of a task, which no case that keeps its own deadline can reach."""
-    each = READ_S if wanted.level is Level.CONTRACT else RUNS * deadline_s
-    return math.ceil((START_S + cases * each) / 60)
+def minutes(part: Part, wanted: Needs, deadline_s: float) -> int:
+    """Return the time limit of an array's tasks, which no case that keeps its own deadline can reach."""
+    cases, each = max(map(len, part.tasks)), READ_S if wanted.level is Level.CONTRACT else RUNS * deadline_s
+    start = FETCH_S if part.image else START_S
+    return math.ceil((start + cases * each) / 60)

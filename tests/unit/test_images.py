@@ -19,11 +19,11 @@ from matrix.catalog import Image
 from matrix.content import ROOT
 from matrix.engine import STOP_S, Ending, Engines, Installed
 from matrix.images import Images
-from matrix.inside import START_S, limit_s
+from matrix.inside import COLLECT_S, limit_s
 from matrix.outcome import Level
 from matrix.planned import Planned
 from matrix.ranks.patience import OVERTIME_S
-from matrix.session import plan_entry
+from matrix.rerun import plan_entry
 from reports import night
 from tests.unit.catalogs import case, catalog, clause, failure, image, planned
 
@@ -142,12 +142,42 @@ def test_the_container_is_told_which_part_of_the_run_is_its_and_no_secret(make: 
     assert not [option for option in desk.started[0] if "gpu" in option]
 
 
-def test_a_case_that_needs_gpus_gets_them(make: Make) -> None:
+@pytest.mark.parametrize(
+    ("environ", "given"),
+    [
+        ({"CUDA_VISIBLE_DEVICES": "2,3"}, ["nvidia.com/gpu=all", "CUDA_VISIBLE_DEVICES=2,3"]),
+        (
+            {"CUDA_VISIBLE_DEVICES": "0,1", "SLURM_JOB_GPUS": "6,7"},
+            ["nvidia.com/gpu=6", "nvidia.com/gpu=7"],
+        ),
+    ],
+)
+def test_a_case_that_needs_gpus_gets_those_that_are_ours(make: Make, environ: dict[str, str], given: list[str]) -> None:
+    """Slurm counts a job's GPUs from 0, whichever they are, and so does a container that gets those alone."""
     desk = make()
+    desk.environ |= environ
     case = planned(KNOWN, base="debian-13", core="none", level=Level.GPU, gpus=2)
     desk.plan(case)
     desk.run()
-    assert "nvidia.com/gpu=all" in desk.started[0]
+    told = [word for word in desk.started[0] if "nvidia.com" in word or "CUDA_VISIBLE" in word]
+    assert sorted(told) == sorted(given)
+
+
+def test_what_an_image_greets_with_is_no_answer(make: Make) -> None:
+    """NGC's entrypoint prints its name and its licence before it starts anything."""
+    greeting = "\n=============\n== PyTorch ==\n=============\n"
+    told = make(FakePodman(inside=Answer(0, f"{greeting}{json.dumps(INSIDE)}\n"))).engine.installed("debian-13")
+    assert told is not None
+    assert told.environment.python == INSIDE["python"]
+
+
+def test_a_container_that_does_not_answer_is_not_left_behind(make: Make) -> None:
+    podman = FakePodman(inside=Answer(TIMED_OUT, err="no answer within 60 s"))
+    assert make(podman).engine.installed("debian-13") is None
+    asked = next(asked for asked in podman.asked if asked[0] == "run")
+    name = asked[asked.index("--name") + 1]
+    assert "debian-13" in name
+    assert podman.asked[-2:] == [["kill", name], ["rm", "--force", name]]
 
 
 def test_what_cannot_be_provided_is_the_reason_of_its_case_alone(make: Make) -> None:
@@ -223,7 +253,7 @@ def test_a_tool_that_waits_for_a_container_that_is_gone_is_killed(monkeypatch: p
 
 def test_a_container_has_each_case_s_deadline_twice() -> None:
     """A red case is run again."""
-    assert limit_s(3, {"MEGATRIX_DEADLINE": "10"}) == START_S + 3 * 2 * (10 + OVERTIME_S)
+    assert limit_s(3, {"MEGATRIX_DEADLINE": "10"}) == COLLECT_S + 3 * 2 * (10 + OVERTIME_S)
 
 
 def test_without_podman_and_docker_it_says_what_to_install(make: Make) -> None:

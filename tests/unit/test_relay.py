@@ -138,3 +138,13 @@ def test_who_was_connected_and_hangs_up_is_told() -> None:
         assert not left.is_set()
         sender.close()
         assert left.wait(10)
+
+
+def test_who_is_killed_in_the_midst_of_a_message_has_left() -> None:
+    left, shown = threading.Event(), list[Record]()
+    with Receiver(shown.append, left=left.set) as receiver, socket.socket(socket.AF_UNIX) as sender:
+        sender.connect(receiver.address)
+        sender.sendall(b'{"begun": "a')
+        sender.shutdown(socket.SHUT_RDWR)
+        assert left.wait(10)
+    assert shown == []

@@ -67,7 +67,7 @@ def test_a_container_gets_what_it_is_told_and_nothing_of_the_node_s_environment(
     """Set inside of srun: what is set around it, the image's own variables override."""
     box = Box("name", Path("/project"), (Path("/project"),), (Path("/run"),), {"MEGATRIX_RUN": "/run"})
     command = pyxis().command(PULLED, box, "python3", "-m", "pytest")
-    assert {"--export=NONE", "--cpus-per-task=4", "--container-readonly"} <= set(command)
+    assert {"--export=NONE", "--mpi=none", "--cpus-per-task=4", "--container-readonly"} <= set(command)
     assert f"--container-mounts=/project:/project:ro,/run:/run,/project:{GUARD}:ro" in command
     assert command[-9:] == ["env", "-u", "RANK", "-u", "LOCAL_RANK", "MEGATRIX_RUN=/run", "python3", "-m", "pytest"]
 
@@ -104,6 +104,7 @@ INVOKE = "slurmstepd-n1: error: Failed to invoke spank plugin stack\nsrun: error
             "slurmstepd-n1: error: execve(): python3: No such file or directory\n",
             "execve(): python3: No such file or directory",
         ),
+        (1, "FAILED tests/x.py - assert 'execve(): prted: No such file' in log\n", ""),  # what a test printed
         (255, "srun: unrecognized option '--container-image=x'\n", "unrecognized option '--container-image=x'"),
     ],
 )

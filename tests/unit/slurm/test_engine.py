@@ -23,7 +23,7 @@ from tests.unit.slurm.memory import CASES, KNOWN, Cluster, Maker
 def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Record]]:
     """Runs CASES on a cluster."""
     monkeypatch.setenv("TOX_WORK_DIR", str(tmp_path / "tox"))
-    monkeypatch.setattr("matrix.session.overlay_specs", lambda *_: ())
+    monkeypatch.setattr("matrix.provision.overlay_specs", lambda *_: ())
     make_environment(tmp_path / "tox" / "torch2.4.0", {"torch": "2.4.0"})
 
     def run(cluster: Cluster, resume: str = "") -> list[Record]:
@@ -53,13 +53,13 @@ def test_cases_are_submitted_as_one_array_and_every_result_is_told_once(desk: Ca
     assert sorted(record.key for record in desk.shown) == sorted(item.key for item in CASES)  # type: ignore[attr-defined]
 
 
-def test_a_base_that_tox_could_not_make_is_unavailable_and_nothing_is_submitted(
+def test_a_base_that_tox_could_not_make_is_not_reached_and_nothing_is_submitted(
     desk: Callable[..., list[Record]], tmp_path: Path
 ) -> None:
     shutil.rmtree(tmp_path / "tox")
     cluster = Cluster()
     told = desk(cluster)
-    assert verdicts(told) == ["unavailable"] * len(CASES)
+    assert verdicts(told) == ["not-reached"] * len(CASES)
     assert "tox made no environment of torch-2.4.0" in told[0].outcome.reason
     assert cluster.jobs == {}
 

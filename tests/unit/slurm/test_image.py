@@ -16,8 +16,8 @@ from matrix import inside
 from matrix.catalog import Image
 from matrix.outcome import Level
 from matrix.record import Record
+from matrix.rerun import plan_entry
 from matrix.run import Request, execute
-from matrix.session import plan_entry
 from matrix.slurm import image, task
 from matrix.slurm.commands import Commands
 from matrix.slurm.engine import Slurm
@@ -52,13 +52,13 @@ def asked(told: dict[str, Any] | None) -> Cluster:
 
 
 @pytest.fixture
-def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Cluster], list[Record]]:
+def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Record]]:
     """Runs CASES on a cluster."""
-    monkeypatch.setattr("matrix.session.overlay_specs", lambda *_: ())
+    monkeypatch.setattr("matrix.provision.overlay_specs", lambda *_: ())
 
-    def run(cluster: Cluster) -> list[Record]:
+    def run(cluster: Cluster, resume: str = "") -> list[Record]:
         engine = Slurm(KNOWN, HOST, Maker(), Commands(call=cluster), sleep=lambda seconds: None)
-        request = Request(CASES, tmp_path / "out", cache=False, attach=True)
+        request = Request(CASES, tmp_path / "out", cache=False, resume=resume, attach=True)
         return list(execute(request, KNOWN, engine, lambda record: None, lambda text: None, engine).records)
 
     return run
@@ -69,7 +69,7 @@ def parts(cluster: Cluster) -> list[Part]:
 
 
 def test_a_node_is_asked_once_and_the_cases_come_after_with_the_digest_it_told(
-    desk: Callable[[Cluster], list[Record]],
+    desk: Callable[..., list[Record]],
 ) -> None:
     cluster = asked(HOLDS)
     assert {record.verdict.value for record in desk(cluster)} == {"holds"}
@@ -78,7 +78,7 @@ def test_a_node_is_asked_once_and_the_cases_come_after_with_the_digest_it_told(
     assert (len(second.tasks[0]), second.image, second.digest) == (3, IMAGE, "sha256:ab")
 
 
-def test_what_the_asked_node_lacks_makes_the_cases_unavailable(desk: Callable[[Cluster], list[Record]]) -> None:
+def test_what_the_asked_node_lacks_makes_the_cases_unavailable(desk: Callable[..., list[Record]]) -> None:
     cluster = asked({"reason": "debian-13 is not built yet: megatrix build debian-13 (node n470)"})
     told = desk(cluster)
     assert {record.verdict.value for record in told} == {"unavailable"}
@@ -87,14 +87,25 @@ def test_what_the_asked_node_lacks_makes_the_cases_unavailable(desk: Callable[[C
 
 
 def test_a_node_that_tells_nothing_is_said_with_how_its_task_ended_and_where_its_log_is(
-    desk: Callable[[Cluster], list[Record]],
+    desk: Callable[..., list[Record]],
 ) -> None:
     cluster = asked(None)
     cluster.ends = lambda job, index: "FAILED"
     told = desk(cluster)
-    assert {record.verdict.value for record in told} == {"unavailable"}
+    assert {record.verdict.value for record in told} == {"not-reached"}
     assert "Slurm task 1_0 ended FAILED on n470" in told[0].outcome.reason
     assert "ask-debian-13-0.log" in told[0].outcome.reason
+
+
+def test_what_an_image_lacked_is_asked_again_by_the_next_submitter(
+    desk: Callable[..., list[Record]], tmp_path: Path
+) -> None:
+    """Somebody built it meanwhile; what was recorded stays, and what has no result yet runs."""
+    folder = tmp_path / "out" / "runs" / "20260101-night"
+    (folder / "slurm").mkdir(parents=True)
+    night.write_plan(folder, [plan_entry(item) for item in CASES])
+    image.answer(folder / "slurm", "debian-13").write_text(json.dumps({"reason": "debian-13 is not built yet"}))
+    assert {record.verdict.value for record in desk(asked(HOLDS), folder.name)} == {"holds"}
 
 
 def test_a_part_comes_back_as_it_was_written() -> None:
@@ -124,6 +135,9 @@ class Node:
     def ask(self, image: Ref, box: Box, *inside: str) -> Answer:
         told = {"python": "3.13.5", "packages": {}}
         return Answer(125, err="Error: OCI permission denied") if self.status else Answer(0, json.dumps(told))
+
+    def start_s(self, image: Ref) -> float:
+        return 60.0
 
     def refusal(self, status: int, printed: str) -> str:
         return printed if status == 125 else ""

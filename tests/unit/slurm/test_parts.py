@@ -7,9 +7,10 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as some
 
+from containers.tools import Ref
 from matrix.outcome import Level
 from matrix.planned import Planned
-from matrix.slurm.parts import TOGETHER, Needs, arrays, cut, minutes, needs
+from matrix.slurm.parts import TOGETHER, Needs, Part, arrays, cut, minutes, needs
 from tests.unit.catalogs import catalog, failure, planned
 
 KNOWN = catalog(failure())
@@ -65,6 +66,7 @@ def test_parts_are_as_even_as_can_be(count: int, most: int) -> None:
 
 
 def test_the_time_limit_is_beyond_what_its_cases_can_take() -> None:
-    """A red case runs twice, each time up to its deadline; ten minutes are for what comes before."""
+    """A red case runs twice, each time up to its deadline; before it there are ten minutes, with an image an hour."""
     wanted = Needs("torch-2.4.0", Level.CPU, 0, (), 2)
-    assert minutes(wanted, 8, deadline_s=120) == 10 + 8 * 2 * 2
+    assert minutes(Part([["case"] * 8, ["case"]]), wanted, deadline_s=120) == 10 + 8 * 2 * 2
+    assert minutes(Part([["case"]], image=Ref("ngc-24.07", "tag")), wanted, deadline_s=120) == 60 + 2 * 2

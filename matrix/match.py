@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, Final
 
@@ -157,7 +157,12 @@ class _Reader:
     def close(self) -> None:
         """Look at what is left; to be called after the last line."""
         for stream in self._streams.values():
-            self._look(stream)
+            self._end(stream)
+
+    def _end(self, stream: _Stream) -> None:
+        for told in stream.tracebacks.close():
+            self._raised(stream, told)
+        self._look(stream)
 
     def _bare(self, text: str) -> tuple[str, str]:
         """Return the rank that a line says it is of, and the line without what its log writes before each."""
@@ -180,7 +185,7 @@ class _Reader:
             self._streams.move_to_end(tags)
             return stream
         if len(self._streams) >= STREAMS:
-            self._look(self._streams.popitem(last=False)[1])
+            self._end(self._streams.popitem(last=False)[1])
         self._opened += 1
         stream = self._streams[tags] = _Stream(Tracebacks(self._types), self._opened)
         return stream
@@ -312,7 +317,8 @@ def _marks(signature: Signature) -> int:
 
 def _in_a_line(raised: Raised) -> str:
     frame = raised.frames[-1] if raised.frames else None
-    return headline(raised) + (f" (in {frame.function}, {frame.file}:{frame.line})" if frame else "")
+    said = replace(raised, message=" ".join(raised.message.split("\n")))
+    return headline(said) + (f" (in {frame.function}, {frame.file}:{frame.line})" if frame else "")
 
 
 def _crash_in_a_line(crash: NativeCrash) -> str:

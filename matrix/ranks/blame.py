@@ -21,7 +21,7 @@ HEAD_START_S: Final = 0.5
 # What a rank says when a peer went away. By gloo, c10d's stores and NCCL, as they stand in the libraries of torch 2.4
 # and 2.13; by the operating system (errno's texts).
 CASCADE: Final = re.compile(
-    r"Connection closed by peer"
+    r"Connection closed by (remote )?peer"
     r"|Connection reset by peer"
     r"|Connection refused"
     r"|Broken pipe"

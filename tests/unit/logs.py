@@ -55,6 +55,17 @@ Traceback (most recent call last):
 RuntimeError: [/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by peer [10.0.0.1]:43251
 """
 
+# An NCCL error as torch words it, in four lines: {} stands for what was wrong, torch's word for it and NCCL's last one.
+NCCL = """\
+[rank1]: Traceback (most recent call last):
+[rank1]:   File "/site-packages/torch/distributed/distributed_c10d.py", line 2219, in all_reduce
+[rank1]:     work = group.allreduce([tensor], opts)
+[rank1]: torch.distributed.DistBackendError: NCCL error in: ../NCCLUtils.hpp:275, {}, NCCL version 2.20.5
+[rank1]: {}
+[rank1]: Last error:
+[rank1]: {}
+"""
+
 
 def corpus(kind: str, failure: str = "*") -> list[Path]:
     """The files of one kind ("shows", "does-not-show")."""

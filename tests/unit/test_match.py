@@ -13,7 +13,7 @@ from matrix.lines import LINE, decoded, numbered, split
 from matrix.match import Reading, match
 from reports.reading import in_words
 from tests.unit.catalogs import real
-from tests.unit.logs import CAUSE, OWN, PEER, SUMMARY, corpus, log_of, outcome
+from tests.unit.logs import CAUSE, NCCL, OWN, PEER, SUMMARY, corpus, log_of, outcome
 
 FOUNDING = ("dcp-assertion", "cpu-offload-args", "long-context", "tp-overlap")
 # How a rank ended is not in its log: these two wrote what the failure writes, and then did not die of it.
@@ -28,6 +28,8 @@ EXAMPLES = {
     "tp-overlap": "open-mpi-5-printer-world-16",
 }
 LOGS = {id: log_of(outcome(path)) for id, name in EXAMPLES.items() for path in corpus("shows", id) if path.stem == name}
+
+DIST = "/site-packages/torch/distributed/distributed_c10d.py:2219"
 
 
 def read(text: str) -> Reading:
@@ -94,6 +96,44 @@ def test_what_follows_from_a_failure_is_told_as_such() -> None:
     assert any("Connection closed by peer" in fault.what for fault in told.follows)
     assert any("ChildFailedError" in fault.what for fault in told.follows)
     assert any("closing signal SIGTERM" in fault.what for fault in told.follows)
+
+
+def test_nccls_last_word_tells_that_a_peer_went_first() -> None:
+    """torch calls it an internal error; only the fourth line says what it was (NCCL 2.14 with torch 2.0)."""
+    lost = "socketProgress: Connection closed by remote peer node2<50260>"
+    told = read(
+        LOGS["dcp-assertion"] + NCCL.format("internal error", "ncclInternalError: Internal check failed.", lost)
+    )
+
+    assert [one.failure.id for one in told.known] == ["dcp-assertion"]
+    assert told.unknown == ()
+    assert any("Connection closed by remote peer" in fault.what for fault in told.follows)
+
+
+def test_nccls_last_word_is_told_of_a_cause_that_nobody_knows() -> None:
+    twice = "Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 901000"
+    usage = "ncclInvalidUsage: This usually reflects invalid usage of NCCL library."
+    (fault,) = read(NCCL.format("invalid usage", usage, twice) + "iteration 11/ 500000\n").unknown
+    assert fault.what.partition("NCCL version 2.20.5 ")[2] == f"{usage} Last error: {twice} (in all_reduce, {DIST})"
+    assert fault.line == 4
+
+
+def test_keys_that_a_state_dict_lacks_are_told_with_their_error() -> None:
+    """torch tells them in lines of their own, each after a tab; what comes next is no part of it."""
+    log = (
+        'Traceback (most recent call last):\n  File "a.py", line 1, in f\n'
+        'RuntimeError: Error(s) in loading state_dict for GPTModel:\n\tMissing key(s) in state_dict: "_extra_state". \n'
+        "\tsize mismatch for b: copying a param.\n    saving\n"
+    )
+    (fault,) = read(log).unknown
+    assert '_extra_state". \tsize mismatch for b: copying a param. (in f, a.py:1)' in fault.what
+
+
+@pytest.mark.parametrize("end", ["NCCL version 2.20.5", "Last error:"])
+def test_an_exception_at_the_end_of_a_log_that_broke_off_is_told(end: str) -> None:
+    log = NCCL.format("invalid usage", "ncclInvalidUsage: This is.", "")
+    (fault,) = read(log[: log.index(end) + len(end)]).unknown
+    assert fault.what.startswith("DistBackendError: NCCL error in: ../NCCLUtils.hpp:275, invalid usage")
 
 
 def test_a_log_of_consequences_alone_names_the_rank_to_look_at() -> None:

@@ -11,12 +11,13 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import TextIO
 
+from matrix.outcome import Level
 from matrix.record import Record, Verdict
 from reports.text import one_line, shorten, visible
 from reports.words import MEANING, SILENT, WORST_FIRST, by, headline, is_red, label, row_order, why
 
 SAMPLE = 5  # cases that ran before the time to go is told
-DRIVERS = ("host driver", "user-mode driver")  # in Record.resolved, at level gpu
+DRIVERS = ("host driver", "user-mode driver")  # in Record.resolved; below level gpu they play no part
 WIDTH = 80  # columns, where nothing better is known
 _SGR = {"green": "32", "red": "1;31", "learned": "36", "unavailable": "33", "not-reached": "35", "incomplete": "33"}
 
@@ -118,6 +119,7 @@ def _drivers(records: Sequence[Record]) -> list[str]:
     told = (
         ", ".join(f"{name} {record.resolved[name]}" for name in DRIVERS if name in record.resolved)
         for record in records
+        if record.level is Level.GPU
     )
     counts = Counter(filter(None, told))
     return [f"{one_line(text)}{f' x {count}' if len(records) > 1 else ''}" for text, count in counts.items()]

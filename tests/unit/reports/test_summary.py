@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from matrix.outcome import Raised
+from matrix.outcome import Level, Raised
 from matrix.record import Verdict
 from reports.summary import Progress, colour_wanted, summary
 from tests.unit.reports.samples import cell, night, record
@@ -36,7 +36,8 @@ def test_a_cause_shared_by_many_is_told_once() -> None:
 
 def test_a_red_on_gpus_names_both_drivers() -> None:
     drivers = {"host driver": "470.161.03", "user-mode driver": "555.42.06 (compat package of the image)"}
-    text = " ".join(summary([record(Verdict.REGRESSED, resolved={"torch": "2.4.0", **drivers})]).split())
+    red = record(Verdict.REGRESSED, level=Level.GPU, resolved={"torch": "2.4.0", **drivers})
+    text = " ".join(summary([red]).split())
     assert "host driver 470.161.03, user-mode driver 555.42.06 (compat package of the image)" in text
     assert "driver" not in summary([record(Verdict.REGRESSED)]).replace("driver-none", "")
 
@@ -44,10 +45,17 @@ def test_a_red_on_gpus_names_both_drivers() -> None:
 def test_the_drivers_that_cases_ran_on_are_counted() -> None:
     by_compat = {"host driver": "470.161.03", "user-mode driver": "555.42.06 (compat package of the image)"}
     native = {"host driver": "550.54.14", "user-mode driver": "550.54.14 (the host driver itself)"}
-    told = [record(case=f"{place}", resolved=by_compat if place < 2 else native) for place in range(5)]
+    told = [
+        record(case=f"{place}", level=Level.GPU, resolved=by_compat if place < 2 else native) for place in range(5)
+    ]
     lines = summary([*told, record()], width=120).splitlines()
     assert "  host driver 470.161.03, user-mode driver 555.42.06 (compat package of the image) x 2" in lines
     assert "  host driver 550.54.14, user-mode driver 550.54.14 (the host driver itself) x 3" in lines
+
+
+def test_below_level_gpu_the_machine_s_driver_plays_no_part() -> None:
+    told = [record(verdict, resolved={"host driver": "535.129.03"}) for verdict in (Verdict.HOLDS, Verdict.REGRESSED)]
+    assert "host driver" not in summary(told)
 
 
 def test_what_said_nothing_is_one_line_per_reason() -> None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from matrix.cell import Cell, Clause
 from matrix.checks import check
@@ -16,7 +16,7 @@ from matrix.schema import Identifier, VersionText, build, convert, read_toml
 from matrix.versions import NONE, Range, minor, parse
 
 FACTS: Final = Path(__file__).parent / "facts"
-T = TypeVar("T")
+HOST: Final = "host"  # the base of an interpreter that no base of the catalog stands for
 
 
 @dataclass(frozen=True)

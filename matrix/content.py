@@ -9,6 +9,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
+from containers.environments import Environment
+from matrix.host import Place
 from matrix.planned import Planned
 
 ROOT: Final = Path(__file__).resolve().parent.parent
@@ -27,6 +29,18 @@ SOURCES: Final = (
         )
     ),
 )
+
+
+def case_content(
+    planned: Planned,
+    environment: Environment,
+    overlays: Iterable[str],
+    here: Place,
+    image: str = "",
+) -> str:
+    """Return the verdict-cache key of a case in this environment."""
+    base = {"python": environment.python, "packages": dict(sorted(environment.packages.items())), "image": image}
+    return content_key(planned, base=base, overlays=overlays, host=here.capabilities(planned.level))
 
 
 def content_key(planned: Planned, *, base: Mapping[str, Any], overlays: Iterable[str], host: Mapping[str, Any]) -> str:

@@ -16,7 +16,6 @@ from matrix import configuration, inside, provision
 from matrix.catalog import Catalog
 from matrix.engine import Ending, Installed, pending
 from matrix.errors import MatrixError
-from matrix.session import provisions
 
 
 class Images:
@@ -75,7 +74,7 @@ class Images:
         provided = folder / f"overlays-{base}.json"
         overlays = Overlays(default_root(self._environ), self._run)
         told = configuration.load(self._environ)
-        provision.write(provided, provisions(cases, found.environment, told, None, overlays))
+        provision.write(provided, provision.provide(cases, found.environment, told, None, overlays))
         work = inside.Work(image, found.image, folder, provided, cases, environ)
         return inside.run(self._tool, work, self._environ, log, self._start)
 

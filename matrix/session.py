@@ -14,11 +14,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from containers import environments, sources
-from containers.overlays import Overlay, Overlays, OverlaySpec, default_root, identify
+from containers.overlays import Overlay, Overlays, OverlaySpec, default_root
 from matrix import configuration, drivers, host, interrupt, provision
-from matrix.catalog import Catalog, Reader, Wheels, load
-from matrix.configuration import Configuration
-from matrix.content import content_key
+from matrix.catalog import HOST, Catalog, Reader, Wheels, load
+from matrix.content import case_content
 from matrix.errors import MatrixError
 from matrix.gpus import Pool, Reserving, visible
 from matrix.nvidia import devices
@@ -32,17 +31,13 @@ from matrix.ranks.supervisor import Supervisor
 from matrix.record import Record
 from matrix.relay import Sender
 from matrix.reproduction import DEADLINE_S, Reproduction, Runs, Surroundings, hidden
+from matrix.rerun import plan_entry, reproduce_line
 from matrix.selection import select
 from matrix.versions import NONE
 from reports import journal, night
 from reports.files import Paths
 
-HOST: Final = "host"  # the base of an interpreter that no base of the catalog stands for
 AXES: Final = ("torch", "megatron-core", "transformer-engine")  # the packages of a cell
-PRELOADED: Final = ("torch", "numpy")  # what the fork-server has imported belongs to the base
-# The modules that every megatron-core imports of torch: with them a rank imports megatron-core in 0.35 s, with torch
-# and torch.distributed alone in 5.2 s (sympy, dynamo; 2 busy cores, torch 2.4.0).
-PRELOAD: Final = ("numpy", "torch", "torch.distributed", "torch.distributed.checkpoint")
 
 
 @dataclass(frozen=True)
@@ -144,7 +139,7 @@ class Session:
     @cached_property
     def supervisor(self) -> Supervisor:
         """Return the one supervisor; its fork-server starts with the first case."""
-        return Supervisor(PRELOAD)
+        return Supervisor()
 
     @cached_property
     def gpus(self) -> Pool:
@@ -218,7 +213,7 @@ class Session:
     def _overlays_of(self, planned: Planned) -> tuple[Overlay, ...]:
         """Return what is laid over the base for a case, in an image as it was provided from outside."""
         if self.options.overlays is None:
-            specs = overlay_specs(planned, self.environment, self.configuration, Path(sys.executable))
+            specs = provision.overlay_specs(planned, self.environment, self.configuration, Path(sys.executable))
             return tuple(self._provide(spec) for spec in specs)
         provided = self._provided.get(planned.key, Provision(reason="nothing was provided for it"))
         if provided.reason:
@@ -279,91 +274,6 @@ class Keeper:
         """Close the journal and hang up."""
         self._sender.close()
         self._journal.close()
-
-
-def overlay_specs(
-    planned: Planned, environment: environments.Environment, configuration: Configuration, interpreter: Path | None
-) -> tuple[OverlaySpec, ...]:
-    """Return what is laid over the base for a case: megatron-core, Transformer Engine where it plays a part, packages.
-
-    What the environment has itself, at the wanted version, stays where it is; level contract reads recorded surfaces
-    and needs neither. Raises MatrixError when a clone that a source names is not configured.
-    """
-    if planned.level is Level.CONTRACT:
-        return ()
-    base = frozenset((name, environment.packages[name]) for name in PRELOADED if name in environment.packages)
-    wanted = (
-        ("megatron-core", planned.source, planned.cell.mcore),
-        ("transformer-engine", planned.te_source, planned.cell.te),
-    )
-    # A source of megatron-core is more than that (megatron.training); Transformer Engine is whole wherever it is.
-    found = [
-        sources.parse(configuration.resolve(source) or version, package)
-        for package, source, version in wanted
-        if version != NONE and (version != environment.packages.get(package) or (source and package == "megatron-core"))
-    ]
-    found += [sources.pinned(package) for package in planned.packages]
-    return tuple(OverlaySpec((source,), environment.minor, dict(base), interpreter) for source in found)
-
-
-def provisions(
-    cases: Iterable[Planned],
-    environment: environments.Environment,
-    configuration: Configuration,
-    interpreter: Path | None,
-    overlays: Overlays,
-) -> dict[str, Provision]:
-    """Return by key what is laid over the base for each case, made now if need be, or why it can't have it."""
-    provided = {}
-    for case in cases:
-        try:
-            specs = overlay_specs(case, environment, configuration, interpreter)
-            provided[case.key] = Provision(tuple(map(overlays.provide, specs)))
-        except MatrixError as error:
-            provided[case.key] = Provision(reason=error.brief)
-    return provided
-
-
-def overlay_digest(spec: OverlaySpec) -> str:
-    """Return the digest that the overlay has or would have."""
-    return identify([sources.inspect(source) for source in spec.sources], spec)[0]
-
-
-def case_content(
-    planned: Planned,
-    environment: environments.Environment,
-    overlays: Iterable[str],
-    here: host.Place,
-    image: str = "",
-) -> str:
-    """Return the verdict-cache key of a case in this environment."""
-    base = {"python": environment.python, "packages": dict(sorted(environment.packages.items())), "image": image}
-    return content_key(planned, base=base, overlays=overlays, host=here.capabilities(planned.level))
-
-
-def plan_entry(planned: Planned) -> dict[str, Any]:
-    """Return the case as a run's plan.json holds it."""
-    return {**planned.to_json(), "reproduce": reproduce_line(planned)}
-
-
-def reproduce_line(planned: Planned) -> str:
-    """Return the line that runs this case again, on any machine that has the project and what the case needs.
-
-    Where one stands is a base that nothing else has: there it is pytest again, as it was called ($MEGATRIX_PYTEST).
-    """
-    if planned.cell.base == HOST:
-        pytest = os.environ.get("MEGATRIX_PYTEST", "python3 -m pytest tests/failures")
-        named = {
-            "cell": planned.cell.id,
-            "failure": planned.failure,
-            "case": planned.case,
-            "level": planned.level.value,
-        }
-        return f'{pytest} --select "{" and ".join(f"{name}=={value}" for name, value in named.items())}"'
-    command = os.environ.get("MEGATRIX_COMMAND", "megatrix")
-    given = planned.source and not planned.source.startswith(tuple(configuration.CLONES))
-    source = f" --mcore {json.dumps(planned.source)}" if given else ""
-    return f'{command} run{source} --case "{planned.key}"'
 
 
 def new_run_id(label: str) -> str:

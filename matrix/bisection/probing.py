@@ -29,7 +29,7 @@ from matrix.outcome import Level, Outcome, OutcomeKind
 from matrix.planned import Planned
 from matrix.record import Record
 from matrix.reproduction import Surroundings, make_record
-from matrix.session import reproduce_line
+from matrix.rerun import reproduce_line
 from reports import journal, night
 from reports.files import Paths
 from reports.history import History

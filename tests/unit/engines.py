@@ -8,14 +8,16 @@ from pathlib import Path
 from containers import environments
 from matrix import configuration
 from matrix.catalog import Catalog
+from matrix.content import case_content
 from matrix.engine import Ending, Installed, Tox, environment_folder
 from matrix.host import Host
 from matrix.judge import judge
 from matrix.outcome import Outcome
 from matrix.planned import Planned
+from matrix.provision import overlay_digest, overlay_specs
 from matrix.relay import Sender
 from matrix.reproduction import Surroundings, make_record
-from matrix.session import case_content, overlay_digest, overlay_specs, reproduce_line
+from matrix.rerun import reproduce_line
 from reports import journal, night
 from tests.unit.catalogs import shown
 

@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 
+from containers.environments import Environment
 from matrix import content
-from matrix.content import ROOT, SOURCES, content_key
+from matrix.content import ROOT, SOURCES, case_content, content_key
+from matrix.host import Host
 from matrix.outcome import Level
 from matrix.record import Expectation
 from tests.unit.catalogs import catalog, failure, planned
@@ -83,3 +85,17 @@ def test_another_source_has_another_key(tmp_path: Path, monkeypatch: pytest.Monk
 @pytest.mark.parametrize("pattern", SOURCES)
 def test_every_source_that_is_named_is_there(pattern: str) -> None:
     assert list(ROOT.glob(pattern)) != []
+
+
+def test_the_content_depends_on_packages_overlays_and_what_the_host_has() -> None:
+    base = Environment("3.10.13", {"torch": "2.4.0"})
+    bare, server = Host(0, "none", "x86_64"), Host(8, "535.129.03", "x86_64")
+    keys = {
+        case_content(CASE, base, ["0a"], bare),
+        case_content(CASE, base, ["0b"], bare),
+        case_content(CASE, replace(base, packages={**base.packages, "psutil": "7"}), ["0a"], bare),
+        case_content(replace(CASE, level=Level.GPU), base, ["0a"], bare),
+        case_content(replace(CASE, level=Level.GPU), base, ["0a"], server),
+    }
+    assert len(keys) == 5
+    assert case_content(CASE, base, ["0a"], server) == case_content(CASE, base, ["0a"], bare)

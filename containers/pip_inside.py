@@ -13,9 +13,8 @@ from typing import Final
 
 from containers.indexes import place
 
-MOUNTS: Final = (
-    "/run/megatrix"  # an empty folder of that name stays in the layer: a name that says nothing of this machine
-)
+# An empty folder of that name stays in the layer: a name that says nothing of this machine.
+MOUNTS: Final = "/run/megatrix"
 SECRETS: Final = "/run/secrets"
 # What says where packages come from and how they are fetched; what narrows the choice of them is not handed on.
 AS_IT_IS: Final = ("no-index", "trusted-host", "proxy", "timeout", "retries")

@@ -23,7 +23,7 @@ from containers import standing
 from containers.indexes import site_environment
 from containers.interpreters import find
 from matrix.catalog import load
-from matrix.environments import Environment, environments, in_place
+from matrix.environments import CELL_SETTINGS, Environment, environments, in_place
 from matrix.errors import MatrixError, closest
 
 # tox-uv passes UV_* on to uv and to the environments; what is set here reaches venv creation and every install.
@@ -33,9 +33,6 @@ os.environ.setdefault("UV_PYTHON_DOWNLOADS", "never")
 os.environ["MEGATRIX_TOX"] = sys.executable
 
 find = cache(find)  # hundreds of environments ask for a handful of Pythons
-# A loader's set_env takes the place of the template's. PYTHONHASHSEED: a reproduce line is to run what ran.
-# NO_VCS_VERSION: megatron-core >= 0.17 would ask git for the commit of whatever repository holds the overlay.
-CELL_SETTINGS = {"PYTHONUNBUFFERED": "1", "PYTHONHASHSEED": "0", "NO_VCS_VERSION": "1"}
 UNITS = {f"unit{minor.replace('.', '')}": minor for minor in ("3.10", "3.11", "3.12", "3.13")}
 # A line on another torch: there are hundreds, and `tox list` shows those alone that somebody names.
 ON_TORCH = re.compile(r"te\d+-torch\d+")
@@ -84,6 +81,7 @@ def loader(environment: Environment, root: object) -> MemoryLoader:
         "deps": PythonDeps(list(environment.requirements), root=root),
         "description": environment.description,
     }
+    # A loader's set_env takes the place of the template's.
     told = {**CELL_SETTINGS, "MEGATRIX_TE": environment.te}
     if environment.interpreter is None:
         return on_python(environment.base.pythons, **shared, set_env={**told, "MEGATRIX_BASE": environment.base.id})

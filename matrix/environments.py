@@ -23,6 +23,9 @@ from matrix.versions import minor, parse
 
 # What the cell's own side needs: pytest and what matrix/ imports. tomli is for Python 3.10.
 CELL_REQUIRES: Final = ("pytest>=8", "packaging>=24", "tomli>=2; python_version < '3.11'")
+# What a cell's interpreter is started with, whoever starts it. PYTHONHASHSEED: a reproduce line is to run what ran.
+# NO_VCS_VERSION: megatron-core >= 0.17 would ask git for the commit of whatever repository holds the overlay.
+CELL_SETTINGS: Final = {"PYTHONUNBUFFERED": "1", "PYTHONHASHSEED": "0", "NO_VCS_VERSION": "1"}
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ from matrix import gpus
 from matrix.catalog import Catalog, Container, Image
 from matrix.content import ROOT
 from matrix.engine import STOP_S
+from matrix.environments import CELL_SETTINGS
 from matrix.errors import MatrixError
 from matrix.outcome import Level
 from matrix.planned import Planned
@@ -30,12 +31,9 @@ from matrix.session import deadline
 COLLECT_S: Final = 120.0  # s for a session to collect its cases and to end; 2 s on 2 cores
 LEFT_S: Final = 30.0  # s for a container to be gone after its session has hung up; 1 s was seen
 PYTHON: Final = "python3"
-# As toxfile.py has it for what tox makes; and no bytecode, since the project is mounted read-only.
 SETTINGS: Final = {
-    "PYTHONUNBUFFERED": "1",
-    "PYTHONHASHSEED": "0",
-    "PYTHONDONTWRITEBYTECODE": "1",
-    "NO_VCS_VERSION": "1",
+    **CELL_SETTINGS,
+    "PYTHONDONTWRITEBYTECODE": "1",  # the project is mounted read-only
     "HOME": "/tmp",  # noqa: S108  (a tmpfs of its own; the image is read-only)
     "USER": "megatrix",  # torch asks for a name, and the image knows none for docker's --user
 }

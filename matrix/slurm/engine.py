@@ -21,6 +21,7 @@ from matrix import configuration, drivers, inside, provision
 from matrix.catalog import Catalog, Container, Image
 from matrix.content import ROOT
 from matrix.engine import Ending, Engine, Installed, pending
+from matrix.environments import CELL_SETTINGS
 from matrix.host import Host
 from matrix.judge import judge
 from matrix.outcome import Level, Outcome, OutcomeKind
@@ -41,13 +42,7 @@ from reports import journal
 # with 20 tasks in the queue (two busy cores, Slurm 22.05).
 LOOK_S: Final = 2.0
 ASK: Final = "ask-"  # and the base: the array of one task in which a node says what an image holds
-# What toxfile.py sets for a cell, and no bytecode: nodes share the folder.
-SETTINGS: Final = {
-    "PYTHONUNBUFFERED": "1",
-    "PYTHONHASHSEED": "0",
-    "PYTHONDONTWRITEBYTECODE": "1",
-    "NO_VCS_VERSION": "1",
-}
+SETTINGS: Final = {**CELL_SETTINGS, "PYTHONDONTWRITEBYTECODE": "1"}  # nodes share the folder
 
 
 class Slurm:

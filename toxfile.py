@@ -22,9 +22,9 @@ from tox.tox_env.python.pip.req_file import PythonDeps
 from containers import standing
 from containers.indexes import site_environment
 from containers.interpreters import find
-from matrix.catalog import load
 from matrix.environments import CELL_SETTINGS, Environment, environments, in_place
 from matrix.errors import MatrixError, closest
+from matrix.loading import load
 
 # tox-uv passes UV_* on to uv and to the environments; what is set here reaches venv creation and every install.
 os.environ.update(site_environment())

@@ -38,14 +38,14 @@ QUESTIONS = [
 PROBE = """
 import sys
 sys.path.insert(0, {root!r})
-from matrix import catalog
+from matrix import loading
 from matrix.contract import reading
 from matrix.contract.claim import outcome_of
 from matrix.judge import judge
 from matrix.outcome import OutcomeKind
 from matrix.record import Expectation
 sides = {{{axis!r}: ".", {other!r}: {version!r}}}
-known = catalog.load()
+known = loading.load()
 outcome = outcome_of({failure!r}, reading.calls_of(sides["mcore"]), reading.surface_of(sides["te"]))
 judged = judge(known.failure({failure!r}), Expectation.UNKNOWN, outcome)
 sys.exit({status})

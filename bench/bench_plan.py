@@ -23,8 +23,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from matrix.catalog import load
 from matrix.covering import pairwise
+from matrix.loading import load
 from matrix.plan import night, plan_case
 from matrix.planned import Planned
 from matrix.selection import select

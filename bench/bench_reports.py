@@ -23,7 +23,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from matrix.catalog import load
+from matrix.loading import load
 from matrix.record import Record, Verdict
 from reports.files import Paths
 from reports.history import History

@@ -22,10 +22,10 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from matrix import host
-from matrix.catalog import load
 from matrix.content import ROOT
 from matrix.engine import Ending, Engine, Installed, Tox, work_folder
 from matrix.environments import base_name
+from matrix.loading import load
 from matrix.outcome import Level
 from matrix.plan import everything
 from matrix.planned import Planned

@@ -8,18 +8,14 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from matrix.catalog import Catalog
 from matrix.cell import EVERYTHING, Cell, Clause
 from matrix.errors import MatrixError, closest
-from matrix.failure import Axis, Package
+from matrix.failure import Axis, Failure, Package
 from matrix.outcome import Level
 from matrix.ranks.job import LAUNCHERS
 from matrix.versions import NONE, is_version
-
-if TYPE_CHECKING:
-    from matrix.catalog import Catalog
-    from matrix.failure import Failure
 
 
 def check(catalog: Catalog, folder: Path) -> None:

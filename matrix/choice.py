@@ -9,7 +9,8 @@ from operator import ne
 from typing import NoReturn
 
 from containers import sources
-from matrix import catalog, covering, host, plan
+from matrix import covering, host, plan
+from matrix.catalog import Catalog
 from matrix.errors import MatrixError, closest
 from matrix.outcome import Level
 from matrix.planned import Planned
@@ -46,7 +47,7 @@ def levels_of(parsed: argparse.Namespace) -> tuple[Level, ...]:
     return (Level.CONTRACT, Level.CPU, *((Level.GPU,) if host.look().gpus else ()))
 
 
-def chosen(known: catalog.Catalog, parsed: argparse.Namespace) -> tuple[list[Planned], str]:
+def chosen(known: Catalog, parsed: argparse.Namespace) -> tuple[list[Planned], str]:
     """Return the cases that the options mean, and a label for the run."""
     levels = levels_of(parsed)
     if parsed.mcore:
@@ -77,7 +78,7 @@ def chosen(known: catalog.Catalog, parsed: argparse.Namespace) -> tuple[list[Pla
     return (select(cases, parsed.select) if parsed.select else cases), "source" if parsed.mcore else "select"
 
 
-def refuse(known: catalog.Catalog, key: str, cases: Iterable[str]) -> NoReturn:
+def refuse(known: Catalog, key: str, cases: Iterable[str]) -> NoReturn:
     """Raise the MatrixError of a case that is not there, with those that differ from it in one word."""
     words = re.split("[ /]", key)
     if len(words) > 1:

@@ -14,13 +14,13 @@ from containers.images import Builder
 from matrix import (
     __version__,
     building,
-    catalog,
     choice,
     compat,
     covering,
     explain,
     host,
     interrupt,
+    loading,
     plan,
     run,
     services,
@@ -31,6 +31,7 @@ from matrix.bisection import command as bisection
 from matrix.bisection.noise import Seen
 from matrix.bisection.probing import GIT, exit_code
 from matrix.bisection.probing import LABEL as BISECTS
+from matrix.catalog import Catalog
 from matrix.contract import command as contract
 from matrix.doctor import command as doctor
 from matrix.engine import Engine, Engines, Tox
@@ -127,7 +128,7 @@ def parser() -> argparse.ArgumentParser:
 
 def plan_command(parsed: argparse.Namespace) -> int:
     """`megatrix plan`."""
-    known = catalog.load()
+    known = loading.load()
     planned, label = choice.chosen(known, parsed)
     if parsed.stats:
         if label != "night":
@@ -163,7 +164,7 @@ def run_command(parsed: argparse.Namespace) -> int:
     interrupt.once()
     if parsed.jobs < 1:
         raise MatrixError("a run needs at least one base at a time", got=f"--jobs {parsed.jobs}", expected=">= 1")
-    known = catalog.load()
+    known = loading.load()
     engine, place = engine_of(known, parsed, parsed.jobs)
     if parsed.resume is not None:
         if parsed.select or parsed.within or parsed.case or parsed.mcore or parsed.level or parsed.expect:
@@ -196,7 +197,7 @@ def run_command(parsed: argparse.Namespace) -> int:
     return exit_code(told.records) if parsed.exit_code else run.exit_status(told.records)
 
 
-def engine_of(known: catalog.Catalog, parsed: argparse.Namespace, jobs: int) -> tuple[Engine, host.Place | None]:
+def engine_of(known: Catalog, parsed: argparse.Namespace, jobs: int) -> tuple[Engine, host.Place | None]:
     """Return the engine that the options choose, and the place that it runs on where that is not this machine."""
     if parsed.engine == "slurm":
         commands = slurm.of(parsed.partition, parsed.sbatch)
@@ -207,7 +208,7 @@ def engine_of(known: catalog.Catalog, parsed: argparse.Namespace, jobs: int) -> 
     return engines(known, jobs), None
 
 
-def engines(known: catalog.Catalog, jobs: int) -> Engines:
+def engines(known: Catalog, jobs: int) -> Engines:
     """Return what runs the bases: containers for images, `jobs` tox environments at a time for the others."""
     ids = {*(image.id for image in known.images), *(container.id for container in known.containers)}
     return Engines(ids, Images(known), Tox(jobs))
@@ -215,7 +216,7 @@ def engines(known: catalog.Catalog, jobs: int) -> Engines:
 
 def build_command(parsed: argparse.Namespace) -> int:
     """`megatrix build`."""
-    wish = building.wished(catalog.load(), parsed.image, parsed.mcore, parsed.te, parsed.mirror)
+    wish = building.wished(loading.load(), parsed.image, parsed.mcore, parsed.te, parsed.mirror)
     digest = building.build(wish, Builder(lambda text: print(text, flush=True)), parsed.mirror)
     print(f"{wish.tag} {digest}")
     return 0
@@ -223,7 +224,7 @@ def build_command(parsed: argparse.Namespace) -> int:
 
 def explain_command(parsed: argparse.Namespace) -> int:
     """`megatrix explain`."""
-    known = catalog.load()
+    known = loading.load()
     told = explain.explain(
         known, parsed.cell, plan.night(known, covering.pairwise), host.look(), engines(known, 1).lacks
     )
@@ -233,7 +234,7 @@ def explain_command(parsed: argparse.Namespace) -> int:
 
 def compat_command(parsed: argparse.Namespace) -> int:
     """`megatrix compat`: 1 when something is known to break."""
-    known = catalog.load()
+    known = loading.load()
     stack = compat.parse_stack(known, " ".join(parsed.stack))
     path = Paths(parsed.out).history
     levels = {}
@@ -261,7 +262,7 @@ def match_command(parsed: argparse.Namespace) -> int:
     """`megatrix match`: 1 when the log shows nothing that is known."""
     try:
         with sys.stdin.buffer if parsed.log == "-" else Path(parsed.log).open("rb") as file:
-            told = match(numbered(file), catalog.load().failures)
+            told = match(numbered(file), loading.load().failures)
     except OSError as error:
         raise MatrixError(
             "the log can't be read", where=parsed.log, got=error.strerror, fix="name a file, or -"
@@ -279,7 +280,7 @@ def report_command(parsed: argparse.Namespace) -> int:
     """`megatrix report`."""
     paths = Paths(parsed.out)
     with History(paths.history) as history:
-        told = output.render(paths.run(parsed.run or newest(parsed.out)), parsed.out, history, catalog.load())
+        told = output.render(paths.run(parsed.run or newest(parsed.out)), parsed.out, history, loading.load())
         different = changes(told.records, history.previous(told.run))
     if parsed.format == "markdown":
         print(markdown.job_summary(told, different), end="")

@@ -16,10 +16,11 @@ from typing import Any, Final
 from containers import environments, sources
 from containers.overlays import Overlay, Overlays, OverlaySpec, default_root
 from matrix import configuration, drivers, host, interrupt, provision
-from matrix.catalog import HOST, Catalog, Reader, Wheels, load
+from matrix.catalog import HOST, Catalog, Reader, Wheels
 from matrix.content import case_content
 from matrix.errors import MatrixError
 from matrix.gpus import Pool, Reserving, visible
+from matrix.loading import load
 from matrix.nvidia import devices
 from matrix.nvidia.cuda import Cuda
 from matrix.outcome import Level

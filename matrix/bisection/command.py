@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from matrix import catalog, interrupt
+from matrix import interrupt, loading
 from matrix.bisection import axes, joint, telling
 from matrix.bisection.axes import AxisName, Subject
 from matrix.bisection.clone import Clone
@@ -76,7 +76,7 @@ def add_parser(commands: Any, engines: Engines) -> argparse.ArgumentParser:
 def bisect_command(parsed: argparse.Namespace) -> int:
     """Print the answer; return 0 when there is one, 1 when it is ambiguous."""
     interrupt.once()
-    known = catalog.load()
+    known = loading.load()
     subject = subject_of(known, parsed)
     reads = reads_only(subject.failure.id, subject.level)
     checks = parsed.checks if parsed.checks is not None else CHECKS_READ if reads else 0

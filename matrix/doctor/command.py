@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from matrix import catalog
+from matrix import loading
 from matrix.answer import Answer
 from matrix.doctor import probe
 from matrix.doctor.examine import LAUNCHERS, Diagnosis, Wishes, examine
@@ -43,7 +43,7 @@ def add_parser(commands: Any) -> None:
 def doctor_command(parsed: argparse.Namespace) -> int:
     """Print the diagnosis; return 1 where something will fail, else 0."""
     wishes = Wishes(**{name.replace("-", "_"): getattr(parsed, name.replace("-", "_")) for name in OPTIONS})
-    diagnosis = examine(probe.look(parsed.python, os.environ), wishes, catalog.load().failures)
+    diagnosis = examine(probe.look(parsed.python, os.environ), wishes, loading.load().failures)
     print(json.dumps(diagnosis.to_json()) if parsed.json else in_words(diagnosis))
     return int(diagnosis.fails)
 

@@ -15,9 +15,9 @@ from containers import pyxis, tools
 from containers.environments import Environment
 from containers.tools import NO_TOOL, Ref, Runtime
 from matrix import inside
-from matrix.catalog import load
 from matrix.engine import Installed, pending
 from matrix.errors import MatrixError
+from matrix.loading import load
 from matrix.relay import Receiver
 from matrix.run import unavailable
 from matrix.slurm.parts import Part

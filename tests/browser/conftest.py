@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from matrix import catalog, cli, host
+from matrix import cli, host, loading
 from matrix.outcome import Level, Outcome, OutcomeKind, Raised
 from matrix.record import Verdict
 from reports.files import Paths
@@ -61,7 +61,7 @@ def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeEng
     """`megatrix` with a small catalog and an engine in whose cells everything that should work ends in a KeyError."""
     engine = FakeEngine(KNOWN)
     engine.ends = lambda item: STRANGE if item.expectation.value == "works" else engine.as_expected(item)
-    monkeypatch.setattr(catalog, "load", lambda: KNOWN)
+    monkeypatch.setattr(loading, "load", lambda: KNOWN)
     monkeypatch.setattr(host, "look", lambda: HOST)
     monkeypatch.setattr(cli, "Tox", lambda *_, **__: engine)
     monkeypatch.setenv("MEGATRIX_OUT", str(tmp_path / "out"))

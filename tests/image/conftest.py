@@ -6,7 +6,7 @@ import pytest
 
 from containers.images import Builder
 from containers.tools import NO_TOOL, Tool, find
-from matrix import building, catalog
+from matrix import building, loading
 from tests.real.conftest import megatrix
 
 __all__ = ["megatrix"]
@@ -18,7 +18,7 @@ def tool() -> Tool:
     found = find()
     if found is None:
         pytest.fail(NO_TOOL, pytrace=False)
-    (image,) = catalog.load().images
+    (image,) = loading.load().images
     if not found.image(image.tag):
         building.build(building.Wish(image), Builder(print))
     return found

@@ -14,8 +14,8 @@ from containers.indexes import site_options
 from containers.overlays import uv
 from containers.tools import Tool
 from matrix.building import Wish, build, wished
-from matrix.catalog import load
 from matrix.engine import tox_command
+from matrix.loading import load
 from tests.real.conftest import ROOT
 
 DEADLINE_S = 300.0  # s for a command in an image; the longest takes 15 s on 2 cores

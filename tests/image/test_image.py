@@ -10,8 +10,8 @@ from collections import Counter
 from pathlib import Path
 
 from containers.tools import Tool
-from matrix.catalog import load
 from matrix.covering import pairwise
+from matrix.loading import load
 from matrix.outcome import Level
 from matrix.plan import night
 from matrix.planned import Planned

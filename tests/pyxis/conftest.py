@@ -9,7 +9,7 @@ import pytest
 
 from containers.pyxis import IMAGES
 from containers.tools import Tool
-from matrix import catalog
+from matrix import loading
 from tests.image.conftest import tool
 from tests.slurm import pyxis
 from tests.slurm.cluster import Cluster, wait
@@ -27,7 +27,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Pyxis:
 @pytest.fixture(scope="session")
 def images(tool: Tool, built: Pyxis, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Return the folder with the image's file, 1 GB."""
-    (image,) = catalog.load().images
+    (image,) = loading.load().images
     file = tmp_path_factory.mktemp("images") / f"{image.id}.sqsh"
     pyxis.import_image(tool.path, image.tag, file, built)
     yield file.parent

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from matrix import catalog, host
+from matrix import host, loading
 from matrix.engine import Tox
 from matrix.outcome import Level
 from matrix.plan import everything
@@ -162,12 +162,12 @@ def test_ctrl_c_cancels_the_tasks_and_resume_goes_on(site: Site) -> None:
 def engine(site: Site, monkeypatch: pytest.MonkeyPatch) -> Slurm:
     """The engine, in this process."""
     monkeypatch.setenv("SLURM_CONF", site.cluster.environ["SLURM_CONF"])
-    return Slurm(catalog.load(), host.look(), Tox(1), of("", ()))
+    return Slurm(loading.load(), host.look(), Tox(1), of("", ()))
 
 
 def case(driver: str, gpus: int) -> Planned:
     """A case at level gpu."""
-    item = everything(catalog.load(), (Level.CPU,))[0]
+    item = everything(loading.load(), (Level.CPU,))[0]
     return replace(item, level=Level.GPU, gpus=gpus, cell=replace(item.cell, driver=driver))
 
 

@@ -9,8 +9,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from matrix.catalog import FACTS, Catalog, Container, Driver, Exclusion, Reader, Release, Stack, StackCell, Wheels, load
+from matrix.catalog import Catalog, Container, Driver, Exclusion, Reader, Release, Stack, StackCell, Wheels
 from matrix.failure import Axis, Case, Failure, Masked, Rule, Signature
+from matrix.loading import FACTS, load
 from matrix.outcome import Level, Outcome, OutcomeKind, Raised
 from matrix.plan import plan_case
 from matrix.planned import Planned

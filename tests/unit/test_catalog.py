@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from matrix import catalog as catalog_module
-from matrix.catalog import Release, load
+from matrix import loading
+from matrix.catalog import Release
 from matrix.cli import main
 from matrix.errors import MatrixError
+from matrix.loading import load
 from matrix.outcome import Level
 from matrix.plan import of_base
 from matrix.versions import NONE, Range, parse
@@ -30,7 +31,7 @@ def told(
 ) -> Callable[[str, str, str], str]:
     """Replace the first `old`, or WHOLE, in a file of a copy of the catalog; return what `megatrix plan` says of it."""
     facts = copy_of_facts(tmp_path)
-    monkeypatch.setattr(catalog_module, "load", partial(load, facts))
+    monkeypatch.setattr(loading, "load", partial(load, facts))
 
     def edit(file: str, old: str, new: str) -> str:
         text = (facts / file).read_text(encoding="utf-8")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from matrix import __version__, catalog, cli, host
+from matrix import __version__, cli, host, loading
 from matrix.cli import main
 from matrix.covering import pairwise
 from matrix.errors import MatrixError
@@ -38,7 +38,7 @@ STRANGE = Outcome(OutcomeKind.RAISED, "rank 0 raised: KeyError", 0, chain=(Raise
 @pytest.fixture(autouse=True)
 def surroundings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, handlers: None) -> None:
     """The small catalog, a host without GPUs, a folder of the test's own."""
-    monkeypatch.setattr(catalog, "load", lambda: KNOWN)
+    monkeypatch.setattr(loading, "load", lambda: KNOWN)
     monkeypatch.setattr(host, "look", lambda: HOST)
     monkeypatch.setenv("MEGATRIX_OUT", str(tmp_path / "out"))
     monkeypatch.setenv("TOX_WORK_DIR", str(tmp_path / "tox"))

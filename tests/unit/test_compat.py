@@ -6,9 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from matrix.catalog import Catalog, load
+from matrix.catalog import Catalog
 from matrix.compat import compat, findings_in_words, in_words, parse_stack, unlisted
 from matrix.errors import MatrixError
+from matrix.loading import load
 from matrix.outcome import Level
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-from matrix import catalog, choice, cli, plan
+from matrix import choice, cli, loading, plan
 from matrix.content import ROOT
 from matrix.covering import pairwise
 from matrix.errors import MatrixError
@@ -38,7 +38,7 @@ def planned_at(levels: tuple[Level, ...]) -> tuple[Planned, ...]:
 @pytest.fixture(autouse=True)
 def once(monkeypatch: pytest.MonkeyPatch) -> None:
     """The real catalog, read and planned once."""
-    monkeypatch.setattr(catalog, "load", real)
+    monkeypatch.setattr(loading, "load", real)
     monkeypatch.setattr(plan, "night", lambda known, pairwise, levels: planned_at(tuple(levels)))
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from matrix import catalog, cli, host
+from matrix import cli, host, loading
 from matrix.bisection import probing
 from matrix.bisection.noise import Seen
 from matrix.bisection.probing import exit_code, seen_of
@@ -44,7 +44,7 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> FakeEngine:
     """The engine in place of tox, and the small catalog."""
     made = FakeEngine(KNOWN)
     monkeypatch.setattr(cli, "Tox", lambda jobs: made)
-    monkeypatch.setattr(catalog, "load", lambda: KNOWN)
+    monkeypatch.setattr(loading, "load", lambda: KNOWN)
     return made
 
 
@@ -151,7 +151,7 @@ def test_images_with_the_same_twin_share_its_runs(
     """Four images, two twins: two runs, whether asked at once or one after the other."""
     torches = {"ngc-24.01": "2.3.0a0+1", "ngc-24.02": "2.3.0a0+2", "ngc-24.03": "2.4.0a0+3", "ngc-24.04": "2.4.0a0+4"}
     images = tuple(catalogs.image(id, torch) for id, torch in torches.items())
-    monkeypatch.setattr(catalog, "load", lambda: catalogs.catalog(ENTRY, containers=images))
+    monkeypatch.setattr(loading, "load", lambda: catalogs.catalog(ENTRY, containers=images))
     monkeypatch.setattr(cli.Images, "lacks", lambda self, base: "no container tool")
     line = "bisect break --axis container --mcore 0.8.0 --no-cache --at-once {}"
     for at_once in (1, 4):

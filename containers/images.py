@@ -24,6 +24,9 @@ CONTAINERFILE: Final = Path(__file__).parent / "Containerfile"
 SUITE: Final = "trixie"  # the Debian whose python3-torch has the mpi backend
 BASE_TAG: Final = f"localhost/megatrix/{SUITE}:latest"
 PIP: Final = "python3-pip"  # Debian's; NGC's images have pip
+# The major version of CUDA for which Transformer Engine's library is taken where an image has no CUDA: any will do, and
+# every release on PyPI has this one.
+CUDA: Final = "12"
 # Seconds. Making the base took 31 s, torch and Open MPI 60 s, a release 10 s (2 cores, a mirror nearby); 1 h is for a
 # slow one, for an image of 20 GB from a registry, and for Transformer Engine's extension, which compiles for minutes.
 STEP_S: Final = 3600.0
@@ -60,7 +63,7 @@ class Builder:
             for text, command in base_steps(maker, Path(folder), archive, mirror):
                 self._step(text, command)
             self._step("importing it", [self.tool.path, "import", str(archive), BASE_TAG])
-        return self._build(tag, {"BASE": BASE_TAG, "PACKAGES": " ".join(packages)})
+        return self._build(tag, {"BASE": BASE_TAG, "PACKAGES": " ".join(packages)}, ["--target=plain"])
 
     def fetch(self, tag: str) -> str:
         """Get a registry's image, if it is not here."""
@@ -78,22 +81,41 @@ class Builder:
             )
         return self.tool.image(tag)
 
-    def lay(self, base: str, tag: str, *, mcore: str = "", te: str = "", packages: Sequence[str] = ()) -> str:
+    def lay(
+        self, base: str, tag: str, *, mcore: str = "", te: str = "", cuda: str = CUDA, packages: Sequence[str] = ()
+    ) -> str:
         """Lay releases of megatron-core and Transformer Engine over an image that is here ("" = none).
 
-        pip takes them from where it takes them on this machine. `packages` are Debian's that pip itself needs.
+        `cuda` is the major version that Transformer Engine's library is for, `packages` are Debian's that pip needs.
+        """
+        arguments = {"BASE": base, "PACKAGES": " ".join(packages), "MCORE": mcore, "TE": te, "CUDA": cuda}
+        with handed_in(self.handed()) as options:
+            return self._build(tag, arguments, options, "a release that has a wheel for the image's Python")
+
+    def handed(self) -> PipInside:
+        """Return what tells pip in a build where it takes packages from on this machine.
+
+        Raises MatrixError where the tool can't hand it in; `lay` does so too, but by then its base has been fetched.
         """
         inside = pip_inside(site_options(self._environ))
-        if inside.folders and self.tool.name == "docker":
+        if self.tool.name != "docker":
+            return inside
+        if (answer := self._run([self.tool.path, "buildx", "version"])).code:
+            raise MatrixError(
+                "docker can't be handed secrets here while it builds, and pip's configuration is one",
+                where="docker buildx version",
+                got=brief(answer.complaint),
+                expected="docker with its buildx component, or podman",
+                fix="apt-get install docker-buildx (from docker.com: docker-buildx-plugin), or apt-get install podman",
+            )
+        if inside.folders:
             raise MatrixError(
                 "docker can't see folders of this machine while it builds",
                 got=f"pip is configured with {', '.join(map(str, inside.folders))}",
                 expected="indexes with a URL, or podman",
                 fix="apt-get install podman, or set PIP_CONFIG_FILE to a file that names the index alone",
             )
-        arguments = {"BASE": base, "PACKAGES": " ".join(packages), "MCORE": mcore, "TE": te}
-        with handed_in(inside) as options:
-            return self._build(tag, arguments, options, "a release that has a wheel for the image's Python")
+        return inside
 
     def _build(self, tag: str, arguments: Mapping[str, str], options: Sequence[str] = (), fix: str = "") -> str:
         """Run the Containerfile; podman does it in a chroot: no cgroup, no namespace, no network to set up."""

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from urllib.parse import urlsplit
 
+from containers.commands import redacted
 from containers.images import PIP, Builder
 from matrix.catalog import Catalog, Container, Image, Release
 from matrix.errors import MatrixError, closest
@@ -30,6 +32,8 @@ def build(wish: Wish, builder: Builder, mirror: str = "") -> str:
     """Build it, and what it stands on where that is not here; return its content digest."""
     image = wish.image
     ours = isinstance(image, Image)
+    if wish.tag != image.tag:
+        builder.handed()  # before something large is fetched in vain
     if isinstance(image, Container):
         builder.fetch(image.tag)
     elif wish.tag == image.tag or not builder.tool.image(image.tag):
@@ -51,15 +55,32 @@ def wished(known: Catalog, name: str, mcore: str = "", te: str = "", mirror: str
                 "there is nothing to build: this image comes from a registry",
                 got=name,
                 expected=f"--mcore or --te with it, or an image of ours: {' or '.join(one.id for one in known.images)}",
-                fix=f"podman pull {image.tag}",
+                fix=f"podman or docker pull {image.tag}",
             )
         if mirror:
             raise MatrixError("--mirror is for Debian's packages", got=f"--mirror with {name}", fix="leave it out")
+    if mirror:
+        public(mirror)
     released("megatron-core", mcore, known.megatron_core)
     released("Transformer Engine", te, known.transformer_engine)
     if reason := known.excluded(known.cell(image.id, mcore=mcore or NONE, te=te or NONE)):
         raise MatrixError("these do not go together", got=f"{name} with {mcore or te}", expected=reason)
     return Wish(image, mcore, te)
+
+
+def public(mirror: str) -> None:
+    """Raise MatrixError unless an image may say of itself that it has its packages from there."""
+    try:
+        parts = urlsplit(mirror)
+    except ValueError:
+        parts = urlsplit("")
+    if parts.scheme not in ("http", "https") or not parts.hostname or "@" in parts.netloc:
+        raise MatrixError(
+            "not a mirror that an image can name",
+            got=f"--mirror {redacted(mirror)}",
+            expected="http:// or https:// without user and password: it stays in the image, in /etc/apt/sources.list",
+            fix="a mirror that asks for none; a folder can be served by python3 -m http.server",
+        )
 
 
 def released(package: str, version: str, releases: Iterable[Release]) -> None:

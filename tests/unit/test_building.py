@@ -38,7 +38,7 @@ def test_the_tag_says_what_is_in_it(name: str, given: dict[str, str], tag: str) 
         ("debain-13", {}, "did you mean debian-13"),
         ("ngc-24.7", {"te": "1.9.0"}, "did you mean ngc-24.07"),
         ("torch-2.4.0", {"mcore": "0.8.0"}, "no such image"),
-        ("ngc-24.07", {}, "podman pull"),
+        ("ngc-24.07", {}, "podman or docker pull"),
         ("ngc-24.07", {"te": "1.9.0", "mirror": "http://mirror"}, "leave it out"),
         ("debian-13", {"mcore": "0.51.2"}, "no release of megatron-core"),
         ("debian-13", {"te": "1.9"}, "did you mean 1.9.0"),
@@ -49,6 +49,27 @@ def test_the_tag_says_what_is_in_it(name: str, given: dict[str, str], tag: str) 
 def test_what_can_t_be_is_refused_with_a_way_on(name: str, given: dict[str, str], words: str) -> None:
     with pytest.raises(MatrixError, match=words):
         wish(name, **given)
+
+
+@pytest.mark.parametrize(
+    "mirror",
+    [
+        "http://me:s3cr3t@mirror/debian",
+        "https://me@mirror/debian",
+        "file:///srv/debian",
+        "/srv/debian",
+        "http://[",
+        "mirror",
+    ],
+)
+def test_a_mirror_stays_in_the_image_so_it_has_neither_a_password_nor_a_folder_of_this_machine(mirror: str) -> None:
+    with pytest.raises(MatrixError, match=r"sources\.list") as caught:
+        wish("debian-13", mirror=mirror)
+    assert "s3cr3t" not in str(caught.value)
+
+
+def test_a_mirror_that_anybody_may_know_is_taken() -> None:
+    assert wish("debian-13", mirror="http://mirror.example:8080/debian").tag == "localhost/megatrix/debian-13:latest"
 
 
 def steps(tmp_path: Path, asked: Wish, *broken: str) -> list[str]:
@@ -79,6 +100,14 @@ def test_the_image_under_it_is_made_first_where_it_is_not_here(tmp_path: Path) -
 def test_a_registry_s_image_is_fetched_first(tmp_path: Path) -> None:
     told = steps(tmp_path, wish("ngc-24.07", te="1.9.0"), "image")
     assert [text.split(" ")[0] for text in told] == ["fetching", "building"]
+
+
+def test_where_docker_can_t_lay_releases_nothing_is_fetched_first(tmp_path: Path) -> None:
+    shell = Shell("buildx", "image")
+    environ = {**desk(tmp_path, "docker"), "PIP_CONFIG_FILE": "/dev/null"}
+    with pytest.raises(MatrixError, match="docker-buildx"):
+        build(wish("ngc-24.07", te="1.9.0"), Builder([].append, environ, run=shell))
+    assert "pull" not in {words[1] for words in shell.asked}
 
 
 def test_the_images_of_the_catalog_have_torch_and_a_name() -> None:

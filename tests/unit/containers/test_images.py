@@ -112,6 +112,23 @@ def test_docker_can_t_be_given_folders_and_it_says_what_to_do(tmp_path: Path) ->
         builder(Shell(), environ).lay(TAG, "any", mcore="0.15.2")
 
 
+def test_docker_without_buildx_knows_no_secrets_and_it_says_what_to_install(tmp_path: Path) -> None:
+    with pytest.raises(MatrixError, match="docker-buildx") as caught:
+        builder(Shell("buildx"), desk(tmp_path, "docker")).lay(TAG, "any", mcore="0.15.2")
+    assert "podman" in str(caught.value)
+
+
+def test_an_image_of_ours_needs_nothing_that_docker_s_own_builder_lacks(tmp_path: Path) -> None:
+    """It stops before the stage that has secrets."""
+    shell = Shell("buildx")
+    builder(shell, desk(tmp_path, "docker", "debootstrap")).debian([], TAG)
+    assert "--target=plain" in built(shell)
+    plain, laid = CONTAINERFILE.read_text("utf-8").split(" AS laid")
+    assert "FROM ${BASE} AS plain" in plain
+    assert "--mount" not in plain
+    assert "--mount" in laid
+
+
 def test_an_image_that_is_here_is_not_fetched_again(tmp_path: Path) -> None:
     shell = Shell()
     assert builder(shell, desk(tmp_path, "podman")).fetch("registry/image:1") == "sha256:4cd62cad08b9"
@@ -137,7 +154,7 @@ def test_of_a_build_that_pip_ends_pip_s_own_words_are_told() -> None:
 
 def test_the_containerfile_takes_its_parameters_and_the_packages_that_make_up_a_release() -> None:
     text = CONTAINERFILE.read_text("utf-8")
-    for name in ("BASE", "PACKAGES", "MCORE", "TE"):
+    for name in ("BASE", "PACKAGES", "MCORE", "TE", "CUDA"):
         assert f"ARG {name}" in text
     for package in LAYOUTS["transformer-engine"].releases:
-        assert f'"{package}==${{TE}}"' in text
+        assert f'"{package.replace("cu12", "cu${CUDA}")}==${{TE}}"' in text

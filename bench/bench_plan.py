@@ -23,9 +23,10 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from matrix.cases import plan_case
 from matrix.covering import pairwise
 from matrix.loading import load
-from matrix.plan import night, plan_case
+from matrix.plan import night
 from matrix.planned import Planned
 from matrix.selection import select
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from matrix.cases import masked_by
 from matrix.catalog import Catalog, Container, Image, Reader, Wheels
 from matrix.cell import Cell, parse_cell_id
 from matrix.errors import MatrixError, closest
 from matrix.failure import Failure, Package
 from matrix.host import Host
-from matrix.plan import masked_by
 from matrix.planned import Planned
 from matrix.versions import NONE, is_version
 

@@ -11,10 +11,11 @@ from dataclasses import dataclass, fields
 from math import prod
 from typing import Final
 
+from matrix.cases import masked_by
 from matrix.catalog import Catalog
 from matrix.failure import Axis, Failure, Package
 from matrix.outcome import Level
-from matrix.plan import everything, masked_by
+from matrix.plan import everything
 from matrix.planned import Planned
 from matrix.record import Expectation
 

@@ -10,12 +10,12 @@ from typing import Final
 from containers import sources
 from matrix.bisection.clone import Clone, Commit
 from matrix.bisection.order import Order
+from matrix.cases import plan_case
 from matrix.catalog import Catalog, Wheels
 from matrix.contract import recording
 from matrix.errors import MatrixError, closest
 from matrix.failure import Case, Failure, Package
 from matrix.outcome import Level
-from matrix.plan import plan_case
 from matrix.planned import Planned
 from matrix.record import Expectation
 from matrix.versions import NONE, is_version, parse

@@ -9,11 +9,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from matrix.cases import plan_case
 from matrix.catalog import Catalog, Container, Driver, Exclusion, Reader, Release, Stack, StackCell, Wheels
 from matrix.failure import Axis, Case, Failure, Masked, Rule, Signature
 from matrix.loading import FACTS, load
 from matrix.outcome import Level, Outcome, OutcomeKind, Raised
-from matrix.plan import plan_case
 from matrix.planned import Planned
 from matrix.versions import Range
 

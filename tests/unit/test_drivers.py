@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
+from matrix.cases import plan_case
 from matrix.catalog import Container
 from matrix.drivers import Fit, branches, enough, fitting, found, lack, note, runnable, unusable
 from matrix.nvidia.cuda import Cuda, Gpu
 from matrix.outcome import Level
-from matrix.plan import plan_case
 from matrix.planned import Planned
 from tests.unit.catalogs import case, catalog, failure, planned, real
 

@@ -9,13 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from matrix.answer import Answer, Word
+from matrix.cases import expected
 from matrix.errors import MatrixError
 from matrix.judge import judge
 from matrix.launch import Launcher, environment_of
 from matrix.multicast import Device
 from matrix.outcome import Level
 from matrix.overlap import BACKENDS, Setting, contract, facts
-from matrix.plan import expected, night_cells
+from matrix.plan import night_cells
 from matrix.record import Expectation, Verdict
 from matrix.versions import parse
 from tests.failures.tp_overlap_contract import outcome_of

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from matrix import plan
+from matrix.cases import masked_by
 from matrix.catalog import Catalog, Release
 from matrix.cell import Cell
 from matrix.content import ROOT
@@ -332,7 +332,7 @@ def test_the_night_is_the_same_in_every_process() -> None:
 def test_a_failure_masks_by_what_is_expected_of_the_other() -> None:
     mask = failure("mask", affected=(clause(mcore="<0.9"),))
     known = catalog(failure(masked=(masked("mask"),)), mask)
-    reasons = [plan.masked_by(known, known.failures[0], cell(core)) for core in ("0.8.0", "0.9.0")]
+    reasons = [masked_by(known, known.failures[0], cell(core)) for core in ("0.8.0", "0.9.0")]
     assert reasons == ["mask: it fails before", None]
 
 

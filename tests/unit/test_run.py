@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from matrix import host
+from matrix.cases import plan_case
 from matrix.errors import MatrixError
 from matrix.outcome import Level, Outcome, OutcomeKind, Raised
-from matrix.plan import everything, plan_case
+from matrix.plan import everything
 from matrix.planned import Planned
 from matrix.record import Record, Verdict
 from matrix.run import Request, as_line, execute, exit_status

@@ -130,7 +130,7 @@ def test_ctrl_c_stops_the_containers_on_the_nodes(site: Site) -> None:
 
 @pytest.mark.parametrize(
     ("content", "words"),
-    [(None, "enroot import -o"), (b"no file system", "[ERROR] Invalid")],
+    [(None, "enroot import -o"), (b"no file system", "got [ERROR] Invalid")],
     ids=["absent", "broken"],
 )
 def test_an_image_that_can_not_be_started_is_unavailable(

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from containers.commands import redacted
-from containers.images import PIP, Builder
+from containers.images import CUDA, PIP, Builder
 from matrix.catalog import Catalog, Container, Image, Release
 from matrix.errors import MatrixError, closest
 from matrix.versions import NONE
@@ -15,11 +15,15 @@ from matrix.versions import NONE
 
 @dataclass(frozen=True)
 class Wish:
-    """What is to be built: an image as it is, or with releases laid over it ("" = none); `tag` names the result."""
+    """What is to be built: an image as it is, or with releases laid over it ("" = none); `tag` names the result.
+
+    `cuda` is the major version that Transformer Engine's library is for.
+    """
 
     image: Image | Container
     mcore: str = ""
     te: str = ""
+    cuda: str = CUDA
 
     @property
     def tag(self) -> str:
@@ -40,7 +44,9 @@ def build(wish: Wish, builder: Builder, mirror: str = "") -> str:
         digest = builder.debian(image.packages, image.tag, mirror=mirror)
         if wish.tag == image.tag:
             return digest
-    return builder.lay(image.tag, wish.tag, mcore=wish.mcore, te=wish.te, packages=(PIP,) if ours else ())
+    return builder.lay(
+        image.tag, wish.tag, mcore=wish.mcore, te=wish.te, cuda=wish.cuda, packages=(PIP,) if ours else ()
+    )
 
 
 def wished(known: Catalog, name: str, mcore: str = "", te: str = "", mirror: str = "") -> Wish:
@@ -65,7 +71,29 @@ def wished(known: Catalog, name: str, mcore: str = "", te: str = "", mirror: str
     released("Transformer Engine", te, known.transformer_engine)
     if reason := known.excluded(known.cell(image.id, mcore=mcore or NONE, te=te or NONE)):
         raise MatrixError("these do not go together", got=f"{name} with {mcore or te}", expected=reason)
-    return Wish(image, mcore, te)
+    cuda = library_cuda(image, te, known.transformer_engine) if te and isinstance(image, Container) else CUDA
+    return Wish(image, mcore, te, cuda)
+
+
+def library_cuda(image: Container, te: str, releases: Iterable[Release]) -> str:
+    """Return the major version of an image's CUDA. Raises MatrixError when this release has no library for it."""
+    if image.cuda is None:
+        raise MatrixError(
+            "Transformer Engine's library is for one CUDA, and no source tells which this image has",
+            got=str(image.id),
+            expected="an image with `cuda` in matrix/facts/containers.toml",
+            fix="podman or docker build by hand, with CUDA=12 or CUDA=13: docs/images.md",
+        )
+    major = image.cuda.split(".")[0]
+    fitting = [str(release.version) for release in releases if major in release.cuda]
+    if te not in fitting:
+        raise MatrixError(
+            f"this release has no library for CUDA {major} on PyPI",
+            got=f"{image.id}, which has CUDA {image.cuda}, with Transformer Engine {te}",
+            expected=f"one that has transformer-engine-cu{major}",
+            fix=f"--te {fitting[0]} or later" if fitting else None,
+        )
+    return major
 
 
 def public(mirror: str) -> None:

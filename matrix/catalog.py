@@ -142,6 +142,7 @@ class Release:
     ci_source: str = ""
     ci_te: str = ""
     ci_note: str = ""
+    cuda: tuple[str, ...] = ()  # major versions for which PyPI has Transformer Engine's library (-cu12, -cu13)
 
     @property
     def revision(self) -> str:

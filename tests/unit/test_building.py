@@ -44,11 +44,24 @@ def test_the_tag_says_what_is_in_it(name: str, given: dict[str, str], tag: str) 
         ("debian-13", {"te": "1.9"}, "did you mean 1.9.0"),
         ("ngc-24.07", {"te": "1.8.0"}, "that is on PyPI"),
         ("ngc-24.07", {"mcore": "0.17.0"}, "needs Python"),
+        ("ngc-25.08", {"te": "2.6.0"}, "--te 2.9.0 or later"),
+        ("nemo-25.09", {"te": "2.9.0"}, "CUDA=13"),
     ],
 )
 def test_what_can_t_be_is_refused_with_a_way_on(name: str, given: dict[str, str], words: str) -> None:
     with pytest.raises(MatrixError, match=words):
         wish(name, **given)
+
+
+@pytest.mark.parametrize(
+    ("name", "te", "cuda"), [("debian-13", "2.9.0", "12"), ("ngc-24.07", "1.9.0", "12"), ("ngc-25.08", "2.9.0", "13")]
+)
+def test_transformer_engine_s_library_is_for_the_image_s_cuda(tmp_path: Path, name: str, te: str, cuda: str) -> None:
+    shell = Shell()
+    environ = {**desk(tmp_path, "podman"), "PIP_CONFIG_FILE": "/dev/null"}
+    build(wish(name, te=te), Builder([].append, environ, run=shell))
+    (words,) = [words for words in shell.asked if words[1] == "build"]
+    assert {f"TE={te}", f"CUDA={cuda}"} < set(words)
 
 
 @pytest.mark.parametrize(
@@ -108,6 +121,10 @@ def test_where_docker_can_t_lay_releases_nothing_is_fetched_first(tmp_path: Path
     with pytest.raises(MatrixError, match="docker-buildx"):
         build(wish("ngc-24.07", te="1.9.0"), Builder([].append, environ, run=shell))
     assert "pull" not in {words[1] for words in shell.asked}
+
+
+def test_the_catalog_has_the_cuda_of_each_release_of_transformer_engine_that_pip_can_have() -> None:
+    assert all(bool(release.cuda) == release.on_pypi for release in real().transformer_engine)
 
 
 def test_the_images_of_the_catalog_have_torch_and_a_name() -> None:

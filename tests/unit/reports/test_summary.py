@@ -45,9 +45,7 @@ def test_a_red_on_gpus_names_both_drivers() -> None:
 def test_the_drivers_that_cases_ran_on_are_counted() -> None:
     by_compat = {"host driver": "470.161.03", "user-mode driver": "555.42.06 (compat package of the image)"}
     native = {"host driver": "550.54.14", "user-mode driver": "550.54.14 (the host driver itself)"}
-    told = [
-        record(case=f"{place}", level=Level.GPU, resolved=by_compat if place < 2 else native) for place in range(5)
-    ]
+    told = [record(case=f"{place}", level=Level.GPU, resolved=by_compat if place < 2 else native) for place in range(5)]
     lines = summary([*told, record()], width=120).splitlines()
     assert "  host driver 470.161.03, user-mode driver 555.42.06 (compat package of the image) x 2" in lines
     assert "  host driver 550.54.14, user-mode driver 550.54.14 (the host driver itself) x 3" in lines

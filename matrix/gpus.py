@@ -65,7 +65,7 @@ class Pool:
         """
         if lack := self.lacks(count):
             raise MatrixError("not enough GPUs", got=lack)
-        self._folder.mkdir(mode=0o700, exist_ok=True)
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         held: list[str] = []
         with contextlib.ExitStack() as locks:
             with self._open("gate") as gate:

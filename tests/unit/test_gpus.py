@@ -136,3 +136,8 @@ def test_a_job_sees_the_gpus_that_it_was_given_alone(tmp_path: Path) -> None:
     with Pool(NAMES, tmp_path).take(1):
         Reserving(Runner(), Pool(NAMES, tmp_path), 2).run(job)
     assert seen[0].env == {"A": "b", "CUDA_VISIBLE_DEVICES": "1,2"}
+
+
+def test_the_folder_of_the_locks_is_made_with_what_leads_to_it(tmp_path: Path) -> None:
+    with Pool(NAMES, tmp_path / "site" / "locks").take(1) as names:
+        assert names == ("0",)

@@ -9,6 +9,8 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import settings
 
+from matrix.gpus import VISIBLE
+
 # The machines are shared and noisy: no test is judged by its time, hypothesis's own deadline included.
 settings.register_profile("shared machines", deadline=None)
 settings.load_profile("shared machines")
@@ -25,7 +27,7 @@ def handlers() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No test sees what its owner, or tox, has set for the project itself."""
+    """No test sees what its owner, or tox, has set for the project itself, nor which GPUs are its owner's."""
     for name in os.environ:
-        if name.startswith("MEGATRIX_"):
+        if name.startswith("MEGATRIX_") or name == VISIBLE:
             monkeypatch.delenv(name)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,10 +12,10 @@ from typing import Any
 import pytest
 
 from containers.tools import Tool
-from reports import journal, night
+from reports import journal
 from tests.image.test_image import containers, no_container_left
-from tests.slurm.cluster import NODES, Cluster, wait
-from tests.slurm.conftest import Site, ended, keys
+from tests.slurm.cluster import NODES, Cluster
+from tests.slurm.conftest import PLACES, Site, ended, facts_of, places
 
 CELL = "debian-13/mcore-0.10.0/te-1.9.0/driver-none"
 CASES = ("torchrun-gloo", "torchrun-mpi", "mpirun-gloo", "mpirun-mpi", "torchrun-mpi-checked", "torchrun-mpi-world4")
@@ -38,31 +37,23 @@ def site(cluster: Cluster, tool: Tool, tmp_path: Path) -> Iterator[Site]:
 
 def facts(record: dict[str, Any]) -> dict[str, Any]:
     """What a record says that must not depend on where it was made."""
-    notes = [note for note in record["notes"] if not note.startswith("ran on node")]
-    told = ("verdict", "expectation", "other", "resolved", "content")
-    return {**{name: record.get(name) for name in told}, "notes": notes}
+    return facts_of(record, ("verdict", "expectation", "other", "resolved", "content"))
 
 
 def started(site: Site, tool: Tool) -> subprocess.Popen[str]:
     """Start the cases on the cluster; return when a container runs one."""
-    run = site.start(*CHOSEN)
-    site.wait_for_start()
+    run = site.begin(*CHOSEN)
     assert [name for name in containers(tool) if "-asks-" not in name]
     return run
 
 
 def test_two_nodes_give_the_verdicts_of_one_machine(site: Site) -> None:
-    alone = site.run(*CHOSEN, engine="local", out=site.out.with_name("alone"))
-    there = site.run(*CHOSEN)
-
-    assert (alone.status, there.status) == (0, 0), there.stderr
-    told = dict(zip(keys(alone.records), map(facts, alone.records), strict=True))
-    assert dict(zip(keys(there.records), map(facts, there.records), strict=True)) == told
-    assert len(told) == len(CASES)
-    assert {one["resolved"]["image"][:7] for one in told.values()} == {"sha256:"}
-    places = Counter(note for record in there.records for note in record["notes"] if note.startswith("ran on node"))
-    assert set(places) <= {f"ran on node {node}: {driver}" for node, driver in NODES.items()}
-    assert places.total() == len(CASES)
+    there = site.compare(facts, *CHOSEN)
+    assert len(there.records) == len(CASES)
+    assert {record["resolved"]["image"][:7] for record in there.records} == {"sha256:"}
+    where = places(there.records)
+    assert set(where) <= PLACES
+    assert where.total() == len(CASES)
     site.whole()
 
 
@@ -71,13 +62,7 @@ def test_a_node_that_dies_with_its_container_costs_nothing(site: Site, tool: Too
     run = started(site, tool)
     node = next(node for node in NODES if site.cluster.jobs(node))
     site.cluster.kill_node(node)
-    try:
-        ran = ended(run)
-    finally:
-        site.cluster.start_node(node)
-    assert ran.status == 0, ran.stderr
-    site.whole()
-    wait(lambda: site.cluster.call("sinfo", "-h", "-t", "idle", "-o", "%D") == "2", "the node does not come back")
+    site.finish(run, lost=node)
 
 
 def test_a_cancelled_task_stops_its_container_and_resume_goes_on(site: Site, tool: Tool) -> None:
@@ -85,7 +70,7 @@ def test_a_cancelled_task_stops_its_container_and_resume_goes_on(site: Site, too
     site.cluster.call("scancel", "--user=root")
     assert ended(run).status == 1
     no_container_left(tool)
-    lost = [record for record in night.read(site.folder).records if record.verdict.value == "not-reached"]
+    lost = site.lost()
     assert lost
     assert {"CANCELLED" in record.outcome.reason or "interrupted" in record.outcome.reason for record in lost} == {True}
     assert site.run("--resume").status == 0

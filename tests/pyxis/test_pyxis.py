@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +13,9 @@ import pytest
 from containers import pyxis
 from containers.pyxis import IMAGES
 from containers.tools import Box, Ref
-from reports import journal, night
-from tests.slurm.cluster import NODES, alive, kill, wait
-from tests.slurm.conftest import Site, ended, keys
+from reports import journal
+from tests.slurm.cluster import NODES, kill
+from tests.slurm.conftest import PLACES, Site, ended, facts_of, gone, places
 
 CELL = "debian-13/mcore-0.10.0/te-1.9.0/driver-none"
 CASES = ("torchrun-gloo", "torchrun-mpi", "mpirun-gloo", "mpirun-mpi", "torchrun-mpi-checked", "torchrun-mpi-world4")
@@ -32,16 +31,14 @@ SOME = chosen("torchrun-gloo", "torchrun-mpi")
 
 def facts(record: dict[str, Any]) -> dict[str, Any]:
     """What a record says that must not depend on where it was made; two files hold the image, with a digest each."""
-    notes = [note for note in record["notes"] if not note.startswith("ran on node")]
     resolved = {name: value for name, value in record["resolved"].items() if name != "image"}
-    told = ("verdict", "expectation", "signature", "other", "why", "reproduce")
-    return {**{name: record.get(name) for name in told}, "resolved": resolved, "notes": notes}
+    said = facts_of(record, ("verdict", "expectation", "signature", "other", "why", "reproduce"))
+    return {**said, "resolved": resolved}
 
 
 def started(site: Site) -> tuple[subprocess.Popen[str], str]:
     """Start cases on the cluster; return the run and the node, when a container runs one there."""
-    run = site.start(*SOME)
-    site.wait_for_start()
+    run = site.begin(*SOME)
     (node,) = (node for node in NODES if site.cluster.jobs(node))
     return run, node
 
@@ -52,37 +49,21 @@ def steps(site: Site, node: str, *, batch: bool) -> list[int]:
     return [one for one, name in names.items() if (b".batch]" in name) is batch]
 
 
-def gone(processes: list[int], seconds: float) -> None:
-    assert processes
-    wait(lambda: not any(map(alive, processes)), "what lost its parent is still there", seconds=seconds)
-
-
 def test_pyxis_gives_the_verdicts_of_podman(site: Site, images: Path) -> None:
-    alone = site.run(*chosen(*CASES), engine="local", out=site.out.with_name("alone"))
-    there = site.run(*chosen(*CASES))
-
-    assert (alone.status, there.status) == (0, 0), there.stderr
-    told = dict(zip(keys(alone.records), map(facts, alone.records), strict=True))
-    assert dict(zip(keys(there.records), map(facts, there.records), strict=True)) == told
-    assert len(told) == len(CASES)
+    there = site.compare(facts, *chosen(*CASES))
+    assert len(there.records) == len(CASES)
     digest = pyxis.Pyxis("srun", images).digest(Ref("debian-13", "megatrix/debian-13"))
     assert {record["resolved"]["image"] for record in there.records} == {digest}
-    places = Counter(note for record in there.records for note in record["notes"] if note.startswith("ran on node"))
-    assert set(places) <= {f"ran on node {node}: {driver}" for node, driver in NODES.items()}
-    assert places.total() == len(CASES)
+    where = places(there.records)
+    assert set(where) <= PLACES
+    assert where.total() == len(CASES)
     site.whole()
 
 
 def test_a_node_that_dies_with_its_container_costs_nothing(site: Site) -> None:
     run, node = started(site)
     site.cluster.kill_node(node)
-    try:
-        ran = ended(run)
-    finally:
-        site.cluster.start_node(node)
-    assert ran.status == 0, ran.stderr
-    site.whole()
-    wait(lambda: site.cluster.call("sinfo", "-h", "-t", "idle", "-o", "%D") == "2", "the node does not come back")
+    site.finish(run, lost=node)
 
 
 def test_a_container_whose_step_daemon_dies_costs_nothing(site: Site) -> None:
@@ -90,9 +71,7 @@ def test_a_container_whose_step_daemon_dies_costs_nothing(site: Site) -> None:
     run, node = started(site)
     for process in steps(site, node, batch=False):
         kill(process)
-    ran = ended(run)
-    assert ran.status == 0, ran.stderr
-    site.whole()
+    site.finish(run)
 
 
 def test_a_task_whose_step_daemon_dies_takes_its_container_along(site: Site) -> None:
@@ -102,9 +81,7 @@ def test_a_task_whose_step_daemon_dies_takes_its_container_along(site: Site) -> 
     for process in steps(site, node, batch=True):
         kill(process)
     gone(doomed, seconds=30)
-    ran = ended(run)
-    assert ran.status == 0, ran.stderr
-    site.whole()
+    site.finish(run)
 
 
 def test_a_cancelled_task_stops_its_container_and_resume_goes_on(site: Site) -> None:
@@ -113,8 +90,7 @@ def test_a_cancelled_task_stops_its_container_and_resume_goes_on(site: Site) -> 
     site.cluster.call("scancel", "--user=root")
     assert ended(run).status == 1
     gone(doomed, seconds=1)
-    lost = [record for record in night.read(site.folder).records if record.verdict.value == "not-reached"]
-    assert lost
+    assert site.lost()
     assert site.run("--resume").status == 0
     site.whole()
 

@@ -16,9 +16,9 @@ from matrix.plan import everything
 from matrix.planned import Planned
 from matrix.slurm.commands import of
 from matrix.slurm.engine import Slurm
-from reports import journal, night
-from tests.slurm.cluster import NODES, alive, kill, wait
-from tests.slurm.conftest import MANY, RANKS, Site, ended, keys
+from reports import journal
+from tests.slurm.cluster import NODES, kill, wait
+from tests.slurm.conftest import MANY, PLACES, RANKS, Site, ended, facts_of, gone, places
 
 pytestmark = pytest.mark.real
 
@@ -33,29 +33,16 @@ def facts(record: dict[str, Any]) -> dict[str, Any]:
     """
     told = ["failure", "case", "cell", "level", "outcome", "expectation", "verdict", "signature", "other", "resolved"]
     told += ["content", "why", "reproduce", *(["reason"] if record["verdict"] != "unavailable" else [])]
-    notes = [note for note in record["notes"] if not note.startswith("ran on node")]
-    return {name: record[name] for name in told} | {"notes": notes}
-
-
-def gone(processes: list[int]) -> None:
-    """Fail unless all are gone soon; a task left alone would go on for longer."""
-    assert processes
-    wait(lambda: not any(alive(process) for process in processes), "what lost its parent is still there", seconds=3)
+    return facts_of(record, told)
 
 
 def test_two_nodes_give_the_report_of_one_machine_and_the_driver_of_each(site: Site) -> None:
     """The night at level contract, 200 cases, cell for cell; both nodes took part."""
-    alone = site.run("--level", "contract", engine="local", out=site.out.with_name("alone"))
-    there = site.run("--level", "contract")
-
-    told = {key: facts(record) for key, record in zip(keys(alone.records), alone.records, strict=True)}
-    assert {key: facts(record) for key, record in zip(keys(there.records), there.records, strict=True)} == told
-    assert len(told) > 100
+    there = site.compare(facts, "--level", "contract")
+    assert len(there.records) > 100
     ran = [record for record in there.records if record["verdict"] != "unavailable"]
-    places = {note for record in ran for note in record["notes"] if note.startswith("ran on node")}
-    assert places == {f"ran on node {node}: {driver}" for node, driver in NODES.items()}
-    assert all(any(note in places for note in record["notes"]) for record in ran)
-    assert (alone.status, there.status) == (0, 0), there.stderr
+    assert set(places(ran)) == PLACES
+    assert all(PLACES.intersection(record["notes"]) for record in ran)
     site.quiet()
 
 
@@ -64,13 +51,7 @@ def test_a_node_that_dies_costs_nothing(site: Site) -> None:
     run = site.start(*MANY)
     site.wait_for_results(50)
     site.cluster.kill_node("n470")
-    try:
-        ran = ended(run)
-    finally:
-        site.cluster.start_node("n470")
-    assert ran.status == 0, ran.stderr
-    site.whole()
-    wait(lambda: site.cluster.call("sinfo", "-h", "-t", "idle", "-o", "%D") == "2", "the node does not come back")
+    site.finish(run, lost="n470")
 
 
 def test_a_node_that_only_seems_dead_makes_no_case_run_twice(site: Site) -> None:
@@ -79,38 +60,19 @@ def test_a_node_that_only_seems_dead_makes_no_case_run_twice(site: Site) -> None
     wait(lambda: any(site.payloads(node) for node in NODES), "no task starts")
     node = next(node for node in NODES if site.payloads(node))
     kill(site.cluster.daemon(node))
-    try:
-        ran = ended(run)
-    finally:
-        site.cluster.start_node(node)
-    assert ran.status == 0, ran.stderr
-    site.whole()
-    wait(lambda: site.cluster.call("sinfo", "-h", "-t", "idle", "-o", "%D") == "2", "the node does not come back")
+    site.finish(run, lost=node)
 
 
-def test_a_step_daemon_that_dies_takes_its_task_along_and_costs_nothing(site: Site) -> None:
-    run = site.start(*RANKS)
-    site.wait_for_start()
+@pytest.mark.parametrize("what", ["step daemons", "tasks"])
+def test_what_is_killed_takes_all_below_it_along_and_is_made_up_for(site: Site, what: str) -> None:
+    """A step daemon its task, a task its ranks; what a task left gets tasks of their own."""
+    killed = {"step daemons": site.cluster.steps, "tasks": site.payloads}[what]
+    run = site.begin(*RANKS)
     doomed = [process for node in NODES for process in site.cluster.jobs(node)]
-    for process in [process for node in NODES for process in site.cluster.steps(node)]:
+    for process in [process for node in NODES for process in killed(node)]:
         kill(process)
-    gone(doomed)
-    ran = ended(run)
-    assert ran.status == 0, ran.stderr
-    site.whole()
-
-
-def test_a_task_that_is_killed_is_made_up_for(site: Site) -> None:
-    """What it left gets tasks of their own, and its ranks die with it."""
-    run = site.start(*RANKS)
-    site.wait_for_start()
-    doomed = [process for node in NODES for process in site.cluster.jobs(node)]
-    for process in [process for node in NODES for process in site.payloads(node)]:
-        kill(process)
-    gone(doomed)
-    ran = ended(run)
-    assert ran.status == 0, ran.stderr
-    site.whole()
+    gone(doomed, seconds=3)  # a task left alone would go on for longer
+    site.finish(run)
 
 
 def test_what_is_cancelled_is_not_reached_and_resumed(site: Site) -> None:
@@ -120,8 +82,7 @@ def test_what_is_cancelled_is_not_reached_and_resumed(site: Site) -> None:
     site.cluster.call("scancel", "--user=root")
     ran = ended(run)
 
-    told = night.read(site.folder)
-    lost = [record for record in told.records if record.verdict.value == "not-reached"]
+    lost = site.lost()
     assert ran.status == 1
     assert lost
     assert {"CANCELLED" in record.outcome.reason for record in lost} == {True}

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.slurm.cluster import kill, wait
+from tests.slurm.cluster import wait
 from tests.slurm.conftest import Site
 
 pytestmark = pytest.mark.real
@@ -62,7 +62,7 @@ def test_without_slurms_commands_the_error_says_where_they_are(
 
 def test_without_a_controller_nothing_is_begun(site: Site) -> None:
     """Slurm's clients look for it for 10 s."""
-    kill(site.cluster.daemon("slurmctld"))
+    site.stop_controller()
     try:
         ran = site.run(*FEW)
     finally:

@@ -50,13 +50,20 @@ def stop() -> None:
     import torch
     from megatron.core import parallel_state
 
-    torch.distributed.barrier()
-    # Once more, with the interpreter lock free meanwhile: gloo's thread lets go of what the first one waited for while
-    # it holds the mutex that destroying the group takes, and needs the interpreter lock for it. torch 2.3.1 hung here
-    # in one of 50 to 100 runs (native stacks of both threads).
-    torch.distributed.barrier()
+    meet()
     parallel_state.destroy_model_parallel()
     torch.distributed.destroy_process_group()
+
+
+def meet() -> None:
+    """Wait for all ranks, so that the process group can be destroyed."""
+    import torch
+
+    torch.distributed.barrier()
+    # Once more, with the interpreter lock free meanwhile: gloo's thread lets go of what the first one waited for while
+    # it holds the mutex that destroying the group takes, and needs the interpreter lock for it. torch 2.3.1 hung there
+    # in one of 50 to 100 runs (native stacks of both threads).
+    torch.distributed.barrier()
 
 
 def device(rank: Rank) -> Any:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from matrix.ranks.limits import LackError
+from tests.failures.megatron_runtime import meet
 
 if TYPE_CHECKING:
     from matrix.ranks.job import Rank
@@ -129,7 +130,8 @@ def started(rank: Rank, start: Callable[[], None], parameter_checks: bool, multi
             raise
     if not made:
         raise AssertionError("userbuffers were started and no process group was made for them")
-    torch.distributed.barrier()
+    meet()
+    torch.distributed.destroy_process_group()  # else gloo's thread may let go of a tensor while the interpreter ends
     return {"groups": made, "stopped at": stopped_at}
 
 

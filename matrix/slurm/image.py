@@ -80,6 +80,10 @@ def run(part: Part, image: Ref, keys: Sequence[str], folder: Path, overlays: Pat
         told = {name: os.environ[name] for name in ("MEGATRIX_KEYS", "MEGATRIX_PLACE")}
         work = inside.Work(image, part.digest, folder, overlays, cases, {**told, "MEGATRIX_RELAY": receiver.address})
         ended = inside.run(found, work, os.environ, log, left=left)
+        if ended.refusal:
+            # Slurm starts a task again by the same name, under which enroot finds what the dead one left; the next step
+            # of the task has another.
+            ended = inside.run(found, work, os.environ, log, left=left)
     if ended.refusal:
         say_unavailable(folder, image.id, keys, f"{ended.refusal} (node {node})")
     return ended.status

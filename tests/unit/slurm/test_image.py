@@ -116,12 +116,12 @@ def test_a_part_comes_back_as_it_was_written() -> None:
 
 
 class Node:
-    """What runs images on a node: holds an image of `digest`, and ends a container with `status`."""
+    """What runs images on a node: holds an image of `digest`, and ends a container with `status`; or refuses `once`."""
 
     name = "podman"
 
-    def __init__(self, digest: str = "sha256:ab", lack: str = "", status: int = 0) -> None:
-        self._digest, self._lack, self.status = digest, lack, status
+    def __init__(self, digest: str = "sha256:ab", lack: str = "", status: int = 0, *, once: bool = False) -> None:
+        self._digest, self._lack, self.status, self.once = digest, lack, status, once
 
     def lack(self, image: Ref) -> str:
         return self._lack
@@ -159,8 +159,9 @@ def on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Node | None
     def run(node: Node | None) -> list[Record]:
         monkeypatch.setattr(image, "runtime", lambda: node)
         if node:
-            ended = inside.Ended(node.status, node.refusal(node.status, "podman could not run debian-13: crun"))
-            monkeypatch.setattr(inside, "run", lambda *_, left: ended)
+            refused = inside.Ended(125, "podman could not run debian-13: crun")
+            ends = [refused, inside.Ended(0)] if node.once else [refused] * 2 if node.status == 125 else []
+            monkeypatch.setattr(inside, "run", lambda *_, left: ends.pop(0) if ends else inside.Ended(node.status))
         keys = [item.key for item in CASES[:2]]
         part = Part([keys], {}, IMAGE, "sha256:ab")
         image.run(part, IMAGE, keys, folder, folder / "overlays.json", folder / "task.log", "n470")
@@ -187,6 +188,11 @@ def test_what_a_node_lacks_is_said_of_the_task_s_cases_alone(
     told = on(node)
     assert [record.verdict.value for record in told] == ["unavailable"] * 2
     assert {record.outcome.reason for record in told} == {reason}
+
+
+def test_a_container_that_could_not_start_is_started_once_more(on: Callable[[Node | None], list[Record]]) -> None:
+    """enroot refuses the folder that a dead task of the same name left; the next step has another name."""
+    assert on(Node(once=True)) == []
 
 
 def test_a_container_that_ends_by_itself_leaves_what_is_missing_to_a_second_task(

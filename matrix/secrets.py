@@ -18,7 +18,7 @@ MASKED: Final = "[masked]"
 SHORTEST: Final = 7  # characters of a value that is masked; a shorter one ("1", "true", "none") is in every text
 LONGEST: Final = 4_096  # bytes of a value that is masked as a whole; of a longer one its beginning
 
-_NAME: Final = re.compile(r"(TOKEN|KEY|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIALS?)S?(_|$)", re.IGNORECASE)
+_NAME: Final = re.compile(r"(TOKEN|KEY|JWT|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIALS?)S?(_|$)", re.IGNORECASE)
 
 
 def values(*environs: Mapping[str, str]) -> tuple[str, ...]:

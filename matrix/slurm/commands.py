@@ -26,6 +26,11 @@ REST: Final = (
 )  # the index of those tasks of an array that were cancelled before they began: squeue has one line for them
 # A pending task with one of these reasons starts only when somebody intervenes.
 STUCK: Final = frozenset(("BadConstraints", "DependencyNeverSatisfied", "JobHeldAdmin", "launch failed requeued held"))
+# What the controller calls a name of the user's that it does not know. It refuses anything else for want of resources,
+# of which another case may need less.
+UNKNOWN: Final = re.compile(r"Invalid (partition|account|qos|node name|license|wckey)|reservation is invalid")
+# States of nodes for which sbatch --test-only has the same words as for a node that was never there.
+AWAY: Final = frozenset(("down", "drained", "draining", "fail", "failing", "maint", "reserved", "unknown"))
 
 
 @dataclass(frozen=True)
@@ -62,12 +67,18 @@ def call(command: Sequence[str], given: str = "", environ: Mapping[str, str] | N
 
 @dataclass(frozen=True)
 class Node:
-    """A node: its features ("driver535"), its generic resources ("gpu:h100:8") and processors."""
+    """A node: its features ("driver535"), its generic resources ("gpu:h100:8"), processors and state ("drained")."""
 
     name: str
     features: tuple[str, ...]
     gres: str
     cpus: int
+    state: str
+
+    @property
+    def away(self) -> bool:
+        """Say whether it takes no jobs until a person lets it. A flag of Slurm may follow the state: down*."""
+        return self.state.rstrip("*~#!%$@^-+") in AWAY
 
 
 @dataclass(frozen=True)
@@ -87,6 +98,17 @@ class Task:
         return self.state not in ENDED
 
     @property
+    def stuck(self) -> bool:
+        """Say whether it waits for a person. Who holds an array gives its running tasks the reason too."""
+        return self.state == "PENDING" and self.reason in STUCK
+
+    @property
+    def end(self) -> str:
+        """Return how it ended, in words."""
+        why = f" ({self.reason})" if self.reason in STUCK else ""
+        return f"Slurm task {self.id} ended {self.state}{why} on {self.node or 'no node'}"
+
+    @property
     def id(self) -> str:
         """Return its name in Slurm: 12_3."""
         return f"{self.job}_{self.index}"
@@ -103,11 +125,13 @@ class Commands:
 
     def nodes(self) -> list[Node]:
         """Return the nodes, whatever their state, each once."""
-        form = SEPARATOR.join(("%N", "%f", "%G", "%c"))
+        form = SEPARATOR.join(("%N", "%f", "%G", "%c", "%T"))
         rows = [line.split(SEPARATOR) for line in self._ask("sinfo", "-h", "-N", "-o", form).splitlines()]
         found = {
-            name: Node(name, () if features == "(null)" else tuple(features.split(",")), gres, int(cpus.rstrip("+")))
-            for name, features, gres, cpus in rows
+            name: Node(
+                name, () if features == "(null)" else tuple(features.split(",")), gres, int(cpus.rstrip("+")), state
+            )
+            for name, features, gres, cpus, state in rows
         }
         return list(found.values())
 
@@ -124,6 +148,12 @@ class Commands:
         """Return why no node could ever run a job with these options, in Slurm's words; "" if one could."""
         said = self._call(("sbatch", "--test-only", *options, *self._extra), "#!/bin/sh\n", None)
         return "" if said.status == 0 else words(said.err)
+
+    def mistake(self) -> str:
+        """Return what no job may be asked with, in Slurm's words: the user's options, or SBATCH_*; "" if nothing is."""
+        said = self.refuses(())
+        asked = "allocation failure" in said  # sbatch itself took the options
+        return said if not asked or UNKNOWN.search(said) else ""
 
     def submit(self, options: Sequence[str], script: str, environ: Mapping[str, str]) -> str:
         """Submit a job; return its id."""
@@ -172,7 +202,7 @@ def words(text: str) -> str:
 def of(partition: str, options: Sequence[str], call: Call = call) -> Commands:
     """Return the commands for a user's partition ("" for the cluster's default) and options of sbatch.
 
-    Raises MatrixError when there is no such partition.
+    Raises MatrixError when there is no such partition, or Slurm does not understand the options.
     """
     commands = Commands((*((f"--partition={partition}",) if partition else ()), *options), call)
     known = commands.partitions()
@@ -180,4 +210,7 @@ def of(partition: str, options: Sequence[str], call: Call = call) -> Commands:
         raise MatrixError(
             "no such partition", got=partition, expected=f"one of {', '.join(known)}", fix=closest(partition, known)
         )
+    if said := commands.mistake():
+        fix = "man sbatch has its options; SBATCH_* of the environment count too"
+        raise MatrixError("sbatch does not take these options", where=" ".join(options) or None, got=said, fix=fix)
     return commands

@@ -86,7 +86,8 @@ class Slurm:
         """Say whether some node could run the case, and if not, what it needs and what Slurm says to that."""
         if not planned.test:
             return False, "the catalog has no reproduction of it yet"
-        told = f"features of its nodes: {', '.join(self._features) or 'none'}"
+        away = [f"{node.name} is {node.state}" for node in self._nodes if node.away]
+        told = "; ".join((f"features of its nodes: {', '.join(self._features) or 'none'}", *away))
         if lack := self._branches(planned)[1]:
             return False, f"{lack}; {told}"
         wanted = self._needs(planned)

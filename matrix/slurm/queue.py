@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from matrix.errors import MatrixError
-from matrix.slurm.commands import REST, STUCK, Commands, Task
+from matrix.slurm.commands import REST, Commands, Task
 from matrix.slurm.parts import Part
 from reports.files import write_whole
 from reports.journal import utc_now
@@ -89,7 +89,7 @@ class Queue:
     def live(self) -> list[Task]:
         """Return the tasks that may still run; those that wait for what will not come are cancelled."""
         tasks = [task for task in self.tasks() if task.live]
-        stuck = [task for task in tasks if task.reason in STUCK]
+        stuck = [task for task in tasks if task.stuck]
         for task in stuck:
             self.say(f"{task.id}: cancelled, since it waits for a person: {task.reason}")
         self._commands.cancel([task.id for task in stuck])
@@ -103,7 +103,7 @@ class Queue:
     def ends(self) -> dict[str, str]:
         """Return for each case how its last task ended, in words; for a task without cases, by its array's name."""
         return {
-            name: f"Slurm task {task.id} ended {task.state} on {task.node or 'no node'}"
+            name: task.end
             for task in sorted(self.tasks(), key=lambda task: int(task.job))
             for name in self.keys(task) or [self.part_name(task)]
         }

@@ -68,3 +68,23 @@ def test_a_controller_that_is_started_again_costs_nothing(site: Site) -> None:
     wait(lambda: "squeue failed" in log.read_text(), "the submitter does not notice")
     site.cluster.start("slurmctld")
     site.finish(run)
+
+
+def test_what_an_administrator_holds_is_not_reached_and_resumed(site: Site) -> None:
+    """Held tasks are cancelled, with a line in the log, so that the run ends; what ran beside them counts."""
+    run = site.start(*MANY)
+    site.wait_for_results(1)
+    (array,) = set(site.cluster.call("squeue", "-h", "-t", "PENDING", "-o", "%F").split())
+    site.cluster.call("scontrol", "hold", array)
+    ran = ended(run)
+
+    lost = [record for record in night.read(site.folder).records if record.verdict.value == "not-reached"]
+    assert ran.status == 1, ran.stderr
+    assert lost
+    assert site.results()
+    assert {"JobHeldAdmin" in record.outcome.reason for record in lost} == {True}, lost[0].outcome.reason
+    assert "cancelled, since it waits for a person: JobHeldAdmin" in (site.folder / "engine.log").read_text()
+    site.quiet()
+
+    assert site.run("--resume").status == 0
+    site.whole()

@@ -71,3 +71,32 @@ def test_without_a_controller_nothing_is_begun(site: Site) -> None:
     assert "Unable to contact slurm controller" in ran.stderr
     assert not site.out.exists()
     wait(lambda: site.cluster.call("sinfo", "-h", "-t", "idle", "-o", "%D") == "2", "the nodes do not come back")
+
+
+@pytest.mark.parametrize(
+    ("option", "words"),
+    [
+        ("--no-such-option", "unrecognized option '--no-such-option'"),
+        ("--time=soon", "Invalid --time specification"),
+        ("--partition=al", "Invalid partition name specified"),
+        ("--nodelist=n999", "Invalid node name specified"),
+    ],
+)
+def test_an_option_that_sbatch_does_not_take_is_a_mistake(site: Site, option: str, words: str) -> None:
+    ran = site.run(*FEW, f"--sbatch={option}")
+    assert ran.status == 2, ran.stderr
+    assert f"{option}: sbatch does not take these options" in ran.stderr
+    assert words in ran.stderr
+    assert not site.out.exists()
+
+
+def test_nodes_that_are_drained_are_named(site: Site) -> None:
+    """Slurm has the same words for a node that is away as for one that was never there."""
+    site.cluster.call("scontrol", "update", "NodeName=n535", "State=DRAIN", "Reason=test")
+    try:
+        ran = site.run("--level", "gpu", "--select", GPUS)
+    finally:
+        site.cluster.call("scontrol", "update", "NodeName=n535", "State=RESUME")
+    (record,) = ran.records
+    assert record["verdict"] == "unavailable"
+    assert record["reason"].endswith("features of its nodes: driver470, driver535; n535 is drained")

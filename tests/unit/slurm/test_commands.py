@@ -26,11 +26,17 @@ class Asked:
 
 def test_nodes_are_told_once_with_features_and_gpus() -> None:
     """sinfo names a node for each of its partitions."""
-    out = "n470|(null)|(null)|2\nn535|driver535,h100|gpu:h100:8|128+\nn535|driver535,h100|gpu:h100:8|128+\n"
+    out = "n470|(null)|(null)|2|down*\n" + "n535|driver535,h100|gpu:h100:8|128+|mixed\n" * 2
     assert Commands(call=Asked(sinfo=Said(0, out, ""))).nodes() == [
-        Node("n470", (), "(null)", 2),
-        Node("n535", ("driver535", "h100"), "gpu:h100:8", 128),
+        Node("n470", (), "(null)", 2, "down*"),
+        Node("n535", ("driver535", "h100"), "gpu:h100:8", 128, "mixed"),
     ]
+
+
+@pytest.mark.parametrize(("state", "away"), [("drained", True), ("down*", True), ("idle~", False), ("mixed", False)])
+def test_a_node_is_away_until_a_person_lets_it_work(state: str, away: bool) -> None:
+    """One that is powered down (~) Slurm starts by itself."""
+    assert Node("n1", (), "", 1, state).away is away
 
 
 def test_the_tasks_of_a_run_are_found_by_their_name() -> None:
@@ -99,6 +105,52 @@ def test_a_partition_that_is_there_goes_to_sbatch() -> None:
     asked = Asked(sinfo=Said(0, "cpu\ngpu\n", ""), sbatch=Said(0, "", FINE))
     of("gpu", ("--account=me",), asked).refuses(())
     assert asked.commands[-1][0] == ["sbatch", "--test-only", "--partition=gpu", "--account=me"]
+
+
+@pytest.mark.parametrize(
+    "err",
+    [
+        "sbatch: unrecognized option '--no-such-option'\nTry \"sbatch --help\" for more information\n",
+        "sbatch: error: Invalid --time specification\n",
+        "sbatch: error: invalid partition specified: nope\nallocation failure: Invalid partition name specified\n",
+        "allocation failure: Invalid node name specified\n",
+        "allocation failure: Invalid account or account/partition combination specified\n",
+    ],
+)
+def test_an_option_that_no_job_may_have_is_an_error_before_anything_is_submitted(err: str) -> None:
+    asked = Asked(sinfo=Said(0, "cpu\n", ""), sbatch=Said(1, "", err))
+    with pytest.raises(MatrixError, match="--wrong: sbatch does not take these options") as caught:
+        of("", ("--wrong",), asked)
+    assert str(words(err)) in str(caught.value)
+
+
+@pytest.mark.parametrize("err", [NO_FEATURE, "allocation failure: Requested node configuration is not available\n"])
+def test_an_option_that_leaves_too_little_for_a_bare_job_may_do_for_another(err: str) -> None:
+    """A site may refuse what asks for no GPU; which cases find no node is said case by case."""
+    of("", ("--nodelist=n470",), Asked(sinfo=Said(0, "cpu\n", ""), sbatch=Said(1, "", err)))
+
+
+@pytest.mark.parametrize(
+    ("state", "reason", "stuck"),
+    [("PENDING", "JobHeldAdmin", True), ("RUNNING", "JobHeldAdmin", False), ("PENDING", "Resources", False)],
+)
+def test_only_a_task_that_does_not_run_waits_for_a_person(state: str, reason: str, stuck: bool) -> None:
+    """`scontrol hold` of an array gives its running tasks the reason too (Slurm 22.05)."""
+    assert Task("a", "1", 0, state, "", reason).stuck is stuck
+
+
+@pytest.mark.parametrize(
+    ("task", "end"),
+    [
+        (Task("a", "8", 0, "TIMEOUT", "n470", "TimeLimit"), "Slurm task 8_0 ended TIMEOUT on n470"),
+        (
+            Task("a", "8", 1, "CANCELLED", "", "JobHeldAdmin"),
+            "Slurm task 8_1 ended CANCELLED (JobHeldAdmin) on no node",
+        ),
+    ],
+)
+def test_the_end_of_a_task_says_what_it_waited_for(task: Task, end: str) -> None:
+    assert task.end == end
 
 
 def test_where_slurm_is_not_the_error_says_so() -> None:

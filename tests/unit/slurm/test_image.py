@@ -230,7 +230,7 @@ def test_a_gpu_case_waits_for_a_node_whose_driver_runs_its_image(
     known = replace(KNOWN, containers=real().containers, drivers=real().drivers)
     item = planned(known, base="ngc-24.03", core="none", level=Level.GPU)
     cluster = Cluster()
-    cluster.nodes = "".join(f"n{driver}|driver{driver}|gpu:8|8\n" for driver in drivers)
+    cluster.nodes = "".join(f"n{driver}|driver{driver}|gpu:8|8|idle\n" for driver in drivers)
     able, why = Slurm(known, HOST, Maker(), Commands(call=cluster)).can_run(item)
     assert (able, reason in why) == (not reason, True)
     assert [word for command in cluster.asked for word in command if "constraint" in word] == [option] * bool(option)

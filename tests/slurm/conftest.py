@@ -89,7 +89,7 @@ class Site:
         """Run cases on one machine and on the cluster; fail unless `facts` of all are the same. Return the latter."""
         alone = self.run(*arguments, engine="local", out=self.out.with_name("alone"))
         there = self.run(*arguments)
-        assert (alone.status, there.status) == (0, 0), there.stderr
+        assert (alone.status, there.status) == (0, 0), alone.stderr + there.stderr
         told, expected = (dict(zip(keys(ran.records), map(facts, ran.records), strict=True)) for ran in (there, alone))
         assert told == expected
         return there

@@ -181,7 +181,8 @@ class Commands:
     def _ask(self, *command: str) -> str:
         said = self._call(command, "", None)
         if said.status != 0:
-            raise MatrixError(f"{command[0]} failed", got=words(said.err) or f"status {said.status}")
+            got, fix = words(said.err) or f"status {said.status}", "a login node finds the controller; so does SLURM_CONF"
+            raise MatrixError(f"{command[0]} failed", got=got, fix=fix)
         return said.out
 
 

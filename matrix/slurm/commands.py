@@ -181,8 +181,8 @@ class Commands:
     def _ask(self, *command: str) -> str:
         said = self._call(command, "", None)
         if said.status != 0:
-            got, fix = words(said.err) or f"status {said.status}", "a login node finds the controller; so does SLURM_CONF"
-            raise MatrixError(f"{command[0]} failed", got=got, fix=fix)
+            got = words(said.err) or f"status {said.status}"
+            raise MatrixError(f"{command[0]} failed", got=got, fix="run it on a login node, or set SLURM_CONF")
         return said.out
 
 

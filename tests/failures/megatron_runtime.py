@@ -56,13 +56,13 @@ def stop() -> None:
 
 
 def meet() -> None:
-    """Wait for all ranks, so that the process group can be destroyed."""
+    """Wait for all ranks, until gloo's threads have let go of what they sent."""
     import torch
 
     torch.distributed.barrier()
     # Once more, with the interpreter lock free meanwhile: gloo's thread lets go of what the first one waited for while
-    # it holds the mutex that destroying the group takes, and needs the interpreter lock for it. torch 2.3.1 hung there
-    # in one of 50 to 100 runs (native stacks of both threads).
+    # it holds the mutex that destroying the group takes, and needs the interpreter lock for it. torch 2.3.1 hung in
+    # destroying it in one of 50 to 100 runs (native stacks of both threads).
     torch.distributed.barrier()
 
 

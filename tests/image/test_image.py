@@ -33,10 +33,11 @@ def chosen(cases: list[str]) -> list[str]:
     return ["--no-cache", *(word for key in cases for word in ("--case", key))]
 
 
-def containers(tool: Tool) -> list[str]:
-    """The names of the containers of runs, running or stopped."""
+def containers(tool: Tool, out: Path) -> list[str]:
+    """The names of the containers, running or stopped, of the runs whose results are somewhere in `out`."""
+    runs = [folder.name for folder in out.glob("**/runs/*")]
     answer = tool.run([tool.path, "ps", "--all", "--format", "{{.Names}}"])
-    return [name for name in answer.out.split() if name.startswith("megatrix-")]
+    return [name for name in answer.out.split() if any(run in name for run in runs)]
 
 
 def test_the_night_of_the_image_ends_as_the_catalog_says(megatrix: Megatrix, tool: Tool, tmp_path: Path) -> None:
@@ -50,7 +51,7 @@ def test_the_night_of_the_image_ends_as_the_catalog_says(megatrix: Megatrix, too
     assert {4, 8, 16} <= {len(record.outcome.ranks) for record in told.records}
     assert {record.outcome.leftovers for record in told.records} == {0}
     assert {record.resolved["image"][:7] for record in told.records} == {"sha256:"}
-    assert containers(tool) == []
+    assert containers(tool, tmp_path) == []
 
 
 def test_the_error_behind_the_crash_is_known_by_its_own_entry(megatrix: Megatrix, tool: Tool, tmp_path: Path) -> None:
@@ -77,16 +78,16 @@ def started(out: Path, tool: Tool) -> subprocess.Popen[str]:
     )  # fmt: skip
     assert process.stdout is not None
     process.stdout.readline()
-    assert len(containers(tool)) == 1
+    assert len(containers(tool, out)) == 1
     return process
 
 
-def no_container_left(tool: Tool) -> None:
-    """Fail unless every container of a run is gone within GONE_S."""
+def no_container_left(tool: Tool, out: Path) -> None:
+    """Fail unless every container of the runs in `out` is gone within GONE_S."""
     end = time.monotonic() + GONE_S
-    while containers(tool) and time.monotonic() < end:
+    while containers(tool, out) and time.monotonic() < end:
         time.sleep(0.2)  # there is no event for the end of containers that are not ours
-    assert containers(tool) == []
+    assert containers(tool, out) == []
 
 
 def test_ctrl_c_stops_the_container_and_reports(tool: Tool, tmp_path: Path) -> None:
@@ -95,7 +96,7 @@ def test_ctrl_c_stops_the_container_and_reports(tool: Tool, tmp_path: Path) -> N
     _, said = process.communicate(timeout=60)
 
     assert process.returncode == 130, said
-    no_container_left(tool)
+    no_container_left(tool, tmp_path)
     told = nights.read(next((tmp_path / "runs").iterdir()))
     assert Counter(record.verdict.value for record in told.records)["not-reached"] > 0
     assert (tmp_path / "index.html").is_file()
@@ -107,4 +108,4 @@ def test_kill_9_of_the_run_ends_its_container(tool: Tool, tmp_path: Path) -> Non
     os.killpg(process.pid, signal.SIGKILL)
     process.communicate()
 
-    no_container_left(tool)
+    no_container_left(tool, tmp_path)

@@ -32,7 +32,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 def site(cluster: Cluster, tool: Tool, tmp_path: Path) -> Iterator[Site]:
     """The cluster, with the image on its nodes: they are this machine."""
     yield Site(cluster, tmp_path / "out")
-    no_container_left(tool)
+    no_container_left(tool, tmp_path)
 
 
 def facts(record: dict[str, Any]) -> dict[str, Any]:
@@ -43,7 +43,7 @@ def facts(record: dict[str, Any]) -> dict[str, Any]:
 def started(site: Site, tool: Tool) -> subprocess.Popen[str]:
     """Start the cases on the cluster; return when a container runs one."""
     run = site.begin(*CHOSEN)
-    assert [name for name in containers(tool) if "-asks-" not in name]
+    assert containers(tool, site.out)
     return run
 
 
@@ -69,7 +69,7 @@ def test_a_cancelled_task_stops_its_container_and_resume_goes_on(site: Site, too
     run = started(site, tool)
     site.cluster.call("scancel", "--user=root")
     assert ended(run).status == 1
-    no_container_left(tool)
+    no_container_left(tool, site.out)
     lost = site.lost()
     assert lost
     assert {"CANCELLED" in record.outcome.reason or "interrupted" in record.outcome.reason for record in lost} == {True}
@@ -93,5 +93,5 @@ def test_ctrl_c_stops_the_containers_on_the_nodes(site: Site, tool: Tool) -> Non
     os.killpg(run.pid, signal.SIGINT)
     assert ended(run).status == 130
     site.quiet()
-    no_container_left(tool)
+    no_container_left(tool, site.out)
     assert len(journal.read(site.folder).results) < len(CASES)

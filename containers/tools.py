@@ -56,7 +56,7 @@ class Runtime(Protocol):
         """Return how an image that is not here is got, "" for one that is here."""
 
     def digest(self, image: Ref) -> str:
-        """Return the image's content digest, "sha256:...", "" where none can be told."""
+        """Return the image's content digest, "sha256:...", or its tag where no digest can be told; "" for none here."""
 
     def command(self, image: Ref, box: Box, *inside: str) -> list[str]:
         """Return the command line that runs `inside` in the image."""

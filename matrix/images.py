@@ -46,7 +46,7 @@ class Images:
         """Return what has to be installed, built or fetched before anything runs in this image, "" for nothing."""
         if base not in self._lacks:
             image = inside.ref(self._catalog, base)
-            self._lacks[base] = self.tool.lack(image) if self.tool else f"{base} is an image: {NO_TOOL}"
+            self._lacks[base] = inside.lack(self.tool, image)
         return self._lacks[base]
 
     def installed(self, base: str) -> Installed | None:
@@ -83,8 +83,7 @@ class Images:
         if base not in self._installed:
             image = inside.ref(self._catalog, base)
             try:
-                environment = inside.installed(self._tool, image, self._environ)
-                self._installed[base] = Installed(environment, image=self._tool.digest(image))
+                self._installed[base] = inside.installed(self._tool, image, self._environ)
             except MatrixError as error:
                 self._installed[base] = error
         found = self._installed[base]

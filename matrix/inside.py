@@ -16,11 +16,11 @@ from typing import Any, Final, Protocol
 from containers.commands import TIMED_OUT
 from containers.environments import Environment
 from containers.overlays import default_root
-from containers.tools import ALL, Box, Ref, Runtime
+from containers.tools import ALL, NO_TOOL, Box, Ref, Runtime
 from matrix import gpus
 from matrix.catalog import Catalog, Container, Image
 from matrix.content import ROOT
-from matrix.engine import STOP_S
+from matrix.engine import STOP_S, Installed
 from matrix.environments import CELL_SETTINGS
 from matrix.errors import MatrixError
 from matrix.outcome import Level
@@ -90,16 +90,23 @@ def ref(catalog: Catalog, base: str) -> Ref:
     return Ref(image.id, image.tag, f"megatrix build {base}" if isinstance(image, Image) else "")
 
 
-def installed(runtime: Runtime, image: Ref, environ: Mapping[str, str]) -> Environment:
-    """Return what is installed in an image. Raises MatrixError when it can't be started or has no Python."""
+def lack(runtime: Runtime | None, image: Ref) -> str:
+    """Return what has to be installed, built or fetched before anything runs in an image, "" for nothing."""
+    return runtime.lack(image) if runtime else f"{image.id} is an image: {NO_TOOL}"
+
+
+def installed(runtime: Runtime, image: Ref, environ: Mapping[str, str]) -> Installed:
+    """Return what an image holds. Raises MatrixError when it can't be started or has no Python."""
     asking = box(f"megatrix-asks-{image.id}-{os.getpid()}", environ)
     answer = runtime.ask(image, asking, PYTHON, "-m", "containers.environments")
     try:
-        return Environment(**json.loads(answer.out.strip().splitlines()[-1]))  # NGC's entrypoint greets before it
+        # NGC's entrypoint greets before it.
+        environment = Environment(**json.loads(answer.out.strip().splitlines()[-1]))
     except (IndexError, TypeError, ValueError):
         what = f"{runtime.name} could not run {image.tag}"
         got = runtime.refusal(answer.code, answer.err) or answer.complaint
         raise MatrixError(what, got=got, fix="see docs/images.md") from None
+    return Installed(environment, image=runtime.digest(image))
 
 
 def run(
@@ -145,8 +152,9 @@ def run(
         except BaseException:
             stop(runtime, process, name)
             raise
-    printed = log.read_bytes()[begins:].decode(errors="replace")
-    refusal = runtime.refusal(status, printed)
+    with log.open("rb") as printed:
+        printed.seek(begins)
+        refusal = runtime.refusal(status, printed.read().decode(errors="replace"))
     return Ended(status, refusal and f"{runtime.name} could not run {work.image.id}: {refusal}")
 
 

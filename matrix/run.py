@@ -108,7 +108,7 @@ def work(
     with journal.Journal.new(folder) as kept:
         for item in pending:
             lack = here.can_run(item)[1] or drivers.lack(catalog, item, here.driver) or engine.lacks(item.cell.base)
-            record = unavailable(item, catalog, lack, folder.name) if lack else None
+            record = not_run(item, catalog, Outcome(OutcomeKind.UNAVAILABLE, lack), folder.name) if lack else None
             if record is None and request.cache:
                 record = cached(item, engine, here, history, folder.name)
             if record is None:
@@ -129,7 +129,8 @@ def work(
     with journal.Journal.new(folder) as kept:
         for item in left:
             if item.key not in done and item.cell.base in ending.refused:
-                record = unavailable(item, catalog, ending.refused[item.cell.base], folder.name)
+                outcome = Outcome(OutcomeKind.UNAVAILABLE, ending.refused[item.cell.base])
+                record = not_run(item, catalog, outcome, folder.name)
                 kept.result(record)
                 show(record)
     lost = {item.key for item in left} - set(journal.read(folder).results)
@@ -140,9 +141,8 @@ def work(
         )
 
 
-def unavailable(item: Planned, catalog: Catalog, reason: str, run: str) -> Record:
-    """Return the record of a case that can't run on this machine."""
-    outcome = Outcome(OutcomeKind.UNAVAILABLE, reason)
+def not_run(item: Planned, catalog: Catalog, outcome: Outcome, run: str) -> Record:
+    """Return the record of a case that did not run: it can't here, or was not reached."""
     where = Surroundings(reproduce=reproduce_line(item), run=run)
     return make_record(item, outcome, judge(catalog.failure(item.failure), item.expectation, outcome), where, "")
 

@@ -23,12 +23,10 @@ from matrix.content import ROOT
 from matrix.engine import Ending, Engine, Installed, pending
 from matrix.environments import CELL_SETTINGS
 from matrix.host import Host
-from matrix.judge import judge
 from matrix.outcome import Level, Outcome, OutcomeKind
 from matrix.planned import Planned
 from matrix.relay import Sender
-from matrix.reproduction import Surroundings, make_record
-from matrix.rerun import reproduce_line
+from matrix.run import not_run
 from matrix.secrets import mask_file
 from matrix.session import deadline
 from matrix.slurm.commands import Commands
@@ -254,6 +252,4 @@ class Slurm:
             for item in lost:
                 reason = ends.get(item.key) or why.get(item.cell.base, "Slurm no longer knows its task")
                 outcome = Outcome(OutcomeKind.NOT_REACHED, reason)
-                failure = self._catalog.failure(item.failure)
-                where = Surroundings(reproduce=reproduce_line(item), run=queue.folder.name)
-                kept.result(make_record(item, outcome, judge(failure, item.expectation, outcome), where, ""))
+                kept.result(not_run(item, self._catalog, outcome, queue.folder.name))

@@ -13,13 +13,14 @@ from pathlib import Path
 
 from containers import pyxis, tools
 from containers.environments import Environment
-from containers.tools import NO_TOOL, Ref, Runtime
+from containers.tools import Ref, Runtime
 from matrix import inside
 from matrix.engine import Installed, pending
 from matrix.errors import MatrixError
 from matrix.loading import load
+from matrix.outcome import Outcome, OutcomeKind
 from matrix.relay import Receiver
-from matrix.run import unavailable
+from matrix.run import not_run
 from matrix.slurm.parts import Part
 from reports import journal
 from reports.files import write_whole
@@ -32,13 +33,13 @@ def runtime(environ: Mapping[str, str] = os.environ) -> Runtime | None:
 
 def tell(image: Ref, parts: Path, node: str) -> int:
     """Write beside the run's parts what the image holds on this node, or why it can't be told; return 0."""
-    found, why = runtime(), f"{image.id} is an image: {NO_TOOL}"
+    found = runtime()
+    why = inside.lack(found, image)
     told: dict[str, object] = {}
-    if found is not None:
-        why = found.lack(image)
-    if found is not None and not why:
+    if found and not why:
         try:
-            told = {**vars(inside.installed(found, image, os.environ)), "image": found.digest(image)}
+            holds = inside.installed(found, image, os.environ)
+            told = {**vars(holds.environment), "image": holds.image}
         except MatrixError as error:
             why = error.brief
     write_whole(answer(parts, image.id), json.dumps(told or {"reason": f"{why} (node {node})"}) + "\n")
@@ -67,7 +68,7 @@ def run(part: Part, image: Ref, keys: Sequence[str], folder: Path, overlays: Pat
     What the node lacks for it makes them `unavailable`, with the node's name.
     """
     found = runtime()
-    lack = found.lack(image) if found else f"{image.id} is an image: {NO_TOOL}"
+    lack = inside.lack(found, image)
     if found and not lack and (here := found.digest(image)) != part.digest:
         lack = f"{image.tag} is {here}, and {part.digest} on the node that was asked first"
     if found is None or lack:
@@ -95,4 +96,4 @@ def say_unavailable(folder: Path, base: str, keys: Iterable[str], reason: str) -
     with journal.Journal.new(folder) as kept:
         for item in pending(folder, [base]):
             if item.key in wanted:
-                kept.result(unavailable(item, known, reason, folder.name))
+                kept.result(not_run(item, known, Outcome(OutcomeKind.UNAVAILABLE, reason), folder.name))

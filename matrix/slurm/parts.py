@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final, TypeVar
 
+from containers.pyxis import FETCH_S
 from containers.tools import Ref
 from matrix.outcome import Level
 from matrix.planned import Planned
@@ -23,7 +24,6 @@ T = TypeVar("T")
 TOGETHER: Final = {Level.CONTRACT: 100, Level.CPU: 8, Level.GPU: 4}
 READ_S: Final = 5.0  # the most that a case of level contract was seen to take is 0.4 s
 START_S: Final = 600.0  # room for a task to lay its overlays, which may have to be copied first
-FETCH_S: Final = 3600.0  # room for an image of 20 GB to come to the node
 RUNS: Final = 2  # a red case is run once more in fresh interpreters
 
 

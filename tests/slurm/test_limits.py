@@ -78,7 +78,7 @@ def test_what_an_administrator_holds_is_not_reached_and_resumed(site: Site) -> N
     site.cluster.call("scontrol", "hold", array)
     ran = ended(run)
 
-    lost = [record for record in night.read(site.folder).records if record.verdict.value == "not-reached"]
+    lost = site.lost()
     assert ran.status == 1, ran.stderr
     assert lost
     assert site.results()

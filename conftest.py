@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from matrix.errors import MatrixError
-from matrix.planned import Planned
-from matrix.reproduction import Reproduction, explain_red
-from matrix.session import Options, Session
-from reports.files import OUT
+from matrix.execution.reproduction import Reproduction, explain_red
+from matrix.execution.session import Options, Session
+from matrix.planning.planned import Planned
+from matrix.store.paths import OUT
 
 ROOT = Path(__file__).parent
 SESSION = pytest.StashKey[Session]()

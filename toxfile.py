@@ -18,13 +18,14 @@ from tox.report import HandledError
 from tox.session.state import State
 from tox.tox_env.python.pip.req_file import PythonDeps
 
-# tox has the project's folder on sys.path only while it loads this file: import everything here, nothing in a hook.
-from containers import standing
-from containers.indexes import site_environment
-from containers.interpreters import find
-from matrix.environments import CELL_SETTINGS, Environment, environments, in_place
+from matrix.catalog.loading import load
 from matrix.errors import MatrixError, closest
-from matrix.loading import load
+
+# tox has the project's folder on sys.path only while it loads this file: import everything here, nothing in a hook.
+from matrix.provision import current_image as standing
+from matrix.provision.indexes import site_environment
+from matrix.provision.interpreters import find
+from matrix.provision.tox_environments import CELL_SETTINGS, Environment, environments, in_place
 
 # tox-uv passes UV_* on to uv and to the environments; what is set here reaches venv creation and every install.
 os.environ.update(site_environment())

@@ -38,12 +38,12 @@ QUESTIONS = [
 PROBE = """
 import sys
 sys.path.insert(0, {root!r})
-from matrix import loading
+from matrix.catalog import loading
 from matrix.contract import reading
 from matrix.contract.claim import outcome_of
-from matrix.judge import judge
-from matrix.outcome import OutcomeKind
-from matrix.record import Expectation
+from matrix.verdicts.judge import judge
+from matrix.verdicts.outcome import OutcomeKind
+from matrix.catalog.failure import Expectation
 sides = {{{axis!r}: ".", {other!r}: {version!r}}}
 known = loading.load()
 outcome = outcome_of({failure!r}, reading.calls_of(sides["mcore"]), reading.surface_of(sides["te"]))

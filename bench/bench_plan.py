@@ -23,12 +23,12 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from matrix.cases import plan_case
-from matrix.covering import pairwise
-from matrix.loading import load
-from matrix.plan import night
-from matrix.planned import Planned
-from matrix.selection import select
+from matrix.catalog.loading import load
+from matrix.planning.cases import plan_case
+from matrix.planning.covering import pairwise
+from matrix.planning.night import night
+from matrix.planning.planned import Planned
+from matrix.planning.selection import select
 
 EXPRESSION = "mcore==0.8.* and torch>=2.4 and not case==pp2 or failure==dcp-write-item and torch<2.7 and level==cpu"
 BY_WORDS = "(mcore-0.8 and not torch-2.1 and not torch-2.2 and not torch-2.3 and not pp2) or (dcp-write-item and cpu)"

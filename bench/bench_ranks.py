@@ -25,10 +25,11 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from matrix.outcome import OutcomeKind
-from matrix.ranks.job import Job, Rank
-from matrix.ranks.order import free_port
-from matrix.ranks.supervisor import Supervisor
+from matrix.execution.ranks.job import Job
+from matrix.execution.ranks.order import free_port
+from matrix.execution.ranks.supervisor import Supervisor
+from matrix.kit.rank import Rank
+from matrix.verdicts.outcome import OutcomeKind
 
 HARNESSES = str(Path(__file__).with_name("torch_harnesses.py"))
 POOLED, FRESH, TORCHRUN = "supervisor", "supervisor, fresh", "torchrun"

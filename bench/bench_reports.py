@@ -23,15 +23,15 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from matrix.loading import load
-from matrix.record import Record, Verdict
-from reports.files import Paths
-from reports.history import History
-from reports.journal import Journal
-from reports.night import write_plan
-from reports.output import render
+from matrix.catalog.loading import load
+from matrix.report.output import render
+from matrix.store.history import History
+from matrix.store.journal import Journal
+from matrix.store.night import write_plan
+from matrix.store.paths import Paths
+from matrix.verdicts.record import Record, Verdict
 from tests.browser.chromium import Browser
-from tests.unit.reports.samples import MCORES, cell, planned, record
+from tests.unit.report.samples import MCORES, cell, planned, record
 
 CASES = ("tp2", "pp2", "world1", "train-loop")
 USABLE = "document.getElementById('shown').value.includes(' of ')"

@@ -21,18 +21,17 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from matrix import host
-from matrix.content import ROOT
-from matrix.engine import Ending, Engine, Installed, Tox, work_folder
-from matrix.environments import base_name
-from matrix.loading import load
-from matrix.outcome import Level
-from matrix.plan import everything
-from matrix.planned import Planned
-from matrix.record import Expectation
-from matrix.run import Request, execute
-from matrix.slurm.commands import Commands
-from matrix.slurm.engine import Slurm
+from matrix.catalog.failure import Expectation, Level
+from matrix.catalog.loading import load
+from matrix.execution.engine import Ending, Engine, Installed, Tox, work_folder
+from matrix.execution.run import Request, execute
+from matrix.execution.slurm.commands import Commands
+from matrix.execution.slurm.engine import Slurm
+from matrix.planning.night import everything
+from matrix.planning.planned import Planned
+from matrix.provision import host
+from matrix.provision.project import ROOT
+from matrix.provision.tox_environments import base_name
 from tests.slurm.cluster import Cluster
 
 BASE = "no-torch"

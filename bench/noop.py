@@ -1,7 +1,7 @@
 """A case that does nothing: what is left is what the project itself costs (bench/bench_slurm.py)."""
 
-from matrix.outcome import Outcome, OutcomeKind
-from matrix.reproduction import Reproduction
+from matrix.execution.reproduction import Reproduction
+from matrix.verdicts.outcome import Outcome, OutcomeKind
 
 
 def test_noop(reproduction: Reproduction) -> None:

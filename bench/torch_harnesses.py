@@ -21,7 +21,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from matrix.ranks.job import Rank
+from matrix.kit.rank import Rank
 
 CASE: dict[str, Any] = json.loads(os.environ["BENCH_CASE"])
 WAY = os.environ["BENCH_WAY"]

@@ -2,6 +2,6 @@
 
 import sys
 
-from matrix.cli import main
+from matrix.cli.main import main
 
 sys.exit(main())

@@ -7,18 +7,16 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Final
 
-from containers import sources
 from matrix.bisection.clone import Clone, Commit
 from matrix.bisection.order import Order
-from matrix.cases import plan_case
-from matrix.catalog import Catalog, Wheels
+from matrix.catalog.failure import Case, Expectation, Failure, Level, Package
+from matrix.catalog.model import Catalog, Wheels
+from matrix.catalog.versions import NONE, is_version, parse
 from matrix.contract import recording
 from matrix.errors import MatrixError, closest
-from matrix.failure import Case, Failure, Package
-from matrix.outcome import Level
-from matrix.planned import Planned
-from matrix.record import Expectation
-from matrix.versions import NONE, is_version, parse
+from matrix.planning.cases import plan_case
+from matrix.planning.planned import Planned
+from matrix.provision import sources
 
 
 class AxisName(str, Enum):

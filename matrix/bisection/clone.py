@@ -12,11 +12,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import TracebackType
 
-from containers import commands, sources, trees
-from containers.commands import Answer
-from containers.sources import Kind, Source
 from matrix.errors import MatrixError
-from reports.text import one_line
+from matrix.provision import commands, sources, trees
+from matrix.provision.commands import Answer
+from matrix.provision.sources import Kind, Source
+from matrix.verdicts.text import one_line
 
 SUBJECT = 120  # characters shown of a commit's first line
 FIELDS = "%H%x00%P%x00%cs%x00%s"  # commit, parents, date, subject

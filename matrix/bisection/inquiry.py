@@ -16,14 +16,15 @@ from matrix.bisection.axes import Axis, Subject
 from matrix.bisection.noise import Noise, Seen, Tally
 from matrix.bisection.probing import Ask, line_of, seen_of
 from matrix.bisection.search import Found, Plan, WrongEndError, search
-from matrix.content import ROOT, file_hash, sources_hash
 from matrix.errors import MatrixError
-from matrix.outcome import OutcomeKind
-from matrix.planned import Planned
-from matrix.record import Record
-from matrix.reproduction import brief
-from reports import journal
-from reports.text import one_line
+from matrix.execution.cache_key import file_hash, sources_hash
+from matrix.execution.reproduction import brief
+from matrix.planning.planned import Planned
+from matrix.provision.project import ROOT
+from matrix.store import journal
+from matrix.verdicts.outcome import OutcomeKind
+from matrix.verdicts.record import Record
+from matrix.verdicts.text import one_line
 
 SILENT: Final = (OutcomeKind.UNAVAILABLE, OutcomeKind.NOT_REACHED)  # asked again: tomorrow it may be there
 

@@ -13,14 +13,13 @@ from matrix.bisection.inquiry import Bisection, Inquiry, bisect, why
 from matrix.bisection.noise import Seen
 from matrix.bisection.probing import line_of
 from matrix.bisection.search import Kind, Plan
-from matrix.catalog import Catalog, Container, Reader
-from matrix.cell import parse_cell_id
+from matrix.catalog.cell import parse_cell_id
+from matrix.catalog.failure import Axis, Level, Package
+from matrix.catalog.model import Catalog, Container, Reader
+from matrix.catalog.versions import NONE
 from matrix.errors import MatrixError
-from matrix.failure import Axis, Package
-from matrix.outcome import Level
-from matrix.planned import Planned
-from matrix.record import Record
-from matrix.versions import NONE
+from matrix.planning.planned import Planned
+from matrix.verdicts.record import Record
 
 BASE = AxisName.TORCH.value  # the package of a stack that its base brings
 

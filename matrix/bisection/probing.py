@@ -12,27 +12,27 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from matrix import configuration, run
 from matrix.bisection.clone import Clone, Commit
 from matrix.bisection.noise import Seen
-from matrix.catalog import Catalog
+from matrix.catalog.failure import Level
+from matrix.catalog.model import Catalog
 from matrix.contract import consuming, offering, reading
 from matrix.contract.claim import CALLEES, outcome_of
 from matrix.contract.recording import MCORE
 from matrix.contract.surface import Surface
 from matrix.contract.usage import Calls
-from matrix.engine import Engine
 from matrix.errors import MatrixError
-from matrix.host import Place
-from matrix.judge import judge
-from matrix.outcome import Level, Outcome, OutcomeKind
-from matrix.planned import Planned
-from matrix.record import Record
-from matrix.reproduction import Surroundings, make_record
-from matrix.rerun import reproduce_line
-from reports import journal, night
-from reports.files import Paths
-from reports.history import History
+from matrix.execution import run
+from matrix.execution.engine import Engine
+from matrix.execution.reproduction import Surroundings, make_record
+from matrix.planning.planned import Planned
+from matrix.planning.rerun import reproduce_line
+from matrix.provision import configuration
+from matrix.provision.host import Place
+from matrix.store import journal
+from matrix.verdicts.judge import judge
+from matrix.verdicts.outcome import Outcome, OutcomeKind
+from matrix.verdicts.record import Record
 
 Show = Callable[[Record], None]
 Ask = Callable[[Sequence[Planned], Show], None]  # runs every case once and shows each record as it comes
@@ -199,14 +199,7 @@ class Cells:
             show(record)
 
         request = run.Request(planned, self._out, self._cache, label=LABEL)
-        paths = Paths(self._out)
-        folder = run.start(request, paths)
-        with History(paths.history) as history:
-            try:
-                run.work(request, self._catalog, self._engine, folder, history, tell, self._warn, self._place)
-            finally:
-                ended = night.read(folder)
-                history.add(ended.run, ended.records)
+        ended = run.execute(request, self._catalog, self._engine, tell, self._warn, self._place)
         for record in ended.records:
             if record.key not in shown:
                 show(record)

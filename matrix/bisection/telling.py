@@ -5,16 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from containers.trees import LAYOUTS
 from matrix.bisection.axes import PACKAGES, AxisName
 from matrix.bisection.inquiry import Bisection, why
 from matrix.bisection.noise import Seen
 from matrix.bisection.probing import seen_of
 from matrix.bisection.search import Kind
-from matrix.outcome import Level, Raised
-from matrix.record import Record
-from matrix.versions import NONE
-from reports.text import one_line, tail
+from matrix.catalog.failure import Level
+from matrix.catalog.versions import NONE
+from matrix.provision.trees import LAYOUTS
+from matrix.verdicts.outcome import Raised
+from matrix.verdicts.record import Record
+from matrix.verdicts.text import one_line, tail
 
 PACKAGE = {
     AxisName.MCORE: "Megatron-LM",

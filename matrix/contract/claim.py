@@ -8,7 +8,7 @@ from typing import Final
 from matrix.contract.finding import Finding, Kind, find
 from matrix.contract.surface import Surface
 from matrix.contract.usage import Calls
-from matrix.outcome import Outcome, OutcomeKind
+from matrix.verdicts.outcome import Outcome, OutcomeKind
 
 OFFLOAD: Final = r"\.get_cpu_offload_context$"
 # What each failure's call is, as a pattern of the callee's dotted path; a call breaks there unless `SHIFTED` says how.

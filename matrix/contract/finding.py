@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from matrix.contract.guard import (
+from matrix.contract.guard import (  # fmt: skip
     AnyOf,
     Config,
     Guard,
@@ -18,13 +18,13 @@ from matrix.contract.guard import (
     Truth,
     all_of,
     describe,
-)  # fmt: skip
+)
 from matrix.contract.meaning import meant_elsewhere
 from matrix.contract.reach import guard_parts
 from matrix.contract.signature import Signature
 from matrix.contract.surface import Absent, Found, Surface
 from matrix.contract.usage import Arguments, Calls, Site, Use
-from matrix.outcome import Raised
+from matrix.verdicts.outcome import Raised
 
 TELLING = (TeVersion, Offers, Takes)  # guards that somebody wrote, and wants to see in a finding
 

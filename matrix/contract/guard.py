@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, ClassVar, Protocol, TypeAlias, cast
 
 from packaging.version import Version
 
-from matrix import versions
+from matrix.catalog import versions
 
 if TYPE_CHECKING:
     from typing_extensions import Self

@@ -6,7 +6,7 @@ import ast
 from abc import abstractmethod
 from collections.abc import Sequence
 
-from matrix import versions
+from matrix.catalog import versions
 from matrix.contract.definition import dotted
 from matrix.contract.expression import Expressions, shown
 from matrix.contract.guard import Config, Guard, Offers, all_of, any_of

@@ -12,14 +12,14 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TypeVar
 
-from containers import commands, sources
-from containers.sources import Contents, Kind, Source
-from containers.trees import package_files
 from matrix.contract import consuming, offering, recording
 from matrix.contract.recording import MCORE, SUFFIX, TE
 from matrix.contract.surface import Surface
 from matrix.contract.usage import Calls
 from matrix.errors import MatrixError
+from matrix.provision import commands, sources
+from matrix.provision.sources import Contents, Kind, Source
+from matrix.provision.trees import package_files
 
 Select = Callable[[str], bool]
 Facts = TypeVar("Facts", Surface, Calls)

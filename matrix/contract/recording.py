@@ -1,7 +1,7 @@
 """Surfaces and calls as files: gzipped JSON, one file for each release, the same bytes for the same facts.
 
-The recorded ones lie under matrix/facts/surfaces/PACKAGE/VERSION.json.gz. They hold names, parameters, positions and
-guards in our own words, and no source text of upstream.
+The recorded ones lie under matrix/catalog/facts/surfaces/PACKAGE/VERSION.json.gz. They hold names, parameters,
+positions and guards in our own words, and no source text of upstream.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 
 from packaging.version import Version
 
-from matrix import versions
+from matrix.catalog import versions
 from matrix.contract.guard import AllOf, AnyOf, Config, Guard, Loads, Not, Offers, Takes, TeVersion, Unclear
 from matrix.contract.surface import Surface
 from matrix.contract.usage import Arguments, Calls, Site, Use
@@ -36,7 +36,7 @@ SYMBOLS = {kind: symbol for symbol, kind in LEAVES.items()}
 
 def folder() -> Path:
     """Return the folder of the recorded releases."""
-    return Path(__file__).parents[1] / "facts" / "surfaces"
+    return Path(__file__).parents[1] / "catalog" / "facts" / "surfaces"
 
 
 def recorded(package: str) -> dict[str, Path]:

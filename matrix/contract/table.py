@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from matrix import versions
+from matrix.catalog import versions
 from matrix.contract.finding import Finding, Kind
 
 MEANING = {

@@ -9,19 +9,22 @@ from pathlib import Path
 
 import pytest
 
-from matrix import cli, host, loading
-from matrix.outcome import Level, Outcome, OutcomeKind, Raised
-from matrix.record import Verdict
-from reports.files import Paths
-from reports.history import History
-from reports.journal import Journal
-from reports.night import write_plan
-from reports.output import render
+from matrix.catalog import loading
+from matrix.catalog.failure import Level
+from matrix.cli import main as cli
+from matrix.provision import host
+from matrix.report.output import render
+from matrix.store.history import History
+from matrix.store.journal import Journal
+from matrix.store.night import write_plan
+from matrix.store.paths import Paths
+from matrix.verdicts.outcome import Outcome, OutcomeKind, Raised
+from matrix.verdicts.record import Verdict
 from tests.browser.chromium import Browser
 from tests.unit import catalogs
 from tests.unit.catalogs import case, clause, failure, real, stack
 from tests.unit.engines import HOST, FakeEngine
-from tests.unit.reports.samples import night, planned
+from tests.unit.report.samples import night, planned
 
 ENTRY = failure(
     "dcp-assertion",

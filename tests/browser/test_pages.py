@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from matrix.cli import main
-from matrix.compat import compat, parse_stack
-from reports.cell_page import name_of
-from reports.files import Paths
+from matrix.check.compat import compat, parse_stack
+from matrix.cli.main import main
+from matrix.report.cell_page import name_of
+from matrix.store.paths import Paths
 from tests.browser.chromium import Browser
 from tests.unit.catalogs import real
 from tests.unit.engines import FakeEngine

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from tests.failures import dcp_assertion, megatron_runtime
 
 if TYPE_CHECKING:
-    from matrix.ranks.job import Rank
+    from matrix.kit.rank import Rank
 
 CALLEE: Final = ("transformer_engine/pytorch/cpu_offload.py", "get_cpu_offload_context")
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from tests.failures import megatron_runtime
 
 if TYPE_CHECKING:
-    from matrix.ranks.job import Rank
+    from matrix.kit.rank import Rank
 
 VOCABULARY = 100  # tokens
 SEQUENCE = 64  # tokens

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from tests.failures import long_context_data as data
 
 if TYPE_CHECKING:
-    from matrix.ranks.job import Rank
+    from matrix.kit.rank import Rank
 
 GIB = 2**30  # bytes
 ROOM = 5 * GIB // 2  # bytes that a case may take: 2 GiB for the peak at 16384, and some

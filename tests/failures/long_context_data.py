@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from matrix.ranks import absent_packages
+from matrix.kit import absent_packages
 
 TOKENS = 600_000  # in the corpus
 SAMPLES = 4  # of a dataset; with 131072 tokens they are less than the corpus

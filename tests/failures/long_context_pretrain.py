@@ -13,10 +13,10 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING
 
-from matrix.ranks.limits import LackError
+from matrix.kit.rank import LackError
 
 if TYPE_CHECKING:
-    from matrix.ranks.job import Rank
+    from matrix.kit.rank import Rank
 
 # The command of the report, as small as a model can be; sequence length and context parallelism come with the case.
 ARGUMENTS = (

@@ -10,7 +10,7 @@ from tests.failures import long_context
 from tests.failures import long_context_data as data
 
 if TYPE_CHECKING:
-    from matrix.ranks.job import Rank
+    from matrix.kit.rank import Rank
 
 SEQUENCE = 6000  # tokens: more than a document, so that there is an end of one in every sample
 

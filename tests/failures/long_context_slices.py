@@ -9,12 +9,12 @@ import inspect
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from matrix.ranks.limits import LackError
+from matrix.kit.rank import LackError
 from tests.failures import long_context
 from tests.failures import long_context_data as data
 
 if TYPE_CHECKING:
-    from matrix.ranks.job import Rank
+    from matrix.kit.rank import Rank
 
 MASKED = 8192  # tokens of the sample with a mask: 512 MiB at the peak, on each rank
 SEQUENCE_DIMENSION = {"attention_mask": 2}  # of [batch, 1, S, S]: the queries; all others are [batch, S]

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from matrix.ranks.job import Rank
+    from matrix.kit.rank import Rank
 
 SEED = 123  # upstream's example seeds with it
 
@@ -17,12 +17,12 @@ def start(
 ) -> Any:
     """Initialise torch.distributed, model parallelism and the RNG tracker; return the torch module.
 
-    `stand_ins` ({"packages": [...], "missing": [...]}) are for matrix.ranks.absent_packages.
+    `stand_ins` ({"packages": [...], "missing": [...]}) are for matrix.kit.absent_packages.
     """
     import torch
 
     if rank.device == "cpu":
-        from matrix.ranks import absent_packages, cpu_device, te_extension
+        from matrix.kit import absent_packages, cpu_device, te_extension
 
         cpu_device.install()
         if importlib.util.find_spec("transformer_engine") is not None:

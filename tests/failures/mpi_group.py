@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from tests.failures import open_mpi
 
 if TYPE_CHECKING:
-    from matrix.ranks.job import Rank
+    from matrix.kit.rank import Rank
 
 
 def make_group(rank: Rank, *, parameter_checks: bool) -> dict[str, Any]:

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import pytest
 
-from matrix import configuration
-from matrix.ranks.limits import GIB, MIB, Limits
-from matrix.reproduction import Reproduction
+from matrix.catalog.limits import GIB, MIB, Limits
+from matrix.execution.reproduction import Reproduction
+from matrix.provision import configuration
 from tests.failures.long_context import LONG
 
 # Bytes that a process may map: 3.4 GiB are by the import of megatron-core 0.19, 3.2 GiB by a CUDA build of torch, and

@@ -6,7 +6,7 @@ import pytest
 
 from matrix.contract import reading
 from matrix.contract.claim import CALLEES, outcome_of
-from matrix.reproduction import Reproduction
+from matrix.execution.reproduction import Reproduction
 
 
 @pytest.mark.failure(*CALLEES)

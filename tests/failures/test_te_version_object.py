@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from matrix.reproduction import Reproduction
+from matrix.execution.reproduction import Reproduction
 
 
 @pytest.mark.failure("te-version-object")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from matrix.outcome import Level
-from matrix.reproduction import Reproduction
+from matrix.catalog.failure import Level
+from matrix.execution.reproduction import Reproduction
 from tests.failures.tp_overlap_contract import outcome_of
 
 

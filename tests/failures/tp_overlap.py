@@ -10,12 +10,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from matrix.ranks.limits import LackError
+from matrix.kit.rank import LackError
 from tests.failures import open_mpi
 from tests.failures.megatron_runtime import meet
 
 if TYPE_CHECKING:
-    from matrix.ranks.job import Rank
+    from matrix.kit.rank import Rank
 
 FUNCTION = "_initialize_tp_communicators"
 FILES = ("training/initialize.py", "initialize.py")  # of the package megatron; core 0.4 has no megatron.training
@@ -60,7 +60,7 @@ def through_transformer_engine(rank: Rank, *, parameter_checks: bool) -> dict[st
 
 def import_core(rank: Rank) -> dict[str, Any]:
     """Import megatron.core beside Transformer Engine; return the versions that met."""
-    from matrix.ranks import cpu_device, te_extension
+    from matrix.kit import cpu_device, te_extension
 
     if rank.device == "cpu":
         cpu_device.install()
@@ -97,7 +97,7 @@ def started(rank: Rank, start: Callable[[], None], parameter_checks: bool, multi
     open_mpi.prepare(rank, parameter_checks=parameter_checks)
     ends: tuple[str, ...] = ()
     if rank.device == "cpu":
-        from matrix.ranks import cpu_device, te_extension
+        from matrix.kit import cpu_device, te_extension
 
         cpu_device.install()
         te_extension.install(rank.workdir / f"te-{rank.rank}", ANSWERS)

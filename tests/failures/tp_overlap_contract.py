@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from matrix.cell import Cell
-from matrix.launch import Launcher, environment_of
-from matrix.outcome import Outcome, OutcomeKind, Raised
-from matrix.overlap import Setting, contract
+from matrix.catalog.cell import Cell
+from matrix.check.launch import Launcher, environment_of
+from matrix.check.overlap import Setting, contract
+from matrix.verdicts.outcome import Outcome, OutcomeKind, Raised
 
 RANKS = 2  # any number but 1 is the same failure
 DEFAULT = "default"  # the backend of a job that names none

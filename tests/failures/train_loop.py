@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from tests.failures import dcp_assertion, megatron_runtime
 
 if TYPE_CHECKING:
-    from matrix.ranks.job import Rank
+    from matrix.kit.rank import Rank
 
 SAMPLES = 1000  # of the mock dataset, as in the example
 STEPS = 5

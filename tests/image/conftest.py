@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from containers.images import Builder
-from containers.tools import NO_TOOL, Tool, find
-from matrix import building, loading
+from matrix.catalog import loading
+from matrix.provision import building
+from matrix.provision.images import Builder
+from matrix.provision.tools import NO_TOOL, Tool, find
 from tests.real.conftest import megatrix
 
 __all__ = ["megatrix"]

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from containers.images import Builder
-from containers.indexes import site_options
-from containers.overlays import uv
-from containers.tools import Tool
-from matrix.building import Wish, build, wished
-from matrix.engine import tox_command
-from matrix.loading import load
+from matrix.catalog.loading import load
+from matrix.execution.engine import tox_command
+from matrix.provision.building import Wish, build, wished
+from matrix.provision.images import Builder
+from matrix.provision.indexes import site_options
+from matrix.provision.overlays import uv
+from matrix.provision.tools import Tool
 from tests.real.conftest import ROOT
 
 DEADLINE_S = 300.0  # s for a command in an image; the longest takes 15 s on 2 cores

@@ -18,10 +18,10 @@ from typing import Any, Final
 
 import pytest
 
-from containers.tools import Tool
-from matrix.content import ROOT
-from matrix.nvidia.devices import ask
-from reports.files import Paths
+from matrix.provision.nvidia.devices import ask
+from matrix.provision.project import ROOT
+from matrix.provision.tools import Tool
+from matrix.store.paths import Paths
 from tests.image import standin
 
 BASE: Final = "ngc-24.07"  # CUDA 12.5, built for driver 555.42.06
@@ -67,8 +67,8 @@ gpus = 2
 BODY: Final = """
 import pytest
 
-from matrix.outcome import Outcome, OutcomeKind
-from matrix.reproduction import Reproduction
+from matrix.verdicts.outcome import Outcome, OutcomeKind
+from matrix.execution.reproduction import Reproduction
 
 
 @pytest.mark.failure("noop")

@@ -9,14 +9,13 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from containers.tools import Tool
-from matrix.covering import pairwise
-from matrix.loading import load
-from matrix.outcome import Level
-from matrix.plan import night
-from matrix.planned import Planned
-from matrix.record import Expectation
-from reports import night as nights
+from matrix.catalog.failure import Expectation, Level
+from matrix.catalog.loading import load
+from matrix.planning.covering import pairwise
+from matrix.planning.night import night
+from matrix.planning.planned import Planned
+from matrix.provision.tools import Tool
+from matrix.store import night as nights
 from tests.real.conftest import ROOT, Megatrix, command
 
 GONE_S = 20.0  # s for a container to be gone; 1 s on an idle machine

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from containers.tools import Tool
-from reports import journal
+from matrix.provision.tools import Tool
+from matrix.store import journal
 from tests.image.test_image import containers, no_container_left
 from tests.slurm.cluster import NODES, Cluster
 from tests.slurm.conftest import PLACES, Site, ended, facts_of, places

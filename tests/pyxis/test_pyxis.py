@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from containers import pyxis
-from containers.pyxis import IMAGES
-from containers.tools import Box, Ref
-from reports import journal
+from matrix.provision import pyxis
+from matrix.provision.pyxis import IMAGES
+from matrix.provision.tools import Box, Ref
+from matrix.store import journal
 from tests.slurm.cluster import NODES, kill
 from tests.slurm.conftest import PLACES, Site, ended, facts_of, gone, places
 

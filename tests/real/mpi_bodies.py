@@ -9,7 +9,7 @@ from importlib.metadata import distribution
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from matrix.ranks.job import Rank
+    from matrix.kit.rank import Rank
 
 
 def world() -> Any:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from containers.overlays import Overlays, OverlaySpec, default_root
-from containers.sources import parse
+from matrix.provision.overlays import Overlays, OverlaySpec, default_root
+from matrix.provision.sources import parse
 from tests.real.conftest import Megatrix
 
 pytestmark = pytest.mark.real

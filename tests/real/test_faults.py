@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from reports import journal, night
+from matrix.store import journal, night
 from tests.real.conftest import ROOT, Megatrix, command, processes
 
 pytestmark = pytest.mark.real

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from containers.environments import at
-from containers.overlays import Overlays, OverlaySpec, default_root
-from containers.sources import parse
-from matrix.engine import environment_folder
+from matrix.execution.engine import environment_folder
+from matrix.provision.installed import at
+from matrix.provision.overlays import Overlays, OverlaySpec, default_root
+from matrix.provision.sources import parse
 from tests.real.conftest import ROOT, Megatrix, Ran
 
 pytestmark = pytest.mark.real

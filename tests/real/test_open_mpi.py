@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from containers.overlays import Overlays, OverlaySpec, default_root
-from containers.sources import pinned
-from matrix.outcome import Outcome, OutcomeKind
-from matrix.ranks.job import Job
-from matrix.ranks.supervisor import Supervisor
+from matrix.execution.ranks.job import Job
+from matrix.execution.ranks.supervisor import Supervisor
+from matrix.provision.overlays import Overlays, OverlaySpec, default_root
+from matrix.provision.sources import pinned
+from matrix.verdicts.outcome import Outcome, OutcomeKind
 from tests.real.conftest import Megatrix, processes
-from tests.unit.ranks.marks import MARK, ranks_and_orphans
+from tests.unit.execution.ranks.marks import MARK, ranks_and_orphans
 
 pytestmark = pytest.mark.real
 

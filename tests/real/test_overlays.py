@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from containers.commands import run
-from containers.overlays import Overlays, OverlaySpec
-from containers.sources import Kind, Source
 from matrix.errors import MatrixError
+from matrix.provision.commands import run
+from matrix.provision.overlays import Overlays, OverlaySpec
+from matrix.provision.sources import Kind, Source
 
 pytestmark = pytest.mark.real
 

@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
-
 from containers.commands import run
 from containers.overlays import Overlays, OverlaySpec
+
 from matrix.contract import consuming, offering, recording
 
 pytestmark = pytest.mark.real

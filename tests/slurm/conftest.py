@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from matrix.record import Record
-from reports import journal, night
+from matrix.store import journal, night
+from matrix.verdicts.record import Record
 from tests.slurm.cluster import NODES, Cluster, alive, parent, wait
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from reports import night
+from matrix.store import night
 from tests.slurm.cluster import NODES, alive, wait
 from tests.slurm.conftest import MANY, RANKS, Site, ended
 

@@ -9,14 +9,15 @@ from typing import Any
 
 import pytest
 
-from matrix import host, loading
-from matrix.engine import Tox
-from matrix.outcome import Level
-from matrix.plan import everything
-from matrix.planned import Planned
-from matrix.slurm.commands import of
-from matrix.slurm.engine import Slurm
-from reports import journal, night
+from matrix.catalog import loading
+from matrix.catalog.failure import Level
+from matrix.execution.engine import Tox
+from matrix.execution.slurm.commands import of
+from matrix.execution.slurm.engine import Slurm
+from matrix.planning.night import everything
+from matrix.planning.planned import Planned
+from matrix.provision import host
+from matrix.store import journal, night
 from tests.slurm.cluster import NODES, kill, wait
 from tests.slurm.conftest import MANY, PLACES, RANKS, Site, ended, facts_of, gone, places
 

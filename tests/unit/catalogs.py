@@ -9,13 +9,13 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from matrix.cases import plan_case
-from matrix.catalog import Catalog, Container, Driver, Exclusion, Reader, Release, Stack, StackCell, Wheels
-from matrix.failure import Axis, Case, Failure, Masked, Rule, Signature
-from matrix.loading import FACTS, load
-from matrix.outcome import Level, Outcome, OutcomeKind, Raised
-from matrix.planned import Planned
-from matrix.versions import Range
+from matrix.catalog.failure import Axis, Case, Failure, Level, Masked, Rule, Signature
+from matrix.catalog.loading import FACTS, load
+from matrix.catalog.model import Catalog, Container, Driver, Exclusion, Reader, Release, Stack, StackCell, Wheels
+from matrix.catalog.versions import Range
+from matrix.planning.cases import plan_case
+from matrix.planning.planned import Planned
+from matrix.verdicts.outcome import Outcome, OutcomeKind, Raised
 
 TORCHES = ("2.3.1", "2.4.0", "2.5.1")
 CORES = ("0.7.0", "0.8.0", "0.9.0")

@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from containers import environments
-from matrix import configuration
-from matrix.catalog import Catalog
-from matrix.content import case_content
-from matrix.engine import Ending, Installed, Tox, environment_folder
-from matrix.host import Host
-from matrix.judge import judge
-from matrix.outcome import Outcome
-from matrix.planned import Planned
-from matrix.provision import overlay_digest, overlay_specs
-from matrix.relay import Sender
-from matrix.reproduction import Surroundings, make_record
-from matrix.rerun import reproduce_line
-from reports import journal, night
+from matrix.catalog.model import Catalog
+from matrix.execution.cache_key import case_content
+from matrix.execution.engine import Ending, Installed, Tox, environment_folder
+from matrix.execution.relay import Sender
+from matrix.execution.reproduction import Surroundings, make_record
+from matrix.planning.planned import Planned
+from matrix.planning.rerun import reproduce_line
+from matrix.provision import configuration
+from matrix.provision import installed as environments
+from matrix.provision.case_overlays import overlay_digest, overlay_specs
+from matrix.provision.host import Host
+from matrix.store import journal, night
+from matrix.verdicts.judge import judge
+from matrix.verdicts.outcome import Outcome
 from tests.unit.catalogs import shown
 
 HOST = Host(0, "none", "x86_64")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from matrix.outcome import Outcome, Raised
-from matrix.tracebacks import HEADER
+from matrix.verdicts.outcome import Outcome, Raised
+from matrix.verdicts.tracebacks import HEADER
 
 CORPUS = Path(__file__).parent / "corpus"
 CAUSE = "\nThe above exception was the direct cause of the following exception:\n"

@@ -7,11 +7,11 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
 from matrix.bisection.probing import Show
-from matrix.judge import judge
-from matrix.outcome import Outcome, OutcomeKind
-from matrix.planned import Planned
-from matrix.record import Record
-from matrix.reproduction import Surroundings, make_record
+from matrix.execution.reproduction import Surroundings, make_record
+from matrix.planning.planned import Planned
+from matrix.verdicts.judge import judge
+from matrix.verdicts.outcome import Outcome, OutcomeKind
+from matrix.verdicts.record import Record
 from tests.unit import catalogs
 from tests.unit.catalogs import case, clause, failure
 

@@ -8,9 +8,8 @@ import pytest
 
 from matrix.bisection import axes
 from matrix.bisection.axes import AxisName, Side, Subject, choose_case, releases
+from matrix.catalog.failure import Expectation, Level
 from matrix.errors import MatrixError
-from matrix.outcome import Level
-from matrix.record import Expectation
 from tests.unit import catalogs
 from tests.unit.catalogs import case, clause, exclusion, failure
 

@@ -14,8 +14,8 @@ from matrix.bisection.clone import Clone
 from matrix.bisection.commits import Searcher
 from matrix.bisection.inquiry import Bisection, Inquiry, Notebook
 from matrix.bisection.search import Kind, Plan
+from matrix.catalog.failure import Level
 from matrix.errors import MatrixError
-from matrix.outcome import Level
 from tests.unit.bisection.repositories import ENTRY, KNOWN, Asker, broken_in, chain, clone
 
 SUBJECT = Subject(KNOWN, ENTRY, ENTRY.case[0], Level.CPU, "torch-2.4.0")

@@ -13,12 +13,12 @@ from matrix.bisection.inquiry import Inquiry, Notebook
 from matrix.bisection.joint import jointly, stack_of
 from matrix.bisection.noise import Noise
 from matrix.bisection.search import Kind, Plan
+from matrix.catalog.failure import Axis, Level
+from matrix.catalog.versions import parse
 from matrix.errors import MatrixError
-from matrix.failure import Axis
-from matrix.outcome import Level, Outcome, OutcomeKind
-from matrix.planned import Planned
-from matrix.versions import parse
-from reports.bisection_page import joint_page
+from matrix.planning.planned import Planned
+from matrix.report.bisection_page import joint_page
+from matrix.verdicts.outcome import Outcome, OutcomeKind
 from tests.unit import catalogs
 from tests.unit.bisection.repositories import Asker
 from tests.unit.catalogs import failure

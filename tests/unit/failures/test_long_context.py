@@ -13,8 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from matrix.ranks.job import Rank
-from matrix.ranks.limits import LackError
+from matrix.kit.rank import LackError, Rank
 from tests.failures.long_context import LawBroken, law
 from tests.failures.long_context_data import forked
 from tests.failures.long_context_pretrain import pretrain

@@ -1,1 +1,0 @@
-"""The room that provides: interpreters, package indexes, packages under test and the overlays made of them."""

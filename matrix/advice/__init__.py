@@ -1,1 +1,0 @@
-"""Advice before a job starts: what it will need, from formulas whose basis was measured here."""

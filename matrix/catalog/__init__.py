@@ -1,0 +1,1 @@
+"""What is known: bases, releases, drivers, failures, and the cells they make."""

@@ -1,0 +1,83 @@
+"""Cells and the words that select them: base x megatron x te x driver."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from matrix.catalog.schema import Identifier
+from matrix.catalog.versions import NONE, Range
+from matrix.errors import MatrixError
+
+AXES: Final = ("base", "torch", "mcore", "te", "driver", "sm", "gpus", "python")
+# Axes whose values are names; the others hold versions (sm: compute capability, 8.0; gpus: a count).
+NAMED: Final = ("base",)
+EVERYTHING: Final = "everything"  # what a clause without a condition says of itself
+
+
+@dataclass(frozen=True, order=True)
+class Cell:
+    """One point of the matrix. `torch`, `python` belong to the base; `sm` and `gpus` are what a report's stack had.
+
+    Versions are PEP 440 text, "none" where the axis plays no part. `driver` is a version (470.161.03) or a branch.
+    """
+
+    base: str
+    torch: str
+    mcore: str
+    te: str = NONE
+    driver: str = NONE
+    python: str = NONE
+    sm: str = NONE
+    gpus: str = NONE
+
+    @property
+    def id(self) -> str:
+        """Return the readable id: ngc-24.07/mcore-0.8.0/te-1.8.0+37280ec/driver-535."""
+        return f"{self.base}/mcore-{self.mcore}/te-{self.te}/driver-{self.driver}"
+
+
+@dataclass(frozen=True)
+class Clause:
+    """Conditions on axes, all of which must hold; an axis that is left out does not matter. `reason` is for people."""
+
+    base: tuple[Identifier, ...] = ()
+    torch: Range | None = None
+    mcore: Range | None = None
+    te: Range | None = None
+    driver: Range | None = None
+    python: Range | None = None
+    sm: Range | None = None
+    gpus: Range | None = None
+    reason: str = ""
+
+    def matches(self, cell: Cell) -> bool:
+        """Say whether every condition holds for `cell`."""
+        if self.base and cell.base not in self.base:
+            return False
+        return all(getattr(cell, axis) in bound for axis, bound in self.bounds())
+
+    def bounds(self) -> list[tuple[str, Range]]:
+        """Return (axis, range) for each version axis that is constrained."""
+        return [(axis, getattr(self, axis)) for axis in AXES if axis not in NAMED and getattr(self, axis) is not None]
+
+    def __str__(self) -> str:
+        parts = [f"base in ({', '.join(self.base)})"] if self.base else []
+        return " and ".join(parts + [f"{axis} {bound.text}" for axis, bound in self.bounds()]) or EVERYTHING
+
+
+def parse_cell_id(text: str) -> dict[str, str]:
+    """Return {"base", "mcore", "te", "driver"} of a cell id. Raises MatrixError for anything else."""
+    parts = text.split("/")
+    prefixes = ("mcore-", "te-", "driver-")
+    if len(parts) != 4 or not all(part.startswith(prefix) for part, prefix in zip(parts[1:], prefixes, strict=False)):
+        raise MatrixError(
+            "not a cell id",
+            got=text,
+            expected="BASE/mcore-VERSION/te-VERSION/driver-VERSION",
+            fix="megatrix plan lists the cells of the night; none stands for an axis that plays no part",
+        )
+    return {
+        "base": parts[0],
+        **{prefix[:-1]: part[len(prefix) :] for part, prefix in zip(parts[1:], prefixes, strict=True)},
+    }

@@ -1,0 +1,221 @@
+"""What must hold in the catalog as a whole, beyond the type of each key."""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from matrix.catalog.cell import EVERYTHING, Cell, Clause
+from matrix.catalog.failure import LAUNCHERS, Axis, Failure, Level, Package
+from matrix.catalog.model import Catalog
+from matrix.catalog.versions import NONE, is_version
+from matrix.errors import MatrixError, closest
+
+
+def check(catalog: Catalog, folder: Path) -> None:
+    """Raise MatrixError for an id used twice, a reference without a target, or a rule that matches no known cell."""
+    bases = [base.id for base in (*catalog.made, *catalog.images, *catalog.containers)]
+    _unique(bases, f"{folder}: bases.toml, containers.toml")
+    _unique((failure.id for failure in catalog.failures), f"{folder / 'failures'}")
+    for name in ("megatron_core", "transformer_engine", "torch"):
+        _unique((item.version for item in getattr(catalog, name)), f"{folder / 'releases.toml'}: {name}")
+    for base in catalog.made:
+        if not base.pythons or not all(re.fullmatch(r"3\.\d+", python) for python in base.pythons):
+            raise MatrixError(
+                "a base needs Pythons to try",
+                where=f"{folder / 'bases.toml'}: {base.id}.pythons",
+                got=list(base.pythons),
+                expected='minors in order of preference: ["3.10", "3.11"]',
+            )
+    values = known(catalog)
+    for failure in catalog.failures:
+        _check_failure(failure, catalog, values, f"{folder / 'failures' / failure.id}.toml")
+    for place, exclusion in enumerate(catalog.exclusions):
+        if str(exclusion.when) == EVERYTHING:
+            raise MatrixError(
+                "this exclusion keeps out every cell",
+                where=f"{folder / 'constraints.toml'}: exclude[{place}].when",
+                expected="a condition on an axis",
+            )
+        if not values.meet(exclusion.when):
+            raise MatrixError(
+                "this exclusion matches no known cell",
+                where=f"{folder / 'constraints.toml'}: exclude[{place}].when",
+                got=exclusion.when,
+                expected="at least one cell that it keeps out",
+                fix="delete it, or correct the bounds",
+            )
+    ids = [failure.id for failure in catalog.failures]
+    for place, stack in enumerate(catalog.stacks):
+        _known(stack.failure, ids, "failure", f"{folder / 'stacks.toml'}: stack[{place}].failure")
+        _known(stack.cell.base, catalog.bases, "base", f"{folder / 'stacks.toml'}: stack[{place}].cell.base")
+
+
+def _check_failure(failure: Failure, catalog: Catalog, values: Known, where: str) -> None:
+    _unique((case.name for case in failure.case), f"{where}: case")
+    _unique((signature.name for signature in failure.signature), f"{where}: signature")
+    for signature in failure.signature:
+        given = (signature.exception, signature.message, signature.signal, signature.stack, signature.exit_code)
+        if not any((*given, signature.log)):
+            raise MatrixError(
+                "a signature that would match any failure",
+                where=f"{where}: signature {signature.name}",
+                expected="exception, message, signal, stack, exit_code or log",
+            )
+        if signature.stack is not None and not re.fullmatch(r"~?\w+(::~?\w+)*", signature.stack):
+            raise MatrixError(
+                "not a function of a native stack",
+                where=f"{where}: signature {signature.name}.stack",
+                got=signature.stack,
+                expected="its name, or the end of its qualified name: ProcessGroupMPI::createProcessGroupMPI",
+            )
+        if signature.frame is not None and not re.fullmatch(r"[^:]+\.py:\w+", signature.frame):
+            raise MatrixError(
+                "not a frame",
+                where=f"{where}: signature {signature.name}.frame",
+                got=signature.frame,
+                expected="file.py:function",
+            )
+        if signature.signal is not None:
+            _known(
+                signature.signal, signal.Signals.__members__, "signal", f"{where}: signature {signature.name}.signal"
+            )
+    for case in failure.case:
+        if not case.levels or case.ranks < 1 or case.gpus < 0:
+            raise MatrixError(
+                "a case that can't run",
+                where=f"{where}: case {case.name}",
+                got=f"levels {[level.value for level in case.levels]}, ranks {case.ranks}, gpus {case.gpus}",
+                expected="a level, at least one rank, no GPU or more",
+            )
+        for base in case.bases:
+            _known(base, catalog.bases, "base", f"{where}: case {case.name}.bases")
+        _known(case.launcher, LAUNCHERS, "launcher", f"{where}: case {case.name}.launcher")
+        for package in case.packages:
+            name, _, version = package.partition("==")
+            if not name or not is_version(version):
+                raise MatrixError(
+                    "not a pinned package",
+                    where=f"{where}: case {case.name}.packages",
+                    got=package,
+                    expected="NAME==VERSION: what ran yesterday is to run today",
+                )
+    running = {level for case in failure.case for level in case.levels} - {Level.CONTRACT}
+    if running and Axis.BASE not in failure.axes:
+        raise MatrixError(
+            "what runs needs a base to run on",
+            where=f"{where}: axes",
+            got=f"axes {[axis.value for axis in failure.axes]}, levels {sorted(level.value for level in running)}",
+            expected='"base" among the axes, or cases at level contract alone',
+        )
+    ids = [one.id for one in catalog.failures]
+    engines = [release.version for release in catalog.transformer_engine]
+    for masked in failure.masked:
+        _known(masked.by, ids, "failure", f"{where}: masked.by")
+        for name in masked.cases:
+            _known(name, [one.name for one in failure.case], "case", f"{where}: masked.cases")
+    for name in failure.night.bases if failure.night else ():
+        _known(name, catalog.bases, "base", f"{where}: night.bases")
+    for engine in failure.night.te if failure.night else ():
+        _known(engine, engines, "release of Transformer Engine", f"{where}: night.te")
+    cores = [release.version for release in catalog.megatron_core]
+    for core in failure.night.mcore if failure.night else ():
+        _known(core, cores, "release of megatron-core", f"{where}: night.mcore")
+    for place, pick in enumerate(failure.pick):
+        _known(pick.base, catalog.bases, "base", f"{where}: pick[{place}].base")
+        _known(
+            pick.mcore, [NONE, *cores, *failure.builds(Package.MCORE)], "megatron-core", f"{where}: pick[{place}].mcore"
+        )
+        _known(
+            pick.te, [NONE, *engines, *failure.builds(Package.TE)], "Transformer Engine", f"{where}: pick[{place}].te"
+        )
+        for name in pick.cases:
+            _known(name, [one.name for one in failure.case], "case", f"{where}: pick[{place}].cases")
+    for kind in ("affected", "works"):
+        for place, rule in enumerate(getattr(failure, kind)):
+            for base in rule.base:
+                _known(base, catalog.bases, "base", f"{where}: {kind}[{place}].base")
+            for case in rule.cases:
+                _known(case, [one.name for one in failure.case], "case", f"{where}: {kind}[{place}].cases")
+            if not values.meet(rule):
+                raise MatrixError(
+                    "this predicate matches no known cell",
+                    where=f"{where}: {kind}[{place}]",
+                    got=rule,
+                    expected="at least one base x megatron-core x TE of the catalog",
+                    fix="check the bounds against releases.toml and bases.toml, or add what is missing there",
+                )
+    _contradiction(failure, values, where)
+
+
+def _known(name: str, known: Iterable[str], what: str, where: str) -> None:
+    """Raise MatrixError with a suggestion unless `name` is one of `known`."""
+    if name not in known:
+        raise MatrixError(
+            f"no such {what}", where=where, got=name, expected=f"a known {what}", fix=closest(name, known)
+        )
+
+
+@dataclass(frozen=True)
+class Known:
+    """Every value that the catalog knows of, by axis; torch and Python come with their base."""
+
+    bases: tuple[Cell, ...]
+    others: Mapping[str, frozenset[str]]
+
+    def meet(self, *clauses: Clause) -> bool:
+        """Say whether a known cell satisfies all clauses. The axes beside the base are independent of each other."""
+        bounds = [bound for clause in clauses for bound in clause.bounds()]
+        if not all(
+            any(all(value in bound for at, bound in bounds if at == axis) for value in values)
+            for axis, values in self.others.items()
+            if any(at == axis for at, _ in bounds)
+        ):
+            return False
+        on_base = [Clause(base=clause.base, torch=clause.torch, python=clause.python) for clause in clauses]
+        return any(all(clause.matches(cell) for clause in on_base) for cell in self.bases)
+
+
+def known(catalog: Catalog) -> Known:
+    """Return what the catalog names: releases, builds, the stacks of reports, driver branches."""
+    stacks = [stack.cell for stack in catalog.stacks]
+    builds = [build for failure in catalog.failures for build in failure.build]
+    named = {
+        axis: {getattr(cell, axis) for cell in stacks} - {None} for axis in ("mcore", "te", "driver", "sm", "gpus")
+    }
+    named["mcore"] |= {release.version for release in catalog.megatron_core}
+    named["te"] |= {release.version for release in catalog.transformer_engine}
+    named["te"] |= {image.te for image in catalog.containers if image.te}
+    named["mcore"] |= {build.version for build in builds if build.package is Package.MCORE}
+    named["te"] |= {build.version for build in builds if build.package is Package.TE}
+    named["driver"] |= {driver.branch for driver in catalog.drivers}
+    named["sm"] |= {gpu.sm for gpu in catalog.gpus}
+    # Torch alone, in no base of the catalog, is what `megatrix compat` asks about.
+    bases = tuple(catalog.cell(base) for base in catalog.bases)
+    alone = tuple(Cell("", release.version, NONE) for release in catalog.torch)
+    return Known(bases + alone, {axis: frozenset(values) for axis, values in named.items()})
+
+
+def _contradiction(failure: Failure, known: Known, where: str) -> None:
+    """Raise MatrixError when a cell is said to be broken and to work."""
+    for broken in failure.affected:
+        for works in failure.works:
+            same = set(broken.cases) & set(works.cases) or not (broken.cases or works.cases)
+            if same and known.meet(broken, works):
+                raise MatrixError(
+                    "a cell is both in affected and in works",
+                    where=where,
+                    got=f"affected ({broken}) and works ({works})",
+                    expected="no cell that both match",
+                    fix="narrow one of the two clauses",
+                )
+
+
+def _unique(ids: Iterable[str], where: str) -> None:
+    twice = [id for id, count in Counter(ids).items() if count > 1]
+    if twice:
+        raise MatrixError("an id is used twice", where=where, got=", ".join(twice), expected="each id once")

@@ -1,0 +1,45 @@
+"""The folders of failures: tests/failures in a checkout, matrix/failures in an installed wheel.
+
+A folder is named like its failure's id, with _ for -. Its Python is loaded by its path: no other module imports it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Final
+
+_PACKAGE: Final = Path(__file__).resolve().parents[1]
+FAILURES: Final = next(
+    (path for path in (_PACKAGE / "failures", _PACKAGE.parent / "tests" / "failures") if path.is_dir()),
+    _PACKAGE / "failures",
+)
+ENTRY: Final = "failure.toml"
+
+
+def entries(root: Path = FAILURES) -> list[Path]:
+    """Return the failure.toml of each failure, sorted by folder."""
+    return sorted(root.glob(f"*/{ENTRY}"))
+
+
+def folder_name(id: str) -> str:
+    """Return the name of a failure's folder."""
+    return id.replace("-", "_")
+
+
+def load_module(folder: Path, name: str) -> ModuleType:
+    """Return the module `name` (reproduction, preflight, chart) of a failure's folder.
+
+    The folder is a package of its own, so that its modules may import each other relatively. Raises ImportError.
+    """
+    package = f"megatrix_failure_{folder.name}"
+    known = sys.modules.get(package)
+    if known is None or list(known.__path__) != [str(folder)]:
+        for loaded in [module for module in sys.modules if module.partition(".")[0] == package]:
+            del sys.modules[loaded]
+        made = ModuleType(package, f"The modules of {folder}.")
+        made.__path__ = [str(folder)]
+        sys.modules[package] = made
+    return importlib.import_module(f"{package}.{name}")

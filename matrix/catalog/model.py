@@ -1,0 +1,284 @@
+"""The catalog: what is known of bases, releases, drivers and failures (matrix.catalog.loading reads it)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Final
+
+from matrix.catalog.cell import Cell, Clause
+from matrix.catalog.failure import Failure
+from matrix.catalog.schema import Identifier, VersionText
+from matrix.catalog.versions import NONE, Range, minor, parse
+from matrix.errors import MatrixError, closest
+
+HOST: Final = "host"  # the base of an interpreter that no base of the catalog stands for
+
+
+@dataclass(frozen=True)
+class Container:
+    """An OCI image (base kind `image`). What is None is unknown: no source was seen.
+
+    `te_source` is "sourced" (printed in a container or an issue) or "inferred" (from Transformer Engine's cadence).
+    """
+
+    id: Identifier
+    tag: str
+    torch: VersionText | None = None
+    torch_minor: str | None = None
+    torch_confidence: str = ""
+    python: str | None = None
+    te: VersionText | None = None
+    te_source: str = ""
+    cuda: str | None = None
+    cuda_driver_version_in_image: str | None = None
+    cuda_confidence: str = ""
+    component_confidence: str = ""
+    cudnn: str | None = None
+    nccl: str | None = None
+    openmpi: str | None = None
+    hpcx: str | None = None
+    ubuntu: str | None = None
+    flash_attn: str | None = None
+    driver_requirement: str | None = None
+    driver_requirement_partial: str | None = None
+    megatron_core: str | None = None
+    base: str | None = None
+    exists: str | None = None
+    note: str = ""
+    source: str = ""
+    sources: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Wheels:
+    """An environment of released wheels (base kind `wheels`); `night` says why it is in the night, "" if it is not."""
+
+    id: Identifier
+    torch: VersionText
+    pythons: tuple[str, ...]  # minors, in order of preference
+    night: str = ""
+
+
+@dataclass(frozen=True)
+class Reader:
+    """An environment without torch, for failures of which no axis is the base: both sides' API is read in it."""
+
+    id: Identifier
+    pythons: tuple[str, ...]  # minors, in order of preference
+    night: str = ""
+
+
+@dataclass(frozen=True)
+class Image:
+    """An image that is built on the machine it runs on (base kind `image`): Debian with these packages."""
+
+    id: Identifier
+    torch: VersionText
+    python: str  # its minor
+    packages: tuple[str, ...]
+
+    @property
+    def tag(self) -> str:
+        """Return the name under which podman or docker keep it."""
+        return f"localhost/megatrix/{self.id}:latest"
+
+
+@dataclass(frozen=True)
+class Driver:
+    """An NVIDIA driver branch."""
+
+    branch: VersionText
+    designation: str = ""
+    designation_source: str = ""
+    eol: str | None = None
+    max_cuda_major_without_compat: str | None = None
+    bundled_with_cuda: str | None = None
+    bundled_source: str = ""
+    forward_compat: str | None = None
+    forward_compat_source: str = ""
+    compat_from: VersionText | None = None
+    compat_cuda: Range | None = None
+    too_old_for_cuda: Range | None = None
+    multicast: str | None = None
+    multicast_source: str = ""
+    known_problem: str = ""
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """A GPU that reports name, and its compute capability."""
+
+    name: str
+    sm: VersionText
+
+
+@dataclass(frozen=True)
+class Feature:
+    """A fact about a driver feature that several failures share."""
+
+    feature: str
+    fact: str
+    sources: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Release:
+    """A release of megatron-core, Transformer Engine or torch."""
+
+    version: VersionText
+    pypi: tuple[str, ...] | str | None = None  # upload date, or "version date" of each upload
+    on_pypi: bool = True
+    requires_python: Range | None = None
+    requires: Mapping[str, Range] = field(default_factory=dict)  # what it declares of packages that a base fixes
+    tag: str = ""
+    tag_date: str = ""
+    tag_commit: str = ""
+    metadata_constraints: str = ""
+    constraints: str = ""
+    ci_base_images: tuple[str, ...] = ()
+    ci_source: str = ""
+    ci_te: str = ""
+    ci_note: str = ""
+    cuda: tuple[str, ...] = ()  # major versions for which PyPI has Transformer Engine's library (-cu12, -cu13)
+
+    @property
+    def revision(self) -> str:
+        """Return the tag that clones have it at, "" where upstream set none (`tag` then says so)."""
+        return "" if self.tag.startswith("none") else self.tag
+
+    @property
+    def day(self) -> str:
+        """Return when one could first have it, from PyPI or at its tag: "2024-08-15"; "" where that is unknown."""
+        first = self.pypi[0] if isinstance(self.pypi, tuple) else self.pypi
+        return (first or self.tag_date).rpartition(" ")[2]
+
+
+@dataclass(frozen=True)
+class Exclusion:
+    """Cells that must not be planned, and why."""
+
+    when: Clause
+    reason: str
+
+
+@dataclass(frozen=True)
+class StackCell:
+    """The cell of a report, as far as the report names it."""
+
+    base: Identifier
+    mcore: VersionText
+    te: VersionText | None = None
+    driver: VersionText | None = None
+    sm: VersionText | None = None
+    gpus: VersionText | None = None
+
+
+@dataclass(frozen=True)
+class Stack:
+    """The stack of a founding report, always part of a night. `gpus` is how many it needs."""
+
+    name: str
+    failure: Identifier
+    text: str
+    cell: StackCell
+    gpus: int
+
+
+Base = Wheels | Reader | Image | Container
+
+
+@dataclass(frozen=True)
+class Catalog:
+    """Everything known, checked: ids are unique, every rule matches a known cell, every reference has a target."""
+
+    containers: tuple[Container, ...]
+    wheels: tuple[Wheels, ...]
+    readers: tuple[Reader, ...]
+    common_requires: tuple[str, ...]
+    drivers: tuple[Driver, ...]
+    features: tuple[Feature, ...]
+    megatron_core: tuple[Release, ...]
+    transformer_engine: tuple[Release, ...]
+    torch: tuple[Release, ...]
+    exclusions: tuple[Exclusion, ...]
+    stacks: tuple[Stack, ...]
+    failures: tuple[Failure, ...]
+    gpus: tuple[Gpu, ...] = ()
+    images: tuple[Image, ...] = ()
+
+    def failure(self, id: str) -> Failure:
+        """Return the failure of that id. Raises MatrixError with a suggestion."""
+        found = {failure.id: failure for failure in self.failures}
+        if id not in found:
+            raise MatrixError("no such failure", got=id, expected="an id of the catalog", fix=closest(id, found))
+        return found[Identifier(id)]
+
+    @cached_property
+    def bases(self) -> Mapping[str, Base]:
+        """Every base by id."""
+        return {base.id: base for base in (*self.made, *self.images, *self.containers)}
+
+    @property
+    def made(self) -> tuple[Wheels | Reader, ...]:
+        """Every base that tox makes."""
+        return (*self.wheels, *self.readers)
+
+    def base(self, id: str) -> Base:
+        """Return the base of that id. Raises MatrixError with a suggestion."""
+        if id not in self.bases:
+            raise MatrixError("no such base", got=id, expected="a base of the catalog", fix=closest(id, self.bases))
+        return self.bases[id]
+
+    def twin(self, image: Container) -> Wheels | None:
+        """Return the wheels base that stands for an image: the lowest with its torch minor, None if there is none."""
+        if image.torch is None:
+            return None
+        same = [base for base in self.wheels if minor(base.torch) == minor(image.torch)]
+        return min(same, key=lambda base: parse(base.torch), default=None)
+
+    def twins_of(self, base: Wheels) -> tuple[Container, ...]:
+        """Return the images that `base` stands for."""
+        return self._twins.get(base.id, ())
+
+    @cached_property
+    def _twins(self) -> Mapping[str, tuple[Container, ...]]:
+        found: dict[str, tuple[Container, ...]] = {}
+        for image in self.containers:
+            if twin := self.twin(image):
+                found[twin.id] = (*found.get(twin.id, ()), image)
+        return found
+
+    def cell(self, base: str, *, mcore: str = NONE, te: str = NONE, driver: str = NONE, **stack: str) -> Cell:
+        """Return the cell on a known base, with what the base fixes filled in."""
+        known = self.base(base)
+        if isinstance(known, Reader):
+            return Cell(base, NONE, mcore, te, driver, **stack)
+        python = known.pythons[0] if isinstance(known, Wheels) else known.python
+        return Cell(base, known.torch or NONE, mcore, te, driver, python=python or NONE, **stack)
+
+    def cell_of(self, stack: Stack) -> Cell:
+        """Return the cell of a report, with the hardware that it names."""
+        named = {name: value for name, value in vars(stack.cell).items() if name != "base" and value is not None}
+        return self.cell(stack.cell.base, **named)
+
+    def excluded(self, cell: Cell) -> str | None:
+        """Return why the cell must not be planned, None if it may."""
+        for exclusion in self.exclusions:
+            if exclusion.when.matches(cell):
+                return exclusion.reason
+        release = self._mcore.get(cell.mcore)
+        if release is None:
+            return None
+        if release.requires_python and cell.python != NONE and cell.python not in release.requires_python:
+            return f"megatron-core {cell.mcore} needs Python {release.requires_python.text}; the base has {cell.python}"
+        wanted = release.requires.get("torch")
+        if wanted and cell.torch != NONE and cell.torch not in wanted:
+            return f"megatron-core {cell.mcore} declares torch{wanted.text}; the base has {cell.torch}"
+        return None
+
+    @cached_property
+    def _mcore(self) -> Mapping[str, Release]:
+        return {release.version: release for release in self.megatron_core}

@@ -1,0 +1,1 @@
+"""What would break here, before anything is run."""

@@ -1,0 +1,233 @@
+"""What is known of a machine, and each capability as an answer: there or not, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final
+
+from matrix.check.answer import Answer, Word, known
+from matrix.check.launch import world_of
+from matrix.provision.nvidia.cuda import Cuda
+from matrix.provision.nvidia.nvml import Nvml
+
+PACKAGES: Final = ("torch", "megatron-core", "transformer-engine")  # whose versions decide
+GIB, MIB = 2**30, 2**20
+SHM: Final = "/dev/shm"  # noqa: S108  (it is asked for its size)
+# Bytes of /dev/shm below which it is what podman and docker give a container unless told: 64 MB.
+LITTLE_SHM: Final = 128 * MIB
+
+
+@dataclass(frozen=True)
+class Mpi:
+    """The mpirun on PATH, and what it says of itself."""
+
+    path: str
+    version: str
+
+
+@dataclass(frozen=True)
+class Interpreter:
+    """A Python with what decides: its packages by PACKAGES, how its torch and its Transformer Engine were built.
+
+    `torch_cuda` is the CUDA that torch was built for, "none" for a build without; `problems` are why something could
+    not be told.
+    """
+
+    path: str
+    python: str | None = None
+    packages: Mapping[str, str] = field(default_factory=dict)
+    torch_mpi: bool | None = None
+    torch_cuda: str | None = None
+    built_with_mpi: bool | None = None
+    problems: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class HostFacts:
+    """A machine. `driver` is the kernel's NVIDIA driver.
+
+    `shm` is what /dev/shm holds and `shm_free` what is free of it, `memory` what the machine has, `available` what can
+    be taken of it, `limit` what this process's cgroup allows: bytes, None where they can't be told or are not there.
+    `environ` holds launch.VARIABLES and nothing else, `skipmc` is UB_SKIPMC.
+    """
+
+    interpreter: Interpreter
+    driver: str | None = None
+    nvml: Nvml = field(default_factory=Nvml)
+    cuda: Cuda = field(default_factory=Cuda)
+    mpi: Mpi | None = None
+    shm: int | None = None
+    shm_free: int | None = None
+    memory: int | None = None
+    available: int | None = None
+    limit: int | None = None
+    environ: Mapping[str, str] = field(default_factory=dict)
+    skipmc: str | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON values, with what the name of the user-mode driver's file tells."""
+        cuda = {**asdict(self.cuda), "driver": self.cuda.driver, "compat": self.cuda.is_compat(self.driver)}
+        return {**asdict(self), "cuda": cuda}
+
+
+def capabilities(host: HostFacts) -> tuple[Answer, ...]:
+    """Return what the machine has: each yes or no or unknown, with the reason."""
+    return (
+        _kernel_driver(host),
+        _management(host.nvml),
+        _user_mode_driver(host),
+        _gpu(host),
+        _nvlink(host),
+        _multicast(host),
+        _mpi(host),
+        _launcher(host),
+        *_interpreter(host.interpreter),
+        _shm(host),
+        _memory(host),
+    )
+
+
+def _kernel_driver(host: HostFacts) -> Answer:
+    if host.driver:
+        return Answer("kernel driver", Word.YES, host.driver)
+    word = _missing("kernel driver", host, "").word
+    return Answer("kernel driver", word, "neither /proc/driver/nvidia/version nor NVML tells of one")
+
+
+def _management(nvml: Nvml) -> Answer:
+    if nvml.problem:
+        return Answer("NVML", known(None if nvml.silent else False), nvml.problem)
+    lost = "; ".join(f"GPU {place}: {card.problem}" for place, card in enumerate(nvml.gpus) if card.problem)
+    cuda = f", tells of CUDA {nvml.cuda}" if nvml.cuda else ""
+    return Answer(
+        "NVML", Word.YES, f"sees {_count(len(nvml.gpus))}{cuda}", warns=f"NVML says of {lost}" if lost else ""
+    )
+
+
+def _user_mode_driver(host: HostFacts) -> Answer:
+    cuda = host.cuda
+    if cuda.silent:
+        return Answer("user-mode driver", Word.UNKNOWN, cuda.problem)
+    if cuda.version is None:
+        way = "; a container gets it with its GPUs: podman --device nvidia.com/gpu=all, docker --gpus all"
+        return Answer("user-mode driver", Word.NO, cuda.problem + (way if host.driver and not cuda.library else ""))
+    whose = {True: "a compat package's", False: "the kernel driver's own", None: "whose can't be told"}
+    return Answer(
+        "user-mode driver",
+        Word.YES,
+        f"{cuda.driver or 'no version in its name'}, CUDA {cuda.version}; {whose[cuda.is_compat(host.driver)]}: "
+        f"{cuda.library}",
+    )
+
+
+def _gpu(host: HostFacts) -> Answer:
+    gpus, seen = host.cuda.gpus, len(host.nvml.gpus)
+    kinds = dict.fromkeys(f"{gpus.count(gpu)} x {gpu.name}, SM {gpu.sm}, {_size(gpu.memory)}" for gpu in gpus)
+    names = ", ".join(dict.fromkeys(card.name for card in host.nvml.gpus if card.name))
+    if not gpus:
+        aside = f"; NVML sees {_count(seen)}{f': {names}' if names else ''}" if seen else ""
+        asked = host.cuda.library or host.cuda.silent
+        problem = host.cuda.problem if asked else "no user-mode driver, which would show it"
+        return Answer("GPU", known(None if host.cuda.silent else False), problem + aside)
+    hidden = f"; NVML sees {seen}, CUDA_VISIBLE_DEVICES chooses" if seen > len(gpus) else ""
+    return Answer("GPU", Word.YES, "; ".join(kinds) + hidden)
+
+
+def _nvlink(host: HostFacts) -> Answer:
+    """Say yes where every link of every GPU is up."""
+    cards = host.nvml.gpus
+    if not cards:
+        return _missing("NVLink", host, host.nvml.problem or "NVML sees no GPU")
+    if not any(card.links for card in cards):
+        return Answer("NVLink", Word.NO, f"{_count(len(cards))}, and no links")
+    kinds: dict[str, list[int]] = {}
+    for place, card in enumerate(cards):
+        told = card.problem or (f"{card.up} of {card.links} links up" if card.links else "no links")
+        kinds.setdefault(told, []).append(place)
+    reason = "; ".join(f"{told} on GPU {', '.join(map(str, places))}" for told, places in kinds.items())
+    down = [place for place, card in enumerate(cards) if card.up < card.links]
+    whole = all(card.up == card.links > 0 for card in cards)
+    warns = (
+        f"NVLinks are down on GPU {', '.join(map(str, down))}; nvidia-smi nvlink --status says which" if down else ""
+    )
+    return Answer("NVLink", known(whole), reason, warns=warns)
+
+
+def _multicast(host: HostFacts) -> Answer:
+    gpus = host.cuda.gpus
+    having = sum(gpu.multicast for gpu in gpus)
+    if gpus:
+        reason = f"the driver says so of {having} of {_count(len(gpus))}"
+        return Answer("CUDA Multicast", known(having == len(gpus)), reason)
+    return _missing("CUDA Multicast", host, "the user-mode driver, which would tell, shows no GPU")
+
+
+def _mpi(host: HostFacts) -> Answer:
+    if host.mpi is None:
+        return Answer("mpirun", Word.NO, "not on PATH")
+    return Answer("mpirun", Word.YES, f"{host.mpi.version}, {host.mpi.path}")
+
+
+def _launcher(host: HostFacts) -> Answer:
+    world = world_of(host.environ)
+    if world.size is None:
+        return Answer("launcher", Word.NO, "nothing that torchrun, mpirun or srun would set is set here")
+    return Answer("launcher", Word.YES, f"{world.launcher.value}, a job of {world.size}")
+
+
+def _interpreter(interpreter: Interpreter) -> tuple[Answer, ...]:
+    python = interpreter.python
+    why_not = "; ".join(interpreter.problems)
+    built = {None: "", "none": ", built without CUDA"}.get(
+        interpreter.torch_cuda, f", built for CUDA {interpreter.torch_cuda}"
+    )
+    about = {"torch": built}
+    return (
+        Answer("Python", known(python is not None), f"{python}, {interpreter.path}" if python else why_not),
+        *(
+            Answer(
+                name,
+                known(name in interpreter.packages),
+                interpreter.packages.get(name, "not installed") + about.get(name, ""),
+            )
+            for name in PACKAGES
+        ),
+        Answer(
+            "torch's mpi backend",
+            known(interpreter.torch_mpi),
+            why_not or "no torch"
+            if interpreter.torch_mpi is None
+            else f"torch.distributed.is_mpi_available() says {interpreter.torch_mpi}",
+        ),
+    )
+
+
+def _shm(host: HostFacts) -> Answer:
+    if host.shm is None:
+        return Answer(SHM, Word.UNKNOWN, "it is not there, or does not tell its size")
+    free = "" if host.shm_free is None else f", {_size(host.shm_free)} free"
+    little = f"{SHM} is as small as a container's unless told: --ipc=host or --shm-size; see megatrix advise memory"
+    return Answer(SHM, Word.YES, _size(host.shm) + free, warns=little if host.shm < LITTLE_SHM else "")
+
+
+def _memory(host: HostFacts) -> Answer:
+    if host.memory is None:
+        return Answer("host memory", Word.UNKNOWN, "can't be told")
+    available = "" if host.available is None else f", {_size(host.available)} available"
+    limit = f"; the cgroup here allows {_size(host.limit)}" if host.limit is not None else ""
+    return Answer("host memory", Word.YES, _size(host.memory) + available + limit)
+
+
+def _missing(question: str, host: HostFacts, why: str) -> Answer:
+    """Return the answer where nothing tells: no where there is no driver at all, else unknown."""
+    maybe = host.driver or host.cuda.library or host.nvml.gpus or host.cuda.silent or host.nvml.silent
+    return Answer(question, Word.UNKNOWN if maybe else Word.NO, why if maybe else "no driver, no GPU")
+
+
+def _count(gpus: int) -> str:
+    return f"{gpus} GPU{'s' * (gpus != 1)}"
+
+
+def _size(size: int) -> str:
+    return f"{size / GIB:.1f} GiB" if size >= GIB else f"{size / MIB:.1f} MiB"

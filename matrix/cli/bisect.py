@@ -1,0 +1,236 @@
+"""`megatrix bisect`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+from matrix.bisection import axes, joint, telling
+from matrix.bisection.axes import AxisName, Subject
+from matrix.bisection.clone import Clone
+from matrix.bisection.commits import Searcher, nobody
+from matrix.bisection.inquiry import Bisection, Inquiry, Notebook, Told, bisect, notebook_name
+from matrix.bisection.joint import Joint, Stack, jointly, stack_of
+from matrix.bisection.noise import Noise, Seen
+from matrix.bisection.probing import Ask, Cells, Reader, reads_only
+from matrix.bisection.search import Kind, Plan
+from matrix.catalog import loading
+from matrix.catalog.failure import Level, Package
+from matrix.catalog.model import Catalog, Container
+from matrix.catalog.versions import NONE
+from matrix.errors import MatrixError
+from matrix.execution import interrupt
+from matrix.execution.engine import Engine, environment_folder
+from matrix.planning.planned import Planned
+from matrix.provision.host import Place
+from matrix.report.bisection_page import bisection_page, joint_page
+from matrix.store.paths import OUT, Paths, write_whole
+
+# Further points that are asked at the end, where the search had no reason to look: reading one takes under a second.
+CHECKS_READ: Final = 6
+SIDE: Final = "a version, PATH@REV of a clone, a folder or a wheel"
+
+
+Engines = Callable[[Catalog, argparse.Namespace, int], tuple[Engine, Place | None]]
+
+
+def add_parser(commands: Any, engines: Engines) -> argparse.ArgumentParser:
+    """Add the command to what argparse's add_subparsers returned; `engines` gives what runs cells, so many at once."""
+    text = "Find the release, commit, container or driver at which a failure starts or ends."
+    parser = commands.add_parser("bisect", help=text, description=text)
+    parser.add_argument("failure", metavar="FAILURE", help="an id of the catalog, such as dcp-assertion")
+    parser.add_argument("--axis", choices=[one.value for one in AxisName], help="what changes")
+    parser.add_argument("--good", default="", metavar="X", help="a point where it passes; without --axis a stack")
+    parser.add_argument("--bad", default="", metavar="X", help="a point where it fails; default: ends of the axis")
+    parser.add_argument("--repo", metavar="CLONE", help="bisect the commits of this clone (axis mcore or te)")
+    parser.add_argument(
+        "--case", default="", metavar="NAME", help="a case of the failure, such as pp2; default: the first"
+    )
+    parser.add_argument("--level", choices=[one.value for one in Level], help="default: the least real one there is")
+    parser.add_argument("--base", default="", metavar="BASE", help="the base of every point")
+    parser.add_argument("--torch", default="", metavar="V", help="the base with this torch")
+    parser.add_argument("--mcore", default="", metavar="V", help=f"megatron-core of every point: {SIDE}")
+    parser.add_argument("--te", default="", metavar="V", help=f"Transformer Engine of every point: {SIDE}")
+    parser.add_argument("--driver", default=NONE, metavar="V", help="the driver of every point")
+    parser.add_argument("--at-once", type=int, default=1, metavar="K", help="points to ask at once (1)")
+    parser.add_argument("--shows", type=float, default=1.0, metavar="P", help="chance that a run shows the failure (1)")
+    parser.add_argument("--confidence", type=float, default=0.95, metavar="C", help="claim nothing below this (0.95)")
+    parser.add_argument(
+        "--checks", type=int, metavar="N", help=f"points to check at the end ({CHECKS_READ} where reading is enough)"
+    )
+    parser.add_argument("--no-cache", action="store_true", help="ask again what was asked before")
+    parser.add_argument("--out", type=Path, default=Path(os.environ.get("MEGATRIX_OUT", OUT)), help="output folder")
+    parser.add_argument("--json", action="store_true", help="one JSON object")
+    parser.set_defaults(command=bisect_command, engines=engines, goes_on="the same line goes on from here")
+    return parser  # type: ignore[no-any-return]  # argparse gives Any
+
+
+def bisect_command(parsed: argparse.Namespace) -> int:
+    """Print the answer; return 0 when there is one, 1 when it is ambiguous."""
+    interrupt.once()
+    known = loading.load()
+    subject = subject_of(known, parsed)
+    reads = reads_only(subject.failure.id, subject.level)
+    checks = parsed.checks if parsed.checks is not None else CHECKS_READ if reads else 0
+    plan = Plan(parsed.at_once, Noise(parsed.shows), parsed.confidence, checks)
+    folder = Paths(parsed.out).bisections / notebook_name(subject)
+    with ExitStack() as stack:
+        notebook = Notebook(folder, fresh=parsed.no_cache)
+        stack.callback(notebook.close)
+        clones = []
+        if parsed.repo:
+            clones.append(stack.enter_context(Clone(parsed.repo, axes.PACKAGES[AxisName(parsed.axis)].value)))
+        reader = Reader(known, clones)
+        ask: Ask = reader if reads else cells(known, parsed)
+        inquiry = Inquiry(ask, notebook, progress)
+        if not parsed.axis:
+            return tell_joint(jointly(*stacks(subject, parsed), plan, inquiry, at_hand), parsed)
+        axis = AxisName(parsed.axis)
+        if clones:
+            (clone,) = clones
+            good, bad = clone.commit(parsed.good), clone.commit(parsed.bad)
+            differ(good.id, bad.id)
+            suspects = partial(reader.suspects, subject.failure.id, clone) if reads else nobody
+            found = Searcher(subject, axis, clone, plan, inquiry, suspects).between(good, bad)
+        else:
+            found = along_releases(subject, axis, parsed, plan, inquiry)
+    told = telling.to_json(found)
+    page = write_pages(told, found, parsed.out)
+    print(json.dumps(told) if parsed.json else telling.in_words(told, str(page)))
+    return 1 if found.found.kind is Kind.AMBIGUOUS else 0
+
+
+def subject_of(known: Catalog, parsed: argparse.Namespace) -> Subject:
+    """Return what the options hold fixed. Raises MatrixError where they contradict each other or leave a side open."""
+    failure = known.failure(parsed.failure)
+    case, level = axes.choose_case(failure, Level(parsed.level) if parsed.level else None, parsed.case)
+    mcore, te = axes.side_of(parsed.mcore, Package.MCORE), axes.side_of(parsed.te, Package.TE)
+    subject = Subject(known, failure, case, level, "", mcore, te, parsed.driver)
+    if not parsed.axis:
+        if not (parsed.good and parsed.bad) or parsed.repo or parsed.base or parsed.torch:
+            raise MatrixError(
+                "no axis", expected=f"--axis {'|'.join(one.value for one in AxisName)}, or two stacks",
+                fix="--good BASE --bad BASE, each BASE or BASE/mcore-V/te-V/driver-V, for which package it is",
+            )  # fmt: skip
+        return replace(subject, base=known.readers[0].id if level is Level.CONTRACT else "")
+    axis = AxisName(parsed.axis)
+    own = {AxisName.TORCH: parsed.torch or parsed.base, AxisName.CONTAINER: parsed.torch or parsed.base}
+    own |= {AxisName.MCORE: parsed.mcore, AxisName.TE: parsed.te}
+    if own.get(axis):
+        raise MatrixError(
+            f"{axis.value} is what changes", got=f"{own[axis]} held fixed", fix="name its ends by --good and --bad"
+        )
+    if parsed.repo and axis not in axes.PACKAGES:
+        raise MatrixError("only mcore and te are bisected by commits", got=f"--axis {axis.value} --repo")
+    if parsed.repo and not (parsed.good and parsed.bad):
+        raise MatrixError("commits need both ends", expected="--good REV --bad REV", fix="whichever is older")
+    for name, side, needed in (("mcore", mcore, True), ("te", te, reads_only(failure.id, level))):
+        if needed and side.version == NONE and axis.value != name:
+            raise MatrixError(f"needs --{name}: it is the same at every point", got="none", expected=SIDE)
+    return replace(subject, base=axes.base_for(subject, parsed.base, parsed.torch, axis))
+
+
+def stacks(subject: Subject, parsed: argparse.Namespace) -> tuple[Subject, Stack, Stack]:
+    """Return the subject and the two stacks that --good and --bad name."""
+    differ(parsed.good, parsed.bad)
+    lacks = parsed.engines(subject.catalog, parsed, 1)[0].lacks
+    good, bad = (
+        stack_of(subject.catalog, text, subject.mcore, subject.te, lacks) for text in (parsed.good, parsed.bad)
+    )
+    reads = reads_only(subject.failure.id, subject.level)
+    for text, stack in ((parsed.good, good), (parsed.bad, bad)):
+        for name, side, needed in (("mcore", stack.mcore, True), ("te", stack.te, reads)):
+            if needed and side.version == NONE:
+                raise MatrixError(
+                    f"the stack has no {name}", got=text, fix=f"--{name} V, or {text}/mcore-V/te-V/driver-none"
+                )
+    return subject, good, bad
+
+
+def along_releases(
+    subject: Subject, axis: AxisName, parsed: argparse.Namespace, plan: Plan, inquiry: Inquiry
+) -> Bisection:
+    """Bisect released versions; without both ends, the whole axis, whose ends then have to differ."""
+    differ(parsed.good, parsed.bad)
+    lacks = parsed.engines(subject.catalog, parsed, 1)[0].lacks
+
+    def base_of(image: str) -> str:
+        known = subject.catalog.base(image)
+        if not isinstance(known, Container) or subject.level is Level.GPU or not lacks(image):
+            return image
+        twin = subject.catalog.twin(known)
+        return twin.id if twin else image
+
+    made, swapped = axes.releases(subject, axis, parsed.good, parsed.bad, base_of)
+    if len(made.points) < 2:
+        raise MatrixError(
+            "one point is no axis", got=made.points[0].label, expected="at least two", fix=str(made.notes)
+        )
+    old = Seen.BAD if swapped else Seen.GOOD
+    if not (parsed.good and parsed.bad):
+        (seen,) = inquiry.settled([made.case_at(0)], [made.points[0].label], plan.noise, 1 - plan.confidence)
+        old = seen if seen is not Seen.SKIP else old
+
+    found = bisect(subject, made, old, plan, inquiry, cheap=lambda item: at_hand(item, inquiry))
+    return replace(found, ran=inquiry.ran, seconds=inquiry.seconds)
+
+
+def at_hand(item: Planned, inquiry: Inquiry) -> bool:
+    """Say whether a case can be asked without making an environment first."""
+    return item.key in inquiry.notebook.known(1) or environment_folder(item.cell.base).is_dir()
+
+
+def cells(known: Catalog, parsed: argparse.Namespace) -> Cells:
+    """Return what asks by running cells, on the engines of `megatrix run`."""
+    engine, place = parsed.engines(known, parsed, parsed.at_once)
+
+    def warn(text: str) -> None:
+        print(f"megatrix: {text}", file=sys.stderr)
+
+    return Cells(known, engine, parsed.out, warn, place, cache=not parsed.no_cache)
+
+
+def differ(good: str, bad: str) -> None:
+    """Raise MatrixError when both ends are the same point."""
+    if good and good == bad:
+        raise MatrixError("good and bad are the same point", got=good, expected="two points that behave differently")
+
+
+def progress(told: Told) -> None:
+    """Say of a probe what it came to, on standard error."""
+    source = "known" if told.known else f"{told.seconds:.1f} s"
+    print(f"{told.seen.value:4}  {told.label[:90]}  [{source}]  {told.why[:120]}", file=sys.stderr, flush=True)
+
+
+def write_pages(told: dict[str, Any], found: Bisection, out: Path) -> Path:
+    """Write the page and the text for an issue; return the page's path."""
+    failure = found.subject.failure
+    issue = telling.issue_text(told, failure.title)
+    sides = "-".join(f"{axis}-{value}" for axis, value in told["fixed"].items())
+    path = page_path(out, f"{failure.id}-{told['case']}-by-{told['axis']}-{sides[-80:]}")
+    write_whole(path, bisection_page(told, telling.headline(told), failure.title, issue))
+    write_whole(path.with_suffix(".md"), issue)
+    return path
+
+
+def tell_joint(found: Joint, parsed: argparse.Namespace) -> int:
+    """Print an attribution, write its page; return 0 when there is one, 1 when it is ambiguous."""
+    told, failure = joint.to_json(found), found.subject.failure
+    path = page_path(parsed.out, f"{failure.id}-{told['case']}-{parsed.good}-{parsed.bad}")
+    write_whole(path, joint_page(told, joint.headline(told), failure.title))
+    print(json.dumps(told) if parsed.json else joint.in_words(told, str(path)))
+    return 1 if told["kind"] == Kind.AMBIGUOUS.value else 0
+
+
+def page_path(out: Path, name: str) -> Path:
+    """Return where a page lies."""
+    safe = "".join(letter if letter.isalnum() or letter in ".-+" else "_" for letter in name)
+    return Paths(out).bisections / f"{safe}.html"

@@ -1,0 +1,90 @@
+"""What the command line chooses: which cases, at which levels, and where they run."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Iterable
+from operator import ne
+from typing import NoReturn
+
+from matrix.catalog.failure import Expectation, Level
+from matrix.catalog.model import Catalog
+from matrix.errors import MatrixError, closest
+from matrix.planning import covering
+from matrix.planning import night as plan
+from matrix.planning.planned import Planned
+from matrix.planning.selection import select
+from matrix.provision import host, sources
+
+
+def add_places(parser: argparse.ArgumentParser) -> None:
+    """Add the options that say where cells run."""
+    parser.add_argument("--engine", choices=("local", "slurm"), default="local", help="this machine, or array jobs")
+    parser.add_argument("--partition", default="", metavar="NAME", help="Slurm's, for --engine slurm")
+    parser.add_argument("--sbatch", action="append", default=[], metavar="OPTION", help="--sbatch=--account=me")
+
+
+def add_cases(parser: argparse.ArgumentParser) -> None:
+    """Add the options that say which cases are meant."""
+    group = parser.add_mutually_exclusive_group()
+    group.add_argument("--select", metavar="EXPR", help='from all cells: "mcore==0.8.* and torch>=2.4 and case==pp2"')
+    group.add_argument("--within", metavar="EXPR", help='from the night: "base==torch-2.4.0"')
+    group.add_argument("--case", action="append", metavar="KEY", help='one case: "CELL FAILURE CASE LEVEL"')
+    parser.add_argument("--mcore", metavar="SOURCE", help=f"megatron-core under test: {sources.FORMS}")
+    parser.add_argument(
+        "--expect", choices=[one.value for one in Expectation], help="what to expect of --mcore (works)"
+    )
+    parser.add_argument("--level", action="append", choices=[level.value for level in Level], help="only this level")
+
+
+def levels_of(parsed: argparse.Namespace) -> tuple[Level, ...]:
+    """Return the levels asked for, or those that this machine can run; of a cluster the scheduler says so, by case."""
+    if parsed.level:
+        return tuple(map(Level, parsed.level))
+    if getattr(parsed, "engine", "") == "slurm":
+        return tuple(Level)
+    return (Level.CONTRACT, Level.CPU, *((Level.GPU,) if host.look().gpus else ()))
+
+
+def chosen(known: Catalog, parsed: argparse.Namespace) -> tuple[list[Planned], str]:
+    """Return the cases that the options mean, and a label for the run."""
+    levels = levels_of(parsed)
+    if parsed.mcore:
+        contents = sources.inspect(sources.parse(parsed.mcore, "megatron-core"))
+        released = contents.source.kind is sources.Kind.PYPI
+        expected = Expectation(parsed.expect) if parsed.expect else None if released else Expectation.WORKS
+        text = contents.source.revision if released else str(contents.source)
+        cases = plan.of_source(known, text, contents.version, expected, levels)
+    elif parsed.expect:
+        raise MatrixError(
+            "--expect speaks of --mcore", got=f"--expect {parsed.expect}", expected="--mcore SOURCE with it"
+        )
+    elif parsed.select or parsed.case:
+        within = tuple(Level) if parsed.case else levels  # a line to paste may come from another machine
+        cases = plan.everything(known, within)
+        cases += [item for item, _ in plan.stack_cases(known, within) if item.key not in {one.key for one in cases}]
+    else:
+        cases = plan.night(known, covering.pairwise, levels)
+        return (select(cases, parsed.within) if parsed.within else cases), "night"
+    if parsed.case:
+        by_key = {item.key: item for item in cases}
+        for key in parsed.case:
+            if key not in by_key:
+                refuse(known, key, by_key)
+        if twice := [key for key in parsed.case if parsed.case.count(key) > 1]:
+            raise MatrixError("a case is named twice", got=twice[0], fix="a run has each case once: leave one out")
+        return [by_key[key] for key in parsed.case], "case"
+    return (select(cases, parsed.select) if parsed.select else cases), "source" if parsed.mcore else "select"
+
+
+def refuse(known: Catalog, key: str, cases: Iterable[str]) -> NoReturn:
+    """Raise the MatrixError of a case that is not there, with those that differ from it in one word."""
+    words = re.split("[ /]", key)
+    if len(words) > 1:
+        known.base(words[0])
+    # Letter by letter all 100,000 of a catalog would take half a minute.
+    apart = ((one, re.split("[ /]", one)) for one in cases)
+    near = [one for one, its in apart if len(its) == len(words) and sum(map(ne, words, its)) == 1]
+    fix = closest(key, near) if near else "megatrix plan --select EXPR lists cases"
+    raise MatrixError("no such case", got=key, expected="CELL FAILURE CASE LEVEL", fix=fix)

@@ -1,0 +1,1 @@
+"""Runs cases: from a plan to records."""

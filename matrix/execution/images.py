@@ -1,0 +1,100 @@
+"""The engine of the image bases on this machine: one container of podman or docker for each, one after the other."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+
+from matrix.catalog.model import Catalog
+from matrix.errors import MatrixError
+from matrix.execution import inside
+from matrix.execution.engine import Ending, Installed, pending
+from matrix.provision import case_overlays as provision
+from matrix.provision import configuration
+from matrix.provision.commands import Runner, run
+from matrix.provision.overlays import Overlays, default_root
+from matrix.provision.tools import NO_TOOL, Tool, find
+
+
+class Images:
+    """Runs the image bases. Everything that it needs is a folder that both sides see alike.
+
+    The project and the overlays are mounted read-only at the paths they have outside, the run's folder and the relay's
+    socket writable; there is no network.
+    """
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        environ: Mapping[str, str] = os.environ,
+        *,
+        run: Runner = run,
+        start: inside.Start = subprocess.Popen,  # type: ignore[assignment]  # as it is called here
+    ) -> None:
+        self._catalog, self._environ, self._run, self._start = catalog, environ, run, start
+        self._lacks: dict[str, str] = {}
+        self._installed: dict[str, Installed | MatrixError] = {}
+
+    @cached_property
+    def tool(self) -> Tool | None:
+        """Return podman or docker, None where neither works."""
+        return find(self._environ, self._run)
+
+    def lacks(self, base: str) -> str:
+        """Return what has to be installed, built or fetched before anything runs in this image, "" for nothing."""
+        if base not in self._lacks:
+            image = inside.ref(self._catalog, base)
+            self._lacks[base] = inside.lack(self.tool, image)
+        return self._lacks[base]
+
+    def installed(self, base: str) -> Installed | None:
+        """Return what is in an image that is here; None where it can't be started."""
+        with contextlib.suppress(MatrixError):  # its cases say it, when they are to run
+            return self._look(base)
+        return None
+
+    def run(self, bases: Sequence[str], environ: Mapping[str, str], log: Path) -> Ending:
+        """Run the container of each base; what it prints goes to `log`."""
+        status, refused = 0, {}
+        for base in bases:
+            try:
+                ended = self._run_in(base, Path(environ["MEGATRIX_RUN"]), environ, log)
+            except MatrixError as error:
+                refused[base] = error.brief
+                continue
+            if ended.refusal:
+                refused[base] = ended.refusal
+            status = status or ended.status
+        return Ending(status, refused)
+
+    def _run_in(self, base: str, folder: Path, environ: Mapping[str, str], log: Path) -> inside.Ended:
+        image, found, cases = inside.ref(self._catalog, base), self._look(base), pending(folder, [base])
+        provided = folder / f"overlays-{base}.json"
+        overlays = Overlays(default_root(self._environ), self._run)
+        told = configuration.load(self._environ)
+        provision.write(provided, provision.provide(cases, found.environment, told, None, overlays))
+        work = inside.Work(image, found.image, folder, provided, cases, environ)
+        return inside.run(self._tool, work, self._environ, log, self._start)
+
+    def _look(self, base: str) -> Installed:
+        """Look into an image, once. Raises MatrixError when it can't be started."""
+        if base not in self._installed:
+            image = inside.ref(self._catalog, base)
+            try:
+                self._installed[base] = inside.installed(self._tool, image, self._environ)
+            except MatrixError as error:
+                self._installed[base] = error
+        found = self._installed[base]
+        if isinstance(found, MatrixError):
+            raise found
+        return found
+
+    @property
+    def _tool(self) -> Tool:
+        if self.tool is None:
+            raise MatrixError("no container tool works here", fix=NO_TOOL)
+        return self.tool

@@ -1,0 +1,321 @@
+"""The ranks of one job as processes: started, listened to, stopped. One event loop, which never sleeps."""
+
+from __future__ import annotations
+
+import json
+import os
+import selectors
+import signal
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any, Final
+
+from matrix.execution.ranks import mpirun, serving
+from matrix.execution.ranks.descendants import look
+from matrix.execution.ranks.job import Job
+from matrix.execution.ranks.logs import Log, end_of
+from matrix.execution.ranks.member import Launcher, Member
+from matrix.execution.ranks.order import free_port, order
+from matrix.execution.ranks.patience import Patience
+from matrix.execution.ranks.pump import Pump, Readable
+from matrix.execution.ranks.server import empty_main
+from matrix.store import secrets
+from matrix.verdicts.outcome import RankEnd
+from matrix.verdicts.stacks import answers, kernel_view, spy_on
+
+REPORT: Final = 2**23  # bytes of a rank's report that are read; the largest chain is under 4 MB (chain.py)
+STACKS: Final = 2**20  # bytes of a rank's stacks that are kept; faulthandler prints at most 100 threads
+QUIET_S: Final = 0.05  # s without a byte after which a dump is complete; faulthandler wrote one in 1 ms
+ANSWER_S: Final = 0.5  # s for a rank to answer SIGUSR1, which takes as long as it takes to be given a core: 1 ms alone
+LOST: Final = 255  # multiprocessing's exit code of a process whose fork-server went away
+
+
+class Crew:
+    """The ranks of `job`: start, watch, stop, close, then ask how they ended.
+
+    `folder` is the job's own, `path` every rank's sys.path after the overlays, `preloaded` what the fork-server holds;
+    its death shows on `lifeline`. The ranks join the cgroup `memory_group`, "" = none.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        folder: Path,
+        path: Sequence[str],
+        preloaded: Sequence[str],
+        lifeline: int,
+        patience: Patience,
+        memory_group: str = "",
+    ) -> None:
+        self.timed_out = self.server_died = False
+        self._job, self._folder, self._path, self._preloaded = job, folder, path, preloaded
+        self._patience, self._memory_group = patience, memory_group
+        self._secrets = secrets.values(os.environ, job.env)
+        self._members: list[Member] = []
+        self._launcher: Launcher | None = None
+        self._began = time.monotonic()
+        self._failed_at: float | None = None
+        self._last_stack = 0.0
+        self._selector = selectors.DefaultSelector()
+        self._pumps: list[Pump] = []
+        self._lifeline = lifeline
+        self._selector.register(lifeline, selectors.EVENT_READ, self._lose_server)
+
+    def start(self) -> None:
+        """Start all ranks. Raises EOFError or OSError when the fork-server cannot."""
+        port = free_port()
+        (self._folder / "work").mkdir()
+        self._began = time.monotonic()
+        tasks = [
+            json.dumps(order(self._job, rank, port, self._folder, self._path, self._preloaded, self._memory_group))
+            for rank in range(self._job.world_size)
+        ]
+        with empty_main():
+            if self._job.launcher == mpirun.NAME:
+                self._start_mpirun(tasks)
+            else:
+                for rank, task in enumerate(tasks):
+                    self._admit(rank, partial(started, serving.enter, f"rank {rank}", task))
+
+    def watch(self) -> None:
+        """Return when all ranks have ended, the deadline passed, the peers' grace is over, or the server died."""
+        deadline = self._began + self._job.deadline_s
+        while self._living and not self.server_died:
+            limit = deadline
+            if self._failed_at is not None:
+                limit = min(limit, self._began + self._failed_at + self._patience.peer_grace_s)
+            if time.monotonic() >= limit:
+                self.timed_out = self._failed_at is None
+                return
+            self._turn(limit)
+        if any(member.exit_code == LOST for member in self._members):  # then its last word may lag behind the ranks'
+            self._turn(time.monotonic() + QUIET_S)
+        self._until(lambda: self._launched, time.monotonic() + self._patience.peer_grace_s)
+
+    def stop(self, *, ask: bool) -> None:
+        """End the ranks that still live: their stacks if `ask`, then SIGTERM, then SIGKILL, to whole groups."""
+        if self._living and ask:
+            self._take_stacks(time.monotonic() + self._patience.stacks_s)
+        for member in self._living:
+            member.stopped = True
+        for number, limit_s in ((signal.SIGTERM, self._patience.terminate_s), (signal.SIGKILL, self._patience.kill_s)):
+            for member in self._living:
+                send(os.killpg, member.process.pid, number)
+            if self._launcher and not self._launcher.ended:
+                send(os.killpg, self._launcher.process.pid, number)
+            self._until(lambda: not self._living and self._launched, time.monotonic() + limit_s)
+
+    def close(self) -> None:
+        """Read what is left in the pipes and close everything; call when nobody is left who could write more."""
+        for pump in self._pumps:
+            pump.finish()
+        self._selector.close()
+        if self._launcher:
+            self._launcher.log.close()
+            if self._launcher.ended:
+                self._launcher.process.close()
+        for member in self._members:
+            member.log.close()
+            if member.stacks:
+                member.stacks = bytearray(secrets.bare_bytes(bytes(member.stacks), self._secrets))
+                member.log.path.with_suffix(".stacks").write_bytes(member.stacks)
+            if member.ended_at is not None:
+                member.process.close()
+
+    def ends(self) -> tuple[RankEnd, ...]:
+        """Return how the ranks ended."""
+        return tuple(member.end(self.seconds) for member in self._members)
+
+    def logs(self) -> dict[int, str]:
+        """Return the end of each rank's log."""
+        return {member.rank: end_of(member.log.path) for member in self._members}
+
+    def traces(self) -> dict[int, str]:
+        """Return the stacks of each rank, "" of those that were not asked."""
+        return {member.rank: member.trace for member in self._members}
+
+    @property
+    def lack(self) -> str:
+        """Return what a rank lacked, for which its body did not run; "" if none did."""
+        return next((str(member.message["lacks"]) for member in self._members if "lacks" in member.message), "")
+
+    @property
+    def seconds(self) -> float:
+        """Return the time since the start of the job."""
+        return time.monotonic() - self._began
+
+    @property
+    def _living(self) -> list[Member]:
+        return [member for member in self._members if member.ended_at is None]
+
+    @property
+    def _launched(self) -> bool:
+        """Return whether no launcher lives."""
+        return self._launcher is None or self._launcher.ended
+
+    def _start_mpirun(self, tasks: Sequence[str]) -> None:
+        door = mpirun.Door(self._folder / "door")
+        for rank, task in enumerate(tasks):
+            self._admit(rank, partial(door.expect, rank, task))
+        # What mpirun leaves in its temporary folder when it is killed goes with the job's.
+        environment = {**self._job.env, "TMPDIR": str(self._folder)}
+        command = mpirun.command(self._job.path, len(tasks), self._path, door.place)
+        said, writer = get_context("forkserver").Pipe(duplex=False)
+        with writer:
+            process = started(serving.launch, mpirun.NAME, command, environment, [writer])
+        self._launcher = Launcher(process, self._log(mpirun.NAME), door)
+        pump = self._pump(said, self._launcher.log.write)
+        self._selector.register(door.listener, selectors.EVENT_READ, door.knock)
+        self._selector.register(process.sentinel, selectors.EVENT_READ, partial(self._see_mpirun_end, pump))
+
+    def _admit(self, rank: int, start: Callable[[Sequence[Connection]], BaseProcess | mpirun.Lodger]) -> None:
+        """Make a member of the process that `start` starts, given the writing ends of its log, report and stacks."""
+        context = get_context("forkserver")
+        log, report, stacks = pipes = [context.Pipe(duplex=False) for _ in range(3)]
+        writers = [writer for _, writer in pipes]
+        try:
+            process = start(writers)
+        finally:
+            for writer in writers:
+                writer.close()
+        member = Member(rank, process, self._log(f"rank-{rank}"))
+        self._members.append(member)
+        self._pump(log[0], member.log.write)
+        reports = self._pump(report[0], partial(self._take_report, member, bytearray()))
+        self._pump(stacks[0], partial(self._take_stack, member))
+        self._selector.register(process.sentinel, selectors.EVENT_READ, partial(self._see_end, member, reports))
+
+    def _log(self, name: str) -> Log:
+        return Log(self._job.log_dir / f"{name}.log", secrets=self._secrets)
+
+    def _pump(self, pipe: Readable, take: Callable[[bytes], object]) -> Pump:
+        pump = Pump(pipe, take, self._selector)
+        self._pumps.append(pump)
+        return pump
+
+    def _turn(self, limit: float) -> None:
+        """Wait until something happens, or the clock shows `limit`, and deal with it."""
+        for key, _ in self._selector.select(max(0.0, limit - time.monotonic())):
+            key.data()
+
+    def _until(self, done: Callable[[], bool], limit: float, step_s: float = float("inf")) -> None:
+        """Deal with what happens until `done`, which is asked after each event and every `step_s` seconds."""
+        while not done() and (now := time.monotonic()) < limit:
+            self._turn(min(limit, now + step_s))
+
+    def _take_report(self, member: Member, received: bytearray, chunk: bytes) -> None:
+        if member.message or len(received) > REPORT:
+            return
+        received += chunk
+        if chunk.endswith(b"\n"):
+            with suppress(ValueError):  # no JSON: a body that closed all descriptors may use the number as its own
+                member.message = dict(json.loads(bytes(received)))
+            received.clear()
+            member.reported_at = self.seconds
+            self._note_failure(member)
+
+    def _take_stack(self, member: Member, chunk: bytes) -> None:
+        self._last_stack = time.monotonic()
+        if len(member.stacks) < STACKS:
+            member.stacks += chunk
+
+    def _see_end(self, member: Member, reports: Pump) -> None:
+        self._selector.unregister(member.process.sentinel)
+        member.process.join()
+        reports.drain()  # it came before the end, even if it is seen after
+        member.exit_code, member.ended_at = member.process.exitcode, self.seconds
+        self._note_failure(member)
+
+    def _see_mpirun_end(self, said: Pump) -> None:
+        launcher = self._launcher
+        if launcher is None:
+            return
+        self._selector.unregister(launcher.process.sentinel)
+        self._selector.unregister(launcher.door.listener)
+        launcher.process.join()
+        launcher.ended = True
+        said.drain()
+        for rank in launcher.door.close(launcher.process.exitcode or 0):
+            words = f"mpirun ended with {launcher.process.exitcode} before it started this rank:\n"
+            self._members[rank].log.write(words.encode() + end_of(launcher.log.path).encode())
+
+    def _note_failure(self, member: Member) -> None:
+        if self._failed_at is None and member.failed:
+            self._failed_at = self.seconds
+
+    def _lose_server(self) -> None:
+        self._selector.unregister(self._lifeline)
+        self.server_died = True
+
+    def _take_stacks(self, limit: float) -> None:
+        """Ask the living for their stacks: by faulthandler and, after the deadline, by py-spy and the kernel."""
+        asked = [member for member in self._living if member.process.pid]
+        for member in asked:
+            send(os.kill, member.process.pid, signal.SIGUSR1)
+        self._listen(limit, lambda: all(member.stacks or member.ended_at is not None for member in asked))
+        living = [member for member in self._living if member.process.pid]
+        for member in living:
+            if not member.stacks:
+                member.stacks += f"no answer to SIGUSR1: {kernel_view(member.process.pid or 0)}\n".encode()
+        if self.timed_out:
+            for member in living:
+                self._ask_below(member, limit)
+            self._spy(living, limit)
+
+    def _listen(self, limit: float, heard: Callable[[], bool]) -> None:
+        """Take what is said until all were heard and it is quiet."""
+        self._last_stack = time.monotonic()
+        self._until(
+            lambda: heard() and time.monotonic() - self._last_stack >= QUIET_S,
+            min(limit, time.monotonic() + ANSWER_S),
+            QUIET_S,
+        )
+
+    def _ask_below(self, member: Member, limit: float) -> None:
+        """Ask what a rank started: a process that it forked has its handler and its pipe, and may be why it waits."""
+        for pid in sorted(look().below(member.process.pid or 0)):
+            member.stacks += f"\nprocess {pid}, started by this rank: {kernel_view(pid)}\n".encode()
+            if answers(pid, signal.SIGUSR1) and time.monotonic() < limit:
+                told = len(member.stacks)
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGUSR1)
+                self._listen(limit, lambda: len(member.stacks) > told)  # noqa: B023  (called before the next round)
+
+    def _spy(self, living: Sequence[Member], limit: float) -> None:
+        spies = spy_on([member.process.pid or 0 for member in living])
+        pumps = [
+            self._pump(spy.stdout, partial(self._take_stack, member))
+            for spy, member in zip(spies, living, strict=False)
+            if spy.stdout
+        ]
+        try:
+            self._until(lambda: all(pump.finished for pump in pumps), limit)
+        finally:
+            for spy in spies:
+                spy.kill()
+                spy.wait()
+
+
+def send(how: Callable[[int, int], None], pid: int | None, number: int) -> None:
+    """Send a signal, by `how` os.killpg to a whole group. The process may have ended, or not yet be a group, or be."""
+    if pid is None:
+        return
+    try:
+        how(pid, number)
+    except ProcessLookupError:
+        with suppress(ProcessLookupError):
+            os.kill(pid, number)
+
+
+def started(body: Callable[..., None], name: str, *arguments: Any) -> BaseProcess:
+    """Return a process forked from the fork-server; the last argument is a list, handed to `body` one by one."""
+    *given, writers = arguments
+    process = get_context("forkserver").Process(target=body, args=(*given, *writers), name=name)
+    process.start()
+    return process

@@ -1,0 +1,72 @@
+"""What a rank is told: its task as JSON values, and what its launcher would put into its environment."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from matrix.execution.ranks import mpirun
+from matrix.execution.ranks.job import Job
+
+
+def order(
+    job: Job, rank: int, port: int, folder: Path, path: Sequence[str], preloaded: Sequence[str], memory_group: str
+) -> dict[str, Any]:
+    """Return all that a rank needs to know, as JSON values (matrix.execution.ranks.rank.work reads them)."""
+    return {
+        "target": job.target,
+        "kwargs": dict(job.kwargs),
+        "rank": rank,
+        "world_size": job.world_size,
+        "device": job.device,
+        "init_method": f"file://{folder}/store",
+        "workdir": f"{folder}/work",
+        "env": environment(job, rank, port),
+        "path": [*job.path, *path],
+        "overlays": list(job.path),
+        "hidden": list(job.hidden),
+        "preloaded": [] if job.fresh else list(preloaded),
+        "fresh": job.fresh,
+        "address_space_bytes": job.limits.address_space_bytes,
+        "shm_bytes": job.limits.shm_bytes,
+        "memory_group": memory_group,
+    }
+
+
+def environment(job: Job, rank: int, port: int) -> dict[str, str]:
+    """Return what a rank's environment gets on top of its owner's: its launcher's variables, then the job's own.
+
+    mpirun sets no RANK; job scripts derive it from mpirun's own. TORCHELASTIC_USE_AGENT_STORE is left out: it says that
+    torchrun's agent serves a store at MASTER_PORT.
+    """
+    torchrun = {
+        "GROUP_RANK": "0",
+        "GROUP_WORLD_SIZE": "1",
+        "ROLE_NAME": "default",
+        "ROLE_RANK": str(rank),
+        "ROLE_WORLD_SIZE": str(job.world_size),
+        "TORCHELASTIC_MAX_RESTARTS": "0",
+        "TORCHELASTIC_RESTART_COUNT": "0",
+        "TORCHELASTIC_RUN_ID": "none",  # torchrun's default for one node
+    }
+    return {
+        **({} if job.launcher == mpirun.NAME else torchrun),
+        "RANK": str(rank),
+        "LOCAL_RANK": str(rank),
+        "WORLD_SIZE": str(job.world_size),
+        "LOCAL_WORLD_SIZE": str(job.world_size),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "GLOO_SOCKET_IFNAME": "lo",  # the host's name need not resolve, and no traffic leaves the machine
+        "OMP_NUM_THREADS": "1",  # as torchrun sets it
+        **job.env,
+    }
+
+
+def free_port() -> int:
+    """Return a TCP port that was free a moment ago: only for code that insists on env://, see Rank.init_method."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port: int = server.getsockname()[1]
+        return port

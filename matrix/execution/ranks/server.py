@@ -1,0 +1,172 @@
+"""The fork-server, from its owner's side: multiprocessing's own, with this project's preload in it."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from multiprocessing import forkserver, resource_tracker
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Final
+
+from matrix.errors import MatrixError
+from matrix.execution.ranks import serving
+
+PRELOAD_S: Final = 300.0  # s; torch and torch.distributed took 2.6 s, 10 s on a busy machine; a network disk is slower
+ROOT: Final = str(Path(__file__).parents[3])  # holds this package
+
+
+class Server:
+    """A fork-server with `modules` imported, found on `path` first. Starts when asked; one per process.
+
+    `note` says, when so, what is not as asked for.
+    """
+
+    def __init__(self, modules: Sequence[str], path: Sequence[str], *, preload_s: float = PRELOAD_S) -> None:
+        self.modules, self.path, self.note, self.pid = tuple(modules), tuple(path), "", 0
+        self._preload_s = preload_s
+        self._lifeline = -1  # the reading end of a FIFO that ends when the server dies
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
+
+    @property
+    def folder(self) -> Path:
+        """Return where jobs put what they share. The server removes it as well: its owner may be killed."""
+        if self._folder is None:
+            raise MatrixError("no fork-server runs", fix="call ensure() first")
+        return Path(self._folder.name)
+
+    def ensure(self) -> int:
+        """Return the file descriptor that becomes readable when the server dies; start the server if none runs.
+
+        Raises MatrixError when it cannot be started.
+        """
+        if self._lifeline != -1 and not _readable(self._lifeline, 0):
+            return self._lifeline
+        self.stop()
+        if not self._start(self.modules):
+            # Some import took the whole process down (a segfault in a library). Ranks will import it themselves, and
+            # the one that falls is then seen to fall.
+            self.stop()
+            self.note = f"the fork-server died while it imported {', '.join(self.modules)}; it runs without them"
+            if not self._start(()):
+                raise MatrixError("the fork-server dies as it starts", fix="its last words are on stderr")
+        return self._lifeline
+
+    def stop(self) -> None:
+        """End the server, and with it everything that it started. Does nothing when none runs."""
+        if self._lifeline != -1:
+            os.close(self._lifeline)
+            self._lifeline = -1
+            _stop()
+            self.pid = 0
+            if self._folder is not None:
+                self._folder.cleanup()
+
+    def _start(self, modules: Sequence[str]) -> bool:
+        """Start a server and wait until it has imported `modules`; False when it died of that."""
+        if _pid() is not None:
+            raise MatrixError(
+                "multiprocessing's fork-server already runs in this process",
+                fix="start the supervisor first, or use another start method than forkserver there",
+            )
+        self._folder = tempfile.TemporaryDirectory(prefix="ranks-", ignore_cleanup_errors=True)
+        lifeline = self.folder / "lifeline"
+        os.mkfifo(lifeline)
+        self._lifeline = os.open(lifeline, os.O_RDONLY | os.O_NONBLOCK)
+        try:
+            self.pid = self._launch(lifeline, modules)
+            if not _readable(self._lifeline, self._preload_s):
+                raise MatrixError(
+                    "the fork-server is not ready",
+                    got=f"no answer in {self._preload_s:g} s while it imports {', '.join(modules)}",
+                    fix=f"see where it hangs: {sys.executable} -v -c 'import {', '.join(modules)}'",
+                )
+        except BaseException:  # a Ctrl-C too: an import cannot be waited for
+            if self.pid:
+                os.kill(self.pid, signal.SIGKILL)
+            self.stop()
+            raise
+        return os.read(self._lifeline, 64) == b"ready\n"
+
+    def _launch(self, lifeline: Path, modules: Sequence[str]) -> int:
+        pythonpath = os.environ.get("PYTHONPATH")
+        request = {
+            "lifeline": str(lifeline),
+            "pythonpath": pythonpath,
+            "path": [*self.path, *import_path()],
+            "modules": modules,
+        }
+        # multiprocessing hands its owner's sys.path to the children of the server, not to the server (seen in 3.10 to
+        # 3.13), so where this package is goes by the environment. The server then puts its environment right again.
+        found = ROOT if pythonpath is None else ROOT + os.pathsep + pythonpath
+        forkserver.set_forkserver_preload([serving.__name__])
+        resource_tracker.ensure_running()  # the fork-server wants it, and starting it unblocks SIGINT
+        with environment({serving.REQUEST: json.dumps(request), "PYTHONPATH": found}), empty_main(), no_interrupt():
+            forkserver.ensure_running()
+        return _pid() or 0
+
+
+def import_path() -> list[str]:
+    """Return sys.path for other processes: "" is the current directory, which may not be theirs."""
+    return [entry or str(Path.cwd()) for entry in sys.path]
+
+
+def _readable(fd: int, limit_s: float) -> bool:
+    poll = select.poll()
+    poll.register(fd, select.POLLIN)
+    return bool(poll.poll(limit_s * 1000))
+
+
+def _pid() -> int | None:
+    pid: int | None = forkserver._forkserver._forkserver_pid  # type: ignore[attr-defined]  # no public name
+    return pid
+
+
+def _stop() -> None:
+    forkserver._forkserver._stop()  # type: ignore[attr-defined]  # no public name
+
+
+@contextmanager
+def empty_main() -> Iterator[None]:
+    """Show multiprocessing an empty `__main__`.
+
+    It imports its owner's main module in every child, under another name: with pytest that costs each rank an import
+    of pytest, and with a script that has no `if __name__ == "__main__"` the script runs again.
+    """
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main
+
+
+@contextmanager
+def no_interrupt() -> Iterator[None]:
+    """Hold a Ctrl-C back, and from a process that is started meanwhile: it starts with SIGINT blocked."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@contextmanager
+def environment(changes: Mapping[str, str]) -> Iterator[None]:
+    """Set some environment variables for the length of a block."""
+    before: dict[str, Any] = {name: os.environ.get(name) for name in changes}
+    os.environ.update(changes)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value

@@ -1,0 +1,194 @@
+"""A run from plan to report: what is cached or can't run here is recorded at once, the rest goes to the engine."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+from matrix.catalog.failure import Level
+from matrix.catalog.model import Catalog
+from matrix.errors import MatrixError, closest
+from matrix.execution.cache_key import case_content
+from matrix.execution.engine import Engine, Installed
+from matrix.execution.relay import Receiver
+from matrix.execution.reproduction import Surroundings, make_record
+from matrix.execution.session import new_run_id
+from matrix.planning.planned import Planned
+from matrix.planning.rerun import plan_entry, reproduce_line
+from matrix.provision import configuration, drivers, host
+from matrix.provision.case_overlays import overlay_digest, overlay_specs
+from matrix.store import journal, night
+from matrix.store.history import History
+from matrix.store.night import Night
+from matrix.store.paths import Paths
+from matrix.store.secrets import mask_file
+from matrix.verdicts.judge import judge
+from matrix.verdicts.outcome import Outcome, OutcomeKind
+from matrix.verdicts.record import Record, Verdict
+
+ENGINE_LOG: Final = "engine.log"  # in the run's folder: what tox and pytest printed
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a run is to do. `resume` names an earlier run to finish; its plan is kept.
+
+    `attach`: what that run started and still runs is the engine's to take up; otherwise its end is waited for.
+    """
+
+    planned: Sequence[Planned] = ()
+    out: Path = field(default_factory=lambda: Paths().out)
+    cache: bool = True
+    resume: str = ""
+    attach: bool = False
+    label: str = "night"
+
+
+def execute(
+    request: Request,
+    catalog: Catalog,
+    engine: Engine,
+    show: Callable[[Record], None],
+    warn: Callable[[str], None],
+    place: host.Place | None = None,
+    begun: Callable[[str], None] = lambda key: None,
+    report: Callable[[Path, History], Night] | None = None,
+) -> Night:
+    """Run the cases and return the night; `show` is called with each record as it comes, `warn` with what a person
+    should know, `begun` with the key of a case that begins; `place` is this machine unless another is given.
+
+    `report` gets the run's folder at the end, also after a Ctrl-C, which is raised again; the default adds the run to
+    the history and writes no page. Raises MatrixError.
+    """
+    paths = Paths(request.out)
+    folder = start(request, paths)
+    with History(paths.history) as history:
+        try:
+            work(request, catalog, engine, folder, history, show, warn, place, begun)
+        finally:
+            ended = (report or kept)(folder, history)
+    return ended
+
+
+def kept(folder: Path, history: History) -> Night:
+    """Add a run to the history and return it."""
+    ended = night.read(folder)
+    history.add(ended.run, ended.records)
+    return ended
+
+
+def start(request: Request, paths: Paths) -> Path:
+    """Return the folder of the run, with its plan in it."""
+    if request.resume:
+        folder = paths.run(request.resume)
+        if not folder.is_dir():
+            known = [path.name for path in paths.run("").glob("*")]
+            raise MatrixError(
+                "no such run", got=request.resume, expected=f"a folder under {folder.parent}",
+                fix=closest(request.resume, known),
+            )  # fmt: skip
+        if not request.attach:
+            journal.settle(folder)
+        return folder
+    folder = paths.run(new_run_id(request.label))
+    folder.mkdir(parents=True)
+    night.write_plan(folder, [plan_entry(item) for item in request.planned])
+    return folder
+
+
+def work(
+    request: Request,
+    catalog: Catalog,
+    engine: Engine,
+    folder: Path,
+    history: History,
+    show: Callable[[Record], None],
+    warn: Callable[[str], None],
+    place: host.Place | None = None,
+    begun: Callable[[str], None] = lambda key: None,
+) -> None:
+    """Settle what needs no process, then have the engine run the rest."""
+    done = journal.read(folder).results
+    pending = [item for item in map(Planned.from_json, night.plan(folder)) if item.key not in done]
+    here = place or host.look()
+    installed = cache(engine.installed)  # 20 ms for an environment, of which hundreds of cases have the same
+    left: list[Planned] = []
+    with journal.Journal.new(folder) as kept:
+        for item in pending:
+            lack = here.can_run(item)[1] or drivers.lack(catalog, item, here.driver) or engine.lacks(item.cell.base)
+            record = not_run(item, catalog, Outcome(OutcomeKind.UNAVAILABLE, lack), folder.name) if lack else None
+            if record is None and request.cache:
+                record = cached(item, installed, here, history, folder.name)
+            if record is None:
+                left.append(item)
+                continue
+            kept.result(record)
+            show(record)
+    if not left:
+        return
+    bases = list(dict.fromkeys(item.cell.base for item in left))
+    with Receiver(show, begun) as receiver:
+        environ = {"MEGATRIX_RUN": str(folder.resolve()), "MEGATRIX_RELAY": receiver.address}
+        try:
+            ending = engine.run(bases, environ, folder / ENGINE_LOG)
+        finally:
+            mask_file(folder / ENGINE_LOG)
+    done = journal.read(folder).results
+    with journal.Journal.new(folder) as kept:
+        for item in left:
+            if item.key not in done and item.cell.base in ending.refused:
+                outcome = Outcome(OutcomeKind.UNAVAILABLE, ending.refused[item.cell.base])
+                record = not_run(item, catalog, outcome, folder.name)
+                kept.result(record)
+                show(record)
+    lost = {item.key for item in left} - set(journal.read(folder).results)
+    if lost:
+        warn(
+            f"{len(lost)} of {len(left)} cases were not reached: the engine ended with {ending.status}; "
+            f"what it said is in {folder / ENGINE_LOG}"
+        )
+
+
+def not_run(item: Planned, catalog: Catalog, outcome: Outcome, run: str) -> Record:
+    """Return the record of a case that did not run: it can't here, or was not reached."""
+    where = Surroundings(reproduce=reproduce_line(item), run=run)
+    return make_record(item, outcome, judge(catalog.failure(item.failure), item.expectation, outcome), where, "")
+
+
+def cached(
+    item: Planned, installed: Callable[[str], Installed | None], here: host.Place, history: History, run: str
+) -> Record | None:
+    """Return the verdict that this very content got before, None if it has to run.
+
+    `installed` tells what a base holds.
+    """
+    if item.level is Level.GPU:
+        return None  # it depends on more than is told before: the GPUs, the user-mode driver that is loaded
+    held = installed(item.cell.base)
+    if held is None:
+        return None
+    try:
+        specs = overlay_specs(item, held.environment, configuration.load(), held.interpreter)
+        digests = [overlay_digest(spec) for spec in specs]
+        content = case_content(item, held.environment, digests, here, held.image)
+    except MatrixError:
+        return None  # a source that is not there; the cell says it with all it knows
+    found = history.cached(content)
+    if found is None or found.key != item.key:
+        return None
+    return replace(found, why=item.why, run=run, reproduce=reproduce_line(item))
+
+
+def exit_status(records: Sequence[Record]) -> int:
+    """Return 1 when anything is red or was not reached, else 0."""
+    bad = any(record.verdict.colour == "red" or record.verdict is Verdict.NOT_REACHED for record in records)
+    return 1 if bad else 0
+
+
+def as_line(record: Record) -> str:
+    """Return the record as one line of JSON."""
+    return json.dumps(record.to_json(), ensure_ascii=False)

@@ -1,0 +1,83 @@
+"""What one array task does on its node: `python -m matrix.execution.slurm.task PART`.
+
+It runs in the interpreter of its base; for an image in the submitter's, which starts a container.
+
+It holds a lock for as long as it lives. A task that Slurm started again elsewhere, because it lost sight of a node that
+still works, waits there for the first to end, and then runs only what that one left.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from matrix.execution import interrupt
+from matrix.execution.slurm import image
+from matrix.execution.slurm.parts import Part
+from matrix.provision.kernel import die_with_parent
+from matrix.store import journal, night
+
+# pytest's own: all passed, some failed. A failed test is a red verdict, which is kept; Slurm need not hear of it.
+DONE = (0, 1)
+CANCELLED = 130  # as a shell has it for Ctrl-C
+
+
+def main(path: Path) -> int:
+    """Run the cases of this task that have no result; return 0 when each has one."""
+    die_with_parent(os.getppid())
+    part = Part.from_json(json.loads(path.read_text("utf-8")))
+    index, node = int(os.environ["SLURM_ARRAY_TASK_ID"]), os.environ["SLURMD_NODENAME"]
+    if part.image and not part.tasks[index]:
+        return image.tell(part.image, path.parent, node)
+    folder = Path(os.environ["MEGATRIX_RUN"])
+    run = in_image(part, path, index, node) if part.image else in_this_interpreter(folder)
+    with path.with_name(f"{path.stem}-{index}.lock").open("a") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        done = journal.read(folder).results
+        keys = [key for key in part.tasks[index] if key not in done]
+        if not keys:
+            return 0
+        os.environ["MEGATRIX_KEYS"] = json.dumps(keys)
+        os.environ["MEGATRIX_PLACE"] = f"node {node}: {', '.join(part.nodes.get(node, ())) or 'no features'}"
+        try:
+            status = run(keys)
+        except KeyboardInterrupt:
+            return CANCELLED
+        missing = set(keys) - set(journal.read(folder).results)
+    if missing:
+        print(f"{len(missing)} of {len(keys)} cases have no result; pytest ended with {status}", file=sys.stderr)  # noqa: T201  (into the task's log)
+    return 0 if not missing and status in DONE else 1
+
+
+def in_this_interpreter(folder: Path) -> Callable[[list[str]], int]:
+    """Return what runs cases here. What takes a second to import is imported now, before the lock."""
+    import pytest
+
+    import matrix.execution.session  # noqa: F401  (conftest.py imports it)
+
+    def run(keys: list[str]) -> int:
+        tests = {case["test"].partition("::")[0] for case in night.plan(folder) if case["key"] in set(keys)}
+        return int(pytest.main([*sorted(tests)]))
+
+    return run
+
+
+def in_image(part: Part, path: Path, index: int, node: str) -> Callable[[list[str]], int]:
+    """Return what runs cases in the part's image; scancel stops them there as Ctrl-C does."""
+    assert part.image is not None
+    found, folder = part.image, Path(os.environ["MEGATRIX_RUN"])
+    overlays, log = path.parent / f"overlays-{found.id}.json", path.with_name(f"{path.stem}-{index}.log")
+
+    def run(keys: list[str]) -> int:
+        interrupt.once()
+        return image.run(part, found, keys, folder, overlays, log, node)
+
+    return run
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1])))

@@ -1,0 +1,1 @@
+"""What reproductions share; it runs inside the ranks of a cell."""

@@ -1,0 +1,1 @@
+"""Which cases are run, and why. Pure."""

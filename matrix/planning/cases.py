@@ -1,0 +1,119 @@
+"""Which cases there may be: the cells of a failure, what runs in a cell, and what the catalog expects of it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from matrix.catalog.cell import Cell
+from matrix.catalog.failure import Axis, Case, Expectation, Failure, Level, Package
+from matrix.catalog.model import Base, Catalog, Image, Release, Wheels
+from matrix.catalog.versions import NONE
+from matrix.kit import te_extension
+from matrix.planning.planned import Planned
+
+CLONE: Final = {
+    Package.MCORE: "megatron-lm",
+    Package.TE: "transformer-engine",
+}  # as provision.configuration has them
+
+
+def cells_of(catalog: Catalog, failure: Failure) -> list[Cell]:
+    """Return the cells that differ on the failure's axes, less the excluded.
+
+    They are made of releases and the failure's builds, on the bases that tox makes and the images that its cases name.
+    """
+    made = catalog.wheels if Axis.BASE in failure.axes else catalog.readers
+    named = {base for case in failure.case for base in case.bases}
+    cells = (
+        catalog.cell(base.id, mcore=core, te=engine)
+        for base in (*made, *(image for image in catalog.images if image.id in named))
+        for core in versions_of(failure, Package.MCORE, catalog.megatron_core, base)
+        for engine in versions_of(failure, Package.TE, catalog.transformer_engine, base)
+    )
+    return [cell for cell in cells if catalog.excluded(cell) is None]
+
+
+def picked_cells(catalog: Catalog, failure: Failure) -> list[Cell]:
+    """Return the cells that a failure picks by name."""
+    return [catalog.cell(pick.base, mcore=pick.mcore, te=pick.te) for pick in failure.pick]
+
+
+def versions_of(failure: Failure, package: Package, releases: Iterable[Release], base: Base) -> list[str]:
+    """Return the versions of a package that go with a base, and "none" where the failure does not depend on it.
+
+    They are PyPI's, or in an image those of a clone where clones are used, and the failure's builds.
+    """
+    if {Package.MCORE: Axis.MCORE, Package.TE: Axis.TE}[package] not in failure.axes:
+        return [NONE]
+    cloned = isinstance(base, Image) and failure.clones
+    known = [str(release.version) for release in releases if (release.revision if cloned else release.on_pypi)]
+    return list(dict.fromkeys([*known, *failure.builds(package)]))
+
+
+def run_in(catalog: Catalog, failure: Failure, cell: Cell, levels: Iterable[Level]) -> Iterable[tuple[Case, Level]]:
+    """Yield the cases that a cell is for, each with those of its levels: what reads does so outside of images."""
+    image = isinstance(catalog.base(cell.base), Image)
+    picks = zip(failure.pick, picked_cells(catalog, failure), strict=True)
+    picked = {name for pick, its in picks if its == cell for name in pick.cases}
+    for case in failure.case:
+        here = case.is_for(cell) and (cell.base in case.bases if case.bases else not image)
+        here = here and (case.name in picked or not case.picked)
+        for level in case.levels:
+            if level in levels and (not image if level is Level.CONTRACT else here):
+                yield case, level
+
+
+def plan_case(catalog: Catalog, failure: Failure, case: Case, level: Level, cell: Cell) -> Planned:
+    """Return the case with what the catalog expects of it."""
+    notes = []
+    base = catalog.bases.get(cell.base)
+    if isinstance(base, Wheels) and (images := catalog.twins_of(base)):
+        notes.append(f"twin of {', '.join(image.id for image in images)}")
+    stand_in = failure.stand_in_for(cell)
+    if stand_in and level is Level.CPU:
+        notes.append(f"stand-in: {', '.join(stand_in.packages)} ({stand_in.reason})")
+    if cell.te != NONE and level is Level.CPU:
+        notes.append(te_extension.NOTE)
+    return Planned(
+        cell,
+        failure.id,
+        case.name,
+        level,
+        failure.expectation(cell, case.name),
+        case.test,
+        case.ranks,
+        case.gpus,
+        case.launcher,
+        case.packages,
+        source=source_of(failure, Package.MCORE, catalog.megatron_core, cell.mcore, level),
+        te_source=source_of(failure, Package.TE, catalog.transformer_engine, cell.te, level),
+        notes=tuple(notes),
+    )
+
+
+def source_of(failure: Failure, package: Package, releases: Iterable[Release], version: str, level: Level) -> str:
+    """Return where a version comes from if not from PyPI: its build, or its tag in a clone; "" for PyPI."""
+    build = failure.builds(package).get(version)
+    if build:
+        return build.source
+    if failure.clones and level is not Level.CONTRACT:
+        for release in releases:
+            if release.version == version and release.revision:
+                return f"{CLONE[package]}@{release.revision}"
+    return ""
+
+
+def masked_by(catalog: Catalog, failure: Failure, cell: Cell, case: str = "") -> str | None:
+    """Return why a case is out of reach in `cell`, None if it is not; without a case, why every one is."""
+    for masked in failure.masked:
+        speaks = not masked.cases or case in masked.cases
+        if speaks and catalog.failure(masked.by).expectation(cell) is Expectation.BROKEN:
+            return f"{masked.by}: {masked.reason}"
+    return None
+
+
+def expected(catalog: Catalog, failure: Failure, cell: Cell, case: Case) -> Expectation:
+    """Return what the catalog says of a case in a cell; of one that is out of reach it says nothing."""
+    out_of_reach = not case.is_for(cell) or masked_by(catalog, failure, cell, case.name)
+    return Expectation.UNKNOWN if out_of_reach else failure.expectation(cell, case.name)

@@ -1,0 +1,254 @@
+"""What is run, and why: every case of the matrix, and the night chosen from it. Pure: no process, clock or network."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+from matrix.catalog.cell import Cell
+from matrix.catalog.failure import Axis, Case, Expectation, Failure, Level, Package
+from matrix.catalog.model import Catalog, Container, Image, Reader
+from matrix.catalog.schema import Identifier
+from matrix.catalog.versions import NONE, minor, parse, position
+from matrix.planning.cases import cells_of, expected, masked_by, picked_cells, plan_case, run_in
+from matrix.planning.planned import Planned
+
+REPORT: Final = Identifier("report")  # the case of a stack whose failure has no reproduction yet
+
+
+def everything(catalog: Catalog, levels: Iterable[Level]) -> list[Planned]:
+    """Return every case on every cell that may exist, masked ones included, at the given levels."""
+    return [
+        plan_case(catalog, failure, case, level, cell)
+        for failure in catalog.failures
+        for cell in dict.fromkeys([*cells_of(catalog, failure), *picked_cells(catalog, failure)])
+        for case, level in run_in(catalog, failure, cell, levels)
+    ]
+
+
+def of_base(
+    catalog: Catalog,
+    base: str,
+    levels: Iterable[Level],
+    *,
+    core: str | None = None,
+    engine: str | None = None,
+    te_line: str = "",
+) -> list[Planned]:
+    """Return what somebody who stands in `base` runs: every case within reach, on megatron-core `core` if one is there.
+
+    Without one, on the newest patch of each minor; with Transformer Engine `engine` if one is there. `te_line` ("1.9")
+    takes cells with another along; a base that only reads, or an image, has those of the night.
+    """
+    line = te_line or (minor(engine) if engine else "")
+    installed = engine if engine and minor(engine) == line else None
+    nightly = isinstance(catalog.bases.get(base), (Reader, Image))
+    planned = []
+    for failure in catalog.failures:
+        found = (
+            [*night_cells(catalog, failure), *picked_cells(catalog, failure)] if nightly else cells_of(catalog, failure)
+        )
+        cells = [
+            cell
+            for cell in found
+            if cell.base == base
+            and (nightly or cell.te == NONE or minor(cell.te) == line)
+            and core in (None, cell.mcore)
+        ]
+        if installed and not nightly:  # it stands for its minor: a build of NGC's is in no list of releases
+            own = (catalog.cell(base, mcore=cell.mcore, te=NONE if cell.te == NONE else installed) for cell in cells)
+            cells = list(dict.fromkeys(own))
+        if core and not cells and Axis.TE not in failure.axes:
+            cells = [catalog.cell(base, mcore=core)]  # a build that is no release: NGC's, somebody's own
+        planned += [
+            plan_case(catalog, failure, case, level, cell)
+            for cell in newest_patches(cells)
+            for case, level in run_in(catalog, failure, cell, levels)
+            if not masked_by(catalog, failure, cell, case.name)
+        ]
+    return planned
+
+
+def of_source(
+    catalog: Catalog, source: str, version: str, expectation: Expectation | None, levels: Iterable[Level]
+) -> list[Planned]:
+    """Return every case of the night's bases with megatron-core from `source` instead of a release.
+
+    `expectation` is what its owner says of it (a fix that is gated: works); None asks the catalog by `version`.
+    """
+    cases = [
+        plan_case(catalog, failure, case, level, catalog.cell(base.id, mcore=version))
+        for base in catalog.wheels
+        if base.night
+        for failure in catalog.failures
+        if Axis.MCORE in failure.axes
+        and Axis.TE not in failure.axes  # such a case needs a Transformer Engine to go with the source
+        for case, level in run_in(catalog, failure, catalog.cell(base.id, mcore=version), levels)
+    ]
+    return [
+        replace(
+            item,
+            source=source,
+            expectation=expectation or item.expectation,
+            why=(f"megatron-core from {source}",),
+        )
+        for item in cases
+    ]
+
+
+Pairwise = Callable[
+    [Mapping[str, Sequence[Any]], Sequence[str], Callable[[Mapping[str, Any]], bool]], list[dict[str, Any]]
+]
+
+
+def night(catalog: Catalog, pairwise: Pairwise, levels: Iterable[Level] = (Level.CONTRACT, Level.CPU)) -> list[Planned]:
+    """Return the cases of a night: the reports' stacks, the boundary of every failure, and a covering array.
+
+    The bases are those that bases.toml names for the night, the megatron-core releases the newest patch of each minor.
+    Each case says why it is in. `pairwise` makes the covering array (matrix.planning.covering).
+    """
+    chosen: dict[str, Planned] = {}
+    found = [*stack_cases(catalog, levels)]
+    for failure in catalog.failures:
+        cells = night_cells(catalog, failure)
+        boundary = boundary_cases(catalog, cells, failure)
+        picked = picked_cases(catalog, failure)
+        for cell, names, why in (*boundary, *covering_cases(catalog, cells, failure, pairwise), *picked):
+            found += [
+                (plan_case(catalog, failure, case, level, cell), why)
+                for case, level in run_in(catalog, failure, cell, levels)
+                if case.name in names
+            ]
+    for planned, why in found:
+        known = chosen.get(planned.key, planned)
+        if why not in known.why:
+            chosen[planned.key] = replace(known, why=(*known.why, why))
+    order = {base: place for place, base in enumerate(catalog.bases)}
+    return sorted(
+        chosen.values(),
+        key=lambda item: (order[item.cell.base], item.failure, position(item.cell.mcore), item.cell.te, item.case),
+    )
+
+
+def night_cells(catalog: Catalog, failure: Failure) -> list[Cell]:
+    """Return the cells on the night's bases of which the catalog says something, without the masked ones."""
+    bases = {base.id for base in catalog.made if base.night}
+    cells = [cell for cell in cells_of(catalog, failure) if cell.base in bases]
+    if share := failure.night:
+        cells = [
+            cell
+            for cell in cells
+            if (not share.bases or cell.base in share.bases)
+            and (not share.te or cell.te in {*share.te, *failure.builds(Package.TE)})
+            and (not share.mcore or cell.mcore in {*share.mcore, *failure.builds(Package.MCORE)})
+        ]
+    return [
+        cell
+        for cell in newest_patches(cells)
+        if any(expected(catalog, failure, cell, case) is not Expectation.UNKNOWN for case in failure.case)
+    ]
+
+
+def newest_patches(cells: Iterable[Cell]) -> list[Cell]:
+    """Return, of each megatron-core minor on a base, the cell with the newest patch that the base may have.
+
+    Builds with a local version are not releases: each stays.
+    """
+    newest: dict[tuple[str, str, str], Cell] = {}
+    for cell in sorted(cells, key=lambda cell: position(cell.mcore)):
+        line = cell.mcore if "+" in cell.mcore or cell.mcore == NONE else minor(cell.mcore)
+        newest[cell.base, line, cell.te] = cell
+    return list(newest.values())
+
+
+Choice = tuple[Cell, frozenset[str], str]  # a cell, the names of the cases to run there, why
+
+
+def covering_cases(catalog: Catalog, cells: Sequence[Cell], failure: Failure, pairwise: Pairwise) -> Iterable[Choice]:
+    """Yield a pairwise covering array of base x megatron-core x TE x case."""
+    if not cells or not failure.case:
+        return
+    allowed = {
+        (cell.base, cell.mcore, cell.te, case.name): cell
+        for cell in cells
+        for case in failure.case
+        if expected(catalog, failure, cell, case) is not Expectation.UNKNOWN
+    }
+    factors: dict[str, Sequence[Any]] = {
+        "base": list(dict.fromkeys(cell.base for cell in cells)),
+        "mcore": list(dict.fromkeys(cell.mcore for cell in cells)),
+        "te": list(dict.fromkeys(cell.te for cell in cells)),
+        "case": [case.name for case in failure.case],
+    }
+    keys = ("base", "mcore", "te", "case")
+    for row in pairwise(factors, keys, lambda row: tuple(row[key] for key in keys) in allowed):
+        yield (
+            allowed[tuple(row[key] for key in keys)],
+            frozenset({row["case"]}),
+            "pairwise: base x mcore x te x case",
+        )
+
+
+def picked_cases(catalog: Catalog, failure: Failure) -> Iterable[Choice]:
+    """Yield what a failure picks by name, without the masked and what nothing is known of."""
+    for pick, cell in zip(failure.pick, picked_cells(catalog, failure), strict=True):
+        names = {
+            case.name
+            for case in failure.case
+            if (not pick.cases or case.name in pick.cases)
+            and expected(catalog, failure, cell, case) is not Expectation.UNKNOWN
+        }
+        yield cell, frozenset(names), f"picked: {pick.reason}"
+
+
+def stack_cases(catalog: Catalog, levels: Iterable[Level]) -> Iterable[tuple[Planned, str]]:
+    """Yield the founding reports' stacks as cases, and by which name they are in.
+
+    On a wheels base at each of the levels; in an image, which is the real thing, at the most real level that there is.
+    """
+    for stack in catalog.stacks:
+        failure = catalog.failure(stack.failure)
+        cell = catalog.cell_of(stack)
+        image = isinstance(catalog.base(cell.base), Container)
+        found = [*run_in(catalog, failure, cell, tuple(Level) if image else levels)]
+        if not failure.case:
+            found = [(Case(REPORT, "", (Level.GPU,), stack.gpus, stack.gpus), Level.GPU)]
+        if image:
+            found = most_real(found)
+        for case, level in found:
+            if not masked_by(catalog, failure, cell, case.name):
+                planned = replace(plan_case(catalog, failure, case, level, cell), gpus=stack.gpus)
+                yield planned, f"stack of {stack.name}: {stack.text}"
+
+
+def most_real(found: Sequence[tuple[Case, Level]]) -> list[tuple[Case, Level]]:
+    """Return those at the most real level of all."""
+    best = max((level for _, level in found), key=list(Level).index)
+    return [(case, level) for case, level in found if level is best]
+
+
+def boundary_cases(catalog: Catalog, cells: Sequence[Cell], failure: Failure) -> Iterable[Choice]:
+    """Yield, with the cases whose expectation changes, the last bad and the first good cell on each axis.
+
+    Neighbours are next to each other among the values that `cells` have on that axis, the other axes being the same.
+    """
+    for axis in ("torch", "mcore", "te"):
+        lines: dict[tuple[str, ...], list[Cell]] = {}
+        for cell in cells:
+            if getattr(cell, axis) != NONE:
+                rest = tuple(getattr(cell, other) for other in ("torch", "mcore", "te") if other != axis)
+                lines.setdefault(rest, []).append(cell)
+        for line in lines.values():
+            ordered = sorted((parse(getattr(cell, axis)), cell) for cell in line)
+            for (lower, before), (upper, after) in itertools.pairwise(ordered):
+                changes: dict[tuple[Expectation, Expectation], set[str]] = {}
+                for case in failure.case:
+                    sides = expected(catalog, failure, before, case), expected(catalog, failure, after, case)
+                    if sides[0] is not sides[1] and Expectation.UNKNOWN not in sides:
+                        changes.setdefault(sides, set()).add(case.name)
+                for (was, becomes), names in changes.items():
+                    change = f"boundary: {axis} {lower} {was.value} | {upper} {becomes.value}"
+                    yield before, frozenset(names), change
+                    yield after, frozenset(names), change

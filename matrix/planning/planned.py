@@ -1,0 +1,94 @@
+"""One case that is to be run, as it travels: in a run's plan, to the process that runs it, into its record."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Final
+
+from matrix.catalog.cell import Cell
+from matrix.catalog.failure import LAUNCHERS, Expectation, Level
+from matrix.verdicts.record import CellFacts, case_key
+
+FIELDS: Final = (
+    "key",
+    "failure",
+    "case",
+    "test",
+    "ranks",
+    "gpus",
+    "launcher",
+    "source",
+    "te_source",
+)  # JSON as they are
+STACK: Final = ("python", "sm", "gpus")  # axes of a cell that records do not name one by one
+
+
+@dataclass(frozen=True)
+class Planned:
+    """One case that is to be run (or reported `unavailable`): a case of a failure, at a level, in a cell.
+
+    `why` says why it is in the plan; `test` is the pytest node that runs it, "" when no reproduction exists; `source`
+    and `te_source` are where megatron-core and Transformer Engine come from when that is not PyPI (a wheel, a
+    clone@revision, a working tree); `packages` ("NAME==VERSION") are laid over the base beside them.
+    """
+
+    cell: Cell
+    failure: str
+    case: str
+    level: Level
+    expectation: Expectation
+    test: str
+    ranks: int
+    gpus: int
+    launcher: str = LAUNCHERS[0]
+    packages: tuple[str, ...] = ()
+    source: str = ""
+    te_source: str = ""
+    why: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @cached_property
+    def key(self) -> str:
+        """Return the case's name within a plan."""
+        return case_key(self.cell.id, self.failure, self.case, self.level)
+
+    @property
+    def facts(self) -> CellFacts:
+        """Return the cell as records name it."""
+        cell = self.cell
+        return CellFacts(cell.id, cell.base, cell.torch, cell.mcore, cell.te, cell.driver)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON values: the fields, the key, and the cell with all its axes."""
+        return {
+            **{name: getattr(self, name) for name in FIELDS},
+            "cell": vars(self.facts),
+            "stack": {name: getattr(self.cell, name) for name in STACK},
+            "level": self.level.value,
+            "expectation": self.expectation.value,
+            "packages": list(self.packages),
+            "why": list(self.why),
+            "notes": list(self.notes),
+        }
+
+    @classmethod
+    def from_json(cls, record: Mapping[str, Any]) -> Planned:
+        """Read what `to_json` wrote. Raises KeyError or ValueError on anything else."""
+        return cls(
+            cell=Cell(**{name: value for name, value in record["cell"].items() if name != "id"}, **record["stack"]),
+            failure=record["failure"],
+            case=record["case"],
+            level=Level(record["level"]),
+            expectation=Expectation(record["expectation"]),
+            test=record["test"],
+            ranks=record["ranks"],
+            gpus=record["gpus"],
+            launcher=record["launcher"],
+            packages=tuple(record["packages"]),
+            source=record["source"],
+            te_source=record["te_source"],
+            why=tuple(record["why"]),
+            notes=tuple(record["notes"]),
+        )

@@ -1,0 +1,136 @@
+"""`--select EXPR`: which cases are meant. A typo selects nothing by accident: it is an error."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from fnmatch import fnmatchcase
+from typing import Final
+
+from packaging.specifiers import InvalidSpecifier
+from packaging.version import InvalidVersion
+
+from matrix.catalog.versions import Range, is_version
+from matrix.errors import MatrixError, closest
+from matrix.planning.planned import Planned
+
+Test = Callable[[Planned], bool]
+
+VERSIONED: Final = ("torch", "mcore", "te", "driver", "python", "sm", "gpus")
+NAMED: Final[dict[str, Callable[[Planned], str]]] = {
+    "failure": lambda planned: planned.failure,
+    "case": lambda planned: planned.case,
+    "level": lambda planned: planned.level.value,
+    "base": lambda planned: planned.cell.base,
+    "cell": lambda planned: planned.cell.id,
+    "expectation": lambda planned: planned.expectation.value,
+}
+TOKEN: Final = re.compile(r"\s*(?:(and|or|not|\(|\))(?![\w.-])|(\()|(\))|(\w+)\s*(==|!=|>=|<=|>|<|=)\s*([^\s()]+))")
+FORM: Final = 'conditions joined by and, or, not and parentheses: "mcore==0.8.* and torch>=2.4 and not case==pp2"'
+
+
+def select(planned: Sequence[Planned], expression: str) -> list[Planned]:
+    """Return the cases for which `expression` holds.
+
+    Axes take PEP 440 comparisons (mcore>=0.9, torch==2.4.*); names take == and != with shell patterns
+    (base==torch-*, failure==dcp-assertion). Raises MatrixError for a bad expression, a name that no case has, and an
+    expression that selects nothing.
+    """
+    test = compile_expression(expression, planned)
+    chosen = [item for item in planned if test(item)]
+    if not chosen:
+        raise MatrixError(
+            "the selection selects nothing",
+            got=expression,
+            expected=f"at least one of {len(planned)} cases",
+            fix="megatrix plan --select 'failure==*' lists all; megatrix explain CELL says what is known of one cell",
+        )
+    return chosen
+
+
+def compile_expression(expression: str, planned: Iterable[Planned]) -> Test:
+    """Return the expression as a test; names are checked against those that `planned` has."""
+    words = _words(expression)
+    known = {name: {read(item) for item in planned} for name, read in NAMED.items()}
+    known |= {name: {getattr(item.cell, name) for item in planned} for name in VERSIONED}
+    position = 0
+
+    def peek() -> str | tuple[str, str, str] | None:
+        return words[position] if position < len(words) else None
+
+    def take() -> str | tuple[str, str, str] | None:
+        nonlocal position
+        word_ = peek()
+        position += 1
+        return word_
+
+    def either() -> Test:
+        terms = [both()]
+        while peek() == "or":
+            take()
+            terms.append(both())
+        return terms[0] if len(terms) == 1 else lambda item: any(term(item) for term in terms)
+
+    def both() -> Test:
+        terms = [single()]
+        while peek() == "and":
+            take()
+            terms.append(single())
+        return terms[0] if len(terms) == 1 else lambda item: all(term(item) for term in terms)
+
+    def single() -> Test:
+        word_ = take()
+        if word_ == "not":
+            inner = single()
+            return lambda item: not inner(item)
+        if word_ == "(":
+            inner = either()
+            if take() != ")":
+                raise MatrixError("a parenthesis is not closed", got=expression, expected=FORM)
+            return inner
+        if isinstance(word_, tuple):
+            return _condition(*word_, known)
+        raise MatrixError("the selection ends too early or has a stray word", got=expression, expected=FORM)
+
+    test = either()
+    if position != len(words):
+        raise MatrixError("the selection goes on after its end", got=expression, expected=FORM)
+    return test
+
+
+def _words(expression: str) -> list[str | tuple[str, str, str]]:
+    words: list[str | tuple[str, str, str]] = []
+    place = 0
+    text = expression.rstrip()
+    while place < len(text):
+        found = TOKEN.match(text, place)
+        if not found:
+            raise MatrixError("the selection can't be read", got=f"{text[:place]}>>>{text[place:]}", expected=FORM)
+        word = found[1] or found[2] or found[3]
+        words.append(word if word else (found[4], found[5], found[6]))
+        place = found.end()
+    return words
+
+
+def _condition(name: str, operator: str, value: str, known: dict[str, set[str]]) -> Test:
+    operator = "==" if operator == "=" else operator
+    if name in NAMED:
+        if operator not in ("==", "!="):
+            raise MatrixError(f"{name} is a name", got=f"{name}{operator}{value}", expected="== or !=")
+        if not any(fnmatchcase(word, value) for word in known[name]):
+            raise MatrixError(f"no case has this {name}", got=value, fix=closest(value, known[name]))
+        read, wanted = NAMED[name], operator == "=="
+        return lambda item: fnmatchcase(read(item), value) is wanted
+    if name not in VERSIONED:
+        raise MatrixError("unknown axis or name", got=name, fix=closest(name, (*VERSIONED, *NAMED)))
+    if value == "none" and operator in ("==", "!="):
+        wanted = operator == "=="
+        return lambda item: (getattr(item.cell, name) == "none") is wanted
+    try:
+        bound = Range(f"{operator}{value}")
+    except (InvalidSpecifier, InvalidVersion):
+        expected = "a PEP 440 version" if operator != "==" or not is_version(value.rstrip(".*")) else "2.4.* or 2.4.1"
+        raise MatrixError("not a version", got=f"{name}{operator}{value}", expected=expected) from None
+    if operator == "==" and not any(version in bound for version in known[name]):
+        raise MatrixError(f"no case has this {name}", got=value, fix=closest(value, known[name]))
+    return lambda item: getattr(item.cell, name) in bound

@@ -1,0 +1,106 @@
+"""How the space of cases shrinks to a night: the full product, what constraints leave of it, and why the rest is in.
+
+Pure, from the catalog and a planned night.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields
+from math import prod
+from typing import Final
+
+from matrix.catalog.failure import Axis, Expectation, Failure, Level, Package
+from matrix.catalog.model import Catalog
+from matrix.planning.cases import masked_by
+from matrix.planning.night import everything
+from matrix.planning.planned import Planned
+
+ALL: Final = "all"  # the line below the failures
+HEADS: Final = {"product": "full product", "allowed": "constraints", "known": "known"}
+
+
+@dataclass(frozen=True)
+class Counts:
+    """Cases of one failure, or of all; a case is counted at each of the levels asked for.
+
+    `product`: on every base x megatron-core x Transformer Engine x driver of the catalog that the failure depends on.
+    `allowed`: of these, what no constraint forbids and what can be had. `known`: of these, what no other failure masks
+    and of which the catalog says something. `boundary`, `pairwise`, `picked`, `stack` of the night are in it for that
+    reason, some for several; `night` counts each once.
+    """
+
+    failure: str
+    product: int
+    allowed: int
+    known: int
+    boundary: int
+    pairwise: int
+    picked: int
+    stack: int
+    night: int
+
+
+def statistics(catalog: Catalog, night: Sequence[Planned], levels: Sequence[Level]) -> list[Counts]:
+    """Return the counts of each failure in the order of the catalog, and of all together."""
+    allowed = everything(catalog, levels)
+    known = [item for item in allowed if is_known(catalog, item)]
+    each = [
+        Counts(
+            failure.id,
+            product(catalog, failure, levels),
+            len(of(failure, allowed)),
+            len(of(failure, known)),
+            night=len(of(failure, night)),
+            **reasons(of(failure, night)),
+        )
+        for failure in catalog.failures
+    ]
+    numbers = [field.name for field in fields(Counts) if field.name != "failure"]
+    return [*each, Counts(ALL, **{name: sum(getattr(one, name) for one in each) for name in numbers})]
+
+
+def product(catalog: Catalog, failure: Failure, levels: Iterable[Level]) -> int:
+    """Return how many cases there would be without a constraint."""
+    values = {
+        Axis.BASE: len(catalog.bases),
+        Axis.MCORE: len(catalog.megatron_core) + len(failure.builds(Package.MCORE)),
+        Axis.TE: len(catalog.transformer_engine) + len(failure.builds(Package.TE)),
+        Axis.DRIVER: len(catalog.drivers),
+    }
+    wanted = set(levels)
+    cases = sum(len(wanted.intersection(case.levels)) for case in failure.case)
+    return cases * prod(values[axis] for axis in failure.axes)
+
+
+def is_known(catalog: Catalog, item: Planned) -> bool:
+    """Say whether the catalog expects something of the case, and nothing stands in its way."""
+    masked = masked_by(catalog, catalog.failure(item.failure), item.cell, item.case)
+    return masked is None and item.expectation is not Expectation.UNKNOWN
+
+
+def of(failure: Failure, planned: Iterable[Planned]) -> list[Planned]:
+    """Return the cases of one failure."""
+    return [item for item in planned if item.failure == failure.id]
+
+
+def reasons(planned: Iterable[Planned]) -> dict[str, int]:
+    """Return how many cases are in a night for each kind of reason: the first word of what the plan says."""
+    counted = Counter(kind for item in planned for kind in {why.split()[0].rstrip(":") for why in item.why})
+    return {name: counted[name] for name in ("boundary", "pairwise", "picked", "stack")}
+
+
+def in_words(counted: Sequence[Counts]) -> str:
+    """Return a table for people."""
+    names = [field.name for field in fields(Counts)]
+    rows = [[HEADS.get(name, name) for name in names]]
+    rows += [[f"{getattr(one, name)}" for name in names] for one in counted]
+    widths = [max(len(row[place]) for row in rows) for place in range(len(names))]
+    lines = [
+        "  ".join(
+            [row[0].ljust(widths[0]), *(word.rjust(width) for word, width in zip(row[1:], widths[1:], strict=True))]
+        )
+        for row in rows
+    ]
+    return "\n".join(lines)

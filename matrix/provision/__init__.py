@@ -1,0 +1,1 @@
+"""What cells are made of: interpreters, indexes, sources, overlays, images, drivers."""

@@ -1,0 +1,164 @@
+"""Whether a kernel driver runs what an image holds: by itself, by the image's compat package, or not. Pure.
+
+Facts: matrix/catalog/facts/drivers.toml and containers.toml. What they do not say is not claimed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from matrix.catalog.failure import Level
+from matrix.catalog.model import Catalog, Container, Driver
+from matrix.catalog.versions import NONE, parse
+from matrix.planning.planned import Planned
+from matrix.provision.nvidia.cuda import Cuda
+
+
+class Fit(str, Enum):
+    """How an image's CUDA meets a kernel driver."""
+
+    NATIVE = "native"
+    COMPAT = "compat"  # by the user-mode driver that the image brings along
+    TOO_OLD = "too old"
+    UNKNOWN = "unknown"  # no source was seen
+
+
+@dataclass(frozen=True)
+class Fitting:
+    """The answer, and why."""
+
+    fit: Fit
+    reason: str
+
+
+def fitting(catalog: Catalog, image: Container, driver: str) -> Fitting:
+    """Say how an image runs on a kernel driver, a version (470.161.03) or a branch (470)."""
+    if image.cuda is None:
+        return Fitting(Fit.UNKNOWN, f"the CUDA of {image.id} is not known")
+    branch, built = driver.split(".")[0], (image.cuda_driver_version_in_image or "").split(".")[0]
+    if built and int(branch) >= int(built):
+        return Fitting(Fit.NATIVE, f"{image.id} is built for driver {built}")
+    known = next((one for one in catalog.drivers if one.branch == branch), None)
+    if known is None:
+        return Fitting(Fit.UNKNOWN, f"the catalog has no driver {branch}")
+    return _older(image, image.cuda, driver, known)
+
+
+def _older(image: Container, cuda: str, driver: str, known: Driver) -> Fitting:
+    """Judge a driver that is older than the one that an image is built for."""
+    major = parse(cuda).major
+    if known.max_cuda_major_without_compat and major <= int(known.max_cuda_major_without_compat):
+        return Fitting(Fit.NATIVE, f"driver {known.branch} runs every CUDA {major}")
+    has = f"{image.id} has CUDA {cuda}"
+    if known.too_old_for_cuda and cuda in known.too_old_for_cuda:
+        return Fitting(Fit.TOO_OLD, f"{has}, for which its compat package does not work on driver {known.branch}")
+    if known.compat_from and known.compat_cuda and cuda in known.compat_cuda:
+        if "." in driver and parse(driver) < parse(known.compat_from):
+            return Fitting(
+                Fit.TOO_OLD, f"{has}, whose compat package needs {known.compat_from} of driver {known.branch}"
+            )
+        return Fitting(Fit.COMPAT, f"{has} and runs by its compat package; GPUs for data centers only")
+    return Fitting(Fit.UNKNOWN, f"no source says whether driver {known.branch} runs CUDA {cuda}")
+
+
+def enough(catalog: Catalog, image: Container) -> str:
+    """Return the lowest branch of the catalog that runs an image by itself, "" where none is known to."""
+    branches = sorted((driver.branch for driver in catalog.drivers), key=int)
+    return next((branch for branch in branches if fitting(catalog, image, branch).fit is Fit.NATIVE), "")
+
+
+def lack(catalog: Catalog, item: Planned, host: str) -> str:
+    """Return why a case can't run for its driver's sake, and the branch that would do; "" where that is not known.
+
+    The driver is `host`, the one that is there; where that is "none" it is the cell's.
+    """
+    driver = _driver(item, host)
+    return "" if driver == NONE else _runnable(catalog, item, [driver])[1]
+
+
+def runnable(catalog: Catalog, item: Planned, drivers: Iterable[str]) -> tuple[tuple[str, ...], str]:
+    """Return the branches among `drivers` (versions or branches) that a case is to run on, and why it can't run at all.
+
+    They are those that are known to run the case's image, by themselves or by its compat package, lowest first; where
+    no source says so of any, those of which nothing is known. A cell's own driver is the only one that counts. No
+    branch and no reason: nothing speaks for one driver rather than another, so any will do.
+    """
+    return _runnable(catalog, item, sorted(drivers, key=parse) if item.cell.driver == NONE else [item.cell.driver])
+
+
+def _runnable(catalog: Catalog, item: Planned, drivers: Sequence[str]) -> tuple[tuple[str, ...], str]:
+    image = catalog.bases.get(item.cell.base)
+    if item.level is not Level.GPU:
+        return (), ""
+    if not isinstance(image, Container):
+        return (() if item.cell.driver == NONE else (item.cell.driver.split(".")[0],)), ""
+    told = {driver: fitting(catalog, image, driver) for driver in drivers}
+    for fits in ((Fit.NATIVE, Fit.COMPAT), (Fit.UNKNOWN,)):
+        if branches := dict.fromkeys(driver.split(".")[0] for driver in drivers if told[driver].fit in fits):
+            return tuple(branches), ""
+    return (), _too_old(drivers, told[drivers[-1]], enough(catalog, image)) if drivers else ""
+
+
+def _too_old(drivers: Sequence[str], newest: Fitting, would: str) -> str:
+    """Say that none of the drivers will do, why the newest does not, and which would."""
+    several = len(drivers) > 1
+    return (
+        f"driver{'s' * several} {' and '.join(drivers)} {'are' if several else 'is'} too old: {newest.reason}; "
+        f"{f'driver {would} would do' if would else 'none is known to do'}"
+    )
+
+
+def branches(features: Iterable[str]) -> tuple[str, ...]:
+    """Return the branches that a cluster's node features tell of, lowest first: 535 for driver535."""
+    found = {match[1] for feature in features if (match := re.fullmatch(r"driver(\d+)", feature))}
+    return tuple(sorted(found, key=int))
+
+
+def unusable(cuda: Cuda, gpus: int) -> str:
+    """Return why a case that needs `gpus` can't use what the user-mode driver shows, "" where it can."""
+    if len(cuda.gpus) >= gpus:
+        return ""
+    why = f": {cuda.problem}" if cuda.problem else ""
+    return f"needs {gpus} GPU{'s' * (gpus > 1)}; CUDA shows {len(cuda.gpus)}{why}"
+
+
+def found(cuda: Cuda, host: str, *, inside: bool) -> str:
+    """Return the user-mode driver that was found in a record's words; `inside`: in an image. "" where there is none."""
+    if cuda.version is None:
+        return ""
+    name = cuda.driver or f"CUDA {cuda.version}"
+    compat = _is_compat(cuda, host)
+    package = f"compat package{' of the image' if inside else ''}"
+    return name if compat is None else f"{name} ({package if compat else 'the host driver itself'})"
+
+
+def note(catalog: Catalog, item: Planned, host: str, cuda: Cuda | None) -> str:
+    """Return what the record of a case says of its driver, "" where there is nothing to say.
+
+    That is how the catalog has the image run on it, if by a compat package, and what was found where that is otherwise.
+    `cuda` is what was found, None where nothing was asked.
+    """
+    image, driver = catalog.bases.get(item.cell.base), _driver(item, host)
+    if item.level is not Level.GPU or not isinstance(image, Container) or driver == NONE:
+        return ""
+    told = fitting(catalog, image, driver)
+    compat = _is_compat(cuda, host) if cuda else None
+    if compat is not True and told.fit is not Fit.COMPAT:
+        return ""
+    measured = found(cuda, host, inside=True) if cuda else ""
+    known = {Fit.COMPAT: True, Fit.NATIVE: False}.get(told.fit)
+    if compat is None:
+        return f"driver {driver}: {told.reason}; not measured"
+    word = "found" if known in (compat, None) else "but found"
+    return f"driver {driver}: {told.reason}; {word}: {measured}"
+
+
+def _is_compat(cuda: Cuda, host: str) -> bool | None:
+    return cuda.is_compat(None if host == NONE else host)
+
+
+def _driver(item: Planned, host: str) -> str:
+    return host if host != NONE else item.cell.driver

@@ -1,0 +1,103 @@
+"""NVML, the management library that comes with the kernel driver: its version, the GPUs and their NVLinks.
+
+Codes and functions are those of nvml.h; what is asked here has been in it since 2018 (R410).
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from matrix.provision.nvidia.cuda import dotted
+
+LIBRARY: Final = "libnvidia-ml.so.1"
+TEXT_BYTES: Final = 96  # NVML_DEVICE_NAME_V2_BUFFER_SIZE; the driver's version takes 80
+# What nvmlErrorString says, and what it means for whoever has to mend it.
+HINTS: Final = {
+    "Driver/library version mismatch": "the driver was updated while its kernel module was loaded; reload it or reboot",
+    "Driver Not Loaded": "the kernel module is not loaded: modprobe nvidia, and what it says in dmesg",
+}
+MOST_LINKS: Final = 36  # NVML_NVLINK_MAX_LINKS; 18 up to Hopper
+
+
+@dataclass(frozen=True)
+class Card:
+    """A GPU as the kernel driver has it: its name, how many NVLinks it has and how many are up.
+
+    `problem` is why it does not tell: it fell off the bus, say.
+    """
+
+    name: str = ""
+    links: int = 0
+    up: int = 0
+    problem: str = ""
+
+
+@dataclass(frozen=True)
+class Nvml:
+    """The kernel driver's version, the CUDA version that it knows ("12.2"), and its GPUs in the order of their bus.
+
+    `problem` is why it does not tell; `asking` and `silent` are as in Cuda.
+    """
+
+    driver: str | None = None
+    cuda: str | None = None
+    gpus: tuple[Card, ...] = ()
+    problem: str = ""
+    asking: str = ""
+    silent: bool = False
+
+
+def there(library: Callable[[str], Any] = ctypes.CDLL) -> str:
+    """Return why the library can't be loaded, "" if it can. To load it touches no driver and takes under 1 ms."""
+    try:
+        library(LIBRARY)
+    except OSError as error:
+        return str(error)  # it names the library
+    return ""
+
+
+def look(library: Callable[[str], Any] = ctypes.CDLL) -> Iterator[Nvml]:
+    """Ask NVML; `library` loads it. Yields what is known before each call that may not return, then all of it."""
+    if problem := there(library):
+        yield Nvml(problem=problem)
+        return
+    yield Nvml(asking="nvmlInit")
+    nvml = library(LIBRARY)
+    nvml.nvmlErrorString.restype = ctypes.c_char_p
+    if code := nvml.nvmlInit_v2():
+        yield Nvml(problem=f"nvmlInit says {_name(nvml, code)}")
+        return
+    text, number, count = ctypes.create_string_buffer(TEXT_BYTES), ctypes.c_int(), ctypes.c_uint()
+    known = Nvml()
+    if not nvml.nvmlSystemGetDriverVersion(text, TEXT_BYTES):
+        known = replace(known, driver=text.value.decode())
+    if not nvml.nvmlSystemGetCudaDriverVersion(ctypes.byref(number)):
+        known = replace(known, cuda=dotted(number.value))
+    yield replace(known, asking="nvmlDeviceGetCount")
+    if code := nvml.nvmlDeviceGetCount_v2(ctypes.byref(count)):
+        yield replace(known, problem=f"nvmlDeviceGetCount says {_name(nvml, code)}")
+        return
+    yield replace(known, gpus=tuple(_card(nvml, place) for place in range(count.value)))
+
+
+def _card(nvml: Any, place: int) -> Card:
+    device, active = ctypes.c_void_p(), ctypes.c_int()
+    name = ctypes.create_string_buffer(TEXT_BYTES)
+    if code := nvml.nvmlDeviceGetHandleByIndex_v2(place, ctypes.byref(device)):
+        return Card(problem=_name(nvml, code))
+    nvml.nvmlDeviceGetName(device, name, TEXT_BYTES)
+    # A link that a GPU does not have is an error, as is every link of a GPU that has none.
+    up = [
+        bool(active.value)
+        for link in range(MOST_LINKS)
+        if not nvml.nvmlDeviceGetNvLinkState(device, link, ctypes.byref(active))
+    ]
+    return Card(name.value.decode(), len(up), sum(up))
+
+
+def _name(nvml: Any, code: int) -> str:
+    text = (nvml.nvmlErrorString(code) or str(code).encode()).decode()
+    return f"{text}: {HINTS[text]}" if text in HINTS else text

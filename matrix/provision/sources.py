@@ -1,0 +1,254 @@
+"""What a package under test comes from: a PyPI release, a wheel file, a git revision of a clone, a working tree.
+
+A `Source` is what somebody wrote; `inspect` looks at it and says what it is (`Contents`), without running any of its
+code; `unpack` lays the package of a git revision or working tree into a folder, as an installed package looks.
+A clone is only read: no checkout, no fetch, its index untouched; bare clones and linked work trees will do.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import zipfile
+from dataclasses import dataclass
+from email.parser import HeaderParser
+from enum import Enum
+from pathlib import Path
+
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+
+from matrix.errors import MatrixError, closest
+from matrix.provision.commands import NOT_STARTED, Answer, Runner, run
+from matrix.provision.trees import (
+    LAYOUTS,
+    Layout,
+    checked_version,
+    declared,
+    is_version,
+    metadata,
+    package_files,
+    sha256,
+    tree_hash,
+)
+
+FORMS = "a release (0.9.0), a wheel (path.whl), a revision of a clone (./Megatron-LM@REV) or a folder (./Megatron-LM)"
+
+
+class Kind(str, Enum):
+    """Where a package comes from."""
+
+    PYPI = "pypi"
+    WHEEL = "wheel"
+    GIT = "git"
+    TREE = "tree"
+
+
+@dataclass(frozen=True)
+class Source:
+    """What was asked for. `location` is an absolute path ("" for PyPI); `revision` a version or a git revision."""
+
+    package: str
+    kind: Kind
+    location: str = ""
+    revision: str = ""
+
+    def __str__(self) -> str:
+        """Return the words that `parse` reads back."""
+        return "@".join(part for part in (self.location, self.revision) if part)
+
+    @property
+    def layout(self) -> Layout:
+        """Return where this package keeps things; of one that is not under test only its name on PyPI is known."""
+        return LAYOUTS.get(self.package) or Layout(self.package, "", (), (self.package,))
+
+
+@dataclass(frozen=True)
+class Contents:
+    """What a source is at this moment.
+
+    The same `identity` is the same package: "pypi megatron-core==0.9.0", "wheel SHA256", "git COMMIT TREE" (the tree
+    of the package's folder), "tree SHA256". `version` is what the source declares; a git revision or working tree
+    adds its commit or content hash as local version, in upstream's own style (1.8.0+37280ec); the tag of a release is
+    that release.
+    `metadata` is the core metadata of an installed package, for sources that carry none ("" for the others).
+    """
+
+    source: Source
+    identity: str
+    version: str
+    metadata: str = ""
+
+
+def parse(text: str, package: str, *, here: Path | None = None) -> Source:
+    """Read what a person wrote for `package` ("megatron-core", "transformer-engine"); paths count from `here`.
+
+    A version means PyPI, also where a folder has that name (write ./0.9.0). Raises MatrixError for anything else
+    than FORMS and for a path where nothing is.
+    """
+    if package not in LAYOUTS:
+        raise MatrixError("no such package under test", got=package, expected=closest(package, LAYOUTS))
+    here = here or Path.cwd()
+    if is_version(text):
+        return Source(package, Kind.PYPI, revision=text)
+    path = absolute(here, text)
+    if path.suffix == ".whl":
+        return Source(package, Kind.WHEEL, str(existing(path, text)))
+    if text and path.is_dir():
+        return Source(package, Kind.TREE, str(path))
+    # A folder's name and a revision may hold an @ too: the first split whose left side is a folder is meant.
+    for at in re.finditer("@", text):
+        clone = absolute(here, text[: at.start()])
+        if at.start() and clone.is_dir():
+            return Source(package, Kind.GIT, str(clone), text[at.end() :])
+    return Source(package, Kind.TREE, str(existing(absolute(here, text.partition("@")[0] or text), text)))
+
+
+def pinned(text: str) -> Source:
+    """Return the source of a package that is no package under test: "NAME==VERSION", from PyPI."""
+    name, _, version = text.partition("==")
+    return Source(name, Kind.PYPI, revision=version)
+
+
+def inspect(source: Source, run: Runner = run) -> Contents:
+    """Return what the source is now. Reads files and asks git; a release on PyPI is taken at its word.
+
+    Raises MatrixError when the revision is not there, the folder or wheel is another project's, or the wheel is
+    damaged.
+    """
+    if source.kind is Kind.PYPI:
+        return Contents(source, f"pypi {source.package}=={source.revision}", source.revision)
+    if source.kind is Kind.WHEEL:
+        return inspect_wheel(source)
+    if source.kind is Kind.GIT:
+        return inspect_revision(source, run)
+    return inspect_tree(source)
+
+
+def inspect_wheel(source: Source) -> Contents:
+    """Return a wheel's content hash and the version in its metadata."""
+    path = Path(source.location)
+    try:
+        with zipfile.ZipFile(path) as wheel:
+            names = [name for name in wheel.namelist() if re.fullmatch(r"[^/]+\.dist-info/METADATA", name)]
+            headers = HeaderParser().parsestr(wheel.read(names[0]).decode() if names else "")
+        digest = sha256(path)
+    except (zipfile.BadZipFile, OSError, UnicodeDecodeError) as error:
+        raise MatrixError(
+            "no readable wheel", where=str(path), got=error, fix="download or build it again; it may be cut short"
+        ) from None
+    name = headers.get("Name", "a file without a package's metadata")
+    if canonicalize_name(name) not in source.layout.releases:
+        raise MatrixError(
+            f"this wheel is not of {source.package}",
+            where=str(path),
+            got=name,
+            expected=" or ".join(source.layout.releases),
+        )
+    return Contents(source, f"wheel {digest}", checked_version(headers.get("Version", ""), str(path)))
+
+
+def inspect_revision(source: Source, run: Runner) -> Contents:
+    """Return a revision's commit, the tree of its package's folder, and the version that it declares."""
+    answer = git(run, source.location, "rev-parse", "--verify", "--quiet", f"{source.revision}^0")
+    if answer.code:
+        refs = git(run, source.location, "for-each-ref", "--format=%(refname:short)")
+        if refs.code:
+            raise MatrixError("git cannot read this clone", where=source.location, got=refs.complaint)
+        raise MatrixError(
+            "no such revision in this clone",
+            where=source.location,
+            got=source.revision or "nothing after the @",
+            expected=closest(source.revision, refs.out.split()),
+            fix="git fetch it into the clone first: a clone under test is only read",
+        )
+    commit = answer.out.strip()
+
+    def read(path: str) -> str | None:
+        blob = git(run, source.location, "show", f"{commit}:{path}")
+        return None if blob.code else blob.out
+
+    version = declared(source.layout, str(source), read)
+    if not is_release_tag(source.revision, version):
+        version += f"+{commit[:7]}"
+    tree = git(run, source.location, "rev-parse", f"{commit}:{source.layout.folder}").out.strip()
+    return Contents(source, f"git {commit} {tree}", version, metadata(source.package, version, str(source), read))
+
+
+def is_release_tag(revision: str, version: str) -> bool:
+    """Say whether the revision is the tag of the release that it declares to be: v1.8, core_v0.9.0."""
+    tag = re.fullmatch(r"(?:core_)?v(\d.*)", revision)
+    return tag is not None and is_version(tag[1]) and Version(tag[1]) == Version(version)
+
+
+def inspect_tree(source: Source) -> Contents:
+    """Return the hash of a working tree's package, uncommitted changes included, and the version it declares."""
+    root = Path(source.location)
+
+    def read(path: str) -> str | None:
+        file = root / path
+        return file.read_text(encoding="utf-8", errors="replace") if file.is_file() else None
+
+    stated = declared(source.layout, str(source), read)
+    digest = tree_hash(root / source.layout.folder)
+    version = f"{stated}+tree.{digest[:7]}"
+    return Contents(source, f"tree {digest}", version, metadata(source.package, version, str(source), read))
+
+
+def unpack(contents: Contents, folder: Path, run: Runner = run) -> None:
+    """Lay the package of a git revision or a working tree into `folder`, with metadata as if it were installed.
+
+    Raises MatrixError when a working tree changes meanwhile: what ran would not be what the record says.
+    """
+    source = contents.source
+    package = source.layout.folder
+    if source.kind is Kind.GIT:
+        archive = folder / "package.zip"
+        _, commit, _ = contents.identity.split()
+        answer = git(run, source.location, "archive", "--format=zip", f"--output={archive}", commit, package)
+        if answer.code:
+            raise MatrixError("git cannot export this revision", where=str(source), got=answer.complaint)
+        with zipfile.ZipFile(archive) as exported:
+            exported.extractall(folder)
+        archive.unlink()
+    else:
+        for file in package_files(Path(source.location) / package):
+            copy = folder / file.relative_to(source.location)
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(file, copy)
+        if f"tree {tree_hash(folder / package)}" != contents.identity:
+            raise MatrixError("the working tree changed while it was copied", where=source.location, fix="run again")
+    info = folder / f"{source.package.replace('-', '_')}-{contents.version}.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(contents.metadata, encoding="utf-8")
+    files = [*package_files(folder / package), info / "METADATA", info / "RECORD"]
+    (info / "RECORD").write_text("".join(f"{file.relative_to(folder)},,\n" for file in files), encoding="utf-8")
+
+
+def absolute(here: Path, text: str) -> Path:
+    """Return the path that a person meant."""
+    return Path(os.path.normpath(here / Path(text).expanduser()))
+
+
+def existing(path: Path, text: str) -> Path:
+    """Return `path` when it is there; otherwise name its nearest neighbours."""
+    if text and path.exists():
+        return path
+    folder = path.parent
+    near = [entry.name for entry in folder.iterdir()] if folder.is_dir() else []
+    raise MatrixError(
+        "no such source",
+        got=text or "nothing",
+        expected=FORMS,
+        fix=closest(path.name, near) if near else f"there is no folder {folder}",
+    )
+
+
+def git(run: Runner, clone: str, *arguments: str) -> Answer:
+    """Ask git about a clone. GIT_* variables, as a git hook sets them, would point it at another repository."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    answer = run(["git", "-C", clone, *arguments], environment={**environment, "LC_ALL": "C"})
+    if answer.code == NOT_STARTED:
+        raise MatrixError("git is needed to read a clone", got=answer.err, fix="install git, or name a folder or wheel")
+    return answer

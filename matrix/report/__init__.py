@@ -1,0 +1,1 @@
+"""Records and history as pages, terminal text, JUnit and Markdown."""

@@ -1,0 +1,169 @@
+"""One cell as a page: why it is what it is, how to run it again, what it ran with, what its nights said."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from matrix.catalog.cell import Cell
+from matrix.catalog.failure import Failure
+from matrix.report.document import document
+from matrix.report.markup import escape, level, listing, paste, word
+from matrix.report.strip import strip, trend
+from matrix.report.words import MEANING, WORST_FIRST, happened, is_red, label, told_chain, why
+from matrix.store.trend import Past, Pasts, flakes, turns
+from matrix.verdicts.record import SILENT, CellFacts, Record
+from matrix.verdicts.text import head, one_line, tail
+
+HOME = "../index.html"
+SHOWN = 10  # turns of a case
+
+
+def name_of(cell: str) -> str:
+    """Return the name of a cell's page: its id as far as a file can be called so, and a digest that tells it apart."""
+    plain = re.sub(r"[^\w.-]", "_", cell, flags=re.ASCII)[:100]
+    return f"{plain}-{hashlib.sha256(cell.encode(errors='surrogatepass')).hexdigest()[:8]}.html"
+
+
+def cell_page(
+    run: str, records: Sequence[Record], failures: Iterable[Failure], pasts: Pasts, link_of: Callable[[str], str]
+) -> str:
+    """Return the page.
+
+    `records` are all of one cell, `pasts` what the nights said; `link_of` gives the way to a log, "" when it is gone.
+    """
+    cell = records[0].cell
+    ordered = sorted(records, key=lambda record: WORST_FIRST.index(record.verdict))
+    body = f"""<header><p class="eyebrow"><a href="{HOME}">Megatrix, run <span class="id">{escape(run)}</span></a>, \
+cell <span class="id">{escape(cell.id)}</span></p><h1>{escape(label(cell))}</h1></header>
+<section class="card"><dl class="told">{_facts(records)}</dl></section>
+{"".join(_case(record, pasts.get(record.key, ()), link_of) for record in ordered)}
+<h2>What the catalog says of this cell</h2>
+{_explained(cell, failures)}"""
+    return document(f"{label(cell)} - Megatrix {run}", body)
+
+
+def _facts(records: Sequence[Record]) -> str:
+    cell = records[0].cell
+    resolved: dict[str, str] = {}
+    for record in records:
+        resolved |= record.resolved
+    notes = dict.fromkeys(one_line(note) for record in records for note in record.notes)
+    facts = {
+        "base": f"{cell.base}, torch {cell.torch}",
+        "Megatron": cell.mcore,
+        "Transformer Engine": cell.te,
+        "driver": cell.driver,
+        "image": resolved.pop("image", ""),
+        "host": resolved.pop("host", ""),
+        "driver of the host": resolved.pop("host driver", ""),
+        "user-mode driver": resolved.pop("user-mode driver", ""),
+        "Python": resolved.pop("python", ""),
+        "resolved": ", ".join(f"{name} {version}" for name, version in sorted(resolved.items())),
+        "mind": "; ".join(notes),
+    }
+    return "".join(f"<dt>{name}</dt><dd>{escape(fact)}</dd>" for name, fact in facts.items() if fact and fact != "none")
+
+
+def _case(record: Record, pasts: Sequence[Past], link_of: Callable[[str], str]) -> str:
+    outcome = record.outcome
+    cached = f", from the cache: ran in {record.cached_from}" if record.cached_from else ""
+    facts = {
+        "expected": record.expectation.value,
+        "happened": why(record) if record.verdict in SILENT else happened(outcome),
+        "signature": record.signature or "",
+        "looks like": record.other or "",
+        "earlier attempts": "; ".join(map(one_line, outcome.attempts)),
+        "in the plan because": "; ".join(map(one_line, record.why)),
+        "took": "" if record.verdict in SILENT else f"{outcome.seconds:.1f} s{cached}",
+        "started": record.started,
+    }
+    listed = "".join(f"<dt>{name}</dt><dd>{escape(fact)}</dd>" for name, fact in facts.items() if fact)
+    parts = [paste(record.reproduce), f"<dl>{listed}</dl>"]
+    if outcome.chain:
+        parts.append(f"<h3>exceptions, root cause first</h3>{listing(told_chain(outcome.chain))}")
+    parts += [_ranks(record, link_of), _evidence(record), _history(pasts)]
+    failure = f'<a href="../failures/{escape(record.failure)}.html">{escape(record.failure)}</a>'
+    return f"""<h2>{word(record.verdict)}: {failure} \
+{escape(record.case)} {level(record.level)}</h2>
+<section class="card"><p class="soft">{MEANING[record.verdict]}</p>{"".join(parts)}</section>"""
+
+
+def _ranks(record: Record, link_of: Callable[[str], str]) -> str:
+    rows = []
+    for rank in record.outcome.ranks:
+        end = "returned" if rank.returned else f"exit code {rank.exit_code}" if rank.exit_code is not None else "no end"
+        if rank.stopped:
+            end += ", ended by the supervisor"
+        link = link_of(rank.log) if rank.log else ""
+        log = f'<a href="{escape(link)}">{escape(rank.log)}</a>' if link else escape(rank.log)
+        rows.append(
+            f"<tr><td>{rank.rank}</td><td>{escape(end)}</td><td class='number'>{rank.seconds:.1f} s</td>"
+            f"<td class='id'>{log}</td></tr>"
+        )
+    if not rows:
+        return ""
+    return (
+        '<h3>ranks</h3><div class="scroll" tabindex="0"><table class="cases"><thead><tr>'
+        '<th scope="col">rank</th><th scope="col">end</th>'
+        f'<th scope="col">after</th><th scope="col">log</th></tr></thead><tbody>{"".join(rows)}</tbody></table></div>'
+    )
+
+
+def _evidence(record: Record) -> str:
+    outcome = record.outcome
+    parts = [
+        f"<h3>stacks of rank {rank.rank} at the deadline</h3>{listing(head(rank.stacks))}"
+        for rank in outcome.ranks
+        if rank.stacks
+    ]
+    if outcome.evidence and is_red(record):
+        of_rank = "" if outcome.rank is None else f" of rank {outcome.rank}"
+        parts.append(f"<h3>end of the log{of_rank}</h3>{listing(tail(outcome.evidence))}")
+    return "".join(parts)
+
+
+def _history(pasts: Sequence[Past]) -> str:
+    if len(pasts) < 2:
+        return '<h3>nights</h3><p class="soft">This is the first.</p>'
+    ran = [past for past in pasts if past.ran]
+    when = f"first run in {ran[0].run}, last in {ran[-1].run}" if ran else "it never ran"
+    listed = "".join(
+        f"<li>{escape(after.run)}: {word(before.verdict)} &rarr; {word(after.verdict)}, "
+        f"{'something it runs with had changed' if changed else 'nothing had changed: a flake'}</li>"
+        for before, after, changed in turns(pasts)[-SHOWN:]
+    )
+    return (
+        f'<h3>the last {len(pasts)} nights</h3><div class="scroll" tabindex="0">{strip(pasts)}</div>'
+        f'<p class="soft">Red stands full, green half, pale is from the cache. {escape(when)}.</p>'
+        f"{f'<ul>{listed}</ul>' if listed else ''}<p>Flakes: {escape(str(flakes(pasts)))}.</p>"
+        f'<h3>duration</h3><div class="scroll" tabindex="0">{trend(pasts) or "<p>Fewer than two runs.</p>"}</div>'
+    )
+
+
+def _explained(facts: CellFacts, failures: Iterable[Failure]) -> str:
+    cell = Cell(facts.base, facts.torch, facts.mcore, facts.te, facts.driver)
+    rows, unknown = [], []
+    for failure in failures:
+        expectation, rule = failure.ruling(cell)
+        if rule is None:
+            unknown.append(failure.id)
+            continue
+        named = f"<a href='../failures/{escape(failure.id)}.html'>{escape(failure.id)}</a>"
+        because = f"{rule}: {rule.reason}"
+        rows.append(f"<tr><td>{expectation.value}</td><td>{named}</td><td class='because'>{escape(because)}</td></tr>")
+    return (
+        f'<section class="card">{paste(f"megatrix explain {facts.id}")}<div class="scroll" tabindex="0">'
+        '<table class="cases"><thead><tr><th scope="col">expected</th><th scope="col">failure</th>'
+        f'<th scope="col">because</th></tr></thead><tbody>{"".join(rows)}</tbody></table></div>'
+        f'<p class="soft">No rule speaks of: {escape(", ".join(unknown) or "none")}.</p></section>'
+    )
+
+
+def by_cell(records: Iterable[Record]) -> Mapping[str, list[Record]]:
+    """Return the records of each cell, in their order."""
+    cells: dict[str, list[Record]] = {}
+    for record in records:
+        cells.setdefault(record.cell.id, []).append(record)
+    return cells

@@ -1,0 +1,129 @@
+"""The compatibility table: pick a stack, see what breaks in it, at which level it was seen, and the way round.
+
+The page answers from one embedded object. Python decides which of the known versions each rule takes (PEP 440's order
+is not written twice); the page only intersects. A version that it does not know is a question for the command line.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, Final
+
+from matrix.catalog.cell import NAMED
+from matrix.catalog.failure import Expectation, Failure, Level, Package, Rule
+from matrix.catalog.model import Base, Catalog, Container
+from matrix.catalog.versions import NONE, is_version, position
+from matrix.report.document import document
+from matrix.report.markup import escape, paste
+
+PICKED: Final = ("base", "mcore", "te", "torch", "driver", "sm")  # what a person picks; nothing is known of the rest
+TITLES: Final = {
+    "base": "container",
+    "mcore": "megatron-core",
+    "te": "Transformer Engine",
+    "torch": "torch",
+    "driver": "driver",
+    "sm": "compute capability",
+}
+
+
+def compat_page(catalog: Catalog, levels: Mapping[str, frozenset[Level]]) -> str:
+    """Return the page. `levels`: the levels at which each failure has ever run on this machine."""
+    held = data(catalog, levels)
+    fields = "".join(
+        f'<label>{TITLES[axis]}<input list="known-{axis}" id="pick-{axis}" size="16" autocomplete="off" '
+        f'spellcheck="false"></label><datalist id="known-{axis}">'
+        + "".join(f'<option value="{escape(value)}"></option>' for value in held["known"][axis] if value != NONE)
+        + "</datalist>"
+        for axis in PICKED
+    )
+    # In a script's text only "<" could end it or open a comment.
+    embedded = json.dumps(held, separators=(",", ":")).replace("<", "\\u003c")
+    body = f"""<header><p class="eyebrow"><a href="index.html">Megatrix</a>, compatibility</p>
+<h1>What breaks in this stack?</h1></header>
+<section class="card"><div class="filters" id="picks">{fields}</div>
+<p class="soft">A container brings its torch and Transformer Engine. Leave empty what plays no part; nothing is then
+said of what depends on it.</p>{paste("megatrix compat")}
+<p class="soft">The line says the same, for any version, and what level contract finds beyond the catalog.</p></section>
+<div id="answer" aria-live="polite"><noscript>This page needs its script; the line above does not.</noscript></div>
+<script type="application/json" id="data">{embedded}</script>"""
+    return document("Compatibility - Megatrix", body, script="compat.js")
+
+
+def data(catalog: Catalog, levels: Mapping[str, frozenset[Level]]) -> dict[str, Any]:
+    """Return what the page holds: known values of each axis, what a base brings, and the failures with their rules."""
+    known = {axis: values(catalog, axis) for axis in PICKED}
+    return {
+        "known": known,
+        "brings": {base.id: _brought(catalog, base.id) for base in _bases(catalog)},
+        "failures": [_failure(failure, known, levels.get(failure.id, frozenset())) for failure in catalog.failures],
+    }
+
+
+def values(catalog: Catalog, axis: str) -> list[str]:
+    """Return the values of an axis that the catalog knows, in order, "none" first."""
+    stacks = [getattr(stack.cell, axis, None) for stack in catalog.stacks]
+    if axis == "base":
+        return ["", *(base.id for base in _bases(catalog))]
+    builds = [(failure, package) for failure in catalog.failures for package in Package]
+    of_builds = {
+        package: [version for failure, each in builds if each is package for version in failure.builds(package)]
+        for package in Package
+    }
+    found: dict[str, list[str | None]] = {
+        "mcore": [*(one.version for one in catalog.megatron_core), *of_builds[Package.MCORE]],
+        "te": [
+            *(one.version for one in catalog.transformer_engine),
+            *(one.te for one in catalog.containers),
+            *of_builds[Package.TE],
+        ],
+        "torch": [
+            *(one.version for one in catalog.torch),
+            *(one.torch for one in catalog.containers),
+            *(one.torch for one in catalog.wheels),
+        ],
+        "driver": [one.branch for one in catalog.drivers],
+        "sm": [one.sm for one in catalog.gpus],
+    }
+    versions = {value for value in (*found[axis], *stacks) if value and is_version(value)}
+    return [NONE, *sorted(versions, key=lambda value: (position(value), value))]
+
+
+def _bases(catalog: Catalog) -> list[Base]:
+    return [*catalog.containers, *catalog.images, *catalog.wheels]
+
+
+def _brought(catalog: Catalog, id: str) -> dict[str, str]:
+    base = catalog.base(id)
+    te = base.te if isinstance(base, Container) else None
+    return {"torch": catalog.cell(id).torch, **({"te": te} if te else {})}
+
+
+def _failure(failure: Failure, known: Mapping[str, list[str]], ran: frozenset[Level]) -> dict[str, Any]:
+    rules = [
+        {"expectation": kind.value, "reason": rule.reason, "takes": takes}
+        for kind, rules in ((Expectation.BROKEN, failure.affected), (Expectation.WORKS, failure.works))
+        for rule in rules
+        if rule.speaks_of("") and (takes := _takes(rule, known)) is not None
+    ]
+    return {
+        "failure": failure.id,
+        "title": failure.title,
+        "levels": sorted(level.value for level in ran),
+        "fix": " ".join(failure.fix.split()),
+        "workarounds": [{"text": one.text, "verified": one.verified} for one in failure.workaround],
+        "references": list(failure.references),
+        "rules": rules,
+    }
+
+
+def _takes(rule: Rule, known: Mapping[str, list[str]]) -> dict[str, list[int]] | None:
+    """Return the places of the known values that the rule takes, by axis; None when it takes no stack."""
+    takes = {"base": [known["base"].index(base) for base in rule.base if base in known["base"]]} if rule.base else {}
+    for axis, bound in rule.bounds():
+        if axis in known and axis not in NAMED:
+            takes[axis] = [place for place, value in enumerate(known[axis]) if value in bound]
+        elif NONE not in bound:
+            return None
+    return takes

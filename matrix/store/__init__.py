@@ -1,0 +1,1 @@
+"""What is kept: plans, journals, the history, without secrets."""

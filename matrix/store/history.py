@@ -1,0 +1,230 @@
+"""The history of all runs: one SQLite file, which also is the verdict cache.
+
+SQLite in WAL mode: a night writes while a page is made. The file belongs on a local disk (WAL does not work on NFS).
+A file that can't be read is never touched: the error says what to do.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import TracebackType
+
+from matrix.catalog.failure import Level
+from matrix.errors import MatrixError
+from matrix.store.trend import NIGHTS, Past
+from matrix.verdicts.record import Record, Verdict
+
+SCHEMA = 1
+# Seconds to wait for another process that writes. A night of 100,000 results is added in about 10 s.
+BUSY = 60.0
+
+_TABLES = """
+CREATE TABLE runs (
+  number INTEGER PRIMARY KEY,  -- the order in which runs were first added
+  id TEXT NOT NULL UNIQUE
+);
+CREATE TABLE results (
+  run INTEGER NOT NULL REFERENCES runs,
+  key TEXT NOT NULL,
+  failure TEXT NOT NULL,
+  "case" TEXT NOT NULL,
+  cell TEXT NOT NULL,
+  level TEXT NOT NULL,
+  expectation TEXT NOT NULL,
+  verdict TEXT NOT NULL,
+  outcome TEXT NOT NULL,
+  signature TEXT,
+  other TEXT,
+  seconds REAL NOT NULL,
+  started TEXT NOT NULL,
+  content TEXT NOT NULL,
+  cached_from TEXT NOT NULL,
+  record BLOB NOT NULL,  -- the Record as JSON, zlib-compressed
+  PRIMARY KEY (run, key)
+);
+CREATE INDEX results_key ON results (key, run, verdict);
+CREATE INDEX results_content ON results (content, run);
+"""
+_ADD = "INSERT OR REPLACE INTO results VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+CACHED = (
+    "SELECT runs.id, record FROM results JOIN runs ON runs.number = run"
+    " WHERE content = ? AND verdict NOT IN (?, ?) ORDER BY run DESC, results.started DESC LIMIT 1"
+)
+_SAYS_NOTHING = (Verdict.UNAVAILABLE.value, Verdict.NOT_REACHED.value)
+
+
+@dataclass(frozen=True)
+class Earlier:
+    """What an earlier run said of a case. `number` grows from run to run."""
+
+    number: int
+    run: str
+    verdict: Verdict
+
+
+class History:
+    """The history in one file; made when it is not there. Every method raises MatrixError on a file it can't use."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        with self._said():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._base = sqlite3.connect(path, timeout=BUSY, isolation_level=None)
+            try:
+                self._open()
+            except BaseException:
+                self._base.close()
+                raise
+
+    def close(self) -> None:
+        """Close the file."""
+        self._base.close()
+
+    def __enter__(self) -> History:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def add(self, run: str, records: Iterable[Record]) -> None:
+        """Add a run's results, all or none. Adding again replaces: a resumed run is added as often as one likes."""
+        with self._said(), self._transaction():
+            self._base.execute("INSERT INTO runs (id) VALUES (?) ON CONFLICT DO NOTHING", (run,))
+            (number,) = self._base.execute("SELECT number FROM runs WHERE id = ?", (run,)).fetchone()
+            self._base.executemany(_ADD, (_row(number, record) for record in records))
+
+    def cached(self, content: str) -> Record | None:
+        """Return the verdict of a case that ran with this very content, or None when it has to run.
+
+        Only green and learned verdicts are served; `cached_from` is the run that really ran it. Where the newest
+        verdict is red the case runs again, whatever an older run said: the red is not a flake until somebody knows.
+        """
+        if not content:
+            return None
+        with self._said():
+            found = self._base.execute(
+                CACHED,
+                (content, *_SAYS_NOTHING),
+            ).fetchone()
+            if found is None:
+                return None
+            run, record = found[0], _unpacked(found[1])
+        if record.verdict.colour not in ("green", "learned"):
+            return None
+        return replace(record, cached_from=record.cached_from or run)
+
+    def previous(self, run: str) -> Mapping[str, Earlier]:
+        """Return, by case key, what the runs before this one said last; `not-reached` says nothing and is passed over.
+
+        A run that is not in the history yet comes after all that are.
+        """
+        with self._said():
+            rows = self._base.execute(
+                "SELECT key, verdict, max(run), runs.id FROM results JOIN runs ON runs.number = run"
+                " WHERE run < coalesce((SELECT number FROM runs WHERE id = ?), 1 << 62) AND verdict <> ? GROUP BY key",
+                (run, Verdict.NOT_REACHED.value),
+            )
+            return {key: Earlier(number, earlier, Verdict(verdict)) for key, verdict, number, earlier in rows}
+
+    def pasts(self, run: str, nights: int = NIGHTS) -> dict[str, list[Past]]:
+        """Return, by case key, what this run and those before it said, oldest first: as many as `nights` in all."""
+        with self._said():
+            rows = self._base.execute(
+                "SELECT key, run, runs.id, verdict, seconds, content, cached_from FROM results"
+                " JOIN runs ON runs.number = run WHERE run IN (SELECT number FROM runs"
+                " WHERE number <= coalesce((SELECT number FROM runs WHERE id = ?), 1 << 62)"
+                " ORDER BY number DESC LIMIT ?) ORDER BY run",
+                (run, nights),
+            )
+            found: dict[str, list[Past]] = {}
+            for key, number, id, verdict, seconds, content, cached in rows:
+                found.setdefault(key, []).append(Past(number, id, Verdict(verdict), seconds, content, bool(cached)))
+        return found
+
+    def levels(self) -> Mapping[str, frozenset[Level]]:
+        """Return the levels at which each failure has ever run here, by failure id."""
+        with self._said():
+            rows = self._base.execute(
+                "SELECT DISTINCT failure, level FROM results WHERE verdict NOT IN (?, ?)", _SAYS_NOTHING
+            ).fetchall()
+        found: dict[str, set[Level]] = {}
+        for failure, level in rows:
+            found.setdefault(failure, set()).add(Level(level))
+        return {failure: frozenset(levels) for failure, levels in found.items()}
+
+    def _open(self) -> None:
+        (version,) = self._base.execute("PRAGMA user_version").fetchone()
+        (tables,) = self._base.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        if version != SCHEMA and (version or tables):
+            raise MatrixError(
+                "not a history that this version of megatrix can read; the file is kept as it is",
+                where=str(self._path),
+                got=f"schema {version}",
+                expected=f"schema {SCHEMA}",
+                fix="use the version that wrote it, or move it away: a new one is made",
+            )
+        self._base.execute("PRAGMA journal_mode = WAL")
+        self._base.execute("PRAGMA foreign_keys = ON")
+        if version == 0:
+            with self._transaction():  # immediate: two processes may open a new file at once
+                (version,) = self._base.execute("PRAGMA user_version").fetchone()
+                if version == 0:
+                    for statement in filter(str.strip, _TABLES.split(";\n")):
+                        self._base.execute(statement)
+                    self._base.execute(f"PRAGMA user_version = {SCHEMA}")
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        self._base.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+        except BaseException:
+            self._base.execute("ROLLBACK")
+            raise
+        self._base.execute("COMMIT")
+
+    @contextmanager
+    def _said(self) -> Iterator[None]:
+        try:
+            yield
+        except (sqlite3.Error, zlib.error, OSError, KeyError, ValueError) as error:
+            raise MatrixError(
+                "the history can't be used; the file is kept as it is",
+                where=str(self._path),
+                got=f"{type(error).__name__}: {error}",
+                fix="if the file is broken, move it away: a new one is made from the next run on",
+            ) from error
+
+
+def _row(number: int, record: Record) -> tuple[object, ...]:
+    packed = zlib.compress(json.dumps(record.to_json(), separators=(",", ":")).encode("ascii"), 1)
+    return (
+        number,
+        record.key,
+        record.failure,
+        record.case,
+        record.cell.id,
+        record.level.value,
+        record.expectation.value,
+        record.verdict.value,
+        record.outcome.kind.value,
+        record.signature,
+        record.other,
+        record.outcome.seconds,
+        record.started,
+        record.content,
+        record.cached_from,
+        packed,
+    )
+
+
+def _unpacked(packed: bytes) -> Record:
+    return Record.from_json(json.loads(zlib.decompress(packed)))

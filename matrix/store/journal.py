@@ -1,0 +1,221 @@
+"""The journal of a run: append-only JSON Lines, whole after kill -9 and after a full disk.
+
+One file per writing process in the run's folder, written by the parent, never by a rank: a crash can't take it along.
+STARTED stands before RESULT, each line is on the disk before the next step is taken, and each line ends in a checksum:
+
+    {"at":"2026-01-31T02:00:00.000Z","started":"CELL FAILURE CASE LEVEL","crc":"0f1e2d3c"}
+    {"at":"2026-01-31T02:00:01.100Z","result":{...Record...},"crc":"4b5a6978"}
+
+The checksum (CRC-32 of the bytes before ``,"crc"``) is for torn writes and bad disks, not against people.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import re
+import threading
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime, timezone
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from matrix.errors import MatrixError
+from matrix.store.paths import sync_folder, unwritable
+from matrix.store.secrets import bare, hidden, values
+from matrix.verdicts.record import Record, Verdict
+
+_SEAL = re.compile(rb',"crc":"([0-9a-f]{8})"\}\Z')
+# More than one line in what looks like one: a newline was lost, so it is not just torn.
+_SEAL_INSIDE = re.compile(rb',"crc":"[0-9a-f]{8}"\}\0*[^\n\0]')
+
+
+def utc_now() -> str:
+    """Return the time as the journal and records write it: UTC, ISO 8601, milliseconds."""
+    return datetime.now(timezone.utc).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+@dataclass(frozen=True)
+class JournalState:
+    """What the journals of one run hold.
+
+    `results`: case key -> Record, in the order of the journals; the first result of a key wins.
+    `lost`: case key -> Record that says why a case was not reached. That is no result: a resumed run runs it.
+    `started`: case key -> when it was last started, results or not. `began`, `ended`: the first and the last line.
+    """
+
+    results: Mapping[str, Record]
+    lost: Mapping[str, Record]
+    started: Mapping[str, str]
+    began: str = ""
+    ended: str = ""
+
+    @property
+    def started_only(self) -> frozenset[str]:
+        """Cases that were started and have no result: lost with the process that ran them."""
+        return frozenset(self.started) - frozenset(self.results)
+
+
+class Journal:
+    """One process's journal file. Safe to use from several threads of that process.
+
+    `path` must not exist: a journal that was cut off is never written on, so a torn line can only be the last.
+    Every method raises MatrixError when the line is not safely on the disk; the line is then not in the file either.
+    `secrets` (this process's, unless told) are masked in what is written.
+    """
+
+    def __init__(self, path: Path, *, now: Callable[[], str] = utc_now, secrets: tuple[str, ...] | None = None) -> None:
+        self._path, self._now, self._size, self._lock = path, now, 0, threading.Lock()
+        self._secrets = values() if secrets is None else secrets
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o644)
+            sync_folder(path.parent)
+            self._held = _hold(path.parent, fcntl.LOCK_SH)
+        except OSError as error:
+            if path.exists():
+                fix = "each process writes a file of its own"
+                raise MatrixError("the journal exists", where=str(path), fix=fix) from error
+            raise unwritable(path, error) from error
+
+    @classmethod
+    def new(cls, run_folder: Path, *, now: Callable[[], str] = utc_now) -> Journal:
+        """Open a journal of its own for this process in a run's folder. Names sort by the time they were opened."""
+        stamp = re.sub(r"[^0-9TZ]", "", now())
+        # Processes in containers share process ids.
+        return cls(run_folder / f"journal-{stamp}-{os.getpid()}-{os.urandom(2).hex()}.jsonl", now=now)
+
+    def started(self, key: str) -> str:
+        """Record that a case is about to run; call it before anything of the case happens. Returns the time."""
+        return self._append("started", key)
+
+    def result(self, record: Record) -> str:
+        """Record what became of a case. Returns the time."""
+        return self._append("result", self._bare(record).to_json())
+
+    def _bare(self, record: Record) -> Record:
+        notes = tuple(bare(note, self._secrets) for note in record.notes)
+        return replace(record, outcome=hidden(record.outcome, self._secrets), notes=notes)
+
+    def close(self) -> None:
+        """Close the file; nothing is pending, every line is on the disk already."""
+        os.close(self._file)
+        os.close(self._held)
+
+    def __enter__(self) -> Journal:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _append(self, event: str, value: object) -> str:
+        with self._lock:
+            at = self._now()
+            line = _sealed({"at": at, event: value})
+            try:
+                try:
+                    rest = memoryview(line)
+                    while rest:  # one write, unless the disk fills up in the midst of it: the next one says so
+                        rest = rest[os.write(self._file, rest) :]
+                    os.fsync(self._file)
+                except BaseException:  # also Ctrl-C: half a line must not stay before the next one
+                    os.ftruncate(self._file, self._size)
+                    raise
+            except OSError as error:
+                raise unwritable(self._path, error) from error
+            self._size += len(line)
+            return at
+
+
+def settle(run_folder: Path) -> None:
+    """Wait until no process has a journal open in the folder: what a killed run left behind takes seconds to stop."""
+    os.close(_hold(run_folder, fcntl.LOCK_EX))
+
+
+def _hold(run_folder: Path, how: int) -> int:
+    """Return a file descriptor that holds the run's lock; the system frees it when its holder dies."""
+    held = os.open(run_folder / "lock", os.O_RDWR | os.O_CREAT, 0o644)
+    fcntl.flock(held, how)
+    return held
+
+
+def read(run_folder: Path) -> JournalState:
+    """Read all journals of a run, in the order of their names.
+
+    The last line of a file may be torn: it is then as if it had never been written. A bad line anywhere else raises
+    MatrixError naming file and line, because what it said is lost and nobody would know.
+    """
+    results: dict[str, Record] = {}
+    lost: dict[str, Record] = {}
+    started: dict[str, str] = {}
+    times: list[str] = []
+    for path in sorted(run_folder.glob("journal-*.jsonl")):
+        for number, entry in _entries(path):
+            try:
+                times.append(entry["at"])
+                if "started" in entry:
+                    started[entry["started"]] = entry["at"]
+                    lost.pop(entry["started"], None)
+                else:
+                    record = Record.from_json(entry["result"])
+                    (lost if record.verdict is Verdict.NOT_REACHED else results).setdefault(record.key, record)
+            except (KeyError, TypeError, ValueError) as error:
+                raise MatrixError(
+                    "a whole line that this version can't read",
+                    where=f"{path}:{number}",
+                    got=f"{type(error).__name__}: {error}",
+                    expected="a started case or the record of a result",
+                    fix="read it with the version that wrote it",
+                ) from error
+    return JournalState(
+        results,
+        {key: lost[key] for key in lost if key not in results},
+        started,
+        min(times, default=""),
+        max(times, default=""),
+    )
+
+
+def _entries(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield line number and content of every whole line."""
+    bad = 0
+    try:
+        with path.open("rb") as file:
+            for number, line in enumerate(file, start=1):
+                if not bad and (entry := _opened(line.rstrip(b"\n"))):
+                    yield number, entry
+                elif bad or _SEAL_INSIDE.search(line):
+                    break
+                else:
+                    bad = number  # torn, if it is the last one
+            else:
+                return
+    except OSError as error:
+        raise MatrixError("the journal can't be read", where=str(path), got=error.strerror) from error
+    raise MatrixError(
+        "a corrupt line in the midst of the journal",
+        where=f"{path}:{bad or number}",
+        expected='one JSON object that ends in its checksum, ,"crc":"xxxxxxxx"}',
+        fix="what this line recorded is lost. To go on without it, move the file out of the run's folder and resume: "
+        "the cases it held run again",
+    )
+
+
+def _sealed(entry: Mapping[str, object]) -> bytes:
+    body = json.dumps(entry, separators=(",", ":")).encode("ascii")[:-1]
+    return b'%s,"crc":"%08x"}\n' % (body, zlib.crc32(body))
+
+
+def _opened(line: bytes) -> dict[str, Any] | None:
+    """Return the content of a line, or None when the line is not whole."""
+    seal = _SEAL.search(line)
+    if seal is None or zlib.crc32(line[: seal.start()]) != int(seal[1], 16):
+        return None
+    entry: dict[str, Any] = json.loads(line)
+    return entry

@@ -1,0 +1,111 @@
+"""One night: the plan joined with the journals, so that every planned case is in every report."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from matrix.catalog.failure import Expectation, Level
+from matrix.errors import MatrixError
+from matrix.store import journal
+from matrix.store.paths import write_whole
+from matrix.verdicts.outcome import Outcome, OutcomeKind
+from matrix.verdicts.record import CellFacts, Record, Verdict, case_key
+
+PLAN = "plan.json"
+
+
+@dataclass(frozen=True)
+class Night:
+    """A run as it stands: one record per planned case, in the order of the plan.
+
+    `began`, `ended`: UTC, ISO 8601, of the first and last line of the journals; "" when nothing was started.
+    """
+
+    run: str
+    records: tuple[Record, ...]
+    began: str = ""
+    ended: str = ""
+
+
+def write_plan(run_folder: Path, cases: Sequence[Mapping[str, Any]]) -> None:
+    """Write what a run is going to do, before it does anything. Written once: a resumed run keeps its plan.
+
+    Each case is a JSON object with the fields of a Record known before it runs: key, failure, case, cell (the fields
+    of CellFacts), level, expectation, why, reproduce, notes. Further fields are kept and not read here.
+    """
+    path = run_folder / PLAN
+    if path.exists():
+        raise MatrixError("the run has a plan", where=str(path), fix="resume it, or give the new run another name")
+    for number, case in enumerate(cases):
+        _not_reached(case, f"{path}, case {number}", "", "")  # what can't be read back is not written
+    write_whole(path, json.dumps(list(cases), indent=1) + "\n")
+
+
+def read(run_folder: Path) -> Night:
+    """Join a run's plan with its journals.
+
+    A planned case without a result is `not-reached`. A result that the plan does not hold comes last and says so.
+    Raises MatrixError on a missing or broken plan, on a case planned twice, and whatever `journal.read` raises.
+    """
+    run, path, state = run_folder.name, run_folder / PLAN, journal.read(run_folder)
+    records: dict[str, Record] = {}
+    for number, case in enumerate(plan(run_folder)):
+        where = f"{path}, case {number}"
+        record = _not_reached(case, where, run, state.started.get(str(case.get("key")), ""))
+        if record.key in records:
+            raise MatrixError("a case planned twice", where=where, got=record.key)
+        records[record.key] = state.results.get(record.key) or state.lost.get(record.key) or record
+    for key, result in state.results.items():
+        if key not in records:
+            records[key] = replace(result, notes=(*result.notes, "not in the plan of this run"))
+    return Night(run, tuple(records.values()), state.began, state.ended)
+
+
+def plan(run_folder: Path) -> list[dict[str, Any]]:
+    """Return the cases of a run's plan, as `write_plan` was given them."""
+    path = run_folder / PLAN
+    try:
+        cases: list[dict[str, Any]] = json.loads(path.read_text("utf-8"))
+        if not isinstance(cases, list) or not all(isinstance(case, dict) for case in cases):
+            raise MatrixError("not a plan", where=str(path), expected="a JSON list of objects, one per case")
+    except FileNotFoundError as error:
+        raise MatrixError("no such run", where=str(path), fix="name a folder that a run has made") from error
+    except (OSError, ValueError) as error:
+        raise MatrixError("the plan can't be read", where=str(path), got=error) from error
+    return cases
+
+
+def _not_reached(case: Mapping[str, Any], where: str, run: str, started: str) -> Record:
+    """Return the record of a planned case that has no result."""
+    reason = f"started at {started}, never finished: the run was interrupted" if started else "never started"
+    try:
+        record = Record(
+            failure=case["failure"],
+            case=case["case"],
+            cell=CellFacts(**case["cell"]),
+            level=Level(case["level"]),
+            expectation=Expectation(case["expectation"]),
+            verdict=Verdict.NOT_REACHED,
+            outcome=Outcome(OutcomeKind.NOT_REACHED, reason),
+            signature=None,
+            reproduce=case["reproduce"],
+            notes=tuple(case["notes"]),
+            why=tuple(case["why"]),
+            run=run,
+            started=started,
+        )
+        expected = case_key(record.cell.id, record.failure, record.case, record.level)
+        if case["key"] != expected:
+            raise MatrixError("a case whose key is not its own", where=where, got=case["key"], expected=expected)
+    except (KeyError, TypeError, ValueError) as error:
+        raise MatrixError(
+            "not a planned case",
+            where=where,
+            got=f"{type(error).__name__}: {error}",
+            expected="key, failure, case, cell, level, expectation, why, reproduce, notes",
+        ) from error
+    return record

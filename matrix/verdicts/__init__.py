@@ -1,0 +1,1 @@
+"""What happened in a case, and what that means against the catalog. Pure."""

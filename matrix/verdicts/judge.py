@@ -1,0 +1,46 @@
+"""Outcome against expectation gives the verdict: the table of the design, as a pure function."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from matrix.catalog.failure import Expectation, Failure
+from matrix.verdicts.outcome import Outcome, OutcomeKind
+from matrix.verdicts.record import Verdict
+from matrix.verdicts.signature import matched, owner
+
+PASSED = {
+    Expectation.BROKEN: Verdict.VANISHED,
+    Expectation.WORKS: Verdict.HOLDS,
+    Expectation.UNKNOWN: Verdict.LEARNED,
+}
+SHOWN = {
+    Expectation.BROKEN: Verdict.REPRODUCED,
+    Expectation.WORKS: Verdict.REGRESSED,
+    Expectation.UNKNOWN: Verdict.LEARNED,
+}
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """A verdict with what it rests on: the signature that matched, or the other failure that it was."""
+
+    verdict: Verdict
+    signature: str | None = None
+    other: str | None = None
+
+
+def judge(failure: Failure, expectation: Expectation, outcome: Outcome, catalog: Iterable[Failure] = ()) -> Judgement:
+    """Return the verdict on `outcome`. `catalog` is searched for the failure that it was, if it was another."""
+    if outcome.kind is OutcomeKind.UNAVAILABLE:
+        return Judgement(Verdict.UNAVAILABLE)
+    if outcome.kind is OutcomeKind.NOT_REACHED:
+        return Judgement(Verdict.NOT_REACHED)
+    if outcome.kind is OutcomeKind.PASSED:
+        return Judgement(PASSED[expectation])
+    signature = matched(failure, outcome)
+    if signature is not None:
+        return Judgement(SHOWN[expectation], signature.name)
+    another = owner((entry for entry in catalog if entry.id != failure.id), outcome)
+    return Judgement(Verdict.UNEXPLAINED, other=another.id if another else None)

@@ -1,0 +1,109 @@
+"""What happened when a reproduction ran: facts only. Whether that is good is the judge's business (judge.py)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from enum import Enum
+from typing import Any, Final
+
+
+class OutcomeKind(str, Enum):
+    """How a run ended."""
+
+    PASSED = "passed"
+    RAISED = "raised"  # a Python exception left the body of a rank
+    SIGNALED = "signaled"  # a rank died by a signal that the supervisor did not send
+    EXITED = "exited"  # a rank left with a non-zero status, or before its body returned
+    HUNG = "hung"  # the deadline passed
+    OUT_OF_MEMORY = "out-of-memory"
+    NOT_REACHED = "not-reached"  # planned, never started (or started and lost)
+    UNAVAILABLE = "unavailable"  # what it needs is not here; `reason` says what
+
+
+EVIDENCE: Final = 65_536  # bytes of the end of a rank's log that an outcome carries
+
+
+@dataclass(frozen=True)
+class Frame:
+    """One line of a stack: `file` is the path as the interpreter had it, `line` is 1-based (0 = unknown)."""
+
+    file: str
+    line: int
+    function: str
+
+
+@dataclass(frozen=True)
+class Raised:
+    """One exception of a chain. `type` is the class name without its module; frames run outermost first."""
+
+    type: str
+    message: str
+    frames: tuple[Frame, ...] = ()
+
+
+@dataclass(frozen=True)
+class RankEnd:
+    """How one rank ended.
+
+    `exit_code` is multiprocessing's: None = never ended by itself, negative = minus the signal number.
+    `chain` holds the exceptions that left the body, root cause first. `stopped` = the supervisor ended it.
+    `seconds` counts from the start of the job to the end of this rank, or to its exception.
+    """
+
+    rank: int
+    exit_code: int | None
+    chain: tuple[Raised, ...] = ()
+    returned: bool = False
+    stopped: bool = False
+    seconds: float = 0.0
+    value: Any = None  # what the body returned, JSON
+    log: str = ""  # path of this rank's log
+    stacks: str = ""  # stacks taken at the deadline, "" if none
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What happened, in one value that travels.
+
+    `rank` is the one the outcome is blamed on; peers that fell because of it are not the cause.
+    `evidence` is the end of that rank's log (at most 64 KiB), for signatures of native crashes.
+    """
+
+    kind: OutcomeKind
+    reason: str = ""
+    rank: int | None = None
+    signal: str | None = None  # "SIGSEGV"
+    exit_code: int | None = None
+    chain: tuple[Raised, ...] = ()
+    evidence: str = ""
+    seconds: float = 0.0
+    ranks: tuple[RankEnd, ...] = ()
+    leftovers: int = 0  # processes of the job that outlived their rank and were killed
+    attempts: tuple[str, ...] = ()  # earlier attempts of this job, in words: a retry is evidence
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON values; `from_json` reads them back."""
+        record = asdict(self)
+        record["kind"] = self.kind.value
+        return record
+
+    @classmethod
+    def from_json(cls, record: Mapping[str, Any]) -> Outcome:
+        """Read what `to_json` wrote."""
+        fields = dict(record)
+        fields["kind"] = OutcomeKind(fields["kind"])
+        fields["chain"] = raised_chain(fields.get("chain", ()))
+        fields["attempts"] = tuple(fields.get("attempts", ()))
+        fields["ranks"] = tuple(
+            RankEnd(**{**rank, "chain": raised_chain(rank.get("chain", ()))}) for rank in fields.get("ranks", ())
+        )
+        return cls(**fields)
+
+
+def raised_chain(records: Sequence[Mapping[str, Any]]) -> tuple[Raised, ...]:
+    """Read a chain of exceptions from JSON."""
+    return tuple(
+        Raised(record["type"], record["message"], tuple(Frame(**frame) for frame in record.get("frames", ())))
+        for record in records
+    )

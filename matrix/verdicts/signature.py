@@ -1,0 +1,65 @@
+"""Does an outcome show a failure's signature? Fails closed: what can't be seen does not match."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from matrix.catalog.failure import Failure, Signature
+from matrix.verdicts.crash import crashes
+from matrix.verdicts.outcome import Frame, Outcome, OutcomeKind, Raised
+
+# A run that ended in one of these ways has shown nothing that a signature could be read from.
+SILENT = (OutcomeKind.PASSED, OutcomeKind.NOT_REACHED, OutcomeKind.UNAVAILABLE)
+
+
+def matched(failure: Failure, outcome: Outcome) -> Signature | None:
+    """Return the first signature of `failure` that `outcome` shows, None if it shows none."""
+    if outcome.kind in SILENT:
+        return None
+    return next((signature for signature in failure.signature if shows(outcome, signature)), None)
+
+
+def owner(failures: Iterable[Failure], outcome: Outcome) -> Failure | None:
+    """Return the first failure whose signature `outcome` shows."""
+    return next((failure for failure in failures if matched(failure, outcome)), None)
+
+
+def shows(outcome: Outcome, signature: Signature) -> bool:
+    """Say whether every key of the signature holds; exception, message and frame must hold in one exception."""
+    if signature.signal is not None and signature.signal not in died_of(outcome):
+        return False
+    if signature.stack is not None and not _crashed_in(outcome, signature.stack, signature.signal):
+        return False
+    if signature.exit_code is not None and outcome.exit_code != signature.exit_code:
+        return False
+    if signature.log is not None and not re.search(signature.log, outcome.evidence):
+        return False
+    if signature.exception is None and signature.message is None and signature.frame is None:
+        return True
+    return any(_is(raised, signature) for raised in outcome.chain)
+
+
+def died_of(outcome: Outcome) -> set[str | None]:
+    """Return the signal that ended it: the supervisor's word, or what a launcher that left in its stead printed."""
+    if outcome.signal is None and outcome.kind is OutcomeKind.EXITED:
+        return {crash.signal for crash in crashes(outcome.evidence)}
+    return {outcome.signal}
+
+
+def _crashed_in(outcome: Outcome, function: str, signal: str | None) -> bool:
+    return any(crash.went_through(function) and signal in (None, crash.signal) for crash in crashes(outcome.evidence))
+
+
+def _is(raised: Raised, signature: Signature) -> bool:
+    if signature.exception is not None and raised.type != signature.exception:
+        return False
+    if signature.message is not None and not re.search(signature.message, raised.message):
+        return False
+    return signature.frame is None or any(_at(frame, signature.frame) for frame in raised.frames[-1:])
+
+
+def _at(frame: Frame, place: str) -> bool:
+    """Say whether a frame is at "file.py:function"; the file is the end of a path."""
+    file, _, function = place.rpartition(":")
+    return frame.function == function and f"/{frame.file}".endswith(f"/{file}")

@@ -1,0 +1,68 @@
+"""Cells have one id, and clauses say which cells they mean."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from matrix.catalog.cell import Cell, parse_cell_id
+from matrix.catalog.versions import NONE
+from matrix.errors import MatrixError
+from tests.unit.catalogs import clause
+
+CELL = Cell("ngc-24.07", "2.4.0a0+3bcc3cddb5", "0.8.0rc0", "1.8.0+37280ec", "535.129.03", "3.10", "8.0", "8")
+VERSIONS = st.sampled_from([NONE, "0.8.0", "0.8.0rc0", "1.8.0+37280ec", "1.9.0.dev0+f9dd37f", "470.161.03"])
+BASES = st.from_regex(r"[a-z][a-z0-9.+_-]{0,12}", fullmatch=True)
+
+
+def test_a_cell_has_a_readable_id() -> None:
+    assert CELL.id == "ngc-24.07/mcore-0.8.0rc0/te-1.8.0+37280ec/driver-535.129.03"
+
+
+@given(BASES, VERSIONS, VERSIONS, VERSIONS)
+def test_an_id_is_read_back(base: str, core: str, engine: str, driver: str) -> None:
+    cell = Cell(base, "2.4.0", core, engine, driver)
+    assert {"base": base, "mcore": core, "te": engine, "driver": driver} == parse_cell_id(cell.id)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "torch-2.4.0", "torch-2.4.0/0.8.0/none/none", f"{CELL.id}/more", "a/te-1/mcore-1/driver-1", "a/mcore-1/te-1"],
+)
+def test_what_is_no_id_is_refused_with_its_form(text: str) -> None:
+    with pytest.raises(MatrixError) as caught:
+        parse_cell_id(text)
+    assert caught.value.expected == "BASE/mcore-VERSION/te-VERSION/driver-VERSION"
+
+
+@pytest.mark.parametrize(
+    ("bounds", "matches"),
+    [
+        ({}, True),
+        ({"base": ["ngc-24.07"]}, True),
+        ({"base": ["ngc-24.06", "ngc-24.07"]}, True),
+        ({"base": ["ngc-24.06"]}, False),
+        ({"mcore": "==0.8.0rc0", "te": ">1.8.0"}, True),
+        ({"mcore": "==0.8.0rc0", "te": ">=1.9"}, False),
+        ({"torch": "<2.4.0"}, True),
+        ({"driver": ">=535"}, True),
+        ({"driver": "<535"}, False),
+        ({"sm": "==8.0", "gpus": ">=2", "python": "<3.12"}, True),
+        ({"sm": ">=9.0"}, False),
+    ],
+)
+def test_every_condition_of_a_clause_must_hold(bounds: Any, matches: bool) -> None:
+    assert matches == clause(**bounds).matches(CELL)
+
+
+def test_a_condition_on_an_axis_that_plays_no_part_does_not_hold() -> None:
+    assert not clause(te=">=0").matches(Cell("torch-2.4.0", "2.4.0", "0.8.0"))
+
+
+def test_a_clause_reads_as_a_sentence() -> None:
+    said = clause(base=["ngc-24.07"], mcore=">=0.7,<0.9", torch=">=2.4")
+    assert str(said) == "base in (ngc-24.07) and torch >=2.4 and mcore >=0.7,<0.9"
+    assert str(clause()) == "everything"

@@ -1,0 +1,177 @@
+"""Rules that match nothing and rules that contradict each other are refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from matrix.catalog.checks import check, known
+from matrix.catalog.failure import Axis, Signature
+from matrix.catalog.model import Catalog, Driver
+from matrix.errors import MatrixError
+from tests.unit.catalogs import (
+    CORES,
+    TORCHES,
+    case,
+    catalog,
+    clause,
+    exclusion,
+    failure,
+    image,
+    masked,
+    stack,
+    wheels,
+)
+
+FACTS = Path("facts")
+
+
+def refused(known: Catalog) -> MatrixError:
+    with pytest.raises(MatrixError) as caught:
+        check(known, FACTS)
+    return caught.value
+
+
+def test_a_catalog_in_order_is_accepted() -> None:
+    entry = failure(
+        affected=(clause(mcore="<0.9", torch=">=2.4"),), works=(clause(mcore=">=0.9"),), masked=(masked("b"),)
+    )
+    stacks = (stack("b", "torch-2.4.0", "0.8.0rc0"),)
+    check(catalog(entry, failure("b"), exclusions=(exclusion(torch="<2.4"),), stacks=stacks), FACTS)
+
+
+ENTRY = "facts/failures/break.toml"
+REFUSALS: dict[str, tuple[Callable[[], Catalog], str, str]] = {
+    "a base twice": (
+        lambda: catalog(wheels=(wheels("2.4.0"), wheels("2.4.0"))),
+        "facts: bases.toml, containers.toml",
+        "an id is used twice",
+    ),
+    "an image named as a base": (
+        lambda: catalog(containers=(image("torch-2.4.0", None),)),
+        "facts: bases.toml, containers.toml",
+        "an id is used twice",
+    ),
+    "a failure twice": (lambda: catalog(failure(), failure()), "facts/failures", "an id is used twice"),
+    "a case twice": (lambda: catalog(failure(case=(case(), case()))), f"{ENTRY}: case", "an id is used twice"),
+    "a signature twice": (
+        lambda: catalog(failure(signature=failure().signature * 2)),
+        f"{ENTRY}: signature",
+        "an id is used twice",
+    ),
+    "a signature without a key": (
+        lambda: catalog(failure(signature=(Signature("all", frame="a.py:f"),))),  # type: ignore[arg-type]
+        f"{ENTRY}: signature all",
+        "a signature that would match any failure",
+    ),
+    "a mask that is not there": (
+        lambda: catalog(failure(masked=(masked("breaks"),))),
+        f"{ENTRY}: masked.by",
+        "no such failure",
+    ),
+    "a base that is not there": (
+        lambda: catalog(failure(works=(clause(base=["torch-2.4"]),))),
+        f"{ENTRY}: works[0].base",
+        "no such base",
+    ),
+    "a predicate without a cell": (
+        lambda: catalog(failure(affected=(clause(), clause(mcore=">=0.10")))),
+        f"{ENTRY}: affected[1]",
+        "this predicate matches no known cell",
+    ),
+    "an exclusion without a cell": (
+        lambda: catalog(exclusions=(exclusion(torch=">=2.4"), exclusion(torch=">=3"))),
+        "facts/constraints.toml: exclude[1].when",
+        "this exclusion matches no known cell",
+    ),
+    "a stack of no failure": (
+        lambda: catalog(failure(), stacks=(stack("other", "torch-2.4.0", "0.8.0"),)),
+        "facts/stacks.toml: stack[0].failure",
+        "no such failure",
+    ),
+    "what runs without a base": (
+        lambda: catalog(failure(axes=(Axis.MCORE,))),
+        f"{ENTRY}: axes",
+        "what runs needs a base to run on",
+    ),
+    "unknown case": (
+        lambda: catalog(failure(affected=(clause(cases=["tp3"]),))),
+        f"{ENTRY}: affected[0].cases",
+        "no such case",
+    ),
+}
+
+
+@pytest.mark.parametrize(("make", "where", "what"), REFUSALS.values(), ids=REFUSALS.keys())
+def test_a_catalog_out_of_order_is_refused(make: Callable[[], Catalog], where: str, what: str) -> None:
+    error = refused(make())
+    assert (where, what) == (error.where, error.what)
+
+
+def test_what_is_said_of_a_case_does_not_contradict_what_is_said_of_all() -> None:
+    check(catalog(failure(affected=(clause(),), works=(clause(cases=["tp2"]),))), FACTS)
+
+
+def test_two_rules_of_one_case_contradict_each_other() -> None:
+    rules = {"affected": (clause(cases=["tp2"]),), "works": (clause(cases=["tp2"]),)}
+    error = refused(catalog(failure(**rules)))
+    assert error.got == "affected (everything in case tp2) and works (everything in case tp2)"
+
+
+def test_a_contradiction_names_both_clauses() -> None:
+    error = refused(catalog(failure(affected=(clause(mcore="<0.9"),), works=(clause(torch="<2.4"),))))
+    got = "affected (mcore <0.9) and works (torch <2.4)"
+    assert (got, "narrow one of the two clauses") == (error.got, error.fix)
+
+
+def bounds(values: tuple[str, ...]) -> st.SearchStrategy[str]:
+    return st.builds("{}{}".format, st.sampled_from(["<", "<=", ">", ">=", "=="]), st.sampled_from(values))
+
+
+CLAUSES = st.builds(clause, torch=bounds(TORCHES), mcore=bounds(CORES))
+
+
+@given(st.lists(CLAUSES, max_size=2).map(tuple), st.lists(CLAUSES, max_size=2).map(tuple))
+def test_what_is_accepted_has_no_dead_clause_and_no_contradiction(affected: Any, works: Any) -> None:
+    known = catalog(failure(affected=affected, works=works))
+    cells = [known.cell(base.id, mcore=core) for base in known.wheels for core in CORES]
+    alive = all(any(one.matches(cell) for cell in cells) for one in (*affected, *works))
+    both = [cell for cell in cells if any(b.matches(cell) for b in affected) and any(w.matches(cell) for w in works)]
+    if alive and not both:
+        check(known, FACTS)
+    else:
+        expected = "a cell is both in affected and in works" if alive else "this predicate matches no known cell"
+        assert expected == refused(known).what
+
+
+def test_what_is_known_takes_the_stacks_of_reports_along() -> None:
+    stacks = (stack("break", "torch-2.4.0", "0.8.0rc0", te="1.8.0+37280ec"),)
+    values = known(catalog(failure(), stacks=stacks))
+    assert {"0.8.0rc0"} == values.others["mcore"] - set(CORES)
+    assert "1.8.0+37280ec" in values.others["te"]
+
+
+@pytest.mark.parametrize(
+    "bounds",
+    [
+        {"torch": ">=2.4", "te": ">=1.9"},
+        {"base": ["torch-2.4.0"], "te": ">=1.9"},
+        {"driver": ">=535"},
+        {"sm": ">=8.0"},
+    ],
+    ids=str,
+)
+def test_a_predicate_over_any_axes_is_accepted(bounds: Any) -> None:
+    drivers = tuple(map(Driver, ("470", "535")))  # type: ignore[arg-type]
+    stacks = (stack("break", "torch-2.4.0", "0.8.0", te="1.9", sm="8.0"),)
+    check(catalog(failure(affected=(clause(**bounds),)), drivers=drivers, stacks=stacks), FACTS)
+
+
+def test_a_contradiction_between_a_base_and_an_engine_is_found() -> None:
+    entry = failure(affected=(clause(torch=">=2.4"),), works=(clause(te=">=1.9"),))
+    assert refused(catalog(entry)).what == "a cell is both in affected and in works"

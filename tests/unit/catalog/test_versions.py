@@ -1,0 +1,95 @@
+"""Versions compare as PEP 440 orders them, local and pre-release parts included."""
+
+from __future__ import annotations
+
+import operator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from packaging.specifiers import InvalidSpecifier
+from packaging.version import InvalidVersion, Version
+
+from matrix.catalog.versions import NONE, Range, is_version, minor, parse
+
+RELEASES = st.lists(st.integers(0, 12), min_size=1, max_size=3).map(lambda parts: ".".join(map(str, parts)))
+SUFFIXES = st.sampled_from(["", "a0", "b2", "rc1", ".post1", ".dev0", "rc1.dev3", ".post2.dev1"])
+LOCALS = st.sampled_from(["", "+37280ec", "+e79d915", "+tree.0a1b2c3", "+cu121", "+1"])
+PUBLIC = st.builds("{}{}".format, RELEASES, SUFFIXES)  # ordered clauses take no local version
+VERSIONS = st.builds("{}{}".format, PUBLIC, LOCALS)
+ORDERINGS = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
+
+
+@given(VERSIONS, st.sampled_from(sorted(ORDERINGS)), PUBLIC)
+def test_an_ordered_clause_is_packagings_total_order(version: str, sign: str, bound: str) -> None:
+    assert ORDERINGS[sign](Version(version), Version(bound)) == (version in Range(f"{sign}{bound}"))
+
+
+@given(VERSIONS, PUBLIC)
+def test_of_less_equal_and_greater_in_the_total_order_one_holds(version: str, bound: str) -> None:
+    """No version falls between the clauses, as local and pre-release ones do between a SpecifierSet's."""
+    below, above = version in Range(f"<{bound}"), version in Range(f">{bound}")
+    assert [below, Version(version) == Version(bound), above].count(True) == 1
+
+
+@given(VERSIONS, PUBLIC)
+def test_not_equal_is_the_opposite_of_equal(version: str, bound: str) -> None:
+    assert (version in Range(f"=={bound}")) is not (version in Range(f"!={bound}"))
+
+
+@given(VERSIONS, PUBLIC, PUBLIC)
+def test_every_clause_of_a_range_must_hold(version: str, lower: str, upper: str) -> None:
+    both = version in Range(f">={lower}") and version in Range(f"<{upper}")
+    assert both == (version in Range(f">={lower}, <{upper}"))
+
+
+@pytest.mark.parametrize(
+    ("version", "range", "contained"),
+    [
+        ("1.8.0+37280ec", ">1.8.0", True),  # the guard of Megatron-LM#1041, on the build of NGC 24.07
+        ("1.8.0", ">1.8.0", False),
+        ("1.9.0+e79d915", ">1.9.0", True),
+        ("1.9.0+e79d915", "==1.9.0", True),
+        ("1.9.0+e79d915", "==1.9.0+37280ec", False),
+        ("1.9.0.dev0+f9dd37f", ">=1.9.0", False),
+        ("1.9.0.dev0+f9dd37f", ">=1.9.0.dev0", True),
+        ("2.4.0a0+3bcc3cddb5", "<2.4.0", True),
+        ("2.4.0a0+3bcc3cddb5", "==2.4.*", True),
+        ("2.4.0a0+3bcc3cddb5", ">=2.4.0a0", True),
+        ("0.8.0.post1", ">0.8.0", True),
+        ("0.8.0rc0", "<0.8.0", True),
+        ("0.8.0rc0", ">=0.8.0.dev0", True),
+        ("1.9", "==1.9.0", True),
+        ("1.10", ">1.9", True),
+    ],
+)
+def test_the_versions_that_matter(version: str, range: str, contained: bool) -> None:
+    assert contained == (version in Range(range))
+
+
+@pytest.mark.parametrize("range", [">=0", "<99", "==1.0", "!=1.0"])
+def test_an_axis_that_plays_no_part_is_in_no_range(range: str) -> None:
+    assert NONE not in Range(range)
+
+
+@pytest.mark.parametrize("text", ["", "0.8", ">=", ">=0.8,", ">=one", "~=0.8", "===0.8", "=>0.8", ">=0.8 <0.9"])
+def test_what_is_no_range_is_refused_when_it_is_made(text: str) -> None:
+    with pytest.raises(InvalidSpecifier):
+        Range(text)
+
+
+def test_the_minor_of_a_version_forgets_patch_pre_release_and_local_part() -> None:
+    texts = ["2.4.1", "2.4.0a0+3bcc3cddb5", "1.10", "2", "1.9.0.dev0+f9dd37f"]
+    assert list(map(minor, texts)) == ["2.4", "2.4", "1.10", "2.0", "1.9"]
+
+
+@pytest.mark.parametrize(
+    ("text", "good"), [("1.8.0+37280ec", True), ("470.161.03", True), ("none", False), ("", False)]
+)
+def test_what_a_version_is(text: str, good: bool) -> None:
+    assert good == is_version(text)
+
+
+def test_what_is_no_version_is_not_parsed() -> None:
+    with pytest.raises(InvalidVersion):
+        parse("latest")

@@ -1,0 +1,95 @@
+"""`megatrix contract` and `megatrix surface record`, as the command line calls them."""
+
+import argparse
+import json
+
+import pytest
+
+from matrix.cli.contract import add_parsers
+from matrix.contract.table import spans
+from matrix.errors import MatrixError
+from tests.unit.contract.test_reading import commit, engine, megatron  # noqa: F401 - fixtures
+
+
+def run(*arguments):
+    top = argparse.ArgumentParser()
+    add_parsers(top.add_subparsers(required=True))
+    parsed = top.parse_args(arguments)
+    return parsed.command(parsed)
+
+
+def test_json_is_one_finding_a_line_with_every_key(capsys):
+    status = run("contract", "--mcore", "094d66b488", "--te", "1.8.0+37280ec", "--json")
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert status == 1
+    assert {"mcore", "te", "callee", "call_site", "guard", "kind", "message", "signature", "exception"} == set(lines[0])
+    assert {("definite", "get_cpu_offload_context() takes from 0 to 4 positional arguments but 5 were given"),
+            ("definite", "initialize_ub() got an unexpected keyword argument 'tp_size'")} == {
+        (line["kind"], line["message"]) for line in lines}  # fmt: skip
+
+
+def test_the_table_groups_pairs_and_counts(capsys):
+    status = run("contract", "--te", "1.8")
+    out = capsys.readouterr().out
+    assert status == 0  # many pairs: a report, no verdict
+    assert "initialize_ub() got an unexpected keyword argument 'tp_size'" in out
+    assert "mcore 0.4.0 .. 0.19.2  x  TE 1.8" in out
+    assert out.splitlines()[-1].startswith("29 pairs: ")
+
+
+def test_a_pair_without_a_break_says_so(capsys):
+    assert run("contract", "--mcore", "0.8.0", "--te", "1.9.0") == 0
+    assert capsys.readouterr().out == "1 pair: 0 definite, 0 misbound, 0 possible, 0 silently-off\n"
+
+
+def test_a_pull_request_is_checked_against_a_te(megatron, engine, capsys):  # noqa: F811
+    commit(megatron)
+    assert run("contract", "--mcore", f"{megatron}@HEAD", "--te", str(engine)) == 1
+    assert "get() takes 1 positional argument but 2 were given" in capsys.readouterr().out
+
+
+def test_a_pair_that_does_not_exist_is_an_error():
+    with pytest.raises(MatrixError, match="no recorded transformer-engine"):
+        run("contract", "--mcore", "0.9.0", "--te", "3.1")
+
+
+def test_a_surface_file_that_is_cut_short_is_an_error(engine, tmp_path):  # noqa: F811
+    output = tmp_path / "te.json.gz"
+    run("surface", "record", str(engine), "-o", str(output))
+    output.write_bytes(output.read_bytes()[:-20])
+    with pytest.raises(MatrixError, match="damaged or cut short"):
+        run("contract", "--mcore", "0.9.0", "--te", str(output))
+
+
+def test_record_writes_a_file_that_the_other_command_takes(engine, tmp_path, capsys):  # noqa: F811
+    output = tmp_path / "te.json.gz"
+    assert run("surface", "record", str(engine), "-o", str(output), "--as", "1.8.0+37280ec") == 0
+    assert "transformer-engine 1.8.0+37280ec, 2 modules" in capsys.readouterr().out
+    assert run("contract", "--mcore", "0.9.0", "--te", str(output), "--json") == 1
+    assert json.loads(capsys.readouterr().out.splitlines()[0])["te"] == "1.8.0+37280ec"
+
+
+def test_record_tells_megatron_from_te(megatron, tmp_path, capsys, monkeypatch):  # noqa: F811
+    monkeypatch.chdir(tmp_path)
+    run("surface", "record", "./Megatron-LM")
+    assert "megatron-core 0.9.0rc0+tree." in capsys.readouterr().out
+    assert list(tmp_path.glob("megatron-core-0.9.0rc0+tree.*.json.gz"))
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("/", "neither Transformer Engine nor Megatron-LM"),
+        ("1.9.0", "has to be on this machine"),
+        ("./gone", "no such source"),
+    ],
+)
+def test_record_refuses_what_it_can_not_read(source, message):
+    with pytest.raises(MatrixError, match=message):
+        run("surface", "record", source)
+
+
+def test_versions_are_written_as_spans_of_those_that_exist():
+    known = ["1.0", "1.1", "1.2", "2.0"]
+    assert spans(["1.0", "1.1", "2.0"], known) == "1.0 .. 1.1, 2.0"
+    assert spans(["1.9+local"], known) == "1.9+local"

@@ -1,0 +1,352 @@
+"""The command line: what it says, what it refuses, and how it ends."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from matrix import __version__
+from matrix.catalog import loading
+from matrix.catalog.failure import Level
+from matrix.cli import main as cli
+from matrix.cli.main import main
+from matrix.errors import MatrixError
+from matrix.planning.covering import pairwise
+from matrix.planning.night import everything, night
+from matrix.planning.planned import Planned
+from matrix.provision import host
+from matrix.verdicts.outcome import Outcome, OutcomeKind, Raised
+from matrix.verdicts.record import Record
+from tests.unit import catalogs
+from tests.unit.catalogs import case, clause, failure, stack
+from tests.unit.engines import HOST, FakeEngine
+
+ENTRY = failure(
+    "dcp-assertion",
+    affected=(clause(mcore="<0.9", torch=">=2.4"),),
+    works=(clause(mcore=">=0.9"), clause(torch="<2.4")),
+    case=(case("tp2", (Level.CPU, Level.GPU)), case("pp2")),
+)
+KNOWN = catalogs.catalog(ENTRY, stacks=(stack("dcp-assertion", "torch-2.4.0", "0.8.0rc0"),))
+NIGHT = night(KNOWN, pairwise)
+CELL = "torch-2.4.0/mcore-0.8.0/te-none/driver-none"
+KEY = f"{CELL} dcp-assertion tp2 cpu"
+STRANGE = Outcome(OutcomeKind.RAISED, "rank 0 raised: KeyError", 0, chain=(Raised("KeyError", "'loss'"),))
+
+
+@pytest.fixture(autouse=True)
+def surroundings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, handlers: None) -> None:
+    """The small catalog, a host without GPUs, a folder of the test's own."""
+    monkeypatch.setattr(loading, "load", lambda: KNOWN)
+    monkeypatch.setattr(host, "look", lambda: HOST)
+    monkeypatch.setenv("MEGATRIX_OUT", str(tmp_path / "out"))
+    monkeypatch.setenv("TOX_WORK_DIR", str(tmp_path / "tox"))
+    monkeypatch.setenv("COLUMNS", "120")
+
+
+@pytest.fixture
+def engine(monkeypatch: pytest.MonkeyPatch) -> FakeEngine:
+    """The engine in place of tox; a test may change how it ends."""
+    made = FakeEngine(KNOWN)
+    monkeypatch.setattr(cli, "Tox", lambda jobs: made)
+    return made
+
+
+def lines(text: str) -> list[dict[str, object]]:
+    return [json.loads(line) for line in text.splitlines()]
+
+
+@pytest.mark.parametrize("command", [[], ["plan"], ["run"], ["explain"], ["report"]])
+def test_every_command_has_help(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main([*command, "--help"])
+    assert caught.value.code == 0
+    assert f"usage: {shlex.join(['megatrix', *command])} " in capsys.readouterr().out
+
+
+def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["--version"])
+    assert f"megatrix {__version__}\n" == capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [[], ["paln"], ["plan", "--selct", "x"], ["run", "--jobs", "two"], ["plan", "--level", "cpux"], ["explain"],
+     ["plan", "--select", "a==b", "--case", "c"], ["run", "--expect", "green"]],
+    ids=shlex.join,
+)  # fmt: skip
+def test_a_wrong_command_or_flag_ends_with_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(arguments)
+    assert caught.value.code == 2
+    assert "usage: megatrix" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["plan", "--case", KEY.replace("tp2", "tp3")], ["no such case", f"did you mean {KEY}"]),
+        (["run", "--case", "nothing"], ["no such case", "CELL FAILURE CASE LEVEL"]),
+        (["run", "--case", KEY.replace("torch-2.4.0", "torch-2.4")], ["no such base", "did you mean torch-2.4.0"]),
+        (["plan", "--expect", "works"], ["--expect speaks of --mcore", "--mcore SOURCE with it"]),
+        (["run", "--expect", "works", "--select", "case==tp2"], ["--expect speaks of --mcore"]),
+        (["plan", "--select", "mcor==0.8.0"], ["unknown axis or name", "did you mean mcore"]),
+        (["plan", "--select", "mcore>=1"], ["the selection selects nothing"]),
+        (["plan", "--mcore", "./no/such/folder"], ["no such source"]),
+        (["explain", "torch-2.4.0"], ["not a cell id", "BASE/mcore-VERSION"]),
+        (["explain", CELL.replace("torch-2.4.0", "torch-2.4")], ["no such base", "did you mean torch-2.4.0"]),
+        (["report"], ["there is no run yet", "megatrix run makes one"]),
+        (["report", "20260131"], ["no such run"]),
+        (["run", "--resume"], ["there is no run yet"]),
+        (["run", "--resume", "20260131"], ["no such run"]),
+    ],
+    ids=lambda value: shlex.join(value) if isinstance(value, list) else None,
+)
+def test_a_mistake_is_told_and_ends_with_2(
+    arguments: list[str], words: list[str], engine: FakeEngine, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments) == 2
+    said = capsys.readouterr()
+    assert (said.out, [word for word in ("megatrix: ", *words) if word not in said.err]) == ("", [])
+    assert engine.bases == []
+
+
+def test_what_an_error_proposes_is_a_command_that_works(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["plan", "--select", "mcore>=1"])
+    (proposed,) = re.findall(r"megatrix (plan .*) lists all", capsys.readouterr().err)
+    assert main(shlex.split(proposed)) == 0
+
+
+def test_the_plan_is_the_night_with_its_reasons(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan"]) == 0
+    said = capsys.readouterr().out.splitlines()
+    assert [f"{item.key}  [{item.expectation.value}]" for item in NIGHT] == [one for one in said if "  [" in one]
+    assert "    stack of Some#1: as reported" in said
+    assert said[-1] == f"{len(NIGHT)} cases in {len({item.cell.id for item in NIGHT})} cells"
+
+
+def test_the_plan_in_json_is_one_case_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "--json"]) == 0
+    assert [Planned.from_json(line) for line in lines(capsys.readouterr().out)] == NIGHT
+
+
+@pytest.mark.parametrize(
+    ("arguments", "holds"),
+    [
+        (["--select", "mcore==0.8.0"], lambda item: item.cell.mcore == "0.8.0" and item.level is Level.CPU),
+        (["--select", "level==gpu", "--level", "gpu"], lambda item: item.level is Level.GPU),
+        (["--case", KEY], lambda item: item.key == KEY),
+        (["--case", KEY.replace("cpu", "gpu")], lambda item: item.key == KEY.replace("cpu", "gpu")),
+    ],
+    ids=lambda value: shlex.join(value) if isinstance(value, list) else None,
+)
+def test_a_plan_may_be_chosen_from_all_cells(
+    arguments: list[str], holds: object, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["plan", "--json", *arguments]) == 0
+    every = [item.key for item in everything(KNOWN, tuple(Level)) if holds(item)]  # type: ignore[operator]
+    chosen = [str(line["key"]) for line in lines(capsys.readouterr().out)]
+    assert every == [key for key in chosen if "0.8.0rc0" not in key]  # the stack of a report, which is no release
+
+
+@pytest.mark.parametrize("level", ["cpu", "gpu"])
+def test_a_case_of_a_reports_stack_can_be_chosen(level: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Also one that can't run here: the line to paste comes from another machine."""
+    key = f"torch-2.4.0/mcore-0.8.0rc0/te-none/driver-none dcp-assertion tp2 {level}"
+    assert main(["plan", "--json", "--case", key]) == 0
+    assert [key] == [line["key"] for line in lines(capsys.readouterr().out)]
+
+
+@pytest.mark.parametrize(("given", "expected"), [([], "works"), (["--expect", "broken"], "broken")])
+def test_a_tree_is_expected_to_work_unless_told(
+    tmp_path: Path, given: list[str], expected: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    core = tmp_path / "megatron" / "core"
+    core.mkdir(parents=True)
+    (core / "package_info.py").write_text("MAJOR = 0\nMINOR = 8\nPATCH = 0\nPRE_RELEASE = ''\n")
+    (core / "__init__.py").touch()
+    assert main(["plan", "--json", "--mcore", str(tmp_path), *given]) == 0
+    planned = lines(capsys.readouterr().out)
+    assert ({expected}, {str(tmp_path)}) == (
+        {str(line["expectation"]) for line in planned},
+        {str(line["source"]) for line in planned},
+    )
+
+
+def test_of_a_release_under_test_the_catalog_is_asked(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "--json", "--mcore", "0.8.0"]) == 0
+    assert {"works", "broken"} == {str(line["expectation"]) for line in lines(capsys.readouterr().out)}
+
+
+def test_a_cell_is_explained_in_words_and_in_json(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", CELL]) == 0
+    assert f"{CELL}\n" == capsys.readouterr().out.splitlines(keepends=True)[0]
+    assert main(["explain", "--json", CELL]) == 0
+    (told,) = lines(capsys.readouterr().out)
+    assert (told["cell"], told["failures"][0]["expectation"]) == (CELL, "broken")  # type: ignore[index]
+
+
+def test_a_green_run_ends_with_0_and_says_where_the_page_is(
+    engine: FakeEngine, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["run", "--select", "mcore==0.8.0 and torch>=2.4"]) == 0
+    said = capsys.readouterr().out
+    assert "[4/4] dcp-assertion" in said
+    assert f"page: {tmp_path / 'out' / 'index.html'}" in said
+    assert len(engine.ran) == 4
+
+
+def test_a_red_run_ends_with_1(engine: FakeEngine, capsys: pytest.CaptureFixture[str]) -> None:
+    engine.ends = lambda item: STRANGE
+    assert main(["run", "--case", KEY]) == 1
+    assert f'megatrix run --case "{KEY}"' in capsys.readouterr().out
+
+
+def test_a_run_in_json_is_one_record_a_line(engine: FakeEngine, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", "--json", "--case", KEY]) == 0
+    (line,) = lines(capsys.readouterr().out)
+    assert (Record.from_json(line).key, line["verdict"]) == (KEY, "reproduced")
+
+
+def test_cases_that_are_not_reached_end_with_1_and_resuming_ends_with_0(
+    engine: FakeEngine, capsys: pytest.CaptureFixture[str]
+) -> None:
+    engine.limit, engine.status = 1, 137
+    assert main(["run", "--select", "mcore==0.8.0"]) == 1
+    assert "megatrix: 5 of 6 cases were not reached: the engine ended with 137" in capsys.readouterr().err
+    engine.limit = None
+    engine.status = 0
+    assert main(["run", "--resume"]) == 0
+    assert 6 == len(set(engine.ran)) == len(engine.ran)
+
+
+def test_ctrl_c_ends_with_130_and_says_how_to_go_on(engine: FakeEngine, capsys: pytest.CaptureFixture[str]) -> None:
+    engine.limit, engine.status = 1, KeyboardInterrupt()
+    assert main(["run", "--select", "mcore==0.8.0"]) == 130
+    assert capsys.readouterr().err == "megatrix: interrupted; `megatrix run --resume` goes on from here\n"
+
+
+def test_the_report_of_a_run_is_made_again(engine: FakeEngine, capsys: pytest.CaptureFixture[str]) -> None:
+    engine.ends = lambda item: STRANGE
+    main(["run", "--case", KEY])
+    capsys.readouterr()
+    assert main(["report", "--json"]) == 1
+    assert [Record.from_json(line).key for line in lines(capsys.readouterr().out)] == [KEY]
+    assert main(["report"]) == 1
+    assert "page: " in capsys.readouterr().out
+
+
+def test_a_selection_beside_a_run_to_resume_is_refused(engine: FakeEngine) -> None:
+    main(["run", "--case", KEY])
+    try:
+        status = main(["run", "--resume", "--select", "case==pp2"])
+    except SystemExit as error:
+        status = int(error.code or 0)
+    assert status == 2
+
+
+def test_an_error_of_the_engine_ends_with_2(engine: FakeEngine, capsys: pytest.CaptureFixture[str]) -> None:
+    engine.limit, engine.status = 0, MatrixError("tox is needed to run", fix="pip install tox")
+    assert main(["run", "--case", KEY]) == 2
+    assert capsys.readouterr().err == "megatrix: tox is needed to run\n  fix:      pip install tox\n"
+
+
+def test_every_key_of_the_night_can_be_chosen(capsys: pytest.CaptureFixture[str]) -> None:
+    keys = [item.key for item in NIGHT]
+    assert main(["plan", "--json", *(word for key in keys for word in ("--case", key))]) == 0
+    assert keys == [line["key"] for line in lines(capsys.readouterr().out)]
+
+
+def test_stats_count_the_night(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "--stats", "--json"]) == 0
+    counted = {line["failure"]: line["night"] for line in lines(capsys.readouterr().out)}
+    assert counted == {"dcp-assertion": len(NIGHT), "all": len(NIGHT)}
+
+
+def test_stats_of_a_selection_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "--stats", "--select", "mcore==0.8.0"]) == 2
+    assert "--stats speaks of the night" in capsys.readouterr().err
+
+
+def test_match_says_what_a_log_shows_and_ends_with_0(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    log = tmp_path / "rank-0.log"
+    log.write_text('Traceback (most recent call last):\n  File "a.py", line 1, in f\nTypeError: dcp-assertion broke\n')
+
+    assert main(["match", str(log)]) == 0
+    assert "line 3: TypeError: dcp-assertion broke" in capsys.readouterr().out
+
+
+def test_match_of_nothing_known_is_an_empty_list_and_ends_with_1(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"loss: 1.0\n\xff\n")))
+
+    assert main(["match", "-", "--json"]) == 1
+    assert json.loads(capsys.readouterr().out) == []
+
+
+def test_a_log_that_is_not_there_is_a_mistake_in_the_input(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["match", "/no/such.log"]) == 2
+    assert "the log can't be read" in capsys.readouterr().err
+
+
+def test_a_run_in_a_github_job_leaves_its_summary_there(
+    engine: FakeEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = tmp_path / "summary.md"
+    page.write_text("before\n")
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(page))
+
+    main(["run"])
+    assert page.read_text().startswith("before\n## Megatrix: green\n")
+
+
+def test_a_report_prints_an_issue_or_a_payload(engine: FakeEngine, capsys: pytest.CaptureFixture[str]) -> None:
+    engine.ends = lambda item: STRANGE
+    main(["run"])
+    capsys.readouterr()
+
+    assert main(["report", "--format", "issue"]) == 1
+    assert capsys.readouterr().out.startswith("# Megatrix: newly red in ")
+    main(["report", "--format", "webhook"])
+    assert json.loads(capsys.readouterr().out)["text"].startswith("Megatrix RED: ")
+
+
+def test_a_broken_history_is_an_error_and_the_file_is_kept(
+    engine: FakeEngine, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main(["run"])
+    history = tmp_path / "out" / "history.sqlite"
+    history.write_bytes(b"no database at all, and long enough to be looked at" * 100)
+
+    assert main(["report"]) == 2
+    assert "the history can't be used; the file is kept as it is" in capsys.readouterr().err
+    assert history.read_bytes().startswith(b"no database at all")
+
+
+def test_a_case_twice_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", "--case", KEY, "--case", KEY]) == 2
+    assert "a case is named twice" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("option", [["--partition", "gpu"], ["--sbatch=--account=me"]])
+def test_options_for_slurm_are_refused_without_it(option: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", *option]) == 2
+    assert "--engine slurm with them" in capsys.readouterr().err
+
+
+def test_an_unknown_container_is_refused_with_what_was_meant(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "--select", "base==torch-2.4.9"]) == 2
+    assert "did you mean torch-2.4.0" in capsys.readouterr().err
+
+
+def test_within_chooses_from_the_night(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "--within", "base==torch-2.4.0", "--json"]) == 0
+    told = [line["key"] for line in lines(capsys.readouterr().out)]
+    assert told == [item.key for item in NIGHT if item.cell.base == "torch-2.4.0"] != []

@@ -1,0 +1,31 @@
+"""A process that owns a supervisor, for tests that do something to it: python owner.py BODY LOG_DIR [PRELOAD...].
+
+It has no `if __name__ == "__main__"`, on purpose: a rank that imported its owner's main module would run it again.
+Writes the outcome's kind, or that it was interrupted.
+"""
+
+import sys
+from pathlib import Path
+
+from matrix.execution.ranks.job import Job
+from matrix.execution.ranks.supervisor import Supervisor
+
+_, body, log_dir, fresh, *preload = sys.argv
+with Supervisor(preload=preload) as supervisor:
+    try:
+        outcome = supervisor.run(
+            Job(
+                target=f"tests.unit.execution.ranks.bodies:{body}",
+                kwargs={},
+                world_size=2,
+                path=(),
+                env={},
+                deadline_s=60.0,
+                log_dir=Path(log_dir),
+                fresh=fresh == "fresh",
+            )
+        )
+    except KeyboardInterrupt:
+        sys.stdout.write("interrupted\n")
+    else:
+        sys.stdout.write(f"{outcome.kind.value}\n")

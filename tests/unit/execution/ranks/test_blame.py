@@ -1,0 +1,260 @@
+"""Whom a job is blamed on: pure values in, an outcome out."""
+
+from __future__ import annotations
+
+import signal
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from matrix.verdicts.blame import HEAD_START_S, classify
+from matrix.verdicts.outcome import Outcome, OutcomeKind, Raised, RankEnd
+
+CLOSED = Raised("RuntimeError", "[../gloo/transport/tcp/pair.cc:534] Connection closed by peer [127.0.0.1]:48213")
+BROKEN = Raised("AssertionError", "item.index.fqn not in md")
+
+
+def blame(*ends: RankEnd, **known: Any) -> Outcome:
+    usual: dict[str, Any] = {"logs": {}, "traces": {}, "deadline_s": 60.0, "timed_out": False, "oom_kills": 0}
+    return classify(ends, **{**usual, **known})
+
+
+def fine(rank: int, seconds: float = 1.0) -> RankEnd:
+    return RankEnd(rank, 0, returned=True, seconds=seconds)
+
+
+def died(rank: int, number: int, seconds: float = 1.0) -> RankEnd:
+    return RankEnd(rank, -number, seconds=seconds)
+
+
+def raised(rank: int, *chain: Raised, seconds: float = 1.0) -> RankEnd:
+    return RankEnd(rank, 1, chain, seconds=seconds)
+
+
+def stopped(rank: int, **known: Any) -> RankEnd:
+    return RankEnd(rank, None, stopped=True, seconds=9.0, **known)
+
+
+def test_ranks_that_returned_and_left_with_0_passed() -> None:
+    assert blame(fine(0), fine(1)).kind is OutcomeKind.PASSED
+
+
+def test_a_signal_in_rank_1_is_the_outcome_though_rank_0_is_fine() -> None:
+    outcome = blame(fine(0), died(1, signal.SIGSEGV))
+    assert (outcome.kind, outcome.rank, outcome.signal) == (OutcomeKind.SIGNALED, 1, "SIGSEGV")
+
+
+def test_a_real_time_signal_has_a_number_for_a_name() -> None:
+    assert blame(died(0, 40)).signal == "signal 40"
+
+
+def test_the_earliest_of_two_deaths_is_the_root() -> None:
+    assert blame(died(0, signal.SIGSEGV, 2.0), died(1, signal.SIGBUS, 1.0)).rank == 1
+
+
+def test_a_death_is_the_root_of_an_exception_reported_a_moment_before_it() -> None:
+    unknown = Raised("RuntimeError", "a text that no list of cascades knows")
+    assert blame(raised(0, unknown, seconds=1.0), died(1, signal.SIGSEGV, 1.0 + HEAD_START_S / 2)).rank == 1
+
+
+def test_an_exception_long_before_a_death_is_the_root() -> None:
+    assert blame(raised(0, BROKEN, seconds=1.0), died(1, signal.SIGSEGV, 1.1 + HEAD_START_S)).rank == 0
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        CLOSED.message,
+        "[../gloo/transport/tcp/pair.cc:598] Connection reset by peer",
+        "NCCL error: remote process exited or there was a network error, NCCL version 2.20.5",
+        "ncclRemoteError: A call failed possibly due to a network error or a remote process exiting prematurely.",
+        "[1] is setting up NCCL communicator ... but store->get('0') got error: Connection reset by peer",
+        "Broken pipe",
+        "Failed to recv, got 0 bytes. Connection was likely closed. Did the remote server shutdown or crash?",
+        "Socket unexpectedly closed",
+    ],
+)
+def test_an_exception_that_tells_of_a_lost_peer_is_not_the_root(message: str) -> None:
+    outcome = blame(raised(0, Raised("RuntimeError", message), seconds=1.0), raised(1, BROKEN, seconds=2.0))
+    assert (outcome.rank, outcome.chain) == (1, (BROKEN,))
+
+
+def test_a_lost_peer_is_the_root_when_nothing_else_is_known() -> None:
+    assert (blame(raised(0, CLOSED), stopped(1)).kind, blame(raised(0, CLOSED)).rank) == (OutcomeKind.RAISED, 0)
+
+
+def test_a_chain_is_judged_by_its_root() -> None:
+    """What is raised while a real error is handled may well tell of a lost peer."""
+    assert blame(raised(0, BROKEN, CLOSED, seconds=2.0), raised(1, CLOSED, seconds=1.0)).rank == 0
+
+
+def test_an_abort_over_a_lost_peer_is_not_the_root() -> None:
+    log = "terminate called after throwing an instance of 'gloo::IoException'\n  what():  Connection closed by peer"
+    outcome = blame(raised(0, BROKEN, seconds=1.2), died(1, signal.SIGABRT, 1.3), logs={1: log})
+    assert outcome.rank == 0
+
+
+def test_a_rank_that_leaves_with_0_before_it_returned_exited() -> None:
+    outcome = blame(RankEnd(0, 0), stopped(1))
+    assert (outcome.kind, outcome.exit_code, outcome.rank) == (OutcomeKind.EXITED, 0, 0)
+
+
+def test_exit_6_is_an_exit() -> None:
+    outcome = blame(RankEnd(0, 6), stopped(1))
+    assert (outcome.kind, outcome.exit_code) == (OutcomeKind.EXITED, 6)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        Raised("MemoryError", ""),
+        Raised("OutOfMemoryError", "CUDA out of memory. Tried to allocate 64.00 GiB"),
+        Raised(
+            "RuntimeError",
+            "[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate memory: you tried to "
+            "allocate 68719476736 bytes. Error code 12 (Cannot allocate memory)",
+        ),
+        Raised("RuntimeError", "std::bad_alloc"),
+    ],
+)
+def test_an_exception_over_memory_is_out_of_memory(error: Raised) -> None:
+    outcome = blame(raised(0, error))
+    assert (outcome.kind, outcome.chain) == (OutcomeKind.OUT_OF_MEMORY, (error,))
+
+
+def test_a_sigkill_while_the_kernel_killed_for_memory_is_out_of_memory() -> None:
+    outcome = blame(died(0, signal.SIGKILL), oom_kills=1)
+    assert (outcome.kind, outcome.signal) == (OutcomeKind.OUT_OF_MEMORY, "SIGKILL")
+
+
+def test_a_sigkill_of_unknown_origin_is_a_signal() -> None:
+    assert blame(died(0, signal.SIGKILL)).kind is OutcomeKind.SIGNALED
+
+
+def test_a_segfault_while_the_kernel_killed_for_memory_is_a_signal() -> None:
+    assert blame(died(0, signal.SIGSEGV), oom_kills=1).kind is OutcomeKind.SIGNALED
+
+
+@pytest.mark.parametrize(("oom_kills", "kind"), [(1, OutcomeKind.OUT_OF_MEMORY), (0, OutcomeKind.RAISED)])
+def test_a_data_loader_worker_killed_for_memory_is_out_of_memory(oom_kills: int, kind: OutcomeKind) -> None:
+    error = Raised("RuntimeError", "DataLoader worker (pid 4242) is killed by signal: Killed. ")
+    assert blame(raised(0, error), oom_kills=oom_kills).kind is kind
+
+
+def test_an_abort_over_bad_alloc_is_out_of_memory() -> None:
+    log = "terminate called after throwing an instance of 'std::bad_alloc'\n  what():  std::bad_alloc\n"
+    assert blame(died(0, signal.SIGABRT), logs={0: log}).kind is OutcomeKind.OUT_OF_MEMORY
+
+
+def test_bad_alloc_somewhere_in_the_log_is_not_why_it_aborted() -> None:
+    assert blame(died(0, signal.SIGABRT), logs={0: "caught std::bad_alloc, going on"}).kind is OutcomeKind.SIGNALED
+
+
+def test_an_exception_of_a_rank_that_then_crashed_is_what_it_is_blamed_for() -> None:
+    outcome = blame(replace(died(0, signal.SIGSEGV), chain=(BROKEN,)))
+    assert (outcome.kind, outcome.signal) == (OutcomeKind.RAISED, "SIGSEGV")
+
+
+def test_a_rank_that_raised_and_would_not_end_is_blamed_for_what_it_raised() -> None:
+    assert blame(stopped(0, chain=(BROKEN,)), stopped(1)).kind is OutcomeKind.RAISED
+
+
+def test_the_reason_says_rank_and_error_in_one_line() -> None:
+    assert blame(raised(3, Raised("ValueError", "first\nsecond"))).reason == "rank 3 raised: ValueError: first"
+
+
+def test_a_hang_names_those_that_had_not_finished_when_others_had() -> None:
+    outcome = blame(fine(0), stopped(1), timed_out=True)
+    assert outcome.rank == 1
+    assert outcome.reason == "rank 1 had not finished after 60 s, rank 0 had: rank 1 nobody knows where"
+
+
+def trace(function: str) -> str:
+    return f'Current thread 0x00007f00 (most recent call first):\n  File "/x/y.py", line 3 in {function}\n'
+
+
+def test_a_hang_of_all_names_the_one_that_stands_elsewhere() -> None:
+    traces = {0: trace("all_reduce"), 1: trace("sleep"), 2: trace("all_reduce")}
+    outcome = blame(stopped(0), stopped(1), stopped(2), traces=traces, timed_out=True)
+    assert outcome.rank == 1
+    assert outcome.reason.endswith("ranks 0, 2 in all_reduce (y.py:3); rank 1 in sleep (y.py:3)")
+
+
+def test_a_hang_of_two_at_different_places_blames_nobody() -> None:
+    outcome = blame(stopped(0), stopped(1), traces={0: trace("recv"), 1: trace("sleep")}, timed_out=True)
+    assert outcome.rank is None
+
+
+def test_a_death_is_the_outcome_though_the_deadline_passed_meanwhile() -> None:
+    assert blame(died(0, signal.SIGSEGV), stopped(1), timed_out=True).kind is OutcomeKind.SIGNALED
+
+
+def test_a_rank_lost_by_the_caller_is_an_error() -> None:
+    with pytest.raises(ValueError, match=r"ranks \[1\]"):
+        blame(fine(0), stopped(1))
+
+
+def test_the_evidence_is_the_log_of_the_blamed_rank() -> None:
+    assert blame(died(1, signal.SIGSEGV), fine(0), logs={0: "zero", 1: "one"}).evidence == "one"
+
+
+seconds = st.floats(0, 100)
+chains = st.sampled_from([(), (BROKEN,), (CLOSED,), (BROKEN, CLOSED), (Raised("MemoryError", ""),)])
+
+
+@st.composite
+def jobs(draw: st.DrawFn) -> list[RankEnd]:
+    """Draw the ends of a job that did not time out: each rank ended by itself, or was stopped as a peer of one."""
+    ends = []
+    for rank in range(draw(st.integers(1, 5))):
+        chain = draw(chains)
+        if chain:
+            code = draw(st.sampled_from([1, 1, -11, None]))
+            end = RankEnd(rank, code, chain, stopped=code is None, seconds=draw(seconds))
+        else:
+            code = draw(st.sampled_from([0, 0, 0, 1, 6, -6, -9, -11]))
+            returned = draw(st.booleans())
+            end = RankEnd(rank, code, returned=returned, seconds=draw(seconds))
+        ends.append(end)
+    if not all(end.exit_code == 0 and end.returned for end in ends):
+        ends += [stopped(len(ends) + extra) for extra in range(draw(st.integers(0, 2)))]
+    return ends
+
+
+@given(jobs(), st.integers(0, 1))
+def test_passed_means_that_every_rank_returned_and_left_with_0(ends: list[RankEnd], oom_kills: int) -> None:
+    passed = all(end.returned and end.exit_code == 0 and not end.chain for end in ends)
+    assert (blame(*ends, oom_kills=oom_kills).kind is OutcomeKind.PASSED) == passed
+
+
+@given(jobs(), st.randoms(use_true_random=False))
+def test_the_order_in_which_ranks_are_listed_does_not_matter(ends: list[RankEnd], random: Any) -> None:
+    shuffled = list(ends)
+    random.shuffle(shuffled)
+    assert replace(blame(*shuffled), ranks=()) == replace(blame(*ends), ranks=())
+
+
+@given(jobs())
+def test_a_rank_that_was_stopped_at_its_work_is_never_blamed(ends: list[RankEnd]) -> None:
+    assert blame(*ends).rank not in {end.rank for end in ends if end.stopped and not end.chain}
+
+
+@given(jobs())
+def test_a_lost_peer_is_never_blamed_while_somebody_did_something(ends: list[RankEnd]) -> None:
+    outcome = blame(*ends)
+    others = [end for end in ends if end.chain[:1] != (CLOSED,) and not end.stopped and blame_alone(end)]
+    if others:
+        assert outcome.chain[:1] != (CLOSED,)
+
+
+def blame_alone(end: RankEnd) -> bool:
+    return blame(end).kind is not OutcomeKind.PASSED
+
+
+@given(jobs(), seconds)
+def test_a_segfault_before_all_else_is_always_the_root(ends: list[RankEnd], earlier: float) -> None:
+    first = min(end.seconds for end in ends) - HEAD_START_S - earlier
+    assert blame(*ends, died(99, signal.SIGSEGV, first - 0.001)).rank == 99

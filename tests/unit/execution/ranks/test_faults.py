@@ -1,0 +1,259 @@
+"""Every way in which a rank can fail, as a real process: classified rightly, ended in time, nothing left."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from matrix.catalog.limits import Limits
+from matrix.execution.ranks.job import Job
+from matrix.execution.ranks.logs import HEAD, TAIL
+from matrix.execution.ranks.patience import OVERTIME_S
+from matrix.execution.ranks.supervisor import Supervisor
+from matrix.verdicts.outcome import Outcome, OutcomeKind
+from tests.unit.execution.ranks.marks import ranks_and_orphans
+
+MakeJob = Callable[..., Job]
+Run = Callable[[Job], Outcome]
+
+
+@pytest.fixture
+def run(supervisor: Supervisor, mark: str) -> Run:
+    """Run a job; whatever it was, it ends within its deadline + 5 s and leaves no process."""
+
+    def supervised(job: Job) -> Outcome:
+        began = time.monotonic()
+        outcome = supervisor.run(job)
+        assert time.monotonic() - began < job.deadline_s + OVERTIME_S
+        assert ranks_and_orphans(mark) == {}
+        return outcome
+
+    return supervised
+
+
+def test_a_segfault_in_rank_1_fails_the_job_though_rank_0_is_fine(run: Run, job: MakeJob, fresh: bool) -> None:
+    outcome = run(job("segfault", fresh=fresh))
+    assert (
+        outcome.kind,
+        outcome.rank,
+        outcome.signal,
+        outcome.exit_code,
+    ) == (OutcomeKind.SIGNALED, 1, "SIGSEGV", -11)
+    assert [end.exit_code for end in outcome.ranks] == [0, -11]
+    assert outcome.reason == "rank 1 died by SIGSEGV"
+
+
+def test_a_segfaulting_rank_shows_its_python_stack_in_the_evidence(run: Run, job: MakeJob, fresh: bool) -> None:
+    outcome = run(job("segfault", fresh=fresh))
+    assert "Fatal Python error: Segmentation fault" in outcome.evidence
+    assert "in segfault" in outcome.evidence
+
+
+def test_the_segfault_is_blamed_not_the_peer_that_lost_its_connection(run: Run, job: MakeJob, tmp_path: Path) -> None:
+    outcome = run(job("segfault_as_peer_complains", kwargs={"folder": str(tmp_path)}))
+    assert (outcome.kind, outcome.rank) == (OutcomeKind.SIGNALED, 1)
+
+
+def test_an_abort_is_a_signal(run: Run, job: MakeJob, fresh: bool) -> None:
+    outcome = run(job("abort", fresh=fresh))
+    assert (outcome.kind, outcome.signal) == (OutcomeKind.SIGNALED, "SIGABRT")
+
+
+def test_exit_6_is_an_exit_with_its_status(run: Run, job: MakeJob, fresh: bool) -> None:
+    outcome = run(job("leave", kwargs={"status": 6}, fresh=fresh))
+    assert (outcome.kind, outcome.exit_code, outcome.signal) == (OutcomeKind.EXITED, 6, None)
+
+
+@pytest.mark.parametrize(("body", "kwargs"), [("leave", {"status": 0}), ("leave_politely", {})])
+def test_a_rank_that_leaves_with_status_0_before_its_body_returned_did_not_pass(
+    run: Run, job: MakeJob, fresh: bool, body: str, kwargs: dict[str, int]
+) -> None:
+    outcome = run(job(body, kwargs=kwargs, fresh=fresh))
+    assert (outcome.kind, outcome.exit_code) == (OutcomeKind.EXITED, 0)
+    assert "before its body returned" in outcome.reason
+
+
+def test_a_crash_after_the_body_returned_is_a_crash(run: Run, job: MakeJob, fresh: bool) -> None:
+    outcome = run(job("crash_after_return", fresh=fresh))
+    assert (outcome.kind, outcome.signal) == (OutcomeKind.SIGNALED, "SIGSEGV")
+    assert "after its body had returned" in outcome.reason
+    assert outcome.ranks[0].returned
+
+
+def test_an_exception_is_reported_with_its_chain_and_frames_and_the_waiting_peer_is_stopped(
+    run: Run, job: MakeJob, fresh: bool
+) -> None:
+    outcome = run(job("raise_beside_waiting_peers", fresh=fresh))
+    assert (outcome.kind, outcome.rank) == (OutcomeKind.RAISED, 0)
+    assert [(raised.type, raised.message) for raised in outcome.chain] == [
+        ("KeyError", "'the root'"),
+        ("RuntimeError", "the consequence"),
+    ]
+    assert outcome.chain[-1].frames[-1].function == "raise_beside_waiting_peers"
+    assert [end.stopped for end in outcome.ranks] == [False, True]
+    assert outcome.seconds < 10.0  # of 30 to the deadline: the peer had its grace, no more
+    assert outcome.ranks[1].exit_code is None
+    assert "in wait_forever" in outcome.ranks[1].stacks
+
+
+def test_what_is_raised_need_not_be_an_exception(run: Run, job: MakeJob, fresh: bool) -> None:
+    outcome = run(job("raise_base_exception", world_size=1, fresh=fresh))
+    assert (outcome.kind, outcome.chain[0].type) == (OutcomeKind.RAISED, "BaseException")
+
+
+@pytest.mark.parametrize("target", ["tests.unit.execution.ranks.bodies:no_such_body", "no_such_package.module:body"])
+def test_a_target_that_is_not_there_is_the_ranks_exception(run: Run, job: MakeJob, fresh: bool, target: str) -> None:
+    outcome = run(job(target, fresh=fresh))
+    assert outcome.kind == OutcomeKind.RAISED
+    assert outcome.chain[0].type in {"AttributeError", "ModuleNotFoundError"}
+
+
+def test_a_hang_in_python_names_the_straggler_and_its_place(run: Run, job: MakeJob, fresh: bool, soon: float) -> None:
+    outcome = run(job("straggle", world_size=3, deadline_s=soon, fresh=fresh))
+    assert (outcome.kind, outcome.rank) == (OutcomeKind.HUNG, 1)
+    assert outcome.reason.startswith(
+        f"rank 1 had not finished after {soon:g} s, ranks 0, 2 had: rank 1 in wait_forever (bodies.py:"
+    )
+    assert "in straggle" in outcome.evidence
+    assert Path(outcome.ranks[1].log).with_suffix(".stacks").read_text() == outcome.ranks[1].stacks
+    assert "in straggle" in outcome.ranks[1].stacks
+
+
+def test_a_hang_in_c_that_is_deaf_to_signals_ends_too(run: Run, job: MakeJob, fresh: bool, soon: float) -> None:
+    outcome = run(job("hang_deaf", deadline_s=soon, fresh=fresh))
+    assert outcome.kind == OutcomeKind.HUNG
+    assert "no answer to SIGUSR1: state S (sleeping)" in outcome.ranks[0].stacks
+
+
+def test_a_rank_that_ignores_sigterm_is_killed(run: Run, job: MakeJob, fresh: bool, soon: float) -> None:
+    outcome = run(job("hang_stubborn", deadline_s=soon, fresh=fresh))
+    assert (outcome.kind, outcome.leftovers) == (OutcomeKind.HUNG, 0)
+
+
+def test_a_stop_reaches_the_children_of_a_rank(run: Run, job: MakeJob, fresh: bool, soon: float) -> None:
+    """They are no leftovers: they did not outlive their rank by themselves."""
+    outcome = run(job("hang_with_child", deadline_s=soon, fresh=fresh))
+    assert (outcome.kind, outcome.leftovers) == (OutcomeKind.HUNG, 0)
+
+
+def test_a_hang_tells_where_the_process_stands_that_a_rank_waits_for(
+    run: Run, job: MakeJob, fresh: bool, soon: float
+) -> None:
+    outcome = run(job("wait_for_stuck_fork", world_size=1, deadline_s=soon, fresh=fresh))
+    own, _, below = outcome.ranks[0].stacks.partition("started by this rank")
+    assert "in wait_for_stuck_fork" in own
+    assert "in stick" in below
+
+
+def test_a_rank_stopped_before_it_can_tell_its_stacks_did_not_die_of_being_asked(
+    run: Run, job: MakeJob, fresh: bool
+) -> None:
+    outcome = run(job("wait_forever", deadline_s=0.001, fresh=fresh))
+    assert outcome.kind == OutcomeKind.HUNG
+
+
+def test_a_rank_that_returned_but_does_not_end_hangs(run: Run, job: MakeJob, fresh: bool, soon: float) -> None:
+    outcome = run(job("hang_after_return", deadline_s=soon, fresh=fresh))
+    assert outcome.kind == OutcomeKind.HUNG
+    assert "after its body had returned" in outcome.reason
+
+
+def test_a_memory_error_under_the_cap_is_out_of_memory(run: Run, job: MakeJob, fresh: bool) -> None:
+    outcome = run(job("take_memory", limits=Limits(address_space_bytes=2**29), fresh=fresh))
+    assert (outcome.kind, outcome.chain[0].type) == (OutcomeKind.OUT_OF_MEMORY, "MemoryError")
+
+
+def test_the_same_body_passes_without_the_cap(run: Run, job: MakeJob, fresh: bool) -> None:
+    assert run(job("take_memory", world_size=1, fresh=fresh)).kind == OutcomeKind.PASSED
+
+
+def test_an_abort_over_bad_alloc_is_out_of_memory(run: Run, job: MakeJob, fresh: bool) -> None:
+    outcome = run(job("take_memory_in_c", fresh=fresh))
+    assert (outcome.kind, outcome.signal) == (OutcomeKind.OUT_OF_MEMORY, "SIGABRT")
+
+
+def test_a_sigkill_while_no_memory_was_short_is_a_signal(run: Run, job: MakeJob, fresh: bool) -> None:
+    outcome = run(job("kill_itself", fresh=fresh))
+    assert (outcome.kind, outcome.signal) == (OutcomeKind.SIGNALED, "SIGKILL")
+
+
+@pytest.fixture
+def cgroup() -> Iterator[Path]:
+    """A cgroup (v1, or v2 with the memory controller) that holds 64 MiB and no swap."""
+    for root, limit, value in (
+        (Path("/sys/fs/cgroup/memory"), "memory.limit_in_bytes", 2**26),
+        (Path("/sys/fs/cgroup"), "memory.max", 2**26),
+    ):
+        place = root / f"matrix-test-{os.getpid()}"
+        try:
+            place.mkdir()
+        except OSError:
+            continue
+        try:
+            (place / limit).write_text(str(value))
+            with suppress(OSError):  # no swap accounting, or no swap
+                (place / "memory.swap.max").write_text("0")
+            yield place
+            return
+        except OSError:
+            continue
+        finally:
+            place.rmdir()
+    pytest.skip("no cgroup with a memory limit can be made here (not root, or /sys/fs/cgroup is read-only)")
+
+
+def test_a_rank_killed_by_the_kernel_for_memory_is_out_of_memory(
+    run: Run, job: MakeJob, fresh: bool, cgroup: Path
+) -> None:
+    outcome = run(job("take_memory_in_cgroup", kwargs={"cgroup": str(cgroup)}, world_size=1, fresh=fresh))
+    assert (outcome.kind, outcome.signal) == (OutcomeKind.OUT_OF_MEMORY, "SIGKILL")
+
+
+def test_a_gigabyte_of_log_is_kept_to_its_beginning_and_its_end(run: Run, job: MakeJob, fresh: bool) -> None:
+    outcome = run(job("write_a_gigabyte", world_size=1, deadline_s=60.0, fresh=fresh))
+    assert outcome.kind == OutcomeKind.PASSED
+    log = Path(outcome.ranks[0].log).read_bytes()
+    assert len(log) < HEAD + TAIL + 100
+    assert log.startswith(b"the beginning\n")
+    assert log.endswith(b"the end\n")
+    left_out = 2**30 + len("the beginning\nthe end\n") - HEAD - TAIL
+    assert b"\n[... %d bytes left out ...]\n" % left_out in log
+
+
+def test_invalid_utf_8_stays_as_it_is_in_the_file_and_is_replaced_in_the_evidence(
+    run: Run, job: MakeJob, fresh: bool
+) -> None:
+    outcome = run(job("write_bytes", kwargs={"text": "fffe41"}, world_size=1, fresh=fresh))
+    assert Path(outcome.ranks[0].log).read_bytes() == b"\xff\xfeA"
+
+
+def test_children_left_behind_are_ended_and_counted_daemons_too(run: Run, job: MakeJob, fresh: bool) -> None:
+    outcome = run(job("leave_children", fresh=fresh))
+    assert (outcome.kind, outcome.leftovers) == (OutcomeKind.PASSED, 6)
+
+
+def test_a_manager_left_behind_by_a_rank_is_ended(run: Run, job: MakeJob, fresh: bool) -> None:
+    outcome = run(job("leave_manager", world_size=1, fresh=fresh))
+    assert (outcome.kind, outcome.leftovers) == (OutcomeKind.EXITED, 1)
+
+
+@pytest.mark.parametrize(("size", "word"), [(0, "JSON"), (2**21, "too much")])
+def test_a_value_that_does_not_travel_is_the_ranks_error(
+    run: Run, job: MakeJob, fresh: bool, size: int, word: str
+) -> None:
+    outcome = run(job("return_value", kwargs={"size": size}, world_size=1, fresh=fresh))
+    assert (outcome.kind, outcome.chain[-1].type) == (OutcomeKind.RAISED, "MatrixError")
+    assert word in outcome.reason + outcome.chain[-1].message
+
+
+def test_a_job_whose_fork_server_is_killed_is_not_reached_and_the_next_one_runs(
+    run: Run, job: MakeJob, fresh: bool
+) -> None:
+    outcome = run(job("kill_server", fresh=fresh))
+    assert (outcome.kind, outcome.reason) == (OutcomeKind.NOT_REACHED, "the fork-server died while the job ran")
+    assert run(job("nothing", fresh=fresh)).kind == OutcomeKind.PASSED

@@ -1,0 +1,39 @@
+"""A job that cannot be is refused where it is made."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from matrix.errors import MatrixError
+from matrix.execution.ranks.job import Job
+from matrix.execution.ranks.patience import Patience
+
+
+@pytest.mark.parametrize(
+    ("changes", "got"),
+    [
+        ({"world_size": 0}, "world_size 0"),
+        ({"deadline_s": 0.0}, "0.0 s"),
+        ({"deadline_s": float("nan")}, "nan s"),
+        ({"device": "tpu"}, "tpu"),
+        ({"kwargs": {"folder": Path("/")}}, "not JSON serializable"),
+    ],
+)
+def test_a_job_that_cannot_be_is_refused(job: Callable[..., Job], changes: dict[str, Any], got: str) -> None:
+    with pytest.raises(MatrixError, match=got):
+        job("nothing", **changes)
+
+
+@pytest.mark.parametrize("target", ["module", "module:", ":function", "a b:c", "package.:f", "m:f.g", ""])
+def test_a_target_that_names_no_function_is_refused(job: Callable[..., Job], target: str) -> None:
+    with pytest.raises(MatrixError, match=r"package\.module:function"):
+        Job(target, {}, 1, (), {}, 1.0, Path())
+
+
+def test_waiting_times_that_break_the_promise_are_refused() -> None:
+    with pytest.raises(MatrixError, match="at most 5 s"):
+        Patience(terminate_s=3.0)

@@ -1,0 +1,61 @@
+"""The bounded log of a rank."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from matrix.execution.ranks.logs import Log, end_of
+
+HEAD, TAIL = 10, 7
+
+
+def written(folder: Path, chunks: list[bytes]) -> bytes:
+    log = Log(folder / "log", HEAD, TAIL)
+    for chunk in chunks:
+        log.write(chunk)
+    log.close()
+    return log.path.read_bytes()
+
+
+@given(st.lists(st.binary(max_size=40)))
+def test_a_log_is_whole_or_its_head_and_tail_with_what_is_missing(
+    tmp_path_factory: pytest.TempPathFactory, chunks: list[bytes]
+) -> None:
+    everything = b"".join(chunks)
+    left_out = len(everything) - HEAD - TAIL
+    expected = everything
+    if left_out > 0:
+        expected = everything[:HEAD] + b"\n[... %d bytes left out ...]\n" % left_out + everything[-TAIL:]
+    assert written(tmp_path_factory.mktemp("log"), chunks) == expected
+
+
+def test_the_head_is_on_disk_while_the_rank_runs(tmp_path: Path) -> None:
+    log = Log(tmp_path / "log", HEAD, TAIL)
+    log.write(b"hello")
+    assert log.path.read_bytes() == b"hello"
+    log.close()
+
+
+def test_memory_holds_no_more_than_two_tails(tmp_path: Path) -> None:
+    log = Log(tmp_path / "log", HEAD, TAIL)
+    for _ in range(1000):
+        log.write(b"abc")
+        assert len(log._tail) <= 2 * TAIL
+    log.close()
+
+
+def test_closing_twice_writes_once(tmp_path: Path) -> None:
+    log = Log(tmp_path / "log", HEAD, TAIL)
+    log.write(b"x" * 12)
+    log.close()
+    log.close()
+    assert log.path.read_bytes() == b"x" * 12
+
+
+def test_the_end_of_a_log_is_text_whatever_its_bytes(tmp_path: Path) -> None:
+    (tmp_path / "log").write_bytes(b"start\xff\xfeend")
+    assert end_of(tmp_path / "log", 5) == "\ufffd\ufffdend"

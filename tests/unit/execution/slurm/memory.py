@@ -1,0 +1,111 @@
+"""A Slurm in memory, and a run of fifteen cases on it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from matrix.catalog.failure import Level
+from matrix.execution.engine import Ending, Installed, Tox
+from matrix.execution.slurm.commands import Said
+from matrix.planning.night import everything
+from matrix.planning.planned import Planned
+from matrix.store import journal, night
+from matrix.verdicts.outcome import Outcome
+from matrix.verdicts.record import Record, Verdict
+from tests.unit.catalogs import case, catalog, clause, failure
+
+ENTRY = failure(works=(clause(mcore=">=0"),), case=tuple(case(f"case-{place}") for place in range(5)))
+KNOWN = catalog(ENTRY, torches=("2.4.0",))
+CASES = everything(KNOWN, (Level.CPU,))  # 15: two tasks of at most 8
+NODES = "n470|driver470|(null)|8|idle\nn535|driver535|gpu:8|8|idle\n"
+
+
+class Cluster:
+    """Slurm's commands. A task runs when the queue is looked at, and ends as `ends` says of its index and its job."""
+
+    def __init__(self, ends: Callable[[int, int], str] = lambda job, index: "COMPLETED") -> None:
+        self.ends, self.nodes, self.asked = ends, NODES, []  # type: ignore[var-annotated]
+        self.jobs: dict[int, tuple[str, Path, dict[int, str]]] = {}
+        self.looks = 0
+        self.forgets = False  # what has ended, when it has been told once; as a site's queue does after 300 s
+        self.told = set[tuple[int, int]]()
+        self.before_look: Callable[[], None] = lambda: None
+        self.work: Callable[[Path, int, bool], None] = work_off
+
+    def __call__(self, command: Sequence[str], given: str, environ: Mapping[str, str] | None) -> Said:
+        self.asked.append(list(command))
+        return Said(0, getattr(self, command[0])(command, given, environ), "")
+
+    def sinfo(self, *_: object) -> str:
+        return self.nodes
+
+    def scontrol(self, *_: object) -> str:
+        return "MaxArraySize = 1001\n"
+
+    def sbatch(self, command: Sequence[str], given: str, environ: Mapping[str, str] | None) -> str:
+        if "--test-only" in command:
+            return ""
+        options = dict(option.partition("=")[::2] for option in command if option.startswith("--"))
+        count = int(options["--array"].removeprefix("0-")) + 1
+        part = Path(given.split()[-1].strip("'"))
+        self.jobs[len(self.jobs) + 1] = options["--job-name"], part, dict.fromkeys(range(count), "PENDING")
+        return f"{len(self.jobs)}\n"
+
+    def scancel(self, command: Sequence[str], *_: object) -> str:
+        for job, (_, _, states) in self.jobs.items():
+            if f"{job}" in command:
+                states.update({index: "REST" for index, state in states.items() if state == "PENDING"})
+        return ""
+
+    def squeue(self, *_: object) -> str:
+        self.before_look()
+        self.looks += 1
+        rows = []
+        for job, (name, part, states) in self.jobs.items():
+            known = {index: state for index, state in states.items() if (job, index) not in self.told}
+            rows += [f"{name}|{job}|{index}|{state}|n470|None" for index, state in known.items() if state != "REST"]
+            if self.forgets:
+                self.told |= {(job, index) for index, state in known.items() if state != "PENDING"}
+            rows += [f"{name}|{job}|N/A|CANCELLED||Resources"] if "REST" in states.values() else []
+            for index, state in states.items():
+                if state == "PENDING" and (end := self.ends(job, index)) != "PENDING":
+                    states[index] = end
+                    self.work(part, index, end == "COMPLETED")
+        return "\n".join(rows)
+
+
+def work_off(part: Path, index: int, whole: bool) -> None:
+    """Write the records of a task, or of its first case alone."""
+    folder = part.parent.parent
+    keys = json.loads(part.read_text())["tasks"][index]
+    wanted = [item for item in map(Planned.from_json, night.plan(folder)) if item.key in keys]
+    done = journal.read(folder).results
+    with journal.Journal.new(folder) as kept:
+        for item in [item for item in wanted if item.key not in done][: None if whole else 1]:
+            kept.result(Record.from_json({**EXAMPLE, "case": item.case, "cell": vars(item.facts)}))
+
+
+class Maker:
+    """Makes environments: that tox did is not this test's business."""
+
+    def lacks(self, base: str) -> str:
+        return ""
+
+    def installed(self, base: str) -> Installed | None:
+        return Tox(1).installed(base)
+
+    def run(self, bases: Sequence[str], environ: Mapping[str, str], log: Path) -> Ending:
+        return Ending()
+
+
+def passed() -> Record:
+    """A record that holds."""
+    return Record(
+        ENTRY.id, "", CASES[0].facts, Level.CPU, CASES[0].expectation, Verdict.HOLDS,
+        Outcome.from_json({"kind": "passed"}), None, "",
+    )  # fmt: skip
+
+
+EXAMPLE = passed().to_json()

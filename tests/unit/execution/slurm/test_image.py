@@ -1,0 +1,236 @@
+"""Images on Slurm: a node is asked first what one holds; what a node lacks makes its cases unavailable and says so."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from matrix.catalog.failure import Level
+from matrix.catalog.model import Image
+from matrix.execution import inside
+from matrix.execution.run import Request, execute
+from matrix.execution.slurm import image, task
+from matrix.execution.slurm.commands import Commands
+from matrix.execution.slurm.engine import Slurm
+from matrix.execution.slurm.parts import Part
+from matrix.planning.rerun import plan_entry
+from matrix.provision.commands import Answer
+from matrix.provision.tools import Box, Ref
+from matrix.store import journal, night
+from matrix.verdicts.record import Record
+from tests.unit.catalogs import case, catalog, clause, failure, planned, real
+from tests.unit.engines import HOST
+from tests.unit.execution.slurm import memory
+from tests.unit.execution.slurm.memory import Cluster, Maker
+
+BUILT = Image("debian-13", "2.6.0", "3.13", ("python3-torch",))  # type: ignore[arg-type]  # built, not read
+ENTRY = failure(works=(clause(mcore=">=0"),), case=tuple(case(f"case-{place}") for place in range(3)))
+KNOWN = catalog(ENTRY, images=(BUILT,))
+CASES = [planned(KNOWN, base="debian-13", core="none", case=one.name) for one in ENTRY.case]
+HOLDS = {"python": "3.13.5", "packages": {"torch": "2.6.0"}, "image": "sha256:ab"}
+IMAGE = Ref("debian-13", BUILT.tag, "megatrix build debian-13")
+
+
+def asked(told: dict[str, Any] | None) -> Cluster:
+    """A cluster on which a node tells this of the image, None for nothing."""
+    cluster = Cluster()
+
+    def work(path: Path, index: int, whole: bool) -> None:
+        if path.stem.startswith("ask-"):
+            if told is not None:
+                image.answer(path.parent, "debian-13").write_text(json.dumps(told))
+        else:
+            memory.work_off(path, index, whole)
+
+    cluster.work = work
+    return cluster
+
+
+@pytest.fixture
+def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Record]]:
+    """Runs CASES on a cluster."""
+    monkeypatch.setattr("matrix.provision.case_overlays.overlay_specs", lambda *_: ())
+
+    def run(cluster: Cluster, resume: str = "") -> list[Record]:
+        engine = Slurm(KNOWN, HOST, Maker(), Commands(call=cluster), sleep=lambda seconds: None)
+        request = Request(CASES, tmp_path / "out", cache=False, resume=resume, attach=True)
+        return list(execute(request, KNOWN, engine, lambda record: None, lambda text: None, engine).records)
+
+    return run
+
+
+def parts(cluster: Cluster) -> list[Part]:
+    return [Part.from_json(json.loads(path.read_text())) for _, path, _ in cluster.jobs.values()]
+
+
+def test_a_node_is_asked_once_and_the_cases_come_after_with_the_digest_it_told(
+    desk: Callable[..., list[Record]],
+) -> None:
+    cluster = asked(HOLDS)
+    assert {record.verdict.value for record in desk(cluster)} == {"holds"}
+    first, second = parts(cluster)
+    assert (first.tasks, first.image) == ([[]], IMAGE)
+    assert (len(second.tasks[0]), second.image, second.digest) == (3, IMAGE, "sha256:ab")
+
+
+def test_what_the_asked_node_lacks_makes_the_cases_unavailable(desk: Callable[..., list[Record]]) -> None:
+    cluster = asked({"reason": "debian-13 is not built yet: megatrix build debian-13 (node n470)"})
+    told = desk(cluster)
+    assert {record.verdict.value for record in told} == {"unavailable"}
+    assert told[0].outcome.reason == "debian-13 is not built yet: megatrix build debian-13 (node n470)"
+    assert len(cluster.jobs) == 1
+
+
+def test_a_node_that_tells_nothing_is_said_with_how_its_task_ended_and_where_its_log_is(
+    desk: Callable[..., list[Record]],
+) -> None:
+    cluster = asked(None)
+    cluster.ends = lambda job, index: "FAILED"
+    told = desk(cluster)
+    assert {record.verdict.value for record in told} == {"not-reached"}
+    assert "Slurm task 1_0 ended FAILED on n470" in told[0].outcome.reason
+    assert "ask-debian-13-0.log" in told[0].outcome.reason
+
+
+def test_what_an_image_lacked_is_asked_again_by_the_next_submitter(
+    desk: Callable[..., list[Record]], tmp_path: Path
+) -> None:
+    """Somebody built it meanwhile; what was recorded stays, and what has no result yet runs."""
+    folder = tmp_path / "out" / "runs" / "20260101-night"
+    (folder / "slurm").mkdir(parents=True)
+    night.write_plan(folder, [plan_entry(item) for item in CASES])
+    image.answer(folder / "slurm", "debian-13").write_text(json.dumps({"reason": "debian-13 is not built yet"}))
+    assert {record.verdict.value for record in desk(asked(HOLDS), folder.name)} == {"holds"}
+
+
+def test_a_part_comes_back_as_it_was_written() -> None:
+    for part in (Part([["a"], ["b"]], {"n1": ("driver535",)}), Part([[]], {}, IMAGE, "sha256:ab")):
+        assert json.dumps(Part.from_json(json.loads(json.dumps(part.to_json()))).to_json()) == json.dumps(
+            part.to_json()
+        )
+
+
+class Node:
+    """What runs images on a node: holds an image of `digest`, and ends a container with `status`; or refuses `once`."""
+
+    name = "podman"
+
+    def __init__(self, digest: str = "sha256:ab", lack: str = "", status: int = 0, *, once: bool = False) -> None:
+        self._digest, self._lack, self.status, self.once = digest, lack, status, once
+
+    def lack(self, image: Ref) -> str:
+        return self._lack
+
+    def digest(self, image: Ref) -> str:
+        return self._digest
+
+    def command(self, image: Ref, box: Box, *inside: str) -> list[str]:
+        return [*inside]
+
+    def ask(self, image: Ref, box: Box, *inside: str) -> Answer:
+        told = {"python": "3.13.5", "packages": {}}
+        return Answer(125, err="Error: OCI permission denied") if self.status else Answer(0, json.dumps(told))
+
+    def start_s(self, image: Ref) -> float:
+        return 60.0
+
+    def refusal(self, status: int, printed: str) -> str:
+        return printed if status == 125 else ""
+
+    def kill(self, name: str) -> None:
+        raise AssertionError("nothing is to be killed")
+
+
+@pytest.fixture
+def on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Node | None], list[Record]]:
+    """Runs the cases' task on a node; the container itself writes nothing."""
+    folder = tmp_path / "run"
+    folder.mkdir()
+    night.write_plan(folder, [plan_entry(item) for item in CASES])
+    monkeypatch.setattr(image, "load", lambda: KNOWN)
+    monkeypatch.setenv("MEGATRIX_KEYS", "[]")
+    monkeypatch.setenv("MEGATRIX_PLACE", "node n470")
+
+    def run(node: Node | None) -> list[Record]:
+        monkeypatch.setattr(image, "runtime", lambda: node)
+        if node:
+            refused = inside.Ended(125, "podman could not run debian-13: crun")
+            ends = [refused, inside.Ended(0)] if node.once else [refused] * 2 if node.status == 125 else []
+            monkeypatch.setattr(inside, "run", lambda *_, left: ends.pop(0) if ends else inside.Ended(node.status))
+        keys = [item.key for item in CASES[:2]]
+        part = Part([keys], {}, IMAGE, "sha256:ab")
+        image.run(part, IMAGE, keys, folder, folder / "overlays.json", folder / "task.log", "n470")
+        return [*journal.read(folder).results.values()]
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("node", "reason"),
+    [
+        (None, "debian-13 is an image: needs podman or docker (Debian, Ubuntu: apt-get install podman) (node n470)"),
+        (Node(lack="debian-13 is not built yet"), "debian-13 is not built yet (node n470)"),
+        (
+            Node("sha256:cd"),
+            f"{BUILT.tag} is sha256:cd, and sha256:ab on the node that was asked first (node n470)",
+        ),
+        (Node(status=125), "podman could not run debian-13: crun (node n470)"),
+    ],
+)
+def test_what_a_node_lacks_is_said_of_the_task_s_cases_alone(
+    on: Callable[[Node | None], list[Record]], node: Node | None, reason: str
+) -> None:
+    told = on(node)
+    assert [record.verdict.value for record in told] == ["unavailable"] * 2
+    assert {record.outcome.reason for record in told} == {reason}
+
+
+def test_a_container_that_could_not_start_is_started_once_more(on: Callable[[Node | None], list[Record]]) -> None:
+    """enroot refuses the folder that a dead task of the same name left; the next step has another name."""
+    assert on(Node(once=True)) == []
+
+
+def test_a_container_that_ends_by_itself_leaves_what_is_missing_to_a_second_task(
+    on: Callable[[Node | None], list[Record]],
+) -> None:
+    assert on(Node(status=137)) == []
+
+
+@pytest.mark.parametrize(("node", "told"), [(Node(), "sha256:ab"), (Node(status=125), "OCI permission denied")])
+def test_a_node_tells_what_an_image_holds_or_why_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, node: Node, told: str
+) -> None:
+    monkeypatch.setattr(image, "runtime", lambda: node)
+    path = tmp_path / "ask-debian-13.json"
+    path.write_text(json.dumps(Part([[]], {}, IMAGE).to_json()))
+    monkeypatch.setenv("SLURM_ARRAY_TASK_ID", "0")
+    monkeypatch.setenv("SLURMD_NODENAME", "n470")
+    monkeypatch.setattr(task, "die_with_parent", lambda parent: None)
+    assert task.main(path) == 0
+    heard = image.heard(tmp_path, "debian-13")
+    assert told in (heard if isinstance(heard, str) else heard.image if heard else "")
+
+
+@pytest.mark.parametrize(
+    ("drivers", "option", "reason"),
+    [
+        ((470, 535), "--constraint=driver470|driver535", ""),  # 470 by the image's compat package
+        ((510, 535), "--constraint=driver535", ""),
+        ((510,), "", "driver 510 is too old: ngc-24.03 has CUDA 12.4.0.041"),
+    ],
+)
+def test_a_gpu_case_waits_for_a_node_whose_driver_runs_its_image(
+    drivers: tuple[int, ...], option: str, reason: str
+) -> None:
+    known = replace(KNOWN, containers=real().containers, drivers=real().drivers)
+    item = planned(known, base="ngc-24.03", core="none", level=Level.GPU)
+    cluster = Cluster()
+    cluster.nodes = "".join(f"n{driver}|driver{driver}|gpu:8|8|idle\n" for driver in drivers)
+    able, why = Slurm(known, HOST, Maker(), Commands(call=cluster)).can_run(item)
+    assert (able, reason in why) == (not reason, True)
+    assert [word for command in cluster.asked for word in command if "constraint" in word] == [option] * bool(option)

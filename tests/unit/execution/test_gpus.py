@@ -1,0 +1,143 @@
+"""GPUs shared between processes: all or nothing, nobody waits for each other, a killed holder frees its own."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from matrix.errors import MatrixError
+from matrix.execution.gpus import Pool, Reserving, visible
+from matrix.execution.ranks.job import Job
+from matrix.provision.project import ROOT
+from matrix.verdicts.outcome import Outcome, OutcomeKind
+
+NAMES = ("0", "1", "2", "3")
+HANG_S = 30.0  # only a bound against hanging
+# Takes GPUs, says which, holds them until its input ends.
+HOLDER = """
+import sys
+from pathlib import Path
+from matrix.execution.gpus import Pool
+with Pool({names!r}, Path({folder!r})).take({count}) as names:
+    print(",".join(names), flush=True)
+    sys.stdin.read()
+"""
+# Takes and gives back, many times, and notes in a file for each GPU when it holds it: two at once would be seen.
+WORKER = """
+import os, random, sys
+from pathlib import Path
+from matrix.execution.gpus import Pool
+pool, folder, chance = Pool({names!r}, Path({folder!r})), Path({folder!r}), random.Random({seed})
+for _ in range(40):
+    with pool.take(chance.randint(1, 4)) as names:
+        for name in names:
+            os.close(os.open(folder / f"user-{{name}}", os.O_CREAT | os.O_EXCL))
+        for name in names:
+            (folder / f"user-{{name}}").unlink()
+"""
+
+
+class Holders:
+    """Processes that hold GPUs; all are ended after the test."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.started = folder, list[subprocess.Popen[str]]()
+
+    def start(self, script: str, **values: object) -> subprocess.Popen[str]:
+        text = script.format(names=NAMES, folder=str(self.folder), **values)
+        process = subprocess.Popen(
+            [sys.executable, "-c", text], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        self.started.append(process)
+        return process
+
+
+@pytest.fixture
+def holders(tmp_path: Path) -> Iterator[Holders]:
+    made = Holders(tmp_path / "gpus")
+    yield made
+    for process in made.started:
+        with process:  # which closes its pipes and waits
+            process.kill()
+
+
+def told(process: subprocess.Popen[str]) -> str:
+    """What a holder holds, once it does."""
+    assert process.stdout is not None
+    return process.stdout.readline().strip()
+
+
+def test_two_processes_never_get_the_same_gpu(holders: Holders) -> None:
+    first, second = holders.start(HOLDER, count=1), holders.start(HOLDER, count=2)
+    assert len({*told(first).split(","), *told(second).split(",")}) == 3
+
+
+def test_a_case_gets_all_its_gpus_or_waits(holders: Holders) -> None:
+    """Three are free, four are wanted: it has none until the fourth is."""
+    one = holders.start(HOLDER, count=1)
+    told(one)
+    four = holders.start(HOLDER, count=4)
+    assert select.select([four.stdout], [], [], 0.5)[0] == []
+    one.kill()
+    assert set(told(four).split(",")) == set(NAMES)
+
+
+def test_a_killed_holder_frees_its_gpus(holders: Holders) -> None:
+    holder = holders.start(HOLDER, count=4)
+    told(holder)
+    os.kill(holder.pid, signal.SIGKILL)
+    with Pool(NAMES, holders.folder).take(4) as names:
+        assert set(names) == set(NAMES)
+
+
+def test_a_waiter_that_is_killed_frees_what_it_had_and_lets_others_by(holders: Holders) -> None:
+    one = holders.start(HOLDER, count=1)
+    told(one)
+    greedy = holders.start(HOLDER, count=4)
+    patient = holders.start(HOLDER, count=3)
+    os.kill(greedy.pid, signal.SIGKILL)
+    assert len(told(patient).split(",")) == 3
+
+
+def test_many_takers_neither_overlap_nor_hang(holders: Holders) -> None:
+    """Four processes take 1 to 4 GPUs forty times each; a GPU with two users would raise FileExistsError."""
+    workers = [holders.start(WORKER, seed=seed) for seed in range(4)]
+    assert [worker.wait(HANG_S) for worker in workers] == [0, 0, 0, 0]
+
+
+def test_more_gpus_than_there_are_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(MatrixError, match="not enough GPUs"), Pool(NAMES, tmp_path).take(5):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("environ", "names"), [({}, ("0", "1")), ({"CUDA_VISIBLE_DEVICES": "3,GPU-ab"}, ("3", "GPU-ab"))]
+)
+def test_what_a_scheduler_gave_is_what_is_shared(environ: dict[str, str], names: tuple[str, ...]) -> None:
+    assert visible(2, environ) == names
+
+
+def test_a_job_sees_the_gpus_that_it_was_given_alone(tmp_path: Path) -> None:
+    seen: list[Job] = []
+
+    class Runner:
+        def run(self, job: Job) -> Outcome:
+            seen.append(job)
+            return Outcome(OutcomeKind.PASSED)
+
+    job = Job("a:b", {}, 2, (), {"A": "b"}, 1.0, tmp_path)
+    with Pool(NAMES, tmp_path).take(1):
+        Reserving(Runner(), Pool(NAMES, tmp_path), 2).run(job)
+    assert seen[0].env == {"A": "b", "CUDA_VISIBLE_DEVICES": "1,2"}
+
+
+def test_the_folder_of_the_locks_is_made_with_what_leads_to_it(tmp_path: Path) -> None:
+    with Pool(NAMES, tmp_path / "site" / "locks").take(1) as names:
+        assert names == ("0",)

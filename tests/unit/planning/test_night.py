@@ -1,0 +1,344 @@
+"""The night: what is in it, what is not, and that every case says why."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from matrix.catalog.cell import Cell
+from matrix.catalog.failure import Axis, Expectation, Level, NightShare
+from matrix.catalog.model import Catalog, Release
+from matrix.catalog.versions import NONE, Range, parse
+from matrix.planning.cases import masked_by
+from matrix.planning.covering import pairwise
+from matrix.planning.night import everything, newest_patches, night, night_cells, of_base
+from matrix.planning.planned import Planned
+from matrix.provision.project import ROOT
+from tests.unit.catalogs import (
+    CORES,
+    ENGINES,
+    TORCHES,
+    case,
+    catalog,
+    clause,
+    exclusion,
+    failure,
+    image,
+    masked,
+    reader,
+    releases,
+    stack,
+    wheels,
+)
+
+ENGINE_TOO = (Axis.BASE, Axis.MCORE, Axis.TE)
+BROKEN = failure(
+    affected=(clause(mcore="<0.9", torch=">=2.4"),),
+    works=(clause(mcore=">=0.9"), clause(torch="<2.4")),
+    case=(case("tp2"), case("pp2")),
+)
+
+
+def no_pairs(*_: object) -> list[dict[str, Any]]:
+    """In place of the covering array: what the boundary alone chooses."""
+    return []
+
+
+def short(item: Planned) -> str:
+    return f"{item.cell.torch} {item.cell.mcore} {item.case}"
+
+
+def whys(known: Catalog) -> dict[str, tuple[str, ...]]:
+    return {short(item): item.why for item in night(known, no_pairs)}
+
+
+def test_the_boundary_is_the_last_bad_and_the_first_good_cell_on_each_axis() -> None:
+    by_torch = "boundary: torch 2.3.1 works | 2.4.0 broken"
+    by_core = "boundary: mcore 0.8.0 broken | 0.9.0 works"
+    expected = {
+        "2.3.1 0.7.0": (by_torch,),
+        "2.3.1 0.8.0": (by_torch,),
+        "2.4.0 0.7.0": (by_torch,),
+        "2.4.0 0.8.0": (by_torch, by_core),
+        "2.4.0 0.9.0": (by_core,),
+        "2.5.1 0.8.0": (by_core,),
+        "2.5.1 0.9.0": (by_core,),
+    }
+    every_case = {f"{cell} {name}": why for cell, why in expected.items() for name in ("tp2", "pp2")}
+    assert every_case == whys(catalog(BROKEN))
+
+
+def test_the_boundary_on_the_te_axis_is_in_with_each_core() -> None:
+    entry = failure(axes=ENGINE_TOO, affected=(clause(te="<1.9"),), works=(clause(te=">=1.9"),))
+    known = catalog(entry, torches=("2.4.0",))
+    chosen = {(item.cell.mcore, item.cell.te) for item in night(known, no_pairs)}
+    assert {(core, engine) for core in CORES for engine in ("1.8", "1.9")} == chosen
+
+
+def test_a_stack_is_in_by_name_wherever_it_stands() -> None:
+    """Also on a base that is no night's, in a cell that is masked, and without a reproduction."""
+    other = failure("other", affected=(clause(mcore="==0.8.0rc0"),), masked=(masked("break"),), case=())
+    stacks = (stack("other", "ngc-24.07", "0.8.0rc0", te="1.8.0+37280ec", driver="470.161.03", gpus=8),)
+    known = catalog(BROKEN, other, stacks=stacks, containers=(image("ngc-24.07", "2.4.0a0+3bcc3cddb5"),))
+    (item,) = [item for item in night(known, no_pairs) if item.failure == "other"]
+    assert item.key == "ngc-24.07/mcore-0.8.0rc0/te-1.8.0+37280ec/driver-470.161.03 other report gpu"
+    assert (
+        item.test,
+        item.gpus,
+        item.expectation,
+        item.why,
+    ) == ("", 8, Expectation.BROKEN, ("stack of Some#1: as reported",))
+
+
+def test_a_stack_that_is_on_the_boundary_has_both_reasons() -> None:
+    known = catalog(BROKEN, stacks=(stack("break", "torch-2.4.0", "0.8.0"),))
+    assert list(whys(known)["2.4.0 0.8.0 tp2"]) == [
+        "stack of Some#1: as reported",
+        "boundary: torch 2.3.1 works | 2.4.0 broken",
+        "boundary: mcore 0.8.0 broken | 0.9.0 works",
+    ]
+
+
+def test_masked_cells_are_left_out() -> None:
+    mask = failure("mask", affected=(clause(torch=">=2.5"),), works=(clause(torch="<2.5"),))
+    known = catalog(replace(BROKEN, masked=(masked("mask"),)), mask)
+    assert {"2.3.1", "2.4.0"} == {item.cell.torch for item in night(known, pairwise) if item.failure == "break"}
+
+
+def test_excluded_cells_are_left_out_and_the_boundary_goes_around_them() -> None:
+    known = catalog(BROKEN, exclusions=(exclusion("can't be", mcore="==0.8.0"),))
+    assert "boundary: mcore 0.7.0 broken | 0.9.0 works" in whys(known)["2.4.0 0.7.0 tp2"]
+    assert {"0.7.0", "0.9.0"} == {item.cell.mcore for item in night(known, pairwise)}
+
+
+def test_cells_of_which_nothing_is_known_are_left_out() -> None:
+    known = catalog(failure(affected=(clause(mcore="<0.8"),), works=(clause(mcore=">=0.9"),)))
+    assert {"0.7.0", "0.9.0"} == {item.cell.mcore for item in night(known, pairwise)}
+
+
+def test_bases_that_are_no_nights_are_left_out() -> None:
+    known = catalog(BROKEN, wheels=(wheels("2.3.1"), wheels("2.4.0", night=""), wheels("2.5.1")))
+    assert {"2.3.1", "2.5.1"} == {item.cell.torch for item in night(known, pairwise)}
+
+
+def test_cases_at_another_level_are_left_out() -> None:
+    known = catalog(replace(BROKEN, case=(case("tp2", (Level.CPU, Level.GPU)),)))
+    assert {Level.CPU} == {item.level for item in night(known, pairwise)}
+    assert {Level.GPU} == {item.level for item in night(known, pairwise, (Level.GPU,))}
+
+
+def test_a_failure_without_a_reproduction_has_no_cases() -> None:
+    assert night(catalog(replace(BROKEN, case=())), pairwise) == []
+
+
+def test_the_share_of_a_night_says_which_bases_and_engines() -> None:
+    share = NightShare("too many", ("torch-2.4.0",), ("1.8", "1.9"))  # type: ignore[arg-type]
+    entry = failure(axes=ENGINE_TOO, affected=(clause(te="<1.9"),), works=(clause(te=">=1.9"),), night=share)
+    cells = night_cells(catalog(entry), entry)
+    assert {("torch-2.4.0", core, engine) for core in CORES for engine in ("1.8", "1.9")} == {
+        (cell.base, cell.mcore, cell.te) for cell in cells
+    }
+
+
+def test_the_share_of_a_night_says_which_releases() -> None:
+    entry = failure(works=(clause(),), night=NightShare("too many", mcore=(CORES[0],)))  # type: ignore[arg-type]
+    assert {(f"torch-{torch}", CORES[0]) for torch in TORCHES} == {
+        (cell.base, cell.mcore) for cell in night_cells(catalog(entry), entry)
+    }
+
+
+def test_a_case_is_planned_with_the_releases_that_have_what_it_runs() -> None:
+    newer = replace(case("slices"), mcore=Range(f">={CORES[1]}"))
+    known = catalog(failure(works=(clause(),), case=(case("sample"), newer)))
+    expected = {("sample", core) for core in CORES} | {("slices", core) for core in CORES[1:]}
+    assert expected == {(item.case, item.cell.mcore) for item in everything(known, (Level.CPU,))}
+    assert expected == {(item.case, item.cell.mcore) for item in night(known, pairwise)}
+
+
+def test_a_pairwise_row_is_planned_with_its_case_alone() -> None:
+    works = failure(works=(clause(),), case=(case("tp2"), case("pp2")))
+    items = night(catalog(works), pairwise)
+    assert {("pairwise: base x mcore x te x case",)} == {item.why for item in items}
+    assert {(torch, core) for torch in TORCHES for core in CORES} == {(i.cell.torch, i.cell.mcore) for i in items}
+    assert {(core, name) for core in CORES for name in ("tp2", "pp2")} == {(i.cell.mcore, i.case) for i in items}
+    assert len(items) < len(everything(catalog(works), (Level.CPU,)))
+
+
+@pytest.mark.parametrize("levels", [(Level.CONTRACT,), (Level.CPU,)])
+def test_a_stack_is_planned_at_a_level_that_its_case_has_and_that_is_asked_for(levels: tuple[Level, ...]) -> None:
+    entry = replace(BROKEN, case=(case("read", (Level.CONTRACT,)),))
+    known = catalog(entry, stacks=(stack("break", "torch-2.4.0", "0.8.0"),))
+    assert {Level.CONTRACT} & set(levels) == {item.level for item in night(known, no_pairs, levels)}
+
+
+@pytest.mark.parametrize(
+    "levels",
+    [
+        (Level.CONTRACT, Level.CPU, Level.GPU),
+        (Level.GPU, Level.CPU),
+    ],
+    ids=lambda levels: "-".join(level.value for level in levels),
+)
+def test_a_stack_in_an_image_is_planned_at_the_most_real_level_of_its_case(levels: tuple[Level, ...]) -> None:
+    entry = replace(BROKEN, case=(case("tp2", levels),))
+    stacks, images = (stack("break", "ngc-24.07", "0.8.0"),), (image("ngc-24.07", "2.4.0a0+3bcc3cddb5"),)
+    known = catalog(entry, stacks=stacks, containers=images)
+    assert [item.level for item in night(known, no_pairs) if item.cell.base == "ngc-24.07"] == [Level.GPU]
+
+
+def cell(core: str, base: str = "torch-2.4.0", te: str = NONE) -> Cell:
+    return Cell(base, "2.4.0", core, te)
+
+
+def test_of_each_minor_the_newest_patch_stays_and_every_build() -> None:
+    cells = [cell(core) for core in ("0.12.0", "0.12.3", "0.9.0", "0.10.0", "0.9.0rc0+094d66b", "0.9.0rc0+98b43c9")]
+    kept = ["0.9.0rc0+094d66b", "0.9.0rc0+98b43c9", "0.9.0", "0.10.0", "0.12.3"]
+    assert kept == [one.mcore for one in newest_patches(cells)]
+
+
+def test_the_newest_patch_is_that_of_the_base_and_the_engine() -> None:
+    cells = [cell("0.12.0"), cell("0.12.3", base="torch-2.5.1"), cell("0.12.0", te="1.9"), cell("0.12.1", te="1.9")]
+    kept = {("torch-2.4.0", "0.12.0", NONE), ("torch-2.5.1", "0.12.3", NONE), ("torch-2.4.0", "0.12.1", "1.9")}
+    assert kept == {(one.base, one.mcore, one.te) for one in newest_patches(cells)}
+
+
+def test_a_patch_that_the_base_can_not_have_does_not_hide_the_one_before() -> None:
+    cores = (*releases(["0.9.0"]), Release("0.9.1", requires={"torch": Range(">=2.5")}))  # type: ignore[arg-type]
+    known = catalog(BROKEN, megatron_core=cores)
+    newest = {one.base: one.mcore for one in night_cells(known, BROKEN)}
+    assert newest == {"torch-2.3.1": "0.9.0", "torch-2.4.0": "0.9.0", "torch-2.5.1": "0.9.1"}
+
+
+VERSIONS = {"torch": TORCHES, "mcore": CORES, "te": ENGINES}
+BOUNDS = {
+    axis: st.builds("{}{}".format, st.sampled_from(["<", "<=", ">", ">=", "=="]), st.sampled_from(versions))
+    for axis, versions in VERSIONS.items()
+}
+CLAUSES = st.lists(st.fixed_dictionaries({}, optional=BOUNDS).map(lambda bounds: clause(**bounds)), max_size=3).map(
+    tuple
+)
+ENTRIES = st.builds(
+    failure,
+    axes=st.sampled_from([ENGINE_TOO, ENGINE_TOO[:2]]),
+    affected=CLAUSES,
+    works=CLAUSES,
+    case=st.sampled_from([(case("tp2"),), (case("tp2"), case("pp2"))]),
+)
+
+
+def changes(cells: list[Cell], entry: Any) -> set[Cell]:
+    """Both sides of every change of expectation between neighbours, by comparing each cell with each."""
+    sides = set()
+    for before, after in itertools.permutations(cells, 2):
+        differing = [axis for axis in VERSIONS if getattr(before, axis) != getattr(after, axis)]
+        if len(differing) != 1 or entry.expectation(before) is entry.expectation(after):
+            continue
+        (axis,) = differing
+        low, high = parse(getattr(before, axis)), parse(getattr(after, axis))
+        same = [one for one in cells if all(getattr(one, o) == getattr(before, o) for o in VERSIONS if o != axis)]
+        if low < high and not any(low < parse(getattr(one, axis)) < high for one in same):
+            sides |= {before, after}
+    return sides
+
+
+@settings(deadline=None, max_examples=60)
+@given(ENTRIES)
+def test_every_change_of_expectation_in_the_nights_grid_is_planned(entry: Any) -> None:
+    known = catalog(entry)
+    planned = {(item.cell, item.case) for item in night(known, no_pairs)}
+    boundary = changes(night_cells(known, entry), entry)
+    assert {(cell, one.name) for cell in boundary for one in entry.case} == planned
+
+
+def test_what_is_only_read_is_planned_without_torch() -> None:
+    entry = failure(
+        axes=(Axis.MCORE, Axis.TE),
+        case=(case(levels=[Level.CONTRACT]),),
+        affected=(clause(te="<1.9"),),
+        works=(clause(te=">=1.9"),),
+    )
+    items = night(catalog(entry, readers=(reader(),)), pairwise, (Level.CONTRACT,))
+    assert {(item.cell.base, item.cell.torch) for item in items} == {("no-torch", "none")}
+    assert {(item.cell.te, item.expectation.value) for item in items} >= {("1.8", "broken"), ("1.9", "works")}
+    assert night(catalog(entry, readers=(reader(night=""),)), pairwise, (Level.CONTRACT,)) == []
+    at_a_desk = of_base(catalog(entry, readers=(reader(),)), "no-torch", (Level.CONTRACT,))
+    assert {item.cell.te for item in at_a_desk} == set(ENGINES)
+
+
+def test_a_control_is_planned_with_what_is_expected_of_itself() -> None:
+    entry = failure(
+        case=(case(), case("control")),
+        affected=(clause(mcore="<0.9"),),
+        works=(clause(mcore=">=0.9"), clause(cases=["control"], mcore="<0.9")),
+    )
+    planned = {(item.cell.mcore, item.case): item.expectation.value for item in night(catalog(entry), no_pairs)}
+    assert planned == {("0.8.0", "tp2"): "broken", ("0.9.0", "tp2"): "works"}  # the control has no boundary
+    covered = {(item.case, item.expectation.value) for item in night(catalog(entry), pairwise)}
+    assert {("tp2", "broken"), ("tp2", "works"), ("control", "works")} == covered
+
+
+@settings(deadline=None, max_examples=40)
+@given(ENTRIES)
+def test_every_planned_case_says_why_is_known_and_is_planned_once(entry: Any) -> None:
+    items = night(catalog(entry), pairwise)
+    assert all(item.why for item in items)
+    assert len(items) == len({item.key for item in items})
+    assert Expectation.UNKNOWN not in {item.expectation for item in items}
+    assert {item.cell for item in items} <= set(night_cells(catalog(entry), entry))
+
+
+@settings(deadline=None, max_examples=20)
+@given(ENTRIES)
+def test_every_base_core_and_engine_of_the_grid_is_in_the_night(entry: Any) -> None:
+    cells, items = night_cells(catalog(entry), entry), night(catalog(entry), pairwise)
+    for axis in ("base", "mcore", "te"):
+        assert {getattr(one, axis) for one in cells} == {getattr(item.cell, axis) for item in items}
+
+
+NIGHT = """
+import sys; sys.path.insert(0, {root!r})
+from matrix.planning.covering import pairwise
+from matrix.planning.night import night
+from tests.unit.planning.test_night import BROKEN, catalog
+print([(item.key, item.why) for item in night(catalog(BROKEN), pairwise)])
+"""
+
+
+def test_the_night_is_the_same_in_every_process() -> None:
+    """Also where sets and dictionaries of text are ordered differently."""
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", NIGHT.format(root=str(ROOT))],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for seed in ("1", "2")
+    ]
+    first, second = (process.communicate()[0] for process in processes)
+    assert first == second == f"{[(item.key, item.why) for item in night(catalog(BROKEN), pairwise)]}\n"
+
+
+def test_a_failure_masks_by_what_is_expected_of_the_other() -> None:
+    mask = failure("mask", affected=(clause(mcore="<0.9"),))
+    known = catalog(failure(masked=(masked("mask"),)), mask)
+    reasons = [masked_by(known, known.failures[0], cell(core)) for core in ("0.8.0", "0.9.0")]
+    assert reasons == ["mask: it fails before", None]
+
+
+def test_a_control_that_another_failure_masks_is_left_out_alone() -> None:
+    mask = failure("mask", affected=(clause(mcore="<0.9"),))
+    control = replace(masked("mask"), cases=("control",))
+    entry = failure(case=(case(), case("control")), affected=(clause(mcore="<0.9"),), works=(clause(mcore=">=0.9"),))
+    items = night(catalog(replace(entry, masked=(control,)), mask), pairwise)
+    planned = {(item.cell.mcore, item.case) for item in items}
+    assert planned >= {("0.8.0", "tp2"), ("0.9.0", "tp2"), ("0.9.0", "control")}
+    assert {core for core, name in planned if name == "control"} == {"0.9.0"}

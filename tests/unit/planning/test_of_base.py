@@ -1,0 +1,118 @@
+"""What is planned beside a night: every cell, what a base that one stands in runs, and a source under test."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from matrix.catalog.failure import Build, Expectation, Level, Package, StandIn
+from matrix.catalog.model import Release
+from matrix.planning.night import everything, of_base, of_source
+from matrix.planning.planned import Planned
+from tests.unit.catalogs import (
+    CORES,
+    TORCHES,
+    catalog,
+    clause,
+    exclusion,
+    failure,
+    image,
+    masked,
+    releases,
+    wheels,
+)
+from tests.unit.planning.test_night import BROKEN, ENGINE_TOO, short
+
+
+def test_everything_is_every_cell_that_can_be_masked_ones_too() -> None:
+    known = catalog(replace(BROKEN, masked=(masked("break"),)), exclusions=(exclusion("can't be", torch=">=2.5"),))
+    items = everything(known, (Level.CPU,))
+    every = [f"{torch} {core} {name}" for torch in TORCHES[:2] for core in CORES for name in ("tp2", "pp2")]
+    assert every == [short(item) for item in items]
+
+
+def test_a_release_that_is_not_on_pypi_makes_no_cells_but_a_build_does() -> None:
+    engine = Build(Package.TE, "1.8.0+37280ec", "transformer-engine@37280ec", "NGC 24.07")  # type: ignore[arg-type]
+    entry = failure(axes=ENGINE_TOO, build=(engine,))
+    known = catalog(
+        entry,
+        torches=("2.4.0",),
+        megatron_core=(Release("0.8.0"), Release("0.8.1", on_pypi=False)),  # type: ignore[arg-type]
+        transformer_engine=(Release("1.8", on_pypi=False), Release("1.9")),  # type: ignore[arg-type]
+    )
+    items = {item.cell.te: item.te_source for item in everything(known, (Level.CPU,))}
+    assert items == {"1.9": "", "1.8.0+37280ec": "transformer-engine@37280ec"}
+    assert {item.cell.mcore for item in everything(known, (Level.CPU,))} == {"0.8.0"}
+
+
+def test_a_case_says_whose_twin_it_runs_on_and_what_it_runs_with() -> None:
+    stand_in = StandIn(clause(mcore="<0.8"), "they are imported unasked", ("apex",))
+    known = catalog(failure(stand_in=(stand_in,)), containers=(image("ngc-24.07", "2.4.0a0+3bcc3cddb5"),))
+    notes = {short(item): item.notes for item in everything(known, (Level.CPU,))}
+    assert notes["2.4.0 0.7.0 tp2"] == ("twin of ngc-24.07", "stand-in: apex (they are imported unasked)")
+    assert notes["2.3.1 0.8.0 tp2"] == ()
+
+
+def cores(items: list[Planned]) -> list[str]:
+    return [item.cell.mcore for item in items]
+
+
+def test_who_stands_in_a_base_runs_the_newest_patch_of_each_minor() -> None:
+    known = catalog(failure(), megatron_core=releases(["0.8.0", "0.8.1", "0.9.0"]))
+    assert cores(of_base(known, "torch-2.4.0", (Level.CPU,))) == ["0.8.1", "0.9.0"]
+
+
+@pytest.mark.parametrize("core", ["0.8.0", "0.8.0.dev0+ngc"])
+def test_who_stands_in_a_base_with_a_core_runs_that_one(core: str) -> None:
+    assert [core] == cores(of_base(catalog(failure()), "torch-2.4.0", (Level.CPU,), core=core))
+
+
+def test_who_stands_in_a_base_runs_no_masked_case() -> None:
+    mask = failure("mask", affected=(clause(mcore="<0.9"),))
+    known = catalog(failure(masked=(masked("mask"),)), mask)
+    assert [i.cell.mcore for i in of_base(known, "torch-2.4.0", (Level.CPU,)) if i.failure == "break"] == ["0.9.0"]
+
+
+def test_a_line_of_engines_takes_its_cells_along() -> None:
+    known = catalog(failure(axes=ENGINE_TOO), megatron_core=releases(["0.8.0"]))
+    lines = [[i.cell.te for i in of_base(known, "torch-2.4.0", (Level.CPU,), te_line=line)] for line in ("", "1.9")]
+    assert lines == [[], ["1.9"]]
+
+
+@pytest.mark.parametrize(
+    ("engine", "line", "expected"),
+    [
+        ("1.9", "", ["1.9"]),
+        ("1.9+ngc", "", ["1.9+ngc"]),  # in no list of releases
+        ("1.9+ngc", "1.9", ["1.9+ngc"]),
+        ("1.8", "1.9", ["1.9"]),  # a line that is asked for is not given up for what is there
+        (None, "", []),
+    ],
+)
+def test_who_stands_in_a_base_with_an_engine_runs_that_one(engine: str | None, line: str, expected: list[str]) -> None:
+    known = catalog(failure(axes=ENGINE_TOO), megatron_core=releases(["0.8.0"]))
+    items = of_base(known, "torch-2.4.0", (Level.CPU,), engine=engine, te_line=line)
+    assert expected == [item.cell.te for item in items]
+
+
+def test_a_source_is_tried_in_every_base_of_the_night_as_its_owner_expects() -> None:
+    known = catalog(
+        BROKEN, failure("te", axes=ENGINE_TOO), wheels=(wheels("2.3.1"), wheels("2.4.0"), wheels("2.5.1", night=""))
+    )
+    items = of_source(known, "./Megatron-LM@fix", "0.8.0+0a1b2c3", Expectation.WORKS, (Level.CPU,))
+    assert [f"{torch} 0.8.0+0a1b2c3 {name}" for torch in ("2.3.1", "2.4.0") for name in ("tp2", "pp2")] == [
+        short(item) for item in items
+    ]
+    assert {("./Megatron-LM@fix", Expectation.WORKS, ("megatron-core from ./Megatron-LM@fix",))} == {
+        (item.source, item.expectation, item.why) for item in items
+    }
+
+
+def test_of_a_source_without_an_expectation_the_catalog_is_asked() -> None:
+    items = of_source(catalog(BROKEN), "0.8.0", "0.8.0", None, (Level.CPU,))
+    assert {item.cell.torch: item.expectation.value for item in items} == {
+        "2.3.1": "works",
+        "2.4.0": "broken",
+        "2.5.1": "broken",
+    }

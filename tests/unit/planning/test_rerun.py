@@ -1,0 +1,47 @@
+"""The line that runs a case again."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import replace
+
+import pytest
+
+from matrix.catalog.failure import Level
+from matrix.catalog.model import Wheels
+from matrix.planning.night import of_base
+from matrix.planning.planned import Planned
+from matrix.planning.rerun import plan_entry, reproduce_line
+from matrix.planning.selection import select
+from tests.unit.catalogs import catalog, failure, planned
+
+CASE = planned(catalog(failure()))
+
+
+@pytest.mark.parametrize("source", ["", "./Megatron-LM@fix", "/a folder/of mine"])
+def test_the_line_to_paste_names_the_case_and_the_source(source: str) -> None:
+    given = ["--mcore", source] if source else []
+    assert ["megatrix", "run", *given, "--case", CASE.key] == shlex.split(reproduce_line(replace(CASE, source=source)))
+
+
+def test_where_one_stands_it_is_pytest_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No other machine has the base `host`, nor does `megatrix run`; the selection is one that pytest takes."""
+    known = catalog(failure(), wheels=(Wheels("host", "2.4.0", ("3.10",)),))  # type: ignore[arg-type]  # built
+    case = planned(known, "host")
+    line = shlex.split(reproduce_line(case))
+    assert line[:-1] == ["python3", "-m", "pytest", "tests/failures", "--select"]
+    assert select([case, *of_base(known, "host", (Level.CPU,), core="0.9.0")], line[-1]) == [case]
+    monkeypatch.setenv("MEGATRIX_PYTEST", "tox run -e te113 --")
+    assert reproduce_line(case).startswith("tox run -e te113 -- --select ")
+
+
+def test_the_line_to_paste_names_no_clone_that_the_catalog_knows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MEGATRIX_COMMAND", "tox run -e megatrix --")
+    line = reproduce_line(replace(CASE, source="megatron-lm@094d66b488"))
+    assert line == f'tox run -e megatrix -- run --case "{CASE.key}"'
+
+
+def test_the_plan_holds_the_case_and_its_line() -> None:
+    entry = plan_entry(CASE)
+    assert Planned.from_json(entry) == CASE
+    assert entry["reproduce"] == reproduce_line(CASE)

@@ -1,0 +1,195 @@
+"""`--select`: which cases are meant, and that a typo never selects nothing, or everything, in silence."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from matrix.catalog.failure import Axis, Level
+from matrix.errors import MatrixError
+from matrix.planning.night import everything
+from matrix.planning.planned import Planned
+from matrix.planning.selection import compile_expression, select
+from tests.unit.catalogs import case, catalog, clause, failure
+
+BREAK = failure(
+    "break", case=(case("tp2"), case("pp2", (Level.CPU, Level.GPU))), affected=(clause(mcore="<0.9", torch=">=2.4"),)
+)
+OTHER = failure("other", axes=(Axis.BASE, Axis.MCORE, Axis.TE), case=(case("args", (Level.CONTRACT,)),))
+PLANNED = [
+    replace(item, cell=replace(item.cell, driver="535.129.03")) if item.level is Level.GPU else item
+    for item in everything(catalog(BREAK, OTHER), tuple(Level))
+]
+
+
+def short(item: Planned) -> str:
+    return f"{item.cell.torch} {item.cell.mcore} {item.cell.te} {item.failure} {item.case} {item.level.value}"
+
+
+def chosen(expression: str) -> list[str]:
+    return [short(item) for item in select(PLANNED, expression)]
+
+
+def by_hand(holds: str) -> list[str]:
+    """The same choice, by a Python expression on the words of `short`."""
+    names = ("torch", "mcore", "te", "failure", "case", "level")
+    return [short(item) for item in PLANNED if eval(holds, {}, dict(zip(names, short(item).split(), strict=True)))]
+
+
+@pytest.mark.parametrize(
+    ("expression", "holds"),
+    [
+        ("mcore==0.8.0", "mcore == '0.8.0'"),
+        ("mcore=0.8.0", "mcore == '0.8.0'"),
+        ("mcore == 0.8.*", "mcore == '0.8.0'"),
+        ("mcore!=0.8.0", "mcore != '0.8.0'"),
+        ("mcore>=0.8,<0.9", "mcore == '0.8.0'"),
+        ("torch>=2.4", "torch != '2.3.1'"),
+        ("torch<2.4.0a0", "torch == '2.3.1'"),
+        ("te==none", "te == 'none'"),
+        ("te!=none", "te != 'none'"),
+        ("te>=1.9", "te in ('1.9', '1.10')"),
+        ("driver>=535", "level == 'gpu'"),
+        ("failure==break", "failure == 'break'"),
+        ("failure!=break", "failure != 'break'"),
+        ("failure==b*", "failure == 'break'"),
+        ("case==[tp]p2", "case in ('tp2', 'pp2')"),
+        ("level==contract", "level == 'contract'"),
+        ("base==torch-2.4.0", "torch == '2.4.0'"),
+        ("base==torch-*", "True"),
+        ("cell==torch-2.4.0/mcore-0.8.0/te-none/driver-none", "torch == '2.4.0' and mcore == '0.8.0' and te == 'none'"
+         " and level != 'gpu'"),
+        ("expectation==broken", "failure == 'break' and mcore != '0.9.0' and torch != '2.3.1'"),
+        ("case==tp2 or case==pp2 and mcore==0.8.0", "case == 'tp2' or (case == 'pp2' and mcore == '0.8.0')"),
+        ("mcore==0.8.0 and case==pp2 or case==tp2", "(mcore == '0.8.0' and case == 'pp2') or case == 'tp2'"),
+        ("(case==tp2 or case==pp2) and mcore==0.8.0", "case in ('tp2', 'pp2') and mcore == '0.8.0'"),
+        ("mcore==0.8.0 and(case==tp2 or(case==pp2))", "case in ('tp2', 'pp2') and mcore == '0.8.0'"),
+        ("not case==pp2 and mcore==0.8.0", "case != 'pp2' and mcore == '0.8.0'"),
+        ("not (case==pp2 and mcore==0.8.0)", "not (case == 'pp2' and mcore == '0.8.0')"),
+        ("not(case==pp2)", "case != 'pp2'"),
+        ("not not case==pp2", "case == 'pp2'"),
+        ("  mcore==0.8.0  ", "mcore == '0.8.0'"),
+    ],
+)  # fmt: skip
+def test_an_expression_selects_what_it_says(expression: str, holds: str) -> None:
+    assert by_hand(holds) == chosen(expression)
+
+
+def test_the_order_of_the_plan_stays() -> None:
+    assert select(PLANNED, "base==torch-*") == PLANNED
+
+
+@pytest.mark.parametrize(
+    ("expression", "hint"),
+    [
+        ("mcor==0.8.0", "did you mean mcore"),
+        ("failure==brake", "did you mean break?"),
+        ("case==tp3", "did you mean tp2"),
+        ("level==cpux", "did you mean"),
+        ("base==torch-2.4", "did you mean torch-2.4.0"),
+        ("expectation==borken", "did you mean broken?"),
+        ("case!=tp3", "did you mean tp2"),
+        ("mcore==0.8.x", "a PEP 440 version"),
+        ("mcore==", "a PEP 440 version"),
+        ("mcore==0.8..*", "2.4.* or 2.4.1"),
+        ("mcore>=new", "a PEP 440 version"),
+        ("mcore>=0.8.*", "a PEP 440 version"),
+        ("te>=none", "a PEP 440 version"),
+        ("case>=tp2", "== or !="),
+        ("mcore==0.88.0", "did you mean 0.8.0"),
+        ("case==tp2 and case==pp2", "at least one of"),
+    ],
+)
+def test_a_typo_is_an_error_with_a_hint(expression: str, hint: str) -> None:
+    with pytest.raises(MatrixError) as caught:
+        select(PLANNED, expression)
+    assert hint in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("expression", "what"),
+    [
+        ("", "the selection ends too early or has a stray word"),
+        ("and", "the selection ends too early or has a stray word"),
+        ("mcore==0.8.0 and", "the selection ends too early or has a stray word"),
+        ("not", "the selection ends too early or has a stray word"),
+        ("()", "the selection ends too early or has a stray word"),
+        ("(mcore==0.8.0", "a parenthesis is not closed"),
+        ("mcore==0.8.0)", "the selection goes on after its end"),
+        ("mcore==0.8.0 case==tp2", "the selection goes on after its end"),
+        ("mcore==0.8.0 & case==tp2", "the selection can't be read"),
+        ("mcore", "the selection can't be read"),
+        ("mcore~=0.8", "the selection can't be read"),
+        ("0.8.0", "the selection can't be read"),
+    ],
+)
+def test_a_broken_expression_is_told_with_its_form(expression: str, what: str) -> None:
+    with pytest.raises(MatrixError) as caught:
+        select(PLANNED, expression)
+    assert what == caught.value.what
+    assert "mcore==0.8.* and torch>=2.4 and not case==pp2" in str(caught.value.expected)
+
+
+def test_a_selection_that_selects_nothing_says_of_how_many() -> None:
+    with pytest.raises(MatrixError) as caught:
+        select(PLANNED, "mcore>=1")
+    assert (caught.value.what, caught.value.got) == ("the selection selects nothing", "mcore>=1")
+    assert caught.value.expected == f"at least one of {len(PLANNED)} cases"
+
+
+def test_a_version_that_nothing_has_is_a_typo_also_beside_one_that_is_there() -> None:
+    with pytest.raises(MatrixError):
+        select(PLANNED, "mcore==0.88.0 or mcore==0.9.0")
+
+
+CONDITIONS = st.sampled_from(
+    [
+        "mcore==0.8.0", "mcore>=0.8", "torch<2.4", "torch!=2.4.0", "te==none", "te>1.8", "te!=1.9", "case==tp2",
+        "case!=pp2", "failure==other", "level==gpu", "base==torch-2.[34].*", "expectation==broken", "driver<500",
+    ]
+)  # fmt: skip
+EXPRESSIONS = st.recursive(
+    CONDITIONS,
+    lambda inner: st.one_of(
+        st.builds("({} and {})".format, inner, inner),
+        st.builds("({} or {})".format, inner, inner),
+        st.builds("not {}".format, inner),
+    ),
+    max_leaves=6,
+)
+
+
+def keys(expression: str) -> list[str]:
+    test = compile_expression(expression, PLANNED)
+    return [item.key for item in PLANNED if test(item)]
+
+
+@given(EXPRESSIONS)
+def test_an_expression_and_its_opposite_part_the_plan(expression: str) -> None:
+    inside, outside = keys(expression), keys(f"not {expression}")
+    assert sorted(set(inside) & set(outside)) == []
+    assert sorted(item.key for item in PLANNED) == sorted(inside + outside)
+
+
+@given(EXPRESSIONS, EXPRESSIONS)
+def test_and_and_or_are_those_of_sets(left: str, right: str) -> None:
+    assert set(keys(left)) & set(keys(right)) == set(keys(f"{left} and {right}"))
+    assert set(keys(left)) | set(keys(right)) == set(keys(f"{left} or {right}"))
+
+
+@given(EXPRESSIONS, EXPRESSIONS, EXPRESSIONS)
+def test_and_binds_closer_than_or(first: str, second: str, third: str) -> None:
+    assert keys(f"{first} or ({second} and {third})") == keys(f"{first} or {second} and {third}")
+
+
+@given(st.text(st.sampled_from("mcore=<>!~ ()0.8*andtpx"), max_size=24))
+def test_any_text_selects_or_is_told(text: str) -> None:
+    """No text makes a traceback, and none selects nothing."""
+    try:
+        chosen = select(PLANNED, text)
+    except MatrixError as error:
+        chosen = [error.expected or error.fix]  # type: ignore[list-item]
+    assert chosen not in ([], [None])

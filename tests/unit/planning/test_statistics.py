@@ -1,0 +1,66 @@
+"""The counts of `megatrix plan --stats`, on a catalog in which one sees what they must be."""
+
+from __future__ import annotations
+
+from matrix.catalog.failure import Axis, Level
+from matrix.planning.covering import pairwise
+from matrix.planning.night import everything, night
+from matrix.planning.statistics import Counts, in_words, is_known, product, statistics
+from tests.unit.catalogs import case, catalog, clause, exclusion, failure, masked, real, stack
+
+LEVELS = (Level.CONTRACT, Level.CPU)
+# 3 bases (torch 2.3.1, 2.4.0, 2.5.1) x 3 megatron-core releases (0.7, 0.8, 0.9), one boundary on either axis
+ENTRY = failure(affected=(clause(mcore="<0.9", torch=">=2.4"),), works=(clause(mcore=">=0.9"), clause(torch="<2.4")))
+
+
+def test_the_product_is_of_the_axes_that_a_failure_depends_on() -> None:
+    axes = {
+        (Axis.BASE, Axis.MCORE): 3 * 3,
+        (Axis.MCORE, Axis.TE): 3 * 3,
+        (Axis.BASE, Axis.MCORE, Axis.TE, Axis.DRIVER): 3 * 3 * 3 * 1,
+    }
+    assert axes == {one: product(catalog(), failure(axes=one), LEVELS) for one in axes}
+
+
+def test_a_case_counts_at_each_level_that_is_asked_for() -> None:
+    entry = failure(case=(case("a", (Level.CPU, Level.GPU)), case("b", (Level.GPU,))))
+    counts = [product(catalog(), entry, levels) for levels in ((Level.CPU,), (Level.GPU,), (Level.CONTRACT,), Level)]
+    assert counts == [9, 18, 0, 27]
+
+
+def test_constraints_take_their_cells_away() -> None:
+    known = catalog(ENTRY, exclusions=(exclusion(mcore="==0.7.0"),))
+    assert [one.allowed for one in statistics(known, [], LEVELS)] == [6, 6]
+
+
+def test_what_is_masked_or_of_which_nothing_is_said_is_not_known() -> None:
+    first = failure("first", affected=(clause(torch="==2.3.1"),))
+    other = failure("other", affected=(clause(mcore="==0.7.0"),), masked=(masked("first"),))
+    counted = {one.failure: (one.allowed, one.known) for one in statistics(catalog(first, other), [], LEVELS)}
+    assert counted == {"first": (9, 3), "other": (9, 2), "all": (18, 5)}
+
+
+def test_a_night_is_counted_by_its_reasons() -> None:
+    """Broken are 2 x 2 cells in a corner: on torch two lines of two cells, on megatron-core as many, one shared."""
+    known = catalog(ENTRY, stacks=(stack("break", "torch-2.4.0", "0.8.0"),))
+    planned = night(known, pairwise, LEVELS)
+    counted = statistics(known, planned, LEVELS)[0]
+    assert len(planned) == counted.night
+    assert counted == Counts("break", 9, 9, 9, boundary=7, pairwise=9, picked=0, stack=1, night=9)
+
+
+def test_all_is_the_sum() -> None:
+    planned = night(real(), pairwise, LEVELS)
+    *each, total = statistics(real(), planned, LEVELS)
+    assert (total.night, total.allowed) == (len(planned), len(everything(real(), LEVELS)))
+    assert total.product == sum(one.product for one in each)
+
+
+def test_the_night_of_the_real_catalog_is_known_cases_and_stacks() -> None:
+    planned = night(real(), pairwise, LEVELS)
+    assert [item.key for item in planned if not is_known(real(), item) and not item.why[0].startswith("stack")] == []
+
+
+def test_every_column_is_in_the_table() -> None:
+    told = in_words([Counts("all", 1000, 200, 100, 30, 20, 1, 2, 40)])
+    assert told.splitlines()[1] == "all              1000          200    100        30        20       1      2     40"

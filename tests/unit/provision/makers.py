@@ -1,0 +1,111 @@
+"""Things that the tests of containers/ make: wheels, source trees, clones, a uv that installs from a folder."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+import zipfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from matrix.provision.commands import Answer, run
+
+PACKAGE_INFO = """MAJOR = {0}
+MINOR = {1}
+PATCH = {2}
+PRE_RELEASE = '{3}'
+VERSION = (MAJOR, MINOR, PATCH, PRE_RELEASE)
+__version__ = '.'.join(map(str, VERSION[:3])) + ''.join(VERSION[3:])
+__package_name__ = 'megatron_core'
+"""
+
+
+def make_wheel(
+    folder: Path, version: str, *, name: str = "megatron_core", python: str = "", requires: Sequence[str] = ()
+) -> Path:
+    """Write a wheel as small as uv and zipfile accept."""
+    info = f"{name}-{version}.dist-info"
+    lines = ["Metadata-Version: 2.1", f"Name: {name}", f"Version: {version}"]
+    lines += [f"Requires-Python: {python}"] if python else []
+    lines += [f"Requires-Dist: {requirement}" for requirement in requires]
+    folder.mkdir(parents=True, exist_ok=True)
+    wheel = folder / f"{name}-{version}-py3-none-any.whl"
+    with zipfile.ZipFile(wheel, "w") as file:
+        file.writestr("megatron/core/__init__.py", f"__version__ = {version!r}\n")
+        file.writestr(f"{info}/METADATA", "\n".join(lines) + "\n")
+        file.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        file.writestr(f"{info}/RECORD", "")
+    return wheel
+
+
+def make_tree(folder: Path, version: tuple[int, int, int, str] = (0, 9, 0, "rc0")) -> Path:
+    """Write a Megatron-LM source tree: two modules, a package_info.py, a script outside the package."""
+    core = folder / "megatron" / "core"
+    core.mkdir(parents=True)
+    (core / "__init__.py").write_text("")
+    (core / "package_info.py").write_text(PACKAGE_INFO.format(*version))
+    (core / "model.py").write_text("LAYERS = 2\n")
+    (folder / "pretrain_gpt.py").write_text("raise SystemExit('never run')\n")
+    return folder
+
+
+def make_clone(folder: Path) -> Path:
+    """Write a clone with a tag, core_v0.9.0, and a branch, feature/x@2, whose model has one layer more."""
+    make_tree(folder)
+    git(folder, "init", "--quiet", "--initial-branch=main")
+    commit(folder, "Start")
+    git(folder, "tag", "core_v0.9.0")
+    git(folder, "checkout", "--quiet", "-b", "feature/x@2")
+    (folder / "megatron/core/model.py").write_text("LAYERS = 3\n")
+    commit(folder, "Add a layer")
+    git(folder, "checkout", "--quiet", "main")
+    return folder
+
+
+def commit(folder: Path, subject: str) -> str:
+    """Commit everything and return the commit's id."""
+    git(folder, "add", "--all")
+    git(folder, "-c", "user.name=A", "-c", "user.email=a@b", "commit", "--quiet", "--message", subject)
+    return git(folder, "rev-parse", "HEAD")
+
+
+def git(folder: Path, *arguments: str) -> str:
+    """Run git without anybody's configuration and return what it says."""
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    environment = {**clean, "GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_SYSTEM": os.devnull}
+    command = ["git", "-C", str(folder), *arguments]
+    return subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout.strip()
+
+
+@dataclass(frozen=True)
+class FolderUv:
+    """A runner whose uv unpacks wheels from `wheels`, counting in `log`; every other command is run for real."""
+
+    wheels: Path
+    log: Path
+    seconds: float = 0.0  # that an installation takes
+
+    def __call__(
+        self, command: Sequence[str], *, environment: Mapping[str, str] | None = None, seconds: float | None = None
+    ) -> Answer:
+        if "install" not in command:
+            return run(command, environment=environment, seconds=seconds)
+        with self.log.open("a") as log:
+            log.write(" ".join(command) + "\n")
+        time.sleep(self.seconds)
+        target = Path(command[command.index("--target") + 1])
+        for wanted in command:
+            name = wanted.replace("==", "-").replace("megatron-core", "megatron_core")
+            wheel = Path(wanted) if wanted.endswith(".whl") else self.wheels / f"{name}-py3-none-any.whl"
+            if wheel.is_file():
+                with zipfile.ZipFile(wheel) as file:
+                    file.extractall(target)
+                return Answer(0)
+        return Answer(1, err="error: no solution\n  cause: https://user:secret@index.example/simple was asked")
+
+    @property
+    def installs(self) -> int:
+        """Return how often packages were installed."""
+        return len(self.log.read_text().splitlines()) if self.log.exists() else 0

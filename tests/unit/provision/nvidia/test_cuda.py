@@ -1,0 +1,130 @@
+"""The driver library is asked through its C interface; a library made by hand answers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from matrix.provision.nvidia import cuda
+from matrix.provision.nvidia.cuda import Cuda, Gpu
+
+GIB = 2**30
+NO_DEVICE = "CUDA_ERROR_NO_DEVICE: no GPU was given to this container, or CUDA_VISIBLE_DEVICES hides them"
+
+
+class Driver:
+    """What libcuda.so.1 would answer. `refuses` gives the code that a function returns instead."""
+
+    def __init__(self, attributes: dict[int, int], count: int = 1, **refuses: int) -> None:
+        self.attributes, self.count, self.refuses = attributes, count, refuses
+
+    def __getattr__(self, name: str) -> Any:
+        answers = {
+            "cuDriverGetVersion": 12040,
+            "cuDeviceGetCount": self.count,
+            "cuDeviceTotalMem_v2": 80 * GIB,
+        }
+
+        def function(*arguments: Any) -> int:
+            if name in self.refuses:
+                return self.refuses[name]
+            if name == "cuDeviceGetName":
+                arguments[0].value = b"NVIDIA H100"
+            elif name == "cuDeviceGetAttribute":
+                if arguments[1] not in self.attributes:
+                    return 1
+                arguments[0]._obj.value = self.attributes[arguments[1]]
+            elif name in answers:
+                arguments[0]._obj.value = answers[name]
+            elif name == "cuGetErrorName":
+                arguments[1]._obj.value = b"CUDA_ERROR_NO_DEVICE"
+            return 0
+
+        return function
+
+
+def last(driver: Driver) -> Cuda:
+    """What is known when all was asked."""
+    *_, found = cuda.look(lambda name: driver)
+    return found
+
+
+def test_a_driver_tells_its_version_and_its_gpus() -> None:
+    found = last(Driver({75: 9, 76: 0, 132: 1}, count=2))
+    gpu = Gpu("NVIDIA H100", "9.0", 80 * GIB, multicast=True)
+    assert (found.version, found.gpus, found.problem) == ("12.4", (gpu, gpu), "")
+
+
+def test_a_driver_that_does_not_know_multicast_has_none() -> None:
+    (gpu,) = last(Driver({75: 8, 76: 0})).gpus
+    assert (gpu.sm, gpu.multicast) == ("8.0", False)
+
+
+@pytest.mark.parametrize(
+    ("driver", "version", "problem"),
+    [
+        (Driver({}, cuDriverGetVersion=3), None, "cuDriverGetVersion says 3"),
+        (Driver({}, cuInit=100), "12.4", f"cuInit says {NO_DEVICE}"),
+        (Driver({}, cuDeviceGetCount=100), "12.4", f"cuDeviceGetCount says {NO_DEVICE}"),
+        (Driver({}, cuInit=999, cuGetErrorName=1), "12.4", "cuInit says 999"),
+        (Driver({}, count=0), "12.4", "the driver shows no GPU"),
+    ],
+)
+def test_a_driver_that_shows_no_gpu_says_why(driver: Driver, version: str | None, problem: str) -> None:
+    found = last(driver)
+    assert (found.version, found.gpus, found.problem) == (version, (), problem)
+
+
+def test_a_machine_without_the_library_says_so() -> None:
+    def missing(name: str) -> Any:
+        raise OSError(f"{name}: cannot open shared object file")
+
+    *_, found = cuda.look(missing)
+    assert found == Cuda(problem="libcuda.so.1: cannot open shared object file")
+
+
+def test_before_a_call_that_may_not_return_it_says_what_it_asks_and_what_it_knows() -> None:
+    """So that a driver that hangs in cuInit has told its version."""
+    told = [(found.asking, found.version) for found in cuda.look(lambda name: Driver({}))]
+    assert told == [("loading libcuda.so.1", None), ("cuInit", "12.4"), ("", "12.4")]
+
+
+HOSTS = "/usr/lib/x86_64-linux-gnu/libcuda.so.470.161.03"
+PACKAGE = "/usr/local/cuda-12.5/compat/lib.real/libcuda.so.555.42.06"
+
+
+@pytest.mark.parametrize(
+    ("library", "kernel", "driver", "compat"),
+    [
+        (HOSTS, "470.161.03", "470.161.03", False),
+        (PACKAGE, "470.161.03", "555.42.06", True),
+        (PACKAGE, None, "555.42.06", True),
+        (HOSTS.replace("470.161.03", "555.42.06"), "470.161.03", "555.42.06", True),  # mounted over the host's
+        (HOSTS, None, "470.161.03", None),
+        ("/usr/lib/wsl/lib/libcuda.so.1.1", "537.13", None, None),
+        ("libcuda.so.1", "535.86.10", None, None),
+        ("", None, None, None),
+    ],
+)
+def test_the_file_tells_the_version_and_whose_it_is(
+    library: str, kernel: str | None, driver: str | None, compat: bool | None
+) -> None:
+    found = Cuda("12.5", library)
+    assert (found.driver, found.is_compat(kernel)) == (driver, compat)
+
+
+def test_an_update_whose_kernel_module_is_not_loaded_is_not_taken_for_a_compat_package() -> None:
+    updated = Cuda("12.5", "/usr/lib/libcuda.so.555.42.06", problem="cuInit says CUDA_ERROR_SYSTEM_DRIVER_MISMATCH")
+    assert updated.is_compat("535.129.03") is None
+
+
+def test_the_file_is_the_one_that_was_mapped(tmp_path: Path) -> None:
+    maps = tmp_path / "maps"
+    maps.write_text(
+        "7f00-7f01 r--p 00000000 08:01 11                         /usr/lib/libc.so.6\n"
+        "7f02-7f03 r-xp 00000000 08:01 12                         /my images/compat/libcuda.so.555.42.06\n"
+    )
+    assert cuda._file(maps) == "/my images/compat/libcuda.so.555.42.06"
+    assert cuda._file(tmp_path / "none") == "libcuda.so.1"

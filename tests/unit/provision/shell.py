@@ -1,0 +1,32 @@
+"""A desk with container tools that answer and do nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from matrix.provision.commands import Answer
+
+
+class Shell:
+    """Runs nothing: answers by the tool's name, keeps what was asked. `broken` names tools and words that fail."""
+
+    def __init__(self, *broken: str) -> None:
+        self.broken, self.asked = broken, list[list[str]]()
+
+    def __call__(
+        self, command: Sequence[str], *, environment: Mapping[str, str] | None = None, seconds: float | None = None
+    ) -> Answer:
+        words = [Path(command[0]).name, *command[1:]]
+        self.asked.append(words)
+        if any(word in self.broken for word in words):
+            return Answer(1, err="E: Failed getting release file https://me:token@mirror/dists")
+        return Answer(0, "4cd62cad08b9\n")
+
+
+def desk(folder: Path, *tools: str) -> dict[str, str]:
+    """An environment whose PATH holds these tools."""
+    for tool in tools:
+        (folder / tool).touch()
+        (folder / tool).chmod(0o755)
+    return {"PATH": str(folder)}

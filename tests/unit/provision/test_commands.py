@@ -1,0 +1,55 @@
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from matrix.provision.commands import NOT_STARTED, TIMED_OUT, Answer, redacted, run
+
+
+def test_a_command_answers_with_its_status_and_both_streams() -> None:
+    answer = run([sys.executable, "-c", "import sys; print('out'); print('err', file=sys.stderr); sys.exit(3)"])
+
+    assert answer == Answer(3, "out\n", "err\n")
+
+
+def test_a_tool_that_is_not_there_answers_as_in_a_shell() -> None:
+    assert run(["/nonexistent/tool"]).code == NOT_STARTED
+
+
+def test_a_late_tool_is_stopped() -> None:
+    assert run([sys.executable, "-c", "input_ = __import__('time').sleep(60)"], seconds=0.2).code == TIMED_OUT
+
+
+def test_bytes_that_are_no_text_are_replaced() -> None:
+    answer = run([sys.executable, "-c", "import sys; sys.stdout.buffer.write(b'\\xff!')"])
+
+    assert answer.out == "\N{REPLACEMENT CHARACTER}!"
+
+
+def test_the_environment_replaces_the_inherited_one() -> None:
+    assert run(["/usr/bin/env"], environment={"ONLY": "this"}).out == "ONLY=this\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("https://user:secret@host/simple", "https://***@host/simple"),
+        ("https://token@host and http://a:b%40c@other/x", "https://***@host and http://***@other/x"),
+        ("https://host/simple/pkg@1.0", "https://host/simple/pkg@1.0"),
+        ("clone@main", "clone@main"),
+    ],
+)
+def test_credentials_of_urls_are_taken_out(text: str, shown: str) -> None:
+    assert redacted(text) == shown
+
+
+def test_a_complaint_is_the_end_of_what_was_written_without_credentials() -> None:
+    lines = [f"line {number}" for number in range(50)] + ["asked https://u:p@host/"]
+
+    assert Answer(1, err="\n".join(lines)).complaint.splitlines()[-2:] == ["line 49", "asked https://***@host/"]
+    assert len(Answer(1, err="\n".join(lines)).complaint.splitlines()) == 12
+
+
+def test_a_silent_failure_has_a_complaint_too() -> None:
+    assert Answer(9).complaint == "exit status 9, nothing written"

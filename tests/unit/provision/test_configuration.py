@@ -1,0 +1,52 @@
+"""A site's clones: from megatrix.toml, from the environment, and what is said when there is none."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from matrix.errors import MatrixError
+from matrix.provision.configuration import Configuration, load
+
+
+def test_a_path_in_the_file_counts_from_the_project(tmp_path: Path) -> None:
+    (tmp_path / "megatrix.toml").write_text('[sources]\nmegatron-lm = "clones/Megatron-LM"\n')
+
+    configured = load({}, tmp_path)
+
+    assert configured.resolve("megatron-lm@abc") == f"{tmp_path / 'clones/Megatron-LM'}@abc"
+
+
+def test_the_environment_wins_over_the_file(tmp_path: Path) -> None:
+    (tmp_path / "megatrix.toml").write_text('[sources]\nmegatron-lm = "/file"\n')
+
+    assert load({"MEGATRIX_MEGATRON_LM": "/env"}, tmp_path).sources == {"megatron-lm": "/env"}
+
+
+@pytest.mark.parametrize("source", ["0.9.0", "", "./Megatron-LM@abc", "/tree", "wheel.whl"])
+def test_what_names_no_clone_stays_as_it_is(source: str) -> None:
+    assert Configuration().resolve(source) == source
+
+
+def test_a_clone_that_is_not_configured_says_how_to_configure_it() -> None:
+    with pytest.raises(MatrixError) as raised:
+        Configuration().resolve("transformer-engine@v1.8")
+    assert raised.value.brief == (
+        "needs a clone of TransformerEngine: got none is configured: "
+        "expected MEGATRIX_TRANSFORMER_ENGINE=PATH, or transformer-engine under [sources] in megatrix.toml"
+    )
+
+
+def test_a_source_with_a_typo_is_an_error_with_a_suggestion(tmp_path: Path) -> None:
+    (tmp_path / "megatrix.toml").write_text('[sources]\nmegatron = "/clone"\n')
+
+    with pytest.raises(MatrixError, match="did you mean megatron-lm"):
+        load({}, tmp_path)
+
+
+def test_a_key_with_a_typo_is_an_error_with_a_suggestion(tmp_path: Path) -> None:
+    (tmp_path / "megatrix.toml").write_text("[source]\n")
+
+    with pytest.raises(MatrixError, match="did you mean sources"):
+        load({}, tmp_path)

@@ -1,0 +1,88 @@
+"""Whether one stands in an image, and which of its Pythons is the image's own."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pytest
+
+from matrix.errors import MatrixError
+from matrix.provision.commands import Answer
+from matrix.provision.current_image import Standing, find
+
+IN = {"MEGATRIX_IN_PLACE": "1"}
+
+
+class Pythons:
+    """Answers for interpreters: `bases` says what each was made from, `sites` where a base keeps its packages."""
+
+    def __init__(self, bases: Mapping[Path, Path], sites: Mapping[Path, Path]) -> None:
+        self.bases, self.sites, self.asked = bases, sites, 0
+
+    def __call__(
+        self, command: Sequence[str], *, environment: Mapping[str, str] | None = None, seconds: float | None = None
+    ) -> Answer:
+        self.asked += 1
+        python = Path(command[0])
+        if "_base_executable" in command[-1]:
+            return Answer(0, f"cpython 3.13.5 {self.bases[python]}\n")
+        return Answer(0, json.dumps([str(self.sites[python])]))
+
+
+class Image:
+    """An image: its own Python, and a virtual environment that somebody made from it and put on PATH."""
+
+    def __init__(self, folder: Path, *packages: str) -> None:
+        self.own, self.venv = folder / "usr" / "python3", folder / "venv" / "python3"
+        for python in (self.own, self.venv):
+            python.parent.mkdir()
+            python.touch()
+        site = folder / "site"
+        for package in packages:
+            info = site / f"{package.replace('==', '-')}.dist-info"
+            info.mkdir(parents=True)
+            name, _, version = package.partition("==")
+            (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+        self.pythons = Pythons({self.own: self.own, self.venv: self.own}, {self.own: site})
+
+    def find(self, environ: Mapping[str, str], *files: str) -> Standing | None:
+        """Look for it, in its virtual environment."""
+        path = {"PATH": f"{self.venv.parent}:{self.own.parent}"}
+        return find({**path, **environ}, self.venv, run=self.pythons, exists=lambda file: str(file) in files)
+
+
+def test_the_image_s_own_python_is_found_from_a_virtual_environment(tmp_path: Path) -> None:
+    image = Image(tmp_path, "torch==2.6.0", "numpy==2.2.4")
+    found = image.find(IN)
+    assert found is not None
+    assert found.interpreter == image.own
+    assert (found.environment.python, found.environment.packages) == ("3.13.5", {"torch": "2.6.0", "numpy": "2.2.4"})
+
+
+@pytest.mark.parametrize(
+    ("environ", "files", "expected"),
+    [
+        ({}, (), False),
+        ({}, ("/run/.containerenv",), True),
+        ({}, ("/.dockerenv",), True),
+        ({"container": "podman"}, (), True),
+        ({"NVIDIA_PYTORCH_VERSION": "24.07"}, (), True),
+        ({"MEGATRIX_IN_PLACE": "1"}, (), True),
+        ({"MEGATRIX_IN_PLACE": "0"}, ("/.dockerenv",), False),
+    ],
+)
+def test_what_shows_an_image(tmp_path: Path, environ: dict[str, str], files: tuple[str, ...], expected: bool) -> None:
+    image = Image(tmp_path, "torch==2.6.0")
+    assert expected is (image.find(environ, *files) is not None)
+    assert expected is (image.pythons.asked > 0)  # on a laptop nothing is even asked
+
+
+def test_an_image_without_torch_is_none_to_run_in(tmp_path: Path) -> None:
+    assert Image(tmp_path, "numpy==2.2.4").find(IN) is None
+
+
+def test_what_is_neither_yes_nor_no_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(MatrixError, match="MEGATRIX_IN_PLACE"):
+        Image(tmp_path).find({"MEGATRIX_IN_PLACE": "maybe"})

@@ -1,0 +1,207 @@
+from __future__ import annotations
+
+import configparser
+import os
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from matrix.errors import MatrixError
+from matrix.provision.indexes import (
+    NO_INDEX,
+    SAID_BY,
+    pip_files,
+    pip_options,
+    read_files,
+    site_environment,
+    uv_environment,
+)
+
+NOTHING: Mapping[str, str] = {}
+
+
+def told(pip: Mapping[str, str], environ: Mapping[str, str] = NOTHING, *, exists: bool = True) -> dict[str, str]:
+    return uv_environment(pip, environ, exists=lambda path: exists)
+
+
+def test_files_are_read_weakest_first(tmp_path: Path) -> None:
+    files = pip_files({"HOME": "/home/me"}, tmp_path)
+
+    assert files == (
+        Path("/etc/xdg/pip/pip.conf"),
+        Path("/etc/pip.conf"),
+        Path("/home/me/.pip/pip.conf"),
+        Path("/home/me/.config/pip/pip.conf"),
+        tmp_path / "pip.conf",
+    )
+
+
+def test_a_configuration_file_that_exists_takes_the_users_out(tmp_path: Path) -> None:
+    mine = tmp_path / "mine.conf"
+    mine.touch()
+
+    assert pip_files({"HOME": "/home/me", "PIP_CONFIG_FILE": str(mine)}, tmp_path) == (
+        Path("/etc/xdg/pip/pip.conf"),
+        Path("/etc/pip.conf"),
+        tmp_path / "pip.conf",
+        mine,
+    )
+
+
+def test_the_null_device_takes_all_files_out(tmp_path: Path) -> None:
+    assert pip_files({"PIP_CONFIG_FILE": os.devnull}, tmp_path) == ()
+
+
+def test_later_files_win_and_absent_ones_do_not_matter(tmp_path: Path) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    first.write_text("[global]\nIndex_URL = a\ncert = c\n")
+    second.write_text("[global]\nindex-url = b\n")
+
+    assert read_files([first, tmp_path / "absent", second]) == {("global", "index-url"): "b", ("global", "cert"): "c"}
+
+
+@pytest.mark.parametrize("text", ["https://me:secret@host\n", "[global]\na = b\nsecret\n", "[a]\n[a]\nsecret=\n"])
+def test_a_broken_file_is_named_and_its_text_is_not_shown(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "pip.conf"
+    file.write_text(text)
+
+    with pytest.raises(MatrixError) as caught:
+        read_files([file])
+
+    assert str(file) in str(caught.value)
+    assert "secret" not in str(caught.value)
+
+
+names = st.from_regex(r"[a-c]+(-[a-c]+)*", fullmatch=True)
+values = st.text(st.characters(codec="ascii", exclude_characters="\r\n\v\f\x1c\x1d\x1e"), max_size=30).map(str.strip)
+
+
+@given(st.dictionaries(names, values, max_size=5), st.dictionaries(names, values, max_size=5))
+def test_what_pips_own_parser_writes_is_read_back(shared: dict[str, str], install: dict[str, str]) -> None:
+    written = configparser.RawConfigParser()
+    written.read_dict({"global": shared, "install": install})
+
+    with tempfile.NamedTemporaryFile("w", encoding="utf-8", suffix=".conf") as file:
+        written.write(file)
+        file.flush()
+        found = read_files([Path(file.name)])
+
+    expected = {("global", name): value for name, value in shared.items()}
+    assert found == expected | {("install", name): value for name, value in install.items()}
+
+
+def test_install_beats_global_and_variables_beat_both() -> None:
+    files = {
+        ("global", "index-url"): "a",
+        ("install", "index-url"): "b",
+        ("global", "cert"): "c",
+        ("global", "find-links"): "d",
+        ("list", "cert"): "other command",
+    }
+
+    assert pip_options(files, {"PIP_FIND_LINKS": "e", "HOME": "/"}) == {
+        "index-url": "b",
+        "cert": "c",
+        "find-links": "e",
+    }
+
+
+@pytest.mark.parametrize(
+    ("variable", "option"),
+    [("PIP_INDEX_URL", "index-url"), ("PIP_PYPI_URL", "index-url"), ("PIP_DEFAULT_TIMEOUT", "timeout")],
+)
+def test_pips_other_names_of_an_option_count(variable: str, option: str) -> None:
+    assert pip_options({}, {variable: "x"}) == {option: "x"}
+
+
+def test_an_empty_value_does_not_hide_a_weaker_one() -> None:
+    assert pip_options({("global", "cert"): "c", ("install", "cert"): ""}, {"PIP_CERT": ""}) == {"cert": "c"}
+
+
+@pytest.mark.parametrize(
+    ("pip", "uv"),
+    [
+        ({"index-url": "https://a/simple"}, {"UV_DEFAULT_INDEX": "https://a/simple"}),
+        ({"find-links": "/one https://two/x\n/three"}, {"UV_FIND_LINKS": "/one,https://two/x,/three"}),
+        ({"find-links": "file:///with%20space"}, {"UV_FIND_LINKS": "/with space"}),
+        ({"trusted-host": "a\nb:80"}, {"UV_INSECURE_HOST": "a b:80"}),
+        ({"timeout": "180"}, {"UV_HTTP_TIMEOUT": "180"}),
+        ({"timeout": "15.2"}, {"UV_HTTP_TIMEOUT": "16"}),
+        ({"timeout": "soon"}, {}),
+        ({"cert": "/ca.pem", "client-cert": "/me.pem"}, {"SSL_CERT_FILE": "/ca.pem", "SSL_CLIENT_CERT": "/me.pem"}),
+        ({"proxy": "http://p:3128"}, {"ALL_PROXY": "http://p:3128"}),
+        ({"quiet": "1", "constraint": "c.txt"}, {}),
+    ],
+)
+def test_each_option_has_its_variable(pip: dict[str, str], uv: dict[str, str]) -> None:
+    assert told(pip) == uv
+
+
+def test_extra_indexes_are_merged_as_pip_merges_them() -> None:
+    assert told({"extra-index-url": "file:///a https://b"}) == {
+        "UV_INDEX": "file:///a https://b",
+        "UV_INDEX_STRATEGY": "unsafe-best-match",
+    }
+
+
+def test_the_persons_own_indexes_keep_uvs_own_rule() -> None:
+    """Somebody who names indexes to uv has not asked for pip's rule: a package could come from another index."""
+    assert told({"extra-index-url": "https://b"}, {"UV_EXTRA_INDEX_URL": "https://mine"}) == {}
+
+
+def test_no_index_leaves_find_links_alone() -> None:
+    pip = {"no-index": "yes", "index-url": "https://a", "extra-index-url": "https://b", "find-links": "/wheels"}
+
+    assert told(pip) == {"UV_DEFAULT_INDEX": NO_INDEX, "UV_FIND_LINKS": "/wheels"}
+
+
+def test_folders_that_are_not_there_are_left_out_as_pip_does() -> None:
+    assert told({"find-links": "/gone https://two/x"}, exists=False) == {"UV_FIND_LINKS": "https://two/x"}
+
+
+def test_relative_folders_count_from_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", "/home/me")
+
+    assert told({"find-links": "wheels ~/more"}) == {"UV_FIND_LINKS": f"{tmp_path}/wheels,/home/me/more"}
+
+
+FULL = {
+    "index-url": "https://a",
+    "extra-index-url": "https://b",
+    "find-links": "/w",
+    "trusted-host": "h",
+    "timeout": "9",
+    "cert": "/c",
+    "client-cert": "/d",
+    "proxy": "http://p",
+}
+
+
+@given(st.sets(st.sampled_from(sorted({*told(FULL), *(name for others in SAID_BY.values() for name in others)}))))
+def test_what_a_person_told_uv_is_never_changed(own: set[str]) -> None:
+    """Whatever is set by hand, under either of its names, even to nothing, is not handed on; all else is."""
+    handed = told(FULL, dict.fromkeys(own, ""))
+
+    for name in told(FULL):
+        said = own & {name, *SAID_BY.get(name, ())}
+        if name != "UV_INDEX_STRATEGY":
+            assert (name in handed) == (not said)
+    assert own.isdisjoint(handed)
+
+
+def test_the_sites_files_and_variables_are_read(tmp_path: Path) -> None:
+    config = tmp_path / ".config" / "pip"
+    config.mkdir(parents=True)
+    (config / "pip.conf").write_text(f"[global]\nextra-index-url = file:///a\nfind-links = {tmp_path}\n")
+    environ = {"HOME": str(tmp_path), "XDG_CONFIG_DIRS": str(tmp_path), "PIP_INDEX_URL": "https://a"}
+
+    handed = site_environment(environ, tmp_path)
+
+    assert handed["UV_INDEX"] == "file:///a"
+    assert handed["UV_FIND_LINKS"] == str(tmp_path)
+    assert handed["UV_DEFAULT_INDEX"] == "https://a"

@@ -1,0 +1,132 @@
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from matrix.errors import MatrixError
+from matrix.provision.commands import Answer, run
+from matrix.provision.interpreters import Interpreter, find, patch
+
+NOWHERE = Path("/nonexistent/python")
+
+
+def python(path: Path, version: str, *, name: str = "cpython") -> Path:
+    """Write an interpreter that answers what the question asks for."""
+    return script(path, f"echo {name} {version} {path}")
+
+
+def script(path: Path, body: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"#!/bin/sh\n{body}\n")
+    path.chmod(0o755)
+    return path
+
+
+def environment(tmp_path: Path, *folders: Path) -> dict[str, str]:
+    return {"HOME": str(tmp_path), "PATH": ":".join(map(str, folders))}
+
+
+def test_the_running_interpreter_is_found_for_its_own_minor() -> None:
+    minor = "{}.{}".format(*sys.version_info)
+
+    found = find([minor], environ={})
+
+    assert found.minor == minor
+    assert found.version == "{}.{}.{}".format(*sys.version_info)
+    assert found.path.is_file()
+
+
+def test_a_shim_that_does_not_answer_is_passed_over(tmp_path: Path) -> None:
+    script(tmp_path / "shims/python3.10", "echo 'pyenv: python3.10: command not found' >&2; exit 127")
+    real = python(tmp_path / "bin/python3.10", "3.10.12")
+
+    found = find(["3.10"], environ=environment(tmp_path, tmp_path / "shims", tmp_path / "bin"), executable=NOWHERE)
+
+    assert found == Interpreter(real, "3.10.12")
+
+
+def test_the_first_minor_that_is_here_wins(tmp_path: Path) -> None:
+    python(tmp_path / "bin/python3.11", "3.11.7")
+
+    environ = environment(tmp_path, tmp_path / "bin")
+
+    assert find(["3.10", "3.11"], environ=environ, executable=NOWHERE).version == "3.11.7"
+    python(tmp_path / "bin/python3.10", "3.10.1")
+    assert find(["3.10", "3.11"], environ=environ, executable=NOWHERE).version == "3.10.1"
+
+
+def test_pyenvs_versions_are_found_although_none_is_active(tmp_path: Path) -> None:
+    for version in ("3.10.1", "3.10.13", "3.10.9", "3.100.1"):
+        python(tmp_path / f".pyenv/versions/{version}/bin/python{version.rpartition('.')[0]}", version)
+
+    assert find(["3.10"], environ=environment(tmp_path), executable=NOWHERE).version == "3.10.13"
+
+
+def test_pyenvs_shims_are_not_even_asked(tmp_path: Path) -> None:
+    """Each costs 0.2 s, and what it leads to is looked at anyway."""
+    script(tmp_path / ".pyenv/shims/python3.10", f"touch {tmp_path}/asked; exit 127")
+    python(tmp_path / ".pyenv/versions/3.10.13/bin/python3.10", "3.10.13")
+
+    find(["3.10"], environ=environment(tmp_path, tmp_path / ".pyenv/shims"), executable=NOWHERE)
+
+    assert not (tmp_path / "asked").exists()
+
+
+def test_what_uv_was_told_to_install_is_found(tmp_path: Path) -> None:
+    home = tmp_path / ".local/share/uv/python/cpython-3.12.1-linux-x86_64-gnu"
+    real = python(home / "bin/python3.12", "3.12.1")
+
+    assert find(["3.12"], environ=environment(tmp_path), executable=NOWHERE).path == real
+
+
+def test_a_plain_python3_counts_by_what_it_says(tmp_path: Path) -> None:
+    python(tmp_path / "bin/python3", "3.13.0")
+
+    assert find(["3.13"], environ=environment(tmp_path, tmp_path / "bin"), executable=NOWHERE).version == "3.13.0"
+
+
+def test_another_implementation_is_refused_with_the_reason(tmp_path: Path) -> None:
+    python(tmp_path / "bin/python3.10", "3.10.14", name="pypy")
+
+    with pytest.raises(MatrixError, match=r"bin/python3\.10: is pypy"):
+        find(["3.10"], environ=environment(tmp_path, tmp_path / "bin"), executable=NOWHERE)
+
+
+def test_the_error_says_what_was_wanted_what_is_here_and_how_to_get_one(tmp_path: Path) -> None:
+    script(tmp_path / "bin/python3.14", "echo broken >&2; exit 1")
+    here = python(tmp_path / "bin/python3", "3.12.1")
+
+    with pytest.raises(MatrixError) as caught:
+        find(["3.14", "3.13"], environ=environment(tmp_path, tmp_path / "bin"), executable=NOWHERE)
+
+    text = str(caught.value)
+    assert text.startswith("no Python 3.14 or 3.13 is here")
+    assert f"3.12.1 ({here})" in text
+    assert "python3.14: does not run (broken)" in text
+    assert "uv python install 3.14" in text
+
+
+def test_no_candidate_is_asked_twice(tmp_path: Path) -> None:
+    python(tmp_path / "bin/python3", "3.12.1")
+    asked: list[str] = []
+
+    def counting(
+        command: Sequence[str], *, environment: Mapping[str, str] | None = None, seconds: float | None = None
+    ) -> Answer:
+        asked.append(command[0])
+        return run(command, environment=environment, seconds=seconds)
+
+    with pytest.raises(MatrixError):
+        find(["3.8", "3.9", "3.10"], environ=environment(tmp_path, tmp_path / "bin"), executable=NOWHERE, run=counting)
+
+    assert asked == [str(tmp_path / "bin/python3")]
+
+
+@given(st.integers(0, 99), st.sampled_from(["3.10.{}", "cpython-3.10.{}-linux-x86_64-gnu"]))
+def test_installations_are_ordered_by_their_patch_number(number: int, name: str) -> None:
+    assert patch(Path("/versions") / name.format(number)) == number

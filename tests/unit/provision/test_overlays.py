@@ -1,0 +1,296 @@
+from __future__ import annotations
+
+import json
+import multiprocessing
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from packaging.version import Version
+
+from matrix.errors import MatrixError
+from matrix.provision.commands import Answer
+from matrix.provision.overlays import (
+    MANIFEST,
+    Installed,
+    Overlay,
+    Overlays,
+    OverlaySpec,
+    contradictions,
+    default_root,
+    uv,
+)
+from matrix.provision.sources import Kind, Source, parse
+from tests.unit.provision.makers import FolderUv, make_clone, make_tree, make_wheel
+
+RELEASE = Source("megatron-core", Kind.PYPI, revision="0.9.0")
+SPEC = OverlaySpec((RELEASE,), "3.10", {"torch": "2.4.0", "numpy": "1.26.4"})
+
+
+@pytest.fixture(autouse=True)
+def any_uv(monkeypatch: pytest.MonkeyPatch) -> None:
+    """These tests answer for uv themselves; whether the machine has one must not matter."""
+    monkeypatch.setenv("UV", "/tools/uv")
+
+
+@pytest.fixture
+def index(tmp_path: Path) -> FolderUv:
+    """A uv whose index has megatron-core 0.9.0, 0.15.3 and a release of 0.16.1 for newer Pythons."""
+    wheels = tmp_path / "wheels"
+    make_wheel(wheels, "0.9.0")
+    make_wheel(wheels, "0.15.3", requires=["torch>=2.6.0", "numpy<2.0.0"])
+    make_wheel(wheels, "0.16.1", python=">=3.12")
+    return FolderUv(wheels, tmp_path / "log")
+
+
+def deaf(
+    command: Sequence[str], *, environment: Mapping[str, str] | None = None, seconds: float | None = None
+) -> Answer:
+    raise AssertionError(f"nothing should be run, but: {command}")
+
+
+def release(version: str) -> OverlaySpec:
+    return replace(SPEC, sources=(replace(RELEASE, revision=version),))
+
+
+def test_an_overlay_is_a_folder_for_sys_path_with_its_packages_named(tmp_path: Path, index: FolderUv) -> None:
+    overlay = Overlays(tmp_path, index).provide(SPEC)
+
+    assert (overlay.path / "megatron/core/__init__.py").is_file()
+    assert overlay.packages == {"megatron-core": "0.9.0"}
+    assert overlay.path.name == overlay.digest
+    assert overlay.notes == ()
+
+
+def test_a_second_provide_runs_nothing(tmp_path: Path, index: FolderUv) -> None:
+    first = Overlays(tmp_path, index).provide(SPEC)
+
+    assert Overlays(tmp_path, deaf).provide(SPEC) == first
+
+
+def test_bases_share_an_overlay(tmp_path: Path, index: FolderUv) -> None:
+    first = Overlays(tmp_path, index).provide(SPEC)
+
+    assert Overlays(tmp_path, deaf).provide(replace(SPEC, base={"torch": "2.3.1"})) == first
+
+
+def test_another_python_or_version_is_another_overlay(tmp_path: Path, index: FolderUv) -> None:
+    overlays = Overlays(tmp_path, index)
+    specs = SPEC, replace(SPEC, python="3.11"), replace(release("0.15.3"), base={})
+
+    assert len({overlays.provide(spec).digest for spec in specs}) == index.installs == 3
+
+
+def test_uv_is_asked_for_wheels_of_the_bases_python_and_nothing_else(tmp_path: Path, index: FolderUv) -> None:
+    Overlays(tmp_path, index).provide(SPEC)
+
+    words = index.log.read_text().split()
+    assert {"--no-deps", "--no-build", "--python-version", "3.10", "megatron-core==0.9.0"} <= set(words)
+
+
+def test_uv_gets_the_sites_indexes_and_downloads_no_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PIP_EXTRA_INDEX_URL", "file:///site")
+    monkeypatch.delenv("UV_INDEX", raising=False)
+    heard: dict[str, str] = {}
+
+    def listening(
+        command: Sequence[str], *, environment: Mapping[str, str] | None = None, seconds: float | None = None
+    ) -> Answer:
+        heard.update(environment or {})
+        return Answer(1)
+
+    with pytest.raises(MatrixError):
+        Overlays(tmp_path, listening).provide(SPEC)
+
+    assert (heard["UV_INDEX"], heard["UV_PYTHON_DOWNLOADS"]) == ("file:///site", "never")
+
+
+def test_what_cannot_be_installed_says_why_and_leaves_nothing(tmp_path: Path, index: FolderUv) -> None:
+    with pytest.raises(MatrixError) as caught:
+        Overlays(tmp_path / "cache", index).provide(release("0.9.99"))
+
+    assert "megatron-core==0.9.99: uv cannot install this for Python 3.10" in str(caught.value)
+    assert "error: no solution" in str(caught.value)
+    assert "secret" not in str(caught.value)
+    assert [path.name for path in (tmp_path / "cache/overlays").iterdir() if path.suffix != ".lock"] == []
+
+
+def test_what_a_killed_maker_left_is_swept_up(tmp_path: Path, index: FolderUv) -> None:
+    overlays = Overlays(tmp_path, index)
+    digest = overlays.provide(SPEC).digest
+    (tmp_path / "overlays" / digest / MANIFEST).unlink()
+    (tmp_path / "overlays" / digest).rename(tmp_path / "overlays" / f"{digest}.x.making")
+
+    overlays.provide(SPEC)
+
+    assert list((tmp_path / "overlays").glob("*.making")) == []
+    assert index.installs == 2
+
+
+def provide(root: Path, index: FolderUv) -> Overlay:
+    return Overlays(root, index).provide(SPEC)
+
+
+def test_processes_that_ask_at_once_make_it_once(tmp_path: Path, index: FolderUv) -> None:
+    slow = replace(index, seconds=0.5)
+
+    with ProcessPoolExecutor(3, mp_context=multiprocessing.get_context("spawn")) as pool:
+        overlays = [future.result(timeout=60) for future in [pool.submit(provide, tmp_path, slow) for _ in range(6)]]
+
+    assert len({overlay.path for overlay in overlays}) == 1
+    assert index.installs == 1
+
+
+def test_the_manifest_says_what_it_was_made_from(tmp_path: Path, index: FolderUv) -> None:
+    overlay = Overlays(tmp_path, index).provide(SPEC)
+
+    manifest = json.loads((overlay.path / MANIFEST).read_text())
+
+    assert manifest["made from"]["sources"] == ["0.9.0"]
+    assert manifest["made from"]["python"] == "3.10"
+
+
+def test_a_contradicted_base_is_refused_with_every_reason(tmp_path: Path, index: FolderUv) -> None:
+    with pytest.raises(MatrixError) as caught:
+        Overlays(tmp_path, index).provide(replace(release("0.15.3"), base={"torch": "2.4.0", "numpy": "2.1.0"}))
+
+    assert "megatron-core 0.15.3 requires torch>=2.6.0, the base has 2.4.0" in str(caught.value)
+    assert "megatron-core 0.15.3 requires numpy<2.0.0, the base has 2.1.0" in str(caught.value)
+
+
+def test_a_refusal_stays_one_when_the_overlay_is_there(tmp_path: Path, index: FolderUv) -> None:
+    Overlays(tmp_path, index).provide(replace(release("0.15.3"), base={}))
+
+    with pytest.raises(MatrixError, match="contradicts its base"):
+        Overlays(tmp_path, deaf).provide(release("0.15.3"))
+
+
+def test_a_base_with_too_old_a_python_is_refused(tmp_path: Path, index: FolderUv) -> None:
+    with pytest.raises(MatrixError, match=r"requires Python >=3.12, the base has 3.10"):
+        Overlays(tmp_path, index).provide(release("0.16.1"))
+
+
+@pytest.mark.parametrize(
+    ("requirement", "base", "contradicts"),
+    [
+        ("torch>=2.6.0", "2.6.0+cpu", False),
+        ("torch>=2.4", "2.4.0a0+3bcc3cddb5", True),
+        ("torch>=2.4.0a0", "2.4.0a0+3bcc3cddb5", False),
+        ("torch", "2.4.0a0+3bcc3cddb5", False),
+        ("Torch<2", "2.4.0", True),
+        ("torch<2; extra == 'dev'", "2.4.0", False),
+        ("torch<2; python_version < '3.10'", "2.4.0", False),
+        ("torch<2; python_version >= '3.10' and extra == ''", "2.4.0", True),
+        ("torch<2; python_full_version >= '3.10.2'", "2.4.0", True),
+        ("torchvision<0.1", "2.4.0", False),
+    ],
+)
+def test_requirements_are_read_honestly(requirement: str, base: str, contradicts: bool) -> None:
+    packages = {"megatron-core": Installed("1.0", requires=[requirement])}
+
+    assert bool(contradictions(packages, {"torch": base}, "3.10")) is contradicts
+
+
+versions = st.builds(
+    lambda numbers, end: ".".join(map(str, numbers)) + end,
+    st.lists(st.integers(0, 30), min_size=1, max_size=3),
+    st.sampled_from(["", "rc1", "a0+1234abc", ".dev3", ".post1", "+cpu"]),
+)
+
+
+@given(versions, versions)
+def test_an_exact_requirement_contradicts_every_other_version(wanted: str, have: str) -> None:
+    public = Version(wanted).public
+    packages = {"megatron-core": Installed("1.0", requires=[f"torch=={public}"])}
+
+    same = Version(Version(have).public) == Version(public)
+    assert bool(contradictions(packages, {"torch": have}, "3.10")) is not same
+
+
+def test_a_package_of_the_base_is_no_overlay() -> None:
+    reasons = contradictions({"numpy": Installed("2.0.0")}, {"NumPy": "1.26.4"}, "3.10")
+
+    assert reasons == ["numpy belongs to the base (1.26.4)"]
+
+
+def test_a_wheel_file_is_installed_as_it_is(tmp_path: Path, index: FolderUv) -> None:
+    wheel = make_wheel(tmp_path / "mine", "0.9.1")
+    spec = replace(SPEC, sources=(parse(str(wheel), "megatron-core"),))
+
+    overlay = Overlays(tmp_path, index).provide(spec)
+    make_wheel(tmp_path / "mine", "0.9.1", requires=["torch"])
+
+    assert overlay.packages == {"megatron-core": "0.9.1"}
+    assert Overlays(tmp_path, index).provide(spec).digest != overlay.digest
+
+
+def test_a_revision_becomes_an_overlay_without_uv_and_says_what_it_lacks(tmp_path: Path) -> None:
+    clone = make_clone(tmp_path / "Megatron-LM")
+    overlays = Overlays(tmp_path, FolderUv(tmp_path, tmp_path / "log"))
+
+    overlay = overlays.provide(replace(SPEC, sources=(parse(f"{clone}@feature/x@2", "megatron-core"),)))
+
+    assert (overlay.path / "megatron/core/model.py").read_text() == "LAYERS = 3\n"
+    assert overlay.packages["megatron-core"].startswith("0.9.0rc0+")
+    assert overlay.notes == ("no compiled dataset helper: the base's interpreter is not at hand",)
+    assert not (tmp_path / "log").exists()
+
+
+def test_a_working_tree_makes_a_new_overlay_with_every_change(tmp_path: Path) -> None:
+    tree = make_tree(tmp_path / "Megatron-LM")
+    overlays = Overlays(tmp_path, deaf)
+    spec = replace(SPEC, sources=(parse(str(tree), "megatron-core"),))
+
+    first, again = overlays.provide(spec), overlays.provide(spec)
+    (tree / "megatron/core/model.py").write_text("LAYERS = 5\n")
+    changed = overlays.provide(spec)
+
+    assert first == again
+    assert (first.path / "megatron/core/model.py").read_text() == "LAYERS = 2\n"
+    assert (changed.path / "megatron/core/model.py").read_text() == "LAYERS = 5\n"
+
+
+def test_a_trees_own_requirements_count(tmp_path: Path) -> None:
+    tree = make_tree(tmp_path / "Megatron-LM")
+    (tree / "pyproject.toml").write_text('[project]\ndependencies = ["torch>=2.6.0"]\n')
+
+    with pytest.raises(MatrixError, match=r"requires torch>=2.6.0, the base has 2.4.0"):
+        Overlays(tmp_path, deaf).provide(replace(SPEC, sources=(parse(str(tree), "megatron-core"),)))
+
+
+def test_an_interpreter_at_hand_makes_another_overlay_with_the_helper_tried(tmp_path: Path) -> None:
+    tree = make_tree(tmp_path / "Megatron-LM")
+    spec = replace(SPEC, sources=(parse(str(tree), "megatron-core"),))
+
+    plain = Overlays(tmp_path, deaf).provide(spec)
+    with_python = Overlays(tmp_path, deaf).provide(replace(spec, interpreter=Path("/env/bin/python")))
+
+    assert with_python.notes == ("no compiled dataset helper: megatron/core/datasets/helpers.cpp is not in this tree",)
+    assert plain.digest != with_python.digest
+
+
+@pytest.mark.parametrize(
+    ("environ", "root"),
+    [
+        ({"MEGATRIX_CACHE": "/c", "XDG_CACHE_HOME": "/x"}, Path("/c")),
+        ({"XDG_CACHE_HOME": "/x"}, Path("/x/megatrix")),
+        ({}, Path.home() / ".cache/megatrix"),
+    ],
+)
+def test_overlays_live_in_the_cache(environ: dict[str, str], root: Path) -> None:
+    assert default_root(environ) == root
+
+
+def test_uvs_own_variable_names_it_where_it_is_not_on_path() -> None:
+    assert uv({"UV": "/tools/uv", "PATH": ""}) == ["/tools/uv"]
+
+
+def test_a_machine_without_uv_is_told_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+
+    with pytest.raises(MatrixError, match="pip install uv"):
+        uv({"PATH": ""})

@@ -1,0 +1,115 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from packaging.version import Version
+
+from matrix.errors import MatrixError
+from matrix.provision.trees import LAYOUTS, declared, is_version, metadata, python_version, tree_hash
+from tests.unit.provision.makers import PACKAGE_INFO, make_tree
+
+MCORE, TE = LAYOUTS["megatron-core"], LAYOUTS["transformer-engine"]
+
+
+@given(
+    st.tuples(st.integers(0, 99), st.integers(0, 99), st.integers(0, 99)),
+    st.sampled_from(["", "rc0", "a1", "b12", ".dev0", ".post1"]),
+)
+def test_the_version_that_a_tree_states_is_the_one_it_would_compute(numbers: tuple[int, int, int], end: str) -> None:
+    text = PACKAGE_INFO.format(*numbers, end)
+    computed: dict[str, str] = {}
+    exec(text, computed)
+
+    assert python_version(text) == computed["__version__"]
+    assert Version(python_version(text)).release == numbers
+
+
+@pytest.mark.parametrize(
+    ("text", "version"),
+    [
+        ("__version__ = '1.2.3'\n", "1.2.3"),
+        ("MAJOR = 0\nMINOR = 20\nPATCH = 0\n", "0.20.0"),
+        ("MAJOR = 0\nMINOR = 20\n", ""),
+        ("def broken(:\n", ""),
+        ("", ""),
+    ],
+)
+def test_other_ways_to_state_a_version(text: str, version: str) -> None:
+    assert python_version(text) == version
+
+
+def test_stating_a_version_runs_nothing() -> None:
+    assert python_version("MAJOR, MINOR = 1, 2\nraise SystemExit('ran')\n") == ""
+
+
+def test_transformer_engines_version_is_looked_for_in_both_its_places() -> None:
+    assert declared(TE, "TE", {"VERSION": "1.5.0\n"}.get) == "1.5.0"
+    assert declared(TE, "TE", {"build_tools/VERSION.txt": "1.8.0\n", "VERSION": "old"}.get) == "1.8.0"
+
+
+def test_a_tree_of_another_project_is_refused() -> None:
+    with pytest.raises(MatrixError, match=r"this is no TransformerEngine(.|\n)*no build_tools/VERSION.txt or VERSION"):
+        declared(TE, "here", lambda path: None)
+
+
+def test_a_file_that_states_no_version_is_refused() -> None:
+    with pytest.raises(MatrixError, match=r"here: megatron/core/package_info.py: no version is stated"):
+        declared(MCORE, "here", {"megatron/core/package_info.py": "MAJOR = None\n"}.get)
+
+
+def test_requirements_are_those_that_pyproject_states() -> None:
+    pyproject = '[project]\nrequires-python = ">=3.12"\ndependencies = ["torch>=2.6.0", "numpy<2"]\n'
+
+    said = metadata("megatron-core", "0.20.0", "here", {"pyproject.toml": pyproject}.get)
+
+    assert said.splitlines() == [
+        "Metadata-Version: 2.1",
+        "Name: megatron-core",
+        "Version: 0.20.0",
+        "Requires-Python: >=3.12",
+        "Requires-Dist: torch>=2.6.0",
+        "Requires-Dist: numpy<2",
+    ]
+
+
+@pytest.mark.parametrize("pyproject", [None, "", "[build-system]\n", '[project]\ndynamic = ["dependencies"]\n'])
+def test_a_tree_that_states_no_requirements_has_none(pyproject: str | None) -> None:
+    assert "Requires" not in metadata("megatron-core", "1", "here", lambda path: pyproject)
+
+
+def test_a_broken_pyproject_is_named() -> None:
+    with pytest.raises(MatrixError, match=r"here: pyproject.toml: not TOML"):
+        metadata("megatron-core", "1", "here", lambda path: "[project")
+
+
+def test_a_hash_changes_with_content_and_with_names(tmp_path: Path) -> None:
+    core = make_tree(tmp_path) / "megatron"
+    before = tree_hash(core)
+
+    (core / "core/model.py").write_text("LAYERS = 3\n")
+    changed = tree_hash(core)
+    (core / "core/model.py").rename(core / "core/other.py")
+    renamed = tree_hash(core)
+
+    assert len({before, changed, renamed}) == 3
+
+
+def test_caches_and_dot_files_are_no_part_of_a_package(tmp_path: Path) -> None:
+    core = make_tree(tmp_path) / "megatron"
+    before = tree_hash(core)
+
+    (core / "__pycache__").mkdir()
+    (core / "__pycache__/model.pyc").write_text("compiled")
+    (core / "core/.model.py.swp").write_text("an editor's")
+
+    assert tree_hash(core) == before
+
+
+@pytest.mark.parametrize(
+    ("text", "is_one"), [("0.9.0", True), ("1.9.0.dev0+f9dd37f", True), ("main", False), ("", False)]
+)
+def test_versions_are_those_of_pep_440(text: str, is_one: bool) -> None:
+    assert is_version(text) is is_one

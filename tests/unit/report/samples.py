@@ -1,0 +1,154 @@
+"""Records as a night makes them: the cells of the catalog's first failures, verdicts of every kind."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from matrix.catalog.failure import Expectation, Level
+from matrix.verdicts.outcome import Frame, Outcome, OutcomeKind, Raised, RankEnd
+from matrix.verdicts.record import CellFacts, Record, Verdict
+
+MCORES = (
+    "0.7.0", "0.8.0", "0.9.0", "0.10.0", "0.11.0", "0.12.3", "0.13.1", "0.14.0", "0.15.3", "0.16.1",
+)  # fmt: skip
+TORCHES = ("2.3.1", "2.4.0", "2.4.1", "2.13.0")
+CHECKPOINT = "/env/lib/python3.10/site-packages/torch/distributed/checkpoint/"
+ASSERTION = (
+    Raised(
+        "AssertionError",
+        "",
+        (
+            Frame("/overlay/megatron/core/dist_checkpointing/serialization.py", 381, "save"),
+            Frame("/overlay/megatron/core/dist_checkpointing/strategies/torch.py", 627, "async_save"),
+            Frame(CHECKPOINT + "default_planner.py", 389, "create_default_global_save_plan"),
+        ),
+    ),
+    Raised("CheckpointException", "ranks:dict_keys([0])", (Frame(CHECKPOINT + "utils.py", 185, "reduce_scatter"),)),
+)
+WRITE_ITEM = (
+    Raised(
+        "TypeError",
+        "_write_item() missing 2 required positional arguments: 'storage_key' and 'serialization_format'",
+        (
+            Frame(
+                "/overlay/megatron/core/dist_checkpointing/strategies/filesystem_async.py", 298, "write_preloaded_data"
+            ),
+        ),
+    ),
+)
+LOG = (
+    "\x1b[33mWARNING\x1b[0m: no CUDA <device> & none asked for\n"
+    "HF_TOKEN=hunter2-secret\n"
+    + "\n".join(f"iteration {n}: loss 4.6{n}" for n in range(5))
+    + "\n<script>alert('log')</script>\n" + "x" * 3000 + "\nTraceback (most recent call last):\n"
+)  # fmt: skip
+
+
+def cell(base: str = "torch-2.4.0", mcore: str = "0.8.0", te: str = "none", driver: str = "none") -> CellFacts:
+    torch = base.removeprefix("torch-") if base.startswith("torch-") else "2.4.0a0+3bcc3cddb5"
+    return CellFacts(f"{base}/mcore-{mcore}/te-{te}/driver-{driver}", base, torch, mcore, te, driver)
+
+
+def record(
+    verdict: Verdict = Verdict.HOLDS,
+    *,
+    where: CellFacts | None = None,
+    case: str = "tp2",
+    failure: str = "dcp-assertion",
+    level: Level = Level.CPU,
+    **further: Any,
+) -> Record:
+    """One record whose outcome and expectation fit its verdict."""
+    where = where or cell()
+    kind, expectation, chain = {
+        Verdict.REPRODUCED: (OutcomeKind.RAISED, Expectation.BROKEN, ASSERTION),
+        Verdict.HOLDS: (OutcomeKind.PASSED, Expectation.WORKS, ()),
+        Verdict.LEARNED: (OutcomeKind.PASSED, Expectation.UNKNOWN, ()),
+        Verdict.VANISHED: (OutcomeKind.PASSED, Expectation.BROKEN, ()),
+        Verdict.REGRESSED: (OutcomeKind.RAISED, Expectation.WORKS, ASSERTION),
+        Verdict.UNEXPLAINED: (OutcomeKind.RAISED, Expectation.WORKS, WRITE_ITEM),
+        Verdict.UNAVAILABLE: (OutcomeKind.UNAVAILABLE, Expectation.BROKEN, ()),
+        Verdict.NOT_REACHED: (OutcomeKind.NOT_REACHED, Expectation.WORKS, ()),
+    }[verdict]
+    reason = {Verdict.UNAVAILABLE: "needs 8 GPUs; host has 0", Verdict.NOT_REACHED: "never started"}.get(verdict, "")
+    ranks = tuple(
+        RankEnd(rank, 1, chain if rank == 0 else (), stopped=rank > 0, seconds=1.1, log=f"runs/a/logs/rank-{rank}.log")
+        for rank in range(2 if chain else 0)
+    )
+    outcome = Outcome(
+        kind, reason, rank=0 if chain else None, chain=chain, evidence=LOG if chain else "", seconds=1.1, ranks=ranks
+    )
+    made = Record(
+        failure=failure,
+        case=case,
+        cell=where,
+        level=level,
+        expectation=expectation,
+        verdict=verdict,
+        outcome=outcome,
+        signature="save-assertion" if verdict in (Verdict.REPRODUCED, Verdict.REGRESSED) else None,
+        reproduce=f"megatrix run --select '{where.id} {failure} {case} {level.value}'",
+        why=("boundary of dcp-assertion: last bad mcore",),
+        resolved={"torch": where.torch, "megatron-core": where.mcore},
+        content=f"{where.id} {failure} {case} {level.value}",
+        run="a",
+        started="2026-01-31T02:00:00.000Z",
+    )
+    return replace(made, **further)
+
+
+def planned(result: Record) -> Mapping[str, Any]:
+    """The case as plan.json holds it."""
+    known = ("failure", "case", "cell", "level", "expectation", "why", "reproduce", "notes")
+    whole = result.to_json()
+    return {"key": result.key, **{name: whole[name] for name in known}}
+
+
+def night() -> list[Record]:
+    """A night with every verdict."""
+    records = []
+    for torch in TORCHES:
+        new = torch == "2.13.0"
+        for mcore in MCORES:
+            for case in ("tp2", "pp2", "world1"):
+                where = cell(f"torch-{torch}", mcore)
+                verdict = Verdict.REPRODUCED if mcore in MCORES[:2] and torch != "2.3.1" else Verdict.HOLDS
+                further: dict[str, Any] = {}
+                if new and mcore == "0.7.0":
+                    verdict = Verdict.LEARNED
+                elif new and mcore in MCORES[2:6]:
+                    verdict, further = Verdict.UNEXPLAINED, {"other": "dcp-write-item"}
+                elif torch == "2.4.1" and mcore == "0.8.0" and case == "pp2":
+                    verdict = Verdict.VANISHED
+                elif torch == "2.4.1" and mcore == "0.14.0" and case == "tp2":
+                    verdict = Verdict.REGRESSED
+                elif torch == "2.4.1" and mcore == "0.16.1":
+                    verdict = Verdict.NOT_REACHED
+                records.append(record(verdict, where=where, case=case, **further))
+    twin = "twin: torch 2.4.0 and TE 1.8.0 from PyPI stand for ngc-24.07"
+    for mcore in MCORES[:4]:
+        where = cell("ngc-24.07", mcore, "1.8.0+37280ec", "535")
+        records.append(
+            record(
+                Verdict.REPRODUCED if mcore in MCORES[:2] else Verdict.HOLDS,
+                where=where,
+                failure="cpu-offload-args",
+                case="five-arguments",
+                level=Level.CONTRACT,
+                notes=(twin,),
+            )
+        )
+        for case in ("tp2", "pp2"):
+            records.append(record(Verdict.UNAVAILABLE, where=where, case=case, level=Level.GPU, notes=(twin,)))
+    where = cell("ngc-24.03", "0.7.0", "1.9.0.dev0+f9dd37f", "470.161.03")
+    records.append(record(Verdict.UNAVAILABLE, where=where, failure="tp-overlap", case="userbuffers", level=Level.GPU))
+    where = cell("host", "0.12.3", "2.1.0", "550.54.15")
+    hung = Outcome(OutcomeKind.HUNG, "no end after 120 s", rank=1, evidence=LOG, seconds=121.4, ranks=(
+        RankEnd(0, -15, stopped=True, seconds=121.0, log="runs/a/logs/rank-0.log"),
+        RankEnd(1, None, stopped=True, seconds=121.4, log="runs/a/logs/rank-1.log",
+                stacks='Thread 0x7f (most recent call first):\n  File "ring.py", line 12 in wait <barrier>'),
+    ), attempts=("hung after 120 s in the fork-server",))  # fmt: skip
+    records.append(record(Verdict.UNEXPLAINED, where=where, failure="long-context", case="cp4-131072", outcome=hung))
+    return records

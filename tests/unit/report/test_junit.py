@@ -1,0 +1,68 @@
+"""JUnit XML: well-formed whatever a log holds, red failed, silent skipped."""
+
+from __future__ import annotations
+
+import xml.etree.ElementTree as ET
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from matrix.report.junit import junit
+from matrix.store.night import Night
+from matrix.verdicts.record import Record, Verdict
+from tests.unit.report.samples import night, record
+from tests.unit.report.test_page import HOSTILE, poisoned
+
+
+def made(records: list[Record]) -> ET.Element:
+    return ET.fromstring(junit(Night("a", tuple(records), "2026-01-31T02:00:00.000Z")).encode("utf-8"))
+
+
+def test_every_planned_case_is_a_test_case_and_the_totals_agree() -> None:
+    root, records = made(night()), night()
+    cases = root.findall("testsuite/testcase")
+    assert len(cases) == int(root.get("tests", "")) == len(records)
+    for tag, total in (("failure", "failures"), ("skipped", "skipped")):
+        assert len(root.findall(f"testsuite/testcase/{tag}")) == int(root.get(total, ""))
+        assert sum(int(suite.get(total, "")) for suite in root) == int(root.get(total, ""))
+
+
+def test_a_suite_is_one_failure_at_one_level() -> None:
+    assert [suite.get("name") for suite in made(night())] == [
+        "cpu-offload-args.contract", "dcp-assertion.cpu", "dcp-assertion.gpu", "long-context.cpu", "tp-overlap.gpu",
+    ]  # fmt: skip
+
+
+def test_a_red_says_why_and_how_to_reproduce() -> None:
+    red = record(Verdict.UNEXPLAINED)
+    (failure,) = made([red]).findall(".//failure")
+    assert failure.get("type") == "unexplained"
+    assert "_write_item() missing 2 required" in failure.get("message", "")
+    assert f"reproduce: {red.reproduce}" in (failure.text or "")
+
+
+def test_what_said_nothing_is_skipped_with_its_reason() -> None:
+    (skipped,) = made([record(Verdict.UNAVAILABLE)]).findall(".//skipped")
+    assert skipped.get("message") == "unavailable: needs 8 GPUs; host has 0"
+
+
+def test_a_green_is_neither() -> None:
+    root = made([record(), record(Verdict.REPRODUCED, case="pp2"), record(Verdict.LEARNED, case="world1")])
+    assert root.findall(".//failure") == root.findall(".//skipped") == []
+
+
+def test_the_axes_of_the_cell_are_properties() -> None:
+    found = {each.get("name"): each.get("value") for each in made([record()]).findall(".//property")}
+    assert found["base"] == "torch-2.4.0"
+    assert (found["torch"], found["mcore"], found["te"], found["driver"]) == ("2.4.0", "0.8.0", "none", "none")
+    assert (found["level"], found["expectation"], found["verdict"]) == ("cpu", "works", "holds")
+
+
+def test_secrets_are_masked() -> None:
+    assert "hunter2" not in junit(Night("a", (record(Verdict.UNEXPLAINED),)))
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.sampled_from(list(Verdict)), st.sampled_from(HOSTILE) | st.text(st.characters()))
+def test_any_text_makes_a_document_that_can_be_read(verdict: Verdict, text: str) -> None:
+    assert len(made([poisoned(record(verdict), text)]).findall(".//testcase")) == 1

@@ -1,0 +1,123 @@
+"""The night in Markdown: one row a cause, nothing of a log that could be markup or call anybody."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from matrix.report.changes import Changes, changes
+from matrix.report.markdown import block, code, issue, job_summary, webhook
+from matrix.store.history import Earlier
+from matrix.store.night import Night
+from matrix.verdicts.outcome import Outcome, OutcomeKind, Raised
+from matrix.verdicts.record import Record, Verdict
+from tests.unit.report.samples import cell, night, record
+
+NOTHING_BEFORE = Changes("", (), ())
+HOSTILE = "<img src=x> @everyone [x](http://x) | ``` #1 <!channel> HF_TOKEN=hunter2-secret"
+
+
+def of(*records: Record) -> Night:
+    return Night("2026-01-31", records)
+
+
+def seventy(verdict: Verdict = Verdict.REGRESSED) -> list[Record]:
+    return [record(verdict, where=cell(f"torch-2.{n}.0")) for n in range(70)]
+
+
+def test_seventy_cases_that_fail_alike_are_one_row() -> None:
+    text = issue(of(*seventy()), NOTHING_BEFORE)
+
+    assert text.startswith("# Megatrix: newly red in 70 cases: dcp-assertion regressed\n")
+    assert [row for row in text.split("\n") if row.startswith("| regressed")] == [
+        "| regressed | `dcp-assertion` | 70 | `rank 0 raised: AssertionError at default_planner.py:389 "
+        "create_default_global_save_plan; signature save-assertion` | `torch-2.0.0/mcore-0.8.0 tp2 cpu` |"
+    ]
+    assert seventy()[0].reproduce in text
+
+
+def test_what_has_one_signature_is_one_row_whichever_rank_it_hit() -> None:
+    ranks = [replace(one, outcome=replace(one.outcome, rank=n % 8)) for n, one in enumerate(seventy())]
+    unknown = [replace(one, signature=None) for one in ranks]
+
+    assert issue(of(*ranks), NOTHING_BEFORE).count("\n| regressed") == 1
+    assert issue(of(*unknown), NOTHING_BEFORE).count("\n| regressed") == 8
+
+
+def test_an_issue_tells_what_is_newly_red_and_nothing_else() -> None:
+    old, new, green = record(Verdict.REGRESSED), record(Verdict.UNEXPLAINED, case="pp2"), record(case="world1")
+    before = {
+        one.key: Earlier(1, "2026-01-30", Verdict.REGRESSED if one is old else Verdict.HOLDS)
+        for one in (old, new, green)
+    }
+    night = of(old, new, green)
+
+    text = issue(night, changes(night.records, before))
+    assert "newly red in 1 case: dcp-assertion unexplained" in text
+    assert "| regressed" not in text
+    assert issue(of(old, green), changes((old, green), before)) == ""
+    assert issue(of(green), NOTHING_BEFORE) == ""
+
+
+def test_the_summary_says_the_headline_every_cause_and_what_said_nothing() -> None:
+    text = job_summary(of(*night()), NOTHING_BEFORE)
+
+    assert text.startswith("## Megatrix: red\n\n15 of 134 cases are red; ")
+    assert "- unavailable x 9: `needs 8 GPUs; host has 0`" in text
+    assert "| holds |" in text
+    assert len(text) < 2**20
+
+
+def test_a_green_night_is_short() -> None:
+    text = job_summary(of(record()), NOTHING_BEFORE)
+    assert "nothing is red in 1 cases that ran" in text
+    assert "| verdict | failure |" not in text
+
+
+def test_the_webhook_is_a_few_lines_of_text() -> None:
+    payload = json.loads(json.dumps(webhook(of(*seventy(), record(Verdict.VANISHED, case="pp2")), NOTHING_BEFORE)))
+
+    assert list(payload) == ["text"]
+    assert payload["text"].split("\n")[0] == (
+        "Megatrix RED: 71 of 71 cases are red; 0 unavailable, 0 not reached (2026-01-31)"
+    )
+    assert payload["text"].count("\n") == 2
+
+
+@pytest.mark.parametrize("told", [job_summary, issue])
+def test_text_of_a_log_is_no_markup_and_no_mention(told: object) -> None:
+    raised = Outcome(OutcomeKind.RAISED, chain=(Raised("ValueError", HOSTILE),))
+    text = told(of(replace(record(Verdict.UNEXPLAINED), outcome=raised)), NOTHING_BEFORE)  # type: ignore[operator]
+    bare = re.sub(r"(?ms)^(`{3,})text\n.*?^\1$", "", text)
+    bare = re.sub(r"(`+)(?!`).+?(?<!`)\1(?!`)", "", bare)
+
+    assert "hunter2" not in text
+    assert not any(sign in bare for sign in ("@everyone", "<img", "[x]"))
+
+
+def test_the_webhook_calls_nobody() -> None:
+    raised = Outcome(OutcomeKind.RAISED, chain=(Raised("ValueError", HOSTILE),))
+    assert "<!channel>" not in webhook(of(replace(record(Verdict.UNEXPLAINED), outcome=raised)), NOTHING_BEFORE)["text"]
+
+
+@given(st.text())
+def test_code_is_one_line_that_ends_where_it_should(text: str) -> None:
+    span = code(text)
+    ticks = re.match("`+", span)
+    assert ticks is not None
+    assert "\n" not in span
+    assert "|" not in span
+    assert [run for run in re.findall("`+", span) if len(run) == len(ticks[0])] == [ticks[0]] * 2
+
+
+@given(st.text(st.sampled_from("`a\n~"), max_size=30))
+def test_a_block_ends_where_it_should(text: str) -> None:
+    lines = block(text).split("\n")
+    fence = lines[0].removesuffix("text")
+    assert lines[-1] == fence
+    assert not any(line.strip("`") == "" and len(line) >= len(fence) for line in lines[1:-1])

@@ -1,0 +1,77 @@
+"""From a run's folder to its reports, as often as one likes."""
+
+from __future__ import annotations
+
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+import pytest
+
+from matrix.errors import MatrixError
+from matrix.report.output import render
+from matrix.store.history import History
+from matrix.store.journal import Journal
+from matrix.store.night import Night, write_plan
+from matrix.store.paths import Paths, write_whole
+from matrix.verdicts.record import Verdict
+from tests.unit.catalogs import real
+from tests.unit.report.samples import night, planned
+
+
+def rendered(paths: Paths, run: str, *, until: int | None = None) -> Night:
+    """Run the sample night, cut off after `until` cases, and make its reports."""
+    if not paths.run(run).exists():
+        write_plan(paths.run(run), [planned(each) for each in night()])
+    with Journal.new(paths.run(run)) as journal:
+        for each in night()[:until]:
+            if each.verdict is not Verdict.NOT_REACHED:
+                journal.started(each.key)
+                journal.result(each)
+    with History(paths.history) as history:
+        return render(paths.run(run), paths.out, history, real())
+
+
+def test_a_run_makes_a_page_a_junit_file_and_history(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    paths = Paths(tmp_path / "out")
+    told = rendered(paths, "one")
+    assert len(told.records) == len(night())
+    assert "15 of 134 cases are red" in paths.page.read_text("utf-8")
+    assert len(ET.parse(paths.junit).findall(".//testcase")) == len(night())
+    with History(paths.history) as history:
+        assert history.levels()
+    assert capsys.readouterr() == ("", "")
+
+
+def test_a_run_cut_off_is_rendered_whole_and_again_when_resumed(tmp_path: Path) -> None:
+    paths = Paths(tmp_path)
+    lost = [each.verdict for each in rendered(paths, "one", until=50).records].count(Verdict.NOT_REACHED)
+    assert lost == len(night()) - 50
+    lost = [each.verdict for each in rendered(paths, "one").records].count(Verdict.NOT_REACHED)
+    assert lost == 3
+
+
+def test_the_second_night_is_compared_with_the_first(tmp_path: Path) -> None:
+    paths = Paths(tmp_path)
+    rendered(paths, "one")
+    assert "no earlier run to compare with" in paths.page.read_text("utf-8")
+    rendered(paths, "two", until=90)
+    page = paths.page.read_text("utf-8")
+    assert "since one" in page
+    rendered(paths, "one")  # an older one again: it is not compared with itself, nor with what came after it
+    assert "no earlier run to compare with" in paths.page.read_text("utf-8")
+
+
+def test_nothing_but_the_reports_is_left(tmp_path: Path) -> None:
+    rendered(Paths(tmp_path), "one")
+    made = ["cells", "compat.html", "failures", "history.sqlite", "index.html", "junit.xml", "runs", "summary.md"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == made
+
+
+def test_a_file_that_cannot_be_written_is_an_error_and_leaves_the_old_one(tmp_path: Path) -> None:
+    write_whole(tmp_path / "file", "old")
+    with pytest.raises(UnicodeEncodeError):
+        write_whole(tmp_path / "file", "\ud800")
+    assert (tmp_path / "file").read_text() == "old"
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+    with pytest.raises(MatrixError, match="can't be written"):
+        write_whole(tmp_path / "file" / "below", "new")

@@ -1,0 +1,228 @@
+"""The page: complete, self-contained, harmless, and whole as a document."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import replace
+from html.parser import HTMLParser
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from matrix.catalog.failure import Level
+from matrix.report.cell_page import name_of
+from matrix.report.changes import Changes, changes
+from matrix.report.junit import junit
+from matrix.report.page import page
+from matrix.report.summary import Progress, summary
+from matrix.store.history import Earlier
+from matrix.store.night import Night
+from matrix.verdicts.outcome import Raised
+from matrix.verdicts.record import Record, Verdict
+from tests.unit.report.samples import cell, night, record
+
+NO_CHANGES = Changes("", (), ())
+VOID = {"meta", "input", "br"}
+
+
+class Document(HTMLParser):
+    """What a browser would see: elements balanced, ids, links, texts."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__(convert_charrefs=True)
+        self.open: list[str] = []
+        self.tags: Counter[str] = Counter()
+        self.attributes: list[tuple[str, str, str]] = []
+        self.text: list[str] = []
+        self.feed(html)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags[tag] += 1
+        self.attributes += [(tag, name, value or "") for name, value in attrs]
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.handle_starttag(tag, attrs)
+        self.handle_endtag(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.text.append(data)
+
+    def values(self, name: str) -> list[str]:
+        return [value for _, each, value in self.attributes if each == name]
+
+
+def made(records: list[Record], told: Changes = NO_CHANGES, levels: dict[str, frozenset[Level]] | None = None) -> str:
+    when = ("2026-01-31T02:00:00.000Z", "2026-01-31T02:11:00.000Z")
+    return page(Night("a", tuple(records), *when), told, levels or {})
+
+
+def test_the_document_is_balanced_and_its_ids_are_unique() -> None:
+    document = Document(made(night()))
+    ids = document.values("id")
+    assert document.open == []
+    assert len(ids) == len(set(ids))
+
+
+def test_every_link_leads_somewhere_on_the_page_or_to_the_page_of_a_failure_or_a_cell() -> None:
+    document = Document(made(night()))
+    pages = {f"failures/{each.failure}.html" for each in night()} | {
+        f"cells/{name_of(each.cell.id)}" for each in night()
+    }
+    assert {link.removeprefix("#") for link in document.values("href")} <= {
+        *document.values("id"),
+        *pages,
+        "compat.html",
+    }
+
+
+def test_the_pages_of_bisections_are_linked() -> None:
+    assert 'href="bisections/cpu-offload-args.html"' in page(Night("a", ()), NO_CHANGES, {}, ["cpu-offload-args"])
+    assert "Bisections" not in page(Night("a", ()), NO_CHANGES, {})
+
+
+def test_nothing_is_fetched_and_the_policy_forbids_it() -> None:
+    html = made(night())
+    document = Document(html)
+    assert document.values("src") == []
+    assert document.tags["link"] == 0
+    (policy,) = (value for value in document.values("content") if "default-src" in value)
+    assert policy.startswith("default-src 'none'; style-src 'sha256-")
+    assert "unsafe" not in policy
+
+
+def test_every_planned_case_has_its_row() -> None:
+    records = night()
+    rows = re.findall(r'<tr id="case-\d+" data-verdict="([a-z-]+)"', made(records))
+    assert rows == [each.verdict.value for each in records]
+
+
+def test_every_red_has_its_line_to_paste_and_its_why() -> None:
+    text = "".join(Document(made(night())).text)
+    for red in (each for each in night() if each.verdict.colour == "red"):
+        assert red.reproduce in text
+    assert "matches the catalog's dcp-write-item" in text
+
+
+def test_the_banner_is_red_and_counts_what_said_nothing_beside_it() -> None:
+    html = made(night())
+    assert '<div class="banner red">' in html
+    assert "15 of 134 cases are red</h1><span>9 unavailable, 3 not reached</span>" in html
+
+
+def test_a_night_of_greens_has_a_green_banner() -> None:
+    assert '<div class="banner green">' in made([record(), record(Verdict.UNAVAILABLE, case="pp2")])
+
+
+def test_a_grid_cell_is_one_verdict_and_says_how_many_cases_it_speaks_for() -> None:
+    html = made([record(case="tp2"), record(Verdict.REGRESSED, case="pp2"), record(case="world1")])
+    (title,) = (value for value in Document(html).values("title") if "mcore 0.8.0" in value)
+    assert title == "torch-2.4.0, mcore 0.8.0: tp2 holds, pp2 regressed, world1 holds"
+    assert '<span class="mixed">1/3</span>' in html
+
+
+def test_levels_have_grids_of_their_own_and_say_what_never_ran() -> None:
+    html = made(
+        [record(), record(Verdict.UNAVAILABLE, level=Level.GPU)], levels={"dcp-assertion": frozenset([Level.CPU])}
+    )
+    assert html.count('<table class="grid">') == 2
+    assert html.count("; never run at level gpu on this machine") == 2
+
+
+def test_what_changed_stands_before_what_is_red() -> None:
+    case = record(Verdict.REGRESSED)
+    html = made([case], changes([case], {case.key: Earlier(1, "yesterday", Verdict.HOLDS)}))
+    assert 0 < html.index("since yesterday") < html.index('id="reds"')
+    assert '<span class="level new">new</span>' in html
+
+
+def test_newly_red_causes_come_before_those_known_yesterday() -> None:
+    old, new = record(Verdict.UNEXPLAINED), record(Verdict.VANISHED, where=cell(mcore="0.7.0"))
+    before = {old.key: Earlier(1, "a", Verdict.UNEXPLAINED), new.key: Earlier(1, "a", Verdict.REPRODUCED)}
+    html = made([old, new], changes([old, new], before))
+    assert html.index("<h3>vanished") < html.index("<h3>unexplained")
+
+
+def test_a_cause_of_many_shows_some_logs_and_every_line_to_paste() -> None:
+    reds = [record(Verdict.UNEXPLAINED, where=cell(mcore=f"0.9.{n}")) for n in range(70)]
+    html = made(reds)
+    assert "dcp-assertion</a> in 70 cases</h3>" in html
+    assert html.count("<h4>end of the log") == 5
+    assert html.count('<div class="paste">') == 71
+
+
+def test_secrets_in_a_log_are_masked() -> None:
+    html = made([record(Verdict.UNEXPLAINED)])
+    assert "hunter2" not in html
+    assert "HF_TOKEN=[masked]" in html
+
+
+def test_megabytes_on_one_line_stay_small() -> None:
+    red = record(Verdict.UNEXPLAINED)
+    huge = "x" * 5_000_000
+    outcome = replace(red.outcome, evidence=huge, chain=(Raised("E", huge),), reason=huge)
+    assert len(made([replace(red, outcome=outcome, notes=(huge,))])) < 60_000
+
+
+HOSTILE = [
+    "<script>alert(1)</script>", "</pre></section><img src=x onerror=alert(1)>", '" onmouseover="alert(1)', "'><b>",
+    "<!-- ", "]]>", "&lt;", "\x1b]8;;http://x\x07", "\ud800", "\u202e", "\0",
+]  # fmt: skip
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.sampled_from(HOSTILE) | st.text(st.characters()))
+@pytest.mark.parametrize("verdict", [Verdict.UNEXPLAINED, Verdict.HOLDS, Verdict.UNAVAILABLE])
+def test_no_text_becomes_markup(verdict: Verdict, text: str) -> None:
+    """Hostile text in every field: the same elements as with harmless text, and no control character."""
+    html = made([poisoned(record(verdict), text)])
+    html.encode("utf-8")
+    document, harmless = Document(html), Document(made([poisoned(record(verdict), "text")]))
+    assert document.open == []
+    assert document.tags["script"] == 1
+    assert document.tags["img"] == document.tags["b"] - harmless.tags["b"] == 0
+    assert {name for _, name, _ in document.attributes} <= {name for _, name, _ in harmless.attributes} | {"title"}
+    assert all(char in "\n\t" or char.isprintable() for char in html)
+
+
+def poisoned(case: Record, text: str) -> Record:
+    frame = replace(record(Verdict.REPRODUCED).outcome.chain[0].frames[0], file=text, function=text)
+    outcome = replace(
+        case.outcome,
+        reason=text,
+        evidence=text,
+        signal=text,
+        attempts=(text,),
+        chain=(Raised(text, text, (frame,)),),
+        ranks=tuple(replace(rank, log=text, stacks=text) for rank in case.outcome.ranks),
+    )
+    where = replace(case.cell, base=text, mcore=text, te=text, driver=text, torch=text, id=text)
+    return replace(
+        case, cell=where, failure=text, case=text, outcome=outcome, signature=text, other=text, notes=(text,),
+        why=(text,), resolved={text: text}, reproduce=text, cached_from=text,
+    )  # fmt: skip
+
+
+def test_secrets_are_masked_wherever_a_run_can_say_them() -> None:
+    text = "HF_TOKEN=hunter2-secret"
+    red = record(Verdict.UNEXPLAINED)
+    outcome = replace(
+        red.outcome,
+        reason=text,
+        evidence=text,
+        attempts=(text,),
+        chain=(Raised("E", text),),
+        ranks=tuple(replace(rank, stacks=text) for rank in red.outcome.ranks),
+    )
+    red = replace(red, outcome=outcome, notes=(text,), why=(text,))
+    told = Night("a", (red, replace(red, verdict=Verdict.UNAVAILABLE, case="pp2")))
+    for said in (page(told, NO_CHANGES, {}), junit(told), summary(told.records), Progress(1).line(red)):
+        assert "hunter2" not in said
+        assert "[masked]" in said

@@ -1,0 +1,121 @@
+"""One voice for what is said of a record."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from matrix.report.words import (
+    MEANING,
+    WORST_FIRST,
+    exception,
+    happened,
+    headline,
+    is_red,
+    label,
+    told_chain,
+    version_order,
+    why,
+    worst,
+)
+from matrix.verdicts.outcome import Outcome, OutcomeKind, Raised
+from matrix.verdicts.record import Verdict
+from tests.unit.report.samples import ASSERTION, MCORES, TORCHES, cell, record
+
+VERDICTS = st.lists(st.sampled_from(list(Verdict)))
+
+
+def test_every_verdict_has_a_rank_and_a_meaning() -> None:
+    assert set(WORST_FIRST) == set(MEANING) == set(Verdict)
+
+
+@given(VERDICTS)
+def test_the_headline_is_green_only_without_red_without_loss_and_with_something_run(verdicts: list[Verdict]) -> None:
+    colours = [verdict.colour for verdict in verdicts]
+    green = headline([record(verdict) for verdict in verdicts]).colour == "green"
+    assert green == (
+        "red" not in colours and "not-reached" not in colours and ("green" in colours or "learned" in colours)
+    )
+
+
+@given(VERDICTS)
+def test_the_headline_is_red_when_anything_is_and_always_counts_what_said_nothing(verdicts: list[Verdict]) -> None:
+    records = [record(verdict) for verdict in verdicts]
+    told = headline(records)
+    assert (told.colour == "red") == any(map(is_red, records))
+    away, lost = (sum(each is silent for each in verdicts) for silent in (Verdict.UNAVAILABLE, Verdict.NOT_REACHED))
+    assert told.beside == f"{away} unavailable, {lost} not reached"
+
+
+@given(st.lists(st.sampled_from(list(Verdict)), min_size=1))
+def test_red_stands_for_a_cell_before_anything_else(verdicts: list[Verdict]) -> None:
+    records = [record(verdict) for verdict in verdicts]
+    assert (worst(records).colour == "red") == any(map(is_red, records))
+
+
+def test_why_of_a_red_names_the_root_cause_and_the_failure_that_matched() -> None:
+    said = why(record(Verdict.UNEXPLAINED, other="dcp-write-item"))
+    assert said.startswith("rank 0 raised: TypeError: _write_item() missing 2 required positional arguments")
+    assert said.endswith("; matches the catalog's dcp-write-item")
+
+
+def test_an_exception_without_words_says_where_it_stands() -> None:
+    assert exception(ASSERTION[0]) == "AssertionError at default_planner.py:389 create_default_global_save_plan"
+
+
+@pytest.mark.parametrize(
+    ("outcome", "said"),
+    [
+        (Outcome(OutcomeKind.PASSED), "passed"),
+        (Outcome(OutcomeKind.SIGNALED, rank=1, signal="SIGSEGV"), "rank 1 died by SIGSEGV"),
+        (Outcome(OutcomeKind.EXITED, rank=0, exit_code=6), "rank 0 exited with 6"),
+        (Outcome(OutcomeKind.HUNG, "no end after 120 s"), "hung: no end after 120 s"),
+        (Outcome(OutcomeKind.OUT_OF_MEMORY, rank=3), "rank 3 ran out of memory"),
+    ],
+)
+def test_an_end_is_told_in_words(outcome: Outcome, said: str) -> None:
+    assert happened(outcome) == said
+
+
+def test_what_is_unavailable_says_its_reason() -> None:
+    assert why(record(Verdict.UNAVAILABLE)) == "needs 8 GPUs; host has 0"
+
+
+def test_a_chain_is_told_from_the_root_with_its_frames() -> None:
+    lines = told_chain(ASSERTION).splitlines()
+    assert lines[0] == "AssertionError"
+    assert lines[3].endswith("default_planner.py:389 create_default_global_save_plan")
+    assert lines[5:8] == ["which led to", "", "CheckpointException: ranks:dict_keys([0])"]
+
+
+def test_a_deep_stack_keeps_its_innermost_frames() -> None:
+    frame = ASSERTION[0].frames[0]
+    deep = Raised("E", "", tuple(replace(frame, line=line) for line in range(100)))
+    assert "85 outer frames left out" in told_chain([deep])
+    assert ":99 save" in told_chain([deep])
+    assert ":84 save" not in told_chain([deep])
+
+
+def test_a_label_leaves_out_the_axes_that_play_no_part() -> None:
+    assert label(cell("torch-2.4.0", "0.8.0")) == "torch-2.4.0/mcore-0.8.0"
+    assert (
+        label(cell("ngc-24.07", "0.8.0", "1.8.0+37280ec", "535")) == "ngc-24.07/mcore-0.8.0/te-1.8.0+37280ec/driver-535"
+    )
+
+
+def test_versions_sort_as_versions_and_bases_by_their_numbers() -> None:
+    assert sorted(set(MCORES), key=version_order) == list(MCORES)
+    assert sorted(["torch-2.13.0", "torch-2.4.0", "host"], key=version_order) == ["host", "torch-2.4.0", "torch-2.13.0"]
+    assert sorted(["0.9.0", "core_v0.9.0-3-gabc", "none", "0.9.0rc1"], key=version_order) == [
+        "none", "0.9.0rc1", "0.9.0", "core_v0.9.0-3-gabc",
+    ]  # fmt: skip
+    assert sorted(TORCHES, key=version_order) == list(TORCHES)
+
+
+@given(st.lists(st.text()))
+@example(["²", "9" * 5000, "a" + "9" * 5000, "a"])
+def test_any_text_can_be_sorted(texts: list[str]) -> None:
+    sorted(texts, key=version_order)

@@ -1,0 +1,212 @@
+"""The history keeps, serves only what may be served, and never harms a file."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from matrix.catalog.failure import Level
+from matrix.errors import MatrixError
+from matrix.store.history import CACHED, History
+from matrix.verdicts.record import Record, Verdict
+from tests.unit.report.samples import night, record
+
+CASE = record()
+
+
+@pytest.fixture
+def history(tmp_path: Path) -> Iterator[History]:
+    with History(tmp_path / "deep" / "history.sqlite") as opened:
+        yield opened
+
+
+def rows(history: History) -> int:
+    return int(history._base.execute("SELECT count(*) FROM results").fetchone()[0])
+
+
+def test_adding_twice_is_adding_once(history: History) -> None:
+    for _ in range(2):
+        history.add("a", night())
+    assert rows(history) == len(night())
+
+
+def test_a_resumed_run_replaces_what_was_not_reached(history: History) -> None:
+    history.add("a", [replace(CASE, verdict=Verdict.NOT_REACHED)])
+    assert history.cached(CASE.content) is None
+    history.add("a", [CASE])
+    assert history.cached(CASE.content) is not None
+
+
+def test_a_run_that_fails_half_way_is_not_added(history: History) -> None:
+    def torn() -> Iterator[Record]:
+        yield CASE
+        raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        history.add("a", torn())
+    assert rows(history) == 0
+
+
+@pytest.mark.parametrize("verdict", [Verdict.REPRODUCED, Verdict.HOLDS, Verdict.LEARNED])
+def test_what_ran_as_told_is_served_whole(history: History, verdict: Verdict) -> None:
+    ran = record(verdict)
+    history.add("a", [ran])
+    assert history.cached(ran.content) == replace(ran, cached_from="a")
+
+
+@pytest.mark.parametrize("verdict", [each for each in Verdict if each.colour not in ("green", "learned")])
+def test_nothing_else_is_served(history: History, verdict: Verdict) -> None:
+    history.add("a", [replace(CASE, verdict=verdict)])
+    assert history.cached(CASE.content) is None
+
+
+def test_a_red_is_not_hidden_by_an_older_green(history: History) -> None:
+    history.add("a", [CASE])
+    history.add("b", [replace(CASE, verdict=Verdict.UNEXPLAINED)])
+    assert history.cached(CASE.content) is None
+
+
+def test_a_green_after_a_red_is_served(history: History) -> None:
+    history.add("a", [replace(CASE, verdict=Verdict.UNEXPLAINED)])
+    history.add("b", [CASE])
+    served = history.cached(CASE.content)
+    assert served is not None
+    assert served.cached_from == "b"
+
+
+@pytest.mark.parametrize("verdict", [Verdict.UNAVAILABLE, Verdict.NOT_REACHED])
+def test_a_night_that_said_nothing_does_not_unmake_a_green(history: History, verdict: Verdict) -> None:
+    history.add("a", [CASE])
+    history.add("b", [replace(CASE, verdict=verdict)])
+    assert history.cached(CASE.content) is not None
+
+
+def test_a_cached_verdict_names_the_run_that_really_ran_it(history: History) -> None:
+    history.add("a", [CASE])
+    for run in ("b", "c"):
+        served = history.cached(CASE.content)
+        assert served is not None
+        assert served.cached_from == "a"
+        history.add(run, [replace(served, run=run)])
+
+
+def test_a_result_without_content_is_never_served(history: History) -> None:
+    history.add("a", [replace(CASE, content="")])
+    assert history.cached("") is None
+
+
+def test_a_verdict_is_looked_up_by_index_not_by_reading_all(history: History) -> None:
+    (plan,) = history._base.execute("EXPLAIN QUERY PLAN " + CACHED, ("x", "", "")).fetchall()[:1]
+    assert "USING INDEX results_content" in plan[-1]
+
+
+def test_other_content_is_not_served(history: History) -> None:
+    history.add("a", [CASE])
+    assert history.cached("other") is None
+
+
+def test_previous_is_the_last_word_of_the_runs_before(history: History) -> None:
+    history.add("a", [CASE])
+    history.add("b", [replace(CASE, verdict=Verdict.UNEXPLAINED)])
+    history.add("c", [CASE])
+    said = history.previous("c")[CASE.key]
+    assert (said.run, said.verdict) == ("b", Verdict.UNEXPLAINED)
+
+
+def test_a_run_that_is_not_in_the_history_comes_after_all(history: History) -> None:
+    history.add("a", [CASE])
+    assert history.previous("b")[CASE.key].run == "a"
+
+
+def test_the_first_run_has_nothing_before_it(history: History) -> None:
+    history.add("a", [CASE])
+    assert history.previous("a") == {}
+
+
+def test_an_interrupted_run_is_passed_over_in_what_was_before(history: History) -> None:
+    history.add("a", [CASE])
+    history.add("b", [replace(CASE, verdict=Verdict.NOT_REACHED)])
+    assert history.previous("c")[CASE.key].run == "a"
+
+
+def test_levels_are_those_that_ran(history: History) -> None:
+    gpu = record(Verdict.UNAVAILABLE, level=Level.GPU)
+    history.add("a", [record(), record(level=Level.CONTRACT), gpu, record(Verdict.UNAVAILABLE, failure="other")])
+    assert history.levels() == {"dcp-assertion": {Level.CPU, Level.CONTRACT}}
+
+
+def test_what_was_added_is_there_for_the_next_process(tmp_path: Path) -> None:
+    with History(tmp_path / "history.sqlite") as history:
+        history.add("a", [CASE])
+    with History(tmp_path / "history.sqlite") as history:
+        assert history.cached(CASE.content) is not None
+
+
+def test_one_reads_while_another_writes(tmp_path: Path) -> None:
+    with History(tmp_path / "history.sqlite") as one, History(tmp_path / "history.sqlite") as other:
+        one.add("a", [CASE])
+        with one._transaction():
+            one._base.execute("DELETE FROM results")
+            assert other.cached(CASE.content) is not None
+
+
+def broken(path: Path) -> None:
+    path.write_bytes(b"this is no database, and longer than a header of one hundred bytes. " * 40)
+
+
+def newer(path: Path) -> None:
+    with sqlite3.connect(path) as base:
+        base.execute("CREATE TABLE results (key)")
+        base.execute("PRAGMA user_version = 99")
+    base.close()
+
+
+def foreign(path: Path) -> None:
+    with sqlite3.connect(path) as base:
+        base.execute("CREATE TABLE recipes (name)")
+    base.close()
+
+
+@pytest.mark.parametrize("make", [broken, newer, foreign])
+def test_a_file_it_cannot_use_is_an_error_and_is_kept(tmp_path: Path, make: object) -> None:
+    path = tmp_path / "history.sqlite"
+    make(path)  # type: ignore[operator]
+    before = path.read_bytes()
+    with pytest.raises(MatrixError, match="the file is kept as it is") as error:
+        History(path)
+    assert str(path) in str(error.value)
+    assert path.read_bytes() == before
+
+
+def test_a_file_cut_off_is_an_error_and_is_kept(tmp_path: Path) -> None:
+    path = tmp_path / "history.sqlite"
+    with History(path) as history:
+        history.add("a", night())
+    path.write_bytes(path.read_bytes()[: 8 * 4096])
+    before = path.read_bytes()
+    with pytest.raises(MatrixError, match="the file is kept as it is"), History(path) as history:
+        history.add("b", night())
+    assert path.read_bytes() == before
+
+
+def test_a_place_that_is_no_file_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(MatrixError, match="can't be used"):
+        History(tmp_path)
+
+
+def test_the_nights_of_a_case_come_oldest_first_and_end_with_the_run_asked_for(tmp_path: Path) -> None:
+    with History(tmp_path / "history.sqlite") as history:
+        for n, verdict in enumerate((Verdict.HOLDS, Verdict.REGRESSED, Verdict.HOLDS, Verdict.VANISHED)):
+            history.add(f"night-{n}", [record(verdict)])
+        key = record().key
+
+        found = history.pasts("night-2", nights=2)
+        assert [(past.run, past.verdict) for past in found[key]] == [
+            ("night-1", Verdict.REGRESSED), ("night-2", Verdict.HOLDS),
+        ]  # fmt: skip
+        assert [past.run for past in history.pasts("not there yet")[key]] == [f"night-{n}" for n in range(4)]
+        assert found[key][0].content == record().content

@@ -1,0 +1,266 @@
+"""Nothing that ran is lost, nothing is counted twice, nothing corrupt is passed over."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from matrix.errors import MatrixError
+from matrix.store.journal import Journal, read
+from matrix.verdicts.record import Record, Verdict
+from tests.unit.report.samples import MCORES, cell, record
+
+RECORDS = [record(where=cell(mcore=mcore)) for mcore in MCORES[:4]]
+
+
+def run(folder: Path, records: list[Record], name: str = "a") -> Path:
+    """Run cases to their end; return the journal's file."""
+    path = folder / f"journal-{name}.jsonl"
+    with Journal(path) as journal:
+        for each in records:
+            journal.started(each.key)
+            journal.result(each)
+    return path
+
+
+def test_what_was_written_is_read_back(tmp_path: Path) -> None:
+    run(tmp_path, RECORDS)
+    state = read(tmp_path)
+    assert list(state.results.values()) == RECORDS
+    assert state.started_only == frozenset()
+
+
+def test_every_line_is_json_with_its_time(tmp_path: Path) -> None:
+    lines = [json.loads(line) for line in run(tmp_path, RECORDS).read_text("ascii").splitlines()]
+    assert [set(line) - {"at", "crc"} for line in lines[:2]] == [{"started"}, {"result"}]
+
+
+def test_a_case_that_never_ended_is_known_with_its_time(tmp_path: Path) -> None:
+    with Journal(tmp_path / "journal-a.jsonl", now=lambda: "2026-01-31T02:00:00.000Z") as journal:
+        journal.started("a case")
+    state = read(tmp_path)
+    assert state.started_only == {"a case"}
+    assert state.started["a case"] == state.began == state.ended == "2026-01-31T02:00:00.000Z"
+
+
+def test_a_line_is_on_the_disk_when_the_call_returns(tmp_path: Path) -> None:
+    with Journal(tmp_path / "journal-a.jsonl") as journal:
+        journal.started(RECORDS[0].key)
+        assert read(tmp_path).started_only == {RECORDS[0].key}
+        journal.result(RECORDS[0])
+        assert list(read(tmp_path).results) == [RECORDS[0].key]
+
+
+def test_the_first_result_of_a_case_wins_over_all_files(tmp_path: Path) -> None:
+    run(tmp_path, [record(Verdict.UNEXPLAINED)], "b")
+    run(tmp_path, [record(Verdict.HOLDS)], "a")
+    run(tmp_path, [record(Verdict.VANISHED)], "c")
+    assert [each.verdict for each in read(tmp_path).results.values()] == [Verdict.HOLDS]
+
+
+def test_a_case_that_was_not_reached_has_no_result_and_gets_one_when_resumed(tmp_path: Path) -> None:
+    lost = record(Verdict.NOT_REACHED)
+    run(tmp_path, [lost], "a")
+    state = read(tmp_path)
+    assert (state.results, state.lost, state.started_only) == ({}, {lost.key: lost}, {lost.key})
+    run(tmp_path, [record()], "b")
+    state = read(tmp_path)
+    assert (state.results, state.lost) == ({lost.key: record()}, {})
+
+
+def test_a_case_started_again_is_lost_for_a_new_reason(tmp_path: Path) -> None:
+    run(tmp_path, [record(Verdict.NOT_REACHED)], "a")
+    with Journal(tmp_path / "journal-b.jsonl") as journal:
+        journal.started(record().key)
+    assert read(tmp_path).lost == {}
+
+
+def test_a_folder_without_journals_is_a_run_that_did_nothing(tmp_path: Path) -> None:
+    assert (read(tmp_path).results, read(tmp_path).started) == ({}, {})
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.data())
+def test_cut_at_any_byte_the_state_is_a_prefix_and_a_resumed_run_completes_it_once(data: st.DataObject) -> None:
+    with TemporaryDirectory() as folder:
+        path = run(Path(folder), RECORDS)
+        whole = path.read_bytes()
+        path.write_bytes(whole[: data.draw(st.integers(0, len(whole)))])
+        state = read(Path(folder))
+        done = list(state.results)
+        assert done == [each.key for each in RECORDS][: len(done)]
+        assert len(state.started_only) <= 1
+
+        again = [each for each in RECORDS if each.key not in state.results]
+        run(Path(folder), again, "b")
+        after = read(Path(folder))
+        assert sorted([*done, *(each.key for each in again)]) == sorted(after.results)
+        assert len(after.results) == len(RECORDS)
+        assert after.started_only == frozenset()
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.data())
+def test_a_changed_byte_is_an_error_that_names_the_line_or_unmakes_the_last_one(data: st.DataObject) -> None:
+    with TemporaryDirectory() as folder:
+        path = run(Path(folder), RECORDS[:2])
+        whole = bytearray(path.read_bytes())
+        place = data.draw(st.integers(0, len(whole) - 2) | st.sampled_from(newlines(whole)))
+        line = whole[:place].count(b"\n") + 1
+        whole[place] = data.draw(st.integers(0, 255).filter(lambda byte: byte != whole[place]))
+        path.write_bytes(whole)
+        if line == 4 and whole[place] != ord("\n"):
+            assert list(read(Path(folder)).results) == [RECORDS[0].key]
+        else:
+            with pytest.raises(MatrixError, match=rf"journal-a.jsonl:{line}: a corrupt line") as error:
+                read(Path(folder))
+            assert "resume" in str(error.value)
+
+
+def newlines(whole: bytes) -> list[int]:
+    """Where lines before the last one end."""
+    return [place for place, byte in enumerate(whole[:-1]) if byte == ord("\n")]
+
+
+@pytest.mark.parametrize(
+    "torn", [b'{"at":"2026', b"\0" * 512, b"\xff\xfe", b'{"at":"x","started":"y","crc":"00000000"}\n']
+)
+def test_a_torn_last_line_is_as_if_never_written(tmp_path: Path, torn: bytes) -> None:
+    path = run(tmp_path, RECORDS)
+    path.write_bytes(path.read_bytes() + torn)
+    assert list(read(tmp_path).results.values()) == RECORDS
+
+
+def test_a_line_of_a_newer_version_is_an_error_not_a_gap(tmp_path: Path) -> None:
+    path = run(tmp_path, RECORDS[:1])
+    with Journal(tmp_path / "journal-b.jsonl") as journal:
+        journal._append("heartbeat", 1)
+    with pytest.raises(MatrixError, match=r"journal-b.jsonl:1: a whole line that this version can't read"):
+        read(tmp_path)
+    assert path.exists()
+
+
+def test_a_journal_is_never_written_on_by_a_second_process(tmp_path: Path) -> None:
+    run(tmp_path, RECORDS)
+    with pytest.raises(MatrixError, match="the journal exists"):
+        Journal(tmp_path / "journal-a.jsonl")
+
+
+def test_journals_opened_one_after_the_other_sort_in_that_order(tmp_path: Path) -> None:
+    for hour in ("02", "13"):
+        Journal.new(tmp_path, now=lambda hour=hour: f"2026-01-31T{hour}:00:00.000Z").close()  # type: ignore[misc]
+    names = sorted(path.name for path in tmp_path.glob("journal-*.jsonl"))
+    assert [name[:25] for name in names] == ["journal-20260131T02000000", "journal-20260131T13000000"]
+
+
+def test_a_place_that_cannot_be_written_is_an_error_at_once(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(MatrixError, match="can't be written"):
+        Journal(tmp_path / "file" / "journal-a.jsonl")
+
+
+def test_a_failed_write_is_an_error_and_leaves_no_half_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write = os.write
+
+    def full(file: int, data: bytes) -> int:
+        if len(data) < 100:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return write(file, data[: len(data) - 50])
+
+    with Journal(tmp_path / "journal-a.jsonl") as journal:
+        journal.started(RECORDS[0].key)
+        monkeypatch.setattr("os.write", full)
+        with pytest.raises(MatrixError, match="No space left on device"):
+            journal.result(RECORDS[0])
+        monkeypatch.undo()
+        journal.result(RECORDS[0])  # room was made
+    assert list(read(tmp_path).results.values()) == RECORDS[:1]
+
+
+def test_ctrl_c_within_a_write_leaves_no_half_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(file: int) -> None:
+        raise KeyboardInterrupt
+
+    with Journal(tmp_path / "journal-a.jsonl") as journal:
+        journal.started(RECORDS[0].key)
+        monkeypatch.setattr("os.fsync", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            journal.result(RECORDS[0])
+        monkeypatch.undo()
+        journal.started(RECORDS[1].key)
+    assert read(tmp_path).started_only == {RECORDS[0].key, RECORDS[1].key}
+
+
+WRITER = """
+    import resource, sys
+    from pathlib import Path
+    from matrix.errors import MatrixError
+    from matrix.store.journal import Journal
+    from tests.unit.report.samples import cell, record
+
+    folder, limit = Path(sys.argv[1]), int(sys.argv[2])
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+    with Journal.new(folder) as journal:
+        for number in range(200):
+            case = record(where=cell(mcore=f"0.8.{number}"))
+            journal.started(case.key)
+            journal.result(case)
+            print(number, flush=True)
+"""
+
+
+def writer(folder: Path, limit: int) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-c", textwrap.dedent(WRITER), str(folder), str(limit)]
+    return subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+
+
+def test_when_the_kernel_takes_no_more_bytes_the_journal_says_so_and_stays_whole(tmp_path: Path) -> None:
+    process = writer(tmp_path, 20_000)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert b"MatrixError" in said
+    assert b"File too large" in said
+    (path,) = tmp_path.glob("journal-*.jsonl")
+    assert path.read_bytes().endswith(b"}\n")
+    assert read(tmp_path).results
+
+
+@pytest.mark.parametrize("lines", [1, 7, 20])
+def test_kill_9_loses_nothing_that_was_reported(tmp_path: Path, lines: int) -> None:
+    with writer(tmp_path, 1 << 30) as process:
+        assert process.stdout is not None
+        for _ in range(lines):
+            process.stdout.readline()
+        process.send_signal(signal.SIGKILL)
+        process.communicate(timeout=60)
+    state = read(tmp_path)
+    assert len(state.results) >= lines
+    assert len(state.started_only) <= 1
+
+
+def test_threads_of_one_process_write_whole_lines(tmp_path: Path) -> None:
+    cases = [[record(where=cell(mcore=f"{major}.{minor}.0")) for minor in range(20)] for major in range(4)]
+    with Journal(tmp_path / "journal-a.jsonl") as journal:
+        threads = [threading.Thread(target=lambda own=own: [journal.result(each) for each in own]) for own in cases]  # type: ignore[misc]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert len(read(tmp_path).results) == 80

@@ -1,0 +1,72 @@
+"""Values of the environment that look like secrets never reach a log or a record."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from matrix.execution.ranks.logs import Log
+from matrix.store.journal import Journal, read
+from matrix.store.secrets import MASKED, Masker, hidden, values
+from matrix.verdicts.outcome import Outcome, OutcomeKind, Raised, RankEnd
+from tests.unit.report import samples
+
+SECRET = "hunter2-hunter2"
+
+
+def test_secrets_are_known_by_the_name_of_their_variable() -> None:
+    environ = {
+        "HF_TOKEN": "abcdefg1", "WANDB_API_KEY": "abcdefg2", "db_password": "abcdefg3", "SECRETS": "abcdefg4",
+        "AWS_SECRET_ACCESS_KEY": "abcdefg5", "TOKENIZERS_PARALLELISM": "falsefalse", "KEYBOARD": "qwertyui",
+        "PATH": "/usr/bin:/bin", "SSH_KEY_FILE": "/home/me/.ssh/id", "SHORT_TOKEN": "true",
+    }  # fmt: skip
+    assert {value for value in values(environ) if value.startswith("abcdefg")} == {f"abcdefg{n}" for n in range(1, 6)}
+    assert not {"falsefalse", "qwertyui", "/home/me/.ssh/id", "true"} & set(values(environ))
+
+
+@given(
+    st.lists(st.text(st.sampled_from("ab"), min_size=1, max_size=4), min_size=1, max_size=3),
+    st.binary().map(lambda raw: bytes(b"abc"[byte % 3] for byte in raw)),
+    st.integers(1, 5),
+)
+@example(["aab", "ab"], b"aaab", 1)
+def test_no_secret_gets_through_wherever_the_chunks_end(secrets: list[str], data: bytes, size: int) -> None:
+    longest_first = sorted(secrets, key=len, reverse=True)
+    masker = Masker(longest_first)
+    out = b"".join(masker.take(data[place : place + size]) for place in range(0, len(data), size)) + masker.rest()
+
+    bare = out.replace(MASKED.encode(), b"|")
+    assert not any(secret.encode() in bare for secret in secrets)
+    if not any(secret.encode() in data for secret in secrets):
+        assert data == out
+
+
+def test_a_log_holds_no_secret(tmp_path: Path) -> None:
+    log = Log(tmp_path / "log", secrets=(SECRET,))
+    for chunk in (b"token: hunter2-", b"hunter2, and hunter2-", b"hunter"):
+        log.write(chunk)
+    log.close()
+
+    assert log.path.read_bytes() == b"token: [masked], and hunter2-hunter"
+
+
+def test_an_outcome_holds_no_secret() -> None:
+    said = f"no access with {SECRET}"
+    chain = (Raised("HTTPError", said),)
+    ranks = (RankEnd(0, 1, chain=chain, value={"url": [said]}, stacks=said),)
+    outcome = Outcome(OutcomeKind.RAISED, said, chain=chain, evidence=said, ranks=ranks, attempts=(said,))
+
+    assert SECRET not in json.dumps(hidden(outcome, (SECRET,)).to_json())
+    assert hidden(outcome, ()) == outcome
+
+
+def test_a_journal_holds_no_secret(tmp_path: Path) -> None:
+    record = samples.record(outcome=Outcome(OutcomeKind.RAISED, f"no access with {SECRET}"), notes=(f"{SECRET}!",))
+    with Journal(tmp_path / "journal-1.jsonl", secrets=(SECRET,)) as journal:
+        journal.result(record)
+
+    assert SECRET not in (tmp_path / "journal-1.jsonl").read_text()
+    assert read(tmp_path).results[record.key].notes == (f"{MASKED}!",)

@@ -1,0 +1,80 @@
+"""What the nights of a case say: flakes apart from changes, steps of its duration apart from noise."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from matrix.report.strip import in_words, strip, trend
+from matrix.store.trend import AROUND, Past, flakes, steps, turns
+from matrix.verdicts.record import Verdict
+
+
+def nights(text: str, contents: str = "") -> list[Past]:
+    """A night for each letter: holds, Regressed, unavailable, cached (holds); `contents` names what each ran with."""
+    verdicts = {"h": Verdict.HOLDS, "R": Verdict.REGRESSED, "u": Verdict.UNAVAILABLE, "c": Verdict.HOLDS}
+    return [
+        Past(n, f"night-{n}", verdicts[letter], 1.0, content, letter == "c")
+        for n, (letter, content) in enumerate(zip(text, contents or "a" * len(text), strict=True))
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "contents", "flipped", "again"),
+    [
+        ("hhhh", "aaaa", 0, 3),
+        ("hRh", "aaa", 2, 2),
+        ("hRR", "abb", 0, 1),  # what it runs with changed: a regression
+        ("hcuh", "aaaa", 0, 1),  # what did not run proves nothing
+        ("hh", "  ", 0, 1),
+        ("h", "a", 0, 0),
+    ],
+)
+def test_a_flake_is_another_colour_with_the_same_content(text: str, contents: str, flipped: int, again: int) -> None:
+    found = flakes(nights(text, contents))
+    assert (found.flipped, found.again) == (flipped, again)
+
+
+def test_content_that_nobody_knows_proves_no_flake() -> None:
+    unknown = [Past(n, "", verdict, 1.0, "", False) for n, verdict in enumerate((Verdict.HOLDS, Verdict.REGRESSED))]
+    assert flakes(unknown).again == 0
+    assert [changed for _, _, changed in turns(unknown)] == [True]
+
+
+def test_a_turn_says_whether_anything_else_had_changed() -> None:
+    told = [(one.run, other.run, changed) for one, other, changed in turns(nights("hhRuRh", "aabbbb"))]
+    assert told == [("night-1", "night-2", True), ("night-4", "night-5", False)]
+
+
+noise = st.lists(st.floats(0.9, 1.1), min_size=2 * AROUND, max_size=60)
+
+
+@given(noise, st.floats(0.1, 100))
+def test_noise_is_no_step(seconds: list[float], scale: float) -> None:
+    assert steps([each * scale for each in seconds]) == []
+
+
+@given(st.lists(st.floats(0.95, 1.05), min_size=30, max_size=30), st.integers(AROUND, 30 - AROUND), st.booleans())
+def test_a_step_is_found_where_it_is(wobble: list[float], place: int, up: bool) -> None:
+    seconds = [each * (4 if (n >= place) is up else 2) for n, each in enumerate(wobble)]
+    assert steps(seconds) == [place]
+
+
+@given(st.integers(0, 29), noise.filter(lambda each: len(each) >= 30))
+def test_one_slow_night_is_no_step(slow: int, seconds: list[float]) -> None:
+    seconds = [each * 10 if n == slow else each for n, each in enumerate(seconds)]
+    assert steps(seconds) == []
+
+
+def test_too_few_nights_say_nothing_of_steps() -> None:
+    assert steps([1.0] * 4 + [9.0] * 4) == []
+
+
+def test_the_pictures_are_told_in_words() -> None:
+    assert in_words(nights("hhRR")) == "holds x 2, regressed x 2"
+    assert 'aria-label="holds x 2, regressed x 2"' in strip(nights("hhRR"))
+    assert strip(nights("hc")).count("opacity") == 1
+    assert trend(nights("hu")) == ""
+    slower = [Past(n, f"night-{n}", Verdict.HOLDS, 2.0 if n < 8 else 6.0, "", False) for n in range(16)]
+    assert "steps from 2.0 s to 6.0 s at night-8" in trend(slower)

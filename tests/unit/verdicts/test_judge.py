@@ -1,0 +1,114 @@
+"""Outcome against expectation: the table of the design, and what must never be green."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from matrix.catalog.failure import Expectation, Signature
+from matrix.verdicts.judge import Judgement, judge
+from matrix.verdicts.outcome import Frame, Outcome, OutcomeKind, Raised
+from matrix.verdicts.record import Verdict
+from matrix.verdicts.signature import matched
+from tests.unit.catalogs import failure, shown
+
+THIS, OTHER = failure("this"), failure("other")
+CATALOG = (THIS, OTHER)
+STRANGE = Outcome(OutcomeKind.RAISED, "rank 0 raised: KeyError", 0, chain=(Raised("KeyError", "'loss'"),))
+PASSED = Outcome(OutcomeKind.PASSED)
+BROKEN, WORKS, UNKNOWN = Expectation
+
+
+@pytest.mark.parametrize(
+    ("expectation", "outcome", "judgement"),
+    [
+        (BROKEN, PASSED, Judgement(Verdict.VANISHED)),
+        (BROKEN, shown(THIS), Judgement(Verdict.REPRODUCED, "broke")),
+        (BROKEN, shown(OTHER), Judgement(Verdict.UNEXPLAINED, other="other")),
+        (BROKEN, STRANGE, Judgement(Verdict.UNEXPLAINED)),
+        (WORKS, PASSED, Judgement(Verdict.HOLDS)),
+        (WORKS, shown(THIS), Judgement(Verdict.REGRESSED, "broke")),
+        (WORKS, shown(OTHER), Judgement(Verdict.UNEXPLAINED, other="other")),
+        (WORKS, STRANGE, Judgement(Verdict.UNEXPLAINED)),
+        (UNKNOWN, PASSED, Judgement(Verdict.LEARNED)),
+        (UNKNOWN, shown(THIS), Judgement(Verdict.LEARNED, "broke")),
+        (UNKNOWN, shown(OTHER), Judgement(Verdict.UNEXPLAINED, other="other")),
+        (UNKNOWN, STRANGE, Judgement(Verdict.UNEXPLAINED)),
+    ],
+)
+def test_the_table_of_the_design(expectation: Expectation, outcome: Outcome, judgement: Judgement) -> None:
+    assert judgement == judge(THIS, expectation, outcome, CATALOG)
+
+
+@pytest.mark.parametrize("expectation", list(Expectation))
+@pytest.mark.parametrize(
+    ("kind", "verdict"),
+    [(OutcomeKind.UNAVAILABLE, Verdict.UNAVAILABLE), (OutcomeKind.NOT_REACHED, Verdict.NOT_REACHED)],
+)
+def test_what_did_not_run_has_its_own_verdict(expectation: Expectation, kind: OutcomeKind, verdict: Verdict) -> None:
+    assert Judgement(verdict) == judge(THIS, expectation, Outcome(kind, "needs 2 GPUs; host has 0"), CATALOG)
+
+
+def test_every_verdict_has_a_colour_and_only_two_are_green() -> None:
+    green = {verdict for verdict in Verdict if verdict.colour == "green"}
+    red = {verdict for verdict in Verdict if verdict.colour == "red"}
+    assert {Verdict.REPRODUCED, Verdict.HOLDS} == green
+    assert {Verdict.VANISHED, Verdict.REGRESSED, Verdict.UNEXPLAINED} == red
+
+
+WORDS = st.sampled_from(["this broke", "other broke", "TypeError", "it broke", ""])
+CHAINS = st.lists(
+    st.builds(
+        Raised,
+        st.sampled_from(["TypeError", "RuntimeError", "AssertionError"]),
+        WORDS,
+        st.just((Frame("/site-packages/planner.py", 1, "plan"),)),
+    ),
+    max_size=3,
+).map(tuple)
+OUTCOMES = st.builds(
+    Outcome,
+    kind=st.sampled_from(OutcomeKind),
+    signal=st.sampled_from([None, "SIGSEGV", "SIGKILL"]),
+    exit_code=st.sampled_from([None, 0, 1, 6, -11]),
+    chain=CHAINS,
+    evidence=WORDS,
+)
+ENTRY = failure(
+    "this",
+    signature=(
+        Signature("raised", exception="TypeError", message="this broke", frame="planner.py:plan"),  # type: ignore[arg-type]
+        Signature("crashed", signal="SIGSEGV", log="this broke"),  # type: ignore[arg-type]
+    ),
+)
+
+
+def known_by_hand(outcome: Outcome) -> bool:
+    """What ENTRY's two signatures say, written once more."""
+    raised = any(link.type == "TypeError" and "this broke" in link.message for link in outcome.chain)
+    return raised or (outcome.signal == "SIGSEGV" and "this broke" in outcome.evidence)
+
+
+@given(st.sampled_from(Expectation), OUTCOMES)
+def test_only_this_failures_signature_is_reproduced(expectation: Expectation, outcome: Outcome) -> None:
+    verdict = judge(ENTRY, expectation, outcome, CATALOG).verdict
+    failed = outcome.kind not in (OutcomeKind.PASSED, OutcomeKind.NOT_REACHED, OutcomeKind.UNAVAILABLE)
+    assert (expectation is BROKEN and failed and known_by_hand(outcome)) == (verdict is Verdict.REPRODUCED)
+
+
+@given(st.sampled_from(Expectation), OUTCOMES)
+def test_only_a_pass_holds(expectation: Expectation, outcome: Outcome) -> None:
+    verdict = judge(ENTRY, expectation, outcome, CATALOG).verdict
+    assert (expectation is WORKS and outcome.kind is OutcomeKind.PASSED) == (verdict is Verdict.HOLDS)
+
+
+@given(st.sampled_from(Expectation), OUTCOMES)
+def test_green_is_what_the_catalog_expects_and_nothing_else(expectation: Expectation, outcome: Outcome) -> None:
+    passed = outcome.kind is OutcomeKind.PASSED
+    agrees = {BROKEN: matched(ENTRY, outcome) is not None, WORKS: passed, UNKNOWN: False}[expectation]
+    assert agrees == (judge(ENTRY, expectation, outcome, CATALOG).verdict.colour == "green")
+
+
+def test_an_unexplained_failure_is_never_called_by_its_own_name() -> None:
+    assert Judgement(Verdict.UNEXPLAINED) == judge(THIS, BROKEN, STRANGE, (THIS,))

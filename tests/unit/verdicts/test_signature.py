@@ -1,0 +1,149 @@
+"""A failure is known by its signature, and nothing else is taken for it.
+
+tests/unit/corpus/<failure>/shows holds outcomes that are that failure (torch-*, debian-* are real runs; the others are
+put together from the reports), does-not-show holds what is easily taken for it.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from matrix.catalog.failure import Signature
+from matrix.verdicts.outcome import Frame, Outcome, OutcomeKind, Raised
+from matrix.verdicts.signature import SILENT, matched, owner, shows
+from tests.unit.catalogs import failure, real, shown
+
+CORPUS = Path(__file__).parents[1] / "corpus"
+
+
+def examples(kind: str) -> list[object]:
+    """The files of one kind, by "failure/kind/name"."""
+    made: list[object] = []
+    for path in sorted(CORPUS.glob(f"*/{kind}/*.json")):
+        name = str(path.relative_to(CORPUS).with_suffix(""))
+        made.append(pytest.param(path, id=name))
+    return made
+
+
+def read(path: Path) -> Outcome:
+    return Outcome.from_json(json.loads(path.read_text(encoding="utf-8")))
+
+
+@pytest.mark.parametrize("path", examples("shows"))
+def test_an_example_shows_exactly_its_own_failure(path: Path) -> None:
+    found = [entry.id for entry in real().failures if matched(entry, read(path))]
+    assert [path.parts[-3]] == found
+
+
+@pytest.mark.parametrize("path", examples("does-not-show"))
+def test_a_look_alike_does_not_show_the_failure(path: Path) -> None:
+    assert matched(real().failure(path.parts[-3]), read(path)) is None
+
+
+def test_every_signature_of_the_catalog_has_an_example() -> None:
+    shown_by = {
+        (entry.id, signature.name)
+        for entry in real().failures
+        for signature in entry.signature
+        for path in (CORPUS / entry.id / "shows").glob("*.json")
+        if shows(read(path), signature)
+    }
+    assert shown_by == {(entry.id, signature.name) for entry in real().failures for signature in entry.signature}
+
+
+def test_every_failure_of_the_catalog_has_look_alikes() -> None:
+    assert {entry.id for entry in real().failures} == {path.parts[-3] for path in CORPUS.glob("*/does-not-show/*.json")}
+
+
+PLANNER = Frame("/site-packages/torch/distributed/checkpoint/default_planner.py", 389, "create_plan")
+RAISED = Outcome(
+    OutcomeKind.RAISED,
+    rank=0,
+    signal="SIGSEGV",
+    exit_code=6,
+    chain=(Raised("AssertionError", "not in md", (PLANNER,)), Raised("CheckpointException", "ranks: [0]", ())),
+    evidence='Fatal Python error: Segmentation fault\n  File "group.py", line 1 in createProcessGroupMPI\n',
+)
+KEYS = {
+    "exception": ("AssertionError", "KeyError"),
+    "message": (r"not in \w+", "not out of"),
+    "frame": ("default_planner.py:create_plan", "planner.py:create_plan"),
+    "signal": ("SIGSEGV", "SIGABRT"),
+    "stack": ("createProcessGroupMPI", "createProcessGroup"),
+    "exit_code": (6, 1),
+    "log": ("createProcessGroup(MPI|NCCL)", "createProcessGroupNCCL"),
+}
+
+
+@given(st.fixed_dictionaries({}, optional={key: st.sampled_from(values) for key, values in KEYS.items()}))
+def test_every_key_that_is_given_must_hold(keys: dict[str, object]) -> None:
+    signature = Signature("mixed", **keys)  # type: ignore[arg-type]
+    assert all(value == KEYS[key][0] for key, value in keys.items()) == shows(RAISED, signature)
+
+
+@pytest.mark.parametrize(
+    ("frame", "there"),
+    [
+        ("default_planner.py:create_plan", True),
+        ("checkpoint/default_planner.py:create_plan", True),
+        ("planner.py:create_plan", False),
+        ("default_planner.py:plan", False),
+        ("default_planner.py:", False),
+        ("default_planner.py", False),
+    ],
+)
+def test_a_frame_is_the_end_of_a_path_and_a_whole_function_name(frame: str, there: bool) -> None:
+    assert there == shows(RAISED, Signature("at", exception="AssertionError", frame=frame))  # type: ignore[arg-type]
+
+
+def test_what_a_function_calls_is_not_its_frame() -> None:
+    below = Raised("AssertionError", "", (PLANNER, Frame("/python3.10/dataclasses.py", 1453, "replace")))
+    at_planner = Signature("at", exception="AssertionError", frame="default_planner.py:create_plan")  # type: ignore[arg-type]
+    assert not shows(Outcome(OutcomeKind.RAISED, chain=(below,)), at_planner)
+
+
+def test_exception_message_and_frame_must_hold_in_one_exception_of_the_chain() -> None:
+    mixed = Signature("mixed", exception="CheckpointException", message="not in md")  # type: ignore[arg-type]
+    assert not shows(RAISED, mixed)
+
+
+@pytest.mark.parametrize("kind", SILENT)
+def test_a_run_that_showed_nothing_matches_nothing(kind: OutcomeKind) -> None:
+    entry = failure("this")
+    outcome = Outcome(kind, chain=shown(entry).chain)
+    assert matched(entry, outcome) is None
+
+
+def test_the_first_signature_that_matches_is_named() -> None:
+    first, second = (Signature(name, exception="TypeError") for name in ("first", "second"))  # type: ignore[arg-type]
+    found = matched(failure("this", signature=(first, second)), shown(failure("this")))
+    assert first == found
+
+
+def test_the_owner_of_an_outcome_is_the_entry_whose_signature_it_shows() -> None:
+    entries = [failure("this"), failure("other")]
+    assert entries[1] == owner(entries, shown(entries[1]))
+    assert owner(entries, shown(failure("third"))) is None
+
+
+@pytest.mark.parametrize("status", [139, 255, 1])
+def test_the_signal_of_a_rank_is_read_from_what_its_launcher_left_behind(status: int) -> None:
+    """mpirun and torchrun end with a status of their own; which signal it was stands in the log."""
+    launched = replace(RAISED, kind=OutcomeKind.EXITED, signal=None, exit_code=status)
+    assert shows(launched, Signature("at", signal="SIGSEGV", stack="createProcessGroupMPI"))  # type: ignore[arg-type]
+
+
+def test_a_stack_that_was_printed_for_another_signal_is_not_this_one() -> None:
+    aborted = replace(RAISED, evidence=RAISED.evidence.replace("Segmentation fault", "Aborted"))
+    assert not shows(aborted, Signature("at", signal="SIGSEGV", stack="createProcessGroupMPI"))  # type: ignore[arg-type]
+
+
+def test_a_rank_that_raised_did_not_die_of_the_signal_that_its_log_tells_of() -> None:
+    raised = replace(RAISED, signal=None)
+    assert not shows(raised, Signature("at", signal="SIGSEGV", stack="createProcessGroupMPI"))  # type: ignore[arg-type]

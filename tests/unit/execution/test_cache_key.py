@@ -14,6 +14,7 @@ from matrix.execution.cache_key import SOURCES, case_content, content_key
 from matrix.provision.host import Host
 from matrix.provision.installed import Environment
 from matrix.provision.project import ROOT
+from matrix.verdicts.reason import Reason, ReasonKind
 from tests.unit.catalogs import catalog, failure, planned
 
 CASE = planned(catalog(failure("dcp-assertion")))
@@ -32,7 +33,9 @@ def test_the_key_is_a_hash_and_does_not_depend_on_the_order_of_packages() -> Non
 
 
 def test_why_a_case_is_planned_does_not_matter() -> None:
-    assert content_key(replace(CASE, why=("by hand",), notes=("twin",)), **SURROUNDINGS) == KEY
+    assert (
+        content_key(replace(CASE, why=(Reason(ReasonKind.PICKED, "by hand"),), notes=("twin",)), **SURROUNDINGS) == KEY
+    )
 
 
 @pytest.mark.parametrize(

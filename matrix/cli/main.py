@@ -230,7 +230,7 @@ def explain_command(parsed: argparse.Namespace) -> int:
         plan.night(known, covering.pairwise),
         lambda item: here.can_run(item)[1] or runs.lacks(item.cell.base),
     )
-    print(json.dumps(told) if parsed.json else explain.in_words(told))
+    print(json.dumps(told.to_json()) if parsed.json else explain.in_words(told))
     return 0
 
 

@@ -22,6 +22,7 @@ from matrix.bisection.joint import Joint, Stack, jointly, stack_of
 from matrix.bisection.noise import Noise, Seen
 from matrix.bisection.probing import Ask, Cells, Reader, reads_only
 from matrix.bisection.search import Kind, Plan
+from matrix.bisection.telling import BisectionSummary
 from matrix.catalog import loading
 from matrix.catalog.failure import Level, Package
 from matrix.catalog.model import Catalog, Container
@@ -102,9 +103,9 @@ def bisect_command(parsed: argparse.Namespace) -> int:
             found = Searcher(subject, axis, clone, plan, inquiry, suspects).between(good, bad)
         else:
             found = along_releases(subject, axis, parsed, plan, inquiry)
-    told = telling.to_json(found)
+    told = telling.summarize(found)
     page = write_pages(told, found, parsed.out)
-    print(json.dumps(told) if parsed.json else telling.in_words(told, str(page)))
+    print(json.dumps(told.to_json()) if parsed.json else telling.in_words(told, str(page)))
     return 1 if found.found.kind is Kind.AMBIGUOUS else 0
 
 
@@ -210,12 +211,12 @@ def progress(told: Told) -> None:
     print(f"{told.seen.value:4}  {told.label[:90]}  [{source}]  {told.why[:120]}", file=sys.stderr, flush=True)
 
 
-def write_pages(told: dict[str, Any], found: Bisection, out: Path) -> Path:
+def write_pages(told: BisectionSummary, found: Bisection, out: Path) -> Path:
     """Write the page and the text for an issue; return the page's path."""
     failure = found.subject.failure
     issue = telling.issue_text(told, failure.title)
-    sides = "-".join(f"{axis}-{value}" for axis, value in told["fixed"].items())
-    path = page_path(out, f"{failure.id}-{told['case']}-by-{told['axis']}-{sides[-80:]}")
+    sides = "-".join(f"{axis}-{value}" for axis, value in told.fixed.items())
+    path = page_path(out, f"{failure.id}-{told.case}-by-{told.axis.value}-{sides[-80:]}")
     write_whole(path, bisection_page(told, telling.headline(told), failure.title, issue))
     write_whole(path.with_suffix(".md"), issue)
     return path
@@ -223,11 +224,11 @@ def write_pages(told: dict[str, Any], found: Bisection, out: Path) -> Path:
 
 def tell_joint(found: Joint, parsed: argparse.Namespace) -> int:
     """Print an attribution, write its page; return 0 when there is one, 1 when it is ambiguous."""
-    told, failure = joint.to_json(found), found.subject.failure
-    path = page_path(parsed.out, f"{failure.id}-{told['case']}-{parsed.good}-{parsed.bad}")
+    told, failure = joint.summarize(found), found.subject.failure
+    path = page_path(parsed.out, f"{failure.id}-{told.case}-{parsed.good}-{parsed.bad}")
     write_whole(path, joint_page(told, joint.headline(told), failure.title))
-    print(json.dumps(told) if parsed.json else joint.in_words(told, str(path)))
-    return 1 if told["kind"] == Kind.AMBIGUOUS.value else 0
+    print(json.dumps(told.to_json()) if parsed.json else joint.in_words(told, str(path)))
+    return 1 if told.ambiguous else 0
 
 
 def page_path(out: Path, name: str) -> Path:

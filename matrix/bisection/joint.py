@@ -156,7 +156,7 @@ def shown(good: Stack, bad: Stack, packages: Sequence[str], taken: Packages) -> 
 
 @dataclass(frozen=True)
 class MixtureSummary:
-    """A mixture that was asked: what comes from the bad stack, and what was seen."""
+    """A mixture that was probed: what comes from the bad stack, and what was seen."""
 
     mixture: str
     from_bad: Packages
@@ -216,25 +216,29 @@ class JointSummary:
         }
 
 
-def summarize(told: Joint) -> JointSummary:
+def summarize(found: Joint) -> JointSummary:
     """Return the whole attribution for people and programs."""
-    packages = differing(told.subject, told.good, told.bad)[0]
+    packages = differing(found.subject, found.good, found.bad)[0]
     return JointSummary(
-        carriers=tuple(sorted(told.attribution.carriers, key=lambda carrier: sorted(carrier.packages))),
-        failure=told.subject.failure.id,
-        case=told.subject.case.name,
-        level=told.subject.level,
-        differ={name: (told.good.shown(name), told.bad.shown(name)) for name in packages},
+        carriers=tuple(sorted(found.attribution.carriers, key=lambda carrier: sorted(carrier.packages))),
+        failure=found.subject.failure.id,
+        case=found.subject.case.name,
+        level=found.subject.level,
+        differ={name: (found.good.shown(name), found.bad.shown(name)) for name in packages},
         probes=tuple(
             MixtureSummary(
-                shown(told.good, told.bad, packages, taken), taken, seen, why(told.records[taken]), told.lines[taken]
+                shown(found.good, found.bad, packages, taken),
+                taken,
+                seen,
+                why(found.records[taken]),
+                found.lines[taken],
             )
-            for taken, seen in told.attribution.asked.items()
+            for taken, seen in found.attribution.asked.items()
         ),
-        inside={package: telling.summarize(found) for package, found in told.inside.items()},
-        ran=told.ran,
-        seconds=told.seconds,
-        notes=told.notes,
+        inside={package: telling.summarize(inside) for package, inside in found.inside.items()},
+        ran=found.ran,
+        seconds=found.seconds,
+        notes=found.notes,
     )
 
 

@@ -32,7 +32,7 @@ AT_MOST = 12  # candidates of an ambiguous answer that are named in words
 
 @dataclass(frozen=True)
 class ProbeSummary:
-    """A point that was asked: what was seen, in how many runs, and one run that gives the reason."""
+    """A point that was probed: what was seen, in how many runs, and one run that gives the reason."""
 
     point: str
     label: str
@@ -59,7 +59,7 @@ class ProbeSummary:
 
 @dataclass(frozen=True)
 class Cost:
-    """How many points there are, how many were asked in how many rounds, how many ran, and for how long."""
+    """How many points there are, the probes and their rounds, how many of the probes ran, and for how long."""
 
     points: int
     asked: int
@@ -77,7 +77,7 @@ class BisectionSummary:
     """A bisection as people and programs read it.
 
     `answer` is the point where the answer changes, None where that is not known; `candidates` are then the points
-    that it may be. `before` is the nearest point that was asked and answers otherwise.
+    that it may be. `before` is the nearest point that was probed and answers otherwise.
     """
 
     answer: str | None
@@ -119,11 +119,11 @@ class BisectionSummary:
         }
 
 
-def summarize(told: Bisection) -> BisectionSummary:
+def summarize(bisection: Bisection) -> BisectionSummary:
     """Return the whole bisection for people and programs."""
-    found, points, subject = told.found, told.axis.points, told.subject
+    found, points, subject = bisection.found, bisection.axis.points, bisection.subject
     claimed = found.kind is not Kind.AMBIGUOUS
-    before = _before(told)
+    before = _before(bisection)
     return BisectionSummary(
         answer=points[found.candidates[0]].id if claimed else None,
         kind=found.kind,
@@ -133,30 +133,30 @@ def summarize(told: Bisection) -> BisectionSummary:
         failure=subject.failure.id,
         case=subject.case.name,
         level=subject.level,
-        axis=told.axis.name,
-        fixed=_fixed(told),
-        clone=told.axis.clone,
+        axis=bisection.axis.name,
+        fixed=_fixed(bisection),
+        clone=bisection.axis.clone,
         candidates=() if claimed else tuple(points[place].label for place in found.candidates),
         flips=tuple((points[one].label, points[other].label) for one, other in found.flips),
-        probes=tuple(_probe(told, place) for place in told.records),
-        cost=Cost(len(points), found.probes, told.ran, found.rounds, told.seconds),
-        notes=told.notes,
+        probes=tuple(_probe(bisection, place) for place in bisection.records),
+        cost=Cost(len(points), found.probes, bisection.ran, found.rounds, bisection.seconds),
+        notes=bisection.notes,
     )
 
 
-def _probe(told: Bisection, place: int) -> ProbeSummary:
-    runs, tally = told.records[place], told.found.tallies[place]
+def _probe(bisection: Bisection, place: int) -> ProbeSummary:
+    runs, tally = bisection.records[place], bisection.found.tallies[place]
     record = _telling(runs, tally.settled)
     return ProbeSummary(
-        point=told.axis.points[place].id,
-        label=told.axis.points[place].label,
+        point=bisection.axis.points[place].id,
+        label=bisection.axis.points[place].label,
         seen=tally.settled or Seen.SKIP,
         runs={seen: tally.runs[seen] for seen in Seen if tally.runs[seen]},
         why=why(record),
         signature=record.signature,
         raised=tuple(map(_raised, record.outcome.chain)),
         seconds=sum(one.outcome.seconds for one in runs),
-        reproduce=told.lines[place],
+        reproduce=bisection.lines[place],
         resolved=record.resolved,
     )
 

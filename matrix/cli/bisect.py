@@ -103,9 +103,9 @@ def bisect_command(parsed: argparse.Namespace) -> int:
             found = Searcher(subject, axis, clone, plan, inquiry, suspects).between(good, bad)
         else:
             found = along_releases(subject, axis, parsed, plan, inquiry)
-    told = telling.summarize(found)
-    page = write_pages(told, found, parsed.out)
-    print(json.dumps(told.to_json()) if parsed.json else telling.in_words(told, str(page)))
+    summary = telling.summarize(found)
+    page = write_pages(summary, found, parsed.out)
+    print(json.dumps(summary.to_json()) if parsed.json else telling.in_words(summary, str(page)))
     return 1 if found.found.kind is Kind.AMBIGUOUS else 0
 
 
@@ -211,24 +211,24 @@ def progress(told: Told) -> None:
     print(f"{told.seen.value:4}  {told.label[:90]}  [{source}]  {told.why[:120]}", file=sys.stderr, flush=True)
 
 
-def write_pages(told: BisectionSummary, found: Bisection, out: Path) -> Path:
+def write_pages(summary: BisectionSummary, found: Bisection, out: Path) -> Path:
     """Write the page and the text for an issue; return the page's path."""
     failure = found.subject.failure
-    issue = telling.issue_text(told, failure.title)
-    sides = "-".join(f"{axis}-{value}" for axis, value in told.fixed.items())
-    path = page_path(out, f"{failure.id}-{told.case}-by-{told.axis.value}-{sides[-80:]}")
-    write_whole(path, bisection_page(told, telling.headline(told), failure.title, issue))
+    issue = telling.issue_text(summary, failure.title)
+    sides = "-".join(f"{axis}-{value}" for axis, value in summary.fixed.items())
+    path = page_path(out, f"{failure.id}-{summary.case}-by-{summary.axis.value}-{sides[-80:]}")
+    write_whole(path, bisection_page(summary, telling.headline(summary), failure.title, issue))
     write_whole(path.with_suffix(".md"), issue)
     return path
 
 
 def tell_joint(found: Joint, parsed: argparse.Namespace) -> int:
     """Print an attribution, write its page; return 0 when there is one, 1 when it is ambiguous."""
-    told, failure = joint.summarize(found), found.subject.failure
-    path = page_path(parsed.out, f"{failure.id}-{told.case}-{parsed.good}-{parsed.bad}")
-    write_whole(path, joint_page(told, joint.headline(told), failure.title))
-    print(json.dumps(told.to_json()) if parsed.json else joint.in_words(told, str(path)))
-    return 1 if told.ambiguous else 0
+    summary, failure = joint.summarize(found), found.subject.failure
+    path = page_path(parsed.out, f"{failure.id}-{summary.case}-{parsed.good}-{parsed.bad}")
+    write_whole(path, joint_page(summary, joint.headline(summary), failure.title))
+    print(json.dumps(summary.to_json()) if parsed.json else joint.in_words(summary, str(path)))
+    return 1 if summary.ambiguous else 0
 
 
 def page_path(out: Path, name: str) -> Path:

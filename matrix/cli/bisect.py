@@ -78,7 +78,7 @@ def bisect_command(parsed: argparse.Namespace) -> int:
     interrupt.once()
     known = loading.load()
     subject = subject_of(known, parsed)
-    reads = reads_only(subject.failure.id, subject.level)
+    reads = reads_only(subject.failure, subject.level)
     checks = parsed.checks if parsed.checks is not None else CHECKS_READ if reads else 0
     plan = Plan(parsed.at_once, Noise(parsed.shows), parsed.confidence, checks)
     folder = Paths(parsed.out).bisections / notebook_name(subject)
@@ -98,7 +98,8 @@ def bisect_command(parsed: argparse.Namespace) -> int:
             (clone,) = clones
             good, bad = clone.commit(parsed.good), clone.commit(parsed.bad)
             differ(good.id, bad.id)
-            suspects = partial(reader.suspects, subject.failure.id, clone) if reads else nobody
+            call = subject.failure.contract
+            suspects = partial(reader.suspects, call, clone) if reads and call else nobody
             found = Searcher(subject, axis, clone, plan, inquiry, suspects).between(good, bad)
         else:
             found = along_releases(subject, axis, parsed, plan, inquiry)
@@ -132,7 +133,7 @@ def subject_of(known: Catalog, parsed: argparse.Namespace) -> Subject:
         raise MatrixError("only mcore and te are bisected by commits", got=f"--axis {axis.value} --repo")
     if parsed.repo and not (parsed.good and parsed.bad):
         raise MatrixError("commits need both ends", expected="--good REV --bad REV", fix="whichever is older")
-    for name, side, needed in (("mcore", mcore, True), ("te", te, reads_only(failure.id, level))):
+    for name, side, needed in (("mcore", mcore, True), ("te", te, reads_only(failure, level))):
         if needed and side.version == NONE and axis.value != name:
             raise MatrixError(f"needs --{name}: it is the same at every point", got="none", expected=SIDE)
     return replace(subject, base=axes.base_for(subject, parsed.base, parsed.torch, axis))
@@ -145,7 +146,7 @@ def stacks(subject: Subject, parsed: argparse.Namespace) -> tuple[Subject, Stack
     good, bad = (
         stack_of(subject.catalog, text, subject.mcore, subject.te, lacks) for text in (parsed.good, parsed.bad)
     )
-    reads = reads_only(subject.failure.id, subject.level)
+    reads = reads_only(subject.failure, subject.level)
     for text, stack in ((parsed.good, good), (parsed.bad, bad)):
         for name, side, needed in (("mcore", stack.mcore, True), ("te", stack.te, reads)):
             if needed and side.version == NONE:

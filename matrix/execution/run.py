@@ -9,10 +9,10 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
-from matrix.catalog.failure import Level
+from matrix.catalog.failure import Failure, Level
 from matrix.catalog.model import Catalog
 from matrix.errors import MatrixError, closest
-from matrix.execution.cache_key import case_content
+from matrix.execution.cache_key import case_key
 from matrix.execution.engine import Engine, Installed
 from matrix.execution.relay import Receiver
 from matrix.execution.reproduction import Surroundings, make_record
@@ -122,7 +122,7 @@ def work(
             lack = here.can_run(item)[1] or drivers.lack(catalog, item, here.driver) or engine.lacks(item.cell.base)
             record = not_run(item, catalog, Outcome(OutcomeKind.UNAVAILABLE, lack), folder.name) if lack else None
             if record is None and request.cache:
-                record = cached(item, installed, here, history, folder.name)
+                record = cached(item, catalog.failure(item.failure), installed, here, history, folder.name)
             if record is None:
                 left.append(item)
                 continue
@@ -160,7 +160,12 @@ def not_run(item: Planned, catalog: Catalog, outcome: Outcome, run: str) -> Reco
 
 
 def cached(
-    item: Planned, installed: Callable[[str], Installed | None], here: host.Place, history: History, run: str
+    item: Planned,
+    failure: Failure,
+    installed: Callable[[str], Installed | None],
+    here: host.Place,
+    history: History,
+    run: str,
 ) -> Record | None:
     """Return the verdict that this very content got before, None if it has to run.
 
@@ -174,7 +179,7 @@ def cached(
     try:
         specs = overlay_specs(item, held.environment, configuration.load(), held.interpreter)
         digests = [overlay_digest(spec) for spec in specs]
-        content = case_content(item, held.environment, digests, here, held.image)
+        content = case_key(item, failure, held.environment, digests, here, held.image)
     except MatrixError:
         return None  # a source that is not there; the cell says it with all it knows
     found = history.cached(content)

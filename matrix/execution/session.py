@@ -19,10 +19,11 @@ from matrix.catalog.model import HOST, Catalog, Reader, Wheels
 from matrix.catalog.versions import NONE
 from matrix.errors import MatrixError
 from matrix.execution import interrupt
-from matrix.execution.cache_key import case_content
+from matrix.execution.cache_key import case_key
 from matrix.execution.gpus import Pool, Reserving, visible
 from matrix.execution.ranks import mpirun
 from matrix.execution.ranks.supervisor import Supervisor
+from matrix.execution.reading import read_case
 from matrix.execution.relay import Sender
 from matrix.execution.reproduction import DEADLINE_S, Reproduction, Runs, Surroundings, hidden
 from matrix.planning.night import of_base
@@ -38,6 +39,7 @@ from matrix.provision.nvidia.cuda import Cuda
 from matrix.provision.overlays import Overlay, Overlays, OverlaySpec, default_root
 from matrix.store import journal, night
 from matrix.store.paths import Paths
+from matrix.verdicts.outcome import Outcome
 from matrix.verdicts.record import Record
 
 AXES: Final = ("torch", "megatron-core", "transformer-engine")  # the packages of a cell
@@ -169,6 +171,7 @@ class Session:
 
     def reproduction(self, planned: Planned) -> Reproduction:
         """Return the case, ready to run."""
+        failure = self.catalog.failure(planned.failure)
         able, reason = self.host.can_run(planned)
         overlays: tuple[Overlay, ...] = ()
         if able:
@@ -187,8 +190,13 @@ class Session:
             log_dir=self.run_folder / "logs" / planned.key.replace("/", "_").replace(" ", "/"),
             deadline_s=self.options.deadline_s,
             resolved=self._resolved(overlays, cuda),
-            content=case_content(
-                planned, self.environment, [overlay.digest for overlay in overlays], self.host, self.options.image
+            content=case_key(
+                planned,
+                failure,
+                self.environment,
+                [overlay.digest for overlay in overlays],
+                self.host,
+                self.options.image,
             ),
             notes=(
                 *self._notes(overlays),
@@ -198,13 +206,16 @@ class Session:
             reproduce=reproduce_line(planned),
             run=self.run_folder.name,
             unavailable=reason,
+            clones=self.configuration.sources,
         )
-        failure = self.catalog.failure(planned.failure)
 
         def runs() -> Runs:
             return Reserving(self.supervisor, self.gpus, planned.gpus) if on_gpus else self.supervisor
 
-        return Reproduction(planned, failure, self.catalog.failures, where, runs, self.journal)
+        def read() -> Outcome:
+            return read_case(failure, failure.case_named(planned.case), planned.cell)
+
+        return Reproduction(planned, failure, self.catalog.failures, where, runs, self.journal, read)
 
     def close(self) -> None:
         """Stop the fork-server and close the journal, if they were made."""

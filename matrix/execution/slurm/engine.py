@@ -85,7 +85,7 @@ class Slurm:
 
     def can_run(self, planned: Planned) -> tuple[bool, str]:
         """Say whether some node could run the case, and if not, what it needs and what Slurm says to that."""
-        if not planned.test:
+        if not planned.reproducible:
             return False, "the catalog has no reproduction of it yet"
         away = [f"{node.name} is {node.state}" for node in self._nodes if node.away]
         told = "; ".join((f"features of its nodes: {', '.join(self._features) or 'none'}", *away))

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
+from matrix.contract.argument_names import meant_elsewhere
 from matrix.contract.guard import (  # fmt: skip
     AnyOf,
     Config,
@@ -19,7 +20,6 @@ from matrix.contract.guard import (  # fmt: skip
     all_of,
     describe,
 )
-from matrix.contract.meaning import meant_elsewhere
 from matrix.contract.reach import guard_parts
 from matrix.contract.signature import Signature
 from matrix.contract.surface import Absent, Found, Surface

@@ -11,8 +11,7 @@ from matrix.contract.definition import absolute, dotted
 from matrix.contract.flow import Flow
 from matrix.contract.guard import Config, Guard, Loads
 from matrix.contract.offering import PACKAGE
-from matrix.contract.reach import Reaches
-from matrix.contract.usage import Draft
+from matrix.contract.reach import Draft, Reaches
 from matrix.contract.value import (
     UNKNOWN,
     Anything,

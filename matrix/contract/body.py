@@ -14,8 +14,8 @@ from dataclasses import replace
 from matrix.contract.binding import Bindings, Library, Place, loaded
 from matrix.contract.flow import Scope
 from matrix.contract.guard import Guard, all_of, any_of, negate
-from matrix.contract.reach import Function, about_te, elsewhere, is_local
-from matrix.contract.usage import Arguments, Draft, Site, Use
+from matrix.contract.reach import Draft, Function, about_te, elsewhere, is_local
+from matrix.contract.usage import Arguments, Site, Use
 from matrix.contract.value import (
     UNKNOWN,
     Anything,

@@ -12,8 +12,8 @@ from matrix.contract.body import Body
 from matrix.contract.definition import absolute, parsed
 from matrix.contract.guard import Guard
 from matrix.contract.offering import PACKAGE
-from matrix.contract.reach import Reaches
-from matrix.contract.usage import Calls, Draft
+from matrix.contract.reach import Draft, Reaches
+from matrix.contract.usage import Calls
 from matrix.contract.value import UNKNOWN, Choice, InPackage, Names, Reference, only
 
 ROOT = "megatron"

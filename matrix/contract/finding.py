@@ -19,8 +19,8 @@ from matrix.contract.guard import (  # fmt: skip
     Truth,
     all_of,
     describe,
+    guard_parts,
 )
-from matrix.contract.reach import guard_parts
 from matrix.contract.signature import Signature
 from matrix.contract.surface import Absent, Found, Surface
 from matrix.contract.usage import Arguments, Calls, Site, Use

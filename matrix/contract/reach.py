@@ -11,23 +11,8 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
-from matrix.contract.guard import (
-    AllOf,
-    AnyOf,
-    Config,
-    Guard,
-    Loads,
-    Not,
-    Offers,
-    Takes,
-    TeVersion,
-    Unclear,
-    all_of,
-    any_of,
-    leaves,
-    negate,
-)  # fmt: skip
-from matrix.contract.usage import Draft, Use
+from matrix.contract.guard import AllOf, AnyOf, Config, Guard, Not, all_of, any_of, guard_parts, leaves, negate, says_te
+from matrix.contract.usage import Use
 from matrix.contract.value import Blueprint
 
 KNOWN_EVERYWHERE = ("self", "torch", "os", "isinstance", "len", "is", "in", "not", "installed")  # first parts of names
@@ -54,6 +39,18 @@ class Function:
         """Say whether only this package calls it."""
         name = self.name.rpartition(".")[2]
         return name.startswith("_") and not name.startswith("__")
+
+
+@dataclass
+class Draft:
+    """A use while the package is still being read: what becomes of its failure, and when `function` runs, come last."""
+
+    use: Use
+    function: Function | None
+    swallowed: list[str] = field(default_factory=list)
+    effect: str = ""
+    fallback: bool = False
+    refused: list[str] = field(default_factory=list)
 
 
 @dataclass
@@ -147,16 +144,4 @@ def about_te(guard: Guard, keep: Guard = False) -> Guard:
             for part in guard_parts(guard)
             if says_te(part) or part in kept or (keep is True and not isinstance(part, AnyOf))
         )
-    )
-
-
-def guard_parts(guard: Guard) -> tuple[Guard, ...]:
-    """Return what all must hold."""
-    return guard.parts if isinstance(guard, AllOf) else (guard,)
-
-
-def says_te(guard: Guard) -> bool:
-    """Return whether a guard depends on Transformer Engine."""
-    return isinstance(guard, bool) or any(
-        isinstance(leaf, (TeVersion, Offers, Loads, Takes, Unclear)) for leaf in leaves(guard)
     )

@@ -55,11 +55,12 @@ class Draft:
 
 @dataclass
 class Reaches:
-    """Collects calls and checks while the package is read, and then says under which guard each use is reached."""
+    """Collects calls, checks and constructors while the package is read, and then says when each use is reached."""
 
     calls: dict[str, list[tuple[Function | None, Guard]]] = field(default_factory=dict)  # name -> calling function
     handed_on: set[str] = field(default_factory=set)  # private names used as values, or in files that were not read
     checks: list[Guard] = field(default_factory=list)  # what holds for every configuration
+    constructors: dict[Blueprint, Function] = field(default_factory=dict)  # of classes that were read
     _known: dict[Function, Guard] = field(default_factory=dict)
 
     def add_checks(self, function: Function) -> None:
@@ -105,8 +106,9 @@ class Reaches:
             self._known[function] = True  # a function that is reached through itself adds nothing
             parts = [function.guard, self.reach(function.outer)]
             for blueprint in function.blueprints:
-                if blueprint.constructor is not None:
-                    parts.append(elsewhere(about_te(blueprint.constructor.completes), blueprint.constructor))
+                constructor = self.constructors.get(blueprint)
+                if constructor is not None:
+                    parts.append(elsewhere(about_te(constructor.completes), constructor))
             name = function.name.rpartition(".")[2]
             if function.is_private and name in self.calls and name not in self.handed_on:
                 sites = [(self.reach(caller), elsewhere(guard, caller)) for caller, guard in self.calls[name]]

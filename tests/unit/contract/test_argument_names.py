@@ -2,7 +2,7 @@
 
 import pytest
 
-from matrix.contract.meaning import fit, meant_elsewhere, words
+from matrix.contract.argument_names import fit, meant_elsewhere, words
 
 OFFLOAD = ["enabled", "num_layers", "model_layers", "offload_activations", "offload_weights"]
 UNPERMUTE = ["inp", "row_id_map", "merging_probs", "restore_shape", "probs"]

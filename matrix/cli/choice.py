@@ -1,4 +1,4 @@
-"""What the command line chooses: which cases, at which levels, and where they run."""
+"""Which cases a command means, and at which levels."""
 
 from __future__ import annotations
 
@@ -16,13 +16,6 @@ from matrix.planning import night as plan
 from matrix.planning.planned import Planned
 from matrix.planning.selection import select
 from matrix.provision import host, sources
-
-
-def add_places(parser: argparse.ArgumentParser) -> None:
-    """Add the options that say where cells run."""
-    parser.add_argument("--engine", choices=("local", "slurm"), default="local", help="this machine, or array jobs")
-    parser.add_argument("--partition", default="", metavar="NAME", help="Slurm's, for --engine slurm")
-    parser.add_argument("--sbatch", action="append", default=[], metavar="OPTION", help="--sbatch=--account=me")
 
 
 def add_cases(parser: argparse.ArgumentParser) -> None:

@@ -158,7 +158,7 @@ def make_record(planned: Planned, outcome: Outcome, judgement: Judgement, where:
     return Record(
         failure=planned.failure,
         case=planned.case,
-        cell=planned.facts,
+        cell=planned.cell,
         level=planned.level,
         expectation=planned.expectation,
         verdict=judgement.verdict,

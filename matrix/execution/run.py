@@ -185,7 +185,7 @@ def cached(
     found = history.cached(content)
     if found is None or found.key != item.key:
         return None
-    return replace(found, why=item.why, run=run, reproduce=reproduce_line(item))
+    return replace(found, cell=item.cell, why=item.why, run=run, reproduce=reproduce_line(item))
 
 
 def exit_status(records: Sequence[Record]) -> int:

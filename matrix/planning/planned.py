@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from matrix.catalog.cell import Cell
 from matrix.catalog.failure import LAUNCHERS, Expectation, Level
-from matrix.verdicts.record import CellFacts, case_key
+from matrix.verdicts.record import case_key
 
 FIELDS: Final = (
     "key",
@@ -22,7 +22,6 @@ FIELDS: Final = (
     "source",
     "te_source",
 )  # JSON as they are
-STACK: Final = ("python", "sm", "gpus")  # axes of a cell that records do not name one by one
 
 
 @dataclass(frozen=True)
@@ -54,18 +53,11 @@ class Planned:
         """Return the case's name within a plan."""
         return case_key(self.cell.id, self.failure, self.case, self.level)
 
-    @property
-    def facts(self) -> CellFacts:
-        """Return the cell as records name it."""
-        cell = self.cell
-        return CellFacts(cell.id, cell.base, cell.torch, cell.mcore, cell.te, cell.driver)
-
     def to_json(self) -> dict[str, Any]:
-        """Return plain JSON values: the fields, the key, and the cell with all its axes."""
+        """Return plain JSON values: the fields and the key."""
         return {
             **{name: getattr(self, name) for name in FIELDS},
-            "cell": vars(self.facts),
-            "stack": {name: getattr(self.cell, name) for name in STACK},
+            "cell": self.cell.to_json(),
             "level": self.level.value,
             "expectation": self.expectation.value,
             "packages": list(self.packages),
@@ -77,7 +69,7 @@ class Planned:
     def from_json(cls, record: Mapping[str, Any]) -> Planned:
         """Read what `to_json` wrote. Raises KeyError or ValueError on anything else."""
         return cls(
-            cell=Cell(**{name: value for name, value in record["cell"].items() if name != "id"}, **record["stack"]),
+            cell=Cell.from_json(record["cell"], record.get("stack", {})),
             failure=record["failure"],
             case=record["case"],
             level=Level(record["level"]),

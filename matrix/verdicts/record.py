@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Final
 
+from matrix.catalog.cell import Cell
 from matrix.catalog.failure import Expectation, Level
 from matrix.verdicts.outcome import Outcome
 
@@ -42,18 +43,6 @@ SILENT: Final = frozenset({Verdict.UNAVAILABLE, Verdict.NOT_REACHED})  # verdict
 
 
 @dataclass(frozen=True)
-class CellFacts:
-    """The cell as a record names it. "none" where an axis plays no part in the case."""
-
-    id: str
-    base: str
-    torch: str
-    mcore: str
-    te: str
-    driver: str
-
-
-@dataclass(frozen=True)
 class Record:
     """One planned case and what became of it.
 
@@ -64,7 +53,7 @@ class Record:
 
     failure: str
     case: str
-    cell: CellFacts
+    cell: Cell
     level: Level
     expectation: Expectation
     verdict: Verdict
@@ -91,7 +80,7 @@ class Record:
         return {
             "failure": self.failure,
             "case": self.case,
-            "cell": dict(vars(self.cell)),
+            "cell": self.cell.to_json(),
             "level": self.level.value,
             "outcome": self.outcome.kind.value,
             "expectation": self.expectation.value,
@@ -117,7 +106,7 @@ class Record:
         return cls(
             failure=record["failure"],
             case=record["case"],
-            cell=CellFacts(**record["cell"]),
+            cell=Cell.from_json(record["cell"]),
             level=Level(record["level"]),
             expectation=Expectation(record["expectation"]),
             verdict=Verdict(record["verdict"]),

@@ -203,7 +203,7 @@ def poisoned(case: Record, text: str) -> Record:
         chain=(Raised(text, text, (frame,)),),
         ranks=tuple(replace(rank, log=text, stacks=text) for rank in case.outcome.ranks),
     )
-    where = replace(case.cell, base=text, mcore=text, te=text, driver=text, torch=text, id=text)
+    where = replace(case.cell, base=text, mcore=text, te=text, driver=text, torch=text, python=text, sm=text, gpus=text)
     return replace(
         case, cell=where, failure=text, case=text, outcome=outcome, signature=text, other=text, notes=(text,),
         why=(text,), resolved={text: text}, reproduce=text, cached_from=text,

@@ -15,7 +15,7 @@ from matrix.report.plot import Law, law_of, plot
 from matrix.store.night import Night
 from matrix.verdicts.outcome import RankEnd
 from matrix.verdicts.record import Record
-from tests.unit.catalogs import failure
+from tests.unit.catalogs import catalog, failure
 from tests.unit.report.samples import record
 
 VALUE = {"points": [[4096, 8 * 4096**2], [16384, 8 * 16384**2]], "factor": 8.0, "host": 2**35}
@@ -84,5 +84,5 @@ def test_whatever_was_measured_stays_inside_the_picture(points: list[tuple[int, 
 
 def test_a_failures_page_shows_the_law_of_its_cases() -> None:
     entry = failure(id="dcp-assertion")
-    assert "The law that was measured" in failure_page(entry, Night("one", (with_value(VALUE),)), {}, {})
-    assert "The law that was measured" not in failure_page(entry, Night("one", (record(),)), {}, {})
+    pages = [failure_page(entry, catalog(entry), Night("one", (one,)), {}, {}) for one in (with_value(VALUE), record())]
+    assert ["The law that was measured" in page for page in pages] == [True, False]

@@ -84,7 +84,7 @@ def work_off(part: Path, index: int, whole: bool) -> None:
     done = journal.read(folder).results
     with journal.Journal.new(folder) as kept:
         for item in [item for item in wanted if item.key not in done][: None if whole else 1]:
-            kept.result(Record.from_json({**EXAMPLE, "case": item.case, "cell": vars(item.facts)}))
+            kept.result(Record.from_json({**EXAMPLE, "case": item.case, "cell": item.cell.to_json()}))
 
 
 class Maker:
@@ -103,7 +103,7 @@ class Maker:
 def passed() -> Record:
     """A record that holds."""
     return Record(
-        ENTRY.id, "", CASES[0].facts, Level.CPU, CASES[0].expectation, Verdict.HOLDS,
+        ENTRY.id, "", CASES[0].cell, Level.CPU, CASES[0].expectation, Verdict.HOLDS,
         Outcome.from_json({"kind": "passed"}), None, "",
     )  # fmt: skip
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import argparse
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from matrix.authoring import breaking
 from matrix.bisection.probing import exit_code
 from matrix.catalog import loading
 from matrix.cli import COMMANDS, choice, places, results
@@ -19,6 +21,8 @@ from matrix.store.history import History
 from matrix.store.paths import Paths
 from matrix.verdicts.record import Record
 
+BROKEN = "broken-on-purpose"  # in the output folder: a run that is red by design is no night
+
 
 def add_parser(commands: Any) -> None:
     """Add the command to what argparse's add_subparsers returned."""
@@ -28,6 +32,9 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("--resume", nargs="?", const="", metavar="RUN", help="finish an interrupted run (the newest)")
     parser.add_argument("--exit-code", action="store_true", help="exit with 0, 1 or 125, as git bisect run wants it")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, metavar="N", help="bases at a time")
+    parser.add_argument(
+        "--break", dest="break_", metavar="ID", help="swap what this entry expects: every case must then be red"
+    )
     places.add_places(parser)
     results.add_out(parser)
     parser.add_argument("--json", action="store_true", help="one JSON object per line")
@@ -42,7 +49,7 @@ def run_command(parsed: argparse.Namespace) -> int:
     known = loading.load()
     engine, place = places.engine_of(known, parsed, parsed.jobs)
     if parsed.resume is not None:
-        if parsed.select or parsed.within or parsed.case or parsed.mcore or parsed.level or parsed.expect:
+        if any((parsed.select, parsed.within, parsed.case, parsed.mcore, parsed.level, parsed.expect, parsed.break_)):
             raise MatrixError(
                 "a resumed run has its plan", expected="--resume without a choice of cases", fix="leave one out"
             )
@@ -57,6 +64,16 @@ def run_command(parsed: argparse.Namespace) -> int:
         planned, label = choice.chosen(known, parsed)
         request = run.Request(planned, parsed.out, not parsed.no_cache, label=label)
         total = len(planned)
+    if parsed.break_:
+        known.failure(parsed.break_)
+        request = replace(
+            request,
+            planned=breaking.swapped(request.planned, parsed.break_),
+            out=parsed.out / BROKEN,
+            cache=False,
+            label="break",
+        )
+        total = len(request.planned)
     screen = Screen(total, os.environ)
 
     def as_json(record: Record) -> None:
@@ -65,11 +82,15 @@ def run_command(parsed: argparse.Namespace) -> int:
     show, begun = (as_json, lambda key: None) if parsed.json else (screen.show, screen.begin)
 
     def report(folder: Path, history: History) -> night.Night:
-        return output.render(folder, parsed.out, history, known)
+        return output.render(folder, request.out, history, known)
 
     ended = run.execute(request, known, engine, show, screen.warn, place, begun, report)
     if not parsed.json:
-        results.print_summary(ended.records, parsed.out, screen.width)
+        results.print_summary(ended.records, request.out, screen.width)
+    if parsed.break_:
+        broken, text = breaking.outcome(ended.records)
+        print(text)
+        return 0 if broken else 1
     if page := os.environ.get("GITHUB_STEP_SUMMARY"):
         with Path(page).open("a", encoding="utf-8") as file:
             file.write(Paths(parsed.out).summary.read_text("utf-8"))

@@ -104,13 +104,10 @@ def _rule_problems(failure: Failure) -> Iterator[Problem]:
 def _contract_problems(failure: Failure) -> Iterator[Problem]:
     if failure.contract:
         versions = reversed(recording.released(recording.MCORE))
-        paths = (use.path for version in versions for use in recording.load_calls(version).uses)
-        if not any(re.search(failure.contract.callee, path) for path in paths):
-            yield Problem(
-                "contract.callee",
-                "no recorded megatron-core calls it",
-                "megatrix contract --mcore V --te V lists calls",
-            )
+        uses = (use for version in versions for use in recording.load_calls(version).uses)
+        if not any(re.search(failure.contract.callee, use.path.replace(":", ".")) for use in uses):
+            fix = "megatrix contract --mcore V --te V lists calls"
+            yield Problem("contract.callee", "no recorded megatron-core calls it", fix)
 
 
 def _night_problems(failure: Failure, night: Sequence[Planned]) -> Iterator[Problem]:

@@ -119,7 +119,7 @@ def look_alikes(outcome: Outcome, signature: Signature) -> Iterator[Example]:
         ("another-message", {"message": "another message"}),
         ("another-frame", {"frames": (Frame("/site-packages/another.py", 1, "another"),)}),
     ):
-        chain = tuple(replace(raised, **change) for raised in outcome.chain)  # type: ignore[arg-type]  # one of three
+        chain = tuple(replace(raised, **change) for raised in outcome.chain)
         if chain and not shows(replace(outcome, chain=chain), signature):
             yield Example(LOOK_ALIKES, name, replace(outcome, chain=chain))
     if signature.signal and outcome.kind is OutcomeKind.SIGNALED:

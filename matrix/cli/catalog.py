@@ -23,9 +23,7 @@ def add_parser(commands: Any) -> None:
     topics = parser.add_subparsers(required=True, metavar="ACTION")
     new = topics.add_parser("new", help="Write the files of a new failure.")
     new.add_argument("id", metavar="ID", help="small letters, digits and -: loss-mask-cache")
-    new.add_argument(
-        "--contract", action="store_true", help="a call into Transformer Engine that does not fit: no code"
-    )
+    new.add_argument("--contract", action="store_true", help="a call into Transformer Engine, without code")
     new.set_defaults(command=new_command)
     check = topics.add_parser("check", help="Check one entry: function, arguments, rules, examples.")
     check.add_argument("id", metavar="ID", nargs="*", help="the entries to check (all)")

@@ -88,7 +88,7 @@ def _failure(
                 "case": item.case,
                 "level": item.level.value,
                 "expectation": item.expectation.value,
-                "why": list(item.why),
+                "why": list(map(str, item.why)),
                 "here": lacks(item) or "runs",
             }
             for item in planned

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from matrix.catalog.cell import Cell
 from matrix.catalog.failure import LAUNCHERS, Expectation, Level
+from matrix.verdicts.reason import Reason
 from matrix.verdicts.record import case_key
 
 FIELDS: Final = (
@@ -45,7 +46,7 @@ class Planned:
     packages: tuple[str, ...] = ()
     source: str = ""
     te_source: str = ""
-    why: tuple[str, ...] = ()
+    why: tuple[Reason, ...] = ()
     notes: tuple[str, ...] = ()
 
     @cached_property
@@ -61,7 +62,7 @@ class Planned:
             "level": self.level.value,
             "expectation": self.expectation.value,
             "packages": list(self.packages),
-            "why": list(self.why),
+            "why": [reason.to_json() for reason in self.why],
             "notes": list(self.notes),
         }
 
@@ -81,6 +82,6 @@ class Planned:
             packages=tuple(record["packages"]),
             source=record["source"],
             te_source=record["te_source"],
-            why=tuple(record["why"]),
+            why=tuple(map(Reason.from_json, record["why"])),
             notes=tuple(record["notes"]),
         )

@@ -80,7 +80,7 @@ def _case(record: Record, pasts: Sequence[Past], link_of: Callable[[str], str]) 
         "signature": record.signature or "",
         "looks like": record.other or "",
         "earlier attempts": "; ".join(map(one_line, outcome.attempts)),
-        "in the plan because": "; ".join(map(one_line, record.why)),
+        "in the plan because": "; ".join(one_line(str(reason)) for reason in record.why),
         "took": "" if record.verdict in SILENT else f"{outcome.seconds:.1f} s{cached}",
         "started": record.started,
     }

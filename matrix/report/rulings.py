@@ -8,6 +8,7 @@ from matrix.catalog.cell import Cell
 from matrix.catalog.failure import Expectation, Failure, Rule
 from matrix.catalog.model import Catalog
 from matrix.planning.cases import masked_by
+from matrix.verdicts.reason import ReasonKind
 from matrix.verdicts.record import Record
 
 NO_RULE = "no rule"
@@ -41,8 +42,12 @@ def of_cell(catalog: Catalog, failure: Failure, cell: Cell, case: str = "") -> R
 
 
 def of_record(catalog: Catalog, failure: Failure, record: Record) -> Ruling:
-    """Return what the run expected, which its verdict rests on, also where the catalog says something else."""
+    """Return what the run expected, which its verdict rests on, also where the catalog says something else.
+
+    A person who gives a source expects of it what the catalog does not; and the catalog may have changed since.
+    """
     ruling = of_cell(catalog, failure, record.cell, record.case)
     if ruling.expectation is record.expectation:
         return ruling
-    return Ruling(record.expectation, PLANNED, f"the catalog says {ruling.expectation.value}: {ruling}")
+    given = next((str(reason) for reason in record.why if reason.kind is ReasonKind.SOURCE), PLANNED)
+    return Ruling(record.expectation, given, f"the catalog says {ruling.expectation.value}: {ruling}")

@@ -14,6 +14,7 @@ from matrix.errors import MatrixError
 from matrix.store import journal
 from matrix.store.paths import write_whole
 from matrix.verdicts.outcome import Outcome, OutcomeKind
+from matrix.verdicts.reason import Reason
 from matrix.verdicts.record import Record, Verdict, case_key
 
 PLAN = "plan.json"
@@ -97,7 +98,7 @@ def _not_reached(case: Mapping[str, Any], where: str, run: str, started: str) ->
             signature=None,
             reproduce=case["reproduce"],
             notes=tuple(case["notes"]),
-            why=tuple(case["why"]),
+            why=tuple(map(Reason.from_json, case["why"])),
             run=run,
             started=started,
         )

@@ -10,6 +10,7 @@ from typing import Any, Final
 from matrix.catalog.cell import Cell
 from matrix.catalog.failure import Expectation, Level
 from matrix.verdicts.outcome import Outcome
+from matrix.verdicts.reason import Reason
 
 
 class Verdict(str, Enum):
@@ -62,7 +63,7 @@ class Record:
     reproduce: str  # a line that can be pasted
     other: str | None = None
     notes: tuple[str, ...] = ()
-    why: tuple[str, ...] = ()  # why the case is in the plan
+    why: tuple[Reason, ...] = ()  # why the case is in the plan
     resolved: Mapping[str, str] = field(default_factory=dict)  # package -> version, as found; python, image, host
     content: str = ""
     cached_from: str = ""  # run id, when the verdict came from the cache
@@ -91,7 +92,7 @@ class Record:
             "other": self.other,
             "reason": self.outcome.reason,
             "notes": list(self.notes),
-            "why": list(self.why),
+            "why": [reason.to_json() for reason in self.why],
             "resolved": dict(self.resolved),
             "content": self.content,
             "cached_from": self.cached_from,
@@ -115,7 +116,7 @@ class Record:
             reproduce=record["reproduce"],
             other=record["other"],
             notes=tuple(record["notes"]),
-            why=tuple(record["why"]),
+            why=tuple(map(Reason.from_json, record["why"])),
             resolved=record["resolved"],
             content=record["content"],
             cached_from=record["cached_from"],

@@ -15,6 +15,7 @@ from matrix.execution import cache_key
 from matrix.execution.cache_key import PACKAGE, case_key, closure
 from matrix.provision.host import Host
 from matrix.provision.installed import Environment
+from matrix.verdicts.reason import Reason, ReasonKind
 from tests.unit.catalogs import case, catalog, clause, failure, planned
 
 CASE = planned(catalog(failure()))
@@ -46,7 +47,7 @@ def test_a_key_ignores_the_order_of_packages(folder: Path) -> None:
 
 
 def test_why_a_case_is_planned_does_not_matter(folder: Path) -> None:
-    assert key(folder) == key(folder, replace(CASE, why=("by hand",), notes=("twin",)))
+    assert key(folder) == key(folder, replace(CASE, why=(Reason(ReasonKind.PICKED, "by hand"),), notes=("twin",)))
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from matrix.execution.ranks.job import Job
 from matrix.execution.reproduction import Reproduction, Surroundings, brief, explain_red, hidden
 from matrix.planning.planned import Planned
 from matrix.verdicts.outcome import Outcome, OutcomeKind, Raised, RankEnd
+from matrix.verdicts.reason import Reason, ReasonKind
 from matrix.verdicts.record import Record, Verdict
 from tests.unit.catalogs import case, catalog, clause, failure, planned, shown
 
@@ -31,7 +32,8 @@ THIS = failure(
 )
 OTHER = failure("other")
 KNOWN = catalog(THIS, OTHER)
-BROKEN, WORKS = planned(KNOWN, core="0.8.0", why=("by hand",)), planned(KNOWN, core="0.9.0")
+BY_HAND = Reason(ReasonKind.PICKED, "by hand")
+BROKEN, WORKS = planned(KNOWN, core="0.8.0", why=(BY_HAND,)), planned(KNOWN, core="0.9.0")
 PASSED = Outcome(OutcomeKind.PASSED, seconds=1.0)
 STRANGE = Outcome(OutcomeKind.RAISED, "rank 0 raised: KeyError: 'loss'", 0, chain=(Raised("KeyError", "'loss'"),))
 
@@ -80,7 +82,7 @@ def test_the_record_holds_what_is_known_of_case_and_surroundings() -> None:
         resolved={"torch": "2.4.0"}, content="c0de", notes=("another Python",), reproduce="megatrix run", run="a"
     )
     record = run(Bench(shown(THIS)), replace(BROKEN, notes=("twin of ngc-24.07",)), where)
-    assert (BROKEN.key, Expectation.BROKEN, ("by hand",)) == (record.key, record.expectation, record.why)
+    assert (BROKEN.key, Expectation.BROKEN, (BY_HAND,)) == (record.key, record.expectation, record.why)
     assert record.notes == ("twin of ngc-24.07", "another Python")
     assert (
         record.resolved,

@@ -9,6 +9,7 @@ from typing import Any
 from matrix.catalog.cell import Cell
 from matrix.catalog.failure import Expectation, Level
 from matrix.verdicts.outcome import Frame, Outcome, OutcomeKind, Raised, RankEnd
+from matrix.verdicts.reason import Reason, ReasonKind
 from matrix.verdicts.record import Record, Verdict
 
 MCORES = (
@@ -91,7 +92,7 @@ def record(
         outcome=outcome,
         signature="save-assertion" if verdict in (Verdict.REPRODUCED, Verdict.REGRESSED) else None,
         reproduce=f"megatrix run --select '{where.id} {failure} {case} {level.value}'",
-        why=("boundary of dcp-assertion: last bad mcore",),
+        why=(Reason(ReasonKind.BOUNDARY, "mcore 0.8.0 broken | 0.9.0 works"),),
         resolved={"torch": where.torch, "megatron-core": where.mcore},
         content=f"{where.id} {failure} {case} {level.value}",
         run="a",

@@ -9,12 +9,12 @@ from collections.abc import Iterable
 from dataclasses import replace
 from functools import cache
 
-from matrix.catalog.failure import Failure, Level
+from matrix.catalog.failure import Expectation, Failure, Level
 from matrix.catalog.model import Catalog
 from matrix.execution.reproduction import Surroundings, make_record
 from matrix.planning.covering import pairwise
 from matrix.planning.explain import explain
-from matrix.planning.night import everything, night
+from matrix.planning.night import everything, night, of_source
 from matrix.planning.planned import Planned
 from matrix.report.cell_page import by_cell, cell_page
 from matrix.report.failure_page import failure_page
@@ -177,6 +177,23 @@ def test_masked_case_names_what_masks_it() -> None:
     ]
     assert because == ["everything: by hand; masked: first: it fails before", "everything: by hand"]
     assert of_page(known, entry, records) == {("works", "holds"): 3}
+
+
+def test_given_source_is_named_beside_its_expectation() -> None:
+    """A candidate fix, expected to work by the person who gives it, where the catalog says broken."""
+    entry = failure(affected=(clause(mcore="<0.9"),))
+    known = catalog(entry, torches=("2.4.0",))
+    planned = of_source(known, "./Megatron-LM@fix", "0.8.0+0a1b2c3", Expectation.WORKS, (Level.CPU,))
+    (record,) = passed(known, planned)
+    pages = CellPages(known, [record])
+    said = [
+        (pages.said(record.cell.id, "break", case), pages.because(record.cell.id, "break", case))
+        for case in ("", "tp2")
+    ]
+    given, rule = "megatron-core from ./Megatron-LM@fix", "the catalog says broken: mcore <0.9: by hand"
+    assert said == [("broken", "mcore <0.9: by hand"), ("works", f"{given}: {rule}")]
+    page = failure_page(entry, known, Night("one", (record,)), {}, {})
+    assert ["works", given, rule, "holds 1 cpu"] in table(page, "what this run saw")
 
 
 def test_changed_rule_stands_beside_the_planned_expectation() -> None:

@@ -86,6 +86,12 @@ def test_old_journals_get_axes_from_plan(tmp_path: Path) -> None:
     assert read(tmp_path / "run-1").records == (whole,)
 
 
+def test_old_plans_hold_reasons_as_sentences(tmp_path: Path) -> None:
+    write_plan(tmp_path, [{**planned(RECORDS[0]), "why": ["boundary: mcore 0.8.0 broken | 0.9.0 works"]}])
+    (record,) = read(tmp_path).records
+    assert list(map(str, record.why)) == ["boundary: mcore 0.8.0 broken | 0.9.0 works"]
+
+
 def test_a_plan_is_written_once(folder: Path) -> None:
     with pytest.raises(MatrixError, match="the run has a plan"):
         write_plan(folder, [])

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from matrix.planning.planned import Planned
+from matrix.provision import project
 from matrix.provision.host import Place
 from matrix.provision.installed import Environment
-from matrix.provision.project import ROOT
 
 # What runs in the ranks, and what turns an outcome into a verdict; the rest only plans and shows.
 SOURCES: Final = (
@@ -53,7 +53,9 @@ def content_key(planned: Planned, *, base: Mapping[str, Any], overlays: Iterable
             "base": dict(base),
             "overlays": list(overlays),
             "host": dict(host),
-            "entry": file_hash(ROOT / "matrix" / "catalog" / "facts" / "failures" / f"{planned.failure}.toml"),
+            "entry": file_hash(
+                project.folder() / "matrix" / "catalog" / "facts" / "failures" / f"{planned.failure}.toml"
+            ),
             "sources": sources_hash(),
         }
     )
@@ -62,8 +64,9 @@ def content_key(planned: Planned, *, base: Mapping[str, Any], overlays: Iterable
 @cache
 def sources_hash() -> str:
     """Return the hash of the reproductions, the rank code and the judge."""
-    paths = sorted(path for pattern in SOURCES for path in ROOT.glob(pattern))
-    return digest({str(path.relative_to(ROOT)): file_hash(path) for path in paths})
+    root = project.folder()
+    paths = sorted(path for pattern in SOURCES for path in root.glob(pattern))
+    return digest({str(path.relative_to(root)): file_hash(path) for path in paths})
 
 
 @cache

@@ -71,7 +71,7 @@ def test_other_surroundings_have_another_key(change: Any) -> None:
 )
 def test_another_source_has_another_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str) -> None:
     """Neither the judge, nor a reproduction, nor the catalog's entry may change under a verdict that is kept."""
-    monkeypatch.setattr(content, "ROOT", tmp_path)
+    monkeypatch.setattr(content.project, "folder", lambda: tmp_path)
     (tmp_path / file).parent.mkdir(parents=True)
     keys = []
     for text in ("one", "two"):

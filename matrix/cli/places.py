@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import argparse
 
-from matrix.catalog.model import Catalog
+from matrix.catalog.model import HOST, Catalog
 from matrix.errors import MatrixError
-from matrix.execution.engine import Engine, Engines, Tox
+from matrix.execution.engine import Engine, Engines, Here, Tox
 from matrix.execution.images import Images
 from matrix.execution.slurm import commands as slurm
 from matrix.execution.slurm.engine import Slurm
@@ -32,6 +32,6 @@ def engine_of(known: Catalog, parsed: argparse.Namespace, jobs: int) -> tuple[En
 
 
 def engines(known: Catalog, jobs: int) -> Engines:
-    """Return what runs the bases: containers for images, `jobs` tox environments at a time for the others."""
+    """Return what runs the bases: containers for images, pytest for the host, `jobs` tox environments at a time."""
     ids = {*(image.id for image in known.images), *(container.id for container in known.containers)}
-    return Engines(ids, Images(known), Tox(jobs))
+    return Engines(ids, Images(known), Engines({HOST}, Here(), Tox(jobs)))

@@ -14,6 +14,8 @@ from matrix.catalog import loading
 from matrix.cli import COMMANDS, choice, places, results
 from matrix.errors import MatrixError
 from matrix.execution import interrupt, run
+from matrix.execution.engine import RERUN_HERE
+from matrix.planning.rerun import RERUN
 from matrix.report import output
 from matrix.report.screen import Screen
 from matrix.store import night
@@ -46,10 +48,13 @@ def run_command(parsed: argparse.Namespace) -> int:
     interrupt.once()
     if parsed.jobs < 1:
         raise MatrixError("a run needs at least one base at a time", got=f"--jobs {parsed.jobs}", expected=">= 1")
+    if parsed.here:
+        os.environ.setdefault(RERUN, RERUN_HERE)  # for the lines of the plan; its pytest has the same
     known = loading.load()
     engine, place = places.engine_of(known, parsed, parsed.jobs)
     if parsed.resume is not None:
-        if any((parsed.select, parsed.within, parsed.case, parsed.mcore, parsed.level, parsed.expect, parsed.break_)):
+        chosen = (parsed.select, parsed.within, parsed.case, parsed.mcore, parsed.level, parsed.expect, parsed.here)
+        if any((*chosen, parsed.break_)):
             raise MatrixError(
                 "a resumed run has its plan", expected="--resume without a choice of cases", fix="leave one out"
             )

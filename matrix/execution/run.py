@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -24,7 +25,7 @@ from matrix.provision.case_overlays import overlay_digest, overlay_specs
 from matrix.store import journal, night
 from matrix.store.history import History
 from matrix.store.night import Night
-from matrix.store.paths import Paths
+from matrix.store.paths import Paths, make_folder
 from matrix.store.secrets import mask_file
 from matrix.verdicts.judge import judge
 from matrix.verdicts.outcome import Outcome, OutcomeKind
@@ -62,16 +63,25 @@ def execute(
     should know, `begun` with the key of a case that begins; `place` is this machine unless another is given.
 
     `report` gets the run's folder at the end, also after a Ctrl-C, which is raised again; the default adds the run to
-    the history and writes no page. Raises MatrixError.
+    the history and writes no page. Raises MatrixError; a run that could not start leaves no folder behind.
     """
     paths = Paths(request.out)
-    folder = start(request, paths)
+    if not request.resume:
+        engine.ready({item.cell.base for item in request.planned})
     with History(paths.history) as history:
+        folder = start(request, paths)
         try:
             work(request, catalog, engine, folder, history, show, warn, place, begun)
-        finally:
-            ended = (report or kept)(folder, history)
-    return ended
+        except MatrixError:
+            if request.resume or (folder / ENGINE_LOG).exists():
+                (report or kept)(folder, history)
+            else:  # the engine started nothing: there is no run to report or to resume
+                shutil.rmtree(folder, ignore_errors=True)
+            raise
+        except BaseException:
+            (report or kept)(folder, history)
+            raise
+        return (report or kept)(folder, history)
 
 
 def kept(folder: Path, history: History) -> Night:
@@ -95,7 +105,7 @@ def start(request: Request, paths: Paths) -> Path:
             journal.settle(folder)
         return folder
     folder = paths.run(new_run_id(request.label))
-    folder.mkdir(parents=True)
+    make_folder(folder)
     night.write_plan(folder, [plan_entry(item) for item in request.planned])
     return folder
 

@@ -115,8 +115,8 @@ def test_cell_pages_agree_with_explain() -> None:
     """Of each failure as a whole, in every cell of a night."""
     pages = CellPages(real(), passed(real(), real_night()))
     for cell in pages.rows:
-        told = explain(real(), cell, [], lambda item: "")
-        assert {one["failure"]: one["expectation"] for one in told["failures"]} == {
+        explained = explain(real(), cell, [], lambda item: "").failures
+        assert {one.failure.id: one.expectation.value for one in explained} == {
             entry.id: pages.said(cell, entry.id) for entry in real().failures
         }
 

@@ -17,15 +17,16 @@ from matrix.provision.project import ROOT
 # What runs in the ranks, and what turns an outcome into a verdict; the rest only plans and shows.
 SOURCES: Final = (
     "tests/failures/*.py",
+    "tests/failures/*/*.py",
+    "tests/failures/*/*.toml",
     "matrix/kit/*.py",
     "matrix/execution/ranks/*.py",
     "matrix/execution/reproduction.py",
+    "matrix/execution/preflights.py",
     "matrix/contract/*.py",
-    "matrix/check/*.py",
     "matrix/verdicts/*.py",
     "matrix/catalog/*.py",
     "matrix/catalog/facts/surfaces/*/*.gz",
-    "matrix/catalog/facts/overlap.toml",
 )
 
 

@@ -56,6 +56,7 @@ class Signature:
     of a path and the function, in which that exception was raised; `signal` is "SIGSEGV"; `stack` is a function
     ("name", "class::name") that a native crash in the log went through, at any depth, by that signal if one is given;
     `log` is searched in the end of the log of the rank to blame.
+    `own`: raised by this project's own reading or comparison: no log of a training has it.
     """
 
     name: Identifier
@@ -66,6 +67,7 @@ class Signature:
     stack: str | None = None
     exit_code: int | None = None
     log: Pattern | None = None
+    own: bool = False
 
 
 @dataclass(frozen=True)

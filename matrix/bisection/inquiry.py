@@ -17,11 +17,11 @@ from matrix.bisection.noise import Noise, Seen, Tally
 from matrix.bisection.probing import Ask, line_of, seen_of
 from matrix.bisection.search import Found, Plan, WrongEndError, search
 from matrix.errors import MatrixError
-from matrix.execution.cache_key import file_hash, sources_hash
+from matrix.execution.cache_key import code_digest, entry_digest
 from matrix.execution.reproduction import brief
 from matrix.planning.planned import Planned
-from matrix.provision.project import ROOT
 from matrix.store import journal
+from matrix.store.paths import make_folder, unwritable
 from matrix.verdicts.outcome import OutcomeKind
 from matrix.verdicts.record import Record
 from matrix.verdicts.text import one_line
@@ -50,7 +50,10 @@ class Notebook:
     def __init__(self, folder: Path, *, fresh: bool = False) -> None:
         self.folder = folder
         if fresh and folder.is_dir():
-            shutil.rmtree(folder)
+            try:
+                shutil.rmtree(folder)
+            except OSError as error:
+                raise unwritable(folder, error) from error
         self._known: dict[int, dict[str, Record]] = {}
         self._open: dict[int, journal.Journal] = {}
 
@@ -67,7 +70,7 @@ class Notebook:
         if record.outcome.kind in SILENT:
             return
         if number not in self._open:
-            (self.folder / str(number)).mkdir(parents=True, exist_ok=True)
+            make_folder(self.folder / str(number), exist_ok=True)
             self._open[number] = journal.Journal.new(self.folder / str(number))
         self._open[number].result(record)
 
@@ -80,8 +83,8 @@ class Notebook:
 
 def notebook_name(subject: Subject) -> str:
     """Return the name of the folder for a subject: answers of other code or another entry are not used again."""
-    entry = file_hash(ROOT / "matrix" / "facts" / "failures" / f"{subject.failure.id}.toml")
-    content = hashlib.sha256(f"{sources_hash()} {entry}".encode()).hexdigest()
+    parts = code_digest(subject.failure.folder, subject.level), entry_digest(subject.failure)
+    content = hashlib.sha256(" ".join(parts).encode()).hexdigest()
     return f"{subject.failure.id}-{subject.case.name}-{subject.level.value}-{content[:12]}"
 
 
@@ -181,13 +184,15 @@ def bisect(
     try:
         found = search(axis.order, probe, old, plan, cheap=at_hand, suspects=suspects)
     except WrongEndError as error:
-        raise wrong_end(axis, error, inquiry.records[case(error.place).key][-1], line_of(case(error.place))) from None
+        raise wrong_end(
+            axis, error, inquiry.records[case(error.place).key][-1], line_of(subject.failure, case(error.place))
+        ) from None
     return Bisection(
         subject,
         axis,
         found,
         {place: tuple(inquiry.records[case(place).key][: turns[place]]) for place in sorted(found.tallies)},
-        {place: line_of(case(place)) for place in sorted(found.tallies)},
+        {place: line_of(subject.failure, case(place)) for place in sorted(found.tallies)},
         inquiry.ran - before,
         inquiry.seconds - spent,
         axis.notes,

@@ -209,18 +209,18 @@ def stack_cases(catalog: Catalog, levels: Iterable[Level]) -> Iterable[tuple[Pla
 
     On a wheels base at each of the levels; in an image, which is the real thing, at the most real level that there is.
     """
-    for stack in catalog.stacks:
-        failure = catalog.failure(stack.failure)
+    for failure, stack in ((entry, stack) for entry in catalog.failures for stack in entry.stack):
         cell = catalog.cell_of(stack)
         image = isinstance(catalog.base(cell.base), Container)
         found = [*run_in(catalog, failure, cell, tuple(Level) if image else levels)]
         if not failure.case:
-            found = [(Case(REPORT, "", (Level.GPU,), stack.gpus, stack.gpus), Level.GPU)]
+            found = [(Case(REPORT, (Level.GPU,), ranks=stack.gpus, gpus=stack.gpus), Level.GPU)]
         if image:
             found = most_real(found)
         for case, level in found:
             if not masked_by(catalog, failure, cell, case.name):
-                planned = replace(plan_case(catalog, failure, case, level, cell), gpus=stack.gpus)
+                made = plan_case(catalog, failure, case, level, cell)
+                planned = replace(made, gpus=stack.gpus, reproducible=bool(failure.case))
                 yield planned, Reason(ReasonKind.STACK, f"{stack.name}: {stack.text}")
 
 

@@ -16,7 +16,7 @@ FIELDS: Final = (
     "key",
     "failure",
     "case",
-    "test",
+    "reproducible",
     "ranks",
     "gpus",
     "launcher",
@@ -29,7 +29,7 @@ FIELDS: Final = (
 class Planned:
     """One case that is to be run (or reported `unavailable`): a case of a failure, at a level, in a cell.
 
-    `why` says why it is in the plan; `test` is the pytest node that runs it, "" when no reproduction exists; `source`
+    `why` says why it is in the plan; `reproducible`: the catalog has a reproduction of it; `source`
     and `te_source` are where megatron-core and Transformer Engine come from when that is not PyPI (a wheel, a
     clone@revision, a working tree); `packages` ("NAME==VERSION") are laid over the base beside them.
     """
@@ -39,7 +39,7 @@ class Planned:
     case: str
     level: Level
     expectation: Expectation
-    test: str
+    reproducible: bool
     ranks: int
     gpus: int
     launcher: str = LAUNCHERS[0]
@@ -75,7 +75,7 @@ class Planned:
             case=record["case"],
             level=Level(record["level"]),
             expectation=Expectation(record["expectation"]),
-            test=record["test"],
+            reproducible=record["reproducible"],
             ranks=record["ranks"],
             gpus=record["gpus"],
             launcher=record["launcher"],

@@ -116,7 +116,7 @@ class _Stream:
 class _Reader:
     def __init__(self, failures: Sequence[Failure]) -> None:
         self._failures = failures
-        asked = [(failure, signature) for failure in failures for signature in failure.signature]
+        asked = [(failure, signature) for failure in failures for signature in failure.signature if not signature.own]
         self._of_exceptions = [one for one in asked if _asks_an_exception(one[1])]
         self._of_crashes = [one for one in asked if not _asks_an_exception(one[1])]
         self._types = {signature.exception for _, signature in asked if signature.exception}
@@ -244,7 +244,7 @@ class _Reader:
 
 
 def match(lines: Iterable[tuple[int, str]], failures: Iterable[Failure]) -> Reading:
-    """Read a log. `lines`: number and text of each (matrix.verdicts.lines)."""
+    """Read a log. `lines`: number and text of each (matrix.verdicts.lines). A signature that is `own` is left out."""
     reader, last = _Reader(list(failures)), 0
     for number, text in lines:
         reader.take(number, text)
@@ -311,7 +311,7 @@ def _asks_an_exception(signature: Signature) -> bool:
 
 
 def _marks(signature: Signature) -> int:
-    return sum(value is not None for name, value in vars(signature).items() if name != "name")
+    return sum(value is not None for name, value in vars(signature).items() if name not in ("name", "own"))
 
 
 def _in_a_line(raised: Raised) -> str:

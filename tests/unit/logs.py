@@ -1,18 +1,17 @@
-"""Logs as training leaves them behind, made of the outcomes of the corpus."""
+"""The examples of all failures, and logs as training leaves them behind, made of these examples."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
-from matrix.verdicts.outcome import Outcome, Raised
+from matrix.catalog.failure import Failure
+from matrix.catalog.folders import FAILURES
+from matrix.verdicts.outcome import Outcome, OutcomeKind, Raised
 from matrix.verdicts.tracebacks import HEADER
 
-CORPUS = Path(__file__).parent / "corpus"
 CAUSE = "\nThe above exception was the direct cause of the following exception:\n"
 MODULES = {"CheckpointException": "torch.distributed.checkpoint.api."}
-# Exceptions of the project's own that no log of a training has: level contract's, and of a reproduction's comparison.
-OWN = ("Misbound", "MpiWorldTooSmall", "ResetMaskDropped")
+KILLED_FROM_OUTSIDE = ("SIGTERM", "SIGKILL")
 
 BEFORE = """\
 W0704 08:02:20.000000 140 torch/distributed/run.py:779] Setting OMP_NUM_THREADS environment variable to be 1
@@ -55,7 +54,7 @@ Traceback (most recent call last):
 RuntimeError: [/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by peer [10.0.0.1]:43251
 """
 
-# An NCCL error as torch words it, in four lines: {} stands for what was wrong, torch's word for it and NCCL's last one.
+# An NCCL error as torch writes it, in four lines. {}: what was wrong, torch's explanation, the last error of NCCL.
 NCCL = """\
 [rank1]: Traceback (most recent call last):
 [rank1]:   File "/site-packages/torch/distributed/distributed_c10d.py", line 2219, in all_reduce
@@ -67,13 +66,30 @@ NCCL = """\
 """
 
 
-def corpus(kind: str, failure: str = "*") -> list[Path]:
-    """The files of one kind ("shows", "does-not-show")."""
-    return sorted(CORPUS.glob(f"{failure}/{kind}/*.json"))
+def examples(kind: str) -> list[Path]:
+    """The files of one kind (SHOWS, LOOK_ALIKES) of every failure."""
+    return sorted(FAILURES.glob(f"*/examples/{kind}/*.json"))
 
 
-def outcome(path: Path) -> Outcome:
-    return Outcome.from_json(json.loads(path.read_text(encoding="utf-8")))
+def name(path: Path) -> str:
+    """The folder and the file of an example, as the id of a parametrized test."""
+    return f"{path.parents[2].name}/{path.stem}"
+
+
+def failure_of(path: Path, failures: tuple[Failure, ...]) -> Failure:
+    """The failure whose example this is."""
+    return next(entry for entry in failures if entry.folder == path.parents[2])
+
+
+def is_in_the_log(outcome: Outcome) -> bool:
+    """Whether a log alone can decide: how a rank ended, by itself or from outside, is not in its log."""
+    return outcome.kind is not OutcomeKind.PASSED and outcome.signal not in KILLED_FROM_OUTSIDE
+
+
+def error_message(raised: Raised) -> str:
+    """The lines of an exception below its traceback."""
+    name = MODULES.get(raised.type, "") + raised.type
+    return f"{name}: {raised.message}" if raised.message else name
 
 
 def printed(raised: Raised) -> str:
@@ -81,12 +97,17 @@ def printed(raised: Raised) -> str:
     lines = [HEADER]
     for frame in raised.frames:
         lines += [f'  File "{frame.file}", line {frame.line}, in {frame.function}', f"    {frame.function}()"]
-    name = MODULES.get(raised.type, "") + raised.type
-    return "\n".join([*lines, f"{name}: {raised.message}" if raised.message else name]) + "\n"
+    return "\n".join([*lines, error_message(raised)]) + "\n"
+
+
+def summary(exit_code: int | None) -> str:
+    """torchrun's summary of a rank that ended with this status."""
+    status = exit_code or 1
+    return SUMMARY.replace("exitcode  : 1", f"exitcode  : {status}").replace("exitcode: 1", f"exitcode: {status}")
 
 
 def log_of(outcome: Outcome) -> str:
-    """What the rank of an outcome wrote: its log, and the traceback as Python prints it.
+    """What the rank of an outcome wrote: the traceback as Python prints it, or the log of a crash.
 
     An exception that quotes its cause in its message (CheckpointException, DataLoader's) is printed without it.
     """

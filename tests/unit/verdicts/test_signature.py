@@ -1,12 +1,11 @@
-"""A failure is known by its signature, and nothing else is taken for it.
+"""A failure is recognised by its signature, and no other failure is.
 
-tests/unit/corpus/<failure>/shows holds outcomes that are that failure (torch-*, debian-* are real runs; the others are
-put together from the reports), does-not-show holds what is easily taken for it.
+examples/shows of a failure's folder holds outcomes that are that failure (torch-*, debian-* are real runs; the others
+are put together from the reports), examples/look_alikes holds what is easily taken for it.
 """
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,51 +13,39 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from matrix.authoring.examples import LOOK_ALIKES, SHOWS, read
 from matrix.catalog.failure import Signature
 from matrix.verdicts.outcome import Frame, Outcome, OutcomeKind, Raised
 from matrix.verdicts.signature import SILENT, matched, owner, shows
 from tests.unit.catalogs import failure, real, shown
-
-CORPUS = Path(__file__).parents[1] / "corpus"
-
-
-def examples(kind: str) -> list[object]:
-    """The files of one kind, by "failure/kind/name"."""
-    made: list[object] = []
-    for path in sorted(CORPUS.glob(f"*/{kind}/*.json")):
-        name = str(path.relative_to(CORPUS).with_suffix(""))
-        made.append(pytest.param(path, id=name))
-    return made
+from tests.unit.logs import examples, failure_of, name
 
 
-def read(path: Path) -> Outcome:
-    return Outcome.from_json(json.loads(path.read_text(encoding="utf-8")))
-
-
-@pytest.mark.parametrize("path", examples("shows"))
+@pytest.mark.parametrize("path", examples(SHOWS), ids=name)
 def test_an_example_shows_exactly_its_own_failure(path: Path) -> None:
     found = [entry.id for entry in real().failures if matched(entry, read(path))]
-    assert [path.parts[-3]] == found
+    assert [failure_of(path, real().failures).id] == found
 
 
-@pytest.mark.parametrize("path", examples("does-not-show"))
+@pytest.mark.parametrize("path", examples(LOOK_ALIKES), ids=name)
 def test_a_look_alike_does_not_show_the_failure(path: Path) -> None:
-    assert matched(real().failure(path.parts[-3]), read(path)) is None
+    assert matched(failure_of(path, real().failures), read(path)) is None
 
 
 def test_every_signature_of_the_catalog_has_an_example() -> None:
     shown_by = {
         (entry.id, signature.name)
-        for entry in real().failures
+        for path in examples(SHOWS)
+        for entry in [failure_of(path, real().failures)]
         for signature in entry.signature
-        for path in (CORPUS / entry.id / "shows").glob("*.json")
         if shows(read(path), signature)
     }
     assert shown_by == {(entry.id, signature.name) for entry in real().failures for signature in entry.signature}
 
 
 def test_every_failure_of_the_catalog_has_look_alikes() -> None:
-    assert {entry.id for entry in real().failures} == {path.parts[-3] for path in CORPUS.glob("*/does-not-show/*.json")}
+    found = {failure_of(path, real().failures).id for path in examples(LOOK_ALIKES)}
+    assert {entry.id for entry in real().failures} == found
 
 
 PLANNER = Frame("/site-packages/torch/distributed/checkpoint/default_planner.py", 389, "create_plan")
@@ -98,7 +85,7 @@ def test_every_key_that_is_given_must_hold(keys: dict[str, object]) -> None:
         ("default_planner.py", False),
     ],
 )
-def test_a_frame_is_the_end_of_a_path_and_a_whole_function_name(frame: str, there: bool) -> None:
+def test_a_frame_is_a_path_s_end_and_a_function(frame: str, there: bool) -> None:
     assert there == shows(RAISED, Signature("at", exception="AssertionError", frame=frame))  # type: ignore[arg-type]
 
 
@@ -108,7 +95,7 @@ def test_what_a_function_calls_is_not_its_frame() -> None:
     assert not shows(Outcome(OutcomeKind.RAISED, chain=(below,)), at_planner)
 
 
-def test_exception_message_and_frame_must_hold_in_one_exception_of_the_chain() -> None:
+def test_exception_message_and_frame_hold_in_one_exception() -> None:
     mixed = Signature("mixed", exception="CheckpointException", message="not in md")  # type: ignore[arg-type]
     assert not shows(RAISED, mixed)
 
@@ -126,24 +113,24 @@ def test_the_first_signature_that_matches_is_named() -> None:
     assert first == found
 
 
-def test_the_owner_of_an_outcome_is_the_entry_whose_signature_it_shows() -> None:
+def test_an_outcome_s_owner_is_the_entry_it_shows() -> None:
     entries = [failure("this"), failure("other")]
     assert entries[1] == owner(entries, shown(entries[1]))
     assert owner(entries, shown(failure("third"))) is None
 
 
 @pytest.mark.parametrize("status", [139, 255, 1])
-def test_the_signal_of_a_rank_is_read_from_what_its_launcher_left_behind(status: int) -> None:
-    """mpirun and torchrun end with a status of their own; which signal it was stands in the log."""
+def test_a_launched_rank_s_signal_is_read_from_the_log(status: int) -> None:
+    """mpirun and torchrun end with a status of their own; the log has the signal."""
     launched = replace(RAISED, kind=OutcomeKind.EXITED, signal=None, exit_code=status)
     assert shows(launched, Signature("at", signal="SIGSEGV", stack="createProcessGroupMPI"))  # type: ignore[arg-type]
 
 
-def test_a_stack_that_was_printed_for_another_signal_is_not_this_one() -> None:
+def test_a_stack_printed_for_another_signal_does_not_match() -> None:
     aborted = replace(RAISED, evidence=RAISED.evidence.replace("Segmentation fault", "Aborted"))
     assert not shows(aborted, Signature("at", signal="SIGSEGV", stack="createProcessGroupMPI"))  # type: ignore[arg-type]
 
 
-def test_a_rank_that_raised_did_not_die_of_the_signal_that_its_log_tells_of() -> None:
+def test_a_rank_that_raised_did_not_die_of_a_signal() -> None:
     raised = replace(RAISED, signal=None)
     assert not shows(raised, Signature("at", signal="SIGSEGV", stack="createProcessGroupMPI"))  # type: ignore[arg-type]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
 from matrix.catalog.failure import Level
@@ -89,6 +89,9 @@ def work_off(part: Path, index: int, whole: bool) -> None:
 
 class Maker:
     """Makes environments: that tox did is not this test's business."""
+
+    def ready(self, bases: Collection[str]) -> None:
+        pass
 
     def lacks(self, base: str) -> str:
         return ""

@@ -41,7 +41,7 @@ SIDE: Final = "a version, PATH@REV of a clone, a folder or a wheel"
 def add_parser(commands: Any) -> None:
     """Add the command to what argparse's add_subparsers returned."""
     parser = commands.add_parser("bisect", help=COMMANDS["bisect"], description=COMMANDS["bisect"])
-    parser.add_argument("failure", metavar="FAILURE", help="an id of the catalog, such as dcp-assertion")
+    parser.add_argument("failure", metavar="FAILURE", help="an id of the catalog")
     parser.add_argument("--axis", choices=[one.value for one in AxisName], help="what changes")
     parser.add_argument("--good", default="", metavar="X", help="a point where it passes; without --axis a stack")
     parser.add_argument("--bad", default="", metavar="X", help="a point where it fails; default: ends of the axis")

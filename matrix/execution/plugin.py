@@ -22,6 +22,7 @@ if TYPE_CHECKING:  # where the project is installed, every run of pytest loads t
     from matrix.verdicts.record import Record
 
 SESSION = pytest.StashKey["Session"]()
+BROKEN = pytest.StashKey[bool]()  # no plan could be made
 VERDICT = "verdict"  # the user property of a report
 PYARGS = "matrix.failures"  # names the failures of an installed wheel
 
@@ -89,15 +90,18 @@ class FailureFile(pytest.File):
     """A failure.toml: one item for each of its planned cases."""
 
     def collect(self) -> Iterator[CaseItem]:
-        """Yield the failure's part of the plan. Where no plan can be made, end the run: once, and not for each file."""
+        """Yield the failure's part of the plan. A plan that can't be made is an error once, and not for each file."""
+        if BROKEN in self.config.stash:
+            return
         try:
             session = session_of(self.config)
             planned = session.planned
+            failure = next((one for one in session.catalog.failures if one.folder == self.path.parent), None)
+            if failure is None:
+                raise MatrixError("no failure of the catalog", where=str(self.path), expected=f"a folder in {FAILURES}")
         except MatrixError as error:
-            pytest.exit(str(error), returncode=pytest.ExitCode.USAGE_ERROR)
-        failure = next((one for one in session.catalog.failures if one.folder == self.path.parent), None)
-        if failure is None:
-            pytest.exit(f"{self.path}: not a failure of the catalog in {FAILURES}", pytest.ExitCode.USAGE_ERROR)
+            self.config.stash[BROKEN] = True
+            raise self.CollectError(str(error)) from None
         for item in planned:
             if item.failure == failure.id:
                 # No brackets: pytest reads them as parameters of a function, and --lf would not find the item again.
@@ -132,8 +136,8 @@ class CaseItem(pytest.Item):
         return str(super().repr_failure(excinfo))
 
     def reportinfo(self) -> tuple[Path, None, str]:
-        """Return where the case stands, and its name."""
-        return self.path, None, self.name
+        """Return where the case stands, and its key: of the item's name pytest would print each dot as two colons."""
+        return self.path, None, self.planned.key
 
 
 class RedError(Exception):

@@ -33,7 +33,7 @@ def select(planned: Sequence[Planned], expression: str) -> list[Planned]:
     """Return the cases for which `expression` holds.
 
     Axes take PEP 440 comparisons (mcore>=0.9, torch==2.4.*); names take == and != with shell patterns
-    (base==torch-*, failure==dcp-assertion). Raises MatrixError for a bad expression, a name that no case has, and an
+    (base==torch-*, failure==save-breaks). Raises MatrixError for a bad expression, a name that no case has, and an
     expression that selects nothing.
     """
     test = compile_expression(expression, planned)

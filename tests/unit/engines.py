@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
-from matrix.catalog.failure import Failure
 from matrix.catalog.model import Catalog
 from matrix.errors import MatrixError
 from matrix.execution.cache_key import case_key
@@ -81,11 +80,7 @@ class FakeEngine:
                 self.ran.append(item.key)
                 outcome = self.ends(item)
                 judgement = judge(self.known.failure(item.failure), item.expectation, outcome, self.known.failures)
-                where = Surroundings(
-                    run=folder.name,
-                    content=content(item, self.known.failure(item.failure)),
-                    reproduce=reproduce_line(item),
-                )
+                where = Surroundings(run=folder.name, content=content(item, self.known), reproduce=reproduce_line(item))
                 record = make_record(item, outcome, judgement, where, started)
                 kept.result(record)
                 sender.send(record)
@@ -93,13 +88,14 @@ class FakeEngine:
         return Ending(self.status if isinstance(self.status, int) else 0, self.refused)
 
 
-def content(item: Planned, entry: Failure) -> str:
+def content(item: Planned, known: Catalog) -> str:
     """The cache key as a session in the environment of the base computes it."""
     environment = environments.at(environment_folder(item.cell.base))
     if environment is None:
         return ""
     specs = overlay_specs(item, environment, configuration.load(), Path("python"))
-    return case_key(item, entry, environment, [overlay_digest(spec) for spec in specs], HOST)
+    digests = [overlay_digest(spec) for spec in specs]
+    return case_key(item, known.failure(item.failure), environment, digests, HOST)
 
 
 def make_environment(folder: Path, packages: Mapping[str, str]) -> None:

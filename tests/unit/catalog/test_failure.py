@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from matrix.catalog.cell import Cell
-from matrix.catalog.failure import Expectation, StandIn
-from matrix.catalog.model import Stack
+from matrix.catalog.failure import Expectation, Failure, Stack, StandIn
 from tests.unit.catalogs import clause, failure, real
 
 ENTRY = failure(affected=(clause(mcore="<0.9", torch=">=2.4"),), works=(clause(mcore=">=0.9"), clause(torch="<2.3")))
@@ -55,33 +54,11 @@ def test_the_first_stand_in_that_fits_is_taken() -> None:
     assert [old, new, None] == chosen
 
 
-@pytest.mark.parametrize("stack", real().stacks, ids=lambda stack: stack.name)
-def test_the_stack_of_a_report_is_expected_broken(stack: Stack) -> None:
+@pytest.mark.parametrize(
+    ("entry", "stack"),
+    [pytest.param(entry, stack, id=stack.name) for entry in real().failures for stack in entry.stack],
+)
+def test_the_stack_of_a_report_is_expected_broken(entry: Failure, stack: Stack) -> None:
     axes = {name: value for name, value in vars(stack.cell).items() if value is not None}
     cell = real().cell(axes.pop("base"), **axes)
-    assert Expectation.BROKEN is real().failure(stack.failure).expectation(cell)
-
-
-@pytest.mark.parametrize(
-    ("failure", "base", "core", "te", "expectation"),
-    [
-        ("dcp-assertion", "torch-2.4.0", "0.8.0", "none", Expectation.BROKEN),
-        ("dcp-assertion", "torch-2.3.1", "0.8.0", "none", Expectation.WORKS),
-        ("dcp-assertion", "torch-2.4.0", "0.6.0", "none", Expectation.WORKS),
-        ("dcp-assertion", "torch-2.4.0", "0.9.0", "none", Expectation.WORKS),
-        ("dcp-assertion", "ngc-24.07", "0.8.0", "none", Expectation.BROKEN),
-        ("dcp-assertion", "ngc-24.06", "0.8.0", "none", Expectation.UNKNOWN),
-        ("dcp-write-item", "torch-2.13.0", "0.9.0", "none", Expectation.BROKEN),
-        ("dcp-write-item", "torch-2.13.0", "0.12.3", "none", Expectation.BROKEN),
-        ("dcp-write-item", "torch-2.7.1", "0.12.3", "none", Expectation.WORKS),
-        ("dcp-write-item", "torch-2.13.0", "0.13.1", "none", Expectation.WORKS),
-        ("cpu-offload-args", "torch-2.4.0", "0.8.0", "1.9", Expectation.WORKS),
-        ("tp-overlap", "ngc-24.03", "0.10.0", "1.9", Expectation.WORKS),
-        ("tp-overlap", "ngc-24.03", "0.10.0", "1.8", Expectation.BROKEN),
-    ],
-)
-def test_the_catalog_says_what_was_measured(
-    failure: str, base: str, core: str, te: str, expectation: Expectation
-) -> None:
-    cell = real().cell(base, mcore=core, te=te)
-    assert expectation is real().failure(failure).expectation(cell)
+    assert Expectation.BROKEN is entry.expectation(cell)

@@ -40,7 +40,7 @@ class Table:
 
 def test_a_table_with_every_key_is_read() -> None:
     given = {
-        "name": "dcp-assertion",
+        "name": "save-breaks",
         "version": "1.8.0+37280ec",
         "bound": ">=0.6,<0.9",
         "pattern": r"takes \d+",
@@ -54,7 +54,7 @@ def test_a_table_with_every_key_is_read() -> None:
         "uploads": ["2024-08-13"],
     }
     expected = Table(
-        name=Identifier("dcp-assertion"),
+        name=Identifier("save-breaks"),
         version=VersionText("1.8.0+37280ec"),
         bound=Range(">=0.6,<0.9"),
         pattern=Pattern(r"takes \d+"),

@@ -13,7 +13,7 @@ from matrix.bisection import probing
 from matrix.bisection.noise import Seen
 from matrix.bisection.probing import exit_code, seen_of
 from matrix.catalog import loading
-from matrix.catalog.failure import Level
+from matrix.catalog.failure import Axis, ContractCall, Level, Signature
 from matrix.cli import places
 from matrix.cli.main import main
 from matrix.provision import host
@@ -243,8 +243,26 @@ def context(enabled, num_layers, model_layers, activation_offloading, weight_off
 """
 
 
-def test_commits_are_read_without_a_checkout(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The real founding case on a small clone: a fifth argument, which the recorded TE 1.9.0 does not take."""
+OFFLOAD_ENTRY = failure(
+    "offload-breaks",
+    axes=(Axis.MCORE, Axis.TE),
+    signature=(Signature("count", exception="TypeError", message="get_cpu_offload_context.. takes"),),  # type: ignore[arg-type]
+    case=(case("contract", (Level.CONTRACT,), 1, 0),),
+    contract=ContractCall("get_cpu_offload_context$"),  # type: ignore[arg-type]
+)
+
+
+@pytest.fixture
+def offload(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A catalog with one failure of a call into Transformer Engine."""
+    known = catalogs.catalog(
+        OFFLOAD_ENTRY, readers=(catalogs.reader(),), transformer_engine=catalogs.releases(["1.9.0"])
+    )
+    monkeypatch.setattr(loading, "load", lambda: known)
+
+
+def test_commits_are_read_without_a_checkout(offload: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """On a small clone: a fifth argument, which the recorded Transformer Engine 1.9.0 does not take."""
     path = "megatron/core/offload.py"
     four, five = ({path: OFFLOAD.format(text)} for text in ("", "model_layers, "))
     other = {"megatron/core/other.py": "x = 1\n"}
@@ -252,7 +270,7 @@ def test_commits_are_read_without_a_checkout(tmp_path: Path, capsys: pytest.Capt
         tmp_path / "clone",
         [("a", [], four), ("b", ["a"], other), ("c", ["b"], five), ("d", ["c"], four), ("e", ["d"], five)],
     )
-    line = f"bisect cpu-offload-args --axis mcore --repo {clone} --te 1.9.0 --good {{}} --bad {{}}"
+    line = f"bisect offload-breaks --axis mcore --repo {clone} --te 1.9.0 --good {{}} --bad {{}}"
     bad = asked(line.format("a", "c"), capsys)
     fixed = asked(line.format("d", "c"), capsys)
     twice = asked(line.format("a", "e"), capsys)
@@ -263,14 +281,14 @@ def test_commits_are_read_without_a_checkout(tmp_path: Path, capsys: pytest.Capt
     assert "get_cpu_offload_context() takes from 0 to 4" in bad[1]["probes"][-1]["why"]
 
 
-def test_the_text_for_an_issue_shows_the_exception_and_no_folder_of_this_machine(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_the_text_for_an_issue_has_no_local_folder(
+    offload: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Commits are written as of ./Megatron-LM; a secret in a message is masked."""
+    """It has the exception. Commits are written as of ./Megatron-LM; a secret in a message is masked."""
     path = "megatron/core/offload.py"
     four, five = ({path: OFFLOAD.format(text)} for text in ("", "model_layers, "))
     clone = repositories.clone(tmp_path / "clone", [("a", [], four), ("token=hunter2", ["a"], five)])
-    line = f"bisect cpu-offload-args --axis mcore --repo {clone} --te 1.9.0 --good a --bad token=hunter2"
+    line = f"bisect offload-breaks --axis mcore --repo {clone} --te 1.9.0 --good a --bad token=hunter2"
     _, told, _ = asked(line, capsys)
     (text,) = (file.read_text() for file in (tmp_path / "out" / "bisections").glob("*.md"))
 
@@ -326,5 +344,6 @@ def test_a_build_of_the_catalog_is_read_from_its_recording() -> None:
     item = catalogs.planned(KNOWN, source="megatron-lm@094d66b488")
 
     assert probing.contract_line(item) == "megatrix contract --mcore 0.8.0 --te none"
-    assert probing.reads_only("cpu-offload-args", Level.CONTRACT)
-    assert not probing.reads_only("dcp-assertion", Level.CPU)
+    assert probing.reads_only(OFFLOAD_ENTRY, Level.CONTRACT)
+    assert not probing.reads_only(OFFLOAD_ENTRY, Level.CPU)
+    assert not probing.reads_only(ENTRY, Level.CONTRACT)

@@ -30,15 +30,15 @@ from tests.unit.catalogs import case, clause, failure, stack
 from tests.unit.engines import HOST, FakeEngine
 
 ENTRY = failure(
-    "dcp-assertion",
+    "save-breaks",
     affected=(clause(mcore="<0.9", torch=">=2.4"),),
     works=(clause(mcore=">=0.9"), clause(torch="<2.4")),
     case=(case("tp2", (Level.CPU, Level.GPU)), case("pp2")),
 )
-KNOWN = catalogs.catalog(ENTRY, stacks=(stack("dcp-assertion", "torch-2.4.0", "0.8.0rc0"),))
+KNOWN = catalogs.catalog(ENTRY, stacks=(stack("save-breaks", "torch-2.4.0", "0.8.0rc0"),))
 NIGHT = night(KNOWN, pairwise)
 CELL = "torch-2.4.0/mcore-0.8.0/te-none/driver-none"
-KEY = f"{CELL} dcp-assertion tp2 cpu"
+KEY = f"{CELL} save-breaks tp2 cpu"
 STRANGE = Outcome(OutcomeKind.RAISED, "rank 0 raised: KeyError", 0, chain=(Raised("KeyError", "'loss'"),))
 
 
@@ -170,7 +170,7 @@ def test_a_plan_may_be_chosen_from_all_cells(
 @pytest.mark.parametrize("level", ["cpu", "gpu"])
 def test_a_case_of_a_reports_stack_can_be_chosen(level: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Also one that can't run here: the line to paste comes from another machine."""
-    key = f"torch-2.4.0/mcore-0.8.0rc0/te-none/driver-none dcp-assertion tp2 {level}"
+    key = f"torch-2.4.0/mcore-0.8.0rc0/te-none/driver-none save-breaks tp2 {level}"
     assert main(["plan", "--json", "--case", key]) == 0
     assert [key] == [line["key"] for line in lines(capsys.readouterr().out)]
 
@@ -209,7 +209,7 @@ def test_a_green_run_ends_with_0_and_says_where_the_page_is(
 ) -> None:
     assert main(["run", "--select", "mcore==0.8.0 and torch>=2.4"]) == 0
     said = capsys.readouterr().out
-    assert "[4/4] dcp-assertion" in said
+    assert "[4/4] save-breaks" in said
     assert f"page: {tmp_path / 'out' / 'index.html'}" in said
     assert len(engine.ran) == 4
 
@@ -278,7 +278,7 @@ def test_every_key_of_the_night_can_be_chosen(capsys: pytest.CaptureFixture[str]
 def test_stats_count_the_night(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", "--stats", "--json"]) == 0
     counted = {line["failure"]: line["night"] for line in lines(capsys.readouterr().out)}
-    assert counted == {"dcp-assertion": len(NIGHT), "all": len(NIGHT)}
+    assert counted == {"save-breaks": len(NIGHT), "all": len(NIGHT)}
 
 
 def test_stats_of_a_selection_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
@@ -288,10 +288,10 @@ def test_stats_of_a_selection_are_refused(capsys: pytest.CaptureFixture[str]) ->
 
 def test_match_says_what_a_log_shows_and_ends_with_0(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     log = tmp_path / "rank-0.log"
-    log.write_text('Traceback (most recent call last):\n  File "a.py", line 1, in f\nTypeError: dcp-assertion broke\n')
+    log.write_text('Traceback (most recent call last):\n  File "a.py", line 1, in f\nTypeError: save-breaks broke\n')
 
     assert main(["match", str(log)]) == 0
-    assert "line 3: TypeError: dcp-assertion broke" in capsys.readouterr().out
+    assert "line 3: TypeError: save-breaks broke" in capsys.readouterr().out
 
 
 def test_match_of_nothing_known_is_an_empty_list_and_ends_with_1(

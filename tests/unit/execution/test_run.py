@@ -16,7 +16,9 @@ from matrix.planning.cases import plan_case
 from matrix.planning.night import everything
 from matrix.planning.planned import Planned
 from matrix.provision import host
+from matrix.report import output
 from matrix.store import journal
+from matrix.store.history import History
 from matrix.store.night import Night
 from matrix.store.paths import Paths
 from matrix.verdicts.outcome import Outcome, OutcomeKind, Raised
@@ -48,7 +50,10 @@ class Desk:
 
     def run(self, engine: FakeEngine, planned: list[Planned] = CASES, **request: object) -> Night:
         asked = Request(planned, self.out, **request)  # type: ignore[arg-type]
-        return execute(asked, KNOWN, engine, self.shown.append, self.warned.append)
+        return execute(asked, KNOWN, engine, self.shown.append, self.warned.append, report=self.report)
+
+    def report(self, folder: Path, history: History) -> Night:
+        return output.render(folder, self.out, history, KNOWN)
 
     def folder(self, label: str = "night") -> Path:
         (folder,) = Paths(self.out).run("").glob(f"*-{label}")
@@ -94,7 +99,7 @@ def test_the_engine_s_log_keeps_no_secret_of_the_environment(desk: Desk, monkeyp
 def test_what_can_not_run_here_is_recorded_without_the_engine(desk: Desk) -> None:
     engine = FakeEngine(KNOWN, lack="ngc-24.07 is an image: needs podman")
     on_image = planned(KNOWN, base="ngc-24.07")
-    told = desk.run(engine, [ON_GPU, on_image, planned(KNOWN, test="")])
+    told = desk.run(engine, [ON_GPU, on_image, planned(KNOWN, reproducible=False)])
     assert [one.outcome.reason for one in told.records] == [
         "needs 2 GPUs; host has 0",
         "ngc-24.07 is an image: needs podman",
@@ -233,7 +238,7 @@ def test_ctrl_c_can_be_resumed(desk: Desk) -> None:
     assert (KEYS[2:], 0) == (engine.ran, exit_status(told.records))
 
 
-def test_an_engine_that_can_not_start_is_told_after_the_report_is_made(desk: Desk) -> None:
+def test_an_engine_that_did_not_start_leaves_a_report(desk: Desk) -> None:
     engine = FakeEngine(KNOWN, limit=0, status=MatrixError("tox is needed to run"))
     with pytest.raises(MatrixError, match="tox is needed to run"):
         desk.run(engine)

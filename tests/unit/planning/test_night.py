@@ -92,11 +92,11 @@ def test_a_stack_is_in_by_name_wherever_it_stands() -> None:
     (item,) = [item for item in night(known, no_pairs) if item.failure == "other"]
     assert item.key == "ngc-24.07/mcore-0.8.0rc0/te-1.8.0+37280ec/driver-470.161.03 other report gpu"
     assert (
-        item.test,
+        item.reproducible,
         item.gpus,
         item.expectation,
         item.why,
-    ) == ("", 8, Expectation.BROKEN, (Reason(ReasonKind.STACK, "Some#1: as reported"),))
+    ) == (False, 8, Expectation.BROKEN, (Reason(ReasonKind.STACK, "Some#1: as reported"),))
 
 
 def test_a_stack_that_is_on_the_boundary_has_both_reasons() -> None:

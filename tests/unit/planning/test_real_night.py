@@ -6,14 +6,13 @@ from functools import cache
 
 import pytest
 
+from matrix.authoring.entry import find_function
+from matrix.catalog.failure import Level, Stack
 from matrix.planning.covering import pairwise
 from matrix.planning.night import night
 from matrix.planning.planned import Planned
-from matrix.provision.project import ROOT
 from matrix.verdicts.reason import Reason, ReasonKind
-from tests.unit.catalogs import (
-    real,
-)
+from tests.unit.catalogs import real
 
 
 @cache
@@ -21,19 +20,32 @@ def real_night() -> list[Planned]:
     return night(real(), pairwise)
 
 
-@pytest.mark.parametrize("name", ["Megatron-LM#1041", "Megatron-LM#1003", "TransformerEngine#985", "Megatron-LM#1025"])
-def test_the_four_reports_are_in_the_real_night_by_name(name: str) -> None:
-    (reported,) = [one for one in real().stacks if one.name == name]
-    reason = Reason(ReasonKind.STACK, f"{name}: {reported.text}")
+@pytest.mark.parametrize("reported", real().stacks, ids=lambda stack: stack.name)
+def test_every_report_is_in_the_real_night(reported: Stack) -> None:
+    reason = Reason(ReasonKind.STACK, f"{reported.name}: {reported.text}")
     found = {item.cell.base for item in real_night() if reason in item.why}
     assert {reported.cell.base} == found
 
 
-def test_every_case_of_the_real_night_says_why_and_names_a_test_or_says_that_there_is_none() -> None:
+def test_every_case_of_the_real_night_has_a_reason() -> None:
     assert [item.key for item in real_night() if not item.why] == []
-    assert [
-        item.test for item in real_night() if item.test and not (ROOT / item.test.partition("::")[0]).is_file()
-    ] == []
+
+
+def test_every_function_of_the_real_night_exists() -> None:
+    """A case without a reproduction names none."""
+    missing = {
+        f"{item.failure} {item.case}"
+        for item in real_night()
+        if item.reproducible and item.level is not Level.CONTRACT and not has_function(item)
+    }
+    assert missing == set()
+
+
+def has_function(item: Planned) -> bool:
+    entry = real().failure(item.failure)
+    module, name = entry.case_named(item.case).function
+    path = entry.folder / f"{module}.py"
+    return path.is_file() and find_function(path, name) is not None
 
 
 def test_the_real_night_travels_as_json() -> None:

@@ -26,7 +26,7 @@ def on_gpus(gpus: int, driver: str = "none") -> object:
     ("host", "case", "answer"),
     [
         (BARE, CASE, (True, "")),
-        (BARE, replace(CASE, test=""), (False, "the catalog has no reproduction of it yet")),
+        (BARE, replace(CASE, reproducible=False), (False, "the catalog has no reproduction of it yet")),
         (BARE, on_gpus(1), (False, "needs 1 GPU; host has 0")),
         (BARE, on_gpus(2), (False, "needs 2 GPUs; host has 0")),
         (SERVER, on_gpus(2), (True, "")),

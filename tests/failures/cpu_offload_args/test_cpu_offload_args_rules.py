@@ -1,0 +1,21 @@
+"""The rules of the entry in cells in which it was run, or whose sources were read."""
+
+from __future__ import annotations
+
+import pytest
+
+from matrix.catalog.failure import Expectation
+from matrix.catalog.loading import load
+
+CATALOG = load()
+
+
+@pytest.mark.parametrize(
+    ("te", "expectation"),
+    [
+        ("1.9", Expectation.WORKS),
+    ],
+)
+def test_the_rules_expect_what_was_measured(te: str, expectation: Expectation) -> None:
+    cell = CATALOG.cell("torch-2.4.0", mcore="0.8.0", te=te)
+    assert expectation is CATALOG.failure("cpu-offload-args").expectation(cell)

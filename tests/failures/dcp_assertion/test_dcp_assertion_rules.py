@@ -1,0 +1,26 @@
+"""The rules of the entry in cells in which it was run, or whose sources were read."""
+
+from __future__ import annotations
+
+import pytest
+
+from matrix.catalog.failure import Expectation
+from matrix.catalog.loading import load
+
+CATALOG = load()
+
+
+@pytest.mark.parametrize(
+    ("base", "core", "expectation"),
+    [
+        ("torch-2.4.0", "0.8.0", Expectation.BROKEN),
+        ("torch-2.3.1", "0.8.0", Expectation.WORKS),
+        ("torch-2.4.0", "0.6.0", Expectation.WORKS),
+        ("torch-2.4.0", "0.9.0", Expectation.WORKS),
+        ("ngc-24.07", "0.8.0", Expectation.BROKEN),
+        ("ngc-24.06", "0.8.0", Expectation.UNKNOWN),
+    ],
+)
+def test_the_rules_expect_what_was_measured(base: str, core: str, expectation: Expectation) -> None:
+    cell = CATALOG.cell(base, mcore=core)
+    assert expectation is CATALOG.failure("dcp-assertion").expectation(cell)

@@ -1,0 +1,24 @@
+"""The rules of the entry in cells in which it was run, or whose sources were read."""
+
+from __future__ import annotations
+
+import pytest
+
+from matrix.catalog.failure import Expectation
+from matrix.catalog.loading import load
+
+CATALOG = load()
+
+
+@pytest.mark.parametrize(
+    ("base", "core", "expectation"),
+    [
+        ("torch-2.13.0", "0.9.0", Expectation.BROKEN),
+        ("torch-2.13.0", "0.12.3", Expectation.BROKEN),
+        ("torch-2.7.1", "0.12.3", Expectation.WORKS),
+        ("torch-2.13.0", "0.13.1", Expectation.WORKS),
+    ],
+)
+def test_the_rules_expect_what_was_measured(base: str, core: str, expectation: Expectation) -> None:
+    cell = CATALOG.cell(base, mcore=core)
+    assert expectation is CATALOG.failure("dcp-write-item").expectation(cell)

@@ -1,0 +1,67 @@
+"""What Megatron-LM's training is started with."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from matrix.catalog.folders import load_module
+from matrix.kit.rank import LackError, Rank
+
+PRETRAIN = load_module(Path(__file__).parent, "pretrain")
+CORE = "0.8.0"
+
+
+@pytest.fixture(autouse=True)
+def installed_core(monkeypatch: pytest.MonkeyPatch) -> None:
+    """megatron-core as the cell has it."""
+    monkeypatch.setattr(PRETRAIN, "version", lambda name: CORE)
+
+
+def rank(workdir: Path, **clones: str) -> Rank:
+    return Rank(0, 2, "cuda", "file:///store", workdir, clones={"megatron-lm": clones["clone"]} if clones else {})
+
+
+@pytest.fixture
+def clone(tmp_path: Path) -> str:
+    """A clone whose pretrain_gpt.py writes its arguments to a file, at the tag of the release and there only."""
+    folder = tmp_path / "clone"
+    git = ["git", "-C", str(folder), "-c", "user.name=a", "-c", "user.email=a@b"]
+    subprocess.run(["git", "init", "-q", str(folder)], check=True)
+    script = "import json, os, pathlib, sys\npathlib.Path(os.environ['SEEN']).write_text(json.dumps(sys.argv))\n"
+    for text, message in ((script, "release"), ("raise SystemExit('main')\n", "main")):
+        (folder / "pretrain_gpt.py").write_text(text)
+        subprocess.run([*git, "add", "."], check=True)
+        subprocess.run([*git, "commit", "-q", "-m", message], check=True)
+    subprocess.run([*git, "tag", f"core_v{CORE}", "HEAD~1"], check=True)
+    return str(folder)
+
+
+def test_pretraining_runs_the_report_s_command(clone: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At the tag of the cell's release, context parallel over all ranks, without a mask if so asked."""
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
+    monkeypatch.setattr(sys, "argv", [])
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setenv("CUDA_DEVICE_MAX_CONNECTIONS", "")
+    monkeypatch.setenv("SEEN", str(tmp_path / "seen"))
+    PRETRAIN.pretrain(rank(tmp_path, clone=clone), sequence=65536, mask=False)
+    seen = json.loads((tmp_path / "seen").read_text())
+    assert seen[0].endswith("pretrain_gpt.py")
+    assert seen[seen.index("--seq-length") + 1] == seen[seen.index("--max-position-embeddings") + 1] == "65536"
+    assert seen[seen.index("--context-parallel-size") + 1] == "2"
+    assert "--no-create-attention-mask-in-dataloader" in seen
+
+
+def test_pretraining_needs_a_clone(tmp_path: Path) -> None:
+    with pytest.raises(LackError, match="MEGATRIX_MEGATRON_LM"):
+        PRETRAIN.pretrain(rank(tmp_path), sequence=1, mask=True)
+
+
+def test_pretraining_needs_transformer_engine(clone: str, tmp_path: Path) -> None:
+    with pytest.raises(LackError, match="Transformer Engine"):
+        PRETRAIN.pretrain(rank(tmp_path, clone=clone), sequence=1, mask=True)

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from megatron.core import utils
 
-from tests.failures.long_context_slices import slicer
+from matrix.catalog.folders import FAILURES, load_module
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ def whole(length: int, samples: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    cut = slicer()
+    cut = load_module(FAILURES / "long_context", "slices").slicer()
     for line in sys.stdin:
         asked = json.loads(line)
         answer: dict[str, Any] = {"parts": []}

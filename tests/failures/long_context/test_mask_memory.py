@@ -55,7 +55,8 @@ def test_one_token_above_the_longest_does_not_fit(loading: Any, host: int, shm: 
 
     def fits(sequence: int) -> bool:
         needs = need(replace(loading, sequence=sequence))
-        return needs.host <= host and needs.shm <= shm
+        both: bool = needs.host <= host and needs.shm <= shm
+        return both
 
     assert limit.sequence == 0 or fits(limit.sequence)
     assert not fits(limit.sequence + 1)

@@ -9,7 +9,7 @@ from typing import Any
 
 from matrix.bisection.probing import exit_code
 from matrix.catalog import loading
-from matrix.cli import COMMANDS, choice, places, results
+from matrix.cli import COMMANDS, choice, out, places, results
 from matrix.errors import MatrixError
 from matrix.execution import interrupt, run
 from matrix.execution.engine import RERUN_HERE
@@ -31,7 +31,7 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("--exit-code", action="store_true", help="exit with 0, 1 or 125, as git bisect run wants it")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, metavar="N", help="bases at a time")
     places.add_places(parser)
-    results.add_out(parser)
+    out.add_out(parser)
     parser.add_argument("--json", action="store_true", help="one JSON object per line")
     parser.set_defaults(command=run_command)
 

@@ -25,7 +25,7 @@ from matrix.catalog import loading
 from matrix.catalog.failure import Level, Package
 from matrix.catalog.model import Catalog, Container
 from matrix.catalog.versions import NONE
-from matrix.cli import COMMANDS, places, results
+from matrix.cli import COMMANDS, out, places
 from matrix.errors import MatrixError
 from matrix.execution import interrupt
 from matrix.execution.engine import environment_folder
@@ -63,7 +63,7 @@ def add_parser(commands: Any) -> None:
     )
     parser.add_argument("--no-cache", action="store_true", help="ask again what was asked before")
     places.add_places(parser)
-    results.add_out(parser)
+    out.add_out(parser)
     parser.add_argument("--json", action="store_true", help="one JSON object")
     parser.set_defaults(command=bisect_command, goes_on="the same line goes on from here")
 

@@ -40,13 +40,15 @@ import sys
 sys.path.insert(0, {root!r})
 from matrix.catalog import loading
 from matrix.contract import reading
-from matrix.contract.claim import outcome_of
+from matrix.contract.checks import outcome_of
 from matrix.verdicts.judge import judge
 from matrix.verdicts.outcome import OutcomeKind
 from matrix.catalog.failure import Expectation
 sides = {{{axis!r}: ".", {other!r}: {version!r}}}
 known = loading.load()
-outcome = outcome_of({failure!r}, reading.calls_of(sides["mcore"]), reading.surface_of(sides["te"]))
+outcome = outcome_of(
+    known.failure({failure!r}).contract, reading.calls_of(sides["mcore"]), reading.surface_of(sides["te"])
+)
 judged = judge(known.failure({failure!r}), Expectation.UNKNOWN, outcome)
 sys.exit({status})
 """

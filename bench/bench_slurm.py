@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -57,6 +57,9 @@ class Timed(Commands):
 
 class Alone:
     """One pytest process on this machine."""
+
+    def ready(self, bases: Collection[str]) -> None:
+        """Do nothing: it is there."""
 
     def lacks(self, base: str) -> str:
         return ""

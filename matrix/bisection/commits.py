@@ -113,4 +113,4 @@ class Searcher:
             axis = commits(self.subject, self.axis, self.clone, commit, commit)
             planned = axis.case_at(0)
             record = self.inquiry.records[planned.key][-1]
-            raise wrong_end(axis, WrongEndError(0, answer, seen, 1), record, line_of(planned))
+            raise wrong_end(axis, WrongEndError(0, answer, seen, 1), record, line_of(self.subject.failure, planned))

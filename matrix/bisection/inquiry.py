@@ -17,10 +17,9 @@ from matrix.bisection.noise import Noise, Seen, Tally
 from matrix.bisection.probing import Ask, line_of, seen_of
 from matrix.bisection.search import Found, Plan, WrongEndError, search
 from matrix.errors import MatrixError
-from matrix.execution.cache_key import file_hash, sources_hash
+from matrix.execution.cache_key import code_digest, entry_digest
 from matrix.execution.reproduction import brief
 from matrix.planning.planned import Planned
-from matrix.provision.project import ROOT
 from matrix.store import journal
 from matrix.verdicts.outcome import OutcomeKind
 from matrix.verdicts.record import Record
@@ -80,8 +79,8 @@ class Notebook:
 
 def notebook_name(subject: Subject) -> str:
     """Return the name of the folder for a subject: answers of other code or another entry are not used again."""
-    entry = file_hash(ROOT / "matrix" / "facts" / "failures" / f"{subject.failure.id}.toml")
-    content = hashlib.sha256(f"{sources_hash()} {entry}".encode()).hexdigest()
+    parts = code_digest(subject.failure.folder, subject.level), entry_digest(subject.failure)
+    content = hashlib.sha256(" ".join(parts).encode()).hexdigest()
     return f"{subject.failure.id}-{subject.case.name}-{subject.level.value}-{content[:12]}"
 
 
@@ -181,13 +180,15 @@ def bisect(
     try:
         found = search(axis.order, probe, old, plan, cheap=at_hand, suspects=suspects)
     except WrongEndError as error:
-        raise wrong_end(axis, error, inquiry.records[case(error.place).key][-1], line_of(case(error.place))) from None
+        raise wrong_end(
+            axis, error, inquiry.records[case(error.place).key][-1], line_of(subject.failure, case(error.place))
+        ) from None
     return Bisection(
         subject,
         axis,
         found,
         {place: tuple(inquiry.records[case(place).key][: turns[place]]) for place in sorted(found.tallies)},
-        {place: line_of(case(place)) for place in sorted(found.tallies)},
+        {place: line_of(subject.failure, case(place)) for place in sorted(found.tallies)},
         inquiry.ran - before,
         inquiry.seconds - spent,
         axis.notes,

@@ -124,7 +124,7 @@ def jointly(
         raise MatrixError(
             f"the {'bad' if error.taken else 'good'} stack is not {'bad' if error.taken else 'good'}",
             where=shown(good, bad, packages, error.taken), got=f"{error.seen.value}: {why(record)}",
-            fix=f"nothing was attributed; look at it: {line_of(asked[error.taken])}",
+            fix=f"nothing was attributed; look at it: {line_of(subject.failure, asked[error.taken])}",
         ) from None  # fmt: skip
     inside: dict[str, Bisection] = {}
     said = [*good.notes, *bad.notes, *notes]
@@ -143,7 +143,7 @@ def jointly(
     return Joint(
         subject, good, bad, told, inside,
         {taken: inquiry.records[item.key][-1] for taken, item in asked.items()},
-        {taken: line_of(item) for taken, item in asked.items()},
+        {taken: line_of(subject.failure, item) for taken, item in asked.items()},
         inquiry.ran - before, inquiry.seconds - spent, tuple(said),
     )  # fmt: skip
 

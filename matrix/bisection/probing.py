@@ -14,10 +14,10 @@ from typing import Any, Final
 
 from matrix.bisection.clone import Clone, Commit
 from matrix.bisection.noise import Seen
-from matrix.catalog.failure import Level
+from matrix.catalog.failure import ContractCall, Failure, Level
 from matrix.catalog.model import Catalog
 from matrix.contract import consuming, offering, reading
-from matrix.contract.claim import CALLEES, outcome_of
+from matrix.contract.checks import outcome_of
 from matrix.contract.recording import MCORE
 from matrix.contract.surface import Surface
 from matrix.contract.usage import Calls
@@ -57,9 +57,9 @@ def exit_code(records: Sequence[Record]) -> int:
     return GIT[Seen.BAD if Seen.BAD in seen else Seen.GOOD if seen == {Seen.GOOD} else Seen.SKIP]
 
 
-def reads_only(failure: str, level: Level) -> bool:
+def reads_only(failure: Failure, level: Level) -> bool:
     """Say whether a failure is judged at a level by reading both sides here, without a cell."""
-    return level is Level.CONTRACT and failure in CALLEES
+    return level is Level.CONTRACT and failure.contract is not None
 
 
 class Reader:
@@ -77,20 +77,20 @@ class Reader:
         for item in planned:
             failure = self._catalog.failure(item.failure)
             started = time.monotonic()
-            outcome = self._outcome(item)
+            outcome = self._outcome(item, failure.contract)
             outcome = replace(outcome, seconds=time.monotonic() - started)
             judgement = judge(failure, item.expectation, outcome, self._catalog.failures)
             where = Surroundings(reproduce=contract_line(item), run=LABEL)
             show(make_record(item, outcome, judgement, where, journal.utc_now()))
 
-    def suspects(self, failure: str, clone: Clone, commits: Sequence[Commit]) -> set[int]:
+    def suspects(self, call: ContractCall, clone: Clone, commits: Sequence[Commit]) -> set[int]:
         """Return the places of the commits that changed a file in which the failure's callee is named.
 
         Read from trees and blobs alone, a hundred times as fast as the calls themselves. It says where to look first,
         never what to answer.
         """
         part = consuming.is_part if clone.package == MCORE else offering.is_part
-        names = [name.encode() for name in re.findall(r"\w{2,}", CALLEES[failure])]
+        names = [name.encode() for name in re.findall(r"\w{2,}", call.callee)]
         naming: dict[str, bool] = {}
 
         def named(blob: str) -> bool:
@@ -109,14 +109,16 @@ class Reader:
                 found.add(place)
         return found
 
-    def _outcome(self, item: Planned) -> Outcome:
+    def _outcome(self, item: Planned, call: ContractCall | None) -> Outcome:
+        if call is None:
+            return Outcome(OutcomeKind.UNAVAILABLE, "the entry names no call to read")
         try:
             calls = self._facts(item.source, item.cell.mcore, consuming.is_part, reading.calls_of, _read_calls)
             surface = self._facts(item.te_source, item.cell.te, offering.is_part, reading.surface_of, _read_surface)
         except (MatrixError, SyntaxError) as error:
             said = error.brief if isinstance(error, MatrixError) else f"no Python that is read here: {error}"
             return Outcome(OutcomeKind.UNAVAILABLE, said)
-        return outcome_of(item.failure, calls, surface, item.cell.te)
+        return outcome_of(call, calls, surface, item.cell.te)
 
     def _facts(
         self,
@@ -205,6 +207,6 @@ class Cells:
                 show(record)
 
 
-def line_of(item: Planned) -> str:
+def line_of(failure: Failure, item: Planned) -> str:
     """Return the line that asks a point again."""
-    return contract_line(item) if reads_only(item.failure, item.level) else reproduce_line(item)
+    return contract_line(item) if reads_only(failure, item.level) else reproduce_line(item)

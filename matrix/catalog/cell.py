@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Final
 
 from matrix.catalog.schema import Identifier
@@ -13,6 +15,7 @@ AXES: Final = ("base", "torch", "mcore", "te", "driver", "sm", "gpus", "python")
 # Axes whose values are names; the others hold versions (sm: compute capability, 8.0; gpus: a count).
 NAMED: Final = ("base",)
 EVERYTHING: Final = "everything"  # what a clause without a condition says of itself
+NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 @dataclass(frozen=True, order=True)
@@ -35,6 +38,19 @@ class Cell:
     def id(self) -> str:
         """Return the readable id: ngc-24.07/mcore-0.8.0/te-1.8.0+37280ec/driver-535."""
         return f"{self.base}/mcore-{self.mcore}/te-{self.te}/driver-{self.driver}"
+
+    def to_json(self) -> dict[str, str]:
+        """Return the id and every axis."""
+        return {"id": self.id, **vars(self)}
+
+    @classmethod
+    def from_json(cls, cell: Mapping[str, str], stack: Mapping[str, str] = NOTHING) -> Cell:
+        """Read what `to_json` returned. Raises TypeError for an axis that is missing or unknown.
+
+        Journals, histories and plans of earlier versions hold cells without python, sm and gpus. Such a plan holds the
+        three beside each cell, as `stack`; in such a record they are lost, and read as "none".
+        """
+        return cls(**{axis: value for axis, value in cell.items() if axis != "id"}, **stack)
 
 
 @dataclass(frozen=True)

@@ -8,19 +8,23 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from matrix.catalog.cell import EVERYTHING, Cell, Clause
 from matrix.catalog.failure import LAUNCHERS, Axis, Failure, Level, Package
+from matrix.catalog.folders import ENTRY
 from matrix.catalog.model import Catalog
 from matrix.catalog.versions import NONE, is_version
 from matrix.errors import MatrixError, closest
+
+KINDS: Final = ("definite", "misbound")  # of a contract call
 
 
 def check(catalog: Catalog, folder: Path) -> None:
     """Raise MatrixError for an id used twice, a reference without a target, or a rule that matches no known cell."""
     bases = [base.id for base in (*catalog.made, *catalog.images, *catalog.containers)]
     _unique(bases, f"{folder}: bases.toml, containers.toml")
-    _unique((failure.id for failure in catalog.failures), f"{folder / 'failures'}")
+    _unique((failure.id for failure in catalog.failures), "the failures")
     for name in ("megatron_core", "transformer_engine", "torch"):
         _unique((item.version for item in getattr(catalog, name)), f"{folder / 'releases.toml'}: {name}")
     for base in catalog.made:
@@ -33,7 +37,7 @@ def check(catalog: Catalog, folder: Path) -> None:
             )
     values = known(catalog)
     for failure in catalog.failures:
-        _check_failure(failure, catalog, values, f"{folder / 'failures' / failure.id}.toml")
+        _check_failure(failure, catalog, values, str(failure.folder / ENTRY))
     for place, exclusion in enumerate(catalog.exclusions):
         if str(exclusion.when) == EVERYTHING:
             raise MatrixError(
@@ -49,10 +53,6 @@ def check(catalog: Catalog, folder: Path) -> None:
                 expected="at least one cell that it keeps out",
                 fix="delete it, or correct the bounds",
             )
-    ids = [failure.id for failure in catalog.failures]
-    for place, stack in enumerate(catalog.stacks):
-        _known(stack.failure, ids, "failure", f"{folder / 'stacks.toml'}: stack[{place}].failure")
-        _known(stack.cell.base, catalog.bases, "base", f"{folder / 'stacks.toml'}: stack[{place}].cell.base")
 
 
 def _check_failure(failure: Failure, catalog: Catalog, values: Known, where: str) -> None:
@@ -84,7 +84,17 @@ def _check_failure(failure: Failure, catalog: Catalog, values: Known, where: str
             _known(
                 signature.signal, signal.Signals.__members__, "signal", f"{where}: signature {signature.name}.signal"
             )
+    if failure.contract is not None and failure.contract.kind not in KINDS:
+        raise MatrixError(
+            "no such kind of break", where=f"{where}: contract.kind", got=failure.contract.kind,
+            expected=" or ".join(KINDS), fix=closest(failure.contract.kind, KINDS),
+        )  # fmt: skip
     for case in failure.case:
+        if set(case.levels) - {Level.CONTRACT} and not case.run:
+            raise MatrixError(
+                "a case without a function", where=f"{where}: case {case.name}.run",
+                expected="a function of reproduction.py, or MODULE:FUNCTION of the failure's folder",
+            )  # fmt: skip
         if not case.levels or case.ranks < 1 or case.gpus < 0:
             raise MatrixError(
                 "a case that can't run",
@@ -118,6 +128,8 @@ def _check_failure(failure: Failure, catalog: Catalog, values: Known, where: str
         _known(masked.by, ids, "failure", f"{where}: masked.by")
         for name in masked.cases:
             _known(name, [one.name for one in failure.case], "case", f"{where}: masked.cases")
+    for place, stack in enumerate(failure.stack):
+        _known(stack.cell.base, catalog.bases, "base", f"{where}: stack[{place}].cell.base")
     for name in failure.night.bases if failure.night else ():
         _known(name, catalog.bases, "base", f"{where}: night.bases")
     for engine in failure.night.te if failure.night else ():

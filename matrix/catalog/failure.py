@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Final
+from pathlib import Path
+from typing import Any, Final
 
 from matrix.catalog.cell import Cell, Clause
+from matrix.catalog.limits import NO_LIMITS, Limits
 from matrix.catalog.schema import Identifier, Pattern, VersionText
 from matrix.catalog.versions import NONE, Range
 
@@ -68,8 +70,11 @@ class Signature:
 
 @dataclass(frozen=True)
 class Case:
-    """One way to reproduce: the pytest test `test` (a node id) with the parameter id `name`.
+    """One way to reproduce: what each rank runs, with which arguments, on how many ranks.
 
+    `run` is a function of the folder's reproduction.py, or MODULE:FUNCTION of another module there; it gets a
+    matrix.kit.rank.Rank and `arguments`. At level contract nothing runs: both sides' API is read (Failure.contract), or
+    the folder's preflight.py judges the cell. `limits` bound what the ranks may take.
     `gpus` are needed at level gpu. `bases` are those that it runs on, where it runs (level contract only reads);
     without, any that tox makes. `mcore` are the releases that have what it runs, None = all. `launcher` starts the
     ranks (matrix.execution.ranks.job). `packages` ("NAME==VERSION", from PyPI) are laid over the base.
@@ -77,15 +82,23 @@ class Case:
     """
 
     name: Identifier
-    test: str
     levels: tuple[Level, ...]
-    ranks: int
+    run: str = ""
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    ranks: int = 1
     gpus: int = 0
+    limits: Limits = NO_LIMITS
     bases: tuple[Identifier, ...] = ()
     mcore: Range | None = None
     launcher: str = LAUNCHERS[0]
     packages: tuple[str, ...] = ()
     picked: bool = False
+
+    @property
+    def function(self) -> tuple[str, str]:
+        """Return the module of the failure's folder and the function in it that each rank runs."""
+        module, _, function = self.run.rpartition(":")
+        return module or "reproduction", function
 
     def is_for(self, cell: Cell) -> bool:
         """Say whether the cell's megatron-core has what the case runs."""
@@ -116,6 +129,40 @@ class Masked:
     by: Identifier
     reason: str
     cases: tuple[Identifier, ...] = ()
+
+
+@dataclass(frozen=True)
+class ContractCall:
+    """The call that breaks, found by reading both sides at level contract.
+
+    `callee` is searched in the callee's dotted path. `kind` is how it breaks: "definite", it raises; "misbound", an
+    argument lands on another parameter than its caller means, and nothing raises.
+    """
+
+    callee: Pattern
+    kind: str = "definite"
+
+
+@dataclass(frozen=True)
+class StackCell:
+    """The cell of a report, as far as the report names it."""
+
+    base: Identifier
+    mcore: VersionText
+    te: VersionText | None = None
+    driver: VersionText | None = None
+    sm: VersionText | None = None
+    gpus: VersionText | None = None
+
+
+@dataclass(frozen=True)
+class Stack:
+    """The stack of a report, always part of a night. `gpus` is how many it needs; an axis it does not name is None."""
+
+    name: str
+    text: str
+    cell: StackCell
+    gpus: int
 
 
 @dataclass(frozen=True)
@@ -189,7 +236,8 @@ class Failure:
 
     A cell in `affected` is expected broken, one in `works` to work; in neither, nothing is known of it. Rules that name
     a case go before those that name none. `clones` says why PyPI's packages won't do, "" if they do: what runs is then
-    taken from the site's clones, a release at its tag.
+    taken from the site's clones, a release at its tag. `contract` is the call that level contract reads, `stack` the
+    stacks of its reports, `folder` where the entry and its reproduction are.
     """
 
     id: Identifier
@@ -211,6 +259,9 @@ class Failure:
     clones: str = ""
     workaround: tuple[Workaround, ...] = ()
     claim: Claim | None = None
+    contract: ContractCall | None = None
+    stack: tuple[Stack, ...] = ()
+    folder: Path = field(default=Path(), metadata={"toml": False})
 
     def expectation(self, cell: Cell, case: str = "") -> Expectation:
         """Return what the catalog says of a case in `cell`; without a case, of the failure as a whole."""
@@ -224,6 +275,10 @@ class Failure:
                     if rule.speaks_of(named) and rule.matches(cell):
                         return expectation, rule
         return Expectation.UNKNOWN, None
+
+    def case_named(self, name: str) -> Case:
+        """Return the case of that name. Raises KeyError."""
+        return {case.name: case for case in self.case}[Identifier(name)]
 
     def builds(self, package: Package) -> dict[str, Build]:
         """Return the builds of a package by version."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Final
 
+from matrix.catalog.schema import Size
 from matrix.errors import MatrixError
 
 MIB: Final = 2**20  # bytes
@@ -15,14 +16,14 @@ GIB: Final = 2**30  # bytes
 class Limits:
     """In bytes, None = no limit. Raises MatrixError for a size below 1.
 
-    `address_space_bytes` is each process's own (RLIMIT_AS): what it maps, libraries included, may be much more than
-    the memory it holds. `memory_bytes` is for all ranks of the job and what they start, together (a memory cgroup).
-    `shm_bytes` gives each rank a /dev/shm of its own, of that size.
+    `address_space` is each process's own (RLIMIT_AS): what it maps, libraries included, may be much more than the
+    memory it holds. `memory` is for all ranks of the job and what they start, together (a memory cgroup). `shm` gives
+    each rank a /dev/shm of its own, of that size.
     """
 
-    address_space_bytes: int | None = None
-    memory_bytes: int | None = None
-    shm_bytes: int | None = None
+    address_space: Size | None = None
+    memory: Size | None = None
+    shm: Size | None = None
 
     def __post_init__(self) -> None:
         for name, size in asdict(self).items():

@@ -1,32 +1,24 @@
-"""Reading the catalog: the tables of matrix/catalog/facts, checked as a whole."""
+"""Reading the catalog: the tables of matrix/catalog/facts and the folders of failures, checked as a whole."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from matrix.catalog.checks import check
-from matrix.catalog.failure import Failure
-from matrix.catalog.model import (
-    Catalog,
-    Container,
-    Driver,
-    Exclusion,
-    Feature,
-    Gpu,
-    Image,
-    Reader,
-    Release,
-    Stack,
-    Wheels,
-)
-from matrix.catalog.schema import build, convert, read_toml
+from matrix.catalog.failure import Axis, Case, Failure, Level, StandIn
+from matrix.catalog.folders import FAILURES, entries, folder_name
+from matrix.catalog.model import Catalog, Container, Driver, Exclusion, Feature, Gpu, Image, Reader, Release, Wheels
+from matrix.catalog.schema import Identifier, build, convert, read_toml
 from matrix.catalog.versions import parse
 from matrix.errors import MatrixError, closest
 
 FACTS: Final = Path(__file__).parent / "facts"
+SHARED: Final = Path(__file__).parents[1] / "kit" / "shared.toml"
+T = TypeVar("T")
+READ: Final = "contract"  # the case at level contract of an entry that names a call
 
 
 @dataclass(frozen=True)
@@ -36,25 +28,26 @@ class Common:
     requires: tuple[str, ...]
 
 
-def load(folder: Path = FACTS) -> Catalog:
+@dataclass(frozen=True)
+class Shared:
+    """What the entries of several failures name (matrix/kit/shared.toml); limits are kept as TOML writes them."""
+
+    stand_in: Mapping[str, StandIn]
+    limits: Mapping[str, Mapping[str, str]]
+
+
+def load(facts: Path = FACTS, failures: Path = FAILURES) -> Catalog:
     """Read and check the catalog. Raises MatrixError that says file, key, got, expected and fix."""
-    if not (folder / "failures").is_dir():
-        raise MatrixError("no catalog here", got=folder, expected="a folder with bases.toml, ..., failures/")
-    containers = _tables(folder / "containers.toml", {"container": Container})["container"]
-    bases = read_toml(folder / "bases.toml")
-    common = build(Common, bases.pop("common", {}), f"{folder / 'bases.toml'}: common")
-    made = _built(folder / "bases.toml", bases, {"wheels": Wheels, "reader": Reader, "image": Image})
-    drivers = _tables(folder / "drivers.toml", {"driver": Driver, "feature": Feature, "gpu": Gpu})
+    if not (facts / "bases.toml").is_file():
+        raise MatrixError("no catalog here", got=facts, expected="a folder with bases.toml, releases.toml, ...")
+    containers = _tables(facts / "containers.toml", {"container": Container})["container"]
+    bases = read_toml(facts / "bases.toml")
+    common = build(Common, bases.pop("common", {}), f"{facts / 'bases.toml'}: common")
+    made = _built(facts / "bases.toml", bases, {"wheels": Wheels, "reader": Reader, "image": Image})
+    drivers = _tables(facts / "drivers.toml", {"driver": Driver, "feature": Feature, "gpu": Gpu})
     releases = _tables(
-        folder / "releases.toml", {"megatron_core": Release, "transformer_engine": Release, "torch": Release}
+        facts / "releases.toml", {"megatron_core": Release, "transformer_engine": Release, "torch": Release}
     )
-    paths = sorted((folder / "failures").glob("*.toml"))
-    failures = [build(Failure, read_toml(path), f"{path}") for path in paths]
-    for path, failure in zip(paths, failures, strict=True):
-        if failure.id != path.stem:
-            raise MatrixError(
-                "a failure's file has its id as name", where=f"{path}.id", got=failure.id, expected=path.stem
-            )
     catalog = Catalog(
         containers=containers,
         wheels=made["wheels"],
@@ -65,12 +58,75 @@ def load(folder: Path = FACTS) -> Catalog:
         gpus=drivers["gpu"],
         images=made["image"],
         **{name: tuple(sorted(group, key=lambda item: parse(item.version))) for name, group in releases.items()},
-        exclusions=_tables(folder / "constraints.toml", {"exclude": Exclusion})["exclude"],
-        stacks=_tables(folder / "stacks.toml", {"stack": Stack})["stack"],
-        failures=tuple(failures),
+        exclusions=_tables(facts / "constraints.toml", {"exclude": Exclusion})["exclude"],
+        failures=read_failures(failures),
     )
-    check(catalog, folder)
+    check(catalog, facts)
     return catalog
+
+
+def read_failures(root: Path = FAILURES) -> tuple[Failure, ...]:
+    """Return the failures whose folders are in `root`, by id. Raises MatrixError."""
+    shared = build(Shared, read_toml(SHARED), str(SHARED))
+    found = [read_failure(path, shared) for path in entries(root)]
+    return tuple(sorted(found, key=lambda failure: failure.id))
+
+
+def read_failure(path: Path, shared: Shared) -> Failure:
+    """Return the failure of one failure.toml. Raises MatrixError."""
+    content = read_toml(path)
+    content["case"] = [case for item in _items(content, "case", path) for case in _cases(item, shared, str(path))]
+    names = content.pop("stand_ins", [])
+    failure = build(Failure, {"axes": _axes(content), **content}, str(path))
+    if folder_name(failure.id) != path.parent.name:
+        raise MatrixError(
+            "a failure's folder is named like its id, with _ for -",
+            where=f"{path}: id", got=failure.id, expected=f"an id for the folder {path.parent.name}",
+        )  # fmt: skip
+    given = tuple(_named(name, shared.stand_in, "stand-in", f"{path}: stand_ins") for name in names)
+    case = failure.case
+    if failure.contract and all(Level.CONTRACT not in one.levels for one in case):
+        case = (*case, Case(Identifier(READ), (Level.CONTRACT,)))
+    return replace(failure, stand_in=(*given, *failure.stand_in), case=case, folder=path.parent)
+
+
+def _axes(content: Mapping[str, Any]) -> list[str]:
+    """Return the axes of an entry that names none: of a call into Transformer Engine, or of what runs on a base."""
+    return [Axis.MCORE.value, Axis.TE.value] if "contract" in content else [Axis.BASE.value, Axis.MCORE.value]
+
+
+def _cases(item: Mapping[str, Any], shared: Shared, where: str) -> list[dict[str, Any]]:
+    """Return the cases of one [[case]]: itself, or one for each of `each`, which adds to what it says of all."""
+    group = {key: value for key, value in item.items() if key != "each"}
+    made = []
+    for one in item.get("each", [{}]):
+        merged = {**group, **one}
+        merged["arguments"] = {**group.get("arguments", {}), **one.get("arguments", {})}
+        limits = {**_limits(group, shared, where), **_limits(one, shared, where)}
+        made.append({**merged, "limits": limits} if limits else merged)
+    return made
+
+
+def _limits(case: Mapping[str, Any], shared: Shared, where: str) -> Mapping[str, str]:
+    """Return the limits of a case as TOML writes them; a text names shared ones."""
+    limits = case.get("limits", {})
+    if isinstance(limits, str):
+        return _named(limits, shared.limits, "limits", f"{where}: case.limits")
+    return dict(limits)
+
+
+def _named(name: str, known: Mapping[str, T], what: str, where: str) -> T:
+    if name not in known:
+        expected = f"a name of {SHARED.name} in the kit"
+        raise MatrixError(f"no such {what}", where=where, got=name, expected=expected, fix=closest(name, known))
+    return known[name]
+
+
+def _items(content: Mapping[str, Any], key: str, path: Path) -> Sequence[Mapping[str, Any]]:
+    items = content.get(key, [])
+    if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
+        raise MatrixError("a list is needed here", where=f"{path}: {key}", expected=f"[[{key}]] tables")
+    return items
 
 
 def _tables(path: Path, kinds: Mapping[str, type]) -> dict[str, Any]:

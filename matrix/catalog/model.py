@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Final
 
 from matrix.catalog.cell import Cell, Clause
-from matrix.catalog.failure import Failure
+from matrix.catalog.failure import Failure, Stack
 from matrix.catalog.schema import Identifier, VersionText
 from matrix.catalog.versions import NONE, Range, minor, parse
 from matrix.errors import MatrixError, closest
@@ -164,29 +164,6 @@ class Exclusion:
     reason: str
 
 
-@dataclass(frozen=True)
-class StackCell:
-    """The cell of a report, as far as the report names it."""
-
-    base: Identifier
-    mcore: VersionText
-    te: VersionText | None = None
-    driver: VersionText | None = None
-    sm: VersionText | None = None
-    gpus: VersionText | None = None
-
-
-@dataclass(frozen=True)
-class Stack:
-    """The stack of a founding report, always part of a night. `gpus` is how many it needs."""
-
-    name: str
-    failure: Identifier
-    text: str
-    cell: StackCell
-    gpus: int
-
-
 Base = Wheels | Reader | Image | Container
 
 
@@ -204,10 +181,14 @@ class Catalog:
     transformer_engine: tuple[Release, ...]
     torch: tuple[Release, ...]
     exclusions: tuple[Exclusion, ...]
-    stacks: tuple[Stack, ...]
     failures: tuple[Failure, ...]
     gpus: tuple[Gpu, ...] = ()
     images: tuple[Image, ...] = ()
+
+    @property
+    def stacks(self) -> tuple[Stack, ...]:
+        """The stacks of all reports."""
+        return tuple(stack for failure in self.failures for stack in failure.stack)
 
     def failure(self, id: str) -> Failure:
         """Return the failure of that id. Raises MatrixError with a suggestion."""

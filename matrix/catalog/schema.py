@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from enum import Enum
 from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+from typing import Any, Final, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 from packaging.specifiers import InvalidSpecifier
 
@@ -23,6 +23,7 @@ else:
     import tomli as tomllib
 
 T = TypeVar("T")
+UNITS: Final = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}  # bytes
 
 
 class Identifier(str):
@@ -31,6 +32,10 @@ class Identifier(str):
 
 class VersionText(str):
     """A PEP 440 version, kept as it was written."""
+
+
+class Size(int):
+    """Bytes, written as "64 MiB"."""
 
 
 class Pattern(str):
@@ -52,7 +57,8 @@ def build(kind: type[T], value: Any, where: str) -> T:
     if not isinstance(value, Mapping):
         raise MatrixError("a table is needed here", where=where, got=_shown(value), expected=f"[{kind.__name__}] keys")
     hints = _hints(cast(Any, kind))
-    fields = {field.name: field for field in dataclasses.fields(kind)}  # type: ignore[arg-type]  # kind is a dataclass
+    every = dataclasses.fields(kind)  # type: ignore[arg-type]  # kind is a dataclass
+    fields = {field.name: field for field in every if field.metadata.get("toml", True)}
     for key in value:
         if key not in fields:
             raise MatrixError(
@@ -110,6 +116,8 @@ def convert(hint: Any, value: Any, where: str) -> Any:
 
 
 def _scalar(hint: type, value: Any, where: str) -> Any:
+    if hint is Size:
+        return _size(value, where)
     base: Any = str if issubclass(hint, str) or hint is Range else hint
     if not isinstance(value, base) or (base is int and isinstance(value, bool)):
         raise MatrixError(
@@ -147,13 +155,21 @@ def _scalar(hint: type, value: Any, where: str) -> Any:
     return value
 
 
+def _size(value: Any, where: str) -> Size:
+    found = re.fullmatch(r"(\d+) ?([KMGT])iB", value) if isinstance(value, str) else None
+    if found is None or int(found[1]) < 1:
+        raise MatrixError("not a size", where=where, got=_shown(value), expected='bytes with a unit: "64 MiB", "9 GiB"')
+    return Size(int(found[1]) * UNITS[found[2]])
+
+
 def _fits(hint: Any, value: Any) -> bool:
     """Say whether a member of a union is meant: lists for tuples, tables for dataclasses, else the scalar's type."""
     if get_origin(hint) is tuple:
         return isinstance(value, list)
     if dataclasses.is_dataclass(hint) and hint is not Range:
         return isinstance(value, Mapping)
-    return isinstance(value, str if hint is Range or (isinstance(hint, type) and issubclass(hint, str)) else hint)
+    text = hint in (Range, Size) or (isinstance(hint, type) and issubclass(hint, str))
+    return isinstance(value, str if text else hint)
 
 
 def _shown(value: Any) -> str:

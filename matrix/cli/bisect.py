@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
-from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
@@ -26,26 +24,22 @@ from matrix.catalog import loading
 from matrix.catalog.failure import Level, Package
 from matrix.catalog.model import Catalog, Container
 from matrix.catalog.versions import NONE
+from matrix.cli import COMMANDS, places, results
 from matrix.errors import MatrixError
 from matrix.execution import interrupt
-from matrix.execution.engine import Engine, environment_folder
+from matrix.execution.engine import environment_folder
 from matrix.planning.planned import Planned
-from matrix.provision.host import Place
 from matrix.report.bisection_page import bisection_page, joint_page
-from matrix.store.paths import OUT, Paths, write_whole
+from matrix.store.paths import Paths, write_whole
 
 # Further points that are asked at the end, where the search had no reason to look: reading one takes under a second.
 CHECKS_READ: Final = 6
 SIDE: Final = "a version, PATH@REV of a clone, a folder or a wheel"
 
 
-Engines = Callable[[Catalog, argparse.Namespace, int], tuple[Engine, Place | None]]
-
-
-def add_parser(commands: Any, engines: Engines) -> argparse.ArgumentParser:
-    """Add the command to what argparse's add_subparsers returned; `engines` gives what runs cells, so many at once."""
-    text = "Find the release, commit, container or driver at which a failure starts or ends."
-    parser = commands.add_parser("bisect", help=text, description=text)
+def add_parser(commands: Any) -> None:
+    """Add the command to what argparse's add_subparsers returned."""
+    parser = commands.add_parser("bisect", help=COMMANDS["bisect"], description=COMMANDS["bisect"])
     parser.add_argument("failure", metavar="FAILURE", help="an id of the catalog, such as dcp-assertion")
     parser.add_argument("--axis", choices=[one.value for one in AxisName], help="what changes")
     parser.add_argument("--good", default="", metavar="X", help="a point where it passes; without --axis a stack")
@@ -67,10 +61,10 @@ def add_parser(commands: Any, engines: Engines) -> argparse.ArgumentParser:
         "--checks", type=int, metavar="N", help=f"points to check at the end ({CHECKS_READ} where reading is enough)"
     )
     parser.add_argument("--no-cache", action="store_true", help="ask again what was asked before")
-    parser.add_argument("--out", type=Path, default=Path(os.environ.get("MEGATRIX_OUT", OUT)), help="output folder")
+    places.add_places(parser)
+    results.add_out(parser)
     parser.add_argument("--json", action="store_true", help="one JSON object")
-    parser.set_defaults(command=bisect_command, engines=engines, goes_on="the same line goes on from here")
-    return parser  # type: ignore[no-any-return]  # argparse gives Any
+    parser.set_defaults(command=bisect_command, goes_on="the same line goes on from here")
 
 
 def bisect_command(parsed: argparse.Namespace) -> int:
@@ -78,7 +72,7 @@ def bisect_command(parsed: argparse.Namespace) -> int:
     interrupt.once()
     known = loading.load()
     subject = subject_of(known, parsed)
-    reads = reads_only(subject.failure.id, subject.level)
+    reads = reads_only(subject.failure, subject.level)
     checks = parsed.checks if parsed.checks is not None else CHECKS_READ if reads else 0
     plan = Plan(parsed.at_once, Noise(parsed.shows), parsed.confidence, checks)
     folder = Paths(parsed.out).bisections / notebook_name(subject)
@@ -98,7 +92,8 @@ def bisect_command(parsed: argparse.Namespace) -> int:
             (clone,) = clones
             good, bad = clone.commit(parsed.good), clone.commit(parsed.bad)
             differ(good.id, bad.id)
-            suspects = partial(reader.suspects, subject.failure.id, clone) if reads else nobody
+            call = subject.failure.contract
+            suspects = partial(reader.suspects, call, clone) if reads and call else nobody
             found = Searcher(subject, axis, clone, plan, inquiry, suspects).between(good, bad)
         else:
             found = along_releases(subject, axis, parsed, plan, inquiry)
@@ -132,7 +127,7 @@ def subject_of(known: Catalog, parsed: argparse.Namespace) -> Subject:
         raise MatrixError("only mcore and te are bisected by commits", got=f"--axis {axis.value} --repo")
     if parsed.repo and not (parsed.good and parsed.bad):
         raise MatrixError("commits need both ends", expected="--good REV --bad REV", fix="whichever is older")
-    for name, side, needed in (("mcore", mcore, True), ("te", te, reads_only(failure.id, level))):
+    for name, side, needed in (("mcore", mcore, True), ("te", te, reads_only(failure, level))):
         if needed and side.version == NONE and axis.value != name:
             raise MatrixError(f"needs --{name}: it is the same at every point", got="none", expected=SIDE)
     return replace(subject, base=axes.base_for(subject, parsed.base, parsed.torch, axis))
@@ -141,11 +136,11 @@ def subject_of(known: Catalog, parsed: argparse.Namespace) -> Subject:
 def stacks(subject: Subject, parsed: argparse.Namespace) -> tuple[Subject, Stack, Stack]:
     """Return the subject and the two stacks that --good and --bad name."""
     differ(parsed.good, parsed.bad)
-    lacks = parsed.engines(subject.catalog, parsed, 1)[0].lacks
+    lacks = places.engine_of(subject.catalog, parsed, 1)[0].lacks
     good, bad = (
         stack_of(subject.catalog, text, subject.mcore, subject.te, lacks) for text in (parsed.good, parsed.bad)
     )
-    reads = reads_only(subject.failure.id, subject.level)
+    reads = reads_only(subject.failure, subject.level)
     for text, stack in ((parsed.good, good), (parsed.bad, bad)):
         for name, side, needed in (("mcore", stack.mcore, True), ("te", stack.te, reads)):
             if needed and side.version == NONE:
@@ -160,7 +155,7 @@ def along_releases(
 ) -> Bisection:
     """Bisect released versions; without both ends, the whole axis, whose ends then have to differ."""
     differ(parsed.good, parsed.bad)
-    lacks = parsed.engines(subject.catalog, parsed, 1)[0].lacks
+    lacks = places.engine_of(subject.catalog, parsed, 1)[0].lacks
 
     def base_of(image: str) -> str:
         known = subject.catalog.base(image)
@@ -190,7 +185,7 @@ def at_hand(item: Planned, inquiry: Inquiry) -> bool:
 
 def cells(known: Catalog, parsed: argparse.Namespace) -> Cells:
     """Return what asks by running cells, on the engines of `megatrix run`."""
-    engine, place = parsed.engines(known, parsed, parsed.at_once)
+    engine, place = places.engine_of(known, parsed, parsed.at_once)
 
     def warn(text: str) -> None:
         print(f"megatrix: {text}", file=sys.stderr)

@@ -1,32 +1,28 @@
-"""What the command line chooses: which cases, at which levels, and where they run."""
+"""Which cases a command means, and at which levels."""
 
 from __future__ import annotations
 
 import argparse
+import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from operator import ne
 from typing import NoReturn
 
 from matrix.catalog.failure import Expectation, Level
-from matrix.catalog.model import Catalog
+from matrix.catalog.model import HOST, Catalog
 from matrix.errors import MatrixError, closest
 from matrix.planning import covering
 from matrix.planning import night as plan
 from matrix.planning.planned import Planned
 from matrix.planning.selection import select
-from matrix.provision import host, sources
-
-
-def add_places(parser: argparse.ArgumentParser) -> None:
-    """Add the options that say where cells run."""
-    parser.add_argument("--engine", choices=("local", "slurm"), default="local", help="this machine, or array jobs")
-    parser.add_argument("--partition", default="", metavar="NAME", help="Slurm's, for --engine slurm")
-    parser.add_argument("--sbatch", action="append", default=[], metavar="OPTION", help="--sbatch=--account=me")
+from matrix.planning.standing import cases_here, with_host
+from matrix.provision import host, installed, sources
 
 
 def add_cases(parser: argparse.ArgumentParser) -> None:
     """Add the options that say which cases are meant."""
+    parser.add_argument("--here", action="store_true", help="the cases of the environment that megatrix is in itself")
     group = parser.add_mutually_exclusive_group()
     group.add_argument("--select", metavar="EXPR", help='from all cells: "mcore==0.8.* and torch>=2.4 and case==pp2"')
     group.add_argument("--within", metavar="EXPR", help='from the night: "base==torch-2.4.0"')
@@ -50,19 +46,21 @@ def levels_of(parsed: argparse.Namespace) -> tuple[Level, ...]:
 def chosen(known: Catalog, parsed: argparse.Namespace) -> tuple[list[Planned], str]:
     """Return the cases that the options mean, and a label for the run."""
     levels = levels_of(parsed)
-    if parsed.mcore:
+    if parsed.here:
+        cases, label = here(known, parsed, levels), "here"
+    elif parsed.mcore:
         contents = sources.inspect(sources.parse(parsed.mcore, "megatron-core"))
         released = contents.source.kind is sources.Kind.PYPI
         expected = Expectation(parsed.expect) if parsed.expect else None if released else Expectation.WORKS
         text = contents.source.revision if released else str(contents.source)
-        cases = plan.of_source(known, text, contents.version, expected, levels)
+        cases, label = plan.of_source(known, text, contents.version, expected, levels), "source"
     elif parsed.expect:
         raise MatrixError(
             "--expect speaks of --mcore", got=f"--expect {parsed.expect}", expected="--mcore SOURCE with it"
         )
     elif parsed.select or parsed.case:
         within = tuple(Level) if parsed.case else levels  # a line to paste may come from another machine
-        cases = plan.everything(known, within)
+        cases, label = plan.everything(known, within), "select"
         cases += [item for item, _ in plan.stack_cases(known, within) if item.key not in {one.key for one in cases}]
     else:
         cases = plan.night(known, covering.pairwise, levels)
@@ -75,7 +73,25 @@ def chosen(known: Catalog, parsed: argparse.Namespace) -> tuple[list[Planned], s
         if twice := [key for key in parsed.case if parsed.case.count(key) > 1]:
             raise MatrixError("a case is named twice", got=twice[0], fix="a run has each case once: leave one out")
         return [by_key[key] for key in parsed.case], "case"
-    return (select(cases, parsed.select) if parsed.select else cases), "source" if parsed.mcore else "select"
+    return (select(cases, parsed.select) if parsed.select else cases), label
+
+
+def here(known: Catalog, parsed: argparse.Namespace, levels: Sequence[Level]) -> list[Planned]:
+    """Return the cases of the environment that this process runs in. Raises MatrixError beside what chooses others."""
+    others = {
+        "--within": parsed.within,
+        "--mcore": parsed.mcore,
+        "--expect": parsed.expect,
+        "--engine slurm": getattr(parsed, "engine", "") == "slurm",
+    }
+    if given := [name for name, value in others.items() if value]:
+        raise MatrixError(
+            "--here runs what is installed here", got=f"--here with {given[0]}",
+            expected="--here alone, or with --select, --case or --level", fix="leave one out",
+        )  # fmt: skip
+    environment = installed.current()
+    known = with_host(known, environment.packages, environment.minor)
+    return cases_here(known, HOST, environment.packages, levels, os.environ.get("MEGATRIX_TE", ""))
 
 
 def refuse(known: Catalog, key: str, cases: Iterable[str]) -> NoReturn:

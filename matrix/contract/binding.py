@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Protocol
 
 from matrix.contract.definition import absolute, dotted
 from matrix.contract.flow import Flow
 from matrix.contract.guard import Config, Guard, Loads
 from matrix.contract.offering import PACKAGE
-from matrix.contract.reach import Reaches
-from matrix.contract.usage import Draft
+from matrix.contract.reach import Draft, Reaches
 from matrix.contract.value import (
     UNKNOWN,
     Anything,
@@ -22,6 +20,7 @@ from matrix.contract.value import (
     Keywords,
     Names,
     Outside,
+    Place,
     Reference,
     Value,
     gather,
@@ -47,17 +46,6 @@ class Library(Protocol):
 
     def mentions_te(self, module: str) -> bool:
         """Return whether a module's text names Transformer Engine."""
-
-
-@dataclass(frozen=True)
-class Place:
-    """Where a body stands in the package. `postponed`: its annotations are not evaluated."""
-
-    module: str
-    path: str
-    is_package: bool
-    postponed: bool = False
-    function: str = ""
 
 
 class Bindings(Flow):

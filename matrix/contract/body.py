@@ -11,11 +11,11 @@ import ast
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from matrix.contract.binding import Bindings, Library, Place, loaded
+from matrix.contract.binding import Bindings, Library, loaded
 from matrix.contract.flow import Scope
 from matrix.contract.guard import Guard, all_of, any_of, negate
-from matrix.contract.reach import Function, about_te, elsewhere, is_local
-from matrix.contract.usage import Arguments, Draft, Site, Use
+from matrix.contract.reach import Draft, Function, about_te, elsewhere, is_local
+from matrix.contract.usage import Arguments, Site, Use
 from matrix.contract.value import (
     UNKNOWN,
     Anything,
@@ -29,6 +29,7 @@ from matrix.contract.value import (
     Names,
     Outcome,
     Outside,
+    Place,
     Reference,
     Routine,
     bears_on_te,
@@ -55,15 +56,13 @@ class Body(Bindings):
         super().__init__(library, place, names)
         self.record, self.base, self.blueprint = record, base, blueprint
         self.silent, self.depth = silent, depth
-        self.finished = False
         self.waiting: list[Callable[[Guard], None]] = []  # functions defined here, read after this body
         self._statement: ast.expr | None = None
-        self._about_te: dict[ast.AST, bool] = {}
 
     def read(self, statements: Sequence[ast.stmt]) -> Guard:
         """Read the statements, without the functions defined there; return when their end is reached."""
         self.block(statements)
-        self.finished = True
+        self.names.finished = True
         return all_of(*self.path)
 
     def read_functions(self, reached: Guard = True) -> None:
@@ -113,7 +112,7 @@ class Body(Bindings):
         if not self.place.postponed:
             for annotation in _annotations(node):
                 self.value(annotation)
-        routine = self.blueprint.methods[node.name] if self.blueprint else Routine(node, self)
+        routine = self.blueprint.methods[node.name] if self.blueprint else Routine(node, self.place, self.names)
         self.names.own[node.name] = only(routine)
         if not self.silent:
             guard = all_of(self.base, self.here())
@@ -131,13 +130,12 @@ class Body(Bindings):
         record = Function(name, guard, self.record)
         if method_of and node.name not in ("__init__", "__new__"):
             record.blueprints = tuple(self._constructed(method_of))
-        around = self.names.around if blueprint else self.names  # a class is no scope of its methods
-        names = Names(_parameters(routine, Instance(blueprint) if blueprint else None), around)
+        names = Names(_parameters(routine, Instance(blueprint) if blueprint else None), self.names.inside)
         body = Body(self.library, replace(self.place, function=name), names, record=record)
         end = body.read(node.body)
         record.completes = body.outcome(end).completes
         if method_of and node.name == "__init__":
-            method_of.constructor = record
+            self.library.reaches.constructors[method_of] = record
             method_of.attributes = _set_only_there(node, record, method_of, names.own)
         if method_of and method_of.is_config and node.name in ("__init__", "__post_init__"):
             self.library.reaches.add_checks(record)
@@ -161,26 +159,25 @@ class Body(Bindings):
             self.value(decorator)
         bases = tuple(self.value(base) for base in node.bases)
         name = f"{self.place.function}.{node.name}" if self.place.function else node.name
+        place, names = replace(self.place, function=name), Names({}, self.names, of_class=True)
+        methods = {item.name: Routine(item, place, names) for item in node.body if isinstance(item, Node)}
+        blueprint = Blueprint(node.name, bases, methods)
+        self.names.own[node.name] = only(blueprint)
         body = Body(
-            self.library, replace(self.place, function=name), Names({}, self.names), record=self.record,
-            base=all_of(self.base, self.here()), silent=self.silent, depth=self.depth,
+            self.library, place, names, record=self.record, base=all_of(self.base, self.here()), blueprint=blueprint,
+            silent=self.silent, depth=self.depth,
         )  # fmt: skip
-        methods = {item.name: Routine(item, body) for item in node.body if isinstance(item, Node)}
-        body.blueprint = Blueprint(node.name, bases, methods)
-        self.names.own[node.name] = only(body.blueprint)
-        body.block(node.body)
-        body.finished = True
+        body.read(node.body)
         self.waiting += body.waiting
 
     def run(self, routine: Routine, given: Sequence[Choice], call: ast.Call, owner: Instance | None) -> Choice:
         """Return what a function of the package returns, where that may say something about TE."""
         node, home = routine.node, routine.home
-        if self.depth >= DEEPEST_RUN or not home.is_about_te(node):
+        if self.depth >= DEEPEST_RUN or not self.is_about_te(routine):
             return UNKNOWN
         bound = owner is not None and "staticmethod" not in routine.decorators
         names = _parameters(routine, owner if bound else None)
-        around = home.names.around if home.blueprint else home.names
-        body = Body(self.library, home.place, Names(names, around), silent=True, depth=self.depth + 1)
+        body = Body(self.library, routine.place, Names(names, home.inside), silent=True, depth=self.depth + 1)
         slots = [*node.args.posonlyargs, *node.args.args]
         for slot, default in zip(slots[len(slots) - len(node.args.defaults) :], node.args.defaults, strict=True):
             names[slot.arg] = body.value(default)
@@ -212,25 +209,25 @@ class Body(Bindings):
         self._statement = node.value
         self.value(node.value)
 
-    def is_about_te(self, node: ast.AST) -> bool:
-        """Return whether a function of this body is short and uses a name that bears on TE."""
-        if node not in self._about_te:
-            self._about_te[node] = False  # while it is being found out: recursion adds nothing
-            parts = list(ast.walk(node))
+    def is_about_te(self, routine: Routine) -> bool:
+        """Return whether a function is short and uses a name that bears on TE."""
+        if routine.about_te is None:
+            routine.about_te = False  # while it is being found out: recursion adds nothing
+            parts = list(ast.walk(routine.node))
             short = sum(isinstance(part, ast.stmt) for part in parts) <= LONGEST_RUN
             yields = any(isinstance(part, (ast.Yield, ast.YieldFrom, ast.Await)) for part in parts)
-            names = {part.id for part in parts if isinstance(part, ast.Name)}
+            names = sorted({part.id for part in parts if isinstance(part, ast.Name)})
             imports = any(isinstance(part, (ast.Import, ast.ImportFrom)) for part in parts)
-            self._about_te[node] = short and not yields and (imports or any(map(self._bears_on_te, sorted(names))))
-        return self._about_te[node]
+            found = (routine.home.inside.find(name) or () for name in names)
+            routine.about_te = short and not yields and (imports or any(map(self._bears_on_te, found)))
+        return routine.about_te
 
-    def _bears_on_te(self, name: str) -> bool:
-        around = self.names.around if self.blueprint else self.names
-        for _, value in (around and around.find(name)) or ():
+    def _bears_on_te(self, choice: Choice) -> bool:
+        for _, value in choice:
             if isinstance(value, InPackage) and value.name:
                 bears = self.library.mentions_te(value.module)
             elif isinstance(value, Routine):
-                bears = value.home.is_about_te(value.node)
+                bears = self.is_about_te(value)
             elif isinstance(value, Outside):
                 bears = value.path.startswith(("importlib", "inspect"))
             else:

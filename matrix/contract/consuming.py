@@ -7,14 +7,13 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from matrix.contract.binding import Place
 from matrix.contract.body import Body
 from matrix.contract.definition import absolute, parsed
 from matrix.contract.guard import Guard
 from matrix.contract.offering import PACKAGE
-from matrix.contract.reach import Reaches
-from matrix.contract.usage import Calls, Draft
-from matrix.contract.value import UNKNOWN, Choice, InPackage, Names, Reference, only
+from matrix.contract.reach import Draft, Reaches
+from matrix.contract.usage import Calls
+from matrix.contract.value import UNKNOWN, Choice, InPackage, Names, Place, Reference, only
 
 ROOT = "megatron"
 # megatron.training (top-level files before core 0.7) makes the userbuffers calls.

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
+from matrix.contract.argument_names import meant_elsewhere
 from matrix.contract.guard import (  # fmt: skip
     AnyOf,
     Config,
@@ -18,9 +19,8 @@ from matrix.contract.guard import (  # fmt: skip
     Truth,
     all_of,
     describe,
+    guard_parts,
 )
-from matrix.contract.meaning import meant_elsewhere
-from matrix.contract.reach import guard_parts
 from matrix.contract.signature import Signature
 from matrix.contract.surface import Absent, Found, Surface
 from matrix.contract.usage import Arguments, Calls, Site, Use

@@ -7,10 +7,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from matrix.contract.definition import dotted
-from matrix.contract.guard import Config, Guard, all_of, any_of, negate
+from matrix.contract.guard import Config, Guard, all_of, any_of, negate, says_te
 from matrix.contract.invocation import Invocations
-from matrix.contract.reach import says_te
-from matrix.contract.usage import Draft
+from matrix.contract.reach import Draft
 from matrix.contract.value import (
     ANYTHING,
     UNKNOWN,

@@ -206,6 +206,18 @@ def leaves(guard: Guard) -> frozenset[Guard]:
     return leaves(guard.part) if isinstance(guard, Not) else frozenset([guard])
 
 
+def guard_parts(guard: Guard) -> tuple[Guard, ...]:
+    """Return what all must hold."""
+    return guard.parts if isinstance(guard, AllOf) else (guard,)
+
+
+def says_te(guard: Guard) -> bool:
+    """Return whether a guard depends on Transformer Engine."""
+    return isinstance(guard, bool) or any(
+        isinstance(leaf, (TeVersion, Offers, Loads, Takes, Unclear)) for leaf in leaves(guard)
+    )
+
+
 class Truth(IntEnum):
     """What is known of a guard for one TE. The order is that of a conjunction: the weakest part decides."""
 

@@ -11,23 +11,8 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
-from matrix.contract.guard import (
-    AllOf,
-    AnyOf,
-    Config,
-    Guard,
-    Loads,
-    Not,
-    Offers,
-    Takes,
-    TeVersion,
-    Unclear,
-    all_of,
-    any_of,
-    leaves,
-    negate,
-)  # fmt: skip
-from matrix.contract.usage import Draft, Use
+from matrix.contract.guard import AllOf, AnyOf, Config, Guard, Not, all_of, any_of, guard_parts, leaves, negate, says_te
+from matrix.contract.usage import Use
 from matrix.contract.value import Blueprint
 
 KNOWN_EVERYWHERE = ("self", "torch", "os", "isinstance", "len", "is", "in", "not", "installed")  # first parts of names
@@ -57,12 +42,25 @@ class Function:
 
 
 @dataclass
+class Draft:
+    """A use while the package is still being read: what becomes of its failure, and when `function` runs, come last."""
+
+    use: Use
+    function: Function | None
+    swallowed: list[str] = field(default_factory=list)
+    effect: str = ""
+    fallback: bool = False
+    refused: list[str] = field(default_factory=list)
+
+
+@dataclass
 class Reaches:
-    """Collects calls and checks while the package is read, and then says under which guard each use is reached."""
+    """Collects calls, checks and constructors while the package is read, and then says when each use is reached."""
 
     calls: dict[str, list[tuple[Function | None, Guard]]] = field(default_factory=dict)  # name -> calling function
     handed_on: set[str] = field(default_factory=set)  # private names used as values, or in files that were not read
     checks: list[Guard] = field(default_factory=list)  # what holds for every configuration
+    constructors: dict[Blueprint, Function] = field(default_factory=dict)  # of classes that were read
     _known: dict[Function, Guard] = field(default_factory=dict)
 
     def add_checks(self, function: Function) -> None:
@@ -108,8 +106,9 @@ class Reaches:
             self._known[function] = True  # a function that is reached through itself adds nothing
             parts = [function.guard, self.reach(function.outer)]
             for blueprint in function.blueprints:
-                if blueprint.constructor is not None:
-                    parts.append(elsewhere(about_te(blueprint.constructor.completes), blueprint.constructor))
+                constructor = self.constructors.get(blueprint)
+                if constructor is not None:
+                    parts.append(elsewhere(about_te(constructor.completes), constructor))
             name = function.name.rpartition(".")[2]
             if function.is_private and name in self.calls and name not in self.handed_on:
                 sites = [(self.reach(caller), elsewhere(guard, caller)) for caller, guard in self.calls[name]]
@@ -147,16 +146,4 @@ def about_te(guard: Guard, keep: Guard = False) -> Guard:
             for part in guard_parts(guard)
             if says_te(part) or part in kept or (keep is True and not isinstance(part, AnyOf))
         )
-    )
-
-
-def guard_parts(guard: Guard) -> tuple[Guard, ...]:
-    """Return what all must hold."""
-    return guard.parts if isinstance(guard, AllOf) else (guard,)
-
-
-def says_te(guard: Guard) -> bool:
-    """Return whether a guard depends on Transformer Engine."""
-    return isinstance(guard, bool) or any(
-        isinstance(leaf, (TeVersion, Offers, Loads, Takes, Unclear)) for leaf in leaves(guard)
     )

@@ -4,12 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from matrix.contract.guard import Guard
-
-if TYPE_CHECKING:
-    from matrix.contract.reach import Function
 
 
 @dataclass(frozen=True)
@@ -62,18 +58,6 @@ class Use:
     effect: str = ""
     fallback: bool = False
     refused: tuple[str, ...] = ()
-
-
-@dataclass
-class Draft:
-    """A use while the package is still being read: what becomes of its failure, and when `function` runs, come last."""
-
-    use: Use
-    function: Function | None
-    swallowed: list[str] = field(default_factory=list)
-    effect: str = ""
-    fallback: bool = False
-    refused: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)

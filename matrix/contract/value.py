@@ -8,13 +8,9 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 from matrix.contract.guard import Config, Guard, TeVersion, Unclear, all_of, any_of, negate
-
-if TYPE_CHECKING:
-    from matrix.contract.body import Body
-    from matrix.contract.reach import Function
 
 MOST_CHOICES = 12  # values of one name; the widest seen in any release is 5. Beyond it the name is OF_TE
 
@@ -80,16 +76,29 @@ class InPackage:
     name: str = ""
 
 
-@dataclass(frozen=True, eq=False)
-class Routine:
-    """A function of the consuming package, and the body that it was defined in.
+@dataclass(frozen=True)
+class Place:
+    """Where a body stands in the package. `postponed`: its annotations are not evaluated."""
 
-    `returned` remembers what came of it for which arguments.
+    module: str
+    path: str
+    is_package: bool
+    postponed: bool = False
+    function: str = ""
+
+
+@dataclass(eq=False)
+class Routine:
+    """A function of the consuming package, the place of the body that defines it, and the names of that body.
+
+    `returned` remembers what came of it for which arguments, `about_te` whether that may say something about TE.
     """
 
     node: ast.FunctionDef | ast.AsyncFunctionDef
-    home: Body
+    place: Place
+    home: Names
     returned: dict[tuple[object, ...], Outcome] = field(default_factory=dict, repr=False)
+    about_te: bool | None = None
 
     @property
     def decorators(self) -> set[str]:
@@ -109,15 +118,13 @@ class Outcome:
 class Blueprint:
     """A class of the consuming package.
 
-    `attributes` are those that only its constructor sets, with what it sets them to, and `constructor` is that
-    function; both are known once it was read.
+    `attributes` are those that only its constructor sets, with what it sets them to: known once it was read.
     """
 
     name: str
     bases: tuple[Choice, ...]
     methods: Mapping[str, Routine]
     attributes: dict[str, Choice] = field(default_factory=dict)
-    constructor: Function | None = None
 
     @property
     def is_config(self) -> bool:
@@ -273,10 +280,17 @@ def bears_on_te(value: Value) -> bool:
 
 @dataclass
 class Names:
-    """The names of one body and of those around it."""
+    """The names of one body and of those around it. `finished`: the body was read to its end."""
 
     own: dict[str, Choice] = field(default_factory=dict)
     around: Names | None = None
+    of_class: bool = False
+    finished: bool = False
+
+    @property
+    def inside(self) -> Names:
+        """Return the names that a function defined here finds around it: a class is no scope of its methods."""
+        return self.around if self.of_class and self.around else self
 
     def find(self, name: str) -> Choice | None:
         """Return what a name stands for, from the innermost body outwards."""

@@ -1,78 +1,153 @@
-"""The content of a case: what its verdict depends on, as one hash. The same content is not run twice."""
+"""The cache key of a case: a hash of everything that its verdict depends on. The same key is not run twice."""
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
+from matrix.catalog.cell import Cell
+from matrix.catalog.failure import Failure, Level
+from matrix.catalog.folders import ENTRY
+from matrix.contract.recording import MCORE, TE, find_recorded
+from matrix.errors import MatrixError
 from matrix.planning.planned import Planned
 from matrix.provision.host import Place
 from matrix.provision.installed import Environment
-from matrix.provision.project import ROOT
 
-# What runs in the ranks, and what turns an outcome into a verdict; the rest only plans and shows.
-SOURCES: Final = (
-    "tests/failures/*.py",
-    "tests/failures/*/*.py",
-    "tests/failures/*/*.toml",
-    "matrix/kit/*.py",
-    "matrix/execution/ranks/*.py",
-    "matrix/execution/reproduction.py",
-    "matrix/execution/preflights.py",
-    "matrix/contract/*.py",
-    "matrix/verdicts/*.py",
-    "matrix/catalog/*.py",
-    "matrix/catalog/facts/surfaces/*/*.gz",
-)
+PACKAGE: Final = Path(__file__).resolve().parents[1]
+# What runs a case and what turns its outcome into a verdict; what they import comes with them.
+RUNS: Final = ("matrix.execution.reproduction", "matrix.execution.ranks.supervisor", "matrix.execution.ranks.rank")
+READS: Final = ("matrix.execution.reproduction", "matrix.execution.reading")
+TITLES: Final = ("title", "references", "symptom", "cause", "fix", "workaround", "claim", "folder")  # for people alone
 
 
-def case_content(
+def case_key(
     planned: Planned,
+    failure: Failure,
     environment: Environment,
     overlays: Iterable[str],
     here: Place,
     image: str = "",
 ) -> str:
-    """Return the verdict-cache key of a case in this environment."""
-    base = {"python": environment.python, "packages": dict(sorted(environment.packages.items())), "image": image}
-    return content_key(planned, base=base, overlays=overlays, host=here.capabilities(planned.level))
+    """Return the cache key of a case in this environment, with the digests of what is laid over it.
 
-
-def content_key(planned: Planned, *, base: Mapping[str, Any], overlays: Iterable[str], host: Mapping[str, Any]) -> str:
-    """Return the cache key of a case.
-
-    `base` is the environment (Python's version, packages), `overlays` the digests of what is laid over it, `host` the
-    capabilities that the level depends on. The catalog entry and the sources are read from this tree.
+    Raises MatrixError when a file that the verdict depends on can't be read.
     """
     return digest(
         {
             "case": [planned.key, planned.expectation.value],
-            "base": dict(base),
+            "base": {
+                "python": environment.python,
+                "packages": dict(sorted(environment.packages.items())),
+                "image": image,
+            },
             "overlays": list(overlays),
-            "host": dict(host),
-            "entry": file_hash(ROOT / "matrix" / "catalog" / "facts" / "failures" / f"{planned.failure}.toml"),
-            "sources": sources_hash(),
+            "host": here.capabilities(planned.level),
+            "entry": entry_digest(failure),
+            "code": code_digest(failure.folder, planned.level),
+            "recorded": recorded_digests(planned.cell) if planned.level is Level.CONTRACT else [],
         }
     )
 
 
-@cache
-def sources_hash() -> str:
-    """Return the hash of the reproductions, the rank code and the judge."""
-    paths = sorted(path for pattern in SOURCES for path in ROOT.glob(pattern))
-    return digest({str(path.relative_to(ROOT)): file_hash(path) for path in paths})
+def entry_digest(failure: Failure) -> str:
+    """Return the hash of what the catalog says of a failure, but for what is for people alone."""
+    entry = {name: value for name, value in asdict(failure).items() if name not in TITLES}
+    return digest(json.loads(json.dumps(entry, default=str)))
 
 
 @cache
-def file_hash(path: Path) -> str:
-    """Return the SHA-256 of a file; "" when there is none."""
-    return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""
+def code_digest(folder: Path, level: Level) -> str:
+    """Return the hash of a failure's folder and of every module that its code, the ranks and the judge import."""
+    own = [path for path in sorted(folder.iterdir()) if path.suffix in (".py", ".toml") and not _is_aside(path)]
+    roots = [path for name in (READS if level is Level.CONTRACT else RUNS) if (path := _file(name))]
+    used = closure([*roots, *(path for path in own if path.suffix == ".py")])
+    named = {str(path.relative_to(PACKAGE)): path for path in used if path.is_relative_to(PACKAGE)}
+    return digest({name: file_digest(path) for name, path in {**named, **{path.name: path for path in own}}.items()})
 
 
-def digest(value: Any) -> str:
+def _is_aside(path: Path) -> bool:
+    """Return whether a verdict does not depend on a file: the entry, which is hashed as it was read, and own tests."""
+    return path.name == ENTRY or path.name.startswith("test_")
+
+
+def recorded_digests(cell: Cell) -> list[str]:
+    """Return the hashes of what level contract reads for a cell; of a release that is not recorded, its version."""
+    found = []
+    for package, version in ((MCORE, cell.mcore), (TE, cell.te)):
+        try:
+            found.append(file_digest(find_recorded(package, version)))
+        except MatrixError:
+            found.append(version)
+    return found
+
+
+def closure(paths: Iterable[Path]) -> set[Path]:
+    """Return the files and every module of this package that they import, wherever the import stands."""
+    found: set[Path] = set()
+    left = list(paths)
+    while left:
+        path = left.pop()
+        if path not in found:
+            found.add(path)
+            left += imports(path)
+    return found
+
+
+@cache
+def imports(path: Path) -> tuple[Path, ...]:
+    """Return the files of this package that a file imports, but for those that type checkers alone import."""
+    tree = ast.parse(read(path), str(path))
+    return tuple(found for name in _imported(tree) if (found := _file(name)))
+
+
+def _imported(tree: ast.AST) -> Iterator[str]:
+    """Yield dotted names that may be modules of this package."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
+            continue
+        if isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            yield node.module
+            yield from (f"{node.module}.{name.name}" for name in node.names)
+        elif isinstance(node, ast.Import):
+            yield from (name.name for name in node.names)
+        else:
+            yield from _imported(node)
+
+
+@cache
+def _file(name: str) -> Path | None:
+    """Return the file of a module of this package, None for any other name."""
+    first, *rest = name.split(".")
+    if first != PACKAGE.name:
+        return None
+    path = PACKAGE.joinpath(*rest)
+    return next((one for one in (path.with_suffix(".py"), path / "__init__.py") if one.is_file()), None)
+
+
+@cache
+def file_digest(path: Path) -> str:
+    """Return the SHA-256 of a file. Raises MatrixError when it can't be read."""
+    return hashlib.sha256(read(path)).hexdigest()
+
+
+def read(path: Path) -> bytes:
+    """Return the content of a file. Raises MatrixError when it can't be read."""
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise MatrixError(
+            "a file that verdicts depend on can't be read", where=str(path), got=error.strerror,
+            fix="restore it: without it no cached verdict can be trusted",
+        ) from None  # fmt: skip
+
+
+def digest(value: Mapping[str, Any]) -> str:
     """Return the SHA-256 of a JSON value."""
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 
@@ -43,6 +43,9 @@ class Images:
     def tool(self) -> Tool | None:
         """Return podman or docker, None where neither works."""
         return find(self._environ, self._run)
+
+    def ready(self, bases: Collection[str]) -> None:
+        """Do nothing: what an image lacks is said of it alone."""
 
     def lacks(self, base: str) -> str:
         """Return what has to be installed, built or fetched before anything runs in this image, "" for nothing."""

@@ -21,10 +21,10 @@ from matrix.execution.engine import STOP_S, Installed
 from matrix.execution.ranks.patience import OVERTIME_S
 from matrix.execution.session import deadline
 from matrix.planning.planned import Planned
+from matrix.provision import project
 from matrix.provision.commands import TIMED_OUT
 from matrix.provision.installed import Environment
 from matrix.provision.overlays import default_root
-from matrix.provision.project import ROOT
 from matrix.provision.tools import ALL, NO_TOOL, Box, Ref, Runtime
 from matrix.provision.tox_environments import CELL_SETTINGS
 
@@ -171,7 +171,8 @@ def box(
     passed = {key: environ[key] for key in PASSED if key in environ}
     if tuple(given) == ALL and gpus.VISIBLE in environ:
         passed[gpus.VISIBLE] = environ[gpus.VISIBLE]  # those of a job are given alone, and counted anew inside
-    return Box(name, ROOT, (ROOT, cache), tuple(writable), {**SETTINGS, **passed, **(told or {})}, tuple(given))
+    root = project.folder()
+    return Box(name, root, (root, cache), tuple(writable), {**SETTINGS, **passed, **(told or {})}, tuple(given))
 
 
 def limit_s(cases: int, environ: Mapping[str, str]) -> float:

@@ -1,14 +1,13 @@
-"""One case in its cell: started, run, judged, recorded. What a reproduction under tests/failures is given."""
+"""One case in its cell: started, run or read, judged, recorded."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, Protocol
 
 from matrix.catalog.failure import Expectation, Failure, Level
-from matrix.catalog.limits import NO_LIMITS, Limits
 from matrix.catalog.versions import NONE
 from matrix.errors import MatrixError
 from matrix.execution.ranks.job import Job
@@ -43,7 +42,7 @@ class Keeps(Protocol):
 class Surroundings:
     """Where a case runs: the overlays of its cell, its logs, what was found there.
 
-    `unavailable` is the reason why the case can't run here, "" if it can.
+    `unavailable` is the reason why the case can't run here, "" if it can. `clones` are the site's, by name.
     """
 
     path: tuple[str, ...] = ()
@@ -55,10 +54,11 @@ class Surroundings:
     reproduce: str = ""
     run: str = ""
     unavailable: str = ""
+    clones: Mapping[str, str] = field(default_factory=dict)
 
 
 class Reproduction:
-    """One planned case, ready to run. A test calls `run` once, with what its ranks are to do."""
+    """One planned case, ready to run: `read` judges it at level contract, `supervisor` runs its ranks at the others."""
 
     def __init__(
         self,
@@ -68,80 +68,80 @@ class Reproduction:
         where: Surroundings,
         supervisor: Callable[[], Runs],
         journal: Keeps,
+        read: Callable[[], Outcome],
     ) -> None:
         self.planned, self.failure, self._catalog = planned, failure, catalog
-        self._where, self._supervisor, self._journal = where, supervisor, journal
-        self.record: Record | None = None  # once it has run
+        self._where, self._supervisor, self._journal, self._read = where, supervisor, journal, read
 
-    @property
-    def case(self) -> str:
-        """Return the name of the case, for the test to choose its arguments by."""
-        return self.planned.case
-
-    @property
-    def stand_ins(self) -> dict[str, Any]:
-        """Return the arguments of matrix.kit.absent_packages.install for this cell; empty when it needs none."""
-        stand_in = self.failure.stand_in_for(self.planned.cell) if self.planned.level is Level.CPU else None
-        if stand_in is None:
-            return {}
-        return {
-            "packages": list(stand_in.packages),
-            "missing": list(stand_in.missing),
-            "provided": dict(stand_in.provided),
-        }
-
-    def run(self, target: str, *, limits: Limits = NO_LIMITS, **kwargs: Any) -> Record:
-        """Run `target` on the case's ranks, judge the outcome, keep the record and return it.
-
-        `limits` bound what the ranks may take; where one can't be set the case is `unavailable` and does not run.
-        A red outcome of a pooled run is run once more in fresh interpreters. That is evidence, not a second chance:
-        the verdict stays red, and a difference between the two is written into the record.
-        """
+    def run(self) -> Record:
+        """Run or read the case, judge the outcome, keep the record and return it."""
         started = self._journal.started(self.planned.key)
         if self._where.unavailable:
-            return self._keep(Outcome(OutcomeKind.UNAVAILABLE, self._where.unavailable), started)
-        job = Job(
-            target=target,
-            kwargs=kwargs,
+            outcome = Outcome(OutcomeKind.UNAVAILABLE, self._where.unavailable)
+        elif self.planned.level is Level.CONTRACT:
+            outcome = self._outcome_read()
+        else:
+            outcome = self._outcome_run()
+        record = make_record(self.planned, outcome, self._judged(outcome), self._where, started)
+        self._journal.result(record)
+        return record
+
+    @property
+    def job(self) -> Job:
+        """Return what the case's ranks run."""
+        case = self.failure.case_named(self.planned.case)
+        module, function = case.function
+        return Job(
+            target=f"{self.failure.folder / module}.py:{function}",
+            kwargs=case.arguments,
             world_size=self.planned.ranks,
             path=self._where.path,
             env={},
             deadline_s=self._where.deadline_s,
             log_dir=self._where.log_dir,
-            limits=limits,
+            limits=case.limits,
             launcher=self.planned.launcher,
             device="cuda" if self.planned.level is Level.GPU else "cpu",
             hidden=hidden(self.planned),
+            stand_ins=stand_ins(self.failure, self.planned),
+            clones=self._where.clones,
         )
+
+    def _outcome_run(self) -> Outcome:
+        """Run the job. A red outcome is run once more in fresh interpreters.
+
+        That is evidence, not a second chance: the verdict stays red, and a difference is written into the record.
+        """
+        job = self.job
         outcome = self._supervisor().run(job)
         if self._judged(outcome).verdict.colour == "red":
             fresh = self._supervisor().run(replace(job, fresh=True, log_dir=job.log_dir / "fresh"))
             same = self._judged(fresh) == self._judged(outcome)
             said = f"run again in fresh interpreters: {'the same' if same else 'DIFFERENT'}: {brief(fresh)}"
             outcome = replace(outcome, attempts=(*outcome.attempts, said))
-        return self._keep(outcome, started)
+        return outcome
 
-    def read(self, check: Callable[[], Outcome]) -> Record:
-        """Judge what `check` finds by reading both sides (level contract), keep the record and return it.
-
-        What can't be read, a release that is not recorded among it, makes the case `unavailable`.
-        """
-        started = self._journal.started(self.planned.key)
-        if self._where.unavailable:
-            return self._keep(Outcome(OutcomeKind.UNAVAILABLE, self._where.unavailable), started)
+    def _outcome_read(self) -> Outcome:
+        """Read both sides. What can't be read, a release that is not recorded among it, is `unavailable`."""
         try:
-            outcome = check()
+            return self._read()
         except MatrixError as error:
-            outcome = Outcome(OutcomeKind.UNAVAILABLE, error.brief)
-        return self._keep(outcome, started)
+            return Outcome(OutcomeKind.UNAVAILABLE, error.brief)
 
     def _judged(self, outcome: Outcome) -> Judgement:
         return judge(self.failure, self.planned.expectation, outcome, self._catalog)
 
-    def _keep(self, outcome: Outcome, started: str) -> Record:
-        self.record = make_record(self.planned, outcome, self._judged(outcome), self._where, started)
-        self._journal.result(self.record)
-        return self.record
+
+def stand_ins(failure: Failure, planned: Planned) -> dict[str, Any]:
+    """Return the arguments of matrix.kit.absent_packages.install for a case; {} where its cell needs none."""
+    stand_in = failure.stand_in_for(planned.cell) if planned.level is Level.CPU else None
+    if stand_in is None:
+        return {}
+    return {
+        "packages": list(stand_in.packages),
+        "missing": list(stand_in.missing),
+        "provided": dict(stand_in.provided),
+    }
 
 
 def hidden(planned: Planned) -> tuple[str, ...]:
@@ -158,7 +158,7 @@ def make_record(planned: Planned, outcome: Outcome, judgement: Judgement, where:
     return Record(
         failure=planned.failure,
         case=planned.case,
-        cell=planned.facts,
+        cell=planned.cell,
         level=planned.level,
         expectation=planned.expectation,
         verdict=judgement.verdict,

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Final
 
-from matrix.catalog.failure import Level
+from matrix.catalog.failure import Failure, Level
 from matrix.catalog.model import Catalog
 from matrix.errors import MatrixError, closest
-from matrix.execution.cache_key import case_content
+from matrix.execution.cache_key import case_key
 from matrix.execution.engine import Engine, Installed
 from matrix.execution.relay import Receiver
 from matrix.execution.reproduction import Surroundings, make_record
@@ -24,7 +25,7 @@ from matrix.provision.case_overlays import overlay_digest, overlay_specs
 from matrix.store import journal, night
 from matrix.store.history import History
 from matrix.store.night import Night
-from matrix.store.paths import Paths
+from matrix.store.paths import Paths, make_folder
 from matrix.store.secrets import mask_file
 from matrix.verdicts.judge import judge
 from matrix.verdicts.outcome import Outcome, OutcomeKind
@@ -62,16 +63,25 @@ def execute(
     should know, `begun` with the key of a case that begins; `place` is this machine unless another is given.
 
     `report` gets the run's folder at the end, also after a Ctrl-C, which is raised again; the default adds the run to
-    the history and writes no page. Raises MatrixError.
+    the history and writes no page. Raises MatrixError; a run that could not start leaves no folder behind.
     """
     paths = Paths(request.out)
-    folder = start(request, paths)
+    if not request.resume:
+        engine.ready({item.cell.base for item in request.planned})
     with History(paths.history) as history:
+        folder = start(request, paths)
         try:
             work(request, catalog, engine, folder, history, show, warn, place, begun)
-        finally:
-            ended = (report or kept)(folder, history)
-    return ended
+        except MatrixError:
+            if request.resume or (folder / ENGINE_LOG).exists():
+                (report or kept)(folder, history)
+            else:  # the engine started nothing: there is no run to report or to resume
+                shutil.rmtree(folder, ignore_errors=True)
+            raise
+        except BaseException:
+            (report or kept)(folder, history)
+            raise
+        return (report or kept)(folder, history)
 
 
 def kept(folder: Path, history: History) -> Night:
@@ -95,7 +105,7 @@ def start(request: Request, paths: Paths) -> Path:
             journal.settle(folder)
         return folder
     folder = paths.run(new_run_id(request.label))
-    folder.mkdir(parents=True)
+    make_folder(folder)
     night.write_plan(folder, [plan_entry(item) for item in request.planned])
     return folder
 
@@ -122,7 +132,7 @@ def work(
             lack = here.can_run(item)[1] or drivers.lack(catalog, item, here.driver) or engine.lacks(item.cell.base)
             record = not_run(item, catalog, Outcome(OutcomeKind.UNAVAILABLE, lack), folder.name) if lack else None
             if record is None and request.cache:
-                record = cached(item, installed, here, history, folder.name)
+                record = cached(item, catalog.failure(item.failure), installed, here, history, folder.name)
             if record is None:
                 left.append(item)
                 continue
@@ -160,7 +170,12 @@ def not_run(item: Planned, catalog: Catalog, outcome: Outcome, run: str) -> Reco
 
 
 def cached(
-    item: Planned, installed: Callable[[str], Installed | None], here: host.Place, history: History, run: str
+    item: Planned,
+    failure: Failure,
+    installed: Callable[[str], Installed | None],
+    here: host.Place,
+    history: History,
+    run: str,
 ) -> Record | None:
     """Return the verdict that this very content got before, None if it has to run.
 
@@ -174,13 +189,13 @@ def cached(
     try:
         specs = overlay_specs(item, held.environment, configuration.load(), held.interpreter)
         digests = [overlay_digest(spec) for spec in specs]
-        content = case_content(item, held.environment, digests, here, held.image)
+        content = case_key(item, failure, held.environment, digests, here, held.image)
     except MatrixError:
         return None  # a source that is not there; the cell says it with all it knows
     found = history.cached(content)
     if found is None or found.key != item.key:
         return None
-    return replace(found, why=item.why, run=run, reproduce=reproduce_line(item))
+    return replace(found, cell=item.cell, why=item.why, run=run, reproduce=reproduce_line(item))
 
 
 def exit_status(records: Sequence[Record]) -> int:

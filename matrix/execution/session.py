@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timezone
 from functools import cached_property
 from pathlib import Path
@@ -19,16 +19,17 @@ from matrix.catalog.model import HOST, Catalog, Reader, Wheels
 from matrix.catalog.versions import NONE
 from matrix.errors import MatrixError
 from matrix.execution import interrupt
-from matrix.execution.cache_key import case_content
+from matrix.execution.cache_key import case_key
 from matrix.execution.gpus import Pool, Reserving, visible
 from matrix.execution.ranks import mpirun
 from matrix.execution.ranks.supervisor import Supervisor
+from matrix.execution.reading import read_case
 from matrix.execution.relay import Sender
 from matrix.execution.reproduction import DEADLINE_S, Reproduction, Runs, Surroundings, hidden
-from matrix.planning.night import of_base
 from matrix.planning.planned import Planned
 from matrix.planning.rerun import plan_entry, reproduce_line
 from matrix.planning.selection import select
+from matrix.planning.standing import cases_here, with_host
 from matrix.provision import case_overlays as provision
 from matrix.provision import configuration, drivers, host, sources
 from matrix.provision import installed as environments
@@ -37,7 +38,8 @@ from matrix.provision.nvidia import devices
 from matrix.provision.nvidia.cuda import Cuda
 from matrix.provision.overlays import Overlay, Overlays, OverlaySpec, default_root
 from matrix.store import journal, night
-from matrix.store.paths import Paths
+from matrix.store.paths import Paths, make_folder
+from matrix.verdicts.outcome import Outcome
 from matrix.verdicts.record import Record
 
 AXES: Final = ("torch", "megatron-core", "transformer-engine")  # the packages of a cell
@@ -106,9 +108,7 @@ class Session:
         """Return the catalog, with the host in it as a base if it is one, and the base's id."""
         if self.options.base:
             return catalog, catalog.base(self.options.base).id
-        torch = self.environment.packages.get("torch", "")
-        here = Wheels(HOST, torch or NONE, (self.environment.minor,))  # type: ignore[arg-type]  # built, not read
-        return replace(catalog, wheels=(*catalog.wheels, here)), HOST
+        return with_host(catalog, self.environment.packages, self.environment.minor), HOST
 
     @cached_property
     def planned(self) -> list[Planned]:
@@ -119,14 +119,7 @@ class Session:
             wanted = self.options.keys or {item.key for item in plan}
             return [item for item in plan if item.cell.base == self.base and item.key in wanted - done.keys()]
         levels = (Level.CONTRACT, Level.CPU, *((Level.GPU,) if self.host.gpus else ()))
-        core, engine = map(self.environment.packages.get, ("megatron-core", "transformer-engine"))
-        cases = of_base(self.catalog, self.base, levels, core=core, engine=engine, te_line=self.options.te_line)
-        if not cases:
-            raise MatrixError(
-                "the catalog has no case for this environment",
-                got=f"base {self.base}, megatron-core {core or 'any'}",
-                expected="a base and a release that a reproduction is written for",
-            )
+        cases = cases_here(self.catalog, self.base, self.environment.packages, levels, self.options.te_line)
         return select(cases, self.options.select) if self.options.select else cases
 
     @cached_property
@@ -135,7 +128,7 @@ class Session:
         if self.options.run_folder:
             return self.options.run_folder
         folder = Paths(self.out).run(new_run_id(self.base))
-        folder.mkdir(parents=True)
+        make_folder(folder)
         night.write_plan(folder, [plan_entry(item) for item in self.planned])
         return folder
 
@@ -169,6 +162,7 @@ class Session:
 
     def reproduction(self, planned: Planned) -> Reproduction:
         """Return the case, ready to run."""
+        failure = self.catalog.failure(planned.failure)
         able, reason = self.host.can_run(planned)
         overlays: tuple[Overlay, ...] = ()
         if able:
@@ -187,8 +181,13 @@ class Session:
             log_dir=self.run_folder / "logs" / planned.key.replace("/", "_").replace(" ", "/"),
             deadline_s=self.options.deadline_s,
             resolved=self._resolved(overlays, cuda),
-            content=case_content(
-                planned, self.environment, [overlay.digest for overlay in overlays], self.host, self.options.image
+            content=case_key(
+                planned,
+                failure,
+                self.environment,
+                [overlay.digest for overlay in overlays],
+                self.host,
+                self.options.image,
             ),
             notes=(
                 *self._notes(overlays),
@@ -198,13 +197,16 @@ class Session:
             reproduce=reproduce_line(planned),
             run=self.run_folder.name,
             unavailable=reason,
+            clones=self.configuration.sources,
         )
-        failure = self.catalog.failure(planned.failure)
 
         def runs() -> Runs:
             return Reserving(self.supervisor, self.gpus, planned.gpus) if on_gpus else self.supervisor
 
-        return Reproduction(planned, failure, self.catalog.failures, where, runs, self.journal)
+        def read() -> Outcome:
+            return read_case(failure, failure.case_named(planned.case), planned.cell)
+
+        return Reproduction(planned, failure, self.catalog.failures, where, runs, self.journal, read)
 
     def close(self) -> None:
         """Stop the fork-server and close the journal, if they were made."""

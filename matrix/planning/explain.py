@@ -35,7 +35,7 @@ def explain(catalog: Catalog, id: str, night: Sequence[Planned], lacks: Callable
 def known_cell(catalog: Catalog, id: str) -> Cell:
     """Return the cell of an id; its base and versions must be the catalog's. Raises MatrixError with a suggestion.
 
-    The cell of a report comes with the hardware that the report names, which no id tells.
+    The cell of a report comes with the hardware that the report names, which no id has.
     """
     named = parse_cell_id(id)
     stacks = {stack.cell.mcore for stack in catalog.stacks}
@@ -52,8 +52,12 @@ def known_cell(catalog: Catalog, id: str) -> Cell:
         )
     if named["driver"] != NONE and not is_version(named["driver"]):
         raise MatrixError("not a driver version", where=id, got=named["driver"], expected="535 or 535.129.03")
-    reported = {cell.id: cell for cell in map(catalog.cell_of, catalog.stacks)}
-    return reported.get(id) or catalog.cell(**named)
+    return reported_cells(catalog).get(id) or catalog.cell(**named)
+
+
+def reported_cells(catalog: Catalog) -> dict[str, Cell]:
+    """Return the cells of the reports' stacks by id."""
+    return {cell.id: cell for cell in map(catalog.cell_of, catalog.stacks)}
 
 
 def _twin(catalog: Catalog, cell: Cell) -> str:
@@ -84,7 +88,7 @@ def _failure(
                 "case": item.case,
                 "level": item.level.value,
                 "expectation": item.expectation.value,
-                "why": list(item.why),
+                "why": list(map(str, item.why)),
                 "here": lacks(item) or "runs",
             }
             for item in planned

@@ -14,6 +14,7 @@ from matrix.catalog.schema import Identifier
 from matrix.catalog.versions import NONE, minor, parse, position
 from matrix.planning.cases import cells_of, expected, masked_by, picked_cells, plan_case, run_in
 from matrix.planning.planned import Planned
+from matrix.verdicts.reason import Reason, ReasonKind
 
 REPORT: Final = Identifier("report")  # the case of a stack whose failure has no reproduction yet
 
@@ -92,7 +93,7 @@ def of_source(
             item,
             source=source,
             expectation=expectation or item.expectation,
-            why=(f"megatron-core from {source}",),
+            why=(Reason(ReasonKind.SOURCE, source),),
         )
         for item in cases
     ]
@@ -163,7 +164,7 @@ def newest_patches(cells: Iterable[Cell]) -> list[Cell]:
     return list(newest.values())
 
 
-Choice = tuple[Cell, frozenset[str], str]  # a cell, the names of the cases to run there, why
+Choice = tuple[Cell, frozenset[str], Reason]  # a cell, the names of the cases to run there, why
 
 
 def covering_cases(catalog: Catalog, cells: Sequence[Cell], failure: Failure, pairwise: Pairwise) -> Iterable[Choice]:
@@ -187,7 +188,7 @@ def covering_cases(catalog: Catalog, cells: Sequence[Cell], failure: Failure, pa
         yield (
             allowed[tuple(row[key] for key in keys)],
             frozenset({row["case"]}),
-            "pairwise: base x mcore x te x case",
+            Reason(ReasonKind.PAIRWISE, " x ".join(keys)),
         )
 
 
@@ -200,27 +201,27 @@ def picked_cases(catalog: Catalog, failure: Failure) -> Iterable[Choice]:
             if (not pick.cases or case.name in pick.cases)
             and expected(catalog, failure, cell, case) is not Expectation.UNKNOWN
         }
-        yield cell, frozenset(names), f"picked: {pick.reason}"
+        yield cell, frozenset(names), Reason(ReasonKind.PICKED, pick.reason)
 
 
-def stack_cases(catalog: Catalog, levels: Iterable[Level]) -> Iterable[tuple[Planned, str]]:
-    """Yield the founding reports' stacks as cases, and by which name they are in.
+def stack_cases(catalog: Catalog, levels: Iterable[Level]) -> Iterable[tuple[Planned, Reason]]:
+    """Yield the founding reports' stacks as cases, and why they are in.
 
     On a wheels base at each of the levels; in an image, which is the real thing, at the most real level that there is.
     """
-    for stack in catalog.stacks:
-        failure = catalog.failure(stack.failure)
+    for failure, stack in ((entry, stack) for entry in catalog.failures for stack in entry.stack):
         cell = catalog.cell_of(stack)
         image = isinstance(catalog.base(cell.base), Container)
         found = [*run_in(catalog, failure, cell, tuple(Level) if image else levels)]
         if not failure.case:
-            found = [(Case(REPORT, "", (Level.GPU,), stack.gpus, stack.gpus), Level.GPU)]
+            found = [(Case(REPORT, (Level.GPU,), ranks=stack.gpus, gpus=stack.gpus), Level.GPU)]
         if image:
             found = most_real(found)
         for case, level in found:
             if not masked_by(catalog, failure, cell, case.name):
-                planned = replace(plan_case(catalog, failure, case, level, cell), gpus=stack.gpus)
-                yield planned, f"stack of {stack.name}: {stack.text}"
+                made = plan_case(catalog, failure, case, level, cell)
+                planned = replace(made, gpus=stack.gpus, reproducible=bool(failure.case))
+                yield planned, Reason(ReasonKind.STACK, f"{stack.name}: {stack.text}")
 
 
 def most_real(found: Sequence[tuple[Case, Level]]) -> list[tuple[Case, Level]]:
@@ -249,6 +250,6 @@ def boundary_cases(catalog: Catalog, cells: Sequence[Cell], failure: Failure) ->
                     if sides[0] is not sides[1] and Expectation.UNKNOWN not in sides:
                         changes.setdefault(sides, set()).add(case.name)
                 for (was, becomes), names in changes.items():
-                    change = f"boundary: {axis} {lower} {was.value} | {upper} {becomes.value}"
+                    change = Reason(ReasonKind.BOUNDARY, f"{axis} {lower} {was.value} | {upper} {becomes.value}")
                     yield before, frozenset(names), change
                     yield after, frozenset(names), change

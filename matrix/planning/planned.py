@@ -9,27 +9,27 @@ from typing import Any, Final
 
 from matrix.catalog.cell import Cell
 from matrix.catalog.failure import LAUNCHERS, Expectation, Level
-from matrix.verdicts.record import CellFacts, case_key
+from matrix.verdicts.reason import Reason
+from matrix.verdicts.record import case_key
 
 FIELDS: Final = (
     "key",
     "failure",
     "case",
-    "test",
+    "reproducible",
     "ranks",
     "gpus",
     "launcher",
     "source",
     "te_source",
 )  # JSON as they are
-STACK: Final = ("python", "sm", "gpus")  # axes of a cell that records do not name one by one
 
 
 @dataclass(frozen=True)
 class Planned:
     """One case that is to be run (or reported `unavailable`): a case of a failure, at a level, in a cell.
 
-    `why` says why it is in the plan; `test` is the pytest node that runs it, "" when no reproduction exists; `source`
+    `why` says why it is in the plan; `reproducible`: the catalog has a reproduction of it; `source`
     and `te_source` are where megatron-core and Transformer Engine come from when that is not PyPI (a wheel, a
     clone@revision, a working tree); `packages` ("NAME==VERSION") are laid over the base beside them.
     """
@@ -39,14 +39,14 @@ class Planned:
     case: str
     level: Level
     expectation: Expectation
-    test: str
+    reproducible: bool
     ranks: int
     gpus: int
     launcher: str = LAUNCHERS[0]
     packages: tuple[str, ...] = ()
     source: str = ""
     te_source: str = ""
-    why: tuple[str, ...] = ()
+    why: tuple[Reason, ...] = ()
     notes: tuple[str, ...] = ()
 
     @cached_property
@@ -54,22 +54,15 @@ class Planned:
         """Return the case's name within a plan."""
         return case_key(self.cell.id, self.failure, self.case, self.level)
 
-    @property
-    def facts(self) -> CellFacts:
-        """Return the cell as records name it."""
-        cell = self.cell
-        return CellFacts(cell.id, cell.base, cell.torch, cell.mcore, cell.te, cell.driver)
-
     def to_json(self) -> dict[str, Any]:
-        """Return plain JSON values: the fields, the key, and the cell with all its axes."""
+        """Return plain JSON values: the fields and the key."""
         return {
             **{name: getattr(self, name) for name in FIELDS},
-            "cell": vars(self.facts),
-            "stack": {name: getattr(self.cell, name) for name in STACK},
+            "cell": self.cell.to_json(),
             "level": self.level.value,
             "expectation": self.expectation.value,
             "packages": list(self.packages),
-            "why": list(self.why),
+            "why": [reason.to_json() for reason in self.why],
             "notes": list(self.notes),
         }
 
@@ -77,18 +70,18 @@ class Planned:
     def from_json(cls, record: Mapping[str, Any]) -> Planned:
         """Read what `to_json` wrote. Raises KeyError or ValueError on anything else."""
         return cls(
-            cell=Cell(**{name: value for name, value in record["cell"].items() if name != "id"}, **record["stack"]),
+            cell=Cell.from_json(record["cell"], record.get("stack", {})),
             failure=record["failure"],
             case=record["case"],
             level=Level(record["level"]),
             expectation=Expectation(record["expectation"]),
-            test=record["test"],
+            reproducible=record["reproducible"],
             ranks=record["ranks"],
             gpus=record["gpus"],
             launcher=record["launcher"],
             packages=tuple(record["packages"]),
             source=record["source"],
             te_source=record["te_source"],
-            why=tuple(record["why"]),
+            why=tuple(map(Reason.from_json, record["why"])),
             notes=tuple(record["notes"]),
         )

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-from typing import Any
+from typing import Any, Final
 
 from matrix.catalog.model import HOST
 from matrix.planning.cases import CLONE
 from matrix.planning.planned import Planned
+
+RERUN: Final = "MEGATRIX_PYTEST"  # how the cases of the base `host` are run, for the line that runs one again
 
 
 def plan_entry(planned: Planned) -> dict[str, Any]:
@@ -22,7 +24,7 @@ def reproduce_line(planned: Planned) -> str:
     Where one stands is a base that nothing else has: there it is pytest again, as it was called ($MEGATRIX_PYTEST).
     """
     if planned.cell.base == HOST:
-        pytest = os.environ.get("MEGATRIX_PYTEST", "python3 -m pytest tests/failures")
+        pytest = os.environ.get(RERUN, "python3 -m pytest tests/failures")
         named = {
             "cell": planned.cell.id,
             "failure": planned.failure,

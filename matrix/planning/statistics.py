@@ -16,7 +16,9 @@ from matrix.catalog.model import Catalog
 from matrix.planning.cases import masked_by
 from matrix.planning.night import everything
 from matrix.planning.planned import Planned
+from matrix.verdicts.reason import ReasonKind
 
+OF_A_NIGHT: Final = (ReasonKind.BOUNDARY, ReasonKind.PAIRWISE, ReasonKind.PICKED, ReasonKind.STACK)
 ALL: Final = "all"  # the line below the failures
 HEADS: Final = {"product": "full product", "allowed": "constraints", "known": "known"}
 
@@ -86,9 +88,9 @@ def of(failure: Failure, planned: Iterable[Planned]) -> list[Planned]:
 
 
 def reasons(planned: Iterable[Planned]) -> dict[str, int]:
-    """Return how many cases are in a night for each kind of reason: the first word of what the plan says."""
-    counted = Counter(kind for item in planned for kind in {why.split()[0].rstrip(":") for why in item.why})
-    return {name: counted[name] for name in ("boundary", "pairwise", "picked", "stack")}
+    """Return how many cases are in a night for each kind of reason."""
+    counted = Counter(kind for item in planned for kind in {reason.kind for reason in item.why})
+    return {kind.value: counted[kind] for kind in OF_A_NIGHT}
 
 
 def in_words(counted: Sequence[Counts]) -> str:

@@ -1,12 +1,13 @@
-"""What a site tells the project: where its clones of upstream repositories are.
+"""A site's settings: where its clones of upstream repositories are.
 
-`megatrix.toml` in the project's folder, or the environment, which wins:
+`megatrix.toml` in the checkout, or without one in the current folder; the environment wins:
 
     [sources]                                       MEGATRIX_MEGATRON_LM=/clones/Megatron-LM
     megatron-lm = "/clones/Megatron-LM"             MEGATRIX_TRANSFORMER_ENGINE=/clones/TransformerEngine
     transformer-engine = "../TransformerEngine"
 
-A relative path counts from the project's folder. Clones are only read; bare ones will do.
+A relative path counts from the file's folder, in the environment from the current folder. Clones are only read; bare
+ones will do.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import Final
 
 from matrix.catalog.schema import build, read_toml
 from matrix.errors import MatrixError, closest
-from matrix.provision.project import ROOT
+from matrix.provision import project
 
 FILE: Final = "megatrix.toml"
 CLONES: Final = {"megatron-lm": "Megatron-LM", "transformer-engine": "TransformerEngine"}
@@ -30,6 +31,11 @@ class Configuration:
     """A site's settings; `sources` maps "megatron-lm" and "transformer-engine" to clones."""
 
     sources: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Return the variables by which another process, in whichever folder, has the same settings."""
+        return {variable(name): path for name, path in self.sources.items()}
 
     def resolve(self, source: str) -> str:
         """Return "CLONE-NAME@REVISION" as "PATH@REVISION"; any other source as it is.
@@ -53,12 +59,14 @@ def variable(name: str) -> str:
     return f"MEGATRIX_{name.upper().replace('-', '_')}"
 
 
-def load(environ: Mapping[str, str] = os.environ, folder: Path = ROOT) -> Configuration:
+def load(environ: Mapping[str, str] = os.environ, folder: Path | None = None) -> Configuration:
     """Read the configuration. Raises MatrixError for a wrong key or type."""
+    folder = folder or project.home()
     path = folder / FILE
     told = build(Configuration, read_toml(path), str(path)) if path.is_file() else Configuration()
     for name in told.sources:
         if name not in CLONES:
             raise MatrixError("no such source", where=f"{path}: sources.{name}", got=name, fix=closest(name, CLONES))
     paths = {name: str((folder / where).resolve()) for name, where in told.sources.items()}
-    return Configuration(paths | {name: environ[variable(name)] for name in CLONES if environ.get(variable(name))})
+    given = {name: environ[variable(name)] for name in CLONES if environ.get(variable(name))}
+    return Configuration(paths | {name: str(Path(where).absolute()) for name, where in given.items()})

@@ -44,7 +44,7 @@ class Host:
 
     def can_run(self, planned: Planned) -> tuple[bool, str]:
         """Say whether this machine has what the case needs, and if not, what it needs."""
-        if not planned.test:
+        if not planned.reproducible:
             return False, "the catalog has no reproduction of it yet"
         if planned.level is Level.GPU and planned.gpus > self.gpus:
             return False, f"needs {planned.gpus} GPU{'s' * (planned.gpus > 1)}; host has {self.gpus}{self._why}"

@@ -15,13 +15,12 @@ from pathlib import Path
 from typing import Final
 
 from matrix.errors import MatrixError
+from matrix.provision import project
 from matrix.provision.commands import Runner, run
 from matrix.provision.indexes import site_options
 from matrix.provision.pip_inside import PipInside, pip_inside
-from matrix.provision.project import ROOT
 from matrix.provision.tools import NO_TOOL, find
 
-CONTAINERFILE: Final = ROOT / "containers" / "Containerfile"
 SUITE: Final = "trixie"  # the Debian whose python3-torch has the mpi backend
 BASE_TAG: Final = f"localhost/megatrix/{SUITE}:latest"
 PIP: Final = "python3-pip"  # Debian's; NGC's images have pip
@@ -122,7 +121,7 @@ class Builder:
         """Run the Containerfile; podman does it in a chroot: no cgroup, no namespace, no network to set up."""
         isolation = ["--isolation=chroot"] if self.tool.name == "podman" else []
         told = [word for name, value in arguments.items() for word in ("--build-arg", f"{name}={value}")]
-        command = [self.tool.path, "build", *isolation, *told, *options, "-f", str(CONTAINERFILE), "-t", tag]
+        command = [self.tool.path, "build", *isolation, *told, *options, "-f", str(containerfile()), "-t", tag]
         with tempfile.TemporaryDirectory(prefix="megatrix-context-") as nothing:
             self._step(f"building {tag}", [*command, nothing], fix)
         return self.tool.image(tag)
@@ -133,6 +132,11 @@ class Builder:
         if answer.code:
             what = f"an image can't be built: {text}"
             raise MatrixError(what, where=" ".join(command[:2]), got=brief(answer.complaint), fix=fix or None)
+
+
+def containerfile() -> Path:
+    """Return the file by which all images are built."""
+    return project.folder() / "containers" / "Containerfile"
 
 
 @contextmanager

@@ -6,14 +6,17 @@ import hashlib
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from matrix.catalog.cell import Cell
-from matrix.catalog.failure import Failure
+from matrix.catalog.failure import Expectation, Failure
+from matrix.catalog.model import Catalog
+from matrix.planning.explain import reported_cells
+from matrix.report import rulings
 from matrix.report.document import document
 from matrix.report.markup import escape, level, listing, paste, word
+from matrix.report.rulings import Ruling
 from matrix.report.strip import strip, trend
 from matrix.report.words import MEANING, WORST_FIRST, happened, is_red, label, told_chain, why
 from matrix.store.trend import Past, Pasts, flakes, turns
-from matrix.verdicts.record import SILENT, CellFacts, Record
+from matrix.verdicts.record import SILENT, Record
 from matrix.verdicts.text import head, one_line, tail
 
 HOME = "../index.html"
@@ -27,7 +30,7 @@ def name_of(cell: str) -> str:
 
 
 def cell_page(
-    run: str, records: Sequence[Record], failures: Iterable[Failure], pasts: Pasts, link_of: Callable[[str], str]
+    run: str, records: Sequence[Record], catalog: Catalog, pasts: Pasts, link_of: Callable[[str], str]
 ) -> str:
     """Return the page.
 
@@ -40,7 +43,7 @@ cell <span class="id">{escape(cell.id)}</span></p><h1>{escape(label(cell))}</h1>
 <section class="card"><dl class="told">{_facts(records)}</dl></section>
 {"".join(_case(record, pasts.get(record.key, ()), link_of) for record in ordered)}
 <h2>What the catalog says of this cell</h2>
-{_explained(cell, failures)}"""
+{_explained(records, catalog)}"""
     return document(f"{label(cell)} - Megatrix {run}", body)
 
 
@@ -55,6 +58,8 @@ def _facts(records: Sequence[Record]) -> str:
         "Megatron": cell.mcore,
         "Transformer Engine": cell.te,
         "driver": cell.driver,
+        "compute capability": cell.sm,
+        "GPUs": cell.gpus,
         "image": resolved.pop("image", ""),
         "host": resolved.pop("host", ""),
         "driver of the host": resolved.pop("host driver", ""),
@@ -75,7 +80,7 @@ def _case(record: Record, pasts: Sequence[Past], link_of: Callable[[str], str]) 
         "signature": record.signature or "",
         "looks like": record.other or "",
         "earlier attempts": "; ".join(map(one_line, outcome.attempts)),
-        "in the plan because": "; ".join(map(one_line, record.why)),
+        "in the plan because": "; ".join(one_line(str(reason)) for reason in record.why),
         "took": "" if record.verdict in SILENT else f"{outcome.seconds:.1f} s{cached}",
         "started": record.started,
     }
@@ -142,22 +147,34 @@ def _history(pasts: Sequence[Past]) -> str:
     )
 
 
-def _explained(facts: CellFacts, failures: Iterable[Failure]) -> str:
-    cell = Cell(facts.base, facts.torch, facts.mcore, facts.te, facts.driver)
+def _explained(records: Sequence[Record], catalog: Catalog) -> str:
+    """Return a row for each failure as a whole, as `megatrix explain` has it, and for its cases that differ."""
+    id = records[0].cell.id
+    cell = reported_cells(catalog).get(id, records[0].cell)
     rows, unknown = [], []
-    for failure in failures:
-        expectation, rule = failure.ruling(cell)
-        if rule is None:
+    for failure in catalog.failures:
+        whole = rulings.of_cell(catalog, failure, cell)
+        cases: dict[Ruling, list[str]] = {} if whole.expectation is Expectation.UNKNOWN else {whole: []}
+        for record in records:
+            if record.failure == failure.id:
+                cases.setdefault(rulings.of_record(catalog, failure, record), []).append(record.case)
+        if not cases:
             unknown.append(failure.id)
-            continue
-        named = f"<a href='../failures/{escape(failure.id)}.html'>{escape(failure.id)}</a>"
-        because = f"{rule}: {rule.reason}"
-        rows.append(f"<tr><td>{expectation.value}</td><td>{named}</td><td class='because'>{escape(because)}</td></tr>")
+        rows += [_ruled(failure, ruling, [] if ruling == whole else names) for ruling, names in cases.items()]
     return (
-        f'<section class="card">{paste(f"megatrix explain {facts.id}")}<div class="scroll" tabindex="0">'
+        f'<section class="card">{paste(f"megatrix explain {id}")}<div class="scroll" tabindex="0">'
         '<table class="cases"><thead><tr><th scope="col">expected</th><th scope="col">failure</th>'
         f'<th scope="col">because</th></tr></thead><tbody>{"".join(rows)}</tbody></table></div>'
         f'<p class="soft">No rule speaks of: {escape(", ".join(unknown) or "none")}.</p></section>'
+    )
+
+
+def _ruled(failure: Failure, ruling: Ruling, cases: Iterable[str]) -> str:
+    named = f"<a href='../failures/{escape(failure.id)}.html'>{escape(failure.id)}</a>"
+    in_cases = f" in case {escape(names)}" if (names := ", ".join(dict.fromkeys(cases))) else ""
+    return (
+        f"<tr><td>{ruling.expectation.value}</td><td>{named}{in_cases}</td>"
+        f"<td class='because'>{escape(ruling)}</td></tr>"
     )
 
 

@@ -6,14 +6,16 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from matrix.catalog.cell import Cell
-from matrix.catalog.failure import Expectation, Failure, Level, Rule, Signature
+from matrix.catalog.failure import Expectation, Failure, Level, Signature
+from matrix.catalog.model import Catalog
+from matrix.report import rulings
 from matrix.report.cell_page import name_of
 from matrix.report.chart import chart
 from matrix.report.document import document
 from matrix.report.grid import grids
 from matrix.report.markup import case, escape, level, word
 from matrix.report.page import anchors_of
+from matrix.report.rulings import Ruling
 from matrix.report.strip import strip
 from matrix.report.words import WORST_FIRST
 from matrix.store.night import Night
@@ -25,7 +27,9 @@ ROWS = 100  # of cases whose verdict changed
 SHOWN = (Verdict.REPRODUCED, Verdict.REGRESSED)  # the verdicts of a case that showed the failure
 
 
-def failure_page(failure: Failure, night: Night, levels: Mapping[str, frozenset[Level]], pasts: Pasts) -> str:
+def failure_page(
+    failure: Failure, catalog: Catalog, night: Night, levels: Mapping[str, frozenset[Level]], pasts: Pasts
+) -> str:
     """Return the page.
 
     `night` is the whole run, `levels` the levels at which each failure ever ran on this machine, `pasts` what the
@@ -43,7 +47,7 @@ def failure_page(failure: Failure, night: Night, levels: Mapping[str, frozenset[
 <section class="card"><dl class="told">{_facts(failure)}</dl></section>
 {_claim(failure, records)}
 <h2>What the catalog says, and what this run saw</h2>
-{_rules(failure, records)}
+{_rules(failure, catalog, records)}
 {seen}
 {chart(failure.id, records)}
 <h2>Its nights</h2>{_nights(records, pasts)}
@@ -76,21 +80,19 @@ def _claim(failure: Failure, records: Sequence[Record]) -> str:
 <p class="soft">This run: {_verdicts(records)}</p></section></div>"""
 
 
-def _rules(failure: Failure, records: Sequence[Record]) -> str:
+def _rules(failure: Failure, catalog: Catalog, records: Sequence[Record]) -> str:
     """Return a row for each rule: what it says, why, and the verdicts of the cases that fall under it, by level."""
-    under: dict[tuple[Expectation, Rule | None], list[Record]] = {
-        (kind, rule): []
+    under: dict[Ruling, list[Record]] = {
+        rulings.of_rule(kind, rule): []
         for kind, rules in ((Expectation.BROKEN, failure.affected), (Expectation.WORKS, failure.works))
         for rule in rules
     }
     for record in records:
-        cell = record.cell
-        ruling = failure.ruling(Cell(cell.base, cell.torch, cell.mcore, cell.te, cell.driver), record.case)
-        under.setdefault(ruling, []).append(record)
+        under.setdefault(rulings.of_record(catalog, failure, record), []).append(record)
     rows = "".join(
-        f"<tr><td>{kind.value}</td><td class='id'>{escape(rule) if rule else 'no rule'}</td>"
-        f"<td class='because'>{escape(rule.reason) if rule else ''}</td><td>{_verdicts(members)}</td></tr>"
-        for (kind, rule), members in under.items()
+        f"<tr><td>{ruling.expectation.value}</td><td class='id'>{escape(ruling.rule)}</td>"
+        f"<td class='because'>{escape(ruling.reason)}</td><td>{_verdicts(members)}</td></tr>"
+        for ruling, members in under.items()
     )
     return f"""<section class="card"><table class="cases">\
 <thead><tr><th scope="col">expected</th><th scope="col">where</th><th scope="col">because</th>\

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
+from matrix.catalog.cell import Cell
 from matrix.catalog.failure import Level
 from matrix.report.markup import about, escape, level, mark
 from matrix.report.words import by, row_order, version_order, worst
-from matrix.verdicts.record import CellFacts, Record
+from matrix.verdicts.record import Record
 from matrix.verdicts.text import one_line
 
 
@@ -64,7 +65,7 @@ def _table(records: Sequence[Record], links: Mapping[str, str]) -> str:
     )
 
 
-def _row(cell: CellFacts) -> tuple[str, str, str, str]:
+def _row(cell: Cell) -> tuple[str, str, str, str]:
     return cell.base, cell.torch, cell.te, cell.driver
 
 

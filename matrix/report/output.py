@@ -34,11 +34,11 @@ def render(run_folder: Path, out: Path, history: History, catalog: Catalog) -> N
     write_whole(paths.page, page(told, different, levels, sorted(one.stem for one in paths.bisections.glob("*.html"))))
     write_whole(paths.compat, compat_page(catalog, levels), durable=False)
     for failure in catalog.failures:
-        write_whole(paths.failure(failure.id), failure_page(failure, told, levels, pasts), durable=False)
+        write_whole(paths.failure(failure.id), failure_page(failure, catalog, told, levels, pasts), durable=False)
     for cell, records in by_cell(told.records).items():
         path = paths.cell(name_of(cell))
         link_of = partial(_link, path.parent)
-        write_whole(path, cell_page(told.run, records, catalog.failures, pasts, link_of), durable=False)
+        write_whole(path, cell_page(told.run, records, catalog, pasts, link_of), durable=False)
     write_whole(paths.junit, junit(told))
     write_whole(paths.summary, job_summary(told, different))
     return told

@@ -155,7 +155,7 @@ def _member(red: Record, anchor: str, *, new: bool, full: bool) -> str:
         "looks like": red.other or "",
         "notes": "; ".join(map(one_line, red.notes)),
         "earlier attempts": "; ".join(map(one_line, outcome.attempts)),
-        "in the plan because": "; ".join(map(one_line, red.why)),
+        "in the plan because": "; ".join(one_line(str(reason)) for reason in red.why),
         "resolved": ", ".join(f"{name} {version}" for name, version in red.resolved.items()),
         "left behind": f"{outcome.leftovers} processes outlived their rank" if outcome.leftovers else "",
         "took": f"{outcome.seconds:.1f} s" + (f", from the cache: ran in {red.cached_from}" if red.cached_from else ""),

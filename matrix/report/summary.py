@@ -134,7 +134,7 @@ def _table(records: Sequence[Record], width: int, colour: bool) -> str:
     cases = list(dict.fromkeys(record.case for record in records))
     rows: list[tuple[str, list[Record]]] = []
     spans: list[list[list[Record]]] = []  # per row of the table: the cells it stands for
-    for members in by(lambda record: record.cell, records).values():
+    for members in by(lambda record: record.cell.id, records).values():
         if all(record.verdict in SILENT for record in members):
             continue
         if spans and _alike(spans[-1][-1], members):

@@ -11,8 +11,9 @@ from typing import Any, TypeVar
 
 from packaging.version import Version
 
+from matrix.catalog.cell import Cell
 from matrix.verdicts.outcome import Outcome, OutcomeKind, Raised
-from matrix.verdicts.record import SILENT, CellFacts, Record, Verdict
+from matrix.verdicts.record import SILENT, Record, Verdict
 from matrix.verdicts.text import head, one_line, visible
 
 # The verdicts, what needs a person first. A cell that holds several shows the first of them.
@@ -123,7 +124,7 @@ def told_chain(chain: Sequence[Raised]) -> str:
     return visible("\n\nwhich led to\n\n".join(blocks))
 
 
-def label(cell: CellFacts, mcore: str | None = None) -> str:
+def label(cell: Cell, mcore: str | None = None) -> str:
     """Return the cell's id without the axes that play no part; `mcore` stands in for its Megatron version."""
     axes = (("mcore", mcore or cell.mcore), ("te", cell.te), ("driver", cell.driver))
     return visible("/".join([cell.base, *(f"{axis}-{value}" for axis, value in axes if value != "none")]))
@@ -155,6 +156,6 @@ def version_order(text: str) -> tuple[Any, ...]:
         return (2, [(len(part.lstrip("0")), part.lstrip("0")) if odd % 2 else part for odd, part in parts])
 
 
-def row_order(cell: CellFacts) -> tuple[Any, ...]:
+def row_order(cell: Cell) -> tuple[Any, ...]:
     """Return a sort key for rows: base, TE, driver, mcore."""
     return tuple(version_order(axis) for axis in (cell.base, cell.te, cell.driver, cell.mcore))

@@ -8,12 +8,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from matrix.catalog.cell import Cell
 from matrix.catalog.failure import Expectation, Level
 from matrix.errors import MatrixError
 from matrix.store import journal
 from matrix.store.paths import write_whole
 from matrix.verdicts.outcome import Outcome, OutcomeKind
-from matrix.verdicts.record import CellFacts, Record, Verdict, case_key
+from matrix.verdicts.reason import Reason
+from matrix.verdicts.record import Record, Verdict, case_key
 
 PLAN = "plan.json"
 
@@ -34,8 +36,8 @@ class Night:
 def write_plan(run_folder: Path, cases: Sequence[Mapping[str, Any]]) -> None:
     """Write what a run is going to do, before it does anything. Written once: a resumed run keeps its plan.
 
-    Each case is a JSON object with the fields of a Record known before it runs: key, failure, case, cell (the fields
-    of CellFacts), level, expectation, why, reproduce, notes. Further fields are kept and not read here.
+    Each case is a JSON object with the fields of a Record known before it runs: key, failure, case, cell, level,
+    expectation, why, reproduce, notes. Further fields are kept and not read here.
     """
     path = run_folder / PLAN
     if path.exists():
@@ -58,7 +60,9 @@ def read(run_folder: Path) -> Night:
         record = _not_reached(case, where, run, state.started.get(str(case.get("key")), ""))
         if record.key in records:
             raise MatrixError("a case planned twice", where=where, got=record.key)
-        records[record.key] = state.results.get(record.key) or state.lost.get(record.key) or record
+        found = state.results.get(record.key) or state.lost.get(record.key) or record
+        # A journal of an earlier version lacks axes that its plan has.
+        records[record.key] = replace(found, cell=record.cell)
     for key, result in state.results.items():
         if key not in records:
             records[key] = replace(result, notes=(*result.notes, "not in the plan of this run"))
@@ -86,7 +90,7 @@ def _not_reached(case: Mapping[str, Any], where: str, run: str, started: str) ->
         record = Record(
             failure=case["failure"],
             case=case["case"],
-            cell=CellFacts(**case["cell"]),
+            cell=Cell.from_json(case["cell"], case.get("stack", {})),
             level=Level(case["level"]),
             expectation=Expectation(case["expectation"]),
             verdict=Verdict.NOT_REACHED,
@@ -94,7 +98,7 @@ def _not_reached(case: Mapping[str, Any], where: str, run: str, started: str) ->
             signature=None,
             reproduce=case["reproduce"],
             notes=tuple(case["notes"]),
-            why=tuple(case["why"]),
+            why=tuple(map(Reason.from_json, case["why"])),
             run=run,
             started=started,
         )

@@ -61,6 +61,14 @@ class Paths:
         return self.out / "summary.md"
 
 
+def make_folder(path: Path) -> None:
+    """Make a folder and those above it. Raises MatrixError where it can't be made or is there already."""
+    try:
+        path.mkdir(parents=True)
+    except OSError as error:
+        raise unwritable(path, error) from error
+
+
 def write_whole(path: Path, text: str, *, durable: bool = True) -> None:
     """Write a file so that a reader, or a crash, sees the old one or the new one and never a part.
 

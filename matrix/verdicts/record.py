@@ -7,8 +7,10 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Final
 
+from matrix.catalog.cell import Cell
 from matrix.catalog.failure import Expectation, Level
 from matrix.verdicts.outcome import Outcome
+from matrix.verdicts.reason import Reason
 
 
 class Verdict(str, Enum):
@@ -42,18 +44,6 @@ SILENT: Final = frozenset({Verdict.UNAVAILABLE, Verdict.NOT_REACHED})  # verdict
 
 
 @dataclass(frozen=True)
-class CellFacts:
-    """The cell as a record names it. "none" where an axis plays no part in the case."""
-
-    id: str
-    base: str
-    torch: str
-    mcore: str
-    te: str
-    driver: str
-
-
-@dataclass(frozen=True)
 class Record:
     """One planned case and what became of it.
 
@@ -64,7 +54,7 @@ class Record:
 
     failure: str
     case: str
-    cell: CellFacts
+    cell: Cell
     level: Level
     expectation: Expectation
     verdict: Verdict
@@ -73,7 +63,7 @@ class Record:
     reproduce: str  # a line that can be pasted
     other: str | None = None
     notes: tuple[str, ...] = ()
-    why: tuple[str, ...] = ()  # why the case is in the plan
+    why: tuple[Reason, ...] = ()  # why the case is in the plan
     resolved: Mapping[str, str] = field(default_factory=dict)  # package -> version, as found; python, image, host
     content: str = ""
     cached_from: str = ""  # run id, when the verdict came from the cache
@@ -91,7 +81,7 @@ class Record:
         return {
             "failure": self.failure,
             "case": self.case,
-            "cell": dict(vars(self.cell)),
+            "cell": self.cell.to_json(),
             "level": self.level.value,
             "outcome": self.outcome.kind.value,
             "expectation": self.expectation.value,
@@ -102,7 +92,7 @@ class Record:
             "other": self.other,
             "reason": self.outcome.reason,
             "notes": list(self.notes),
-            "why": list(self.why),
+            "why": [reason.to_json() for reason in self.why],
             "resolved": dict(self.resolved),
             "content": self.content,
             "cached_from": self.cached_from,
@@ -117,7 +107,7 @@ class Record:
         return cls(
             failure=record["failure"],
             case=record["case"],
-            cell=CellFacts(**record["cell"]),
+            cell=Cell.from_json(record["cell"]),
             level=Level(record["level"]),
             expectation=Expectation(record["expectation"]),
             verdict=Verdict(record["verdict"]),
@@ -126,7 +116,7 @@ class Record:
             reproduce=record["reproduce"],
             other=record["other"],
             notes=tuple(record["notes"]),
-            why=tuple(record["why"]),
+            why=tuple(map(Reason.from_json, record["why"])),
             resolved=record["resolved"],
             content=record["content"],
             cached_from=record["cached_from"],

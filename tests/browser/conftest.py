@@ -11,7 +11,7 @@ import pytest
 
 from matrix.catalog import loading
 from matrix.catalog.failure import Level
-from matrix.cli import main as cli
+from matrix.cli import places
 from matrix.provision import host
 from matrix.report.output import render
 from matrix.store.history import History
@@ -66,7 +66,7 @@ def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeEng
     engine.ends = lambda item: STRANGE if item.expectation.value == "works" else engine.as_expected(item)
     monkeypatch.setattr(loading, "load", lambda: KNOWN)
     monkeypatch.setattr(host, "look", lambda: HOST)
-    monkeypatch.setattr(cli, "Tox", lambda *_, **__: engine)
+    monkeypatch.setattr(places, "Tox", lambda *_, **__: engine)
     monkeypatch.setenv("MEGATRIX_OUT", str(tmp_path / "out"))
     monkeypatch.setenv("TOX_WORK_DIR", str(tmp_path / "tox"))
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}

@@ -9,9 +9,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from matrix.catalog.failure import Axis, Case, Failure, Level, Masked, Rule, Signature
+from matrix.catalog.failure import Axis, Case, Failure, Level, Masked, Rule, Signature, Stack, StackCell
 from matrix.catalog.loading import FACTS, load
-from matrix.catalog.model import Catalog, Container, Driver, Exclusion, Reader, Release, Stack, StackCell, Wheels
+from matrix.catalog.model import Catalog, Container, Driver, Exclusion, Reader, Release, Wheels
 from matrix.catalog.versions import Range
 from matrix.planning.cases import plan_case
 from matrix.planning.planned import Planned
@@ -29,7 +29,7 @@ def real() -> Catalog:
 
 
 def copy_of_facts(folder: Path) -> Path:
-    """A copy of what `load` reads, to break one thing in."""
+    """A copy of the catalog's tables, to break one thing in."""
     return Path(shutil.copytree(FACTS, folder / "facts", ignore=shutil.ignore_patterns("surfaces")))
 
 
@@ -40,7 +40,7 @@ def clause(*, base: Sequence[str] = (), cases: Sequence[str] = (), reason: str =
 
 
 def case(name: str = "tp2", levels: Iterable[Level] = (Level.CPU,), ranks: int = 2, gpus: int = 1) -> Case:
-    return Case(name, f"tests/failures/test_{name}.py::test_it", tuple(levels), ranks, gpus)  # type: ignore[arg-type]
+    return Case(name, tuple(levels), f"run_{name}".replace("-", "_"), ranks=ranks, gpus=gpus)  # type: ignore[arg-type]
 
 
 def failure(id: str = "break", **further: Any) -> Failure:
@@ -84,15 +84,18 @@ def releases(versions: Iterable[str]) -> tuple[Release, ...]:
     return tuple(Release(version) for version in versions)  # type: ignore[arg-type]
 
 
-def stack(failure: str, base: str, core: str, *, gpus: int = 2, **cell: str) -> Stack:
-    return Stack("Some#1", failure, "as reported", StackCell(base, core, **cell), gpus)  # type: ignore[arg-type]
+def stack(failure: str, base: str, core: str, *, gpus: int = 2, **cell: str) -> tuple[str, Stack]:
+    """The stack of a report, and the failure whose entry has it."""
+    return failure, Stack("Some#1", "as reported", StackCell(base, core, **cell), gpus)  # type: ignore[arg-type]
 
 
 def exclusion(reason: str = "by hand", **bounds: str) -> Exclusion:
     return Exclusion(clause(**bounds), reason)
 
 
-def catalog(*failures: Failure, torches: Sequence[str] = TORCHES, **further: Any) -> Catalog:
+def catalog(
+    *failures: Failure, torches: Sequence[str] = TORCHES, stacks: Iterable[tuple[str, Stack]] = (), **further: Any
+) -> Catalog:
     """Bases torch-2.3.1, torch-2.4.0, torch-2.5.1, all of the night; cores 0.7.0, 0.8.0, 0.9.0; TE 1.8, 1.9, 1.10."""
     given: dict[str, Any] = {field.name: () for field in fields(Catalog)}
     given |= {
@@ -100,7 +103,10 @@ def catalog(*failures: Failure, torches: Sequence[str] = TORCHES, **further: Any
         "megatron_core": releases(CORES),
         "transformer_engine": releases(ENGINES),
         "drivers": (Driver("535"),),  # type: ignore[arg-type]
-        "failures": failures,
+        "failures": tuple(
+            replace(entry, stack=tuple(one for id, one in stacks if id == entry.id) or entry.stack)
+            for entry in failures
+        ),
         **further,
     }
     return Catalog(**given)

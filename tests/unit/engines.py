@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
 from matrix.catalog.model import Catalog
+from matrix.errors import MatrixError
 from matrix.execution.cache_key import case_content
 from matrix.execution.engine import Ending, Installed, Tox, environment_folder
 from matrix.execution.relay import Sender
@@ -39,7 +40,9 @@ class FakeEngine:
         status: int | BaseException = 0,
         lack: str = "",
         refused: Mapping[str, str] | None = None,
+        unready: MatrixError | None = None,
     ) -> None:
+        self.unready = unready
         self.lack, self.refused = lack, refused or {}
         self.known, self.ends, self.limit, self.status = known, ends or self.as_expected, limit, status
         self.ran: list[str] = []
@@ -48,6 +51,10 @@ class FakeEngine:
     def as_expected(self, item: Planned) -> Outcome:
         broken = item.expectation.value == "broken"
         return shown(self.known.failure(item.failure)) if broken else Outcome.from_json({"kind": "passed"})
+
+    def ready(self, bases: Collection[str]) -> None:
+        if self.unready:
+            raise self.unready
 
     def lacks(self, base: str) -> str:
         return self.lack if base.startswith("ngc") else ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,7 +19,8 @@ DEVICES: Final = ("cpu", "cuda")
 class Job:
     """One call of `target` on `world_size` ranks, each its own process. Raises MatrixError for a job that cannot be.
 
-    `target` is "package.module:function"; the function gets (rank: Rank, **kwargs) and returns JSON or None.
+    `target` is "package.module:function", or "FOLDER/module.py:function" of a failure's folder; the function gets
+    (rank: Rank, **kwargs) and returns JSON or None. `stand_ins` and `clones` are the Rank's.
     `path` holds overlay directories, put first on sys.path in every rank before the target is imported.
     `hidden` are packages that ranks find absent: the base has them, and they play no part.
     `env` is added to each rank's environment; a variable that a preloaded package reads when it is imported (a thread
@@ -44,11 +45,17 @@ class Job:
     limits: Limits = NO_LIMITS
     launcher: str = "torchrun"
     hidden: tuple[str, ...] = ()
+    stand_ins: Mapping[str, Any] = field(default_factory=dict)
+    clones: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        module, _, function = self.target.partition(":")
-        if not (function.isidentifier() and all(part.isidentifier() for part in module.split("."))):
-            raise MatrixError("a job's target names no function", got=self.target, expected="package.module:function")
+        module, _, function = self.target.rpartition(":")
+        names = [Path(module).stem] if module.endswith(".py") else module.split(".")
+        if not (function.isidentifier() and all(name.isidentifier() for name in names)):
+            raise MatrixError(
+                "a job's target names no function", got=self.target,
+                expected="package.module:function, or FOLDER/module.py:function",
+            )  # fmt: skip
         if self.world_size < 1:
             raise MatrixError("a job needs at least one rank", got=f"world_size {self.world_size}", expected=">= 1")
         if not self.deadline_s > 0:

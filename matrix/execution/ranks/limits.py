@@ -27,12 +27,12 @@ def impose(
     except OSError as error:
         raise LackError(f"a rank can't join a memory cgroup here: {error}") from None
     try:
-        if order["shm_bytes"] is not None:
-            mount_shm(order["shm_bytes"])
+        if order["shm"] is not None:
+            mount_shm(order["shm"])
     except OSError as error:
         raise LackError(f"a rank can't have a /dev/shm of its own here: {error}") from None
     try:
-        if order["address_space_bytes"] is not None:
-            set_limit(resource.RLIMIT_AS, (order["address_space_bytes"],) * 2)
+        if order["address_space"] is not None:
+            set_limit(resource.RLIMIT_AS, (order["address_space"],) * 2)
     except (OSError, ValueError, OverflowError) as error:
         raise LackError(f"no cap on the address space (RLIMIT_AS) can be set here: {error}") from None

@@ -23,14 +23,16 @@ def order(
         "device": job.device,
         "init_method": f"file://{folder}/store",
         "workdir": f"{folder}/work",
+        "stand_ins": dict(job.stand_ins),
+        "clones": dict(job.clones),
         "env": environment(job, rank, port),
         "path": [*job.path, *path],
         "overlays": list(job.path),
         "hidden": list(job.hidden),
         "preloaded": [] if job.fresh else list(preloaded),
         "fresh": job.fresh,
-        "address_space_bytes": job.limits.address_space_bytes,
-        "shm_bytes": job.limits.shm_bytes,
+        "address_space": job.limits.address_space,
+        "shm": job.limits.shm,
         "memory_group": memory_group,
     }
 

@@ -10,11 +10,12 @@ import os
 import resource
 import signal
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
+from matrix.catalog.folders import load_module
 from matrix.errors import MatrixError
 from matrix.execution.ranks.chain import chain_of
 from matrix.execution.ranks.limits import impose
@@ -47,14 +48,14 @@ def work(order: Mapping[str, Any], result: int, stacks: int) -> None:
     # No core files: one of a process with CUDA is tens of GB, written before anybody learns that the rank died.
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
     rank = Rank(
-        order["rank"], order["world_size"], order["device"], order["init_method"], workdir=Path(order["workdir"])
-    )
+        order["rank"], order["world_size"], order["device"], order["init_method"], workdir=Path(order["workdir"]),
+        stand_ins=order["stand_ins"], clones=order["clones"],
+    )  # fmt: skip
     try:
         impose(order)
         refuse_contradiction(order["overlays"], order["preloaded"])
         sys.modules.update(dict.fromkeys(order["hidden"]))  # None is Python's own "not there"
-        module, _, function = order["target"].partition(":")
-        body = getattr(importlib.import_module(module), function)
+        body = imported(order["target"])
         report = encode_value(body(rank, **order["kwargs"]), order["target"])
     except LackError as lack:
         _send(result, json.dumps({"lacks": str(lack)}))
@@ -65,6 +66,15 @@ def work(order: Mapping[str, Any], result: int, stacks: int) -> None:
         _send(result, json.dumps({"raised": [asdict(raised) for raised in chain_of(error)]}))
         raise
     _send(result, report)
+
+
+def imported(target: str) -> Callable[..., Any]:
+    """Return the function that a job's target names. Raises ImportError or AttributeError."""
+    module, _, function = target.rpartition(":")
+    path = Path(module)
+    made = load_module(path.parent, path.stem) if path.suffix == ".py" else importlib.import_module(module)
+    body: Callable[..., Any] = getattr(made, function)
+    return body
 
 
 def encode_value(value: Any, target: str) -> str:

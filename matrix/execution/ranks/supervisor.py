@@ -59,7 +59,7 @@ class Supervisor:
         Raises MatrixError when no rank can be started on this machine at all.
         """
         try:
-            with memory_group(job.limits.memory_bytes) as group:
+            with memory_group(job.limits.memory) as group:
                 return self._run(job, group)
         except LackError as lack:
             return Outcome(OutcomeKind.UNAVAILABLE, str(lack))

@@ -10,7 +10,7 @@ import os
 import shlex
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -29,10 +29,9 @@ from matrix.execution.slurm.parts import Needs, Part, arrays, minutes, needs
 from matrix.execution.slurm.queue import Queue
 from matrix.planning.planned import Planned
 from matrix.provision import case_overlays as provision
-from matrix.provision import configuration, drivers
+from matrix.provision import configuration, drivers, project
 from matrix.provision.host import Host
 from matrix.provision.overlays import Overlays, default_root
-from matrix.provision.project import ROOT
 from matrix.provision.tools import Ref
 from matrix.provision.tox_environments import CELL_SETTINGS
 from matrix.store import journal
@@ -70,6 +69,11 @@ class Slurm:
         self._features = sorted({feature for node in self._nodes for feature in node.features})
         self._refused: dict[Needs, str] = {}
 
+    def ready(self, bases: Collection[str]) -> None:
+        """Check what makes the environments; Slurm has answered already."""
+        if made := [base for base in bases if not self._image(base)]:
+            self._maker.ready(made)
+
     def lacks(self, base: str) -> str:
         """Return "": what an environment needs tox says as it makes it, what an image needs the nodes say."""
         return ""
@@ -85,7 +89,7 @@ class Slurm:
 
     def can_run(self, planned: Planned) -> tuple[bool, str]:
         """Say whether some node could run the case, and if not, what it needs and what Slurm says to that."""
-        if not planned.test:
+        if not planned.reproducible:
             return False, "the catalog has no reproduction of it yet"
         away = [f"{node.name} is {node.state}" for node in self._nodes if node.away]
         told = "; ".join((f"features of its nodes: {', '.join(self._features) or 'none'}", *away))
@@ -220,7 +224,7 @@ class Slurm:
         options = (
             f"--job-name={queue.name}{path.stem}",
             f"--array=0-{len(part.tasks) - 1}",
-            f"--chdir={ROOT}",
+            f"--chdir={project.folder()}",
             f"--output={path.parent}/{path.stem}-%a.log",
             "--open-mode=append",
             "--requeue",

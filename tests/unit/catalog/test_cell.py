@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -26,6 +28,19 @@ def test_a_cell_has_a_readable_id() -> None:
 def test_an_id_is_read_back(base: str, core: str, engine: str, driver: str) -> None:
     cell = Cell(base, "2.4.0", core, engine, driver)
     assert {"base": base, "mcore": core, "te": engine, "driver": driver} == parse_cell_id(cell.id)
+
+
+def test_every_axis_travels_as_json() -> None:
+    assert Cell.from_json(json.loads(json.dumps(CELL.to_json()))) == CELL
+    assert CELL.to_json()["id"] == CELL.id
+
+
+def test_cells_of_earlier_versions_are_read() -> None:
+    """Records held six keys; a plan held the other axes beside them."""
+    earlier = {key: CELL.to_json()[key] for key in ("id", "base", "torch", "mcore", "te", "driver")}
+    beside = {"python": CELL.python, "sm": CELL.sm, "gpus": CELL.gpus}
+    assert Cell.from_json(earlier) == replace(CELL, python=NONE, sm=NONE, gpus=NONE)
+    assert Cell.from_json(earlier, beside) == CELL
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from matrix.catalog.checks import check, known
-from matrix.catalog.failure import Axis, Signature
+from matrix.catalog.failure import Axis, ContractCall, Signature
 from matrix.catalog.model import Catalog, Driver
 from matrix.errors import MatrixError
 from tests.unit.catalogs import (
@@ -45,7 +46,7 @@ def test_a_catalog_in_order_is_accepted() -> None:
     check(catalog(entry, failure("b"), exclusions=(exclusion(torch="<2.4"),), stacks=stacks), FACTS)
 
 
-ENTRY = "facts/failures/break.toml"
+ENTRY = "failure.toml"
 REFUSALS: dict[str, tuple[Callable[[], Catalog], str, str]] = {
     "a base twice": (
         lambda: catalog(wheels=(wheels("2.4.0"), wheels("2.4.0"))),
@@ -57,7 +58,7 @@ REFUSALS: dict[str, tuple[Callable[[], Catalog], str, str]] = {
         "facts: bases.toml, containers.toml",
         "an id is used twice",
     ),
-    "a failure twice": (lambda: catalog(failure(), failure()), "facts/failures", "an id is used twice"),
+    "a failure twice": (lambda: catalog(failure(), failure()), "the failures", "an id is used twice"),
     "a case twice": (lambda: catalog(failure(case=(case(), case()))), f"{ENTRY}: case", "an id is used twice"),
     "a signature twice": (
         lambda: catalog(failure(signature=failure().signature * 2)),
@@ -89,10 +90,20 @@ REFUSALS: dict[str, tuple[Callable[[], Catalog], str, str]] = {
         "facts/constraints.toml: exclude[1].when",
         "this exclusion matches no known cell",
     ),
-    "a stack of no failure": (
-        lambda: catalog(failure(), stacks=(stack("other", "torch-2.4.0", "0.8.0"),)),
-        "facts/stacks.toml: stack[0].failure",
-        "no such failure",
+    "a stack on no base": (
+        lambda: catalog(failure(), stacks=(stack("break", "torch-2.4", "0.8.0"),)),
+        f"{ENTRY}: stack[0].cell.base",
+        "no such base",
+    ),
+    "a case without a function": (
+        lambda: catalog(failure(case=(replace(case(), run=""),))),
+        f"{ENTRY}: case tp2.run",
+        "a case without a function",
+    ),
+    "an unknown kind of break": (
+        lambda: catalog(failure(contract=ContractCall(".call$", "certain"))),  # type: ignore[arg-type]
+        f"{ENTRY}: contract.kind",
+        "no such kind of break",
     ),
     "what runs without a base": (
         lambda: catalog(failure(axes=(Axis.MCORE,))),

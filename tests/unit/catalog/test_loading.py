@@ -10,72 +10,187 @@ import pytest
 
 from matrix.catalog import loading
 from matrix.catalog.failure import Level
+from matrix.catalog.limits import GIB, Limits
 from matrix.catalog.loading import load
 from matrix.catalog.model import Release
+from matrix.catalog.schema import Size
 from matrix.catalog.versions import NONE, Range, parse
 from matrix.cli.main import main
 from matrix.errors import MatrixError
 from matrix.planning.night import of_base
-from tests.unit.catalogs import catalog, copy_of_facts, exclusion, image, real, releases, wheels
+from tests.unit.catalogs import catalog, copy_of_facts, exclusion, failure, image, real, releases, wheels
 
-BASES, DCP, TP = "bases.toml", "failures/dcp-assertion.toml", "failures/tp-overlap.toml"
+BASES, SAVES, STARTS = "bases.toml", "save_breaks/failure.toml", "start_crashes/failure.toml"
 WHEELS = '[[wheels]]\nid = "torch-2.4.0"\ntorch = "2.4.0"\npythons = ["3.10"]\n'
 WHOLE = ""  # what to replace when the whole file is meant
 
 Edit = tuple[str, str, str]
 
+ENTRIES = {
+    SAVES: """
+id = "save-breaks"
+title = "A save breaks"
+references = []
+stand_ins = ["mcore-0.7"]
+symptom = ""
+cause = ""
+fix = ""
+
+[[signature]]
+name = "assertion"
+exception = "AssertionError"
+frame = "planner.py:create_plan"
+
+[[affected]]
+mcore = ">=0.7.0.dev0,<0.9.0.dev0"
+torch = ">=2.4.0"
+reason = "measured"
+
+[[affected]]
+mcore = ">=0.7.0.dev0,<0.9.0.dev0"
+base = ["ngc-24.07"]
+reason = "read"
+
+[[works]]
+mcore = ">=0.9.0.dev0"
+reason = "fixed"
+
+[[masked]]
+by = "start-crashes"
+reason = "it never starts"
+
+[[case]]
+run = "save"
+levels = ["cpu", "gpu"]
+limits = "sample"
+ranks = 2
+each = [
+  { name = "tp2", arguments = { tensor_parallel = 2 } },
+  { name = "pp2", arguments = { pipeline_parallel = 2 }, limits = { memory = "1 GiB" } },
+]
+
+[claim]
+source = "a write-up"
+text = "it is so"
+measured = "it is not"
+""",
+    STARTS: """
+id = "start-crashes"
+title = "It crashes at the start"
+references = []
+axes = ["base", "mcore", "te", "driver"]
+symptom = ""
+cause = ""
+fix = ""
+
+[[signature]]
+name = "crash"
+signal = "SIGSEGV"
+
+[[signature]]
+name = "exit"
+exit_code = 6
+log = '(?s)Incl.*ERR_RANK'
+
+[[affected]]
+mcore = ">=0.4.0,<0.7.0.dev0"
+reason = "run"
+
+[contract]
+callee = '\\.start$'
+
+[[stack]]
+name = "Some#1"
+text = "as reported"
+cell = { base = "ngc-24.03", mcore = "0.7.0", te = "1.9.0", driver = "470.161.03", sm = "8.0", gpus = "8" }
+gpus = 8
+""",
+}
+
+
+@pytest.fixture
+def copy(tmp_path: Path) -> tuple[Path, Path]:
+    """A copy of the catalog's facts, and two failures, to break one thing in."""
+    facts, failures = copy_of_facts(tmp_path), tmp_path / "failures"
+    for path, text in ENTRIES.items():
+        (failures / path).parent.mkdir(parents=True)
+        (failures / path).write_text(text)
+    return facts, failures
+
 
 @pytest.fixture
 def told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    copy: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Callable[[str, str, str], str]:
-    """Replace the first `old`, or WHOLE, in a file of a copy of the catalog; return what `megatrix plan` says of it."""
-    facts = copy_of_facts(tmp_path)
-    monkeypatch.setattr(loading, "load", partial(load, facts))
+    """Replace the first `old`, or WHOLE, in a file of the copy; return what `megatrix plan` prints of it."""
+    facts, failures = copy
+    monkeypatch.setattr(loading, "load", partial(load, facts, failures))
 
     def edit(file: str, old: str, new: str) -> str:
-        text = (facts / file).read_text(encoding="utf-8")
+        path = (failures if file in ENTRIES else facts) / file
+        text = path.read_text(encoding="utf-8")
         assert old in text
-        (facts / file).write_text(text.replace(old, new, 1) if old else new, encoding="utf-8")
+        path.write_text(text.replace(old, new, 1) if old else new, encoding="utf-8")
         status = main(["plan"])
-        said = capsys.readouterr()
-        assert (status, said.out) == (2, "")
-        return said.err.replace(f"{facts}/", "")
+        printed = capsys.readouterr()
+        assert (status, printed.out) == (2, "")
+        return printed.err.replace(f"{facts}/", "").replace(f"{failures}/", "")
 
     return edit
 
 
+def test_the_copy_loads(copy: tuple[Path, Path]) -> None:
+    known = load(*copy)
+    assert [failure.id for failure in known.failures] == ["save-breaks", "start-crashes"]
+    assert [stack.name for stack in known.stacks] == ["Some#1"]
+
+
+def test_a_group_of_cases_shares_arguments_and_limits(copy: tuple[Path, Path]) -> None:
+    one, other = load(*copy).failure("save-breaks").case
+    assert (dict(one.arguments), dict(other.arguments)) == ({"tensor_parallel": 2}, {"pipeline_parallel": 2})
+    assert [one.limits, other.limits] == [Limits(Size(9 * GIB)), Limits(Size(9 * GIB), Size(GIB))]
+
+
+def test_an_entry_with_a_call_is_read_at_level_contract(copy: tuple[Path, Path]) -> None:
+    (case,) = load(*copy).failure("start-crashes").case
+    assert (case.name, case.levels, case.run) == ("contract", (Level.CONTRACT,), "")
+
+
+def test_a_shared_stand_in_is_the_entrys(copy: tuple[Path, Path]) -> None:
+    (stand_in,) = load(*copy).failure("save-breaks").stand_in
+    assert stand_in.packages == ("transformer_engine", "apex")
+
+
 MISTAKES = {
-    "wrong key": ((DCP, "[[stand_in]]", "[[standin]]"), "standin", "did you mean stand_in?"),
+    "wrong key": ((SAVES, "symptom =", "symptoms ="), "symptoms", "did you mean symptom?"),
     "wrong key in a clause": (("constraints.toml", "mcore =", "mcor ="), "exclude[0].when.mcor", "did you mean mcore?"),
     "wrong table": ((BASES, "[[wheels]]", "[[wheel]]"), "wheel", "did you mean wheels?"),
     "missing key": ((BASES, 'torch = "2.1.2"\n', ""), "wheels[0]", "add torch = ..."),
-    "bad specifier": ((DCP, 'torch = ">=2.4.0"', 'torch = "2.4.0"'), "affected[0].torch", "put an operator before"),
-    "specifier with ~=": ((DCP, 'torch = ">=2.4.0"', 'torch = "~=2.4"'), "affected[0].torch", "write it with <, <="),
+    "bad specifier": ((SAVES, 'torch = ">=2.4.0"', 'torch = "2.4.0"'), "affected[0].torch", "put an operator before"),
+    "specifier with ~=": ((SAVES, 'torch = ">=2.4.0"', 'torch = "~=2.4"'), "affected[0].torch", "write it with <, <="),
     "bad version": (("releases.toml", '"0.5.0"', '"zero"'), "megatron_core[0].version", "a PEP 440 version"),
-    "bad pattern": ((TP, "'(?s)MPI_Group_incl.*MPI_ERR_RANK'", "'('"), "signature[1].log", "use single quotes"),
+    "bad pattern": ((STARTS, "'(?s)Incl.*ERR_RANK'", "'('"), "signature[1].log", "use single quotes"),
     "base used twice": ((BASES, '"torch-2.1.2"', '"torch-2.2.2"'), "bases.toml", "each id once"),
     "base is an image too": ((BASES, '"torch-2.1.2"', '"ngc-24.07"'), "containers.toml", "each id once"),
     "release used twice": (("releases.toml", '"0.5.0"', '"0.6.0"'), "megatron_core", "each id once"),
-    "case used twice": ((DCP, 'name = "pp2"', 'name = "tp2"'), "case", "each id once"),
-    "predicate that matches nothing": ((DCP, '">=2.4.0"', '">=9"'), "affected[0]", "check the bounds against"),
-    "contradiction": ((DCP, 'mcore = ">=0.9.0.dev0"', 'mcore = ">=0.8.0"'), "both in affected and", "narrow one"),
-    "unknown base": ((DCP, '["ngc-24.07"]', '["ngc-24.70"]'), "affected[1].base", "did you mean ngc-24.10"),
-    "unknown mask": ((DCP, '"dcp-write-item"', '"dcp-write"'), "masked.by", "did you mean dcp-write-item?"),
+    "case used twice": ((SAVES, 'name = "pp2"', 'name = "tp2"'), "case", "each id once"),
+    "predicate that matches nothing": ((SAVES, '">=2.4.0"', '">=9"'), "affected[0]", "check the bounds against"),
+    "contradiction": ((SAVES, 'mcore = ">=0.9.0.dev0"', 'mcore = ">=0.8.0"'), "both in affected and", "narrow one"),
+    "unknown base": ((SAVES, '["ngc-24.07"]', '["ngc-24.70"]'), "affected[1].base", "did you mean ngc-24.10"),
+    "unknown mask": ((SAVES, '"start-crashes"', '"start-crash"'), "masked.by", "did you mean start-crashes?"),
     "exclusion that matches nothing": (("constraints.toml", '">=0.12"', '">=9"'), "exclude[0].when", "delete it, or"),
-    "stack of no failure": (("stacks.toml", '"tp-overlap"', '"tp-overlop"'), "stack[2].failure", "tp-overlap?"),
-    "stack on no base": (("stacks.toml", '"ngc-24.03"', '"ngc-24.3"'), "stack[2].cell.base", "did you mean ngc-24.03"),
-    "text for a number": ((TP, "exit_code = 6", 'exit_code = "6"'), "signature[1].exit_code", "expected: int"),
-    "number for text": (("stacks.toml", 'sm = "8.0"', "sm = 8.0"), "stack[2].cell.sm", "text in quotes"),
-    "text for a list": ((DCP, '["ngc-24.07"]', '"ngc-24.07"'), "affected[1].base", "expected: [...]"),
-    "list for a table": ((DCP, "[claim]", "[[claim]]"), "claim", "[Claim] keys"),
-    "unknown level": ((DCP, '["cpu", "gpu"]', '["cpux"]'), "case[0].levels[0]", "contract or cpu or gpu"),
+    "stack on no base": ((STARTS, '"ngc-24.03"', '"ngc-24.3"'), "stack[0].cell.base", "did you mean ngc-24.03"),
+    "text for a number": ((STARTS, "exit_code = 6", 'exit_code = "6"'), "signature[1].exit_code", "expected: int"),
+    "number for text": ((STARTS, 'sm = "8.0"', "sm = 8.0"), "stack[0].cell.sm", "text in quotes"),
+    "text for a list": ((SAVES, '["ngc-24.07"]', '"ngc-24.07"'), "affected[1].base", "expected: [...]"),
+    "list for a table": ((SAVES, "[claim]", "[[claim]]"), "claim", "[Claim] keys"),
+    "unknown level": ((SAVES, '["cpu", "gpu"]', '["cpux"]'), "case[0].levels[0]", "contract or cpu or gpu"),
     "signature for all": (
-        (TP, "exit_code = 6\nlog", "frame = 'a.py:b'\n#"),
-        "signature invalid-rank",
+        (STARTS, "exit_code = 6\nlog", "frame = 'a.py:b'\n#"),
+        "signature exit",
         "exception, message",
     ),
-    "broken TOML": ((TP, "id = ", "id "), "not TOML", "TOML 1.0 in UTF-8"),
+    "broken TOML": ((STARTS, "id = ", "id "), "not TOML", "TOML 1.0 in UTF-8"),
 }
 
 
@@ -94,17 +209,17 @@ def test_a_mistake_is_told_by_file_key_and_remedy(told: Callable[..., str], edit
         (BASES, '"2.1.2"\npythons = ["3.10", "3.11"]', '"2.1.2"\npythons = []'),
         (BASES, '"2.4.0"\npythons = ["3.10", "3.11"]', '"2.4.0"\npythons = ["three"]'),
         ("constraints.toml", 'mcore = ">=0.12", torch = "<2.2"', ""),
-        (DCP, ":create_default_global_save_plan", ""),
-        (TP, '"SIGSEGV"', '"SEGV"'),
-        (DCP, 'levels = ["cpu", "gpu"]', "levels = []"),
-        (DCP, "ranks = 2", "ranks = 0"),
+        (SAVES, ":create_plan", ""),
+        (STARTS, '"SIGSEGV"', '"SEGV"'),
+        (SAVES, 'levels = ["cpu", "gpu"]', "levels = []"),
+        (SAVES, "ranks = 2", "ranks = 0"),
     ],
 )
 def test_a_mistake_that_is_easily_made_is_told(told: Callable[..., str], edit: Edit) -> None:
     assert edit[0] in told(*edit)
 
 
-@pytest.mark.parametrize("file", ["bases.toml", "containers.toml", "drivers.toml", "releases.toml", "stacks.toml"])
+@pytest.mark.parametrize("file", ["bases.toml", "containers.toml", "drivers.toml", "releases.toml"])
 def test_a_missing_file_is_told(tmp_path: Path, file: str) -> None:
     facts = copy_of_facts(tmp_path)
     (facts / file).unlink()
@@ -119,27 +234,24 @@ def test_a_folder_without_a_catalog_is_told(tmp_path: Path) -> None:
     assert ("no catalog here", tmp_path) == (caught.value.what, caught.value.got)
 
 
-def test_two_entries_with_one_id_are_told(tmp_path: Path) -> None:
-    facts = copy_of_facts(tmp_path)
-    (facts / "failures" / "another.toml").write_text((facts / TP).read_text())
+def test_an_entry_is_named_as_its_folder(copy: tuple[Path, Path]) -> None:
+    facts, failures = copy
+    (failures / "save_breaks").rename(failures / "another")
     with pytest.raises(MatrixError) as caught:
-        load(facts)
-    assert (caught.value.what, caught.value.got) == ("a failure's file has its id as name", "tp-overlap")
-
-
-def test_an_entry_is_named_as_its_file(tmp_path: Path) -> None:
-    facts = copy_of_facts(tmp_path)
-    (facts / "failures" / "another.toml").write_text((facts / TP).read_text().replace('"tp-overlap"', '"third"', 1))
-    with pytest.raises(MatrixError):
-        load(facts)
+        load(facts, failures)
+    assert (caught.value.what, caught.value.got) == (
+        "a failure's folder is named like its id, with _ for -",
+        "save-breaks",
+    )
 
 
 def test_a_base_and_a_failure_are_found_by_id_or_suggested() -> None:
-    assert (real().base("torch-2.4.0").id, real().failure("tp-overlap").id) == ("torch-2.4.0", "tp-overlap")
+    known = catalog(failure("start-crashes"))
+    assert (real().base("torch-2.4.0").id, known.failure("start-crashes").id) == ("torch-2.4.0", "start-crashes")
     with pytest.raises(MatrixError, match=r"did you mean .*torch-2\.4\.0"):
         real().base("torch-2.4")
-    with pytest.raises(MatrixError, match="did you mean tp-overlap"):
-        real().failure("overlap")
+    with pytest.raises(MatrixError, match="did you mean start-crashes"):
+        known.failure("start-crash")
 
 
 IMAGES = (image("ngc-24.06", "2.4.0a0+f70bd71a48"), image("ngc-24.07", "2.4.0a0+3bcc3cddb5"), image("ngc-99", None))

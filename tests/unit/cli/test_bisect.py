@@ -14,7 +14,7 @@ from matrix.bisection.noise import Seen
 from matrix.bisection.probing import exit_code, seen_of
 from matrix.catalog import loading
 from matrix.catalog.failure import Level
-from matrix.cli import main as cli
+from matrix.cli import places
 from matrix.cli.main import main
 from matrix.provision import host
 from matrix.verdicts.outcome import Outcome, OutcomeKind, Raised
@@ -46,7 +46,7 @@ def surroundings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, handlers: None
 def engine(monkeypatch: pytest.MonkeyPatch) -> FakeEngine:
     """The engine in place of tox, and the small catalog."""
     made = FakeEngine(KNOWN)
-    monkeypatch.setattr(cli, "Tox", lambda jobs: made)
+    monkeypatch.setattr(places, "Tox", lambda jobs: made)
     monkeypatch.setattr(loading, "load", lambda: KNOWN)
     return made
 
@@ -155,7 +155,7 @@ def test_images_with_the_same_twin_share_its_runs(
     torches = {"ngc-24.01": "2.3.0a0+1", "ngc-24.02": "2.3.0a0+2", "ngc-24.03": "2.4.0a0+3", "ngc-24.04": "2.4.0a0+4"}
     images = tuple(catalogs.image(id, torch) for id, torch in torches.items())
     monkeypatch.setattr(loading, "load", lambda: catalogs.catalog(ENTRY, containers=images))
-    monkeypatch.setattr(cli.Images, "lacks", lambda self, base: "no container tool")
+    monkeypatch.setattr(places.Images, "lacks", lambda self, base: "no container tool")
     line = "bisect break --axis container --mcore 0.8.0 --no-cache --at-once {}"
     for at_once in (1, 4):
         _, told, _ = asked(line.format(at_once), capsys)

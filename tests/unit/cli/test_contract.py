@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from matrix.cli.contract import add_parsers
+from matrix.cli import contract, surface
 from matrix.contract.table import spans
 from matrix.errors import MatrixError
 from tests.unit.contract.test_reading import commit, engine, megatron  # noqa: F401 - fixtures
@@ -13,7 +13,9 @@ from tests.unit.contract.test_reading import commit, engine, megatron  # noqa: F
 
 def run(*arguments):
     top = argparse.ArgumentParser()
-    add_parsers(top.add_subparsers(required=True))
+    commands = top.add_subparsers(required=True)
+    contract.add_parser(commands)
+    surface.add_parser(commands)
     parsed = top.parse_args(arguments)
     return parsed.command(parsed)
 

@@ -6,6 +6,8 @@ import io
 import json
 import re
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -13,13 +15,14 @@ import pytest
 from matrix import __version__
 from matrix.catalog import loading
 from matrix.catalog.failure import Level
-from matrix.cli import main as cli
+from matrix.cli import COMMANDS, places
 from matrix.cli.main import main
 from matrix.errors import MatrixError
 from matrix.planning.covering import pairwise
 from matrix.planning.night import everything, night
 from matrix.planning.planned import Planned
 from matrix.provision import host
+from matrix.provision.project import ROOT
 from matrix.verdicts.outcome import Outcome, OutcomeKind, Raised
 from matrix.verdicts.record import Record
 from tests.unit import catalogs
@@ -53,7 +56,7 @@ def surroundings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, handlers: None
 def engine(monkeypatch: pytest.MonkeyPatch) -> FakeEngine:
     """The engine in place of tox; a test may change how it ends."""
     made = FakeEngine(KNOWN)
-    monkeypatch.setattr(cli, "Tox", lambda jobs: made)
+    monkeypatch.setattr(places, "Tox", lambda jobs: made)
     return made
 
 
@@ -61,12 +64,21 @@ def lines(text: str) -> list[dict[str, object]]:
     return [json.loads(line) for line in text.splitlines()]
 
 
-@pytest.mark.parametrize("command", [[], ["plan"], ["run"], ["explain"], ["report"]])
-def test_every_command_has_help(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
-        main([*command, "--help"])
-    assert caught.value.code == 0
-    assert f"usage: {shlex.join(['megatrix', *command])} " in capsys.readouterr().out
+        main([command, "--help"])
+    shown = capsys.readouterr().out
+    assert (caught.value.code, f"usage: megatrix {command} " in shown) == (0, True)
+    assert " ".join(COMMANDS[command].split()) in " ".join(shown.split())
+
+
+def test_help_imports_no_command() -> None:
+    """What a command needs is imported when it is given."""
+    text = "import sys; from matrix.cli.main import parser; parser(['--help']).format_help(); print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", text], cwd=ROOT, capture_output=True, text=True, check=True)
+    ours = {name for name in done.stdout.split() if name.partition(".")[0] == "matrix"}
+    assert ours == {"matrix", "matrix.cli", "matrix.cli.main", "matrix.errors"}
 
 
 def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:

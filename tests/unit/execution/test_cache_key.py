@@ -1,4 +1,4 @@
-"""The content of a case: everything that its verdict depends on makes another key, and nothing else."""
+"""The cache key: everything that a verdict depends on makes another key, and nothing else."""
 
 from __future__ import annotations
 
@@ -8,95 +8,146 @@ from typing import Any
 
 import pytest
 
-from matrix.catalog.failure import Expectation, Level
-from matrix.execution import cache_key as content
-from matrix.execution.cache_key import SOURCES, case_content, content_key
+from matrix.catalog.failure import Expectation, Level, Workaround
+from matrix.catalog.folders import FAILURES
+from matrix.errors import MatrixError
+from matrix.execution import cache_key
+from matrix.execution.cache_key import PACKAGE, case_key, closure
 from matrix.provision.host import Host
 from matrix.provision.installed import Environment
-from matrix.provision.project import ROOT
-from tests.unit.catalogs import catalog, failure, planned
+from matrix.verdicts.reason import Reason, ReasonKind
+from tests.unit.catalogs import case, catalog, clause, failure, planned
 
-CASE = planned(catalog(failure("dcp-assertion")))
-SURROUNDINGS: dict[str, Any] = {
-    "base": {"python": "3.10.13", "packages": {"torch": "2.4.0", "numpy": "1.26.4"}},
-    "overlays": ["0a1b"],
-    "host": {"machine": "x86_64"},
-}
-KEY = content_key(CASE, **SURROUNDINGS)
+CASE = planned(catalog(failure()))
+BASE = Environment("3.10.13", {"torch": "2.4.0", "numpy": "1.26.4"})
+HOST = Host(0, "none", "x86_64")
 
 
-def test_the_key_is_a_hash_and_does_not_depend_on_the_order_of_packages() -> None:
-    turned = {**SURROUNDINGS, "base": {"packages": {"numpy": "1.26.4", "torch": "2.4.0"}, "python": "3.10.13"}}
-    assert content_key(CASE, **turned) == KEY
-    assert len(KEY) == 64
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A failure's folder, with a module that imports one of the kit."""
+    (tmp_path / "reproduction.py").write_text("from matrix.kit import open_mpi\nfrom . import sibling\n")
+    (tmp_path / "sibling.py").write_text("")
+    return tmp_path
 
 
-def test_why_a_case_is_planned_does_not_matter() -> None:
-    assert content_key(replace(CASE, why=("by hand",), notes=("twin",)), **SURROUNDINGS) == KEY
+def key(
+    folder: Path, item: Any = CASE, base: Environment = BASE, overlays: tuple[str, ...] = ("0a1b",), **of: Any
+) -> str:
+    for cached in (cache_key.code_digest, cache_key.file_digest, cache_key.imports):
+        cached.cache_clear()
+    entry = failure(folder=folder, **of)
+    return case_key(item, entry, base, overlays, HOST)
+
+
+def test_a_key_ignores_the_order_of_packages(folder: Path) -> None:
+    turned = Environment("3.10.13", {"numpy": "1.26.4", "torch": "2.4.0"})
+    assert key(folder) == key(folder, base=turned)
+    assert len(key(folder)) == 64
+
+
+def test_why_a_case_is_planned_does_not_matter(folder: Path) -> None:
+    assert key(folder) == key(folder, replace(CASE, why=(Reason(ReasonKind.PICKED, "by hand"),), notes=("twin",)))
 
 
 @pytest.mark.parametrize(
     "change",
     [
         {"case": "pp2"},
-        {"failure": "tp-overlap"},
+        {"failure": "another"},
         {"level": Level.GPU},
         {"expectation": Expectation.BROKEN},
         {"cell": replace(CASE.cell, mcore="0.9.0")},
     ],
     ids=str,
 )
-def test_another_case_has_another_key(change: Any) -> None:
-    assert content_key(replace(CASE, **change), **SURROUNDINGS) != KEY
+def test_another_case_has_another_key(folder: Path, change: Any) -> None:
+    assert key(folder) != key(folder, replace(CASE, **change))
 
 
 @pytest.mark.parametrize(
     "change",
     [
-        {"base": {"python": "3.10.14", "packages": {"torch": "2.4.0", "numpy": "1.26.4"}}},
-        {"base": {"python": "3.10.13", "packages": {"torch": "2.4.1", "numpy": "1.26.4"}}},
-        {"overlays": ["2c3d"]},
-        {"overlays": []},
-        {"host": {"machine": "aarch64"}},
+        {"base": replace(BASE, python="3.10.14")},
+        {"base": replace(BASE, packages={"torch": "2.4.1", "numpy": "1.26.4"})},
+        {"overlays": ("2c3d",)},
+        {"overlays": ()},
     ],
     ids=str,
 )
-def test_other_surroundings_have_another_key(change: Any) -> None:
-    assert content_key(CASE, **{**SURROUNDINGS, **change}) != KEY
+def test_another_environment_has_another_key(folder: Path, change: Any) -> None:
+    assert key(folder) != key(folder, **change)
+
+
+def test_another_machine_has_another_key(folder: Path) -> None:
+    other = case_key(CASE, failure(folder=folder), BASE, ("0a1b",), replace(HOST, machine="aarch64"))
+    assert key(folder) != other
 
 
 @pytest.mark.parametrize(
-    "file",
-    ["matrix/verdicts/judge.py", "tests/failures/test_it.py", "matrix/catalog/facts/failures/dcp-assertion.toml"],
+    "change",
+    [
+        {"affected": (clause(mcore="<0.9"),)},
+        {"case": (replace(case(), arguments={"tensor_parallel": 2}),)},
+        {"masked": ()},
+    ],
+    ids=str,
 )
-def test_another_source_has_another_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str) -> None:
-    """Neither the judge, nor a reproduction, nor the catalog's entry may change under a verdict that is kept."""
-    monkeypatch.setattr(content, "ROOT", tmp_path)
-    (tmp_path / file).parent.mkdir(parents=True)
-    keys = []
-    for text in ("one", "two"):
-        (tmp_path / file).write_text(text)
-        content.file_hash.cache_clear()
-        content.sources_hash.cache_clear()
-        keys.append(content_key(CASE, **SURROUNDINGS))
-    content.sources_hash.cache_clear()
-    assert keys[0] != keys[1]
+def test_an_entry_that_judges_otherwise_has_another_key(folder: Path, change: Any) -> None:
+    same = change == {"masked": ()}
+    assert (key(folder) == key(folder, **change)) is same
 
 
-@pytest.mark.parametrize("pattern", SOURCES)
-def test_every_source_that_is_named_is_there(pattern: str) -> None:
-    assert list(ROOT.glob(pattern)) != []
+@pytest.mark.parametrize("change", [{"title": "Another title"}, {"workaround": (Workaround("Wait"),)}], ids=str)
+def test_what_people_alone_read_does_not_matter(folder: Path, change: Any) -> None:
+    assert key(folder) == key(folder, **change)
 
 
-def test_the_content_depends_on_packages_overlays_and_what_the_host_has() -> None:
-    base = Environment("3.10.13", {"torch": "2.4.0"})
-    bare, server = Host(0, "none", "x86_64"), Host(8, "535.129.03", "x86_64")
-    keys = {
-        case_content(CASE, base, ["0a"], bare),
-        case_content(CASE, base, ["0b"], bare),
-        case_content(CASE, replace(base, packages={**base.packages, "psutil": "7"}), ["0a"], bare),
-        case_content(replace(CASE, level=Level.GPU), base, ["0a"], bare),
-        case_content(replace(CASE, level=Level.GPU), base, ["0a"], server),
-    }
-    assert len(keys) == 5
-    assert case_content(CASE, base, ["0a"], server) == case_content(CASE, base, ["0a"], bare)
+@pytest.mark.parametrize("name", ["reproduction.py", "sibling.py", "facts.toml"])
+def test_another_file_of_the_folder_has_another_key(folder: Path, name: str) -> None:
+    before = key(folder)
+    with (folder / name).open("a") as file:
+        file.write("# another line\n")
+    assert before != key(folder)
+
+
+@pytest.mark.parametrize("name", ["test_it.py", "failure.toml", "notes.txt", "examples/shows/one.json"])
+def test_a_file_that_judges_nothing_does_not_matter(folder: Path, name: str) -> None:
+    before = key(folder)
+    (folder / name).parent.mkdir(parents=True, exist_ok=True)
+    (folder / name).write_text("x = 1\n")
+    assert before == key(folder)
+
+
+def test_the_closure_follows_imports_wherever_they_stand(folder: Path) -> None:
+    used = {str(path.relative_to(PACKAGE)) for path in closure([folder / "reproduction.py"]) if PACKAGE in path.parents}
+    assert used == {"kit/__init__.py", "kit/open_mpi.py"}
+    late = {path.name for path in closure([PACKAGE / "kit" / "megatron.py"])}
+    assert {"cpu_device.py", "absent_packages.py", "te_extension.py"} <= late
+
+
+@pytest.mark.parametrize(
+    ("level", "modules"),
+    [
+        (Level.CPU, {"verdicts/judge.py", "verdicts/signature.py", "execution/ranks/rank.py", "verdicts/crash.py"}),
+        (Level.CONTRACT, {"verdicts/judge.py", "contract/checks.py", "contract/finding.py", "contract/guard.py"}),
+    ],
+)
+def test_the_judge_and_what_runs_a_case_are_in_its_closure(level: Level, modules: set[str]) -> None:
+    roots = cache_key.READS if level is Level.CONTRACT else cache_key.RUNS
+    found = closure(path for name in roots if (path := cache_key._file(name)))
+    assert modules <= {str(path.relative_to(PACKAGE)) for path in found}
+
+
+def test_no_failure_is_in_the_closure_of_another() -> None:
+    """A new failure invalidates no verdict of another."""
+    for folder in (path.parent for path in FAILURES.glob("*/failure.toml")):
+        used = closure(path for path in folder.glob("*.py"))
+        assert [path for path in used if FAILURES in path.parents and path.parent != folder] == []
+
+
+def test_a_file_that_can_not_be_read_is_an_error(folder: Path) -> None:
+    (folder / "sibling.py").unlink()
+    (folder / "sibling.py").symlink_to(folder / "gone.py")
+    with pytest.raises(MatrixError, match=r"can't be read.*sibling"):
+        key(folder)

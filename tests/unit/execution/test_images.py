@@ -6,7 +6,7 @@ import json
 import signal
 import subprocess
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -277,6 +277,9 @@ class Told:
 
     def __init__(self, ending: Ending) -> None:
         self.ending, self.bases = ending, list[str]()
+
+    def ready(self, bases: Collection[str]) -> None:
+        pass
 
     def lacks(self, base: str) -> str:
         return f"lacks {base}"

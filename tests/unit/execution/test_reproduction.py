@@ -10,19 +10,30 @@ import pytest
 
 from matrix.catalog.failure import Expectation, Level, StandIn
 from matrix.catalog.limits import Limits
+from matrix.catalog.schema import Size
 from matrix.errors import MatrixError
 from matrix.execution.ranks.job import Job
 from matrix.execution.reproduction import Reproduction, Surroundings, brief, explain_red, hidden
 from matrix.planning.planned import Planned
 from matrix.verdicts.outcome import Outcome, OutcomeKind, Raised, RankEnd
+from matrix.verdicts.reason import Reason, ReasonKind
 from matrix.verdicts.record import Record, Verdict
-from tests.unit.catalogs import catalog, clause, failure, planned, shown
+from tests.unit.catalogs import case, catalog, clause, failure, planned, shown
 
 STAND_IN = StandIn(clause(mcore="<0.9"), "imported unasked", ("apex",), ("apex.contrib",), {"apex.Norm": "tests:Norm"})
-THIS = failure("this", affected=(clause(mcore="<0.9"),), works=(clause(mcore=">=0.9"),), stand_in=(STAND_IN,))
+CASE = replace(case(), arguments={"tensor_parallel": 2}, limits=Limits(Size(2**30)))
+THIS = failure(
+    "this",
+    affected=(clause(mcore="<0.9"),),
+    works=(clause(mcore=">=0.9"),),
+    stand_in=(STAND_IN,),
+    case=(CASE,),
+    folder=Path("failures/this"),
+)
 OTHER = failure("other")
 KNOWN = catalog(THIS, OTHER)
-BROKEN, WORKS = planned(KNOWN, core="0.8.0", why=("by hand",)), planned(KNOWN, core="0.9.0")
+BY_HAND = Reason(ReasonKind.PICKED, "by hand")
+BROKEN, WORKS = planned(KNOWN, core="0.8.0", why=(BY_HAND,)), planned(KNOWN, core="0.9.0")
 PASSED = Outcome(OutcomeKind.PASSED, seconds=1.0)
 STRANGE = Outcome(OutcomeKind.RAISED, "rank 0 raised: KeyError: 'loss'", 0, chain=(Raised("KeyError", "'loss'"),))
 
@@ -50,11 +61,13 @@ class Bench:
 
 def run(bench: Bench, item: Planned = BROKEN, where: Surroundings | None = None) -> Record:
     where = where or Surroundings(log_dir=Path("logs"))
-    case = Reproduction(item, THIS, (THIS, OTHER), where, lambda: bench, bench)
-    record = case.run("tests.failures.some:body", tensor_parallel=2, stand_ins=case.stand_ins)
-    assert record is case.record
+    record = Reproduction(item, THIS, (THIS, OTHER), where, lambda: bench, bench, unread).run()
     assert [record] == bench.kept
     return record
+
+
+def unread() -> Outcome:
+    pytest.fail("a case that runs is not read")
 
 
 def test_a_case_is_started_before_it_runs_and_kept_after() -> None:
@@ -69,7 +82,7 @@ def test_the_record_holds_what_is_known_of_case_and_surroundings() -> None:
         resolved={"torch": "2.4.0"}, content="c0de", notes=("another Python",), reproduce="megatrix run", run="a"
     )
     record = run(Bench(shown(THIS)), replace(BROKEN, notes=("twin of ngc-24.07",)), where)
-    assert (BROKEN.key, Expectation.BROKEN, ("by hand",)) == (record.key, record.expectation, record.why)
+    assert (BROKEN.key, Expectation.BROKEN, (BY_HAND,)) == (record.key, record.expectation, record.why)
     assert record.notes == ("twin of ngc-24.07", "another Python")
     assert (
         record.resolved,
@@ -85,7 +98,7 @@ def test_the_job_is_the_case() -> None:
     bench = Bench(PASSED)
     run(bench, WORKS, where)
     (job,) = bench.jobs
-    assert ("tests.failures.some:body", 2, ("/overlay",), 30.0, Path("logs"), "cpu", False) == (
+    assert ("failures/this/reproduction.py:run_tp2", 2, ("/overlay",), 30.0, Path("logs"), "cpu", False) == (
         job.target, job.world_size, job.path, job.deadline_s, job.log_dir, job.device, job.fresh,
     )  # fmt: skip
 
@@ -107,11 +120,16 @@ def test_what_is_hidden_reaches_the_job() -> None:
     assert bench.jobs[0].hidden == ("transformer_engine",)
 
 
-def test_the_limits_of_a_case_reach_the_job() -> None:
+def test_arguments_and_limits_reach_the_job() -> None:
     bench = Bench(PASSED)
-    case = Reproduction(WORKS, THIS, (THIS,), Surroundings(log_dir=Path("logs")), lambda: bench, bench)
-    case.run("tests.failures.some:body", limits=Limits(address_space_bytes=2**30), mask=True)
-    assert (bench.jobs[0].limits, bench.jobs[0].kwargs) == (Limits(address_space_bytes=2**30), {"mask": True})
+    run(bench, WORKS)
+    assert (bench.jobs[0].limits, bench.jobs[0].kwargs) == (Limits(Size(2**30)), {"tensor_parallel": 2})
+
+
+def test_a_function_of_another_module_is_found() -> None:
+    other = replace(THIS, case=(replace(CASE, run="loop:train"),))
+    made = Reproduction(WORKS, other, (other,), Surroundings(), lambda: Bench(), Bench(), unread)
+    assert made.job.target == "failures/this/loop.py:train"
 
 
 def test_a_case_whose_limit_cannot_be_set_is_unavailable_and_not_tried_again() -> None:
@@ -124,20 +142,20 @@ def test_a_case_whose_limit_cannot_be_set_is_unavailable_and_not_tried_again() -
 def test_at_level_gpu_the_job_is_on_cuda_without_stand_ins() -> None:
     bench = Bench(shown(THIS))
     run(bench, replace(BROKEN, level=Level.GPU))
-    assert (bench.jobs[0].device, bench.jobs[0].kwargs["stand_ins"]) == ("cuda", {})
+    assert (bench.jobs[0].device, bench.jobs[0].stand_ins) == ("cuda", {})
 
 
 def test_stand_ins_reach_the_job() -> None:
     bench = Bench(shown(THIS))
     run(bench)
     stand_ins = {"packages": ["apex"], "missing": ["apex.contrib"], "provided": {"apex.Norm": "tests:Norm"}}
-    assert {"tensor_parallel": 2, "stand_ins": stand_ins} == bench.jobs[0].kwargs
+    assert stand_ins == bench.jobs[0].stand_ins
 
 
 def test_a_cell_that_needs_no_stand_in_gets_none() -> None:
     bench = Bench(PASSED)
     run(bench, WORKS)
-    assert bench.jobs[0].kwargs["stand_ins"] == {}
+    assert bench.jobs[0].stand_ins == {}
 
 
 @pytest.mark.parametrize(
@@ -225,18 +243,19 @@ def test_a_supervisor_is_made_only_when_something_runs() -> None:
         return Bench()
 
     bench = Bench()
-    Reproduction(BROKEN, THIS, (THIS,), Surroundings(unavailable="no"), supervisor, bench).run("some.body:it")
+    Reproduction(BROKEN, THIS, (THIS,), Surroundings(unavailable="no"), supervisor, bench, unread).run()
     assert made == []
 
 
 def read(bench: Bench, check: Callable[[], Outcome]) -> Record:
-    return Reproduction(BROKEN, THIS, (THIS, OTHER), Surroundings(), lambda: bench, bench).read(check)
+    item = replace(BROKEN, level=Level.CONTRACT)
+    return Reproduction(item, THIS, (THIS, OTHER), Surroundings(), lambda: bench, bench, check).run()
 
 
 def test_what_is_read_is_judged_like_what_ran() -> None:
     bench = Bench()
     assert read(bench, lambda: PASSED).verdict is Verdict.VANISHED
-    assert [f"started {BROKEN.key}", "result"] == bench.events
+    assert [event.partition(" ")[0] for event in bench.events] == ["started", "result"]
 
 
 def test_what_can_not_be_read_is_unavailable_with_the_reason() -> None:

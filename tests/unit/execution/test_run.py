@@ -127,6 +127,15 @@ def test_the_same_content_is_served_from_the_history(desk: Desk, built: Path) ->
     assert {second.run} == {one.run for one in second.records}
 
 
+def test_cached_verdicts_have_the_planned_cell(desk: Desk, built: Path) -> None:
+    """The history of an earlier version holds records without the axes python, sm and gpus."""
+    desk.run(FakeEngine(KNOWN))
+    desk.shown.clear()
+    with_hardware = [replace(item, cell=replace(item.cell, sm="8.0")) for item in CASES]
+    desk.run(FakeEngine(KNOWN), with_hardware)
+    assert [(one.cell.sm, bool(one.cached_from)) for one in desk.shown] == [("8.0", True)] * len(CASES)
+
+
 def test_another_package_in_a_base_runs_its_cases_again(desk: Desk, built: Path) -> None:
     desk.run(FakeEngine(KNOWN), label="first")
     make_environment(built / "torch2.4.0", {"psutil": "7.2.2"})

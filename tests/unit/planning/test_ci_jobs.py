@@ -49,7 +49,7 @@ def cases(command: str) -> list[str]:
     """The keys of what a job's command runs."""
     program, *arguments = shlex.split(command)
     assert program == "megatrix"
-    planned, label = choice.chosen(real(), cli.parser().parse_args(arguments))
+    planned, label = choice.chosen(real(), cli.parser(arguments).parse_args(arguments))
     assert label == "night"
     return [item.key for item in planned]
 
@@ -131,7 +131,7 @@ def test_the_commands_of_the_ready_workflows_are_taken(service: str) -> None:
     said = lines(workflow)
     (planning,) = [line for line in said if line.startswith("megatrix")]
     words = shlex.split(re.sub(r" > \S+$", "", planning))
-    parsed = cli.parser().parse_args(words[1:])
+    parsed = cli.parser(words[1:]).parse_args(words[1:])
     assert parsed.format == service
     assert [line for line in said if not line.startswith(("megatrix", "pip install -e '.[desk]'", "echo "))] == (
         ["${{ matrix.command }}"] if service == "github" else []

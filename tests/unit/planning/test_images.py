@@ -15,6 +15,7 @@ from matrix.errors import MatrixError
 from matrix.planning.covering import pairwise
 from matrix.planning.night import everything, night, of_base
 from matrix.planning.planned import Planned
+from matrix.verdicts.reason import Reason, ReasonKind
 from tests.unit.catalogs import case, catalog, clause, failure
 
 IMAGE = Image("debian-13", "2.6.0", "3.13", ("python3-torch",))  # type: ignore[arg-type]  # built, not read
@@ -62,7 +63,7 @@ def test_the_night_has_of_an_image_what_is_picked_and_says_why() -> None:
     one = entry(on_image(), pick=(pick("0.8.0"),))
     planned = night(catalog(one, images=(IMAGE,)), pairwise, (Level.CPU,))
     assert [(item.cell.id, item.why) for item in planned] == [
-        ("debian-13/mcore-0.8.0/te-none/driver-none", ("picked: by hand",))
+        ("debian-13/mcore-0.8.0/te-none/driver-none", (Reason(ReasonKind.PICKED, "by hand"),))
     ]
 
 

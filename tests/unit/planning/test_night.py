@@ -22,6 +22,7 @@ from matrix.planning.covering import pairwise
 from matrix.planning.night import everything, newest_patches, night, night_cells, of_base
 from matrix.planning.planned import Planned
 from matrix.provision.project import ROOT
+from matrix.verdicts.reason import Reason, ReasonKind
 from tests.unit.catalogs import (
     CORES,
     ENGINES,
@@ -57,7 +58,7 @@ def short(item: Planned) -> str:
 
 
 def whys(known: Catalog) -> dict[str, tuple[str, ...]]:
-    return {short(item): item.why for item in night(known, no_pairs)}
+    return {short(item): tuple(map(str, item.why)) for item in night(known, no_pairs)}
 
 
 def test_the_boundary_is_the_last_bad_and_the_first_good_cell_on_each_axis() -> None:
@@ -95,7 +96,7 @@ def test_a_stack_is_in_by_name_wherever_it_stands() -> None:
         item.gpus,
         item.expectation,
         item.why,
-    ) == ("", 8, Expectation.BROKEN, ("stack of Some#1: as reported",))
+    ) == ("", 8, Expectation.BROKEN, (Reason(ReasonKind.STACK, "Some#1: as reported"),))
 
 
 def test_a_stack_that_is_on_the_boundary_has_both_reasons() -> None:
@@ -166,7 +167,7 @@ def test_a_case_is_planned_with_the_releases_that_have_what_it_runs() -> None:
 def test_a_pairwise_row_is_planned_with_its_case_alone() -> None:
     works = failure(works=(clause(),), case=(case("tp2"), case("pp2")))
     items = night(catalog(works), pairwise)
-    assert {("pairwise: base x mcore x te x case",)} == {item.why for item in items}
+    assert {(Reason(ReasonKind.PAIRWISE, "base x mcore x te x case"),)} == {item.why for item in items}
     assert {(torch, core) for torch in TORCHES for core in CORES} == {(i.cell.torch, i.cell.mcore) for i in items}
     assert {(core, name) for core in CORES for name in ("tp2", "pp2")} == {(i.cell.mcore, i.case) for i in items}
     assert len(items) < len(everything(catalog(works), (Level.CPU,)))

@@ -10,6 +10,7 @@ from matrix.catalog.failure import Build, Expectation, Level, Package, StandIn
 from matrix.catalog.model import Release
 from matrix.planning.night import everything, of_base, of_source
 from matrix.planning.planned import Planned
+from matrix.verdicts.reason import Reason, ReasonKind
 from tests.unit.catalogs import (
     CORES,
     TORCHES,
@@ -104,7 +105,7 @@ def test_a_source_is_tried_in_every_base_of_the_night_as_its_owner_expects() -> 
     assert [f"{torch} 0.8.0+0a1b2c3 {name}" for torch in ("2.3.1", "2.4.0") for name in ("tp2", "pp2")] == [
         short(item) for item in items
     ]
-    assert {("./Megatron-LM@fix", Expectation.WORKS, ("megatron-core from ./Megatron-LM@fix",))} == {
+    assert {("./Megatron-LM@fix", Expectation.WORKS, (Reason(ReasonKind.SOURCE, "./Megatron-LM@fix"),))} == {
         (item.source, item.expectation, item.why) for item in items
     }
 

@@ -10,6 +10,7 @@ from matrix.planning.covering import pairwise
 from matrix.planning.night import night
 from matrix.planning.planned import Planned
 from matrix.provision.project import ROOT
+from matrix.verdicts.reason import Reason, ReasonKind
 from tests.unit.catalogs import (
     real,
 )
@@ -23,7 +24,8 @@ def real_night() -> list[Planned]:
 @pytest.mark.parametrize("name", ["Megatron-LM#1041", "Megatron-LM#1003", "TransformerEngine#985", "Megatron-LM#1025"])
 def test_the_four_reports_are_in_the_real_night_by_name(name: str) -> None:
     (reported,) = [one for one in real().stacks if one.name == name]
-    found = {item.cell.base for item in real_night() if any(why.startswith(f"stack of {name}:") for why in item.why)}
+    reason = Reason(ReasonKind.STACK, f"{name}: {reported.text}")
+    found = {item.cell.base for item in real_night() if reason in item.why}
     assert {reported.cell.base} == found
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from matrix.errors import MatrixError
 from matrix.provision import images
-from matrix.provision.images import BASE_TAG, CONTAINERFILE, WORDS, Builder, base_maker, base_steps, brief
+from matrix.provision.images import BASE_TAG, WORDS, Builder, base_maker, base_steps, brief, containerfile
 from matrix.provision.trees import LAYOUTS
 from tests.unit.provision.shell import Shell, desk
 
@@ -123,7 +123,7 @@ def test_an_image_of_ours_needs_nothing_that_docker_s_own_builder_lacks(tmp_path
     shell = Shell("buildx")
     builder(shell, desk(tmp_path, "docker", "debootstrap")).debian([], TAG)
     assert "--target=plain" in built(shell)
-    plain, laid = CONTAINERFILE.read_text("utf-8").split(" AS laid")
+    plain, laid = containerfile().read_text("utf-8").split(" AS laid")
     assert "FROM ${BASE} AS plain" in plain
     assert "--mount" not in plain
     assert "--mount" in laid
@@ -153,7 +153,7 @@ def test_of_a_build_that_pip_ends_pip_s_own_words_are_told() -> None:
 
 
 def test_the_containerfile_takes_its_parameters_and_the_packages_that_make_up_a_release() -> None:
-    text = CONTAINERFILE.read_text("utf-8")
+    text = containerfile().read_text("utf-8")
     for name in ("BASE", "PACKAGES", "MCORE", "TE", "CUDA"):
         assert f"ARG {name}" in text
     for package in LAYOUTS["transformer-engine"].releases:

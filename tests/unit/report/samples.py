@@ -6,9 +6,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from matrix.catalog.cell import Cell
 from matrix.catalog.failure import Expectation, Level
 from matrix.verdicts.outcome import Frame, Outcome, OutcomeKind, Raised, RankEnd
-from matrix.verdicts.record import CellFacts, Record, Verdict
+from matrix.verdicts.reason import Reason, ReasonKind
+from matrix.verdicts.record import Record, Verdict
 
 MCORES = (
     "0.7.0", "0.8.0", "0.9.0", "0.10.0", "0.11.0", "0.12.3", "0.13.1", "0.14.0", "0.15.3", "0.16.1",
@@ -46,15 +48,15 @@ LOG = (
 )  # fmt: skip
 
 
-def cell(base: str = "torch-2.4.0", mcore: str = "0.8.0", te: str = "none", driver: str = "none") -> CellFacts:
+def cell(base: str = "torch-2.4.0", mcore: str = "0.8.0", te: str = "none", driver: str = "none") -> Cell:
     torch = base.removeprefix("torch-") if base.startswith("torch-") else "2.4.0a0+3bcc3cddb5"
-    return CellFacts(f"{base}/mcore-{mcore}/te-{te}/driver-{driver}", base, torch, mcore, te, driver)
+    return Cell(base, torch, mcore, te, driver)
 
 
 def record(
     verdict: Verdict = Verdict.HOLDS,
     *,
-    where: CellFacts | None = None,
+    where: Cell | None = None,
     case: str = "tp2",
     failure: str = "dcp-assertion",
     level: Level = Level.CPU,
@@ -90,7 +92,7 @@ def record(
         outcome=outcome,
         signature="save-assertion" if verdict in (Verdict.REPRODUCED, Verdict.REGRESSED) else None,
         reproduce=f"megatrix run --select '{where.id} {failure} {case} {level.value}'",
-        why=("boundary of dcp-assertion: last bad mcore",),
+        why=(Reason(ReasonKind.BOUNDARY, "mcore 0.8.0 broken | 0.9.0 works"),),
         resolved={"torch": where.torch, "megatron-core": where.mcore},
         content=f"{where.id} {failure} {case} {level.value}",
         run="a",

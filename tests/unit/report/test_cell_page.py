@@ -13,12 +13,13 @@ from matrix.catalog.failure import Level
 from matrix.report.cell_page import by_cell, cell_page, name_of
 from matrix.store.trend import Past, Pasts
 from matrix.verdicts.record import Record, Verdict
+from tests.unit.catalogs import catalog
 from tests.unit.report.samples import LOG, night, record
 from tests.unit.report.test_failure_page import ENTRY
 
 
 def page(records: Sequence[Record], pasts: Pasts | None = None, link: str = "") -> str:
-    return cell_page("one", records, [ENTRY], pasts or {}, lambda log: link)
+    return cell_page("one", records, catalog(ENTRY), pasts or {}, lambda log: link)
 
 
 def shown(*records: Record, pasts: Pasts | None = None) -> str:
@@ -46,6 +47,12 @@ def test_the_driver_of_the_host_and_the_one_that_the_ranks_had_are_told_apart() 
     drivers = {"host driver": "470.161.03", "user-mode driver": "555.42.06 (compat package of the image)"}
     said = shown(record(level=Level.GPU, resolved={"torch": "2.4.0", **drivers}))
     assert "driver of the host 470.161.03 user-mode driver 555.42.06 (compat package of the image) resolved" in said
+
+
+def test_hardware_of_a_report_is_shown() -> None:
+    red = record(Verdict.UNAVAILABLE)
+    said = shown(replace(red, cell=replace(red.cell, sm="8.0", gpus="8")))
+    assert "compute capability 8.0 GPUs 8" in said
 
 
 def test_the_worst_case_comes_first() -> None:

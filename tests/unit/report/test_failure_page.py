@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 
-from matrix.catalog.failure import Claim, Level, Workaround
+from matrix.catalog.failure import Claim, Failure, Level, Workaround
 from matrix.report.failure_page import failure_page
 from matrix.store.night import Night
 from matrix.store.trend import Past, Pasts
-from matrix.verdicts.record import Verdict
-from tests.unit.catalogs import clause, failure
+from matrix.verdicts.record import Record, Verdict
+from tests.unit.catalogs import catalog, clause, failure
 from tests.unit.report.samples import cell, record
 
 ENTRY = failure(
@@ -29,9 +30,10 @@ RECORDS = (
 )
 
 
-def shown(entry: object = ENTRY, pasts: Pasts | None = None) -> str:
+def shown(entry: Failure = ENTRY, pasts: Pasts | None = None, records: Sequence[Record] = RECORDS) -> str:
     """The page's text, tags taken out."""
-    page = failure_page(entry, Night("one", RECORDS), {"dcp-assertion": frozenset({Level.CPU})}, pasts or {})  # type: ignore[arg-type]
+    levels = {"dcp-assertion": frozenset({Level.CPU})}
+    page = failure_page(entry, catalog(entry), Night("one", tuple(records)), levels, pasts or {})
     return " ".join(re.sub(r"<style>.*?</style>|<[^>]+>", " ", page, flags=re.DOTALL).split())
 
 
@@ -47,7 +49,7 @@ def test_each_rule_has_the_verdicts_of_the_cases_that_fall_under_it() -> None:
 
 
 def test_a_case_of_which_the_catalog_says_nothing_is_there_too() -> None:
-    assert "unknown no rule reproduced 1 cpu" in shown(replace(ENTRY, affected=()))
+    assert "unknown no rule learned 1 cpu" in shown(replace(ENTRY, affected=()), records=[record(Verdict.LEARNED)])
 
 
 def test_a_way_round_says_whether_it_was_verified() -> None:
@@ -56,13 +58,13 @@ def test_a_way_round_says_whether_it_was_verified() -> None:
 
 
 def test_a_reference_to_a_thread_is_a_link() -> None:
-    page = failure_page(ENTRY, Night("one", ()), {}, {})
+    page = failure_page(ENTRY, catalog(ENTRY), Night("one", ()), {}, {})
     assert '<a href="https://github.com/NVIDIA/Megatron-LM/issues/1003">NVIDIA/Megatron-LM#1003</a>, a talk' in page
     assert "Not in this run." in page
 
 
 def test_a_cell_links_to_its_evidence_on_the_first_page() -> None:
-    page = failure_page(ENTRY, Night("one", RECORDS), {}, {})
+    page = failure_page(ENTRY, catalog(ENTRY), Night("one", RECORDS), {}, {})
     assert 'href="../index.html#case-1"' in page
     assert "case-4" not in page
 

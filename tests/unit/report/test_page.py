@@ -20,6 +20,7 @@ from matrix.report.summary import Progress, summary
 from matrix.store.history import Earlier
 from matrix.store.night import Night
 from matrix.verdicts.outcome import Raised
+from matrix.verdicts.reason import Reason, ReasonKind
 from matrix.verdicts.record import Record, Verdict
 from tests.unit.report.samples import cell, night, record
 
@@ -203,10 +204,10 @@ def poisoned(case: Record, text: str) -> Record:
         chain=(Raised(text, text, (frame,)),),
         ranks=tuple(replace(rank, log=text, stacks=text) for rank in case.outcome.ranks),
     )
-    where = replace(case.cell, base=text, mcore=text, te=text, driver=text, torch=text, id=text)
+    where = replace(case.cell, base=text, mcore=text, te=text, driver=text, torch=text, python=text, sm=text, gpus=text)
     return replace(
         case, cell=where, failure=text, case=text, outcome=outcome, signature=text, other=text, notes=(text,),
-        why=(text,), resolved={text: text}, reproduce=text, cached_from=text,
+        why=(Reason(ReasonKind.PICKED, text),), resolved={text: text}, reproduce=text, cached_from=text,
     )  # fmt: skip
 
 
@@ -221,7 +222,7 @@ def test_secrets_are_masked_wherever_a_run_can_say_them() -> None:
         chain=(Raised("E", text),),
         ranks=tuple(replace(rank, stacks=text) for rank in red.outcome.ranks),
     )
-    red = replace(red, outcome=outcome, notes=(text,), why=(text,))
+    red = replace(red, outcome=outcome, notes=(text,), why=(Reason(ReasonKind.PICKED, text),))
     told = Night("a", (red, replace(red, verdict=Verdict.UNAVAILABLE, case="pp2")))
     for said in (page(told, NO_CHANGES, {}), junit(told), summary(told.records), Progress(1).line(red)):
         assert "hunter2" not in said

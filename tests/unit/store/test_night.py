@@ -74,6 +74,24 @@ def test_a_result_outside_the_plan_is_shown_and_says_so(folder: Path) -> None:
     assert (last.case, last.notes) == ("pp2", ("not in the plan of this run",))
 
 
+def test_old_journals_get_axes_from_plan(tmp_path: Path) -> None:
+    """Earlier versions wrote a record's cell without python, sm and gpus, and a plan's with them beside it."""
+    whole = replace(RECORDS[0], cell=replace(RECORDS[0].cell, python="3.10", sm="8.0", gpus="8"))
+    axes = ("python", "sm", "gpus")
+    earlier = {key: value for key, value in whole.cell.to_json().items() if key not in axes}
+    stack = {axis: getattr(whole.cell, axis) for axis in axes}
+    write_plan(tmp_path / "run-1", [{**planned(whole), "cell": earlier, "stack": stack}])
+    with Journal(tmp_path / "run-1" / "journal-a.jsonl") as journal:
+        journal.result(Record.from_json({**whole.to_json(), "cell": earlier}))
+    assert read(tmp_path / "run-1").records == (whole,)
+
+
+def test_old_plans_hold_reasons_as_sentences(tmp_path: Path) -> None:
+    write_plan(tmp_path, [{**planned(RECORDS[0]), "why": ["boundary: mcore 0.8.0 broken | 0.9.0 works"]}])
+    (record,) = read(tmp_path).records
+    assert list(map(str, record.why)) == ["boundary: mcore 0.8.0 broken | 0.9.0 works"]
+
+
 def test_a_plan_is_written_once(folder: Path) -> None:
     with pytest.raises(MatrixError, match="the run has a plan"):
         write_plan(folder, [])

@@ -20,7 +20,7 @@ from matrix.verdicts.outcome import OutcomeKind
 
 MakeJob = Callable[..., Job]
 PARENT = cgroup.parent
-NOTHING: dict[str, Any] = {"address_space_bytes": None, "shm_bytes": None, "memory_group": ""}
+NOTHING: dict[str, Any] = {"address_space": None, "shm": None, "memory_group": ""}
 
 
 def write(path: Path, text: str) -> None:
@@ -28,7 +28,7 @@ def write(path: Path, text: str) -> None:
     path.write_text(text)
 
 
-@pytest.mark.parametrize("name", ["address_space_bytes", "memory_bytes", "shm_bytes"])
+@pytest.mark.parametrize("name", ["address_space", "memory", "shm"])
 def test_a_limit_without_a_size_is_refused(name: str) -> None:
     with pytest.raises(MatrixError, match=f"{name} 0"):
         Limits(**{name: 0})
@@ -41,7 +41,7 @@ def test_without_a_limit_nothing_is_set() -> None:
 def test_the_cap_on_the_address_space_is_soft_and_hard() -> None:
     """A body can't lift it again."""
     seen: list[object] = []
-    impose({**NOTHING, "address_space_bytes": 5}, set_limit=lambda *given: seen.append(given))
+    impose({**NOTHING, "address_space": 5}, set_limit=lambda *given: seen.append(given))
     assert seen == [(resource.RLIMIT_AS, (5, 5))]
 
 
@@ -52,8 +52,8 @@ def refuse(*_: object) -> None:
 @pytest.mark.parametrize(
     ("order", "said"),
     [
-        ({"address_space_bytes": 5}, "RLIMIT_AS"),
-        ({"shm_bytes": 5}, "/dev/shm"),
+        ({"address_space": 5}, "RLIMIT_AS"),
+        ({"shm": 5}, "/dev/shm"),
         ({"memory_group": "/proc/no such group"}, "memory cgroup"),
     ],
 )
@@ -64,7 +64,7 @@ def test_what_cannot_be_limited_is_lacking(order: dict[str, Any], said: str) -> 
 
 def test_a_body_without_its_cap_never_runs(supervisor: Supervisor, job: MakeJob, fresh: bool) -> None:
     """A cap that the kernel refuses (more than a long holds) makes the job unavailable; the body leaves no mark."""
-    outcome = supervisor.run(job("leave_a_mark", fresh=fresh, limits=Limits(address_space_bytes=2**70)))
+    outcome = supervisor.run(job("leave_a_mark", fresh=fresh, limits=Limits(address_space=2**70)))
     assert (outcome.kind, "RLIMIT_AS" in outcome.reason) == (OutcomeKind.UNAVAILABLE, True)
     assert [Path(end.log).read_text() for end in outcome.ranks] == ["", ""]
 
@@ -80,7 +80,7 @@ def test_a_job_without_its_memory_group_never_runs(
 ) -> None:
     """On a machine that shows no memory cgroup the job is unavailable, and no rank is started."""
     monkeypatch.setattr(cgroup, "parent", lambda _: PARENT(tmp_path))
-    outcome = supervisor.run(job("leave_a_mark", limits=Limits(memory_bytes=64 * MIB)))
+    outcome = supervisor.run(job("leave_a_mark", limits=Limits(memory=64 * MIB)))
     assert (outcome.kind, outcome.ranks) == (OutcomeKind.UNAVAILABLE, ())
     assert "no memory cgroup is in reach" in outcome.reason
 
@@ -142,7 +142,7 @@ def test_a_group_is_limited_swap_included(tmp_path: Path, files: list[str], expe
 
 def test_a_job_in_a_memory_group_is_killed_for_memory(supervisor: Supervisor, job: MakeJob) -> None:
     """The kernel kills the rank that takes more than the group may; where no group can be made, that is said."""
-    outcome = supervisor.run(job("fill_memory", world_size=1, limits=Limits(memory_bytes=128 * MIB)))
+    outcome = supervisor.run(job("fill_memory", world_size=1, limits=Limits(memory=128 * MIB)))
     if outcome.kind is OutcomeKind.UNAVAILABLE:
         assert "memory cgroup" in outcome.reason
     else:
@@ -151,7 +151,7 @@ def test_a_job_in_a_memory_group_is_killed_for_memory(supervisor: Supervisor, jo
 
 def test_a_rank_has_a_shm_of_its_own(supervisor: Supervisor, job: MakeJob) -> None:
     """It is as large as asked for, and nobody else's; where none can be mounted, that is said."""
-    outcome = supervisor.run(job("size_of_shm", world_size=1, limits=Limits(shm_bytes=MIB)))
+    outcome = supervisor.run(job("size_of_shm", world_size=1, limits=Limits(shm=MIB)))
     if outcome.kind is OutcomeKind.UNAVAILABLE:
         assert "/dev/shm" in outcome.reason
     else:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
 from matrix.catalog.failure import Level
@@ -84,11 +84,14 @@ def work_off(part: Path, index: int, whole: bool) -> None:
     done = journal.read(folder).results
     with journal.Journal.new(folder) as kept:
         for item in [item for item in wanted if item.key not in done][: None if whole else 1]:
-            kept.result(Record.from_json({**EXAMPLE, "case": item.case, "cell": vars(item.facts)}))
+            kept.result(Record.from_json({**EXAMPLE, "case": item.case, "cell": item.cell.to_json()}))
 
 
 class Maker:
     """Makes environments: that tox did is not this test's business."""
+
+    def ready(self, bases: Collection[str]) -> None:
+        pass
 
     def lacks(self, base: str) -> str:
         return ""
@@ -103,7 +106,7 @@ class Maker:
 def passed() -> Record:
     """A record that holds."""
     return Record(
-        ENTRY.id, "", CASES[0].facts, Level.CPU, CASES[0].expectation, Verdict.HOLDS,
+        ENTRY.id, "", CASES[0].cell, Level.CPU, CASES[0].expectation, Verdict.HOLDS,
         Outcome.from_json({"kind": "passed"}), None, "",
     )  # fmt: skip
 

@@ -1,0 +1,148 @@
+"""Checks of one entry, beyond what loading the catalog checks: its function, its arguments, its examples."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from matrix.authoring import examples
+from matrix.catalog.failure import Case, Expectation, Failure, Level
+from matrix.catalog.folders import ENTRY
+from matrix.catalog.model import Catalog
+from matrix.contract import recording
+from matrix.planning.planned import Planned
+from matrix.verdicts.outcome import Outcome
+from matrix.verdicts.signature import matched, shows
+
+KIT = Path(__file__).resolve().parents[2]  # holds the package that a folder may import from
+PREFLIGHT = "preflight.py"
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What is wrong with an entry, where, and how to put it right."""
+
+    where: str
+    what: str
+    fix: str
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.what}\n  fix: {self.fix}"
+
+
+def problems(catalog: Catalog, failure: Failure, night: Sequence[Planned]) -> list[Problem]:
+    """Return what is wrong with one entry; `night` is the planned night, of all failures or of this one."""
+    return [
+        *_case_problems(failure),
+        *_rule_problems(failure),
+        *_contract_problems(failure),
+        *_night_problems(failure, night),
+        *_example_problems(catalog, failure),
+    ]
+
+
+def _case_problems(failure: Failure) -> Iterator[Problem]:
+    for case in failure.case:
+        where = f"case {case.name}"
+        if Level.CONTRACT in case.levels and not failure.contract and not (failure.folder / PREFLIGHT).is_file():
+            yield Problem(where, "nothing judges it at level contract", f"add [contract], or {PREFLIGHT}")
+        if set(case.levels) != {Level.CONTRACT}:
+            yield from _function_problems(failure, case, where)
+
+
+def _function_problems(failure: Failure, case: Case, where: str) -> Iterator[Problem]:
+    module, name = case.function
+    path = failure.folder / f"{module}.py"
+    if not path.is_file():
+        yield Problem(where, f"{path.name} does not exist", f"write it in {failure.folder}")
+        return
+    function = find_function(path, name)
+    if function is None:
+        yield Problem(where, f"{path.name} has no function {name}", "define it, or correct `run`")
+        return
+    taken = function.args
+    named = [one.arg for one in (*taken.args[1:], *taken.kwonlyargs)]
+    defaults = [*taken.defaults[max(0, len(taken.defaults) - len(taken.args) + 1) :]]
+    needed = {one.arg for one in taken.args[1 : len(taken.args) - len(defaults)]}
+    needed |= {one.arg for one, default in zip(taken.kwonlyargs, taken.kw_defaults, strict=True) if default is None}
+    if not taken.args:
+        yield Problem(where, f"{name} takes no rank", f"def {name}(rank: Rank, ...)")
+    for argument in case.arguments:
+        if argument not in named and taken.kwarg is None:
+            yield Problem(where, f"{name} has no argument {argument}", f"one of: {', '.join(named) or 'none'}")
+    for argument in sorted(needed - case.arguments.keys()):
+        yield Problem(where, f"{name} needs the argument {argument}", f"arguments = {{ {argument} = ... }}")
+
+
+def find_function(path: Path, name: str) -> ast.FunctionDef | None:
+    """Return a function of a file, or of the module of the kit or of the folder that the file imports it from."""
+    tree = ast.parse(path.read_text(encoding="utf-8"), str(path))
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef) and node.name == name:
+            return node
+        if isinstance(node, ast.ImportFrom) and node.module:
+            for alias in node.names:
+                if (alias.asname or alias.name) == name:
+                    start = path.parent if node.level else KIT
+                    target = start.joinpath(*node.module.split(".")).with_suffix(".py")
+                    return find_function(target, alias.name) if target.is_file() else None
+    return None
+
+
+def _rule_problems(failure: Failure) -> Iterator[Problem]:
+    if failure.affected and all(rule.cases for rule in failure.affected):
+        yield Problem(
+            "affected",
+            "every rule names cases: `compat` never shows this failure, and it can mask no other",
+            "add a rule without `cases` for the cells in which it happens by default",
+        )
+
+
+def _contract_problems(failure: Failure) -> Iterator[Problem]:
+    if failure.contract:
+        versions = reversed(recording.released(recording.MCORE))
+        uses = (use for version in versions for use in recording.load_calls(version).uses)
+        if not any(re.search(failure.contract.callee, use.path.replace(":", ".")) for use in uses):
+            fix = "megatrix contract --mcore V --te V lists calls"
+            yield Problem("contract.callee", "no recorded megatron-core calls it", fix)
+
+
+def _night_problems(failure: Failure, night: Sequence[Planned]) -> Iterator[Problem]:
+    planned = {item.expectation for item in night if item.failure == failure.id}
+    for expectation in (Expectation.BROKEN, Expectation.WORKS):
+        if failure.case and expectation not in planned:
+            yield Problem(
+                "night",
+                f"no case of the night expects {expectation.value}: a night proves one direction only",
+                "widen [night] or `works`, or name a cell with [[pick]]",
+            )
+
+
+def _example_problems(catalog: Catalog, failure: Failure) -> Iterator[Problem]:
+    found: dict[str, dict[str, Outcome]] = {examples.SHOWS: {}, examples.LOOK_ALIKES: {}}
+    for kind, outcomes in found.items():
+        for path in sorted((failure.folder / "examples" / kind).glob("*.json")):
+            try:
+                outcomes[f"examples/{kind}/{path.name}"] = examples.read(path)
+            except (OSError, ValueError, KeyError, TypeError) as error:
+                yield Problem(f"examples/{kind}/{path.name}", f"not an outcome: {error}", "megatrix catalog keep RUN")
+    for where, outcome in found[examples.SHOWS].items():
+        others = [one.id for one in catalog.failures if one.id != failure.id and matched(one, outcome)]
+        if matched(failure, outcome) is None:
+            yield Problem(where, "does not show this failure", "correct the signature, or move it to look_alikes")
+        if others:
+            yield Problem(where, f"shows {', '.join(others)} as well", "narrow the signature of one of them")
+    for where, outcome in found[examples.LOOK_ALIKES].items():
+        if signature := matched(failure, outcome):
+            yield Problem(where, f"shows this failure (signature {signature.name})", "narrow the signature")
+    for signature in failure.signature:
+        if not any(shows(outcome, signature) for outcome in found[examples.SHOWS].values()):
+            yield Problem(
+                f"signature {signature.name}", "no example shows it",
+                f"megatrix catalog keep RUN, or write one beside {failure.folder / ENTRY}",
+            )  # fmt: skip
+    if not found[examples.LOOK_ALIKES]:
+        yield Problem("examples/look_alikes", "there is none", "megatrix catalog keep RUN writes the mechanical ones")

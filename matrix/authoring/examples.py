@@ -1,0 +1,126 @@
+"""Examples of a failure, made from a run: what shows it, scrubbed, and what is easily taken for it."""
+
+from __future__ import annotations
+
+import getpass
+import json
+import re
+import socket
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from matrix.catalog.cell import Cell
+from matrix.catalog.failure import Failure, Signature
+from matrix.catalog.versions import NONE
+from matrix.verdicts.outcome import Frame, Outcome, OutcomeKind, Raised
+from matrix.verdicts.record import Record, Verdict
+from matrix.verdicts.signature import matched, shows
+from matrix.verdicts.text import mask
+
+SHOWS: Final = "shows"
+LOOK_ALIKES: Final = "look_alikes"
+# Folders of one machine, as frames and logs hold them, and what stands for them in an example.
+_PLACES: Final = (
+    (re.compile(r"/[^\s\"']*?/overlays/[0-9a-f]+"), "/overlay"),
+    (re.compile(r"/[^\s\"']*?/site-packages"), "/site-packages"),
+    (re.compile(r"/[^\s\"']*?/lib/python3\.\d+/(?!site-packages)"), "/python/"),
+    (re.compile(r"/[^\s\"']*?/(?=(?:matrix|tests/failures)/[\w/]+\.py)"), "/megatrix/"),
+    (re.compile(r"/tmp/[\w./-]*"), "/tmp/..."),  # noqa: S108  (a pattern, not a path that is used)
+)
+
+
+@dataclass(frozen=True)
+class Example:
+    """One file of a failure's examples: its kind (shows, look_alikes), its name and the outcome in it."""
+
+    kind: str
+    name: str
+    outcome: Outcome
+
+    @property
+    def path(self) -> Path:
+        """Return its path in the failure's folder."""
+        return Path("examples", self.kind, f"{self.name}.json")
+
+    @property
+    def text(self) -> str:
+        """Return the file's content."""
+        return json.dumps(self.outcome.to_json(), indent=1, ensure_ascii=False) + "\n"
+
+
+def read(path: Path) -> Outcome:
+    """Return the outcome of an example. Raises OSError, ValueError, KeyError or TypeError for a file that is none."""
+    return Outcome.from_json(json.loads(path.read_text(encoding="utf-8")))
+
+
+def keep(failure: Failure, records: Iterable[Record]) -> list[Example]:
+    """Return an example of each signature that a run reproduced, and the look-alikes that can be made of it.
+
+    Of several records with one signature the first is taken. A look-alike that shows the failure is left out: `catalog
+    check` reports the signature as too wide.
+    """
+    found: dict[str, Record] = {}
+    for record in records:
+        if record.failure == failure.id and record.verdict is Verdict.REPRODUCED and record.signature:
+            found.setdefault(record.signature, record)
+    made = []
+    for name, record in found.items():
+        signature = next(one for one in failure.signature if one.name == name)
+        outcome = scrubbed(record.outcome)
+        made.append(Example(SHOWS, example_name(record.cell, record.case), outcome))
+        made += [one for one in look_alikes(outcome, signature) if matched(failure, one.outcome) is None]
+    return list({one.path: one for one in made}.values())
+
+
+def example_name(cell: Cell, case: str) -> str:
+    """Return the name of an example: the cell without the axes that play no part, and the case."""
+    axes = ((name, getattr(cell, name)) for name in ("torch", "mcore", "te"))
+    return "-".join([*(f"{name}-{value}" for name, value in axes if value != NONE), case])
+
+
+def scrubbed(outcome: Outcome) -> Outcome:
+    """Return an outcome without the folders, names and secrets of the machine that it was seen on."""
+    return replace(
+        outcome,
+        reason=scrub(outcome.reason),
+        evidence=scrub(outcome.evidence),
+        chain=tuple(_scrubbed(raised) for raised in outcome.chain),
+        ranks=(),
+        attempts=(),
+    )
+
+
+def _scrubbed(raised: Raised) -> Raised:
+    frames = tuple(Frame(scrub(frame.file), frame.line, frame.function) for frame in raised.frames)
+    return Raised(raised.type, scrub(raised.message), frames)
+
+
+def scrub(text: str) -> str:
+    """Return a text without the folders, names and secrets of this machine."""
+    for place, instead in _PLACES:
+        text = place.sub(instead, text)
+    for name, instead in ((str(Path.home()), "/home"), (socket.gethostname(), "node1"), (getpass.getuser(), "user")):
+        text = re.sub(rf"(?<![\w-]){re.escape(name)}(?![\w-])", instead, text) if len(name) > 1 else text
+    return mask(text)
+
+
+def look_alikes(outcome: Outcome, signature: Signature) -> Iterator[Example]:
+    """Yield what is easily taken for an outcome that shows a signature: each differs in one thing that it names."""
+    text = "\n".join([outcome.evidence, *(f"{raised.type}: {raised.message}" for raised in outcome.chain)])
+    passed = Outcome(OutcomeKind.PASSED, evidence=text)
+    yield Example(LOOK_ALIKES, "passed-although-the-log-has-the-text", passed)
+    other = (Raised("RuntimeError", "the loss is not finite", outcome.chain[-1].frames if outcome.chain else ()),)
+    elsewhere = Outcome(OutcomeKind.RAISED, "rank 0 raised: RuntimeError", 0, exit_code=1, chain=other, evidence=text)
+    yield Example(LOOK_ALIKES, "text-only-in-the-log", elsewhere)
+    for name, change in (
+        ("another-exception", {"type": "KeyError" if signature.exception != "KeyError" else "ValueError"}),
+        ("another-message", {"message": "another message"}),
+        ("another-frame", {"frames": (Frame("/site-packages/another.py", 1, "another"),)}),
+    ):
+        chain = tuple(replace(raised, **change) for raised in outcome.chain)
+        if chain and not shows(replace(outcome, chain=chain), signature):
+            yield Example(LOOK_ALIKES, name, replace(outcome, chain=chain))
+    if signature.signal and outcome.kind is OutcomeKind.SIGNALED:
+        yield Example(LOOK_ALIKES, "another-signal", replace(outcome, signal="SIGKILL", exit_code=-9))

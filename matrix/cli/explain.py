@@ -1,0 +1,34 @@
+"""`megatrix explain`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from typing import Any
+
+from matrix.catalog import loading
+from matrix.cli import COMMANDS, places
+from matrix.planning import covering, explain, night
+from matrix.provision import host
+
+
+def add_parser(commands: Any) -> None:
+    """Add the command to what argparse's add_subparsers returned."""
+    parser = commands.add_parser("explain", help=COMMANDS["explain"], description=COMMANDS["explain"])
+    parser.add_argument("cell", metavar="CELL", help="torch-2.4.0/mcore-0.8.0/te-none/driver-none")
+    parser.add_argument("--json", action="store_true", help="one JSON object per line")
+    parser.set_defaults(command=explain_command)
+
+
+def explain_command(parsed: argparse.Namespace) -> int:
+    """Print what is known of the cell."""
+    known = loading.load()
+    here, runs = host.look(), places.engines(known, 1)
+    explained = explain.explain(
+        known,
+        parsed.cell,
+        night.night(known, covering.pairwise),
+        lambda item: here.can_run(item)[1] or runs.lacks(item.cell.base),
+    )
+    print(json.dumps(explained) if parsed.json else explain.in_words(explained))
+    return 0

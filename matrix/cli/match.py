@@ -1,0 +1,37 @@
+"""`megatrix match`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from matrix.catalog import loading
+from matrix.cli import COMMANDS
+from matrix.errors import MatrixError
+from matrix.report import reading
+from matrix.verdicts.lines import numbered
+from matrix.verdicts.match import match
+
+
+def add_parser(commands: Any) -> None:
+    """Add the command to what argparse's add_subparsers returned."""
+    parser = commands.add_parser("match", help=COMMANDS["match"], description=COMMANDS["match"])
+    parser.add_argument("log", metavar="LOG", help="a file of any size and encoding; - is standard input")
+    parser.add_argument("--json", action="store_true", help="one list of objects, empty when nothing is known")
+    parser.set_defaults(command=match_command)
+
+
+def match_command(parsed: argparse.Namespace) -> int:
+    """Print what the log shows; return 1 where that is nothing known."""
+    try:
+        with sys.stdin.buffer if parsed.log == "-" else Path(parsed.log).open("rb") as file:
+            matched = match(numbered(file), loading.load().failures)
+    except OSError as error:
+        raise MatrixError(
+            "the log can't be read", where=parsed.log, got=error.strerror, fix="name a file, or -"
+        ) from error
+    print(json.dumps([one.to_json() for one in matched.known]) if parsed.json else reading.in_words(matched))
+    return 0 if matched.known else 1

@@ -1,0 +1,49 @@
+"""`megatrix report`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+from typing import Any, Final
+
+from matrix.catalog import loading
+from matrix.cli import COMMANDS, results
+from matrix.execution import run
+from matrix.report import markdown, output
+from matrix.report.changes import changes
+from matrix.store.history import History
+from matrix.store.paths import Paths
+
+FORMATS: Final = ("markdown", "issue", "webhook")
+
+
+def add_parser(commands: Any) -> None:
+    """Add the command to what argparse's add_subparsers returned."""
+    parser = commands.add_parser("report", help=COMMANDS["report"], description=COMMANDS["report"])
+    parser.add_argument("run", nargs="?", default="", metavar="RUN", help="a run's id (the newest)")
+    parser.add_argument("--format", choices=FORMATS, help="print this in place of the summary; an issue may be empty")
+    results.add_out(parser)
+    parser.add_argument("--json", action="store_true", help="one JSON object per line")
+    parser.set_defaults(command=report_command)
+
+
+def report_command(parsed: argparse.Namespace) -> int:
+    """Make the pages and print the summary; return 1 where something is red or was not reached."""
+    paths = Paths(parsed.out)
+    folder = paths.run(parsed.run or results.newest(parsed.out))
+    with History(paths.history) as history:
+        night = output.render(folder, parsed.out, history, loading.load())
+        different = changes(night.records, history.previous(night.run))
+    if parsed.format == "markdown":
+        print(markdown.job_summary(night, different), end="")
+    elif parsed.format == "issue":
+        print(markdown.issue(night, different), end="")
+    elif parsed.format == "webhook":
+        print(json.dumps(markdown.webhook(night, different)))
+    elif parsed.json:
+        for record in night.records:
+            print(run.as_line(record))
+    else:
+        results.print_summary(night.records, parsed.out, shutil.get_terminal_size().columns)
+    return run.exit_status(night.records)

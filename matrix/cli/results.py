@@ -1,0 +1,37 @@
+"""The output folder of a command, and what is printed of a run in it."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from matrix.bisection.probing import LABEL as BISECTS
+from matrix.errors import MatrixError
+from matrix.report.summary import colour_wanted, summary
+from matrix.store.paths import OUT, Paths
+from matrix.verdicts.record import Record
+
+
+def add_out(parser: argparse.ArgumentParser, text: str = "output folder") -> None:
+    """Add --out: $MEGATRIX_OUT, or reports/out in the current folder."""
+    parser.add_argument("--out", type=Path, default=Path(os.environ.get("MEGATRIX_OUT", OUT)), help=text)
+
+
+def newest(out: Path) -> str:
+    """Return the id of the newest run that is no round of a bisection. Raises MatrixError when there is none."""
+    runs = sorted(
+        path.name for path in Paths(out).run("").glob("*") if path.is_dir() and not path.name.endswith(f"-{BISECTS}")
+    )
+    if not runs:
+        raise MatrixError("there is no run yet", where=str(out), fix="megatrix run makes one")
+    return runs[-1]
+
+
+def print_summary(records: Sequence[Record], out: Path, width: int) -> None:
+    """Print the summary and where the pages are."""
+    print()
+    print(summary(records, width=width, colour=colour_wanted(sys.stdout, os.environ)), end="")
+    print(f"page: {Paths(out).page}  junit: {Paths(out).junit}")

@@ -1,0 +1,102 @@
+"""`megatrix run`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from matrix.authoring import breaking
+from matrix.bisection.probing import exit_code
+from matrix.catalog import loading
+from matrix.cli import COMMANDS, choice, places, results
+from matrix.errors import MatrixError
+from matrix.execution import interrupt, run
+from matrix.execution.engine import RERUN_HERE
+from matrix.planning.rerun import RERUN
+from matrix.report import output
+from matrix.report.screen import Screen
+from matrix.store import night
+from matrix.store.history import History
+from matrix.store.paths import Paths
+from matrix.verdicts.record import Record
+
+BROKEN = "broken-on-purpose"  # in the output folder: a run that is red by design is no night
+
+
+def add_parser(commands: Any) -> None:
+    """Add the command to what argparse's add_subparsers returned."""
+    parser = commands.add_parser("run", help=COMMANDS["run"], description=COMMANDS["run"])
+    choice.add_cases(parser)
+    parser.add_argument("--no-cache", action="store_true", help="run also what ran before with the same content")
+    parser.add_argument("--resume", nargs="?", const="", metavar="RUN", help="finish an interrupted run (the newest)")
+    parser.add_argument("--exit-code", action="store_true", help="exit with 0, 1 or 125, as git bisect run wants it")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, metavar="N", help="bases at a time")
+    parser.add_argument(
+        "--break", dest="break_", metavar="ID", help="swap what this entry expects: every case must then be red"
+    )
+    places.add_places(parser)
+    results.add_out(parser)
+    parser.add_argument("--json", action="store_true", help="one JSON object per line")
+    parser.set_defaults(command=run_command)
+
+
+def run_command(parsed: argparse.Namespace) -> int:
+    """Run the cases and print the summary; return 1 where something is red or was not reached."""
+    interrupt.once()
+    if parsed.jobs < 1:
+        raise MatrixError("a run needs at least one base at a time", got=f"--jobs {parsed.jobs}", expected=">= 1")
+    if parsed.here:
+        os.environ.setdefault(RERUN, RERUN_HERE)  # for the lines of the plan; its pytest has the same
+    known = loading.load()
+    engine, place = places.engine_of(known, parsed, parsed.jobs)
+    if parsed.resume is not None:
+        chosen = (parsed.select, parsed.within, parsed.case, parsed.mcore, parsed.level, parsed.expect, parsed.here)
+        if any((*chosen, parsed.break_)):
+            raise MatrixError(
+                "a resumed run has its plan", expected="--resume without a choice of cases", fix="leave one out"
+            )
+        request = run.Request(
+            out=parsed.out,
+            cache=not parsed.no_cache,
+            resume=parsed.resume or results.newest(parsed.out),
+            attach=place is not None,
+        )
+        total = len(night.plan(Paths(parsed.out).run(request.resume)))
+    else:
+        planned, label = choice.chosen(known, parsed)
+        request = run.Request(planned, parsed.out, not parsed.no_cache, label=label)
+        total = len(planned)
+    if parsed.break_:
+        known.failure(parsed.break_)
+        request = replace(
+            request,
+            planned=breaking.swapped(request.planned, parsed.break_),
+            out=parsed.out / BROKEN,
+            cache=False,
+            label="break",
+        )
+        total = len(request.planned)
+    screen = Screen(total, os.environ)
+
+    def as_json(record: Record) -> None:
+        print(run.as_line(record), flush=True)
+
+    show, begun = (as_json, lambda key: None) if parsed.json else (screen.show, screen.begin)
+
+    def report(folder: Path, history: History) -> night.Night:
+        return output.render(folder, request.out, history, known)
+
+    ended = run.execute(request, known, engine, show, screen.warn, place, begun, report)
+    if not parsed.json:
+        results.print_summary(ended.records, request.out, screen.width)
+    if parsed.break_:
+        broken, text = breaking.outcome(ended.records)
+        print(text)
+        return 0 if broken else 1
+    if page := os.environ.get("GITHUB_STEP_SUMMARY"):
+        with Path(page).open("a", encoding="utf-8") as file:
+            file.write(Paths(parsed.out).summary.read_text("utf-8"))
+    return exit_code(ended.records) if parsed.exit_code else run.exit_status(ended.records)

@@ -1,0 +1,63 @@
+"""`megatrix surface record`."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from matrix.cli import COMMANDS
+from matrix.contract import reading, recording
+from matrix.contract.recording import MCORE, SUFFIX, TE
+from matrix.contract.surface import Surface
+from matrix.errors import MatrixError
+from matrix.provision import sources
+from matrix.provision.sources import Contents, Kind
+
+
+def add_parser(commands: Any) -> None:
+    """Add the command to what argparse's add_subparsers returned."""
+    text = COMMANDS["surface"]
+    actions = commands.add_parser("surface", help=text, description=text).add_subparsers(
+        required=True, metavar="record"
+    )
+    parser = actions.add_parser("record", help=text, description=text)
+    parser.add_argument("source", metavar="SOURCE", help="a wheel, a folder, or PATH@REV")
+    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help=f"default: ./PACKAGE-VERSION{SUFFIX}")
+    parser.add_argument("--as", dest="version", metavar="VERSION", help="the version it is to have; default: its own")
+    parser.set_defaults(command=record_command)
+
+
+def record_command(parsed: argparse.Namespace) -> int:
+    """Record a source into a file and say what is in it."""
+    package, contents = identify(parsed.source)
+    facts = reading.extract(package, contents, parsed.version)
+    output = parsed.output or Path(f"{package}-{facts.version}{SUFFIX}")
+    recording.write(facts, output)
+    held = f"{len(facts.modules)} modules" if isinstance(facts, Surface) else f"{len(facts.uses)} uses"
+    print(f"{output}: {package} {facts.version}, {held}, {output.stat().st_size} bytes")
+    return 0
+
+
+def identify(text: str) -> tuple[str, Contents]:
+    """Return which package a source is, and its contents. Raises MatrixError when it is neither."""
+    errors = []
+    for package in (TE, MCORE):
+        try:
+            source = sources.parse(text, package)
+            if source.kind is Kind.PYPI:
+                raise MatrixError(
+                    "a release has to be on this machine to be read", got=text,
+                    expected="a wheel, a folder or PATH@REV",
+                    fix=f"pip download --no-deps PACKAGE=={text}, and name the wheel",
+                )  # fmt: skip
+            return package, sources.inspect(source)
+        except MatrixError as error:
+            errors.append(error)
+    first, second = errors
+    if first.what == second.what:
+        raise first
+    raise MatrixError(
+        "this is neither Transformer Engine nor Megatron-LM", where=text, got=f"{first.what}; {second.what}",
+        expected="the top of a source tree, or a wheel of one of them",
+    )  # fmt: skip

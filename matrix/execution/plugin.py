@@ -1,0 +1,133 @@
+"""The pytest plugin: each planned case of a failure.toml is one test, run inside the cell's own interpreter.
+
+It does nothing where no failure.toml is collected. Beside a failure.toml, test_*.py are the failure's own tests, which
+run with --own-tests; what pytest collects there otherwise are the cases.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from matrix.catalog.folders import ENTRY, FAILURES
+from matrix.errors import MatrixError
+from matrix.execution.reproduction import explain_red
+from matrix.execution.session import Options, Session
+from matrix.planning.planned import Planned
+from matrix.store.paths import OUT
+from matrix.verdicts.record import Record
+
+SESSION = pytest.StashKey[Session]()
+VERDICT = "verdict"  # the user property of a report
+PYARGS = "matrix.failures"  # names the failures of an installed wheel
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add what a person types at a desk; a run that `megatrix run` drives sets MEGATRIX_* in the environment."""
+    group = parser.getgroup("megatrix")
+    group.addoption("--select", default="", help='which cases: "mcore>=0.8 and case==tp2"')
+    group.addoption("--own-tests", action="store_true", help="the failures' own tests, and no case")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Put the folder in place of the name of an installed wheel's failures, which is no package."""
+    config.args[:] = [str(FAILURES) if one == PYARGS else one for one in config.args]
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave a failure's own tests out of a run of cases."""
+    own = collection_path.suffix == ".py" and (collection_path.parent / ENTRY).is_file()
+    return True if own and not config.getoption("--own-tests") else None
+
+
+def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> FailureFile | None:
+    """Collect the cases of a failure."""
+    if file_path.name != ENTRY or parent.config.getoption("--own-tests"):
+        return None
+    made: FailureFile = FailureFile.from_parent(parent, path=file_path)
+    return made
+
+
+def pytest_report_collectionfinish(config: pytest.Config) -> list[str]:
+    """Return the line that names the base."""
+    return [config.stash[SESSION].told] if SESSION in config.stash else []
+
+
+def pytest_report_teststatus(report: pytest.TestReport | pytest.CollectReport) -> tuple[str, str, str] | None:
+    """Show the verdict in place of PASSED and the like at -v."""
+    if not isinstance(report, pytest.TestReport) or report.when != "call":
+        return None
+    verdict = dict(report.user_properties).get(VERDICT)
+    if not isinstance(verdict, str):
+        return None
+    letter = {"passed": ".", "skipped": "s", "failed": "F"}[report.outcome]
+    return report.outcome, letter, verdict.upper()
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """Stop what the session started."""
+    if SESSION in config.stash:
+        config.stash[SESSION].close()
+
+
+def session_of(config: pytest.Config) -> Session:
+    """Return this process's session, made when the first failure is collected. Raises pytest.UsageError."""
+    if SESSION not in config.stash:
+        options = Options.from_environment(os.environ, select=config.getoption("--select"))
+        config.stash[SESSION] = Session(options, Path(os.environ.get("MEGATRIX_OUT", OUT)))
+    return config.stash[SESSION]
+
+
+class FailureFile(pytest.File):
+    """A failure.toml: one item for each of its planned cases."""
+
+    def collect(self) -> Iterator[CaseItem]:
+        """Yield the failure's part of the session's plan. Raises pytest.UsageError for a plan that can't be made."""
+        session = session_of(self.config)
+        failure = next((one for one in session.catalog.failures if one.folder == self.path.parent), None)
+        if failure is None:
+            raise MatrixError("not a failure of the catalog", where=str(self.path), expected=f"a folder in {FAILURES}")
+        for planned in session.planned:
+            if planned.failure == failure.id:
+                name = f"{planned.failure}[{planned.case}-{planned.level.value}-{planned.cell.id}]"
+                item: CaseItem = CaseItem.from_parent(self, name=name, planned=planned)
+                yield item
+
+
+class CaseItem(pytest.Item):
+    """One planned case: red fails, `unavailable` is a skip with its reason, green and `learned` pass."""
+
+    def __init__(self, *, planned: Planned, **pytests: object) -> None:
+        super().__init__(**pytests)  # type: ignore[arg-type]  # what from_parent gives
+        self.planned = planned
+        self.extra_keyword_matches |= {planned.failure, planned.failure.replace("-", "_"), planned.case}
+
+    def runtest(self) -> None:
+        """Run the case and turn its verdict into a result of pytest's."""
+        record = session_of(self.config).reproduction(self.planned).run()
+        self.user_properties.append((VERDICT, record.verdict.value))
+        if record.verdict.colour == "red":
+            raise RedError(record)
+        if record.verdict.colour in ("unavailable", "not-reached"):
+            pytest.skip(f"{record.verdict.value}: {record.outcome.reason}")
+
+    def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: object = None) -> str:
+        """Return why a red case is red; of any other exception, pytest's own text."""
+        if isinstance(excinfo.value, RedError):
+            return explain_red(excinfo.value.record)
+        return str(super().repr_failure(excinfo))
+
+    def reportinfo(self) -> tuple[Path, None, str]:
+        """Return where the case stands, and its name."""
+        return self.path, None, self.name
+
+
+class RedError(Exception):
+    """A case is red."""
+
+    def __init__(self, record: Record) -> None:
+        super().__init__(record.verdict.value)
+        self.record = record

@@ -1,0 +1,143 @@
+"""Megatron's own GPTDataset over a real indexed dataset on disk, and what this process holds of the host's memory."""
+
+from __future__ import annotations
+
+import dataclasses
+import multiprocessing
+import os
+import resource
+from collections import OrderedDict
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+TOKENS = 600_000  # in the corpus
+SAMPLES = 4  # of a dataset; with 131072 tokens they are less than the corpus
+DOCUMENT = 5_000  # tokens, the last of them the end of the document
+VOCABULARY = 1_024  # ids; an id takes 4 bytes on disk
+ROOM = 5 * 2**29  # bytes that a case may take: 2 GiB for the peak at 16384 tokens, and some
+
+
+class Tokenizer:
+    """What the dataset asks of a tokenizer: a vocabulary size, ids for end and padding, and a name."""
+
+    vocab_size = VOCABULARY
+    eod = VOCABULARY - 1
+    pad = VOCABULARY - 2
+    unique_identifiers = OrderedDict(name="ids")  # noqa: RUF012  (the dataset reads it from the class)
+
+
+def corpus(folder: Path) -> Path:
+    """Write the corpus with Megatron's builder, once; return its prefix (PREFIX.bin, PREFIX.idx)."""
+    import numpy
+    import torch
+    from megatron.core.datasets.indexed_dataset import IndexedDatasetBuilder
+
+    prefix = folder / "corpus"
+    if not prefix.with_suffix(".idx").exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        builder = IndexedDatasetBuilder(str(prefix.with_suffix(".bin")), dtype=numpy.int32)
+        document = torch.arange(DOCUMENT) % Tokenizer.pad
+        document[-1] = Tokenizer.eod
+        for _ in range(TOKENS // DOCUMENT):
+            builder.add_item(document)
+            builder.end_document()
+        builder.finalize(str(prefix.with_suffix(".idx")))
+    return prefix
+
+
+def dataset(folder: Path, sequence: int, *, mask: bool, reset: bool = False) -> Any:
+    """Return Megatron's GPTDataset over the corpus with samples of `sequence` tokens.
+
+    `mask` is create_attention_mask, `reset` reset_attention_mask and reset_position_ids.
+    """
+    import numpy
+    from megatron.core.datasets.gpt_dataset import GPTDataset, GPTDatasetConfig
+    from megatron.core.datasets.indexed_dataset import IndexedDataset
+    from megatron.core.datasets.utils import Split
+
+    prefix = str(corpus(folder))
+    fields = {field.name: field for field in dataclasses.fields(GPTDatasetConfig)}
+    # 0.6 takes a blend as a list of prefixes, later releases as (prefixes, weights).
+    old = "mock" in fields and fields["mock"].init
+    config = GPTDatasetConfig(
+        random_seed=0,
+        sequence_length=sequence,
+        blend=[prefix] if old else ([prefix], None),
+        split="1",
+        path_to_cache=str(folder / "index"),
+        tokenizer=Tokenizer(),
+        reset_position_ids=reset,
+        reset_attention_mask=reset,
+        eod_mask_loss=False,
+        create_attention_mask=mask,
+    )
+    documents = numpy.arange(TOKENS // DOCUMENT, dtype=numpy.int32)
+    return GPTDataset(IndexedDataset(prefix), prefix, documents, SAMPLES, Split.train, config)
+
+
+def held(name: str) -> int:
+    """Return what the kernel says of this process, in bytes: VmSize (mapped), VmRSS (in memory), VmHWM (its peak)."""
+    for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines():
+        if line.startswith(f"{name}:"):
+            return int(line.split()[1]) * 1024
+    raise KeyError(name)
+
+
+def machine_memory() -> int:
+    """Return the memory of this machine in bytes."""
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def leave_room(room: int) -> int:
+    """Cap this process's address space `room` bytes above what it has mapped by now; return the cap in bytes.
+
+    Mapped are libraries above all: 0.7 GiB with a CPU build of torch, 3.2 GiB with a CUDA build. The memory that can
+    still be taken is `room`, whatever was mapped.
+    """
+    _, hard = resource.getrlimit(resource.RLIMIT_AS)
+    cap = held("VmSize") + room
+    cap = cap if hard == resource.RLIM_INFINITY else min(cap, hard)
+    resource.setrlimit(resource.RLIMIT_AS, (cap, cap))
+    return cap
+
+
+def taken(samples: Any, short: Any) -> tuple[int, int]:
+    """Return the bytes that the first sample of `samples` takes: at the most while it is made, and when it is gone.
+
+    In a process forked for it: the kernel starts a process's peak (VmHWM) at what it holds at its start, so one length
+    can't hide behind another's peak. Resetting the peak (/proc/self/clear_refs) would do where the kernel offers it.
+    `short`, another dataset, gives its first sample before: pages of libraries are not there after a fork.
+    """
+
+    def measure() -> tuple[int, int]:
+        short[0]
+        before = held("VmRSS")
+        samples[0]
+        return held("VmHWM") - before, held("VmRSS") - before
+
+    peak, kept = forked(measure)
+    return peak, kept
+
+
+def forked(function: Callable[[], Any]) -> Any:
+    """Return what `function` returns, or raise what it raises, in a process forked for it. EOFError: it died."""
+    context = multiprocessing.get_context("fork")
+    ours, theirs = context.Pipe(duplex=False)
+
+    def tell() -> None:
+        try:
+            theirs.send((function(), None))
+        except Exception as error:
+            theirs.send((None, error))
+
+    process = context.Process(target=tell)
+    process.start()
+    theirs.close()
+    try:
+        value, error = ours.recv()
+    finally:
+        process.join()
+    if error is not None:
+        raise error
+    return value

@@ -1,0 +1,138 @@
+"""What a rank does to start userbuffers: the real functions, up to the first line that needs the compiled extension."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import os
+import types
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from matrix.kit import open_mpi
+from matrix.kit.megatron import meet
+from matrix.kit.rank import LackError
+
+if TYPE_CHECKING:
+    from matrix.kit.rank import Rank
+
+FUNCTION = "_initialize_tp_communicators"
+FILES = ("training/initialize.py", "initialize.py")  # of the package megatron; core 0.4 has no megatron.training
+SHAPE = {"seq_length": 8, "micro_batch_size": 1, "hidden_size": 8}
+# What the compiled extension would say of the machine and of itself: no multicast, not built with MPI.
+ANSWERS = {"device_supports_multicast": False, "ubuf_built_with_mpi": False}
+
+
+def through_megatron(
+    rank: Rank, *, bootstrap: str | None = None, parameter_checks: bool = False, multicast: bool = False
+) -> dict[str, Any]:
+    """Call Megatron-LM's _initialize_tp_communicators(); return the groups made and how far it came.
+
+    `bootstrap` is --tp-comm-bootstrap-backend, None for a Megatron-LM's own default. Raises what upstream raises.
+    """
+    arguments = {
+        **SHAPE,
+        "tp_comm_overlap_cfg": None,
+        "context_parallel_size": 1,
+        "tensor_model_parallel_size": rank.world_size,
+        "fp8": None,
+        "tp_comm_bootstrap_backend": bootstrap or "nccl",  # the default, since there is the option (core 0.10)
+    }
+
+    def start() -> None:
+        given = {"get_args": lambda: types.SimpleNamespace(**arguments)}
+        function_of("megatron", FILES, FUNCTION, given)()
+
+    return started(rank, start, parameter_checks, multicast)
+
+
+def through_transformer_engine(rank: Rank, *, parameter_checks: bool = False) -> dict[str, Any]:
+    """Call Transformer Engine's initialize_ub() as its examples do, with no bootstrap backend named."""
+
+    def start() -> None:
+        from transformer_engine.pytorch.module.base import initialize_ub
+
+        initialize_ub([SHAPE["seq_length"], SHAPE["hidden_size"]], rank.world_size, bootstrap_backend=None)
+
+    return started(rank, start, parameter_checks)
+
+
+def started(rank: Rank, start: Callable[[], None], parameter_checks: bool, multicast: bool = False) -> dict[str, Any]:
+    """Run `start` in a rank with torch.distributed up, as Megatron has it by then.
+
+    On a machine without a GPU the compiled extension is a stand-in, and reaching it is the end: what bootstraps the
+    userbuffers lies behind. `parameter_checks` False is Open MPI as HPC-X builds it; `multicast` leaves UB_SKIPMC at 0.
+    """
+    import torch
+
+    os.environ["UB_SKIPMC"] = str(int(not multicast))
+    open_mpi.prepare(rank, parameter_checks=parameter_checks)
+    ends: tuple[str, ...] = ()
+    if rank.device == "cpu":
+        from matrix.kit import cpu_device, te_extension
+
+        cpu_device.install()
+        te_extension.install(rank.workdir / f"te-{rank.rank}", ANSWERS)
+        ends = ("is a stand-in: no compiled Transformer Engine", "Torch not compiled with CUDA enabled")
+    else:
+        torch.cuda.set_device(rank.rank)
+    torch.distributed.init_process_group(
+        "gloo" if rank.device == "cpu" else "nccl",
+        init_method=rank.init_method,
+        rank=rank.rank,
+        world_size=rank.world_size,
+    )
+    made: list[str] = []
+    new_group = torch.distributed.new_group
+
+    def telling(*positional: Any, **named: Any) -> Any:
+        if named.get("backend") == "nccl" and not torch.distributed.is_nccl_available():
+            raise LackError("needs NCCL for this bootstrap backend; this torch is built without")
+        group = new_group(*positional, **named)
+        made.append(str(torch.distributed.get_backend(group)))
+        return group
+
+    torch.distributed.new_group = telling
+    stopped_at = ""
+    try:
+        start()
+    except (NotImplementedError, AssertionError) as end:
+        stopped_at = str(end)
+        if not any(one in stopped_at for one in ends):
+            raise
+    if not made:
+        raise AssertionError("userbuffers were started and no process group was made for them")
+    # Gloo's thread lets go of tensors before the interpreter ends: else it crashed there in 1 of about 25 runs. The
+    # group is not destroyed: under mpirun that hung in 1 of 18 runs (torch 2.6 of Debian 13).
+    meet()
+    return {"groups": made, "stopped at": stopped_at}
+
+
+def function_of(package: str, files: tuple[str, ...], name: str, given: Mapping[str, Any]) -> Callable[..., Any]:
+    """Return a function of upstream's, compiled from its own file, with the imports of that file that it uses.
+
+    Its module can't be imported as a whole: it imports all of the training loop. `given` are names that are not taken
+    from there. Raises FileNotFoundError or LookupError when upstream has no such file or function.
+    """
+    spec = importlib.util.find_spec(package)
+    folders = list(spec.submodule_search_locations or ()) if spec else []
+    paths = [path for folder in folders for file in files if (path := Path(folder, file)).is_file()]
+    if not paths:
+        raise FileNotFoundError(f"no {' or '.join(files)} in {package}: {folders}")
+    tree = ast.parse(paths[0].read_text(encoding="utf-8"))
+    found = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == name]
+    if not found:
+        raise LookupError(f"{paths[0]} has no {name}")
+    used = {node.id for node in ast.walk(found[0]) if isinstance(node, ast.Name)}
+    imports = []
+    for node in tree.body:
+        if isinstance(node, (ast.Import, ast.ImportFrom)):
+            names = [one for one in node.names if (one.asname or one.name.partition(".")[0]) in used - given.keys()]
+            if names:
+                node.names = names
+                imports.append(node)
+    namespace = dict(given)
+    exec(compile(ast.Module([*imports, *found], []), paths[0], "exec"), namespace)
+    function: Callable[..., Any] = namespace[name]
+    return function

@@ -1,0 +1,34 @@
+"""What the environment that one stands in runs: the base `host`, and its cases."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from matrix.catalog.failure import Level
+from matrix.catalog.model import HOST, Catalog, Wheels
+from matrix.catalog.versions import NONE
+from matrix.errors import MatrixError
+from matrix.planning.night import of_base
+from matrix.planning.planned import Planned
+
+
+def with_host(catalog: Catalog, packages: Mapping[str, str], python: str) -> Catalog:
+    """Return the catalog with the base `host`: these packages, by name, on this minor of Python ("3.10")."""
+    here = Wheels(HOST, packages.get("torch") or NONE, (python,))  # type: ignore[arg-type]  # built, not read
+    return replace(catalog, wheels=(*catalog.wheels, here))
+
+
+def cases_here(
+    catalog: Catalog, base: str, packages: Mapping[str, str], levels: Iterable[Level], te_line: str = ""
+) -> list[Planned]:
+    """Return the cases that an environment with these packages runs as `base`. Raises MatrixError without any."""
+    core, engine = map(packages.get, ("megatron-core", "transformer-engine"))
+    cases = of_base(catalog, base, levels, core=core, engine=engine, te_line=te_line)
+    if not cases:
+        raise MatrixError(
+            "the catalog has no case for this environment",
+            got=f"base {base}, megatron-core {core or 'any'}",
+            expected="a base and a release that a reproduction is written for",
+        )
+    return cases

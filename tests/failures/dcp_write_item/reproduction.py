@@ -1,0 +1,7 @@
+"""Save and load a checkpoint: megatron-core calls torch's private _write_item with too few arguments."""
+
+from __future__ import annotations
+
+from matrix.kit.checkpoint import save_and_load
+
+__all__ = ["save_and_load"]

@@ -1,0 +1,21 @@
+"""Import megatron.core beside a Transformer Engine whose __version__ is no string."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from matrix.kit.rank import Rank
+
+
+def import_core(rank: Rank) -> dict[str, Any]:
+    """Import megatron.core beside Transformer Engine; return the versions that met."""
+    from matrix.kit import cpu_device, te_extension
+
+    if rank.device == "cpu":
+        cpu_device.install()
+        te_extension.install(rank.workdir / f"te-{rank.rank}")
+    import megatron.core
+    import transformer_engine
+
+    return {"megatron-core": megatron.core.__version__, "transformer_engine": str(transformer_engine.__version__)}

@@ -1,0 +1,35 @@
+"""Whose argument is it: names, not counts."""
+
+import pytest
+
+from matrix.contract.argument_names import fit, meant_elsewhere, words
+
+OFFLOAD = ["enabled", "num_layers", "model_layers", "offload_activations", "offload_weights"]
+UNPERMUTE = ["inp", "row_id_map", "merging_probs", "restore_shape", "probs"]
+
+
+def test_words_are_compared_without_their_endings():
+    assert words("cpu_offloading_activations") == {"cpu", "offload", "activation"}
+
+
+@pytest.mark.parametrize(
+    ("argument", "landed", "parameters", "expected"),
+    [
+        ("cpu_offloading_activations", "model_layers", OFFLOAD, "offload_activations"),
+        ("cpu_offloading_weights", "offload_activations", OFFLOAD, "offload_weights"),
+        ("activation_offloading", "offload_activations", OFFLOAD, None),
+        ("cpu_offloading_num_layers", "num_layers", OFFLOAD, None),
+        ("cpu_offloading", "enabled", OFFLOAD, None),  # says no parameter wholly
+        ("probs", "merging_probs", UNPERMUTE, None),  # a more special name for the same thing
+        ("x", "inp", UNPERMUTE, None),
+        ("", "inp", UNPERMUTE, None),
+        ("layernorm_bias", "ln_bias", ["inp", "ln_bias", "bias"], None),  # one word is met by chance
+        ("bias", "inp", ["inp", "ln_weight", "bias"], "bias"),
+    ],
+)
+def test_an_argument_means_another_parameter_only_where_that_is_sure(argument, landed, parameters, expected):
+    assert expected == meant_elsewhere(argument, landed, parameters)
+
+
+def test_fit_is_the_part_of_the_parameter_that_is_said():
+    assert (fit("weights", "offload_weights"), fit("x", "y"), fit("x", "_")) == (0.5, 0.0, 0.0)

@@ -1,0 +1,210 @@
+"""What the pages say of a case is what the run expected of it."""
+
+from __future__ import annotations
+
+import html
+import re
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import replace
+from functools import cache
+
+from matrix.catalog.failure import Expectation, Failure, Level
+from matrix.catalog.model import Catalog
+from matrix.execution.reproduction import Surroundings, make_record
+from matrix.planning.covering import pairwise
+from matrix.planning.explain import explain
+from matrix.planning.night import everything, night, of_source
+from matrix.planning.planned import Planned
+from matrix.report.cell_page import by_cell, cell_page
+from matrix.report.failure_page import failure_page
+from matrix.report.rulings import PLANNED
+from matrix.store.night import Night
+from matrix.verdicts.judge import judge
+from matrix.verdicts.outcome import Outcome, OutcomeKind
+from matrix.verdicts.record import Record
+from tests.unit.catalogs import case, catalog, clause, failure, masked, real, stack
+
+PASSED = Outcome(OutcomeKind.PASSED)
+# What a pass is judged, by what was expected of it.
+VERDICTS = {"broken": "vanished", "works": "holds", "unknown": "learned"}
+
+
+@cache
+def real_night() -> tuple[Planned, ...]:
+    return tuple(night(real(), pairwise))
+
+
+def passed(known: Catalog, planned: Iterable[Planned]) -> list[Record]:
+    """Return the records of a night in which everything passes."""
+    return [
+        make_record(item, PASSED, judge(known.failure(item.failure), item.expectation, PASSED), Surroundings(), "")
+        for item in planned
+    ]
+
+
+def text_of(cell: str) -> str:
+    """Return the text of a table's cell."""
+    return html.unescape(re.sub(r"<[^>]+>", "", cell)).strip()
+
+
+def table(page: str, heading: str) -> list[list[str]]:
+    """Return the rows of the first table below a heading."""
+    body = page.partition(heading)[2].partition("<tbody>")[2].partition("</tbody>")[0]
+    return [list(map(text_of, re.findall(r"<td.*?>(.*?)</td>", row))) for row in body.split("<tr>")[1:]]
+
+
+class CellPages:
+    """The pages of every cell of a run."""
+
+    def __init__(self, known: Catalog, records: list[Record]) -> None:
+        self.rows: dict[str, dict[str, tuple[str, str]]] = {}
+        for cell, members in by_cell(records).items():
+            page = cell_page("one", members, known, {}, lambda log: "")
+            rows = table(page, "What the catalog says of this cell")
+            self.rows[cell] = {named: (expectation, because) for expectation, named, because in rows}
+
+    def said(self, cell: str, failure: str, case: str = "") -> str:
+        """Return the expectation of a case; without a case, of the failure as a whole."""
+        return self._row(cell, failure, case)[0]
+
+    def because(self, cell: str, failure: str, case: str = "") -> str:
+        """Return the reason that stands beside it."""
+        return self._row(cell, failure, case)[1]
+
+    def _row(self, cell: str, failure: str, case: str) -> tuple[str, str]:
+        rows = self.rows[cell]
+        for named, row in rows.items():
+            if case and named.startswith(f"{failure} in case ") and case in named.partition(" in case ")[2].split(", "):
+                return row
+        return rows.get(failure, ("unknown", ""))
+
+
+def of_page(known: Catalog, entry: Failure, records: Iterable[Record]) -> Counter[tuple[str, str]]:
+    """Return how often the page of a failure shows a verdict beside an expectation, each by a rule of the catalog."""
+    page = failure_page(entry, known, Night("one", tuple(records)), {}, {})
+    found: Counter[tuple[str, str]] = Counter()
+    for expectation, rule, _, verdicts in table(page, "what this run saw"):
+        assert rule != PLANNED
+        for verdict, count in re.findall(r"(\w+) (\d+)", verdicts):
+            found[expectation, verdict] += int(count)
+    return found
+
+
+def test_cell_pages_show_the_planned_expectation() -> None:
+    """The pages of a night: every record of every cell."""
+    pages = CellPages(real(), passed(real(), real_night()))
+    for item in real_night():
+        shown = pages.said(item.cell.id, item.failure, item.case)
+        assert (item.key, shown) == (item.key, item.expectation.value)
+        assert not pages.because(item.cell.id, item.failure, item.case).startswith(PLANNED)
+
+
+def test_failure_pages_show_the_planned_expectation() -> None:
+    """The pages of a night: as many cases beside each expectation as were planned with it."""
+    records = passed(real(), real_night())
+    planned = Counter((item.failure, item.expectation.value) for item in real_night())
+    found: Counter[tuple[str, str]] = Counter()
+    for entry in real().failures:
+        for (expectation, verdict), count in of_page(real(), entry, records).items():
+            assert verdict == VERDICTS[expectation]
+            found[entry.id, expectation] += count
+    assert found == planned
+
+
+def test_cell_pages_agree_with_explain() -> None:
+    """Of each failure as a whole, in every cell of a night."""
+    pages = CellPages(real(), passed(real(), real_night()))
+    for cell in pages.rows:
+        told = explain(real(), cell, [], lambda item: "")
+        assert {one["failure"]: one["expectation"] for one in told["failures"]} == {
+            entry.id: pages.said(cell, entry.id) for entry in real().failures
+        }
+
+
+def test_reports_stack_is_ruled_with_its_hardware() -> None:
+    """The stack of TransformerEngine#985 has compute capability 8.0, on which userbuffers need no multicast."""
+    (reported,) = (one for one in real().stacks if one.name == "TransformerEngine#985")
+    pages = CellPages(real(), passed(real(), real_night()))
+    assert pages.said(real().cell_of(reported).id, "ub-multicast") == "works"
+
+
+def test_failure_page_rules_by_hardware() -> None:
+    """A rule on the compute capability takes the report's cell and no other."""
+    entry = failure(affected=(clause(sm="<9"),), works=(clause(mcore=">=0.9"),))
+    reported = stack("break", "torch-2.4.0", "0.8.0")
+    known = catalog(entry, stacks=(replace(reported, cell=replace(reported.cell, sm="8.0")),))
+    planned = night(known, pairwise)
+    assert {item.expectation.value for item in planned} == {"broken", "works"}
+    assert of_page(known, entry, passed(known, planned)) == Counter(
+        (item.expectation.value, VERDICTS[item.expectation.value]) for item in planned
+    )
+
+
+def test_part_of_a_night_keeps_reported_hardware() -> None:
+    """A part may hold only other cases of the cell; `explain` rules with the hardware of the report there too."""
+    other, entry = failure("other", works=(clause(),)), failure("hardware", affected=(clause(sm="<9"),))
+    reported = stack("hardware", "torch-2.4.0", "0.8.0")
+    known = catalog(other, entry, stacks=(replace(reported, cell=replace(reported.cell, sm="8.0")),))
+    (cell,) = map(known.cell_of, known.stacks)
+    part = [item for item in everything(known, (Level.CPU,)) if (item.cell.id, item.failure) == (cell.id, "other")]
+    assert CellPages(known, passed(known, part)).said(cell.id, "hardware") == "broken"
+
+
+def test_control_case_has_its_own_row() -> None:
+    entry = failure(
+        affected=(clause(mcore=">=0.8", reason="measured"),),
+        works=(clause(cases=["off"], reason="the workaround"),),
+        case=(case("on"), case("off")),
+    )
+    known = catalog(entry, torches=("2.4.0",))
+    records = passed(known, everything(known, (Level.CPU,)))
+    cell = "torch-2.4.0/mcore-0.8.0/te-none/driver-none"
+    pages = CellPages(known, records)
+    assert [pages.said(cell, "break", name) for name in ("", "on", "off")] == ["broken", "broken", "works"]
+    assert pages.because(cell, "break", "off") == "everything in case off: the workaround"
+
+
+def test_masked_case_names_what_masks_it() -> None:
+    """Selected by hand: the night does not plan it."""
+    first = failure("first", affected=(clause(mcore="==0.8.0"),))
+    entry = failure("second", works=(clause(),), masked=(masked("first"),))
+    known = catalog(first, entry, torches=("2.4.0",))
+    records = passed(known, everything(known, (Level.CPU,)))
+    pages = CellPages(known, records)
+    because = [
+        pages.because(f"torch-2.4.0/mcore-{core}/te-none/driver-none", "second", "tp2") for core in ("0.8.0", "0.9.0")
+    ]
+    assert because == ["everything: by hand; masked: first: it fails before", "everything: by hand"]
+    assert of_page(known, entry, records) == {("works", "holds"): 3}
+
+
+def test_given_source_is_named_beside_its_expectation() -> None:
+    """A candidate fix, expected to work by the person who gives it, where the catalog says broken."""
+    entry = failure(affected=(clause(mcore="<0.9"),))
+    known = catalog(entry, torches=("2.4.0",))
+    planned = of_source(known, "./Megatron-LM@fix", "0.8.0+0a1b2c3", Expectation.WORKS, (Level.CPU,))
+    (record,) = passed(known, planned)
+    pages = CellPages(known, [record])
+    said = [
+        (pages.said(record.cell.id, "break", case), pages.because(record.cell.id, "break", case))
+        for case in ("", "tp2")
+    ]
+    given, rule = "megatron-core from ./Megatron-LM@fix", "the catalog says broken: mcore <0.9: by hand"
+    assert said == [("broken", "mcore <0.9: by hand"), ("works", f"{given}: {rule}")]
+    page = failure_page(entry, known, Night("one", (record,)), {}, {})
+    assert ["works", given, rule, "holds 1 cpu"] in table(page, "what this run saw")
+
+
+def test_changed_rule_stands_beside_the_planned_expectation() -> None:
+    """The pages of an older run, made again with a catalog that has learned since."""
+    entry = failure(affected=(clause(),))
+    before, after = catalog(failure(), torches=("2.4.0",)), catalog(entry, torches=("2.4.0",))
+    records = passed(before, everything(before, (Level.CPU,)))
+    pages, cell = CellPages(after, records), "torch-2.4.0/mcore-0.8.0/te-none/driver-none"
+    assert (pages.said(cell, "break"), pages.said(cell, "break", "tp2")) == ("broken", "unknown")
+    assert pages.because(cell, "break", "tp2") == "as planned: the catalog says broken: everything: by hand"
+    page = failure_page(entry, after, Night("one", tuple(records)), {}, {})
+    assert ["unknown", PLANNED, "the catalog says broken: everything: by hand", "learned 3 cpu"] in table(
+        page, "what this run saw"
+    )

@@ -1,0 +1,48 @@
+"""A reason is a kind and a text, from the plan to the page."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from matrix.verdicts.reason import Reason, ReasonKind
+
+KINDS = st.sampled_from(list(ReasonKind))
+
+
+@given(KINDS, st.text())
+def test_kind_and_text_travel_as_json(kind: ReasonKind, text: str) -> None:
+    reason = Reason(kind, text)
+    assert Reason.from_json(json.loads(json.dumps(reason.to_json()))) == reason
+    assert reason.to_json() == {"kind": kind.value, "text": text}
+
+
+@given(st.text())
+def test_sentence_of_earlier_versions_reads_the_same(text: str) -> None:
+    """It is not split into a kind and a text."""
+    assert Reason.from_json(text) == Reason(ReasonKind.UNSORTED, text)
+    assert str(Reason.from_json(text)) == text
+
+
+@pytest.mark.parametrize("strange", [{}, {"kind": "boundary"}, {"kind": "moon", "text": ""}, None, 1])
+def test_anything_else_is_refused(strange: object) -> None:
+    with pytest.raises((KeyError, TypeError, ValueError)):
+        Reason.from_json(strange)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        (ReasonKind.STACK, "stack of x"),
+        (ReasonKind.BOUNDARY, "boundary: x"),
+        (ReasonKind.PAIRWISE, "pairwise: x"),
+        (ReasonKind.PICKED, "picked: x"),
+        (ReasonKind.SOURCE, "megatron-core from x"),
+        (ReasonKind.UNSORTED, "x"),
+    ],
+)
+def test_people_read_both(kind: ReasonKind, said: str) -> None:
+    assert str(Reason(kind, "x")) == said

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
+from matrix.catalog.failure import Failure
 from matrix.catalog.model import Catalog
 from matrix.errors import MatrixError
-from matrix.execution.cache_key import case_content
+from matrix.execution.cache_key import case_key
 from matrix.execution.engine import Ending, Installed, Tox, environment_folder
 from matrix.execution.relay import Sender
 from matrix.execution.reproduction import Surroundings, make_record
@@ -80,7 +81,11 @@ class FakeEngine:
                 self.ran.append(item.key)
                 outcome = self.ends(item)
                 judgement = judge(self.known.failure(item.failure), item.expectation, outcome, self.known.failures)
-                where = Surroundings(run=folder.name, content=content(item), reproduce=reproduce_line(item))
+                where = Surroundings(
+                    run=folder.name,
+                    content=content(item, self.known.failure(item.failure)),
+                    reproduce=reproduce_line(item),
+                )
                 record = make_record(item, outcome, judgement, where, started)
                 kept.result(record)
                 sender.send(record)
@@ -88,13 +93,13 @@ class FakeEngine:
         return Ending(self.status if isinstance(self.status, int) else 0, self.refused)
 
 
-def content(item: Planned) -> str:
+def content(item: Planned, entry: Failure) -> str:
     """The cache key as a session in the environment of the base computes it."""
     environment = environments.at(environment_folder(item.cell.base))
     if environment is None:
         return ""
     specs = overlay_specs(item, environment, configuration.load(), Path("python"))
-    return case_content(item, environment, [overlay_digest(spec) for spec in specs], HOST)
+    return case_key(item, entry, environment, [overlay_digest(spec) for spec in specs], HOST)
 
 
 def make_environment(folder: Path, packages: Mapping[str, str]) -> None:

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from pathlib import Path
 
-from matrix.catalog import folders
+from matrix.catalog.folders import load_module
 from matrix.verdicts.record import Record
 
 
-def chart(failure: str, records: Iterable[Record]) -> str:
-    """Return the HTML of a failure's picture, "" without chart.py or where it shows nothing.
+def chart(folder: Path, records: Iterable[Record]) -> str:
+    """Return the HTML of the picture of a failure's folder, "" without chart.py or where it shows nothing.
 
     chart.py is given (case, value) for each value that a rank returned. Values come from journals, and are untrusted:
     it leaves out what it can't read, and escapes what it shows (matrix.kit.svg).
     """
-    folder = folders.FAILURES / folders.folder_name(failure)
     if not (folder / "chart.py").is_file():
         return ""
     values = [
@@ -22,5 +22,5 @@ def chart(failure: str, records: Iterable[Record]) -> str:
         for record in records
         for rank in record.outcome.ranks
     ]
-    picture: str = folders.load_module(folder, "chart").picture(values)
+    picture: str = load_module(folder, "chart").picture(values)
     return picture

@@ -49,7 +49,7 @@ def failure_page(
 <h2>What the catalog says, and what this run saw</h2>
 {_rules(failure, catalog, records)}
 {seen}
-{chart(failure.id, records)}
+{chart(failure.folder, records)}
 <h2>Its nights</h2>{_nights(records, pasts)}
 <h2>The way round</h2>{_workarounds(failure)}
 <h2>How it is recognised</h2>{_signatures(failure.signature)}"""

@@ -10,7 +10,7 @@ from matrix.verdicts.record import Record
 
 
 def chart(folder: Path, records: Iterable[Record]) -> str:
-    """Return the HTML of the picture of a failure's folder, "" without chart.py or where it shows nothing.
+    """Return the HTML of a failure's picture, "" without chart.py or where it shows nothing.
 
     chart.py is given (case, value) for each value that a rank returned. Values come from journals, and are untrusted:
     it leaves out what it can't read, and escapes what it shows (matrix.kit.svg).

@@ -14,7 +14,10 @@ from typing import Any
 import torch
 from megatron.core import utils
 
-from tests.failures.long_context_slices import slicer
+from matrix.catalog.folders import FAILURES, folder_name, load_module
+from tests.founding import MASK
+
+slicer = load_module(FAILURES / folder_name(MASK), "slices").slicer
 
 
 @dataclass(frozen=True)

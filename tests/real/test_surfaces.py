@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
-from containers.commands import run
-from containers.overlays import Overlays, OverlaySpec
 
 from matrix.contract import consuming, offering, recording
+from matrix.provision.commands import run
+from matrix.provision.overlays import Overlays, OverlaySpec
 
 pytestmark = pytest.mark.real
 

@@ -21,6 +21,7 @@ from matrix.execution.cache_key import code_digest, entry_digest
 from matrix.execution.reproduction import brief
 from matrix.planning.planned import Planned
 from matrix.store import journal
+from matrix.store.paths import make_folder, unwritable
 from matrix.verdicts.outcome import OutcomeKind
 from matrix.verdicts.record import Record
 from matrix.verdicts.text import one_line
@@ -49,7 +50,10 @@ class Notebook:
     def __init__(self, folder: Path, *, fresh: bool = False) -> None:
         self.folder = folder
         if fresh and folder.is_dir():
-            shutil.rmtree(folder)
+            try:
+                shutil.rmtree(folder)
+            except OSError as error:
+                raise unwritable(folder, error) from error
         self._known: dict[int, dict[str, Record]] = {}
         self._open: dict[int, journal.Journal] = {}
 
@@ -66,7 +70,7 @@ class Notebook:
         if record.outcome.kind in SILENT:
             return
         if number not in self._open:
-            (self.folder / str(number)).mkdir(parents=True, exist_ok=True)
+            make_folder(self.folder / str(number), exist_ok=True)
             self._open[number] = journal.Journal.new(self.folder / str(number))
         self._open[number].result(record)
 

@@ -71,7 +71,7 @@ def _check_failure(failure: Failure, catalog: Catalog, values: Known, where: str
                 "not a function of a native stack",
                 where=f"{where}: signature {signature.name}.stack",
                 got=signature.stack,
-                expected="its name, or the end of its qualified name: ProcessGroupMPI::createProcessGroupMPI",
+                expected="its name, or the end of its qualified name: Class::method",
             )
         if signature.frame is not None and not re.fullmatch(r"[^:]+\.py:\w+", signature.frame):
             raise MatrixError(

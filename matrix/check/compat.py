@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 from matrix.catalog.cell import Cell
-from matrix.catalog.failure import Expectation, Level
+from matrix.catalog.failure import Expectation, Failure, Level, Rule
 from matrix.catalog.model import Catalog, Container
 from matrix.catalog.versions import NONE, is_version
 from matrix.contract import reading, table
@@ -47,29 +48,64 @@ def parse_stack(catalog: Catalog, text: str) -> Cell:
     return Cell(base, **{"torch": NONE, "mcore": NONE, **named})
 
 
-def compat(catalog: Catalog, stack: Cell, levels: Mapping[str, frozenset[Level]]) -> list[dict[str, Any]]:
-    """Return what each failure of the catalog says of the stack, broken ones first, as plain JSON values.
+@dataclass(frozen=True)
+class FailureInStack:
+    """What the catalog says of a failure in a stack; `rule` is None where no rule speaks of it.
+
+    `levels` are those at which the failure has ever run on this machine.
+    """
+
+    failure: Failure
+    expectation: Expectation
+    rule: Rule | None
+    levels: frozenset[Level]
+
+    @property
+    def reason(self) -> str:
+        """Return why this is expected, "" without a rule."""
+        return self.rule.reason if self.rule else ""
+
+    @property
+    def axes(self) -> list[str]:
+        """Return the axes that the rule depends on."""
+        return [axis for axis, _ in self.rule.bounds()] if self.rule else []
+
+    @property
+    def seen(self) -> list[str]:
+        """Return the levels by name, in order."""
+        return sorted(level.value for level in self.levels)
+
+    @property
+    def fix(self) -> str:
+        """Return the fix as one line."""
+        return " ".join(self.failure.fix.split())
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON values."""
+        return {
+            "failure": self.failure.id,
+            "title": self.failure.title,
+            "expectation": self.expectation.value,
+            "reason": self.reason,
+            "axes": self.axes,
+            "levels": self.seen,
+            "fix": self.fix,
+            "workarounds": [{"text": one.text, "verified": one.verified} for one in self.failure.workaround],
+            "references": list(self.failure.references),
+        }
+
+
+def compat(catalog: Catalog, stack: Cell, levels: Mapping[str, frozenset[Level]]) -> list[FailureInStack]:
+    """Return what each failure of the catalog says of the stack, broken ones first.
 
     `levels` are those at which each failure has ever run on this machine (matrix.store.history).
     """
-    told = []
-    for failure in catalog.failures:
-        expectation, rule = failure.ruling(stack)
-        told.append(
-            {
-                "failure": failure.id,
-                "title": failure.title,
-                "expectation": expectation.value,
-                "reason": rule.reason if rule else "",
-                "axes": [axis for axis, _ in rule.bounds()] if rule else [],
-                "levels": sorted(level.value for level in levels.get(failure.id, ())),
-                "fix": " ".join(failure.fix.split()),
-                "workarounds": [{"text": one.text, "verified": one.verified} for one in failure.workaround],
-                "references": list(failure.references),
-            }
-        )
-    order = [Expectation.BROKEN.value, Expectation.UNKNOWN.value, Expectation.WORKS.value]
-    return sorted(told, key=lambda one: order.index(str(one["expectation"])))
+    found = [
+        FailureInStack(failure, *failure.ruling(stack), levels.get(failure.id, frozenset()))
+        for failure in catalog.failures
+    ]
+    order = [Expectation.BROKEN, Expectation.UNKNOWN, Expectation.WORKS]
+    return sorted(found, key=lambda one: order.index(one.expectation))
 
 
 def unlisted(catalog: Catalog, stack: Cell) -> list[Finding]:
@@ -94,23 +130,23 @@ def findings_in_words(found: list[Finding], stack: Cell) -> str:
     return f"{head}\n\n{table.table(found, [stack.mcore], [stack.te])}"
 
 
-def in_words(told: list[dict[str, Any]]) -> str:
+def in_words(found: Sequence[FailureInStack]) -> str:
     """Return the answer for a terminal."""
     lines = []
-    for one in told:
-        if one["expectation"] != Expectation.BROKEN.value:
+    for one in found:
+        if one.expectation is not Expectation.BROKEN:
             continue
-        seen = f"seen here at level {', '.join(one['levels'])}" if one["levels"] else "never run on this machine"
-        lines += [f"BREAKS {one['failure']}: {one['title']}", f"  {one['reason']}; {seen}", f"  fix: {one['fix']}"]
-        for way in one["workarounds"]:
-            lines.append(f"  way round: {way['text']}{' [' + way['verified'] + ']' if way['verified'] else ''}")
-        lines.append(f"  {', '.join(one['references'])}")
+        seen = f"seen here at level {', '.join(one.seen)}" if one.seen else "never run on this machine"
+        lines += [f"BREAKS {one.failure.id}: {one.failure.title}", f"  {one.reason}; {seen}", f"  fix: {one.fix}"]
+        for way in one.failure.workaround:
+            lines.append(f"  way round: {way.text}{' [' + way.verified + ']' if way.verified else ''}")
+        lines.append(f"  {', '.join(one.failure.references)}")
     if not lines:
         lines.append("nothing in the catalog is known to break here")
-    for kind, text in (("works", "known to work"), ("unknown", "nothing is known of")):
-        found = [one for one in told if one["expectation"] == kind]
-        if found:
-            lines.append(f"{text}: {', '.join(one['failure'] for one in found)}")
+    for kind, text in ((Expectation.WORKS, "known to work"), (Expectation.UNKNOWN, "nothing is known of")):
+        ruled = [one for one in found if one.expectation is kind]
+        if ruled:
+            lines.append(f"{text}: {', '.join(one.failure.id for one in ruled)}")
         # Where the hardware decides, "works" says too little: it may go another way there.
-        lines += [f"  {one['failure']}: {one['reason']}" for one in found if set(one["axes"]) & set(HARDWARE)]
+        lines += [f"  {one.failure.id}: {one.reason}" for one in ruled if set(one.axes) & set(HARDWARE)]
     return "\n".join(lines)

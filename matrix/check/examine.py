@@ -1,175 +1,188 @@
-"""What a job would meet: the facts of a machine, and what a person wishes otherwise. Pure."""
+"""Judges a job on a machine by the preflights: the facts of the machine, and what a person assumes otherwise. Pure."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final
 
 from matrix.catalog.failure import Failure
 from matrix.catalog.versions import NONE, is_version, parse
-from matrix.check.answer import Answer, Word
 from matrix.check.facts import HostFacts, capabilities
-from matrix.check.launch import Launcher, environment_of, world_of
-from matrix.check.multicast import Device
-from matrix.check.overlap import BACKENDS, Setting, contract
-from matrix.check.remedy import ANY_SIZE, remedies
-from matrix.contract import recording
-from matrix.contract.recording import MCORE, TE
-from matrix.errors import MatrixError, closest
+from matrix.contract import calling
+from matrix.errors import MatrixError
+from matrix.execution import preflights
+from matrix.kit.launch import VARIABLES, Launcher, World, environment_of, world_of
+from matrix.kit.options import Option, count, one_of, read
+from matrix.kit.preflight import Answer, Job, Machine, Preflight, Report, unjudged
 from matrix.verdicts.outcome import Outcome, OutcomeKind, Raised
 from matrix.verdicts.signature import owner
 
 LAUNCHERS: Final = tuple(launcher.value for launcher in Launcher if launcher is not Launcher.NONE)
+ANY_SIZE: Final = 2  # processes of a job on a machine with fewer GPUs: the smallest job of several
+EXAMPLE: Final = {"--torch": "2.4.1", "--driver": "535.129.03"}
+
+
+def _version(text: str, where: str) -> str:
+    if not is_version(text):
+        raise MatrixError("not a version", got=f"{where} {text}", expected=f"such as {where} {EXAMPLE[where]}")
+    return text
+
+
+def _capability(text: str, where: str) -> str:
+    if not re.fullmatch(r"\d{1,2}\.\d", text):
+        raise MatrixError("not a compute capability", got=f"{where} {text}", expected=f"such as {where} 9.0")
+    return text
+
+
+OPTIONS: Final = (
+    Option(
+        "mcore", "SOURCE", "megatron-core: a recorded version, a folder, PATH@REV; none: Transformer Engine by itself"
+    ),
+    Option("te", "SOURCE", "Transformer Engine, named likewise"),
+    Option("torch", "VERSION", "another PyTorch than the one found", _version),
+    Option("driver", "VERSION", "another kernel driver than this machine's", _version, machine="driver"),
+    Option(
+        "sm", "CAPABILITY", "another GPU than this machine's, by compute capability: 9.0", _capability, machine="sm"
+    ),
+    Option("launcher", "NAME", f"what starts the job: {', '.join(LAUNCHERS)}", one_of(*LAUNCHERS)),
+    Option("world-size", "N", "processes of the job", count(1)),
+)
 
 
 @dataclass(frozen=True)
-class Wishes:
-    """What is to be supposed in place of what is found. `mcore` "none": initialize_ub is called directly."""
+class Assumed:
+    """What is assumed in place of what is found. `mcore` "none": Transformer Engine is used without Megatron-LM.
+
+    `arguments` are the arguments of the job, `machine` the fields of Machine.
+    """
 
     mcore: str | None = None
     te: str | None = None
     torch: str | None = None
-    driver: str | None = None
-    sm: str | None = None
     launcher: str | None = None
-    bootstrap: str | None = None
-    world_size: str | None = None
-
-    def __post_init__(self) -> None:
-        """Raise MatrixError for what can't be meant."""
-        for name, options in (("launcher", LAUNCHERS), ("bootstrap", BACKENDS)):
-            value = getattr(self, name)
-            if value is not None and value not in options:
-                raise MatrixError(
-                    f"no such {name}", got=value, expected=", ".join(options), fix=closest(value, options)
-                )
-        for name in ("torch", "driver"):
-            value = getattr(self, name)
-            if value is not None and not is_version(value):
-                raise MatrixError(
-                    "not a version", got=f"--{name} {value}", expected=f"such as --{name} {EXAMPLE[name]}"
-                )
-        if self.sm is not None and not re.fullmatch(r"\d{1,2}\.\d", self.sm):
-            raise MatrixError("not a compute capability", got=f"--sm {self.sm}", expected="such as --sm 9.0")
-        if self.world_size is not None and not re.fullmatch(r"[1-9]\d*", self.world_size):
-            raise MatrixError("not a world size", got=f"--world-size {self.world_size}", expected="a number from 1 on")
+    world_size: int | None = None
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    machine: Mapping[str, Any] = field(default_factory=dict)
 
 
-EXAMPLE: Final = {"torch": "2.4.1", "driver": "535.129.03"}
+def options_of(known: Iterable[Preflight]) -> list[Option]:
+    """Return what a person may set: OPTIONS, and the options of these preflights."""
+    return [*OPTIONS, *(option for one in known for option in one.options)]
+
+
+def assume(given: Mapping[str, str | None], known: Iterable[Preflight]) -> Assumed:
+    """Return what a person set, by option of `options_of(known)`. Raises MatrixError."""
+    arguments, machine = read(options_of(known), given)
+    names = [option.name for option in OPTIONS if option.name in arguments]
+    general = {name.replace("-", "_"): arguments.pop(name) for name in names}
+    return Assumed(**general, arguments=arguments, machine=machine)
 
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """What the machine has, what the job would meet, and the sets of changes that would make it start.
-
-    `setting` is None where too little is known to judge.
-    """
+    """What the machine has, the job, and what each preflight says of it."""
 
     facts: HostFacts
     host: tuple[Answer, ...]
-    job: tuple[Answer, ...]
-    setting: Setting | None
-    changes: tuple[tuple[str, ...], ...]
+    job: Job
+    machine: Machine
+    reports: tuple[Report, ...]
 
     @property
     def judged(self) -> bool:
-        """Say whether enough is known of a job to judge it."""
-        return all(answer.question != JUDGED for answer in self.job)
+        """Return whether enough is known of the job to judge it."""
+        return any(report.judged for report in self.reports)
 
     @property
     def fails(self) -> bool:
-        """Say whether the job will fail."""
-        return any(answer.breaks for answer in self.job)
+        """Return whether the job will fail."""
+        return any(report.fails for report in self.reports)
 
     def to_json(self) -> dict[str, Any]:
         """Return one object of plain JSON values."""
         return {
             "facts": self.facts.to_json(),
             "host": [answer.to_json() for answer in self.host],
-            "setting": setting_to_json(self.setting) if self.setting else None,
-            "job": [answer.to_json() for answer in self.job],
+            "setting": {**asdict(self.job), "machine": asdict(self.machine)},
+            "job": [answer.to_json() for report in self.reports for answer in report.answers],
             "fails": self.fails,
-            "changes": [list(one) for one in self.changes],
+            "changes": [list(one) for report in self.reports for one in report.changes],
         }
 
 
-def setting_to_json(setting: Setting) -> dict[str, Any]:
-    """Return a setting as plain JSON values."""
-    values = {field.name: getattr(setting, field.name) for field in fields(setting)}
-    return {**values, "environ": dict(setting.environ), "device": dict(vars(setting.device))}
+def judges() -> tuple[Preflight, ...]:
+    """Return the preflights that judge a job on a machine: those of all failures that name no topic."""
+    return tuple(one for one in preflights.installed() if not one.topic)
 
 
-def examine(host: HostFacts, wishes: Wishes, failures: Iterable[Failure] = ()) -> Diagnosis:
-    """Return the diagnosis; what breaks is looked up in `failures`. Raises MatrixError for a wish that is not known."""
-    here = capabilities(host)
-    setting = setting_of(host, wishes)
-    if setting is None:
-        missing = Answer(JUDGED, Word.UNKNOWN, "there is no Transformer Engine here; name one with --te")
-        return Diagnosis(host, here, (missing,), None, ())
-    try:
-        job = contract(setting)
-    except MatrixError as error:
-        if wishes.te or wishes.mcore:
-            raise
-        return Diagnosis(host, here, (Answer(JUDGED, Word.UNKNOWN, error.brief),), setting, ())
-    broken = any(answer.breaks for answer in job)
-    releases = {"mcore": recording.released(MCORE), "te": recording.released(TE)}
-    named = tuple(_named(answer, failures) for answer in job)
-    return Diagnosis(host, here, named, setting, remedies(setting, _starts, releases) if broken else ())
+def examine(
+    host: HostFacts, assumed: Assumed, failures: Iterable[Failure] = (), known: Iterable[Preflight] | None = None
+) -> Diagnosis:
+    """Return the diagnosis by the preflights `known`, which are `judges()` by default.
 
-
-JUDGED: Final = "--tp-comm-overlap can be judged"
+    What breaks is looked up in `failures`. Raises MatrixError for an assumed release that is not recorded; an installed
+    one that is not recorded is not judged.
+    """
+    job, machine = job_of(host, assumed), machine_of(host, assumed)
+    reports = []
+    for one in judges() if known is None else known:
+        try:
+            report = one.examine(job, machine, calling)
+        except MatrixError as error:
+            if assumed.te or assumed.mcore:
+                raise
+            report = unjudged(one.subject, error.brief)
+        reports.append(replace(report, answers=tuple(_named(answer, failures) for answer in report.answers)))
+    return Diagnosis(host, capabilities(host), job, machine, tuple(reports))
 
 
 def _named(answer: Answer, failures: Iterable[Failure]) -> Answer:
-    """Return the answer with the catalog entry that it is, where its exception is one's signature."""
-    if answer.failure or not answer.breaks:
+    """Return the answer with the id of the catalog entry whose signature its error matches."""
+    if answer.error is None:
         return answer
-    kind, _, message = answer.breaks.partition(": ")
-    found = owner(failures, Outcome(OutcomeKind.RAISED, chain=(Raised(kind, message),)))
+    raised = Raised(answer.error.type, answer.error.message)
+    found = owner(failures, Outcome(OutcomeKind.RAISED, chain=(raised,)))
     return replace(answer, failure=found.id) if found else answer
 
 
-def _starts(setting: Setting) -> bool:
-    return not any(answer.breaks for answer in contract(setting))
-
-
-def setting_of(host: HostFacts, wishes: Wishes) -> Setting | None:
-    """Return the job as it would be started; None without a Transformer Engine."""
+def job_of(host: HostFacts, assumed: Assumed) -> Job:
+    """Return the job as it would be started."""
     packages = host.interpreter.packages
-    te = wishes.te or packages.get("transformer-engine")
-    if te is None:
-        return None
-    mcore = wishes.mcore or packages.get("megatron-core")
-    return Setting(
-        te=te,
-        mcore=None if mcore == NONE else mcore,
-        bootstrap=wishes.bootstrap,
-        torch_mpi=None if wishes.torch else host.interpreter.torch_mpi,
-        built_with_mpi=None if wishes.te else host.interpreter.built_with_mpi,
-        environ=_environ(host, wishes),
-        skipmc=host.skipmc,
-        device=_device(host, wishes),
+    mcore = assumed.mcore or packages.get("megatron-core", NONE)
+    return Job(
+        te=assumed.te or packages.get("transformer-engine", ""),
+        mcore="" if mcore == NONE else mcore,
+        torch_mpi=None if assumed.torch else host.interpreter.torch_mpi,
+        te_mpi=None if assumed.te else host.interpreter.built_with_mpi,
+        world=_world(host, assumed),
+        environ={name: value for name, value in host.environ.items() if name not in VARIABLES},
+        arguments=assumed.arguments,
     )
 
 
-def _environ(host: HostFacts, wishes: Wishes) -> Mapping[str, str]:
-    """Return the environment of the job's processes: this one, unless a launcher or a size is wished for."""
+def _world(host: HostFacts, assumed: Assumed) -> World:
+    """Return the world of the job's processes: this one's, unless a launcher or a size is assumed."""
     here = world_of(host.environ)
-    if not (wishes.launcher or wishes.world_size):
-        return host.environ
-    if not wishes.launcher and here.size is None:
-        return {}  # a size without a launcher says nothing of MPI
-    size = int(wishes.world_size or 0) or here.size or max(len(host.cuda.gpus), ANY_SIZE)
-    return environment_of(Launcher(wishes.launcher) if wishes.launcher else here.launcher, size)
+    if not (assumed.launcher or assumed.world_size):
+        return here
+    if not assumed.launcher and here.size is None:
+        return world_of({})  # a size without a launcher says nothing of MPI
+    size = assumed.world_size or here.size or max(len(host.cuda.gpus), ANY_SIZE)
+    return world_of(environment_of(Launcher(assumed.launcher) if assumed.launcher else here.launcher, size))
 
 
-def _device(host: HostFacts, wishes: Wishes) -> Device:
-    """Return the weakest GPU here; of another driver or SM nothing more is known than that."""
+def machine_of(host: HostFacts, assumed: Assumed) -> Machine:
+    """Return the machine with the weakest of its GPUs; of an assumed driver or SM nothing more is known than that."""
     gpus = host.cuda.gpus
-    lowest = min((gpu.sm for gpu in gpus), key=parse, default=None)
-    if wishes.driver or wishes.sm:
-        return Device(wishes.driver or host.driver, None if wishes.driver else host.cuda.version, wishes.sm or lowest)
-    return Device(host.driver, host.cuda.version, lowest, all(gpu.multicast for gpu in gpus) if gpus else None)
+    other = assumed.machine.keys() & {"driver", "sm"}
+    found = Machine(
+        driver=host.driver,
+        cuda=None if "driver" in other else host.cuda.version,
+        sm=min((gpu.sm for gpu in gpus), key=parse, default=None),
+        multicast=all(gpu.multicast for gpu in gpus) if gpus and not other else None,
+        memory=host.limit or host.memory,
+        shm=host.shm,
+    )
+    return replace(found, **assumed.machine)

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
-from matrix.check.answer import Answer, Word, known
-from matrix.check.launch import world_of
+from matrix.kit.launch import world_of
+from matrix.kit.preflight import Answer, Status, status_of
 from matrix.provision.nvidia.cuda import Cuda
 from matrix.provision.nvidia.nvml import Nvml
 
@@ -49,7 +49,7 @@ class HostFacts:
 
     `shm` is what /dev/shm holds and `shm_free` what is free of it, `memory` what the machine has, `available` what can
     be taken of it, `limit` what this process's cgroup allows: bytes, None where they can't be told or are not there.
-    `environ` holds launch.VARIABLES and nothing else, `skipmc` is UB_SKIPMC.
+    `environ` holds the variables of launchers and of the preflights, and nothing else.
     """
 
     interpreter: Interpreter
@@ -63,7 +63,6 @@ class HostFacts:
     available: int | None = None
     limit: int | None = None
     environ: Mapping[str, str] = field(default_factory=dict)
-    skipmc: str | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values, with what the name of the user-mode driver's file tells."""
@@ -90,32 +89,32 @@ def capabilities(host: HostFacts) -> tuple[Answer, ...]:
 
 def _kernel_driver(host: HostFacts) -> Answer:
     if host.driver:
-        return Answer("kernel driver", Word.YES, host.driver)
-    word = _missing("kernel driver", host, "").word
-    return Answer("kernel driver", word, "neither /proc/driver/nvidia/version nor NVML tells of one")
+        return Answer("kernel driver", Status.YES, host.driver)
+    status = _missing("kernel driver", host, "").status
+    return Answer("kernel driver", status, "neither /proc/driver/nvidia/version nor NVML tells of one")
 
 
 def _management(nvml: Nvml) -> Answer:
     if nvml.problem:
-        return Answer("NVML", known(None if nvml.silent else False), nvml.problem)
+        return Answer("NVML", status_of(None if nvml.silent else False), nvml.problem)
     lost = "; ".join(f"GPU {place}: {card.problem}" for place, card in enumerate(nvml.gpus) if card.problem)
     cuda = f", tells of CUDA {nvml.cuda}" if nvml.cuda else ""
     return Answer(
-        "NVML", Word.YES, f"sees {_count(len(nvml.gpus))}{cuda}", warns=f"NVML says of {lost}" if lost else ""
+        "NVML", Status.YES, f"sees {_count(len(nvml.gpus))}{cuda}", warns=f"NVML says of {lost}" if lost else ""
     )
 
 
 def _user_mode_driver(host: HostFacts) -> Answer:
     cuda = host.cuda
     if cuda.silent:
-        return Answer("user-mode driver", Word.UNKNOWN, cuda.problem)
+        return Answer("user-mode driver", Status.UNKNOWN, cuda.problem)
     if cuda.version is None:
         way = "; a container gets it with its GPUs: podman --device nvidia.com/gpu=all, docker --gpus all"
-        return Answer("user-mode driver", Word.NO, cuda.problem + (way if host.driver and not cuda.library else ""))
+        return Answer("user-mode driver", Status.NO, cuda.problem + (way if host.driver and not cuda.library else ""))
     whose = {True: "a compat package's", False: "the kernel driver's own", None: "whose can't be told"}
     return Answer(
         "user-mode driver",
-        Word.YES,
+        Status.YES,
         f"{cuda.driver or 'no version in its name'}, CUDA {cuda.version}; {whose[cuda.is_compat(host.driver)]}: "
         f"{cuda.library}",
     )
@@ -129,9 +128,9 @@ def _gpu(host: HostFacts) -> Answer:
         aside = f"; NVML sees {_count(seen)}{f': {names}' if names else ''}" if seen else ""
         asked = host.cuda.library or host.cuda.silent
         problem = host.cuda.problem if asked else "no user-mode driver, which would show it"
-        return Answer("GPU", known(None if host.cuda.silent else False), problem + aside)
+        return Answer("GPU", status_of(None if host.cuda.silent else False), problem + aside)
     hidden = f"; NVML sees {seen}, CUDA_VISIBLE_DEVICES chooses" if seen > len(gpus) else ""
-    return Answer("GPU", Word.YES, "; ".join(kinds) + hidden)
+    return Answer("GPU", Status.YES, "; ".join(kinds) + hidden)
 
 
 def _nvlink(host: HostFacts) -> Answer:
@@ -140,7 +139,7 @@ def _nvlink(host: HostFacts) -> Answer:
     if not cards:
         return _missing("NVLink", host, host.nvml.problem or "NVML sees no GPU")
     if not any(card.links for card in cards):
-        return Answer("NVLink", Word.NO, f"{_count(len(cards))}, and no links")
+        return Answer("NVLink", Status.NO, f"{_count(len(cards))}, and no links")
     kinds: dict[str, list[int]] = {}
     for place, card in enumerate(cards):
         told = card.problem or (f"{card.up} of {card.links} links up" if card.links else "no links")
@@ -151,7 +150,7 @@ def _nvlink(host: HostFacts) -> Answer:
     warns = (
         f"NVLinks are down on GPU {', '.join(map(str, down))}; nvidia-smi nvlink --status says which" if down else ""
     )
-    return Answer("NVLink", known(whole), reason, warns=warns)
+    return Answer("NVLink", status_of(whole), reason, warns=warns)
 
 
 def _multicast(host: HostFacts) -> Answer:
@@ -159,21 +158,21 @@ def _multicast(host: HostFacts) -> Answer:
     having = sum(gpu.multicast for gpu in gpus)
     if gpus:
         reason = f"the driver says so of {having} of {_count(len(gpus))}"
-        return Answer("CUDA Multicast", known(having == len(gpus)), reason)
+        return Answer("CUDA Multicast", status_of(having == len(gpus)), reason)
     return _missing("CUDA Multicast", host, "the user-mode driver, which would tell, shows no GPU")
 
 
 def _mpi(host: HostFacts) -> Answer:
     if host.mpi is None:
-        return Answer("mpirun", Word.NO, "not on PATH")
-    return Answer("mpirun", Word.YES, f"{host.mpi.version}, {host.mpi.path}")
+        return Answer("mpirun", Status.NO, "not on PATH")
+    return Answer("mpirun", Status.YES, f"{host.mpi.version}, {host.mpi.path}")
 
 
 def _launcher(host: HostFacts) -> Answer:
     world = world_of(host.environ)
     if world.size is None:
-        return Answer("launcher", Word.NO, "nothing that torchrun, mpirun or srun would set is set here")
-    return Answer("launcher", Word.YES, f"{world.launcher.value}, a job of {world.size}")
+        return Answer("launcher", Status.NO, "nothing that torchrun, mpirun or srun would set is set here")
+    return Answer("launcher", Status.YES, f"{world.launcher.value}, a job of {world.size}")
 
 
 def _interpreter(interpreter: Interpreter) -> tuple[Answer, ...]:
@@ -184,18 +183,18 @@ def _interpreter(interpreter: Interpreter) -> tuple[Answer, ...]:
     )
     about = {"torch": built}
     return (
-        Answer("Python", known(python is not None), f"{python}, {interpreter.path}" if python else why_not),
+        Answer("Python", status_of(python is not None), f"{python}, {interpreter.path}" if python else why_not),
         *(
             Answer(
                 name,
-                known(name in interpreter.packages),
+                status_of(name in interpreter.packages),
                 interpreter.packages.get(name, "not installed") + about.get(name, ""),
             )
             for name in PACKAGES
         ),
         Answer(
             "torch's mpi backend",
-            known(interpreter.torch_mpi),
+            status_of(interpreter.torch_mpi),
             why_not or "no torch"
             if interpreter.torch_mpi is None
             else f"torch.distributed.is_mpi_available() says {interpreter.torch_mpi}",
@@ -205,24 +204,24 @@ def _interpreter(interpreter: Interpreter) -> tuple[Answer, ...]:
 
 def _shm(host: HostFacts) -> Answer:
     if host.shm is None:
-        return Answer(SHM, Word.UNKNOWN, "it is not there, or does not tell its size")
+        return Answer(SHM, Status.UNKNOWN, "it is not there, or does not tell its size")
     free = "" if host.shm_free is None else f", {_size(host.shm_free)} free"
     little = f"{SHM} is as small as a container's unless told: --ipc=host or --shm-size; see megatrix advise memory"
-    return Answer(SHM, Word.YES, _size(host.shm) + free, warns=little if host.shm < LITTLE_SHM else "")
+    return Answer(SHM, Status.YES, _size(host.shm) + free, warns=little if host.shm < LITTLE_SHM else "")
 
 
 def _memory(host: HostFacts) -> Answer:
     if host.memory is None:
-        return Answer("host memory", Word.UNKNOWN, "can't be told")
+        return Answer("host memory", Status.UNKNOWN, "can't be told")
     available = "" if host.available is None else f", {_size(host.available)} available"
     limit = f"; the cgroup here allows {_size(host.limit)}" if host.limit is not None else ""
-    return Answer("host memory", Word.YES, _size(host.memory) + available + limit)
+    return Answer("host memory", Status.YES, _size(host.memory) + available + limit)
 
 
 def _missing(question: str, host: HostFacts, why: str) -> Answer:
     """Return the answer where nothing tells: no where there is no driver at all, else unknown."""
     maybe = host.driver or host.cuda.library or host.nvml.gpus or host.cuda.silent or host.nvml.silent
-    return Answer(question, Word.UNKNOWN if maybe else Word.NO, why if maybe else "no driver, no GPU")
+    return Answer(question, Status.UNKNOWN if maybe else Status.NO, why if maybe else "no driver, no GPU")
 
 
 def _count(gpus: int) -> str:

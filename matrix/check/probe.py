@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from matrix.check.facts import SHM, HostFacts, Interpreter, Mpi
-from matrix.check.launch import VARIABLES
+from matrix.execution import preflights
 from matrix.execution.ranks.memory import allowed, available
+from matrix.kit.launch import VARIABLES
 from matrix.provision import host
 from matrix.provision.nvidia import devices
 
@@ -24,6 +25,7 @@ PATIENCE_S: Final = 180.0
 
 def look(python: str, environ: Mapping[str, str]) -> HostFacts:
     """Return the facts of this machine, with `python` as the interpreter that a job would have."""
+    names = (*VARIABLES, *(name for one in preflights.installed() for name in one.variables))
     told = devices.ask(python=python)
     shm = shutil.disk_usage(SHM) if Path(SHM).is_dir() else None
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
@@ -38,8 +40,7 @@ def look(python: str, environ: Mapping[str, str]) -> HostFacts:
         memory=memory,
         available=available(),
         limit=allowed(memory),
-        environ={name: environ[name] for name in VARIABLES if name in environ},
-        skipmc=environ.get("UB_SKIPMC"),
+        environ={name: environ[name] for name in names if name in environ},
     )
 
 

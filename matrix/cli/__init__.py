@@ -18,7 +18,7 @@ COMMANDS: Final[Mapping[str, str]] = {
     "surface": "Record what a source offers (Transformer Engine) or calls (Megatron-LM).",
     "bisect": "Find the release, commit, container or driver at which a failure starts or ends.",
     "advise": "Say what a job will need before it starts.",
-    "doctor": "Say what this machine has, whether --tp-comm-overlap would start on it, and what to change.",
+    "doctor": "Say what this machine has, whether a job would start on it, and what to change.",
     "catalog": "Write, check and export entries of the catalog (CONTRIBUTING.md).",
     "report": "Make the pages of a run again and print its summary.",
 }

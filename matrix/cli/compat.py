@@ -42,10 +42,10 @@ def compat_command(parsed: argparse.Namespace) -> int:
         except MatrixError as error:
             why = f"level contract says nothing: {error.brief}"
     if parsed.json:
-        for one in [*found_known, *(finding.to_json() for finding in found)]:
+        for one in [*(one.to_json() for one in found_known), *(finding.to_json() for finding in found)]:
             print(json.dumps(one))
     else:
         print(compat.in_words(found_known))
         if NONE not in (stack.mcore, stack.te):
             print(f"\n{why or compat.findings_in_words(found, stack)}".rstrip())
-    return 1 if any(one["expectation"] == Expectation.BROKEN.value for one in found_known) else 0
+    return 1 if any(one.expectation is Expectation.BROKEN for one in found_known) else 0

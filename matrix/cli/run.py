@@ -20,7 +20,7 @@ from matrix.report import output
 from matrix.report.screen import Screen
 from matrix.store import night
 from matrix.store.history import History
-from matrix.store.paths import Paths
+from matrix.store.paths import Paths, unwritable
 from matrix.verdicts.record import Record
 
 BROKEN = "broken-on-purpose"  # in the output folder: a run that is red by design is no night
@@ -97,6 +97,9 @@ def run_command(parsed: argparse.Namespace) -> int:
         print(text)
         return 0 if broken else 1
     if page := os.environ.get("GITHUB_STEP_SUMMARY"):
-        with Path(page).open("a", encoding="utf-8") as file:
-            file.write(Paths(parsed.out).summary.read_text("utf-8"))
+        try:
+            with Path(page).open("a", encoding="utf-8") as file:
+                file.write(Paths(parsed.out).summary.read_text("utf-8"))
+        except OSError as error:
+            raise unwritable(Path(page), error) from error
     return exit_code(ended.records) if parsed.exit_code else run.exit_status(ended.records)

@@ -196,7 +196,10 @@ def tox_command(environ: Mapping[str, str]) -> list[str]:
     """Return the command that starts tox: the tox that runs us ($MEGATRIX_TOX, its interpreter), or our Python's."""
     interpreter = environ.get("MEGATRIX_TOX", "")
     if not interpreter and importlib.util.find_spec("tox") is None:
-        raise MatrixError("tox is needed to run", got=f"no tox in {sys.prefix}", fix="pip install 'megatrix[desk]'")
+        raise MatrixError(
+            "tox is needed to run", got=f"no tox in {sys.prefix}",
+            fix="pip install 'megatrix[desk]'; without it, `megatrix run --here` runs this environment's own cases",
+        )  # fmt: skip
     return [interpreter or sys.executable, "-m", "tox"]
 
 

@@ -9,18 +9,20 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from matrix.catalog.folders import ENTRY, FAILURES
 from matrix.errors import MatrixError
-from matrix.execution.reproduction import explain_red
-from matrix.execution.session import Options, Session
-from matrix.planning.planned import Planned
-from matrix.store.paths import OUT
-from matrix.verdicts.record import Record
 
-SESSION = pytest.StashKey[Session]()
+if TYPE_CHECKING:  # where the project is installed, every run of pytest loads this plugin: it imports no more than this
+    from matrix.execution.session import Session
+    from matrix.planning.planned import Planned
+    from matrix.verdicts.record import Record
+
+SESSION = pytest.StashKey["Session"]()
+BROKEN = pytest.StashKey[bool]()  # no plan could be made
 VERDICT = "verdict"  # the user property of a report
 PYARGS = "matrix.failures"  # names the failures of an installed wheel
 
@@ -74,7 +76,10 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 
 def session_of(config: pytest.Config) -> Session:
-    """Return this process's session, made when the first failure is collected. Raises pytest.UsageError."""
+    """Return this process's session, made when the first failure is collected. Raises MatrixError."""
+    from matrix.execution.session import Options, Session
+    from matrix.store.paths import OUT
+
     if SESSION not in config.stash:
         options = Options.from_environment(os.environ, select=config.getoption("--select"))
         config.stash[SESSION] = Session(options, Path(os.environ.get("MEGATRIX_OUT", OUT)))
@@ -85,16 +90,24 @@ class FailureFile(pytest.File):
     """A failure.toml: one item for each of its planned cases."""
 
     def collect(self) -> Iterator[CaseItem]:
-        """Yield the failure's part of the session's plan. Raises pytest.UsageError for a plan that can't be made."""
-        session = session_of(self.config)
-        failure = next((one for one in session.catalog.failures if one.folder == self.path.parent), None)
-        if failure is None:
-            raise MatrixError("not a failure of the catalog", where=str(self.path), expected=f"a folder in {FAILURES}")
-        for planned in session.planned:
-            if planned.failure == failure.id:
-                name = f"{planned.failure}[{planned.case}-{planned.level.value}-{planned.cell.id}]"
-                item: CaseItem = CaseItem.from_parent(self, name=name, planned=planned)
-                yield item
+        """Yield the failure's part of the plan. A plan that can't be made is an error once, and not for each file."""
+        if BROKEN in self.config.stash:
+            return
+        try:
+            session = session_of(self.config)
+            planned = session.planned
+            failure = next((one for one in session.catalog.failures if one.folder == self.path.parent), None)
+            if failure is None:
+                raise MatrixError("no failure of the catalog", where=str(self.path), expected=f"a folder in {FAILURES}")
+        except MatrixError as error:
+            self.config.stash[BROKEN] = True
+            raise self.CollectError(str(error)) from None
+        for item in planned:
+            if item.failure == failure.id:
+                # No brackets: pytest reads them as parameters of a function, and --lf would not find the item again.
+                name = f"{item.failure}-{item.case}-{item.level.value}-{item.cell.id}"
+                made: CaseItem = CaseItem.from_parent(self, name=name, planned=item)
+                yield made
 
 
 class CaseItem(pytest.Item):
@@ -117,12 +130,14 @@ class CaseItem(pytest.Item):
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: object = None) -> str:
         """Return why a red case is red; of any other exception, pytest's own text."""
         if isinstance(excinfo.value, RedError):
+            from matrix.execution.reproduction import explain_red
+
             return explain_red(excinfo.value.record)
         return str(super().repr_failure(excinfo))
 
     def reportinfo(self) -> tuple[Path, None, str]:
-        """Return where the case stands, and its name."""
-        return self.path, None, self.name
+        """Return where the case stands, and its key: of the item's name pytest would print each dot as two colons."""
+        return self.path, None, self.planned.key
 
 
 class RedError(Exception):

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from matrix.catalog.cell import Cell
 from matrix.catalog.failure import Case, Failure
-from matrix.contract import reading
+from matrix.contract import calling, reading
 from matrix.contract.checks import outcome_of
+from matrix.execution.preflights import preflight_outcome
 from matrix.verdicts.outcome import Outcome
 
 
@@ -16,4 +17,4 @@ def read_case(failure: Failure, case: Case, cell: Cell) -> Outcome:
     """
     if failure.contract:
         return outcome_of(failure.contract, reading.calls_of(cell.mcore), reading.surface_of(cell.te))
-    raise NotImplementedError
+    return preflight_outcome(failure.folder, cell, case.launcher, case.ranks, case.arguments, calling)

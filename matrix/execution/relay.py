@@ -10,16 +10,44 @@ import json
 import socket
 import tempfile
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any
 
 from matrix.errors import MatrixError
 from matrix.verdicts.record import Record
 
-BEGUN = "begun"  # the one key of the message that says that a case begins
 SHORT = 70  # bytes of a temporary folder's path that leave room for our own part
+
+
+@dataclass(frozen=True)
+class CaseBegun:
+    """A case begins; `key` is its name within the plan."""
+
+    key: str
+
+
+@dataclass(frozen=True)
+class CaseEnded:
+    """A case has ended, with this record."""
+
+    record: Record
+
+
+Message = CaseBegun | CaseEnded
+
+
+def encode(message: Message) -> bytes:
+    """Return a message as its line."""
+    value = {"begun": message.key} if isinstance(message, CaseBegun) else {"ended": message.record.to_json()}
+    return json.dumps(value).encode() + b"\n"
+
+
+def decode(line: str | bytes) -> Message:
+    """Return the message of a line. Raises KeyError, TypeError or ValueError where it is none."""
+    value = json.loads(line)
+    return CaseBegun(value["begun"]) if "begun" in value else CaseEnded(Record.from_json(value["ended"]))
 
 
 class Receiver:
@@ -72,12 +100,12 @@ class Receiver:
             for line in lines:
                 if not line.endswith("\n"):
                     break  # who sent it was killed in the midst
-                message = json.loads(line)
+                message = decode(line)
                 with self._lock:
-                    if BEGUN in message:
-                        self._begun(message[BEGUN])
+                    if isinstance(message, CaseBegun):
+                        self._begun(message.key)
                     else:
-                        self._show(Record.from_json(message))
+                        self._show(message.record)
         with self._lock:
             self._left()
 
@@ -102,16 +130,16 @@ class Sender:
 
     def send(self, record: Record) -> None:
         """Send one record; a receiver that is gone is `orphaned`'s business."""
-        self._send(record.to_json())
+        self._send(CaseEnded(record))
 
     def begin(self, key: str) -> None:
         """Say that a case begins."""
-        self._send({BEGUN: key})
+        self._send(CaseBegun(key))
 
-    def _send(self, message: Mapping[str, Any]) -> None:
+    def _send(self, message: Message) -> None:
         if self._socket is not None:
             with contextlib.suppress(OSError):
-                self._socket.sendall(json.dumps(message).encode() + b"\n")
+                self._socket.sendall(encode(message))
 
     def close(self) -> None:
         """Hang up."""

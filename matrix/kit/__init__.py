@@ -1,1 +1,1 @@
-"""What reproductions share; it runs inside the ranks of a cell."""
+"""What the code of failures shares: reproductions inside the ranks of a cell, preflights and charts outside."""

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from matrix.catalog.cell import Cell, parse_cell_id
-from matrix.catalog.failure import Failure, Package
+from matrix.catalog.failure import Expectation, Failure, Package, Rule
 from matrix.catalog.model import Catalog, Container, Image, Reader, Wheels
 from matrix.catalog.versions import NONE, is_version
 from matrix.errors import MatrixError, closest
@@ -14,22 +15,92 @@ from matrix.planning.cases import masked_by
 from matrix.planning.planned import Planned
 
 
-def explain(catalog: Catalog, id: str, night: Sequence[Planned], lacks: Callable[[Planned], str]) -> dict[str, Any]:
-    """Return what is known of the cell as plain JSON values. Raises MatrixError for a cell that can't be.
+@dataclass(frozen=True)
+class PlannedCase:
+    """A case of the night, and what this machine lacks for it: "" where it can run."""
+
+    planned: Planned
+    lack: str
+
+    @property
+    def here(self) -> str:
+        """Return what becomes of it on this machine."""
+        return self.lack or "runs"
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON values."""
+        return {
+            "case": self.planned.case,
+            "level": self.planned.level.value,
+            "expectation": self.planned.expectation.value,
+            "why": list(map(str, self.planned.why)),
+            "here": self.here,
+        }
+
+
+@dataclass(frozen=True)
+class FailureInCell:
+    """What the catalog says of a failure in a cell, and its cases of the night there.
+
+    `rule` is None where no rule speaks of the cell; `masked` is why every case is out of reach, None if it is not.
+    """
+
+    failure: Failure
+    expectation: Expectation
+    rule: Rule | None
+    masked: str | None
+    night: tuple[PlannedCase, ...]
+
+    @property
+    def reason(self) -> str:
+        """Return why this is expected."""
+        return self.rule.reason if self.rule else "neither affected nor works says anything of it"
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON values."""
+        return {
+            "failure": self.failure.id,
+            "title": self.failure.title,
+            "expectation": self.expectation.value,
+            "rule": str(self.rule) if self.rule else "",
+            "reason": self.reason,
+            "masked": self.masked,
+            "night": [case.to_json() for case in self.night],
+        }
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """A cell, the kind of its base, what it stands for, why it is excluded (None if it is not), and each failure."""
+
+    cell: Cell
+    base: str
+    twin: str
+    excluded: str | None
+    failures: tuple[FailureInCell, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON values."""
+        return {
+            "cell": self.cell.id,
+            "base": self.base,
+            "torch": self.cell.torch,
+            "python": self.cell.python,
+            "twin": self.twin,
+            "excluded": self.excluded,
+            "failures": [failure.to_json() for failure in self.failures],
+        }
+
+
+def explain(catalog: Catalog, id: str, night: Sequence[Planned], lacks: Callable[[Planned], str]) -> Explanation:
+    """Return what is known of the cell. Raises MatrixError for a cell that can't be.
 
     `lacks` returns what this machine lacks for a case, "" where it can run.
     """
     cell = known_cell(catalog, id)
-    base = catalog.base(cell.base)
-    return {
-        "cell": cell.id,
-        "base": {Container: "image", Image: "image", Reader: "reader"}.get(type(base), "wheels"),
-        "torch": cell.torch,
-        "python": cell.python,
-        "twin": _twin(catalog, cell),
-        "excluded": catalog.excluded(cell),
-        "failures": [_failure(catalog, failure, cell, night, lacks) for failure in catalog.failures],
-    }
+    kind = {Container: "image", Image: "image", Reader: "reader"}.get(type(catalog.base(cell.base)), "wheels")
+    found = (_failure(catalog, failure, cell, night, lacks) for failure in catalog.failures)
+    return Explanation(cell, kind, _twin(catalog, cell), catalog.excluded(cell), tuple(found))
 
 
 def known_cell(catalog: Catalog, id: str) -> Cell:
@@ -73,48 +144,30 @@ def _twin(catalog: Catalog, cell: Cell) -> str:
 
 def _failure(
     catalog: Catalog, failure: Failure, cell: Cell, night: Sequence[Planned], lacks: Callable[[Planned], str]
-) -> dict[str, Any]:
-    expectation, rule = failure.ruling(cell)
+) -> FailureInCell:
     planned = [item for item in night if item.cell.id == cell.id and item.failure == failure.id]
-    return {
-        "failure": failure.id,
-        "title": failure.title,
-        "expectation": expectation.value,
-        "rule": str(rule) if rule else "",
-        "reason": rule.reason if rule else "neither affected nor works says anything of it",
-        "masked": masked_by(catalog, failure, cell),
-        "night": [
-            {
-                "case": item.case,
-                "level": item.level.value,
-                "expectation": item.expectation.value,
-                "why": list(map(str, item.why)),
-                "here": lacks(item) or "runs",
-            }
-            for item in planned
-        ],
-    }
+    cases = tuple(PlannedCase(item, lacks(item)) for item in planned)
+    return FailureInCell(failure, *failure.ruling(cell), masked_by(catalog, failure, cell), cases)
 
 
-def in_words(told: dict[str, Any]) -> str:
+def in_words(explanation: Explanation) -> str:
     """Return the explanation as text for a terminal."""
-    lines = [
-        told["cell"],
-        f"  base: {told['base']}, torch {told['torch']}, Python {told['python']}; {told['twin']}",
-    ]
-    if told["excluded"]:
-        lines.append(f"  excluded: {told['excluded']}")
-    for failure in told["failures"]:
-        lines += ["", f"  {failure['failure']}: {failure['title']}", f"    expected: {failure['expectation']}"]
-        if failure["rule"]:
-            lines.append(f"    rule:     {failure['rule']}")
-        lines.append(f"    reason:   {failure['reason']}")
-        if failure["masked"]:
-            lines.append(f"    masked:   {failure['masked']}; it is not planned here")
-        for case in failure["night"]:
-            expected = "" if case["expectation"] == failure["expectation"] else f", expected: {case['expectation']}"
-            lines.append(f"    night:    {case['case']} at level {case['level']}{expected} ({case['here']})")
-            lines += [f"              {why}" for why in case["why"]]
-        if not failure["night"]:
+    cell = explanation.cell
+    lines = [cell.id, f"  base: {explanation.base}, torch {cell.torch}, Python {cell.python}; {explanation.twin}"]
+    if explanation.excluded:
+        lines.append(f"  excluded: {explanation.excluded}")
+    for one in explanation.failures:
+        lines += ["", f"  {one.failure.id}: {one.failure.title}", f"    expected: {one.expectation.value}"]
+        if one.rule:
+            lines.append(f"    rule:     {one.rule}")
+        lines.append(f"    reason:   {one.reason}")
+        if one.masked:
+            lines.append(f"    masked:   {one.masked}; it is not planned here")
+        for case in one.night:
+            item = case.planned
+            expected = "" if item.expectation is one.expectation else f", expected: {item.expectation.value}"
+            lines.append(f"    night:    {item.case} at level {item.level.value}{expected} ({case.here})")
+            lines += [f"              {why}" for why in item.why]
+        if not one.night:
             lines.append("    night:    not in it")
     return "\n".join(lines)

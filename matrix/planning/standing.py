@@ -6,17 +6,22 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from matrix.catalog.failure import Level
-from matrix.catalog.model import HOST, Catalog, Wheels
-from matrix.catalog.versions import NONE
+from matrix.catalog.model import HOST, Catalog, Reader, Wheels
+from matrix.catalog.schema import Identifier, VersionText
 from matrix.errors import MatrixError
 from matrix.planning.night import of_base
 from matrix.planning.planned import Planned
 
 
 def with_host(catalog: Catalog, packages: Mapping[str, str], python: str) -> Catalog:
-    """Return the catalog with the base `host`: these packages, by name, on this minor of Python ("3.10")."""
-    here = Wheels(HOST, packages.get("torch") or NONE, (python,))  # type: ignore[arg-type]  # built, not read
-    return replace(catalog, wheels=(*catalog.wheels, here))
+    """Return the catalog with the base `host`: these packages, by name, on this minor of Python ("3.10").
+
+    Without torch it is an environment that only reads.
+    """
+    host, pythons = Identifier(HOST), (python,)
+    if torch := packages.get("torch"):
+        return replace(catalog, wheels=(*catalog.wheels, Wheels(host, VersionText(torch), pythons)))
+    return replace(catalog, readers=(*catalog.readers, Reader(host, pythons)))
 
 
 def cases_here(
@@ -24,7 +29,11 @@ def cases_here(
 ) -> list[Planned]:
     """Return the cases that an environment with these packages runs as `base`. Raises MatrixError without any."""
     core, engine = map(packages.get, ("megatron-core", "transformer-engine"))
-    cases = of_base(catalog, base, levels, core=core, engine=engine, te_line=te_line)
+    # A host that only reads has the cases of the catalog's own reader: failures name that one.
+    reads = base == HOST and isinstance(catalog.base(base), Reader)
+    named = catalog.readers[0].id if reads else base
+    cases = of_base(catalog, named, levels, core=core, engine=engine, te_line=te_line)
+    cases = [replace(item, cell=replace(item.cell, base=Identifier(base))) for item in cases]
     if not cases:
         raise MatrixError(
             "the catalog has no case for this environment",

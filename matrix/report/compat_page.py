@@ -7,7 +7,8 @@ is not written twice); the page only intersects. A version that it does not know
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 from matrix.catalog.cell import NAMED
@@ -34,12 +35,12 @@ def compat_page(catalog: Catalog, levels: Mapping[str, frozenset[Level]]) -> str
     fields = "".join(
         f'<label>{TITLES[axis]}<input list="known-{axis}" id="pick-{axis}" size="16" autocomplete="off" '
         f'spellcheck="false"></label><datalist id="known-{axis}">'
-        + "".join(f'<option value="{escape(value)}"></option>' for value in held["known"][axis] if value != NONE)
+        + "".join(f'<option value="{escape(value)}"></option>' for value in held.known[axis] if value != NONE)
         + "</datalist>"
         for axis in PICKED
     )
     # In a script's text only "<" could end it or open a comment.
-    embedded = json.dumps(held, separators=(",", ":")).replace("<", "\\u003c")
+    embedded = json.dumps(held.to_json(), separators=(",", ":")).replace("<", "\\u003c")
     body = f"""<header><p class="eyebrow"><a href="index.html">Megatrix</a>, compatibility</p>
 <h1>What breaks in this stack?</h1></header>
 <section class="card"><div class="filters" id="picks">{fields}</div>
@@ -51,14 +52,68 @@ said of what depends on it.</p>{paste("megatrix compat")}
     return document("Compatibility - Megatrix", body, script="compat.js")
 
 
-def data(catalog: Catalog, levels: Mapping[str, frozenset[Level]]) -> dict[str, Any]:
-    """Return what the page holds: known values of each axis, what a base brings, and the failures with their rules."""
+@dataclass(frozen=True)
+class RuleInPage:
+    """A rule, and the places of the known values that it takes, by axis."""
+
+    expectation: Expectation
+    reason: str
+    takes: Mapping[str, Sequence[int]]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON values."""
+        return {"expectation": self.expectation.value, "reason": self.reason, "takes": dict(self.takes)}
+
+
+@dataclass(frozen=True)
+class FailureInPage:
+    """A failure, the levels at which it has ever run on this machine, and its rules, those that say broken first."""
+
+    failure: Failure
+    levels: frozenset[Level]
+    rules: tuple[RuleInPage, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON values."""
+        return {
+            "failure": self.failure.id,
+            "title": self.failure.title,
+            "levels": sorted(level.value for level in self.levels),
+            "fix": " ".join(self.failure.fix.split()),
+            "workarounds": [{"text": one.text, "verified": one.verified} for one in self.failure.workaround],
+            "references": list(self.failure.references),
+            "rules": [rule.to_json() for rule in self.rules],
+        }
+
+
+@dataclass(frozen=True)
+class Embedded:
+    """What the page holds: known values of each axis, what a base brings, and the failures with their rules."""
+
+    known: Mapping[str, Sequence[str]]
+    brings: Mapping[str, Mapping[str, str]]
+    failures: tuple[FailureInPage, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON values."""
+        return {
+            "known": dict(self.known),
+            "brings": dict(self.brings),
+            "failures": [failure.to_json() for failure in self.failures],
+        }
+
+
+def data(catalog: Catalog, levels: Mapping[str, frozenset[Level]]) -> Embedded:
+    """Return what the page holds. `levels`: the levels at which each failure has ever run on this machine."""
     known = {axis: values(catalog, axis) for axis in PICKED}
-    return {
-        "known": known,
-        "brings": {base.id: _brought(catalog, base.id) for base in _bases(catalog)},
-        "failures": [_failure(failure, known, levels.get(failure.id, frozenset())) for failure in catalog.failures],
-    }
+    return Embedded(
+        known,
+        {base.id: _brought(catalog, base.id) for base in _bases(catalog)},
+        tuple(
+            FailureInPage(failure, levels.get(failure.id, frozenset()), _rules(failure, known))
+            for failure in catalog.failures
+        ),
+    )
 
 
 def values(catalog: Catalog, axis: str) -> list[str]:
@@ -100,22 +155,13 @@ def _brought(catalog: Catalog, id: str) -> dict[str, str]:
     return {"torch": catalog.cell(id).torch, **({"te": te} if te else {})}
 
 
-def _failure(failure: Failure, known: Mapping[str, list[str]], ran: frozenset[Level]) -> dict[str, Any]:
-    rules = [
-        {"expectation": kind.value, "reason": rule.reason, "takes": takes}
+def _rules(failure: Failure, known: Mapping[str, list[str]]) -> tuple[RuleInPage, ...]:
+    return tuple(
+        RuleInPage(kind, rule.reason, takes)
         for kind, rules in ((Expectation.BROKEN, failure.affected), (Expectation.WORKS, failure.works))
         for rule in rules
         if rule.speaks_of("") and (takes := _takes(rule, known)) is not None
-    ]
-    return {
-        "failure": failure.id,
-        "title": failure.title,
-        "levels": sorted(level.value for level in ran),
-        "fix": " ".join(failure.fix.split()),
-        "workarounds": [{"text": one.text, "verified": one.verified} for one in failure.workaround],
-        "references": list(failure.references),
-        "rules": rules,
-    }
+    )
 
 
 def _takes(rule: Rule, known: Mapping[str, list[str]]) -> dict[str, list[int]] | None:

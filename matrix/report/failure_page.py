@@ -10,11 +10,11 @@ from matrix.catalog.failure import Expectation, Failure, Level, Signature
 from matrix.catalog.model import Catalog
 from matrix.report import rulings
 from matrix.report.cell_page import name_of
+from matrix.report.chart import chart
 from matrix.report.document import document
 from matrix.report.grid import grids
 from matrix.report.markup import case, escape, level, word
 from matrix.report.page import anchors_of
-from matrix.report.plot import law_of, plot
 from matrix.report.rulings import Ruling
 from matrix.report.strip import strip
 from matrix.report.words import WORST_FIRST
@@ -49,7 +49,7 @@ def failure_page(
 <h2>What the catalog says, and what this run saw</h2>
 {_rules(failure, catalog, records)}
 {seen}
-{_law(records)}
+{chart(failure.folder, records)}
 <h2>Its nights</h2>{_nights(records, pasts)}
 <h2>The way round</h2>{_workarounds(failure)}
 <h2>How it is recognised</h2>{_signatures(failure.signature)}"""
@@ -104,11 +104,6 @@ def _verdicts(records: Sequence[Record]) -> str:
     ordered = sorted(counts, key=lambda each: (WORST_FIRST.index(each[0]), list(Level).index(each[1])))
     told = (f"{word(verdict)} <b>{counts[verdict, at]}</b> {level(at)}" for verdict, at in ordered)
     return ", ".join(told) or "nothing of it"
-
-
-def _law(records: Sequence[Record]) -> str:
-    law = law_of(records)
-    return f"<h2>The law that was measured</h2>{plot(law)}" if law else ""
 
 
 def _nights(records: Sequence[Record], pasts: Pasts) -> str:

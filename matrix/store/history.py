@@ -17,6 +17,7 @@ from types import TracebackType
 
 from matrix.catalog.failure import Level
 from matrix.errors import MatrixError
+from matrix.store.paths import make_folder
 from matrix.store.trend import NIGHTS, Past
 from matrix.verdicts.record import Record, Verdict
 
@@ -73,8 +74,8 @@ class History:
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        make_folder(path.parent, exist_ok=True)
         with self._said():
-            path.parent.mkdir(parents=True, exist_ok=True)
             self._base = sqlite3.connect(path, timeout=BUSY, isolation_level=None)
             try:
                 self._open()

@@ -139,8 +139,15 @@ def settle(run_folder: Path) -> None:
 
 
 def _hold(run_folder: Path, how: int) -> int:
-    """Return a file descriptor that holds the run's lock; the system frees it when its holder dies."""
-    held = os.open(run_folder / "lock", os.O_RDWR | os.O_CREAT, 0o644)
+    """Return a file descriptor that holds the run's lock; the system frees it when its holder dies.
+
+    Raises MatrixError where the lock can't be written.
+    """
+    path = run_folder / "lock"
+    try:
+        held = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    except OSError as error:
+        raise unwritable(path, error) from error
     fcntl.flock(held, how)
     return held
 

@@ -61,10 +61,10 @@ class Paths:
         return self.out / "summary.md"
 
 
-def make_folder(path: Path) -> None:
-    """Make a folder and those above it. Raises MatrixError where it can't be made or is there already."""
+def make_folder(path: Path, *, exist_ok: bool = False) -> None:
+    """Make a folder and those above it. Raises MatrixError where it can't be made."""
     try:
-        path.mkdir(parents=True)
+        path.mkdir(parents=True, exist_ok=exist_ok)
     except OSError as error:
         raise unwritable(path, error) from error
 

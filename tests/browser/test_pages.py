@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from matrix.catalog.failure import Expectation
 from matrix.check.compat import compat, parse_stack
 from matrix.cli.main import main
 from matrix.report.cell_page import name_of
@@ -101,7 +102,11 @@ def test_the_line_of_a_red_cell_is_copied_and_runs_that_case(
 )
 def test_the_compatibility_table_answers_as_the_command_line_does(browser: Browser, site: Paths, stack: str) -> None:
     browser.open(url(site, f"compat.html#{stack}"))
-    told = [one["failure"] for one in compat(real(), parse_stack(real(), stack), {}) if one["expectation"] == "broken"]
+    told = [
+        one.failure.id
+        for one in compat(real(), parse_stack(real(), stack), {})
+        if one.expectation is Expectation.BROKEN
+    ]
 
     assert told
     assert told == browser.js("[...document.querySelectorAll('#answer .card a')].map((each) => each.textContent)")

@@ -56,6 +56,7 @@ def failure(id: str = "break", **further: Any) -> Failure:
         "signature": (Signature("broke", exception="TypeError", message=f"{id} broke"),),  # type: ignore[arg-type]
         "affected": (),
         "case": (case(),),
+        "folder": Path(__file__).parent / "entry",
         **further,
     }
     return Failure(**given)

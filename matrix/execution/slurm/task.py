@@ -57,7 +57,7 @@ def in_this_interpreter(folder: Path) -> Callable[[list[str]], int]:
     """Return what runs cases here. What takes a second to import is imported now, before the lock."""
     import pytest
 
-    import matrix.execution.session  # noqa: F401  (conftest.py imports it)
+    import matrix.execution.session  # noqa: F401  (the plugin imports it)
 
     def run(keys: list[str]) -> int:
         tests = {case["test"].partition("::")[0] for case in night.plan(folder) if case["key"] in set(keys)}

@@ -46,7 +46,7 @@ def test_a_catalog_in_order_is_accepted() -> None:
     check(catalog(entry, failure("b"), exclusions=(exclusion(torch="<2.4"),), stacks=stacks), FACTS)
 
 
-ENTRY = "failure.toml"
+ENTRY = str(failure().folder / "failure.toml")
 REFUSALS: dict[str, tuple[Callable[[], Catalog], str, str]] = {
     "a base twice": (
         lambda: catalog(wheels=(wheels("2.4.0"), wheels("2.4.0"))),

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import pytest
 
-from matrix.catalog.failure import Level
+from matrix.catalog.failure import Expectation, Level
 from matrix.catalog.loading import load
 from matrix.catalog.model import Catalog
 from matrix.check.compat import compat, findings_in_words, in_words, parse_stack, unlisted
@@ -21,7 +22,7 @@ def catalog() -> Catalog:
 
 def expectations(catalog: Catalog, stack: str) -> dict[str, str]:
     """Return failure -> expectation."""
-    return {one["failure"]: one["expectation"] for one in compat(catalog, parse_stack(catalog, stack), {})}
+    return {one.failure.id: one.expectation.value for one in compat(catalog, parse_stack(catalog, stack), {})}
 
 
 def test_the_report_s_stack_breaks_and_the_fixed_release_does_not(catalog: Catalog) -> None:
@@ -45,9 +46,23 @@ def test_what_breaks_comes_first_with_the_level_and_the_way_round(catalog: Catal
 
     told = compat(catalog, parse_stack(catalog, "mcore=0.8.0 torch=2.4.0"), levels)
 
-    assert told[0]["expectation"] == "broken"
+    assert told[0].expectation is Expectation.BROKEN
     assert "seen here at level cpu" in in_words(told)
     assert "way round: Stay on torch < 2.4" in in_words(told)
+
+
+def test_answers_are_plain_json(catalog: Catalog) -> None:
+    levels = {"dcp-assertion": frozenset({Level.GPU, Level.CPU})}
+    (told,) = (
+        one.to_json()
+        for one in compat(catalog, parse_stack(catalog, "mcore=0.8.0 torch=2.4.0"), levels)
+        if one.failure.id == "dcp-assertion"
+    )
+    assert told == json.loads(json.dumps(told))
+    assert list(told) == [
+        "failure", "title", "expectation", "reason", "axes", "levels", "fix", "workarounds", "references",
+    ]  # fmt: skip
+    assert (told["expectation"], told["axes"], told["levels"]) == ("broken", ["torch", "mcore"], ["cpu", "gpu"])
 
 
 @pytest.mark.parametrize(

@@ -6,15 +6,15 @@ from dataclasses import replace
 
 import pytest
 
-from matrix.check.answer import Word
 from matrix.check.facts import GIB, MIB, HostFacts, Interpreter, capabilities
+from matrix.kit.preflight import Status
 from matrix.provision.nvidia.cuda import Cuda
 from matrix.provision.nvidia.nvml import Card, Nvml
 from tests.unit.check.machines import A800, BARE, H100, NGC
 
 
 def told(host: HostFacts) -> dict[str, tuple[str, str]]:
-    return {answer.question: (answer.word.value, answer.reason) for answer in capabilities(host)}
+    return {answer.question: (answer.status.value, answer.reason) for answer in capabilities(host)}
 
 
 def noted(host: HostFacts) -> list[str]:
@@ -177,6 +177,6 @@ def test_gpus_of_two_kinds_are_counted_apart_and_one_without_multicast_is_enough
 def test_a_torch_that_can_t_be_imported_says_so() -> None:
     broken = Interpreter("python", "3.10.12", {"torch": "2.4.0"}, problems=("import torch: ImportError: libcudnn",))
     assert told(replace(BARE, interpreter=broken))["torch's mpi backend"] == (
-        Word.UNKNOWN.value,
+        Status.UNKNOWN.value,
         "import torch: ImportError: libcudnn",
     )

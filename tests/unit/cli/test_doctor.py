@@ -8,7 +8,8 @@ from dataclasses import replace
 import pytest
 
 from matrix.check import probe
-from matrix.check.examine import Wishes, examine
+from matrix.check.examine import Assumed as Wishes
+from matrix.check.examine import examine
 from matrix.check.facts import MIB
 from matrix.cli.doctor import in_words
 from matrix.cli.main import main

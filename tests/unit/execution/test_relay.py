@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from matrix.errors import MatrixError
-from matrix.execution.relay import Receiver, Sender
+from matrix.execution.relay import CaseBegun, CaseEnded, Message, Receiver, Sender, decode, encode
 from matrix.provision.project import ROOT
 from matrix.verdicts.record import Record
 from tests.unit.report.samples import MCORES, cell, record
@@ -36,6 +36,19 @@ def test_every_record_arrives_once_and_as_it_was() -> None:
         sender.close()
     assert got == RECORDS
     assert shown.empty()
+
+
+@pytest.mark.parametrize("message", [CaseBegun("a case"), CaseBegun("ended"), *map(CaseEnded, RECORDS[:2])])
+def test_messages_travel_as_one_line(message: Message) -> None:
+    line = encode(message)
+    assert (line.count(b"\n"), line[-1:]) == (1, b"\n")
+    assert decode(line) == message
+
+
+@pytest.mark.parametrize("line", ["", "{}", "[]", '{"ended": {}}', '{"more": 1}', "1"])
+def test_line_without_a_message_is_refused(line: str) -> None:
+    with pytest.raises((KeyError, TypeError, ValueError)):
+        decode(line)
 
 
 def test_several_senders_are_shown_one_at_a_time() -> None:

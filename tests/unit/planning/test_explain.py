@@ -9,7 +9,7 @@ import pytest
 
 from matrix.errors import MatrixError
 from matrix.planning.covering import pairwise
-from matrix.planning.explain import explain, in_words
+from matrix.planning.explain import Explanation, explain, in_words
 from matrix.planning.night import night
 from matrix.planning.planned import Planned
 from matrix.provision.host import Host
@@ -36,8 +36,13 @@ def lacks(item: Planned) -> str:
     return HOST.can_run(item)[1] or ("ngc-24.07 is not here" if item.cell.base == "ngc-24.07" else "")
 
 
-def told(id: str) -> dict[str, Any]:
+def explained(id: str) -> Explanation:
     return explain(KNOWN, id, NIGHT, lacks)
+
+
+def told(id: str) -> dict[str, Any]:
+    """Return the explanation as its JSON."""
+    return explained(id).to_json()
 
 
 def test_a_cell_is_told_with_rule_reason_and_place_in_the_night() -> None:
@@ -98,10 +103,14 @@ def test_a_cell_that_can_not_be_is_told_with_a_hint(id: str, what: str, hint: st
 def test_the_explanation_is_plain_json() -> None:
     answer = told("torch-2.4.0/mcore-0.8.0/te-none/driver-none")
     assert answer == json.loads(json.dumps(answer))
+    assert list(answer) == ["cell", "base", "torch", "python", "twin", "excluded", "failures"]
+    first = answer["failures"][0]
+    assert list(first) == ["failure", "title", "expectation", "rule", "reason", "masked", "night"]
+    assert list(first["night"][0]) == ["case", "level", "expectation", "why", "here"]
 
 
 def test_the_explanation_reads_as_text() -> None:
-    lines = in_words(told("torch-2.4.0/mcore-0.8.0/te-none/driver-none")).splitlines()
+    lines = in_words(explained("torch-2.4.0/mcore-0.8.0/te-none/driver-none")).splitlines()
     assert lines[:2] == [
         "torch-2.4.0/mcore-0.8.0/te-none/driver-none",
         "  base: wheels, torch 2.4.0, Python 3.10; stands for ngc-24.07",
@@ -120,8 +129,8 @@ def test_what_is_said_to_run_here_is_not_unavailable_in_a_run() -> None:
     )
     (item,) = night(known, pairwise)
     for lack, here in (("needs podman", "needs podman"), ("", "runs")):
-        (one,) = explain(known, item.cell.id, [item], lambda _, lack=lack: lack)["failures"][0]["night"]
-        assert here == one["here"]
+        (one,) = explain(known, item.cell.id, [item], lambda _, lack=lack: lack).failures[0].night
+        assert here == one.here
 
 
 def test_a_report_s_cell_has_the_report_s_hardware() -> None:
@@ -129,11 +138,11 @@ def test_a_report_s_cell_has_the_report_s_hardware() -> None:
     known = catalog(entry, stacks=(stack("hardware", "torch-2.4.0", "0.8.0", sm="8.0"),))
     for id, expectation in (("0.8.0", "broken"), ("0.7.0", "unknown")):
         answer = explain(known, f"torch-2.4.0/mcore-{id}/te-none/driver-none", [], lacks)
-        assert expectation == answer["failures"][0]["expectation"]
+        assert expectation == answer.failures[0].expectation.value
 
 
 @pytest.mark.parametrize("core", ["none", "0.4.0"])
 def test_a_cell_of_a_base_alone_and_one_of_a_build_can_be_asked_for(core: str) -> None:
     """The real catalog plans both on debian-13."""
     answer = explain(real(), f"debian-13/mcore-{core}/te-none/driver-none", [], lacks)
-    assert answer["base"] == "image"
+    assert answer.base == "image"

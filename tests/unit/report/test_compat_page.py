@@ -10,13 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from matrix.catalog.cell import Cell
-from matrix.catalog.failure import Level
+from matrix.catalog.failure import Expectation, Level
 from matrix.catalog.versions import NONE
 from matrix.check.compat import parse_stack
 from matrix.report.compat_page import PICKED, compat_page, data
 from tests.unit.catalogs import catalog, clause, failure, real
 
-HELD = data(real(), {"dcp-assertion": frozenset({Level.CPU})})
+HELD = data(real(), {"dcp-assertion": frozenset({Level.CPU})}).to_json()
 
 
 def answered(stack: dict[str, str]) -> dict[str, str]:
@@ -53,8 +53,8 @@ def test_every_build_of_a_founding_report_can_be_picked() -> None:
 
 def test_a_rule_on_what_can_t_be_picked_takes_no_stack() -> None:
     entry = failure(affected=(clause(gpus=">=2", mcore=">=0"),), works=(clause(mcore=">=0"),))
-    (held,) = data(catalog(entry), {})["failures"]
-    assert [rule["expectation"] for rule in held["rules"]] == ["works"]
+    (held,) = data(catalog(entry), {}).failures
+    assert [rule.expectation for rule in held.rules] == [Expectation.WORKS]
 
 
 def test_one_object_is_embedded_and_nothing_is_fetched() -> None:

@@ -6,7 +6,6 @@ import html
 import re
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import replace
 from functools import cache
 
 from matrix.catalog.failure import Expectation, Failure, Level
@@ -116,8 +115,8 @@ def test_cell_pages_agree_with_explain() -> None:
     """Of each failure as a whole, in every cell of a night."""
     pages = CellPages(real(), passed(real(), real_night()))
     for cell in pages.rows:
-        told = explain(real(), cell, [], lambda item: "")
-        assert {one["failure"]: one["expectation"] for one in told["failures"]} == {
+        explained = explain(real(), cell, [], lambda item: "").failures
+        assert {one.failure.id: one.expectation.value for one in explained} == {
             entry.id: pages.said(cell, entry.id) for entry in real().failures
         }
 
@@ -132,8 +131,8 @@ def test_reports_stack_is_ruled_with_its_hardware() -> None:
 def test_failure_page_rules_by_hardware() -> None:
     """A rule on the compute capability takes the report's cell and no other."""
     entry = failure(affected=(clause(sm="<9"),), works=(clause(mcore=">=0.9"),))
-    reported = stack("break", "torch-2.4.0", "0.8.0")
-    known = catalog(entry, stacks=(replace(reported, cell=replace(reported.cell, sm="8.0")),))
+    reported = stack("break", "torch-2.4.0", "0.8.0", sm="8.0")
+    known = catalog(entry, stacks=(reported,))
     planned = night(known, pairwise)
     assert {item.expectation.value for item in planned} == {"broken", "works"}
     assert of_page(known, entry, passed(known, planned)) == Counter(
@@ -144,8 +143,8 @@ def test_failure_page_rules_by_hardware() -> None:
 def test_part_of_a_night_keeps_reported_hardware() -> None:
     """A part may hold only other cases of the cell; `explain` rules with the hardware of the report there too."""
     other, entry = failure("other", works=(clause(),)), failure("hardware", affected=(clause(sm="<9"),))
-    reported = stack("hardware", "torch-2.4.0", "0.8.0")
-    known = catalog(other, entry, stacks=(replace(reported, cell=replace(reported.cell, sm="8.0")),))
+    reported = stack("hardware", "torch-2.4.0", "0.8.0", sm="8.0")
+    known = catalog(other, entry, stacks=(reported,))
     (cell,) = map(known.cell_of, known.stacks)
     part = [item for item in everything(known, (Level.CPU,)) if (item.cell.id, item.failure) == (cell.id, "other")]
     assert CellPages(known, passed(known, part)).said(cell.id, "hardware") == "broken"

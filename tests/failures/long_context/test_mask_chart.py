@@ -3,31 +3,22 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from matrix.report.failure_page import failure_page
-from matrix.report.plot import Law, law_of, plot
-from matrix.store.night import Night
-from matrix.verdicts.outcome import RankEnd
-from matrix.verdicts.record import Record
-from tests.unit.catalogs import catalog, failure
-from tests.unit.report.samples import record
+from matrix.catalog.folders import load_module
 
+chart = load_module(Path(__file__).parent, "chart")
+Law, law_of, picture, plot = chart.Law, chart.law_of, chart.picture, chart.plot
 VALUE = {"points": [[4096, 8 * 4096**2], [16384, 8 * 16384**2]], "factor": 8.0, "host": 2**35}
 
 
-def with_value(value: Any) -> Record:
-    one = record(case="peak")
-    return replace(one, outcome=replace(one.outcome, ranks=(RankEnd(0, 0, returned=True, value=value),)))
-
-
 def test_a_law_is_read_from_what_ranks_returned() -> None:
-    law = law_of([record(), with_value(VALUE)])
+    law = law_of([("tp2", None), ("peak", VALUE)])
     assert law is not None
     assert [(tokens, bytes_) for tokens, bytes_, _ in law.points] == [(4096, 2**27), (16384, 2**31)]
     assert (law.factor, law.host) == (8.0, 2**35)
@@ -35,7 +26,7 @@ def test_a_law_is_read_from_what_ranks_returned() -> None:
 
 def test_the_points_of_all_cases_make_one_curve() -> None:
     low, high = ({"points": [[1024, factor * 1024**2]]} for factor in (7, 9))
-    law = law_of([with_value(low), with_value(high)])
+    law = law_of([("peak", low), ("peak", high)])
     assert law is not None
     assert (len(law.points), law.factor) == (2, 8.0)
 
@@ -53,10 +44,10 @@ def test_the_points_of_all_cases_make_one_curve() -> None:
     ],
 )
 def test_what_is_no_law_is_left(value: Any) -> None:
-    assert law_of([with_value(value)]) is None
+    assert law_of([("peak", value)]) is None
 
 
-def test_the_picture_has_a_circle_per_point_and_marks_both_lengths() -> None:
+def test_each_point_is_a_circle_with_escaped_title() -> None:
     drawn = plot(Law(((4096, 2**27, "peak <b>"), (16384, 2**31, "peak")), 8.0, 0))
     assert len(re.findall("<circle", drawn)) == 2
     assert "64k: 32 GiB" in drawn
@@ -65,7 +56,7 @@ def test_the_picture_has_a_circle_per_point_and_marks_both_lengths() -> None:
     assert 'class="host"' not in drawn
 
 
-def test_a_host_is_a_line_with_the_length_it_allows() -> None:
+def test_a_host_is_a_line_with_its_length() -> None:
     """A host of 32 GiB: 65536 tokens for one process, a quarter for each of 16."""
     drawn = plot(Law(((4096, 2**27, "peak"),), 8.0, 2**35))
     assert drawn.count('class="host"') == 2
@@ -75,14 +66,13 @@ def test_a_host_is_a_line_with_the_length_it_allows() -> None:
 
 @given(st.lists(st.tuples(st.integers(1, 2**62), st.integers(1, 2**62)), min_size=1), st.integers(0, 2**62))
 def test_whatever_was_measured_stays_inside_the_picture(points: list[tuple[int, int]], host: int) -> None:
-    law = law_of([with_value({"points": [list(point) for point in points], "host": host})])
+    law = law_of([("peak", {"points": [list(point) for point in points], "host": host})])
     assert law is not None
     drawn = plot(law)
     assert all(0 <= float(place) <= 760 for place in re.findall(r' (?:x|x1|x2|cx)="([^"]*)"', drawn))
     assert all(0 <= float(place) <= 400 for place in re.findall(r' (?:y|y1|y2|cy)="([^"]*)"', drawn))
 
 
-def test_a_failures_page_shows_the_law_of_its_cases() -> None:
-    entry = failure(id="dcp-assertion")
-    pages = [failure_page(entry, catalog(entry), Night("one", (one,)), {}, {}) for one in (with_value(VALUE), record())]
-    assert ["The law that was measured" in page for page in pages] == [True, False]
+def test_nothing_measured_makes_no_picture() -> None:
+    assert picture([("tp2", None)]) == ""
+    assert picture([("peak", VALUE)]).startswith("<h2>The law that was measured</h2>")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.failures.tp_overlap import function_of
+from matrix.kit.userbuffers import function_of
 
 FILE = """
 import nowhere.to.be.found
@@ -36,7 +36,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return folder.name
 
 
-def test_it_runs_with_the_imports_that_it_uses_and_what_is_given(package: str) -> None:
+def test_it_runs_with_its_own_imports(package: str) -> None:
     start = function_of(package, ("training/initialize.py",), "start", {"get_args": lambda: [1]})
     assert start() == "[1]"
     assert f"{package}.training" not in sys.modules
@@ -50,7 +50,7 @@ def test_its_lines_are_upstream_s_in_a_traceback(package: str) -> None:
     assert (Path(frame.filename).name, frame.lineno, frame.name) == ("initialize.py", 11, "start")
 
 
-def test_a_file_or_function_that_is_not_there_is_an_error(package: str) -> None:
+def test_a_missing_file_or_function_is_an_error(package: str) -> None:
     with pytest.raises(FileNotFoundError, match="elsewhere"):
         function_of(package, ("elsewhere.py",), "start", {})
     with pytest.raises(LookupError, match="stop"):

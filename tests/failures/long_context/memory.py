@@ -1,4 +1,4 @@
-"""What the attention mask of the data loader takes of a host, and the longest sequence that fits. Pure arithmetic.
+"""The memory of a host that the data loader's attention mask takes, and the longest sequence that fits.
 
 S is the sequence length in tokens. Basis: the cases `peak`, `threshold` and `worker-shm` of long-context, run with
 megatron-core 0.6.0 - 0.19.2; what was only read says so. See docs/memory.md.
@@ -6,12 +6,9 @@ megatron-core 0.6.0 - 0.19.2; what was only read says so. See docs/memory.md.
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from math import isqrt
 from typing import Final
-
-from matrix.errors import MatrixError
 
 # Bytes per token pair at the peak of a first sample: two float32. Measured at 4096, 8192 and 16384: 7.99 - 8.01.
 PEAK: Final = 8
@@ -24,25 +21,19 @@ REST_PEAK: Final = 72
 # Batches that a worker has ready: torch's default prefetch_factor, which Megatron-LM does not change. Read.
 PREFETCH: Final = 2
 FLAG: Final = "--no-create-attention-mask-in-dataloader"
-UNITS: Final = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 
 @dataclass(frozen=True)
 class Loading:
     """How a host loads data. `workers` per rank, 0 = the rank itself; `ranks` of the host that load.
 
-    Each context-parallel rank loads the whole sample. Of a tensor-parallel group one rank loads. Raises MatrixError.
+    Each context-parallel rank loads the whole sample. Of a tensor-parallel group one rank loads.
     """
 
     sequence: int
     workers: int
     ranks: int
     micro_batch: int = 1
-
-    def __post_init__(self) -> None:
-        for name, least in (("sequence", 1), ("workers", 0), ("ranks", 1), ("micro_batch", 1)):
-            if getattr(self, name) < least:
-                raise MatrixError(f"{name} is a count", got=getattr(self, name), expected=f">= {least}")
 
     @property
     def loaders(self) -> int:
@@ -113,26 +104,8 @@ def longest(loading: Loading, host: int | None, shm: int | None) -> Limit | None
     if host is not None:
         limits.append(Limit(isqrt(host // max(first, steady)), "host memory"))
     if shm is not None and shared:
-        limits.append(Limit(isqrt(shm // shared), "/dev/shm"))  # noqa: S108  (a word)
+        limits.append(Limit(isqrt(shm // shared), "/dev/shm"))
     return min(limits, key=lambda limit: limit.sequence, default=None)
-
-
-def size(text: str, where: str) -> int:
-    """Return the bytes of "880G": K, M, G, T are powers of 1024, as of free and docker. Raises MatrixError."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)([KMGT])(?:i?B)?", text.strip(), re.IGNORECASE)
-    bytes_ = int(float(found[1]) * UNITS[found[2].upper()]) if found else 0
-    if bytes_ < 1:
-        raise MatrixError("not a size", where=where, got=text, expected="a number with K, M, G or T: 880G")
-    return bytes_
-
-
-def count(text: str, where: str) -> int:
-    """Return the number that `text` is. Raises MatrixError, with the number that 128k may mean."""
-    if re.fullmatch(r"\d+", text):
-        return int(text)
-    thousands = re.fullmatch(r"(\d+)k", text, re.IGNORECASE)
-    fix = f"{int(thousands[1]) * 1024} for {text}" if thousands else None
-    raise MatrixError("not a count", where=where, got=text, expected="a whole number", fix=fix)
 
 
 def shown(bytes_: float) -> str:

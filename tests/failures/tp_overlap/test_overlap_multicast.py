@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from matrix.catalog.cell import Cell
 from matrix.catalog.failure import Expectation
-from matrix.check.multicast import FAILURE, Device, answers, possible
-from matrix.check.overlap import facts
+from matrix.catalog.folders import load_module
+from matrix.kit.preflight import Machine
+from matrix.verdicts.outcome import Outcome, OutcomeKind, Raised
+from matrix.verdicts.signature import owner
 from tests.unit.catalogs import real
 
-A800 = Device(driver="470.161.03", cuda="12.4", sm="8.0")
-NEW_A800 = Device(driver="580.82", cuda="13.0", sm="8.0")
-OLD_H100 = Device(driver="525.85", cuda="12.4", sm="9.0")
-H100 = Device(driver="535.129.03", cuda="12.4", sm="9.0", says=True)
-LONE_H100 = Device(driver="535.129.03", cuda="12.4", sm="9.0", says=False)  # no NVSwitch
+FAILURE = "ub-multicast"
+multicast = load_module(Path(__file__).parent, "multicast")
+facts = load_module(Path(__file__).parent, "overlap").facts
+A800 = Machine(driver="470.161.03", cuda="12.4", sm="8.0")
+NEW_A800 = Machine(driver="580.82", cuda="13.0", sm="8.0")
+OLD_H100 = Machine(driver="525.85", cuda="12.4", sm="9.0")
+H100 = Machine(driver="535.129.03", cuda="12.4", sm="9.0", multicast=True)
+LONE_H100 = Machine(driver="535.129.03", cuda="12.4", sm="9.0", multicast=False)  # no NVSwitch
 NOT_SUPPORTED = "CUDA Error: operation not supported, at cuMulticastGetGranularity"
 REFUSED = "CUDA device, driver and/or toolkit version does not support comm+GEMM overlap with CUDA Multicast"
 
@@ -24,15 +31,15 @@ REFUSED = "CUDA device, driver and/or toolkit version does not support comm+GEMM
     [
         (H100, True), (LONE_H100, False), (OLD_H100, False), (A800, False),
         (NEW_A800, False),  # on SM80 no driver brings it
-        (Device(driver="535.129.03", sm="9.0"), None),  # whether there is an NVSwitch is not known
-        (Device(driver="530.30", cuda="12.1", sm="9.0"), None),
-        (Device(driver="530.30", cuda="12.0", sm="9.0"), False),  # the user-mode driver counts as well
-        (Device(driver="535.129.03"), None), (Device(sm="9.0"), None), (Device(), None),
-        (Device(sm="8.0"), False), (Device(driver="470"), False),
+        (Machine(driver="535.129.03", sm="9.0"), None),  # whether there is an NVSwitch is not known
+        (Machine(driver="530.30", cuda="12.1", sm="9.0"), None),
+        (Machine(driver="530.30", cuda="12.0", sm="9.0"), False),  # the user-mode driver counts as well
+        (Machine(driver="535.129.03"), None), (Machine(sm="9.0"), None), (Machine(), None),
+        (Machine(sm="8.0"), False), (Machine(driver="470"), False),
     ],
 )  # fmt: skip
-def test_where_multicast_is_possible(device: Device, able: bool | None) -> None:
-    assert able is possible(device, facts().multicast)[0]
+def test_where_multicast_is_possible(device: Machine, able: bool | None) -> None:
+    assert able is multicast.possible(device, facts().multicast)[0]
 
 
 @pytest.mark.parametrize(
@@ -54,16 +61,15 @@ def test_where_multicast_is_possible(device: Device, able: bool | None) -> None:
         ("2.17.1", H100, None, "", "yes"),
         ("2.17.1", A800, "yes", "ValueError: invalid literal for int() with base 10: 'yes' (UB_SKIPMC)", "no"),
         # what is not known breaks nothing
-        ("1.9.0", Device(), None, "", "unknown"), ("1.13.0.dev0", A800, None, "", "unknown"),
-        ("2.17.1", Device(driver="535.129.03", sm="9.0"), None, "", "yes"),
+        ("1.9.0", Machine(), None, "", "unknown"), ("1.13.0.dev0", A800, None, "", "unknown"),
+        ("2.17.1", Machine(driver="535.129.03", sm="9.0"), None, "", "yes"),
     ],
 )  # fmt: skip
 def test_what_a_transformer_engine_makes_of_it(
-    te: str, device: Device, skipmc: str | None, breaks: str, effective: str
+    te: str, device: Machine, skipmc: str | None, breaks: str, effective: str
 ) -> None:
-    there, skips = answers(te, device, skipmc, facts().multicast, facts().window)
-    assert (breaks, effective) == (there.breaks, skips.word.value)
-    assert there.failure == (FAILURE if breaks else "")
+    there, skips = multicast.answers(te, device, skipmc, facts().multicast, facts().window)
+    assert (breaks, effective) == (str(there.error or ""), skips.status.value)
 
 
 @pytest.mark.parametrize("te", ["1.5.0", "1.6.0", "1.9.0", "1.12.0", "1.13.0", "2.17.1"])
@@ -71,6 +77,15 @@ def test_what_a_transformer_engine_makes_of_it(
 @pytest.mark.parametrize("sm", ["8.0", "9.0", "10.0"])
 def test_the_catalog_says_the_same(te: str, driver: str, sm: str) -> None:
     stack = Cell("", "none", "none", te, driver, sm=sm)
-    told, _ = answers(te, Device(driver, sm=sm), None, facts().multicast, facts().window)
-    expected = Expectation.BROKEN if told.breaks else Expectation.WORKS
+    there, _ = multicast.answers(te, Machine(driver, sm=sm), None, facts().multicast, facts().window)
+    expected = Expectation.BROKEN if there.error else Expectation.WORKS
     assert expected is real().failure(FAILURE).expectation(stack)
+
+
+@pytest.mark.parametrize("te", ["1.9.0", "1.13.0"])
+def test_the_catalog_recognises_the_error(te: str) -> None:
+    there, _ = multicast.answers(te, OLD_H100, None, facts().multicast, facts().window)
+    raised = Raised(there.error.type, there.error.message)
+    found = owner(real().failures, Outcome(OutcomeKind.RAISED, chain=(raised,)))
+    assert found
+    assert found.id == FAILURE

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from matrix.check.answer import Word
-from matrix.check.launch import VARIABLES, Launcher, World, environment_of, mpi_world, world_of
+from matrix.kit.launch import VARIABLES, Launcher, World, environment_of, world_of
 
 ELASTIC = {"TORCHELASTIC_RUN_ID": "none", "WORLD_SIZE": "8"}
 
@@ -39,30 +38,3 @@ def test_what_a_launcher_sets_is_read_back(launcher: Launcher, size: int) -> Non
     environ = environment_of(launcher, size)
     assert (launcher, size) == (world_of(environ).launcher, world_of(environ).size)
     assert set(environ) <= set(VARIABLES)
-
-
-@pytest.mark.parametrize(
-    ("world", "word"),
-    [
-        (World(Launcher.MPIRUN, 8, 8), Word.YES),
-        (World(Launcher.TORCHRUN, 8, 1), Word.NO),
-        (World(Launcher.TORCHRUN, 1, 1), Word.YES),
-        (World(Launcher.NONE, None, 1), Word.UNKNOWN),
-        (World(Launcher.SRUN, 8, None), Word.UNKNOWN),
-    ],
-)
-def test_a_world_is_whole_too_small_or_unknown(world: World, word: Word) -> None:
-    assert word is mpi_world(world).word
-
-
-def test_the_silent_relative_is_warned_of_also_where_nothing_breaks() -> None:
-    """init_process_group("mpi") without mpirun returns 0 and is alone in the world."""
-    told = mpi_world(World(Launcher.TORCHRUN, 8, 1), used=False)
-    assert told.breaks == ""
-    assert "rank 0 of 1" in told.warns
-    assert mpi_world(World(Launcher.MPIRUN, 8, 8)).warns == ""
-
-
-def test_it_breaks_only_where_the_group_is_made() -> None:
-    small = World(Launcher.TORCHRUN, 8, 1)
-    assert [mpi_world(small, used=used).failure for used in (True, False, None)] == ["tp-overlap", "", ""]

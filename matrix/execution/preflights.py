@@ -1,0 +1,56 @@
+"""Finds the preflights in the folders of failures, and judges a case at level contract by one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from matrix.catalog.cell import Cell
+from matrix.catalog.folders import FAILURES, load_module
+from matrix.errors import MatrixError
+from matrix.kit import options
+from matrix.kit.launch import Launcher, environment_of, world_of
+from matrix.kit.preflight import Contracts, Job, Machine, Preflight
+from matrix.verdicts.outcome import Outcome, OutcomeKind, Raised
+
+FILE: Final = "preflight.py"
+
+
+def installed(root: Path = FAILURES) -> tuple[Preflight, ...]:
+    """Return the preflights of all failures that have one, by folder. Raises MatrixError."""
+    return tuple(preflight_of(path.parent) for path in sorted(root.glob(f"*/{FILE}")))
+
+
+def preflight_of(folder: Path) -> Preflight:
+    """Return the preflight of a failure's folder. Raises MatrixError."""
+    found = getattr(load_module(folder, "preflight"), "PREFLIGHT", None)
+    if not isinstance(found, Preflight):
+        raise MatrixError(
+            "no preflight here", where=str(folder / FILE), got=found, expected="PREFLIGHT = Preflight(...)"
+        )
+    return found
+
+
+def preflight_outcome(
+    folder: Path, cell: Cell, launcher: str, ranks: int, arguments: Mapping[str, str], contracts: Contracts
+) -> Outcome:
+    """Return what becomes of a case, by the preflight in `folder` and a PyTorch that has its mpi backend.
+
+    `arguments` are values of the preflight's options. Raised is the first error of its answers. Raises MatrixError for
+    a release that is not recorded.
+    """
+    preflight = preflight_of(folder)
+    given, machine = options.read(preflight.options, arguments)
+    world = world_of(environment_of(Launcher(launcher), ranks))
+    job = Job(cell.te, cell.mcore, torch_mpi=True, world=world, arguments=given)
+    report = preflight.examine(job, Machine(**machine), contracts)
+    first = report.answers[0]
+    if not report.judged:
+        return Outcome(OutcomeKind.UNAVAILABLE, first.reason)
+    error = next((answer.error for answer in report.answers if answer.error), None)
+    if error is None:
+        return Outcome(OutcomeKind.PASSED, first.reason)
+    # A type that only stands for an effect, such as a crash, is no exception that a person would look for.
+    reason = error.message if error.effect else str(error)
+    return Outcome(OutcomeKind.RAISED, reason, chain=(Raised(error.type, error.message),))

@@ -1,0 +1,23 @@
+"""What is known of a failure, as TOML beside its code: read into dataclasses, with ranges of versions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TypeVar
+
+from matrix.catalog.schema import build, read_toml
+from matrix.catalog.versions import Range, is_version, parse
+
+__all__ = ["Range", "newer", "read_facts"]
+T = TypeVar("T")
+
+
+def read_facts(kind: type[T], path: Path) -> T:
+    """Return the file as the dataclass `kind`. Raises MatrixError."""
+    return build(kind, read_toml(path), str(path))
+
+
+def newer(version: str, releases: Sequence[str]) -> list[str]:
+    """Return the releases after `version`; none where it is something else (a folder)."""
+    return [one for one in releases if parse(one) > parse(version)] if is_version(version) else []

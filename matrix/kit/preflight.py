@@ -1,0 +1,177 @@
+"""A preflight: given a job and a machine, will the failure appear? Answered before anything starts.
+
+The folder of a failure may hold preflight.py with one PREFLIGHT. `megatrix doctor` examines a job on this machine with
+each preflight that names no topic; `megatrix advise TOPIC` runs the one of that topic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, Protocol
+
+from matrix.kit.launch import UNKNOWN, World
+from matrix.kit.options import Option
+
+
+class Status(str, Enum):
+    """The answer to a question. What is not known is unknown, never guessed."""
+
+    YES = "yes"
+    NO = "no"
+    UNKNOWN = "unknown"
+
+
+def status_of(truth: bool | None) -> Status:
+    """Return the status for a truth value; None is unknown."""
+    return Status.UNKNOWN if truth is None else Status.YES if truth else Status.NO
+
+
+@dataclass(frozen=True)
+class Error:
+    """What a job will end with, as the signatures of the catalog are written.
+
+    `type` is the name of the exception, "" where it differs by release. `effect` is what a person sees where that is
+    not the exception itself (a crash, a log line).
+    """
+
+    type: str
+    message: str
+    effect: str = ""
+
+    def __str__(self) -> str:
+        return self.effect or (f"{self.type}: {self.message}" if self.type else self.message)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The answer to one question.
+
+    `error` is what the job will end with because of it. `warns` is a surprise that ends nothing. `failure` is the id of
+    the catalog entry whose signature `error` matches; a preflight leaves it empty.
+    """
+
+    question: str
+    status: Status
+    reason: str
+    error: Error | None = None
+    warns: str = ""
+    failure: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON values."""
+        return {
+            "question": self.question,
+            "word": self.status.value,
+            "reason": self.reason,
+            "breaks": str(self.error or ""),
+            "failure": self.failure,
+            "warns": self.warns,
+        }
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a person starts. None is not known.
+
+    `te` and `mcore` are what matrix.contract.reading takes (a recorded version, a wheel, a folder, PATH@REV), "" where
+    the job has none. `torch_mpi`: PyTorch has its mpi backend. `te_mpi`:
+    Transformer Engine was built with MPI. `environ` holds the preflights' variables, `arguments` their options.
+    """
+
+    te: str = ""
+    mcore: str = ""
+    torch_mpi: bool | None = None
+    te_mpi: bool | None = None
+    world: World = UNKNOWN
+    environ: Mapping[str, str] = field(default_factory=dict)
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Machine:
+    """One host, with the weakest of its GPUs. None is not known.
+
+    `driver` is the kernel's ("470.161.03"), `cuda` the version that the user-mode driver offers ("12.4"), `sm` the
+    compute capability ("9.0"), `multicast` the device attribute; `memory` and `shm` (/dev/shm) are in bytes.
+    """
+
+    driver: str | None = None
+    cuda: str | None = None
+    sm: str | None = None
+    multicast: bool | None = None
+    memory: int | None = None
+    shm: int | None = None
+
+
+@dataclass(frozen=True)
+class Call:
+    """How a Megatron-LM calls a function of a Transformer Engine.
+
+    `site` is the line, "" where it is not reached; `keywords` are those passed. `error` is what Python raises there, or
+    before it in the same function.
+    """
+
+    site: str = ""
+    keywords: frozenset[str] = frozenset()
+    error: Error | None = None
+
+
+class Contracts(Protocol):
+    """The API contracts between releases (matrix.contract.calling). Each raises MatrixError for an unknown release."""
+
+    def version(self, te: str) -> str:
+        """Return the version of the Transformer Engine that `te` names."""
+
+    def takes(self, te: str, path: str, parameter: str) -> bool | None:
+        """Return whether the callable at `path` ("module:name") has a parameter; None where that is not known."""
+
+    def call(self, mcore: str, te: str, function: str) -> Call:
+        """Return how `mcore` calls a function, given by its name alone, of `te`."""
+
+    def released(self, package: str) -> Sequence[str]:
+        """Return the recorded releases of megatron-core or transformer-engine, oldest first."""
+
+
+@dataclass(frozen=True)
+class Report:
+    """The result of a preflight, which judges `subject`. `judged` is False where too little is known of the job.
+
+    `changes` are the smallest sets of changes after which the job starts. `text` and `data` (plain JSON values) are
+    what `megatrix advise` prints.
+    """
+
+    subject: str
+    answers: tuple[Answer, ...]
+    changes: tuple[tuple[str, ...], ...] = ()
+    judged: bool = True
+    text: str = ""
+    data: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def fails(self) -> bool:
+        """Return whether the job will fail."""
+        return any(answer.error for answer in self.answers)
+
+
+def unjudged(subject: str, reason: str) -> Report:
+    """Return the report on a job of which too little is known."""
+    return Report(subject, (Answer(f"{subject} can be judged", Status.UNKNOWN, reason),), judged=False)
+
+
+@dataclass(frozen=True)
+class Preflight:
+    """What preflight.py names as PREFLIGHT.
+
+    `subject` is what is judged, in a few words. `options` are what a person may set, `variables` which variables of the
+    environment are read: no others are kept, since an environment holds secrets. `topic` and `about` (one sentence)
+    make it a topic of `megatrix advise`.
+    """
+
+    subject: str
+    examine: Callable[[Job, Machine, Contracts], Report]
+    options: tuple[Option, ...] = ()
+    variables: tuple[str, ...] = ()
+    topic: str = ""
+    about: str = ""

@@ -1,0 +1,41 @@
+"""Drawing for the charts of failures: SVG elements whose text is escaped, since what a chart shows is untrusted."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Callable
+from math import log2
+
+from matrix.verdicts.text import visible
+
+
+def escape(text: object) -> str:
+    """Return text for HTML, control characters written out, quotes escaped too."""
+    return html.escape(visible(str(text)), quote=True)
+
+
+def log_scale(low: float, high: float, start: float, end: float) -> Callable[[float], float]:
+    """Return the place of a value between `start` (of `low`) and `end` (of `high`), logarithmic, held inside."""
+    span = log2(high) - log2(low)
+    return lambda value: round(start + (end - start) * min(max((log2(value) - log2(low)) / span, 0), 1), 1)
+
+
+def line(x1: float, y1: float, x2: float, y2: float, kind: str) -> str:
+    """Return a line; `kind` is its class in the style sheet of the pages: grid, marked, curve, host."""
+    return f'<line class="{escape(kind)}" x1="{x1}" y1="{y1}" x2="{x2}" y2="{y2}"/>'
+
+
+def label(x: float, y: float, text: object, anchor: str) -> str:
+    """Return text; `anchor` is which end of it is at `x`: start, middle, end."""
+    return f'<text x="{x}" y="{y}" text-anchor="{escape(anchor)}">{escape(text)}</text>'
+
+
+def point(x: float, y: float, title: object) -> str:
+    """Return a circle with a title."""
+    return f'<circle cx="{x}" cy="{y}" r="4"><title>{escape(title)}</title></circle>'
+
+
+def figure(width: int, height: int, about: str, parts: list[str]) -> str:
+    """Return the picture; `about` is what a screen reader reads."""
+    box = f'viewBox="0 0 {width} {height}" role="img" aria-label="{escape(about)}"'
+    return f'<svg class="plot" {box}>{"".join(parts)}</svg>'

@@ -1,0 +1,146 @@
+"""Will --tp-comm-overlap start? Read from versions, launcher and host alone, before the job is started.
+
+Userbuffers bootstrap over a process group. Where that group is an mpi one, MPI must have been started by its own
+launcher: under torchrun MPI_COMM_WORLD has one process, and the group is given ranks that are not in it. See
+docs/overlap.md.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+from matrix.kit.facts import Range, read_facts
+from matrix.kit.preflight import Answer, Call, Contracts, Error, Job, Machine, Status, status_of
+
+from . import multicast
+from .launch import mpi_world
+from .multicast import Needs, Window
+
+INITIALIZE: Final = "initialize_ub"
+DEFINED: Final = "transformer_engine.pytorch.module.base:initialize_ub"
+PARAMETER: Final = "bootstrap_backend"
+BOOTSTRAP: Final = "bootstrap"  # the option, and the argument of the job
+BACKENDS: Final = ("nccl", "gloo", "mpi")
+
+
+@dataclass(frozen=True)
+class Megatron:
+    """The backend that Megatron-LM's own option has by default."""
+
+    backend: str
+    source: str
+
+
+@dataclass(frozen=True)
+class Bootstrap:
+    """In which order the Transformer Engines of a range try backends when they are given none."""
+
+    te: Range
+    order: tuple[str, ...]
+    source: str
+
+
+@dataclass(frozen=True)
+class Userbuffers:
+    """What the Transformer Engines of a range must have been built with to have userbuffers."""
+
+    te: Range
+    build: str
+    source: str
+
+
+@dataclass(frozen=True)
+class Facts:
+    """overlap.toml."""
+
+    megatron: Megatron
+    userbuffers: Userbuffers
+    bootstrap: tuple[Bootstrap, ...]
+    multicast: Needs
+    window: tuple[Window, ...]
+
+
+@cache
+def facts() -> Facts:
+    """Return the facts. Raises MatrixError."""
+    return read_facts(Facts, Path(__file__).with_name("overlap.toml"))
+
+
+def contract(job: Job, machine: Machine, contracts: Contracts) -> tuple[Answer, ...]:
+    """Return what decides whether the job starts. Raises MatrixError for a release that is not recorded."""
+    te = contracts.version(job.te)
+    call = _call(job, contracts)
+    group = mpi_group(te, job, call)
+    made = None if group.status is Status.UNKNOWN else group.status is Status.YES
+    return (
+        group,
+        *((mpi_backend(job.torch_mpi),) if made else ()),
+        mpi_world(job.world, used=made and job.torch_mpi is not False, why=group.reason),
+        Answer(
+            "initialize_ub takes what it is called with",
+            status_of(not call.error),
+            call.site or ("it is not reached" if job.mcore else "it is called directly"),
+            call.error,
+        ),
+        *((userbuffers(te),) if te in facts().userbuffers.te else ()),
+        *multicast.answers(te, machine, job.environ.get(multicast.VARIABLE), facts().multicast, facts().window),
+    )
+
+
+def mpi_group(te: str, job: Job, call: Call) -> Answer:
+    """Return whether an mpi process group of all ranks will be made; `te` is Transformer Engine's version."""
+    question = "an mpi process group is made"
+    bootstrap = job.arguments.get(BOOTSTRAP)
+    if job.te_mpi:
+        return Answer(
+            question, Status.YES, "Transformer Engine was built with NVTE_UB_WITH_MPI=1, whatever is asked for"
+        )
+    if job.mcore and not call.site:
+        return Answer(question, Status.NO, "Megatron-LM ends before it")
+    if job.mcore and PARAMETER not in call.keywords:
+        asked = f"; {bootstrap} is not passed on" if bootstrap not in (None, "mpi") else ""
+        return Answer(question, Status.YES, f"Megatron-LM makes it itself before {call.site}{asked}")
+    backend = bootstrap or (facts().megatron.backend if job.mcore else None)
+    if backend:
+        return Answer(question, status_of(backend == "mpi"), f"userbuffers bootstrap over {backend}")
+    window = next((one for one in facts().bootstrap if te in one.te), None)
+    if window is None:
+        return Answer(question, Status.UNKNOWN, f"nothing is known of what transformer-engine {te} makes by itself")
+    tried = f"no backend is asked for, and transformer-engine {te} tries {', '.join(window.order)}"
+    first = window.order[0]  # gloo and nccl are in every PyTorch that this is about
+    return Answer(question, status_of(first == "mpi" and job.torch_mpi), tried)
+
+
+def mpi_backend(there: bool | None) -> Answer:
+    """Return whether PyTorch can make an mpi group at all."""
+    return Answer(
+        "PyTorch has its mpi backend",
+        status_of(there),
+        {
+            True: "torch.distributed.is_mpi_available()",
+            False: "PyPI's wheels are built without it; NGC's and Debian's have it",
+            None: "no PyTorch was asked",
+        }[there],
+        Error("RuntimeError", "Distributed package doesn't have MPI built in") if there is False else None,
+    )
+
+
+def userbuffers(te: str) -> Answer:
+    """Return what a Transformer Engine must have been built with; no package records it."""
+    return Answer(
+        "userbuffers are in the build",
+        Status.UNKNOWN,
+        f"transformer-engine {te} has them only when it was built with {facts().userbuffers.build}",
+    )
+
+
+def _call(job: Job, contracts: Contracts) -> Call:
+    """Return how Megatron-LM calls initialize_ub; without Megatron-LM it is called directly."""
+    if job.mcore:
+        return contracts.call(job.mcore, job.te, INITIALIZE)
+    if BOOTSTRAP in job.arguments and contracts.takes(job.te, DEFINED, PARAMETER) is not True:
+        return Call(error=Error("TypeError", f"{INITIALIZE}() got an unexpected keyword argument '{PARAMETER}'"))
+    return Call()

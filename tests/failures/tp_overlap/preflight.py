@@ -1,0 +1,34 @@
+"""Judges a job with --tp-comm-overlap before it starts."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from matrix.kit.options import Option, one_of
+from matrix.kit.preflight import Contracts, Job, Machine, Preflight, Report, unjudged
+
+from .multicast import VARIABLE
+from .overlap import BACKENDS, BOOTSTRAP, contract
+from .remedy import remedies
+
+SUBJECT: Final = "--tp-comm-overlap"
+
+
+def examine(job: Job, machine: Machine, contracts: Contracts) -> Report:
+    """Return whether the job starts, and what to change. Raises MatrixError for a release that is not recorded."""
+    if not job.te:
+        return unjudged(SUBJECT, "there is no Transformer Engine here; name one with --te")
+
+    def starts(changed: Job) -> bool:
+        return not any(answer.error for answer in contract(changed, machine, contracts))
+
+    answers = contract(job, machine, contracts)
+    return Report(SUBJECT, answers, () if starts(job) else remedies(job, starts, contracts.released))
+
+
+PREFLIGHT: Final = Preflight(
+    SUBJECT,
+    examine,
+    options=(Option(BOOTSTRAP, "BACKEND", f"--tp-comm-bootstrap-backend: {', '.join(BACKENDS)}", one_of(*BACKENDS)),),
+    variables=(VARIABLE,),
+)

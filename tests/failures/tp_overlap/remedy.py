@@ -1,0 +1,67 @@
+"""What to change so that a job starts: found by examining it again, with each change and their combinations."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from matrix.kit.facts import newer
+from matrix.kit.launch import Launcher, World
+from matrix.kit.preflight import Job
+
+from .multicast import VARIABLE
+from .overlap import BOOTSTRAP
+
+MOST_CHANGES: Final = 4  # at a time; an old stack that is to bootstrap by mpi, without MPI and multicast, needs four
+ANY_SIZE: Final = 2  # a world size that is not known: any but 1 behaves the same
+BACKENDS: Final = ("nccl", "gloo")  # Megatron-LM's own default first
+
+
+@dataclass(frozen=True)
+class Change:
+    """One thing to change, in words, and the new value of one field of the job."""
+
+    text: str
+    field: str
+    value: Any
+
+
+def remedies(
+    job: Job, starts: Callable[[Job], bool], released: Callable[[str], Sequence[str]]
+) -> tuple[tuple[str, ...], ...]:
+    """Return the smallest sets of changes after which the job starts, smaller sets first.
+
+    `released` returns the versions of a package that may be taken, oldest first; the nearest newer that helps is named.
+    """
+    axes = [axis for axis in _axes(job, released) if axis]
+    found: dict[frozenset[str], tuple[str, ...]] = {}
+    for count in range(1, MOST_CHANGES + 1):
+        for chosen in itertools.combinations(axes, count):
+            fields = frozenset(axis[0].field for axis in chosen)
+            if any(smaller <= fields for smaller in found):
+                continue
+            for changes in itertools.product(*chosen):
+                if starts(replace(job, **{change.field: change.value for change in changes})):
+                    found[fields] = tuple(change.text for change in changes)
+                    break
+    return tuple(found.values())
+
+
+def _axes(job: Job, released: Callable[[str], Sequence[str]]) -> list[list[Change]]:
+    """Return what may be changed, one list for each field, the nearest change first."""
+    size = job.world.size or ANY_SIZE
+    mpirun = Change("start it with mpirun", "world", World(Launcher.MPIRUN, size, size))
+    option = "--tp-comm-bootstrap-backend {}" if job.mcore else 'bootstrap_backend="{}"'
+    torch = Change("a PyTorch that has its mpi backend, as in NGC's images", "torch_mpi", True)
+    build = Change("a Transformer Engine built without NVTE_UB_WITH_MPI", "te_mpi", False)
+    return [
+        [] if job.world.launcher is Launcher.MPIRUN else [mpirun],
+        [Change(option.format(one), "arguments", {**job.arguments, BOOTSTRAP: one}) for one in BACKENDS],
+        [Change(f"set {VARIABLE}=1", "environ", {**job.environ, VARIABLE: "1"})],
+        [Change(f"megatron-core {one}", "mcore", one) for one in newer(job.mcore, released("megatron-core"))],
+        [Change(f"Transformer Engine {one}", "te", one) for one in newer(job.te, released("transformer-engine"))],
+        [torch] if job.torch_mpi is False else [],
+        [build] if job.te_mpi else [],
+    ]

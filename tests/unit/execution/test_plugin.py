@@ -1,0 +1,124 @@
+"""The pytest plugin: cases are items with the failure's name, and their verdicts are pytest's results."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from matrix.catalog.failure import Failure
+from matrix.errors import MatrixError
+from matrix.execution import plugin
+from matrix.planning.planned import Planned
+from matrix.verdicts.outcome import Outcome, OutcomeKind
+from matrix.verdicts.record import Record, Verdict
+from tests.unit.catalogs import case, catalog, failure, planned
+from tests.unit.report.samples import record
+
+pytest_plugins = ["pytester"]
+CASES = ("tp2", "pp2", "world1")
+
+
+class FakeSession:
+    """A session with three cases, whose verdicts are given by case."""
+
+    told = "megatrix: base host"
+
+    def __init__(self, entry: Failure, verdicts: dict[str, Verdict]) -> None:
+        self.catalog = SimpleNamespace(failures=(entry,))
+        known = catalog(entry)
+        self.planned = [replace(planned(known), case=name) for name in CASES]
+        self._verdicts, self.ran = verdicts, list[str]()
+
+    def reproduction(self, item: Planned) -> FakeSession:
+        self.ran.append(item.case)
+        return self
+
+    def run(self) -> Record:
+        verdict = self._verdicts.get(self.ran[-1], Verdict.HOLDS)
+        outcome = Outcome(OutcomeKind.PASSED, "needs 8 GPUs" if verdict is Verdict.UNAVAILABLE else "")
+        return replace(record(), verdict=verdict, outcome=outcome)
+
+    def close(self) -> None:
+        """Nothing was started."""
+
+
+@pytest.fixture
+def folder(pytester: pytest.Pytester) -> Path:
+    """The folder of a failure, with a test of its own."""
+    path = pytester.mkdir("save_breaks")
+    (path / "failure.toml").write_text("")
+    (path / "test_save_breaks.py").write_text("def test_own(): pass\n")
+    return path
+
+
+@pytest.fixture
+def session(folder: Path, monkeypatch: pytest.MonkeyPatch) -> FakeSession:
+    entry = failure("save-breaks", folder=folder, case=tuple(map(case, CASES)))
+    fake = FakeSession(entry, {"pp2": Verdict.VANISHED, "world1": Verdict.UNAVAILABLE})
+
+    def session_of(config: pytest.Config) -> FakeSession:
+        config.stash[plugin.SESSION] = fake  # type: ignore[misc]  # the fake stands for a session
+        return fake
+
+    monkeypatch.setattr(plugin, "session_of", session_of)
+    return fake
+
+
+def run(pytester: pytest.Pytester, *arguments: str) -> pytest.RunResult:
+    return pytester.runpytest_inprocess("-p", "matrix.execution.plugin", *arguments)
+
+
+@pytest.mark.usefixtures("session")
+def test_a_verdict_is_shown_and_counted(pytester: pytest.Pytester) -> None:
+    result = run(pytester, "-v", "save_breaks")
+    result.assert_outcomes(passed=1, failed=1, skipped=1)
+    result.stdout.fnmatch_lines(["*save-breaks-tp2-cpu-torch-2.4.0/mcore-0.8.0/te-none/driver-none HOLDS*"])
+    result.stdout.fnmatch_lines(["*pp2*VANISHED*", "*world1*UNAVAILABLE*"])
+    result.stdout.fnmatch_lines(["*the reproduction rotted, or it was fixed*", "*reproduce: *"])
+
+
+@pytest.mark.parametrize(("word", "count"), [("tp2", 1), ("save_breaks", 3), ("save-breaks", 3), ("another", 0)])
+def test_a_keyword_selects_by_failure_and_case(
+    pytester: pytest.Pytester, session: FakeSession, word: str, count: int
+) -> None:
+    run(pytester, "save_breaks", "-k", word)
+    assert len(session.ran) == count
+
+
+def test_last_failed_runs_red_cases_alone(pytester: pytest.Pytester, session: FakeSession) -> None:
+    run(pytester, "save_breaks")
+    session.ran.clear()
+    run(pytester, "save_breaks", "--lf")
+    assert session.ran == ["pp2"]
+
+
+def test_the_first_red_case_stops_the_run(pytester: pytest.Pytester, session: FakeSession) -> None:
+    run(pytester, "save_breaks", "-x")
+    assert session.ran == ["tp2", "pp2"]
+
+
+def test_own_tests_run_without_any_case(pytester: pytest.Pytester, session: FakeSession) -> None:
+    run(pytester, "save_breaks", "--own-tests").assert_outcomes(passed=1)
+    assert session.ran == []
+
+
+def test_a_mistake_is_printed_once(pytester: pytest.Pytester, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    other = pytester.mkdir("another_one")
+    (other / "failure.toml").write_text("")
+
+    def refuse(config: pytest.Config) -> None:
+        raise MatrixError("no such base", got="torch-9")
+
+    monkeypatch.setattr(plugin, "session_of", refuse)
+    result = run(pytester, folder.name, other.name)
+    assert result.ret == pytest.ExitCode.INTERRUPTED
+    assert result.stdout.str().count("got:      torch-9") == 1
+
+
+def test_an_unrelated_run_makes_no_session(pytester: pytest.Pytester, session: FakeSession) -> None:
+    pytester.makepyfile("def test_it(): pass")
+    run(pytester, "test_an_unrelated_run_makes_no_session.py").assert_outcomes(passed=1)
+    assert session.ran == []

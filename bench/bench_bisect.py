@@ -23,17 +23,20 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
 from matrix.bisection.noise import Noise, Seen
 from matrix.bisection.order import Order
 from matrix.bisection.search import Plan, Probe, search
+from tests.founding import CALL, SHIFTED_CALL
 
 ROOT = Path(__file__).parents[1]
 Answer = TypeVar("Answer")
 # (failure, axis, the other side, good, bad, the answer)
 QUESTIONS = [
-    ("cpu-offload-args", "mcore", "te", "1.9.0", "de17427956", "24.09-alpha.rc0", "c5a497a7eb"),
-    ("cpu-offload-args", "mcore", "te", "1.9.0", "core_v0.9.0", "c5a497a7eb", "98b43c91d0"),
-    ("cpu-offload-shifted", "te", "mcore", "0.8.0", "v1.9", "v1.10", "c8c05f38b"),
+    (CALL, "mcore", "te", "1.9.0", "de17427956", "24.09-alpha.rc0", "c5a497a7eb"),
+    (CALL, "mcore", "te", "1.9.0", "core_v0.9.0", "c5a497a7eb", "98b43c91d0"),
+    (SHIFTED_CALL, "te", "mcore", "0.8.0", "v1.9", "v1.10", "c8c05f38b"),
 ]
 PROBE = """
 import sys

@@ -29,9 +29,10 @@ from matrix.planning.covering import pairwise
 from matrix.planning.night import night
 from matrix.planning.planned import Planned
 from matrix.planning.selection import select
+from tests.founding import BEHIND_SAVE
 
-EXPRESSION = "mcore==0.8.* and torch>=2.4 and not case==pp2 or failure==dcp-write-item and torch<2.7 and level==cpu"
-BY_WORDS = "(mcore-0.8 and not torch-2.1 and not torch-2.2 and not torch-2.3 and not pp2) or (dcp-write-item and cpu)"
+EXPRESSION = f"mcore==0.8.* and torch>=2.4 and not case==pp2 or failure=={BEHIND_SAVE} and torch<2.7 and level==cpu"
+BY_WORDS = f"(mcore-0.8 and not torch-2.1 and not torch-2.2 and not torch-2.3 and not pp2) or ({BEHIND_SAVE} and cpu)"
 TESTS = """
 import pytest
 @pytest.mark.parametrize("case", {keys!r})

@@ -27,12 +27,12 @@ from tests.unit.engines import HOST, FakeEngine
 from tests.unit.report.samples import night, planned
 
 ENTRY = failure(
-    "dcp-assertion",
+    "save-breaks",
     affected=(clause(mcore="<0.9", torch=">=2.4"),),
     works=(clause(mcore=">=0.9"), clause(torch="<2.4")),
     case=(case("tp2", (Level.CPU,)),),
 )
-KNOWN = catalogs.catalog(ENTRY, stacks=(stack("dcp-assertion", "torch-2.4.0", "0.8.0rc0"),))
+KNOWN = catalogs.catalog(ENTRY, stacks=(stack("save-breaks", "torch-2.4.0", "0.8.0rc0"),))
 STRANGE = Outcome(OutcomeKind.RAISED, "rank 0 raised: KeyError", 0, chain=(Raised("KeyError", "'loss'"),))
 
 

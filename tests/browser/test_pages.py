@@ -16,12 +16,13 @@ from matrix.store.paths import Paths
 from tests.browser.chromium import Browser
 from tests.unit.catalogs import real
 from tests.unit.engines import FakeEngine
+from tests.unit.report.samples import night
 
 RED_CELL = "torch-2.4.1/mcore-0.14.0/te-none/driver-none"
 PAGES = (
     "index.html",
     "compat.html#mcore=0.8.0 torch=2.4.0",
-    "failures/dcp-assertion.html",
+    f"failures/{night()[0].failure}.html",
     f"cells/{name_of(RED_CELL)}",
 )
 NAMES = ("night", "compat", "failure", "cell")

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from matrix.catalog.folders import ENTRY, folder_name
 from matrix.catalog.loading import load
 from matrix.execution.engine import tox_command
 from matrix.provision.building import Wish, build, wished
@@ -16,6 +17,7 @@ from matrix.provision.images import Builder
 from matrix.provision.indexes import site_options
 from matrix.provision.overlays import uv
 from matrix.provision.tools import Tool
+from tests.founding import SAVE
 from tests.real.conftest import ROOT
 
 DEADLINE_S = 300.0  # s for a command in an image; the longest takes 15 s on 2 cores
@@ -47,13 +49,12 @@ def inside(tool: Tool, tag: str, *command: str, options: tuple[str, ...] = ()) -
 
 
 def test_pytest_finds_its_cell_from_what_is_installed(tool: Tool, laid: Wish) -> None:
-    chosen = "failure==dcp-assertion and case==world1"
+    chosen = f"failure=={SAVE} and case==world1"
     told = inside(tool, laid.tag, "python3", "-m", "pytest", "tests/failures", "-rA", "--select", chosen)
     assert "base host: Python 3.13" in told
     assert "megatron-core 0.16.1" in told
-    assert (
-        "PASSED tests/failures/test_dcp_assertion.py::test_save_and_load[world1-cpu-host/mcore-0.16.1/te-none" in told
-    )
+    entry = f"tests/failures/{folder_name(SAVE)}/{ENTRY}"
+    assert f"PASSED {entry}::{SAVE}[world1-cpu-host/mcore-0.16.1/te-none" in told
 
 
 def test_neither_a_password_nor_a_path_of_this_machine_stays_in_the_image(tool: Tool, laid: Wish) -> None:

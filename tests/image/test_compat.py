@@ -49,32 +49,32 @@ reason = "its body does nothing"
 
 [[case]]
 name = "noop"
-test = "tests/failures/test_noop.py::test_noop"
+run = "do_nothing"
 levels = ["gpu"]
 ranks = 2
 gpus = 2
 bases = ["{BASE}"]
-"""
-STACK: Final = f"""
 
 [[stack]]
 name = "a stand-in"
-failure = "noop"
 text = "an image of NVIDIA's on two GPUs"
 cell = {{ base = "{BASE}", mcore = "0.16.1" }}
 gpus = 2
 """
 BODY: Final = """
-import pytest
-
-from matrix.verdicts.outcome import Outcome, OutcomeKind
-from matrix.execution.reproduction import Reproduction
-
-
-@pytest.mark.failure("noop")
-def test_noop(reproduction: Reproduction) -> None:
-    reproduction.read(lambda: Outcome(OutcomeKind.PASSED))
+def do_nothing(rank):
+    pass
 """
+# What a run needs of the project, in which a failure is added.
+COPIED: Final = (
+    "matrix",
+    "containers",
+    "tests/failures",
+    "conftest.py",
+    "pyproject.toml",
+    "tox.ini",
+    "toxfile.py",
+)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -96,21 +96,20 @@ def image(tool: Tool, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None
 def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of the project with the failure that is none, and our image for NVIDIA's."""
     folder = tmp_path_factory.mktemp("project")
-    for name in ("matrix", "containers", "reports", "tests/failures", "conftest.py", "pyproject.toml", "tox.ini"):
+    for name in COPIED:
         source, target = ROOT / name, folder / name
         if source.is_dir():
             shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__", "out"))
         else:
             shutil.copy(source, target)
-    (folder / "tests" / "__init__.py").touch()
-    (folder / "tests" / "failures" / "test_noop.py").write_text(BODY)
-    facts = folder / "matrix" / "facts"
-    (facts / "failures" / "noop.toml").write_text(FAILURE)
-    with (facts / "stacks.toml").open("a") as stacks:
-        stacks.write(STACK)
-    told = (facts / "containers.toml").read_text()
-    assert told.count(f'"{THEIRS}"') == 1
-    (facts / "containers.toml").write_text(told.replace(THEIRS, TAG))
+    failure = folder / "tests" / "failures" / "noop"
+    failure.mkdir()
+    (failure / "failure.toml").write_text(FAILURE)
+    (failure / "reproduction.py").write_text(BODY)
+    containers = folder / "matrix" / "catalog" / "facts" / "containers.toml"
+    text = containers.read_text()
+    assert text.count(f'"{THEIRS}"') == 1
+    containers.write_text(text.replace(THEIRS, TAG))
     return folder
 
 

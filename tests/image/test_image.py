@@ -16,6 +16,7 @@ from matrix.planning.night import night
 from matrix.planning.planned import Planned
 from matrix.provision.tools import Tool
 from matrix.store import night as nights
+from tests.founding import BEHIND_MPI, MPI
 from tests.real.conftest import ROOT, Megatrix, command
 
 GONE_S = 20.0  # s for a container to be gone; 1 s on an idle machine
@@ -55,13 +56,13 @@ def test_the_night_of_the_image_ends_as_the_catalog_says(megatrix: Megatrix, too
 
 def test_the_error_behind_the_crash_is_known_by_its_own_entry(megatrix: Megatrix, tool: Tool, tmp_path: Path) -> None:
     """Transformer Engine 1.8 takes no tp_size: under mpirun the group is made, and then this is met."""
-    key = "debian-13/mcore-0.7.0/te-1.8.0/driver-none tp-overlap mpirun-default cpu"
+    key = f"debian-13/mcore-0.7.0/te-1.8.0/driver-none {MPI} mpirun-default cpu"
     (record,) = megatrix(*chosen([key]), out=tmp_path).records
-    assert (record["verdict"], record["other"]) == ("unexplained", "ub-tp-size")
+    assert (record["verdict"], record["other"]) == ("unexplained", BEHIND_MPI)
 
 
 def test_what_this_torch_is_built_without_is_said(megatrix: Megatrix, tool: Tool, tmp_path: Path) -> None:
-    key = "debian-13/mcore-0.10.0/te-1.9.0/driver-none tp-overlap torchrun-default cpu"
+    key = f"debian-13/mcore-0.10.0/te-1.9.0/driver-none {MPI} torchrun-default cpu"
     (record,) = megatrix(*chosen([key]), out=tmp_path).records
     assert (record["verdict"], record["reason"]) == (
         "unavailable",

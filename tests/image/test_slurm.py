@@ -13,13 +13,14 @@ import pytest
 
 from matrix.provision.tools import Tool
 from matrix.store import journal
+from tests.founding import MPI
 from tests.image.test_image import containers, no_container_left
 from tests.slurm.cluster import NODES, Cluster
 from tests.slurm.conftest import PLACES, Site, ended, facts_of, places
 
 CELL = "debian-13/mcore-0.10.0/te-1.9.0/driver-none"
 CASES = ("torchrun-gloo", "torchrun-mpi", "mpirun-gloo", "mpirun-mpi", "torchrun-mpi-checked", "torchrun-mpi-world4")
-CHOSEN = tuple(word for case in CASES for word in ("--case", f"{CELL} tp-overlap {case} cpu"))
+CHOSEN = tuple(word for case in CASES for word in ("--case", f"{CELL} {MPI} {case} cpu"))
 
 
 @pytest.fixture(scope="module")

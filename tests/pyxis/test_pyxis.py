@@ -14,6 +14,7 @@ from matrix.provision import pyxis
 from matrix.provision.pyxis import IMAGES
 from matrix.provision.tools import Box, Ref
 from matrix.store import journal
+from tests.founding import MPI
 from tests.slurm.cluster import NODES, kill
 from tests.slurm.conftest import PLACES, Site, ended, facts_of, gone, places
 
@@ -23,7 +24,7 @@ CASES = ("torchrun-gloo", "torchrun-mpi", "mpirun-gloo", "mpirun-mpi", "torchrun
 
 def chosen(*cases: str) -> tuple[str, ...]:
     """The options that choose these cases."""
-    return tuple(word for case in cases for word in ("--case", f"{CELL} tp-overlap {case} cpu"))
+    return tuple(word for case in cases for word in ("--case", f"{CELL} {MPI} {case} cpu"))
 
 
 SOME = chosen("torchrun-gloo", "torchrun-mpi")

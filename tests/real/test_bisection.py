@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.founding import SAVE
 from tests.real.conftest import PATIENCE_S, ROOT
 from tests.real.test_cells import coordinator_by_name, tree_of
 
@@ -22,7 +23,7 @@ STRATEGIES = "dist_checkpointing/strategies"
 def bisect(out: Path, *arguments: str) -> dict[str, Any]:
     """Return what `megatrix bisect` answers as JSON."""
     done = subprocess.run(
-        [sys.executable, "-m", "matrix", "bisect", "dcp-assertion", "--json", "--out", str(out), *arguments],
+        [sys.executable, "-m", "matrix", "bisect", SAVE, "--json", "--out", str(out), *arguments],
         cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_S, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

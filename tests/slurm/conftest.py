@@ -17,6 +17,7 @@ import pytest
 
 from matrix.store import journal, night
 from matrix.verdicts.record import Record
+from tests.founding import BEHIND_MPI, SAVE
 from tests.slurm.cluster import NODES, Cluster, alive, parent, wait
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -24,10 +25,10 @@ PATIENCE_S = 300.0  # only a bound against hanging
 PLACE = "ran on node"  # how the note begins that names one
 PLACES = {f"{PLACE} {node}: {driver}" for node, driver in NODES.items()}
 # What only reads: 9 tasks of 96 cases, some seconds each, four at a time.
-MANY = ("--level", "contract", "--select", "base==no-torch and failure==ub-tp-size")
+MANY = ("--level", "contract", "--select", f"base==no-torch and failure=={BEHIND_MPI}")
 # What runs ranks on gloo: four cases in two arrays (one rank, two ranks), 10 s each until torch is imported, then 1 s a
 # case.
-RANKS = ("--level", "cpu", "--select", "torch==2.4.0 and failure==dcp-assertion and mcore==0.8.0")
+RANKS = ("--level", "cpu", "--select", f"torch==2.4.0 and failure=={SAVE} and mcore==0.8.0")
 
 
 @dataclass

@@ -6,14 +6,15 @@ from pathlib import Path
 
 import pytest
 
+from tests.founding import BEHIND_MPI, MPI
 from tests.slurm.cluster import wait
 from tests.slurm.conftest import Site
 
 pytestmark = pytest.mark.real
 
-FEW = ("--level", "contract", "--select", "base==no-torch and failure==ub-tp-size and mcore==0.8.0 and te==1.8.0")
-KEY = "no-torch/mcore-0.8.0/te-1.8.0/driver-none ub-tp-size contract contract"
-GPUS = "failure==tp-overlap and case==gpu-gloo and level==gpu and driver==470.161.03"
+FEW = ("--level", "contract", "--select", f"base==no-torch and failure=={BEHIND_MPI} and mcore==0.8.0 and te==1.8.0")
+KEY = f"no-torch/mcore-0.8.0/te-1.8.0/driver-none {BEHIND_MPI} contract contract"
+GPUS = f"failure=={MPI} and case==gpu-gloo and level==gpu and driver==470.161.03"
 
 
 @pytest.mark.parametrize(

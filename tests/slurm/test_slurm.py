@@ -18,13 +18,14 @@ from matrix.planning.night import everything
 from matrix.planning.planned import Planned
 from matrix.provision import host
 from matrix.store import journal, night
+from tests.founding import SAVE
 from tests.slurm.cluster import NODES, kill, wait
 from tests.slurm.conftest import MANY, PLACES, RANKS, Site, ended, facts_of, gone, places
 
 pytestmark = pytest.mark.real
 
 # Four cases of ranks on each of two releases.
-LONG = (*RANKS[:-1], f"{RANKS[-1]} or torch==2.4.0 and failure==dcp-assertion and mcore==0.9.0")
+LONG = (*RANKS[:-1], f"{RANKS[-1]} or torch==2.4.0 and failure=={SAVE} and mcore==0.9.0")
 
 
 def facts(record: dict[str, Any]) -> dict[str, Any]:

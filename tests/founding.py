@@ -1,0 +1,34 @@
+"""The failures that end-to-end tests and benchmarks run: real ones, for a real run needs a failure that is real.
+
+No other test names a failure (tests/unit/catalog/test_folders.py). Each constant is documented by what the tests rely
+on; whoever changes an entry in that respect changes the tests.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+SAVE: Final = "dcp-assertion"
+"""At level cpu in seconds, without Transformer Engine: on torch 2.4.0 broken with megatron-core 0.8.0 in the cases tp2,
+pp2, world1 and train-loop (signature duplicate-fqn), and fixed in 0.9.0 by two changes, one for tp2 and one for pp2.
+On torch 2.3.1 it works."""
+
+BEHIND_SAVE: Final = "dcp-write-item"
+"""What torch 2.13.0 x megatron-core 0.9.0 shows in a case of SAVE, which works there."""
+
+MASK: Final = "long-context"
+"""At level cpu one cell shows four signatures, measures a law, and slices batches (slices.py of its folder)."""
+
+MPI: Final = "tp-overlap"
+"""At level cpu: on wheels the mechanism with Open MPI from PyPI, on the image debian-13 ranks by torchrun and mpirun.
+It has cases at level gpu with a driver, too."""
+
+BEHIND_MPI: Final = "ub-tp-size"
+"""What Transformer Engine 1.8 shows in a case of MPI once the group is made. At level contract it has hundreds of
+cells on the base no-torch."""
+
+CALL: Final = "cpu-offload-args"
+"""At level contract: one commit of Megatron-LM brings it, another one fixes it."""
+
+SHIFTED_CALL: Final = "cpu-offload-shifted"
+"""At level contract: one commit of Transformer Engine brings it."""

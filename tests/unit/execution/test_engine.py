@@ -53,7 +53,7 @@ def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Pat
         script.write_text(FAKE.format(python=sys.executable, told=str(told), body=body))
         script.chmod(0o755)
         monkeypatch.setenv("MEGATRIX_TOX", str(script))
-        monkeypatch.setattr(engine.sys, "executable", str(script))
+        monkeypatch.setattr(sys, "executable", str(script))
         return told
 
     return make

@@ -1,4 +1,4 @@
-"""How upstream's function is taken out of a file whose module can't be imported (tests/failures/tp_overlap.py)."""
+"""How upstream's function is taken out of a file whose module can't be imported."""
 
 from __future__ import annotations
 

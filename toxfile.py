@@ -24,7 +24,7 @@ from matrix.errors import MatrixError, closest
 # tox has the project's folder on sys.path only while it loads this file: import everything here, nothing in a hook.
 from matrix.provision import current_image as standing
 from matrix.provision.indexes import site_environment
-from matrix.provision.interpreters import find
+from matrix.provision.interpreters import find as look_for
 from matrix.provision.tox_environments import CELL_SETTINGS, Environment, environments, in_place
 
 # tox-uv passes UV_* on to uv and to the environments; what is set here reaches venv creation and every install.
@@ -33,7 +33,7 @@ os.environ.setdefault("UV_PYTHON_DOWNLOADS", "never")
 # The night starts tox again, with the tox that runs now: a provisioned one is not on PATH.
 os.environ["MEGATRIX_TOX"] = sys.executable
 
-find = cache(find)  # hundreds of environments ask for a handful of Pythons
+find = cache(look_for)  # hundreds of environments ask for a handful of Pythons
 UNITS = {f"unit{minor.replace('.', '')}": minor for minor in ("3.10", "3.11", "3.12", "3.13")}
 # A line on another torch: there are hundreds, and `tox list` shows those alone that somebody names.
 ON_TORCH = re.compile(r"te\d+-torch\d+")
@@ -75,7 +75,7 @@ def refuse_unknown(asked: Iterable[str], known: set[str]) -> None:
             raise HandledError(f"no such environment: {name}\n  {closest(name, {*known, *KNOWN})}")
 
 
-def loader(environment: Environment, root: object) -> MemoryLoader:
+def loader(environment: Environment, root: Path) -> MemoryLoader:
     """Return the settings of an environment of the catalog."""
     shared = {
         "base": ["cell"],

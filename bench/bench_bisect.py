@@ -18,7 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -27,7 +27,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from matrix.bisection.noise import Noise, Seen
 from matrix.bisection.order import Order
-from matrix.bisection.search import Plan, search
+from matrix.bisection.search import Plan, Probe, search
 from tests.founding import CALL, SHIFTED_CALL
 
 ROOT = Path(__file__).parents[1]
@@ -98,11 +98,12 @@ def timed(work: Callable[[], Answer]) -> tuple[Took, Answer]:
 
 
 def asked(command: list[str], out: Path) -> dict[str, Any]:
-    told = subprocess.run(
+    done = subprocess.run(
         command, cwd=ROOT, env={**os.environ, "MEGATRIX_OUT": str(out)}, stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL, check=True,
     )  # fmt: skip
-    return json.loads(told.stdout)
+    told: dict[str, Any] = json.loads(done.stdout)
+    return told
 
 
 def prepared(tree: Path, clone: str, question: tuple[str, ...]) -> Callable[[], tuple[str, int]]:
@@ -151,10 +152,10 @@ def rounds() -> None:
             print(f"  {at_once} at once{label:14} {max(one.rounds for one in found):3} {bound:3} {mean:7.1f}")
 
 
-def simulated(culprit: int, skips: frozenset[int], noise: Noise):
+def simulated(culprit: int, skips: frozenset[int], noise: Noise) -> Probe:
     runs = dict.fromkeys(range(1001), 0)
 
-    def probe(places):
+    def probe(places: Sequence[int]) -> Iterator[Seen]:
         for place in places:
             runs[place] += 1
             shows = place >= culprit and (noise.shows == 1 or runs[place] % 2 == 0)

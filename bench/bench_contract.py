@@ -42,7 +42,8 @@ def main() -> None:
     consumers = [recording.load_calls(version) for version in recording.released(MCORE)]
     offers = [recording.load_surface(version) for version in recording.released(TE)]
     loaded = time.perf_counter()
-    times, counts = [], Counter()
+    times: list[float] = []
+    counts: Counter[str] = Counter()
     for calls, surface in product(consumers, offers):
         began = time.perf_counter()
         found = find(calls, surface)

@@ -111,7 +111,9 @@ class Ways:
                 status = process.wait()
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)  # what the body left behind: megatron-core's Manager
-                output, complaint = (file.seek(0) or file.read() for file in (said, errors))
+                said.seek(0)
+                errors.seek(0)
+                output, complaint = said.read(), errors.read()
         if status != 0:
             sys.exit(f"{way} left with {status}\n{output[-2000:]}\n{complaint[-4000:]}")
         return output

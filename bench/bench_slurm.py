@@ -3,8 +3,8 @@
     sudo python bench/bench_slurm.py [--cells 2000]
 
 Needs root and Debian's slurmctld, slurmd and slurm-client; brings up the two nodes of tests/slurm/cluster.py on this
-host, 4 tasks at a time. The cells' bodies do nothing (bench/noop.py). For comparison the same cells run in one pytest
-process on this machine. Seconds of the clock.
+host, 4 tasks at a time. The cells do nothing (bench/noop.py). For comparison the same cells run in one pytest process
+on this machine. Seconds of the clock.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ BASE = "no-torch"
 def cells(count: int) -> list[Planned]:
     """Return `count` cases of one failure at level contract, on as many cells."""
     first = next(item for item in everything(load(), (Level.CONTRACT,)) if item.cell.base == BASE)
-    body = replace(first, test="bench/noop.py::test_noop", expectation=Expectation.WORKS)
-    return [replace(body, cell=replace(first.cell, driver=str(400 + place))) for place in range(count)]
+    works = replace(first, expectation=Expectation.WORKS)
+    return [replace(works, cell=replace(first.cell, driver=str(400 + place))) for place in range(count)]
 
 
 class Timed(Commands):
@@ -70,14 +70,15 @@ class Alone:
     def run(self, bases: Sequence[str], environ: Mapping[str, str], log: Path) -> Ending:
         python = work_folder(os.environ) / base_name(BASE) / "bin" / "python"
         with log.open("a") as output:
-            command = [python, "-m", "pytest", "bench/noop.py"]
+            command = [str(python), "-m", "pytest", "tests/failures"]
             settings = os.environ | dict(environ) | {"MEGATRIX_BASE": BASE}
             return Ending(subprocess.run(command, cwd=ROOT, env=settings, stdout=output, check=False).returncode)
 
 
 def work_off(planned: list[Planned], out: Path, engine: Engine, place: Slurm | None) -> tuple[float, float, list[str]]:
     """Return when the run began, when it was reported, and its verdicts."""
-    known, said = load(), []  # type: ignore[var-annotated]  # of warnings
+    known = load()
+    said: list[str] = []  # of warnings
     began = time.perf_counter()
     told = execute(Request(planned, out, cache=False), known, engine, lambda record: None, said.append, place)
     assert not said, said
@@ -93,6 +94,7 @@ def main() -> None:
     print(f"{count} cells planned in {time.perf_counter() - began:.2f} s")
     with tempfile.TemporaryDirectory(prefix="bench-slurm-") as folder, Cluster(Path(folder) / "cluster") as cluster:
         os.environ.update(cluster.environ)
+        os.environ["PYTEST_PLUGINS"] = "bench.noop"
         commands = Timed()
         slurm = Slurm(load(), host.look(), Tox(1, only_make=True), commands)
         began, ended, verdicts = work_off(planned, Path(folder) / "out", slurm, slurm)

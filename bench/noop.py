@@ -1,8 +1,19 @@
-"""A case that does nothing: what is left is what the project itself costs (bench/bench_slurm.py)."""
+"""A pytest plugin: a case reads nothing and passes. What is left is what the project costs (bench/bench_slurm.py)."""
 
-from matrix.execution.reproduction import Reproduction
+from __future__ import annotations
+
+import pytest
+
+from matrix.catalog.cell import Cell
+from matrix.catalog.failure import Case, Failure
+from matrix.execution import session
 from matrix.verdicts.outcome import Outcome, OutcomeKind
 
 
-def test_noop(reproduction: Reproduction) -> None:
-    reproduction.read(lambda: Outcome(OutcomeKind.PASSED))
+def read_nothing(failure: Failure, case: Case, cell: Cell) -> Outcome:
+    return Outcome(OutcomeKind.PASSED)
+
+
+def pytest_configure() -> None:
+    """Take the place of what reads both sides, for as long as the process lives."""
+    pytest.MonkeyPatch().setattr(session, "read_case", read_nothing)

@@ -7,12 +7,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from matrix.bisection import telling
-from matrix.bisection.attribution import Attribution, Packages, WrongStackError, attribute
+from matrix.bisection.attribution import Attribution, Carrier, Packages, WrongStackError, attribute
 from matrix.bisection.axes import AxisName, Side, Subject, releases, side_of
 from matrix.bisection.inquiry import Bisection, Inquiry, bisect, why
 from matrix.bisection.noise import Seen
 from matrix.bisection.probing import line_of
 from matrix.bisection.search import Kind, Plan
+from matrix.bisection.telling import BisectionSummary
 from matrix.catalog.cell import parse_cell_id
 from matrix.catalog.failure import Axis, Level, Package
 from matrix.catalog.model import Catalog, Container, Reader
@@ -153,55 +154,110 @@ def shown(good: Stack, bad: Stack, packages: Sequence[str], taken: Packages) -> 
     return ", ".join(f"{name} {(bad if name in taken else good).shown(name)}" for name in packages)
 
 
-def to_json(told: Joint) -> dict[str, Any]:
-    """Return plain JSON values. `answer` lists the guilty packages; each of `carriers` breaks the stack on its own."""
-    carriers = sorted(told.attribution.carriers, key=lambda carrier: sorted(carrier.packages))
-    packages = differing(told.subject, told.good, told.bad)[0]
-    doubtful = any(carrier.doubtful for carrier in carriers)
-    return {
-        "answer": None if doubtful else sorted(frozenset().union(*(one.packages for one in carriers))),
-        "kind": Kind.AMBIGUOUS.value if doubtful else "packages",
-        "carriers": [
-            {"packages": sorted(one.packages), "not_told_apart": sorted(one.doubtful)} for one in carriers
-        ],
-        "failure": told.subject.failure.id,
-        "case": told.subject.case.name,
-        "level": told.subject.level.value,
-        "differ": {name: [told.good.shown(name), told.bad.shown(name)] for name in packages},
-        "probes": [
-            {
-                "mixture": shown(told.good, told.bad, packages, taken),
-                "from_bad": sorted(taken),
-                "seen": seen.value,
-                "why": why(told.records[taken]),
-                "reproduce": told.lines[taken],
-            }
-            for taken, seen in told.attribution.asked.items()
-        ],
-        "inside": {package: telling.to_json(found) for package, found in told.inside.items()},
-        "cost": {"ran": told.ran, "seconds": round(told.seconds, 3)},
-        "notes": list(told.notes),
-    }  # fmt: skip
+@dataclass(frozen=True)
+class MixtureSummary:
+    """A mixture that was probed: what comes from the bad stack, and what was seen."""
+
+    mixture: str
+    from_bad: Packages
+    seen: Seen
+    why: str
+    reproduce: str
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON values."""
+        return {**vars(self), "from_bad": sorted(self.from_bad), "seen": self.seen.value}
 
 
-def in_words(told: dict[str, Any], page: str) -> str:
-    """Return what `to_json` returned, for a person at a terminal."""
-    lines = [headline(told)]
-    lines += [f"  {name}: {good} -> {bad}" for name, (good, bad) in told["differ"].items()]
-    for carrier in told["carriers"]:
-        if carrier["not_told_apart"]:
-            lines.append(f"  no mixture could tell whether it takes {' and '.join(carrier['not_told_apart'])}")
-    lines += [f"  in {package}: {telling.headline(found)}" for package, found in told["inside"].items()]
-    lines.append(
-        f"  cost: {len(told['probes'])} mixtures, {told['cost']['ran']} run now, {told['cost']['seconds']:.1f} s"
+@dataclass(frozen=True)
+class JointSummary:
+    """An attribution as people and programs read it.
+
+    Each of `carriers` breaks the stack on its own; `differ` holds the good and the bad version of each package.
+    """
+
+    carriers: tuple[Carrier, ...]
+    failure: str
+    case: str
+    level: Level
+    differ: Mapping[str, tuple[str, str]]
+    probes: tuple[MixtureSummary, ...]
+    inside: Mapping[str, BisectionSummary]
+    ran: int
+    seconds: float
+    notes: tuple[str, ...]
+
+    @property
+    def ambiguous(self) -> bool:
+        """Say whether a carrier holds packages that may play no part."""
+        return any(carrier.doubtful for carrier in self.carriers)
+
+    @property
+    def answer(self) -> list[str] | None:
+        """Return the guilty packages, None where they are not known."""
+        return None if self.ambiguous else sorted(frozenset().union(*(one.packages for one in self.carriers)))
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON values."""
+        return {
+            "answer": self.answer,
+            "kind": Kind.AMBIGUOUS.value if self.ambiguous else "packages",
+            "carriers": [
+                {"packages": sorted(one.packages), "not_told_apart": sorted(one.doubtful)} for one in self.carriers
+            ],
+            "failure": self.failure,
+            "case": self.case,
+            "level": self.level.value,
+            "differ": {name: list(versions) for name, versions in self.differ.items()},
+            "probes": [probe.to_json() for probe in self.probes],
+            "inside": {package: found.to_json() for package, found in self.inside.items()},
+            "cost": {"ran": self.ran, "seconds": round(self.seconds, 3)},
+            "notes": list(self.notes),
+        }
+
+
+def summarize(found: Joint) -> JointSummary:
+    """Return the whole attribution for people and programs."""
+    packages = differing(found.subject, found.good, found.bad)[0]
+    return JointSummary(
+        carriers=tuple(sorted(found.attribution.carriers, key=lambda carrier: sorted(carrier.packages))),
+        failure=found.subject.failure.id,
+        case=found.subject.case.name,
+        level=found.subject.level,
+        differ={name: (found.good.shown(name), found.bad.shown(name)) for name in packages},
+        probes=tuple(
+            MixtureSummary(
+                shown(found.good, found.bad, packages, taken),
+                taken,
+                seen,
+                why(found.records[taken]),
+                found.lines[taken],
+            )
+            for taken, seen in found.attribution.asked.items()
+        ),
+        inside={package: telling.summarize(inside) for package, inside in found.inside.items()},
+        ran=found.ran,
+        seconds=found.seconds,
+        notes=found.notes,
     )
-    lines += [f"  note: {note}" for note in told["notes"]]
-    lines += [f"  {one['seen'] + ':':6} {one['mixture']}\n         {one['reproduce']}" for one in told["probes"]]
+
+
+def in_words(found: JointSummary, page: str) -> str:
+    """Return the summary for a person at a terminal."""
+    lines = [headline(found)]
+    lines += [f"  {name}: {good} -> {bad}" for name, (good, bad) in found.differ.items()]
+    for carrier in found.carriers:
+        if carrier.doubtful:
+            lines.append(f"  no mixture could tell whether it takes {' and '.join(sorted(carrier.doubtful))}")
+    lines += [f"  in {package}: {telling.headline(inside)}" for package, inside in found.inside.items()]
+    lines.append(f"  cost: {len(found.probes)} mixtures, {found.ran} run now, {found.seconds:.1f} s")
+    lines += [f"  note: {note}" for note in found.notes]
+    lines += [f"  {one.seen.value + ':':6} {one.mixture}\n         {one.reproduce}" for one in found.probes]
     return "\n".join([*lines, f"  page: {page}"])
 
 
-def headline(told: dict[str, Any]) -> str:
+def headline(found: JointSummary) -> str:
     """Return the answer in one line."""
-    sets = [" and ".join(carrier["packages"]) for carrier in told["carriers"]]
+    sets = [" and ".join(sorted(carrier.packages)) for carrier in found.carriers]
     joined = ", and on its own ".join(sets)
-    return f"{'ambiguous, at most' if told['answer'] is None else 'guilty'}: {joined}"
+    return f"{'ambiguous, at most' if found.ambiguous else 'guilty'}: {joined}"

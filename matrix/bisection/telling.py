@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,56 +30,135 @@ SHOWN = {Kind.FIRST_BAD: "first bad", Kind.FIRST_FIXED: "first fixed", Kind.AMBI
 AT_MOST = 12  # candidates of an ambiguous answer that are named in words
 
 
-def to_json(told: Bisection) -> dict[str, Any]:
-    """Return the whole bisection as plain JSON values.
+@dataclass(frozen=True)
+class ProbeSummary:
+    """A point that was probed: what was seen, in how many runs, and one run that gives the reason."""
+
+    point: str
+    label: str
+    seen: Seen
+    runs: Mapping[Seen, int]
+    why: str
+    signature: str | None
+    raised: tuple[str, ...]
+    seconds: float
+    reproduce: str
+    resolved: Mapping[str, str]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON values."""
+        return {
+            **vars(self),
+            "seen": self.seen.value,
+            "runs": {seen.value: count for seen, count in self.runs.items()},
+            "raised": list(self.raised),
+            "seconds": round(self.seconds, 3),
+            "resolved": dict(self.resolved),
+        }
+
+
+@dataclass(frozen=True)
+class Cost:
+    """How many points there are, the probes and their rounds, how many of the probes ran, and for how long."""
+
+    points: int
+    asked: int
+    ran: int
+    rounds: int
+    seconds: float
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON values."""
+        return {**vars(self), "seconds": round(self.seconds, 3)}
+
+
+@dataclass(frozen=True)
+class BisectionSummary:
+    """A bisection as people and programs read it.
 
     `answer` is the point where the answer changes, None where that is not known; `candidates` are then the points
-    that it may be.
+    that it may be. `before` is the nearest point that was probed and answers otherwise.
     """
-    found, points, subject = told.found, told.axis.points, told.subject
+
+    answer: str | None
+    kind: Kind
+    confidence: float
+    label: str
+    before: str
+    failure: str
+    case: str
+    level: Level
+    axis: AxisName
+    fixed: Mapping[str, str]
+    clone: str
+    candidates: tuple[str, ...]
+    flips: tuple[tuple[str, str], ...]
+    probes: tuple[ProbeSummary, ...]
+    cost: Cost
+    notes: tuple[str, ...]
+
+    @property
+    def ends(self) -> list[ProbeSummary]:
+        """Return the probes on both sides of the answer."""
+        return [probe for probe in self.probes if probe.label in (self.label, self.before)]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON values."""
+        return {
+            **vars(self),
+            "kind": self.kind.value,
+            "confidence": round(self.confidence, 6),
+            "level": self.level.value,
+            "axis": self.axis.value,
+            "fixed": dict(self.fixed),
+            "candidates": list(self.candidates),
+            "flips": [list(flip) for flip in self.flips],
+            "probes": [probe.to_json() for probe in self.probes],
+            "cost": self.cost.to_json(),
+            "notes": list(self.notes),
+        }
+
+
+def summarize(bisection: Bisection) -> BisectionSummary:
+    """Return the whole bisection for people and programs."""
+    found, points, subject = bisection.found, bisection.axis.points, bisection.subject
     claimed = found.kind is not Kind.AMBIGUOUS
-    before = _before(told)
-    return {
-        "answer": points[found.candidates[0]].id if claimed else None,
-        "kind": found.kind.value,
-        "confidence": round(found.confidence, 6),
-        "label": points[found.candidates[0]].label if claimed else "",
-        "before": points[before].label if before is not None else "",
-        "failure": subject.failure.id,
-        "case": subject.case.name,
-        "level": subject.level.value,
-        "axis": told.axis.name.value,
-        "fixed": _fixed(told),
-        "clone": told.axis.clone,
-        "candidates": [points[place].label for place in found.candidates] if not claimed else [],
-        "flips": [[points[one].label, points[other].label] for one, other in found.flips],
-        "probes": [_probe(told, place) for place in told.records],
-        "cost": {
-            "points": len(points),
-            "asked": found.probes,
-            "ran": told.ran,
-            "rounds": found.rounds,
-            "seconds": round(told.seconds, 3),
-        },
-        "notes": list(told.notes),
-    }
+    before = _before(bisection)
+    return BisectionSummary(
+        answer=points[found.candidates[0]].id if claimed else None,
+        kind=found.kind,
+        confidence=found.confidence,
+        label=points[found.candidates[0]].label if claimed else "",
+        before=points[before].label if before is not None else "",
+        failure=subject.failure.id,
+        case=subject.case.name,
+        level=subject.level,
+        axis=bisection.axis.name,
+        fixed=_fixed(bisection),
+        clone=bisection.axis.clone,
+        candidates=() if claimed else tuple(points[place].label for place in found.candidates),
+        flips=tuple((points[one].label, points[other].label) for one, other in found.flips),
+        probes=tuple(_probe(bisection, place) for place in bisection.records),
+        cost=Cost(len(points), found.probes, bisection.ran, found.rounds, bisection.seconds),
+        notes=bisection.notes,
+    )
 
 
-def _probe(told: Bisection, place: int) -> dict[str, Any]:
-    runs, tally = told.records[place], told.found.tallies[place]
+def _probe(bisection: Bisection, place: int) -> ProbeSummary:
+    runs, tally = bisection.records[place], bisection.found.tallies[place]
     record = _telling(runs, tally.settled)
-    return {
-        "point": told.axis.points[place].id,
-        "label": told.axis.points[place].label,
-        "seen": (tally.settled or Seen.SKIP).value,
-        "runs": {seen.value: tally.runs[seen] for seen in Seen if tally.runs[seen]},
-        "why": why(record),
-        "signature": record.signature,
-        "raised": [_raised(one) for one in record.outcome.chain],
-        "seconds": round(sum(one.outcome.seconds for one in runs), 3),
-        "reproduce": told.lines[place],
-        "resolved": dict(record.resolved),
-    }
+    return ProbeSummary(
+        point=bisection.axis.points[place].id,
+        label=bisection.axis.points[place].label,
+        seen=tally.settled or Seen.SKIP,
+        runs={seen: tally.runs[seen] for seen in Seen if tally.runs[seen]},
+        why=why(record),
+        signature=record.signature,
+        raised=tuple(map(_raised, record.outcome.chain)),
+        seconds=sum(one.outcome.seconds for one in runs),
+        reproduce=bisection.lines[place],
+        resolved=record.resolved,
+    )
 
 
 def _raised(raised: Raised) -> str:
@@ -115,62 +196,58 @@ def _fixed(told: Bisection) -> dict[str, str]:
     return {axis: value for axis, value in sides.items() if axis != own and value not in ("", NONE)}
 
 
-def in_words(told: dict[str, Any], page: str = "") -> str:
-    """Return what `to_json` returned, for a person at a terminal."""
-    lines = [headline(told)]
-    if told["before"]:
-        lines.append(f"  before it:  {told['before']}")
-    lines += [f"  may be:     {label}" for label in told["candidates"][:AT_MOST]]
-    if len(told["candidates"]) > AT_MOST:
-        lines.append(f"              ... {len(told['candidates'])} in all")
-    lines += [f"  goes back and forth: {one}, and otherwise again at {other}" for one, other in told["flips"]]
-    lines.append(f"  {_sure(told)}")
-    lines.append(f"  {_cost(told)}")
-    lines += [f"  note:       {note}" for note in told["notes"]]
-    for probe in told["probes"]:
-        if probe["label"] in (told["label"], told["before"]):
-            lines.append(f"  {probe['seen'] + ':':11} {probe['reproduce']}")
+def in_words(found: BisectionSummary, page: str = "") -> str:
+    """Return the summary for a person at a terminal."""
+    lines = [headline(found)]
+    if found.before:
+        lines.append(f"  before it:  {found.before}")
+    lines += [f"  may be:     {label}" for label in found.candidates[:AT_MOST]]
+    if len(found.candidates) > AT_MOST:
+        lines.append(f"              ... {len(found.candidates)} in all")
+    lines += [f"  goes back and forth: {one}, and otherwise again at {other}" for one, other in found.flips]
+    lines.append(f"  {_sure(found)}")
+    lines.append(f"  {_cost(found.cost)}")
+    lines += [f"  note:       {note}" for note in found.notes]
+    lines += [f"  {probe.seen.value + ':':11} {probe.reproduce}" for probe in found.ends]
     return "\n".join(lines + ([f"  page:       {page}"] if page else []))
 
 
-def headline(told: dict[str, Any]) -> str:
+def headline(found: BisectionSummary) -> str:
     """Return the answer in one line."""
-    what = PACKAGE[AxisName(told["axis"])]
-    if told["kind"] != Kind.AMBIGUOUS.value:
-        return f"{SHOWN[Kind(told['kind'])]}: {what} {told['label']}"
-    reason = "the history goes back and forth" if told["flips"] else "what lies between can't be told apart"
-    return f"ambiguous: {len(told['candidates'])} of {what}: {reason}"
+    what = PACKAGE[found.axis]
+    if found.kind is not Kind.AMBIGUOUS:
+        return f"{SHOWN[found.kind]}: {what} {found.label}"
+    reason = "the history goes back and forth" if found.flips else "what lies between can't be told apart"
+    return f"ambiguous: {len(found.candidates)} of {what}: {reason}"
 
 
-def _sure(told: dict[str, Any]) -> str:
-    return f"confidence: {told['confidence']:.2%}, given a history that changes once and the noise that was stated"
+def _sure(found: BisectionSummary) -> str:
+    return f"confidence: {found.confidence:.2%}, given a history that changes once and the noise that was stated"
 
 
-def _cost(told: dict[str, Any]) -> str:
-    cost = told["cost"]
+def _cost(cost: Cost) -> str:
     return (
-        f"cost:       {cost['asked']} probes of {cost['points']} points in {cost['rounds']} rounds after the ends, "
-        f"{cost['ran']} run now, {cost['seconds']:.1f} s"
+        f"cost:       {cost.asked} probes of {cost.points} points in {cost.rounds} rounds after the ends, "
+        f"{cost.ran} run now, {cost.seconds:.1f} s"
     )
 
 
-def issue_text(told: dict[str, Any], title: str) -> str:
+def issue_text(found: BisectionSummary, title: str) -> str:
     """Return the bisection as Markdown for an issue upstream: what anybody can check without this project."""
-    fixed = ", ".join(f"{axis} {value}" for axis, value in told["fixed"].items())
-    bad = next((probe for probe in told["probes"] if probe["seen"] == Seen.BAD.value), None)
-    shown = "\n".join(dict.fromkeys(bad["raised"] or [bad["why"]])) if bad else ""
-    rows = [f"| {_cell(one['label'])} | {one['seen']} | {_cell(one['why'])} |" for one in told["probes"]]
-    ends = [one for one in told["probes"] if one["label"] in (told["label"], told["before"])]
-    may_be = [f"- {label}" for label in told["candidates"]]
+    fixed = ", ".join(f"{axis} {value}" for axis, value in found.fixed.items())
+    bad = next((probe for probe in found.probes if probe.seen is Seen.BAD), None)
+    shown = "\n".join(dict.fromkeys(bad.raised or [bad.why])) if bad else ""
+    rows = [f"| {_cell(one.label)} | {one.seen.value} | {_cell(one.why)} |" for one in found.probes]
+    may_be = [f"- {label}" for label in found.candidates]
     return "\n".join(
         [
             f"**{title}**",
             "",
-            f"{headline(told)[0].upper()}{headline(told)[1:]}",
-            *([f"(before it: {told['before']})"] if told["before"] else []),
+            f"{headline(found)[0].upper()}{headline(found)[1:]}",
+            *([f"(before it: {found.before})"] if found.before else []),
             *may_be,
             "",
-            f"With {fixed or 'nothing else fixed'}; level {told['level']}: {LEVELS[told['level']]}.",
+            f"With {fixed or 'nothing else fixed'}; level {found.level.value}: {LEVELS[found.level]}.",
             "A point counts as bad only with this failure, as good only when it passes; anything else is skipped.",
             "",
             *(f"    {line}" for line in tail(shown, 40).splitlines()),
@@ -179,16 +256,16 @@ def issue_text(told: dict[str, Any], title: str) -> str:
             "|---|---|---|",
             *rows,
             "",
-            *(f"{one['seen']}: `{_public(one['reproduce'], told)}`" for one in ends),
+            *(f"{one.seen.value}: `{_public(one.reproduce, found)}`" for one in found.ends),
             "",
         ]
     )  # fmt: skip
 
 
 LEVELS = {
-    "contract": "both sides' sources are read and every call is bound to the signature it meets; nothing runs",
-    "cpu": "the real packages run on CPU with gloo, no GPU",
-    "gpu": "the full stack",
+    Level.CONTRACT: "both sides' sources are read and every call is bound to the signature it meets; nothing runs",
+    Level.CPU: "the real packages run on CPU with gloo, no GPU",
+    Level.GPU: "the full stack",
 }
 
 
@@ -196,7 +273,7 @@ def _cell(text: str) -> str:
     return one_line(text).replace("|", r"\|")
 
 
-def _public(line: str, told: dict[str, Any]) -> str:
+def _public(line: str, found: BisectionSummary) -> str:
     """Return a line to paste that names no folder of this machine."""
-    name = LAYOUTS[PACKAGES[AxisName(told["axis"])].value].project if told["clone"] else ""
-    return line.replace(told["clone"], f"./{name}") if name else line
+    name = LAYOUTS[PACKAGES[found.axis].value].project if found.clone else ""
+    return line.replace(found.clone, f"./{name}") if name else line

@@ -7,6 +7,7 @@ import json
 import sys
 from typing import Any
 
+from matrix.cli import COMMANDS
 from matrix.cli.options import add_options, given
 from matrix.contract import calling
 from matrix.execution import preflights
@@ -16,8 +17,8 @@ from matrix.kit.preflight import Job, Machine
 
 def add_parser(commands: Any) -> None:
     """Add `advise` to the subparsers of the top."""
-    text = "Say what a job will need before it starts."
-    topics = commands.add_parser("advise", help=text, description=text).add_subparsers(required=True, metavar="TOPIC")
+    advise = commands.add_parser("advise", help=COMMANDS["advise"], description=COMMANDS["advise"])
+    topics = advise.add_subparsers(required=True, metavar="TOPIC")
     for one in preflights.installed():
         if one.topic:
             topic = topics.add_parser(one.topic, help=one.about, description=one.about)

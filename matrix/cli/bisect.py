@@ -20,11 +20,12 @@ from matrix.bisection.joint import Joint, Stack, jointly, stack_of
 from matrix.bisection.noise import Noise, Seen
 from matrix.bisection.probing import Ask, Cells, Reader, reads_only
 from matrix.bisection.search import Kind, Plan
+from matrix.bisection.telling import BisectionSummary
 from matrix.catalog import loading
 from matrix.catalog.failure import Level, Package
 from matrix.catalog.model import Catalog, Container
 from matrix.catalog.versions import NONE
-from matrix.cli import COMMANDS, places, results
+from matrix.cli import COMMANDS, out, places
 from matrix.errors import MatrixError
 from matrix.execution import interrupt
 from matrix.execution.engine import environment_folder
@@ -62,7 +63,7 @@ def add_parser(commands: Any) -> None:
     )
     parser.add_argument("--no-cache", action="store_true", help="ask again what was asked before")
     places.add_places(parser)
-    results.add_out(parser)
+    out.add_out(parser)
     parser.add_argument("--json", action="store_true", help="one JSON object")
     parser.set_defaults(command=bisect_command, goes_on="the same line goes on from here")
 
@@ -97,9 +98,9 @@ def bisect_command(parsed: argparse.Namespace) -> int:
             found = Searcher(subject, axis, clone, plan, inquiry, suspects).between(good, bad)
         else:
             found = along_releases(subject, axis, parsed, plan, inquiry)
-    told = telling.to_json(found)
-    page = write_pages(told, found, parsed.out)
-    print(json.dumps(told) if parsed.json else telling.in_words(told, str(page)))
+    summary = telling.summarize(found)
+    page = write_pages(summary, found, parsed.out)
+    print(json.dumps(summary.to_json()) if parsed.json else telling.in_words(summary, str(page)))
     return 1 if found.found.kind is Kind.AMBIGUOUS else 0
 
 
@@ -205,24 +206,24 @@ def progress(told: Told) -> None:
     print(f"{told.seen.value:4}  {told.label[:90]}  [{source}]  {told.why[:120]}", file=sys.stderr, flush=True)
 
 
-def write_pages(told: dict[str, Any], found: Bisection, out: Path) -> Path:
+def write_pages(summary: BisectionSummary, found: Bisection, out: Path) -> Path:
     """Write the page and the text for an issue; return the page's path."""
     failure = found.subject.failure
-    issue = telling.issue_text(told, failure.title)
-    sides = "-".join(f"{axis}-{value}" for axis, value in told["fixed"].items())
-    path = page_path(out, f"{failure.id}-{told['case']}-by-{told['axis']}-{sides[-80:]}")
-    write_whole(path, bisection_page(told, telling.headline(told), failure.title, issue))
+    issue = telling.issue_text(summary, failure.title)
+    sides = "-".join(f"{axis}-{value}" for axis, value in summary.fixed.items())
+    path = page_path(out, f"{failure.id}-{summary.case}-by-{summary.axis.value}-{sides[-80:]}")
+    write_whole(path, bisection_page(summary, telling.headline(summary), failure.title, issue))
     write_whole(path.with_suffix(".md"), issue)
     return path
 
 
 def tell_joint(found: Joint, parsed: argparse.Namespace) -> int:
     """Print an attribution, write its page; return 0 when there is one, 1 when it is ambiguous."""
-    told, failure = joint.to_json(found), found.subject.failure
-    path = page_path(parsed.out, f"{failure.id}-{told['case']}-{parsed.good}-{parsed.bad}")
-    write_whole(path, joint_page(told, joint.headline(told), failure.title))
-    print(json.dumps(told) if parsed.json else joint.in_words(told, str(path)))
-    return 1 if told["kind"] == Kind.AMBIGUOUS.value else 0
+    summary, failure = joint.summarize(found), found.subject.failure
+    path = page_path(parsed.out, f"{failure.id}-{summary.case}-{parsed.good}-{parsed.bad}")
+    write_whole(path, joint_page(summary, joint.headline(summary), failure.title))
+    print(json.dumps(summary.to_json()) if parsed.json else joint.in_words(summary, str(path)))
+    return 1 if summary.ambiguous else 0
 
 
 def page_path(out: Path, name: str) -> Path:

@@ -11,6 +11,7 @@ from matrix.authoring import entry, examples, export, skeleton
 from matrix.catalog.folders import FAILURES
 from matrix.catalog.loading import load
 from matrix.cli import COMMANDS, results
+from matrix.cli.out import add_out
 from matrix.planning.covering import pairwise
 from matrix.planning.night import night
 from matrix.store import night as runs
@@ -31,7 +32,7 @@ def add_parser(commands: Any) -> None:
     keep = topics.add_parser("keep", help="Write examples of what a run reproduced, and their look-alikes.")
     keep.add_argument("run", metavar="RUN", nargs="?", default="", help="a run's id (the newest)")
     keep.add_argument("--failure", metavar="ID", action="append", help="only of this failure")
-    results.add_out(keep)
+    add_out(keep)
     keep.set_defaults(command=keep_command)
     exporting = topics.add_parser("export", help="Print the catalog as one JSON object.")
     exporting.set_defaults(command=export_command)

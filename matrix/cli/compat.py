@@ -10,7 +10,7 @@ from matrix.catalog import loading
 from matrix.catalog.failure import Expectation
 from matrix.catalog.versions import NONE
 from matrix.check import compat
-from matrix.cli import COMMANDS, results
+from matrix.cli import COMMANDS, out
 from matrix.errors import MatrixError
 from matrix.store.history import History
 from matrix.store.paths import Paths
@@ -20,7 +20,7 @@ def add_parser(commands: Any) -> None:
     """Add the command to what argparse's add_subparsers returned."""
     parser = commands.add_parser("compat", help=COMMANDS["compat"], description=COMMANDS["compat"])
     parser.add_argument("stack", metavar="STACK", nargs="+", help=compat.FORM)
-    results.add_out(parser, "output folder, for its history")
+    out.add_out(parser, "output folder, for its history")
     parser.add_argument("--json", action="store_true", help="one JSON object per line")
     parser.set_defaults(command=compat_command)
 

@@ -12,6 +12,7 @@ from typing import Any
 from matrix.catalog import loading
 from matrix.check import probe
 from matrix.check.examine import Diagnosis, assume, examine, judges, options_of
+from matrix.cli import COMMANDS
 from matrix.cli.options import add_options, given
 from matrix.kit.preflight import Answer, Job
 
@@ -19,9 +20,7 @@ from matrix.kit.preflight import Answer, Job
 def add_parser(commands: Any) -> None:
     """Add the command to what argparse's add_subparsers returned; it sets `command` to its function."""
     known = judges()
-    subjects = [f"whether {one.subject} would start on it" for one in known]
-    text = ", ".join(["Say what this machine has", *subjects, "and what to change."])
-    doctor = commands.add_parser("doctor", help=text, description=text)
+    doctor = commands.add_parser("doctor", help=COMMANDS["doctor"], description=COMMANDS["doctor"])
     add_options(doctor, options_of(known))
     doctor.add_argument(
         "--python", metavar="PATH", default=sys.executable, help="the interpreter of the job (this one)"

@@ -8,7 +8,7 @@ import shutil
 from typing import Any, Final
 
 from matrix.catalog import loading
-from matrix.cli import COMMANDS, results
+from matrix.cli import COMMANDS, out, results
 from matrix.execution import run
 from matrix.report import markdown, output
 from matrix.report.changes import changes
@@ -23,7 +23,7 @@ def add_parser(commands: Any) -> None:
     parser = commands.add_parser("report", help=COMMANDS["report"], description=COMMANDS["report"])
     parser.add_argument("run", nargs="?", default="", metavar="RUN", help="a run's id (the newest)")
     parser.add_argument("--format", choices=FORMATS, help="print this in place of the summary; an issue may be empty")
-    results.add_out(parser)
+    out.add_out(parser)
     parser.add_argument("--json", action="store_true", help="one JSON object per line")
     parser.set_defaults(command=report_command)
 

@@ -1,8 +1,7 @@
-"""The output folder of a command, and what is printed of a run in it."""
+"""The runs in an output folder, and what is printed of one."""
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 from collections.abc import Sequence
@@ -11,13 +10,8 @@ from pathlib import Path
 from matrix.bisection.probing import LABEL as BISECTS
 from matrix.errors import MatrixError
 from matrix.report.summary import colour_wanted, summary
-from matrix.store.paths import OUT, Paths
+from matrix.store.paths import Paths
 from matrix.verdicts.record import Record
-
-
-def add_out(parser: argparse.ArgumentParser, text: str = "output folder") -> None:
-    """Add --out: $MEGATRIX_OUT, or reports/out in the current folder."""
-    parser.add_argument("--out", type=Path, default=Path(os.environ.get("MEGATRIX_OUT", OUT)), help=text)
 
 
 def newest(out: Path) -> str:

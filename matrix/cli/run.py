@@ -11,7 +11,7 @@ from typing import Any
 from matrix.authoring import breaking
 from matrix.bisection.probing import exit_code
 from matrix.catalog import loading
-from matrix.cli import COMMANDS, choice, places, results
+from matrix.cli import COMMANDS, choice, out, places, results
 from matrix.errors import MatrixError
 from matrix.execution import interrupt, run
 from matrix.execution.engine import RERUN_HERE
@@ -38,7 +38,7 @@ def add_parser(commands: Any) -> None:
         "--break", dest="break_", metavar="ID", help="swap what this entry expects: every case must then be red"
     )
     places.add_places(parser)
-    results.add_out(parser)
+    out.add_out(parser)
     parser.add_argument("--json", action="store_true", help="one JSON object per line")
     parser.set_defaults(command=run_command)
 

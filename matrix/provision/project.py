@@ -49,7 +49,7 @@ def files(package: Path) -> dict[Path, Path]:
     found = {}
     for path in sorted(package.rglob("*")):
         first, *rest = path.relative_to(package).parts
-        if path.is_file() and "__pycache__" not in rest:
+        if path.is_file() and "__pycache__" not in (first, *rest):
             found[Path(*DATA.get(first, ("matrix", first)), *rest)] = path
     return found
 

@@ -27,7 +27,8 @@ def bisect(out: Path, *arguments: str) -> dict[str, Any]:
         cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_S, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+    answer: dict[str, Any] = json.loads(done.stdout)
+    return answer
 
 
 def test_the_first_bad_torch_is_2_4_0_and_is_remembered(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from matrix.catalog.folders import load_module
@@ -64,6 +64,7 @@ def test_a_host_is_a_line_with_its_length() -> None:
     assert "each of 16 processes may make 16384 tokens" in drawn
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(1, 2**62), st.integers(1, 2**62)), min_size=1), st.integers(0, 2**62))
 def test_whatever_was_measured_stays_inside_the_picture(points: list[tuple[int, int]], host: int) -> None:
     law = law_of([("peak", {"points": [list(point) for point in points], "host": host})])

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from matrix.catalog.folders import load_module
@@ -42,12 +42,14 @@ def test_large_micro_batches_exceed_the_first_samples() -> None:
     assert needs.host == needs.steady > needs.first
 
 
+@settings(deadline=None)
 @given(loadings)
 def test_without_a_mask_long_sequences_need_less(loading: Any) -> None:
     long = replace(loading, sequence=max(loading.sequence, 1024))
     assert without_mask(long).host < need(long).host
 
 
+@settings(deadline=None)
 @given(loadings, sizes, sizes)
 def test_one_token_above_the_longest_does_not_fit(loading: Any, host: int, shm: int) -> None:
     limit = longest(loading, host, shm)
@@ -55,12 +57,14 @@ def test_one_token_above_the_longest_does_not_fit(loading: Any, host: int, shm: 
 
     def fits(sequence: int) -> bool:
         needs = need(replace(loading, sequence=sequence))
-        return needs.host <= host and needs.shm <= shm
+        both: bool = needs.host <= host and needs.shm <= shm
+        return both
 
     assert limit.sequence == 0 or fits(limit.sequence)
     assert not fits(limit.sequence + 1)
 
 
+@settings(deadline=None)
 @given(loadings, sizes, sizes)
 def test_the_limit_names_the_resource_that_is_short(loading: Any, host: int, shm: int) -> None:
     limit = longest(loading, host, shm)

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from matrix.catalog.cell import Cell
@@ -16,6 +16,7 @@ from matrix.catalog.versions import parse
 from matrix.contract import calling
 from matrix.errors import MatrixError
 from matrix.execution.preflights import preflight_outcome
+from matrix.execution.reading import read_case
 from matrix.kit.launch import Launcher, environment_of, world_of
 from matrix.kit.preflight import Answer, Job, Machine, Status
 from matrix.planning.cases import expected
@@ -159,6 +160,7 @@ def test_the_stack_of_the_founding_report() -> None:
     assert [answer.error.type for answer in found if answer.error] == ["MpiWorldTooSmall", "TypeError"]
 
 
+@settings(deadline=None)
 @given(st.sampled_from(RAN), st.sampled_from(list(Launcher)), st.integers(1, 64))
 def test_mpi_never_crashes_under_its_own_launcher(
     row: tuple[str, str, str, list[str], list[str]], launcher: Launcher, size: int
@@ -182,10 +184,7 @@ def test_the_catalog_expects_what_the_preflight_finds() -> None:
         for case in entry.case:
             expectation = expected(known, entry, cell, case)
             if Level.CONTRACT in case.levels and expectation is not Expectation.UNKNOWN:
-                backend = case.name.partition("-")[2]
-                arguments = {} if backend == "default" else {"bootstrap": backend}
-                outcome = preflight_outcome(FOLDER, cell, case.launcher, case.ranks, arguments, calling)
-                verdicts.add(judge(entry, expectation, outcome, known.failures).verdict)
+                verdicts.add(judge(entry, expectation, read_case(entry, case, cell), known.failures).verdict)
     assert verdicts == {Verdict.REPRODUCED, Verdict.HOLDS}
 
 

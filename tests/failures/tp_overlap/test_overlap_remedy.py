@@ -60,7 +60,12 @@ def test_the_smallest_sets_of_changes_are_found(job: Job, machine: Machine, chan
 def test_a_named_source_gets_no_newer_release() -> None:
     clone = Job("1.9.0", "somewhere/Megatron-LM", world=TORCHRUN)
     asked: list[Job] = []
-    remedies(clone, lambda job: bool(asked.append(job)), calling.released)
+
+    def starts(job: Job) -> bool:
+        asked.append(job)
+        return False
+
+    remedies(clone, starts, calling.released)
     assert {job.mcore for job in asked} == {"somewhere/Megatron-LM"}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -64,16 +65,16 @@ def test_the_guilty_packages_are_named_and_their_versions(
     tmp_path: Path, breaks: Callable[[Planned], bool], guilty: list[str], inside: dict[str, str]
 ) -> None:
     """Of torch, TE and megatron-core, all of which differ."""
-    told = joint.to_json(found(tmp_path, breaks))
+    told = joint.summarize(found(tmp_path, breaks))
 
-    assert (told["answer"], told["kind"]) == (guilty, "packages")
-    assert {name: one["answer"] for name, one in told["inside"].items()} == inside
-    assert set(told["differ"]) == {"torch", "mcore", "te"}
+    assert (told.answer, told.to_json()["kind"]) == (guilty, "packages")
+    assert {name: one.answer for name, one in told.inside.items()} == inside
+    assert set(told.differ) == {"torch", "mcore", "te"}
 
 
 def test_what_no_mixture_can_tell_apart_is_said(tmp_path: Path) -> None:
     """Where the old torch never goes with the new megatron-core, both may be needed or one."""
-    told = joint.to_json(
+    told = joint.summarize(
         found(
             tmp_path,
             lambda item: None if since(item.cell.torch, "2.4.0") != since(item.cell.mcore, "0.8.0") else
@@ -81,18 +82,29 @@ def test_what_no_mixture_can_tell_apart_is_said(tmp_path: Path) -> None:
         )
     )  # fmt: skip
 
-    assert (told["answer"], told["kind"]) == (None, Kind.AMBIGUOUS.value)
-    assert told["carriers"][0]["not_told_apart"] == ["mcore", "torch"]
+    assert (told.answer, told.to_json()["kind"]) == (None, Kind.AMBIGUOUS.value)
+    assert told.carriers[0].doubtful == {"mcore", "torch"}
     assert "at most: mcore and torch" in joint.headline(told)
 
 
+def test_summary_is_plain_json(tmp_path: Path) -> None:
+    told = joint.summarize(found(tmp_path, lambda item: since(item.cell.torch, "2.4.0"))).to_json()
+    assert told == json.loads(json.dumps(told))
+    assert told["differ"] == {"torch": ["2.3.1", "2.5.1"], "mcore": ["0.7.0", "0.9.0"], "te": ["1.8", "1.10"]}
+    assert told["carriers"] == [{"packages": ["torch"], "not_told_apart": []}]
+    assert (told["probes"][0]["from_bad"], told["probes"][0]["seen"]) == ([], "good")
+    inside = told["inside"]["torch"]
+    assert (inside["answer"], inside["kind"], inside["axis"], inside["level"]) == ("2.4.0", "first-bad", "torch", "cpu")
+    assert inside["probes"][0]["runs"] == {"good": 1}
+
+
 def test_two_causes_are_both_named(tmp_path: Path) -> None:
-    told = joint.to_json(
+    told = joint.summarize(
         found(tmp_path, lambda item: since(item.cell.torch, "2.4.0") or since(item.cell.te, "1.9"))
     )  # fmt: skip
 
-    assert told["answer"] == ["te", "torch"]
-    assert [one["packages"] for one in told["carriers"]] == [["te"], ["torch"]]
+    assert told.answer == ["te", "torch"]
+    assert [one.packages for one in told.carriers] == [{"te"}, {"torch"}]
     assert "on its own" in joint.headline(told)
 
 
@@ -106,7 +118,7 @@ def test_noisy_mixtures_are_asked_until_they_are_settled(tmp_path: Path) -> None
 
     told = found(tmp_path, at_times, Plan(noise=Noise(0.5)))
 
-    assert joint.to_json(told)["answer"] == ["torch"]
+    assert joint.summarize(told).answer == ["torch"]
     assert min(count for key, count in runs.items() if "torch-2.3.1" in key) >= 5
 
 
@@ -125,7 +137,7 @@ def test_an_image_that_cannot_run_here_is_stood_for_by_its_twin_and_brings_its_t
 
 
 def test_words_and_page_hold_the_answer_and_how_to_see_it(tmp_path: Path) -> None:
-    told = joint.to_json(found(tmp_path, lambda item: since(item.cell.torch, "2.4.0")))
+    told = joint.summarize(found(tmp_path, lambda item: since(item.cell.torch, "2.4.0")))
 
     words, page = joint.in_words(told, "page.html"), joint_page(told, joint.headline(told), "it breaks")
     for text in (words, page):

@@ -129,8 +129,8 @@ def test_what_is_said_of_a_case_does_not_contradict_what_is_said_of_all() -> Non
 
 
 def test_two_rules_of_one_case_contradict_each_other() -> None:
-    rules = {"affected": (clause(cases=["tp2"]),), "works": (clause(cases=["tp2"]),)}
-    error = refused(catalog(failure(**rules)))
+    rule = (clause(cases=["tp2"]),)
+    error = refused(catalog(failure(affected=rule, works=rule)))
     assert error.got == "affected (everything in case tp2) and works (everything in case tp2)"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -151,6 +152,6 @@ def test_json_holds_every_answer() -> None:
         ({"world_size": "-2"}, "a whole number, 1 or more"),
     ],
 )
-def test_a_value_without_sense_is_an_error(given: dict[str, str], expected: str) -> None:
+def test_a_value_without_sense_is_an_error(given: dict[str, Any], expected: str) -> None:
     with pytest.raises(MatrixError, match=expected):
         job(**given)

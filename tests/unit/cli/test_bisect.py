@@ -16,6 +16,7 @@ from matrix.catalog import loading
 from matrix.catalog.failure import Axis, ContractCall, Level, Signature
 from matrix.cli import places
 from matrix.cli.main import main
+from matrix.execution.images import Images
 from matrix.provision import host
 from matrix.verdicts.outcome import Outcome, OutcomeKind, Raised
 from tests.unit import catalogs
@@ -155,7 +156,7 @@ def test_images_with_the_same_twin_share_its_runs(
     torches = {"ngc-24.01": "2.3.0a0+1", "ngc-24.02": "2.3.0a0+2", "ngc-24.03": "2.4.0a0+3", "ngc-24.04": "2.4.0a0+4"}
     images = tuple(catalogs.image(id, torch) for id, torch in torches.items())
     monkeypatch.setattr(loading, "load", lambda: catalogs.catalog(ENTRY, containers=images))
-    monkeypatch.setattr(places.Images, "lacks", lambda self, base: "no container tool")
+    monkeypatch.setattr(Images, "lacks", lambda self, base: "no container tool")
     line = "bisect break --axis container --mcore 0.8.0 --no-cache --at-once {}"
     for at_once in (1, 4):
         _, told, _ = asked(line.format(at_once), capsys)

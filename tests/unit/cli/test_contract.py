@@ -2,6 +2,7 @@
 
 import argparse
 import json
+from pathlib import Path
 
 import pytest
 
@@ -11,16 +12,17 @@ from matrix.errors import MatrixError
 from tests.unit.contract.test_reading import commit, engine, megatron  # noqa: F401 - fixtures
 
 
-def run(*arguments):
+def run(*arguments: str) -> int:
     top = argparse.ArgumentParser()
     commands = top.add_subparsers(required=True)
     contract.add_parser(commands)
     surface.add_parser(commands)
     parsed = top.parse_args(arguments)
-    return parsed.command(parsed)
+    status: int = parsed.command(parsed)
+    return status
 
 
-def test_json_is_one_finding_a_line_with_every_key(capsys):
+def test_json_is_one_finding_a_line_with_every_key(capsys: pytest.CaptureFixture[str]) -> None:
     status = run("contract", "--mcore", "094d66b488", "--te", "1.8.0+37280ec", "--json")
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert status == 1
@@ -30,7 +32,7 @@ def test_json_is_one_finding_a_line_with_every_key(capsys):
         (line["kind"], line["message"]) for line in lines}  # fmt: skip
 
 
-def test_the_table_groups_pairs_and_counts(capsys):
+def test_the_table_groups_pairs_and_counts(capsys: pytest.CaptureFixture[str]) -> None:
     status = run("contract", "--te", "1.8")
     out = capsys.readouterr().out
     assert status == 0  # many pairs: a report, no verdict
@@ -39,23 +41,27 @@ def test_the_table_groups_pairs_and_counts(capsys):
     assert out.splitlines()[-1].startswith("29 pairs: ")
 
 
-def test_a_pair_without_a_break_says_so(capsys):
+def test_a_pair_without_a_break_says_so(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("contract", "--mcore", "0.8.0", "--te", "1.9.0") == 0
     assert capsys.readouterr().out == "1 pair: 0 definite, 0 misbound, 0 possible, 0 silently-off\n"
 
 
-def test_a_pull_request_is_checked_against_a_te(megatron, engine, capsys):  # noqa: F811
+def test_a_pull_request_is_checked_against_a_te(
+    megatron: Path,  # noqa: F811
+    engine: Path,  # noqa: F811
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     commit(megatron)
     assert run("contract", "--mcore", f"{megatron}@HEAD", "--te", str(engine)) == 1
     assert "get() takes 1 positional argument but 2 were given" in capsys.readouterr().out
 
 
-def test_a_pair_that_does_not_exist_is_an_error():
+def test_a_pair_that_does_not_exist_is_an_error() -> None:
     with pytest.raises(MatrixError, match="no recorded transformer-engine"):
         run("contract", "--mcore", "0.9.0", "--te", "3.1")
 
 
-def test_a_surface_file_that_is_cut_short_is_an_error(engine, tmp_path):  # noqa: F811
+def test_a_surface_file_that_is_cut_short_is_an_error(engine: Path, tmp_path: Path) -> None:  # noqa: F811
     output = tmp_path / "te.json.gz"
     run("surface", "record", str(engine), "-o", str(output))
     output.write_bytes(output.read_bytes()[:-20])
@@ -63,7 +69,11 @@ def test_a_surface_file_that_is_cut_short_is_an_error(engine, tmp_path):  # noqa
         run("contract", "--mcore", "0.9.0", "--te", str(output))
 
 
-def test_record_writes_a_file_that_the_other_command_takes(engine, tmp_path, capsys):  # noqa: F811
+def test_record_writes_a_file_that_the_other_command_takes(
+    engine: Path,  # noqa: F811
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     output = tmp_path / "te.json.gz"
     assert run("surface", "record", str(engine), "-o", str(output), "--as", "1.8.0+37280ec") == 0
     assert "transformer-engine 1.8.0+37280ec, 2 modules" in capsys.readouterr().out
@@ -71,7 +81,12 @@ def test_record_writes_a_file_that_the_other_command_takes(engine, tmp_path, cap
     assert json.loads(capsys.readouterr().out.splitlines()[0])["te"] == "1.8.0+37280ec"
 
 
-def test_record_tells_megatron_from_te(megatron, tmp_path, capsys, monkeypatch):  # noqa: F811
+def test_record_tells_megatron_from_te(
+    megatron: Path,  # noqa: F811
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.chdir(tmp_path)
     run("surface", "record", "./Megatron-LM")
     assert "megatron-core 0.9.0rc0+tree." in capsys.readouterr().out
@@ -86,12 +101,12 @@ def test_record_tells_megatron_from_te(megatron, tmp_path, capsys, monkeypatch):
         ("./gone", "no such source"),
     ],
 )
-def test_record_refuses_what_it_can_not_read(source, message):
+def test_record_refuses_what_it_can_not_read(source: str, message: str) -> None:
     with pytest.raises(MatrixError, match=message):
         run("surface", "record", source)
 
 
-def test_versions_are_written_as_spans_of_those_that_exist():
+def test_versions_are_written_as_spans_of_those_that_exist() -> None:
     known = ["1.0", "1.1", "1.2", "2.0"]
     assert spans(["1.0", "1.1", "2.0"], known) == "1.0 .. 1.1, 2.0"
     assert spans(["1.9+local"], known) == "1.9+local"

@@ -21,7 +21,8 @@ from matrix.errors import MatrixError
 from matrix.planning.covering import pairwise
 from matrix.planning.night import everything, night
 from matrix.planning.planned import Planned
-from matrix.provision import host
+from matrix.provision import host, installed
+from matrix.provision.installed import Environment
 from matrix.provision.project import ROOT
 from matrix.verdicts.outcome import Outcome, OutcomeKind, Raised
 from matrix.verdicts.record import Record
@@ -306,6 +307,45 @@ def test_match_of_nothing_known_is_an_empty_list_and_ends_with_1(
 def test_a_log_that_is_not_there_is_a_mistake_in_the_input(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["match", "/no/such.log"]) == 2
     assert "the log can't be read" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["run --case", "report", "bisect"])
+def test_a_file_as_output_folder_ends_with_2(
+    command: str, engine: FakeEngine, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").touch()
+    given = {"run --case": [KEY], "bisect": ["dcp-assertion", "--axis", "torch", "--mcore", "0.8.0"]}
+    assert main([*command.split(), *given.get(command, []), "--out", str(tmp_path / "file")]) == 2
+    assert "Traceback" not in capsys.readouterr().err
+
+
+def test_a_run_without_tox_leaves_nothing_to_report(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert (main(["run"]), main(["report"])) == (2, 2)
+    said = capsys.readouterr().err
+    assert "tox is needed to run" in said
+    assert "there is no run yet" in said
+
+
+def test_a_plan_here_is_of_what_is_installed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    packages = {"torch": "2.4.0", "megatron-core": "0.8.0"}
+    monkeypatch.setattr(installed, "current", lambda: Environment("3.10.13", packages))
+    assert main(["plan", "--here", "--json"]) == 0
+    cells = {str(line["key"]).partition(" ")[0] for line in lines(capsys.readouterr().out)}
+    assert cells == {"host/mcore-0.8.0/te-none/driver-none"}
+
+
+@pytest.mark.parametrize("other", ["--mcore 0.8.0", "--within base==host", "--engine slurm", "--resume"])
+def test_here_beside_another_choice_is_refused(
+    other: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(places, "engine_of", lambda *_: (FakeEngine(KNOWN), None))
+    assert main(["run", "--here", *other.split()]) == 2
+    assert "leave one out" in (said := capsys.readouterr().err) or "there is no run yet" in said
 
 
 def test_a_run_in_a_github_job_leaves_its_summary_there(

@@ -8,7 +8,7 @@ OFFLOAD = ["enabled", "num_layers", "model_layers", "offload_activations", "offl
 UNPERMUTE = ["inp", "row_id_map", "merging_probs", "restore_shape", "probs"]
 
 
-def test_words_are_compared_without_their_endings():
+def test_words_are_compared_without_their_endings() -> None:
     assert words("cpu_offloading_activations") == {"cpu", "offload", "activation"}
 
 
@@ -27,9 +27,11 @@ def test_words_are_compared_without_their_endings():
         ("bias", "inp", ["inp", "ln_weight", "bias"], "bias"),
     ],
 )
-def test_an_argument_means_another_parameter_only_where_that_is_sure(argument, landed, parameters, expected):
+def test_an_argument_means_another_parameter_only_where_that_is_sure(
+    argument: str, landed: str, parameters: list[str], expected: str | None
+) -> None:
     assert expected == meant_elsewhere(argument, landed, parameters)
 
 
-def test_fit_is_the_part_of_the_parameter_that_is_said():
+def test_fit_is_the_part_of_the_parameter_that_is_said() -> None:
     assert (fit("weights", "offload_weights"), fit("x", "y"), fit("x", "_")) == (0.5, 0.0, 0.0)

@@ -16,7 +16,7 @@ BLOCK = """
 """
 
 
-def test_a_finding_names_everything_a_reader_needs():
+def test_a_finding_names_everything_a_reader_needs() -> None:
     [found] = findings(BLOCK, OFFLOAD.format(""), "1.9.0+e79d915")
     assert found.to_json() == {
         "mcore": "0.9.0",
@@ -31,7 +31,7 @@ def test_a_finding_names_everything_a_reader_needs():
     }
 
 
-def test_four_positionals_into_five_parameters_are_misbound_and_not_fine():
+def test_four_positionals_into_five_parameters_are_misbound_and_not_fine() -> None:
     found = findings(BLOCK, te(OFFLOAD.format("model_layers=1, ")), "1.9.0")
     shifted = [
         ("activation_offloading", "model_layers", "offload_activations"),
@@ -43,7 +43,7 @@ def test_four_positionals_into_five_parameters_are_misbound_and_not_fine():
     ]
 
 
-def test_only_what_python_would_say_is_said():
+def test_only_what_python_would_say_is_said() -> None:
     source = """
         import transformer_engine as te
         def setup():
@@ -53,13 +53,13 @@ def test_only_what_python_would_say_is_said():
     assert broken(source, offered) == [("definite", "initialize_ub() got an unexpected keyword argument 'tp_size'")]
 
 
-def test_a_call_that_fails_in_one_of_two_definitions_is_possible():
+def test_a_call_that_fails_in_one_of_two_definitions_is_possible() -> None:
     offered = "import torch\nif torch.new:\n    def get(a): ...\nelse:\n    def get(a, b): ..."
     source = "import transformer_engine as te\ndef run():\n    te.pytorch.get(1, 2)\n"
     assert broken(source, offered) == [("possible", "get() takes 1 positional argument but 2 were given")]
 
 
-def test_an_attribute_break_and_an_import_break_are_findings():
+def test_an_attribute_break_and_an_import_break_are_findings() -> None:
     source = """
         import transformer_engine as te
         class Norm(te.pytorch.RMSNorm): ...
@@ -71,7 +71,7 @@ def test_an_attribute_break_and_an_import_break_are_findings():
     assert broken(source, offered) == [("definite", "No module named 'transformer_engine.pytorch.ops'")]
 
 
-def test_a_partial_call_misses_nothing_and_a_wrong_keyword_is_found():
+def test_a_partial_call_misses_nothing_and_a_wrong_keyword_is_found() -> None:
     source = """
         import functools
         import transformer_engine as te
@@ -81,7 +81,7 @@ def test_a_partial_call_misses_nothing_and_a_wrong_keyword_is_found():
     assert broken(source, offered) == [("definite", "get() got an unexpected keyword argument 'wrong'")]
 
 
-def test_an_autograd_function_is_called_as_torch_calls_it():
+def test_an_autograd_function_is_called_as_torch_calls_it() -> None:
     offered = te({"pytorch/__init__.py": """
         import torch
         class Rope(torch.autograd.Function):
@@ -101,7 +101,7 @@ def test_an_autograd_function_is_called_as_torch_calls_it():
     assert broken(source, offered) == [("definite", f"Rope.forward() {message}") for message in messages]
 
 
-def test_a_line_after_one_that_surely_raises_is_not_reached():
+def test_a_line_after_one_that_surely_raises_is_not_reached() -> None:
     source = """
         import transformer_engine as te
         def run(config):
@@ -117,7 +117,7 @@ def test_a_line_after_one_that_surely_raises_is_not_reached():
     ]
 
 
-def test_of_two_wrong_keywords_under_one_condition_python_says_the_first():
+def test_of_two_wrong_keywords_under_one_condition_python_says_the_first() -> None:
     source = """
         import transformer_engine as te
         def run(config):
@@ -136,11 +136,11 @@ def test_of_two_wrong_keywords_under_one_condition_python_says_the_first():
     ]
 
 
-def test_the_same_pair_gives_the_same_findings_again():
+def test_the_same_pair_gives_the_same_findings_again() -> None:
     assert findings(BLOCK, OFFLOAD.format("")) == findings(BLOCK, OFFLOAD.format(""))
 
 
-def test_a_guard_is_told_as_it_reads_on_this_te():
+def test_a_guard_is_told_as_it_reads_on_this_te() -> None:
     """What else depends on this TE is known: an import that worked, a branch that another version takes."""
     source = """
         import transformer_engine as te
@@ -159,7 +159,7 @@ def test_a_guard_is_told_as_it_reads_on_this_te():
     assert new.guard == "TE >= 1.0 and (config.fp8 or config.fp4)"
 
 
-def test_a_keyword_that_is_passed_on_some_versions_alone_is_still_missed_on_the_others():
+def test_a_keyword_that_is_passed_on_some_versions_alone_is_still_missed_on_the_others() -> None:
     """A call that would fit with all its keywords is looked at under its guards."""
     source = """
         import transformer_engine as te

@@ -1,6 +1,8 @@
 """Guards: simplification, three-valued truth, and PEP 440."""
 
 import operator
+from collections.abc import Callable, Collection, Mapping
+from typing import NamedTuple
 
 import pytest
 from hypothesis import given
@@ -11,6 +13,7 @@ from matrix.contract.guard import (
     AllOf,
     AnyOf,
     Config,
+    Guard,
     Judge,
     Loads,
     Not,
@@ -31,18 +34,20 @@ A, B, C = Config("a"), Config("b"), Config("c")
 class Known:
     """A surface that offers `names`, and can't tell about `unknown`."""
 
-    def __init__(self, names=(), unknown=()):
+    def __init__(self, names: Collection[str] = (), unknown: Collection[str] = ()) -> None:
         self.names, self.unknown = names, unknown
 
-    def offers(self, path):
+    def offers(self, path: str) -> bool | None:
         return None if path in self.unknown else path in self.names
 
-    def takes(self, path, parameter):
+    def takes(self, path: str, parameter: str) -> bool | None:
         return self.offers(f"{path}({parameter})")
 
 
-def guards():
-    leaves = st.sampled_from([A, B, C, Config("x == 1"), Config("x == 2"), TeVersion(">=", "1.9"), Loads("m:n")])
+def guards() -> st.SearchStrategy[Guard]:
+    leaves: st.SearchStrategy[Guard] = st.sampled_from(
+        [A, B, C, Config("x == 1"), Config("x == 2"), TeVersion(">=", "1.9"), Loads("m:n")]
+    )
     return st.recursive(
         leaves,
         lambda inner: st.one_of(
@@ -54,8 +59,16 @@ def guards():
     )
 
 
+class World(NamedTuple):
+    """A run on a TE: which conditions hold and which paths load, the run's x, the version of TE."""
+
+    true: Mapping[str, bool]
+    x: int
+    te: str
+
+
 WORLDS = [
-    {"a": a, "b": b, "c": c, "x": x, "te": te, "m:n": loads}
+    World({"a": a, "b": b, "c": c, "m:n": loads}, x, te)
     for a in (True, False)
     for b in (True, False)
     for c in (True, False)
@@ -65,23 +78,25 @@ WORLDS = [
 ]
 
 
-def holds(guard, world):
+def holds(guard: Guard, world: World) -> bool:
     """Plain two-valued logic, with nothing simplified."""
     if isinstance(guard, bool):
         return guard
     if isinstance(guard, Config):
-        return world["x"] == int(guard.text[-1]) if "==" in guard.text else world[guard.text]
+        return world.x == int(guard.text[-1]) if "==" in guard.text else world.true[guard.text]
     if isinstance(guard, TeVersion):
-        return {">=": operator.ge, "<": operator.lt}[guard.op](Version(world["te"]), Version(guard.version))
+        compare: Callable[[Version, Version], bool] = {">=": operator.ge, "<": operator.lt}[guard.op]
+        return compare(Version(world.te), Version(guard.version))
     if isinstance(guard, Loads):
-        return world[guard.path]
+        return world.true[guard.path]
     if isinstance(guard, Not):
         return not holds(guard.part, world)
+    assert isinstance(guard, (AllOf, AnyOf))
     return (all if isinstance(guard, AllOf) else any)(holds(part, world) for part in guard.parts)
 
 
 @given(guards(), guards())
-def test_simplification_never_changes_what_a_guard_means(one, other):
+def test_simplification_never_changes_what_a_guard_means(one: Guard, other: Guard) -> None:
     for world in WORLDS:
         first, second = holds(one, world), holds(other, world)
         assert holds(all_of(one, other), world) == (first and second)
@@ -102,7 +117,7 @@ def test_simplification_never_changes_what_a_guard_means(one, other):
         (all_of(Config("x == 'mxfp8'"), Config("x == 'delayed'")), False),
     ],
 )
-def test_a_guard_is_written_as_shortly_as_what_is_known_allows(built, expected):
+def test_a_guard_is_written_as_shortly_as_what_is_known_allows(built: Guard, expected: Guard) -> None:
     assert built == expected
 
 
@@ -110,14 +125,14 @@ VERSIONS = ["1.8.0", "1.9.0", "1.10.0", "2.3.0"]
 
 
 @st.composite
-def around(draw):
+def around(draw: st.DrawFn) -> str:
     """A version around a boundary: itself, a post, dev, rc or local one, before and after."""
     base = draw(st.sampled_from([*VERSIONS, "1.7.0", "2.2.9", "2.3.1"]))
     return base + draw(st.sampled_from(["", ".post1", ".dev0", "rc1", "+37280ec", ".dev0+f9dd37f", ".post1+abc1234"]))
 
 
 @given(around(), st.sampled_from([*VERSIONS, "1.10.0.dev0"]), st.sampled_from([">=", ">", "<", "<=", "==", "!="]))
-def test_a_version_guard_is_what_packaging_says(running, boundary, op):
+def test_a_version_guard_is_what_packaging_says(running: str, boundary: str, op: str) -> None:
     compare = {">=": operator.ge, ">": operator.gt, "<": operator.lt, "<=": operator.le, "==": operator.eq,
                "!=": operator.ne}[op]  # fmt: skip
     expected = compare(Version(running), Version(boundary))
@@ -145,28 +160,28 @@ def test_a_version_guard_is_what_packaging_says(running, boundary, op):
         (negate(Takes("m:f", "y")), Truth.YES),
     ],
 )
-def test_what_is_not_known_is_told_apart(guard, truth):
+def test_what_is_not_known_is_told_apart(guard: Guard, truth: Truth) -> None:
     surface = Known({"m:here", "m:f(x)"}, {"m:unknown"})
     assert Judge(surface, "1.8.0").truth(guard) is truth
 
 
-def test_equal_guards_are_one_object():
+def test_equal_guards_are_one_object() -> None:
     assert AnyOf((A, TeVersion(">", "1.8.0"))) is AnyOf((Config("a"), TeVersion(">", "1.8.0")))
 
 
-def test_a_guard_is_described_for_a_person():
+def test_a_guard_is_described_for_a_person() -> None:
     guard = all_of(TeVersion(">", "1.8.0"), any_of(A, negate(Offers("te.pytorch:RMSNorm"))), Unclear("len()"))
     assert describe(guard) == "TE > 1.8.0 and (a or not has te.pytorch.RMSNorm) and len() (not understood)"
 
 
 @given(guards())
-def test_what_a_te_leaves_of_a_guard_means_the_same_there(guard):
+def test_what_a_te_leaves_of_a_guard_means_the_same_there(guard: Guard) -> None:
     for world in WORLDS:
-        rest = Judge(Known({"m:n"} if world["m:n"] else ()), world["te"]).rest(guard)
+        rest = Judge(Known({"m:n"} if world.true["m:n"] else ()), world.te).rest(guard)
         assert holds(rest, world) == holds(guard, world)
 
 
-def test_what_a_te_decides_is_put_in():
+def test_what_a_te_decides_is_put_in() -> None:
     judge = Judge(Known({"m:n"}), "1.9")
     assert judge.rest(any_of(all_of(A, TeVersion(">=", "1.9")), negate(Loads("m:n")))) is A
     assert judge.rest(all_of(B, any_of(A, Loads("m:n")))) is B

@@ -1,9 +1,12 @@
 """Every guard form that upstream uses, read from source text: when is the call reached?"""
 
+from typing import TypeAlias
+
 import pytest
 
 from tests.unit.contract.sources import broken, mcore, te
 
+Found: TypeAlias = list[tuple[str, str]]
 FOUR = "def get(enabled=False, num_layers=1, acts=True, weights=True): ..."
 HEAD = """
     import transformer_engine as te
@@ -12,7 +15,7 @@ HEAD = """
     import inspect
 """
 FAILS = [("definite", "get() takes from 0 to 4 positional arguments but 5 were given")]
-FINE: list[tuple[str, str]] = []
+FINE: Found = []
 
 
 def call(body: str, head: str = "") -> str:
@@ -45,7 +48,7 @@ def call(body: str, head: str = "") -> str:
         ("for v in ['1.9.0', '1.8.5']:\n    assert is_te_min_version(v)\nCALL", FINE, FAILS, FAILS),
     ],
 )
-def test_a_version_guard_decides_whether_the_call_is_reached(body, below, at, above):
+def test_a_version_guard_decides_whether_the_call_is_reached(body: str, below: Found, at: Found, above: Found) -> None:
     source = call(body)
     answers = [broken(source, FOUR, version) for version in ("1.8.9", "1.9.0", "1.9.0+e79d915")]
     assert answers == [below, at, above]
@@ -63,7 +66,7 @@ def test_a_version_guard_decides_whether_the_call_is_reached(body, below, at, ab
         ("if isinstance(flag, te.pytorch.get): CALL", FAILS),
     ],
 )
-def test_what_te_has_decides_whether_the_call_is_reached(body, expected):
+def test_what_te_has_decides_whether_the_call_is_reached(body: str, expected: Found) -> None:
     assert broken(call(body), FOUR) == expected
 
 
@@ -77,11 +80,11 @@ def test_what_te_has_decides_whether_the_call_is_reached(body, expected):
         "if parse_my_way(te.__version__) > (1, 9): CALL",
     ],
 )
-def test_a_guard_that_is_not_understood_makes_the_finding_possible(body):
+def test_a_guard_that_is_not_understood_makes_the_finding_possible(body: str) -> None:
     assert [("possible", FAILS[0][1])] == broken(call(body), FOUR)
 
 
-def test_have_te_follows_the_imports_that_set_it():
+def test_have_te_follows_the_imports_that_set_it() -> None:
     source = """
         try:
             import transformer_engine as te
@@ -98,7 +101,7 @@ def test_have_te_follows_the_imports_that_set_it():
     assert broken(source, FOUR + "\ngone = 1") == FAILS
 
 
-def test_have_te_of_another_module_follows_that_module():
+def test_have_te_of_another_module_follows_that_module() -> None:
     calls = mcore(
         {
             "extensions.py": "from transformer_engine.pytorch import gone, get as te_get\n",
@@ -118,7 +121,7 @@ def test_have_te_of_another_module_follows_that_module():
     assert broken(calls, te(FOUR + "\ngone = 1")) == FAILS
 
 
-def test_a_name_set_to_none_when_the_import_fails_guards_its_calls():
+def test_a_name_set_to_none_when_the_import_fails_guards_its_calls() -> None:
     source = """
         try:
             from transformer_engine.pytorch import gone as get
@@ -131,7 +134,7 @@ def test_a_name_set_to_none_when_the_import_fails_guards_its_calls():
     assert [kind for kind, _ in broken(source, FOUR)] == ["silently-off"]
 
 
-def test_keywords_collected_in_a_dictionary_keep_their_guards():
+def test_keywords_collected_in_a_dictionary_keep_their_guards() -> None:
     source = """
         import transformer_engine as te
         from megatron.core.utils import is_te_min_version
@@ -153,14 +156,14 @@ def test_keywords_collected_in_a_dictionary_keep_their_guards():
     assert broken(calls, te(FOUR), "1.9.0") == [("definite", "get() got an unexpected keyword argument 'device'")]
 
 
-def test_a_keyword_under_a_condition_meets_the_assert_under_the_same_condition():
+def test_a_keyword_under_a_condition_meets_the_assert_under_the_same_condition() -> None:
     collected = "kw = {}\nif config.wide:\n    assert is_te_min_version('1.9.0')\n    kw['wide'] = 1\n"
     source = call(f"{collected}te.pytorch.get(**kw)")
     assert broken(source, FOUR, "1.8.0") == FINE
     assert broken(source, FOUR, "1.9.0") == [("definite", "get() got an unexpected keyword argument 'wide'")]
 
 
-def test_a_super_call_binds_to_the_constructor_of_te():
+def test_a_super_call_binds_to_the_constructor_of_te() -> None:
     source = """
         import transformer_engine as te
         class Middle(te.pytorch.Linear):
@@ -188,7 +191,7 @@ def test_a_super_call_binds_to_the_constructor_of_te():
     } == {message for _, message in broken(source, offered)}
 
 
-def test_what_comes_after_a_failed_import_is_no_finding_of_its_own():
+def test_what_comes_after_a_failed_import_is_no_finding_of_its_own() -> None:
     source = """
         from transformer_engine.pytorch import gone
         from transformer_engine.pytorch import missing
@@ -198,14 +201,14 @@ def test_what_comes_after_a_failed_import_is_no_finding_of_its_own():
     assert broken(source, FOUR) == [("definite", "cannot import name 'gone' from 'transformer_engine.pytorch'")]
 
 
-def test_an_error_of_upstreams_own_is_a_guard_as_an_assert_is():
+def test_an_error_of_upstreams_own_is_a_guard_as_an_assert_is() -> None:
     refused = "try:\n    te.pytorch.gone()\nexcept AttributeError:\n    raise ValueError('needs TE 2.9')"
     looked = "try:\n    te.pytorch.gone()\nexcept AttributeError:\n    print('oops')\n    raise"
     assert broken(call(refused), FOUR) == FINE
     assert [kind for kind, _ in broken(call(looked), FOUR)] == ["definite"]
 
 
-def test_a_narrow_handler_does_not_catch_a_missing_name():
+def test_a_narrow_handler_does_not_catch_a_missing_name() -> None:
     source = """
         try:
             from transformer_engine.pytorch import gone
@@ -215,7 +218,7 @@ def test_a_narrow_handler_does_not_catch_a_missing_name():
     assert broken(source, FOUR) == [("definite", "cannot import name 'gone' from 'transformer_engine.pytorch'")]
 
 
-def test_falling_back_to_something_else_of_te_is_no_finding():
+def test_falling_back_to_something_else_of_te_is_no_finding() -> None:
     source = """
         try:
             from transformer_engine.pytorch import cpu_offload_v1 as cpu_offload
@@ -230,7 +233,7 @@ def test_falling_back_to_something_else_of_te_is_no_finding():
     assert [("silently-off", fallback_gone)] == broken(source, "x = 1")
 
 
-def test_the_semantics_of_the_version_check_are_read_not_assumed():
+def test_the_semantics_of_the_version_check_are_read_not_assumed() -> None:
     calls = mcore(
         {
             "utils.py": """

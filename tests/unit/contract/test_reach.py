@@ -12,7 +12,7 @@ def at(source: str) -> list[bool]:
     return [broken(HEAD + source, OFFERED, version) == FAILS for version in ("1.9", "2.0")]
 
 
-def test_a_constructor_that_refuses_a_te_guards_the_methods_and_those_of_subclasses():
+def test_a_constructor_that_refuses_a_te_guards_the_methods_and_those_of_subclasses() -> None:
     source = """
 class MLP:
     def __init__(self):
@@ -30,7 +30,7 @@ class Wide(MLP):
     assert at(in_subclass) == [False, True]
 
 
-def test_a_static_method_needs_no_instance():
+def test_a_static_method_needs_no_instance() -> None:
     source = """
 class MLP:
     def __init__(self):
@@ -42,7 +42,7 @@ class MLP:
     assert at(source) == [True, True]
 
 
-def test_what_the_constructor_decided_and_kept_guards_a_method():
+def test_what_the_constructor_decided_and_kept_guards_a_method() -> None:
     source = """
 class MLP:
     def __init__(self, config):
@@ -60,7 +60,7 @@ class MLP:
     assert at(source + "    def switch(self):\n        self.fused = True\n") == [True, True]
 
 
-def test_a_private_function_is_guarded_by_its_callers():
+def test_a_private_function_is_guarded_by_its_callers() -> None:
     source = """
 def _impl():
     te.pytorch.get(1, 2)
@@ -74,7 +74,7 @@ def run():
     assert at(source.replace("_impl", "impl")) == [True, True]
 
 
-def test_a_configuration_has_passed_its_own_checks():
+def test_a_configuration_has_passed_its_own_checks() -> None:
     source = """
 class AdamConfig:
     def __post_init__(self):
@@ -93,7 +93,7 @@ def build(config):
     assert at(source.replace("not config.cpu and", "")) == [True, True]
 
 
-def test_a_check_that_does_not_speak_of_te_excludes_combinations_too():
+def test_a_check_that_does_not_speak_of_te_excludes_combinations_too() -> None:
     source = """
 class LayerConfig:
     def __post_init__(self):
@@ -112,7 +112,7 @@ def build(config):
     assert at(source.replace("F.gelu", "F.silu")) == [True, True]
 
 
-def test_local_names_of_two_functions_are_two_things():
+def test_local_names_of_two_functions_are_two_things() -> None:
     source = """
 def _impl(flag):
     if not flag:
@@ -127,7 +127,7 @@ def run(flag, other):
     assert at(shared) == [False, False]  # the same configuration both times
 
 
-def test_a_name_that_is_bound_again_is_another_condition():
+def test_a_name_that_is_bound_again_is_another_condition() -> None:
     source = """
 def run(config, flag):
     if flag:

@@ -3,6 +3,8 @@
 import shutil
 import subprocess
 import zipfile
+from collections.abc import Mapping
+from pathlib import Path
 
 import pytest
 
@@ -15,7 +17,7 @@ ADAPTER = "import transformer_engine as te\ndef run():\n    te.pytorch.get(1, 2)
 INFO = "MAJOR = 0\nMINOR = 9\nPATCH = 0\nPRE_RELEASE = 'rc0'\n"
 
 
-def tree(root, files):
+def tree(root: Path, files: Mapping[str, str]) -> Path:
     for name, text in files.items():
         path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -24,7 +26,7 @@ def tree(root, files):
 
 
 @pytest.fixture
-def megatron(tmp_path):
+def megatron(tmp_path: Path) -> Path:
     return tree(
         tmp_path / "Megatron-LM",
         {
@@ -40,7 +42,7 @@ def megatron(tmp_path):
 
 
 @pytest.fixture
-def engine(tmp_path):
+def engine(tmp_path: Path) -> Path:
     return tree(
         tmp_path / "TransformerEngine",
         {
@@ -51,20 +53,20 @@ def engine(tmp_path):
     )
 
 
-def git(folder, *arguments):
+def git(folder: Path, *arguments: str) -> str:
     identity = ["-c", "user.name=a", "-c", "user.email=a@b", "-c", "commit.gpgsign=false"]
     done = subprocess.run(["git", *identity, *arguments], cwd=folder, check=True, capture_output=True, text=True)
     return done.stdout.strip()
 
 
-def commit(folder):
+def commit(folder: Path) -> str:
     git(folder, "init", "-q", ".")
     git(folder, "add", ".")
     git(folder, "commit", "-qm", "x")
     return git(folder, "rev-parse", "HEAD")
 
 
-def test_a_working_tree_is_read_as_it_stands(megatron, engine):
+def test_a_working_tree_is_read_as_it_stands(megatron: Path, engine: Path) -> None:
     commit(megatron)
     found = find(reading.calls_of(str(megatron)), reading.surface_of(str(engine)))
     assert [f.call_site.path for f in found] == ["megatron/core/adapter.py", "megatron/training/initialize.py"]
@@ -73,7 +75,7 @@ def test_a_working_tree_is_read_as_it_stands(megatron, engine):
     assert [f.call_site.path for f in found] == ["megatron/training/initialize.py"]
 
 
-def test_a_revision_is_read_from_git_without_a_checkout(megatron, tmp_path):
+def test_a_revision_is_read_from_git_without_a_checkout(megatron: Path, tmp_path: Path) -> None:
     head = commit(megatron)
     bare = tmp_path / "bare.git"
     git(tmp_path, "clone", "-q", "--bare", str(megatron), str(bare))
@@ -84,60 +86,61 @@ def test_a_revision_is_read_from_git_without_a_checkout(megatron, tmp_path):
     assert [use.site.line for use in calls.uses if use.kind == "call"] == [3, 3]
 
 
-def test_a_wheel_is_read_without_unpacking(engine, tmp_path):
+def test_a_wheel_is_read_without_unpacking(engine: Path, tmp_path: Path) -> None:
     path = wheel(tmp_path, "transformer_engine_cu12", "2.3.0", engine)
     surface = reading.surface_of(str(path))
     assert (surface.version, surface.origin) == ("2.3.0", {"wheel": path.name})
     assert surface.offers("transformer_engine.pytorch:get") is True
 
 
-def wheel(folder, name, version, root=None):
+def wheel(folder: Path, name: str, version: str, root: Path | None = None) -> Path:
     path = folder / f"{name}-{version}-py3-none-any.whl"
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr(f"{name}-{version}.dist-info/METADATA", f"Name: {name}\nVersion: {version}\n")
-        for file in root.rglob("*.py") if root else ():
-            archive.write(file, file.relative_to(root).as_posix())
+        if root:
+            for file in root.rglob("*.py"):
+                archive.write(file, file.relative_to(root).as_posix())
     return path
 
 
-def test_a_wheel_that_is_no_te_is_refused(tmp_path):
+def test_a_wheel_that_is_no_te_is_refused(tmp_path: Path) -> None:
     path = wheel(tmp_path, "requests", "2.0")
     with pytest.raises(MatrixError, match="not of transformer-engine"):
         reading.surface_of(str(path))
 
 
-def test_a_wheel_without_python_of_te_is_refused_with_the_one_that_has_it(tmp_path):
+def test_a_wheel_without_python_of_te_is_refused_with_the_one_that_has_it(tmp_path: Path) -> None:
     path = wheel(tmp_path, "transformer_engine", "1.9.0")
     with pytest.raises(MatrixError, match="nothing to read in this source") as error:
         reading.surface_of(str(path))
     assert "transformer_engine_cu12" in str(error.value)
 
 
-def test_a_folder_that_is_no_megatron_is_refused(tmp_path):
+def test_a_folder_that_is_no_megatron_is_refused(tmp_path: Path) -> None:
     with pytest.raises(MatrixError, match="this is no Megatron-LM"):
         reading.calls_of(f"{tmp_path}/")
 
 
-def test_a_file_that_is_no_python_is_refused_with_its_name(megatron):
+def test_a_file_that_is_no_python_is_refused_with_its_name(megatron: Path) -> None:
     (megatron / "megatron/core/adapter.py").write_text("import transformer_engine\ndef broken(:\n")
     with pytest.raises(MatrixError, match=r"no Python.*\n.*adapter\.py"):
         reading.calls_of(str(megatron))
 
 
 @pytest.mark.filterwarnings("error")
-def test_what_python_warns_of_in_upstreams_text_is_no_error_here(megatron, engine):
+def test_what_python_warns_of_in_upstreams_text_is_no_error_here(megatron: Path, engine: Path) -> None:
     (megatron / "megatron/core/adapter.py").write_text('"""a\\i"""\n' + ADAPTER)
     (engine / "transformer_engine/pytorch/__init__.py").write_text('"""a\\i"""\ndef get(a): ...\n')
     assert len(find(reading.calls_of(str(megatron)), reading.surface_of(str(engine)))) == 2
 
 
-def test_a_recorded_file_is_a_side_too(tmp_path, engine):
+def test_a_recorded_file_is_a_side_too(tmp_path: Path, engine: Path) -> None:
     from matrix.contract import recording
 
     recording.write(reading.surface_of(str(engine)), tmp_path / "mine.json.gz")
     assert reading.surface_of(str(tmp_path / "mine.json.gz")).offers("transformer_engine.pytorch:get") is True
 
 
-def test_a_word_that_is_neither_a_path_nor_recorded_is_refused():
+def test_a_word_that_is_neither_a_path_nor_recorded_is_refused() -> None:
     with pytest.raises(MatrixError, match="no recorded megatron-core"):
         reading.calls_of("core_v99")

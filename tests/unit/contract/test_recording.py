@@ -2,6 +2,7 @@
 
 import gzip
 import json
+from pathlib import Path
 
 import pytest
 from packaging.version import Version
@@ -35,7 +36,7 @@ CALLS = mcore(
 SURFACE = te({"pytorch/__init__.py": "class A:\n    def f(self, x=1): ...", "pytorch/late.py": "y = 1"})
 
 
-def test_what_is_written_is_read_back(tmp_path):
+def test_what_is_written_is_read_back(tmp_path: Path) -> None:
     recording.write(CALLS, tmp_path / "calls.json.gz")
     recording.write(SURFACE, tmp_path / "te.json.gz")
     assert recording.read_calls(tmp_path / "calls.json.gz") == CALLS
@@ -44,14 +45,14 @@ def test_what_is_written_is_read_back(tmp_path):
     assert find(CALLS, read) == find(CALLS, SURFACE)
 
 
-def test_the_same_facts_are_the_same_bytes(tmp_path):
+def test_the_same_facts_are_the_same_bytes(tmp_path: Path) -> None:
     recording.write(CALLS, tmp_path / "calls.json.gz")
     assert recording.encode(recording.read_calls(tmp_path / "calls.json.gz")) == recording.encode(CALLS)
     other_order = {"pytorch/late.py": "y = 1", "pytorch/__init__.py": "class A:\n    def f(self, x=1): ..."}
     assert recording.encode(te(other_order)) == recording.encode(SURFACE)
 
 
-def test_a_file_that_is_cut_short_is_refused(tmp_path):
+def test_a_file_that_is_cut_short_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "cut.json.gz"
     path.write_bytes(recording.encode(SURFACE)[:-40])
     with pytest.raises(MatrixError, match="damaged or cut short"):
@@ -67,25 +68,25 @@ def test_a_file_that_is_cut_short_is_refused(tmp_path):
         (gzip.compress(json.dumps({"format": 99}).encode(), mtime=0), "no surface of this format"),
     ],
 )
-def test_something_else_is_refused(tmp_path, content, message):
+def test_something_else_is_refused(tmp_path: Path, content: bytes, message: str) -> None:
     path = tmp_path / "other.json.gz"
     path.write_bytes(content)
     with pytest.raises(MatrixError, match=message):
         recording.read_surface(path)
 
 
-def test_the_calls_of_megatron_are_no_surface_of_te(tmp_path):
+def test_the_calls_of_megatron_are_no_surface_of_te(tmp_path: Path) -> None:
     recording.write(CALLS, tmp_path / "calls.json.gz")
     with pytest.raises(MatrixError, match="another package"):
         recording.read_surface(tmp_path / "calls.json.gz")
 
 
-def test_a_file_that_is_not_there_is_refused(tmp_path):
+def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
     with pytest.raises(MatrixError, match="can't be read"):
         recording.read_surface(tmp_path / "none.json.gz")
 
 
-def test_a_version_that_does_not_exist_is_refused_with_the_nearest():
+def test_a_version_that_does_not_exist_is_refused_with_the_nearest() -> None:
     with pytest.raises(
         MatrixError, match=r"no recorded transformer-engine.*\n.*1\.77.*\n.*\n.*fix: .*did you mean"
     ) as error:
@@ -103,23 +104,23 @@ def test_a_version_that_does_not_exist_is_refused_with_the_nearest():
         ("v2.18", "2.18.0", "v2.18"),
     ],
 )
-def test_a_te_is_found_by_version_build_or_tag(asked, version, tag_or_commit):
+def test_a_te_is_found_by_version_build_or_tag(asked: str, version: str, tag_or_commit: str) -> None:
     found = recording.load_surface(asked)
     assert Version(version) == Version(found.version)
     assert tag_or_commit in (found.origin.get("tag"), found.origin["commit"][:7])
 
 
 @pytest.mark.parametrize("asked", ["24.09-alpha.rc0", "c5a497a7eb", "0.9.0rc0+094d66b"])
-def test_a_megatron_is_found_by_tag_commit_or_build(asked):
+def test_a_megatron_is_found_by_tag_commit_or_build(asked: str) -> None:
     assert recording.load_calls(asked).version.startswith("0.9.0rc0+")
 
 
-def test_a_build_of_another_commit_is_not_taken_for_the_recorded_one():
+def test_a_build_of_another_commit_is_not_taken_for_the_recorded_one() -> None:
     with pytest.raises(MatrixError, match="no recorded"):
         recording.load_surface("1.9.0+1234567")
 
 
-def test_every_release_is_recorded():
+def test_every_release_is_recorded() -> None:
     """TE 1.0 .. latest and core 0.5 .. latest, about 1,100 pairs."""
     te_releases, cores = recording.released(TE), recording.released(MCORE)
     assert {"1.0.0", "1.2.1", "1.9.0.post1", "2.0.0", "2.2.1", "2.18.0", "2.19.0", "2.20.2"} <= set(te_releases)
@@ -127,12 +128,12 @@ def test_every_release_is_recorded():
     assert len(te_releases) * len(cores) > 1100
 
 
-def test_the_recorded_data_stays_small():
+def test_the_recorded_data_stays_small() -> None:
     total = sum(path.stat().st_size for path in recording.folder().rglob("*.gz"))
     assert total < 2_000_000  # bytes
 
 
-def test_no_source_text_is_recorded():
+def test_no_source_text_is_recorded() -> None:
     """Names, parameters, positions and short conditions only: nothing as long as a line of a program."""
     record = recording.read_file(recording.recorded(MCORE)["0.19.0"])
     conditions = [row[1] for row in record["guards"][1:] if row[0] in ("config", "unclear")]

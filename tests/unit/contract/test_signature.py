@@ -2,6 +2,8 @@
 
 import ast
 import inspect
+from collections.abc import Callable
+from typing import TypeAlias
 
 import pytest
 from hypothesis import given
@@ -10,10 +12,11 @@ from hypothesis import strategies as st
 from matrix.contract.signature import parse_signature, signature_text
 
 NAMES = ["a", "b", "c", "d", "e", "f"]
+Drawn: TypeAlias = tuple[str, int, list[str]]  # a signature, positional arguments to it, keywords
 
 
 @st.composite
-def functions(draw):
+def functions(draw: st.DrawFn) -> Drawn:
     """A function with a random signature, and a random call to it."""
     kinds = sorted(draw(st.lists(st.sampled_from(["positional", "either", "keyword"]), max_size=5)), key=
                    ["positional", "either", "keyword"].index)  # fmt: skip
@@ -36,9 +39,9 @@ def functions(draw):
 
 
 @given(functions())
-def test_binding_fails_where_python_fails_and_says_the_same(drawn):
+def test_binding_fails_where_python_fails_and_says_the_same(drawn: Drawn) -> None:
     text, positional, keywords = drawn
-    space = {}
+    space: dict[str, Callable[..., None]] = {}
     exec(f"def called{text}: pass", space)  # the signature under test, as Python reads it
     bound = parse_signature(text).bind(positional, keywords, bound=False, starred=False, open_keywords=False)
     said = ""
@@ -52,9 +55,9 @@ def test_binding_fails_where_python_fails_and_says_the_same(drawn):
 
 
 @given(functions())
-def test_positions_land_where_python_puts_them(drawn):
+def test_positions_land_where_python_puts_them(drawn: Drawn) -> None:
     text, positional, _ = drawn
-    space = {}
+    space: dict[str, Callable[..., None]] = {}
     exec(f"def called{text}: pass", space)
     signature = inspect.signature(space["called"])
     try:
@@ -66,7 +69,7 @@ def test_positions_land_where_python_puts_them(drawn):
     assert expected == {name: place for place, name in landed}
 
 
-def test_a_bound_call_counts_self_as_python_does():
+def test_a_bound_call_counts_self_as_python_does() -> None:
     signature = parse_signature("(self,x,y=1)")
     binding = signature.bind(3, (), bound=True, starred=False, open_keywords=False)
     assert [p.message for p in binding.problems] == ["takes from 2 to 3 positional arguments but 4 were given"]
@@ -81,19 +84,21 @@ def test_a_bound_call_counts_self_as_python_does():
         (False, True, []),
     ],
 )
-def test_nothing_is_missing_where_more_may_follow(starred, open_keywords, expected):
+def test_nothing_is_missing_where_more_may_follow(starred: bool, open_keywords: bool, expected: list[str]) -> None:
     binding = parse_signature("(a,b,c)").bind(0, (), bound=False, starred=starred, open_keywords=open_keywords)
     assert [p.message for p in binding.problems] == expected
 
 
-def test_a_definition_is_written_with_kinds_and_short_defaults():
+def test_a_definition_is_written_with_kinds_and_short_defaults() -> None:
     source = "def f(a, /, b: int = 1, c='LayerNorm', d=Format.HYBRID, *args, e, f=(1, 2), g=-1, **kw): pass"
+    [definition] = ast.parse(source).body
+    assert isinstance(definition, ast.FunctionDef)
     assert (
-        signature_text(ast.parse(source).body[0].args)
+        signature_text(definition.args)
         == "(a,/,b=1,c='LayerNorm',d=...,*args,e,f=...,g=-1,**kw)"
     )  # fmt: skip
 
 
-def test_something_else_is_no_signature():
+def test_something_else_is_no_signature() -> None:
     with pytest.raises(ValueError, match="not a signature"):
         parse_signature("enabled, num_layers")

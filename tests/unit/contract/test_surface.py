@@ -2,7 +2,7 @@
 
 import pytest
 
-from matrix.contract.surface import Absent, Found
+from matrix.contract.surface import Absent, Found, Surface
 from tests.unit.contract.sources import te
 
 PYTORCH = """
@@ -84,7 +84,7 @@ FILES = {
 
 
 @pytest.fixture(scope="module")
-def surface():
+def surface() -> Surface:
     return te(FILES)
 
 
@@ -103,7 +103,7 @@ def surface():
         ("transformer_engine.pytorch.functions:Split.apply", "(ctx,tensor,dim,squeeze=False,/)"),
     ],
 )
-def test_a_path_leads_to_the_definition(surface, path, signature):
+def test_a_path_leads_to_the_definition(surface: Surface, path: str, signature: str) -> None:
     found = surface.lookup(path)
     assert isinstance(found, Found)
     assert [signature] == [parsed.text for parsed, _ in found.callables]
@@ -122,8 +122,10 @@ def test_a_path_leads_to_the_definition(surface, path, signature):
         "transformer_engine.pytorch:ops",  # a submodule that an import statement names
     ],
 )
-def test_something_is_there_and_nothing_is_known_of_how_to_call_it(surface, path):
-    assert Found(surface.lookup(path).name) == surface.lookup(path)
+def test_something_is_there_and_nothing_is_known_of_how_to_call_it(surface: Surface, path: str) -> None:
+    found = surface.lookup(path)
+    assert isinstance(found, Found)
+    assert Found(found.name) == found
 
 
 @pytest.mark.parametrize(
@@ -135,7 +137,7 @@ def test_something_is_there_and_nothing_is_known_of_how_to_call_it(surface, path
         ("transformer_engine.common.recipe:Recipe.delayed", Absent("member", "Recipe", "delayed")),
     ],
 )
-def test_what_is_not_there_is_named_by_what_misses_it(surface, path, absent):
+def test_what_is_not_there_is_named_by_what_misses_it(surface: Surface, path: str, absent: Absent | None) -> None:
     assert absent == surface.lookup(path)
 
 
@@ -148,18 +150,20 @@ def test_what_is_not_there_is_named_by_what_misses_it(surface, path, absent):
         "transformer_engine_torch:thing",
     ],
 )
-def test_what_can_not_be_told_is_none(surface, path):
+def test_what_can_not_be_told_is_none(surface: Surface, path: str) -> None:
     assert surface.lookup(path) is None
     assert surface.offers(path) is None
 
 
-def test_a_name_defined_differently_in_two_branches_has_both(surface):
-    assert [s.text for s, _ in surface.lookup("transformer_engine.pytorch:choice").callables] == ["(a,b)", "(a)"]
+def test_a_name_defined_differently_in_two_branches_has_both(surface: Surface) -> None:
+    found = surface.lookup("transformer_engine.pytorch:choice")
+    assert isinstance(found, Found)
+    assert [s.text for s, _ in found.callables] == ["(a,b)", "(a)"]
     assert surface.takes("transformer_engine.pytorch:choice", "a") is True
     assert surface.takes("transformer_engine.pytorch:choice", "b") is None
 
 
-def test_names_of_the_compiled_module_come_from_its_pybind_source():
+def test_names_of_the_compiled_module_come_from_its_pybind_source() -> None:
     source = 'PYBIND11_MODULE(N, m) { m.def("cast", &cast); py::enum_<DType>(m, "DType", py::module_local()); }'
     surface = te({"pytorch/__init__.py": "from transformer_engine_torch import *", "pytorch/csrc/pybind.cpp": source})
     assert surface.offers("transformer_engine.pytorch:cast") is True
@@ -167,7 +171,7 @@ def test_names_of_the_compiled_module_come_from_its_pybind_source():
     assert surface.offers("transformer_engine.pytorch:gone") is False
 
 
-def test_other_frameworks_are_no_part_of_the_surface():
+def test_other_frameworks_are_no_part_of_the_surface() -> None:
     from matrix.contract.offering import is_part
 
     paths = ["transformer_engine/pytorch/a.py", "transformer_engine/jax/a.py", "transformer_engine/jax/csrc/p.cpp",

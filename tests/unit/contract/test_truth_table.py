@@ -22,7 +22,7 @@ WORDS = {Kind.DEFINITE: "fail", Kind.MISBOUND: "shifted", Kind.SILENTLY_OFF: "of
 calls, surface = cache(recording.load_calls), cache(recording.load_surface)
 
 
-def between(package, first, last):
+def between(package: str, first: str, last: str) -> list[str]:
     return [v for v in recording.released(package) if Version(first) <= Version(v) <= Version(last)]
 
 
@@ -52,28 +52,28 @@ CELLS = [
 ]
 
 
-def outcome(mcore, offered, version):
+def outcome(mcore: str, offered: str, version: str) -> str:
     found = {f.kind for f in find(calls(mcore), surface(offered), version) if f.callee == CALLEE}
     assert len(found) <= 1
     return WORDS[found.pop()] if found else "ok"
 
 
 @pytest.mark.parametrize(("mcore", "offered", "version", "expected"), CELLS)
-def test_every_cell_of_the_table_is_what_was_measured(mcore, offered, version, expected):
+def test_every_cell_of_the_table_is_what_was_measured(mcore: str, offered: str, version: str, expected: str) -> None:
     assert outcome(mcore, offered, version) == expected
 
 
-def test_the_table_is_whole():
+def test_the_table_is_whole() -> None:
     assert len(CELLS) > 200
     assert all(consumers for consumers, _ in ROWS.values())
     assert all(COLUMNS.values())
 
 
-def test_before_1_3_the_function_is_absent_and_offloading_silently_off():
+def test_before_1_3_the_function_is_absent_and_offloading_silently_off() -> None:
     assert {"off"} == {outcome("0.9.0", version, version) for version in ("1.0.0", "1.2.1")}
 
 
-def test_the_finding_of_the_reports_own_stack_is_upstreams_error():
+def test_the_finding_of_the_reports_own_stack_is_upstreams_error() -> None:
     [found] = [f for f in find(calls("094d66b488"), surface("1.8.0+37280ec")) if f.callee == CALLEE]
     assert found.message == "get_cpu_offload_context() takes from 0 to 4 positional arguments but 5 were given"
     assert found.guard == "TE > 1.8.0"
@@ -93,7 +93,9 @@ OPS = {">": operator.gt, ">=": operator.ge}
     st.sampled_from(["1.7.0", "1.8.0", "1.9.0", "1.9.1", "1.10.0", "2.0.0"]),
     st.sampled_from(["", ".post1", ".dev0", "rc1", "+37280ec", ".dev0+f9dd37f", ".post2+e79d915"]),
 )
-def test_the_call_fails_exactly_where_the_guards_branch_disagrees_with_the_signature(guard, offered, base, suffix):
+def test_the_call_fails_exactly_where_the_guards_branch_disagrees_with_the_signature(
+    guard: tuple[str, str, str], offered: str, base: str, suffix: str
+) -> None:
     """For any version around a boundary: PEP 440 chooses the branch, the branch passes four or five arguments."""
     mcore, op, boundary = guard
     version = base + suffix

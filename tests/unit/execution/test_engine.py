@@ -13,7 +13,7 @@ import pytest
 
 from matrix.errors import MatrixError
 from matrix.execution import engine
-from matrix.execution.engine import Ending, Tox, tox_command, work_folder
+from matrix.execution.engine import Ending, Engines, Here, Tox, tox_command, work_folder
 from matrix.provision.project import ROOT
 
 HANG_S = 10.0  # only a bound against hanging
@@ -22,7 +22,8 @@ FAKE = """#!{python}
 import json, os, signal, subprocess, sys, time
 from pathlib import Path
 told = Path({told!r})
-told.write_text(json.dumps({{"arguments": sys.argv[1:], "environment": dict(os.environ), "group": os.getpgrp()}}))
+given = {{"arguments": sys.argv[1:], "environment": dict(os.environ), "group": os.getpgrp(), "folder": os.getcwd()}}
+told.write_text(json.dumps(given))
 print("what tox prints", flush=True)
 {body}
 """
@@ -52,6 +53,7 @@ def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Pat
         script.write_text(FAKE.format(python=sys.executable, told=str(told), body=body))
         script.chmod(0o755)
         monkeypatch.setenv("MEGATRIX_TOX", str(script))
+        monkeypatch.setattr(sys, "executable", str(script))
         return told
 
     return make
@@ -122,6 +124,63 @@ def test_a_tox_that_does_not_stop_is_killed_with_its_children(
     with pytest.raises(KeyboardInterrupt):
         Tox(1).run(["torch-2.4.0"], {}, tmp_path / "log")
     assert ended(int((tmp_path / "child").read_text()))
+
+
+def test_here_runs_pytest_in_the_projects_folder(fake: Callable[[str], Path], tmp_path: Path) -> None:
+    told = fake("sys.exit(1)")
+    assert Here().run(["host"], {"MEGATRIX_RUN": "/runs/a"}, tmp_path / "log") == Ending(1)
+    got = json.loads(told.read_text())
+    assert (got["arguments"], got["folder"]) == (["-m", "pytest", "tests/failures"], str(ROOT))
+    assert (tmp_path / "log").read_text() == "what tox prints\n"
+
+
+def test_here_stands_for_no_base_of_the_catalog(
+    fake: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MEGATRIX_BASE", "torch-2.4.0")
+    told = fake("sys.exit(0)")
+    Here().run(["host"], {"MEGATRIX_RUN": "/runs/a"}, tmp_path / "log")
+    got = json.loads(told.read_text())["environment"]
+    assert (got["MEGATRIX_BASE"], got["MEGATRIX_RUN"], got["MEGATRIX_PYTEST"]) == ("", "/runs/a", "megatrix run --here")
+
+
+def test_ctrl_c_reaches_the_pytest_here(fake: Callable[[str], Path], tmp_path: Path) -> None:
+    fake(INTERRUPTED)
+    with pytest.raises(KeyboardInterrupt):
+        Here().run(["host"], {}, tmp_path / "log")
+    assert (tmp_path / "interrupted").exists()
+
+
+def test_here_holds_what_is_installed_beside_it() -> None:
+    held = Here().installed("host")
+    assert held is not None
+    assert (held.interpreter, "pytest" in held.environment.packages) == (Path(sys.executable), True)
+
+
+@pytest.mark.parametrize("made", [Tox(1), Here()], ids=lambda made: type(made).__name__)
+def test_a_cell_gets_the_cache_and_clones_absolute(
+    made: Tox | Here, fake: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It starts in another folder than the person who set them."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MEGATRIX_CACHE", "cache")
+    monkeypatch.setenv("MEGATRIX_MEGATRON_LM", "Megatron-LM")
+    told = fake("sys.exit(0)")
+    made.run(["host"], {}, tmp_path / "log")
+    got = json.loads(told.read_text())["environment"]
+    assert (got["MEGATRIX_CACHE"], got["MEGATRIX_MEGATRON_LM"]) == (
+        str(tmp_path / "cache"),
+        str(tmp_path / "Megatron-LM"),
+    )
+
+
+def test_only_an_engine_with_bases_has_to_be_ready(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run of the host needs no tox."""
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    engines = Engines({"host"}, Here(), Tox(1))
+    engines.ready(["host"])
+    with pytest.raises(MatrixError, match="tox is needed to run"):
+        engines.ready(["host", "torch-2.4.0"])
 
 
 def test_the_tox_that_runs_us_is_used_again() -> None:

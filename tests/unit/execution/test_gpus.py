@@ -84,6 +84,7 @@ def test_a_case_gets_all_its_gpus_or_waits(holders: Holders) -> None:
     one = holders.start(HOLDER, count=1)
     told(one)
     four = holders.start(HOLDER, count=4)
+    assert four.stdout is not None
     assert select.select([four.stdout], [], [], 0.5)[0] == []
     one.kill()
     assert set(told(four).split(",")) == set(NAMES)

@@ -24,6 +24,7 @@ from matrix.planning.planned import Planned
 from matrix.planning.rerun import plan_entry
 from matrix.provision import case_overlays as provision
 from matrix.provision.commands import TIMED_OUT, Answer
+from matrix.provision.overlays import Overlay
 from matrix.provision.project import ROOT
 from matrix.store import night
 from tests.unit.catalogs import case, catalog, clause, failure, image, planned
@@ -302,7 +303,7 @@ def test_each_base_goes_to_the_engine_that_it_belongs_to(tmp_path: Path) -> None
 
 
 def test_provisions_come_back_as_they_were_written(tmp_path: Path) -> None:
-    overlay = provision.Overlay(Path("/cache/overlays/ab"), "ab", {"megatron-core": "0.8.0"}, ("a note",))
+    overlay = Overlay(Path("/cache/overlays/ab"), "ab", {"megatron-core": "0.8.0"}, ("a note",))
     told = {"one": provision.Provision((overlay,)), "two": provision.Provision(reason="no clone")}
     provision.write(tmp_path / "told.json", told)
     assert provision.read(tmp_path / "told.json") == told

@@ -238,11 +238,71 @@ def test_ctrl_c_can_be_resumed(desk: Desk) -> None:
     assert (KEYS[2:], 0) == (engine.ran, exit_status(told.records))
 
 
-def test_an_engine_that_did_not_start_leaves_a_report(desk: Desk) -> None:
-    engine = FakeEngine(KNOWN, limit=0, status=MatrixError("tox is needed to run"))
-    with pytest.raises(MatrixError, match="tox is needed to run"):
+def test_an_engine_that_fails_is_reported(desk: Desk) -> None:
+    engine = FakeEngine(KNOWN, limit=0, status=MatrixError("tox failed"))
+    with pytest.raises(MatrixError, match="tox failed"):
         desk.run(engine)
     assert Paths(desk.out).page.is_file()
+    assert desk.folder().is_dir()
+
+
+def test_an_unready_engine_leaves_no_run(desk: Desk) -> None:
+    engine = FakeEngine(KNOWN, unready=MatrixError("tox is needed to run"))
+    with pytest.raises(MatrixError, match="tox is needed to run"):
+        desk.run(engine)
+    assert list(Paths(desk.out).run("").glob("*")) == []
+    assert (desk.shown, engine.bases) == ([], [])
+
+
+def test_an_engine_that_starts_nothing_leaves_no_run(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It raises before it has printed anything."""
+
+    def refuses(*_: object) -> None:
+        raise MatrixError("the queue refuses it")
+
+    engine = FakeEngine(KNOWN)
+    monkeypatch.setattr(engine, "run", refuses)
+    with pytest.raises(MatrixError, match="the queue refuses it"):
+        desk.run(engine)
+    assert list(Paths(desk.out).run("").glob("*")) == []
+    assert not Paths(desk.out).page.exists()
+
+
+def test_a_resumed_run_that_can_not_start_stays(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    desk.run(FakeEngine(KNOWN, limit=1, status=137))
+    (desk.folder() / "engine.log").unlink()
+
+    def refuses(*_: object) -> None:
+        raise MatrixError("the queue refuses it")
+
+    engine = FakeEngine(KNOWN)
+    monkeypatch.setattr(engine, "run", refuses)
+    with pytest.raises(MatrixError):
+        desk.run(engine, [], resume=desk.folder().name)
+    assert len(journal.read(desk.folder()).results) == 1
+
+
+def test_an_unreadable_history_leaves_no_run(desk: Desk) -> None:
+    desk.out.mkdir()
+    Paths(desk.out).history.write_text("this is no database, and longer than the header of one " * 4)
+    with pytest.raises(MatrixError, match="the history can't be used"):
+        desk.run(FakeEngine(KNOWN))
+    assert list(Paths(desk.out).run("").glob("*")) == []
+
+
+def test_a_file_named_runs_is_an_error(desk: Desk) -> None:
+    desk.out.mkdir()
+    (desk.out / "runs").touch()
+    with pytest.raises(MatrixError, match="can't be written"):
+        desk.run(FakeEngine(KNOWN))
+
+
+def test_an_unwritable_lock_is_an_error(desk: Desk) -> None:
+    desk.run(FakeEngine(KNOWN, limit=1, status=137))
+    (desk.folder() / "lock").unlink()
+    (desk.folder() / "lock").mkdir()
+    with pytest.raises(MatrixError, match="can't be written"):
+        desk.run(FakeEngine(KNOWN), [], resume=desk.folder().name)
 
 
 @pytest.mark.parametrize("verdict", list(Verdict))

@@ -1,4 +1,4 @@
-"""How upstream's function is taken out of a file whose module can't be imported."""
+"""How upstream's function is taken out of a file whose module can't be imported (matrix/kit/userbuffers.py)."""
 
 from __future__ import annotations
 

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from matrix.catalog.cell import Cell
 from matrix.catalog.failure import Axis, Expectation, Level, NightShare
 from matrix.catalog.model import Catalog, Release
+from matrix.catalog.schema import Identifier
 from matrix.catalog.versions import NONE, Range, parse
 from matrix.planning.cases import masked_by
 from matrix.planning.covering import pairwise
@@ -337,7 +338,7 @@ def test_a_failure_masks_by_what_is_expected_of_the_other() -> None:
 
 def test_a_control_that_another_failure_masks_is_left_out_alone() -> None:
     mask = failure("mask", affected=(clause(mcore="<0.9"),))
-    control = replace(masked("mask"), cases=("control",))
+    control = replace(masked("mask"), cases=(Identifier("control"),))
     entry = failure(case=(case(), case("control")), affected=(clause(mcore="<0.9"),), works=(clause(mcore=">=0.9"),))
     items = night(catalog(replace(entry, masked=(control,)), mask), pairwise)
     planned = {(item.cell.mcore, item.case) for item in items}

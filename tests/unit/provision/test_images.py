@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
 
 from matrix.errors import MatrixError
-from matrix.provision import images
 from matrix.provision.images import BASE_TAG, WORDS, Builder, base_maker, base_steps, brief, containerfile
 from matrix.provision.trees import LAYOUTS
 from tests.unit.provision.shell import Shell, desk
@@ -18,16 +18,14 @@ TAG = "localhost/megatrix/debian-13:latest"
 @pytest.fixture(autouse=True)
 def no_other_tools(monkeypatch: pytest.MonkeyPatch) -> None:
     """This machine's own tools do not count."""
-    which = images.shutil.which
-    monkeypatch.setattr(
-        images.shutil, "which", lambda name, path: which(name, path=path.replace("/usr/sbin", "/nonexistent"))
-    )
+    which = shutil.which
+    monkeypatch.setattr(shutil, "which", lambda name, path: which(name, path=path.replace("/usr/sbin", "/nonexistent")))
 
 
 def builder(shell: Shell, environ: dict[str, str], said: list[str] | None = None, user: int = 0) -> Builder:
     """A builder at a desk, as root unless told."""
     pip = {"PIP_CONFIG_FILE": "/dev/null"}  # this machine's own configuration does not count either
-    return Builder([].append if said is None else said.append, {**pip, **environ}, run=shell, user=user)
+    return Builder((lambda _: None) if said is None else said.append, {**pip, **environ}, run=shell, user=user)
 
 
 def built(shell: Shell) -> list[str]:

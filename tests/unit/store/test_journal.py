@@ -74,7 +74,8 @@ def test_a_case_that_was_not_reached_has_no_result_and_gets_one_when_resumed(tmp
     lost = record(Verdict.NOT_REACHED)
     run(tmp_path, [lost], "a")
     state = read(tmp_path)
-    assert (state.results, state.lost, state.started_only) == ({}, {lost.key: lost}, {lost.key})
+    assert not state.results
+    assert (state.lost, set(state.started_only)) == ({lost.key: lost}, {lost.key})
     run(tmp_path, [record()], "b")
     state = read(tmp_path)
     assert (state.results, state.lost) == ({lost.key: record()}, {})
@@ -117,7 +118,7 @@ def test_a_changed_byte_is_an_error_that_names_the_line_or_unmakes_the_last_one(
     with TemporaryDirectory() as folder:
         path = run(Path(folder), RECORDS[:2])
         whole = bytearray(path.read_bytes())
-        place = data.draw(st.integers(0, len(whole) - 2) | st.sampled_from(newlines(whole)))
+        place = data.draw(st.integers(0, len(whole) - 2) | st.sampled_from(newlines(bytes(whole))))
         line = whole[:place].count(b"\n") + 1
         whole[place] = data.draw(st.integers(0, 255).filter(lambda byte: byte != whole[place]))
         path.write_bytes(whole)
@@ -258,7 +259,7 @@ def test_kill_9_loses_nothing_that_was_reported(tmp_path: Path, lines: int) -> N
 def test_threads_of_one_process_write_whole_lines(tmp_path: Path) -> None:
     cases = [[record(where=cell(mcore=f"{major}.{minor}.0")) for minor in range(20)] for major in range(4)]
     with Journal(tmp_path / "journal-a.jsonl") as journal:
-        threads = [threading.Thread(target=lambda own=own: [journal.result(each) for each in own]) for own in cases]  # type: ignore[misc]
+        threads = [threading.Thread(target=lambda own=own: [journal.result(each) for each in own]) for own in cases]
         for thread in threads:
             thread.start()
         for thread in threads:

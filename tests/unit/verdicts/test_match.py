@@ -49,9 +49,8 @@ def signature(path: Path) -> Signature:
 
 
 IN_LOGS = [path for path in examples(SHOWS) if not signature(path).own]
-FIRST: dict[str, Path] = {
-    entry(path).id: path for path in reversed(IN_LOGS)
-}  # an example of each failure that logs can show
+# An example of each failure that logs can show.
+FIRST: dict[str, Path] = {entry(path).id: path for path in reversed(IN_LOGS)}
 LOGS: dict[str, str] = {id: log_of(outcome(path)) for id, path in sorted(FIRST.items())}
 RAISED = [id for id in LOGS if outcome(FIRST[id]).chain]  # a traceback, which ranks may write with other lines between
 CRASH, CRASH_ID = next(  # Open MPI's printer

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from matrix.catalog.limits import Limits
+from matrix.catalog.schema import Size
 from matrix.execution.ranks.job import Job
 from matrix.execution.ranks.logs import HEAD, TAIL
 from matrix.execution.ranks.patience import OVERTIME_S
@@ -164,7 +165,7 @@ def test_a_rank_that_returned_but_does_not_end_hangs(run: Run, job: MakeJob, fre
 
 
 def test_a_memory_error_under_the_cap_is_out_of_memory(run: Run, job: MakeJob, fresh: bool) -> None:
-    outcome = run(job("take_memory", limits=Limits(address_space=2**29), fresh=fresh))
+    outcome = run(job("take_memory", limits=Limits(address_space=Size(2**29)), fresh=fresh))
     assert (outcome.kind, outcome.chain[0].type) == (OutcomeKind.OUT_OF_MEMORY, "MemoryError")
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from matrix.catalog.limits import MIB, Limits
+from matrix.catalog.schema import Size
 from matrix.errors import MatrixError
 from matrix.execution.ranks import cgroup
 from matrix.execution.ranks.job import Job
@@ -31,7 +32,7 @@ def write(path: Path, text: str) -> None:
 @pytest.mark.parametrize("name", ["address_space", "memory", "shm"])
 def test_a_limit_without_a_size_is_refused(name: str) -> None:
     with pytest.raises(MatrixError, match=f"{name} 0"):
-        Limits(**{name: 0})
+        Limits(**{name: Size(0)})
 
 
 def test_without_a_limit_nothing_is_set() -> None:
@@ -64,7 +65,7 @@ def test_what_cannot_be_limited_is_lacking(order: dict[str, Any], said: str) -> 
 
 def test_a_body_without_its_cap_never_runs(supervisor: Supervisor, job: MakeJob, fresh: bool) -> None:
     """A cap that the kernel refuses (more than a long holds) makes the job unavailable; the body leaves no mark."""
-    outcome = supervisor.run(job("leave_a_mark", fresh=fresh, limits=Limits(address_space=2**70)))
+    outcome = supervisor.run(job("leave_a_mark", fresh=fresh, limits=Limits(address_space=Size(2**70))))
     assert (outcome.kind, "RLIMIT_AS" in outcome.reason) == (OutcomeKind.UNAVAILABLE, True)
     assert [Path(end.log).read_text() for end in outcome.ranks] == ["", ""]
 
@@ -80,7 +81,7 @@ def test_a_job_without_its_memory_group_never_runs(
 ) -> None:
     """On a machine that shows no memory cgroup the job is unavailable, and no rank is started."""
     monkeypatch.setattr(cgroup, "parent", lambda _: PARENT(tmp_path))
-    outcome = supervisor.run(job("leave_a_mark", limits=Limits(memory=64 * MIB)))
+    outcome = supervisor.run(job("leave_a_mark", limits=Limits(memory=Size(64 * MIB))))
     assert (outcome.kind, outcome.ranks) == (OutcomeKind.UNAVAILABLE, ())
     assert "no memory cgroup is in reach" in outcome.reason
 
@@ -142,7 +143,7 @@ def test_a_group_is_limited_swap_included(tmp_path: Path, files: list[str], expe
 
 def test_a_job_in_a_memory_group_is_killed_for_memory(supervisor: Supervisor, job: MakeJob) -> None:
     """The kernel kills the rank that takes more than the group may; where no group can be made, that is said."""
-    outcome = supervisor.run(job("fill_memory", world_size=1, limits=Limits(memory=128 * MIB)))
+    outcome = supervisor.run(job("fill_memory", world_size=1, limits=Limits(memory=Size(128 * MIB))))
     if outcome.kind is OutcomeKind.UNAVAILABLE:
         assert "memory cgroup" in outcome.reason
     else:
@@ -151,7 +152,7 @@ def test_a_job_in_a_memory_group_is_killed_for_memory(supervisor: Supervisor, jo
 
 def test_a_rank_has_a_shm_of_its_own(supervisor: Supervisor, job: MakeJob) -> None:
     """It is as large as asked for, and nobody else's; where none can be mounted, that is said."""
-    outcome = supervisor.run(job("size_of_shm", world_size=1, limits=Limits(shm=MIB)))
+    outcome = supervisor.run(job("size_of_shm", world_size=1, limits=Limits(shm=Size(MIB))))
     if outcome.kind is OutcomeKind.UNAVAILABLE:
         assert "/dev/shm" in outcome.reason
     else:

@@ -47,14 +47,14 @@ class Cluster:
     def sbatch(self, command: Sequence[str], given: str, environ: Mapping[str, str] | None) -> str:
         if "--test-only" in command:
             return ""
-        options = dict(option.partition("=")[::2] for option in command if option.startswith("--"))
+        options = {key: value for key, _, value in (one.partition("=") for one in command if one.startswith("--"))}
         count = int(options["--array"].removeprefix("0-")) + 1
         part = Path(given.split()[-1].strip("'"))
         self.jobs[len(self.jobs) + 1] = options["--job-name"], part, dict.fromkeys(range(count), "PENDING")
         return f"{len(self.jobs)}\n"
 
     def scancel(self, command: Sequence[str], *_: object) -> str:
-        for job, (_, _, states) in self.jobs.items():
+        for job, (_name, _part, states) in self.jobs.items():
             if f"{job}" in command:
                 states.update({index: "REST" for index, state in states.items() if state == "PENDING"})
         return ""

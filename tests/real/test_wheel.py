@@ -1,0 +1,119 @@
+"""The wheel alone, installed into an empty environment and used from an empty folder."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from matrix.execution.engine import environment_folder
+from matrix.provision.indexes import site_environment
+from tests.real.conftest import PATIENCE_S, ROOT, Megatrix
+
+pytestmark = pytest.mark.real
+
+LOG = """Traceback (most recent call last):
+  File "/Megatron-LM/megatron/training/initialize.py", line 209, in _initialize_tp_communicators
+TypeError: initialize_ub() got an unexpected keyword argument 'tp_size'
+"""
+# What a person types, in this order in one folder, and how it ends.
+COMMANDS = {
+    "--help": 0,
+    "--version": 0,
+    "plan": 0,
+    "plan --stats": 0,
+    "plan --format github": 0,
+    "plan --here": 0,
+    "explain torch-2.4.0/mcore-0.8.0/te-none/driver-none": 0,
+    "compat torch=2.4.0 mcore=0.8.0": 1,
+    "match train.log": 0,
+    "contract --mcore 0.8.0 --te 1.9.0": 0,
+    "surface record no-such-folder": 2,
+    "bisect ub-tp-size --axis te --mcore 0.8.0 --good 1.9.0 --bad 1.8.0": 0,
+    "advise memory --seq-length 4096 --ranks-per-host 8": 0,
+    "doctor": 0,
+    "build no-such-image": 2,
+    "run": 2,  # there is no tox
+    "report": 2,  # nothing has run
+    "run --here --level contract --select 'failure==ub-tp-size and mcore==0.8.0'": 0,
+    "report --format markdown": 0,
+    "run --resume": 0,
+    "run --here --out train.log": 2,
+}
+
+Command = Callable[..., subprocess.CompletedProcess[str]]
+
+
+def uv(*arguments: str) -> None:
+    """Run uv with the site's indexes."""
+    subprocess.run([sys.executable, "-m", "uv", *arguments], env={**os.environ, **site_environment()}, check=True)
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel, built from this checkout."""
+    folder = tmp_path_factory.mktemp("dist")
+    uv("build", "--quiet", "--wheel", "--out-dir", str(folder), str(ROOT))
+    (made,) = folder.glob("*.whl")
+    return made
+
+
+def command_of(python: Path, folder: Path) -> Command:
+    """Return what runs the megatrix beside an interpreter, from a folder and with a cache of its own."""
+
+    def call(line: str) -> subprocess.CompletedProcess[str]:
+        environment = {name: value for name, value in os.environ.items() if not name.startswith(("MEGATRIX_", "TOX_"))}
+        environment.pop("PYTHONPATH", None)
+        environment["MEGATRIX_CACHE"] = str(folder.parent / "cache")
+        return subprocess.run(
+            [python.with_name("megatrix"), *shlex.split(line)],
+            cwd=folder, env=environment, capture_output=True, text=True, timeout=PATIENCE_S, check=False,
+        )  # fmt: skip
+
+    return call
+
+
+def test_every_command_works_from_an_empty_folder(wheel: Path, tmp_path: Path) -> None:
+    venv, folder = tmp_path / "venv", tmp_path / "empty"
+    folder.mkdir()
+    (folder / "train.log").write_text(LOG)
+    uv("venv", "--quiet", "--python", sys.executable, str(venv))
+    uv("pip", "install", "--quiet", "--python", str(venv / "bin" / "python"), str(wheel))
+    megatrix = command_of(venv / "bin" / "python", folder)
+
+    ran = {line: megatrix(line) for line in COMMANDS}
+
+    assert {line: one.returncode for line, one in ran.items()} == COMMANDS
+    assert [line for line, one in ran.items() if "Traceback" in one.stderr] == []
+    assert sorted(path.name for path in folder.iterdir()) == ["reports", "train.log"]
+    assert len(list((folder / "reports" / "out" / "runs").iterdir())) == 1  # what could not start left none
+    assert "site-packages" not in "".join(str(path) for path in (tmp_path / "cache").rglob("tox*"))
+
+
+def test_an_environment_with_torch_reproduces_a_failure(megatrix: Megatrix, wheel: Path, tmp_path: Path) -> None:
+    """As in an image: its own torch and megatron-core, and the wheel installed beside them."""
+    megatrix("--select", "torch==2.4.0 and failure==dcp-assertion and case==world1 and mcore==0.8.0")
+    base, venv, folder = environment_folder("torch-2.4.0"), tmp_path / "venv", tmp_path / "empty"
+    folder.mkdir()
+    python = venv / "bin" / "python"
+    uv("venv", "--quiet", "--python", str((base / "bin" / "python").resolve()), str(venv))
+    (own,), (site,) = venv.glob("lib/python*/site-packages"), base.glob("lib/python*/site-packages")
+    (own / "base.pth").write_text(f"{site}\n")
+    uv("pip", "install", "--quiet", "--python", str(python), str(wheel), "megatron-core==0.8.0")
+
+    ran = command_of(python, folder)(
+        "run --here --json --select 'failure==dcp-assertion and case==tp2 and mcore==0.8.0'"
+    )
+
+    records = [json.loads(line) for line in ran.stdout.splitlines()]
+    assert [(one["cell"]["base"], one["cell"]["torch"], one["verdict"]) for one in records] == [
+        ("host", "2.4.0", "reproduced")
+    ], ran.stderr
+    assert ran.returncode == 0
+    assert records[0]["reproduce"].startswith("megatrix run --here --select ")

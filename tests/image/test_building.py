@@ -54,7 +54,7 @@ def test_pytest_finds_its_cell_from_what_is_installed(tool: Tool, laid: Wish) ->
     assert "base host: Python 3.13" in told
     assert "megatron-core 0.16.1" in told
     entry = f"tests/failures/{folder_name(SAVE)}/{ENTRY}"
-    assert f"PASSED {entry}::{SAVE}[world1-cpu-host/mcore-0.16.1/te-none" in told
+    assert f"HOLDS {entry}::{SAVE}-world1-cpu-host/mcore-0.16.1/te-none" in told
 
 
 def test_neither_a_password_nor_a_path_of_this_machine_stays_in_the_image(tool: Tool, laid: Wish) -> None:

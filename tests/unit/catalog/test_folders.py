@@ -1,0 +1,154 @@
+"""A failure is a folder: nothing else names it, and its code stands on the kit alone."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from matrix.authoring.entry import problems
+from matrix.authoring.examples import LOOK_ALIKES, SHOWS
+from matrix.catalog.failure import Failure
+from matrix.catalog.folders import ENTRY, FAILURES, entries, folder_name, load_module
+from matrix.catalog.schema import read_toml
+from matrix.provision.project import ROOT
+from tests import founding
+from tests.unit.catalogs import real
+
+FOLDERS = [path.parent for path in entries()]
+IDS = {folder_name(entry.id): entry.id for entry in real().failures}
+# What is written for people, and the ids that end-to-end tests need.
+MAY_NAME = ("docs/", "README.md", "CHANGELOG.md", "reports/sample/", "tests/founding.py")
+# What a cell has, or what stands in for it.
+INSIDE = {"matrix", "mpi4py", "megatron", "numpy", "torch", "transformer_engine", "transformer_engine_torch"}
+
+
+def mentions(pattern: str) -> Iterator[tuple[str, str]]:
+    """(path, line) of each line of the tracked text files that has a match of a POSIX pattern."""
+    command = ["git", "grep", "-I", "--no-color", "-E", "-e", pattern]
+    found = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    for line in found.splitlines():
+        path, _, text = line.partition(":")
+        if not path.startswith(MAY_NAME):
+            yield path, text
+
+
+def test_no_file_names_a_failure_of_another_folder() -> None:
+    """But `masked`, in whose `by` an entry names another one. The folders' own names count outside of them, too.
+
+    Examples have paths of whatever ran, which were other files at the time.
+    """
+    folders = "|".join(IDS)
+    masked = {str(path.relative_to(ROOT)): read_toml(path).get("masked", []) for path in entries()}
+    named = [
+        (path, name, text)
+        for path, text in mentions(rf"\<({folders}|{folders.replace('_', '-')})\>")
+        for name in re.findall(rf"(?<![\w-])({folders}|{folders.replace('_', '-')})(?![\w-])", text)
+        if not path.startswith(f"tests/failures/{folder_name(name)}/")
+        and not (path.startswith("tests/failures/") and name in IDS)
+        and not (text == f'by = "{name}"' and name in [one["by"] for one in masked.get(path, [])])
+    ]
+    assert [f"{path}: {name}: {text.strip()[:80]}" for path, name, text in named] == []
+
+
+def test_the_founding_failures_are_in_the_catalog() -> None:
+    named = {value for name, value in vars(founding).items() if name.isupper()}
+    assert named <= set(IDS.values())
+
+
+def imports(path: Path) -> Iterator[str]:
+    """Yield what a file imports, relative modules with their dots."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom):
+            yield "." * node.level + (node.module or "")
+            if node.module == "matrix":
+                yield from (f"matrix.{name.name}" for name in node.names)
+        elif isinstance(node, ast.Import):
+            yield from (name.name for name in node.names)
+
+
+def is_allowed(name: str) -> bool:
+    first, _, rest = name.partition(".")
+    if first == "matrix":
+        return rest == "kit" or rest.startswith("kit.")
+    return name.startswith(".") or first in INSIDE | sys.stdlib_module_names
+
+
+CODE = [path for path in sorted(FAILURES.rglob("*.py")) if not path.name.startswith("test_")]
+
+
+@pytest.mark.parametrize("path", CODE, ids=lambda path: f"{path.parent.name}/{path.name}")
+def test_a_folder_s_code_imports_the_kit_alone(path: Path) -> None:
+    """And the standard library, upstream's packages, and modules of its own folder."""
+    assert [name for name in imports(path) if not is_allowed(name)] == []
+
+
+def test_nothing_imports_the_failures() -> None:
+    """The catalog loads a folder's modules by their path."""
+    own = [path for folder in ("matrix", "tests", "bench") for path in (ROOT / folder).rglob("*.py")]
+    found = [(str(path.relative_to(ROOT)), name) for path in own for name in imports(path)]
+    assert [(path, name) for path, name in found if re.match(r"(tests|matrix)\.failures\b", name)] == []
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
+def test_a_folder_has_examples_of_both_kinds(folder: Path) -> None:
+    kinds = {path.name: list(path.glob("*.json")) for path in (folder / "examples").iterdir()}
+    assert set(kinds) == {SHOWS, LOOK_ALIKES}
+    assert all(kinds.values())
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
+def test_a_folder_holds_code_tables_and_examples(folder: Path) -> None:
+    """A file of another kind would be part of no cache key."""
+    files = [path for path in folder.rglob("*") if path.is_file() and "__pycache__" not in path.parts]
+    examples = [path for path in files if path.parents[1] == folder / "examples" and path.suffix == ".json"]
+    beside = [path for path in files if path.parent == folder and path.suffix in (".py", ".toml")]
+    assert sorted(files) == sorted(examples + beside)
+
+
+def test_every_folder_of_the_failures_has_an_entry() -> None:
+    found = [path for path in FAILURES.iterdir() if path.name not in ("__pycache__", ".pytest_cache")]
+    assert sorted(found) == FOLDERS
+
+
+def test_own_tests_of_two_folders_differ_in_name() -> None:
+    """pytest imports them by their name alone."""
+    names = Counter(path.name for path in FAILURES.rglob("test_*.py"))
+    assert [name for name, times in names.items() if times > 1] == []
+
+
+@pytest.mark.parametrize("entry", real().failures, ids=lambda entry: entry.id)
+def test_every_entry_passes_its_check(entry: Failure) -> None:
+    """As `megatrix catalog check` reports it; what the night of all failures takes of it is the night's."""
+    found = [one for one in problems(real(), entry, ()) if one.where != "night"]
+    assert [str(one) for one in found] == []
+
+
+def test_modules_of_a_folder_import_each_other(tmp_path: Path) -> None:
+    (tmp_path / "reproduction.py").write_text("from .law import FACTOR\n")
+    (tmp_path / "law.py").write_text("FACTOR = 8\n")
+    assert load_module(tmp_path, "reproduction").FACTOR == 8
+
+
+def test_folders_of_one_name_are_kept_apart(tmp_path: Path) -> None:
+    """The second one is loaded anew: a copy of the project has the same names."""
+    for place, factor in (("one", 1), ("other", 2)):
+        folder = tmp_path / place / "save_breaks"
+        folder.mkdir(parents=True)
+        (folder / "law.py").write_text(f"FACTOR = {factor}\n")
+        assert factor == load_module(folder, "law").FACTOR
+
+
+def test_a_missing_module_is_an_import_error(tmp_path: Path) -> None:
+    with pytest.raises(ImportError):
+        load_module(tmp_path, "preflight")
+
+
+def test_an_entry_is_the_file_of_a_folder() -> None:
+    assert {path.name for path in entries()} == {ENTRY}

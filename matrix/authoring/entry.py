@@ -13,12 +13,12 @@ from matrix.catalog.failure import Case, Expectation, Failure, Level
 from matrix.catalog.folders import ENTRY
 from matrix.catalog.model import Catalog
 from matrix.contract import recording
+from matrix.execution import preflights
 from matrix.planning.planned import Planned
 from matrix.verdicts.outcome import Outcome
 from matrix.verdicts.signature import matched, shows
 
 KIT = Path(__file__).resolve().parents[2]  # holds the package that a folder may import from
-PREFLIGHT = "preflight.py"
 
 
 @dataclass(frozen=True)
@@ -37,6 +37,7 @@ def problems(catalog: Catalog, failure: Failure, night: Sequence[Planned]) -> li
     """Return what is wrong with one entry; `night` is the planned night, of all failures or of this one."""
     return [
         *_case_problems(failure),
+        *_module_problems(failure),
         *_rule_problems(failure),
         *_contract_problems(failure),
         *_night_problems(failure, night),
@@ -47,8 +48,8 @@ def problems(catalog: Catalog, failure: Failure, night: Sequence[Planned]) -> li
 def _case_problems(failure: Failure) -> Iterator[Problem]:
     for case in failure.case:
         where = f"case {case.name}"
-        if Level.CONTRACT in case.levels and not failure.contract and not (failure.folder / PREFLIGHT).is_file():
-            yield Problem(where, "nothing judges it at level contract", f"add [contract], or {PREFLIGHT}")
+        if Level.CONTRACT in case.levels and not failure.contract and not (failure.folder / preflights.FILE).is_file():
+            yield Problem(where, "nothing judges it at level contract", f"add [contract], or {preflights.FILE}")
         if set(case.levels) != {Level.CONTRACT}:
             yield from _function_problems(failure, case, where)
 
@@ -90,6 +91,18 @@ def find_function(path: Path, name: str) -> ast.FunctionDef | None:
                     target = start.joinpath(*node.module.split(".")).with_suffix(".py")
                     return find_function(target, alias.name) if target.is_file() else None
     return None
+
+
+def _module_problems(failure: Failure) -> Iterator[Problem]:
+    """Yield what is wrong with preflight.py and chart.py, which are imported: the author's own code."""
+    if (failure.folder / preflights.FILE).is_file():
+        try:
+            preflights.preflight_of(failure.folder)
+        except Exception as error:
+            yield Problem(preflights.FILE, f"it can't be imported: {type(error).__name__}: {error}", "correct it")
+    chart = failure.folder / "chart.py"
+    if chart.is_file() and find_function(chart, "picture") is None:
+        yield Problem(chart.name, "it has no function picture", "def picture(values) -> str: the HTML, escaped")
 
 
 def _rule_problems(failure: Failure) -> Iterator[Problem]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
 from enum import Enum
 from pathlib import Path
 from typing import Any, Final
@@ -25,22 +26,19 @@ def catalog_to_json(catalog: Catalog) -> dict[str, Any]:
 
 
 def failure_to_json(failure: Failure) -> dict[str, Any]:
-    """Return one entry as it was loaded: groups of cases and shared stand-ins are spelled out."""
-    values = asdict(failure, dict_factory=_plain)
-    return {name: value for name, value in values.items() if name != "folder" and value not in (None, [], {}, "")}
+    """Return one entry as it was loaded: groups of cases and shared stand-ins are spelled out; empty keys are absent."""
+    return {name: value for name, value in _plain(failure).items() if name != "folder"}
 
 
-def _plain(items: list[tuple[str, Any]]) -> dict[str, Any]:
-    return {name: _value(value) for name, value in items if value not in (None, (), "", {})}
-
-
-def _value(value: Any) -> Any:
+def _plain(value: Any) -> Any:
     if isinstance(value, Range):
         return value.text
     if isinstance(value, Enum):
         return value.value
-    if isinstance(value, Path):
-        return str(value)
+    if is_dataclass(value):
+        return _plain({field.name: getattr(value, field.name) for field in fields(value)})
+    if isinstance(value, Mapping):
+        return {name: made for name, one in value.items() if (made := _plain(one)) not in (None, [], {}, "")}
     if isinstance(value, tuple):
-        return [_value(one) for one in value]
-    return value
+        return [_plain(one) for one in value]
+    return str(value) if isinstance(value, Path) else value

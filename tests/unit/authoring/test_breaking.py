@@ -1,0 +1,56 @@
+"""An entry broken on purpose: swapped expectations, and red in both directions."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from matrix.authoring.breaking import outcome, swapped
+from matrix.catalog.failure import Expectation
+from matrix.errors import MatrixError
+from matrix.planning.covering import pairwise
+from matrix.planning.night import night
+from matrix.verdicts.record import Record, Verdict
+from tests.unit.catalogs import catalog, clause, failure
+from tests.unit.report.samples import record
+
+BOTH = failure(affected=(clause(mcore="<0.9"),), works=(clause(mcore=">=0.9"),))
+ONE = failure("one", affected=(clause(),))
+NIGHT = night(catalog(BOTH, ONE), pairwise)
+
+
+def test_every_expectation_is_swapped() -> None:
+    before = {item.key: item.expectation for item in NIGHT if item.failure == "break"}
+    after = {item.key: item.expectation for item in swapped(NIGHT, "break")}
+    assert before.keys() == after.keys()
+    assert all({before[key], after[key]} == {Expectation.BROKEN, Expectation.WORKS} for key in before)
+
+
+def test_an_entry_of_one_direction_is_refused() -> None:
+    with pytest.raises(MatrixError, match="is expected: works"):
+        swapped(NIGHT, "one")
+
+
+def ended(expectation: Expectation, verdict: Verdict) -> Record:
+    return replace(record(), expectation=expectation, verdict=verdict)
+
+
+RED = [ended(Expectation.WORKS, Verdict.REGRESSED), ended(Expectation.BROKEN, Verdict.VANISHED)]
+
+
+@pytest.mark.parametrize(
+    ("records", "expected"),
+    [
+        (RED, True),
+        ([*RED, ended(Expectation.WORKS, Verdict.UNAVAILABLE)], True),
+        (RED[:1], False),
+        (RED[1:], False),
+        ([*RED, ended(Expectation.WORKS, Verdict.UNEXPLAINED)], False),
+        ([*RED, ended(Expectation.WORKS, Verdict.HOLDS)], False),
+        ([*RED, ended(Expectation.BROKEN, Verdict.NOT_REACHED)], False),
+        ([], False),
+    ],
+)
+def test_both_red_verdicts_and_no_other_are_wanted(records: list[Record], expected: bool) -> None:
+    assert outcome(records)[0] is expected

@@ -1,0 +1,148 @@
+"""Checks of one entry: each defect that an author can leave is found, and a sound entry has none."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from matrix.authoring.entry import find_function, problems
+from matrix.authoring.examples import LOOK_ALIKES, SHOWS, Example
+from matrix.catalog.failure import Case, ContractCall, Failure, Level
+from matrix.catalog.loading import load
+from matrix.catalog.schema import Pattern
+from matrix.planning.covering import pairwise
+from matrix.planning.night import night
+from matrix.verdicts.outcome import Outcome, OutcomeKind
+from tests.unit.catalogs import case, catalog, clause, failure, shown
+
+CODE = """
+from matrix.kit.checkpoint import save_and_load as from_kit
+from .sibling import from_sibling
+
+def save(rank, *, tensor_parallel, steps=5):
+    pass
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """The folder of a sound entry."""
+    (tmp_path / "reproduction.py").write_text(CODE)
+    (tmp_path / "sibling.py").write_text("def from_sibling(rank): pass\n")
+    for kind, outcome in ((SHOWS, shown(failure())), (LOOK_ALIKES, Outcome(OutcomeKind.PASSED))):
+        example = Example(kind, "one", outcome)
+        (tmp_path / example.path).parent.mkdir(parents=True)
+        (tmp_path / example.path).write_text(example.text)
+    return tmp_path
+
+
+def sound(folder: Path, **changes: Any) -> Failure:
+    given = {
+        "folder": folder,
+        "affected": (clause(mcore="<0.9"),),
+        "works": (clause(mcore=">=0.9"),),
+        "case": (a_case("save", {"tensor_parallel": 2}),),
+        **changes,
+    }
+    return failure(**given)
+
+
+def a_case(run: str, arguments: dict[str, object] | None = None) -> Case:
+    return replace(case(), run=run, arguments=arguments or {})
+
+
+def found(entry: Failure, *others: Failure) -> list[str]:
+    known = catalog(entry, *others)
+    return [f"{one.where}: {one.what}" for one in problems(known, entry, night(known, pairwise))]
+
+
+def test_a_sound_entry_has_no_problem(folder: Path) -> None:
+    assert found(sound(folder)) == []
+
+
+def test_the_catalog_has_no_problem() -> None:
+    known = load()
+    planned = night(known, pairwise)
+    assert {one.id: list(map(str, problems(known, one, planned))) for one in known.failures} == {
+        one.id: [] for one in known.failures
+    }
+
+
+CASES: dict[str, tuple[Sequence[Case], str]] = {
+    "no module": ([a_case("gone:save")], "case tp2: gone.py does not exist"),
+    "no function": ([a_case("load")], "case tp2: reproduction.py has no function load"),
+    "an unknown argument": (
+        [a_case("save", {"tensor_parallel": 2, "pipeline": 2})],
+        "case tp2: save has no argument pipeline",
+    ),
+    "a missing argument": ([a_case("save")], "case tp2: save needs the argument tensor_parallel"),
+    "an unknown argument of the kit": (
+        [a_case("from_kit", {"tensors": 2})],
+        "case tp2: from_kit has no argument tensors",
+    ),
+    "an unknown argument of a sibling": (
+        [a_case("from_sibling", {"tensors": 2})],
+        "case tp2: from_sibling has no argument tensors",
+    ),
+    "nothing reads": (
+        [a_case("save", {"tensor_parallel": 2}), replace(case("read", [Level.CONTRACT]), run="")],
+        "case read: nothing judges it at level contract",
+    ),
+}
+
+
+@pytest.mark.parametrize(("cases", "expected"), CASES.values(), ids=CASES.keys())
+def test_a_case_that_can_not_run_is_found(folder: Path, cases: Sequence[Case], expected: str) -> None:
+    assert expected in found(sound(folder, case=tuple(cases)))
+
+
+def test_an_entry_that_compat_never_shows_is_found(folder: Path) -> None:
+    rule = replace(clause(cases=["tp2"]), reason="by hand")
+    entry = sound(folder, affected=(rule,), works=())
+    assert any("`compat` never shows this failure" in one for one in found(entry))
+
+
+def test_an_unknown_callee_is_found(folder: Path) -> None:
+    entry = sound(folder, contract=ContractCall(Pattern(r"\.no_such_callee$")))
+    assert "contract.callee: no recorded megatron-core calls it" in found(entry)
+
+
+def test_a_night_of_one_direction_is_found(folder: Path) -> None:
+    assert any("expects works" in one for one in found(sound(folder, works=())))
+
+
+def test_a_wide_signature_is_found(folder: Path) -> None:
+    other = failure("other", signature=failure().signature)
+    assert "examples/shows/one.json: shows other as well" in found(sound(folder), other)
+
+
+def test_a_look_alike_that_shows_is_found(folder: Path) -> None:
+    (folder / "examples/look_alikes/one.json").write_text(Example(LOOK_ALIKES, "one", shown(failure())).text)
+    assert "examples/look_alikes/one.json: shows this failure (signature broke)" in found(sound(folder))
+
+
+def test_missing_examples_are_found(folder: Path) -> None:
+    for path in folder.glob("examples/*/*.json"):
+        path.unlink()
+    assert {"signature broke: no example shows it", "examples/look_alikes: there is none"} <= set(found(sound(folder)))
+
+
+def test_a_broken_example_is_found(folder: Path) -> None:
+    (folder / "examples/shows/two.json").write_text("{}")
+    assert any(one.startswith("examples/shows/two.json: not an outcome") for one in found(sound(folder)))
+
+
+@pytest.mark.parametrize(("name", "text"), [("preflight.py", "import no_such_module"), ("chart.py", "x = 1")])
+def test_a_broken_module_is_found(folder: Path, name: str, text: str) -> None:
+    (folder / name).write_text(text)
+    assert [one for one in found(sound(folder)) if one.startswith(name)] != []
+
+
+def test_a_function_is_followed_into_the_kit(folder: Path) -> None:
+    function = find_function(folder / "reproduction.py", "from_kit")
+    assert function is not None
+    assert function.name == "save_and_load"

@@ -26,7 +26,7 @@ def catalog_to_json(catalog: Catalog) -> dict[str, Any]:
 
 
 def failure_to_json(failure: Failure) -> dict[str, Any]:
-    """Return one entry as it was loaded: groups of cases and shared stand-ins are spelled out; empty keys are absent."""
+    """Return one entry as it was loaded: groups of cases and shared stand-ins spelled out, no empty key."""
     return {name: value for name, value in _plain(failure).items() if name != "folder"}
 
 

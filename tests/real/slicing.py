@@ -17,8 +17,6 @@ from megatron.core import utils
 from matrix.catalog.folders import FAILURES, folder_name, load_module
 from tests.founding import MASK
 
-slicer = load_module(FAILURES / folder_name(MASK), "slices").slicer
-
 
 @dataclass(frozen=True)
 class Group:
@@ -40,7 +38,7 @@ def whole(length: int, samples: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    cut = load_module(FAILURES / "long_context", "slices").slicer()
+    cut = load_module(FAILURES / folder_name(MASK), "slices").slicer()
     for line in sys.stdin:
         asked = json.loads(line)
         answer: dict[str, Any] = {"parts": []}

@@ -14,6 +14,7 @@ import pytest
 
 from matrix.execution.engine import environment_folder
 from matrix.provision.indexes import site_environment
+from tests.founding import BEHIND_MPI, SAVE
 from tests.real.conftest import PATIENCE_S, ROOT, Megatrix
 
 pytestmark = pytest.mark.real
@@ -35,13 +36,13 @@ COMMANDS = {
     "match train.log": 0,
     "contract --mcore 0.8.0 --te 1.9.0": 0,
     "surface record no-such-folder": 2,
-    "bisect ub-tp-size --axis te --mcore 0.8.0 --good 1.9.0 --bad 1.8.0": 0,
+    f"bisect {BEHIND_MPI} --axis te --mcore 0.8.0 --good 1.9.0 --bad 1.8.0": 0,
     "advise memory --seq-length 4096 --ranks-per-host 8": 0,
     "doctor": 0,
     "build no-such-image": 2,
     "run": 2,  # there is no tox
     "report": 2,  # nothing has run
-    "run --here --level contract --select 'failure==ub-tp-size and mcore==0.8.0'": 0,
+    f"run --here --level contract --select 'failure=={BEHIND_MPI} and mcore==0.8.0'": 0,
     "report --format markdown": 0,
     "run --resume": 0,
     "run --here --out train.log": 2,
@@ -98,7 +99,7 @@ def test_every_command_works_from_an_empty_folder(wheel: Path, tmp_path: Path) -
 
 def test_an_environment_with_torch_reproduces_a_failure(megatrix: Megatrix, wheel: Path, tmp_path: Path) -> None:
     """As in an image: its own torch and megatron-core, and the wheel installed beside them."""
-    megatrix("--select", "torch==2.4.0 and failure==dcp-assertion and case==world1 and mcore==0.8.0")
+    megatrix("--select", f"torch==2.4.0 and failure=={SAVE} and case==world1 and mcore==0.8.0")
     base, venv, folder = environment_folder("torch-2.4.0"), tmp_path / "venv", tmp_path / "empty"
     folder.mkdir()
     python = venv / "bin" / "python"
@@ -107,9 +108,7 @@ def test_an_environment_with_torch_reproduces_a_failure(megatrix: Megatrix, whee
     (own / "base.pth").write_text(f"{site}\n")
     uv("pip", "install", "--quiet", "--python", str(python), str(wheel), "megatron-core==0.8.0")
 
-    ran = command_of(python, folder)(
-        "run --here --json --select 'failure==dcp-assertion and case==tp2 and mcore==0.8.0'"
-    )
+    ran = command_of(python, folder)(f"run --here --json --select 'failure=={SAVE} and case==tp2 and mcore==0.8.0'")
 
     records = [json.loads(line) for line in ran.stdout.splitlines()]
     assert [(one["cell"]["base"], one["cell"]["torch"], one["verdict"]) for one in records] == [

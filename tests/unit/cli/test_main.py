@@ -314,7 +314,7 @@ def test_a_file_as_output_folder_ends_with_2(
     command: str, engine: FakeEngine, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "file").touch()
-    given = {"run --case": [KEY], "bisect": ["dcp-assertion", "--axis", "torch", "--mcore", "0.8.0"]}
+    given = {"run --case": [KEY], "bisect": [ENTRY.id, "--axis", "torch", "--mcore", "0.8.0"]}
     assert main([*command.split(), *given.get(command, []), "--out", str(tmp_path / "file")]) == 2
     assert "Traceback" not in capsys.readouterr().err
 

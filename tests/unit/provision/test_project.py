@@ -14,7 +14,7 @@ from matrix.provision.project import ROOT, files, folder, home, is_installed, ma
 INSTALLED = {
     "errors.py": "errors",
     "catalog/facts/bases.toml": "bases",
-    "failures/dcp_assertion/failure.toml": "failure",
+    "failures/save_breaks/failure.toml": "failure",
     "project/tox.ini": "tox",
     "project/containers/Containerfile": "containers",
     "project/tests/__init__.py": "",
@@ -22,7 +22,7 @@ INSTALLED = {
 LAID_OUT = {
     "matrix/errors.py": "errors",
     "matrix/catalog/facts/bases.toml": "bases",
-    "tests/failures/dcp_assertion/failure.toml": "failure",
+    "tests/failures/save_breaks/failure.toml": "failure",
     "tox.ini": "tox",
     "containers/Containerfile": "containers",
     "tests/__init__.py": "",

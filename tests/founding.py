@@ -32,3 +32,6 @@ CALL: Final = "cpu-offload-args"
 
 SHIFTED_CALL: Final = "cpu-offload-shifted"
 """At level contract: one commit of Transformer Engine brings it."""
+
+HARDWARE: Final = "ub-multicast"
+"""Read, not run: whether it breaks depends on driver and compute capability, which the stack of a report names."""

@@ -47,7 +47,7 @@ def summary(records: Sequence[Record], *, width: int = WIDTH, colour: bool = Fal
 class Progress:
     """A line for each case as it ends; plain lines, so that a log of them reads like the terminal.
 
-    [ 3/24] dcp-assertion tp2 cpu torch-2.4.0/mcore-0.8.0 reproduced 1.1 s, 2 min to go
+    [ 3/24] dud-assertion tp2 cpu torch-2.4.0/mcore-0.8.0 reproduced 1.1 s, 2 min to go
 
     With a `clock` (s) a line says how long the rest will take, if it goes on like the cases that ran so far.
     """

@@ -17,6 +17,8 @@ from megatron.core import utils
 from matrix.catalog.folders import FAILURES, folder_name, load_module
 from tests.founding import MASK
 
+slicer = load_module(FAILURES / folder_name(MASK), "slices").slicer
+
 
 @dataclass(frozen=True)
 class Group:
@@ -38,7 +40,7 @@ def whole(length: int, samples: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    cut = load_module(FAILURES / folder_name(MASK), "slices").slicer()
+    cut = slicer()
     for line in sys.stdin:
         asked = json.loads(line)
         answer: dict[str, Any] = {"parts": []}

@@ -12,9 +12,9 @@ from matrix.catalog.folders import load_module
 from matrix.kit.preflight import Machine
 from matrix.verdicts.outcome import Outcome, OutcomeKind, Raised
 from matrix.verdicts.signature import owner
+from tests.founding import HARDWARE
 from tests.unit.catalogs import real
 
-FAILURE = "ub-multicast"
 multicast = load_module(Path(__file__).parent, "multicast")
 facts = load_module(Path(__file__).parent, "overlap").facts
 A800 = Machine(driver="470.161.03", cuda="12.4", sm="8.0")
@@ -79,7 +79,7 @@ def test_the_catalog_says_the_same(te: str, driver: str, sm: str) -> None:
     stack = Cell("", "none", "none", te, driver, sm=sm)
     there, _ = multicast.answers(te, Machine(driver, sm=sm), None, facts().multicast, facts().window)
     expected = Expectation.BROKEN if there.error else Expectation.WORKS
-    assert expected is real().failure(FAILURE).expectation(stack)
+    assert expected is real().failure(HARDWARE).expectation(stack)
 
 
 @pytest.mark.parametrize("te", ["1.9.0", "1.13.0"])
@@ -88,4 +88,4 @@ def test_the_catalog_recognises_the_error(te: str) -> None:
     raised = Raised(there.error.type, there.error.message)
     found = owner(real().failures, Outcome(OutcomeKind.RAISED, chain=(raised,)))
     assert found
-    assert found.id == FAILURE
+    assert found.id == HARDWARE

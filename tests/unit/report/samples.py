@@ -58,7 +58,7 @@ def record(
     *,
     where: Cell | None = None,
     case: str = "tp2",
-    failure: str = "dcp-assertion",
+    failure: str = "dud-assertion",
     level: Level = Level.CPU,
     **further: Any,
 ) -> Record:
@@ -121,7 +121,7 @@ def night() -> list[Record]:
                 if new and mcore == "0.7.0":
                     verdict = Verdict.LEARNED
                 elif new and mcore in MCORES[2:6]:
-                    verdict, further = Verdict.UNEXPLAINED, {"other": "dcp-write-item"}
+                    verdict, further = Verdict.UNEXPLAINED, {"other": "dud-write-item"}
                 elif torch == "2.4.1" and mcore == "0.8.0" and case == "pp2":
                     verdict = Verdict.VANISHED
                 elif torch == "2.4.1" and mcore == "0.14.0" and case == "tp2":
@@ -136,7 +136,7 @@ def night() -> list[Record]:
             record(
                 Verdict.REPRODUCED if mcore in MCORES[:2] else Verdict.HOLDS,
                 where=where,
-                failure="cpu-offload-args",
+                failure="cut-offload-args",
                 case="five-arguments",
                 level=Level.CONTRACT,
                 notes=(twin,),
@@ -145,12 +145,12 @@ def night() -> list[Record]:
         for case in ("tp2", "pp2"):
             records.append(record(Verdict.UNAVAILABLE, where=where, case=case, level=Level.GPU, notes=(twin,)))
     where = cell("ngc-24.03", "0.7.0", "1.9.0.dev0+f9dd37f", "470.161.03")
-    records.append(record(Verdict.UNAVAILABLE, where=where, failure="tp-overlap", case="userbuffers", level=Level.GPU))
+    records.append(record(Verdict.UNAVAILABLE, where=where, failure="tx-overlap", case="userbuffers", level=Level.GPU))
     where = cell("host", "0.12.3", "2.1.0", "550.54.15")
     hung = Outcome(OutcomeKind.HUNG, "no end after 120 s", rank=1, evidence=LOG, seconds=121.4, ranks=(
         RankEnd(0, -15, stopped=True, seconds=121.0, log="runs/a/logs/rank-0.log"),
         RankEnd(1, None, stopped=True, seconds=121.4, log="runs/a/logs/rank-1.log",
                 stacks='Thread 0x7f (most recent call first):\n  File "ring.py", line 12 in wait <barrier>'),
     ), attempts=("hung after 120 s in the fork-server",))  # fmt: skip
-    records.append(record(Verdict.UNEXPLAINED, where=where, failure="long-context", case="cp4-131072", outcome=hung))
+    records.append(record(Verdict.UNEXPLAINED, where=where, failure="long-samples", case="cp4-131072", outcome=hung))
     return records

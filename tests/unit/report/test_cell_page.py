@@ -34,13 +34,13 @@ def test_a_red_cell_says_why_how_to_run_it_again_and_what_it_ran_with() -> None:
     )
     said = shown(red)
 
-    assert "regressed : dcp-assertion tp2 cpu this failure where the catalog says it works" in said
+    assert "regressed : dud-assertion tp2 cpu this failure where the catalog says it works" in said
     assert red.reproduce.replace("'", "&#x27;") in said
     assert "image nvcr.io/x@sha256:ab host x86_64 Python 3.10.14 resolved torch 2.4.0" in said
     assert "create_default_global_save_plan" in said
     assert "0 exit code 1 1.1 s runs/a/logs/rank-0.log 1 exit code 1, ended by the supervisor" in said
     assert "megatrix explain torch-2.4.0/mcore-0.8.0/te-none/driver-none" in said
-    assert "broken dcp-assertion mcore &lt;0.9: the writer saves twice" in said
+    assert "broken dud-assertion mcore &lt;0.9: the writer saves twice" in said
 
 
 def test_the_driver_of_the_host_and_the_one_that_the_ranks_had_are_told_apart() -> None:

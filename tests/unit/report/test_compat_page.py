@@ -14,9 +14,10 @@ from matrix.catalog.failure import Expectation, Level
 from matrix.catalog.versions import NONE
 from matrix.check.compat import parse_stack
 from matrix.report.compat_page import PICKED, compat_page, data
+from tests.founding import SAVE
 from tests.unit.catalogs import catalog, clause, failure, real
 
-HELD = data(real(), {"dcp-assertion": frozenset({Level.CPU})}).to_json()
+HELD = data(real(), {SAVE: frozenset({Level.CPU})}).to_json()
 
 
 def answered(stack: dict[str, str]) -> dict[str, str]:

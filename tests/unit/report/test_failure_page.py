@@ -15,7 +15,7 @@ from tests.unit.catalogs import catalog, clause, failure
 from tests.unit.report.samples import cell, record
 
 ENTRY = failure(
-    id="dcp-assertion",
+    id="dud-assertion",
     references=("NVIDIA/Megatron-LM#1003", "a talk"),
     affected=(clause(mcore="<0.9", reason="the writer saves twice"),),
     works=(clause(mcore=">=0.9"), clause(cases=["way-round"], reason="the way round")),
@@ -32,7 +32,7 @@ RECORDS = (
 
 def shown(entry: Failure = ENTRY, pasts: Pasts | None = None, records: Sequence[Record] = RECORDS) -> str:
     """The page's text, tags taken out."""
-    levels = {"dcp-assertion": frozenset({Level.CPU})}
+    levels = {"dud-assertion": frozenset({Level.CPU})}
     page = failure_page(entry, catalog(entry), Night("one", tuple(records)), levels, pasts or {})
     return " ".join(re.sub(r"<style>.*?</style>|<[^>]+>", " ", page, flags=re.DOTALL).split())
 

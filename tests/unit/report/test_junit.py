@@ -29,7 +29,7 @@ def test_every_planned_case_is_a_test_case_and_the_totals_agree() -> None:
 
 def test_a_suite_is_one_failure_at_one_level() -> None:
     assert [suite.get("name") for suite in made(night())] == [
-        "cpu-offload-args.contract", "dcp-assertion.cpu", "dcp-assertion.gpu", "long-context.cpu", "tp-overlap.gpu",
+        "cut-offload-args.contract", "dud-assertion.cpu", "dud-assertion.gpu", "long-samples.cpu", "tx-overlap.gpu",
     ]  # fmt: skip
 
 

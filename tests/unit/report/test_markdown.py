@@ -33,9 +33,9 @@ def seventy(verdict: Verdict = Verdict.REGRESSED) -> list[Record]:
 def test_seventy_cases_that_fail_alike_are_one_row() -> None:
     text = issue(of(*seventy()), NOTHING_BEFORE)
 
-    assert text.startswith("# Megatrix: newly red in 70 cases: dcp-assertion regressed\n")
+    assert text.startswith("# Megatrix: newly red in 70 cases: dud-assertion regressed\n")
     assert [row for row in text.split("\n") if row.startswith("| regressed")] == [
-        "| regressed | `dcp-assertion` | 70 | `rank 0 raised: AssertionError at default_planner.py:389 "
+        "| regressed | `dud-assertion` | 70 | `rank 0 raised: AssertionError at default_planner.py:389 "
         "create_default_global_save_plan; signature save-assertion` | `torch-2.0.0/mcore-0.8.0 tp2 cpu` |"
     ]
     assert seventy()[0].reproduce in text
@@ -58,7 +58,7 @@ def test_an_issue_tells_what_is_newly_red_and_nothing_else() -> None:
     night = of(old, new, green)
 
     text = issue(night, changes(night.records, before))
-    assert "newly red in 1 case: dcp-assertion unexplained" in text
+    assert "newly red in 1 case: dud-assertion unexplained" in text
     assert "| regressed" not in text
     assert issue(of(old, green), changes((old, green), before)) == ""
     assert issue(of(green), NOTHING_BEFORE) == ""

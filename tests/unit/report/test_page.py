@@ -85,7 +85,7 @@ def test_every_link_leads_somewhere_on_the_page_or_to_the_page_of_a_failure_or_a
 
 
 def test_the_pages_of_bisections_are_linked() -> None:
-    assert 'href="bisections/cpu-offload-args.html"' in page(Night("a", ()), NO_CHANGES, {}, ["cpu-offload-args"])
+    assert 'href="bisections/cut-offload-args.html"' in page(Night("a", ()), NO_CHANGES, {}, ["cut-offload-args"])
     assert "Bisections" not in page(Night("a", ()), NO_CHANGES, {})
 
 
@@ -109,7 +109,7 @@ def test_every_red_has_its_line_to_paste_and_its_why() -> None:
     text = "".join(Document(made(night())).text)
     for red in (each for each in night() if each.verdict.colour == "red"):
         assert red.reproduce in text
-    assert "matches the catalog's dcp-write-item" in text
+    assert "matches the catalog's dud-write-item" in text
 
 
 def test_the_banner_is_red_and_counts_what_said_nothing_beside_it() -> None:
@@ -131,7 +131,7 @@ def test_a_grid_cell_is_one_verdict_and_says_how_many_cases_it_speaks_for() -> N
 
 def test_levels_have_grids_of_their_own_and_say_what_never_ran() -> None:
     html = made(
-        [record(), record(Verdict.UNAVAILABLE, level=Level.GPU)], levels={"dcp-assertion": frozenset([Level.CPU])}
+        [record(), record(Verdict.UNAVAILABLE, level=Level.GPU)], levels={"dud-assertion": frozenset([Level.CPU])}
     )
     assert html.count('<table class="grid">') == 2
     assert html.count("; never run at level gpu on this machine") == 2
@@ -154,7 +154,7 @@ def test_newly_red_causes_come_before_those_known_yesterday() -> None:
 def test_a_cause_of_many_shows_some_logs_and_every_line_to_paste() -> None:
     reds = [record(Verdict.UNEXPLAINED, where=cell(mcore=f"0.9.{n}")) for n in range(70)]
     html = made(reds)
-    assert "dcp-assertion</a> in 70 cases</h3>" in html
+    assert "dud-assertion</a> in 70 cases</h3>" in html
     assert html.count("<h4>end of the log") == 5
     assert html.count('<div class="paste">') == 71
 

@@ -22,6 +22,7 @@ from matrix.store.night import Night
 from matrix.verdicts.judge import judge
 from matrix.verdicts.outcome import Outcome, OutcomeKind
 from matrix.verdicts.record import Record
+from tests.founding import HARDWARE
 from tests.unit.catalogs import case, catalog, clause, failure, masked, real, stack
 
 PASSED = Outcome(OutcomeKind.PASSED)
@@ -125,7 +126,7 @@ def test_reports_stack_is_ruled_with_its_hardware() -> None:
     """The stack of TransformerEngine#985 has compute capability 8.0, on which userbuffers need no multicast."""
     (reported,) = (one for one in real().stacks if one.name == "TransformerEngine#985")
     pages = CellPages(real(), passed(real(), real_night()))
-    assert pages.said(real().cell_of(reported).id, "ub-multicast") == "works"
+    assert pages.said(real().cell_of(reported).id, HARDWARE) == "works"
 
 
 def test_failure_page_rules_by_hardware() -> None:

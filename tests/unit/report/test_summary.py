@@ -32,7 +32,7 @@ def test_reds_come_first_and_the_headline_last() -> None:
 def test_a_cause_shared_by_many_is_told_once() -> None:
     text = summary(night())
     assert text.count("storage_key") == 1
-    assert "UNEXPLAINED dcp-assertion x 12" in text
+    assert "UNEXPLAINED dud-assertion x 12" in text
 
 
 def test_a_red_on_gpus_names_both_drivers() -> None:
@@ -67,8 +67,8 @@ def test_rows_that_differ_only_in_the_megatron_version_are_one() -> None:
 
 def test_levels_are_told_apart() -> None:
     text = summary([record(), record(level=record().level.__class__.GPU)])
-    assert "dcp-assertion, level cpu" in text
-    assert "dcp-assertion, level gpu" in text
+    assert "dud-assertion, level cpu" in text
+    assert "dud-assertion, level gpu" in text
 
 
 def test_a_case_that_a_cell_does_not_plan_is_a_dash() -> None:
@@ -109,7 +109,7 @@ def test_a_night_without_cases_is_not_green() -> None:
 def test_progress_counts_and_names_the_case() -> None:
     progress = Progress(24)
     lines = [progress.line(record(Verdict.REPRODUCED)) for _ in range(3)]
-    assert lines[2] == "[ 3/24] dcp-assertion tp2 cpu torch-2.4.0/mcore-0.8.0 reproduced 1.1 s"
+    assert lines[2] == "[ 3/24] dud-assertion tp2 cpu torch-2.4.0/mcore-0.8.0 reproduced 1.1 s"
 
 
 def test_progress_says_why_a_case_is_red_at_once() -> None:
@@ -169,7 +169,7 @@ def test_without_a_clock_no_line_tells_a_time_to_go() -> None:
 def test_what_runs_now_is_one_line_that_fits_and_goes_with_its_record() -> None:
     progress, one = Progress(2, width=40), record()
     progress.begin(one.key)
-    progress.begin("torch-2.4.0/mcore-0.9.0/te-none/driver-none dcp-assertion pp2 cpu")
+    progress.begin("torch-2.4.0/mcore-0.9.0/te-none/driver-none dud-assertion pp2 cpu")
     assert progress.now().startswith("now: torch-2.4.0")
     assert len(progress.now()) < 40
     progress.line(one)

@@ -57,9 +57,9 @@ def test_red_stands_for_a_cell_before_anything_else(verdicts: list[Verdict]) -> 
 
 
 def test_why_of_a_red_names_the_root_cause_and_the_failure_that_matched() -> None:
-    said = why(record(Verdict.UNEXPLAINED, other="dcp-write-item"))
+    said = why(record(Verdict.UNEXPLAINED, other="dud-write-item"))
     assert said.startswith("rank 0 raised: TypeError: _write_item() missing 2 required positional arguments")
-    assert said.endswith("; matches the catalog's dcp-write-item")
+    assert said.endswith("; matches the catalog's dud-write-item")
 
 
 def test_an_exception_without_words_says_where_it_stands() -> None:

@@ -136,7 +136,7 @@ def test_an_interrupted_run_is_passed_over_in_what_was_before(history: History) 
 def test_levels_are_those_that_ran(history: History) -> None:
     gpu = record(Verdict.UNAVAILABLE, level=Level.GPU)
     history.add("a", [record(), record(level=Level.CONTRACT), gpu, record(Verdict.UNAVAILABLE, failure="other")])
-    assert history.levels() == {"dcp-assertion": {Level.CPU, Level.CONTRACT}}
+    assert history.levels() == {"dud-assertion": {Level.CPU, Level.CONTRACT}}
 
 
 def test_what_was_added_is_there_for_the_next_process(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ It has cases at level gpu with a driver, too."""
 
 BEHIND_MPI: Final = "ub-tp-size"
 """What Transformer Engine 1.8 shows in a case of MPI once the group is made. At level contract it has hundreds of
-cells on the base no-torch."""
+cells on the base no-torch, and one release of Transformer Engine separates those that break."""
 
 CALL: Final = "cpu-offload-args"
 """At level contract: one commit of Megatron-LM brings it, another one fixes it."""

@@ -26,7 +26,6 @@ from matrix.provision.installed import Environment
 from matrix.provision.project import ROOT
 from matrix.verdicts.outcome import Outcome, OutcomeKind, Raised
 from matrix.verdicts.record import Record
-from tests.founding import SAVE
 from tests.unit import catalogs
 from tests.unit.catalogs import case, clause, failure, stack
 from tests.unit.engines import HOST, FakeEngine
@@ -315,7 +314,7 @@ def test_a_file_as_output_folder_ends_with_2(
     command: str, engine: FakeEngine, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "file").touch()
-    given = {"run --case": [KEY], "bisect": [SAVE, "--axis", "torch", "--mcore", "0.8.0"]}
+    given = {"run --case": [KEY], "bisect": [ENTRY.id, "--axis", "torch", "--mcore", "0.8.0"]}
     assert main([*command.split(), *given.get(command, []), "--out", str(tmp_path / "file")]) == 2
     assert "Traceback" not in capsys.readouterr().err
 

@@ -1,4 +1,4 @@
-"""The door for pytest: loads the plugin that turns the cases of a plan into tests."""
+"""Settings of pytest: loads the plugin that turns the cases of a plan into tests."""
 
 from contextlib import suppress
 

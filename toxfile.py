@@ -25,7 +25,7 @@ from matrix.errors import MatrixError, closest
 from matrix.provision import current_image as standing
 from matrix.provision.indexes import site_environment
 from matrix.provision.interpreters import find as look_for
-from matrix.provision.tox_environments import CELL_SETTINGS, Environment, environments, in_place
+from matrix.provision.tox_environments import CELL_SETTINGS, ToxEnvironment, environments, in_place
 
 # tox-uv passes UV_* on to uv and to the environments; what is set here reaches venv creation and every install.
 os.environ.update(site_environment())
@@ -75,7 +75,7 @@ def refuse_unknown(asked: Iterable[str], known: set[str]) -> None:
             raise HandledError(f"no such environment: {name}\n  {closest(name, {*known, *KNOWN})}")
 
 
-def loader(environment: Environment, root: Path) -> MemoryLoader:
+def loader(environment: ToxEnvironment, root: Path) -> MemoryLoader:
     """Return the settings of an environment of the catalog."""
     shared = {
         "base": ["cell"],

@@ -25,8 +25,8 @@ from typing import Any, NamedTuple, TypeVar
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from matrix.bisection.ancestry import Ancestry
 from matrix.bisection.noise import Noise, Seen
-from matrix.bisection.order import Order
 from matrix.bisection.search import Plan, Probe, search
 from tests.founding import CALL, SHIFTED_CALL
 
@@ -135,7 +135,7 @@ def prepared(tree: Path, clone: str, question: tuple[str, ...]) -> Callable[[], 
 
 def rounds() -> None:
     """Every 13th culprit among 1,000 commits, with 0 and 20 % skips, and a failure that shows in half of its runs."""
-    order = Order.chain(1001)
+    order = Ancestry.chain(1001)
     print("\n1,000 commits:      rounds (worst), the bound, probes (mean)")
     for at_once in (1, 3, 7):
         for label, skips, noise in (

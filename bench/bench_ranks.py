@@ -25,8 +25,8 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from matrix.execution.ranks.job import Job
-from matrix.execution.ranks.order import free_port
+from matrix.execution.ranks.job import RankJob
+from matrix.execution.ranks.rank_spec import free_port
 from matrix.execution.ranks.supervisor import Supervisor
 from matrix.kit.rank import Rank
 from matrix.verdicts.outcome import OutcomeKind
@@ -61,7 +61,7 @@ class Ways:
         self.case, self.supervisor, self.folder = case, supervisor, folder
 
     def supervised(self, *, fresh: bool) -> float:
-        job = Job(
+        job = RankJob(
             target=self.case["target"],
             kwargs=self.case["kwargs"],
             world_size=self.case["world_size"],

@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from matrix.catalog.failure import Expectation, Level
 from matrix.catalog.loading import load
-from matrix.execution.engine import Ending, Engine, Installed, Tox, work_folder
+from matrix.execution.engine import BaseContents, Ending, Engine, Tox, work_folder
 from matrix.execution.run import Request, execute
 from matrix.execution.slurm.commands import Commands
 from matrix.execution.slurm.engine import Slurm
@@ -64,7 +64,7 @@ class Alone:
     def lacks(self, base: str) -> str:
         return ""
 
-    def installed(self, base: str) -> Installed | None:
+    def installed(self, base: str) -> BaseContents | None:
         return None
 
     def run(self, bases: Sequence[str], environ: Mapping[str, str], log: Path) -> Ending:

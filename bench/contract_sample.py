@@ -17,7 +17,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from itertools import product
 
-from matrix.contract.finding import Finding, Kind, find
+from matrix.contract.finding import Finding, FindingKind, find
 from matrix.contract.recording import MCORE, TE, load_calls, load_surface, released
 
 SIZE = 24  # of each draw; 20 are asked for
@@ -44,7 +44,7 @@ def definite() -> list[Finding]:
     consumers = [load_calls(version) for version in released(MCORE)]
     offers = [load_surface(version) for version in released(TE)]
     found = (one for calls, surface in product(consumers, offers) for one in find(calls, surface))
-    return [one for one in found if one.kind is Kind.DEFINITE]
+    return [one for one in found if one.kind is FindingKind.DEFINITE]
 
 
 def show(title: str, sample: Sequence[Finding]) -> None:

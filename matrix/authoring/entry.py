@@ -22,7 +22,7 @@ KIT = Path(__file__).resolve().parents[2]  # holds the package that a folder may
 
 
 @dataclass(frozen=True)
-class Problem:
+class EntryProblem:
     """What is wrong with an entry, where, and how to put it right."""
 
     where: str
@@ -33,7 +33,7 @@ class Problem:
         return f"{self.where}: {self.what}\n  fix: {self.fix}"
 
 
-def problems(catalog: Catalog, failure: Failure, night: Sequence[Planned]) -> list[Problem]:
+def problems(catalog: Catalog, failure: Failure, night: Sequence[Planned]) -> list[EntryProblem]:
     """Return what is wrong with one entry; `night` is the planned night, of all failures or of this one."""
     return [
         *_case_problems(failure),
@@ -45,24 +45,24 @@ def problems(catalog: Catalog, failure: Failure, night: Sequence[Planned]) -> li
     ]
 
 
-def _case_problems(failure: Failure) -> Iterator[Problem]:
+def _case_problems(failure: Failure) -> Iterator[EntryProblem]:
     for case in failure.case:
         where = f"case {case.name}"
         if Level.CONTRACT in case.levels and not failure.contract and not (failure.folder / preflights.FILE).is_file():
-            yield Problem(where, "nothing judges it at level contract", f"add [contract], or {preflights.FILE}")
+            yield EntryProblem(where, "nothing judges it at level contract", f"add [contract], or {preflights.FILE}")
         if set(case.levels) != {Level.CONTRACT}:
             yield from _function_problems(failure, case, where)
 
 
-def _function_problems(failure: Failure, case: Case, where: str) -> Iterator[Problem]:
+def _function_problems(failure: Failure, case: Case, where: str) -> Iterator[EntryProblem]:
     module, name = case.function
     path = failure.folder / f"{module}.py"
     if not path.is_file():
-        yield Problem(where, f"{path.name} does not exist", f"write it in {failure.folder}")
+        yield EntryProblem(where, f"{path.name} does not exist", f"write it in {failure.folder}")
         return
     function = find_function(path, name)
     if function is None:
-        yield Problem(where, f"{path.name} has no function {name}", "define it, or correct `run`")
+        yield EntryProblem(where, f"{path.name} has no function {name}", "define it, or correct `run`")
         return
     taken = function.args
     named = [one.arg for one in (*taken.args[1:], *taken.kwonlyargs)]
@@ -70,12 +70,12 @@ def _function_problems(failure: Failure, case: Case, where: str) -> Iterator[Pro
     needed = {one.arg for one in taken.args[1 : len(taken.args) - len(defaults)]}
     needed |= {one.arg for one, default in zip(taken.kwonlyargs, taken.kw_defaults, strict=True) if default is None}
     if not taken.args:
-        yield Problem(where, f"{name} takes no rank", f"def {name}(rank: Rank, ...)")
+        yield EntryProblem(where, f"{name} takes no rank", f"def {name}(rank: Rank, ...)")
     for argument in case.arguments:
         if argument not in named and taken.kwarg is None:
-            yield Problem(where, f"{name} has no argument {argument}", f"one of: {', '.join(named) or 'none'}")
+            yield EntryProblem(where, f"{name} has no argument {argument}", f"one of: {', '.join(named) or 'none'}")
     for argument in sorted(needed - case.arguments.keys()):
-        yield Problem(where, f"{name} needs the argument {argument}", f"arguments = {{ {argument} = ... }}")
+        yield EntryProblem(where, f"{name} needs the argument {argument}", f"arguments = {{ {argument} = ... }}")
 
 
 def find_function(path: Path, name: str) -> ast.FunctionDef | None:
@@ -93,69 +93,73 @@ def find_function(path: Path, name: str) -> ast.FunctionDef | None:
     return None
 
 
-def _module_problems(failure: Failure) -> Iterator[Problem]:
+def _module_problems(failure: Failure) -> Iterator[EntryProblem]:
     """Yield what is wrong with preflight.py and chart.py, which are imported: the author's own code."""
     if (failure.folder / preflights.FILE).is_file():
         try:
             preflights.preflight_of(failure.folder)
         except Exception as error:
-            yield Problem(preflights.FILE, f"it can't be imported: {type(error).__name__}: {error}", "correct it")
+            yield EntryProblem(preflights.FILE, f"it can't be imported: {type(error).__name__}: {error}", "correct it")
     chart = failure.folder / "chart.py"
     if chart.is_file() and find_function(chart, "picture") is None:
-        yield Problem(chart.name, "it has no function picture", "def picture(values) -> str: the HTML, escaped")
+        yield EntryProblem(chart.name, "it has no function picture", "def picture(values) -> str: the HTML, escaped")
 
 
-def _rule_problems(failure: Failure) -> Iterator[Problem]:
+def _rule_problems(failure: Failure) -> Iterator[EntryProblem]:
     if failure.affected and all(rule.cases for rule in failure.affected):
-        yield Problem(
+        yield EntryProblem(
             "affected",
             "every rule names cases: `compat` never shows this failure, and it can mask no other",
             "add a rule without `cases` for the cells in which it happens by default",
         )
 
 
-def _contract_problems(failure: Failure) -> Iterator[Problem]:
+def _contract_problems(failure: Failure) -> Iterator[EntryProblem]:
     if failure.contract:
         versions = reversed(recording.released(recording.MCORE))
         uses = (use for version in versions for use in recording.load_calls(version).uses)
         if not any(re.search(failure.contract.callee, use.path.replace(":", ".")) for use in uses):
             fix = "megatrix contract --mcore V --te V lists calls"
-            yield Problem("contract.callee", "no recorded megatron-core calls it", fix)
+            yield EntryProblem("contract.callee", "no recorded megatron-core calls it", fix)
 
 
-def _night_problems(failure: Failure, night: Sequence[Planned]) -> Iterator[Problem]:
+def _night_problems(failure: Failure, night: Sequence[Planned]) -> Iterator[EntryProblem]:
     planned = {item.expectation for item in night if item.failure == failure.id}
     for expectation in (Expectation.BROKEN, Expectation.WORKS):
         if failure.case and expectation not in planned:
-            yield Problem(
+            yield EntryProblem(
                 "night",
                 f"no case of the night expects {expectation.value}: a night proves one direction only",
                 "widen [night] or `works`, or name a cell with [[pick]]",
             )
 
 
-def _example_problems(catalog: Catalog, failure: Failure) -> Iterator[Problem]:
+def _example_problems(catalog: Catalog, failure: Failure) -> Iterator[EntryProblem]:
     found: dict[str, dict[str, Outcome]] = {examples.SHOWS: {}, examples.LOOK_ALIKES: {}}
     for kind, outcomes in found.items():
         for path in sorted((failure.folder / "examples" / kind).glob("*.json")):
             try:
                 outcomes[f"examples/{kind}/{path.name}"] = examples.read(path)
             except (OSError, ValueError, KeyError, TypeError) as error:
-                yield Problem(f"examples/{kind}/{path.name}", f"not an outcome: {error}", "megatrix catalog keep RUN")
+                yield EntryProblem(
+                    f"examples/{kind}/{path.name}", f"not an outcome: {error}", "megatrix catalog keep RUN"
+                )
     for where, outcome in found[examples.SHOWS].items():
         others = [one.id for one in catalog.failures if one.id != failure.id and matched(one, outcome)]
         if matched(failure, outcome) is None:
-            yield Problem(where, "does not show this failure", "correct the signature, or move it to look_alikes")
+            yield EntryProblem(where, "does not show this failure", "correct the signature, or move it to look_alikes")
         if others:
-            yield Problem(where, f"shows {', '.join(others)} as well", "narrow the signature of one of them")
+            yield EntryProblem(where, f"shows {', '.join(others)} as well", "narrow the signature of one of them")
     for where, outcome in found[examples.LOOK_ALIKES].items():
         if signature := matched(failure, outcome):
-            yield Problem(where, f"shows this failure (signature {signature.name})", "narrow the signature")
+            yield EntryProblem(where, f"shows this failure (signature {signature.name})", "narrow the signature")
     for signature in failure.signature:
         if not any(shows(outcome, signature) for outcome in found[examples.SHOWS].values()):
-            yield Problem(
+            yield EntryProblem(
                 f"signature {signature.name}", "no example shows it",
                 f"megatrix catalog keep RUN, or write one beside {failure.folder / ENTRY}",
             )  # fmt: skip
     if not found[examples.LOOK_ALIKES]:
-        yield Problem("examples/look_alikes", "there is none", "megatrix catalog keep RUN writes the mechanical ones")
+        yield EntryProblem(
+            "examples/look_alikes", "there is none", "megatrix catalog keep RUN writes the mechanical ones"
+        )

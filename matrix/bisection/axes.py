@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Final
 
+from matrix.bisection.ancestry import Ancestry
 from matrix.bisection.clone import Clone, Commit
-from matrix.bisection.order import Order
 from matrix.catalog.failure import Case, Expectation, Failure, Level, Package
 from matrix.catalog.model import Catalog, Wheels
 from matrix.catalog.versions import NONE, is_version, parse
@@ -83,12 +83,12 @@ class Point:
 
 
 @dataclass(frozen=True)
-class Axis:
+class BisectionAxis:
     """A stretch of a history, its ends included. `case_at` gives the case of a place when it is to be asked."""
 
     name: AxisName
     points: tuple[Point, ...]
-    order: Order
+    order: Ancestry
     case_at: Callable[[int], Planned]
     notes: tuple[str, ...] = ()
     commits: tuple[Commit, ...] = ()  # of an axis of commits,
@@ -105,7 +105,7 @@ def side_of(text: str, package: Package) -> Side:
 
 def releases(
     subject: Subject, axis: AxisName, first: str, last: str, base_of: Callable[[str], str] = str
-) -> tuple[Axis, bool]:
+) -> tuple[BisectionAxis, bool]:
     """Return the releases from `first` to `last` ("" = the oldest, the newest), and whether they had to be swapped.
 
     Both must be releases of the axis. Those between them that may not exist in such a cell are left out, and said.
@@ -133,10 +133,10 @@ def releases(
     notes = tuple(f"left out {id}: {reason}" for id, reason in excluded.items() if reason)
     if axis is AxisName.CONTAINER and any(known[id] != id for id in left):
         notes += ("images that can't run here are stood for by their twins, in parentheses: the torch is theirs alone",)
-    made = Axis(
+    made = BisectionAxis(
         axis,
         tuple(Point(id, id if known[id] == id else f"{id} ({known[id]})") for id in left),
-        Order.chain(len(left)),
+        Ancestry.chain(len(left)),
         lambda place: subjects[left[place]].planned(),
         notes,
     )
@@ -163,7 +163,7 @@ def family(image: str) -> str:
     return image.rpartition("-")[0]
 
 
-def commits(subject: Subject, axis: AxisName, clone: Clone, old: Commit, new: Commit) -> Axis:
+def commits(subject: Subject, axis: AxisName, clone: Clone, old: Commit, new: Commit) -> BisectionAxis:
     """Return the commits that lead from `old` to `new`. Raises MatrixError when `new` does not descend from `old`."""
     history = clone.between(old.id, new.id)
     place_of = {commit.id: place for place, commit in enumerate(history)}
@@ -171,10 +171,10 @@ def commits(subject: Subject, axis: AxisName, clone: Clone, old: Commit, new: Co
         raise MatrixError("one end does not descend from the other", where=clone.path, got=f"{old.id}..{new.id}")
     parents = [[place_of[one] for one in commit.parents if one in place_of] for commit in history]
     parents[0] = []
-    return Axis(
+    return BisectionAxis(
         axis,
         tuple(Point(commit.id, str(commit)) for commit in history),
-        Order.of_parents(parents),
+        Ancestry.of_parents(parents),
         lambda place: at_commit(subject, axis, clone, history[place].id),
         (f"{len(history) - 1} commits of {clone.path} that descend from {old.id[:10]}, merges and side branches too",),
         tuple(history),

@@ -14,8 +14,8 @@ from types import TracebackType
 
 from matrix.errors import MatrixError
 from matrix.provision import commands, sources, trees
-from matrix.provision.commands import Answer
-from matrix.provision.sources import Kind, Source
+from matrix.provision.commands import CommandResult
+from matrix.provision.sources import Source, SourceKind
 from matrix.verdicts.text import one_line
 
 SUBJECT = 120  # characters shown of a commit's first line
@@ -62,7 +62,7 @@ class Clone:
 
     def source(self, commit: str) -> Source:
         """Return a commit as the other parts of the project name it: PATH@COMMIT."""
-        return Source(self.package, Kind.GIT, self.path, commit)
+        return Source(self.package, SourceKind.GIT, self.path, commit)
 
     def commit(self, revision: str) -> Commit:
         """Return the commit of a revision. Raises MatrixError when there is none, or it is another project's."""
@@ -147,7 +147,7 @@ class Clone:
         rows = [line.split("\0", 3) for line in answer.out.splitlines()]
         return [Commit(id, tuple(parents.split()), date, subject) for id, parents, date, subject in rows]
 
-    def _git(self, *arguments: str) -> Answer:
+    def _git(self, *arguments: str) -> CommandResult:
         return sources.git(commands.run, self.path, *arguments)
 
 

@@ -13,10 +13,10 @@ from dataclasses import dataclass, field, replace
 
 from matrix.bisection.axes import AxisName, Subject, at_commit, commits
 from matrix.bisection.clone import Clone, Commit
-from matrix.bisection.inquiry import Bisection, Inquiry, bisect, wrong_end
 from matrix.bisection.noise import CERTAIN, Seen
 from matrix.bisection.probing import line_of
-from matrix.bisection.search import Kind, Plan, WrongEndError
+from matrix.bisection.search import Plan, ResultKind, WrongEndError
+from matrix.bisection.session import Bisection, BisectionSession, bisect, wrong_end
 from matrix.errors import MatrixError
 
 
@@ -33,7 +33,7 @@ class Searcher:
     axis: AxisName
     clone: Clone
     plan: Plan
-    inquiry: Inquiry
+    inquiry: BisectionSession
     suspects: Callable[[Sequence[Commit]], Collection[int]] = nobody
     asked: list[str] = field(default_factory=list)  # commits asked outside a search
 
@@ -75,7 +75,7 @@ class Searcher:
         axis = commits(self.subject, self.axis, self.clone, old, new)
         plan = replace(self.plan, confidence=1 - (1 - self.plan.confidence) / 4 / 2**depth)
         found = bisect(self.subject, axis, seen, plan, self.inquiry, suspects=self.suspects(axis.commits))
-        if found.found.kind is Kind.AMBIGUOUS:
+        if found.found.kind is ResultKind.AMBIGUOUS:
             return found
         merge = self.clone.commit(axis.points[found.found.candidates[0]].id)
         inside = {point.id for point in axis.points}
@@ -83,7 +83,7 @@ class Searcher:
             answer = self.ask(parent)
             if answer is Seen.SKIP:
                 said = f"{merge.id[:10]} merges {parent}, which can't be asked: it may have come from there"
-                return replace(found, found=replace(found.found, kind=Kind.AMBIGUOUS), notes=(*found.notes, said))
+                return replace(found, found=replace(found.found, kind=ResultKind.AMBIGUOUS), notes=(*found.notes, said))
             if answer is seen:
                 continue
             left = self.clone.commit(self.clone.fork(old.id, parent.id))

@@ -6,17 +6,17 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from matrix.bisection import telling
+from matrix.bisection import report
 from matrix.bisection.attribution import Attribution, Carrier, Packages, WrongStackError, attribute
 from matrix.bisection.axes import AxisName, Side, Subject, releases, side_of
-from matrix.bisection.inquiry import Bisection, Inquiry, bisect, why
 from matrix.bisection.noise import Seen
 from matrix.bisection.probing import line_of
-from matrix.bisection.search import Kind, Plan
-from matrix.bisection.telling import BisectionSummary
+from matrix.bisection.report import BisectionSummary
+from matrix.bisection.search import Plan, ResultKind
+from matrix.bisection.session import Bisection, BisectionSession, bisect, why
 from matrix.catalog.cell import parse_cell_id
 from matrix.catalog.failure import Axis, Level, Package
-from matrix.catalog.model import Catalog, Container, Reader
+from matrix.catalog.model import Catalog, Container, ReaderBase
 from matrix.catalog.versions import NONE
 from matrix.errors import MatrixError
 from matrix.planning.planned import Planned
@@ -26,7 +26,7 @@ BASE = AxisName.TORCH.value  # the package of a stack that its base brings
 
 
 @dataclass(frozen=True)
-class Stack:
+class BisectionStack:
     """One of the two: `base` provides its torch, and the sides are laid over it."""
 
     base: str
@@ -46,8 +46,8 @@ class Joint:
     """What was found: the attribution, and what a bisection inside each guilty package came to."""
 
     subject: Subject
-    good: Stack
-    bad: Stack
+    good: BisectionStack
+    bad: BisectionStack
     attribution: Attribution
     inside: Mapping[str, Bisection]
     records: Mapping[Packages, Record]
@@ -57,7 +57,7 @@ class Joint:
     notes: tuple[str, ...]
 
 
-def stack_of(catalog: Catalog, text: str, mcore: Side, te: Side, lacks: Callable[[str], str]) -> Stack:
+def stack_of(catalog: Catalog, text: str, mcore: Side, te: Side, lacks: Callable[[str], str]) -> BisectionStack:
     """Return the stack that BASE or BASE/mcore-V/te-V/driver-V names; what it leaves open is `mcore` and `te`.
 
     An image that can't run here (`lacks` says why) is stood for by its twin. Raises MatrixError.
@@ -67,20 +67,20 @@ def stack_of(catalog: Catalog, text: str, mcore: Side, te: Side, lacks: Callable
     own_core = side_of("" if named["mcore"] == NONE else named["mcore"], Package.MCORE)
     own_te = side_of("" if named["te"] == NONE else named["te"], Package.TE)
     core, engine = (own if own.version != NONE else given for own, given in ((own_core, mcore), (own_te, te)))
-    if isinstance(base, Reader):
-        return Stack(base.id, NONE, core, engine, named["driver"])
+    if isinstance(base, ReaderBase):
+        return BisectionStack(base.id, NONE, core, engine, named["driver"])
     if not isinstance(base, Container):
-        return Stack(base.id, getattr(base, "torch", None) or NONE, core, engine, named["driver"])
+        return BisectionStack(base.id, getattr(base, "torch", None) or NONE, core, engine, named["driver"])
     engine = engine if engine.version != NONE else Side(base.te or NONE)
     core = core if core.version != NONE else Side(base.megatron_core or NONE)
     twin, lack = catalog.twin(base), lacks(base.id)
     if lack and twin:
         note = f"{base.id} is stood for by its twin {twin.id}: {lack}"
-        return Stack(twin.id, twin.torch, core, engine, named["driver"], (note,))
-    return Stack(base.id, base.torch or NONE, core, engine, named["driver"])
+        return BisectionStack(twin.id, twin.torch, core, engine, named["driver"], (note,))
+    return BisectionStack(base.id, base.torch or NONE, core, engine, named["driver"])
 
 
-def differing(subject: Subject, good: Stack, bad: Stack) -> tuple[list[str], tuple[str, ...]]:
+def differing(subject: Subject, good: BisectionStack, bad: BisectionStack) -> tuple[list[str], tuple[str, ...]]:
     """Return the packages that the two stacks have at different versions, and what is said of those left alone."""
     packages = [name.value for name in (AxisName.TORCH, AxisName.MCORE, AxisName.TE, AxisName.DRIVER)]
     differ = [name for name in packages if good.shown(name) != bad.shown(name)]
@@ -90,7 +90,7 @@ def differing(subject: Subject, good: Stack, bad: Stack) -> tuple[list[str], tup
     return differ, ()
 
 
-def mixture(subject: Subject, good: Stack, bad: Stack, taken: Packages) -> Subject:
+def mixture(subject: Subject, good: BisectionStack, bad: BisectionStack, taken: Packages) -> Subject:
     """Return the subject in which `taken` comes from the bad stack and all else from the good one."""
     side = {name: bad if name in taken else good for name in (one.value for one in AxisName)}
     base = subject.base if subject.level is Level.CONTRACT else side[BASE].base
@@ -100,11 +100,11 @@ def mixture(subject: Subject, good: Stack, bad: Stack, taken: Packages) -> Subje
 
 def jointly(
     subject: Subject,
-    good: Stack,
-    bad: Stack,
+    good: BisectionStack,
+    bad: BisectionStack,
     plan: Plan,
-    inquiry: Inquiry,
-    cheap: Callable[[Planned, Inquiry], bool],
+    inquiry: BisectionSession,
+    cheap: Callable[[Planned, BisectionSession], bool],
 ) -> Joint:
     """Attribute the failure, then bisect inside each guilty package. Raises MatrixError when an end is not as said."""
     packages, notes = differing(subject, good, bad)
@@ -149,7 +149,7 @@ def jointly(
     )  # fmt: skip
 
 
-def shown(good: Stack, bad: Stack, packages: Sequence[str], taken: Packages) -> str:
+def shown(good: BisectionStack, bad: BisectionStack, packages: Sequence[str], taken: Packages) -> str:
     """Return a mixture in words: every package that differs, and its version."""
     return ", ".join(f"{name} {(bad if name in taken else good).shown(name)}" for name in packages)
 
@@ -201,7 +201,7 @@ class JointSummary:
         """Return plain JSON values."""
         return {
             "answer": self.answer,
-            "kind": Kind.AMBIGUOUS.value if self.ambiguous else "packages",
+            "kind": ResultKind.AMBIGUOUS.value if self.ambiguous else "packages",
             "carriers": [
                 {"packages": sorted(one.packages), "not_told_apart": sorted(one.doubtful)} for one in self.carriers
             ],
@@ -235,21 +235,21 @@ def summarize(found: Joint) -> JointSummary:
             )
             for taken, seen in found.attribution.asked.items()
         ),
-        inside={package: telling.summarize(inside) for package, inside in found.inside.items()},
+        inside={package: report.summarize(inside) for package, inside in found.inside.items()},
         ran=found.ran,
         seconds=found.seconds,
         notes=found.notes,
     )
 
 
-def in_words(found: JointSummary, page: str) -> str:
+def render(found: JointSummary, page: str) -> str:
     """Return the summary for a person at a terminal."""
     lines = [headline(found)]
     lines += [f"  {name}: {good} -> {bad}" for name, (good, bad) in found.differ.items()]
     for carrier in found.carriers:
         if carrier.doubtful:
             lines.append(f"  no mixture could tell whether it takes {' and '.join(sorted(carrier.doubtful))}")
-    lines += [f"  in {package}: {telling.headline(inside)}" for package, inside in found.inside.items()]
+    lines += [f"  in {package}: {report.headline(inside)}" for package, inside in found.inside.items()]
     lines.append(f"  cost: {len(found.probes)} mixtures, {found.ran} run now, {found.seconds:.1f} s")
     lines += [f"  note: {note}" for note in found.notes]
     lines += [f"  {one.seen.value + ':':6} {one.mixture}\n         {one.reproduce}" for one in found.probes]

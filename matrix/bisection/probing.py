@@ -24,11 +24,11 @@ from matrix.contract.usage import Calls
 from matrix.errors import MatrixError
 from matrix.execution import run
 from matrix.execution.engine import Engine
-from matrix.execution.reproduction import Surroundings, make_record
+from matrix.execution.reproduction import CaseContext, make_record
 from matrix.planning.planned import Planned
 from matrix.planning.rerun import reproduce_line
 from matrix.provision import configuration
-from matrix.provision.host import Place
+from matrix.provision.host import ExecutionSite
 from matrix.store import journal
 from matrix.verdicts.judge import judge
 from matrix.verdicts.outcome import Outcome, OutcomeKind
@@ -62,7 +62,7 @@ def reads_only(failure: Failure, level: Level) -> bool:
     return level is Level.CONTRACT and failure.contract is not None
 
 
-class Reader:
+class ContractProbes:
     """Asks by reading: commits from their blobs, everything else as `megatrix contract` does.
 
     What was read is kept by the ids of the files it was read from, so commits that change nothing of it cost nothing.
@@ -80,7 +80,7 @@ class Reader:
             outcome = self._outcome(item, failure.contract)
             outcome = replace(outcome, seconds=time.monotonic() - started)
             judgement = judge(failure, item.expectation, outcome, self._catalog.failures)
-            where = Surroundings(reproduce=contract_line(item), run=LABEL)
+            where = CaseContext(reproduce=contract_line(item), run=LABEL)
             show(make_record(item, outcome, judgement, where, journal.utc_now()))
 
     def suspects(self, call: ContractCall, clone: Clone, commits: Sequence[Commit]) -> set[int]:
@@ -176,7 +176,7 @@ def is_build(source: str) -> bool:
     return source.partition("@")[0] in configuration.CLONES
 
 
-class Cells:
+class CellProbes:
     """Asks by running cells, all of a round in one run of the engine; verdicts that are known by content are used."""
 
     def __init__(
@@ -185,7 +185,7 @@ class Cells:
         engine: Engine,
         out: Path,
         warn: Callable[[str], None],
-        place: Place | None = None,
+        place: ExecutionSite | None = None,
         *,
         cache: bool = True,
     ) -> None:

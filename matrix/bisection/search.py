@@ -13,14 +13,14 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
+from matrix.bisection.ancestry import Ancestry, places
 from matrix.bisection.noise import CERTAIN, Noise, Seen, Tally
-from matrix.bisection.order import Order, places
 from matrix.errors import MatrixError
 
 Probe = Callable[[Sequence[int]], Iterable[Seen]]  # asks these places at once, each one time
 
 
-class Kind(str, Enum):
+class ResultKind(str, Enum):
     """What a search came to."""
 
     FIRST_BAD = "first-bad"
@@ -58,7 +58,7 @@ class WrongEndError(Exception):
 
 
 @dataclass(frozen=True)
-class Found:
+class SearchResult:
     """What a search found.
 
     `candidates` holds the one place where the answer changed, or, where `kind` is ambiguous, all places that it may
@@ -68,7 +68,7 @@ class Found:
     without ends and checks.
     """
 
-    kind: Kind
+    kind: ResultKind
     candidates: tuple[int, ...]
     confidence: float
     rounds: int
@@ -82,14 +82,14 @@ class Found:
 
 
 def search(
-    order: Order,
+    order: Ancestry,
     probe: Probe,
     old: Seen,
     plan: Plan | None = None,
     *,
     cheap: Collection[int] = (),
     suspects: Collection[int] = (),
-) -> Found:
+) -> SearchResult:
     """Return where the answer stops being `old` (good: the first bad place; bad: the first fixed one).
 
     The places that are `cheap` to ask (their environment exists, their answer is known) go before all others.
@@ -103,7 +103,7 @@ def search(
 class _Search:
     def __init__(
         self,
-        order: Order,
+        order: Ancestry,
         probe: Probe,
         old: Seen,
         plan: Plan,
@@ -117,7 +117,7 @@ class _Search:
         self._left = 1 - plan.confidence  # the error that may still be spent
         self._last = len(order) - 1
 
-    def run(self) -> Found:
+    def run(self) -> SearchResult:
         ends = {0: self._old, self._last: self._new}
         for part in _parts(list(ends), self._plan.at_once):
             self._settle(part, self._share(self._last))
@@ -135,8 +135,10 @@ class _Search:
         mask, flips = self._candidates()
         candidates = tuple(places(mask))
         sure = len(candidates) == 1 and not flips
-        claim = Kind.FIRST_BAD if self._old is Seen.GOOD else Kind.FIRST_FIXED
-        return Found(claim if sure else Kind.AMBIGUOUS, candidates, confidence, rounds, self._tallies, flips)
+        claim = ResultKind.FIRST_BAD if self._old is Seen.GOOD else ResultKind.FIRST_FIXED
+        return SearchResult(
+            claim if sure else ResultKind.AMBIGUOUS, candidates, confidence, rounds, self._tallies, flips
+        )
 
     def _settle(self, chosen: Sequence[int], error: float) -> None:
         """Ask these places, those that are in doubt again, until each is settled."""

@@ -10,7 +10,18 @@ from typing import Any, Final, TypeVar
 from matrix.catalog.checks import check
 from matrix.catalog.failure import Axis, Case, Failure, Level, StandIn
 from matrix.catalog.folders import FAILURES, entries, folder_name
-from matrix.catalog.model import Catalog, Container, Driver, Exclusion, Feature, Gpu, Image, Reader, Release, Wheels
+from matrix.catalog.model import (
+    Catalog,
+    Container,
+    Driver,
+    Exclusion,
+    Feature,
+    GpuModel,
+    Image,
+    ReaderBase,
+    Release,
+    Wheels,
+)
 from matrix.catalog.schema import Identifier, build, convert, read_toml
 from matrix.catalog.versions import parse
 from matrix.errors import MatrixError, closest
@@ -43,8 +54,8 @@ def load(facts: Path = FACTS, failures: Path = FAILURES) -> Catalog:
     containers = _tables(facts / "containers.toml", {"container": Container})["container"]
     bases = read_toml(facts / "bases.toml")
     common = build(Common, bases.pop("common", {}), f"{facts / 'bases.toml'}: common")
-    made = _built(facts / "bases.toml", bases, {"wheels": Wheels, "reader": Reader, "image": Image})
-    drivers = _tables(facts / "drivers.toml", {"driver": Driver, "feature": Feature, "gpu": Gpu})
+    made = _built(facts / "bases.toml", bases, {"wheels": Wheels, "reader": ReaderBase, "image": Image})
+    drivers = _tables(facts / "drivers.toml", {"driver": Driver, "feature": Feature, "gpu": GpuModel})
     releases = _tables(
         facts / "releases.toml", {"megatron_core": Release, "transformer_engine": Release, "torch": Release}
     )

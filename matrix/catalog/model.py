@@ -62,7 +62,7 @@ class Wheels:
 
 
 @dataclass(frozen=True)
-class Reader:
+class ReaderBase:
     """An environment without torch, for failures of which no axis is the base: both sides' API is read in it."""
 
     id: Identifier
@@ -108,7 +108,7 @@ class Driver:
 
 
 @dataclass(frozen=True)
-class Gpu:
+class GpuModel:
     """A GPU that reports name, and its compute capability."""
 
     name: str
@@ -164,7 +164,7 @@ class Exclusion:
     reason: str
 
 
-Base = Wheels | Reader | Image | Container
+Base = Wheels | ReaderBase | Image | Container
 
 
 @dataclass(frozen=True)
@@ -173,7 +173,7 @@ class Catalog:
 
     containers: tuple[Container, ...]
     wheels: tuple[Wheels, ...]
-    readers: tuple[Reader, ...]
+    readers: tuple[ReaderBase, ...]
     common_requires: tuple[str, ...]
     drivers: tuple[Driver, ...]
     features: tuple[Feature, ...]
@@ -182,7 +182,7 @@ class Catalog:
     torch: tuple[Release, ...]
     exclusions: tuple[Exclusion, ...]
     failures: tuple[Failure, ...]
-    gpus: tuple[Gpu, ...] = ()
+    gpus: tuple[GpuModel, ...] = ()
     images: tuple[Image, ...] = ()
 
     @property
@@ -203,7 +203,7 @@ class Catalog:
         return {base.id: base for base in (*self.made, *self.images, *self.containers)}
 
     @property
-    def made(self) -> tuple[Wheels | Reader, ...]:
+    def made(self) -> tuple[Wheels | ReaderBase, ...]:
         """Every base that tox makes."""
         return (*self.wheels, *self.readers)
 
@@ -235,7 +235,7 @@ class Catalog:
     def cell(self, base: str, *, mcore: str = NONE, te: str = NONE, driver: str = NONE, **stack: str) -> Cell:
         """Return the cell on a known base, with what the base fixes filled in."""
         known = self.base(base)
-        if isinstance(known, Reader):
+        if isinstance(known, ReaderBase):
             return Cell(base, NONE, mcore, te, driver, **stack)
         python = known.pythons[0] if isinstance(known, Wheels) else known.python
         return Cell(base, known.torch or NONE, mcore, te, driver, python=python or NONE, **stack)

@@ -11,7 +11,7 @@ from matrix.catalog.failure import Expectation, Failure, Level, Rule
 from matrix.catalog.model import Catalog, Container
 from matrix.catalog.versions import NONE, is_version
 from matrix.contract import reading, table
-from matrix.contract.finding import Finding, Kind, find
+from matrix.contract.finding import Finding, FindingKind, find
 from matrix.errors import MatrixError, closest
 from matrix.verdicts.outcome import Outcome, OutcomeKind
 from matrix.verdicts.signature import owner
@@ -117,12 +117,12 @@ def unlisted(catalog: Catalog, stack: Cell) -> list[Finding]:
     return [
         finding
         for finding in find(reading.calls_of(stack.mcore), reading.surface_of(stack.te))
-        if finding.kind in (Kind.DEFINITE, Kind.MISBOUND)
+        if finding.kind in (FindingKind.DEFINITE, FindingKind.MISBOUND)
         and owner(broken, Outcome(OutcomeKind.RAISED, chain=(finding.raised,))) is None
     ]
 
 
-def findings_in_words(found: list[Finding], stack: Cell) -> str:
+def render_findings(found: list[Finding], stack: Cell) -> str:
     """Return the findings for a terminal."""
     if not found:
         return "level contract finds nothing else in what Megatron calls of Transformer Engine"
@@ -130,7 +130,7 @@ def findings_in_words(found: list[Finding], stack: Cell) -> str:
     return f"{head}\n\n{table.table(found, [stack.mcore], [stack.te])}"
 
 
-def in_words(found: Sequence[FailureInStack]) -> str:
+def render(found: Sequence[FailureInStack]) -> str:
     """Return the answer for a terminal."""
     lines = []
     for one in found:

@@ -15,7 +15,7 @@ from matrix.errors import MatrixError
 from matrix.execution import preflights
 from matrix.kit.launch import VARIABLES, Launcher, World, environment_of, world_of
 from matrix.kit.options import Option, count, one_of, read
-from matrix.kit.preflight import Answer, Job, Machine, Preflight, Report, unjudged
+from matrix.kit.preflight import Answer, Machine, Preflight, Report, TrainingJob, unjudged
 from matrix.verdicts.outcome import Outcome, OutcomeKind, Raised
 from matrix.verdicts.signature import owner
 
@@ -86,7 +86,7 @@ class Diagnosis:
 
     facts: HostFacts
     host: tuple[Answer, ...]
-    job: Job
+    job: TrainingJob
     machine: Machine
     reports: tuple[Report, ...]
 
@@ -147,11 +147,11 @@ def _named(answer: Answer, failures: Iterable[Failure]) -> Answer:
     return replace(answer, failure=found.id) if found else answer
 
 
-def job_of(host: HostFacts, assumed: Assumed) -> Job:
+def job_of(host: HostFacts, assumed: Assumed) -> TrainingJob:
     """Return the job as it would be started."""
     packages = host.interpreter.packages
     mcore = assumed.mcore or packages.get("megatron-core", NONE)
-    return Job(
+    return TrainingJob(
         te=assumed.te or packages.get("transformer-engine", ""),
         mcore="" if mcore == NONE else mcore,
         torch_mpi=None if assumed.torch else host.interpreter.torch_mpi,

@@ -27,7 +27,7 @@ class Mpi:
 
 
 @dataclass(frozen=True)
-class Interpreter:
+class InterpreterFacts:
     """A Python with what decides: its packages by PACKAGES, how its torch and its Transformer Engine were built.
 
     `torch_cuda` is the CUDA that torch was built for, "none" for a build without; `problems` are why something could
@@ -52,7 +52,7 @@ class HostFacts:
     `environ` holds the variables of launchers and of the preflights, and nothing else.
     """
 
-    interpreter: Interpreter
+    interpreter: InterpreterFacts
     driver: str | None = None
     nvml: Nvml = field(default_factory=Nvml)
     cuda: Cuda = field(default_factory=Cuda)
@@ -175,7 +175,7 @@ def _launcher(host: HostFacts) -> Answer:
     return Answer("launcher", Status.YES, f"{world.launcher.value}, a job of {world.size}")
 
 
-def _interpreter(interpreter: Interpreter) -> tuple[Answer, ...]:
+def _interpreter(interpreter: InterpreterFacts) -> tuple[Answer, ...]:
     python = interpreter.python
     why_not = "; ".join(interpreter.problems)
     built = {None: "", "none": ", built without CUDA"}.get(

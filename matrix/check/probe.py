@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from matrix.check.facts import SHM, HostFacts, Interpreter, Mpi
+from matrix.check.facts import SHM, HostFacts, InterpreterFacts, Mpi
 from matrix.execution import preflights
 from matrix.execution.ranks.memory import allowed, available
 from matrix.kit.launch import VARIABLES
@@ -44,22 +44,22 @@ def look(python: str, environ: Mapping[str, str]) -> HostFacts:
     )
 
 
-def interview(python: str) -> Interpreter:
+def interview(python: str) -> InterpreterFacts:
     """Ask an interpreter for what decides. It may crash or hang while it imports; that is then the answer."""
     try:
         asked = subprocess.run(
             [python, "-c", INTERVIEW.read_text(encoding="utf-8")], capture_output=True, text=True, timeout=PATIENCE_S
         )  # fmt: skip
     except OSError as error:
-        return Interpreter(python, problems=(f"{python} can't be started: {error.strerror}",))
+        return InterpreterFacts(python, problems=(f"{python} can't be started: {error.strerror}",))
     except subprocess.TimeoutExpired:
-        return Interpreter(python, problems=(f"{python} did not answer in {PATIENCE_S:.0f} s",))
+        return InterpreterFacts(python, problems=(f"{python} did not answer in {PATIENCE_S:.0f} s",))
     try:
         told: dict[str, Any] = json.loads(asked.stdout.splitlines()[-1])
-        return Interpreter(python, **{**told, "problems": tuple(told["problems"])})
+        return InterpreterFacts(python, **{**told, "problems": tuple(told["problems"])})
     except (IndexError, ValueError, KeyError, TypeError):
         said = asked.stderr.strip().splitlines()[-1:] or ["nothing"]
-        return Interpreter(python, problems=(f"{python} left with status {asked.returncode}: {said[0]}",))
+        return InterpreterFacts(python, problems=(f"{python} left with status {asked.returncode}: {said[0]}",))
 
 
 def mpi() -> Mpi | None:

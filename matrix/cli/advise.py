@@ -12,7 +12,7 @@ from matrix.cli.options import add_options, given
 from matrix.contract import calling
 from matrix.execution import preflights
 from matrix.kit.options import read
-from matrix.kit.preflight import Job, Machine
+from matrix.kit.preflight import Machine, TrainingJob
 
 
 def add_parser(commands: Any) -> None:
@@ -31,6 +31,6 @@ def advise_command(parsed: argparse.Namespace) -> int:
     """`megatrix advise TOPIC`: 1 when the job will fail."""
     preflight = parsed.preflight
     arguments, machine = read(preflight.options, given(parsed, preflight.options))
-    report = preflight.examine(Job(arguments=arguments), Machine(**machine), calling)
+    report = preflight.examine(TrainingJob(arguments=arguments), Machine(**machine), calling)
     sys.stdout.write((json.dumps(report.data) if parsed.json else report.text) + "\n")
     return int(report.fails)

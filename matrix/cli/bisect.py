@@ -11,16 +11,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from matrix.bisection import axes, joint, telling
+from matrix.bisection import axes, joint, report
 from matrix.bisection.axes import AxisName, Subject
 from matrix.bisection.clone import Clone
 from matrix.bisection.commits import Searcher, nobody
-from matrix.bisection.inquiry import Bisection, Inquiry, Notebook, Told, bisect, notebook_name
-from matrix.bisection.joint import Joint, Stack, jointly, stack_of
+from matrix.bisection.joint import BisectionStack, Joint, jointly, stack_of
 from matrix.bisection.noise import Noise, Seen
-from matrix.bisection.probing import Ask, Cells, Reader, reads_only
-from matrix.bisection.search import Kind, Plan
-from matrix.bisection.telling import BisectionSummary
+from matrix.bisection.probing import Ask, CellProbes, ContractProbes, reads_only
+from matrix.bisection.report import BisectionSummary
+from matrix.bisection.search import Plan, ResultKind
+from matrix.bisection.session import Bisection, BisectionSession, ProbeReport, ProbeStore, bisect, store_name
 from matrix.catalog import loading
 from matrix.catalog.failure import Level, Package
 from matrix.catalog.model import Catalog, Container
@@ -76,16 +76,16 @@ def bisect_command(parsed: argparse.Namespace) -> int:
     reads = reads_only(subject.failure, subject.level)
     checks = parsed.checks if parsed.checks is not None else CHECKS_READ if reads else 0
     plan = Plan(parsed.at_once, Noise(parsed.shows), parsed.confidence, checks)
-    folder = Paths(parsed.out).bisections / notebook_name(subject)
+    folder = Paths(parsed.out).bisections / store_name(subject)
     with ExitStack() as stack:
-        notebook = Notebook(folder, fresh=parsed.no_cache)
+        notebook = ProbeStore(folder, fresh=parsed.no_cache)
         stack.callback(notebook.close)
         clones = []
         if parsed.repo:
             clones.append(stack.enter_context(Clone(parsed.repo, axes.PACKAGES[AxisName(parsed.axis)].value)))
-        reader = Reader(known, clones)
+        reader = ContractProbes(known, clones)
         ask: Ask = reader if reads else cells(known, parsed)
-        inquiry = Inquiry(ask, notebook, progress)
+        inquiry = BisectionSession(ask, notebook, progress)
         if not parsed.axis:
             return tell_joint(jointly(*stacks(subject, parsed), plan, inquiry, at_hand), parsed)
         axis = AxisName(parsed.axis)
@@ -98,10 +98,10 @@ def bisect_command(parsed: argparse.Namespace) -> int:
             found = Searcher(subject, axis, clone, plan, inquiry, suspects).between(good, bad)
         else:
             found = along_releases(subject, axis, parsed, plan, inquiry)
-    summary = telling.summarize(found)
+    summary = report.summarize(found)
     page = write_pages(summary, found, parsed.out)
-    print(json.dumps(summary.to_json()) if parsed.json else telling.in_words(summary, str(page)))
-    return 1 if found.found.kind is Kind.AMBIGUOUS else 0
+    print(json.dumps(summary.to_json()) if parsed.json else report.render(summary, str(page)))
+    return 1 if found.found.kind is ResultKind.AMBIGUOUS else 0
 
 
 def subject_of(known: Catalog, parsed: argparse.Namespace) -> Subject:
@@ -134,7 +134,7 @@ def subject_of(known: Catalog, parsed: argparse.Namespace) -> Subject:
     return replace(subject, base=axes.base_for(subject, parsed.base, parsed.torch, axis))
 
 
-def stacks(subject: Subject, parsed: argparse.Namespace) -> tuple[Subject, Stack, Stack]:
+def stacks(subject: Subject, parsed: argparse.Namespace) -> tuple[Subject, BisectionStack, BisectionStack]:
     """Return the subject and the two stacks that --good and --bad name."""
     differ(parsed.good, parsed.bad)
     lacks = places.engine_of(subject.catalog, parsed, 1)[0].lacks
@@ -152,7 +152,7 @@ def stacks(subject: Subject, parsed: argparse.Namespace) -> tuple[Subject, Stack
 
 
 def along_releases(
-    subject: Subject, axis: AxisName, parsed: argparse.Namespace, plan: Plan, inquiry: Inquiry
+    subject: Subject, axis: AxisName, parsed: argparse.Namespace, plan: Plan, inquiry: BisectionSession
 ) -> Bisection:
     """Bisect released versions; without both ends, the whole axis, whose ends then have to differ."""
     differ(parsed.good, parsed.bad)
@@ -179,19 +179,19 @@ def along_releases(
     return replace(found, ran=inquiry.ran, seconds=inquiry.seconds)
 
 
-def at_hand(item: Planned, inquiry: Inquiry) -> bool:
+def at_hand(item: Planned, inquiry: BisectionSession) -> bool:
     """Say whether a case can be asked without making an environment first."""
     return item.key in inquiry.notebook.known(1) or environment_folder(item.cell.base).is_dir()
 
 
-def cells(known: Catalog, parsed: argparse.Namespace) -> Cells:
+def cells(known: Catalog, parsed: argparse.Namespace) -> CellProbes:
     """Return what asks by running cells, on the engines of `megatrix run`."""
     engine, place = places.engine_of(known, parsed, parsed.at_once)
 
     def warn(text: str) -> None:
         print(f"megatrix: {text}", file=sys.stderr)
 
-    return Cells(known, engine, parsed.out, warn, place, cache=not parsed.no_cache)
+    return CellProbes(known, engine, parsed.out, warn, place, cache=not parsed.no_cache)
 
 
 def differ(good: str, bad: str) -> None:
@@ -200,7 +200,7 @@ def differ(good: str, bad: str) -> None:
         raise MatrixError("good and bad are the same point", got=good, expected="two points that behave differently")
 
 
-def progress(told: Told) -> None:
+def progress(told: ProbeReport) -> None:
     """Say of a probe what it came to, on standard error."""
     source = "known" if told.known else f"{told.seconds:.1f} s"
     print(f"{told.seen.value:4}  {told.label[:90]}  [{source}]  {told.why[:120]}", file=sys.stderr, flush=True)
@@ -209,10 +209,10 @@ def progress(told: Told) -> None:
 def write_pages(summary: BisectionSummary, found: Bisection, out: Path) -> Path:
     """Write the page and the text for an issue; return the page's path."""
     failure = found.subject.failure
-    issue = telling.issue_text(summary, failure.title)
+    issue = report.issue_text(summary, failure.title)
     sides = "-".join(f"{axis}-{value}" for axis, value in summary.fixed.items())
     path = page_path(out, f"{failure.id}-{summary.case}-by-{summary.axis.value}-{sides[-80:]}")
-    write_whole(path, bisection_page(summary, telling.headline(summary), failure.title, issue))
+    write_whole(path, bisection_page(summary, report.headline(summary), failure.title, issue))
     write_whole(path.with_suffix(".md"), issue)
     return path
 
@@ -222,7 +222,7 @@ def tell_joint(found: Joint, parsed: argparse.Namespace) -> int:
     summary, failure = joint.summarize(found), found.subject.failure
     path = page_path(parsed.out, f"{failure.id}-{summary.case}-{parsed.good}-{parsed.bad}")
     write_whole(path, joint_page(summary, joint.headline(summary), failure.title))
-    print(json.dumps(summary.to_json()) if parsed.json else joint.in_words(summary, str(path)))
+    print(json.dumps(summary.to_json()) if parsed.json else joint.render(summary, str(path)))
     return 1 if summary.ambiguous else 0
 
 

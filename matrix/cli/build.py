@@ -23,7 +23,7 @@ def add_parser(commands: Any) -> None:
 
 def build_command(parsed: argparse.Namespace) -> int:
     """Build the image and print its tag and its digest."""
-    wish = building.wished(loading.load(), parsed.image, parsed.mcore, parsed.te, parsed.mirror)
+    wish = building.build_request(loading.load(), parsed.image, parsed.mcore, parsed.te, parsed.mirror)
     digest = building.build(wish, Builder(lambda text: print(text, flush=True)), parsed.mirror)
     print(f"{wish.tag} {digest}")
     return 0

@@ -50,7 +50,7 @@ def chosen(known: Catalog, parsed: argparse.Namespace) -> tuple[list[Planned], s
         cases, label = here(known, parsed, levels), "here"
     elif parsed.mcore:
         contents = sources.inspect(sources.parse(parsed.mcore, "megatron-core"))
-        released = contents.source.kind is sources.Kind.PYPI
+        released = contents.source.kind is sources.SourceKind.PYPI
         expected = Expectation(parsed.expect) if parsed.expect else None if released else Expectation.WORKS
         text = contents.source.revision if released else str(contents.source)
         cases, label = plan.of_source(known, text, contents.version, expected, levels), "source"

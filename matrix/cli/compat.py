@@ -45,7 +45,7 @@ def compat_command(parsed: argparse.Namespace) -> int:
         for one in [*(one.to_json() for one in found_known), *(finding.to_json() for finding in found)]:
             print(json.dumps(one))
     else:
-        print(compat.in_words(found_known))
+        print(compat.render(found_known))
         if NONE not in (stack.mcore, stack.te):
-            print(f"\n{why or compat.findings_in_words(found, stack)}".rstrip())
+            print(f"\n{why or compat.render_findings(found, stack)}".rstrip())
     return 1 if any(one.expectation is Expectation.BROKEN for one in found_known) else 0

@@ -40,5 +40,5 @@ def contract_command(parsed: argparse.Namespace) -> int:
                     print(json.dumps(one.to_json()))
     if not parsed.json:
         print(table.table(found, [one.version for one in consumers], [one.version for one in offers]), end="")
-    broken = any(one.kind in (findings.Kind.DEFINITE, findings.Kind.MISBOUND) for one in found)
+    broken = any(one.kind in (findings.FindingKind.DEFINITE, findings.FindingKind.MISBOUND) for one in found)
     return int(broken and bool(parsed.mcore and parsed.te))

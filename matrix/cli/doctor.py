@@ -14,7 +14,7 @@ from matrix.check import probe
 from matrix.check.examine import Diagnosis, assume, examine, judges, options_of
 from matrix.cli import COMMANDS
 from matrix.cli.options import add_options, given
-from matrix.kit.preflight import Answer, Job
+from matrix.kit.preflight import Answer, TrainingJob
 
 
 def add_parser(commands: Any) -> None:
@@ -34,11 +34,11 @@ def doctor_command(parsed: argparse.Namespace) -> int:
     known = parsed.preflights
     assumed = assume(given(parsed, options_of(known)), known)
     diagnosis = examine(probe.look(parsed.python, os.environ), assumed, loading.load().failures, known)
-    print(json.dumps(diagnosis.to_json()) if parsed.json else in_words(diagnosis))
+    print(json.dumps(diagnosis.to_json()) if parsed.json else render(diagnosis))
     return int(diagnosis.fails)
 
 
-def in_words(diagnosis: Diagnosis) -> str:
+def render(diagnosis: Diagnosis) -> str:
     """Return the diagnosis for a terminal."""
     lines = ["this machine", *_rows(diagnosis.host), ""]
     for report in diagnosis.reports:
@@ -67,7 +67,7 @@ def _rows(answers: Sequence[Answer]) -> list[str]:
     return [f"  {answer.status.value:<9}{answer.question:<{width}}  {answer.reason}" for answer in answers]
 
 
-def _stack(job: Job) -> str:
+def _stack(job: TrainingJob) -> str:
     if not job.te:
         return ""
     caller = f"megatron-core {job.mcore}" if job.mcore else "no Megatron-LM"

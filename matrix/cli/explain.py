@@ -30,5 +30,5 @@ def explain_command(parsed: argparse.Namespace) -> int:
         night.night(known, covering.pairwise),
         lambda item: here.can_run(item)[1] or runs.lacks(item.cell.base),
     )
-    print(json.dumps(explained.to_json()) if parsed.json else explain.in_words(explained))
+    print(json.dumps(explained.to_json()) if parsed.json else explain.render(explained))
     return 0

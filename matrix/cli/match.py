@@ -11,7 +11,7 @@ from typing import Any
 from matrix.catalog import loading
 from matrix.cli import COMMANDS
 from matrix.errors import MatrixError
-from matrix.report import reading
+from matrix.report import log_matches
 from matrix.verdicts.lines import numbered
 from matrix.verdicts.match import match
 
@@ -33,5 +33,5 @@ def match_command(parsed: argparse.Namespace) -> int:
         raise MatrixError(
             "the log can't be read", where=parsed.log, got=error.strerror, fix="name a file, or -"
         ) from error
-    print(json.dumps([one.to_json() for one in matched.known]) if parsed.json else reading.in_words(matched))
+    print(json.dumps([one.to_json() for one in matched.known]) if parsed.json else log_matches.render(matched))
     return 0 if matched.known else 1

@@ -20,7 +20,7 @@ def add_places(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--sbatch", action="append", default=[], metavar="OPTION", help="--sbatch=--account=me")
 
 
-def engine_of(known: Catalog, parsed: argparse.Namespace, jobs: int) -> tuple[Engine, host.Place | None]:
+def engine_of(known: Catalog, parsed: argparse.Namespace, jobs: int) -> tuple[Engine, host.ExecutionSite | None]:
     """Return the engine that the options choose, and the place that it runs on where that is not this machine."""
     if parsed.engine == "slurm":
         commands = slurm.of(parsed.partition, parsed.sbatch)

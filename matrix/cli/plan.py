@@ -36,7 +36,7 @@ def plan_command(parsed: argparse.Namespace) -> int:
             for one in counted:
                 print(json.dumps(vars(one)))
         else:
-            print(statistics.in_words(counted))
+            print(statistics.render(counted))
         return 0
     if parsed.format:
         if label != "night":

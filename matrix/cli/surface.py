@@ -12,7 +12,7 @@ from matrix.contract.recording import MCORE, SUFFIX, TE
 from matrix.contract.surface import Surface
 from matrix.errors import MatrixError
 from matrix.provision import sources
-from matrix.provision.sources import Contents, Kind
+from matrix.provision.sources import Contents, SourceKind
 
 
 def add_parser(commands: Any) -> None:
@@ -45,7 +45,7 @@ def identify(text: str) -> tuple[str, Contents]:
     for package in (TE, MCORE):
         try:
             source = sources.parse(text, package)
-            if source.kind is Kind.PYPI:
+            if source.kind is SourceKind.PYPI:
                 raise MatrixError(
                     "a release has to be on this machine to be read", got=text,
                     expected="a wheel, a folder or PATH@REV",

@@ -11,7 +11,7 @@ Both sides are read from their sources and never imported; no GPU, no torch, one
 docs/contract.md says how it works, what it found, and how far it can be trusted.
 """
 
-from matrix.contract.finding import Finding, Kind, find
+from matrix.contract.finding import Finding, FindingKind, find
 from matrix.contract.recording import load_calls, load_surface, released
 
-__all__ = ["Finding", "Kind", "find", "load_calls", "load_surface", "released"]
+__all__ = ["Finding", "FindingKind", "find", "load_calls", "load_surface", "released"]

@@ -10,17 +10,17 @@ from matrix.contract.definition import absolute, dotted
 from matrix.contract.flow import Flow
 from matrix.contract.guard import Config, Guard, Loads
 from matrix.contract.offering import PACKAGE
-from matrix.contract.reach import Draft, Reaches
+from matrix.contract.reach import PendingUse, Reaches
 from matrix.contract.value import (
     UNKNOWN,
     Anything,
+    BodyLocation,
     Choice,
     InPackage,
     Instance,
     Keywords,
     Names,
     Outside,
-    Place,
     Reference,
     Value,
     gather,
@@ -32,7 +32,7 @@ from matrix.contract.value import (
 class Library(Protocol):
     """The consuming package, as a body sees it."""
 
-    drafts: list[Draft]
+    drafts: list[PendingUse]
     reaches: Reaches
 
     def is_module(self, module: str) -> bool:
@@ -51,7 +51,7 @@ class Library(Protocol):
 class Bindings(Flow):
     """Reads assignments and imports."""
 
-    def __init__(self, library: Library, place: Place, names: Names) -> None:
+    def __init__(self, library: Library, place: BodyLocation, names: Names) -> None:
         super().__init__()
         self.library, self.place, self.names = library, place, names
         self._bindings: dict[str, int] = {}

@@ -14,24 +14,24 @@ from dataclasses import replace
 from matrix.contract.binding import Bindings, Library, loaded
 from matrix.contract.flow import Scope
 from matrix.contract.guard import Guard, all_of, any_of, negate
-from matrix.contract.reach import Draft, Function, about_te, elsewhere, is_local
+from matrix.contract.reach import Function, PendingUse, about_te, elsewhere, is_local
 from matrix.contract.usage import Arguments, Site, Use
 from matrix.contract.value import (
     UNKNOWN,
     Anything,
-    Blueprint,
+    BodyLocation,
     Choice,
+    ClassDefinition,
     Fact,
+    FunctionDefinition,
     InPackage,
     Instance,
     Keywords,
     Literal,
     Names,
-    Outcome,
     Outside,
-    Place,
     Reference,
-    Routine,
+    ReturnValue,
     bears_on_te,
     gather,
     only,
@@ -50,8 +50,8 @@ class Body(Bindings):
     """
 
     def __init__(
-        self, library: Library, place: Place, names: Names, *, record: Function | None = None, base: Guard = True,
-        blueprint: Blueprint | None = None, silent: bool = False, depth: int = 0,
+        self, library: Library, place: BodyLocation, names: Names, *, record: Function | None = None,
+        base: Guard = True, blueprint: ClassDefinition | None = None, silent: bool = False, depth: int = 0,
     ) -> None:  # fmt: skip
         super().__init__(library, place, names)
         self.record, self.base, self.blueprint = record, base, blueprint
@@ -87,7 +87,7 @@ class Body(Bindings):
             reached = all_of(self.base, self.here(), guard)
             if reached is not False:
                 site = Site(self.place.path, getattr(node, "lineno", 0), self.place.function)
-                draft = Draft(Use(kind, path, site, reached, reached, arguments, bound), self.record)
+                draft = PendingUse(Use(kind, path, site, reached, reached, arguments, bound), self.record)
                 self.library.drafts.append(draft)
                 for attempt in self.attempts:
                     attempt.drafts.append(draft)
@@ -112,7 +112,9 @@ class Body(Bindings):
         if not self.place.postponed:
             for annotation in _annotations(node):
                 self.value(annotation)
-        routine = self.blueprint.methods[node.name] if self.blueprint else Routine(node, self.place, self.names)
+        routine = (
+            self.blueprint.methods[node.name] if self.blueprint else FunctionDefinition(node, self.place, self.names)
+        )
         self.names.own[node.name] = only(routine)
         if not self.silent:
             guard = all_of(self.base, self.here())
@@ -123,7 +125,7 @@ class Body(Bindings):
 
     _do_asyncfunctiondef = _do_functiondef
 
-    def _read_function(self, routine: Routine, guard: Guard) -> None:
+    def _read_function(self, routine: FunctionDefinition, guard: Guard) -> None:
         node, blueprint = routine.node, self.blueprint
         name = f"{self.place.function}.{node.name}" if self.place.function else node.name
         method_of = blueprint if blueprint and not routine.decorators & {"staticmethod", "classmethod"} else None
@@ -141,7 +143,7 @@ class Body(Bindings):
             self.library.reaches.add_checks(record)
         body.read_functions()
 
-    def _constructed(self, blueprint: Blueprint) -> list[Blueprint]:
+    def _constructed(self, blueprint: ClassDefinition) -> list[ClassDefinition]:
         """Return the classes whose constructors have run for an instance: its own, and those it passes on to."""
         own = blueprint.methods.get("__init__")
         passes_on = own is None or any(
@@ -150,7 +152,7 @@ class Body(Bindings):
         found = [blueprint]
         for base in blueprint.bases if passes_on else ():
             for guard, value in self.settled(base):
-                if isinstance(value, Blueprint) and guard is True:
+                if isinstance(value, ClassDefinition) and guard is True:
                     found += self._constructed(value)
         return found
 
@@ -160,8 +162,8 @@ class Body(Bindings):
         bases = tuple(self.value(base) for base in node.bases)
         name = f"{self.place.function}.{node.name}" if self.place.function else node.name
         place, names = replace(self.place, function=name), Names({}, self.names, of_class=True)
-        methods = {item.name: Routine(item, place, names) for item in node.body if isinstance(item, Node)}
-        blueprint = Blueprint(node.name, bases, methods)
+        methods = {item.name: FunctionDefinition(item, place, names) for item in node.body if isinstance(item, Node)}
+        blueprint = ClassDefinition(node.name, bases, methods)
         self.names.own[node.name] = only(blueprint)
         body = Body(
             self.library, place, names, record=self.record, base=all_of(self.base, self.here()), blueprint=blueprint,
@@ -170,7 +172,9 @@ class Body(Bindings):
         body.read(node.body)
         self.waiting += body.waiting
 
-    def run(self, routine: Routine, given: Sequence[Choice], call: ast.Call, owner: Instance | None) -> Choice:
+    def run(
+        self, routine: FunctionDefinition, given: Sequence[Choice], call: ast.Call, owner: Instance | None
+    ) -> Choice:
         """Return what a function of the package returns, where that may say something about TE."""
         node, home = routine.node, routine.home
         if self.depth >= DEEPEST_RUN or not self.is_about_te(routine):
@@ -196,20 +200,20 @@ class Body(Bindings):
             self.go_on_if(about_te(known.completes))
         return known.value
 
-    def outcome(self, end: Guard) -> Outcome:
+    def outcome(self, end: Guard) -> ReturnValue:
         """Return what the function returns, once its body was read up to `end`."""
         pairs = [pair for guard, choice in self.returns for pair in under(guard, choice)]
         value = gather([*pairs, (end, Literal(None))])
         if len(value) == 1:
             value = only(value[0][1])  # where it does not return this, it raises
-        return Outcome(value, any_of(end, *(guard for guard, _ in self.returns)))
+        return ReturnValue(value, any_of(end, *(guard for guard, _ in self.returns)))
 
     def _do_expr(self, node: ast.Expr) -> None:
         """A call that stands alone may be there to raise: what follows is reached where it returned."""
         self._statement = node.value
         self.value(node.value)
 
-    def is_about_te(self, routine: Routine) -> bool:
+    def is_about_te(self, routine: FunctionDefinition) -> bool:
         """Return whether a function is short and uses a name that bears on TE."""
         if routine.about_te is None:
             routine.about_te = False  # while it is being found out: recursion adds nothing
@@ -226,7 +230,7 @@ class Body(Bindings):
         for _, value in choice:
             if isinstance(value, InPackage) and value.name:
                 bears = self.library.mentions_te(value.module)
-            elif isinstance(value, Routine):
+            elif isinstance(value, FunctionDefinition):
                 bears = self.is_about_te(value)
             elif isinstance(value, Outside):
                 bears = value.path.startswith(("importlib", "inspect"))
@@ -237,7 +241,7 @@ class Body(Bindings):
         return False
 
 
-def _parameters(routine: Routine, owner: Instance | None) -> Scope:
+def _parameters(routine: FunctionDefinition, owner: Instance | None) -> Scope:
     """Return what the parameters of a function stand for while nothing is known of its callers."""
     arguments = routine.node.args
     slots = [*arguments.posonlyargs, *arguments.args]
@@ -252,7 +256,7 @@ def _parameters(routine: Routine, owner: Instance | None) -> Scope:
     return names
 
 
-def _set_only_there(constructor: Node, record: Function, blueprint: Blueprint, names: Scope) -> Scope:
+def _set_only_there(constructor: Node, record: Function, blueprint: ClassDefinition, names: Scope) -> Scope:
     """Return the attributes that the constructor sets and no other method does, as other methods meet them."""
     changed = {
         part.attr

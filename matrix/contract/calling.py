@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 
 from matrix.contract import reading
-from matrix.contract.finding import Kind, find
+from matrix.contract.finding import FindingKind, find
 from matrix.contract.guard import Judge, Truth
 from matrix.contract.recording import released
 from matrix.contract.surface import Surface
@@ -33,7 +33,7 @@ def call(mcore: str, te: str, function: str) -> Call:
     reached = [
         use for use in calls.uses if _names(use, function) and use.arguments and judge.truth(use.guard) is not Truth.NO
     ]
-    broken = [Error(one.exception, one.message) for one in find(calls, surface) if one.kind is Kind.DEFINITE]
+    broken = [Error(one.exception, one.message) for one in find(calls, surface) if one.kind is FindingKind.DEFINITE]
     return Call(
         site=str(reached[0].site) if reached else "",
         keywords=frozenset(name for use in reached if use.arguments for name, _ in use.arguments.keywords),

@@ -6,13 +6,13 @@ import re
 from typing import Final
 
 from matrix.catalog.failure import ContractCall
-from matrix.contract.finding import Finding, Kind, find
+from matrix.contract.finding import Finding, FindingKind, find
 from matrix.contract.surface import Surface
 from matrix.contract.usage import Calls
 from matrix.verdicts.outcome import Outcome, OutcomeKind
 
 # What counts as this failure. A call that can't be made at all has not shifted: that is another failure, and no pass.
-BREAKS: Final = {"definite": (Kind.DEFINITE,), "misbound": (Kind.MISBOUND, Kind.DEFINITE)}
+BREAKS: Final = {"definite": (FindingKind.DEFINITE,), "misbound": (FindingKind.MISBOUND, FindingKind.DEFINITE)}
 
 
 def outcome_of(call: ContractCall, calls: Calls, surface: Surface, te_version: str | None = None) -> Outcome:

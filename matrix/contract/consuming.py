@@ -11,9 +11,9 @@ from matrix.contract.body import Body
 from matrix.contract.definition import absolute, parsed
 from matrix.contract.guard import Guard
 from matrix.contract.offering import PACKAGE
-from matrix.contract.reach import Draft, Reaches
+from matrix.contract.reach import PendingUse, Reaches
 from matrix.contract.usage import Calls
-from matrix.contract.value import UNKNOWN, Choice, InPackage, Names, Place, Reference, only
+from matrix.contract.value import UNKNOWN, BodyLocation, Choice, InPackage, Names, Reference, only
 
 ROOT = "megatron"
 # megatron.training (top-level files before core 0.7) makes the userbuffers calls.
@@ -54,7 +54,7 @@ class _Package:
             self._paths[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
         self._packages = {name.rsplit(".", depth)[0] for name in self._paths for depth in range(name.count(".") + 1)}
         self._read: dict[str, _Module] = {}
-        self.drafts: list[Draft] = []
+        self.drafts: list[PendingUse] = []
         self.reaches = Reaches()
 
     def read_all(self) -> None:
@@ -99,7 +99,7 @@ class _Package:
         if module not in self._read:
             path = self._paths[module]
             tree = parsed(self._files[path], path)
-            place = Place(module, path, path.endswith("__init__.py"), postponed=_postpones_annotations(tree))
+            place = BodyLocation(module, path, path.endswith("__init__.py"), postponed=_postpones_annotations(tree))
             known = self._read[module] = _Module(Body(self, place, Names()))
             known.loads = known.body.read(tree.body)
             known.done = True

@@ -10,14 +10,15 @@ from collections.abc import Callable
 from matrix.contract.definition import dotted
 from matrix.contract.guard import Config, Guard, Takes, Unclear, all_of, any_of, negate
 from matrix.contract.usage import Arguments
-from matrix.contract.value import (
+from matrix.contract.value import (  # fmt: skip
     ANYTHING,
     OF_TE,
     UNKNOWN,
     Anything,
-    Blueprint,
     Choice,
+    ClassDefinition,
     Fact,
+    FunctionDefinition,
     InPackage,
     Instance,
     Keywords,
@@ -26,7 +27,6 @@ from matrix.contract.value import (
     Outside,
     ParametersOf,
     Reference,
-    Routine,
     RunningVersion,
     Value,
     bears_on_te,
@@ -37,7 +37,7 @@ from matrix.contract.value import (
     only,
     truth_of,
     under,
-)  # fmt: skip
+)
 
 LONGEST_TEXT = 90  # characters of a condition; of a longer one the start, and a digest that tells it from others
 PARAMETER_LISTS = ("parameters", "args", "kwonlyargs")
@@ -222,7 +222,7 @@ class Expressions(ABC):
             return self.settled(self.look_up(owner.module, name))
         if isinstance(owner, ParametersOf):
             return only(owner if name in PARAMETER_LISTS else OF_TE)
-        if isinstance(owner, Blueprint):
+        if isinstance(owner, ClassDefinition):
             return self.inherited(Instance(owner), name) or UNKNOWN
         if isinstance(owner, Anything) and owner.text and not owner.of_te:
             # Every configuration is `config`, whatever a function calls it.
@@ -236,7 +236,7 @@ class Expressions(ABC):
         found: list[tuple[Guard, Value]] = []
         for base in owner.blueprint.bases:
             for guard, value in self.settled(base):
-                if isinstance(value, Blueprint):
+                if isinstance(value, ClassDefinition):
                     found += under(guard, self.inherited(Instance(value), name))
                 else:  # a class from elsewhere may bring it
                     found.append((guard, value.attribute(name) if isinstance(value, Reference) else ANYTHING))
@@ -244,11 +244,12 @@ class Expressions(ABC):
                 break
         return gather(found)
 
-    def extends_te(self, blueprint: Blueprint) -> bool:
+    def extends_te(self, blueprint: ClassDefinition) -> bool:
         """Return whether a class extends one of TE's."""
         bases = [value for base in blueprint.bases for _, value in self.settled(base)]
         return any(
-            isinstance(base, Reference) or (isinstance(base, Blueprint) and self.extends_te(base)) for base in bases
+            isinstance(base, Reference) or (isinstance(base, ClassDefinition) and self.extends_te(base))
+            for base in bases
         )
 
     # ------------------------------------------------------------- conditions
@@ -263,7 +264,9 @@ class Expressions(ABC):
             truths.append(truth_of(choices[-1], shown(value)))
         if is_and:
             return only(Fact(all_of(*truths)))
-        if any(isinstance(value, (Reference, Keywords, Routine)) for choice in choices for _, value in choice):
+        if any(
+            isinstance(value, (Reference, Keywords, FunctionDefinition)) for choice in choices for _, value in choice
+        ):
             return merge(truths[0], choices[0], choices[-1])  # `given or default`
         return only(Fact(any_of(*truths)))
 

@@ -8,7 +8,7 @@ from enum import Enum
 from typing import Any
 
 from matrix.contract.argument_names import meant_elsewhere
-from matrix.contract.guard import (  # fmt: skip
+from matrix.contract.guard import (
     AnyOf,
     Config,
     Guard,
@@ -21,15 +21,15 @@ from matrix.contract.guard import (  # fmt: skip
     describe,
     guard_parts,
 )
-from matrix.contract.signature import Signature
-from matrix.contract.surface import Absent, Found, Surface
+from matrix.contract.signature import CallSignature
+from matrix.contract.surface import Absent, ResolvedPath, Surface
 from matrix.contract.usage import Arguments, Calls, Site, Use
 from matrix.verdicts.outcome import Raised
 
 TELLING = (TeVersion, Offers, Takes)  # guards that somebody wrote, and wants to see in a finding
 
 
-class Kind(str, Enum):
+class FindingKind(str, Enum):
     """What a finding says."""
 
     DEFINITE = "definite"  # whoever reaches the line gets the exception
@@ -47,7 +47,7 @@ class Finding:
     callee: str  # dotted path
     call_site: Site
     guard: str  # under which the line is reached, "" for always
-    kind: Kind
+    kind: FindingKind
     message: str  # what Python says, or would have to say
     signature: str = ""  # the callee's, where it has one
     exception: str = ""  # which Python raises, "" where none
@@ -120,7 +120,7 @@ class _Break:
         return bool(self.exception) and not self.swallowed and self.truth is Truth.YES and self.guard is True
 
 
-def _fits(use: Use, found: Found | Absent) -> bool:
+def _fits(use: Use, found: ResolvedPath | Absent) -> bool:
     """Return whether a use can't break, whichever of its keywords are passed: the guards then need not be looked at."""
     if isinstance(found, Absent):
         return False
@@ -135,7 +135,7 @@ def _fits(use: Use, found: Found | Absent) -> bool:
     )
 
 
-def _breaks(use: Use, found: Found | Absent, judge: Judge) -> Iterator[_Break]:
+def _breaks(use: Use, found: ResolvedPath | Absent, judge: Judge) -> Iterator[_Break]:
     if isinstance(found, Absent):
         exception, message = _absence(found, use)
         swallowed = exception in use.swallowed
@@ -156,7 +156,7 @@ def _absence(absent: Absent, use: Use) -> tuple[str, str]:
     return "AttributeError", f"module '{absent.owner}' has no attribute '{absent.name}'"
 
 
-def _binding(use: Use, arguments: Arguments, found: Found, judge: Judge) -> Iterator[_Break]:
+def _binding(use: Use, arguments: Arguments, found: ResolvedPath, judge: Judge) -> Iterator[_Break]:
     """Bind the call to each way the callee may be defined; it surely fails only where all of them fail."""
     passed: dict[str, tuple[Guard, Truth]] = {}
     for name, guard in arguments.keywords:
@@ -185,7 +185,7 @@ def _binding(use: Use, arguments: Arguments, found: Found, judge: Judge) -> Iter
 
 
 def _bound(
-    arguments: Arguments, signature: Signature, bound: bool, passed: Collection[str]
+    arguments: Arguments, signature: CallSignature, bound: bool, passed: Collection[str]
 ) -> tuple[list[tuple[str, str]], list[str]]:
     binding = signature.bind(
         len(arguments.positional), tuple(passed), bound=bound, starred=arguments.starred,
@@ -204,12 +204,12 @@ def _bound(
     return problems, misbound
 
 
-def _kind(break_: _Break, truth: Truth) -> Kind:
+def _kind(break_: _Break, truth: Truth) -> FindingKind:
     if truth is Truth.UNCLEAR:
-        return Kind.POSSIBLE
+        return FindingKind.POSSIBLE
     if not break_.exception:
-        return Kind.MISBOUND
-    return Kind.SILENTLY_OFF if break_.swallowed else Kind.DEFINITE
+        return FindingKind.MISBOUND
+    return FindingKind.SILENTLY_OFF if break_.swallowed else FindingKind.DEFINITE
 
 
 def _told(use: Use, more: Guard, judge: Judge) -> Guard:

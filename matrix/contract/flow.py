@@ -9,22 +9,22 @@ from dataclasses import dataclass, field
 from matrix.contract.definition import dotted
 from matrix.contract.guard import Config, Guard, all_of, any_of, negate, says_te
 from matrix.contract.invocation import Invocations
-from matrix.contract.reach import Draft
-from matrix.contract.value import (
+from matrix.contract.reach import PendingUse
+from matrix.contract.value import (  # fmt: skip
     ANYTHING,
     UNKNOWN,
-    Blueprint,
     Choice,
+    ClassDefinition,
+    FunctionDefinition,
     Instance,
     Literal,
     Outside,
     Reference,
-    Routine,
     gather,
     merge,
     only,
     under,
-)  # fmt: skip
+)
 
 MOST_ROUNDS = 16  # rounds of a loop over constants that are read one by one; the longest met has 4
 CATCHES = {  # exception -> the handlers that catch it; "" is a bare except
@@ -43,7 +43,7 @@ class Attempt:
     handlers: list[ast.ExceptHandler]
     depth: int
     failures: dict[int, list[Guard]] = field(default_factory=dict)  # handler -> when it is entered
-    drafts: list[Draft] = field(default_factory=list)
+    drafts: list[PendingUse] = field(default_factory=list)
 
     def catches(self, error: str) -> int | None:
         """Return the number of the handler that takes an exception."""
@@ -312,4 +312,4 @@ def _plain(choice: Choice) -> str:
         return repr(value.value)
     if isinstance(value, (Outside, Reference)):
         return value.path.replace(":", ".")
-    return "its own" if isinstance(value, (Routine, Blueprint)) else "..."
+    return "its own" if isinstance(value, (FunctionDefinition, ClassDefinition)) else "..."

@@ -11,22 +11,22 @@ from matrix.contract.definition import dotted
 from matrix.contract.expression import Expressions, shown
 from matrix.contract.guard import Config, Guard, Offers, all_of, any_of
 from matrix.contract.usage import Arguments
-from matrix.contract.value import (
+from matrix.contract.value import (  # fmt: skip
     ANYTHING,
     OF_TE,
     UNKNOWN,
     Anything,
-    Blueprint,
     Choice,
+    ClassDefinition,
     Fact,
     FixedVersion,
+    FunctionDefinition,
     Instance,
     Keywords,
     Literal,
     Outside,
     ParametersOf,
     Reference,
-    Routine,
     RunningVersion,
     Value,
     bears_on_te,
@@ -36,7 +36,7 @@ from matrix.contract.value import (
     truth_of,
     under,
     updated,
-)  # fmt: skip
+)
 
 VERSION_PARSERS = ("packaging.version.Version", "packaging.version.parse")
 VERSION_READERS = ("importlib.metadata.version", "importlib_metadata.version")
@@ -48,7 +48,9 @@ class Invocations(Expressions):
     """Evaluates calls."""
 
     @abstractmethod
-    def run(self, routine: Routine, given: Sequence[Choice], call: ast.Call, owner: Instance | None) -> Choice:
+    def run(
+        self, routine: FunctionDefinition, given: Sequence[Choice], call: ast.Call, owner: Instance | None
+    ) -> Choice:
         """Return what a function of the package returns for this call; `owner` is the instance of a method."""
 
     @abstractmethod
@@ -87,9 +89,9 @@ class Invocations(Expressions):
     ) -> Choice:  # fmt: skip
         if isinstance(callee, Reference):
             self.use("call", callee.path, node, guard, arguments, bound=owner is not None)
-        elif isinstance(callee, Routine):
+        elif isinstance(callee, FunctionDefinition):
             return self.run(callee, given, node, owner)
-        elif isinstance(callee, Blueprint):
+        elif isinstance(callee, ClassDefinition):
             for inner, value in self.inherited(Instance(callee), "__init__"):
                 if isinstance(value, Reference):
                     self.use("call", value.path, node, all_of(guard, inner), arguments, bound=True)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 
 from matrix.contract.guard import AllOf, AnyOf, Config, Guard, Not, all_of, any_of, guard_parts, leaves, negate, says_te
 from matrix.contract.usage import Use
-from matrix.contract.value import Blueprint
+from matrix.contract.value import ClassDefinition
 
 KNOWN_EVERYWHERE = ("self", "torch", "os", "isinstance", "len", "is", "in", "not", "installed")  # first parts of names
 NAME = re.compile(r"(?<![\w.'\"])[A-Za-z_][\w.]*(?![\w'\"])")
@@ -31,7 +31,7 @@ class Function:
     name: str
     guard: Guard
     outer: Function | None = None
-    blueprints: tuple[Blueprint, ...] = ()
+    blueprints: tuple[ClassDefinition, ...] = ()
     completes: Guard = True
 
     @property
@@ -42,7 +42,7 @@ class Function:
 
 
 @dataclass
-class Draft:
+class PendingUse:
     """A use while the package is still being read: what becomes of its failure, and when `function` runs, come last."""
 
     use: Use
@@ -60,7 +60,7 @@ class Reaches:
     calls: dict[str, list[tuple[Function | None, Guard]]] = field(default_factory=dict)  # name -> calling function
     handed_on: set[str] = field(default_factory=set)  # private names used as values, or in files that were not read
     checks: list[Guard] = field(default_factory=list)  # what holds for every configuration
-    constructors: dict[Blueprint, Function] = field(default_factory=dict)  # of classes that were read
+    constructors: dict[ClassDefinition, Function] = field(default_factory=dict)  # of classes that were read
     _known: dict[Function, Guard] = field(default_factory=dict)
 
     def add_checks(self, function: Function) -> None:
@@ -69,12 +69,12 @@ class Reaches:
             part for part in guard_parts(elsewhere(function.completes, function)) if not isinstance(part, bool)
         ]
 
-    def finish(self, drafts: Iterable[Draft]) -> list[Use]:
+    def finish(self, drafts: Iterable[PendingUse]) -> list[Use]:
         """Return the uses, each under the guard of all that is known."""
         finished = map(self._finished, drafts)
         return [use for use in finished if use.guard is not False]
 
-    def _finished(self, draft: Draft) -> Use:
+    def _finished(self, draft: PendingUse) -> Use:
         use = draft.use
         reached = all_of(self.reach(draft.function), use.guard)
         arguments = use.arguments

@@ -18,7 +18,7 @@ from matrix.contract.surface import Surface
 from matrix.contract.usage import Calls
 from matrix.errors import MatrixError
 from matrix.provision import commands, sources
-from matrix.provision.sources import Contents, Kind, Source
+from matrix.provision.sources import Contents, Source, SourceKind
 from matrix.provision.trees import package_files
 
 Select = Callable[[str], bool]
@@ -45,7 +45,7 @@ def recorded_or_source(text: str, package: str) -> Source | None:
     """Return None for a version or tag (which must be recorded), otherwise the source that `text` names."""
     is_tag = "/" not in text and "@" not in text and not Path(text).exists()
     source = None if is_tag else sources.parse(text, package)
-    return None if source is None or source.kind is Kind.PYPI else source
+    return None if source is None or source.kind is SourceKind.PYPI else source
 
 
 def extract(package: str, contents: Contents, version: str | None = None) -> Surface | Calls:
@@ -72,10 +72,10 @@ def extract_calls(contents: Contents, version: str | None = None) -> Calls:
 def files_of(contents: Contents, part: Select) -> Mapping[str, bytes]:
     """Return the files of a source that `part` selects by path, uncommitted changes of a folder included."""
     source = contents.source
-    if source.kind is Kind.WHEEL:
+    if source.kind is SourceKind.WHEEL:
         with zipfile.ZipFile(source.location) as wheel:
             return {name: wheel.read(name) for name in wheel.namelist() if part(name)}
-    if source.kind is Kind.TREE:
+    if source.kind is SourceKind.TREE:
         root = Path(source.location)
         paths = {file.relative_to(root).as_posix(): file for file in package_files(root / source.layout.folder)}
         return {name: file.read_bytes() for name, file in paths.items() if part(name)}
@@ -113,10 +113,10 @@ def _parsed(contents: Contents, read: Callable[[], Facts]) -> Facts:
 
 
 def _origin(contents: Contents) -> dict[str, str]:
-    if contents.source.kind is Kind.GIT:
+    if contents.source.kind is SourceKind.GIT:
         commit = contents.identity.split()[1]
         revision = contents.source.revision
         return {"commit": commit} if commit.startswith(revision) else {"commit": commit, "tag": revision}
-    if contents.source.kind is Kind.WHEEL:
+    if contents.source.kind is SourceKind.WHEEL:
         return {"wheel": Path(contents.source.location).name}
     return {"tree": contents.identity.split()[1]}

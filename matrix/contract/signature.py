@@ -27,7 +27,7 @@ class Parameter(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Problem:
+class BindingError:
     """Why a call does not bind. `keyword` is the argument to blame, "" when it is the call as a whole."""
 
     message: str  # what Python's TypeError says after the function's name
@@ -41,12 +41,12 @@ class Binding:
     `landed` holds (position, parameter) for each positional argument of the call that has a parameter.
     """
 
-    problems: tuple[Problem, ...]
+    problems: tuple[BindingError, ...]
     landed: tuple[tuple[int, str], ...]
 
 
 @dataclass(frozen=True)
-class Signature:
+class CallSignature:
     """The parameters of a callable, in order, as text and parsed."""
 
     text: str
@@ -66,15 +66,15 @@ class Signature:
         landed = tuple((place - bound, slot.name) for place, slot in enumerate(slots[:supplied]) if place >= bound)
         filled = {slot.name for slot in slots[:supplied] if slot.kind == "either"}
         accepted = {parameter.name for parameter in self.parameters if parameter.kind in ("either", "keyword")}
-        problems: list[Problem] = []
+        problems: list[BindingError] = []
         for keyword in keywords:
             if keyword in filled:
-                problems.append(Problem(f"got multiple values for argument '{keyword}'", keyword))
+                problems.append(BindingError(f"got multiple values for argument '{keyword}'", keyword))
             elif keyword not in accepted and not self._has("kwargs"):
-                problems.append(Problem(f"got an unexpected keyword argument '{keyword}'", keyword))
+                problems.append(BindingError(f"got an unexpected keyword argument '{keyword}'", keyword))
         if supplied > len(slots) and not self._has("args"):
             named = sum(p.kind == "keyword" and p.name in keywords for p in self.parameters)
-            problems.append(Problem(_too_many(slots, supplied, named)))
+            problems.append(BindingError(_too_many(slots, supplied, named)))
         if not open_keywords:
             problems += self._missing(slots, supplied, set(keywords), starred=starred)
         return Binding(tuple(problems), landed)
@@ -88,12 +88,12 @@ class Signature:
 
     def _missing(
         self, slots: Sequence[Parameter], supplied: int, keywords: set[str], *, starred: bool
-    ) -> list[Problem]:
+    ) -> list[BindingError]:
         by_name = {slot.name for slot in slots if slot.kind == "either"} & keywords
         positional = [] if starred else [p.name for p in slots[supplied:] if p.required and p.name not in by_name]
         named = [p.name for p in self.parameters if p.kind == "keyword" and p.required and p.name not in keywords]
         return [
-            Problem(f"missing {len(names)} required {kind} argument{'s' * (len(names) > 1)}: {_listed(names)}")
+            BindingError(f"missing {len(names)} required {kind} argument{'s' * (len(names) > 1)}: {_listed(names)}")
             for kind, names in (("positional", positional), ("keyword-only", named))
             if names
         ]
@@ -118,7 +118,7 @@ def _listed(names: Sequence[str]) -> str:
 
 
 @lru_cache(maxsize=16384)
-def parse_signature(text: str) -> Signature:
+def parse_signature(text: str) -> CallSignature:
     """Read a recorded signature. Raises ValueError on anything else."""
     if not (text.startswith("(") and text.endswith(")")):
         raise ValueError(f"not a signature: {text!r}")
@@ -137,7 +137,7 @@ def parse_signature(text: str) -> Signature:
         else:
             name, has_default, _ = item.partition("=")
             parameters.append(Parameter(name, kind, not has_default))
-    return Signature(text, tuple(parameters))
+    return CallSignature(text, tuple(parameters))
 
 
 def signature_text(arguments: ast.arguments) -> str:

@@ -17,14 +17,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
 
-from matrix.contract.signature import Signature, parse_signature
+from matrix.contract.signature import CallSignature, parse_signature
 
 Entry: TypeAlias = Any  # JSON, as above
 DEEPEST = 12  # re-exports followed one after another; the longest chain in any release is 5
 
 
 @dataclass(frozen=True)
-class Found:
+class ResolvedPath:
     """Something that a path names.
 
     `callables` holds (signature, bound) for each way it may be defined; empty when nothing is known of how to call
@@ -32,7 +32,7 @@ class Found:
     """
 
     name: str
-    callables: tuple[tuple[Signature, bool], ...] = ()
+    callables: tuple[tuple[CallSignature, bool], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -68,9 +68,9 @@ class Surface:
     modules: Mapping[str, Mapping[str, Entry]]
     dormant: frozenset[str] = frozenset()
     origin: Mapping[str, str] = field(default_factory=dict)  # tag, commit, wheel
-    _known: dict[tuple[str, bool], Found | Absent | None] = field(default_factory=dict, repr=False)
+    _known: dict[tuple[str, bool], ResolvedPath | Absent | None] = field(default_factory=dict, repr=False)
 
-    def lookup(self, path: str, *, via_instance: bool = False) -> Found | Absent | None:
+    def lookup(self, path: str, *, via_instance: bool = False) -> ResolvedPath | Absent | None:
         """Return what `path` ("module:attribute.attribute") names; None when it can't be told.
 
         `via_instance`: the last attribute is taken from an instance (or super()), so that Python binds it.
@@ -83,17 +83,17 @@ class Surface:
     def offers(self, path: str) -> bool | None:
         """Return whether `path` exists; None when it can't be told."""
         found = self.lookup(path)
-        return None if found is None else isinstance(found, Found)
+        return None if found is None else isinstance(found, ResolvedPath)
 
     def takes(self, path: str, parameter: str) -> bool | None:
         """Return whether the callable at `path` has that parameter; None when it can't be told."""
         found = self.lookup(path)
-        if not isinstance(found, Found) or not found.callables:
+        if not isinstance(found, ResolvedPath) or not found.callables:
             return None
         answers = {signature.takes(parameter) for signature, _ in found.callables}
         return answers.pop() if len(answers) == 1 else None
 
-    def _lookup(self, path: str, via_instance: bool) -> Found | Absent | None:
+    def _lookup(self, path: str, via_instance: bool) -> ResolvedPath | Absent | None:
         module, _, attributes = path.partition(":")
         if module not in self.modules:
             return None if self._outside(module) else Absent("module", "", module)
@@ -117,7 +117,7 @@ class Surface:
             places = following
             if depth == len(names) - 1:
                 return self._found(places, bound)
-        return Found(module)
+        return ResolvedPath(module)
 
     def _outside(self, module: str) -> bool:
         return module.partition(".")[0] not in {name.partition(".")[0] for name in self.modules}
@@ -190,17 +190,17 @@ class Surface:
             return None
         return [_Place(f"c({forward[2:-1]},/)", place.module, "forward", owner=place.name)]
 
-    def _found(self, places: list[_Place], via_instance: bool) -> Found:
-        callables: list[tuple[Signature, bool]] = []
+    def _found(self, places: list[_Place], via_instance: bool) -> ResolvedPath:
+        callables: list[tuple[CallSignature, bool]] = []
         for place in places:
             if place.entry == "=" and len(places) > 1:
                 continue  # `X = None` beside the real definition: a placeholder, which nobody calls
             definitions = self._definitions(place, via_instance)
             if not definitions:
-                return Found(_spoken(places[0]))
+                return ResolvedPath(_spoken(places[0]))
             callables += [(parse_signature(text), bound) for _, text, bound in definitions]
             spoken = definitions[0][0]
-        return Found(spoken if callables else _spoken(places[0]), tuple(callables))
+        return ResolvedPath(spoken if callables else _spoken(places[0]), tuple(callables))
 
     def _definitions(self, place: _Place, via_instance: bool) -> list[tuple[str, str, bool]]:
         """Return (name in errors, signature, bound) for each way the place may be called; empty when unknown."""

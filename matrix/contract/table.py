@@ -6,13 +6,13 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from matrix.catalog import versions
-from matrix.contract.finding import Finding, Kind
+from matrix.contract.finding import Finding, FindingKind
 
 MEANING = {
-    Kind.DEFINITE: "whoever reaches the line gets the exception",
-    Kind.MISBOUND: "no exception: an argument becomes another one than its caller means",
-    Kind.POSSIBLE: "so it seems, but a guard or a definition was not understood",
-    Kind.SILENTLY_OFF: "the exception is caught, and a feature is off or replaced without a word",
+    FindingKind.DEFINITE: "whoever reaches the line gets the exception",
+    FindingKind.MISBOUND: "no exception: an argument becomes another one than its caller means",
+    FindingKind.POSSIBLE: "so it seems, but a guard or a definition was not understood",
+    FindingKind.SILENTLY_OFF: "the exception is caught, and a feature is off or replaced without a word",
 }
 
 

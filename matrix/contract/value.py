@@ -77,7 +77,7 @@ class InPackage:
 
 
 @dataclass(frozen=True)
-class Place:
+class BodyLocation:
     """Where a body stands in the package. `postponed`: its annotations are not evaluated."""
 
     module: str
@@ -88,16 +88,16 @@ class Place:
 
 
 @dataclass(eq=False)
-class Routine:
+class FunctionDefinition:
     """A function of the consuming package, the place of the body that defines it, and the names of that body.
 
     `returned` remembers what came of it for which arguments, `about_te` whether that may say something about TE.
     """
 
     node: ast.FunctionDef | ast.AsyncFunctionDef
-    place: Place
+    place: BodyLocation
     home: Names
-    returned: dict[tuple[object, ...], Outcome] = field(default_factory=dict, repr=False)
+    returned: dict[tuple[object, ...], ReturnValue] = field(default_factory=dict, repr=False)
     about_te: bool | None = None
 
     @property
@@ -107,7 +107,7 @@ class Routine:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class ReturnValue:
     """What a function returns, and the guard under which it returns at all rather than raises."""
 
     value: Choice
@@ -115,7 +115,7 @@ class Outcome:
 
 
 @dataclass(eq=False)
-class Blueprint:
+class ClassDefinition:
     """A class of the consuming package.
 
     `attributes` are those that only its constructor sets, with what it sets them to: known once it was read.
@@ -123,7 +123,7 @@ class Blueprint:
 
     name: str
     bases: tuple[Choice, ...]
-    methods: Mapping[str, Routine]
+    methods: Mapping[str, FunctionDefinition]
     attributes: dict[str, Choice] = field(default_factory=dict)
 
     @property
@@ -136,7 +136,7 @@ class Blueprint:
 class Instance:
     """`self` (or `cls`) in a method of a class; `parent`: what super() gives there."""
 
-    blueprint: Blueprint
+    blueprint: ClassDefinition
     parent: bool = False
 
 
@@ -169,7 +169,7 @@ class Anything:
 
 Value: TypeAlias = (
     Reference | Literal | Fact | RunningVersion | FixedVersion | ParametersOf | Outside | InPackage
-    | Routine | Blueprint | Instance | Keywords | Anything
+    | FunctionDefinition | ClassDefinition | Instance | Keywords | Anything
 )  # fmt: skip
 Choice: TypeAlias = "tuple[tuple[Guard, Value], ...]"
 

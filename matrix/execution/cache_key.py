@@ -17,8 +17,8 @@ from matrix.catalog.folders import ENTRY
 from matrix.contract.recording import MCORE, TE, find_recorded
 from matrix.errors import MatrixError
 from matrix.planning.planned import Planned
-from matrix.provision.host import Place
-from matrix.provision.installed import Environment
+from matrix.provision.host import ExecutionSite
+from matrix.provision.installed import PythonEnvironment
 
 PACKAGE: Final = Path(__file__).resolve().parents[1]
 # What runs a case and what turns its outcome into a verdict; what they import comes with them.
@@ -30,9 +30,9 @@ TITLES: Final = ("title", "references", "symptom", "cause", "fix", "workaround",
 def case_key(
     planned: Planned,
     failure: Failure,
-    environment: Environment,
+    environment: PythonEnvironment,
     overlays: Iterable[str],
-    here: Place,
+    here: ExecutionSite,
     image: str = "",
 ) -> str:
     """Return the cache key of a case in this environment, with the digests of what is laid over it.

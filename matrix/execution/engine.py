@@ -21,7 +21,7 @@ from matrix.planning.planned import Planned
 from matrix.planning.rerun import RERUN
 from matrix.provision import configuration, project
 from matrix.provision import installed as environments
-from matrix.provision.installed import Environment
+from matrix.provision.installed import PythonEnvironment
 from matrix.provision.overlays import default_root
 from matrix.provision.tox_environments import CELL_SETTINGS, base_name
 from matrix.store import journal, night
@@ -43,10 +43,10 @@ class Ending:
 
 
 @dataclass(frozen=True)
-class Installed:
+class BaseContents:
     """What a base holds, the interpreter that its overlays are made with, and the digest of a base that is an image."""
 
-    environment: Environment
+    environment: PythonEnvironment
     interpreter: Path | None = None
     image: str = ""
 
@@ -60,7 +60,7 @@ class Engine(Protocol):
     def lacks(self, base: str) -> str:
         """Return what this machine lacks for a base and how to get it, "" when nothing is known to be missing."""
 
-    def installed(self, base: str) -> Installed | None:
+    def installed(self, base: str) -> BaseContents | None:
         """Return what a base that lacks nothing holds now, None where that can't be told before it is made."""
 
     def run(self, bases: Sequence[str], environ: Mapping[str, str], log: Path) -> Ending:
@@ -82,7 +82,7 @@ class Engines:
         """Return what the engine of the base says."""
         return self._of(base).lacks(base)
 
-    def installed(self, base: str) -> Installed | None:
+    def installed(self, base: str) -> BaseContents | None:
         """Return what the engine of the base says."""
         return self._of(base).installed(base)
 
@@ -121,11 +121,11 @@ class Tox:
         """Return "": what an environment needs, tox says as it makes it."""
         return ""
 
-    def installed(self, base: str) -> Installed | None:
+    def installed(self, base: str) -> BaseContents | None:
         """Return what the environment holds that tox made for the base, None when it made none yet."""
         folder = environment_folder(base)
         environment = environments.at(folder)
-        return Installed(environment, folder / "bin" / "python") if environment else None
+        return BaseContents(environment, folder / "bin" / "python") if environment else None
 
     def run(self, bases: Sequence[str], environ: Mapping[str, str], log: Path) -> Ending:
         """Run tox; what it prints goes to `log`. Its pytest processes stop when this process is gone (relay)."""
@@ -149,9 +149,9 @@ class Here:
         """Return "": the environment is as it is."""
         return ""
 
-    def installed(self, base: str) -> Installed | None:
+    def installed(self, base: str) -> BaseContents | None:
         """Return what is installed beside this interpreter."""
-        return Installed(environments.current(), Path(sys.executable))
+        return BaseContents(environments.current(), Path(sys.executable))
 
     def run(self, bases: Sequence[str], environ: Mapping[str, str], log: Path) -> Ending:
         """Run pytest, as a person does who stands in this environment; what it prints goes to `log`."""

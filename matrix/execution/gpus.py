@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import IO, Final
 
 from matrix.errors import MatrixError
-from matrix.execution.ranks.job import Job
-from matrix.execution.reproduction import Runs
+from matrix.execution.ranks.job import RankJob
+from matrix.execution.reproduction import JobRunner
 from matrix.verdicts.outcome import Outcome
 
 VISIBLE: Final = "CUDA_VISIBLE_DEVICES"
@@ -96,13 +96,13 @@ class Pool:
         return (self._folder / name.replace("/", "-")).open("a")
 
 
-class Reserving:
+class ReservingRunner:
     """Runs jobs on GPUs of a pool: each sees those alone that it was given."""
 
-    def __init__(self, runs: Runs, pool: Pool, count: int) -> None:
+    def __init__(self, runs: JobRunner, pool: Pool, count: int) -> None:
         self._runs, self._pool, self._count = runs, pool, count
 
-    def run(self, job: Job) -> Outcome:
+    def run(self, job: RankJob) -> Outcome:
         """Wait for the GPUs, then run the job; its deadline counts from then."""
         with self._pool.take(self._count) as names:
             return self._runs.run(replace(job, env={**job.env, VISIBLE: ",".join(names)}))

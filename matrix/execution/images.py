@@ -12,7 +12,7 @@ from pathlib import Path
 from matrix.catalog.model import Catalog
 from matrix.errors import MatrixError
 from matrix.execution import inside
-from matrix.execution.engine import Ending, Installed, pending
+from matrix.execution.engine import BaseContents, Ending, pending
 from matrix.provision import case_overlays as provision
 from matrix.provision import configuration
 from matrix.provision.commands import Runner, run
@@ -37,7 +37,7 @@ class Images:
     ) -> None:
         self._catalog, self._environ, self._run, self._start = catalog, environ, run, start
         self._lacks: dict[str, str] = {}
-        self._installed: dict[str, Installed | MatrixError] = {}
+        self._installed: dict[str, BaseContents | MatrixError] = {}
 
     @cached_property
     def tool(self) -> Tool | None:
@@ -54,7 +54,7 @@ class Images:
             self._lacks[base] = inside.lack(self.tool, image)
         return self._lacks[base]
 
-    def installed(self, base: str) -> Installed | None:
+    def installed(self, base: str) -> BaseContents | None:
         """Return what is in an image that is here; None where it can't be started."""
         with contextlib.suppress(MatrixError):  # its cases say it, when they are to run
             return self._look(base)
@@ -80,10 +80,10 @@ class Images:
         overlays = Overlays(default_root(self._environ), self._run)
         told = configuration.load(self._environ)
         provision.write(provided, provision.provide(cases, found.environment, told, None, overlays))
-        work = inside.Work(image, found.image, folder, provided, cases, environ)
+        work = inside.ContainerJob(image, found.image, folder, provided, cases, environ)
         return inside.run(self._tool, work, self._environ, log, self._start)
 
-    def _look(self, base: str) -> Installed:
+    def _look(self, base: str) -> BaseContents:
         """Look into an image, once. Raises MatrixError when it can't be started."""
         if base not in self._installed:
             image = inside.ref(self._catalog, base)

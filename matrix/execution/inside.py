@@ -17,15 +17,15 @@ from matrix.catalog.failure import Level
 from matrix.catalog.model import Catalog, Container, Image
 from matrix.errors import MatrixError
 from matrix.execution import gpus
-from matrix.execution.engine import STOP_S, Installed
-from matrix.execution.ranks.patience import OVERTIME_S
+from matrix.execution.engine import STOP_S, BaseContents
+from matrix.execution.ranks.timeouts import OVERTIME_S
 from matrix.execution.session import deadline
 from matrix.planning.planned import Planned
 from matrix.provision import project
 from matrix.provision.commands import TIMED_OUT
-from matrix.provision.installed import Environment
+from matrix.provision.installed import PythonEnvironment
 from matrix.provision.overlays import default_root
-from matrix.provision.tools import ALL, NO_TOOL, Box, Ref, Runtime
+from matrix.provision.tools import ALL, NO_TOOL, ContainerSpec, Ref, Runtime
 from matrix.provision.tox_environments import CELL_SETTINGS
 
 COLLECT_S: Final = 120.0  # s for a session to collect its cases and to end; 2 s on 2 cores
@@ -49,7 +49,7 @@ class Start(Protocol):
 
 
 @dataclass(frozen=True)
-class Work:
+class ContainerJob:
     """What one container works off: cases of the run in `folder`; `told` is what else its session is told (MEGATRIX_*).
 
     `overlays` is the file that says what is laid over the image for each case, `digest` the image's.
@@ -95,23 +95,23 @@ def lack(runtime: Runtime | None, image: Ref) -> str:
     return runtime.lack(image) if runtime else f"{image.id} is an image: {NO_TOOL}"
 
 
-def installed(runtime: Runtime, image: Ref, environ: Mapping[str, str]) -> Installed:
+def installed(runtime: Runtime, image: Ref, environ: Mapping[str, str]) -> BaseContents:
     """Return what an image holds. Raises MatrixError when it can't be started or has no Python."""
     asking = box(f"megatrix-asks-{image.id}-{os.getpid()}", environ)
     answer = runtime.ask(image, asking, PYTHON, "-m", "matrix.provision.installed")
     try:
         # NGC's entrypoint greets before it.
-        environment = Environment(**json.loads(answer.out.strip().splitlines()[-1]))
+        environment = PythonEnvironment(**json.loads(answer.out.strip().splitlines()[-1]))
     except (IndexError, TypeError, ValueError):
         what = f"{runtime.name} could not run {image.tag}"
         got = runtime.refusal(answer.code, answer.err) or answer.complaint
         raise MatrixError(what, got=got, fix="see docs/images.md") from None
-    return Installed(environment, image=runtime.digest(image))
+    return BaseContents(environment, image=runtime.digest(image))
 
 
 def run(
     runtime: Runtime,
-    work: Work,
+    work: ContainerJob,
     environ: Mapping[str, str],
     log: Path,
     start: Start = subprocess.Popen,  # type: ignore[assignment]  # as it is called here
@@ -164,7 +164,7 @@ def box(
     writable: Sequence[Path] = (),
     told: Mapping[str, str] | None = None,
     given: Sequence[str] = (),
-) -> Box:
+) -> ContainerSpec:
     """Return what every container of ours gets: project and overlays to read, `writable`, and what it is told."""
     cache = default_root(environ)
     cache.mkdir(parents=True, exist_ok=True)
@@ -172,7 +172,9 @@ def box(
     if tuple(given) == ALL and gpus.VISIBLE in environ:
         passed[gpus.VISIBLE] = environ[gpus.VISIBLE]  # those of a job are given alone, and counted anew inside
     root = project.folder()
-    return Box(name, root, (root, cache), tuple(writable), {**SETTINGS, **passed, **(told or {})}, tuple(given))
+    return ContainerSpec(
+        name, root, (root, cache), tuple(writable), {**SETTINGS, **passed, **(told or {})}, tuple(given)
+    )
 
 
 def limit_s(cases: int, environ: Mapping[str, str]) -> float:

@@ -11,7 +11,7 @@ from matrix.catalog.folders import FAILURES, load_module
 from matrix.errors import MatrixError
 from matrix.kit import options
 from matrix.kit.launch import Launcher, environment_of, world_of
-from matrix.kit.preflight import Contracts, Job, Machine, Preflight
+from matrix.kit.preflight import Contracts, Machine, Preflight, TrainingJob
 from matrix.verdicts.outcome import Outcome, OutcomeKind, Raised
 
 FILE: Final = "preflight.py"
@@ -43,7 +43,7 @@ def preflight_outcome(
     preflight = preflight_of(folder)
     given, machine = options.read(preflight.options, arguments)
     world = world_of(environment_of(Launcher(launcher), ranks))
-    job = Job(cell.te, cell.mcore, torch_mpi=True, world=world, arguments=given)
+    job = TrainingJob(cell.te, cell.mcore, torch_mpi=True, world=world, arguments=given)
     report = preflight.examine(job, Machine(**machine), contracts)
     first = report.answers[0]
     if not report.judged:

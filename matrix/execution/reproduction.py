@@ -10,7 +10,7 @@ from typing import Any, Final, Protocol
 from matrix.catalog.failure import Expectation, Failure, Level
 from matrix.catalog.versions import NONE
 from matrix.errors import MatrixError
-from matrix.execution.ranks.job import Job
+from matrix.execution.ranks.job import RankJob
 from matrix.planning.planned import Planned
 from matrix.verdicts.judge import Judgement, judge
 from matrix.verdicts.outcome import Outcome, OutcomeKind
@@ -21,14 +21,14 @@ from matrix.verdicts.record import Record, Verdict
 DEADLINE_S: Final = 120.0
 
 
-class Runs(Protocol):
+class JobRunner(Protocol):
     """Runs a job on ranks (matrix.execution.ranks.supervisor.Supervisor)."""
 
-    def run(self, job: Job) -> Outcome:
+    def run(self, job: RankJob) -> Outcome:
         """Run the job to its end."""
 
 
-class Keeps(Protocol):
+class RecordSink(Protocol):
     """Keeps what happened (matrix.store.journal.Journal)."""
 
     def started(self, key: str) -> str:
@@ -39,7 +39,7 @@ class Keeps(Protocol):
 
 
 @dataclass(frozen=True)
-class Surroundings:
+class CaseContext:
     """Where a case runs: the overlays of its cell, its logs, what was found there.
 
     `unavailable` is the reason why the case can't run here, "" if it can. `clones` are the site's, by name.
@@ -65,9 +65,9 @@ class Reproduction:
         planned: Planned,
         failure: Failure,
         catalog: tuple[Failure, ...],
-        where: Surroundings,
-        supervisor: Callable[[], Runs],
-        journal: Keeps,
+        where: CaseContext,
+        supervisor: Callable[[], JobRunner],
+        journal: RecordSink,
         read: Callable[[], Outcome],
     ) -> None:
         self.planned, self.failure, self._catalog = planned, failure, catalog
@@ -87,11 +87,11 @@ class Reproduction:
         return record
 
     @property
-    def job(self) -> Job:
+    def job(self) -> RankJob:
         """Return what the case's ranks run."""
         case = self.failure.case_named(self.planned.case)
         module, function = case.function
-        return Job(
+        return RankJob(
             target=f"{self.failure.folder / module}.py:{function}",
             kwargs=case.arguments,
             world_size=self.planned.ranks,
@@ -153,7 +153,7 @@ def hidden(planned: Planned) -> tuple[str, ...]:
     return ("transformer_engine",) if planned.cell.te == NONE and planned.level is Level.CPU else ()
 
 
-def make_record(planned: Planned, outcome: Outcome, judgement: Judgement, where: Surroundings, started: str) -> Record:
+def make_record(planned: Planned, outcome: Outcome, judgement: Judgement, where: CaseContext, started: str) -> Record:
     """Return the record of a case that was judged."""
     return Record(
         failure=planned.failure,

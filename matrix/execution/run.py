@@ -14,9 +14,9 @@ from matrix.catalog.failure import Failure, Level
 from matrix.catalog.model import Catalog
 from matrix.errors import MatrixError, closest
 from matrix.execution.cache_key import case_key
-from matrix.execution.engine import Engine, Installed
+from matrix.execution.engine import BaseContents, Engine
 from matrix.execution.relay import Receiver
-from matrix.execution.reproduction import Surroundings, make_record
+from matrix.execution.reproduction import CaseContext, make_record
 from matrix.execution.session import new_run_id
 from matrix.planning.planned import Planned
 from matrix.planning.rerun import plan_entry, reproduce_line
@@ -55,7 +55,7 @@ def execute(
     engine: Engine,
     show: Callable[[Record], None],
     warn: Callable[[str], None],
-    place: host.Place | None = None,
+    place: host.ExecutionSite | None = None,
     begun: Callable[[str], None] = lambda key: None,
     report: Callable[[Path, History], Night] | None = None,
 ) -> Night:
@@ -118,7 +118,7 @@ def work(
     history: History,
     show: Callable[[Record], None],
     warn: Callable[[str], None],
-    place: host.Place | None = None,
+    place: host.ExecutionSite | None = None,
     begun: Callable[[str], None] = lambda key: None,
 ) -> None:
     """Settle what needs no process, then have the engine run the rest."""
@@ -165,15 +165,15 @@ def work(
 
 def not_run(item: Planned, catalog: Catalog, outcome: Outcome, run: str) -> Record:
     """Return the record of a case that did not run: it can't here, or was not reached."""
-    where = Surroundings(reproduce=reproduce_line(item), run=run)
+    where = CaseContext(reproduce=reproduce_line(item), run=run)
     return make_record(item, outcome, judge(catalog.failure(item.failure), item.expectation, outcome), where, "")
 
 
 def cached(
     item: Planned,
     failure: Failure,
-    installed: Callable[[str], Installed | None],
-    here: host.Place,
+    installed: Callable[[str], BaseContents | None],
+    here: host.ExecutionSite,
     history: History,
     run: str,
 ) -> Record | None:

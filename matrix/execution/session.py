@@ -15,17 +15,17 @@ from typing import Any, Final
 
 from matrix.catalog.failure import Level
 from matrix.catalog.loading import load
-from matrix.catalog.model import HOST, Catalog, Reader, Wheels
+from matrix.catalog.model import HOST, Catalog, ReaderBase, Wheels
 from matrix.catalog.versions import NONE
 from matrix.errors import MatrixError
 from matrix.execution import interrupt
 from matrix.execution.cache_key import case_key
-from matrix.execution.gpus import Pool, Reserving, visible
+from matrix.execution.gpus import Pool, ReservingRunner, visible
 from matrix.execution.ranks import mpirun
 from matrix.execution.ranks.supervisor import Supervisor
 from matrix.execution.reading import read_case
 from matrix.execution.relay import Sender
-from matrix.execution.reproduction import DEADLINE_S, Reproduction, Runs, Surroundings, hidden
+from matrix.execution.reproduction import DEADLINE_S, CaseContext, JobRunner, Reproduction, hidden
 from matrix.planning.planned import Planned
 from matrix.planning.rerun import plan_entry, reproduce_line
 from matrix.planning.selection import select
@@ -148,10 +148,10 @@ class Session:
         return devices.ask(("cuda",)).cuda
 
     @cached_property
-    def journal(self) -> Keeper:
+    def journal(self) -> JournalSink:
         """Return the session's journal."""
         sender = Sender(self.options.relay, lambda: os.kill(os.getpid(), signal.SIGINT))
-        return Keeper(journal.Journal.new(self.run_folder), sender, self.records.append)
+        return JournalSink(journal.Journal.new(self.run_folder), sender, self.records.append)
 
     @property
     def told(self) -> str:
@@ -176,7 +176,7 @@ class Session:
         cuda = self.cuda if on_gpus and not reason else None
         if cuda is not None:
             reason = self.gpus.lacks(planned.gpus) or drivers.unusable(cuda, planned.gpus)
-        where = Surroundings(
+        where = CaseContext(
             path=tuple(str(overlay.path) for overlay in overlays),
             log_dir=self.run_folder / "logs" / planned.key.replace("/", "_").replace(" ", "/"),
             deadline_s=self.options.deadline_s,
@@ -200,8 +200,8 @@ class Session:
             clones=self.configuration.sources,
         )
 
-        def runs() -> Runs:
-            return Reserving(self.supervisor, self.gpus, planned.gpus) if on_gpus else self.supervisor
+        def runs() -> JobRunner:
+            return ReservingRunner(self.supervisor, self.gpus, planned.gpus) if on_gpus else self.supervisor
 
         def read() -> Outcome:
             return read_case(failure, failure.case_named(planned.case), planned.cell)
@@ -250,13 +250,13 @@ class Session:
 
     def _notes(self, overlays: Iterable[Overlay]) -> tuple[str, ...]:
         base = self.catalog.bases.get(self.base)
-        wanted = base.pythons[0] if isinstance(base, (Wheels, Reader)) else self.environment.minor
+        wanted = base.pythons[0] if isinstance(base, (Wheels, ReaderBase)) else self.environment.minor
         other = () if wanted == self.environment.minor else (f"ran on Python {self.environment.python}, not {wanted}",)
         place = (f"ran on {self.options.place}",) if self.options.place else ()
         return (*(note for overlay in overlays for note in overlay.notes), *other, *place)
 
 
-class Keeper:
+class JournalSink:
     """Writes to the journal, then tells whoever listens."""
 
     def __init__(self, kept: journal.Journal, sender: Sender, also: Callable[[Record], None]) -> None:

@@ -72,7 +72,7 @@ class Answer:
 
 
 @dataclass(frozen=True)
-class Job:
+class TrainingJob:
     """What a person starts. None is not known.
 
     `te` and `mcore` are what matrix.contract.reading takes (a recorded version, a wheel, a folder, PATH@REV), "" where
@@ -170,7 +170,7 @@ class Preflight:
     """
 
     subject: str
-    examine: Callable[[Job, Machine, Contracts], Report]
+    examine: Callable[[TrainingJob, Machine, Contracts], Report]
     options: tuple[Option, ...] = ()
     variables: tuple[str, ...] = ()
     topic: str = ""

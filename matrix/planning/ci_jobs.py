@@ -24,7 +24,7 @@ OUT: Final = "reports/out"
 
 
 @dataclass(frozen=True)
-class Job:
+class CiJob:
     """The cases of one base at the levels that one kind of machine runs.
 
     `gpus` is the most that one of them needs, 0 where the machine is any.
@@ -55,7 +55,7 @@ class Job:
         return shlex.join(["megatrix", "run", *levels, "--within", f"base=={self.base} and driver=={self.driver}"])
 
 
-def jobs(planned: Iterable[Planned], levels: Iterable[Level]) -> list[Job]:
+def jobs(planned: Iterable[Planned], levels: Iterable[Level]) -> list[CiJob]:
     """Return the jobs of a night of those levels, in the order of its cases.
 
     A night has the reports' stacks at level gpu whatever its levels are. Without that level they go to any machine,
@@ -67,7 +67,7 @@ def jobs(planned: Iterable[Planned], levels: Iterable[Level]) -> list[Job]:
         on_gpu = with_gpus and item.level is Level.GPU
         groups.setdefault((item.cell.base, item.cell.driver, on_gpu), []).append(item)
     return [
-        Job(
+        CiJob(
             base,
             driver,
             max(1, *(item.gpus for item in items)) if on_gpu else 0,
@@ -78,7 +78,7 @@ def jobs(planned: Iterable[Planned], levels: Iterable[Level]) -> list[Job]:
     ]
 
 
-def github(made: Sequence[Job]) -> dict[str, Any]:
+def github(made: Sequence[CiJob]) -> dict[str, Any]:
     """Return a matrix for a workflow's `strategy.matrix`: name, runner, command and cases of each job."""
     enough("github", made)
     return {
@@ -94,13 +94,13 @@ def github(made: Sequence[Job]) -> dict[str, Any]:
     }
 
 
-def gitlab(made: Sequence[Job]) -> dict[str, Any]:
+def gitlab(made: Sequence[CiJob]) -> dict[str, Any]:
     """Return a child pipeline: a job each, whose runner is chosen by tags."""
     enough("gitlab", made)
     return {job.name: _gitlab_job(job) for job in made}
 
 
-def _gitlab_job(job: Job) -> Mapping[str, Any]:
+def _gitlab_job(job: CiJob) -> Mapping[str, Any]:
     kept = {"when": "always", "paths": [OUT], "reports": {"junit": f"{OUT}/junit.xml"}}
     return {
         **({"tags": list(job.labels)} if job.labels else {"image": PYTHON}),
@@ -112,7 +112,7 @@ def _gitlab_job(job: Job) -> Mapping[str, Any]:
 FORMATS: Final = {"github": github, "gitlab": gitlab}
 
 
-def enough(service: str, made: Sequence[Job]) -> None:
+def enough(service: str, made: Sequence[CiJob]) -> None:
     """Raise MatrixError when a service makes fewer jobs than these."""
     if len(made) > MOST[service]:
         raise MatrixError(

@@ -8,7 +8,7 @@ from typing import Any
 
 from matrix.catalog.cell import Cell, parse_cell_id
 from matrix.catalog.failure import Expectation, Failure, Package, Rule
-from matrix.catalog.model import Catalog, Container, Image, Reader, Wheels
+from matrix.catalog.model import Catalog, Container, Image, ReaderBase, Wheels
 from matrix.catalog.versions import NONE, is_version
 from matrix.errors import MatrixError, closest
 from matrix.planning.cases import masked_by
@@ -98,7 +98,7 @@ def explain(catalog: Catalog, id: str, night: Sequence[Planned], lacks: Callable
     `lacks` returns what this machine lacks for a case, "" where it can run.
     """
     cell = known_cell(catalog, id)
-    kind = {Container: "image", Image: "image", Reader: "reader"}.get(type(catalog.base(cell.base)), "wheels")
+    kind = {Container: "image", Image: "image", ReaderBase: "reader"}.get(type(catalog.base(cell.base)), "wheels")
     found = (_failure(catalog, failure, cell, night, lacks) for failure in catalog.failures)
     return Explanation(cell, kind, _twin(catalog, cell), catalog.excluded(cell), tuple(found))
 
@@ -136,7 +136,7 @@ def _twin(catalog: Catalog, cell: Cell) -> str:
     if isinstance(base, Wheels):
         images = catalog.twins_of(base)
         return f"stands for {', '.join(image.id for image in images)}" if images else "stands for no image"
-    if isinstance(base, (Reader, Image)):
+    if isinstance(base, (ReaderBase, Image)):
         return "stands for no image"
     twin = catalog.twin(base)
     return f"its twin is {twin.id}" if twin else "has no twin"
@@ -150,7 +150,7 @@ def _failure(
     return FailureInCell(failure, *failure.ruling(cell), masked_by(catalog, failure, cell), cases)
 
 
-def in_words(explanation: Explanation) -> str:
+def render(explanation: Explanation) -> str:
     """Return the explanation as text for a terminal."""
     cell = explanation.cell
     lines = [cell.id, f"  base: {explanation.base}, torch {cell.torch}, Python {cell.python}; {explanation.twin}"]

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from matrix.catalog.cell import Cell
 from matrix.catalog.failure import Axis, Case, Expectation, Failure, Level, Package
-from matrix.catalog.model import Catalog, Container, Image, Reader
+from matrix.catalog.model import Catalog, Container, Image, ReaderBase
 from matrix.catalog.schema import Identifier
 from matrix.catalog.versions import NONE, minor, parse, position
 from matrix.planning.cases import cells_of, expected, masked_by, picked_cells, plan_case, run_in
@@ -45,7 +45,7 @@ def of_base(
     """
     line = te_line or (minor(engine) if engine else "")
     installed = engine if engine and minor(engine) == line else None
-    nightly = isinstance(catalog.bases.get(base), (Reader, Image))
+    nightly = isinstance(catalog.bases.get(base), (ReaderBase, Image))
     planned = []
     for failure in catalog.failures:
         found = (

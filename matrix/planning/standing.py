@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from matrix.catalog.failure import Level
-from matrix.catalog.model import HOST, Catalog, Reader, Wheels
+from matrix.catalog.model import HOST, Catalog, ReaderBase, Wheels
 from matrix.catalog.schema import Identifier, VersionText
 from matrix.errors import MatrixError
 from matrix.planning.night import of_base
@@ -21,7 +21,7 @@ def with_host(catalog: Catalog, packages: Mapping[str, str], python: str) -> Cat
     host, pythons = Identifier(HOST), (python,)
     if torch := packages.get("torch"):
         return replace(catalog, wheels=(*catalog.wheels, Wheels(host, VersionText(torch), pythons)))
-    return replace(catalog, readers=(*catalog.readers, Reader(host, pythons)))
+    return replace(catalog, readers=(*catalog.readers, ReaderBase(host, pythons)))
 
 
 def cases_here(
@@ -30,7 +30,7 @@ def cases_here(
     """Return the cases that an environment with these packages runs as `base`. Raises MatrixError without any."""
     core, engine = map(packages.get, ("megatron-core", "transformer-engine"))
     named = base
-    if base == HOST and isinstance(catalog.base(base), Reader):
+    if base == HOST and isinstance(catalog.base(base), ReaderBase):
         named = catalog.readers[0].id  # failures name the catalog's own reader
         levels = [level for level in levels if level is Level.CONTRACT]
     cases = of_base(catalog, named, levels, core=core, engine=engine, te_line=te_line)

@@ -93,7 +93,7 @@ def reasons(planned: Iterable[Planned]) -> dict[str, int]:
     return {kind.value: counted[kind] for kind in OF_A_NIGHT}
 
 
-def in_words(counted: Sequence[Counts]) -> str:
+def render(counted: Sequence[Counts]) -> str:
     """Return a table for people."""
     names = [field.name for field in fields(Counts)]
     rows = [[HEADS.get(name, name) for name in names]]

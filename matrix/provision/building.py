@@ -14,7 +14,7 @@ from matrix.provision.images import CUDA, PIP, Builder
 
 
 @dataclass(frozen=True)
-class Wish:
+class BuildRequest:
     """What is to be built: an image as it is, or with releases laid over it ("" = none); `tag` names the result.
 
     `cuda` is the major version that Transformer Engine's library is for.
@@ -32,7 +32,7 @@ class Wish:
         return f"localhost/megatrix/{self.image.id}:{'-'.join(laid)}" if laid else self.image.tag
 
 
-def build(wish: Wish, builder: Builder, mirror: str = "") -> str:
+def build(wish: BuildRequest, builder: Builder, mirror: str = "") -> str:
     """Build it, and what it stands on where that is not here; return its content digest."""
     image = wish.image
     ours = isinstance(image, Image)
@@ -49,7 +49,7 @@ def build(wish: Wish, builder: Builder, mirror: str = "") -> str:
     )
 
 
-def wished(known: Catalog, name: str, mcore: str = "", te: str = "", mirror: str = "") -> Wish:
+def build_request(known: Catalog, name: str, mcore: str = "", te: str = "", mirror: str = "") -> BuildRequest:
     """Return what these words ask for. Raises MatrixError when there is no such thing."""
     image = known.bases.get(name)
     if not isinstance(image, (Image, Container)):
@@ -72,7 +72,7 @@ def wished(known: Catalog, name: str, mcore: str = "", te: str = "", mirror: str
     if reason := known.excluded(known.cell(image.id, mcore=mcore or NONE, te=te or NONE)):
         raise MatrixError("these do not go together", got=f"{name} with {mcore or te}", expected=reason)
     cuda = library_cuda(image, te, known.transformer_engine) if te and isinstance(image, Container) else CUDA
-    return Wish(image, mcore, te, cuda)
+    return BuildRequest(image, mcore, te, cuda)
 
 
 def library_cuda(image: Container, te: str, releases: Iterable[Release]) -> str:

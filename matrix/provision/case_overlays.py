@@ -17,7 +17,7 @@ from matrix.errors import MatrixError
 from matrix.planning.planned import Planned
 from matrix.provision import sources
 from matrix.provision.configuration import Configuration
-from matrix.provision.installed import Environment
+from matrix.provision.installed import PythonEnvironment
 from matrix.provision.overlays import Overlay, Overlays, OverlaySpec, identify
 
 PRELOADED: Final = ("torch", "numpy")  # what the fork-server has imported belongs to the base
@@ -32,7 +32,7 @@ class Provision:
 
 
 def overlay_specs(
-    planned: Planned, environment: Environment, configuration: Configuration, interpreter: Path | None
+    planned: Planned, environment: PythonEnvironment, configuration: Configuration, interpreter: Path | None
 ) -> tuple[OverlaySpec, ...]:
     """Return what is laid over the base for a case: megatron-core, Transformer Engine where it plays a part, packages.
 
@@ -58,7 +58,7 @@ def overlay_specs(
 
 def provide(
     cases: Iterable[Planned],
-    environment: Environment,
+    environment: PythonEnvironment,
     configuration: Configuration,
     interpreter: Path | None,
     overlays: Overlays,

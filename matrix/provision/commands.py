@@ -1,4 +1,4 @@
-"""Running a tool (git, uv, a Python) and hearing its answer: this room's one door to processes."""
+"""Run a tool (git, uv, a Python) and return what it printed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ TIMED_OUT = 124  # what timeout(1) says
 
 
 @dataclass(frozen=True)
-class Answer:
+class CommandResult:
     """How a command ended: its exit status and what it wrote, undecodable bytes replaced."""
 
     code: int
@@ -32,14 +32,14 @@ class Runner(Protocol):
 
     def __call__(
         self, command: Sequence[str], *, environment: Mapping[str, str] | None = None, seconds: float | None = None
-    ) -> Answer:
+    ) -> CommandResult:
         """Return the answer; never raise for a command that fails, is missing or is late."""
         ...
 
 
 def run(
     command: Sequence[str], *, environment: Mapping[str, str] | None = None, seconds: float | None = None
-) -> Answer:
+) -> CommandResult:
     """Run a real process, stdin closed. A missing tool answers 127 and a late one 124, as in a shell."""
     try:
         done = subprocess.run(
@@ -53,10 +53,10 @@ def run(
             check=False,
         )
     except subprocess.TimeoutExpired:
-        return Answer(TIMED_OUT, err=f"no answer within {seconds} s")
+        return CommandResult(TIMED_OUT, err=f"no answer within {seconds} s")
     except OSError as error:
-        return Answer(NOT_STARTED, err=str(error))
-    return Answer(done.returncode, done.stdout, done.stderr)
+        return CommandResult(NOT_STARTED, err=str(error))
+    return CommandResult(done.returncode, done.stdout, done.stderr)
 
 
 def redacted(text: str) -> str:

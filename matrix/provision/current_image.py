@@ -13,7 +13,7 @@ from typing import Final
 from matrix.errors import MatrixError
 from matrix.provision import interpreters
 from matrix.provision.commands import Runner, run
-from matrix.provision.installed import Environment, packages_in
+from matrix.provision.installed import PythonEnvironment, packages_in
 
 SAID: Final = "MEGATRIX_IN_PLACE"  # "1": this is an image, whatever it looks like; "0": make environments all the same
 # What shows an image: files of podman, docker and Apptainer; variables, of podman (which leaves no file in a container
@@ -25,11 +25,11 @@ QUESTION: Final = "import json, sys; print(json.dumps(sys.path))"
 
 
 @dataclass(frozen=True)
-class Standing:
+class CurrentImage:
     """An image's own Python, no virtual environment's, and what is installed for it; torch is."""
 
     interpreter: Path
-    environment: Environment
+    environment: PythonEnvironment
 
 
 def find(
@@ -38,7 +38,7 @@ def find(
     *,
     run: Runner = run,
     exists: Callable[[Path], bool] = Path.exists,
-) -> Standing | None:
+) -> CurrentImage | None:
     """Return the image that one stands in; None where it is none, or one whose Python has no torch.
 
     Looked at are the Pythons on PATH and `executable`, or what their virtual environments were made from: whoever
@@ -51,7 +51,7 @@ def find(
         answer = run([str(python.path), "-I", "-c", QUESTION], seconds=interpreters.ANSWER_SECONDS)
         packages = packages_in(*json.loads(answer.out)) if answer.code == 0 else {}
         if "torch" in packages:
-            return Standing(python.path, Environment(python.version, packages))
+            return CurrentImage(python.path, PythonEnvironment(python.version, packages))
     return None
 
 

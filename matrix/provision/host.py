@@ -16,7 +16,7 @@ from matrix.provision.nvidia import devices
 from matrix.provision.nvidia.nvml import Nvml
 
 
-class Place(Protocol):
+class ExecutionSite(Protocol):
     """Where cases run: this machine, or a cluster (matrix.execution.slurm)."""
 
     @property

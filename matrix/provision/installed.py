@@ -14,7 +14,7 @@ from packaging.utils import canonicalize_name
 
 
 @dataclass(frozen=True)
-class Environment:
+class PythonEnvironment:
     """`python` is the full version, `packages` maps canonical names to versions."""
 
     python: str
@@ -26,13 +26,13 @@ class Environment:
         return ".".join(self.python.split(".")[:2])
 
 
-def current() -> Environment:
+def current() -> PythonEnvironment:
     """Return the environment of this process, whatever it is: a virtual one, an image's, the system's."""
     folders = dict.fromkeys((sysconfig.get_path("purelib"), sysconfig.get_path("platlib"), *sys.path))
-    return Environment(platform.python_version(), packages_in(*folders))
+    return PythonEnvironment(platform.python_version(), packages_in(*folders))
 
 
-def at(folder: Path) -> Environment | None:
+def at(folder: Path) -> PythonEnvironment | None:
     """Return the virtual environment in `folder`, None when there is none."""
     try:
         lines = (folder / "pyvenv.cfg").read_text(encoding="utf-8").splitlines()
@@ -42,7 +42,7 @@ def at(folder: Path) -> Environment | None:
     # venv writes `version`, virtualenv and uv write `version_info`.
     version = ".".join(said.get("version_info", said.get("version", "")).split(".")[:3])
     sites = list(folder.glob("lib/python*/site-packages"))
-    return Environment(version, packages_in(*map(str, sites))) if version and sites else None
+    return PythonEnvironment(version, packages_in(*map(str, sites))) if version and sites else None
 
 
 def packages_in(*folders: str) -> dict[str, str]:

@@ -29,7 +29,7 @@ from matrix.errors import MatrixError
 from matrix.provision.commands import Runner, run
 from matrix.provision.helpers import build_helper, compiler
 from matrix.provision.indexes import site_environment
-from matrix.provision.sources import Contents, Kind, Source, inspect, unpack
+from matrix.provision.sources import Contents, Source, SourceKind, inspect, unpack
 
 MANIFEST = "overlay.json"
 LAYOUT = 1  # of a manifest and its folder; counted up when either changes, so that old overlays are made again
@@ -51,7 +51,7 @@ class OverlaySpec:
 
 
 @dataclass(frozen=True)
-class Installed:
+class PackageMetadata:
     """What one package of an overlay says of itself; `python` is its Requires-Python, `requires` its Requires-Dist."""
 
     version: str
@@ -89,7 +89,7 @@ class Overlays:
                 if not (folder / MANIFEST).is_file():
                     self.make(folder, contents, spec, ingredients)
         manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-        packages = {name: Installed(**said) for name, said in manifest["packages"].items()}
+        packages = {name: PackageMetadata(**said) for name, said in manifest["packages"].items()}
         reasons = contradictions(packages, spec.base, spec.python)
         if reasons:
             raise MatrixError(
@@ -123,9 +123,9 @@ class Overlays:
     def lay(self, content: Contents, folder: Path, spec: OverlaySpec) -> list[str]:
         """Put one package into `folder`; return what a reader must know about it."""
         source = content.source
-        if source.kind is Kind.PYPI:
+        if source.kind is SourceKind.PYPI:
             self.install([f"{name}=={source.revision}" for name in source.layout.releases], folder, spec)
-        elif source.kind is Kind.WHEEL:
+        elif source.kind is SourceKind.WHEEL:
             self.install([source.location], folder, spec)
         else:
             unpack(content, folder, self.run)
@@ -164,7 +164,7 @@ def identify(contents: Sequence[Contents], spec: OverlaySpec) -> tuple[str, obje
 
     A wheel fits one Python minor and platform, so both count; the base does not: bases share overlays.
     """
-    trees = any(content.source.kind in (Kind.GIT, Kind.TREE) for content in contents)
+    trees = any(content.source.kind in (SourceKind.GIT, SourceKind.TREE) for content in contents)
     ingredients = {
         "layout": LAYOUT,
         "contents": [[content.identity, content.version, content.metadata] for content in contents],
@@ -177,10 +177,10 @@ def identify(contents: Sequence[Contents], spec: OverlaySpec) -> tuple[str, obje
     return digest, {**ingredients, "sources": [str(content.source) for content in contents]}
 
 
-def installed(folder: Path) -> dict[str, Installed]:
+def installed(folder: Path) -> dict[str, PackageMetadata]:
     """Return canonical name -> what the package says, for every distribution in `folder`."""
     return {
-        canonicalize_name(one.metadata["Name"]): Installed(
+        canonicalize_name(one.metadata["Name"]): PackageMetadata(
             one.version,
             (one.metadata.get_all("Requires-Python") or [""])[0],
             one.requires or [],
@@ -189,7 +189,7 @@ def installed(folder: Path) -> dict[str, Installed]:
     }
 
 
-def contradictions(packages: Mapping[str, Installed], base: Mapping[str, str], python: str) -> list[str]:
+def contradictions(packages: Mapping[str, PackageMetadata], base: Mapping[str, str], python: str) -> list[str]:
     """Return why these packages cannot be laid over the base, one sentence each; empty when they can.
 
     A requirement counts when its marker holds on the base's Python without any extra. Pre-releases are compared as

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from matrix.provision.commands import Answer, Runner, redacted, run
-from matrix.provision.tools import ANSWER_S, START_S, Box, Ref, last_line
+from matrix.provision.commands import CommandResult, Runner, redacted, run
+from matrix.provision.tools import ANSWER_S, START_S, ContainerSpec, Ref, last_line
 
 IMAGES: Final = "MEGATRIX_SQUASHFS"  # the folder with images as enroot imports them: debian-13.sqsh
 GUARD: Final = "/.megatrix"  # a folder of containers alone
@@ -81,7 +81,7 @@ class Pyxis:
                 found.update(block)
         return f"sha256:{found.hexdigest()}"
 
-    def command(self, image: Ref, box: Box, *inside: str) -> list[str]:
+    def command(self, image: Ref, box: ContainerSpec, *inside: str) -> list[str]:
         """Return the command line of a step in this allocation: /tmp is the container's own, the network the node's."""
         mounts = [f"{folder}:{folder}:ro" for folder in box.readable]
         mounts += [f"{folder}:{folder}" for folder in box.writable]
@@ -104,7 +104,7 @@ class Pyxis:
         """Return FETCH_S for an image that its registry has."""
         return START_S if self._file(image) else FETCH_S
 
-    def ask(self, image: Ref, box: Box, *inside: str) -> Answer:
+    def ask(self, image: Ref, box: ContainerSpec, *inside: str) -> CommandResult:
         """Run a command in the image that only answers; Slurm bounds it, for the image may have to be fetched first."""
         return self.run(self.command(image, box, *inside))
 

@@ -20,7 +20,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from matrix.errors import MatrixError, closest
-from matrix.provision.commands import NOT_STARTED, Answer, Runner, run
+from matrix.provision.commands import NOT_STARTED, CommandResult, Runner, run
 from matrix.provision.trees import (
     LAYOUTS,
     Layout,
@@ -36,7 +36,7 @@ from matrix.provision.trees import (
 FORMS = "a release (0.9.0), a wheel (path.whl), a revision of a clone (./Megatron-LM@REV) or a folder (./Megatron-LM)"
 
 
-class Kind(str, Enum):
+class SourceKind(str, Enum):
     """Where a package comes from."""
 
     PYPI = "pypi"
@@ -50,7 +50,7 @@ class Source:
     """What was asked for. `location` is an absolute path ("" for PyPI); `revision` a version or a git revision."""
 
     package: str
-    kind: Kind
+    kind: SourceKind
     location: str = ""
     revision: str = ""
 
@@ -91,24 +91,24 @@ def parse(text: str, package: str, *, here: Path | None = None) -> Source:
         raise MatrixError("no such package under test", got=package, expected=closest(package, LAYOUTS))
     here = here or Path.cwd()
     if is_version(text):
-        return Source(package, Kind.PYPI, revision=text)
+        return Source(package, SourceKind.PYPI, revision=text)
     path = absolute(here, text)
     if path.suffix == ".whl":
-        return Source(package, Kind.WHEEL, str(existing(path, text)))
+        return Source(package, SourceKind.WHEEL, str(existing(path, text)))
     if text and path.is_dir():
-        return Source(package, Kind.TREE, str(path))
+        return Source(package, SourceKind.TREE, str(path))
     # A folder's name and a revision may hold an @ too: the first split whose left side is a folder is meant.
     for at in re.finditer("@", text):
         clone = absolute(here, text[: at.start()])
         if at.start() and clone.is_dir():
-            return Source(package, Kind.GIT, str(clone), text[at.end() :])
-    return Source(package, Kind.TREE, str(existing(absolute(here, text.partition("@")[0] or text), text)))
+            return Source(package, SourceKind.GIT, str(clone), text[at.end() :])
+    return Source(package, SourceKind.TREE, str(existing(absolute(here, text.partition("@")[0] or text), text)))
 
 
 def pinned(text: str) -> Source:
     """Return the source of a package that is no package under test: "NAME==VERSION", from PyPI."""
     name, _, version = text.partition("==")
-    return Source(name, Kind.PYPI, revision=version)
+    return Source(name, SourceKind.PYPI, revision=version)
 
 
 def inspect(source: Source, run: Runner = run) -> Contents:
@@ -117,11 +117,11 @@ def inspect(source: Source, run: Runner = run) -> Contents:
     Raises MatrixError when the revision is not there, the folder or wheel is another project's, or the wheel is
     damaged.
     """
-    if source.kind is Kind.PYPI:
+    if source.kind is SourceKind.PYPI:
         return Contents(source, f"pypi {source.package}=={source.revision}", source.revision)
-    if source.kind is Kind.WHEEL:
+    if source.kind is SourceKind.WHEEL:
         return inspect_wheel(source)
-    if source.kind is Kind.GIT:
+    if source.kind is SourceKind.GIT:
         return inspect_revision(source, run)
     return inspect_tree(source)
 
@@ -203,7 +203,7 @@ def unpack(contents: Contents, folder: Path, run: Runner = run) -> None:
     """
     source = contents.source
     package = source.layout.folder
-    if source.kind is Kind.GIT:
+    if source.kind is SourceKind.GIT:
         archive = folder / "package.zip"
         _, commit, _ = contents.identity.split()
         answer = git(run, source.location, "archive", "--format=zip", f"--output={archive}", commit, package)
@@ -245,7 +245,7 @@ def existing(path: Path, text: str) -> Path:
     )
 
 
-def git(run: Runner, clone: str, *arguments: str) -> Answer:
+def git(run: Runner, clone: str, *arguments: str) -> CommandResult:
     """Ask git about a clone. GIT_* variables, as a git hook sets them, would point it at another repository."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     answer = run(["git", "-C", clone, *arguments], environment={**environment, "LC_ALL": "C"})

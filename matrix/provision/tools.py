@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Protocol
 
-from matrix.provision.commands import TIMED_OUT, Answer, Runner, redacted, run
+from matrix.provision.commands import TIMED_OUT, CommandResult, Runner, redacted, run
 
 NAMES: Final = ("podman", "docker")  # in order of preference: podman needs no daemon and no root
 ANSWER_S: Final = 60.0  # s for a question; podman answers in 0.1 s, and takes longer with many images
@@ -30,7 +30,7 @@ class Ref:
 
 
 @dataclass(frozen=True)
-class Box:
+class ContainerSpec:
     """What a command in an image gets. Folders have the same path inside and outside; nothing else can be written.
 
     `name` is what the container is called, `environ` is set in it on top of the image's own, `gpus` are named as the
@@ -58,13 +58,13 @@ class Runtime(Protocol):
     def digest(self, image: Ref) -> str:
         """Return the image's content digest, "sha256:...", or its tag where no digest can be told; "" for none here."""
 
-    def command(self, image: Ref, box: Box, *inside: str) -> list[str]:
+    def command(self, image: Ref, box: ContainerSpec, *inside: str) -> list[str]:
         """Return the command line that runs `inside` in the image."""
 
     def start_s(self, image: Ref) -> float:
         """Return the seconds that a container of the image may take to start."""
 
-    def ask(self, image: Ref, box: Box, *inside: str) -> Answer:
+    def ask(self, image: Ref, box: ContainerSpec, *inside: str) -> CommandResult:
         """Run a command in the image that only answers."""
 
     def refusal(self, status: int, printed: str) -> str:
@@ -104,7 +104,7 @@ class Tool:
         digest = answer.out.strip().removeprefix("sha256:")
         return f"sha256:{digest}" if answer.code == 0 and digest else ""
 
-    def command(self, image: Ref, box: Box, *inside: str) -> list[str]:
+    def command(self, image: Ref, box: ContainerSpec, *inside: str) -> list[str]:
         """Return the command line of a container that is removed when it ends, without network, read-only."""
         options = ["--rm", "--pull=never", "--network=none", "--read-only", "--tmpfs=/tmp", f"--workdir={box.folder}"]
         options += ["--security-opt=label=disable"]  # SELinux would keep a container from folders that are not its own
@@ -130,7 +130,7 @@ class Tool:
         """Return START_S: what is not here is not fetched (--pull=never)."""
         return START_S
 
-    def ask(self, image: Ref, box: Box, *inside: str) -> Answer:
+    def ask(self, image: Ref, box: ContainerSpec, *inside: str) -> CommandResult:
         """Run a command in the image that only answers; a container that does not is not left behind."""
         answer = self.run(self.command(image, box, *inside), seconds=ANSWER_S)
         if answer.code == TIMED_OUT:
@@ -146,7 +146,7 @@ class Tool:
         self._ask("kill", name, seconds=KILL_S)
         self._ask("rm", "--force", name, seconds=KILL_S)
 
-    def _ask(self, *arguments: str, seconds: float = ANSWER_S) -> Answer:
+    def _ask(self, *arguments: str, seconds: float = ANSWER_S) -> CommandResult:
         return self.run([self.path, *arguments], seconds=seconds)
 
 

@@ -17,9 +17,9 @@ from typing import Final
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from matrix.catalog.model import Catalog, Container, Reader, Wheels
+from matrix.catalog.model import Catalog, Container, ReaderBase, Wheels
 from matrix.catalog.versions import minor, parse
-from matrix.provision.current_image import Standing
+from matrix.provision.current_image import CurrentImage
 
 # What the cell's own side needs: pytest and what matrix/ imports. tomli is for Python 3.10.
 CELL_REQUIRES: Final = ("pytest>=8", "packaging>=24", "tomli>=2; python_version < '3.11'")
@@ -29,14 +29,14 @@ CELL_SETTINGS: Final = {"PYTHONUNBUFFERED": "1", "PYTHONHASHSEED": "0", "NO_VCS_
 
 
 @dataclass(frozen=True)
-class Environment:
+class ToxEnvironment:
     """A tox environment. `te` is a line ("1.9"), "" for a base of its own; `requirements` are pip's.
 
     For a line that runs in place `interpreter` is the image's own Python, whose packages it sees, and `place` says so.
     """
 
     name: str
-    base: Wheels | Reader
+    base: Wheels | ReaderBase
     te: str
     requirements: tuple[str, ...]
     description: str
@@ -49,12 +49,12 @@ def base_name(base: str) -> str:
     return base.replace("-", "", 1)
 
 
-def environments(catalog: Catalog) -> dict[str, Environment]:
+def environments(catalog: Catalog) -> dict[str, ToxEnvironment]:
     """Return the environments by name."""
     return {made.name: made for made in (*_bases(catalog), *_lines(catalog))}
 
 
-def in_place(line: Environment, standing: Standing) -> Environment:
+def in_place(line: ToxEnvironment, standing: CurrentImage) -> ToxEnvironment:
     """Return a line as it runs in the image that one stands in: in place if that has its torch and no other TE.
 
     What the image holds stays as it is; pip adds what it lacks. Anything else than a line stays what it was.
@@ -99,15 +99,15 @@ def newest_of_its_day(catalog: Catalog, line: str) -> Wheels:
     return next((base for base in reversed(bases) if base.torch in out), bases[0])
 
 
-def _bases(catalog: Catalog) -> Iterator[Environment]:
+def _bases(catalog: Catalog) -> Iterator[ToxEnvironment]:
     for base in catalog.wheels:
         yield _environment(catalog, base_name(base.id), base, "", f"reproductions on {base.id}")
     for reader in catalog.readers:
         text = "reproductions that read both sides' API, and run nothing"
-        yield Environment(base_name(reader.id), reader, "", CELL_REQUIRES, text)
+        yield ToxEnvironment(base_name(reader.id), reader, "", CELL_REQUIRES, text)
 
 
-def _lines(catalog: Catalog) -> Iterator[Environment]:
+def _lines(catalog: Catalog) -> Iterator[ToxEnvironment]:
     for line, image in te_lines(catalog).items():
         name = f"te{line.replace('.', '')}"
         twin = catalog.twin(image) if image else None
@@ -126,6 +126,6 @@ def _name(requirement: str) -> str:
     return canonicalize_name(Requirement(requirement).name)
 
 
-def _environment(catalog: Catalog, name: str, base: Wheels, te: str, description: str) -> Environment:
+def _environment(catalog: Catalog, name: str, base: Wheels, te: str, description: str) -> ToxEnvironment:
     requirements = (f"torch=={base.torch}", *catalog.common_requires, *CELL_REQUIRES)
-    return Environment(name, base, te, requirements, description)
+    return ToxEnvironment(name, base, te, requirements, description)

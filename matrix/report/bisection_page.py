@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from matrix.bisection.joint import JointSummary
 from matrix.bisection.noise import Seen
-from matrix.bisection.telling import BisectionSummary, ProbeSummary
+from matrix.bisection.report import BisectionSummary, ProbeSummary
 from matrix.report.document import document
 from matrix.report.markup import escape, paste
 

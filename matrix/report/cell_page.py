@@ -14,7 +14,7 @@ from matrix.report.document import document
 from matrix.report.markup import escape, level, listing, paste, word
 from matrix.report.rulings import Ruling
 from matrix.report.strip import strip, trend
-from matrix.report.words import MEANING, WORST_FIRST, happened, is_red, label, told_chain, why
+from matrix.report.words import MEANING, WORST_FIRST, happened, is_red, label, render_chain, why
 from matrix.store.trend import Past, Pasts, flakes, turns
 from matrix.verdicts.record import SILENT, Record
 from matrix.verdicts.text import head, one_line, tail
@@ -87,7 +87,7 @@ def _case(record: Record, pasts: Sequence[Past], link_of: Callable[[str], str]) 
     listed = "".join(f"<dt>{name}</dt><dd>{escape(fact)}</dd>" for name, fact in facts.items() if fact)
     parts = [paste(record.reproduce), f"<dl>{listed}</dl>"]
     if outcome.chain:
-        parts.append(f"<h3>exceptions, root cause first</h3>{listing(told_chain(outcome.chain))}")
+        parts.append(f"<h3>exceptions, root cause first</h3>{listing(render_chain(outcome.chain))}")
     parts += [_ranks(record, link_of), _evidence(record), _history(pasts)]
     failure = f'<a href="../failures/{escape(record.failure)}.html">{escape(record.failure)}</a>'
     return f"""<h2>{word(record.verdict)}: {failure} \

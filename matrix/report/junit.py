@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from matrix.report.markup import escape  # HTML's escapes are XML's, and no character is left that XML forbids
-from matrix.report.words import MEANING, by, is_red, told_chain, why
+from matrix.report.words import MEANING, by, is_red, render_chain, why
 from matrix.store.night import Night
 from matrix.verdicts.record import SILENT, Record
 from matrix.verdicts.text import one_line, tail
@@ -61,7 +61,7 @@ def _end(record: Record) -> str:
     if not is_red(record):
         return f"<system-out>{escape(_lines(why(record), *said))}</system-out>"
     if record.outcome.chain:
-        said.append(told_chain(record.outcome.chain))
+        said.append(render_chain(record.outcome.chain))
     if record.outcome.evidence:
         said.append(_lines("end of the log:", tail(record.outcome.evidence)))
     message = f"{record.verdict.value} ({MEANING[record.verdict]}): {why(record)}"

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from matrix.report.changes import Changes
-from matrix.report.words import MEANING, WORST_FIRST, by, headline, is_red, label, told_chain, why
+from matrix.report.words import MEANING, WORST_FIRST, by, headline, is_red, label, render_chain, why
 from matrix.store.night import Night
 from matrix.verdicts.record import SILENT, Record
 from matrix.verdicts.text import head, one_line
@@ -116,7 +116,7 @@ def _cause(reds: Sequence[Record]) -> str:
     listed = [f"- {code(f'{label(red.cell)} {red.case} {red.level.value}')}" for red in reds[:ROWS]]
     listed += [f"- and {len(reds) - ROWS} more"] * (len(reds) > ROWS)
     resolved = ", ".join(f"{name} {version}" for name, version in first.resolved.items())
-    said = head(told_chain(first.outcome.chain), EXCEPTION) if first.outcome.chain else ""
+    said = head(render_chain(first.outcome.chain), EXCEPTION) if first.outcome.chain else ""
     parts = [
         f"### {first.verdict.value}: {first.failure}",
         f"{MEANING[first.verdict].capitalize()}. Expected: {first.expectation.value}.",

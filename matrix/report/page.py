@@ -19,7 +19,7 @@ from matrix.report.words import (
     headline,
     is_red,
     label,
-    told_chain,
+    render_chain,
     version_order,
     why,
 )
@@ -164,7 +164,7 @@ def _member(red: Record, anchor: str, *, new: bool, full: bool) -> str:
     more = f'<p><a href="cells/{name_of(red.cell.id)}">Everything of this cell</a></p>'
     parts = [paste(red.reproduce), f"<dl>{listed}</dl>{more}"]
     if outcome.chain:
-        parts.append(f"<h4>exceptions, root cause first</h4>{listing(told_chain(outcome.chain))}")
+        parts.append(f"<h4>exceptions, root cause first</h4>{listing(render_chain(outcome.chain))}")
     if outcome.ranks:
         parts.append(f"<h4>ranks</h4>{listing(_ranks(outcome.ranks))}")
     if full:

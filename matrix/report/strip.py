@@ -18,13 +18,13 @@ TREND: Final = 60
 def strip(pasts: Sequence[Past]) -> str:
     """Return a bar for each night, oldest first."""
     bars = "".join(_bar(place, past) for place, past in enumerate(pasts))
-    said = escape(in_words(pasts))
+    said = escape(render(pasts))
     return (
         f'<svg class="strip" width="{BAR * len(pasts)}" height="{HEIGHT}" role="img" aria-label="{said}">{bars}</svg>'
     )
 
 
-def in_words(pasts: Sequence[Past]) -> str:
+def render(pasts: Sequence[Past]) -> str:
     """Return the verdicts, oldest first, equal neighbours as one: "holds x 12, regressed x 2"."""
     runs: list[tuple[Verdict, int]] = []
     for past in pasts:

@@ -112,7 +112,7 @@ def exception(raised: Raised) -> str:
     return one_line(f"{raised.type} at {frame.file.rpartition('/')[2]}:{frame.line} {frame.function}")
 
 
-def told_chain(chain: Sequence[Raised]) -> str:
+def render_chain(chain: Sequence[Raised]) -> str:
     """Return a chain of exceptions with their frames, harmless and masked, root cause first."""
     blocks = []
     for raised in chain:

@@ -41,7 +41,7 @@ LAST_WORDS: Final = "terminate called"  # libstdc++, before it aborts over a C++
 
 
 @dataclass(frozen=True)
-class Fault:
+class RankFault:
     """What is wrong with one rank. `when` in s since the start of the job; `cascade`: it fell because a peer did."""
 
     end: RankEnd
@@ -89,7 +89,7 @@ def classify(
     return Outcome(OutcomeKind.PASSED, exit_code=0, ranks=tuple(ends))
 
 
-def fault_of(end: RankEnd, log: str, oom_kills: int) -> Fault | None:
+def fault_of(end: RankEnd, log: str, oom_kills: int) -> RankFault | None:
     """Return what one rank's end shows by itself; None when it finished, or was stopped while it was at work."""
     if end.chain:
         memory = any(
@@ -100,7 +100,7 @@ def fault_of(end: RankEnd, log: str, oom_kills: int) -> Fault | None:
         )
         kind = OutcomeKind.OUT_OF_MEMORY if memory else OutcomeKind.RAISED
         what = f"{'ran out of memory' if memory else 'raised'}: {headline(end.chain[0])}"
-        return Fault(end, kind, what, end.seconds, bool(CASCADE.search(end.chain[0].message)))
+        return RankFault(end, kind, what, end.seconds, bool(CASCADE.search(end.chain[0].message)))
     if end.stopped or end.exit_code is None:
         return None
     when = end.seconds - HEAD_START_S
@@ -110,14 +110,14 @@ def fault_of(end: RankEnd, log: str, oom_kills: int) -> Fault | None:
         name = signal_name(-end.exit_code)
         if name == "SIGKILL" and oom_kills > 0:
             what = f"was killed (SIGKILL){after} while the kernel's count of processes killed for memory rose"
-            return Fault(end, OutcomeKind.OUT_OF_MEMORY, what, when, False)
+            return RankFault(end, OutcomeKind.OUT_OF_MEMORY, what, when, False)
         if name == "SIGABRT" and MEMORY.search(last_words):
-            return Fault(end, OutcomeKind.OUT_OF_MEMORY, f"ran out of memory and aborted{after}", when, False)
+            return RankFault(end, OutcomeKind.OUT_OF_MEMORY, f"ran out of memory and aborted{after}", when, False)
         cascade = name == "SIGABRT" and bool(CASCADE.search(last_words))
-        return Fault(end, OutcomeKind.SIGNALED, f"died by {name}{after}", when, cascade)
+        return RankFault(end, OutcomeKind.SIGNALED, f"died by {name}{after}", when, cascade)
     if end.exit_code > 0 or not end.returned:
         when_it_left = after or " before its body returned"
-        return Fault(end, OutcomeKind.EXITED, f"left with status {end.exit_code}{when_it_left}", when, False)
+        return RankFault(end, OutcomeKind.EXITED, f"left with status {end.exit_code}{when_it_left}", when, False)
     return None
 
 

@@ -18,7 +18,7 @@ from matrix.verdicts.blame import CASCADE, headline
 from matrix.verdicts.crash import NativeCrash, located
 from matrix.verdicts.outcome import EVIDENCE, Outcome, OutcomeKind, Raised
 from matrix.verdicts.signature import shows
-from matrix.verdicts.tracebacks import HEADER, Told, Tracebacks
+from matrix.verdicts.tracebacks import HEADER, LoggedException, Tracebacks
 
 STREAMS: Final = 512  # ranks whose lines are kept apart at a time; each takes at most EVIDENCE characters
 LISTED: Final = 20  # faults that nobody knows, and consequences, that an answer holds
@@ -51,7 +51,7 @@ _ROOT_RANK: Final = re.compile(r"^\s*rank +: (\d+) \(local_rank: \d+\)")
 
 
 @dataclass(frozen=True)
-class Fault:
+class LogFault:
     """Something that went wrong: the line where it stands, and what it is, in one line."""
 
     line: int
@@ -67,7 +67,7 @@ class Sighting:
 
     failure: Failure
     signature: Signature
-    fault: Fault
+    fault: LogFault
     certain: bool
     times: int = 1
 
@@ -96,8 +96,8 @@ class Reading:
     """
 
     known: tuple[Sighting, ...]
-    unknown: tuple[Fault, ...]
-    follows: tuple[Fault, ...]
+    unknown: tuple[LogFault, ...]
+    follows: tuple[LogFault, ...]
     lines: int
     root_rank: int | None = None
 
@@ -123,10 +123,10 @@ class _Reader:
         self._streams: OrderedDict[str, _Stream] = OrderedDict()
         self._opened = 0
         self._shapes: deque[re.Pattern[str]] = deque(maxlen=16)  # what this log writes before a line
-        self.found: dict[tuple[str, str], dict[int, tuple[Failure, Signature, Fault]]] = {}
-        self.chains: dict[tuple[int, int], tuple[Fault, bool, bool]] = {}  # (first fault, it is known, it follows)
+        self.found: dict[tuple[str, str], dict[int, tuple[Failure, Signature, LogFault]]] = {}
+        self.chains: dict[tuple[int, int], tuple[LogFault, bool, bool]] = {}  # (first fault, it is known, it follows)
         self.crashes: dict[int, NativeCrash] = {}
-        self.follows: dict[int, Fault] = {}
+        self.follows: dict[int, LogFault] = {}
         self.root_rank: int | None = None
         self.ask = lru_cache(maxsize=1024)(self._ask)
 
@@ -137,7 +137,7 @@ class _Reader:
         for told in stream.tracebacks.take(number, text):
             self._raised(stream, told)
         if any(words in text for words in _CONSEQUENCES):
-            self._follows(Fault(number, text.strip()))
+            self._follows(LogFault(number, text.strip()))
         elif _ROOT in text:
             self.root_rank = -1
         elif self.root_rank == -1 and (rank := _ROOT_RANK.match(text)):
@@ -189,8 +189,8 @@ class _Reader:
         stream = self._streams[tags] = _Stream(Tracebacks(self._types), self._opened)
         return stream
 
-    def _raised(self, stream: _Stream, told: Told) -> None:
-        fault = Fault(told.line, _in_a_line(told.raised))
+    def _raised(self, stream: _Stream, told: LoggedException) -> None:
+        fault = LogFault(told.line, _in_a_line(told.raised))
         owners = self.ask(told.raised)
         for failure, signature in owners:
             self._saw(failure, signature, fault)
@@ -221,24 +221,24 @@ class _Reader:
         for (start, crash), end in zip(told, ends, strict=False):
             line = at(start)
             if crash.signal == "SIGTERM" or (crash.printer == "terminate" and _follows_from(text[start:end])):
-                self._follows(Fault(line, _crash_in_a_line(crash)))
+                self._follows(LogFault(line, _crash_in_a_line(crash)))
                 continue
             self.crashes[line] = crash
             outcome = Outcome(OutcomeKind.SIGNALED, signal=crash.signal, evidence=text[start:end])
             for failure, signature in self._of_crashes:
                 if signature.log is None and shows(outcome, signature):
-                    self._saw(failure, signature, Fault(line, _crash_in_a_line(crash)))
+                    self._saw(failure, signature, LogFault(line, _crash_in_a_line(crash)))
         for failure, signature in self._of_crashes:
             if signature.log is not None and (found := re.search(signature.log, text)):
                 line = at(found.start())
-                self._saw(failure, signature, Fault(line, found[0].partition("\n")[0].strip()))
+                self._saw(failure, signature, LogFault(line, found[0].partition("\n")[0].strip()))
 
-    def _saw(self, failure: Failure, signature: Signature, fault: Fault) -> None:
+    def _saw(self, failure: Failure, signature: Signature, fault: LogFault) -> None:
         seen = self.found.setdefault((failure.id, signature.name), {})
         if len(seen) < CHAINS:
             seen[fault.line] = (failure, signature, fault)
 
-    def _follows(self, fault: Fault) -> None:
+    def _follows(self, fault: LogFault) -> None:
         if len(self.follows) < LISTED:
             self.follows[fault.line] = fault
 
@@ -275,7 +275,7 @@ def _known(reader: _Reader) -> Iterator[Sighting]:
     yield from sightings.values()
 
 
-def _unknown(reader: _Reader, known: Sequence[Sighting]) -> Iterator[Fault]:
+def _unknown(reader: _Reader, known: Sequence[Sighting]) -> Iterator[LogFault]:
     """Yield what is no known failure and does not follow from one: each text once, where it stands first."""
     faults = [fault for fault, is_known, follows in reader.chains.values() if not is_known and not follows]
     seen = {line for lines in reader.found.values() for line in lines}
@@ -286,15 +286,15 @@ def _unknown(reader: _Reader, known: Sequence[Sighting]) -> Iterator[Fault]:
     told_once = printed or ({} if known or faults else launched)
     for line, crash in told_once.items():
         if line not in seen and crash.signal not in signals:
-            faults.append(Fault(line, _crash_in_a_line(crash)))
-    told: dict[str, Fault] = {}
+            faults.append(LogFault(line, _crash_in_a_line(crash)))
+    told: dict[str, LogFault] = {}
     for fault in sorted(faults, key=lambda one: one.line):
         told.setdefault(re.sub(r"\d+", "#", fault.what), fault)
     yield from told.values()
 
 
-def _follows(reader: _Reader) -> Iterator[Fault]:
-    told: dict[str, Fault] = {}
+def _follows(reader: _Reader) -> Iterator[LogFault]:
+    told: dict[str, LogFault] = {}
     faults = [fault for fault, is_known, follows in reader.chains.values() if follows and not is_known]
     for fault in sorted([*faults, *reader.follows.values()], key=lambda one: one.line):
         told.setdefault(re.sub(r"\d+", "#", fault.what), fault)

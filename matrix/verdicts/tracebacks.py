@@ -39,7 +39,7 @@ SAID: Final = 65_536  # characters of a message after which no line is added; a 
 
 
 @dataclass(frozen=True)
-class Told:
+class LoggedException:
     """One exception of a log. `line` is where it stands; those with one `chain` led to each other or quote each other.
 
     `raised.message` is the first line of what it says, the second where the first is empty, and what torch is known to
@@ -59,9 +59,9 @@ class Tracebacks:
         self._frames: list[Frame] | None = None  # None outside of a traceback
         self._strangers = self._chain = 0
         self._linked = False
-        self._open: Told | None = None  # what it says may go on
+        self._open: LoggedException | None = None  # what it says may go on
 
-    def take(self, number: int, text: str) -> Iterator[Told]:
+    def take(self, number: int, text: str) -> Iterator[LoggedException]:
         """Take a line, without what stands before every line of its log; yield the exception that ends with it."""
         if told := self._open:
             self._open = None
@@ -83,7 +83,9 @@ class Tracebacks:
                 del self._frames[:-FRAMES]
             elif (raised := _RAISED.match(text)) and self._names_one(raised):
                 frames, self._frames = tuple(self._frames), None
-                told = Told(number, self._chain, Raised(raised["type"], (raised["message"] or "").rstrip(), frames))
+                told = LoggedException(
+                    number, self._chain, Raised(raised["type"], (raised["message"] or "").rstrip(), frames)
+                )
                 if raised["says"]:
                     yield from self._say(told)
                 else:
@@ -93,13 +95,13 @@ class Tracebacks:
                 if self._strangers > STRANGERS:
                     self._frames = None
 
-    def close(self) -> Iterator[Told]:
+    def close(self) -> Iterator[LoggedException]:
         """Yield the exception with which the log broke off; to be called after the last line."""
         if told := self._open:
             self._open = None
             yield told
 
-    def _say(self, told: Told) -> Iterator[Told]:
+    def _say(self, told: LoggedException) -> Iterator[LoggedException]:
         """Yield an exception, unless what it says may go on."""
         if _more(told.raised.message):
             self._open = told

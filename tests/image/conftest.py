@@ -21,5 +21,5 @@ def tool() -> Tool:
         pytest.fail(NO_TOOL, pytrace=False)
     (image,) = loading.load().images
     if not found.image(image.tag):
-        building.build(building.Wish(image), Builder(print))
+        building.build(building.BuildRequest(image), Builder(print))
     return found

@@ -12,7 +12,7 @@ import pytest
 from matrix.catalog.folders import ENTRY, folder_name
 from matrix.catalog.loading import load
 from matrix.execution.engine import tox_command
-from matrix.provision.building import Wish, build, wished
+from matrix.provision.building import BuildRequest, build, build_request
 from matrix.provision.images import Builder
 from matrix.provision.indexes import site_options
 from matrix.provision.overlays import uv
@@ -24,9 +24,9 @@ DEADLINE_S = 300.0  # s for a command in an image; the longest takes 15 s on 2 c
 
 
 @pytest.fixture
-def laid(tool: Tool) -> Iterator[Wish]:
+def laid(tool: Tool) -> Iterator[BuildRequest]:
     """The image with a megatron-core (12 s) from pip's indexes, one of which wants a password and is not there."""
-    wish = wished(load(), "debian-13", mcore="0.16.1")
+    wish = build_request(load(), "debian-13", mcore="0.16.1")
     indexes = f"{site_options().get('extra-index-url', '')} https://me:s3cr3t@127.0.0.1:9/simple"
     build(wish, Builder(print, {**os.environ, "PIP_EXTRA_INDEX_URL": indexes, "PIP_RETRIES": "0"}))
     yield wish
@@ -48,7 +48,7 @@ def inside(tool: Tool, tag: str, *command: str, options: tuple[str, ...] = ()) -
     return ran.stdout
 
 
-def test_pytest_finds_its_cell_from_what_is_installed(tool: Tool, laid: Wish) -> None:
+def test_pytest_finds_its_cell_from_what_is_installed(tool: Tool, laid: BuildRequest) -> None:
     chosen = f"failure=={SAVE} and case==world1"
     told = inside(tool, laid.tag, "python3", "-m", "pytest", "tests/failures", "-rA", "--select", chosen)
     assert "base host: Python 3.13" in told
@@ -57,7 +57,7 @@ def test_pytest_finds_its_cell_from_what_is_installed(tool: Tool, laid: Wish) ->
     assert f"HOLDS {entry}::{SAVE}-world1-cpu-host/mcore-0.16.1/te-none" in told
 
 
-def test_neither_a_password_nor_a_path_of_this_machine_stays_in_the_image(tool: Tool, laid: Wish) -> None:
+def test_neither_a_password_nor_a_path_of_this_machine_stays_in_the_image(tool: Tool, laid: BuildRequest) -> None:
     history = tool.run([tool.path, "history", "--no-trunc", laid.tag]).out
     settings = tool.run([tool.path, "image", "inspect", laid.tag]).out
     assert "MCORE=0.16.1" in history

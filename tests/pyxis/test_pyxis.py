@@ -12,7 +12,7 @@ import pytest
 
 from matrix.provision import pyxis
 from matrix.provision.pyxis import IMAGES
-from matrix.provision.tools import Box, Ref
+from matrix.provision.tools import ContainerSpec, Ref
 from matrix.store import journal
 from tests.founding import MPI
 from tests.slurm.cluster import NODES, kill
@@ -137,7 +137,9 @@ def test_a_node_without_pyxis_runs_nothing_outside_of_the_image(
     monkeypatch.setenv("SLURM_CONF", f"{here}/slurm.conf")
     found = pyxis.find()
     assert found is not None
-    command = found.command(Ref("debian-13", "megatrix/debian-13"), Box("asks", tmp_path), "touch", f"{tmp_path}/ran")
+    command = found.command(
+        Ref("debian-13", "megatrix/debian-13"), ContainerSpec("asks", tmp_path), "touch", f"{tmp_path}/ran"
+    )
     theirs.write_text("")
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)

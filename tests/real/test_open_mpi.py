@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from matrix.execution.ranks.job import Job
+from matrix.execution.ranks.job import RankJob
 from matrix.execution.ranks.supervisor import Supervisor
 from matrix.provision.overlays import Overlays, OverlaySpec, default_root
 from matrix.provision.sources import pinned
@@ -63,7 +63,7 @@ def under_mpirun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[s
     monkeypatch.setenv(MARK, str(tmp_path))
 
     def run(body: str) -> Outcome:
-        job = Job(f"tests.real.mpi_bodies:{body}", {}, 2, path, {}, 10.0, tmp_path / body, launcher="mpirun")
+        job = RankJob(f"tests.real.mpi_bodies:{body}", {}, 2, path, {}, 10.0, tmp_path / body, launcher="mpirun")
         with Supervisor(preload=("json",)) as supervisor:
             outcome = supervisor.run(job)
             assert ranks_and_orphans(str(tmp_path)) == {}

@@ -10,7 +10,7 @@ import pytest
 from matrix.errors import MatrixError
 from matrix.provision.commands import run
 from matrix.provision.overlays import Overlays, OverlaySpec
-from matrix.provision.sources import Kind, Source
+from matrix.provision.sources import Source, SourceKind
 
 pytestmark = pytest.mark.real
 
@@ -20,7 +20,7 @@ BASE = {"torch": "2.4.0", "numpy": "1.26.4"}
 def release(version: str) -> OverlaySpec:
     """Return the overlay of a release for the Python that runs the tests, or 3.11: 0.9.0 has no newer wheels."""
     minor = "{}.{}".format(*min(sys.version_info[:2], (3, 11)))
-    return OverlaySpec((Source("megatron-core", Kind.PYPI, revision=version),), minor, BASE)
+    return OverlaySpec((Source("megatron-core", SourceKind.PYPI, revision=version),), minor, BASE)
 
 
 def test_a_release_is_fetched_once_and_says_its_own_version(tmp_path: Path) -> None:

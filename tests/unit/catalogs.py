@@ -11,7 +11,7 @@ from typing import Any
 
 from matrix.catalog.failure import Axis, Case, Failure, Level, Masked, Rule, Signature, Stack, StackCell
 from matrix.catalog.loading import FACTS, load
-from matrix.catalog.model import Catalog, Container, Driver, Exclusion, Reader, Release, Wheels
+from matrix.catalog.model import Catalog, Container, Driver, Exclusion, ReaderBase, Release, Wheels
 from matrix.catalog.versions import Range
 from matrix.planning.cases import plan_case
 from matrix.planning.planned import Planned
@@ -77,8 +77,8 @@ def wheels(torch: str, *, night: str = "by hand", pythons: Sequence[str] = ("3.1
     return Wheels(f"torch-{torch}", torch, tuple(pythons), night)  # type: ignore[arg-type]
 
 
-def reader(*, night: str = "by hand") -> Reader:
-    return Reader("no-torch", ("3.12",), night)  # type: ignore[arg-type]  # built, not read
+def reader(*, night: str = "by hand") -> ReaderBase:
+    return ReaderBase("no-torch", ("3.12",), night)  # type: ignore[arg-type]  # built, not read
 
 
 def releases(versions: Iterable[str]) -> tuple[Release, ...]:

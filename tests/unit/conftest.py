@@ -10,6 +10,10 @@ import pytest
 
 from matrix.execution.gpus import VISIBLE
 
+# nohup, `&` in a script and some CI runners start processes with SIGINT ignored, and children inherit that.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
 
 @pytest.fixture
 def handlers() -> Iterator[None]:

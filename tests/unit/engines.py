@@ -8,9 +8,9 @@ from pathlib import Path
 from matrix.catalog.model import Catalog
 from matrix.errors import MatrixError
 from matrix.execution.cache_key import case_key
-from matrix.execution.engine import Ending, Installed, Tox, environment_folder
+from matrix.execution.engine import BaseContents, Ending, Tox, environment_folder
 from matrix.execution.relay import Sender
-from matrix.execution.reproduction import Surroundings, make_record
+from matrix.execution.reproduction import CaseContext, make_record
 from matrix.planning.planned import Planned
 from matrix.planning.rerun import reproduce_line
 from matrix.provision import configuration
@@ -59,7 +59,7 @@ class FakeEngine:
     def lacks(self, base: str) -> str:
         return self.lack if base.startswith("ngc") else ""
 
-    def installed(self, base: str) -> Installed | None:
+    def installed(self, base: str) -> BaseContents | None:
         return Tox(1).installed(base)
 
     def run(self, bases: Sequence[str], environ: Mapping[str, str], log: Path) -> Ending:
@@ -80,7 +80,7 @@ class FakeEngine:
                 self.ran.append(item.key)
                 outcome = self.ends(item)
                 judgement = judge(self.known.failure(item.failure), item.expectation, outcome, self.known.failures)
-                where = Surroundings(run=folder.name, content=content(item, self.known), reproduce=reproduce_line(item))
+                where = CaseContext(run=folder.name, content=content(item, self.known), reproduce=reproduce_line(item))
                 record = make_record(item, outcome, judgement, where, started)
                 kept.result(record)
                 sender.send(record)

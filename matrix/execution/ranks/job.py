@@ -16,7 +16,7 @@ DEVICES: Final = ("cpu", "cuda")
 
 
 @dataclass(frozen=True)
-class Job:
+class RankJob:
     """One call of `target` on `world_size` ranks, each its own process. Raises MatrixError for a job that cannot be.
 
     `target` is "package.module:function", or "FOLDER/module.py:function" of a failure's folder; the function gets

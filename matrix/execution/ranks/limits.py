@@ -20,7 +20,7 @@ def impose(
     set_limit: Callable[[int, tuple[int, int]], None] = resource.setrlimit,
     mount_shm: Callable[[int], None] = kernel.private_shm,
 ) -> None:
-    """Put this process under the limits of an order (matrix.execution.ranks.order.order). Raises LackError."""
+    """Put this process under the limits of an order (matrix.execution.ranks.rank_spec.rank_spec). Raises LackError."""
     try:
         if order["memory_group"]:
             (Path(order["memory_group"]) / "cgroup.procs").write_text("0", encoding="ascii")  # 0: who writes

@@ -1,8 +1,8 @@
 """Ranks that Open MPI's mpirun starts: each process of its job is one of our ranks, with its own log, report and end.
 
-mpirun closes what it inherits and keeps its children's exit statuses to itself. So it starts, per rank, a `lodge`: a
-process that comes to the crew's `Door` for its task and the rank's pipes, forks the rank, waits for it, hands its
-status back and then ends the same way, so that mpirun sees what it would have seen. A rank dies with its lodge, a lodge
+mpirun closes what it inherits and keeps its children's exit statuses to itself. So it starts, per rank, a shim: a
+process that comes to the crew's `Handoff` for its task and the rank's pipes, forks the rank, waits for it, hands its
+status back and then ends the same way, so that mpirun sees what it would have seen. A rank dies with its shim, a shim
 with mpirun, mpirun with the fork-server.
 """
 
@@ -28,11 +28,13 @@ from matrix.provision import kernel
 
 NAME: Final = "mpirun"
 RANK: Final = "OMPI_COMM_WORLD_RANK"  # Open MPI 4 and 5 tell each process its rank by it
-ANSWER_S: Final = 5.0  # s for a lodge that has knocked to take its task and to fork: 1 ms on a free core
-LOST: Final = -int(signal.SIGKILL)  # the end of a rank whose lodge was killed: it dies with it
+ANSWER_S: Final = 5.0  # s for a shim that has connected to take its task and to fork: 1 ms on a free core
+LOST: Final = -int(signal.SIGKILL)  # the end of a rank whose shim was killed: it dies with it
 # As root, with more ranks than cores, and not bound to one: a hung rank must not take its neighbour's core along.
 OPTIONS: Final = ("--allow-run-as-root", "--oversubscribe", "--bind-to", "none")
-LODGE: Final = "import sys; sys.path[:] = {path!r}; from matrix.execution.ranks.mpirun import lodge; lodge({door!r})"
+SHIM: Final = (
+    "import sys; sys.path[:] = {path!r}; from matrix.execution.ranks.mpirun import run_shim; run_shim({handoff!r})"
+)
 
 
 def find(overlays: Sequence[str], environ: Mapping[str, str] = os.environ) -> str | None:
@@ -46,20 +48,20 @@ def missing(overlays: Sequence[str], environ: Mapping[str, str] = os.environ) ->
     return "" if find(overlays, environ) else "needs mpirun (Debian, Ubuntu: apt-get install openmpi-bin); none on PATH"
 
 
-def command(overlays: Sequence[str], world_size: int, path: Sequence[str], door: Path) -> list[str]:
-    """Return the command line that starts the lodges. Raises MatrixError where there is no mpirun."""
+def command(overlays: Sequence[str], world_size: int, path: Sequence[str], handoff: Path) -> list[str]:
+    """Return the command line that starts the shims. Raises MatrixError where there is no mpirun."""
     found = find(overlays)
     if found is None:
         raise MatrixError("mpirun is needed to start these ranks", got="none on PATH", fix=missing(overlays))
-    program = [sys.executable, "-c", LODGE.format(path=list(path), door=str(door))]
+    program = [sys.executable, "-c", SHIM.format(path=list(path), handoff=str(handoff))]
     return [found, *OPTIONS, "-np", str(world_size), *program]
 
 
 @dataclass
-class Lodger:
+class ShimConnection:
     """A rank that mpirun started, as the crew sees a process: what multiprocessing's own offers, as far as it is used.
 
-    `sentinel` becomes readable when the rank has ended; `pid` is None until it has come to the door.
+    `sentinel` becomes readable when the rank has ended; `pid` is None until it has come to the handoff.
     """
 
     sentinel: int
@@ -77,31 +79,31 @@ class Lodger:
         os.close(self.sentinel)
 
 
-class Door:
-    """Where lodges come for their tasks: `tasks[rank]` and `pipes[rank]`, the writing ends of log, report and stacks.
+class Handoff:
+    """Where shims come for their tasks: `tasks[rank]` and `pipes[rank]`, the writing ends of log, report and stacks.
 
-    The pipes are the door's to close. `knock` is for the selector that `listener` is registered with.
+    The pipes are the handoff's to close. `accept` is for the selector that `listener` is registered with.
     """
 
     def __init__(self, place: Path) -> None:
-        self.place, self.lodgers = place, dict[int, Lodger]()
+        self.place, self.connections = place, dict[int, ShimConnection]()
         self._waiting: dict[int, tuple[str, tuple[int, ...]]] = {}
         self.listener = socket.socket(socket.AF_UNIX)
         self.listener.bind(str(place))
         self.listener.listen(1024)
 
-    def expect(self, rank: int, task: str, writers: Sequence[Connection]) -> Lodger:
+    def expect(self, rank: int, task: str, writers: Sequence[Connection]) -> ShimConnection:
         """Return the process that rank `rank` will be; `writers` are duplicated."""
         sentinel, status = os.pipe()
         self._waiting[rank] = task, (*(os.dup(writer.fileno()) for writer in writers), status)
-        self.lodgers[rank] = Lodger(sentinel)
-        return self.lodgers[rank]
+        self.connections[rank] = ShimConnection(sentinel)
+        return self.connections[rank]
 
-    def knock(self) -> None:
-        """Let a lodge in: give it its task and pipes, and take down the pid of the rank that it forked."""
+    def accept(self) -> None:
+        """Let a shim in: give it its task and pipes, and take down the pid of the rank that it forked."""
         visitor, _ = self.listener.accept()
         visitor.settimeout(ANSWER_S)
-        with visitor, suppress(OSError, ValueError):  # one that was killed at the door is seen by what follows
+        with visitor, suppress(OSError, ValueError):  # one that was killed at the handoff is seen by what follows
             rank = int(visitor.recv(16))
             task, pipes = self._waiting.pop(rank)
             try:
@@ -110,22 +112,22 @@ class Door:
             finally:
                 for pipe in pipes:
                     os.close(pipe)
-            self.lodgers[rank].pid = int(visitor.recv(16) or b"0") or None
+            self.connections[rank].pid = int(visitor.recv(16) or b"0") or None
 
     def close(self, code: int) -> list[int]:
         """Let nobody in any more; return the ranks that never came. Their end is `code`, what mpirun left with."""
         absent = list(self._waiting)
         for rank in absent:
-            self.lodgers[rank].exitcode = code
+            self.connections[rank].exitcode = code
             for pipe in self._waiting.pop(rank)[1]:
                 os.close(pipe)
         self.listener.close()
         return absent
 
 
-def lodge(door: str) -> None:
+def run_shim(handoff: str) -> None:
     """Run in what mpirun starts: fork the rank, return in it when its body has, and never in its keeper."""
-    task, (log, result, stacks, status), visitor = _enter(door)
+    task, (log, result, stacks, status), visitor = _enter(handoff)
     keeper = os.getpid()
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # in the rank, while it can't answer: see rank.work
     pid = os.fork()
@@ -153,10 +155,10 @@ def lodge(door: str) -> None:
     work(order, result, stacks)
 
 
-def _enter(door: str) -> tuple[str, list[int], socket.socket]:
-    """Return the task, the pipes and the line to the door."""
+def _enter(handoff: str) -> tuple[str, list[int], socket.socket]:
+    """Return the task, the pipes and the line to the handoff."""
     visitor = socket.socket(socket.AF_UNIX)
-    visitor.connect(door)
+    visitor.connect(handoff)
     visitor.sendall(os.environ[RANK].encode())
     size, pipes, _, _ = socket.recv_fds(visitor, 16, 4)
     for pipe in pipes:

@@ -11,12 +11,12 @@ from types import TracebackType
 from typing import Final
 
 from matrix.execution.ranks.cgroup import memory_group
-from matrix.execution.ranks.crew import Crew
 from matrix.execution.ranks.descendants import end_below
-from matrix.execution.ranks.job import Job
+from matrix.execution.ranks.forkserver import Forkserver, import_path
+from matrix.execution.ranks.job import RankJob
 from matrix.execution.ranks.memory import oom_kills, rise
-from matrix.execution.ranks.patience import Patience
-from matrix.execution.ranks.server import Server, import_path
+from matrix.execution.ranks.rank_group import RankGroup
+from matrix.execution.ranks.timeouts import Timeouts
 from matrix.kit.rank import LackError
 from matrix.store import secrets
 from matrix.verdicts.blame import classify
@@ -37,9 +37,9 @@ class Supervisor:
         self,
         preload: Sequence[str] = PRELOAD,
         preload_path: Sequence[str] = (),
-        patience: Patience = Patience(),  # noqa: B008  (frozen)
+        patience: Timeouts = Timeouts(),  # noqa: B008  (frozen)
     ) -> None:
-        self._server = Server(preload, preload_path)
+        self._server = Forkserver(preload, preload_path)
         self._patience = patience
 
     def __enter__(self) -> Supervisor:
@@ -50,7 +50,7 @@ class Supervisor:
     ) -> None:
         self._server.stop()
 
-    def run(self, job: Job) -> Outcome:
+    def run(self, job: RankJob) -> Outcome:
         """Run `job` to its end, at most 5 s past its deadline, and say what happened.
 
         The first job waits for the preload before its clock starts, and so does one that finds the server dead.
@@ -64,13 +64,13 @@ class Supervisor:
         except LackError as lack:
             return Outcome(OutcomeKind.UNAVAILABLE, str(lack))
 
-    def _run(self, job: Job, group: str) -> Outcome:
+    def _run(self, job: RankJob, group: str) -> Outcome:
         lifeline = self._server.ensure()
         job.log_dir.mkdir(parents=True, exist_ok=True)
         kills = oom_kills(group=group)
         path = [*self._server.path, *import_path()]
         with tempfile.TemporaryDirectory(dir=self._server.folder, ignore_cleanup_errors=True) as folder:
-            crew = Crew(job, Path(folder), path, self._server.modules, lifeline, self._patience, group)
+            crew = RankGroup(job, Path(folder), path, self._server.modules, lifeline, self._patience, group)
             lost = ""
             try:
                 crew.start()

@@ -34,7 +34,7 @@ AWAY: Final = frozenset(("down", "drained", "draining", "fail", "failing", "main
 
 
 @dataclass(frozen=True)
-class Said:
+class CommandOutput:
     """What a command ended with."""
 
     status: int
@@ -42,10 +42,10 @@ class Said:
     err: str
 
 
-Call = Callable[[Sequence[str], str, Mapping[str, str] | None], Said]
+Call = Callable[[Sequence[str], str, Mapping[str, str] | None], CommandOutput]
 
 
-def call(command: Sequence[str], given: str = "", environ: Mapping[str, str] | None = None) -> Said:
+def call(command: Sequence[str], given: str = "", environ: Mapping[str, str] | None = None) -> CommandOutput:
     """Run a command with `given` on its input. Raises MatrixError when it is not there or does not end."""
     try:
         done = subprocess.run(
@@ -62,7 +62,7 @@ def call(command: Sequence[str], given: str = "", environ: Mapping[str, str] | N
         raise MatrixError("Slurm is needed for --engine slurm", got=f"no {command[0]} on PATH", fix=fix) from None
     except subprocess.TimeoutExpired:
         raise MatrixError("Slurm does not answer", got=f"{command[0]} took more than {ANSWER_S:.0f} s") from None
-    return Said(done.returncode, done.stdout, done.stderr)
+    return CommandOutput(done.returncode, done.stdout, done.stderr)
 
 
 @dataclass(frozen=True)

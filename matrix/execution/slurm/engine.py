@@ -19,13 +19,13 @@ from matrix.catalog.failure import Level
 from matrix.catalog.model import Catalog, Container, Image
 from matrix.catalog.versions import NONE
 from matrix.execution import inside
-from matrix.execution.engine import Ending, Engine, Installed, pending
+from matrix.execution.engine import BaseContents, Ending, Engine, pending
 from matrix.execution.relay import Sender
 from matrix.execution.run import not_run
 from matrix.execution.session import deadline
+from matrix.execution.slurm.array_spec import ArraySpec, ResourceRequest, arrays, minutes, needs
 from matrix.execution.slurm.commands import Commands
-from matrix.execution.slurm.image import answer, heard
-from matrix.execution.slurm.parts import Needs, Part, arrays, minutes, needs
+from matrix.execution.slurm.image import answer, reported_contents
 from matrix.execution.slurm.queue import Queue
 from matrix.planning.planned import Planned
 from matrix.provision import case_overlays as provision
@@ -67,7 +67,7 @@ class Slurm:
         self._nodes = commands.nodes()
         self._cpus = max((node.cpus for node in self._nodes), default=1)
         self._features = sorted({feature for node in self._nodes for feature in node.features})
-        self._refused: dict[Needs, str] = {}
+        self._refused: dict[ResourceRequest, str] = {}
 
     def ready(self, bases: Collection[str]) -> None:
         """Check what makes the environments; Slurm has answered already."""
@@ -78,7 +78,7 @@ class Slurm:
         """Return "": what an environment needs tox says as it makes it, what an image needs the nodes say."""
         return ""
 
-    def installed(self, base: str) -> Installed | None:
+    def installed(self, base: str) -> BaseContents | None:
         """Return what tox made; of an image nothing is known before a node was asked."""
         return None if self._image(base) else self._maker.installed(base)
 
@@ -158,22 +158,26 @@ class Slurm:
 
         What an image lacked when an earlier submitter asked may be there by now.
         """
-        asked = {f"{ASK}{base}": base for base in images if not isinstance(heard(queue.parts, base), Installed)}
+        asked = {
+            f"{ASK}{base}": base
+            for base in images
+            if not isinstance(reported_contents(queue.parts, base), BaseContents)
+        }
         waiting = {queue.part_name(task) for task in queue.live()}
         for name, base in asked.items():
             if name not in waiting:
                 answer(queue.parts, base).unlink(missing_ok=True)
                 first = self._needs(pending(queue.folder, [base])[0])
                 wanted = replace(first, cpus=1, gpus=min(1, first.gpus))  # it only looks
-                self._submit(queue, wanted, Part([[]], image=images[base]), name)
+                self._submit(queue, wanted, ArraySpec([[]], image=images[base]), name)
         return list(asked)
 
     def _provide(self, queue: Queue, images: Iterable[str]) -> tuple[dict[str, str], dict[str, str]]:
         """Lay out what goes over each image; return what the node lacks that was asked, and why none told, by base."""
         refused, silent = {}, {}
         for base in images:
-            found = heard(queue.parts, base)
-            if isinstance(found, Installed):
+            found = reported_contents(queue.parts, base)
+            if isinstance(found, BaseContents):
                 self._lay_out(queue, base, found)
             elif found:
                 refused[base] = found
@@ -195,7 +199,7 @@ class Slurm:
                 unmade[base] = f"tox made no environment of {base}: what it said is in {log}"
         return ending.status, unmade
 
-    def _lay_out(self, queue: Queue, base: str, found: Installed) -> None:
+    def _lay_out(self, queue: Queue, base: str, found: BaseContents) -> None:
         """Make the overlays of a base's cases."""
         overlays, told = Overlays(default_root(self._environ)), configuration.load(self._environ)
         cases = pending(queue.folder, [base])
@@ -214,11 +218,11 @@ class Slurm:
         nodes = {node.name: node.features for node in self._nodes}
         for wanted, tasks in arrays(left, self._needs, self._commands.longest(), alone=alone):
             image = self._image(wanted.base)
-            found = heard(queue.parts, wanted.base) if image else None
-            digest = found.image if isinstance(found, Installed) else ""
-            self._submit(queue, wanted, Part(tasks, nodes, image, digest))
+            found = reported_contents(queue.parts, wanted.base) if image else None
+            digest = found.image if isinstance(found, BaseContents) else ""
+            self._submit(queue, wanted, ArraySpec(tasks, nodes, image, digest))
 
-    def _submit(self, queue: Queue, wanted: Needs, part: Part, name: str = "") -> None:
+    def _submit(self, queue: Queue, wanted: ResourceRequest, part: ArraySpec, name: str = "") -> None:
         path = queue.write(part, name)
         limit = minutes(part, wanted, deadline(self._environ.get("MEGATRIX_DEADLINE", "")))
         options = (
@@ -245,7 +249,7 @@ class Slurm:
         job = self._commands.submit(options, script, settings)
         queue.say(f"{queue.name}{path.stem}: job {job}, {len(part.tasks)} tasks")
 
-    def _needs(self, item: Planned) -> Needs:
+    def _needs(self, item: Planned) -> ResourceRequest:
         return needs(item, self._cpus, self._branches(item)[0])
 
     def _branches(self, item: Planned) -> tuple[tuple[str, ...], str]:

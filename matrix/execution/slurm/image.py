@@ -14,12 +14,12 @@ from pathlib import Path
 from matrix.catalog.loading import load
 from matrix.errors import MatrixError
 from matrix.execution import inside
-from matrix.execution.engine import Installed, pending
+from matrix.execution.engine import BaseContents, pending
 from matrix.execution.relay import Receiver
 from matrix.execution.run import not_run
-from matrix.execution.slurm.parts import Part
+from matrix.execution.slurm.array_spec import ArraySpec
 from matrix.provision import pyxis, tools
-from matrix.provision.installed import Environment
+from matrix.provision.installed import PythonEnvironment
 from matrix.provision.tools import Ref, Runtime
 from matrix.store import journal
 from matrix.store.paths import write_whole
@@ -31,7 +31,7 @@ def runtime(environ: Mapping[str, str] = os.environ) -> Runtime | None:
     return pyxis.find(environ) or tools.find(environ)
 
 
-def tell(image: Ref, parts: Path, node: str) -> int:
+def report_contents(image: Ref, parts: Path, node: str) -> int:
     """Write beside the run's parts what the image holds on this node, or why it can't be told; return 0."""
     found = runtime()
     why = inside.lack(found, image)
@@ -46,7 +46,7 @@ def tell(image: Ref, parts: Path, node: str) -> int:
     return 0
 
 
-def heard(parts: Path, base: str) -> Installed | str | None:
+def reported_contents(parts: Path, base: str) -> BaseContents | str | None:
     """Return what `tell` wrote: what the image holds, or why nothing runs in it; None when it has told nothing."""
     try:
         told = json.loads(answer(parts, base).read_text("utf-8"))
@@ -54,7 +54,7 @@ def heard(parts: Path, base: str) -> Installed | str | None:
         return None
     if "reason" in told:
         return str(told["reason"])
-    return Installed(Environment(told["python"], told["packages"]), image=told["image"])
+    return BaseContents(PythonEnvironment(told["python"], told["packages"]), image=told["image"])
 
 
 def answer(parts: Path, base: str) -> Path:
@@ -62,7 +62,7 @@ def answer(parts: Path, base: str) -> Path:
     return parts / f"image-{base}.json"
 
 
-def run(part: Part, image: Ref, keys: Sequence[str], folder: Path, overlays: Path, log: Path, node: str) -> int:
+def run(part: ArraySpec, image: Ref, keys: Sequence[str], folder: Path, overlays: Path, log: Path, node: str) -> int:
     """Run these cases of the run in `folder` in the image; return how the container ended.
 
     What the node lacks for it makes them `unavailable`, with the node's name.
@@ -79,7 +79,9 @@ def run(part: Part, image: Ref, keys: Sequence[str], folder: Path, overlays: Pat
     # By this socket the container notices when this task is gone, and the task when the container is.
     with Receiver(lambda record: None, left=left.set) as receiver:
         told = {name: os.environ[name] for name in ("MEGATRIX_KEYS", "MEGATRIX_PLACE")}
-        work = inside.Work(image, part.digest, folder, overlays, cases, {**told, "MEGATRIX_RELAY": receiver.address})
+        work = inside.ContainerJob(
+            image, part.digest, folder, overlays, cases, {**told, "MEGATRIX_RELAY": receiver.address}
+        )
         ended = inside.run(found, work, os.environ, log, left=left)
         if ended.refusal:
             # Slurm starts a task again by the same name, under which enroot finds what the dead one left; the next step

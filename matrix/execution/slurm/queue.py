@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Final
 
 from matrix.errors import MatrixError
+from matrix.execution.slurm.array_spec import ArraySpec
 from matrix.execution.slurm.commands import REST, Commands, Task
-from matrix.execution.slurm.parts import Part
 from matrix.store.journal import utc_now
 from matrix.store.paths import write_whole
 
@@ -38,11 +38,11 @@ class Queue:
         self.parts = folder / FOLDER
         self.parts.mkdir(exist_ok=True)
         self.patience_s = SILENCE_S
-        self._parts: dict[str, Part] = {}
+        self._parts: dict[str, ArraySpec] = {}
         self._ended: dict[str, Task] = {}
         self._before = {task.id for task in self.tasks() if not task.live}  # of an earlier submitter
 
-    def write(self, part: Part, name: str = "") -> Path:
+    def write(self, part: ArraySpec, name: str = "") -> Path:
         """Write what an array works off; return the file, whose name is the array's: `name`, or the next number."""
         name = name or f"{len(list(self.parts.glob('[0-9]*.json'))):04d}"
         write_whole(self.parts / f"{name}.json", json.dumps(part.to_json()) + "\n")
@@ -84,10 +84,10 @@ class Queue:
                 self.say(error.brief)
                 self._sleep(self._look_s)
 
-    def _part(self, task: Task) -> Part:
+    def _part(self, task: Task) -> ArraySpec:
         name = self.part_name(task)
         if name not in self._parts:
-            self._parts[name] = Part.from_json(json.loads((self.parts / f"{name}.json").read_text("utf-8")))
+            self._parts[name] = ArraySpec.from_json(json.loads((self.parts / f"{name}.json").read_text("utf-8")))
         return self._parts[name]
 
     def live(self) -> list[Task]:

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from matrix.execution import interrupt
 from matrix.execution.slurm import image
-from matrix.execution.slurm.parts import Part
+from matrix.execution.slurm.array_spec import ArraySpec
 from matrix.provision.kernel import die_with_parent
 from matrix.store import journal, night
 
@@ -29,10 +29,10 @@ CANCELLED = 130  # as a shell has it for Ctrl-C
 def main(path: Path) -> int:
     """Run the cases of this task that have no result; return 0 when each has one."""
     die_with_parent(os.getppid())
-    part = Part.from_json(json.loads(path.read_text("utf-8")))
+    part = ArraySpec.from_json(json.loads(path.read_text("utf-8")))
     index, node = int(os.environ["SLURM_ARRAY_TASK_ID"]), os.environ["SLURMD_NODENAME"]
     if part.image and not part.tasks[index]:
-        return image.tell(part.image, path.parent, node)
+        return image.report_contents(part.image, path.parent, node)
     folder = Path(os.environ["MEGATRIX_RUN"])
     run = in_image(part, path, index, node) if part.image else in_this_interpreter(folder)
     with path.with_name(f"{path.stem}-{index}.lock").open("a") as held:
@@ -66,7 +66,7 @@ def in_this_interpreter(folder: Path) -> Callable[[list[str]], int]:
     return run
 
 
-def in_image(part: Part, path: Path, index: int, node: str) -> Callable[[list[str]], int]:
+def in_image(part: ArraySpec, path: Path, index: int, node: str) -> Callable[[list[str]], int]:
     """Return what runs cases in the part's image; scancel stops them there as Ctrl-C does."""
     assert part.image is not None
     found, folder = part.image, Path(os.environ["MEGATRIX_RUN"])

@@ -23,7 +23,7 @@ HINTS: Final = {
 
 
 @dataclass(frozen=True)
-class Gpu:
+class CudaDevice:
     """A GPU as its user-mode driver describes it; `memory` in bytes, `multicast` as the driver says of the device."""
 
     name: str
@@ -42,7 +42,7 @@ class Cuda:
 
     version: str | None = None
     library: str = ""
-    gpus: tuple[Gpu, ...] = ()
+    gpus: tuple[CudaDevice, ...] = ()
     problem: str = ""
     asking: str = ""
     silent: bool = False
@@ -103,14 +103,14 @@ def _gpus(driver: Any) -> dict[str, Any]:
     return {"gpus": gpus, "problem": "" if gpus else "the driver shows no GPU"}
 
 
-def _gpu(driver: Any, place: int) -> Gpu:
+def _gpu(driver: Any, place: int) -> CudaDevice:
     device, size = ctypes.c_int(), ctypes.c_size_t()
     name = ctypes.create_string_buffer(NAME_BYTES)
     driver.cuDeviceGet(ctypes.byref(device), place)
     driver.cuDeviceGetName(name, NAME_BYTES, device)
     driver.cuDeviceTotalMem_v2(ctypes.byref(size), device)
     sm = f"{_attribute(driver, MAJOR, device)}.{_attribute(driver, MINOR, device)}"
-    return Gpu(name.value.decode(), sm, size.value, bool(_attribute(driver, MULTICAST, device)))
+    return CudaDevice(name.value.decode(), sm, size.value, bool(_attribute(driver, MULTICAST, device)))
 
 
 def _attribute(driver: Any, attribute: int, device: ctypes.c_int) -> int:

@@ -22,13 +22,13 @@ from typing import Any, Final
 
 from matrix.provision.kernel import die_with_parent
 from matrix.provision.nvidia import cuda, nvml
-from matrix.provision.nvidia.cuda import Cuda, Gpu
+from matrix.provision.nvidia.cuda import Cuda, CudaDevice
 from matrix.provision.nvidia.nvml import Card, Nvml
 
 ROOT: Final = Path(__file__).resolve().parents[3]  # of the project, where the process finds this module
 LIBRARIES: Final[Mapping[str, Callable[[], Iterator[Any]]]] = {"nvml": nvml.look, "cuda": cuda.look}
 KINDS: Final[Mapping[str, Any]] = {"nvml": Nvml, "cuda": Cuda}
-GPUS: Final[Mapping[str, Any]] = {"nvml": Card, "cuda": Gpu}
+GPUS: Final[Mapping[str, Any]] = {"nvml": Card, "cuda": CudaDevice}
 # Seconds for the answer: 0.1 s without a driver, a second or two with one; some ten where no persistence daemon keeps
 # eight GPUs awake.
 ANSWER_S: Final = 30.0

@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Final
 
 from matrix.kit.options import Option, count, size
-from matrix.kit.preflight import Answer, Contracts, Error, Job, Machine, Preflight, Report, status_of
+from matrix.kit.preflight import Answer, Contracts, Error, Machine, Preflight, Report, TrainingJob, status_of
 
 from .memory import FLAG, Limit, Loading, longest, need, shown, without_mask
 
 SUBJECT: Final = "the data loader's attention mask"
 
 
-def examine(job: Job, machine: Machine, _: Contracts) -> Report:
+def examine(job: TrainingJob, machine: Machine, _: Contracts) -> Report:
     """Return whether the masks fit. Releases do not matter: the default of each since 0.6.0 makes the mask."""
     given = job.arguments
     loading = Loading(given["seq-length"], given["workers"], given["ranks-per-host"], given["micro-batch-size"])

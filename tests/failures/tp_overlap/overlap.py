@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from matrix.kit.facts import Range, read_facts
-from matrix.kit.preflight import Answer, Call, Contracts, Error, Job, Machine, Status, status_of
+from matrix.kit.preflight import Answer, Call, Contracts, Error, Machine, Status, TrainingJob, status_of
 
 from . import multicast
 from .launch import mpi_world
@@ -69,7 +69,7 @@ def facts() -> Facts:
     return read_facts(Facts, Path(__file__).with_name("overlap.toml"))
 
 
-def contract(job: Job, machine: Machine, contracts: Contracts) -> tuple[Answer, ...]:
+def contract(job: TrainingJob, machine: Machine, contracts: Contracts) -> tuple[Answer, ...]:
     """Return what decides whether the job starts. Raises MatrixError for a release that is not recorded."""
     te = contracts.version(job.te)
     call = _call(job, contracts)
@@ -90,7 +90,7 @@ def contract(job: Job, machine: Machine, contracts: Contracts) -> tuple[Answer, 
     )
 
 
-def mpi_group(te: str, job: Job, call: Call) -> Answer:
+def mpi_group(te: str, job: TrainingJob, call: Call) -> Answer:
     """Return whether an mpi process group of all ranks will be made; `te` is Transformer Engine's version."""
     question = "an mpi process group is made"
     bootstrap = job.arguments.get(BOOTSTRAP)
@@ -137,7 +137,7 @@ def userbuffers(te: str) -> Answer:
     )
 
 
-def _call(job: Job, contracts: Contracts) -> Call:
+def _call(job: TrainingJob, contracts: Contracts) -> Call:
     """Return how Megatron-LM calls initialize_ub; without Megatron-LM it is called directly."""
     if job.mcore:
         return contracts.call(job.mcore, job.te, INITIALIZE)

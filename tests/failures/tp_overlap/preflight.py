@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from matrix.kit.options import Option, one_of
-from matrix.kit.preflight import Contracts, Job, Machine, Preflight, Report, unjudged
+from matrix.kit.preflight import Contracts, Machine, Preflight, Report, TrainingJob, unjudged
 
 from .multicast import VARIABLE
 from .overlap import BACKENDS, BOOTSTRAP, contract
@@ -14,12 +14,12 @@ from .remedy import remedies
 SUBJECT: Final = "--tp-comm-overlap"
 
 
-def examine(job: Job, machine: Machine, contracts: Contracts) -> Report:
+def examine(job: TrainingJob, machine: Machine, contracts: Contracts) -> Report:
     """Return whether the job starts, and what to change. Raises MatrixError for a release that is not recorded."""
     if not job.te:
         return unjudged(SUBJECT, "there is no Transformer Engine here; name one with --te")
 
-    def starts(changed: Job) -> bool:
+    def starts(changed: TrainingJob) -> bool:
         return not any(answer.error for answer in contract(changed, machine, contracts))
 
     answers = contract(job, machine, contracts)

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from matrix.kit.facts import newer
 from matrix.kit.launch import Launcher, World
-from matrix.kit.preflight import Job
+from matrix.kit.preflight import TrainingJob
 
 from .multicast import VARIABLE
 from .overlap import BOOTSTRAP
@@ -20,7 +20,7 @@ BACKENDS: Final = ("nccl", "gloo")  # Megatron-LM's own default first
 
 
 @dataclass(frozen=True)
-class Change:
+class Remedy:
     """One thing to change, in words, and the new value of one field of the job."""
 
     text: str
@@ -29,7 +29,7 @@ class Change:
 
 
 def remedies(
-    job: Job, starts: Callable[[Job], bool], released: Callable[[str], Sequence[str]]
+    job: TrainingJob, starts: Callable[[TrainingJob], bool], released: Callable[[str], Sequence[str]]
 ) -> tuple[tuple[str, ...], ...]:
     """Return the smallest sets of changes after which the job starts, smaller sets first.
 
@@ -49,19 +49,19 @@ def remedies(
     return tuple(found.values())
 
 
-def _axes(job: Job, released: Callable[[str], Sequence[str]]) -> list[list[Change]]:
+def _axes(job: TrainingJob, released: Callable[[str], Sequence[str]]) -> list[list[Remedy]]:
     """Return what may be changed, one list for each field, the nearest change first."""
     size = job.world.size or ANY_SIZE
-    mpirun = Change("start it with mpirun", "world", World(Launcher.MPIRUN, size, size))
+    mpirun = Remedy("start it with mpirun", "world", World(Launcher.MPIRUN, size, size))
     option = "--tp-comm-bootstrap-backend {}" if job.mcore else 'bootstrap_backend="{}"'
-    torch = Change("a PyTorch that has its mpi backend, as in NGC's images", "torch_mpi", True)
-    build = Change("a Transformer Engine built without NVTE_UB_WITH_MPI", "te_mpi", False)
+    torch = Remedy("a PyTorch that has its mpi backend, as in NGC's images", "torch_mpi", True)
+    build = Remedy("a Transformer Engine built without NVTE_UB_WITH_MPI", "te_mpi", False)
     return [
         [] if job.world.launcher is Launcher.MPIRUN else [mpirun],
-        [Change(option.format(one), "arguments", {**job.arguments, BOOTSTRAP: one}) for one in BACKENDS],
-        [Change(f"set {VARIABLE}=1", "environ", {**job.environ, VARIABLE: "1"})],
-        [Change(f"megatron-core {one}", "mcore", one) for one in newer(job.mcore, released("megatron-core"))],
-        [Change(f"Transformer Engine {one}", "te", one) for one in newer(job.te, released("transformer-engine"))],
+        [Remedy(option.format(one), "arguments", {**job.arguments, BOOTSTRAP: one}) for one in BACKENDS],
+        [Remedy(f"set {VARIABLE}=1", "environ", {**job.environ, VARIABLE: "1"})],
+        [Remedy(f"megatron-core {one}", "mcore", one) for one in newer(job.mcore, released("megatron-core"))],
+        [Remedy(f"Transformer Engine {one}", "te", one) for one in newer(job.te, released("transformer-engine"))],
         [torch] if job.torch_mpi is False else [],
         [build] if job.te_mpi else [],
     ]

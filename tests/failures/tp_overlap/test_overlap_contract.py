@@ -18,7 +18,7 @@ from matrix.errors import MatrixError
 from matrix.execution.preflights import preflight_outcome
 from matrix.execution.reading import read_case
 from matrix.kit.launch import Launcher, environment_of, world_of
-from matrix.kit.preflight import Answer, Job, Machine, Status
+from matrix.kit.preflight import Answer, Machine, Status, TrainingJob
 from matrix.planning.cases import expected
 from matrix.planning.night import night_cells
 from matrix.verdicts.judge import judge
@@ -49,21 +49,21 @@ RAN = [
 ]
 
 
-def job(mcore: str, te: str, bootstrap: str = "", launcher: Launcher = Launcher.TORCHRUN, size: int = 2) -> Job:
+def job(mcore: str, te: str, bootstrap: str = "", launcher: Launcher = Launcher.TORCHRUN, size: int = 2) -> TrainingJob:
     arguments = {"bootstrap": bootstrap} if bootstrap else {}
-    return Job(te, mcore, torch_mpi=True, world=world_of(environment_of(launcher, size)), arguments=arguments)
+    return TrainingJob(te, mcore, torch_mpi=True, world=world_of(environment_of(launcher, size)), arguments=arguments)
 
 
-def answers(of: Job) -> tuple[Answer, ...]:
+def answers(of: TrainingJob) -> tuple[Answer, ...]:
     found: tuple[Answer, ...] = overlap.contract(of, Machine(), calling)
     return found
 
 
-def breaks(of: Job) -> list[str]:
+def breaks(of: TrainingJob) -> list[str]:
     return [str(answer.error) for answer in answers(of) if answer.error]
 
 
-def group(of: Job) -> Answer:
+def group(of: TrainingJob) -> Answer:
     return answers(of)[0]
 
 
@@ -120,7 +120,7 @@ def test_without_mpi_transformer_engine_tries_the_next_backend() -> None:
 
 
 def test_what_is_not_known_breaks_nothing() -> None:
-    unknown = Job("1.13.0")
+    unknown = TrainingJob("1.13.0")
     assert breaks(unknown) == []
     assert [answer.status for answer in answers(unknown)[:2]] == [Status.UNKNOWN] * 2
 

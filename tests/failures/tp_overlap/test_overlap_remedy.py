@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from matrix.catalog.folders import load_module
 from matrix.contract import calling
 from matrix.kit.launch import Launcher, World
-from matrix.kit.preflight import Job, Machine
+from matrix.kit.preflight import Machine, TrainingJob
 
 overlap = load_module(Path(__file__).parent, "overlap")
 remedies = load_module(Path(__file__).parent, "remedy").remedies
@@ -27,41 +27,43 @@ MPI, GLOO = {"bootstrap": "mpi"}, {"bootstrap": "gloo"}
 @pytest.mark.parametrize(
     ("job", "machine", "changes"),
     [
-        (Job("1.9.0", "0.9.0", torch_mpi=True), ANY, [(MPIRUN,), ("megatron-core 0.10.0",)]),
+        (TrainingJob("1.9.0", "0.9.0", torch_mpi=True), ANY, [(MPIRUN,), ("megatron-core 0.10.0",)]),
         (
-            Job("1.8.0", "0.7.0", torch_mpi=True), ANY,
+            TrainingJob("1.8.0", "0.7.0", torch_mpi=True), ANY,
             [(MPIRUN, "Transformer Engine 1.9.0"), ("megatron-core 0.10.0", "Transformer Engine 1.9.0")],
         ),
         (
-            Job("1.5.0", "0.10.0", torch_mpi=True, arguments=GLOO), ANY,
+            TrainingJob("1.5.0", "0.10.0", torch_mpi=True, arguments=GLOO), ANY,
             [(MPIRUN,), ("Transformer Engine 1.9.0",)],
         ),
         (
-            Job("2.17.1", "0.19.0", torch_mpi=True, arguments=MPI), A800,
+            TrainingJob("2.17.1", "0.19.0", torch_mpi=True, arguments=MPI), A800,
             [(MPIRUN, "set UB_SKIPMC=1"), ("--tp-comm-bootstrap-backend nccl", "set UB_SKIPMC=1")],
         ),
-        (Job("1.13.0", torch_mpi=True), ANY, [(MPIRUN,), ('bootstrap_backend="nccl"',)]),
+        (TrainingJob("1.13.0", torch_mpi=True), ANY, [(MPIRUN,), ('bootstrap_backend="nccl"',)]),
         (
-            Job("1.9.0", "0.10.0", torch_mpi=True, te_mpi=True), ANY,
+            TrainingJob("1.9.0", "0.10.0", torch_mpi=True, te_mpi=True), ANY,
             [(MPIRUN,), ("a Transformer Engine built without NVTE_UB_WITH_MPI",)],
         ),
         (
-            Job("1.9.0", "0.9.0", torch_mpi=False), ANY,
+            TrainingJob("1.9.0", "0.9.0", torch_mpi=False), ANY,
             [("megatron-core 0.10.0",), (MPIRUN, "a PyTorch that has its mpi backend, as in NGC's images")],
         ),
-        (Job("2.7.0", "0.19.0"), ANY, [("Transformer Engine 2.8.0",)]),
-        (Job("1.9.0", "0.10.0"), ANY, []),
+        (TrainingJob("2.7.0", "0.19.0"), ANY, [("Transformer Engine 2.8.0",)]),
+        (TrainingJob("1.9.0", "0.10.0"), ANY, []),
     ],
 )  # fmt: skip
-def test_the_smallest_sets_of_changes_are_found(job: Job, machine: Machine, changes: list[tuple[str, ...]]) -> None:
+def test_the_smallest_sets_of_changes_are_found(
+    job: TrainingJob, machine: Machine, changes: list[tuple[str, ...]]
+) -> None:
     assert changes == list(examine(replace(job, world=TORCHRUN), machine, calling).changes)
 
 
 def test_a_named_source_gets_no_newer_release() -> None:
-    clone = Job("1.9.0", "somewhere/Megatron-LM", world=TORCHRUN)
-    asked: list[Job] = []
+    clone = TrainingJob("1.9.0", "somewhere/Megatron-LM", world=TORCHRUN)
+    asked: list[TrainingJob] = []
 
-    def starts(job: Job) -> bool:
+    def starts(job: TrainingJob) -> bool:
         asked.append(job)
         return False
 
@@ -80,7 +82,7 @@ def test_a_named_source_gets_no_newer_release() -> None:
 def test_changes_exist_for_every_job_that_fails(
     mcore: str, te: str, arguments: dict[str, str], torch_mpi: bool, sm: str
 ) -> None:
-    job = Job(te, mcore, torch_mpi, world=TORCHRUN, arguments=arguments)
+    job = TrainingJob(te, mcore, torch_mpi, world=TORCHRUN, arguments=arguments)
     report = examine(job, Machine("470.161.03", sm=sm), calling)
     assert bool(report.changes) == report.fails
     assert sorted(report.changes, key=len) == list(report.changes)

@@ -6,8 +6,8 @@ import math
 import random
 from collections.abc import Collection, Sequence
 
+from matrix.bisection.ancestry import Ancestry
 from matrix.bisection.noise import Noise, Seen
-from matrix.bisection.order import Order
 
 
 class History:
@@ -15,7 +15,7 @@ class History:
 
     def __init__(
         self,
-        order: Order,
+        order: Ancestry,
         culprit: int | Sequence[int],
         *,
         skips: Collection[int] = (),

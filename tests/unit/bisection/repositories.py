@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
 from matrix.bisection.probing import Show
-from matrix.execution.reproduction import Surroundings, make_record
+from matrix.execution.reproduction import CaseContext, make_record
 from matrix.planning.planned import Planned
 from matrix.verdicts.judge import judge
 from matrix.verdicts.outcome import Outcome, OutcomeKind
@@ -69,7 +69,7 @@ class Asker:
 
 def record_of(item: Planned, outcome: Outcome) -> Record:
     judgement = judge(ENTRY, item.expectation, outcome, KNOWN.failures)
-    return make_record(item, outcome, judgement, Surroundings(), "2025-01-01T00:00:00Z")
+    return make_record(item, outcome, judgement, CaseContext(), "2025-01-01T00:00:00Z")
 
 
 def broken_in(names: Collection[str]) -> Callable[[Planned], Outcome]:

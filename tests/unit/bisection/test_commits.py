@@ -12,8 +12,8 @@ import pytest
 from matrix.bisection.axes import AxisName, Subject
 from matrix.bisection.clone import Clone
 from matrix.bisection.commits import Searcher
-from matrix.bisection.inquiry import Bisection, Inquiry, Notebook
-from matrix.bisection.search import Kind, Plan
+from matrix.bisection.search import Plan, ResultKind
+from matrix.bisection.session import Bisection, BisectionSession, ProbeStore
 from matrix.catalog.failure import Level
 from matrix.errors import MatrixError
 from tests.unit.bisection.repositories import ENTRY, KNOWN, Asker, broken_in, chain, clone
@@ -30,9 +30,9 @@ def ids(path: Path, *names: str) -> set[str]:
 @contextmanager
 def searcher(path: Path, *broken: str) -> Iterator[tuple[Searcher, Asker, Clone]]:
     asker = Asker(broken_in(ids(path, *broken)))
-    notebook = Notebook(path.parent / "notebook")
+    notebook = ProbeStore(path.parent / "notebook")
     with Clone(str(path), "megatron-core") as opened:
-        inquiry = Inquiry(asker, notebook, lambda told: None)
+        inquiry = BisectionSession(asker, notebook, lambda told: None)
         yield Searcher(SUBJECT, AxisName.MCORE, opened, Plan(), inquiry), asker, opened
     notebook.close()
 
@@ -48,7 +48,7 @@ def test_the_first_bad_commit_is_found_and_the_clone_is_not_touched(tmp_path: Pa
     before = {file: file.stat().st_mtime_ns for file in path.rglob("*")}
     found, name = answer(path, "c0", "c11", *(f"c{number}" for number in range(7, 12)))
 
-    assert (found.found.kind, name) == (Kind.FIRST_BAD, "c7")
+    assert (found.found.kind, name) == (ResultKind.FIRST_BAD, "c7")
     assert {file: file.stat().st_mtime_ns for file in path.rglob("*")} == before
 
 
@@ -57,7 +57,7 @@ def test_which_end_is_older_says_what_is_looked_for(tmp_path: Path) -> None:
     path = chain(tmp_path / "clone", 12)
     found, name = answer(path, "c11", "c0", *(f"c{number}" for number in range(5)))
 
-    assert (found.found.kind, name) == (Kind.FIRST_FIXED, "c5")
+    assert (found.found.kind, name) == (ResultKind.FIRST_FIXED, "c5")
 
 
 MERGED = [
@@ -75,21 +75,21 @@ def test_a_merged_branch_that_left_before_the_good_end_is_searched(tmp_path: Pat
     """The merge is the first bad commit behind the good end; the commit that did it is on the branch."""
     found, name = answer(clone(tmp_path / "clone", MERGED), "good", "bad", "side2", "merge", "bad")
 
-    assert (found.found.kind, name) == (Kind.FIRST_BAD, "side2")
+    assert (found.found.kind, name) == (ResultKind.FIRST_BAD, "side2")
     assert any("merges the branch" in note for note in found.notes)
 
 
 def test_a_merge_that_broke_what_works_on_both_sides_is_itself_the_answer(tmp_path: Path) -> None:
     found, name = answer(clone(tmp_path / "clone", MERGED), "good", "bad", "merge", "bad")
 
-    assert (found.found.kind, name) == (Kind.FIRST_BAD, "merge")
+    assert (found.found.kind, name) == (ResultKind.FIRST_BAD, "merge")
 
 
 def test_a_branch_that_never_was_good_is_said(tmp_path: Path) -> None:
     """What was fixed on the main line before the good end came back by a branch that never had the fix."""
     found, name = answer(clone(tmp_path / "clone", MERGED), "good", "bad", "root", "side1", "side2", "merge", "bad")
 
-    assert (found.found.kind, name) == (Kind.FIRST_BAD, "merge")
+    assert (found.found.kind, name) == (ResultKind.FIRST_BAD, "merge")
     assert any("never was good" in note for note in found.notes)
 
 
@@ -106,8 +106,8 @@ def test_ends_on_two_branches_are_searched_from_where_they_part(tmp_path: Path) 
     bad, bad_name = answer(clone(tmp_path / "one" / "clone", FORKED), "release", "m2", "m2")
     fixed, fixed_name = answer(clone(tmp_path / "other" / "clone", FORKED), "m2", "release", "fork", "release", "m1")
 
-    assert (bad.found.kind, bad_name) == (Kind.FIRST_BAD, "m2")
-    assert (fixed.found.kind, fixed_name) == (Kind.FIRST_FIXED, "m2")
+    assert (bad.found.kind, bad_name) == (ResultKind.FIRST_BAD, "m2")
+    assert (fixed.found.kind, fixed_name) == (ResultKind.FIRST_FIXED, "m2")
     assert all("they part at" in told.notes[0] for told in (bad, fixed))
 
 
@@ -147,7 +147,7 @@ def test_a_dirty_work_tree_is_not_looked_at(tmp_path: Path) -> None:
     before = subprocess.run(status, check=True, capture_output=True, text=True).stdout
     found, name = answer(tree, "c0", "c2", "c2")
 
-    assert (found.found.kind, name) == (Kind.FIRST_BAD, "c2")
+    assert (found.found.kind, name) == (ResultKind.FIRST_BAD, "c2")
     assert before == subprocess.run(status, check=True, capture_output=True, text=True).stdout != ""
 
 

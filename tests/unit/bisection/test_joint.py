@@ -10,10 +10,10 @@ import pytest
 
 from matrix.bisection import joint
 from matrix.bisection.axes import Side, Subject
-from matrix.bisection.inquiry import Inquiry, Notebook
 from matrix.bisection.joint import jointly, stack_of
 from matrix.bisection.noise import Noise
-from matrix.bisection.search import Kind, Plan
+from matrix.bisection.search import Plan, ResultKind
+from matrix.bisection.session import BisectionSession, ProbeStore
 from matrix.catalog.failure import Axis, Level
 from matrix.catalog.versions import parse
 from matrix.errors import MatrixError
@@ -39,7 +39,7 @@ def found(tmp_path: Path, breaks: Callable[[Planned], bool | None], plan: Plan |
             return Outcome(OutcomeKind.UNAVAILABLE, "no such mixture")
         return catalogs.shown(ENTRY) if broken else Outcome(OutcomeKind.PASSED)
 
-    inquiry = Inquiry(Asker(ends), Notebook(tmp_path), lambda told: None)
+    inquiry = BisectionSession(Asker(ends), ProbeStore(tmp_path), lambda told: None)
     good, bad = (stack_of(KNOWN, text, Side(), Side(), lambda base: "") for text in (GOOD, BAD))
     return jointly(SUBJECT, good, bad, plan or Plan(), inquiry, lambda item, asked: True)
 
@@ -82,7 +82,7 @@ def test_what_no_mixture_can_tell_apart_is_said(tmp_path: Path) -> None:
         )
     )  # fmt: skip
 
-    assert (told.answer, told.to_json()["kind"]) == (None, Kind.AMBIGUOUS.value)
+    assert (told.answer, told.to_json()["kind"]) == (None, ResultKind.AMBIGUOUS.value)
     assert told.carriers[0].doubtful == {"mcore", "torch"}
     assert "at most: mcore and torch" in joint.headline(told)
 
@@ -139,7 +139,7 @@ def test_an_image_that_cannot_run_here_is_stood_for_by_its_twin_and_brings_its_t
 def test_words_and_page_hold_the_answer_and_how_to_see_it(tmp_path: Path) -> None:
     told = joint.summarize(found(tmp_path, lambda item: since(item.cell.torch, "2.4.0")))
 
-    words, page = joint.in_words(told, "page.html"), joint_page(told, joint.headline(told), "it breaks")
+    words, page = joint.render(told, "page.html"), joint_page(told, joint.headline(told), "it breaks")
     for text in (words, page):
         assert "guilty: torch" in text
         assert "2.4.0" in text

@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from matrix.bisection.ancestry import Ancestry, places
 from matrix.bisection.noise import Noise, Seen
-from matrix.bisection.order import Order, places
-from matrix.bisection.search import Kind, Plan, WrongEndError, search
+from matrix.bisection.search import Plan, ResultKind, WrongEndError, search
 from matrix.errors import MatrixError
 from tests.unit.bisection.histories import History, allowed, rounds_needed
 
-THOUSAND = Order.chain(1001)  # the good end and 1,000 commits after it
+THOUSAND = Ancestry.chain(1001)  # the good end and 1,000 commits after it
 
 
 @settings(max_examples=150, deadline=None)
@@ -23,7 +23,7 @@ def test_any_culprit_among_a_thousand_is_found_within_the_bound(culprit: int, at
     found = search(THOUSAND, history, old, Plan(at_once=at_once))
 
     assert found.candidates == (culprit,)
-    assert found.kind is (Kind.FIRST_BAD if old is Seen.GOOD else Kind.FIRST_FIXED)
+    assert found.kind is (ResultKind.FIRST_BAD if old is Seen.GOOD else ResultKind.FIRST_FIXED)
     assert found.confidence == 1
     assert found.rounds <= rounds_needed(1000, at_once)
     assert found.rounds == len(history.asked) - (2 if at_once == 1 else 1)
@@ -53,7 +53,7 @@ def test_with_skips_the_answer_is_the_culprit_and_the_skips_before_it(
     while last in skips:
         last += 1
     assert found.candidates == tuple(range(first, last + 1))
-    assert found.kind is (Kind.FIRST_BAD if first == last else Kind.AMBIGUOUS)
+    assert found.kind is (ResultKind.FIRST_BAD if first == last else ResultKind.AMBIGUOUS)
 
 
 def test_a_long_stretch_that_cannot_be_built_is_left_quickly() -> None:
@@ -62,7 +62,7 @@ def test_a_long_stretch_that_cannot_be_built_is_left_quickly() -> None:
     for culprit in (3, 399, 600, 998):
         found = search(THOUSAND, History(THOUSAND, culprit, skips=skips), Seen.GOOD)
         assert culprit in found.candidates
-        assert found.kind is Kind.FIRST_BAD or culprit == 600
+        assert found.kind is ResultKind.FIRST_BAD or culprit == 600
     counts = [search(THOUSAND, History(THOUSAND, one, skips=skips), Seen.GOOD).probes for one in (3, 250, 750, 998)]
     assert max(counts) <= 2 + 10 + 3
 
@@ -79,7 +79,7 @@ def test_a_noisy_probe_makes_no_more_wrong_claims_than_stated(shows: float) -> N
         except WrongEndError:  # the bad end did not show it, in as many runs as it was given: no claim
             continue
         assert found.confidence >= 0.95
-        if found.kind is not Kind.AMBIGUOUS:
+        if found.kind is not ResultKind.AMBIGUOUS:
             claims += 1
             wrong += found.candidates != (culprit,)
 
@@ -105,13 +105,13 @@ def test_noise_both_ways_and_skips_stay_within_the_stated_error(
 
     assert culprit in found.candidates
     assert found.confidence >= 1 - 1e-6
-    assert found.kind is Kind.AMBIGUOUS or found.candidates == (culprit,)
+    assert found.kind is ResultKind.AMBIGUOUS or found.candidates == (culprit,)
 
 
 @pytest.mark.parametrize(("shows", "repeats"), [(0.9, 3), (0.5, 8), (0.3, 15)])
 def test_a_good_is_believed_after_as_many_repeats_as_the_statistics_ask_for(shows: float, repeats: int) -> None:
     """5 % over 8 steps: (1 - shows) ** repeats is below 0.05 / 8, and one repeat fewer would not be."""
-    order, noise = Order.chain(257), Noise(shows=shows)
+    order, noise = Ancestry.chain(257), Noise(shows=shows)
     found = search(order, History(order, 256, noise=noise, seed=5), Seen.GOOD, Plan(noise=noise))
 
     assert {tally.runs[Seen.GOOD] for tally in found.tallies.values() if tally.settled is Seen.GOOD} == {repeats}
@@ -121,7 +121,7 @@ def test_a_history_that_goes_back_and_forth_is_not_given_one_culprit() -> None:
     """Broken at 200, fixed at 450, broken at 700: seven probes see it, and the change nearest to the end is named."""
     found = search(THOUSAND, History(THOUSAND, [200, 450, 700]), Seen.GOOD, Plan(at_once=7))
 
-    assert found.kind is Kind.AMBIGUOUS
+    assert found.kind is ResultKind.AMBIGUOUS
     assert found.candidates == (700,)
     assert found.flips
     assert all(found.tallies[bad].settled is Seen.BAD and bad < good for bad, good in found.flips)
@@ -133,8 +133,8 @@ def test_checks_find_what_the_search_itself_had_no_reason_to_look_at() -> None:
     blind = search(THOUSAND, History(THOUSAND, [100, 120, 700]), Seen.GOOD)
     checked = search(THOUSAND, History(THOUSAND, history), Seen.GOOD, Plan(checks=8))
 
-    assert (blind.kind, blind.flips) == (Kind.FIRST_BAD, ())
-    assert checked.kind is Kind.AMBIGUOUS
+    assert (blind.kind, blind.flips) == (ResultKind.FIRST_BAD, ())
+    assert checked.kind is ResultKind.AMBIGUOUS
     assert checked.flips
 
 
@@ -142,7 +142,7 @@ def test_checks_leave_a_claim_that_holds() -> None:
     """A history that changes once passes its checks; they cost what was said and no round."""
     found = search(THOUSAND, History(THOUSAND, 321), Seen.GOOD, Plan(checks=8))
 
-    assert (found.kind, found.candidates, found.rounds, found.probes) == (Kind.FIRST_BAD, (321,), 10, 20)
+    assert (found.kind, found.candidates, found.rounds, found.probes) == (ResultKind.FIRST_BAD, (321,), 10, 20)
 
 
 @pytest.mark.parametrize(
@@ -162,25 +162,27 @@ def test_an_end_that_does_not_behave_as_said_stops_before_any_search(
 
 def test_two_neighbours_need_no_search() -> None:
     """Good and bad next to each other: the ends say it all."""
-    order = Order.chain(2)
+    order = Ancestry.chain(2)
     found = search(order, History(order, 1), Seen.GOOD, Plan(at_once=7))
 
-    assert (found.kind, found.candidates, found.rounds, found.probes) == (Kind.FIRST_BAD, (1,), 0, 2)
+    assert (found.kind, found.candidates, found.rounds, found.probes) == (ResultKind.FIRST_BAD, (1,), 0, 2)
 
 
 @st.composite
-def merged_histories(draw: st.DrawFn) -> Order:
+def merged_histories(draw: st.DrawFn) -> Ancestry:
     """Commits with one or two parents, all behind the first and in front of the last."""
     parents: list[list[int]] = [[]]
     for place in range(1, draw(st.integers(2, 60))):
         parents.append(draw(st.lists(st.integers(max(0, place - 6), place - 1), min_size=1, max_size=2)))
     heads = set(range(len(parents))) - {parent for before in parents for parent in before}
-    return Order.of_parents([*parents, sorted(heads)])
+    return Ancestry.of_parents([*parents, sorted(heads)])
 
 
 @settings(max_examples=200, deadline=None)
 @given(data=st.data(), order=merged_histories(), at_once=st.sampled_from([1, 3]))
-def test_in_a_history_with_merges_the_commit_itself_is_found(data: st.DataObject, order: Order, at_once: int) -> None:
+def test_in_a_history_with_merges_the_commit_itself_is_found(
+    data: st.DataObject, order: Ancestry, at_once: int
+) -> None:
     """A failure is in all that descends from its commit, and in nothing on the other side of a merge."""
     culprit = data.draw(st.integers(1, len(order) - 1))
     skips = data.draw(st.sets(st.integers(1, max(1, len(order) - 2)), max_size=len(order) // 5))
@@ -189,7 +191,7 @@ def test_in_a_history_with_merges_the_commit_itself_is_found(data: st.DataObject
 
     assert culprit in found.candidates
     assert not found.flips
-    assert found.kind is Kind.FIRST_BAD or set(found.candidates) & skips
+    assert found.kind is ResultKind.FIRST_BAD or set(found.candidates) & skips
 
 
 @settings(max_examples=100, deadline=None)
@@ -200,7 +202,7 @@ def test_suspects_say_where_to_look_and_never_what_to_find(culprit: int, suspect
     """Right or wrong, the answer is the culprit; a wrong suspicion costs a few probes."""
     found = search(THOUSAND, History(THOUSAND, culprit), Seen.GOOD, Plan(at_once), suspects=suspects)
 
-    assert (found.kind, found.candidates) == (Kind.FIRST_BAD, (culprit,))
+    assert (found.kind, found.candidates) == (ResultKind.FIRST_BAD, (culprit,))
     assert found.rounds <= rounds_needed(1000, at_once) + 2 + len(suspects).bit_length()
 
 
@@ -221,11 +223,11 @@ def test_cheap_places_go_before_all_others() -> None:
 
 def test_two_culprits_on_two_sides_of_a_merge_are_no_single_change() -> None:
     """0 - 1 (bad) and 0 - 2 (bad), merged in 3: nothing both come from is bad."""
-    order = Order.of_parents([[], [0], [0], [1, 2]])
+    order = Ancestry.of_parents([[], [0], [0], [1, 2]])
     answers = {0: Seen.GOOD, 1: Seen.BAD, 2: Seen.BAD, 3: Seen.BAD}
     found = search(order, lambda asked: [answers[one] for one in asked], Seen.GOOD, Plan(at_once=3))
 
-    assert found.kind is Kind.AMBIGUOUS
+    assert found.kind is ResultKind.AMBIGUOUS
     assert found.flips == ((1, 2),)
 
 
@@ -242,5 +244,5 @@ def test_a_probe_that_tells_nothing_is_refused(shows: float, invents: float) -> 
 
 
 def test_an_order_of_releases_is_a_chain() -> None:
-    assert [list(places(mask)) for mask in Order.chain(3).below] == [[0], [0, 1], [0, 1, 2]]
-    assert Order.of_parents([[], [0], [1]]) == Order.chain(3)
+    assert [list(places(mask)) for mask in Ancestry.chain(3).below] == [[0], [0, 1], [0, 1, 2]]
+    assert Ancestry.of_parents([[], [0], [1]]) == Ancestry.chain(3)

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from matrix.check.facts import GIB, HostFacts, Interpreter, Mpi
-from matrix.provision.nvidia.cuda import Cuda, Gpu
+from matrix.check.facts import GIB, HostFacts, InterpreterFacts, Mpi
+from matrix.provision.nvidia.cuda import Cuda, CudaDevice
 from matrix.provision.nvidia.nvml import Card, Nvml
 
-H100 = Gpu("NVIDIA H100 80GB HBM3", "9.0", 80 * GIB, multicast=True)
-A800 = Gpu("NVIDIA A800-SXM4-80GB", "8.0", 80 * GIB, multicast=False)
+H100 = CudaDevice("NVIDIA H100 80GB HBM3", "9.0", 80 * GIB, multicast=True)
+A800 = CudaDevice("NVIDIA A800-SXM4-80GB", "8.0", 80 * GIB, multicast=False)
 BARE = HostFacts(
-    Interpreter("/usr/bin/python3", "3.10.13"),
+    InterpreterFacts("/usr/bin/python3", "3.10.13"),
     nvml=Nvml(problem="libnvidia-ml.so.1: not there"),
     cuda=Cuda(problem="libcuda.so.1: not there"),
 )
 NGC = HostFacts(
-    Interpreter(
+    InterpreterFacts(
         "/usr/bin/python",
         "3.10.12",
         {"torch": "2.4.0a0+3bcc3cddb5.nv24.07", "transformer-engine": "1.8.0+37280ec", "megatron-core": "0.9.0"},

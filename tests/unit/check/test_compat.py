@@ -10,7 +10,7 @@ import pytest
 from matrix.catalog.failure import Expectation, Level
 from matrix.catalog.loading import load
 from matrix.catalog.model import Catalog
-from matrix.check.compat import compat, findings_in_words, in_words, parse_stack, unlisted
+from matrix.check.compat import compat, parse_stack, render, render_findings, unlisted
 from matrix.errors import MatrixError
 from tests.founding import CALL, HARDWARE, SAVE, SHIFTED_CALL
 
@@ -48,8 +48,8 @@ def test_what_breaks_comes_first_with_the_level_and_the_way_round(catalog: Catal
     told = compat(catalog, parse_stack(catalog, "mcore=0.8.0 torch=2.4.0"), levels)
 
     assert told[0].expectation is Expectation.BROKEN
-    assert "seen here at level cpu" in in_words(told)
-    assert "way round: Stay on torch < 2.4" in in_words(told)
+    assert "seen here at level cpu" in render(told)
+    assert "way round: Stay on torch < 2.4" in render(told)
 
 
 def test_answers_are_plain_json(catalog: Catalog) -> None:
@@ -88,7 +88,7 @@ def test_what_level_contract_finds_beyond_the_catalog_is_told(catalog: Catalog) 
     listed = replace(catalog, failures=tuple(one for one in catalog.failures if one.id != SHIFTED_CALL))
 
     assert {one.kind.value for one in unlisted(listed, stack)} == {"misbound"}
-    assert "lands on 'model_layers'" in findings_in_words(unlisted(listed, stack), stack)
+    assert "lands on 'model_layers'" in render_findings(unlisted(listed, stack), stack)
 
 
 def test_an_argument_that_lands_elsewhere_is_known_for_the_catalog_s(catalog: Catalog) -> None:
@@ -101,7 +101,7 @@ def test_what_the_catalog_has_is_not_told_twice(catalog: Catalog) -> None:
     stack = parse_stack(catalog, "mcore=0.17.1 te=2.9.0")
 
     assert unlisted(catalog, stack) == []
-    assert "nothing else" in findings_in_words([], stack)
+    assert "nothing else" in render_findings([], stack)
 
 
 @pytest.mark.parametrize(
@@ -115,4 +115,4 @@ def test_what_the_catalog_has_is_not_told_twice(catalog: Catalog) -> None:
     ],
 )  # fmt: skip
 def test_a_driver_is_told_what_it_means(catalog: Catalog, stack: str, said: str) -> None:
-    assert said in in_words(compat(catalog, parse_stack(catalog, stack), {}))
+    assert said in render(compat(catalog, parse_stack(catalog, stack), {}))

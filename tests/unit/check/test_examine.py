@@ -12,7 +12,7 @@ from matrix.check.examine import Diagnosis, assume, examine, job_of, judges, mac
 from matrix.check.facts import GIB, HostFacts
 from matrix.errors import MatrixError
 from matrix.execution import preflights
-from matrix.kit.preflight import Answer, Contracts, Error, Job, Machine, Preflight, Report, Status
+from matrix.kit.preflight import Answer, Contracts, Error, Machine, Preflight, Report, Status, TrainingJob
 from matrix.provision.nvidia.cuda import Cuda
 from tests.unit.catalogs import failure
 from tests.unit.check.machines import A800, BARE, H100, NGC
@@ -22,7 +22,7 @@ KNOWN = judges()
 BREAKS = Answer("it starts", Status.NO, "by hand", Error("TypeError", "break broke"))
 
 
-def job(host: HostFacts = NGC, **given: str) -> Job:
+def job(host: HostFacts = NGC, **given: str) -> TrainingJob:
     return job_of(host, assume({name.replace("_", "-"): text for name, text in given.items()}, KNOWN))
 
 
@@ -38,7 +38,7 @@ def preflight(*answers: Answer) -> Preflight:
     return Preflight("a flag", lambda job, machine, contracts: Report("a flag", answers, (("change it",),)))
 
 
-def refuses(job: Job, machine: Machine, contracts: Contracts) -> Report:
+def refuses(job: TrainingJob, machine: Machine, contracts: Contracts) -> Report:
     raise MatrixError("no such release", got=job.te)
 
 

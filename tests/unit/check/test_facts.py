@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from matrix.check.facts import GIB, MIB, HostFacts, Interpreter, capabilities
+from matrix.check.facts import GIB, MIB, HostFacts, InterpreterFacts, capabilities
 from matrix.kit.preflight import Status
 from matrix.provision.nvidia.cuda import Cuda
 from matrix.provision.nvidia.nvml import Card, Nvml
@@ -175,7 +175,9 @@ def test_gpus_of_two_kinds_are_counted_apart_and_one_without_multicast_is_enough
 
 
 def test_a_torch_that_can_t_be_imported_says_so() -> None:
-    broken = Interpreter("python", "3.10.12", {"torch": "2.4.0"}, problems=("import torch: ImportError: libcudnn",))
+    broken = InterpreterFacts(
+        "python", "3.10.12", {"torch": "2.4.0"}, problems=("import torch: ImportError: libcudnn",)
+    )
     assert told(replace(BARE, interpreter=broken))["torch's mpi backend"] == (
         Status.UNKNOWN.value,
         "import torch: ImportError: libcudnn",

@@ -11,7 +11,7 @@ from matrix.check import probe
 from matrix.check.examine import Assumed as Wishes
 from matrix.check.examine import examine
 from matrix.check.facts import MIB
-from matrix.cli.doctor import in_words
+from matrix.cli.doctor import render
 from matrix.cli.main import main
 from tests.founding import MPI
 from tests.unit.catalogs import real
@@ -46,11 +46,11 @@ def test_a_machine_without_transformer_engine_is_not_said_to_be_well(capsys: pyt
 
 def test_what_the_machine_may_surprise_with_is_a_note() -> None:
     small = replace(NGC, shm=64 * MIB)
-    assert "note: /dev/shm is as small" in in_words(examine(small, Wishes(mcore="0.10.0", te="1.9.0")))
+    assert "note: /dev/shm is as small" in render(examine(small, Wishes(mcore="0.10.0", te="1.9.0")))
 
 
 def test_the_answers_stand_in_columns() -> None:
-    lines = in_words(examine(NGC, Wishes(mcore="0.10.0", te="1.9.0"))).split("\n\n")[0].splitlines()[1:]
+    lines = render(examine(NGC, Wishes(mcore="0.10.0", te="1.9.0"))).split("\n\n")[0].splitlines()[1:]
     answers = [line.split(maxsplit=1)[1] for line in lines]
     assert {line.index(line.split("  ", 1)[1].lstrip()) for line in answers} == {21}
 
@@ -67,6 +67,6 @@ def test_a_mistake_is_status_2_with_a_suggestion(capsys: pytest.CaptureFixture[s
 
 
 def test_the_silent_relative_is_a_note_also_where_nothing_fails() -> None:
-    told = in_words(examine(NGC, Wishes(mcore="0.10.0", te="1.9.0"), real().failures))
+    told = render(examine(NGC, Wishes(mcore="0.10.0", te="1.9.0"), real().failures))
     assert 'note: init_process_group("mpi") would return in every process with rank 0 of 1, and reduce nothing' in told
     assert told.endswith("nothing here is known to fail")

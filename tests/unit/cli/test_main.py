@@ -22,7 +22,7 @@ from matrix.planning.covering import pairwise
 from matrix.planning.night import everything, night
 from matrix.planning.planned import Planned
 from matrix.provision import host, installed
-from matrix.provision.installed import Environment
+from matrix.provision.installed import PythonEnvironment
 from matrix.provision.project import ROOT
 from matrix.verdicts.outcome import Outcome, OutcomeKind, Raised
 from matrix.verdicts.record import Record
@@ -333,7 +333,7 @@ def test_a_plan_here_is_of_what_is_installed(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     packages = {"torch": "2.4.0", "megatron-core": "0.8.0"}
-    monkeypatch.setattr(installed, "current", lambda: Environment("3.10.13", packages))
+    monkeypatch.setattr(installed, "current", lambda: PythonEnvironment("3.10.13", packages))
     assert main(["plan", "--here", "--json"]) == 0
     cells = {str(line["key"]).partition(" ")[0] for line in lines(capsys.readouterr().out)}
     assert cells == {"host/mcore-0.8.0/te-none/driver-none"}

@@ -1,6 +1,6 @@
 """The kinds of findings and what they say."""
 
-from matrix.contract.finding import Kind
+from matrix.contract.finding import FindingKind
 from tests.unit.contract.sources import broken, findings, te
 
 OFFLOAD = """
@@ -38,7 +38,10 @@ def test_four_positionals_into_five_parameters_are_misbound_and_not_fine() -> No
         ("weight_offloading", "offload_activations", "offload_weights"),
     ]
     assert [(f.kind, f.message) for f in found] == [
-        (Kind.MISBOUND, f"get_cpu_offload_context(): positional argument '{a}' lands on '{on}', and means '{meant}'")
+        (
+            FindingKind.MISBOUND,
+            f"get_cpu_offload_context(): positional argument '{a}' lands on '{on}', and means '{meant}'",
+        )
         for a, on, meant in shifted
     ]
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from matrix.contract.surface import Absent, Found, Surface
+from matrix.contract.surface import Absent, ResolvedPath, Surface
 from tests.unit.contract.sources import te
 
 PYTORCH = """
@@ -105,7 +105,7 @@ def surface() -> Surface:
 )
 def test_a_path_leads_to_the_definition(surface: Surface, path: str, signature: str) -> None:
     found = surface.lookup(path)
-    assert isinstance(found, Found)
+    assert isinstance(found, ResolvedPath)
     assert [signature] == [parsed.text for parsed, _ in found.callables]
 
 
@@ -124,8 +124,8 @@ def test_a_path_leads_to_the_definition(surface: Surface, path: str, signature: 
 )
 def test_something_is_there_and_nothing_is_known_of_how_to_call_it(surface: Surface, path: str) -> None:
     found = surface.lookup(path)
-    assert isinstance(found, Found)
-    assert Found(found.name) == found
+    assert isinstance(found, ResolvedPath)
+    assert ResolvedPath(found.name) == found
 
 
 @pytest.mark.parametrize(
@@ -157,7 +157,7 @@ def test_what_can_not_be_told_is_none(surface: Surface, path: str) -> None:
 
 def test_a_name_defined_differently_in_two_branches_has_both(surface: Surface) -> None:
     found = surface.lookup("transformer_engine.pytorch:choice")
-    assert isinstance(found, Found)
+    assert isinstance(found, ResolvedPath)
     assert [s.text for s, _ in found.callables] == ["(a,b)", "(a)"]
     assert surface.takes("transformer_engine.pytorch:choice", "a") is True
     assert surface.takes("transformer_engine.pytorch:choice", "b") is None

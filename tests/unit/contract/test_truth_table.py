@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from packaging.version import Version
 
 from matrix.contract import recording
-from matrix.contract.finding import Kind, find
+from matrix.contract.finding import FindingKind, find
 from matrix.contract.recording import MCORE, TE
-from matrix.contract.surface import Found
+from matrix.contract.surface import ResolvedPath
 
 CALLEE = "transformer_engine.pytorch.cpu_offload.get_cpu_offload_context"
-WORDS = {Kind.DEFINITE: "fail", Kind.MISBOUND: "shifted", Kind.SILENTLY_OFF: "off"}
+WORDS = {FindingKind.DEFINITE: "fail", FindingKind.MISBOUND: "shifted", FindingKind.SILENTLY_OFF: "off"}
 calls, surface = cache(recording.load_calls), cache(recording.load_surface)
 
 
@@ -101,7 +101,7 @@ def test_the_call_fails_exactly_where_the_guards_branch_disagrees_with_the_signa
     version = base + suffix
     passes = 5 if OPS[op](Version(version), Version(boundary)) else 4
     found = surface(offered).lookup(CALLEE.replace(".get_", ":get_"))
-    assert isinstance(found, Found)
+    assert isinstance(found, ResolvedPath)
     [(signature, _)] = found.callables
     takes = 4 if len(signature.parameters) == 4 else 5
     expected = "ok" if passes == takes else "fail" if passes > takes else "shifted"

@@ -14,12 +14,12 @@ from matrix.errors import MatrixError
 from matrix.execution import cache_key
 from matrix.execution.cache_key import PACKAGE, case_key, closure
 from matrix.provision.host import Host
-from matrix.provision.installed import Environment
+from matrix.provision.installed import PythonEnvironment
 from matrix.verdicts.reason import Reason, ReasonKind
 from tests.unit.catalogs import case, catalog, clause, failure, planned
 
 CASE = planned(catalog(failure()))
-BASE = Environment("3.10.13", {"torch": "2.4.0", "numpy": "1.26.4"})
+BASE = PythonEnvironment("3.10.13", {"torch": "2.4.0", "numpy": "1.26.4"})
 HOST = Host(0, "none", "x86_64")
 
 
@@ -32,7 +32,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def key(
-    folder: Path, item: Any = CASE, base: Environment = BASE, overlays: tuple[str, ...] = ("0a1b",), **of: Any
+    folder: Path, item: Any = CASE, base: PythonEnvironment = BASE, overlays: tuple[str, ...] = ("0a1b",), **of: Any
 ) -> str:
     for cached in (cache_key.code_digest, cache_key.file_digest, cache_key.imports):
         cached.cache_clear()
@@ -41,7 +41,7 @@ def key(
 
 
 def test_a_key_ignores_the_order_of_packages(folder: Path) -> None:
-    turned = Environment("3.10.13", {"numpy": "1.26.4", "torch": "2.4.0"})
+    turned = PythonEnvironment("3.10.13", {"numpy": "1.26.4", "torch": "2.4.0"})
     assert key(folder) == key(folder, base=turned)
     assert len(key(folder)) == 64
 

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from matrix.errors import MatrixError
-from matrix.execution.gpus import Pool, Reserving, visible
-from matrix.execution.ranks.job import Job
+from matrix.execution.gpus import Pool, ReservingRunner, visible
+from matrix.execution.ranks.job import RankJob
 from matrix.provision.project import ROOT
 from matrix.verdicts.outcome import Outcome, OutcomeKind
 
@@ -126,16 +126,16 @@ def test_what_a_scheduler_gave_is_what_is_shared(environ: dict[str, str], names:
 
 
 def test_a_job_sees_the_gpus_that_it_was_given_alone(tmp_path: Path) -> None:
-    seen: list[Job] = []
+    seen: list[RankJob] = []
 
     class Runner:
-        def run(self, job: Job) -> Outcome:
+        def run(self, job: RankJob) -> Outcome:
             seen.append(job)
             return Outcome(OutcomeKind.PASSED)
 
-    job = Job("a:b", {}, 2, (), {"A": "b"}, 1.0, tmp_path)
+    job = RankJob("a:b", {}, 2, (), {"A": "b"}, 1.0, tmp_path)
     with Pool(NAMES, tmp_path).take(1):
-        Reserving(Runner(), Pool(NAMES, tmp_path), 2).run(job)
+        ReservingRunner(Runner(), Pool(NAMES, tmp_path), 2).run(job)
     assert seen[0].env == {"A": "b", "CUDA_VISIBLE_DEVICES": "1,2"}
 
 

@@ -16,14 +16,14 @@ import pytest
 from matrix.catalog.failure import Level
 from matrix.catalog.model import Image
 from matrix.execution import inside
-from matrix.execution.engine import STOP_S, Ending, Engines, Installed
+from matrix.execution.engine import STOP_S, BaseContents, Ending, Engines
 from matrix.execution.images import Images
 from matrix.execution.inside import COLLECT_S, limit_s
-from matrix.execution.ranks.patience import OVERTIME_S
+from matrix.execution.ranks.timeouts import OVERTIME_S
 from matrix.planning.planned import Planned
 from matrix.planning.rerun import plan_entry
 from matrix.provision import case_overlays as provision
-from matrix.provision.commands import TIMED_OUT, Answer
+from matrix.provision.commands import TIMED_OUT, CommandResult
 from matrix.provision.overlays import Overlay
 from matrix.provision.project import ROOT
 from matrix.store import night
@@ -41,20 +41,20 @@ INSIDE = {"python": "3.13.5", "packages": {"torch": "2.6.0+debian", "numpy": "2.
 class FakePodman:
     """podman as it answers: `here` is whether it works, `images` what it holds; what it was asked is kept."""
 
-    def __init__(self, *, here: bool = True, images: bool = True, inside: Answer | None = None) -> None:
+    def __init__(self, *, here: bool = True, images: bool = True, inside: CommandResult | None = None) -> None:
         self.here, self.images, self.asked = here, images, list[list[str]]()
-        self.inside = inside or Answer(0, json.dumps(INSIDE))
+        self.inside = inside or CommandResult(0, json.dumps(INSIDE))
 
     def __call__(
         self, command: Sequence[str], *, environment: Mapping[str, str] | None = None, seconds: float | None = None
-    ) -> Answer:
+    ) -> CommandResult:
         arguments = list(command[1:])
         self.asked.append(arguments)
         if arguments == ["info"]:
-            return Answer(0 if self.here else 125, err="" if self.here else "Cannot connect to the daemon")
+            return CommandResult(0 if self.here else 125, err="" if self.here else "Cannot connect to the daemon")
         if arguments[:2] == ["image", "inspect"]:
-            return Answer(0, f"{DIGEST}\n") if self.images else Answer(125, err="no such image")
-        return self.inside if arguments[0] == "run" else Answer(0)
+            return CommandResult(0, f"{DIGEST}\n") if self.images else CommandResult(125, err="no such image")
+        return self.inside if arguments[0] == "run" else CommandResult(0)
 
 
 class FakeProcess:
@@ -168,13 +168,13 @@ def test_a_case_that_needs_gpus_gets_those_that_are_ours(make: Make, environ: di
 def test_what_an_image_greets_with_is_no_answer(make: Make) -> None:
     """NGC's entrypoint prints its name and its licence before it starts anything."""
     greeting = "\n=============\n== PyTorch ==\n=============\n"
-    told = make(FakePodman(inside=Answer(0, f"{greeting}{json.dumps(INSIDE)}\n"))).engine.installed("debian-13")
+    told = make(FakePodman(inside=CommandResult(0, f"{greeting}{json.dumps(INSIDE)}\n"))).engine.installed("debian-13")
     assert told is not None
     assert told.environment.python == INSIDE["python"]
 
 
 def test_a_container_that_does_not_answer_is_not_left_behind(make: Make) -> None:
-    podman = FakePodman(inside=Answer(TIMED_OUT, err="no answer within 60 s"))
+    podman = FakePodman(inside=CommandResult(TIMED_OUT, err="no answer within 60 s"))
     assert make(podman).engine.installed("debian-13") is None
     asked = next(asked for asked in podman.asked if asked[0] == "run")
     name = asked[asked.index("--name") + 1]
@@ -209,7 +209,7 @@ def test_how_pytest_ended_is_not_taken_for_a_fault_of_the_machine(make: Make, co
 
 
 def test_an_image_that_can_not_be_started_is_refused_with_what_podman_said(make: Make) -> None:
-    desk = make(FakePodman(inside=Answer(125, err="Error: OCI permission denied")))
+    desk = make(FakePodman(inside=CommandResult(125, err="Error: OCI permission denied")))
     assert "OCI permission denied" in desk.run().refused["debian-13"]
     assert desk.started == []
 
@@ -285,7 +285,7 @@ class Told:
     def lacks(self, base: str) -> str:
         return f"lacks {base}"
 
-    def installed(self, base: str) -> Installed | None:
+    def installed(self, base: str) -> BaseContents | None:
         return None
 
     def run(self, bases: Sequence[str], environ: Mapping[str, str], log: Path) -> Ending:
@@ -321,7 +321,7 @@ def test_what_an_image_holds_is_asked_once_and_makes_its_verdicts_known_again(ma
 
 
 def test_of_an_image_that_can_not_be_started_nothing_is_known(make: Make) -> None:
-    podman = FakePodman(inside=Answer(125, err="Error: OCI permission denied"))
+    podman = FakePodman(inside=CommandResult(125, err="Error: OCI permission denied"))
     engine = make(podman).engine
     assert (engine.installed("debian-13"), engine.installed("debian-13")) == (None, None)
     assert len([asked for asked in podman.asked if asked[0] == "run"]) == 1

@@ -15,7 +15,7 @@ from matrix.verdicts.outcome import OutcomeKind, Raised
 CELL = Cell("debian-13", "2.6.0", mcore="0.9.0", te="1.9.0")
 CODE = """
 from matrix.kit.options import Option
-from matrix.kit.preflight import Answer, Error, Preflight, Report, Status, unjudged
+from matrix.kit.preflight import (Answer, Error, Preflight, Report, Status, unjudged)
 
 def examine(job, machine, contracts):
     mode = job.arguments.get("mode", "")

@@ -12,8 +12,8 @@ from matrix.catalog.failure import Expectation, Level, StandIn
 from matrix.catalog.limits import Limits
 from matrix.catalog.schema import Size
 from matrix.errors import MatrixError
-from matrix.execution.ranks.job import Job
-from matrix.execution.reproduction import Reproduction, Surroundings, brief, explain_red, hidden
+from matrix.execution.ranks.job import RankJob
+from matrix.execution.reproduction import CaseContext, Reproduction, brief, explain_red, hidden
 from matrix.planning.planned import Planned
 from matrix.verdicts.outcome import Outcome, OutcomeKind, Raised, RankEnd
 from matrix.verdicts.reason import Reason, ReasonKind
@@ -42,9 +42,9 @@ class Bench:
     """A supervisor that ends jobs as it is told, and a journal that keeps what it is given."""
 
     def __init__(self, *outcomes: Outcome) -> None:
-        self.outcomes, self.events, self.jobs, self.kept = list(outcomes), list[str](), list[Job](), list[Record]()
+        self.outcomes, self.events, self.jobs, self.kept = list(outcomes), list[str](), list[RankJob](), list[Record]()
 
-    def run(self, job: Job) -> Outcome:
+    def run(self, job: RankJob) -> Outcome:
         self.events.append("run fresh" if job.fresh else "run")
         self.jobs.append(job)
         return self.outcomes.pop(0)
@@ -59,8 +59,8 @@ class Bench:
         return "2026-01-31T02:00:01.000Z"
 
 
-def run(bench: Bench, item: Planned = BROKEN, where: Surroundings | None = None) -> Record:
-    where = where or Surroundings(log_dir=Path("logs"))
+def run(bench: Bench, item: Planned = BROKEN, where: CaseContext | None = None) -> Record:
+    where = where or CaseContext(log_dir=Path("logs"))
     record = Reproduction(item, THIS, (THIS, OTHER), where, lambda: bench, bench, unread).run()
     assert [record] == bench.kept
     return record
@@ -78,7 +78,7 @@ def test_a_case_is_started_before_it_runs_and_kept_after() -> None:
 
 
 def test_the_record_holds_what_is_known_of_case_and_surroundings() -> None:
-    where = Surroundings(
+    where = CaseContext(
         resolved={"torch": "2.4.0"}, content="c0de", notes=("another Python",), reproduce="megatrix run", run="a"
     )
     record = run(Bench(shown(THIS)), replace(BROKEN, notes=("twin of ngc-24.07",)), where)
@@ -94,7 +94,7 @@ def test_the_record_holds_what_is_known_of_case_and_surroundings() -> None:
 
 
 def test_the_job_is_the_case() -> None:
-    where = Surroundings(path=("/overlay",), log_dir=Path("logs"), deadline_s=30.0)
+    where = CaseContext(path=("/overlay",), log_dir=Path("logs"), deadline_s=30.0)
     bench = Bench(PASSED)
     run(bench, WORKS, where)
     (job,) = bench.jobs
@@ -128,7 +128,7 @@ def test_arguments_and_limits_reach_the_job() -> None:
 
 def test_a_function_of_another_module_is_found() -> None:
     other = replace(THIS, case=(replace(CASE, run="loop:train"),))
-    made = Reproduction(WORKS, other, (other,), Surroundings(), lambda: Bench(), Bench(), unread)
+    made = Reproduction(WORKS, other, (other,), CaseContext(), lambda: Bench(), Bench(), unread)
     assert made.job.target == "failures/this/loop.py:train"
 
 
@@ -202,7 +202,7 @@ def test_earlier_attempts_of_the_supervisor_are_kept() -> None:
 
 def test_what_is_unavailable_runs_nothing() -> None:
     bench = Bench()
-    record = run(bench, BROKEN, Surroundings(unavailable="no overlay: none on the index"))
+    record = run(bench, BROKEN, CaseContext(unavailable="no overlay: none on the index"))
     assert [f"started {BROKEN.key}", "result"] == bench.events
     assert (record.verdict, record.outcome.reason) == (Verdict.UNAVAILABLE, "no overlay: none on the index")
 
@@ -222,7 +222,7 @@ def test_what_is_unavailable_runs_nothing() -> None:
 )
 def test_a_red_record_says_why_it_is_red(item: Planned, outcome: Outcome, words: list[str]) -> None:
     ended = replace(outcome, ranks=(RankEnd(0, 1, log="logs/rank-0.log"),))
-    said = explain_red(run(Bench(ended, ended), item, Surroundings(reproduce="megatrix run --case X")))
+    said = explain_red(run(Bench(ended, ended), item, CaseContext(reproduce="megatrix run --case X")))
     expected = [*words, "note:      run again", "log:       logs/rank-0.log", "reproduce: megatrix run --case X"]
     assert [word for word in expected if word not in said] == []
 
@@ -243,13 +243,13 @@ def test_a_supervisor_is_made_only_when_something_runs() -> None:
         return Bench()
 
     bench = Bench()
-    Reproduction(BROKEN, THIS, (THIS,), Surroundings(unavailable="no"), supervisor, bench, unread).run()
+    Reproduction(BROKEN, THIS, (THIS,), CaseContext(unavailable="no"), supervisor, bench, unread).run()
     assert made == []
 
 
 def read(bench: Bench, check: Callable[[], Outcome]) -> Record:
     item = replace(BROKEN, level=Level.CONTRACT)
-    return Reproduction(item, THIS, (THIS, OTHER), Surroundings(), lambda: bench, bench, check).run()
+    return Reproduction(item, THIS, (THIS, OTHER), CaseContext(), lambda: bench, bench, check).run()
 
 
 def test_what_is_read_is_judged_like_what_ran() -> None:

@@ -10,7 +10,7 @@ import pytest
 from matrix.catalog.failure import Level
 from matrix.errors import MatrixError
 from matrix.execution import interrupt, session
-from matrix.execution.ranks.job import Job
+from matrix.execution.ranks.job import RankJob
 from matrix.execution.reproduction import DEADLINE_S
 from matrix.execution.session import Options, Session, new_run_id
 from matrix.planning.rerun import plan_entry
@@ -18,9 +18,9 @@ from matrix.provision import case_overlays as provision
 from matrix.provision import installed as environments
 from matrix.provision.case_overlays import Provision
 from matrix.provision.host import Host
-from matrix.provision.installed import Environment
+from matrix.provision.installed import PythonEnvironment
 from matrix.provision.nvidia import devices
-from matrix.provision.nvidia.cuda import Cuda, Gpu
+from matrix.provision.nvidia.cuda import Cuda, CudaDevice
 from matrix.provision.overlays import Overlay
 from matrix.store import night
 from matrix.store.journal import Journal
@@ -30,7 +30,7 @@ from tests.unit.report.samples import record
 
 KNOWN = catalog(failure())
 CASE = planned(KNOWN)
-BASE = Environment("3.10.13", {"torch": "2.4.0", "numpy": "1.26.4", "pytest": "9.2.0"})
+BASE = PythonEnvironment("3.10.13", {"torch": "2.4.0", "numpy": "1.26.4", "pytest": "9.2.0"})
 
 
 def test_options_are_read_from_the_environment() -> None:
@@ -177,12 +177,12 @@ def test_keys_and_place_are_read_from_the_environment() -> None:
 OWN = "/usr/lib/libcuda.so.535.129.03"
 
 
-def on_gpus(folder: Path, count: int, place: str = "") -> tuple[Session, list[Job]]:
+def on_gpus(folder: Path, count: int, place: str = "") -> tuple[Session, list[RankJob]]:
     """A session on a host with two GPUs, and the jobs that it runs."""
-    here, jobs = Session(Options("torch-2.4.0", folder, place=place), folder), list[Job]()
+    here, jobs = Session(Options("torch-2.4.0", folder, place=place), folder), list[RankJob]()
 
     class Runner:
-        def run(self, job: Job) -> Outcome:
+        def run(self, job: RankJob) -> Outcome:
             jobs.append(job)
             return Outcome(OutcomeKind.PASSED)
 
@@ -190,7 +190,7 @@ def on_gpus(folder: Path, count: int, place: str = "") -> tuple[Session, list[Jo
             """There is nothing to stop."""
 
     here.host = Host(count, "535.129.03", "x86_64")
-    here.__dict__["cuda"] = Cuda("12.2", OWN, (Gpu("H100", "9.0", 80, multicast=True),) * count)
+    here.__dict__["cuda"] = Cuda("12.2", OWN, (CudaDevice("H100", "9.0", 80, multicast=True),) * count)
     here.__dict__["supervisor"] = Runner()
     return here, jobs
 

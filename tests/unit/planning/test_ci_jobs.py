@@ -19,7 +19,7 @@ from matrix.cli import choice
 from matrix.cli import main as cli
 from matrix.errors import MatrixError
 from matrix.planning import night as plan
-from matrix.planning.ci_jobs import MOST, Job, github, gitlab, jobs
+from matrix.planning.ci_jobs import MOST, CiJob, github, gitlab, jobs
 from matrix.planning.covering import pairwise
 from matrix.planning.planned import Planned
 from matrix.provision.project import ROOT
@@ -77,14 +77,14 @@ def test_a_night_without_level_gpu_waits_for_no_runner_of_ones_own() -> None:
 
 
 def test_a_gpu_job_asks_for_its_gpus_and_its_driver() -> None:
-    job = Job("ngc-24.03", "470.161.03", 8, (Level.GPU,), 1)
+    job = CiJob("ngc-24.03", "470.161.03", 8, (Level.GPU,), 1)
     assert job.labels == ("gpu-8", "driver-470")
     assert github([job])["include"][0]["runner"] == ["self-hosted", "gpu-8", "driver-470"]
     assert gitlab([job])["ngc-24.03 driver 470.161.03 gpu-8"]["tags"] == ["gpu-8", "driver-470"]
 
 
 def test_what_needs_no_gpu_runs_on_the_services_own_machines() -> None:
-    job = Job("torch-2.4.0", "none", 0, (Level.CONTRACT, Level.CPU), 9)
+    job = CiJob("torch-2.4.0", "none", 0, (Level.CONTRACT, Level.CPU), 9)
     assert job.command == "megatrix run --level contract --level cpu --within 'base==torch-2.4.0 and driver==none'"
     assert github([job])["include"][0]["runner"] == ["ubuntu-latest"]
     assert "tags" not in gitlab([job])["torch-2.4.0"]
@@ -92,7 +92,7 @@ def test_what_needs_no_gpu_runs_on_the_services_own_machines() -> None:
 
 @pytest.mark.parametrize(("service", "form"), [("github", github), ("gitlab", gitlab)])
 def test_more_jobs_than_a_service_takes_are_refused(service: str, form: Any) -> None:
-    made = [replace(Job("torch-2.4.0", "none", 0, ALL, 1), driver=str(place)) for place in range(MOST[service] + 1)]
+    made = [replace(CiJob("torch-2.4.0", "none", 0, ALL, 1), driver=str(place)) for place in range(MOST[service] + 1)]
     form(made[:-1])
     with pytest.raises(MatrixError, match=f"too many jobs for {service}"):
         form(made)
@@ -140,5 +140,5 @@ def test_the_commands_of_the_ready_workflows_are_taken(service: str) -> None:
 
 def test_the_github_workflow_uses_what_the_matrix_has() -> None:
     text = (CI / "github-nightly.yml").read_text()
-    (job,) = github([Job("torch-2.4.0", "none", 0, ALL, 9)])["include"]
+    (job,) = github([CiJob("torch-2.4.0", "none", 0, ALL, 9)])["include"]
     assert set(re.findall(r"matrix\.(\w+) ", text)) == {"name", "runner", "command"} <= set(job)

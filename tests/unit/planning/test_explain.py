@@ -9,7 +9,7 @@ import pytest
 
 from matrix.errors import MatrixError
 from matrix.planning.covering import pairwise
-from matrix.planning.explain import Explanation, explain, in_words
+from matrix.planning.explain import Explanation, explain, render
 from matrix.planning.night import night
 from matrix.planning.planned import Planned
 from matrix.provision.host import Host
@@ -110,7 +110,7 @@ def test_the_explanation_is_plain_json() -> None:
 
 
 def test_the_explanation_reads_as_text() -> None:
-    lines = in_words(explained("torch-2.4.0/mcore-0.8.0/te-none/driver-none")).splitlines()
+    lines = render(explained("torch-2.4.0/mcore-0.8.0/te-none/driver-none")).splitlines()
     assert lines[:2] == [
         "torch-2.4.0/mcore-0.8.0/te-none/driver-none",
         "  base: wheels, torch 2.4.0, Python 3.10; stands for ngc-24.07",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from matrix.catalog.failure import Axis, Level
 from matrix.planning.covering import pairwise
 from matrix.planning.night import everything, night
-from matrix.planning.statistics import Counts, in_words, is_known, product, reasons, statistics
+from matrix.planning.statistics import Counts, is_known, product, reasons, render, statistics
 from matrix.verdicts.reason import Reason, ReasonKind
 from tests.unit.catalogs import case, catalog, clause, exclusion, failure, masked, planned, real, stack
 
@@ -70,5 +70,5 @@ def test_the_night_of_the_real_catalog_is_known_cases_and_stacks() -> None:
 
 
 def test_every_column_is_in_the_table() -> None:
-    told = in_words([Counts("all", 1000, 200, 100, 30, 20, 1, 2, 40)])
+    told = render([Counts("all", 1000, 200, 100, 30, 20, 1, 2, 40)])
     assert told.splitlines()[1] == "all              1000          200    100        30        20       1      2     40"

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from matrix.provision.commands import Answer, run
+from matrix.provision.commands import CommandResult, run
 
 PACKAGE_INFO = """MAJOR = {0}
 MINOR = {1}
@@ -89,7 +89,7 @@ class FolderUv:
 
     def __call__(
         self, command: Sequence[str], *, environment: Mapping[str, str] | None = None, seconds: float | None = None
-    ) -> Answer:
+    ) -> CommandResult:
         if "install" not in command:
             return run(command, environment=environment, seconds=seconds)
         with self.log.open("a") as log:
@@ -102,8 +102,8 @@ class FolderUv:
             if wheel.is_file():
                 with zipfile.ZipFile(wheel) as file:
                     file.extractall(target)
-                return Answer(0)
-        return Answer(1, err="error: no solution\n  cause: https://user:secret@index.example/simple was asked")
+                return CommandResult(0)
+        return CommandResult(1, err="error: no solution\n  cause: https://user:secret@index.example/simple was asked")
 
     @property
     def installs(self) -> int:

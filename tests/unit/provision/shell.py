@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from matrix.provision.commands import Answer
+from matrix.provision.commands import CommandResult
 
 
 class Shell:
@@ -16,12 +16,12 @@ class Shell:
 
     def __call__(
         self, command: Sequence[str], *, environment: Mapping[str, str] | None = None, seconds: float | None = None
-    ) -> Answer:
+    ) -> CommandResult:
         words = [Path(command[0]).name, *command[1:]]
         self.asked.append(words)
         if any(word in self.broken for word in words):
-            return Answer(1, err="E: Failed getting release file https://me:token@mirror/dists")
-        return Answer(0, "4cd62cad08b9\n")
+            return CommandResult(1, err="E: Failed getting release file https://me:token@mirror/dists")
+        return CommandResult(0, "4cd62cad08b9\n")
 
 
 def desk(folder: Path, *tools: str) -> dict[str, str]:

@@ -9,14 +9,14 @@ import pytest
 
 from matrix.catalog.model import Container, Image
 from matrix.errors import MatrixError
-from matrix.provision.building import Wish, build, wished
+from matrix.provision.building import BuildRequest, build, build_request
 from matrix.provision.images import Builder
 from tests.unit.catalogs import real
 from tests.unit.provision.shell import Shell, desk
 
 
-def wish(name: str, **given: Any) -> Wish:
-    return wished(real(), name, **given)
+def wish(name: str, **given: Any) -> BuildRequest:
+    return build_request(real(), name, **given)
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,7 @@ def test_a_mirror_that_anybody_may_know_is_taken() -> None:
     assert wish("debian-13", mirror="http://mirror.example:8080/debian").tag == "localhost/megatrix/debian-13:latest"
 
 
-def steps(tmp_path: Path, asked: Wish, *broken: str) -> list[str]:
+def steps(tmp_path: Path, asked: BuildRequest, *broken: str) -> list[str]:
     """What the builder says that it does."""
     said: list[str] = []
     environ = {**desk(tmp_path, "podman", "debootstrap"), "PIP_CONFIG_FILE": "/dev/null"}

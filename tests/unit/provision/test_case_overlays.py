@@ -10,20 +10,20 @@ import pytest
 from matrix.errors import MatrixError
 from matrix.provision.case_overlays import overlay_digest, overlay_specs
 from matrix.provision.configuration import Configuration
-from matrix.provision.installed import Environment
-from matrix.provision.sources import Kind
+from matrix.provision.installed import PythonEnvironment
+from matrix.provision.sources import SourceKind
 from tests.unit.catalogs import catalog, failure, planned
 
 CASE = planned(catalog(failure()))
 PYTHON = Path("/base/bin/python")
-BASE = Environment("3.10.13", {"torch": "2.4.0", "numpy": "1.26.4", "pytest": "9.2.0"})
+BASE = PythonEnvironment("3.10.13", {"torch": "2.4.0", "numpy": "1.26.4", "pytest": "9.2.0"})
 NOWHERE = Configuration()
 
 
 def test_a_release_is_laid_over_what_the_base_preloads() -> None:
     (spec,) = overlay_specs(CASE, BASE, NOWHERE, PYTHON)
     (source,) = spec.sources
-    assert (source.kind, source.package, source.revision) == (Kind.PYPI, "megatron-core", "0.8.0")
+    assert (source.kind, source.package, source.revision) == (SourceKind.PYPI, "megatron-core", "0.8.0")
     assert (spec.python, spec.base, spec.interpreter) == ("3.10", {"torch": "2.4.0", "numpy": "1.26.4"}, PYTHON)
 
 
@@ -49,13 +49,13 @@ def test_the_engine_of_an_image_stays_also_where_a_clone_would_have_that_build()
 def test_a_source_is_laid_over_the_base_also_where_that_version_is_installed(tmp_path: Path) -> None:
     there = replace(BASE, packages={**BASE.packages, "megatron-core": "0.8.0"})
     (spec,) = overlay_specs(replace(CASE, source=str(tmp_path)), there, NOWHERE, PYTHON)
-    assert (Kind.TREE, str(tmp_path)) == (spec.sources[0].kind, spec.sources[0].location)
+    assert (SourceKind.TREE, str(tmp_path)) == (spec.sources[0].kind, spec.sources[0].location)
 
 
 def test_a_build_comes_from_the_clone_that_the_site_names(tmp_path: Path) -> None:
     build = replace(CASE, source="megatron-lm@094d66b488")
     (spec,) = overlay_specs(build, BASE, Configuration({"megatron-lm": str(tmp_path)}), PYTHON)
-    assert (Kind.GIT, str(tmp_path), "094d66b488") == (
+    assert (SourceKind.GIT, str(tmp_path), "094d66b488") == (
         spec.sources[0].kind,
         spec.sources[0].location,
         spec.sources[0].revision,

@@ -4,13 +4,13 @@ import sys
 
 import pytest
 
-from matrix.provision.commands import NOT_STARTED, TIMED_OUT, Answer, redacted, run
+from matrix.provision.commands import NOT_STARTED, TIMED_OUT, CommandResult, redacted, run
 
 
 def test_a_command_answers_with_its_status_and_both_streams() -> None:
     answer = run([sys.executable, "-c", "import sys; print('out'); print('err', file=sys.stderr); sys.exit(3)"])
 
-    assert answer == Answer(3, "out\n", "err\n")
+    assert answer == CommandResult(3, "out\n", "err\n")
 
 
 def test_a_tool_that_is_not_there_answers_as_in_a_shell() -> None:
@@ -47,9 +47,9 @@ def test_credentials_of_urls_are_taken_out(text: str, shown: str) -> None:
 def test_a_complaint_is_the_end_of_what_was_written_without_credentials() -> None:
     lines = [f"line {number}" for number in range(50)] + ["asked https://u:p@host/"]
 
-    assert Answer(1, err="\n".join(lines)).complaint.splitlines()[-2:] == ["line 49", "asked https://***@host/"]
-    assert len(Answer(1, err="\n".join(lines)).complaint.splitlines()) == 12
+    assert CommandResult(1, err="\n".join(lines)).complaint.splitlines()[-2:] == ["line 49", "asked https://***@host/"]
+    assert len(CommandResult(1, err="\n".join(lines)).complaint.splitlines()) == 12
 
 
 def test_a_silent_failure_has_a_complaint_too() -> None:
-    assert Answer(9).complaint == "exit status 9, nothing written"
+    assert CommandResult(9).complaint == "exit status 9, nothing written"

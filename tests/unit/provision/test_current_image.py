@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from matrix.errors import MatrixError
-from matrix.provision.commands import Answer
-from matrix.provision.current_image import Standing, find
+from matrix.provision.commands import CommandResult
+from matrix.provision.current_image import CurrentImage, find
 
 IN = {"MEGATRIX_IN_PLACE": "1"}
 
@@ -23,12 +23,12 @@ class Pythons:
 
     def __call__(
         self, command: Sequence[str], *, environment: Mapping[str, str] | None = None, seconds: float | None = None
-    ) -> Answer:
+    ) -> CommandResult:
         self.asked += 1
         python = Path(command[0])
         if "_base_executable" in command[-1]:
-            return Answer(0, f"cpython 3.13.5 {self.bases[python]}\n")
-        return Answer(0, json.dumps([str(self.sites[python])]))
+            return CommandResult(0, f"cpython 3.13.5 {self.bases[python]}\n")
+        return CommandResult(0, json.dumps([str(self.sites[python])]))
 
 
 class Image:
@@ -47,7 +47,7 @@ class Image:
             (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
         self.pythons = Pythons({self.own: self.own, self.venv: self.own}, {self.own: site})
 
-    def find(self, environ: Mapping[str, str], *files: str) -> Standing | None:
+    def find(self, environ: Mapping[str, str], *files: str) -> CurrentImage | None:
         """Look for it, in its virtual environment."""
         path = {"PATH": f"{self.venv.parent}:{self.own.parent}"}
         return find({**path, **environ}, self.venv, run=self.pythons, exists=lambda file: str(file) in files)

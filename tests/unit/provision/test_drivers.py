@@ -13,7 +13,7 @@ from matrix.catalog.model import Container
 from matrix.planning.cases import plan_case
 from matrix.planning.planned import Planned
 from matrix.provision.drivers import Fit, branches, enough, fitting, found, lack, note, runnable, unusable
-from matrix.provision.nvidia.cuda import Cuda, Gpu
+from matrix.provision.nvidia.cuda import Cuda, CudaDevice
 from tests.unit.catalogs import case, catalog, failure, planned, real
 
 IMAGES = {image.id: image for image in real().containers}
@@ -110,7 +110,7 @@ def test_the_user_mode_driver_in_a_records_words(cuda: Cuda, host: str, said: st
     assert found(cuda, host, inside=True) == said
 
 
-GPUS = (Gpu("H100", "9.0", 80, multicast=True),) * 2
+GPUS = (CudaDevice("H100", "9.0", 80, multicast=True),) * 2
 
 
 @pytest.mark.parametrize(

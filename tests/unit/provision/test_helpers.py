@@ -6,23 +6,23 @@ from pathlib import Path
 import pytest
 
 from matrix.provision import helpers
-from matrix.provision.commands import Answer
+from matrix.provision.commands import CommandResult
 from matrix.provision.helpers import SOURCE, build_helper
 
 PYTHON = Path("/env/bin/python")
-FACTS = Answer(0, "/py/include\n.cpython-310-x86_64-linux-gnu.so\n/env/torch\n")
+FACTS = CommandResult(0, "/py/include\n.cpython-310-x86_64-linux-gnu.so\n/env/torch\n")
 
 
 class Tools:
     """A runner that hears every command; the compiler answers `compiled`."""
 
-    def __init__(self, facts: Answer = FACTS, compiled: Answer | None = None) -> None:
-        self.facts, self.compiled = facts, compiled or Answer(0)
+    def __init__(self, facts: CommandResult = FACTS, compiled: CommandResult | None = None) -> None:
+        self.facts, self.compiled = facts, compiled or CommandResult(0)
         self.commands: list[list[str]] = []
 
     def __call__(
         self, command: Sequence[str], *, environment: Mapping[str, str] | None = None, seconds: float | None = None
-    ) -> Answer:
+    ) -> CommandResult:
         self.commands.append(list(command))
         return self.facts if command[0] == str(PYTHON) else self.compiled
 
@@ -48,7 +48,7 @@ def test_the_helper_is_compiled_for_the_bases_python_with_torchs_headers(tree: P
 
 
 def test_a_compiler_that_fails_is_a_note(tree: Path) -> None:
-    note = build_helper(tree, PYTHON, Tools(compiled=Answer(1, err="fatal error: pybind11.h: No such file")))
+    note = build_helper(tree, PYTHON, Tools(compiled=CommandResult(1, err="fatal error: pybind11.h: No such file")))
 
     assert note == "no compiled dataset helper: fatal error: pybind11.h: No such file"
 
@@ -60,7 +60,7 @@ def test_a_machine_without_a_compiler_is_a_note(tree: Path, monkeypatch: pytest.
 
 
 def test_an_interpreter_that_does_not_answer_is_a_note(tree: Path) -> None:
-    assert "/env/bin/python does not answer" in build_helper(tree, PYTHON, Tools(facts=Answer(127, err="gone")))
+    assert "/env/bin/python does not answer" in build_helper(tree, PYTHON, Tools(facts=CommandResult(127, err="gone")))
 
 
 def test_a_tree_without_the_source_is_a_note(tmp_path: Path) -> None:
@@ -72,7 +72,7 @@ def test_the_same_source_is_compiled_once_for_an_environment(tree: Path, tmp_pat
     kept = tmp_path / "kept"
 
     class Compiler(Tools):
-        def __call__(self, command: Sequence[str], **settings: object) -> Answer:
+        def __call__(self, command: Sequence[str], **settings: object) -> CommandResult:
             if "-o" in command:
                 Path(command[-1]).write_bytes(b"made")
             return super().__call__(command)
@@ -87,6 +87,6 @@ def test_the_same_source_is_compiled_once_for_an_environment(tree: Path, tmp_pat
 
     (tree / SOURCE).write_text("// changed\nPYBIND11_MODULE(helpers_cpp, m) {}\n")
     build_helper(tree, PYTHON, tools, kept)
-    build_helper(tree, PYTHON, Compiler(Answer(0, FACTS.out.replace("/env/torch", "/other/torch"))), kept)
+    build_helper(tree, PYTHON, Compiler(CommandResult(0, FACTS.out.replace("/env/torch", "/other/torch"))), kept)
     assert len(list(kept.iterdir())) == 3
     assert len([one for one in tools.commands if "-o" in one]) == 2

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from matrix.errors import MatrixError
-from matrix.provision.commands import Answer, run
+from matrix.provision.commands import CommandResult, run
 from matrix.provision.interpreters import Interpreter, find, patch
 
 NOWHERE = Path("/nonexistent/python")
@@ -117,7 +117,7 @@ def test_no_candidate_is_asked_twice(tmp_path: Path) -> None:
 
     def counting(
         command: Sequence[str], *, environment: Mapping[str, str] | None = None, seconds: float | None = None
-    ) -> Answer:
+    ) -> CommandResult:
         asked.append(command[0])
         return run(command, environment=environment, seconds=seconds)
 

@@ -13,21 +13,21 @@ from hypothesis import strategies as st
 from packaging.version import Version
 
 from matrix.errors import MatrixError
-from matrix.provision.commands import Answer
+from matrix.provision.commands import CommandResult
 from matrix.provision.overlays import (
     MANIFEST,
-    Installed,
     Overlay,
     Overlays,
     OverlaySpec,
+    PackageMetadata,
     contradictions,
     default_root,
     uv,
 )
-from matrix.provision.sources import Kind, Source, parse
+from matrix.provision.sources import Source, SourceKind, parse
 from tests.unit.provision.makers import FolderUv, make_clone, make_tree, make_wheel
 
-RELEASE = Source("megatron-core", Kind.PYPI, revision="0.9.0")
+RELEASE = Source("megatron-core", SourceKind.PYPI, revision="0.9.0")
 SPEC = OverlaySpec((RELEASE,), "3.10", {"torch": "2.4.0", "numpy": "1.26.4"})
 
 
@@ -49,7 +49,7 @@ def index(tmp_path: Path) -> FolderUv:
 
 def deaf(
     command: Sequence[str], *, environment: Mapping[str, str] | None = None, seconds: float | None = None
-) -> Answer:
+) -> CommandResult:
     raise AssertionError(f"nothing should be run, but: {command}")
 
 
@@ -99,9 +99,9 @@ def test_uv_gets_the_sites_indexes_and_downloads_no_python(tmp_path: Path, monke
 
     def listening(
         command: Sequence[str], *, environment: Mapping[str, str] | None = None, seconds: float | None = None
-    ) -> Answer:
+    ) -> CommandResult:
         heard.update(environment or {})
-        return Answer(1)
+        return CommandResult(1)
 
     with pytest.raises(MatrixError):
         Overlays(tmp_path, listening).provide(SPEC)
@@ -190,7 +190,7 @@ def test_a_base_with_too_old_a_python_is_refused(tmp_path: Path, index: FolderUv
     ],
 )
 def test_requirements_are_read_honestly(requirement: str, base: str, contradicts: bool) -> None:
-    packages = {"megatron-core": Installed("1.0", requires=[requirement])}
+    packages = {"megatron-core": PackageMetadata("1.0", requires=[requirement])}
 
     assert bool(contradictions(packages, {"torch": base}, "3.10")) is contradicts
 
@@ -205,14 +205,14 @@ versions = st.builds(
 @given(versions, versions)
 def test_an_exact_requirement_contradicts_every_other_version(wanted: str, have: str) -> None:
     public = Version(wanted).public
-    packages = {"megatron-core": Installed("1.0", requires=[f"torch=={public}"])}
+    packages = {"megatron-core": PackageMetadata("1.0", requires=[f"torch=={public}"])}
 
     same = Version(Version(have).public) == Version(public)
     assert bool(contradictions(packages, {"torch": have}, "3.10")) is not same
 
 
 def test_a_package_of_the_base_is_no_overlay() -> None:
-    reasons = contradictions({"numpy": Installed("2.0.0")}, {"NumPy": "1.26.4"}, "3.10")
+    reasons = contradictions({"numpy": PackageMetadata("2.0.0")}, {"NumPy": "1.26.4"}, "3.10")
 
     assert reasons == ["numpy belongs to the base (1.26.4)"]
 

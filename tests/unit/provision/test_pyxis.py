@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from matrix.provision.commands import Answer
+from matrix.provision.commands import CommandResult
 from matrix.provision.pyxis import GUARD, GUARDED, IMAGES, Pyxis, find
-from matrix.provision.tools import Box, Ref
+from matrix.provision.tools import ContainerSpec, Ref
 
 BUILT = Ref("debian-13", "localhost/megatrix/debian-13:latest", "megatrix build debian-13")
 PULLED = Ref("ngc-24.07", "nvcr.io/nvidia/pytorch:24.07-py3")
@@ -28,8 +28,8 @@ def test_it_is_there_where_srun_knows_its_option(tmp_path: Path, help: str, ther
 
     def run(
         command: Sequence[str], *, environment: Mapping[str, str] | None = None, seconds: float | None = None
-    ) -> Answer:
-        return Answer(0, help)
+    ) -> CommandResult:
+        return CommandResult(0, help)
 
     assert (find({"PATH": str(tmp_path), IMAGES: "/squash"}, run) is not None) is there
     assert find({"PATH": str(tmp_path / "none")}, run) is None
@@ -37,7 +37,7 @@ def test_it_is_there_where_srun_knows_its_option(tmp_path: Path, help: str, ther
 
 def test_an_image_is_its_file_or_a_name_with_its_registry_set_apart(tmp_path: Path) -> None:
     (tmp_path / "debian-13.sqsh").touch()
-    box = Box("name", Path("/project"))
+    box = ContainerSpec("name", Path("/project"))
     assert f"--container-image={tmp_path}/debian-13.sqsh" in pyxis(tmp_path).command(BUILT, box, "true")
     assert "--container-image=nvcr.io#nvidia/pytorch:24.07-py3" in pyxis(tmp_path).command(PULLED, box, "true")
 
@@ -65,7 +65,7 @@ def test_an_image_is_known_by_the_digest_of_its_file(tmp_path: Path) -> None:
 
 def test_a_container_gets_what_it_is_told_and_nothing_of_the_node_s_environment() -> None:
     """Set inside of srun: what is set around it, the image's own variables override."""
-    box = Box("name", Path("/project"), (Path("/project"),), (Path("/run"),), {"MEGATRIX_RUN": "/run"})
+    box = ContainerSpec("name", Path("/project"), (Path("/project"),), (Path("/run"),), {"MEGATRIX_RUN": "/run"})
     command = pyxis().command(PULLED, box, "python3", "-m", "pytest")
     assert {"--export=NONE", "--mpi=none", "--cpus-per-task=4", "--container-readonly"} <= set(command)
     assert f"--container-mounts=/project:/project:ro,/run:/run,/project:{GUARD}:ro" in command

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from matrix.errors import MatrixError
-from matrix.provision.sources import Kind, Source, inspect, parse, unpack
+from matrix.provision.sources import Source, SourceKind, inspect, parse, unpack
 from matrix.provision.trees import package_files
 from tests.unit.provision.makers import commit, git, make_clone, make_tree, make_wheel
 
@@ -24,23 +24,23 @@ def clone(tmp_path: Path) -> Path:
 def test_a_version_means_pypi(tmp_path: Path) -> None:
     (tmp_path / "0.9.0").mkdir()
 
-    assert mcore("0.9.0", tmp_path) == Source("megatron-core", Kind.PYPI, revision="0.9.0")
-    assert mcore("./0.9.0", tmp_path).kind is Kind.TREE
+    assert mcore("0.9.0", tmp_path) == Source("megatron-core", SourceKind.PYPI, revision="0.9.0")
+    assert mcore("./0.9.0", tmp_path).kind is SourceKind.TREE
 
 
 def test_a_wheel_a_folder_and_a_revision_are_told_apart(tmp_path: Path, clone: Path) -> None:
     wheel = make_wheel(tmp_path, "0.9.0")
 
-    assert mcore(wheel.name, tmp_path) == Source("megatron-core", Kind.WHEEL, str(wheel))
-    assert mcore("./Megatron-LM", tmp_path) == Source("megatron-core", Kind.TREE, str(clone))
-    assert mcore("Megatron-LM@abc", tmp_path) == Source("megatron-core", Kind.GIT, str(clone), "abc")
-    assert mcore(f"{clone}/@abc", Path("/")) == Source("megatron-core", Kind.GIT, str(clone), "abc")
+    assert mcore(wheel.name, tmp_path) == Source("megatron-core", SourceKind.WHEEL, str(wheel))
+    assert mcore("./Megatron-LM", tmp_path) == Source("megatron-core", SourceKind.TREE, str(clone))
+    assert mcore("Megatron-LM@abc", tmp_path) == Source("megatron-core", SourceKind.GIT, str(clone), "abc")
+    assert mcore(f"{clone}/@abc", Path("/")) == Source("megatron-core", SourceKind.GIT, str(clone), "abc")
 
 
 def test_a_folders_name_and_a_revision_may_hold_an_at(tmp_path: Path) -> None:
     (tmp_path / "me@work").mkdir()
 
-    assert mcore("me@work", tmp_path).kind is Kind.TREE
+    assert mcore("me@work", tmp_path).kind is SourceKind.TREE
     assert mcore("me@work@feature/x@2", tmp_path).revision == "feature/x@2"
 
 
@@ -69,7 +69,7 @@ def test_an_unknown_package_is_refused() -> None:
 
 
 def test_a_release_is_taken_at_its_word() -> None:
-    contents = inspect(Source("megatron-core", Kind.PYPI, revision="0.9.0"))
+    contents = inspect(Source("megatron-core", SourceKind.PYPI, revision="0.9.0"))
 
     assert (contents.identity, contents.version) == ("pypi megatron-core==0.9.0", "0.9.0")
 

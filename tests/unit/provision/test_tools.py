@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from matrix.provision.tools import Box, Ref, Tool, find
+from matrix.provision.tools import ContainerSpec, Ref, Tool, find
 from tests.unit.provision.shell import Shell, desk
 
 
@@ -26,5 +26,7 @@ def test_an_image_is_named_by_its_content(tmp_path: Path) -> None:
 
 def test_a_container_s_shared_memory_is_as_large_as_the_machine_s() -> None:
     """podman's and docker's 64 MB would make a DataLoader fail that does not fail here."""
-    command = Tool("/bin/podman", Shell()).command(Ref("any", "localhost/any"), Box("name", Path("/project")), "true")
+    command = Tool("/bin/podman", Shell()).command(
+        Ref("any", "localhost/any"), ContainerSpec("name", Path("/project")), "true"
+    )
     assert f"--shm-size={shutil.disk_usage('/dev/shm').total}" in command

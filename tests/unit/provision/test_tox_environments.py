@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from matrix.catalog.model import Catalog, Release
-from matrix.provision.current_image import Standing
-from matrix.provision.installed import Environment as Installed
-from matrix.provision.tox_environments import CELL_REQUIRES, Environment, base_name, environments, in_place, te_lines
+from matrix.provision.current_image import CurrentImage
+from matrix.provision.installed import PythonEnvironment
+from matrix.provision.tox_environments import CELL_REQUIRES, ToxEnvironment, base_name, environments, in_place, te_lines
 from tests.unit.catalogs import catalog, image, real, releases, wheels
 
 SMALL = catalog(
@@ -105,15 +105,15 @@ def test_an_image_of_nemo_counts_where_no_other_shipped_the_line() -> None:
     }
 
 
-LINE = Environment(
+LINE = ToxEnvironment(
     "te19", wheels("2.5.1"), "1.9", ("torch==2.5.1", "numpy<2", "zarr<3", "einops", *CELL_REQUIRES), "the twin"
 )
 
 
-def standing(**packages: str) -> Standing:
+def standing(**packages: str) -> CurrentImage:
     """An image with these packages."""
     have = {name.replace("_", "-"): version for name, version in packages.items()}
-    return Standing(Path("/usr/bin/python3"), Installed("3.13.5", have))
+    return CurrentImage(Path("/usr/bin/python3"), PythonEnvironment("3.13.5", have))
 
 
 def test_in_an_image_with_its_torch_a_line_runs_in_place() -> None:

@@ -10,7 +10,7 @@ from functools import cache
 
 from matrix.catalog.failure import Expectation, Failure, Level
 from matrix.catalog.model import Catalog
-from matrix.execution.reproduction import Surroundings, make_record
+from matrix.execution.reproduction import CaseContext, make_record
 from matrix.planning.covering import pairwise
 from matrix.planning.explain import explain
 from matrix.planning.night import everything, night, of_source
@@ -38,7 +38,7 @@ def real_night() -> tuple[Planned, ...]:
 def passed(known: Catalog, planned: Iterable[Planned]) -> list[Record]:
     """Return the records of a night in which everything passes."""
     return [
-        make_record(item, PASSED, judge(known.failure(item.failure), item.expectation, PASSED), Surroundings(), "")
+        make_record(item, PASSED, judge(known.failure(item.failure), item.expectation, PASSED), CaseContext(), "")
         for item in planned
     ]
 

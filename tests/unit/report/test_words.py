@@ -16,7 +16,7 @@ from matrix.report.words import (
     headline,
     is_red,
     label,
-    told_chain,
+    render_chain,
     version_order,
     why,
     worst,
@@ -85,7 +85,7 @@ def test_what_is_unavailable_says_its_reason() -> None:
 
 
 def test_a_chain_is_told_from_the_root_with_its_frames() -> None:
-    lines = told_chain(ASSERTION).splitlines()
+    lines = render_chain(ASSERTION).splitlines()
     assert lines[0] == "AssertionError"
     assert lines[3].endswith("default_planner.py:389 create_default_global_save_plan")
     assert lines[5:8] == ["which led to", "", "CheckpointException: ranks:dict_keys([0])"]
@@ -94,9 +94,9 @@ def test_a_chain_is_told_from_the_root_with_its_frames() -> None:
 def test_a_deep_stack_keeps_its_innermost_frames() -> None:
     frame = ASSERTION[0].frames[0]
     deep = Raised("E", "", tuple(replace(frame, line=line) for line in range(100)))
-    assert "85 outer frames left out" in told_chain([deep])
-    assert ":99 save" in told_chain([deep])
-    assert ":84 save" not in told_chain([deep])
+    assert "85 outer frames left out" in render_chain([deep])
+    assert ":99 save" in render_chain([deep])
+    assert ":84 save" not in render_chain([deep])
 
 
 def test_a_label_leaves_out_the_axes_that_play_no_part() -> None:

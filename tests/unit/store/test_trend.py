@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from matrix.report.strip import in_words, strip, trend
+from matrix.report.strip import render, strip, trend
 from matrix.store.trend import AROUND, Past, flakes, steps, turns
 from matrix.verdicts.record import Verdict
 
@@ -72,7 +72,7 @@ def test_too_few_nights_say_nothing_of_steps() -> None:
 
 
 def test_the_pictures_are_told_in_words() -> None:
-    assert in_words(nights("hhRR")) == "holds x 2, regressed x 2"
+    assert render(nights("hhRR")) == "holds x 2, regressed x 2"
     assert 'aria-label="holds x 2, regressed x 2"' in strip(nights("hhRR"))
     assert strip(nights("hc")).count("opacity") == 1
     assert trend(nights("hu")) == ""

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from matrix.authoring.examples import LOOK_ALIKES, SHOWS
 from matrix.authoring.examples import read as outcome
 from matrix.catalog.failure import Failure, Signature
-from matrix.report.reading import in_words
+from matrix.report.log_matches import render
 from matrix.verdicts.lines import LINE, decoded, numbered, split
 from matrix.verdicts.match import Reading, match
 from matrix.verdicts.outcome import Outcome, OutcomeKind, Raised
@@ -116,7 +116,7 @@ def test_the_answer_has_place_versions_and_workarounds(id: str) -> None:
     assert {"failure", "confidence", "line", "workarounds"} <= answer.keys()
     assert answer["line"] == seen.fault.line
     assert [one.text for one in real().failure(id).workaround] == [way["text"] for way in answer["workarounds"]]
-    assert all(f"breaks where: {rule}" in in_words(read(log)) for rule in real().failure(id).affected)
+    assert all(f"breaks where: {rule}" in render(read(log)) for rule in real().failure(id).affected)
 
 
 def raised(id: str) -> Raised:
@@ -181,7 +181,7 @@ def test_an_exception_at_a_truncated_log_s_end_counts(end: str) -> None:
 
 
 def test_a_log_of_consequences_alone_names_the_first_rank() -> None:
-    answer = in_words(read(PEER + SUMMARY))
+    answer = render(read(PEER + SUMMARY))
     assert "nothing that the catalog knows" in answer
     assert "the cause is not in this log: look into the one of rank 0" in answer
 
@@ -191,7 +191,7 @@ def test_an_unknown_cause_is_reported_as_unknown() -> None:
     reading = read(PEER + unknown + CAUSE + unknown.replace("KeyError", "RuntimeError") + SUMMARY)
 
     assert [fault.what for fault in reading.unknown] == ["KeyError: 'loss' (in f, a.py:1)"]
-    assert "nothing that the catalog knows is in these" in in_words(reading)
+    assert "nothing that the catalog knows is in these" in render(reading)
 
 
 @pytest.mark.parametrize("id", RAISED)
@@ -335,6 +335,6 @@ def test_bytes_cut_within_a_character_are_decoded() -> None:
 
 def test_log_text_reaches_the_terminal_harmless_and_masked() -> None:
     log = 'Traceback (most recent call last):\n  File "a.py", line 1, in f\nValueError: \x07 HF_TOKEN=hunter2-secret\n'
-    answer = in_words(read(log))
+    answer = render(read(log))
     assert "hunter2" not in answer
     assert "\x07" not in answer

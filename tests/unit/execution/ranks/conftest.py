@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from matrix.execution.ranks.job import Job
+from matrix.execution.ranks.job import RankJob
 from matrix.execution.ranks.supervisor import Supervisor
 from tests.unit.execution.ranks.marks import MARK
 
@@ -32,10 +32,10 @@ def supervisor(mark: str) -> Iterator[Supervisor]:
 
 
 @pytest.fixture
-def job(tmp_path: Path) -> Callable[..., Job]:
+def job(tmp_path: Path) -> Callable[..., RankJob]:
     """Return a maker of jobs: the name of a body in bodies.py, and what is not as usual."""
 
-    def make(body: str, *, fresh: bool = False, **changes: Any) -> Job:
+    def make(body: str, *, fresh: bool = False, **changes: Any) -> RankJob:
         usual: dict[str, Any] = {
             "kwargs": {},
             "world_size": 2,
@@ -45,7 +45,7 @@ def job(tmp_path: Path) -> Callable[..., Job]:
             "log_dir": tmp_path / "logs",
         }
         target = body if ":" in body else f"tests.unit.execution.ranks.bodies:{body}"
-        return Job(target=target, fresh=fresh, **{**usual, **changes})
+        return RankJob(target=target, fresh=fresh, **{**usual, **changes})
 
     return make
 

@@ -7,14 +7,14 @@ Writes the outcome's kind, or that it was interrupted.
 import sys
 from pathlib import Path
 
-from matrix.execution.ranks.job import Job
+from matrix.execution.ranks.job import RankJob
 from matrix.execution.ranks.supervisor import Supervisor
 
 _, body, log_dir, fresh, *preload = sys.argv
 with Supervisor(preload=preload) as supervisor:
     try:
         outcome = supervisor.run(
-            Job(
+            RankJob(
                 target=f"tests.unit.execution.ranks.bodies:{body}",
                 kwargs={},
                 world_size=2,

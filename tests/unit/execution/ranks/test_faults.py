@@ -12,22 +12,22 @@ import pytest
 
 from matrix.catalog.limits import Limits
 from matrix.catalog.schema import Size
-from matrix.execution.ranks.job import Job
+from matrix.execution.ranks.job import RankJob
 from matrix.execution.ranks.logs import HEAD, TAIL
-from matrix.execution.ranks.patience import OVERTIME_S
 from matrix.execution.ranks.supervisor import Supervisor
+from matrix.execution.ranks.timeouts import OVERTIME_S
 from matrix.verdicts.outcome import Outcome, OutcomeKind
 from tests.unit.execution.ranks.marks import ranks_and_orphans
 
-MakeJob = Callable[..., Job]
-Run = Callable[[Job], Outcome]
+MakeJob = Callable[..., RankJob]
+Run = Callable[[RankJob], Outcome]
 
 
 @pytest.fixture
 def run(supervisor: Supervisor, mark: str) -> Run:
     """Run a job; whatever it was, it ends within its deadline + 5 s and leaves no process."""
 
-    def supervised(job: Job) -> Outcome:
+    def supervised(job: RankJob) -> Outcome:
         began = time.monotonic()
         outcome = supervisor.run(job)
         assert time.monotonic() - began < job.deadline_s + OVERTIME_S

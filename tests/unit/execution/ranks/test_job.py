@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from matrix.errors import MatrixError
-from matrix.execution.ranks.job import Job
-from matrix.execution.ranks.patience import Patience
+from matrix.execution.ranks.job import RankJob
+from matrix.execution.ranks.timeouts import Timeouts
 
 
 @pytest.mark.parametrize(
@@ -23,17 +23,17 @@ from matrix.execution.ranks.patience import Patience
         ({"kwargs": {"folder": Path("/")}}, "not JSON serializable"),
     ],
 )
-def test_a_job_that_cannot_be_is_refused(job: Callable[..., Job], changes: dict[str, Any], got: str) -> None:
+def test_a_job_that_cannot_be_is_refused(job: Callable[..., RankJob], changes: dict[str, Any], got: str) -> None:
     with pytest.raises(MatrixError, match=got):
         job("nothing", **changes)
 
 
 @pytest.mark.parametrize("target", ["module", "module:", ":function", "a b:c", "package.:f", "m:f.g", ""])
-def test_a_target_that_names_no_function_is_refused(job: Callable[..., Job], target: str) -> None:
+def test_a_target_that_names_no_function_is_refused(job: Callable[..., RankJob], target: str) -> None:
     with pytest.raises(MatrixError, match=r"package\.module:function"):
-        Job(target, {}, 1, (), {}, 1.0, Path())
+        RankJob(target, {}, 1, (), {}, 1.0, Path())
 
 
 def test_waiting_times_that_break_the_promise_are_refused() -> None:
     with pytest.raises(MatrixError, match="at most 5 s"):
-        Patience(terminate_s=3.0)
+        Timeouts(terminate_s=3.0)

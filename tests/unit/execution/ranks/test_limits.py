@@ -13,13 +13,13 @@ from matrix.catalog.limits import MIB, Limits
 from matrix.catalog.schema import Size
 from matrix.errors import MatrixError
 from matrix.execution.ranks import cgroup
-from matrix.execution.ranks.job import Job
+from matrix.execution.ranks.job import RankJob
 from matrix.execution.ranks.limits import impose
 from matrix.execution.ranks.supervisor import Supervisor
 from matrix.kit.rank import LackError
 from matrix.verdicts.outcome import OutcomeKind
 
-MakeJob = Callable[..., Job]
+MakeJob = Callable[..., RankJob]
 PARENT = cgroup.parent
 NOTHING: dict[str, Any] = {"address_space": None, "shm": None, "memory_group": ""}
 

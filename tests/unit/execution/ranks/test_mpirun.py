@@ -12,12 +12,12 @@ import pytest
 
 from matrix.errors import MatrixError
 from matrix.execution.ranks import mpirun
-from matrix.execution.ranks.job import Job
+from matrix.execution.ranks.job import RankJob
 from matrix.execution.ranks.supervisor import Supervisor
 from matrix.verdicts.outcome import OutcomeKind
 from tests.unit.execution.ranks.marks import ranks_and_orphans
 
-MakeJob = Callable[..., Job]
+MakeJob = Callable[..., RankJob]
 
 # As Open MPI's: closes what it inherits, tells each process its rank, ends all when one fails, says which on stderr.
 MPIRUN = """#!{python}
@@ -52,7 +52,7 @@ def under(job: MakeJob, tmp_path: Path) -> MakeJob:
     """Return a maker of jobs that mpirun starts."""
     overlay = tool(tmp_path, MPIRUN)
 
-    def make(body: str, **changes: object) -> Job:
+    def make(body: str, **changes: object) -> RankJob:
         return job(body, path=(overlay,), launcher="mpirun", **changes)
 
     return make

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from matrix.execution.ranks.patience import OVERTIME_S
-from matrix.execution.ranks.serving import REQUEST
+from matrix.execution.ranks.forkserver_child import REQUEST
+from matrix.execution.ranks.timeouts import OVERTIME_S
 from tests.unit.execution.ranks.marks import MARK, marked
 
 ROOT = Path(__file__).parents[4]
@@ -111,7 +111,7 @@ def test_a_fork_server_whose_owner_died_before_it_came_to_itself_ends(tmp_path: 
         "modules": [],
     }
     done = subprocess.run(
-        [sys.executable, "-c", "import matrix.execution.ranks.serving"],
+        [sys.executable, "-c", "import matrix.execution.ranks.forkserver_child"],
         env={**os.environ, REQUEST: json.dumps(request), "PYTHONPATH": str(ROOT)},
         timeout=START_S,
     )

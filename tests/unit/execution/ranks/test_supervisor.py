@@ -14,14 +14,14 @@ from typing import Any
 import pytest
 
 from matrix.errors import MatrixError
-from matrix.execution.ranks.job import Job
-from matrix.execution.ranks.server import Server
-from matrix.execution.ranks.serving import REQUEST
+from matrix.execution.ranks.forkserver import Forkserver
+from matrix.execution.ranks.forkserver_child import REQUEST
+from matrix.execution.ranks.job import RankJob
 from matrix.execution.ranks.supervisor import Supervisor
 from matrix.verdicts.outcome import Outcome, OutcomeKind
 from tests.unit.execution.ranks.marks import MARK, marked
 
-MakeJob = Callable[..., Job]
+MakeJob = Callable[..., RankJob]
 
 
 @pytest.fixture
@@ -110,7 +110,7 @@ def test_overlays_come_first_then_the_owners_path(describe: Describe) -> None:
     ("body", "hidden", "expected"), [("find", (), True), ("find", ("wave",), False), ("find_stand_in", ("wave",), True)]
 )
 def test_what_is_hidden_is_absent_for_a_rank_and_can_be_stood_in_for(
-    supervisor: Supervisor, job: Callable[..., Job], body: str, hidden: tuple[str, ...], expected: bool
+    supervisor: Supervisor, job: Callable[..., RankJob], body: str, hidden: tuple[str, ...], expected: bool
 ) -> None:
     """`wave` is in every Python, and nothing here imports it."""
     outcome = supervisor.run(job(body, world_size=1, kwargs={"name": "wave"}, hidden=hidden))
@@ -119,7 +119,7 @@ def test_what_is_hidden_is_absent_for_a_rank_and_can_be_stood_in_for(
 
 def test_the_preloaded_modules_are_there_in_a_fork_and_only_there(describe: Describe, fresh: bool) -> None:
     (told,) = describe(world_size=1)
-    assert ("matrix.execution.ranks.serving" in told["modules"]) is not fresh
+    assert ("matrix.execution.ranks.forkserver_child" in told["modules"]) is not fresh
 
 
 def test_ranks_share_a_folder_that_is_gone_afterwards(supervisor: Supervisor, job: MakeJob, fresh: bool) -> None:
@@ -249,7 +249,7 @@ def test_a_module_that_takes_the_fork_server_down_is_left_to_the_ranks(
 def test_an_import_that_never_ends_is_an_error(alone: None, tmp_path: Path) -> None:
     module(tmp_path / "base", "endless", "import time\ntime.sleep(3600)")
     with pytest.raises(MatrixError, match="not ready"):
-        Server(["endless"], [str(tmp_path / "base")], preload_s=0.5).ensure()
+        Forkserver(["endless"], [str(tmp_path / "base")], preload_s=0.5).ensure()
 
 
 def test_another_fork_server_in_this_process_is_an_error(alone: None) -> None:
@@ -258,7 +258,7 @@ def test_another_fork_server_in_this_process_is_an_error(alone: None) -> None:
     process.join()
     try:
         with pytest.raises(MatrixError, match="already runs"):
-            Server([], []).ensure()
+            Forkserver([], []).ensure()
     finally:
         multiprocessing.forkserver._forkserver._stop()  # type: ignore[attr-defined]
 

@@ -7,8 +7,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
 from matrix.catalog.failure import Level
-from matrix.execution.engine import Ending, Installed, Tox
-from matrix.execution.slurm.commands import Said
+from matrix.execution.engine import BaseContents, Ending, Tox
+from matrix.execution.slurm.commands import CommandOutput
 from matrix.planning.night import everything
 from matrix.planning.planned import Planned
 from matrix.store import journal, night
@@ -34,9 +34,9 @@ class Cluster:
         self.before_look: Callable[[], None] = lambda: None
         self.work: Callable[[Path, int, bool], None] = work_off
 
-    def __call__(self, command: Sequence[str], given: str, environ: Mapping[str, str] | None) -> Said:
+    def __call__(self, command: Sequence[str], given: str, environ: Mapping[str, str] | None) -> CommandOutput:
         self.asked.append(list(command))
-        return Said(0, getattr(self, command[0])(command, given, environ), "")
+        return CommandOutput(0, getattr(self, command[0])(command, given, environ), "")
 
     def sinfo(self, *_: object) -> str:
         return self.nodes
@@ -96,7 +96,7 @@ class Maker:
     def lacks(self, base: str) -> str:
         return ""
 
-    def installed(self, base: str) -> Installed | None:
+    def installed(self, base: str) -> BaseContents | None:
         return Tox(1).installed(base)
 
     def run(self, bases: Sequence[str], environ: Mapping[str, str], log: Path) -> Ending:

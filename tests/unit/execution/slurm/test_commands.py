@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import pytest
 
 from matrix.errors import MatrixError
-from matrix.execution.slurm.commands import REST, Commands, Node, Said, Task, call, of, spread, words
+from matrix.execution.slurm.commands import REST, CommandOutput, Commands, Node, Task, call, of, spread, words
 
 NO_FEATURE = "allocation failure: Invalid feature specification\n"
 FINE = "sbatch: Job 3 to start at 2026-01-31T02:00:00 using 1 processors on nodes n535 in partition gpu\n"
@@ -16,10 +16,10 @@ FINE = "sbatch: Job 3 to start at 2026-01-31T02:00:00 using 1 processors on node
 class Asked:
     """Slurm as far as a test goes: `answers` by program; `commands` are what it was asked."""
 
-    def __init__(self, **answers: Said) -> None:
+    def __init__(self, **answers: CommandOutput) -> None:
         self.answers, self.commands = answers, []  # type: ignore[var-annotated]
 
-    def __call__(self, command: Sequence[str], given: str, environ: Mapping[str, str] | None) -> Said:
+    def __call__(self, command: Sequence[str], given: str, environ: Mapping[str, str] | None) -> CommandOutput:
         self.commands.append((list(command), given, environ))
         return self.answers[command[0]]
 
@@ -27,7 +27,7 @@ class Asked:
 def test_nodes_are_told_once_with_features_and_gpus() -> None:
     """sinfo names a node for each of its partitions."""
     out = "n470|(null)|(null)|2|down*\n" + "n535|driver535,h100|gpu:h100:8|128+|mixed\n" * 2
-    assert Commands(call=Asked(sinfo=Said(0, out, ""))).nodes() == [
+    assert Commands(call=Asked(sinfo=CommandOutput(0, out, ""))).nodes() == [
         Node("n470", (), "(null)", 2, "down*"),
         Node("n535", ("driver535", "h100"), "gpu:h100:8", 128, "mixed"),
     ]
@@ -49,7 +49,7 @@ def test_the_tasks_of_a_run_are_found_by_their_name() -> None:
             "wrap|14|N/A|RUNNING|n470|None",
         )
     )
-    assert Commands(call=Asked(squeue=Said(0, out, ""))).tasks("megatrix-A-") == [
+    assert Commands(call=Asked(squeue=CommandOutput(0, out, ""))).tasks("megatrix-A-") == [
         Task("megatrix-A-0001", "12", 3, "RUNNING", "n535", "None"),
         Task("megatrix-A-0001", "12", 4, "PENDING", "", "Resources"),
         Task("megatrix-A-0001", "12", REST, "CANCELLED", "", "Resources"),
@@ -69,40 +69,40 @@ def test_a_task_may_run_until_slurm_says_that_it_ended(state: str, live: bool) -
 
 
 def test_what_no_node_can_run_is_refused_in_slurms_words() -> None:
-    asked = Asked(sbatch=Said(1, "", NO_FEATURE))
+    asked = Asked(sbatch=CommandOutput(1, "", NO_FEATURE))
     assert Commands(("--account=me",), asked).refuses(("--constraint=driver999",)) == words(NO_FEATURE)
     assert asked.commands[0][0] == ["sbatch", "--test-only", "--constraint=driver999", "--account=me"]
 
 
 def test_what_some_node_can_run_is_not_refused() -> None:
-    assert Commands(call=Asked(sbatch=Said(0, "", FINE))).refuses(()) == ""
+    assert Commands(call=Asked(sbatch=CommandOutput(0, "", FINE))).refuses(()) == ""
 
 
 def test_a_job_is_submitted_with_its_script_and_the_users_options_last() -> None:
     """Of two options of one name sbatch takes the last: the user's."""
-    asked = Asked(sbatch=Said(0, "12;cluster\n", ""))
+    asked = Asked(sbatch=CommandOutput(0, "12;cluster\n", ""))
     assert Commands(("--time=5",), asked).submit(("--time=90",), "#!/bin/sh\n", {"A": "b"}) == "12"
     assert asked.commands == [(["sbatch", "--parsable", "--time=90", "--time=5"], "#!/bin/sh\n", {"A": "b"})]
 
 
 def test_a_job_that_is_refused_is_an_error_in_slurms_words() -> None:
-    said = Said(1, "", "sbatch: error: Batch job submission failed: Invalid account\n")
+    said = CommandOutput(1, "", "sbatch: error: Batch job submission failed: Invalid account\n")
     with pytest.raises(MatrixError, match="Batch job submission failed: Invalid account"):
         Commands(call=Asked(sbatch=said)).submit((), "", {})
 
 
 def test_the_longest_array_is_the_clusters() -> None:
     out = "MailProg                = /bin/mail\nMaxArraySize            = 2001\nMaxDBDMsgs = 2\n"
-    assert Commands(call=Asked(scontrol=Said(0, out, ""))).longest() == 2000
+    assert Commands(call=Asked(scontrol=CommandOutput(0, out, ""))).longest() == 2000
 
 
 def test_a_partition_that_is_not_there_is_an_error_with_a_suggestion() -> None:
     with pytest.raises(MatrixError, match=r"no such partition(.|\n)*gpuu(.|\n)*one of cpu, gpu"):
-        of("gpuu", (), Asked(sinfo=Said(0, "cpu\ngpu\n", "")))
+        of("gpuu", (), Asked(sinfo=CommandOutput(0, "cpu\ngpu\n", "")))
 
 
 def test_a_partition_that_is_there_goes_to_sbatch() -> None:
-    asked = Asked(sinfo=Said(0, "cpu\ngpu\n", ""), sbatch=Said(0, "", FINE))
+    asked = Asked(sinfo=CommandOutput(0, "cpu\ngpu\n", ""), sbatch=CommandOutput(0, "", FINE))
     of("gpu", ("--account=me",), asked).refuses(())
     assert asked.commands[-1][0] == ["sbatch", "--test-only", "--partition=gpu", "--account=me"]
 
@@ -118,7 +118,7 @@ def test_a_partition_that_is_there_goes_to_sbatch() -> None:
     ],
 )
 def test_an_option_that_no_job_may_have_is_an_error_before_anything_is_submitted(err: str) -> None:
-    asked = Asked(sinfo=Said(0, "cpu\n", ""), sbatch=Said(1, "", err))
+    asked = Asked(sinfo=CommandOutput(0, "cpu\n", ""), sbatch=CommandOutput(1, "", err))
     with pytest.raises(MatrixError, match="--wrong: sbatch does not take these options") as caught:
         of("", ("--wrong",), asked)
     assert str(words(err)) in str(caught.value)
@@ -127,7 +127,7 @@ def test_an_option_that_no_job_may_have_is_an_error_before_anything_is_submitted
 @pytest.mark.parametrize("err", [NO_FEATURE, "allocation failure: Requested node configuration is not available\n"])
 def test_an_option_that_leaves_too_little_for_a_bare_job_may_do_for_another(err: str) -> None:
     """A site may refuse what asks for no GPU; which cases find no node is said case by case."""
-    of("", ("--nodelist=n470",), Asked(sinfo=Said(0, "cpu\n", ""), sbatch=Said(1, "", err)))
+    of("", ("--nodelist=n470",), Asked(sinfo=CommandOutput(0, "cpu\n", ""), sbatch=CommandOutput(1, "", err)))
 
 
 @pytest.mark.parametrize(
@@ -159,7 +159,7 @@ def test_where_slurm_is_not_the_error_says_so() -> None:
 
 
 def test_a_controller_that_is_away_is_an_error_in_its_words() -> None:
-    said = Said(1, "", "slurm_load_jobs error: Unable to contact slurm controller (connect failure)\n")
+    said = CommandOutput(1, "", "slurm_load_jobs error: Unable to contact slurm controller (connect failure)\n")
     with pytest.raises(MatrixError, match="Unable to contact slurm controller"):
         Commands(call=Asked(squeue=said)).tasks("megatrix-A-")
 

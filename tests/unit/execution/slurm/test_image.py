@@ -15,12 +15,12 @@ from matrix.catalog.model import Image
 from matrix.execution import inside
 from matrix.execution.run import Request, execute
 from matrix.execution.slurm import image, task
+from matrix.execution.slurm.array_spec import ArraySpec
 from matrix.execution.slurm.commands import Commands
 from matrix.execution.slurm.engine import Slurm
-from matrix.execution.slurm.parts import Part
 from matrix.planning.rerun import plan_entry
-from matrix.provision.commands import Answer
-from matrix.provision.tools import Box, Ref
+from matrix.provision.commands import CommandResult
+from matrix.provision.tools import ContainerSpec, Ref
 from matrix.store import journal, night
 from matrix.verdicts.record import Record
 from tests.unit.catalogs import case, catalog, clause, failure, planned, real
@@ -64,8 +64,8 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[
     return run
 
 
-def parts(cluster: Cluster) -> list[Part]:
-    return [Part.from_json(json.loads(path.read_text())) for _, path, _ in cluster.jobs.values()]
+def parts(cluster: Cluster) -> list[ArraySpec]:
+    return [ArraySpec.from_json(json.loads(path.read_text())) for _, path, _ in cluster.jobs.values()]
 
 
 def test_a_node_is_asked_once_and_the_cases_come_after_with_the_digest_it_told(
@@ -109,8 +109,8 @@ def test_what_an_image_lacked_is_asked_again_by_the_next_submitter(
 
 
 def test_a_part_comes_back_as_it_was_written() -> None:
-    for part in (Part([["a"], ["b"]], {"n1": ("driver535",)}), Part([[]], {}, IMAGE, "sha256:ab")):
-        assert json.dumps(Part.from_json(json.loads(json.dumps(part.to_json()))).to_json()) == json.dumps(
+    for part in (ArraySpec([["a"], ["b"]], {"n1": ("driver535",)}), ArraySpec([[]], {}, IMAGE, "sha256:ab")):
+        assert json.dumps(ArraySpec.from_json(json.loads(json.dumps(part.to_json()))).to_json()) == json.dumps(
             part.to_json()
         )
 
@@ -129,12 +129,16 @@ class Node:
     def digest(self, image: Ref) -> str:
         return self._digest
 
-    def command(self, image: Ref, box: Box, *inside: str) -> list[str]:
+    def command(self, image: Ref, box: ContainerSpec, *inside: str) -> list[str]:
         return [*inside]
 
-    def ask(self, image: Ref, box: Box, *inside: str) -> Answer:
+    def ask(self, image: Ref, box: ContainerSpec, *inside: str) -> CommandResult:
         told = {"python": "3.13.5", "packages": {}}
-        return Answer(125, err="Error: OCI permission denied") if self.status else Answer(0, json.dumps(told))
+        return (
+            CommandResult(125, err="Error: OCI permission denied")
+            if self.status
+            else CommandResult(0, json.dumps(told))
+        )
 
     def start_s(self, image: Ref) -> float:
         return 60.0
@@ -163,7 +167,7 @@ def on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Node | None
             ends = [refused, inside.Ended(0)] if node.once else [refused] * 2 if node.status == 125 else []
             monkeypatch.setattr(inside, "run", lambda *_, left: ends.pop(0) if ends else inside.Ended(node.status))
         keys = [item.key for item in CASES[:2]]
-        part = Part([keys], {}, IMAGE, "sha256:ab")
+        part = ArraySpec([keys], {}, IMAGE, "sha256:ab")
         image.run(part, IMAGE, keys, folder, folder / "overlays.json", folder / "task.log", "n470")
         return [*journal.read(folder).results.values()]
 
@@ -207,12 +211,12 @@ def test_a_node_tells_what_an_image_holds_or_why_not(
 ) -> None:
     monkeypatch.setattr(image, "runtime", lambda: node)
     path = tmp_path / "ask-debian-13.json"
-    path.write_text(json.dumps(Part([[]], {}, IMAGE).to_json()))
+    path.write_text(json.dumps(ArraySpec([[]], {}, IMAGE).to_json()))
     monkeypatch.setenv("SLURM_ARRAY_TASK_ID", "0")
     monkeypatch.setenv("SLURMD_NODENAME", "n470")
     monkeypatch.setattr(task, "die_with_parent", lambda parent: None)
     assert task.main(path) == 0
-    heard = image.heard(tmp_path, "debian-13")
+    heard = image.reported_contents(tmp_path, "debian-13")
     assert told in (heard if isinstance(heard, str) else heard.image if heard else "")
 
 

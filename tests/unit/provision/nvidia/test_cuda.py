@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from matrix.provision.nvidia import cuda
-from matrix.provision.nvidia.cuda import Cuda, Gpu
+from matrix.provision.nvidia.cuda import Cuda, CudaDevice
 
 GIB = 2**30
 NO_DEVICE = "CUDA_ERROR_NO_DEVICE: no GPU was given to this container, or CUDA_VISIBLE_DEVICES hides them"
@@ -53,7 +53,7 @@ def last(driver: Driver) -> Cuda:
 
 def test_a_driver_tells_its_version_and_its_gpus() -> None:
     found = last(Driver({75: 9, 76: 0, 132: 1}, count=2))
-    gpu = Gpu("NVIDIA H100", "9.0", 80 * GIB, multicast=True)
+    gpu = CudaDevice("NVIDIA H100", "9.0", 80 * GIB, multicast=True)
     assert (found.version, found.gpus, found.problem) == ("12.4", (gpu, gpu), "")
 
 

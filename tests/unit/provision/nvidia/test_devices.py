@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 
 from matrix.provision.nvidia import devices, nvml
-from matrix.provision.nvidia.cuda import Cuda, Gpu
+from matrix.provision.nvidia.cuda import Cuda, CudaDevice
 from matrix.provision.nvidia.devices import Devices, ask
 from matrix.provision.nvidia.nvml import Card, Nvml
 
-CUDA = Cuda("12.4", "/usr/lib/libcuda.so.550.54.14", (Gpu("H100", "9.0", 80, multicast=True),))
+CUDA = Cuda("12.4", "/usr/lib/libcuda.so.550.54.14", (CudaDevice("H100", "9.0", 80, multicast=True),))
 NVML = Nvml("550.54.14", "12.4", (Card("H100", 18, 18),))
 IN_INIT = Cuda("12.4", "/usr/lib/libcuda.so.550.54.14", asking="cuInit")
 

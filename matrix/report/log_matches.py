@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from matrix.verdicts.match import Fault, Reading, Sighting
+from matrix.verdicts.match import LogFault, Reading, Sighting
 from matrix.verdicts.text import one_line
 
 SHOWN = 5  # faults of a kind
 
 
-def in_words(reading: Reading) -> str:
+def render(reading: Reading) -> str:
     """Return the answer; every text of the log in it is harmless and masked."""
     lines = [line for sighting in reading.known for line in _known(sighting)]
     if not reading.known:
@@ -42,7 +42,7 @@ def _known(sighting: Sighting) -> Iterator[str]:
     yield ""
 
 
-def _listed(head: str, faults: Sequence[Fault]) -> list[str]:
+def _listed(head: str, faults: Sequence[LogFault]) -> list[str]:
     if not faults:
         return []
     more = [f"  and {len(faults) - SHOWN} more"] if len(faults) > SHOWN else []

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from matrix.bisection.axes import PACKAGES, AxisName
-from matrix.bisection.inquiry import Bisection, why
 from matrix.bisection.noise import Seen
 from matrix.bisection.probing import seen_of
-from matrix.bisection.search import Kind
+from matrix.bisection.search import ResultKind
+from matrix.bisection.session import Bisection, why
 from matrix.catalog.failure import Level
 from matrix.catalog.versions import NONE
 from matrix.provision.trees import LAYOUTS
@@ -26,7 +26,7 @@ PACKAGE = {
     AxisName.CONTAINER: "container",
     AxisName.DRIVER: "driver",
 }
-SHOWN = {Kind.FIRST_BAD: "first bad", Kind.FIRST_FIXED: "first fixed", Kind.AMBIGUOUS: "ambiguous"}
+SHOWN = {ResultKind.FIRST_BAD: "first bad", ResultKind.FIRST_FIXED: "first fixed", ResultKind.AMBIGUOUS: "ambiguous"}
 AT_MOST = 12  # candidates of an ambiguous answer that are named in words
 
 
@@ -81,7 +81,7 @@ class BisectionSummary:
     """
 
     answer: str | None
-    kind: Kind
+    kind: ResultKind
     confidence: float
     label: str
     before: str
@@ -122,7 +122,7 @@ class BisectionSummary:
 def summarize(bisection: Bisection) -> BisectionSummary:
     """Return the whole bisection for people and programs."""
     found, points, subject = bisection.found, bisection.axis.points, bisection.subject
-    claimed = found.kind is not Kind.AMBIGUOUS
+    claimed = found.kind is not ResultKind.AMBIGUOUS
     before = _before(bisection)
     return BisectionSummary(
         answer=points[found.candidates[0]].id if claimed else None,
@@ -196,7 +196,7 @@ def _fixed(told: Bisection) -> dict[str, str]:
     return {axis: value for axis, value in sides.items() if axis != own and value not in ("", NONE)}
 
 
-def in_words(found: BisectionSummary, page: str = "") -> str:
+def render(found: BisectionSummary, page: str = "") -> str:
     """Return the summary for a person at a terminal."""
     lines = [headline(found)]
     if found.before:
@@ -215,7 +215,7 @@ def in_words(found: BisectionSummary, page: str = "") -> str:
 def headline(found: BisectionSummary) -> str:
     """Return the answer in one line."""
     what = PACKAGE[found.axis]
-    if found.kind is not Kind.AMBIGUOUS:
+    if found.kind is not ResultKind.AMBIGUOUS:
         return f"{SHOWN[found.kind]}: {what} {found.label}"
     reason = "the history goes back and forth" if found.flips else "what lies between can't be told apart"
     return f"ambiguous: {len(found.candidates)} of {what}: {reason}"

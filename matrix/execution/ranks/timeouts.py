@@ -11,7 +11,7 @@ OVERTIME_S: Final = 5.0  # s: what all of a stop may take after the deadline, or
 
 
 @dataclass(frozen=True)
-class Patience:
+class Timeouts:
     """Waiting times in seconds; give another one to the Supervisor to change them. Raises MatrixError if too long.
 
     peer_grace_s: after a rank died or raised, its peers may end by themselves; their exceptions are evidence. In a

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from matrix.catalog.failure import Level
-from matrix.execution.slurm.parts import TOGETHER, Needs, Part, arrays, cut, minutes, needs
+from matrix.execution.slurm.array_spec import TOGETHER, ArraySpec, ResourceRequest, arrays, cut, minutes, needs
 from matrix.planning.planned import Planned
 from matrix.provision.tools import Ref
 from tests.unit.catalogs import catalog, failure, planned
@@ -21,7 +21,7 @@ def on_driver(driver: str, level: Level = Level.GPU, gpus: int = 8) -> Planned:
     return replace(ITEM, level=level, gpus=gpus, cell=replace(ITEM.cell, driver=driver))
 
 
-def wants(item: Planned) -> Needs:
+def wants(item: Planned) -> ResourceRequest:
     return needs(item, 2, (item.cell.driver,))
 
 
@@ -67,6 +67,6 @@ def test_parts_are_as_even_as_can_be(count: int, most: int) -> None:
 
 def test_the_time_limit_is_beyond_what_its_cases_can_take() -> None:
     """A red case runs twice, each time up to its deadline; before it there are ten minutes, with an image an hour."""
-    wanted = Needs("torch-2.4.0", Level.CPU, 0, (), 2)
-    assert minutes(Part([["case"] * 8, ["case"]]), wanted, deadline_s=120) == 10 + 8 * 2 * 2
-    assert minutes(Part([["case"]], image=Ref("ngc-24.07", "tag")), wanted, deadline_s=120) == 60 + 2 * 2
+    wanted = ResourceRequest("torch-2.4.0", Level.CPU, 0, (), 2)
+    assert minutes(ArraySpec([["case"] * 8, ["case"]]), wanted, deadline_s=120) == 10 + 8 * 2 * 2
+    assert minutes(ArraySpec([["case"]], image=Ref("ngc-24.07", "tag")), wanted, deadline_s=120) == 60 + 2 * 2

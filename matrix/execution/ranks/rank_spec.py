@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from matrix.execution.ranks import mpirun
-from matrix.execution.ranks.job import Job
+from matrix.execution.ranks.job import RankJob
 
 
-def order(
-    job: Job, rank: int, port: int, folder: Path, path: Sequence[str], preloaded: Sequence[str], memory_group: str
+def rank_spec(
+    job: RankJob, rank: int, port: int, folder: Path, path: Sequence[str], preloaded: Sequence[str], memory_group: str
 ) -> dict[str, Any]:
     """Return all that a rank needs to know, as JSON values (matrix.execution.ranks.rank.work reads them)."""
     return {
@@ -37,7 +37,7 @@ def order(
     }
 
 
-def environment(job: Job, rank: int, port: int) -> dict[str, str]:
+def environment(job: RankJob, rank: int, port: int) -> dict[str, str]:
     """Return what a rank's environment gets on top of its owner's: its launcher's variables, then the job's own.
 
     mpirun sets no RANK; job scripts derive it from mpirun's own. TORCHELASTIC_USE_AGENT_STORE is left out: it says that

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Order:
+class Ancestry:
     """Places in an order in which every place stands behind all that come before it.
 
     `below[i]` is the set (a bit mask) of i and of all that come before i: what a failure at i may come from. Place 0 is
@@ -17,12 +17,12 @@ class Order:
     below: tuple[int, ...]
 
     @classmethod
-    def chain(cls, length: int) -> Order:
+    def chain(cls, length: int) -> Ancestry:
         """Return the order of releases: each behind the one before it."""
         return cls(tuple((2 << place) - 1 for place in range(length)))
 
     @classmethod
-    def of_parents(cls, parents: Sequence[Sequence[int]]) -> Order:
+    def of_parents(cls, parents: Sequence[Sequence[int]]) -> Ancestry:
         """Return the order of commits, given each one's parents; a parent stands in front of its children."""
         below: list[int] = []
         for place, before in enumerate(parents):

@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from matrix.bisection.axes import Axis, Subject
+from matrix.bisection.axes import BisectionAxis, Subject
 from matrix.bisection.noise import Noise, Seen, Tally
 from matrix.bisection.probing import Ask, line_of, seen_of
-from matrix.bisection.search import Found, Plan, WrongEndError, search
+from matrix.bisection.search import Plan, SearchResult, WrongEndError, search
 from matrix.errors import MatrixError
 from matrix.execution.cache_key import code_digest, entry_digest
 from matrix.execution.reproduction import brief
@@ -30,7 +30,7 @@ SILENT: Final = (OutcomeKind.UNAVAILABLE, OutcomeKind.NOT_REACHED)  # asked agai
 
 
 @dataclass(frozen=True)
-class Told:
+class ProbeReport:
     """What is said of a probe while the search runs. `known` says that nothing had to run."""
 
     label: str
@@ -40,7 +40,7 @@ class Told:
     known: bool
 
 
-class Notebook:
+class ProbeStore:
     """The answers of a bisection, kept as journals of records: one folder for the first runs, one for the second...
 
     A bisection that is started again, or in which another search passes the same points, reads them. With `fresh` it
@@ -81,7 +81,7 @@ class Notebook:
         self._open.clear()
 
 
-def notebook_name(subject: Subject) -> str:
+def store_name(subject: Subject) -> str:
     """Return the name of the folder for a subject: answers of other code or another entry are not used again."""
     parts = code_digest(subject.failure.folder, subject.level), entry_digest(subject.failure)
     content = hashlib.sha256(" ".join(parts).encode()).hexdigest()
@@ -89,12 +89,12 @@ def notebook_name(subject: Subject) -> str:
 
 
 @dataclass
-class Inquiry:
+class BisectionSession:
     """Asks through a notebook; what it has asked and what that cost is kept here."""
 
     ask: Ask
-    notebook: Notebook
-    tell: Callable[[Told], None]
+    notebook: ProbeStore
+    tell: Callable[[ProbeReport], None]
     records: dict[str, list[Record]] = field(default_factory=dict)  # case key -> its runs
     ran: int = 0
     seconds: float = 0.0
@@ -120,7 +120,7 @@ class Inquiry:
                 fresh = key in asked and not record.cached_from
                 self.ran += fresh
                 self.records.setdefault(key, []).append(record)
-                self.tell(Told(label, seen_of(record), why(record), record.outcome.seconds, not fresh))
+                self.tell(ProbeReport(label, seen_of(record), why(record), record.outcome.seconds, not fresh))
         self.seconds += time.monotonic() - started
         return [seen_of(self.records[item.key][number - 1]) for item, number in zip(planned, numbers, strict=True)]
 
@@ -143,8 +143,8 @@ class Bisection:
     """A search that ended: on which axis, what was found, and the records it rests on (place -> its runs)."""
 
     subject: Subject
-    axis: Axis
-    found: Found
+    axis: BisectionAxis
+    found: SearchResult
     records: Mapping[int, tuple[Record, ...]]
     lines: Mapping[int, str]
     ran: int
@@ -154,10 +154,10 @@ class Bisection:
 
 def bisect(
     subject: Subject,
-    axis: Axis,
+    axis: BisectionAxis,
     old: Seen,
     plan: Plan,
-    inquiry: Inquiry,
+    inquiry: BisectionSession,
     *,
     cheap: Callable[[Planned], bool] | None = None,
     suspects: Collection[int] = (),
@@ -199,7 +199,7 @@ def bisect(
     )
 
 
-def wrong_end(axis: Axis, error: WrongEndError, record: Record, line: str) -> MatrixError:
+def wrong_end(axis: BisectionAxis, error: WrongEndError, record: Record, line: str) -> MatrixError:
     """Say that an end does not behave as it was said to."""
     is_not = "says nothing" if error.seen is Seen.SKIP else f"is not {error.expected.value}"
     return MatrixError(

@@ -1,7 +1,7 @@
 """The inside of the fork-server: what it does before it serves, and how a process it forks becomes a rank.
 
 multiprocessing's fork-server imports this module by its name, its one hook. The import acts only when REQUEST is in
-the environment, that is: only there. matrix.execution.ranks.server is the other side.
+the environment, that is: only there. matrix.execution.ranks.forkserver is the other side.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from typing import Any, Final
 
 from matrix.errors import MatrixError
 from matrix.execution.ranks.descendants import end_below
-from matrix.execution.ranks.patience import OVERTIME_S
 from matrix.execution.ranks.rank import work
+from matrix.execution.ranks.timeouts import OVERTIME_S
 from matrix.provision import kernel
 
 REQUEST: Final = "MATRIX_FORK_SERVER"  # JSON: {"lifeline": path, "pythonpath": str | None, "path": [], "modules": []}
@@ -36,7 +36,7 @@ SCHEDULED: Final = "SLURM_JOBID"
 
 
 @dataclass
-class Serving:
+class ForkserverChild:
     """The fork-server, as it knows itself. `broken` maps a module to why its import failed (not: that it is absent)."""
 
     pid: int
@@ -62,7 +62,7 @@ class Serving:
             setattr(holder, name, None)
 
 
-def serve(request: Mapping[str, Any]) -> Serving:
+def serve(request: Mapping[str, Any]) -> ForkserverChild:
     """Make this process a fork-server that leaves nothing behind, import what is to be preloaded, report readiness."""
     os.setsid()  # Ctrl-C and a kill of the owner's group are the owner's: this process lives on to clean up after it
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])  # blocked so far for the same reason
@@ -71,7 +71,7 @@ def serve(request: Mapping[str, Any]) -> Serving:
     lifeline = Path(request["lifeline"])
     try:
         # Not waiting for a reader: an owner that was killed before this line has none.
-        serving = Serving(os.getpid(), os.open(lifeline, os.O_WRONLY | os.O_NONBLOCK), lifeline.parent)
+        serving = ForkserverChild(os.getpid(), os.open(lifeline, os.O_WRONLY | os.O_NONBLOCK), lifeline.parent)
     except OSError as orphaned:
         shutil.rmtree(lifeline.parent, ignore_errors=True)
         raise SystemExit(1) from orphaned
@@ -160,7 +160,7 @@ def _start_afresh(task: str, path: list[str], result: int, stacks: int) -> None:
     os.execv(sys.executable, [sys.executable, "-c", FRESH.format(path=path, fds=fds)])  # noqa: S606  (no shell wanted)
 
 
-def _end_all(serving: Serving) -> None:
+def _end_all(serving: ForkserverChild) -> None:
     """Clear away what the owner can't any more: runs when it closed the "alive" pipe, by will or by dying."""
     if os.getpid() == serving.pid:
         end_below(serving.pid, leave_s=0, kill_s=OVERTIME_S)

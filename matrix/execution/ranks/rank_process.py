@@ -13,14 +13,14 @@ from matrix.verdicts.outcome import EVIDENCE, RankEnd, raised_chain
 
 
 @dataclass
-class Member:
+class RankProcess:
     """One rank: its process, and what has come from it so far. Times in s since the start of the job.
 
     `message` is its report: {"value": ...}, {"raised": [...]}, {"lacks": ...}, or {} while it has said nothing.
     """
 
     rank: int
-    process: BaseProcess | mpirun.Lodger
+    process: BaseProcess | mpirun.ShimConnection
     log: Log
     message: Mapping[str, Any] = field(default_factory=dict)
     stacks: bytearray = field(default_factory=bytearray)
@@ -58,10 +58,10 @@ class Member:
 
 
 @dataclass
-class Launcher:
+class LauncherProcess:
     """The mpirun of a job: its process and its log, and where its ranks come for their tasks."""
 
     process: BaseProcess
     log: Log
-    door: mpirun.Door
+    handoff: mpirun.Handoff
     ended: bool = False

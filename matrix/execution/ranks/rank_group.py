@@ -16,15 +16,15 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, Final
 
-from matrix.execution.ranks import mpirun, serving
+from matrix.execution.ranks import forkserver_child, mpirun
 from matrix.execution.ranks.descendants import look
-from matrix.execution.ranks.job import Job
+from matrix.execution.ranks.forkserver import empty_main
+from matrix.execution.ranks.job import RankJob
 from matrix.execution.ranks.logs import Log, end_of
-from matrix.execution.ranks.member import Launcher, Member
-from matrix.execution.ranks.order import free_port, order
-from matrix.execution.ranks.patience import Patience
 from matrix.execution.ranks.pump import Pump, Readable
-from matrix.execution.ranks.server import empty_main
+from matrix.execution.ranks.rank_process import LauncherProcess, RankProcess
+from matrix.execution.ranks.rank_spec import free_port, rank_spec
+from matrix.execution.ranks.timeouts import Timeouts
 from matrix.store import secrets
 from matrix.verdicts.outcome import RankEnd
 from matrix.verdicts.stacks import answers, kernel_view, spy_on
@@ -36,7 +36,7 @@ ANSWER_S: Final = 0.5  # s for a rank to answer SIGUSR1, which takes as long as 
 LOST: Final = 255  # multiprocessing's exit code of a process whose fork-server went away
 
 
-class Crew:
+class RankGroup:
     """The ranks of `job`: start, watch, stop, close, then ask how they ended.
 
     `folder` is the job's own, `path` every rank's sys.path after the overlays, `preloaded` what the fork-server holds;
@@ -45,20 +45,20 @@ class Crew:
 
     def __init__(
         self,
-        job: Job,
+        job: RankJob,
         folder: Path,
         path: Sequence[str],
         preloaded: Sequence[str],
         lifeline: int,
-        patience: Patience,
+        patience: Timeouts,
         memory_group: str = "",
     ) -> None:
         self.timed_out = self.server_died = False
         self._job, self._folder, self._path, self._preloaded = job, folder, path, preloaded
         self._patience, self._memory_group = patience, memory_group
         self._secrets = secrets.values(os.environ, job.env)
-        self._members: list[Member] = []
-        self._launcher: Launcher | None = None
+        self._members: list[RankProcess] = []
+        self._launcher: LauncherProcess | None = None
         self._began = time.monotonic()
         self._failed_at: float | None = None
         self._last_stack = 0.0
@@ -73,7 +73,7 @@ class Crew:
         (self._folder / "work").mkdir()
         self._began = time.monotonic()
         tasks = [
-            json.dumps(order(self._job, rank, port, self._folder, self._path, self._preloaded, self._memory_group))
+            json.dumps(rank_spec(self._job, rank, port, self._folder, self._path, self._preloaded, self._memory_group))
             for rank in range(self._job.world_size)
         ]
         with empty_main():
@@ -81,7 +81,7 @@ class Crew:
                 self._start_mpirun(tasks)
             else:
                 for rank, task in enumerate(tasks):
-                    self._admit(rank, partial(started, serving.enter, f"rank {rank}", task))
+                    self._admit(rank, partial(started, forkserver_child.enter, f"rank {rank}", task))
 
     def watch(self) -> None:
         """Return when all ranks have ended, the deadline passed, the peers' grace is over, or the server died."""
@@ -151,7 +151,7 @@ class Crew:
         return time.monotonic() - self._began
 
     @property
-    def _living(self) -> list[Member]:
+    def _living(self) -> list[RankProcess]:
         return [member for member in self._members if member.ended_at is None]
 
     @property
@@ -160,21 +160,21 @@ class Crew:
         return self._launcher is None or self._launcher.ended
 
     def _start_mpirun(self, tasks: Sequence[str]) -> None:
-        door = mpirun.Door(self._folder / "door")
+        handoff = mpirun.Handoff(self._folder / "handoff")
         for rank, task in enumerate(tasks):
-            self._admit(rank, partial(door.expect, rank, task))
+            self._admit(rank, partial(handoff.expect, rank, task))
         # What mpirun leaves in its temporary folder when it is killed goes with the job's.
         environment = {**self._job.env, "TMPDIR": str(self._folder)}
-        command = mpirun.command(self._job.path, len(tasks), self._path, door.place)
+        command = mpirun.command(self._job.path, len(tasks), self._path, handoff.place)
         said, writer = get_context("forkserver").Pipe(duplex=False)
         with writer:
-            process = started(serving.launch, mpirun.NAME, command, environment, [writer])
-        self._launcher = Launcher(process, self._log(mpirun.NAME), door)
+            process = started(forkserver_child.launch, mpirun.NAME, command, environment, [writer])
+        self._launcher = LauncherProcess(process, self._log(mpirun.NAME), handoff)
         pump = self._pump(said, self._launcher.log.write)
-        self._selector.register(door.listener, selectors.EVENT_READ, door.knock)
+        self._selector.register(handoff.listener, selectors.EVENT_READ, handoff.accept)
         self._selector.register(process.sentinel, selectors.EVENT_READ, partial(self._see_mpirun_end, pump))
 
-    def _admit(self, rank: int, start: Callable[[Sequence[Connection]], BaseProcess | mpirun.Lodger]) -> None:
+    def _admit(self, rank: int, start: Callable[[Sequence[Connection]], BaseProcess | mpirun.ShimConnection]) -> None:
         """Make a member of the process that `start` starts, given the writing ends of its log, report and stacks."""
         context = get_context("forkserver")
         log, report, stacks = pipes = [context.Pipe(duplex=False) for _ in range(3)]
@@ -184,7 +184,7 @@ class Crew:
         finally:
             for writer in writers:
                 writer.close()
-        member = Member(rank, process, self._log(f"rank-{rank}"))
+        member = RankProcess(rank, process, self._log(f"rank-{rank}"))
         self._members.append(member)
         self._pump(log[0], member.log.write)
         reports = self._pump(report[0], partial(self._take_report, member, bytearray()))
@@ -209,7 +209,7 @@ class Crew:
         while not done() and (now := time.monotonic()) < limit:
             self._turn(min(limit, now + step_s))
 
-    def _take_report(self, member: Member, received: bytearray, chunk: bytes) -> None:
+    def _take_report(self, member: RankProcess, received: bytearray, chunk: bytes) -> None:
         if member.message or len(received) > REPORT:
             return
         received += chunk
@@ -220,12 +220,12 @@ class Crew:
             member.reported_at = self.seconds
             self._note_failure(member)
 
-    def _take_stack(self, member: Member, chunk: bytes) -> None:
+    def _take_stack(self, member: RankProcess, chunk: bytes) -> None:
         self._last_stack = time.monotonic()
         if len(member.stacks) < STACKS:
             member.stacks += chunk
 
-    def _see_end(self, member: Member, reports: Pump) -> None:
+    def _see_end(self, member: RankProcess, reports: Pump) -> None:
         self._selector.unregister(member.process.sentinel)
         member.process.join()
         reports.drain()  # it came before the end, even if it is seen after
@@ -237,15 +237,15 @@ class Crew:
         if launcher is None:
             return
         self._selector.unregister(launcher.process.sentinel)
-        self._selector.unregister(launcher.door.listener)
+        self._selector.unregister(launcher.handoff.listener)
         launcher.process.join()
         launcher.ended = True
         said.drain()
-        for rank in launcher.door.close(launcher.process.exitcode or 0):
+        for rank in launcher.handoff.close(launcher.process.exitcode or 0):
             words = f"mpirun ended with {launcher.process.exitcode} before it started this rank:\n"
             self._members[rank].log.write(words.encode() + end_of(launcher.log.path).encode())
 
-    def _note_failure(self, member: Member) -> None:
+    def _note_failure(self, member: RankProcess) -> None:
         if self._failed_at is None and member.failed:
             self._failed_at = self.seconds
 
@@ -277,7 +277,7 @@ class Crew:
             QUIET_S,
         )
 
-    def _ask_below(self, member: Member, limit: float) -> None:
+    def _ask_below(self, member: RankProcess, limit: float) -> None:
         """Ask what a rank started: a process that it forked has its handler and its pipe, and may be why it waits."""
         for pid in sorted(look().below(member.process.pid or 0)):
             member.stacks += f"\nprocess {pid}, started by this rank: {kernel_view(pid)}\n".encode()
@@ -287,7 +287,7 @@ class Crew:
                     os.kill(pid, signal.SIGUSR1)
                 self._listen(limit, lambda: len(member.stacks) > told)  # noqa: B023  (called before the next round)
 
-    def _spy(self, living: Sequence[Member], limit: float) -> None:
+    def _spy(self, living: Sequence[RankProcess], limit: float) -> None:
         spies = spy_on([member.process.pid or 0 for member in living])
         pumps = [
             self._pump(spy.stdout, partial(self._take_stack, member))

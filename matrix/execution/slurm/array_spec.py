@@ -28,7 +28,7 @@ RUNS: Final = 2  # a red case is run once more in fresh interpreters
 
 
 @dataclass(frozen=True)
-class Needs:
+class ResourceRequest:
     """What the cases of an array share: the base they run on and what they need of a node.
 
     `drivers` are branches ("535") of which any will do, none for any at all; `cpus` is at most what the largest node
@@ -52,7 +52,7 @@ class Needs:
 
 
 @dataclass(frozen=True)
-class Part:
+class ArraySpec:
     """What an array is told: the keys of each of its tasks, and the features of the nodes by name.
 
     On a base that is an image also `image`, and the `digest` that its overlays were made for. A task without keys is
@@ -69,26 +69,26 @@ class Part:
         return {**vars(self), "image": asdict(self.image) if self.image else None}
 
     @classmethod
-    def from_json(cls, told: Mapping[str, Any]) -> Part:
+    def from_json(cls, told: Mapping[str, Any]) -> ArraySpec:
         """Return what `to_json` told."""
         return cls(**{**told, "image": Ref(**told["image"]) if told["image"] else None})
 
 
-def needs(item: Planned, cpus: int, drivers: tuple[str, ...]) -> Needs:
+def needs(item: Planned, cpus: int, drivers: tuple[str, ...]) -> ResourceRequest:
     """Return what a case needs; `cpus` are those of the largest node, `drivers` the branches that run its base."""
     on_gpu = item.level is Level.GPU
     ranks = 1 if item.level is Level.CONTRACT else item.ranks
-    return Needs(item.cell.base, item.level, item.gpus if on_gpu else 0, drivers, max(1, min(ranks, cpus)))
+    return ResourceRequest(item.cell.base, item.level, item.gpus if on_gpu else 0, drivers, max(1, min(ranks, cpus)))
 
 
 def arrays(
-    items: Iterable[Planned], wanted: Callable[[Planned], Needs], longest: int, *, alone: bool = False
-) -> list[tuple[Needs, list[list[str]]]]:
+    items: Iterable[Planned], wanted: Callable[[Planned], ResourceRequest], longest: int, *, alone: bool = False
+) -> list[tuple[ResourceRequest, list[list[str]]]]:
     """Return the arrays to submit: what each needs, and the keys of each of its tasks, at most `longest` tasks.
 
     Cases stay in their order, so those that share overlays share tasks. `alone` gives each case a task of its own.
     """
-    groups: dict[Needs, list[str]] = {}
+    groups: dict[ResourceRequest, list[str]] = {}
     for item in items:
         groups.setdefault(wanted(item), []).append(item.key)
     made = []
@@ -105,7 +105,7 @@ def cut(items: Sequence[T], most: int) -> list[list[T]]:
     return [list(items[low:high]) for low, high in itertools.pairwise(bounds)]
 
 
-def minutes(part: Part, wanted: Needs, deadline_s: float) -> int:
+def minutes(part: ArraySpec, wanted: ResourceRequest, deadline_s: float) -> int:
     """Return the time limit of an array's tasks, which no case that keeps its own deadline can reach."""
     cases, each = max(map(len, part.tasks)), READ_S if wanted.level is Level.CONTRACT else RUNS * deadline_s
     start = FETCH_S if part.image else START_S

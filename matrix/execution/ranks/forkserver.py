@@ -16,13 +16,13 @@ from types import ModuleType
 from typing import Any, Final
 
 from matrix.errors import MatrixError
-from matrix.execution.ranks import serving
+from matrix.execution.ranks import forkserver_child
 
 PRELOAD_S: Final = 300.0  # s; torch and torch.distributed took 2.6 s, 10 s on a busy machine; a network disk is slower
 ROOT: Final = str(Path(__file__).parents[3])  # holds this package
 
 
-class Server:
+class Forkserver:
     """A fork-server with `modules` imported, found on `path` first. Starts when asked; one per process.
 
     `note` says, when so, what is not as asked for.
@@ -105,9 +105,13 @@ class Server:
         # multiprocessing hands its owner's sys.path to the children of the server, not to the server (seen in 3.10 to
         # 3.13), so where this package is goes by the environment. The server then puts its environment right again.
         found = ROOT if pythonpath is None else ROOT + os.pathsep + pythonpath
-        forkserver.set_forkserver_preload([serving.__name__])
+        forkserver.set_forkserver_preload([forkserver_child.__name__])
         resource_tracker.ensure_running()  # the fork-server wants it, and starting it unblocks SIGINT
-        with environment({serving.REQUEST: json.dumps(request), "PYTHONPATH": found}), empty_main(), no_interrupt():
+        with (
+            environment({forkserver_child.REQUEST: json.dumps(request), "PYTHONPATH": found}),
+            empty_main(),
+            no_interrupt(),
+        ):
             forkserver.ensure_running()
         return _pid() or 0
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,6 +13,7 @@ from matrix.catalog.failure import Failure
 from matrix.errors import MatrixError
 from matrix.execution import plugin
 from matrix.planning.planned import Planned
+from matrix.provision.project import ROOT
 from matrix.verdicts.outcome import Outcome, OutcomeKind
 from matrix.verdicts.record import Record, Verdict
 from tests.unit.catalogs import case, catalog, failure, planned
@@ -122,3 +124,9 @@ def test_an_unrelated_run_makes_no_session(pytester: pytest.Pytester, session: F
     pytester.makepyfile("def test_it(): pass")
     run(pytester, "test_an_unrelated_run_makes_no_session.py").assert_outcomes(passed=1)
     assert session.ran == []
+
+
+def test_conftest_imports_nothing() -> None:
+    """It is loaded in cells, where a test library may be missing, or be there and unable to write."""
+    tree = ast.parse((ROOT / "conftest.py").read_text())
+    assert [node for node in ast.walk(tree) if isinstance(node, (ast.Import, ast.ImportFrom))] == []

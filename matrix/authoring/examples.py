@@ -120,7 +120,8 @@ def look_alikes(outcome: Outcome, signature: Signature) -> Iterator[Example]:
         ("another-frame", {"frames": (Frame("/site-packages/another.py", 1, "another"),)}),
     ):
         chain = tuple(replace(raised, **change) for raised in outcome.chain)
-        if chain and not shows(replace(outcome, chain=chain), signature):
-            yield Example(LOOK_ALIKES, name, replace(outcome, chain=chain))
+        changed = replace(outcome, chain=chain, reason=f"rank {outcome.rank} raised: {name}")
+        if chain and not shows(changed, signature):
+            yield Example(LOOK_ALIKES, name, changed)
     if signature.signal and outcome.kind is OutcomeKind.SIGNALED:
         yield Example(LOOK_ALIKES, "another-signal", replace(outcome, signal="SIGKILL", exit_code=-9))

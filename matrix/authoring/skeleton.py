@@ -82,7 +82,7 @@ def files(id: str, *, contract: bool) -> Mapping[str, str]:
 def create(id: str, root: Path, *, contract: bool) -> Path:
     """Write the files of a new failure under `root` and return its folder. Raises MatrixError."""
     if not re.fullmatch(r"[a-z][a-z0-9]*(-[a-z0-9]+)*", id):
-        raise MatrixError("not an id of a failure", got=id, expected="small letters, digits and -: loss-mask-cache")
+        raise MatrixError("not an id of a failure", got=id, expected="small letters, digits and -: my-failure")
     folder = root / folder_name(id)
     if folder.exists():
         raise MatrixError("the failure exists", where=str(folder), fix="choose another id, or edit its failure.toml")

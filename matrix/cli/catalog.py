@@ -23,7 +23,7 @@ def add_parser(commands: Any) -> None:
     parser = commands.add_parser("catalog", help=COMMANDS["catalog"], description=COMMANDS["catalog"])
     topics = parser.add_subparsers(required=True, metavar="ACTION")
     new = topics.add_parser("new", help="Write the files of a new failure.")
-    new.add_argument("id", metavar="ID", help="small letters, digits and -: loss-mask-cache")
+    new.add_argument("id", metavar="ID", help="small letters, digits and -: my-failure")
     new.add_argument("--contract", action="store_true", help="a call into Transformer Engine, without code")
     new.set_defaults(command=new_command)
     check = topics.add_parser("check", help="Check one entry: function, arguments, rules, examples.")

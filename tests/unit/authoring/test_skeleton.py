@@ -14,9 +14,9 @@ from matrix.errors import MatrixError
 
 @pytest.mark.parametrize("contract", [False, True])
 def test_a_skeleton_is_toml_with_keys_of_an_entry(tmp_path: Path, contract: bool) -> None:
-    folder = create("loss-mask-cache", tmp_path, contract=contract)
+    folder = create("mask-is-kept", tmp_path, contract=contract)
     entry = read_toml(folder / "failure.toml")
-    assert (folder.name, entry["id"]) == ("loss_mask_cache", "loss-mask-cache")
+    assert (folder.name, entry["id"]) == ("mask_is_kept", "mask-is-kept")
     assert entry.keys() <= Failure.__dataclass_fields__.keys()
     assert (folder / "reproduction.py").exists() is not contract
 

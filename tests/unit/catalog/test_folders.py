@@ -24,7 +24,7 @@ from tests.unit.catalogs import real
 FOLDERS = [path.parent for path in entries()]
 IDS = {folder_name(entry.id): entry.id for entry in real().failures}
 # What is written for people, and the ids that end-to-end tests need.
-MAY_NAME = ("docs/", "README.md", "CHANGELOG.md", "reports/sample/", "tests/founding.py")
+MAY_NAME = ("docs/", "README.md", "CONTRIBUTING.md", "CHANGELOG.md", "reports/sample/", "tests/founding.py")
 # What a cell has, or what stands in for it.
 INSIDE = {"matrix", "mpi4py", "megatron", "numpy", "torch", "transformer_engine", "transformer_engine_torch"}
 

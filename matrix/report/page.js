@@ -19,12 +19,12 @@
     }
     shown.value = `${count} of ${rows.length} cases`;
   };
-  if (shown) {  // not every page has filters
+  if (shown) {  // only the page of a night has filters
     for (const name of ["text", ...axes]) field(name).addEventListener("input", filter);
     filter();
   }
 
-  // A link into a closed <details> opens it.
+  // A link to an element in a closed <details> opens the <details>.
   const open = () => {
     const target = document.getElementById(decodeURIComponent(location.hash.slice(1)));
     for (let each = target; each; each = each.parentElement) if (each.tagName === "DETAILS") each.open = true;

@@ -72,7 +72,7 @@ def test_each_level_has_a_table() -> None:
     assert "dud-assertion, level gpu" in text
 
 
-def test_case_not_planned_in_a_cell_is_a_dash() -> None:
+def test_case_not_planned_is_a_dash() -> None:
     text = summary([record(), record(case="pp2"), record(where=cell(mcore="0.9.0"))])
     assert re.search(r"mcore-0\.9\.0 +holds +-\n", text)
 

@@ -108,7 +108,7 @@ def test_label_omits_axes_that_are_none() -> None:
     )
 
 
-def test_versions_sort_as_versions_and_bases_by_their_numbers() -> None:
+def test_versions_sort_by_pep_440_and_bases_numerically() -> None:
     assert sorted(set(MCORES), key=version_order) == list(MCORES)
     assert sorted(["torch-2.13.0", "torch-2.4.0", "host"], key=version_order) == ["host", "torch-2.4.0", "torch-2.13.0"]
     assert sorted(["0.9.0", "core_v0.9.0-3-gabc", "none", "0.9.0rc1"], key=version_order) == [

@@ -8,7 +8,7 @@ from matrix.bisection.report import BisectionSummary, ProbeSummary
 from matrix.report.document import document
 from matrix.report.markup import copyable, escape
 
-WORDS = {Seen.GOOD: "passes", Seen.BAD: "shows the failure", Seen.SKIP: "no result"}
+RESULTS = {Seen.GOOD: "passes", Seen.BAD: "shows the failure", Seen.SKIP: "no result"}
 
 
 def bisection_page(found: BisectionSummary, headline: str, title: str, issue: str) -> str:
@@ -26,7 +26,7 @@ def bisection_page(found: BisectionSummary, headline: str, title: str, issue: st
     listed = "".join(f"<dt>{name}</dt><dd>{escape(text)}</dd>" for name, text in facts.items() if text)
     rows = "".join(_row(probe, probe.label == found.label) for probe in found.probes)
     lines = "".join(
-        f"<h3>{escape(probe.label)}: {WORDS[probe.seen]}</h3>{copyable(probe.reproduce)}" for probe in found.ends
+        f"<h3>{escape(probe.label)}: {RESULTS[probe.seen]}</h3>{copyable(probe.reproduce)}" for probe in found.ends
     )
     body = f"""<header><p class="eyebrow">Bisection, failure <span class="id">{escape(found.failure)}</span>, case \
 <span class="id">{escape(found.case)}</span> <span class="level">{escape(found.level.value)}</span></p>
@@ -53,7 +53,7 @@ def joint_page(found: JointSummary, headline: str, title: str) -> str:
     )
     notes = "".join(f"<dt>note</dt><dd>{escape(note)}</dd>" for note in found.notes)
     rows = "".join(
-        f"<tr><td>{escape(one.mixture)}</td><td>{WORDS[one.seen]}</td><td>{escape(one.why)}</td>"
+        f"<tr><td>{escape(one.mixture)}</td><td>{RESULTS[one.seen]}</td><td>{escape(one.why)}</td>"
         f"<td>{copyable(one.reproduce)}</td></tr>"
         for one in found.probes
     )
@@ -71,6 +71,6 @@ def _row(probe: ProbeSummary, is_answer: bool) -> str:
     label = f"<strong>{escape(probe.label)}</strong>" if is_answer else escape(probe.label)
     runs = ", ".join(f"{count} {seen.value}" for seen, count in probe.runs.items())
     return (
-        f"<tr><td>{label}</td><td>{WORDS[probe.seen]}</td><td>{escape(probe.why)}</td><td>{escape(runs)}</td>"
+        f"<tr><td>{label}</td><td>{RESULTS[probe.seen]}</td><td>{escape(probe.why)}</td><td>{escape(runs)}</td>"
         f"<td>{probe.seconds:.1f}</td></tr>"
     )

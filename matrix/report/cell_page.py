@@ -14,7 +14,7 @@ from matrix.report.document import document
 from matrix.report.markup import copyable, escape, level, listing, word
 from matrix.report.rulings import Ruling
 from matrix.report.strip import strip, trend
-from matrix.report.words import MEANING, WORST_FIRST, happened, is_red, label, render_chain, why
+from matrix.report.words import MEANING, WORST_FIRST, is_red, label, outcome_text, render_chain, verdict_reason
 from matrix.store.trend import Past, Pasts, flakes, turns
 from matrix.verdicts.record import SILENT, Record
 from matrix.verdicts.text import head, one_line, tail
@@ -77,7 +77,7 @@ def _case(record: Record, pasts: Sequence[Past], link_of: Callable[[str], str]) 
     cached = f", cached from run {record.cached_from}" if record.cached_from else ""
     facts = {
         "expected": record.expectation.value,
-        "outcome": why(record) if record.verdict in SILENT else happened(outcome),
+        "outcome": verdict_reason(record) if record.verdict in SILENT else outcome_text(outcome),
         "signature": record.signature or "",
         "matches failure": record.other or "",
         "earlier attempts": "; ".join(map(one_line, outcome.attempts)),

@@ -58,8 +58,8 @@
     const count = found.broken.length;
     answer.append(element("h2", count ? `${count} known failure${count > 1 ? "s" : ""}` : "The catalog has no failure for this stack"));
     answer.append(...found.broken.map(([failure, rule]) => card(failure, rule)));
-    for (const [kind, words] of [["works", "Works: "], ["unknown", "No rule for: "]])
-      if (found[kind].length) answer.append(element("p", words + found[kind].map(([failure]) => failure.failure).join(", ")));
+    for (const [kind, title] of [["works", "Works: "], ["unknown", "No rule for: "]])
+      if (found[kind].length) answer.append(element("p", title + found[kind].map(([failure]) => failure.failure).join(", ")));
   };
 
   for (const axis of axes) field(axis).addEventListener("input", update);

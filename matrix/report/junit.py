@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from matrix.report.markup import escape  # valid for XML too: escapes every character that XML forbids
-from matrix.report.words import MEANING, group_by, is_red, render_chain, why
+from matrix.report.words import MEANING, group_by, is_red, render_chain, verdict_reason
 from matrix.store.night import Night
 from matrix.verdicts.record import SILENT, Record
 from matrix.verdicts.text import one_line, tail
@@ -56,15 +56,15 @@ def _case(record: Record, suite: str) -> str:
 
 def _end(record: Record) -> str:
     if record.verdict in SILENT:
-        return f'<skipped message="{escape(f"{record.verdict.value}: {why(record)}")}"/>'
+        return f'<skipped message="{escape(f"{record.verdict.value}: {verdict_reason(record)}")}"/>'
     texts = [f"reproduce: {record.reproduce}", *(f"note: {one_line(note)}" for note in record.notes)]
     if not is_red(record):
-        return f"<system-out>{escape(_lines(why(record), *texts))}</system-out>"
+        return f"<system-out>{escape(_lines(verdict_reason(record), *texts))}</system-out>"
     if record.outcome.chain:
         texts.append(render_chain(record.outcome.chain))
     if record.outcome.evidence:
         texts.append(_lines("end of the log:", tail(record.outcome.evidence)))
-    message = f"{record.verdict.value} ({MEANING[record.verdict]}): {why(record)}"
+    message = f"{record.verdict.value} ({MEANING[record.verdict]}): {verdict_reason(record)}"
     return f'<failure type="{record.verdict.value}" message="{escape(message)}">{escape(_lines(*texts))}</failure>'
 
 

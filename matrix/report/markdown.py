@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from matrix.report.changes import Changes
-from matrix.report.words import MEANING, WORST_FIRST, group_by, headline, is_red, label, render_chain, why
+from matrix.report.words import MEANING, WORST_FIRST, group_by, headline, is_red, label, render_chain, verdict_reason
 from matrix.store.night import Night
 from matrix.verdicts.record import SILENT, Record
 from matrix.verdicts.text import head, one_line
@@ -63,7 +63,9 @@ def webhook(night: Night, changes: Changes) -> dict[str, str]:
     lines = [f"Megatrix {summary.colour.upper()}: {summary.text}; {summary.no_result} ({one_line(night.run)})"]
     for reds in _causes(night.records, changes)[:CAUSES]:
         new = "NEW " if _is_new(reds, changes) else ""
-        lines.append(f"{new}{reds[0].verdict.value} {reds[0].failure} x {len(reds)}: {one_line(why(reds[0]), WIDTH)}")
+        lines.append(
+            f"{new}{reds[0].verdict.value} {reds[0].failure} x {len(reds)}: {one_line(verdict_reason(reds[0]), WIDTH)}"
+        )
     # In chat messages <...> is a link or a mention of a whole channel.
     return {
         "text": re.sub(r"[<>&]", lambda found: {"<": "&lt;", ">": "&gt;", "&": "&amp;"}[found[0]], "\n".join(lines))
@@ -89,7 +91,13 @@ def _causes(records: Sequence[Record], changes: Changes) -> list[list[Record]]:
     With a signature, rank, line and text of the members may differ; without one the text has to be equal.
     """
     causes = group_by(
-        lambda red: (red.failure, red.verdict, red.signature, red.other, red.signature or red.other or why(red)),
+        lambda red: (
+            red.failure,
+            red.verdict,
+            red.signature,
+            red.other,
+            red.signature or red.other or verdict_reason(red),
+        ),
         filter(is_red, records),
     ).values()
     return sorted(causes, key=lambda reds: (not _is_new(reds, changes), -len(reds)))
@@ -103,7 +111,7 @@ def _table(causes: Sequence[Sequence[Record]]) -> str:
     if not causes:
         return ""
     rows = [
-        f"| {reds[0].verdict.value} | {code(reds[0].failure)} | {len(reds)} | {code(why(reds[0]))} | "
+        f"| {reds[0].verdict.value} | {code(reds[0].failure)} | {len(reds)} | {code(verdict_reason(reds[0]))} | "
         f"{code(f'{label(reds[0].cell)} {reds[0].case} {reds[0].level.value}')} |"
         for reds in causes[:ROWS]
     ]
@@ -129,6 +137,10 @@ def _cause(reds: Sequence[Record]) -> str:
 
 
 def _silent(records: Sequence[Record]) -> str:
-    groups = group_by(lambda record: (record.verdict, why(record)), (one for one in records if one.verdict in SILENT))
+    groups = group_by(
+        lambda record: (record.verdict, verdict_reason(record)), (one for one in records if one.verdict in SILENT)
+    )
     ordered = sorted(groups.items(), key=lambda group: -len(group[1]))
-    return "\n".join(f"- {verdict.value} x {len(members)}: {code(why)}" for (verdict, why), members in ordered[:ROWS])
+    return "\n".join(
+        f"- {verdict.value} x {len(members)}: {code(reason)}" for (verdict, reason), members in ordered[:ROWS]
+    )

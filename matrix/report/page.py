@@ -15,13 +15,13 @@ from matrix.report.words import (
     MEANING,
     WORST_FIRST,
     group_by,
-    happened,
     headline,
     is_red,
     label,
+    outcome_text,
     render_chain,
+    verdict_reason,
     version_order,
-    why,
 )
 from matrix.store.night import Night
 from matrix.verdicts.outcome import RankEnd
@@ -124,7 +124,7 @@ def _dropped(changes: Changes) -> str:
 
 def _reds(records: Sequence[Record], anchors: Mapping[str, str], new: frozenset[str]) -> str:
     """Return a card per cause: the reason, a command to reproduce it, every case; newly red causes first."""
-    causes = group_by(lambda red: (red.failure, red.verdict, why(red)), filter(is_red, records))
+    causes = group_by(lambda red: (red.failure, red.verdict, verdict_reason(red)), filter(is_red, records))
     cards = [_cause(members, anchors, new) for members in sorted(causes.values(), key=lambda reds: _urgency(reds, new))]
     listed = "".join(cards) or '<section class="card"><p>None.</p></section>'
     return f'<h2 id="reds">Red cases</h2>{listed}'
@@ -141,7 +141,7 @@ def _cause(reds: Sequence[Record], anchors: Mapping[str, str], new: frozenset[st
     if more:
         listed += f'<details class="member"><summary>{len(reds) - LISTED} more</summary>{more}</details>'
     return f"""<section class="card"><div class="cause">{mark(first.verdict)}<div>
-<h3>{first.verdict.value}: {failure_link(first.failure)}{count}</h3><p>{escape(why(first))}</p>
+<h3>{first.verdict.value}: {failure_link(first.failure)}{count}</h3><p>{escape(verdict_reason(first))}</p>
 <p class="soft">{MEANING[first.verdict]}</p></div></div>{copyable(first.reproduce)}{listed}</section>
 """
 
@@ -150,7 +150,7 @@ def _member(red: Record, anchor: str, *, new: bool, full: bool) -> str:
     outcome = red.outcome
     facts = {
         "expected": red.expectation.value,
-        "outcome": happened(outcome),
+        "outcome": outcome_text(outcome),
         "signature": red.signature
         or ("no signature of this failure matched" if red.verdict is not Verdict.VANISHED else ""),
         "matches failure": red.other or "",
@@ -202,7 +202,7 @@ def _ranks(ranks: Sequence[RankEnd]) -> str:
 
 def _silent(records: Sequence[Record]) -> str:
     groups = group_by(
-        lambda record: (record.verdict, why(record)), (each for each in records if each.verdict in SILENT)
+        lambda record: (record.verdict, verdict_reason(record)), (each for each in records if each.verdict in SILENT)
     )
     rows = "".join(
         f'<details class="row"><summary>{word(verdict)} <b>{len(members)}</b>: {escape(reason)}</summary>'
@@ -243,7 +243,7 @@ placeholder="torch-2.4 mcore-0.8"></label>{selects}<output id="shown" aria-live=
 
 def _case(record: Record, anchor: str, number: int) -> str:
     verdict, red = record.verdict, is_red(record)
-    text = why(record)
+    text = verdict_reason(record)
     if not red and verdict not in SILENT:
         text = f"expected {record.expectation.value}, {text}"
     because = f'<a href="#{anchor}">{escape(text)}</a>' if red else escape(text)

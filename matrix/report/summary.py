@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TextIO
 
 from matrix.catalog.failure import Level
-from matrix.report.words import MEANING, WORST_FIRST, group_by, headline, is_red, label, row_order, why
+from matrix.report.words import MEANING, WORST_FIRST, group_by, headline, is_red, label, row_order, verdict_reason
 from matrix.verdicts.record import SILENT, Record, Verdict
 from matrix.verdicts.text import one_line, shorten, visible
 
@@ -73,7 +73,7 @@ class Progress:
         painted = _paint(record.verdict.value, record.verdict.colour, self._colour)
         line = ahead + cell + behind.replace(record.verdict.value, painted, 1)
         if is_red(record):
-            line += "\n" + _wrapped(why(record), self._width, indent=len(count) + 1)
+            line += "\n" + _wrapped(verdict_reason(record), self._width, indent=len(count) + 1)
         return line
 
     def begin(self, key: str) -> None:
@@ -102,7 +102,9 @@ def _rough(seconds: float) -> str:
 def _reds(reds: Sequence[Record], width: int, colour: bool) -> list[str]:
     """Return a paragraph per cause: the cause, then each of its cases with the command that reproduces it."""
     blocks = []
-    for (failure, verdict, cause), members in group_by(lambda red: (red.failure, red.verdict, why(red)), reds).items():
+    for (failure, verdict, cause), members in group_by(
+        lambda red: (red.failure, red.verdict, verdict_reason(red)), reds
+    ).items():
         count = f" x {len(members)}" if len(members) > 1 else ""
         title = f"{verdict.value.upper()} {failure}{count}"
         lines = [title.replace(verdict.value.upper(), _paint(verdict.value.upper(), "red", colour), 1)]
@@ -184,7 +186,7 @@ def _cell(verdict: Verdict | None, size: int, colour: bool) -> str:
 
 def _silent(records: Sequence[Record], width: int, colour: bool) -> list[str]:
     """Return one line per reason for a missing result."""
-    groups = group_by(lambda record: (record.verdict, why(record)), records)
+    groups = group_by(lambda record: (record.verdict, verdict_reason(record)), records)
     lines = []
     for (verdict, reason), members in sorted(groups.items(), key=lambda item: -len(item[1])):
         text = _wrapped(f"{verdict.value} x {len(members)}: {reason}", width, indent=0, hang=2)
@@ -215,5 +217,5 @@ def _wrapped(text: str, width: int, *, indent: int, hang: int | None = None) -> 
     return textwrap.fill(text, width, initial_indent=before, subsequent_indent=hanging, break_on_hyphens=False)
 
 
-def _paint(word: str, colour: str, wanted: bool) -> str:
-    return f"\x1b[{_SGR[colour]}m{word}\x1b[0m" if wanted and colour in _SGR else word
+def _paint(word: str, colour: str, enabled: bool) -> str:
+    return f"\x1b[{_SGR[colour]}m{word}\x1b[0m" if enabled and colour in _SGR else word

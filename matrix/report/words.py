@@ -74,11 +74,11 @@ def is_red(record: Record) -> bool:
     return record.verdict.colour == "red"
 
 
-def why(record: Record) -> str:
+def verdict_reason(record: Record) -> str:
     """Return the reason for the verdict in one line, escaped and with secrets masked."""
     if record.verdict in SILENT:
         return one_line(record.outcome.reason) or "no reason recorded"
-    text = happened(record.outcome)
+    text = outcome_text(record.outcome)
     if record.signature:
         text += f"; signature {record.signature}"
     if record.other:
@@ -86,7 +86,7 @@ def why(record: Record) -> str:
     return text
 
 
-def happened(outcome: Outcome) -> str:
+def outcome_text(outcome: Outcome) -> str:
     """Return how a run ended in one line, escaped and with secrets masked."""
     rank = "" if outcome.rank is None else f"rank {outcome.rank} "
     text = {

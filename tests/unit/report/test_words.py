@@ -12,13 +12,13 @@ from matrix.report.words import (
     MEANING,
     WORST_FIRST,
     exception,
-    happened,
     headline,
     is_red,
     label,
+    outcome_text,
     render_chain,
+    verdict_reason,
     version_order,
-    why,
     worst,
 )
 from matrix.verdicts.outcome import Outcome, OutcomeKind, Raised
@@ -59,7 +59,7 @@ def test_red_verdict_wins_in_a_grid_cell(verdicts: list[Verdict]) -> None:
 
 
 def test_reason_names_root_cause_and_matched_failure() -> None:
-    reason = why(record(Verdict.UNEXPLAINED, other="dud-write-item"))
+    reason = verdict_reason(record(Verdict.UNEXPLAINED, other="dud-write-item"))
     assert reason.startswith("rank 0 raised: TypeError: _write_item() missing 2 required positional arguments")
     assert reason.endswith("; matches failure dud-write-item")
 
@@ -79,11 +79,11 @@ def test_exception_without_message_names_its_location() -> None:
     ],
 )
 def test_outcome_as_text(outcome: Outcome, text: str) -> None:
-    assert happened(outcome) == text
+    assert outcome_text(outcome) == text
 
 
 def test_unavailable_case_shows_its_reason() -> None:
-    assert why(record(Verdict.UNAVAILABLE)) == "needs 8 GPUs; host has 0"
+    assert verdict_reason(record(Verdict.UNAVAILABLE)) == "needs 8 GPUs; host has 0"
 
 
 def test_chain_starts_at_the_root_cause() -> None:

@@ -1,4 +1,4 @@
-"""One cell as a page: why it is what it is, how to run it again, what it ran with, what its nights said."""
+"""The page of one cell: the reason for each verdict, a command to reproduce it, its packages, its history."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from matrix.catalog.model import Catalog
 from matrix.planning.explain import reported_cells
 from matrix.report import rulings
 from matrix.report.document import document
-from matrix.report.markup import escape, level, listing, paste, word
+from matrix.report.markup import copyable, escape, level, listing, word
 from matrix.report.rulings import Ruling
 from matrix.report.strip import strip, trend
-from matrix.report.words import MEANING, WORST_FIRST, happened, is_red, label, render_chain, why
+from matrix.report.words import MEANING, WORST_FIRST, is_red, label, outcome_text, render_chain, verdict_reason
 from matrix.store.trend import Past, Pasts, flakes, turns
 from matrix.verdicts.record import SILENT, Record
 from matrix.verdicts.text import head, one_line, tail
 
 HOME = "../index.html"
-SHOWN = 10  # turns of a case
+SHOWN = 10  # colour changes listed for a case
 
 
 def name_of(cell: str) -> str:
-    """Return the name of a cell's page: its id as far as a file can be called so, and a digest that tells it apart."""
+    """Return the file name of a cell's page: its id, other characters than [A-Za-z0-9_.-] replaced, and a digest."""
     plain = re.sub(r"[^\w.-]", "_", cell, flags=re.ASCII)[:100]
     return f"{plain}-{hashlib.sha256(cell.encode(errors='surrogatepass')).hexdigest()[:8]}.html"
 
@@ -34,15 +34,16 @@ def cell_page(
 ) -> str:
     """Return the page.
 
-    `records` are all of one cell, `pasts` what the nights said; `link_of` gives the way to a log, "" when it is gone.
+    `records`: all records of one cell; `pasts`: the results of each case in earlier nights; `link_of` returns the
+    relative link to a log file, "" if the file is missing.
     """
     cell = records[0].cell
     ordered = sorted(records, key=lambda record: WORST_FIRST.index(record.verdict))
     body = f"""<header><p class="eyebrow"><a href="{HOME}">Megatrix, run <span class="id">{escape(run)}</span></a>, \
 cell <span class="id">{escape(cell.id)}</span></p><h1>{escape(label(cell))}</h1></header>
-<section class="card"><dl class="told">{_facts(records)}</dl></section>
+<section class="card"><dl class="facts">{_facts(records)}</dl></section>
 {"".join(_case(record, pasts.get(record.key, ()), link_of) for record in ordered)}
-<h2>What the catalog says of this cell</h2>
+<h2>Rules for this cell</h2>
 {_explained(records, catalog)}"""
     return document(f"{label(cell)} - Megatrix {run}", body)
 
@@ -62,30 +63,30 @@ def _facts(records: Sequence[Record]) -> str:
         "GPUs": cell.gpus,
         "image": resolved.pop("image", ""),
         "host": resolved.pop("host", ""),
-        "driver of the host": resolved.pop("host driver", ""),
+        "host driver": resolved.pop("host driver", ""),
         "user-mode driver": resolved.pop("user-mode driver", ""),
         "Python": resolved.pop("python", ""),
         "resolved": ", ".join(f"{name} {version}" for name, version in sorted(resolved.items())),
-        "mind": "; ".join(notes),
+        "notes": "; ".join(notes),
     }
     return "".join(f"<dt>{name}</dt><dd>{escape(fact)}</dd>" for name, fact in facts.items() if fact and fact != "none")
 
 
 def _case(record: Record, pasts: Sequence[Past], link_of: Callable[[str], str]) -> str:
     outcome = record.outcome
-    cached = f", from the cache: ran in {record.cached_from}" if record.cached_from else ""
+    cached = f", cached from run {record.cached_from}" if record.cached_from else ""
     facts = {
         "expected": record.expectation.value,
-        "happened": why(record) if record.verdict in SILENT else happened(outcome),
+        "outcome": verdict_reason(record) if record.verdict in SILENT else outcome_text(outcome),
         "signature": record.signature or "",
-        "looks like": record.other or "",
+        "matches failure": record.other or "",
         "earlier attempts": "; ".join(map(one_line, outcome.attempts)),
-        "in the plan because": "; ".join(one_line(str(reason)) for reason in record.why),
-        "took": "" if record.verdict in SILENT else f"{outcome.seconds:.1f} s{cached}",
+        "reason in plan": "; ".join(one_line(str(reason)) for reason in record.why),
+        "duration": "" if record.verdict in SILENT else f"{outcome.seconds:.1f} s{cached}",
         "started": record.started,
     }
     listed = "".join(f"<dt>{name}</dt><dd>{escape(fact)}</dd>" for name, fact in facts.items() if fact)
-    parts = [paste(record.reproduce), f"<dl>{listed}</dl>"]
+    parts = [copyable(record.reproduce), f"<dl>{listed}</dl>"]
     if outcome.chain:
         parts.append(f"<h3>exceptions, root cause first</h3>{listing(render_chain(outcome.chain))}")
     parts += [_ranks(record, link_of), _evidence(record), _history(pasts)]
@@ -98,9 +99,15 @@ def _case(record: Record, pasts: Sequence[Past], link_of: Callable[[str], str]) 
 def _ranks(record: Record, link_of: Callable[[str], str]) -> str:
     rows = []
     for rank in record.outcome.ranks:
-        end = "returned" if rank.returned else f"exit code {rank.exit_code}" if rank.exit_code is not None else "no end"
+        end = (
+            "returned"
+            if rank.returned
+            else f"exit code {rank.exit_code}"
+            if rank.exit_code is not None
+            else "no exit code"
+        )
         if rank.stopped:
-            end += ", ended by the supervisor"
+            end += ", stopped by the supervisor"
         link = link_of(rank.log) if rank.log else ""
         log = f'<a href="{escape(link)}">{escape(rank.log)}</a>' if link else escape(rank.log)
         rows.append(
@@ -131,24 +138,24 @@ def _evidence(record: Record) -> str:
 
 def _history(pasts: Sequence[Past]) -> str:
     if len(pasts) < 2:
-        return '<h3>nights</h3><p class="soft">This is the first.</p>'
+        return '<h3>history</h3><p class="soft">This is the first night.</p>'
     ran = [past for past in pasts if past.ran]
-    when = f"first run in {ran[0].run}, last in {ran[-1].run}" if ran else "it never ran"
+    when = f"First ran in {ran[0].run}, last in {ran[-1].run}" if ran else "Never ran"
     listed = "".join(
         f"<li>{escape(after.run)}: {word(before.verdict)} &rarr; {word(after.verdict)}, "
-        f"{'something it runs with had changed' if changed else 'nothing had changed: a flake'}</li>"
+        f"{'its inputs changed' if changed else 'its inputs did not change: a flake'}</li>"
         for before, after, changed in turns(pasts)[-SHOWN:]
     )
     return (
-        f'<h3>the last {len(pasts)} nights</h3><div class="scroll" tabindex="0">{strip(pasts)}</div>'
-        f'<p class="soft">Red stands full, green half, pale is from the cache. {escape(when)}.</p>'
+        f'<h3>history: the last {len(pasts)} nights</h3><div class="scroll" tabindex="0">{strip(pasts)}</div>'
+        f'<p class="soft">One bar per night: full height is red, half is green, pale is cached. {escape(when)}.</p>'
         f"{f'<ul>{listed}</ul>' if listed else ''}<p>Flakes: {escape(str(flakes(pasts)))}.</p>"
         f'<h3>duration</h3><div class="scroll" tabindex="0">{trend(pasts) or "<p>Fewer than two runs.</p>"}</div>'
     )
 
 
 def _explained(records: Sequence[Record], catalog: Catalog) -> str:
-    """Return a row for each failure as a whole, as `megatrix explain` has it, and for its cases that differ."""
+    """Return a row for each failure as a whole, as `megatrix explain` prints it, and for its cases that differ."""
     id = records[0].cell.id
     cell = reported_cells(catalog).get(id, records[0].cell)
     rows, unknown = [], []
@@ -162,10 +169,10 @@ def _explained(records: Sequence[Record], catalog: Catalog) -> str:
             unknown.append(failure.id)
         rows += [_ruled(failure, ruling, [] if ruling == whole else names) for ruling, names in cases.items()]
     return (
-        f'<section class="card">{paste(f"megatrix explain {id}")}<div class="scroll" tabindex="0">'
+        f'<section class="card">{copyable(f"megatrix explain {id}")}<div class="scroll" tabindex="0">'
         '<table class="cases"><thead><tr><th scope="col">expected</th><th scope="col">failure</th>'
-        f'<th scope="col">because</th></tr></thead><tbody>{"".join(rows)}</tbody></table></div>'
-        f'<p class="soft">No rule speaks of: {escape(", ".join(unknown) or "none")}.</p></section>'
+        f'<th scope="col">rule</th></tr></thead><tbody>{"".join(rows)}</tbody></table></div>'
+        f'<p class="soft">Failures without a rule: {escape(", ".join(unknown) or "none")}.</p></section>'
     )
 
 
@@ -179,7 +186,7 @@ def _ruled(failure: Failure, ruling: Ruling, cases: Iterable[str]) -> str:
 
 
 def by_cell(records: Iterable[Record]) -> Mapping[str, list[Record]]:
-    """Return the records of each cell, in their order."""
+    """Return the records of each cell by the cell's id; cells and records keep their order."""
     cells: dict[str, list[Record]] = {}
     for record in records:
         cells.setdefault(record.cell.id, []).append(record)

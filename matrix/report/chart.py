@@ -1,4 +1,4 @@
-"""The picture that a failure's folder makes for its page: picture(values) in chart.py."""
+"""The chart that a failure's folder draws for its page: picture(values) in chart.py."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from matrix.verdicts.record import Record
 
 
 def chart(folder: Path, records: Iterable[Record]) -> str:
-    """Return the HTML of a failure's picture, "" without chart.py or where it shows nothing.
+    """Return the HTML of a failure's chart, "" without chart.py or if the chart is empty.
 
-    chart.py is given (case, value) for each value that a rank returned. Values come from journals, and are untrusted:
-    it leaves out what it can't read, and escapes what it shows (matrix.kit.svg).
+    picture() receives (case, value) for each rank. Values come from journals and are untrusted: picture() has to skip
+    values that it can't read and to escape those that it shows (matrix.kit.svg).
     """
     if not (folder / "chart.py").is_file():
         return ""

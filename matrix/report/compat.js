@@ -1,7 +1,7 @@
 "use strict";
 (() => {
-  const held = JSON.parse(document.getElementById("data").textContent);
-  const axes = Object.keys(held.known);
+  const data = JSON.parse(document.getElementById("data").textContent);
+  const axes = Object.keys(data.known);
   const field = (axis) => document.getElementById("pick-" + axis);
   const answer = document.getElementById("answer");
   const line = document.querySelector(".paste code");
@@ -13,7 +13,7 @@
     if (kind) made.className = kind;
     return made;
   };
-  // The first rule that takes the stack, those that say "broken" first: as matrix/failure.py has it.
+  // The first rule that matches the stack; `broken` rules come first, as in matrix/catalog/failure.py.
   const ruling = (failure, places) =>
     failure.rules.find((rule) => Object.entries(rule.takes).every(([axis, taken]) => taken.includes(places[axis])));
 
@@ -24,24 +24,24 @@
     link.href = `failures/${failure.failure}.html`;
     title.append("BREAKS ", link, ": " + failure.title);
     made.append(title, element("p", rule.reason));
-    const seen = element("p", failure.levels.length ? "Seen here at level " : "Never run on this machine.");
-    for (const level of failure.levels) seen.append(element("span", level, "level"), " ");
-    made.append(seen);
+    const ran = element("p", failure.levels.length ? "Run on this machine at level " : "Never run on this machine.");
+    for (const level of failure.levels) ran.append(element("span", level, "level"), " ");
+    made.append(ran);
     if (failure.fix) made.append(element("p", "Fix: " + failure.fix));
-    for (const way of failure.workarounds)
-      made.append(element("p", `Way round: ${way.text} (${way.verified || "not verified here"})`));
+    for (const workaround of failure.workarounds)
+      made.append(element("p", `Workaround: ${workaround.text} (${workaround.verified || "not verified"})`));
     made.append(element("p", failure.references.join(", "), "soft"));
     return made;
   };
 
-  const tell = () => {
+  const update = () => {
     const named = axes.map((axis) => [axis, field(axis).value.trim()]).filter(([, value]) => value);
     line.textContent = `megatrix compat "${named.map(([axis, value]) => `${axis}=${value}`).join(" ") || "mcore=... torch=..."}"`;
     answer.replaceChildren();
-    const strange = named.filter(([axis, value]) => !held.known[axis].includes(value));
-    if (strange.length) {
-      const said = strange.map(([axis, value]) => `${axis} ${value}`).join(", ");
-      answer.append(element("p", `This page does not know ${said}. The line above answers for any version.`));
+    const unknown = named.filter(([axis, value]) => !data.known[axis].includes(value));
+    if (unknown.length) {
+      const listed = unknown.map(([axis, value]) => `${axis} ${value}`).join(", ");
+      answer.append(element("p", `Not in the catalog: ${listed}. The command above accepts any version.`));
       return;
     }
     if (!named.length) {
@@ -49,23 +49,23 @@
       return;
     }
     const places = Object.fromEntries(
-      axes.map((axis) => [axis, held.known[axis].indexOf(field(axis).value.trim() || (none[axis] ?? "none"))]));
-    const told = { broken: [], works: [], unknown: [] };
-    for (const failure of held.failures) {
+      axes.map((axis) => [axis, data.known[axis].indexOf(field(axis).value.trim() || (none[axis] ?? "none"))]));
+    const found = { broken: [], works: [], unknown: [] };
+    for (const failure of data.failures) {
       const rule = ruling(failure, places);
-      told[rule ? rule.expectation : "unknown"].push([failure, rule]);
+      found[rule ? rule.expectation : "unknown"].push([failure, rule]);
     }
-    const count = told.broken.length;
-    answer.append(element("h2", count ? `${count} known to break` : "Nothing in the catalog is known to break here"));
-    answer.append(...told.broken.map(([failure, rule]) => card(failure, rule)));
-    for (const [kind, words] of [["works", "Known to work: "], ["unknown", "Nothing is known of: "]])
-      if (told[kind].length) answer.append(element("p", words + told[kind].map(([failure]) => failure.failure).join(", ")));
+    const count = found.broken.length;
+    answer.append(element("h2", count ? `${count} known failure${count > 1 ? "s" : ""}` : "The catalog has no failure for this stack"));
+    answer.append(...found.broken.map(([failure, rule]) => card(failure, rule)));
+    for (const [kind, title] of [["works", "Works: "], ["unknown", "No rule for: "]])
+      if (found[kind].length) answer.append(element("p", title + found[kind].map(([failure]) => failure.failure).join(", ")));
   };
 
-  for (const axis of axes) field(axis).addEventListener("input", tell);
+  for (const axis of axes) field(axis).addEventListener("input", update);
   field("base").addEventListener("input", () => {
-    for (const [axis, value] of Object.entries(held.brings[field("base").value.trim()] || {})) field(axis).value = value;
-    tell();
+    for (const [axis, value] of Object.entries(data.brings[field("base").value.trim()] || {})) field(axis).value = value;
+    update();
   });
   for (const word of decodeURIComponent(location.hash.slice(1)).split(" ")) {
     const [axis, value] = word.split("=");
@@ -74,5 +74,5 @@
       if (axis === "base") field(axis).dispatchEvent(new Event("input"));
     }
   }
-  tell();
+  update();
 })();

@@ -1,7 +1,8 @@
-"""The compatibility table: pick a stack, see what breaks in it, at which level it was seen, and the way round.
+"""The compatibility page: pick a stack; see which failures it has, at which level each was run, and workarounds.
 
-The page answers from one embedded object. Python decides which of the known versions each rule takes (PEP 440's order
-is not written twice); the page only intersects. A version that it does not know is a question for the command line.
+The page computes its result from one embedded object. Python lists the known versions that each rule matches, so that
+PEP 440's order is implemented once; the script only intersects these lists. For other versions the page shows the
+command line to run.
 """
 
 from __future__ import annotations
@@ -16,9 +17,16 @@ from matrix.catalog.failure import Expectation, Failure, Level, Package, Rule
 from matrix.catalog.model import Base, Catalog, Container
 from matrix.catalog.versions import NONE, is_version, position
 from matrix.report.document import document
-from matrix.report.markup import escape, paste
+from matrix.report.markup import copyable, escape
 
-PICKED: Final = ("base", "mcore", "te", "torch", "driver", "sm")  # what a person picks; nothing is known of the rest
+PICKED: Final = (
+    "base",
+    "mcore",
+    "te",
+    "torch",
+    "driver",
+    "sm",
+)  # the axes with an input field; rules on other axes are left out
 TITLES: Final = {
     "base": "container",
     "mcore": "megatron-core",
@@ -31,30 +39,30 @@ TITLES: Final = {
 
 def compat_page(catalog: Catalog, levels: Mapping[str, frozenset[Level]]) -> str:
     """Return the page. `levels`: the levels at which each failure has ever run on this machine."""
-    held = data(catalog, levels)
+    embedded = data(catalog, levels)
     fields = "".join(
         f'<label>{TITLES[axis]}<input list="known-{axis}" id="pick-{axis}" size="16" autocomplete="off" '
         f'spellcheck="false"></label><datalist id="known-{axis}">'
-        + "".join(f'<option value="{escape(value)}"></option>' for value in held.known[axis] if value != NONE)
+        + "".join(f'<option value="{escape(value)}"></option>' for value in embedded.known[axis] if value != NONE)
         + "</datalist>"
         for axis in PICKED
     )
-    # In a script's text only "<" could end it or open a comment.
-    embedded = json.dumps(held.to_json(), separators=(",", ":")).replace("<", "\\u003c")
+    # In the text of a <script> only "<" can end the element or open a comment.
+    script = json.dumps(embedded.to_json(), separators=(",", ":")).replace("<", "\\u003c")
     body = f"""<header><p class="eyebrow"><a href="index.html">Megatrix</a>, compatibility</p>
-<h1>What breaks in this stack?</h1></header>
+<h1>Known failures of a stack</h1></header>
 <section class="card"><div class="filters" id="picks">{fields}</div>
-<p class="soft">A container brings its torch and Transformer Engine. Leave empty what plays no part; nothing is then
-said of what depends on it.</p>{paste("megatrix compat")}
-<p class="soft">The line says the same, for any version, and what level contract finds beyond the catalog.</p></section>
-<div id="answer" aria-live="polite"><noscript>This page needs its script; the line above does not.</noscript></div>
-<script type="application/json" id="data">{embedded}</script>"""
+<p class="soft">A container sets torch and Transformer Engine. Leave a field empty if the stack does not have it;
+rules that need it are then not applied.</p>{copyable("megatrix compat")}
+<p class="soft">The command prints the same for any version. It also compares the APIs (level contract).</p></section>
+<div id="answer" aria-live="polite"><noscript>This page needs JavaScript. The command above does not.</noscript></div>
+<script type="application/json" id="data">{script}</script>"""
     return document("Compatibility - Megatrix", body, script="compat.js")
 
 
 @dataclass(frozen=True)
 class RuleInPage:
-    """A rule, and the places of the known values that it takes, by axis."""
+    """A rule, and by axis the indices of the known values that it matches."""
 
     expectation: Expectation
     reason: str
@@ -67,7 +75,7 @@ class RuleInPage:
 
 @dataclass(frozen=True)
 class FailureInPage:
-    """A failure, the levels at which it has ever run on this machine, and its rules, those that say broken first."""
+    """A failure, the levels at which it has ever run on this machine, and its rules, `broken` rules first."""
 
     failure: Failure
     levels: frozenset[Level]
@@ -88,7 +96,7 @@ class FailureInPage:
 
 @dataclass(frozen=True)
 class Embedded:
-    """What the page holds: known values of each axis, what a base brings, and the failures with their rules."""
+    """The object in the page: known values of each axis, the versions in each base, the failures with their rules."""
 
     known: Mapping[str, Sequence[str]]
     brings: Mapping[str, Mapping[str, str]]
@@ -104,7 +112,7 @@ class Embedded:
 
 
 def data(catalog: Catalog, levels: Mapping[str, frozenset[Level]]) -> Embedded:
-    """Return what the page holds. `levels`: the levels at which each failure has ever run on this machine."""
+    """Return the object for the page. `levels`: the levels at which each failure has ever run on this machine."""
     known = {axis: values(catalog, axis) for axis in PICKED}
     return Embedded(
         known,
@@ -117,7 +125,7 @@ def data(catalog: Catalog, levels: Mapping[str, frozenset[Level]]) -> Embedded:
 
 
 def values(catalog: Catalog, axis: str) -> list[str]:
-    """Return the values of an axis that the catalog knows, in order, "none" first."""
+    """Return the values of an axis that the catalog names, in order, "none" (for base: "") first."""
     stacks = [getattr(stack.cell, axis, None) for stack in catalog.stacks]
     if axis == "base":
         return ["", *(base.id for base in _bases(catalog))]
@@ -165,7 +173,7 @@ def _rules(failure: Failure, known: Mapping[str, list[str]]) -> tuple[RuleInPage
 
 
 def _takes(rule: Rule, known: Mapping[str, list[str]]) -> dict[str, list[int]] | None:
-    """Return the places of the known values that the rule takes, by axis; None when it takes no stack."""
+    """Return by axis the indices of the known values that the rule matches; None if it can match no stack."""
     takes = {"base": [known["base"].index(base) for base in rule.base if base in known["base"]]} if rule.base else {}
     for axis, bound in rule.bounds():
         if axis in known and axis not in NAMED:

@@ -1,5 +1,5 @@
 "use strict";
-// A button beside a line to paste copies it.
+// The button beside a command copies the command.
 (() => {
   document.documentElement.classList.add("scripted");
 

@@ -1,7 +1,7 @@
-"""What every page is made of: one HTML document without network, its own style and script allowed and nothing else.
+"""The HTML document around every page: no network; only its own style and script may run.
 
-Everything that comes from outside goes through `escape` (HTML) and `one_line`, `head` or `tail` (control characters,
-secrets, size). Should something slip through, the content security policy stops it.
+Untrusted text passes through `escape` (HTML) and `one_line`, `head` or `tail` (control characters, secrets, size). The
+content security policy blocks any markup that gets through.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _HERE = Path(__file__).parent
 
 
 def document(title: str, body: str, *, script: str = "page.js") -> str:
-    """Return a whole page. `title` is text, `body` HTML; `script` names the file of this folder that runs, "" none."""
+    """Return a whole page. `title` is text, `body` HTML; `script` is a file name in this folder, "" for none."""
     style = (_HERE / "page.css").read_text("utf-8")
     code = "".join((_HERE / name).read_text("utf-8") for name in ("copy.js", script)) if script else ""
     allowed = f"style-src {_digest(style)};{f' script-src {_digest(code)};' if script else ''}"

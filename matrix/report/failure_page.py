@@ -1,4 +1,4 @@
-"""One failure as a page: what the catalog knows of it, what write-ups claim, and what the run saw of both."""
+"""The page of one failure: its catalog entry, published claims about it, and the results of the run."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from matrix.store.trend import Flakes, Pasts, flakes, turns
 from matrix.verdicts.record import Record, Verdict
 
 HOME = "../index.html"
-ROWS = 100  # of cases whose verdict changed
-SHOWN = (Verdict.REPRODUCED, Verdict.REGRESSED)  # the verdicts of a case that showed the failure
+ROWS = 100  # shown of the cases whose verdict changed
+SHOWN = (Verdict.REPRODUCED, Verdict.REGRESSED)  # the verdicts of a case in which the failure occurred
 
 
 def failure_page(
@@ -32,27 +32,27 @@ def failure_page(
 ) -> str:
     """Return the page.
 
-    `night` is the whole run, `levels` the levels at which each failure ever ran on this machine, `pasts` what the
-    nights said of each case.
+    `night` is the whole run. `levels`: the levels at which each failure has ever run on this machine; `pasts`: the
+    results of each case in earlier nights.
     """
     records = [record for record in night.records if record.failure == failure.id]
     links = {key: f"{HOME}#{anchor}" for key, anchor in anchors_of(night.records).items()}
-    seen = (
+    results = (
         grids(records, links, levels, escape) if records else '<section class="card"><p>Not in this run.</p></section>'
     )
     body = f"""<header><p class="eyebrow"><a href="{HOME}">Megatrix, run \
 <span class="id">{escape(night.run)}</span></a>, failure \
 <span class="id">{escape(failure.id)}</span></p><h1>{escape(failure.title)}</h1>
 <p class="soft">{", ".join(map(_reference, failure.references))}</p></header>
-<section class="card"><dl class="told">{_facts(failure)}</dl></section>
+<section class="card"><dl class="facts">{_facts(failure)}</dl></section>
 {_claim(failure, records)}
-<h2>What the catalog says, and what this run saw</h2>
+<h2>Rules and results</h2>
 {_rules(failure, catalog, records)}
-{seen}
+{results}
 {chart(failure.folder, records)}
-<h2>Its nights</h2>{_nights(records, pasts)}
-<h2>The way round</h2>{_workarounds(failure)}
-<h2>How it is recognised</h2>{_signatures(failure.signature)}"""
+<h2>History</h2>{_nights(records, pasts)}
+<h2>Workarounds</h2>{_workarounds(failure)}
+<h2>Signatures</h2>{_signatures(failure.signature)}"""
     return document(f"{failure.id}: {failure.title} - Megatrix {night.run}", body, script="")
 
 
@@ -65,23 +65,23 @@ def _reference(text: str) -> str:
 
 def _facts(failure: Failure) -> str:
     facts = {"symptom": failure.symptom, "cause": failure.cause, "fix": failure.fix}
-    facts |= {"stands in": "; ".join(f"{', '.join(one.packages)}: {one.reason}" for one in failure.stand_in)}
-    facts |= {"hidden by": "; ".join(f"{one.by}: {one.reason}" for one in failure.masked)}
+    facts |= {"stand-ins": "; ".join(f"{', '.join(one.packages)}: {one.reason}" for one in failure.stand_in)}
+    facts |= {"masked by": "; ".join(f"{one.by}: {one.reason}" for one in failure.masked)}
     return "".join(f"<dt>{name}</dt><dd>{escape(' '.join(text.split()))}</dd>" for name, text in facts.items() if text)
 
 
 def _claim(failure: Failure, records: Sequence[Record]) -> str:
     if failure.claim is None:
         return ""
-    return f"""<h2>Claimed, and measured</h2><div class="beside">
-<section class="card"><h3>A write-up claims</h3><p>{escape(" ".join(failure.claim.text.split()))}</p>
+    return f"""<h2>Claim and measurement</h2><div class="beside">
+<section class="card"><h3>Claim</h3><p>{escape(" ".join(failure.claim.text.split()))}</p>
 <p class="soft">{escape(failure.claim.source)}</p></section>
-<section class="card"><h3>Measured</h3><p>{escape(" ".join(failure.claim.measured.split()))}</p>
+<section class="card"><h3>Measurement</h3><p>{escape(" ".join(failure.claim.measured.split()))}</p>
 <p class="soft">This run: {_verdicts(records)}</p></section></div>"""
 
 
 def _rules(failure: Failure, catalog: Catalog, records: Sequence[Record]) -> str:
-    """Return a row for each rule: what it says, why, and the verdicts of the cases that fall under it, by level."""
+    """Return a row for each rule: expectation, reason, and the verdicts of its cases by level."""
     under: dict[Ruling, list[Record]] = {
         rulings.of_rule(kind, rule): []
         for kind, rules in ((Expectation.BROKEN, failure.affected), (Expectation.WORKS, failure.works))
@@ -95,28 +95,28 @@ def _rules(failure: Failure, catalog: Catalog, records: Sequence[Record]) -> str
         for ruling, members in under.items()
     )
     return f"""<section class="card"><table class="cases">\
-<thead><tr><th scope="col">expected</th><th scope="col">where</th><th scope="col">because</th>\
+<thead><tr><th scope="col">expected</th><th scope="col">rule</th><th scope="col">reason</th>\
 <th scope="col">this run</th></tr></thead><tbody>{rows}</tbody></table></section>"""
 
 
 def _verdicts(records: Sequence[Record]) -> str:
     counts = Counter((record.verdict, record.level) for record in records)
     ordered = sorted(counts, key=lambda each: (WORST_FIRST.index(each[0]), list(Level).index(each[1])))
-    told = (f"{word(verdict)} <b>{counts[verdict, at]}</b> {level(at)}" for verdict, at in ordered)
-    return ", ".join(told) or "nothing of it"
+    items = (f"{word(verdict)} <b>{counts[verdict, at]}</b> {level(at)}" for verdict, at in ordered)
+    return ", ".join(items) or "no case"
 
 
 def _nights(records: Sequence[Record], pasts: Pasts) -> str:
-    """Return when it was seen, how it flakes, and the nights of each case that changed in them."""
-    told = [(record, pasts.get(record.key, ())) for record in records]
-    nights = {past.number: past.run for _, each in told for past in each}
+    """Return when the failure occurred, how often its cases flaked, and the history of each case that changed."""
+    histories = [(record, pasts.get(record.key, ())) for record in records]
+    nights = {past.number: past.run for _, each in histories for past in each}
     if len(nights) < 2:
-        return '<section class="card"><p class="soft">This is the first.</p></section>'
-    showed = {past.number for _, each in told for past in each if past.ran and past.verdict in SHOWN}
-    when = f"seen first in {nights[min(showed)]}, last in {nights[max(showed)]}" if showed else "never seen"
-    each_flakes = [flakes(each) for _, each in told]
+        return '<section class="card"><p class="soft">This is the first night.</p></section>'
+    occurred = {past.number for _, each in histories for past in each if past.ran and past.verdict in SHOWN}
+    when = f"first seen in {nights[min(occurred)]}, last in {nights[max(occurred)]}" if occurred else "not seen"
+    each_flakes = [flakes(each) for _, each in histories]
     flaked = Flakes(sum(one.flipped for one in each_flakes), sum(one.again for one in each_flakes))
-    changed = [(record, each) for record, each in told if turns(each)]
+    changed = [(record, each) for record, each in histories if turns(each)]
     rows = "".join(
         f"<tr><td><a href='../cells/{name_of(record.cell.id)}'>{case(record)}</a> {level(record.level)}</td>"
         f"<td>{strip(each)}</td></tr>"
@@ -130,16 +130,16 @@ def _nights(records: Sequence[Record], pasts: Pasts) -> str:
     )
     return (
         f'<section class="card"><p>In the last {len(nights)} nights: {escape(when)}. Flakes: {escape(str(flaked))}. '
-        f"{len(told) - len(changed)} of {len(told)} cases never changed their colour.</p>{table}</section>"
+        f"{len(histories) - len(changed)} of {len(histories)} cases never changed colour.</p>{table}</section>"
     )
 
 
 def _workarounds(failure: Failure) -> str:
     rows = "".join(
-        f"<li>{escape(one.text)} <span class='soft'>({escape(one.verified or 'not verified here')})</span></li>"
+        f"<li>{escape(one.text)} <span class='soft'>({escape(one.verified or 'not verified')})</span></li>"
         for one in failure.workaround
     )
-    return f'<section class="card">{f"<ul>{rows}</ul>" if rows else "<p>None is known.</p>"}</section>'
+    return f'<section class="card">{f"<ul>{rows}</ul>" if rows else "<p>None known.</p>"}</section>'
 
 
 def _signatures(signatures: Sequence[Signature]) -> str:

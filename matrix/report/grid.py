@@ -1,4 +1,4 @@
-"""The matrix as a picture: one grid per failure and level, rows base x TE x driver, columns Megatron versions."""
+"""The matrix as HTML tables: one per failure and level; rows are base x TE x driver, columns Megatron versions."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 from matrix.catalog.cell import Cell
 from matrix.catalog.failure import Level
-from matrix.report.markup import about, escape, level, mark
-from matrix.report.words import by, row_order, version_order, worst
+from matrix.report.markup import escape, failure_link, level, mark
+from matrix.report.words import group_by, row_order, version_order, worst
 from matrix.verdicts.record import Record
 from matrix.verdicts.text import one_line
 
@@ -17,13 +17,14 @@ def grids(
     records: Sequence[Record],
     links: Mapping[str, str],
     levels: Mapping[str, frozenset[Level]],
-    title: Callable[[str], str] = about,
+    title: Callable[[str], str] = failure_link,
 ) -> str:
-    """Return every failure's grids.
+    """Return the grids of all failures.
 
-    `links`: case key -> where its evidence is; `levels`: what has ever run here; `title`: a failure's id as HTML.
+    `links`: case key -> link to its evidence; `levels`: the levels at which each failure has ever run on this machine;
+    `title` returns the HTML for a failure's id.
     """
-    groups = by(lambda record: (record.failure, record.level), records)
+    groups = group_by(lambda record: (record.failure, record.level), records)
     cards = (
         _card(members, links, levels.get(failure, frozenset()), title(failure))
         for (failure, _), members in sorted(groups.items())
@@ -38,14 +39,14 @@ def _card(records: Sequence[Record], links: Mapping[str, str], ran: frozenset[Le
     listed = "".join(f"<li>{escape(one_line(note))} ({count})</li>" for note, count in notes.items())
     return f"""<section class="card" aria-label="{escape(failure)}, level {shown.value}">
 <div class="grid-head"><h3>{title}</h3>{level(shown)}\
-<span class="soft">{escape(cases)}{_realer(ran)}</span></div>
+<span class="soft">{escape(cases)}{_levels_never_run(ran)}</span></div>
 <div class="scroll" tabindex="0">{_table(records, links)}</div>
 {f'<ul class="soft">{listed}</ul>' if listed else ""}</section>
 """
 
 
-def _realer(ran: frozenset[Level]) -> str:
-    """Return which levels, realer than those a failure has ever run at, nobody has seen on this machine."""
+def _levels_never_run(ran: frozenset[Level]) -> str:
+    """Return a note on the levels above the highest at which the failure has ever run on this machine, or ""."""
     order = list(Level)
     never = order[max((order.index(each) + 1 for each in ran), default=0) :]
     return f"; never run at level {' or '.join(each.value for each in never)} on this machine" if never else ""
@@ -53,11 +54,11 @@ def _realer(ran: frozenset[Level]) -> str:
 
 def _table(records: Sequence[Record], links: Mapping[str, str]) -> str:
     columns = sorted({record.cell.mcore for record in records}, key=version_order)
-    rows = by(lambda record: _row(record.cell), sorted(records, key=lambda record: row_order(record.cell)))
+    rows = group_by(lambda record: _row(record.cell), sorted(records, key=lambda record: row_order(record.cell)))
     head = "".join(f'<th scope="col"><span>{escape(mcore)}</span></th>' for mcore in columns)
     body = []
     for row, members in rows.items():
-        cells = by(lambda record: record.cell.mcore, members)
+        cells = group_by(lambda record: record.cell.mcore, members)
         body.append(f"<tr>{_head(*row)}{''.join(_cell(cells.get(mcore, ()), links) for mcore in columns)}</tr>")
     return (
         f'<table class="grid"><thead><tr><th scope="col" class="corner">mcore</th>{head}</tr></thead>'
@@ -76,16 +77,16 @@ def _head(base: str, torch: str, te: str, driver: str) -> str:
 
 
 def _cell(records: Sequence[Record], links: Mapping[str, str]) -> str:
-    """Return one cell, one verdict: the one that needs a person most, with how many of its cases say so."""
+    """Return one grid cell: the most urgent verdict of its cases, and how many of them have it."""
     if not records:
         return '<td class="empty">·</td>'
     verdict = worst(records)
     leading = [record for record in records if record.verdict is verdict]
     cell = records[0].cell
     cases = ", ".join(f"{record.case} {record.verdict.value}" for record in records)
-    said = escape(f"{cell.base}, mcore {cell.mcore}: {cases}")
-    share = f"{len(leading)}/{len(records)}" if len(leading) < len(records) else ""
+    title = escape(f"{cell.base}, mcore {cell.mcore}: {cases}")
+    share = f"{len(leading)} of {len(records)}" if len(leading) < len(records) else ""
     mixed = f'<span class="mixed">{share}</span>' if share else ""
-    # What is seen of a link stands in its name too: so it is found by voice.
-    name = f"{said}; {share}" if share else said
-    return f'<td><a href="{links[leading[0].key]}" title="{said}" aria-label="{name}">{mark(verdict)}{mixed}</a></td>'
+    # The accessible name contains the visible text of the link, as voice control requires.
+    name = f"{title}; {share}" if share else title
+    return f'<td><a href="{links[leading[0].key]}" title="{title}" aria-label="{name}">{mark(verdict)}{mixed}</a></td>'

@@ -1,11 +1,11 @@
-"""JUnit XML as GitHub, GitLab and Jenkins read it: red is a failure, what said nothing is skipped with its reason."""
+"""JUnit XML as GitHub, GitLab and Jenkins read it: red is a failure, no result is skipped with its reason."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from matrix.report.markup import escape  # HTML's escapes are XML's, and no character is left that XML forbids
-from matrix.report.words import MEANING, by, is_red, render_chain, why
+from matrix.report.markup import escape  # valid for XML too: escapes every character that XML forbids
+from matrix.report.words import MEANING, group_by, is_red, render_chain, verdict_reason
 from matrix.store.night import Night
 from matrix.verdicts.record import SILENT, Record
 from matrix.verdicts.text import one_line, tail
@@ -13,7 +13,7 @@ from matrix.verdicts.text import one_line, tail
 
 def junit(night: Night) -> str:
     """Return the document: a suite per failure and level, a test case per planned case, its axes as properties."""
-    groups = by(lambda record: (record.failure, record.level), night.records)
+    groups = group_by(lambda record: (record.failure, record.level), night.records)
     suites = "".join(_suite(members, night.began) for _, members in sorted(groups.items()))
     return (
         '<?xml version="1.0" encoding="UTF-8"?>\n'
@@ -56,16 +56,16 @@ def _case(record: Record, suite: str) -> str:
 
 def _end(record: Record) -> str:
     if record.verdict in SILENT:
-        return f'<skipped message="{escape(f"{record.verdict.value}: {why(record)}")}"/>'
-    said = [f"reproduce: {record.reproduce}", *(f"note: {one_line(note)}" for note in record.notes)]
+        return f'<skipped message="{escape(f"{record.verdict.value}: {verdict_reason(record)}")}"/>'
+    texts = [f"reproduce: {record.reproduce}", *(f"note: {one_line(note)}" for note in record.notes)]
     if not is_red(record):
-        return f"<system-out>{escape(_lines(why(record), *said))}</system-out>"
+        return f"<system-out>{escape(_lines(verdict_reason(record), *texts))}</system-out>"
     if record.outcome.chain:
-        said.append(render_chain(record.outcome.chain))
+        texts.append(render_chain(record.outcome.chain))
     if record.outcome.evidence:
-        said.append(_lines("end of the log:", tail(record.outcome.evidence)))
-    message = f"{record.verdict.value} ({MEANING[record.verdict]}): {why(record)}"
-    return f'<failure type="{record.verdict.value}" message="{escape(message)}">{escape(_lines(*said))}</failure>'
+        texts.append(_lines("end of the log:", tail(record.outcome.evidence)))
+    message = f"{record.verdict.value} ({MEANING[record.verdict]}): {verdict_reason(record)}"
+    return f'<failure type="{record.verdict.value}" message="{escape(message)}">{escape(_lines(*texts))}</failure>'
 
 
 def _lines(*parts: str) -> str:

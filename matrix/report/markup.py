@@ -1,4 +1,4 @@
-"""The smallest pieces of the page: escaped text, verdict marks, levels, lines to paste."""
+"""HTML fragments that the pages share: escaped text, verdict marks, levels, commands to copy."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from matrix.report.words import label
 from matrix.verdicts.record import Record, Verdict
 from matrix.verdicts.text import visible
 
-# One mark per verdict, told apart by shape alone: green is round, red is square, learned a diamond, and what said
-# nothing is an outline. 16 x 16 units; `glyph` is drawn in the colour of the paper.
+# One mark per verdict, distinct by shape alone: green is a circle, red a square, learned a diamond, no result an
+# outline. 16 x 16 units; `glyph` is drawn in the background colour.
 _LINE = 'class="glyph" fill="none" stroke-width="2" stroke-linecap="round" stroke-linejoin="round"'
 _ROUND = '<circle cx="8" cy="8" r="7.5" fill="currentColor"/>'
 _SQUARE = '<path d="M.5.5h15v15H.5z" fill="currentColor"/>'
@@ -29,12 +29,12 @@ _SHAPES = {
 
 
 def escape(text: object) -> str:
-    """Return text for HTML, control characters written out, quotes escaped too."""
+    """Return text for HTML: control characters made visible, markup and quotes escaped."""
     return html.escape(visible(str(text)), quote=True)
 
 
 def marks() -> str:
-    """Return the definitions of all verdict marks; they stand once in a page."""
+    """Return the definitions of all verdict marks; a page contains them once."""
     symbols = (
         f'<symbol id="v-{verdict.value}" viewBox="0 0 16 16">{shape}</symbol>' for verdict, shape in _SHAPES.items()
     )
@@ -42,7 +42,7 @@ def marks() -> str:
 
 
 def mark(verdict: Verdict) -> str:
-    """Return a verdict's mark; what it means has to stand beside it in words, or in the label of its link."""
+    """Return a verdict's mark; the caller adds its name as text or as the label of its link."""
     return f'<svg class="v {verdict.value}" aria-hidden="true"><use href="#v-{verdict.value}"/></svg>'
 
 
@@ -57,22 +57,22 @@ def level(level: Level) -> str:
 
 
 def case(record: Record) -> str:
-    """Return the cell and case of a record as one line of text; its level stands behind it."""
+    """Return the cell and case of a record as one line, without the level."""
     return f'<span class="id">{escape(label(record.cell))}</span> {escape(record.case)}'
 
 
-def about(failure: str) -> str:
-    """Return a failure's id as a link from the first page to the failure's own."""
+def failure_link(failure: str) -> str:
+    """Return a failure's id as a link from index.html to the failure's page."""
     return f'<a href="failures/{escape(failure)}.html">{escape(failure)}</a>'
 
 
 def listing(text: str) -> str:
-    """Return lines of a log or a stack; what is cut off can be scrolled to by keyboard."""
+    """Return lines of a log or a stack in a block that scrolls by keyboard."""
     return f'<pre tabindex="0">{escape(text)}</pre>'
 
 
-def paste(line: str) -> str:
-    """Return a line to paste, with a button that copies it."""
+def copyable(line: str) -> str:
+    """Return a command with a button that copies it."""
     text = html.escape(" ".join(visible(line).split()))
     copy = '<button class="script-only" data-copy="">copy</button>'
     return f'<div class="paste"><code tabindex="0">{text}</code>{copy}</div>'

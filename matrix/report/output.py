@@ -1,4 +1,4 @@
-"""From a run's folder to everything a person or a machine reads of it."""
+"""Writes all reports of a run: pages, JUnit XML, Markdown."""
 
 from __future__ import annotations
 
@@ -22,29 +22,31 @@ from matrix.store.paths import Paths, write_whole
 
 
 def render(run_folder: Path, out: Path, history: History, catalog: Catalog) -> Night:
-    """Add a run to the history; write everything that is read of it under `out`. Returns the night.
+    """Add a run to the history and write its reports under `out`. Returns the night.
 
-    May be called as often as one likes, also for a run that was cut off and for an older run. Raises MatrixError when
-    the run, the history or the output folder can't be used.
+    May be called repeatedly, also for an interrupted or an older run. Raises MatrixError if the run, the history or
+    the output folder can't be used.
     """
-    told, paths = night.read(run_folder), Paths(out)
-    history.add(told.run, told.records)
-    levels, pasts = history.levels(), history.pasts(told.run)
-    different = changes(told.records, history.previous(told.run))
-    write_whole(paths.page, page(told, different, levels, sorted(one.stem for one in paths.bisections.glob("*.html"))))
+    current, paths = night.read(run_folder), Paths(out)
+    history.add(current.run, current.records)
+    levels, pasts = history.levels(), history.pasts(current.run)
+    different = changes(current.records, history.previous(current.run))
+    write_whole(
+        paths.page, page(current, different, levels, sorted(one.stem for one in paths.bisections.glob("*.html")))
+    )
     write_whole(paths.compat, compat_page(catalog, levels), durable=False)
     for failure in catalog.failures:
-        write_whole(paths.failure(failure.id), failure_page(failure, catalog, told, levels, pasts), durable=False)
-    for cell, records in by_cell(told.records).items():
+        write_whole(paths.failure(failure.id), failure_page(failure, catalog, current, levels, pasts), durable=False)
+    for cell, records in by_cell(current.records).items():
         path = paths.cell(name_of(cell))
         link_of = partial(_link, path.parent)
-        write_whole(path, cell_page(told.run, records, catalog, pasts, link_of), durable=False)
-    write_whole(paths.junit, junit(told))
-    write_whole(paths.summary, job_summary(told, different))
-    return told
+        write_whole(path, cell_page(current.run, records, catalog, pasts, link_of), durable=False)
+    write_whole(paths.junit, junit(current))
+    write_whole(paths.summary, job_summary(current, different))
+    return current
 
 
-def _link(here: Path, log: str) -> str:
-    """Return the way from a page to a log, "" when there is none: a run of another machine, a log that is gone."""
+def _link(folder: Path, log: str) -> str:
+    """Return the relative link from a page in `folder` to a log file, "" if the file is missing on this machine."""
     path = Path(log)
-    return quote(os.path.relpath(path.resolve(), here.resolve())) if path.is_file() else ""
+    return quote(os.path.relpath(path.resolve(), folder.resolve())) if path.is_file() else ""

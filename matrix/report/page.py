@@ -1,4 +1,4 @@
-"""The night as one HTML page: no network, no build, readable without its script."""
+"""The night as one HTML page: no network, no build step, readable without JavaScript."""
 
 from __future__ import annotations
 
@@ -10,50 +10,50 @@ from matrix.report.cell_page import name_of
 from matrix.report.changes import Change, Changes
 from matrix.report.document import document
 from matrix.report.grid import grids
-from matrix.report.markup import about, case, escape, level, listing, mark, paste, word
+from matrix.report.markup import case, copyable, escape, failure_link, level, listing, mark, word
 from matrix.report.words import (
     MEANING,
     WORST_FIRST,
-    by,
-    happened,
+    group_by,
     headline,
     is_red,
     label,
+    outcome_text,
     render_chain,
+    verdict_reason,
     version_order,
-    why,
 )
 from matrix.store.night import Night
 from matrix.verdicts.outcome import RankEnd
 from matrix.verdicts.record import SILENT, Record, Verdict
 from matrix.verdicts.text import head, one_line, tail
 
-# Members of one cause that carry their log and stacks; the others failed alike and name where theirs lie. Keeps a page
-# of 1,000 reds of one cause at a few MB.
+# Cases per cause shown with log and stacks; the others failed alike and only name their log files. Keeps a page with
+# 1,000 red cases of one cause at a few MB.
 FULL = 5
-# The axes of a cell that cases can be filtered by, where there is more than one value.
+# The cell axes with a filter, each shown only if the records have more than one value.
 AXES = ("base", "mcore", "te", "driver")
-# Changes of one kind shown without a click.
+# Changes of one kind shown without a click; red cases of one cause, too.
 LISTED = 8
 
 
 def page(night: Night, changes: Changes, levels: Mapping[str, frozenset[Level]], bisections: Sequence[str] = ()) -> str:
     """Return the page.
 
-    `levels`: the levels at which each failure has ever run on this machine; `bisections`: the names of their pages.
+    `levels`: the levels at which each failure has ever run on this machine; `bisections`: names of bisection pages.
     """
     records, anchors = night.records, anchors_of(night.records)
-    told = headline(records)
+    summary = headline(records)
     body = f"""{_top(night)}
 {_changes(changes, anchors)}
 {_reds(records, anchors, changes.newly_red)}
-<h2 id="matrix">The matrix</h2>
+<h2 id="matrix">Matrix</h2>
 {grids(records, {key: f"#{anchor}" for key, anchor in anchors.items()}, levels)}
 {_silent(records)}
 {_cases(records, anchors)}
 {_bisections(bisections)}
 {_legend()}"""
-    return document(f"{told.colour}: {told.text} - Megatrix {night.run}", body)
+    return document(f"{summary.colour}: {summary.text} - Megatrix {night.run}", body)
 
 
 def _bisections(names: Sequence[str]) -> str:
@@ -64,12 +64,12 @@ def _bisections(names: Sequence[str]) -> str:
 
 
 def anchors_of(records: Sequence[Record]) -> dict[str, str]:
-    """Return the place of each case on the page: case key -> id."""
+    """Return the HTML id of each case on the page: case key -> id."""
     return {record.key: f"{'red' if is_red(record) else 'case'}-{n}" for n, record in enumerate(records, start=1)}
 
 
 def _top(night: Night) -> str:
-    told = headline(night.records)
+    summary = headline(night.records)
     counts = Counter(record.verdict for record in night.records)
     cached = sum(bool(record.cached_from) for record in night.records)
     listed = "".join(f"<li>{word(verdict)} <b>{counts[verdict]}</b></li>" for verdict in WORST_FIRST if counts[verdict])
@@ -79,37 +79,37 @@ def _top(night: Night) -> str:
         else "not started"
     )
     return f"""<header><p class="eyebrow">Megatrix, run <span class="id">{escape(night.run)}</span>, {escape(when)}, \
-{len(night.records)} cases, {cached} of them from the cache</p>
-<div class="banner {told.colour}"><h1><span class="word">{told.colour}</span> {escape(told.text)}</h1>\
-<span>{escape(told.beside)}</span></div>
+{len(night.records)} cases, {cached} from the cache</p>
+<div class="banner {summary.colour}"><h1><span class="word">{summary.colour}</span> {escape(summary.text)}</h1>\
+<span>{escape(summary.no_result)}</span></div>
 <ul class="counts">{listed}</ul>
-<nav aria-label="Sections"><a href="#changed">What changed</a><a href="#reds">What is red</a>\
-<a href="#matrix">The matrix</a><a href="#silent">What said nothing</a><a href="#cases">All cases</a>\
-<a href="#legend">Legend</a><a href="compat.html">What breaks in my stack?</a></nav></header>"""
+<nav aria-label="Sections"><a href="#changed">Changes</a><a href="#reds">Red cases</a>\
+<a href="#matrix">Matrix</a><a href="#silent">No result</a><a href="#cases">All cases</a>\
+<a href="#legend">Legend</a><a href="compat.html">Check a stack</a></nav></header>"""
 
 
 def _changes(changes: Changes, anchors: Mapping[str, str]) -> str:
     if not changes.since:
-        said = '<p class="soft">There is no earlier run to compare with.</p>'
+        listed = '<p class="soft">There is no earlier run to compare with.</p>'
     elif not changes.groups and not changes.dropped:
-        said = f'<p>Nothing, since <span class="id">{escape(changes.since)}</span>.</p>'
+        listed = "<p>None.</p>"
     else:
-        said = "".join(_change(change, anchors) for change in changes.groups) + _dropped(changes)
+        listed = "".join(_change(change, anchors) for change in changes.groups) + _dropped(changes)
     since = f' <span class="soft">since {escape(changes.since)}</span>' if changes.since else ""
-    return f'<h2 id="changed">What changed{since}</h2><section class="card">{said}</section>'
+    return f'<h2 id="changed">Changes{since}</h2><section class="card">{listed}</section>'
 
 
 def _change(change: Change, anchors: Mapping[str, str]) -> str:
-    before = word(change.before) if change.before else "no verdict before"
+    before = word(change.before) if change.before else "no earlier verdict"
     links = [
         f'<li><a href="#{anchors[record.key]}">{escape(record.failure)} {case(record)}</a> {level(record.level)}</li>'
         for record in change.records
     ]
-    way = f"<span>{before} &rarr; {word(change.after)}</span> <b>{len(links)}</b>"
+    step = f"<span>{before} &rarr; {word(change.after)}</span> <b>{len(links)}</b>"
     listed = f'<ul class="cells">{"".join(links)}</ul>'
     if len(links) > LISTED or change.before is None:
-        return f'<details class="row"><summary>{way}</summary>{listed}</details>'
-    return f'<div class="change">{way}{listed}</div>'
+        return f'<details class="row"><summary>{step}</summary>{listed}</details>'
+    return f'<div class="change">{step}{listed}</div>'
 
 
 def _dropped(changes: Changes) -> str:
@@ -117,17 +117,17 @@ def _dropped(changes: Changes) -> str:
         return ""
     listed = "".join(f'<li class="id">{escape(key)}</li>' for key in changes.dropped)
     return (
-        f'<details class="row"><summary>planned then, not planned now <b>{len(changes.dropped)}</b></summary>'
+        f'<details class="row"><summary>planned in the earlier run only <b>{len(changes.dropped)}</b></summary>'
         f'<ul class="cells">{listed}</ul></details>'
     )
 
 
 def _reds(records: Sequence[Record], anchors: Mapping[str, str], new: frozenset[str]) -> str:
-    """Return a card per cause: why in a sentence, a line to paste, then every case; newly red causes come first."""
-    causes = by(lambda red: (red.failure, red.verdict, why(red)), filter(is_red, records))
+    """Return a card per cause: the reason, a command to reproduce it, every case; newly red causes first."""
+    causes = group_by(lambda red: (red.failure, red.verdict, verdict_reason(red)), filter(is_red, records))
     cards = [_cause(members, anchors, new) for members in sorted(causes.values(), key=lambda reds: _urgency(reds, new))]
-    said = "".join(cards) or '<section class="card"><p>Nothing.</p></section>'
-    return f'<h2 id="reds">What is red</h2>{said}'
+    listed = "".join(cards) or '<section class="card"><p>None.</p></section>'
+    return f'<h2 id="reds">Red cases</h2>{listed}'
 
 
 def _urgency(reds: Sequence[Record], new: frozenset[str]) -> tuple[bool, int]:
@@ -141,8 +141,8 @@ def _cause(reds: Sequence[Record], anchors: Mapping[str, str], new: frozenset[st
     if more:
         listed += f'<details class="member"><summary>{len(reds) - LISTED} more</summary>{more}</details>'
     return f"""<section class="card"><div class="cause">{mark(first.verdict)}<div>
-<h3>{first.verdict.value}: {about(first.failure)}{count}</h3><p>{escape(why(first))}</p>
-<p class="soft">{MEANING[first.verdict]}</p></div></div>{paste(first.reproduce)}{listed}</section>
+<h3>{first.verdict.value}: {failure_link(first.failure)}{count}</h3><p>{escape(verdict_reason(first))}</p>
+<p class="soft">{MEANING[first.verdict]}</p></div></div>{copyable(first.reproduce)}{listed}</section>
 """
 
 
@@ -150,19 +150,22 @@ def _member(red: Record, anchor: str, *, new: bool, full: bool) -> str:
     outcome = red.outcome
     facts = {
         "expected": red.expectation.value,
-        "happened": happened(outcome),
-        "signature": red.signature or ("none of this failure matched" if red.verdict is not Verdict.VANISHED else ""),
-        "looks like": red.other or "",
+        "outcome": outcome_text(outcome),
+        "signature": red.signature
+        or ("no signature of this failure matched" if red.verdict is not Verdict.VANISHED else ""),
+        "matches failure": red.other or "",
         "notes": "; ".join(map(one_line, red.notes)),
         "earlier attempts": "; ".join(map(one_line, outcome.attempts)),
-        "in the plan because": "; ".join(one_line(str(reason)) for reason in red.why),
+        "reason in plan": "; ".join(one_line(str(reason)) for reason in red.why),
         "resolved": ", ".join(f"{name} {version}" for name, version in red.resolved.items()),
-        "left behind": f"{outcome.leftovers} processes outlived their rank" if outcome.leftovers else "",
-        "took": f"{outcome.seconds:.1f} s" + (f", from the cache: ran in {red.cached_from}" if red.cached_from else ""),
+        "leftover processes": f"{outcome.leftovers} processes were running after their rank ended"
+        if outcome.leftovers
+        else "",
+        "duration": f"{outcome.seconds:.1f} s" + (f", cached from run {red.cached_from}" if red.cached_from else ""),
     }
     listed = "".join(f"<dt>{name}</dt><dd>{escape(fact)}</dd>" for name, fact in facts.items() if fact)
-    more = f'<p><a href="cells/{name_of(red.cell.id)}">Everything of this cell</a></p>'
-    parts = [paste(red.reproduce), f"<dl>{listed}</dl>{more}"]
+    more = f'<p><a href="cells/{name_of(red.cell.id)}">All results of this cell</a></p>'
+    parts = [copyable(red.reproduce), f"<dl>{listed}</dl>{more}"]
     if outcome.chain:
         parts.append(f"<h4>exceptions, root cause first</h4>{listing(render_chain(outcome.chain))}")
     if outcome.ranks:
@@ -177,7 +180,7 @@ def _member(red: Record, anchor: str, *, new: bool, full: bool) -> str:
             of_rank = "" if outcome.rank is None else f" of rank {outcome.rank}"
             parts.append(f"<h4>end of the log{of_rank}</h4>{listing(tail(outcome.evidence))}")
     else:
-        parts.append(f'<p class="soft">Log and stacks stand with the first {FULL} of these cases.</p>')
+        parts.append(f'<p class="soft">Log and stacks are shown for the first {FULL} cases only.</p>')
     badge = level(red.level) + (' <span class="level new">new</span>' if new else "")
     return f'<details class="member" id="{anchor}"><summary>{case(red)} {badge}</summary>{"".join(parts)}</details>'
 
@@ -185,21 +188,29 @@ def _member(red: Record, anchor: str, *, new: bool, full: bool) -> str:
 def _ranks(ranks: Sequence[RankEnd]) -> str:
     lines = []
     for rank in ranks:
-        end = "returned" if rank.returned else f"exit code {rank.exit_code}" if rank.exit_code is not None else "no end"
-        stopped = ", ended by the supervisor" if rank.stopped else ""
+        end = (
+            "returned"
+            if rank.returned
+            else f"exit code {rank.exit_code}"
+            if rank.exit_code is not None
+            else "no exit code"
+        )
+        stopped = ", stopped by the supervisor" if rank.stopped else ""
         lines.append(f"rank {rank.rank}: {end}{stopped}, after {rank.seconds:.1f} s  {rank.log}")
     return "\n".join(lines)
 
 
 def _silent(records: Sequence[Record]) -> str:
-    groups = by(lambda record: (record.verdict, why(record)), (each for each in records if each.verdict in SILENT))
+    groups = group_by(
+        lambda record: (record.verdict, verdict_reason(record)), (each for each in records if each.verdict in SILENT)
+    )
     rows = "".join(
         f'<details class="row"><summary>{word(verdict)} <b>{len(members)}</b>: {escape(reason)}</summary>'
         f'<ul class="cells">{"".join(map(_named, members))}</ul></details>'
         for (verdict, reason), members in sorted(groups.items(), key=lambda group: -len(group[1]))
     )
-    said = rows or "<p>Everything that was planned ran.</p>"
-    return f'<h2 id="silent">What said nothing</h2><section class="card">{said}</section>'
+    listed = rows or "<p>Every planned case ran.</p>"
+    return f'<h2 id="silent">No result</h2><section class="card">{listed}</section>'
 
 
 def _named(record: Record) -> str:
@@ -223,21 +234,21 @@ def _cases(records: Sequence[Record], anchors: Mapping[str, str]) -> str:
     )
     rows = "".join(_case(record, anchors[record.key], number) for number, record in enumerate(records, start=1))
     return f"""<h2 id="cases-head">All cases</h2><section class="card" id="cases">
-<div class="filters script-only"><label>words<input id="filter-text" type="search" size="26" \
+<div class="filters script-only"><label>search<input id="filter-text" type="search" size="26" \
 placeholder="torch-2.4 mcore-0.8"></label>{selects}<output id="shown" aria-live="polite"></output></div>
 <table class="cases"><thead><tr><th scope="col">verdict</th><th scope="col">case</th><th scope="col">cell</th>\
-<th scope="col">what happened</th><th scope="col">took</th><th scope="col">reproduce</th></tr></thead>
+<th scope="col">outcome</th><th scope="col">duration</th><th scope="col">reproduce</th></tr></thead>
 <tbody>{rows}</tbody></table></section>"""
 
 
 def _case(record: Record, anchor: str, number: int) -> str:
     verdict, red = record.verdict, is_red(record)
-    said = why(record)
+    text = verdict_reason(record)
     if not red and verdict not in SILENT:
-        said = f"expected {record.expectation.value}, {said}"
-    because = f'<a href="#{anchor}">{escape(said)}</a>' if red else escape(said)
-    spent = f"{record.outcome.seconds:.1f} s" if verdict not in SILENT else ""
-    cached = f" cached, ran in {record.cached_from}." if record.cached_from else ""
+        text = f"expected {record.expectation.value}, {text}"
+    because = f'<a href="#{anchor}">{escape(text)}</a>' if red else escape(text)
+    duration = f"{record.outcome.seconds:.1f} s" if verdict not in SILENT else ""
+    cached = f" (cached from run {record.cached_from})" if record.cached_from else ""
     notes = "".join(f"<br>{escape(one_line(note))}" for note in record.notes)
     axes = "".join(f' data-{axis}="{escape(getattr(record.cell, axis))}"' for axis in AXES)
     return (
@@ -245,7 +256,7 @@ def _case(record: Record, anchor: str, number: int) -> str:
         f' data-failure="{escape(record.failure)}" data-level="{record.level.value}"{axes}><td>{word(verdict)}</td>'
         f"<td>{escape(record.failure)} {escape(record.case)} {level(record.level)}</td>"
         f'<td class="cell id"><a href="cells/{name_of(record.cell.id)}">{escape(label(record.cell))}</a></td>'
-        f'<td class="because">{because}{escape(cached)}{notes}</td><td class="number">{spent}</td>'
+        f'<td class="because">{because}{escape(cached)}{notes}</td><td class="number">{duration}</td>'
         f'<td><button class="script-only" data-copy="{escape(record.reproduce)}">copy</button></td></tr>\n'
     )
 
@@ -253,6 +264,7 @@ def _case(record: Record, anchor: str, number: int) -> str:
 def _legend() -> str:
     rows = "".join(f"<li>{word(verdict)}<span>{MEANING[verdict]}</span></li>" for verdict in WORST_FIRST)
     return f"""<h2 id="legend">Legend</h2><section class="card"><ul class="legend">{rows}</ul>
-<p class="soft">Round is green, square is red, a diamond is news, an outline said nothing. 1/3 beside a mark: one of the
-cell's three cases says so. A dot: not planned. Levels: contract reads both sides' API; cpu runs the real code
-without a GPU; gpu is the full stack. None stands for another.</p></section>"""
+<p class="soft">Marks: a circle is green, a square is red, a diamond is learned, an outline has no result.
+"1 of 3" beside a mark: 1 of the 3 cases of this cell has this verdict. A dot: not planned.</p>
+<p class="soft">Levels: contract compares the APIs of both sides; cpu runs the real code without a GPU; gpu runs the
+full stack. A result at one level does not apply to another.</p></section>"""

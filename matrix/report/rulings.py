@@ -1,4 +1,4 @@
-"""What a run expected of a case, and where that comes from."""
+"""The expectation of a case in a run, and its source."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PLANNED = "as planned"
 
 @dataclass(frozen=True)
 class Ruling:
-    """An expectation, the rule that it comes from, and the reason."""
+    """An expectation, its rule, and the reason."""
 
     expectation: Expectation
     rule: str
@@ -28,12 +28,12 @@ class Ruling:
 
 
 def of_rule(expectation: Expectation, rule: Rule | None) -> Ruling:
-    """Return what a rule of the catalog says; None is no rule."""
+    """Return the ruling of a catalog rule; `rule` is None if no rule applies."""
     return Ruling(expectation, str(rule) if rule else NO_RULE, rule.reason if rule else "")
 
 
 def of_cell(catalog: Catalog, failure: Failure, cell: Cell, case: str = "") -> Ruling:
-    """Return what the catalog says of a case in a cell; without a case, of the failure as a whole."""
+    """Return the catalog's ruling for a case in a cell; without a case, for the failure as a whole."""
     ruling = of_rule(*failure.ruling(cell, case))
     masked = masked_by(catalog, failure, cell, case)
     if masked is None:
@@ -42,12 +42,12 @@ def of_cell(catalog: Catalog, failure: Failure, cell: Cell, case: str = "") -> R
 
 
 def of_record(catalog: Catalog, failure: Failure, record: Record) -> Ruling:
-    """Return what the run expected, which its verdict rests on, also where the catalog says something else.
+    """Return the expectation that the record's verdict is based on, also if the catalog now differs.
 
-    A person who gives a source expects of it what the catalog does not; and the catalog may have changed since.
+    They differ if a source was given with its own expectation, or if the catalog has changed since the run.
     """
     ruling = of_cell(catalog, failure, record.cell, record.case)
     if ruling.expectation is record.expectation:
         return ruling
     given = next((str(reason) for reason in record.why if reason.kind is ReasonKind.SOURCE), PLANNED)
-    return Ruling(record.expectation, given, f"the catalog says {ruling.expectation.value}: {ruling}")
+    return Ruling(record.expectation, given, f"catalog: {ruling.expectation.value}, {ruling}")

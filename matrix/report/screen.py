@@ -1,4 +1,4 @@
-"""What a person sees while a run goes on: a line for each case as it ends and, on a terminal, what runs now."""
+"""Terminal output during a run: a line for each case that ends and, on a terminal, the running cases."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from matrix.report.summary import Progress, colour_wanted
 from matrix.verdicts.record import Record
 
-ERASE = "\r\x1b[K"  # to the start of the line, and empty it
+ERASE = "\r\x1b[K"  # return to the start of the line and clear it
 
 
 class Screen:
@@ -24,19 +24,19 @@ class Screen:
         self._progress = Progress(total, width=self.width, colour=colour, clock=time.monotonic if live else None)
 
     def show(self, record: Record) -> None:
-        """Tell of a case that ended."""
+        """Print the line of a case that ended."""
         print(self._erase + self._progress.line(record), flush=True)
-        self._tell_now()
+        self._show_running()
 
     def begin(self, key: str) -> None:
-        """Tell of a case that begins."""
+        """Add a case to the line of running cases."""
         self._progress.begin(key)
-        self._tell_now()
+        self._show_running()
 
     def warn(self, text: str) -> None:
-        """Tell what a person should know."""
+        """Print a warning to stderr."""
         print(f"{self._erase}megatrix: {text}", file=sys.stderr)
 
-    def _tell_now(self) -> None:
+    def _show_running(self) -> None:
         if self._erase:
             print(self._erase + self._progress.now(), end="", flush=True)

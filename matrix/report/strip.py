@@ -1,4 +1,4 @@
-"""The nights of a case as pictures: a bar for each verdict, a line for its durations. SVG, told in words beside it."""
+"""The history of a case as SVG: a bar for each verdict, a line for the durations; both with a text alternative."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from matrix.report.markup import escape
 from matrix.store.trend import Past, steps
 from matrix.verdicts.record import Verdict
 
-BAR, HEIGHT = 9, 22  # of a night, in the picture's units
-# Height and colour both say the verdict: red stands full, green half, what said nothing is a line.
+BAR, HEIGHT = 9, 22  # width and height of a night's bar, SVG user units
+# Height and colour both show the verdict: red is full height, green half, no result a thin line.
 HEIGHTS: Final = {"red": 22, "learned": 15, "green": 10}
-TREND: Final = 60
+TREND: Final = 60  # height of the line of durations, SVG user units
 
 
 def strip(pasts: Sequence[Past]) -> str:
     """Return a bar for each night, oldest first."""
     bars = "".join(_bar(place, past) for place, past in enumerate(pasts))
-    said = escape(render(pasts))
+    text = escape(render(pasts))
     return (
-        f'<svg class="strip" width="{BAR * len(pasts)}" height="{HEIGHT}" role="img" aria-label="{said}">{bars}</svg>'
+        f'<svg class="strip" width="{BAR * len(pasts)}" height="{HEIGHT}" role="img" aria-label="{text}">{bars}</svg>'
     )
 
 
@@ -38,7 +38,7 @@ def render(pasts: Sequence[Past]) -> str:
 def _bar(place: int, past: Past) -> str:
     high = HEIGHTS.get(past.verdict.colour, 3)
     tint = ' opacity=".45"' if past.cached else ""
-    title = escape(f"{past.run}: {past.verdict.value}{', from the cache' if past.cached else ''}")
+    title = escape(f"{past.run}: {past.verdict.value}{', cached' if past.cached else ''}")
     return (
         f'<rect class="{past.verdict.value}" x="{place * BAR}" y="{HEIGHT - high}" width="{BAR - 2}" height="{high}"'
         f'{tint} fill="currentColor"><title>{title}</title></rect>'
@@ -46,7 +46,7 @@ def _bar(place: int, past: Past) -> str:
 
 
 def trend(pasts: Sequence[Past]) -> str:
-    """Return the durations of the nights that ran as a line, steps marked; "" for fewer than two."""
+    """Return the durations (s) of the nights in which the case ran as a line, steps marked; "" for fewer than two."""
     ran = [past for past in pasts if past.ran]
     if len(ran) < 2:
         return ""
@@ -58,11 +58,11 @@ def trend(pasts: Sequence[Past]) -> str:
     marks = "".join(
         f'<line class="step" x1="{x}" y1="0" x2="{x}" y2="{TREND}"/>' for x, _ in map(points.__getitem__, marked)
     )
-    told = [f"from {seconds[place - 1]:.1f} s to {seconds[place]:.1f} s at {ran[place].run}" for place in marked]
-    said = f"{min(seconds):.1f} to {top:.1f} s in {len(ran)} runs; " + (
-        f"steps {'; '.join(told)}" if told else "no step"
+    changes = [f"from {seconds[place - 1]:.1f} s to {seconds[place]:.1f} s at {ran[place].run}" for place in marked]
+    text = f"{min(seconds):.1f} to {top:.1f} s in {len(ran)} runs; " + (
+        f"steps {'; '.join(changes)}" if changes else "no step"
     )
     return (
-        f'<svg class="trend" width="{BAR * len(ran)}" height="{TREND}" role="img" aria-label="{escape(said)}">'
-        f'{marks}<polyline points="{line}"/></svg><p class="soft">{escape(said)}</p>'
+        f'<svg class="trend" width="{BAR * len(ran)}" height="{TREND}" role="img" aria-label="{escape(text)}">'
+        f'{marks}<polyline points="{line}"/></svg><p class="soft">{escape(text)}</p>'
     )

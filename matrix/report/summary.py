@@ -1,6 +1,6 @@
 """The night in the terminal: pure functions from records to text of at most `width` columns.
 
-Only lines to paste (reproduce) may be wider: a cut one would not run.
+Only commands (reproduce) may be wider: a cut command would not run.
 """
 
 from __future__ import annotations
@@ -12,28 +12,30 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TextIO
 
 from matrix.catalog.failure import Level
-from matrix.report.words import MEANING, WORST_FIRST, by, headline, is_red, label, row_order, why
+from matrix.report.words import MEANING, WORST_FIRST, group_by, headline, is_red, label, row_order, verdict_reason
 from matrix.verdicts.record import SILENT, Record, Verdict
 from matrix.verdicts.text import one_line, shorten, visible
 
-SAMPLE = 5  # cases that ran before the time to go is told
-DRIVERS = ("host driver", "user-mode driver")  # in Record.resolved; below level gpu they play no part
-WIDTH = 80  # columns, where nothing better is known
+SAMPLE = 5  # cases that have to run before the remaining time is shown
+DRIVERS = ("host driver", "user-mode driver")  # in Record.resolved; not used below level gpu
+WIDTH = 80  # columns, if the terminal's width is unknown
 _SGR = {"green": "32", "red": "1;31", "learned": "36", "unavailable": "33", "not-reached": "35", "incomplete": "33"}
 
 
 def colour_wanted(stream: TextIO, environ: Mapping[str, str]) -> bool:
-    """Return whether to colour what goes to `stream`: a terminal that knows how, and nobody said NO_COLOR."""
+    """Return whether to colour output to `stream`: it is a terminal, TERM is not "dumb" and NO_COLOR is not set."""
     return stream.isatty() and not environ.get("NO_COLOR") and environ.get("TERM") != "dumb"
 
 
 def summary(records: Sequence[Record], *, width: int = WIDTH, colour: bool = False) -> str:
-    """Return the night: reds with why and how to reproduce, the tables, what said nothing, counts and headline last.
+    """Return the summary: red cases with reason and command, tables, cases without a result, counts, headline.
 
-    Last is what a person sees first in a terminal.
+    The headline comes last, where a terminal shows it without scrolling.
     """
     silent = [record for record in records if record.verdict in SILENT]
-    tables = by(lambda record: (record.failure, record.level), sorted(records, key=lambda each: row_order(each.cell)))
+    tables = group_by(
+        lambda record: (record.failure, record.level), sorted(records, key=lambda each: row_order(each.cell))
+    )
     parts = [
         *_reds([record for record in records if is_red(record)], width, colour),
         *filter(None, (_table(members, width, colour) for _, members in sorted(tables.items()))),
@@ -45,11 +47,11 @@ def summary(records: Sequence[Record], *, width: int = WIDTH, colour: bool = Fal
 
 
 class Progress:
-    """A line for each case as it ends; plain lines, so that a log of them reads like the terminal.
+    """A line for each case that ends; plain lines, readable in a log file too.
 
     [ 3/24] dud-assertion tp2 cpu torch-2.4.0/mcore-0.8.0 reproduced 1.1 s, 2 min to go
 
-    With a `clock` (s) a line says how long the rest will take, if it goes on like the cases that ran so far.
+    With a `clock` (s) a line ends with the remaining time, extrapolated from the cases that ran so far.
     """
 
     def __init__(
@@ -60,18 +62,18 @@ class Progress:
         self._running: dict[str, None] = {}
 
     def line(self, record: Record) -> str:
-        """Count the case as done and return its line; a red one has a second line that says why."""
+        """Count the case as done and return its line; a red case has a second line with the reason."""
         self._done += 1
         self._running.pop(record.key, None)
         count = f"[{self._done:>{len(str(self._total))}}/{self._total}]"
-        spent = f"from {record.cached_from}" if record.cached_from else f"{record.outcome.seconds:.1f} s"
+        duration = f"from {record.cached_from}" if record.cached_from else f"{record.outcome.seconds:.1f} s"
         ahead = f"{count} {record.failure} {record.case} {record.level.value} "
-        behind = f" {record.verdict.value} {one_line(spent)}{self._to_go(record)}"
+        behind = f" {record.verdict.value} {one_line(duration)}{self._to_go(record)}"
         cell = shorten(label(record.cell), max(self._width - len(ahead) - len(behind), 12))
         painted = _paint(record.verdict.value, record.verdict.colour, self._colour)
         line = ahead + cell + behind.replace(record.verdict.value, painted, 1)
         if is_red(record):
-            line += "\n" + _wrapped(why(record), self._width, indent=len(count) + 1)
+            line += "\n" + _wrapped(verdict_reason(record), self._width, indent=len(count) + 1)
         return line
 
     def begin(self, key: str) -> None:
@@ -79,11 +81,11 @@ class Progress:
         self._running[key] = None
 
     def now(self) -> str:
-        """Return what runs now, in one line that leaves the last column free; "" when nothing does."""
+        """Return the running cases in one line that leaves the last column free; "" if none is running."""
         return shorten(one_line(f"now: {', '.join(self._running)}"), self._width - 1) if self._running else ""
 
     def _to_go(self, record: Record) -> str:
-        """Return how long the rest will take, "" while too few ran to tell; what was settled at once is no measure."""
+        """Return the remaining time, "" until SAMPLE cases ran; cached cases and those without a result don't count."""
         self._ran += record.verdict not in SILENT and not record.cached_from
         left = self._total - self._done
         if self._clock is None or self._ran < SAMPLE or not left:
@@ -98,9 +100,11 @@ def _rough(seconds: float) -> str:
 
 
 def _reds(reds: Sequence[Record], width: int, colour: bool) -> list[str]:
-    """Return a paragraph per cause: what it is once, then each case that shows it with the line to paste."""
+    """Return a paragraph per cause: the cause, then each of its cases with the command that reproduces it."""
     blocks = []
-    for (failure, verdict, cause), members in by(lambda red: (red.failure, red.verdict, why(red)), reds).items():
+    for (failure, verdict, cause), members in group_by(
+        lambda red: (red.failure, red.verdict, verdict_reason(red)), reds
+    ).items():
         count = f" x {len(members)}" if len(members) > 1 else ""
         title = f"{verdict.value.upper()} {failure}{count}"
         lines = [title.replace(verdict.value.upper(), _paint(verdict.value.upper(), "red", colour), 1)]
@@ -115,26 +119,26 @@ def _reds(reds: Sequence[Record], width: int, colour: bool) -> list[str]:
 
 
 def _drivers(records: Sequence[Record]) -> list[str]:
-    """Return the drivers that the cases ran on at level gpu, one line for each pair of them."""
-    told = (
+    """Return the drivers of the cases at level gpu, one line for each combination."""
+    texts = (
         ", ".join(f"{name} {record.resolved[name]}" for name in DRIVERS if name in record.resolved)
         for record in records
         if record.level is Level.GPU
     )
-    counts = Counter(filter(None, told))
+    counts = Counter(filter(None, texts))
     return [f"{one_line(text)}{f' x {count}' if len(records) > 1 else ''}" for text, count in counts.items()]
 
 
 def _table(records: Sequence[Record], width: int, colour: bool) -> str:
-    """Return the table of one failure at one level: cells as rows, cases as columns, or counts where those don't fit.
+    """Return the table of one failure at one level: cells as rows; cases as columns, or counts if they don't fit.
 
-    Rows that differ in nothing but the Megatron version are one row; cells that said nothing at all are left to
-    `_silent`.
+    Rows that differ only in the Megatron version are merged. Cells without any result are omitted; `_silent` lists
+    them.
     """
     cases = list(dict.fromkeys(record.case for record in records))
     rows: list[tuple[str, list[Record]]] = []
-    spans: list[list[list[Record]]] = []  # per row of the table: the cells it stands for
-    for members in by(lambda record: record.cell.id, records).values():
+    spans: list[list[list[Record]]] = []  # per row of the table: the cells merged into it
+    for members in group_by(lambda record: record.cell.id, records).values():
         if all(record.verdict in SILENT for record in members):
             continue
         if spans and _alike(spans[-1][-1], members):
@@ -181,8 +185,8 @@ def _cell(verdict: Verdict | None, size: int, colour: bool) -> str:
 
 
 def _silent(records: Sequence[Record], width: int, colour: bool) -> list[str]:
-    """Return one line per reason why cases said nothing."""
-    groups = by(lambda record: (record.verdict, why(record)), records)
+    """Return one line per reason for a missing result."""
+    groups = group_by(lambda record: (record.verdict, verdict_reason(record)), records)
     lines = []
     for (verdict, reason), members in sorted(groups.items(), key=lambda item: -len(item[1])):
         text = _wrapped(f"{verdict.value} x {len(members)}: {reason}", width, indent=0, hang=2)
@@ -193,15 +197,15 @@ def _silent(records: Sequence[Record], width: int, colour: bool) -> list[str]:
 def _closing(records: Sequence[Record], width: int, colour: bool) -> str:
     night = headline(records)
     lines = [_counts(records, width, 0, colour)] if records else []
-    said = _wrapped(f"{night.colour.upper()}: {night.text}; {night.beside}", width, indent=0)
+    text = _wrapped(f"{night.colour.upper()}: {night.text}; {night.no_result}", width, indent=0)
     return "\n".join(
-        [*lines, said.replace(night.colour.upper(), _paint(night.colour.upper(), night.colour, colour), 1)]
+        [*lines, text.replace(night.colour.upper(), _paint(night.colour.upper(), night.colour, colour), 1)]
     )
 
 
 def _counts(records: Sequence[Record], width: int, indent: int, colour: bool) -> str:
     counts = Counter(record.verdict for record in records)
-    # A no-break space keeps number and word on one line; colours come after wrapping, because they have no width.
+    # A no-break space keeps number and word on one line; colours are added after wrapping, because they have no width.
     text = ", ".join(f"{counts[verdict]}\u00a0{verdict.value}" for verdict in WORST_FIRST if counts[verdict])
     text = _wrapped(text, width, indent=indent).replace("\u00a0", " ")
     words = {verdict.value: verdict.colour for verdict in counts}
@@ -213,5 +217,5 @@ def _wrapped(text: str, width: int, *, indent: int, hang: int | None = None) -> 
     return textwrap.fill(text, width, initial_indent=before, subsequent_indent=hanging, break_on_hyphens=False)
 
 
-def _paint(word: str, colour: str, wanted: bool) -> str:
-    return f"\x1b[{_SGR[colour]}m{word}\x1b[0m" if wanted and colour in _SGR else word
+def _paint(word: str, colour: str, enabled: bool) -> str:
+    return f"\x1b[{_SGR[colour]}m{word}\x1b[0m" if enabled and colour in _SGR else word

@@ -1,4 +1,4 @@
-"""What is said of a record, in one voice for the terminal, the page and JUnit."""
+"""Texts about a record that the terminal, the pages, JUnit and Markdown share."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from matrix.verdicts.outcome import Outcome, OutcomeKind, Raised
 from matrix.verdicts.record import SILENT, Record, Verdict
 from matrix.verdicts.text import head, one_line, visible
 
-# The verdicts, what needs a person first. A cell that holds several shows the first of them.
+# The verdicts, most urgent first. A grid cell with several verdicts shows the first of them.
 WORST_FIRST = (
     Verdict.UNEXPLAINED,
     Verdict.REGRESSED,
@@ -28,16 +28,16 @@ WORST_FIRST = (
     Verdict.HOLDS,
 )
 MEANING = {
-    Verdict.REPRODUCED: "broken as the catalog says, with this failure's signature",
-    Verdict.HOLDS: "works as the catalog says",
-    Verdict.LEARNED: "the catalog did not know; offered as a catalog change",
-    Verdict.VANISHED: "passes where the catalog says broken: fixed, or the reproduction rotted",
-    Verdict.REGRESSED: "this failure where the catalog says it works",
-    Verdict.UNEXPLAINED: "fails, but not with this failure's signature",
-    Verdict.UNAVAILABLE: "what it needs is not here; says nothing",
-    Verdict.NOT_REACHED: "planned, but no result; says nothing",
+    Verdict.REPRODUCED: "fails as expected, with this failure's signature",
+    Verdict.HOLDS: "passes as expected",
+    Verdict.LEARNED: "no rule in the catalog; the result is offered as a catalog change",
+    Verdict.VANISHED: "passes, but was expected to fail: fixed, or the reproduction no longer works",
+    Verdict.REGRESSED: "fails with this failure's signature, but was expected to pass",
+    Verdict.UNEXPLAINED: "fails without this failure's signature",
+    Verdict.UNAVAILABLE: "a requirement is missing; no result",
+    Verdict.NOT_REACHED: "planned, but not finished; no result",
 }
-# Frames shown of one exception, the innermost: deeper ones are the training loop's.
+# Frames shown of one exception, the innermost ones: the outer ones are the training loop's.
 FRAMES = 15
 
 Key = TypeVar("Key", bound=Hashable)
@@ -45,51 +45,51 @@ Key = TypeVar("Key", bound=Hashable)
 
 @dataclass(frozen=True)
 class Headline:
-    """The night in one line. `colour`: "red", "green", or "incomplete" where neither would be true.
+    """The night in one line. `colour`: "red", "green", or "incomplete" when neither applies.
 
-    `beside` counts what said nothing and always stands next to `text`.
+    `no_result` counts the cases without a result and is always shown next to `text`.
     """
 
     colour: str
     text: str
-    beside: str
+    no_result: str
 
 
 def headline(records: Sequence[Record]) -> Headline:
-    """Return the night in one line; green only when nothing is red, nothing was lost and something ran."""
+    """Return the night in one line; green only if nothing is red, every case was reached and at least one ran."""
     counts = Counter(record.verdict.colour for record in records)
-    total, red, lost, away = len(records), counts["red"], counts["not-reached"], counts["unavailable"]
-    beside = f"{away} unavailable, {lost} not reached"
+    total, red, lost, unavailable = len(records), counts["red"], counts["not-reached"], counts["unavailable"]
+    no_result = f"{unavailable} unavailable, {lost} not reached"
     if red:
-        return Headline("red", f"{red} of {total} cases {'is' if red == 1 else 'are'} red", beside)
-    if total == away + lost:
-        return Headline("incomplete", f"none of {total} cases ran", beside)
+        return Headline("red", f"{red} of {total} cases {'is' if red == 1 else 'are'} red", no_result)
+    if total == unavailable + lost:
+        return Headline("incomplete", f"none of {total} cases ran", no_result)
     if lost:
-        return Headline("incomplete", f"nothing is red, but {lost} of {total} cases were not reached", beside)
-    return Headline("green", f"nothing is red in {total - away} cases that ran", beside)
+        return Headline("incomplete", f"nothing is red, but {lost} of {total} cases were not reached", no_result)
+    return Headline("green", f"nothing is red in {total - unavailable} cases that ran", no_result)
 
 
 def is_red(record: Record) -> bool:
-    """Return whether a person has to look at this one."""
+    """Return whether the verdict needs a person's attention."""
     return record.verdict.colour == "red"
 
 
-def why(record: Record) -> str:
-    """Return in one line, harmless and masked, why the verdict is what it is."""
+def verdict_reason(record: Record) -> str:
+    """Return the reason for the verdict in one line, escaped and with secrets masked."""
     if record.verdict in SILENT:
-        return one_line(record.outcome.reason) or "no reason was given"
-    said = happened(record.outcome)
+        return one_line(record.outcome.reason) or "no reason recorded"
+    text = outcome_text(record.outcome)
     if record.signature:
-        said += f"; signature {record.signature}"
+        text += f"; signature {record.signature}"
     if record.other:
-        said += f"; matches the catalog's {record.other}"
-    return said
+        text += f"; matches failure {record.other}"
+    return text
 
 
-def happened(outcome: Outcome) -> str:
-    """Return in one line, harmless and masked, how a run ended."""
+def outcome_text(outcome: Outcome) -> str:
+    """Return how a run ended in one line, escaped and with secrets masked."""
     rank = "" if outcome.rank is None else f"rank {outcome.rank} "
-    said = {
+    text = {
         OutcomeKind.PASSED: "passed",
         OutcomeKind.RAISED: f"{rank}raised",
         OutcomeKind.SIGNALED: f"{rank}died by {outcome.signal}",
@@ -98,12 +98,12 @@ def happened(outcome: Outcome) -> str:
         OutcomeKind.OUT_OF_MEMORY: f"{rank}ran out of memory",
     }.get(outcome.kind, outcome.kind.value)
     if outcome.chain:
-        return one_line(f"{said}: {exception(outcome.chain[0])}")
-    return one_line(f"{outcome.kind.value}: {outcome.reason}") if outcome.reason else said
+        return one_line(f"{text}: {exception(outcome.chain[0])}")
+    return one_line(f"{outcome.kind.value}: {outcome.reason}") if outcome.reason else text
 
 
 def exception(raised: Raised) -> str:
-    """Return an exception in one line; one without words (a bare assert) says where it stands."""
+    """Return an exception in one line; without a message (a bare assert) the text names the innermost frame."""
     if raised.message.strip():
         return one_line(f"{raised.type}: {raised.message}")
     if not raised.frames:
@@ -113,25 +113,25 @@ def exception(raised: Raised) -> str:
 
 
 def render_chain(chain: Sequence[Raised]) -> str:
-    """Return a chain of exceptions with their frames, harmless and masked, root cause first."""
+    """Return a chain of exceptions with their frames, root cause first, escaped and with secrets masked."""
     blocks = []
     for raised in chain:
         left_out = max(len(raised.frames) - FRAMES, 0)
         lines = [head(f"{raised.type}: {raised.message}" if raised.message else raised.type)]
-        lines += [f"    [... {left_out} outer frames left out]"] * bool(left_out)
+        lines += [f"    [... {left_out} outer frames omitted]"] * bool(left_out)
         lines += [f"    {frame.file}:{frame.line} {frame.function}" for frame in raised.frames[left_out:]]
         blocks.append("\n".join(lines))
     return visible("\n\nwhich led to\n\n".join(blocks))
 
 
 def label(cell: Cell, mcore: str | None = None) -> str:
-    """Return the cell's id without the axes that play no part; `mcore` stands in for its Megatron version."""
+    """Return the cell's id without the axes that are "none"; `mcore` replaces its Megatron version if given."""
     axes = (("mcore", mcore or cell.mcore), ("te", cell.te), ("driver", cell.driver))
     return visible("/".join([cell.base, *(f"{axis}-{value}" for axis, value in axes if value != "none")]))
 
 
-def by(key: Callable[[Record], Key], records: Iterable[Record]) -> dict[Key, list[Record]]:
-    """Group records, groups and members in the order they come."""
+def group_by(key: Callable[[Record], Key], records: Iterable[Record]) -> dict[Key, list[Record]]:
+    """Group records by `key`; groups and their members keep the order of `records`."""
     groups: dict[Key, list[Record]] = {}
     for record in records:
         groups.setdefault(key(record), []).append(record)
@@ -139,19 +139,19 @@ def by(key: Callable[[Record], Key], records: Iterable[Record]) -> dict[Key, lis
 
 
 def worst(records: Iterable[Record]) -> Verdict:
-    """Return the verdict that stands for several."""
+    """Return the most urgent verdict among the records."""
     return min((record.verdict for record in records), key=WORST_FIRST.index)
 
 
 @lru_cache(maxsize=4096)  # a night has some dozen versions and a hundred thousand records
 def version_order(text: str) -> tuple[Any, ...]:
-    """Return a sort key: PEP 440 versions as such, everything else (bases, revisions) by its words and numbers."""
+    """Return a sort key: PEP 440 versions as such, everything else (bases, revisions) by text and number."""
     if text == "none":
         return (0,)
     try:
         return (1, Version(text))
     except ValueError:
-        # Odd parts are the numbers, compared as such but never made one: a name may hold more digits than int() takes.
+        # Odd parts are numbers, compared by length and digits: a name may hold more digits than int() accepts.
         parts = enumerate(re.split(r"(\d+)", text))
         return (2, [(len(part.lstrip("0")), part.lstrip("0")) if odd % 2 else part for odd, part in parts])
 

@@ -1,4 +1,4 @@
-"""A browser, and pages as a night makes them."""
+"""Fixtures: a browser, and the pages of a night."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Paths:
 
 @pytest.fixture
 def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeEngine]:
-    """`megatrix` with a small catalog and an engine in whose cells everything that should work ends in a KeyError."""
+    """Run `megatrix` with a small catalog and an engine in which every case expected to work raises KeyError."""
     engine = FakeEngine(KNOWN)
     engine.ends = lambda item: STRANGE if item.expectation.value == "works" else engine.as_expected(item)
     monkeypatch.setattr(loading, "load", lambda: KNOWN)
@@ -71,5 +71,5 @@ def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeEng
     monkeypatch.setenv("TOX_WORK_DIR", str(tmp_path / "tox"))
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     yield engine
-    for number, handler in before.items():  # `megatrix run` has its own
+    for number, handler in before.items():  # `megatrix run` installs its own
         signal.signal(number, handler)

@@ -1,4 +1,4 @@
-"""The pages in a real browser: they load, filter, open what is red, and give a line that runs."""
+"""The pages in a real browser: loading, filters, links to red cases, commands that run."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ def url(site: Paths, page: str = "index.html") -> str:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=NAMES)
-def test_a_page_opens_without_a_complaint(browser: Browser, site: Paths, page: str) -> None:
+def test_page_opens_without_errors(browser: Browser, site: Paths, page: str) -> None:
     browser.open(url(site, page))
-    assert browser.complaints() == []
+    assert browser.errors() == []
     assert browser.js("document.documentElement.classList.contains('scripted')") is (page[:8] != "failures")
 
 
@@ -62,11 +62,11 @@ def test_filters_narrow_the_cases(browser: Browser, site: Paths) -> None:
     assert browser.js(shown) == 12
     browser.js(f"({FILL})('mcore', '0.9.0')")
     assert browser.js(shown) == 3
-    assert browser.complaints() == []
+    assert browser.errors() == []
 
 
-def test_a_red_cell_of_the_matrix_leads_to_why_and_how_to_reproduce(browser: Browser, site: Paths) -> None:
-    """Within three clicks: the cell of the grid, and one more for everything of that cell."""
+def test_red_grid_cell_leads_to_reason_and_command(browser: Browser, site: Paths) -> None:
+    """Two clicks: the cell of the grid opens the case, a link there opens the page of the cell."""
     browser.open(url(site))
     browser.js("document.querySelector('.grid td a[aria-label*=\"torch-2.4.1, mcore 0.14.0\"]').click()")
     opened = "document.querySelector('details.member:target')"
@@ -77,10 +77,10 @@ def test_a_red_cell_of_the_matrix_leads_to_why_and_how_to_reproduce(browser: Bro
     link = browser.js(f"{opened}.querySelector('a[href^=\"cells/\"]').href")
     browser.open(link)
     assert "regressed" in browser.js("document.querySelector('h2').innerText")
-    assert browser.complaints() == []
+    assert browser.errors() == []
 
 
-def test_the_line_of_a_red_cell_is_copied_and_runs_that_case(
+def test_copied_command_runs_the_red_case(
     browser: Browser, command: FakeEngine, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["run"]) == 1
@@ -100,22 +100,22 @@ def test_the_line_of_a_red_cell_is_copied_and_runs_that_case(
 @pytest.mark.parametrize(
     "stack", ["mcore=0.8.0 torch=2.4.0", "base=ngc-24.07 mcore=0.9.0rc0+094d66b", "mcore=0.17.0 te=2.9.0"]
 )
-def test_the_compatibility_table_answers_as_the_command_line_does(browser: Browser, site: Paths, stack: str) -> None:
+def test_compat_page_agrees_with_the_command_line(browser: Browser, site: Paths, stack: str) -> None:
     browser.open(url(site, f"compat.html#{stack}"))
-    told = [
+    broken = [
         one.failure.id
         for one in compat(real(), parse_stack(real(), stack), {})
         if one.expectation is Expectation.BROKEN
     ]
 
-    assert told
-    assert told == browser.js("[...document.querySelectorAll('#answer .card a')].map((each) => each.textContent)")
-    assert browser.complaints() == []
+    assert broken
+    assert broken == browser.js("[...document.querySelectorAll('#answer .card a')].map((each) => each.textContent)")
+    assert browser.errors() == []
 
 
-def test_a_version_that_the_page_does_not_know_is_given_to_the_command_line(browser: Browser, site: Paths) -> None:
+def test_unknown_version_is_put_into_the_command(browser: Browser, site: Paths) -> None:
     browser.open(url(site, "compat.html#mcore=0.8.0 torch=2.4.0.post7"))
-    assert "does not know torch 2.4.0.post7" in browser.js("document.getElementById('answer').innerText")
+    assert "Not in the catalog: torch 2.4.0.post7" in browser.js("document.getElementById('answer').innerText")
     assert (
         browser.js("document.querySelector('.paste code').textContent")
         == 'megatrix compat "mcore=0.8.0 torch=2.4.0.post7"'
@@ -124,7 +124,7 @@ def test_a_version_that_the_page_does_not_know_is_given_to_the_command_line(brow
 
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("page", PAGES, ids=NAMES)
-def test_a_page_fits_its_width(browser: Browser, site: Paths, page: str, width: int) -> None:
+def test_page_fits_its_width(browser: Browser, site: Paths, page: str, width: int) -> None:
     browser.width(width)
     browser.open(url(site, page))
     if folder := os.environ.get("MEGATRIX_SCREENSHOTS"):
@@ -136,13 +136,13 @@ def test_a_page_fits_its_width(browser: Browser, site: Paths, page: str, width: 
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("page", PAGES, ids=NAMES)
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_axe_finds_no_serious_fault(browser: Browser, site: Paths, page: str, width: int, scheme: str) -> None:
-    """MEGATRIX_AXE names axe.min.js of the npm package axe-core; tox's environment `browser` fetches it."""
+def test_axe_finds_no_serious_violation(browser: Browser, site: Paths, page: str, width: int, scheme: str) -> None:
+    """MEGATRIX_AXE is the path of axe.min.js (npm package axe-core); the tox environment `browser` fetches it."""
     browser.width(width)
     browser.send("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
     browser.open(url(site, page))
     browser.js(Path(os.environ["MEGATRIX_AXE"]).read_text("utf-8") + ";1")
-    found = browser.js("axe.run(document, {resultTypes: ['violations']}).then((told) => told.violations)")
+    found = browser.js("axe.run(document, {resultTypes: ['violations']}).then((result) => result.violations)")
     browser.send("Emulation.setEmulatedMedia", features=[])
     serious = {
         one["id"]: [node["html"][:150] for node in one["nodes"][:3]]

@@ -1,4 +1,4 @@
-"""Records as a night makes them: the cells of the catalog's first failures, verdicts of every kind."""
+"""Records of a night: cells of the catalog's first failures, every verdict."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def record(
     level: Level = Level.CPU,
     **further: Any,
 ) -> Record:
-    """One record whose outcome and expectation fit its verdict."""
+    """Return a record whose outcome and expectation match its verdict."""
     where = where or cell()
     kind, expectation, chain = {
         Verdict.REPRODUCED: (OutcomeKind.RAISED, Expectation.BROKEN, ASSERTION),
@@ -102,14 +102,14 @@ def record(
 
 
 def planned(result: Record) -> Mapping[str, Any]:
-    """The case as plan.json holds it."""
+    """Return the case as plan.json stores it."""
     known = ("failure", "case", "cell", "level", "expectation", "why", "reproduce", "notes")
     whole = result.to_json()
     return {"key": result.key, **{name: whole[name] for name in known}}
 
 
 def night() -> list[Record]:
-    """A night with every verdict."""
+    """Return a night with every verdict."""
     records = []
     for torch in TORCHES:
         new = torch == "2.13.0"

@@ -1,4 +1,4 @@
-"""What changed: new reds first, and a plan that shrank is seen."""
+"""Changes since the earlier runs: newly red first; cases dropped from the plan are listed."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ CASE = record()
 VERDICT = st.sampled_from(list(Verdict))
 
 
-def test_without_an_earlier_run_nothing_is_said() -> None:
+def test_no_changes_without_an_earlier_run() -> None:
     assert changes([CASE], {}).since == ""
 
 
-def test_a_case_as_before_is_no_change() -> None:
+def test_same_verdict_is_no_change() -> None:
     assert changes([CASE], {CASE.key: Earlier(1, "a", Verdict.HOLDS)}).groups == ()
 
 
 @given(st.lists(st.tuples(st.none() | VERDICT, VERDICT), max_size=len(MCORES)))
-def test_newly_red_comes_first_and_every_difference_is_there_once(ways: list[tuple[Verdict | None, Verdict]]) -> None:
-    cases = [replace(record(now), cell=cell(mcore=mcore)) for mcore, (_, now) in zip(MCORES, ways, strict=False)]
-    before = {case.key: Earlier(1, "a", was) for case, (was, _) in zip(cases, ways, strict=True) if was}
-    told = changes(cases, {**before, "another": Earlier(1, "a", Verdict.HOLDS)})
-    keys = [each.key for group in told.groups for each in group.records]
+def test_newly_red_comes_first_and_changes_appear_once(steps: list[tuple[Verdict | None, Verdict]]) -> None:
+    cases = [replace(record(now), cell=cell(mcore=mcore)) for mcore, (_, now) in zip(MCORES, steps, strict=False)]
+    before = {case.key: Earlier(1, "a", was) for case, (was, _) in zip(cases, steps, strict=True) if was}
+    found = changes(cases, {**before, "another": Earlier(1, "a", Verdict.HOLDS)})
+    keys = [each.key for group in found.groups for each in group.records]
     assert sorted(keys) == sorted(
-        case.key for case, (was, now) in zip(cases, ways, strict=True) if (was or Verdict.NOT_REACHED) is not now
+        case.key for case, (was, now) in zip(cases, steps, strict=True) if (was or Verdict.NOT_REACHED) is not now
     )
-    assert set(keys[: len(told.newly_red)]) == told.newly_red
+    assert set(keys[: len(found.newly_red)]) == found.newly_red
 
 
 @pytest.mark.parametrize(
@@ -47,17 +47,17 @@ def test_newly_red_comes_first_and_every_difference_is_there_once(ways: list[tup
         (Verdict.REGRESSED, Verdict.HOLDS, False),
     ],
 )
-def test_newly_red_is_what_was_not_red(was: Verdict | None, now: Verdict, new: bool) -> None:
+def test_newly_red_was_not_red_before(was: Verdict | None, now: Verdict, new: bool) -> None:
     case = record(now)
     before = {"another": Earlier(1, "a", Verdict.HOLDS)} | ({case.key: Earlier(1, "a", was)} if was else {})
     assert (case.key in changes([case], before).newly_red) is new
 
 
-def test_what_the_latest_run_had_and_this_one_does_not_plan_is_dropped() -> None:
+def test_case_of_latest_run_not_planned_is_dropped() -> None:
     before = {
         "old": Earlier(1, "a", Verdict.HOLDS),
         "gone": Earlier(2, "b", Verdict.HOLDS),
         CASE.key: Earlier(2, "b", Verdict.HOLDS),
     }
-    told = changes([CASE], before)
-    assert (told.since, told.dropped) == ("b", ("gone",))
+    found = changes([CASE], before)
+    assert (found.since, found.dropped) == ("b", ("gone",))

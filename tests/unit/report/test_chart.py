@@ -1,4 +1,4 @@
-"""The picture of a failure's folder on its page."""
+"""The chart of a failure's folder on the failure's page."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ def page(folder: Path) -> str:
     return failure_page(entry, catalog(entry), Night("one", (one,)), {}, {})
 
 
-def test_a_page_shows_the_picture_of_its_folder(tmp_path: Path) -> None:
+def test_page_shows_the_chart_of_its_folder(tmp_path: Path) -> None:
     (tmp_path / "chart.py").write_text(CODE)
     assert f"<p>peak, mcore {WHERE.mcore} on {WHERE.base} measured &lt;b&gt;</p>" in page(tmp_path)
 
 
-def test_a_folder_without_a_chart_has_no_picture(tmp_path: Path) -> None:
+def test_folder_without_chart_adds_nothing(tmp_path: Path) -> None:
     assert "measured &lt;b&gt;" not in page(tmp_path)

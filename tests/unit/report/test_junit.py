@@ -1,4 +1,4 @@
-"""JUnit XML: well-formed whatever a log holds, red failed, silent skipped."""
+"""JUnit XML: well-formed for any log; red is a failure, no result is skipped."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def made(records: list[Record]) -> ET.Element:
     return ET.fromstring(junit(Night("a", tuple(records), "2026-01-31T02:00:00.000Z")).encode("utf-8"))
 
 
-def test_every_planned_case_is_a_test_case_and_the_totals_agree() -> None:
+def test_every_planned_case_is_a_test_case() -> None:
     root, records = made(night()), night()
     cases = root.findall("testsuite/testcase")
     assert len(cases) == int(root.get("tests", "")) == len(records)
@@ -27,13 +27,13 @@ def test_every_planned_case_is_a_test_case_and_the_totals_agree() -> None:
         assert sum(int(suite.get(total, "")) for suite in root) == int(root.get(total, ""))
 
 
-def test_a_suite_is_one_failure_at_one_level() -> None:
+def test_suite_is_one_failure_at_one_level() -> None:
     assert [suite.get("name") for suite in made(night())] == [
         "cut-offload-args.contract", "dud-assertion.cpu", "dud-assertion.gpu", "long-samples.cpu", "tx-overlap.gpu",
     ]  # fmt: skip
 
 
-def test_a_red_says_why_and_how_to_reproduce() -> None:
+def test_red_case_has_reason_and_command() -> None:
     red = record(Verdict.UNEXPLAINED)
     (failure,) = made([red]).findall(".//failure")
     assert failure.get("type") == "unexplained"
@@ -41,17 +41,17 @@ def test_a_red_says_why_and_how_to_reproduce() -> None:
     assert f"reproduce: {red.reproduce}" in (failure.text or "")
 
 
-def test_what_said_nothing_is_skipped_with_its_reason() -> None:
+def test_case_without_result_is_skipped_with_reason() -> None:
     (skipped,) = made([record(Verdict.UNAVAILABLE)]).findall(".//skipped")
     assert skipped.get("message") == "unavailable: needs 8 GPUs; host has 0"
 
 
-def test_a_green_is_neither() -> None:
+def test_green_case_is_neither_failed_nor_skipped() -> None:
     root = made([record(), record(Verdict.REPRODUCED, case="pp2"), record(Verdict.LEARNED, case="world1")])
     assert root.findall(".//failure") == root.findall(".//skipped") == []
 
 
-def test_the_axes_of_the_cell_are_properties() -> None:
+def test_cell_axes_are_properties() -> None:
     found = {each.get("name"): each.get("value") for each in made([record()]).findall(".//property")}
     assert found["base"] == "torch-2.4.0"
     assert (found["torch"], found["mcore"], found["te"], found["driver"]) == ("2.4.0", "0.8.0", "none", "none")
@@ -64,5 +64,5 @@ def test_secrets_are_masked() -> None:
 
 @settings(max_examples=100, deadline=None)
 @given(st.sampled_from(list(Verdict)), st.sampled_from(HOSTILE) | st.text(st.characters()))
-def test_any_text_makes_a_document_that_can_be_read(verdict: Verdict, text: str) -> None:
+def test_any_text_yields_well_formed_xml(verdict: Verdict, text: str) -> None:
     assert len(made([poisoned(record(verdict), text)]).findall(".//testcase")) == 1

@@ -1,4 +1,4 @@
-"""The night in Markdown: one row a cause, nothing of a log that could be markup or call anybody."""
+"""The night in Markdown: one row per cause; no log text is markup or a mention."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def seventy(verdict: Verdict = Verdict.REGRESSED) -> list[Record]:
     return [record(verdict, where=cell(f"torch-2.{n}.0")) for n in range(70)]
 
 
-def test_seventy_cases_that_fail_alike_are_one_row() -> None:
+def test_cases_that_fail_alike_are_one_row() -> None:
     text = issue(of(*seventy()), NOTHING_BEFORE)
 
     assert text.startswith("# Megatrix: newly red in 70 cases: dud-assertion regressed\n")
@@ -41,7 +41,7 @@ def test_seventy_cases_that_fail_alike_are_one_row() -> None:
     assert seventy()[0].reproduce in text
 
 
-def test_what_has_one_signature_is_one_row_whichever_rank_it_hit() -> None:
+def test_one_signature_is_one_row_for_any_rank() -> None:
     ranks = [replace(one, outcome=replace(one.outcome, rank=n % 8)) for n, one in enumerate(seventy())]
     unknown = [replace(one, signature=None) for one in ranks]
 
@@ -49,7 +49,7 @@ def test_what_has_one_signature_is_one_row_whichever_rank_it_hit() -> None:
     assert issue(of(*unknown), NOTHING_BEFORE).count("\n| regressed") == 8
 
 
-def test_an_issue_tells_what_is_newly_red_and_nothing_else() -> None:
+def test_issue_lists_only_newly_red_cases() -> None:
     old, new, green = record(Verdict.REGRESSED), record(Verdict.UNEXPLAINED, case="pp2"), record(case="world1")
     before = {
         one.key: Earlier(1, "2026-01-30", Verdict.REGRESSED if one is old else Verdict.HOLDS)
@@ -64,7 +64,7 @@ def test_an_issue_tells_what_is_newly_red_and_nothing_else() -> None:
     assert issue(of(green), NOTHING_BEFORE) == ""
 
 
-def test_the_summary_says_the_headline_every_cause_and_what_said_nothing() -> None:
+def test_summary_has_headline_causes_and_missing_results() -> None:
     text = job_summary(of(*night()), NOTHING_BEFORE)
 
     assert text.startswith("## Megatrix: red\n\n15 of 134 cases are red; ")
@@ -73,13 +73,13 @@ def test_the_summary_says_the_headline_every_cause_and_what_said_nothing() -> No
     assert len(text) < 2**20
 
 
-def test_a_green_night_is_short() -> None:
+def test_green_night_is_short() -> None:
     text = job_summary(of(record()), NOTHING_BEFORE)
     assert "nothing is red in 1 cases that ran" in text
     assert "| verdict | failure |" not in text
 
 
-def test_the_webhook_is_a_few_lines_of_text() -> None:
+def test_webhook_is_a_few_lines_of_text() -> None:
     payload = json.loads(json.dumps(webhook(of(*seventy(), record(Verdict.VANISHED, case="pp2")), NOTHING_BEFORE)))
 
     assert list(payload) == ["text"]
@@ -89,10 +89,10 @@ def test_the_webhook_is_a_few_lines_of_text() -> None:
     assert payload["text"].count("\n") == 2
 
 
-@pytest.mark.parametrize("told", [job_summary, issue])
-def test_text_of_a_log_is_no_markup_and_no_mention(told: object) -> None:
+@pytest.mark.parametrize("make", [job_summary, issue])
+def test_log_text_is_no_markup_and_no_mention(make: object) -> None:
     raised = Outcome(OutcomeKind.RAISED, chain=(Raised("ValueError", HOSTILE),))
-    text = told(of(replace(record(Verdict.UNEXPLAINED), outcome=raised)), NOTHING_BEFORE)  # type: ignore[operator]
+    text = make(of(replace(record(Verdict.UNEXPLAINED), outcome=raised)), NOTHING_BEFORE)  # type: ignore[operator]
     bare = re.sub(r"(?ms)^(`{3,})text\n.*?^\1$", "", text)
     bare = re.sub(r"(`+)(?!`).+?(?<!`)\1(?!`)", "", bare)
 
@@ -100,13 +100,13 @@ def test_text_of_a_log_is_no_markup_and_no_mention(told: object) -> None:
     assert not any(sign in bare for sign in ("@everyone", "<img", "[x]"))
 
 
-def test_the_webhook_calls_nobody() -> None:
+def test_webhook_mentions_nobody() -> None:
     raised = Outcome(OutcomeKind.RAISED, chain=(Raised("ValueError", HOSTILE),))
     assert "<!channel>" not in webhook(of(replace(record(Verdict.UNEXPLAINED), outcome=raised)), NOTHING_BEFORE)["text"]
 
 
 @given(st.text())
-def test_code_is_one_line_that_ends_where_it_should(text: str) -> None:
+def test_code_span_is_one_line_and_closed(text: str) -> None:
     span = code(text)
     ticks = re.match("`+", span)
     assert ticks is not None
@@ -116,7 +116,7 @@ def test_code_is_one_line_that_ends_where_it_should(text: str) -> None:
 
 
 @given(st.text(st.sampled_from("`a\n~"), max_size=30))
-def test_a_block_ends_where_it_should(text: str) -> None:
+def test_code_block_is_closed_by_its_fence(text: str) -> None:
     lines = block(text).split("\n")
     fence = lines[0].removesuffix("text")
     assert lines[-1] == fence

@@ -1,4 +1,4 @@
-"""From a run's folder to its reports, as often as one likes."""
+"""Writing the reports of a run, once and repeatedly."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.unit.report.samples import night, planned
 
 
 def rendered(paths: Paths, run: str, *, until: int | None = None) -> Night:
-    """Run the sample night, cut off after `until` cases, and make its reports."""
+    """Write the journal of the sample night, up to `until` cases, and its reports."""
     if not paths.run(run).exists():
         write_plan(paths.run(run), [planned(each) for each in night()])
     with Journal.new(paths.run(run)) as journal:
@@ -31,10 +31,10 @@ def rendered(paths: Paths, run: str, *, until: int | None = None) -> Night:
         return render(paths.run(run), paths.out, history, real())
 
 
-def test_a_run_makes_a_page_a_junit_file_and_history(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_run_writes_page_junit_and_history(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     paths = Paths(tmp_path / "out")
-    told = rendered(paths, "one")
-    assert len(told.records) == len(night())
+    current = rendered(paths, "one")
+    assert len(current.records) == len(night())
     assert "15 of 134 cases are red" in paths.page.read_text("utf-8")
     assert len(ET.parse(paths.junit).findall(".//testcase")) == len(night())
     with History(paths.history) as history:
@@ -42,7 +42,7 @@ def test_a_run_makes_a_page_a_junit_file_and_history(tmp_path: Path, capsys: pyt
     assert capsys.readouterr() == ("", "")
 
 
-def test_a_run_cut_off_is_rendered_whole_and_again_when_resumed(tmp_path: Path) -> None:
+def test_interrupted_run_is_rendered_and_again_after_resume(tmp_path: Path) -> None:
     paths = Paths(tmp_path)
     lost = [each.verdict for each in rendered(paths, "one", until=50).records].count(Verdict.NOT_REACHED)
     assert lost == len(night()) - 50
@@ -50,24 +50,24 @@ def test_a_run_cut_off_is_rendered_whole_and_again_when_resumed(tmp_path: Path) 
     assert lost == 3
 
 
-def test_the_second_night_is_compared_with_the_first(tmp_path: Path) -> None:
+def test_second_night_is_compared_with_the_first(tmp_path: Path) -> None:
     paths = Paths(tmp_path)
     rendered(paths, "one")
     assert "no earlier run to compare with" in paths.page.read_text("utf-8")
     rendered(paths, "two", until=90)
     page = paths.page.read_text("utf-8")
     assert "since one" in page
-    rendered(paths, "one")  # an older one again: it is not compared with itself, nor with what came after it
+    rendered(paths, "one")  # an older run again: compared neither with itself nor with later runs
     assert "no earlier run to compare with" in paths.page.read_text("utf-8")
 
 
-def test_nothing_but_the_reports_is_left(tmp_path: Path) -> None:
+def test_only_reports_are_left(tmp_path: Path) -> None:
     rendered(Paths(tmp_path), "one")
     made = ["cells", "compat.html", "failures", "history.sqlite", "index.html", "junit.xml", "runs", "summary.md"]
     assert sorted(path.name for path in tmp_path.iterdir()) == made
 
 
-def test_a_file_that_cannot_be_written_is_an_error_and_leaves_the_old_one(tmp_path: Path) -> None:
+def test_failed_write_raises_and_keeps_the_old_file(tmp_path: Path) -> None:
     write_whole(tmp_path / "file", "old")
     with pytest.raises(UnicodeEncodeError):
         write_whole(tmp_path / "file", "\ud800")

@@ -1,4 +1,4 @@
-"""The page: complete, self-contained, harmless, and whole as a document."""
+"""The page of a night: complete, self-contained, safe, valid HTML."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ VOID = {"meta", "input", "br"}
 
 
 class Document(HTMLParser):
-    """What a browser would see: elements balanced, ids, links, texts."""
+    """A parsed page: elements, attributes, texts. Unbalanced elements fail the test."""
 
     def __init__(self, html: str) -> None:
         super().__init__(convert_charrefs=True)
@@ -60,19 +60,20 @@ class Document(HTMLParser):
         return [value for _, each, value in self.attributes if each == name]
 
 
-def made(records: list[Record], told: Changes = NO_CHANGES, levels: dict[str, frozenset[Level]] | None = None) -> str:
+def made(records: list[Record], since: Changes = NO_CHANGES, levels: dict[str, frozenset[Level]] | None = None) -> str:
     when = ("2026-01-31T02:00:00.000Z", "2026-01-31T02:11:00.000Z")
-    return page(Night("a", tuple(records), *when), told, levels or {})
+    return page(Night("a", tuple(records), *when), since, levels or {})
 
 
-def test_the_document_is_balanced_and_its_ids_are_unique() -> None:
+def test_elements_are_balanced_and_ids_unique() -> None:
     document = Document(made(night()))
     ids = document.values("id")
     assert document.open == []
     assert len(ids) == len(set(ids))
 
 
-def test_every_link_leads_somewhere_on_the_page_or_to_the_page_of_a_failure_or_a_cell() -> None:
+def test_every_link_has_a_target() -> None:
+    """Targets are ids of the page, the pages of failures and cells, and compat.html."""
     document = Document(made(night()))
     pages = {f"failures/{each.failure}.html" for each in night()} | {
         f"cells/{name_of(each.cell.id)}" for each in night()
@@ -84,12 +85,12 @@ def test_every_link_leads_somewhere_on_the_page_or_to_the_page_of_a_failure_or_a
     }
 
 
-def test_the_pages_of_bisections_are_linked() -> None:
+def test_bisection_pages_are_linked() -> None:
     assert 'href="bisections/cut-offload-args.html"' in page(Night("a", ()), NO_CHANGES, {}, ["cut-offload-args"])
     assert "Bisections" not in page(Night("a", ()), NO_CHANGES, {})
 
 
-def test_nothing_is_fetched_and_the_policy_forbids_it() -> None:
+def test_page_fetches_nothing_and_its_policy_forbids_it() -> None:
     html = made(night())
     document = Document(html)
     assert document.values("src") == []
@@ -99,37 +100,37 @@ def test_nothing_is_fetched_and_the_policy_forbids_it() -> None:
     assert "unsafe" not in policy
 
 
-def test_every_planned_case_has_its_row() -> None:
+def test_every_planned_case_has_a_row() -> None:
     records = night()
     rows = re.findall(r'<tr id="case-\d+" data-verdict="([a-z-]+)"', made(records))
     assert rows == [each.verdict.value for each in records]
 
 
-def test_every_red_has_its_line_to_paste_and_its_why() -> None:
+def test_every_red_case_has_command_and_reason() -> None:
     text = "".join(Document(made(night())).text)
     for red in (each for each in night() if each.verdict.colour == "red"):
         assert red.reproduce in text
-    assert "matches the catalog's dud-write-item" in text
+    assert "matches failure dud-write-item" in text
 
 
-def test_the_banner_is_red_and_counts_what_said_nothing_beside_it() -> None:
+def test_red_banner_counts_cases_without_result() -> None:
     html = made(night())
     assert '<div class="banner red">' in html
     assert "15 of 134 cases are red</h1><span>9 unavailable, 3 not reached</span>" in html
 
 
-def test_a_night_of_greens_has_a_green_banner() -> None:
+def test_night_without_red_has_a_green_banner() -> None:
     assert '<div class="banner green">' in made([record(), record(Verdict.UNAVAILABLE, case="pp2")])
 
 
-def test_a_grid_cell_is_one_verdict_and_says_how_many_cases_it_speaks_for() -> None:
+def test_grid_cell_shows_one_verdict_and_its_share() -> None:
     html = made([record(case="tp2"), record(Verdict.REGRESSED, case="pp2"), record(case="world1")])
     (title,) = (value for value in Document(html).values("title") if "mcore 0.8.0" in value)
     assert title == "torch-2.4.0, mcore 0.8.0: tp2 holds, pp2 regressed, world1 holds"
-    assert '<span class="mixed">1/3</span>' in html
+    assert '<span class="mixed">1 of 3</span>' in html
 
 
-def test_levels_have_grids_of_their_own_and_say_what_never_ran() -> None:
+def test_each_grid_names_levels_never_run() -> None:
     html = made(
         [record(), record(Verdict.UNAVAILABLE, level=Level.GPU)], levels={"dud-assertion": frozenset([Level.CPU])}
     )
@@ -137,21 +138,22 @@ def test_levels_have_grids_of_their_own_and_say_what_never_ran() -> None:
     assert html.count("; never run at level gpu on this machine") == 2
 
 
-def test_what_changed_stands_before_what_is_red() -> None:
+def test_changes_come_before_red_cases() -> None:
     case = record(Verdict.REGRESSED)
     html = made([case], changes([case], {case.key: Earlier(1, "yesterday", Verdict.HOLDS)}))
     assert 0 < html.index("since yesterday") < html.index('id="reds"')
     assert '<span class="level new">new</span>' in html
 
 
-def test_newly_red_causes_come_before_those_known_yesterday() -> None:
+def test_newly_red_causes_come_first() -> None:
     old, new = record(Verdict.UNEXPLAINED), record(Verdict.VANISHED, where=cell(mcore="0.7.0"))
     before = {old.key: Earlier(1, "a", Verdict.UNEXPLAINED), new.key: Earlier(1, "a", Verdict.REPRODUCED)}
     html = made([old, new], changes([old, new], before))
     assert html.index("<h3>vanished") < html.index("<h3>unexplained")
 
 
-def test_a_cause_of_many_shows_some_logs_and_every_line_to_paste() -> None:
+def test_cause_of_many_cases_shows_few_logs() -> None:
+    """Every case still has its command."""
     reds = [record(Verdict.UNEXPLAINED, where=cell(mcore=f"0.9.{n}")) for n in range(70)]
     html = made(reds)
     assert "dud-assertion</a> in 70 cases</h3>" in html
@@ -165,7 +167,7 @@ def test_secrets_in_a_log_are_masked() -> None:
     assert "HF_TOKEN=[masked]" in html
 
 
-def test_megabytes_on_one_line_stay_small() -> None:
+def test_long_lines_are_cut() -> None:
     red = record(Verdict.UNEXPLAINED)
     huge = "x" * 5_000_000
     outcome = replace(red.outcome, evidence=huge, chain=(Raised("E", huge),), reason=huge)
@@ -182,7 +184,7 @@ HOSTILE = [
 @given(st.sampled_from(HOSTILE) | st.text(st.characters()))
 @pytest.mark.parametrize("verdict", [Verdict.UNEXPLAINED, Verdict.HOLDS, Verdict.UNAVAILABLE])
 def test_no_text_becomes_markup(verdict: Verdict, text: str) -> None:
-    """Hostile text in every field: the same elements as with harmless text, and no control character."""
+    """Hostile text in every field yields the elements that harmless text yields, and no control character."""
     html = made([poisoned(record(verdict), text)])
     html.encode("utf-8")
     document, harmless = Document(html), Document(made([poisoned(record(verdict), "text")]))
@@ -211,7 +213,7 @@ def poisoned(case: Record, text: str) -> Record:
     )  # fmt: skip
 
 
-def test_secrets_are_masked_wherever_a_run_can_say_them() -> None:
+def test_secrets_are_masked_in_every_report() -> None:
     text = "HF_TOKEN=hunter2-secret"
     red = record(Verdict.UNEXPLAINED)
     outcome = replace(
@@ -223,7 +225,7 @@ def test_secrets_are_masked_wherever_a_run_can_say_them() -> None:
         ranks=tuple(replace(rank, stacks=text) for rank in red.outcome.ranks),
     )
     red = replace(red, outcome=outcome, notes=(text,), why=(Reason(ReasonKind.PICKED, text),))
-    told = Night("a", (red, replace(red, verdict=Verdict.UNAVAILABLE, case="pp2")))
-    for said in (page(told, NO_CHANGES, {}), junit(told), summary(told.records), Progress(1).line(red)):
-        assert "hunter2" not in said
-        assert "[masked]" in said
+    current = Night("a", (red, replace(red, verdict=Verdict.UNAVAILABLE, case="pp2")))
+    for text in (page(current, NO_CHANGES, {}), junit(current), summary(current.records), Progress(1).line(red)):
+        assert "hunter2" not in text
+        assert "[masked]" in text

@@ -1,4 +1,4 @@
-"""What the pages say of a case is what the run expected of it."""
+"""The pages show the expectation that the run had for each case."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.founding import HARDWARE
 from tests.unit.catalogs import case, catalog, clause, failure, masked, real, stack
 
 PASSED = Outcome(OutcomeKind.PASSED)
-# What a pass is judged, by what was expected of it.
+# The verdict of a pass for each expectation.
 VERDICTS = {"broken": "vanished", "works": "holds", "unknown": "learned"}
 
 
@@ -61,15 +61,15 @@ class CellPages:
         self.rows: dict[str, dict[str, tuple[str, str]]] = {}
         for cell, members in by_cell(records).items():
             page = cell_page("one", members, known, {}, lambda log: "")
-            rows = table(page, "What the catalog says of this cell")
+            rows = table(page, "Rules for this cell")
             self.rows[cell] = {named: (expectation, because) for expectation, named, because in rows}
 
-    def said(self, cell: str, failure: str, case: str = "") -> str:
+    def expectation(self, cell: str, failure: str, case: str = "") -> str:
         """Return the expectation of a case; without a case, of the failure as a whole."""
         return self._row(cell, failure, case)[0]
 
     def because(self, cell: str, failure: str, case: str = "") -> str:
-        """Return the reason that stands beside it."""
+        """Return the rule and reason shown for that expectation."""
         return self._row(cell, failure, case)[1]
 
     def _row(self, cell: str, failure: str, case: str) -> tuple[str, str]:
@@ -81,10 +81,10 @@ class CellPages:
 
 
 def of_page(known: Catalog, entry: Failure, records: Iterable[Record]) -> Counter[tuple[str, str]]:
-    """Return how often the page of a failure shows a verdict beside an expectation, each by a rule of the catalog."""
+    """Return how often the page of a failure shows each pair of expectation and verdict; all must have a rule."""
     page = failure_page(entry, known, Night("one", tuple(records)), {}, {})
     found: Counter[tuple[str, str]] = Counter()
-    for expectation, rule, _, verdicts in table(page, "what this run saw"):
+    for expectation, rule, _, verdicts in table(page, "Rules and results"):
         assert rule != PLANNED
         for verdict, count in re.findall(r"(\w+) (\d+)", verdicts):
             found[expectation, verdict] += int(count)
@@ -92,16 +92,16 @@ def of_page(known: Catalog, entry: Failure, records: Iterable[Record]) -> Counte
 
 
 def test_cell_pages_show_the_planned_expectation() -> None:
-    """The pages of a night: every record of every cell."""
+    """On the cell pages of a night, for every record."""
     pages = CellPages(real(), passed(real(), real_night()))
     for item in real_night():
-        shown = pages.said(item.cell.id, item.failure, item.case)
+        shown = pages.expectation(item.cell.id, item.failure, item.case)
         assert (item.key, shown) == (item.key, item.expectation.value)
         assert not pages.because(item.cell.id, item.failure, item.case).startswith(PLANNED)
 
 
 def test_failure_pages_show_the_planned_expectation() -> None:
-    """The pages of a night: as many cases beside each expectation as were planned with it."""
+    """On the failure pages of a night each expectation has as many cases as were planned with it."""
     records = passed(real(), real_night())
     planned = Counter((item.failure, item.expectation.value) for item in real_night())
     found: Counter[tuple[str, str]] = Counter()
@@ -113,12 +113,12 @@ def test_failure_pages_show_the_planned_expectation() -> None:
 
 
 def test_cell_pages_agree_with_explain() -> None:
-    """Of each failure as a whole, in every cell of a night."""
+    """For each failure as a whole, in every cell of a night."""
     pages = CellPages(real(), passed(real(), real_night()))
     for cell in pages.rows:
         explained = explain(real(), cell, [], lambda item: "").failures
         assert {one.failure.id: one.expectation.value for one in explained} == {
-            entry.id: pages.said(cell, entry.id) for entry in real().failures
+            entry.id: pages.expectation(cell, entry.id) for entry in real().failures
         }
 
 
@@ -126,11 +126,11 @@ def test_reports_stack_is_ruled_with_its_hardware() -> None:
     """The stack of TransformerEngine#985 has compute capability 8.0, on which userbuffers need no multicast."""
     (reported,) = (one for one in real().stacks if one.name == "TransformerEngine#985")
     pages = CellPages(real(), passed(real(), real_night()))
-    assert pages.said(real().cell_of(reported).id, HARDWARE) == "works"
+    assert pages.expectation(real().cell_of(reported).id, HARDWARE) == "works"
 
 
 def test_failure_page_rules_by_hardware() -> None:
-    """A rule on the compute capability takes the report's cell and no other."""
+    """A rule on the compute capability matches only the report's cell."""
     entry = failure(affected=(clause(sm="<9"),), works=(clause(mcore=">=0.9"),))
     reported = stack("break", "torch-2.4.0", "0.8.0", sm="8.0")
     known = catalog(entry, stacks=(reported,))
@@ -142,13 +142,13 @@ def test_failure_page_rules_by_hardware() -> None:
 
 
 def test_part_of_a_night_keeps_reported_hardware() -> None:
-    """A part may hold only other cases of the cell; `explain` rules with the hardware of the report there too."""
+    """A part may contain only other cases of the cell; `explain` applies the hardware of the report there too."""
     other, entry = failure("other", works=(clause(),)), failure("hardware", affected=(clause(sm="<9"),))
     reported = stack("hardware", "torch-2.4.0", "0.8.0", sm="8.0")
     known = catalog(other, entry, stacks=(reported,))
     (cell,) = map(known.cell_of, known.stacks)
     part = [item for item in everything(known, (Level.CPU,)) if (item.cell.id, item.failure) == (cell.id, "other")]
-    assert CellPages(known, passed(known, part)).said(cell.id, "hardware") == "broken"
+    assert CellPages(known, passed(known, part)).expectation(cell.id, "hardware") == "broken"
 
 
 def test_control_case_has_its_own_row() -> None:
@@ -161,12 +161,12 @@ def test_control_case_has_its_own_row() -> None:
     records = passed(known, everything(known, (Level.CPU,)))
     cell = "torch-2.4.0/mcore-0.8.0/te-none/driver-none"
     pages = CellPages(known, records)
-    assert [pages.said(cell, "break", name) for name in ("", "on", "off")] == ["broken", "broken", "works"]
+    assert [pages.expectation(cell, "break", name) for name in ("", "on", "off")] == ["broken", "broken", "works"]
     assert pages.because(cell, "break", "off") == "everything in case off: the workaround"
 
 
 def test_masked_case_names_what_masks_it() -> None:
-    """Selected by hand: the night does not plan it."""
+    """The night does not plan the case, so the test selects it."""
     first = failure("first", affected=(clause(mcore="==0.8.0"),))
     entry = failure("second", works=(clause(),), masked=(masked("first"),))
     known = catalog(first, entry, torches=("2.4.0",))
@@ -180,31 +180,31 @@ def test_masked_case_names_what_masks_it() -> None:
 
 
 def test_given_source_is_named_beside_its_expectation() -> None:
-    """A candidate fix, expected to work by the person who gives it, where the catalog says broken."""
+    """A candidate fix, given with the expectation `works`, where the catalog expects broken."""
     entry = failure(affected=(clause(mcore="<0.9"),))
     known = catalog(entry, torches=("2.4.0",))
     planned = of_source(known, "./Megatron-LM@fix", "0.8.0+0a1b2c3", Expectation.WORKS, (Level.CPU,))
     (record,) = passed(known, planned)
     pages = CellPages(known, [record])
-    said = [
-        (pages.said(record.cell.id, "break", case), pages.because(record.cell.id, "break", case))
+    shown = [
+        (pages.expectation(record.cell.id, "break", case), pages.because(record.cell.id, "break", case))
         for case in ("", "tp2")
     ]
-    given, rule = "megatron-core from ./Megatron-LM@fix", "the catalog says broken: mcore <0.9: by hand"
-    assert said == [("broken", "mcore <0.9: by hand"), ("works", f"{given}: {rule}")]
+    given, rule = "megatron-core from ./Megatron-LM@fix", "catalog: broken, mcore <0.9: by hand"
+    assert shown == [("broken", "mcore <0.9: by hand"), ("works", f"{given}: {rule}")]
     page = failure_page(entry, known, Night("one", (record,)), {}, {})
-    assert ["works", given, rule, "holds 1 cpu"] in table(page, "what this run saw")
+    assert ["works", given, rule, "holds 1 cpu"] in table(page, "Rules and results")
 
 
 def test_changed_rule_stands_beside_the_planned_expectation() -> None:
-    """The pages of an older run, made again with a catalog that has learned since."""
+    """The pages of an older run, rendered again after a change of the catalog."""
     entry = failure(affected=(clause(),))
     before, after = catalog(failure(), torches=("2.4.0",)), catalog(entry, torches=("2.4.0",))
     records = passed(before, everything(before, (Level.CPU,)))
     pages, cell = CellPages(after, records), "torch-2.4.0/mcore-0.8.0/te-none/driver-none"
-    assert (pages.said(cell, "break"), pages.said(cell, "break", "tp2")) == ("broken", "unknown")
-    assert pages.because(cell, "break", "tp2") == "as planned: the catalog says broken: everything: by hand"
+    assert (pages.expectation(cell, "break"), pages.expectation(cell, "break", "tp2")) == ("broken", "unknown")
+    assert pages.because(cell, "break", "tp2") == "as planned: catalog: broken, everything: by hand"
     page = failure_page(entry, after, Night("one", tuple(records)), {}, {})
-    assert ["unknown", PLANNED, "the catalog says broken: everything: by hand", "learned 3 cpu"] in table(
-        page, "what this run saw"
+    assert ["unknown", PLANNED, "catalog: broken, everything: by hand", "learned 3 cpu"] in table(
+        page, "Rules and results"
     )

@@ -1,4 +1,4 @@
-"""The summary in the terminal: complete, within its width, harmless."""
+"""The summary in the terminal: complete, within its width, escaped."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ from matrix.verdicts.record import Verdict
 from tests.unit.report.samples import cell, night, record
 
 
-def test_every_red_has_its_own_line_to_paste() -> None:
+def test_every_red_case_has_its_command() -> None:
     lines = [line.strip() for line in summary(night()).splitlines()]
     reds = [each for each in night() if each.verdict.colour == "red"]
     assert all(red.reproduce in lines for red in reds)
 
 
-def test_reds_come_first_and_the_headline_last() -> None:
+def test_red_cases_come_first_and_headline_last() -> None:
     blocks = summary(night()).split("\n\n")
     assert re.match("VANISHED|REGRESSED|UNEXPLAINED", blocks[0])
     assert blocks[-1].splitlines()[-1] == "RED: 15 of 134 cases are red; 9 unavailable, 3 not reached"
 
 
-def test_a_cause_shared_by_many_is_told_once() -> None:
+def test_shared_cause_is_printed_once() -> None:
     text = summary(night())
     assert text.count("storage_key") == 1
     assert "UNEXPLAINED dud-assertion x 12" in text
 
 
-def test_a_red_on_gpus_names_both_drivers() -> None:
+def test_red_case_on_gpus_names_both_drivers() -> None:
     drivers = {"host driver": "470.161.03", "user-mode driver": "555.42.06 (compat package of the image)"}
     red = record(Verdict.REGRESSED, level=Level.GPU, resolved={"torch": "2.4.0", **drivers})
     text = " ".join(summary([red]).split())
@@ -43,50 +43,51 @@ def test_a_red_on_gpus_names_both_drivers() -> None:
     assert "driver" not in summary([record(Verdict.REGRESSED)]).replace("driver-none", "")
 
 
-def test_the_drivers_that_cases_ran_on_are_counted() -> None:
+def test_drivers_are_counted() -> None:
     by_compat = {"host driver": "470.161.03", "user-mode driver": "555.42.06 (compat package of the image)"}
     native = {"host driver": "550.54.14", "user-mode driver": "550.54.14 (the host driver itself)"}
-    told = [record(case=f"{place}", level=Level.GPU, resolved=by_compat if place < 2 else native) for place in range(5)]
-    lines = summary([*told, record()], width=120).splitlines()
+    records = [record(case=f"{n}", level=Level.GPU, resolved=by_compat if n < 2 else native) for n in range(5)]
+    lines = summary([*records, record()], width=120).splitlines()
     assert "  host driver 470.161.03, user-mode driver 555.42.06 (compat package of the image) x 2" in lines
     assert "  host driver 550.54.14, user-mode driver 550.54.14 (the host driver itself) x 3" in lines
 
 
-def test_below_level_gpu_the_machine_s_driver_plays_no_part() -> None:
-    told = [record(verdict, resolved={"host driver": "535.129.03"}) for verdict in (Verdict.HOLDS, Verdict.REGRESSED)]
-    assert "host driver" not in summary(told)
+def test_driver_is_not_shown_below_level_gpu() -> None:
+    resolved = {"host driver": "535.129.03"}
+    records = [record(verdict, resolved=resolved) for verdict in (Verdict.HOLDS, Verdict.REGRESSED)]
+    assert "host driver" not in summary(records)
 
 
-def test_what_said_nothing_is_one_line_per_reason() -> None:
+def test_missing_results_are_one_line_per_reason() -> None:
     assert "unavailable x 9: needs 8 GPUs; host has 0" in summary(night())
 
 
-def test_rows_that_differ_only_in_the_megatron_version_are_one() -> None:
+def test_rows_differing_in_megatron_version_are_merged() -> None:
     assert re.search(r"torch-2\.4\.0/mcore-0\.9\.0\.\.0\.16\.1 \(8\) +holds +holds +holds\n", summary(night()))
 
 
-def test_levels_are_told_apart() -> None:
+def test_each_level_has_a_table() -> None:
     text = summary([record(), record(level=record().level.__class__.GPU)])
     assert "dud-assertion, level cpu" in text
     assert "dud-assertion, level gpu" in text
 
 
-def test_a_case_that_a_cell_does_not_plan_is_a_dash() -> None:
+def test_case_not_planned_is_a_dash() -> None:
     text = summary([record(), record(case="pp2"), record(where=cell(mcore="0.9.0"))])
     assert re.search(r"mcore-0\.9\.0 +holds +-\n", text)
 
 
 @pytest.mark.parametrize("width", [40, 80, 120])
-def test_nothing_but_lines_to_paste_is_wider_than_the_terminal(width: int) -> None:
+def test_only_commands_are_wider_than_the_terminal(width: int) -> None:
     wide = [line for line in summary(night(), width=width).splitlines() if len(line) > width]
     assert all(line.lstrip().startswith("megatrix run") for line in wide)
 
 
-def test_where_columns_do_not_fit_cases_are_counted() -> None:
+def test_cases_are_counted_if_columns_do_not_fit() -> None:
     assert "1 regressed, 2 holds" in summary(night(), width=50)
 
 
-def test_colour_changes_nothing_but_colour() -> None:
+def test_colour_leaves_the_text_unchanged() -> None:
     plain, coloured = summary(night()), summary(night(), colour=True)
     assert "\x1b" not in plain
     assert plain != coloured
@@ -95,14 +96,14 @@ def test_colour_changes_nothing_but_colour() -> None:
 
 @settings(max_examples=50, deadline=None)
 @given(st.text(st.characters()))
-def test_nothing_in_a_message_reaches_the_terminal_as_it_came(text: str) -> None:
+def test_messages_are_escaped_for_the_terminal(message: str) -> None:
     red = record(Verdict.UNEXPLAINED)
-    outcome = replace(red.outcome, chain=(Raised(text, text),), reason=text)
-    told = summary([replace(red, outcome=outcome, notes=(text,), reproduce=text)])
-    assert all(char == "\n" or char.isprintable() for char in told)
+    outcome = replace(red.outcome, chain=(Raised(message, message),), reason=message)
+    text = summary([replace(red, outcome=outcome, notes=(message,), reproduce=message)])
+    assert all(char == "\n" or char.isprintable() for char in text)
 
 
-def test_a_night_without_cases_is_not_green() -> None:
+def test_night_without_cases_is_incomplete() -> None:
     assert summary([]) == "INCOMPLETE: none of 0 cases ran; 0 unavailable, 0 not reached\n"
 
 
@@ -112,17 +113,17 @@ def test_progress_counts_and_names_the_case() -> None:
     assert lines[2] == "[ 3/24] dud-assertion tp2 cpu torch-2.4.0/mcore-0.8.0 reproduced 1.1 s"
 
 
-def test_progress_says_why_a_case_is_red_at_once() -> None:
+def test_progress_shows_reason_of_a_red_case() -> None:
     first, *rest = Progress(1).line(record(Verdict.UNEXPLAINED)).splitlines()
     assert first.endswith("unexplained 1.1 s")
     assert "_write_item() missing" in " ".join(rest)
 
 
-def test_progress_says_where_a_cached_verdict_comes_from() -> None:
+def test_progress_names_the_run_of_a_cached_verdict() -> None:
     assert Progress(1).line(record(cached_from="a")).endswith("holds from a")
 
 
-def test_a_long_cell_is_cut_and_the_verdict_stays() -> None:
+def test_long_cell_is_cut_and_verdict_kept() -> None:
     line = Progress(1).line(record(where=cell("ngc-24.03", "0.7.0", "1.9.0.dev0+f9dd37f", "470.161.03")))
     assert len(line) == 80
     assert line.endswith("... holds 1.1 s")
@@ -143,16 +144,14 @@ class Terminal(io.StringIO):
         (io.StringIO(), {}, False),
     ],
 )
-def test_colour_is_for_terminals_and_those_who_want_it(
-    stream: io.StringIO, environ: dict[str, str], wanted: bool
-) -> None:
+def test_colour_requires_a_terminal_and_no_opt_out(stream: io.StringIO, environ: dict[str, str], wanted: bool) -> None:
     assert colour_wanted(stream, environ) is wanted
 
 
-def test_the_time_to_go_is_told_once_enough_ran() -> None:
+def test_remaining_time_is_shown_once_enough_ran() -> None:
     now = iter([0.0, *(60.0 * n for n in range(5, 13))])
     progress = Progress(12, clock=lambda: next(now))
-    lines = [progress.line(record(Verdict.UNAVAILABLE))]  # settled at once: no measure of the others
+    lines = [progress.line(record(Verdict.UNAVAILABLE))]  # did not run, so it does not count
     lines += [progress.line(record()) for _ in range(11)]
 
     assert not any("to go" in line for line in lines[:5])
@@ -161,12 +160,12 @@ def test_the_time_to_go_is_told_once_enough_ran() -> None:
     assert lines[11].endswith("holds 1.1 s")
 
 
-def test_without_a_clock_no_line_tells_a_time_to_go() -> None:
+def test_no_remaining_time_without_a_clock() -> None:
     progress = Progress(12)
     assert not any("to go" in progress.line(record()) for _ in range(12))
 
 
-def test_what_runs_now_is_one_line_that_fits_and_goes_with_its_record() -> None:
+def test_running_cases_are_one_line_that_fits() -> None:
     progress, one = Progress(2, width=40), record()
     progress.begin(one.key)
     progress.begin("torch-2.4.0/mcore-0.9.0/te-none/driver-none dud-assertion pp2 cpu")

@@ -1,4 +1,4 @@
-"""One voice for what is said of a record."""
+"""Texts about a record: headline, reason, exceptions, labels, sort keys."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from matrix.report.words import (
     MEANING,
     WORST_FIRST,
     exception,
-    happened,
     headline,
     is_red,
     label,
+    outcome_text,
     render_chain,
+    verdict_reason,
     version_order,
-    why,
     worst,
 )
 from matrix.verdicts.outcome import Outcome, OutcomeKind, Raised
@@ -28,12 +28,13 @@ from tests.unit.report.samples import ASSERTION, MCORES, TORCHES, cell, record
 VERDICTS = st.lists(st.sampled_from(list(Verdict)))
 
 
-def test_every_verdict_has_a_rank_and_a_meaning() -> None:
+def test_every_verdict_has_an_urgency_and_a_meaning() -> None:
     assert set(WORST_FIRST) == set(MEANING) == set(Verdict)
 
 
 @given(VERDICTS)
-def test_the_headline_is_green_only_without_red_without_loss_and_with_something_run(verdicts: list[Verdict]) -> None:
+def test_headline_is_green_only_for_a_complete_night(verdicts: list[Verdict]) -> None:
+    """Green requires: no red case, every case reached, and at least one case that ran."""
     colours = [verdict.colour for verdict in verdicts]
     green = headline([record(verdict) for verdict in verdicts]).colour == "green"
     assert green == (
@@ -42,32 +43,33 @@ def test_the_headline_is_green_only_without_red_without_loss_and_with_something_
 
 
 @given(VERDICTS)
-def test_the_headline_is_red_when_anything_is_and_always_counts_what_said_nothing(verdicts: list[Verdict]) -> None:
+def test_headline_is_red_if_any_case_is(verdicts: list[Verdict]) -> None:
+    """It also counts the cases without a result."""
     records = [record(verdict) for verdict in verdicts]
-    told = headline(records)
-    assert (told.colour == "red") == any(map(is_red, records))
-    away, lost = (sum(each is silent for each in verdicts) for silent in (Verdict.UNAVAILABLE, Verdict.NOT_REACHED))
-    assert told.beside == f"{away} unavailable, {lost} not reached"
+    summary = headline(records)
+    assert (summary.colour == "red") == any(map(is_red, records))
+    unavailable, lost = verdicts.count(Verdict.UNAVAILABLE), verdicts.count(Verdict.NOT_REACHED)
+    assert summary.no_result == f"{unavailable} unavailable, {lost} not reached"
 
 
 @given(st.lists(st.sampled_from(list(Verdict)), min_size=1))
-def test_red_stands_for_a_cell_before_anything_else(verdicts: list[Verdict]) -> None:
+def test_red_verdict_wins_in_a_grid_cell(verdicts: list[Verdict]) -> None:
     records = [record(verdict) for verdict in verdicts]
     assert (worst(records).colour == "red") == any(map(is_red, records))
 
 
-def test_why_of_a_red_names_the_root_cause_and_the_failure_that_matched() -> None:
-    said = why(record(Verdict.UNEXPLAINED, other="dud-write-item"))
-    assert said.startswith("rank 0 raised: TypeError: _write_item() missing 2 required positional arguments")
-    assert said.endswith("; matches the catalog's dud-write-item")
+def test_reason_names_root_cause_and_matched_failure() -> None:
+    reason = verdict_reason(record(Verdict.UNEXPLAINED, other="dud-write-item"))
+    assert reason.startswith("rank 0 raised: TypeError: _write_item() missing 2 required positional arguments")
+    assert reason.endswith("; matches failure dud-write-item")
 
 
-def test_an_exception_without_words_says_where_it_stands() -> None:
+def test_exception_without_message_names_its_location() -> None:
     assert exception(ASSERTION[0]) == "AssertionError at default_planner.py:389 create_default_global_save_plan"
 
 
 @pytest.mark.parametrize(
-    ("outcome", "said"),
+    ("outcome", "text"),
     [
         (Outcome(OutcomeKind.PASSED), "passed"),
         (Outcome(OutcomeKind.SIGNALED, rank=1, signal="SIGSEGV"), "rank 1 died by SIGSEGV"),
@@ -76,37 +78,37 @@ def test_an_exception_without_words_says_where_it_stands() -> None:
         (Outcome(OutcomeKind.OUT_OF_MEMORY, rank=3), "rank 3 ran out of memory"),
     ],
 )
-def test_an_end_is_told_in_words(outcome: Outcome, said: str) -> None:
-    assert happened(outcome) == said
+def test_outcome_as_text(outcome: Outcome, text: str) -> None:
+    assert outcome_text(outcome) == text
 
 
-def test_what_is_unavailable_says_its_reason() -> None:
-    assert why(record(Verdict.UNAVAILABLE)) == "needs 8 GPUs; host has 0"
+def test_unavailable_case_shows_its_reason() -> None:
+    assert verdict_reason(record(Verdict.UNAVAILABLE)) == "needs 8 GPUs; host has 0"
 
 
-def test_a_chain_is_told_from_the_root_with_its_frames() -> None:
+def test_chain_starts_at_the_root_cause() -> None:
     lines = render_chain(ASSERTION).splitlines()
     assert lines[0] == "AssertionError"
     assert lines[3].endswith("default_planner.py:389 create_default_global_save_plan")
     assert lines[5:8] == ["which led to", "", "CheckpointException: ranks:dict_keys([0])"]
 
 
-def test_a_deep_stack_keeps_its_innermost_frames() -> None:
+def test_deep_stack_keeps_its_innermost_frames() -> None:
     frame = ASSERTION[0].frames[0]
     deep = Raised("E", "", tuple(replace(frame, line=line) for line in range(100)))
-    assert "85 outer frames left out" in render_chain([deep])
+    assert "85 outer frames omitted" in render_chain([deep])
     assert ":99 save" in render_chain([deep])
     assert ":84 save" not in render_chain([deep])
 
 
-def test_a_label_leaves_out_the_axes_that_play_no_part() -> None:
+def test_label_omits_axes_that_are_none() -> None:
     assert label(cell("torch-2.4.0", "0.8.0")) == "torch-2.4.0/mcore-0.8.0"
     assert (
         label(cell("ngc-24.07", "0.8.0", "1.8.0+37280ec", "535")) == "ngc-24.07/mcore-0.8.0/te-1.8.0+37280ec/driver-535"
     )
 
 
-def test_versions_sort_as_versions_and_bases_by_their_numbers() -> None:
+def test_versions_sort_by_pep_440_and_bases_numerically() -> None:
     assert sorted(set(MCORES), key=version_order) == list(MCORES)
     assert sorted(["torch-2.13.0", "torch-2.4.0", "host"], key=version_order) == ["host", "torch-2.4.0", "torch-2.13.0"]
     assert sorted(["0.9.0", "core_v0.9.0-3-gabc", "none", "0.9.0rc1"], key=version_order) == [

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,8 +20,9 @@ from matrix.store.journal import Journal
 from matrix.store.night import write_plan
 from matrix.store.paths import Paths
 from matrix.verdicts.outcome import Outcome, OutcomeKind, Raised
-from matrix.verdicts.record import Verdict
+from matrix.verdicts.record import Record, Verdict
 from tests.browser.chromium import Browser
+from tests.founding import BEHIND_SAVE, CALL, MASK, MPI, SAVE
 from tests.unit import catalogs
 from tests.unit.catalogs import case, clause, failure, real, stack
 from tests.unit.engines import HOST, FakeEngine
@@ -33,7 +35,15 @@ ENTRY = failure(
     case=(case("tp2", (Level.CPU,)),),
 )
 KNOWN = catalogs.catalog(ENTRY, stacks=(stack("save-breaks", "torch-2.4.0", "0.8.0rc0"),))
+# The pages of failures are made from the catalog: the sample night's failures stand for real ones.
+REAL = {"dud-assertion": SAVE, "dud-write-item": BEHIND_SAVE, "cut-offload-args": CALL, "tx-overlap": MPI,
+        "long-samples": MASK}  # fmt: skip
 STRANGE = Outcome(OutcomeKind.RAISED, "rank 0 raised: KeyError", 0, chain=(Raised("KeyError", "'loss'"),))
+
+
+def real_night() -> list[Record]:
+    """The sample night with failures of the catalog."""
+    return [replace(one, failure=REAL[one.failure], other=REAL.get(one.other or "", one.other)) for one in night()]
 
 
 @pytest.fixture(scope="session")
@@ -48,9 +58,9 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Paths:
     """Three nights with every verdict; the last one has logs on disk."""
     paths = Paths(tmp_path_factory.mktemp("site"))
     for run, until in (("2026-01-29", 90), ("2026-01-30", None), ("2026-01-31", None)):
-        write_plan(paths.run(run), [planned(each) for each in night()])
+        write_plan(paths.run(run), [planned(each) for each in real_night()])
         with Journal.new(paths.run(run)) as journal:
-            for each in night()[:until]:
+            for each in real_night()[:until]:
                 if each.verdict is not Verdict.NOT_REACHED:
                     journal.started(each.key)
                     journal.result(each)

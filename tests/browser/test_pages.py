@@ -14,15 +14,15 @@ from matrix.cli.main import main
 from matrix.report.cell_page import name_of
 from matrix.store.paths import Paths
 from tests.browser.chromium import Browser
+from tests.founding import SAVE
 from tests.unit.catalogs import real
 from tests.unit.engines import FakeEngine
-from tests.unit.report.samples import night
 
 RED_CELL = "torch-2.4.1/mcore-0.14.0/te-none/driver-none"
 PAGES = (
     "index.html",
     "compat.html#mcore=0.8.0 torch=2.4.0",
-    f"failures/{night()[0].failure}.html",
+    f"failures/{SAVE}.html",
     f"cells/{name_of(RED_CELL)}",
 )
 NAMES = ("night", "compat", "failure", "cell")

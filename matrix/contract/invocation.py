@@ -1,4 +1,4 @@
-"""Read the calls of a consuming package: what is passed to Transformer Engine, and what a call says about it."""
+"""Read the calls of a consuming package: the arguments to Transformer Engine, and calls that inspect it."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Invocations(Expressions):
     def run(
         self, routine: FunctionDefinition, given: Sequence[Choice], call: ast.Call, owner: Instance | None
     ) -> Choice:
-        """Return what a function of the package returns for this call; `owner` is the instance of a method."""
+        """Return the value of a call to a function of the package; `owner` is the instance of a method."""
 
     @abstractmethod
     def import_module(self, name: str, node: ast.AST) -> Value:
@@ -61,8 +61,8 @@ class Invocations(Expressions):
         func = node.func
         special = getattr(self, f"_call_{func.id}", None) if isinstance(func, ast.Name) else None
         if special is not None and self.names.find(dotted(func)) is None:
-            answer: Choice = special(node)
-            return answer
+            result: Choice = special(node)
+            return result
         if isinstance(func, ast.Attribute):
             callees = self._attribute(func, called=True)
         else:
@@ -75,7 +75,7 @@ class Invocations(Expressions):
         return gather(results)
 
     def _instance_of(self, func: ast.expr) -> Instance | None:
-        """Return self or super() when the call is to one of their methods."""
+        """Return the instance behind self or super() if the call is to one of its methods."""
         inner = func.value if isinstance(func, ast.Attribute) else None
         if isinstance(inner, ast.Name) or (isinstance(inner, ast.Call) and dotted(inner.func) == "super"):
             for _, value in self.value(inner):
@@ -102,7 +102,7 @@ class Invocations(Expressions):
         return UNKNOWN
 
     def _outside(self, path: str, given: Sequence[Choice], arguments: Arguments, node: ast.Call) -> Choice:
-        """Call something from neither package; `given` are the positional arguments."""
+        """Return the value of a call to something in neither package; `given` are the positional arguments."""
         first = given[0] if given else UNKNOWN
         if path.endswith(VERSION_PARSERS):
             return gather((guard, _parsed(value)) for guard, value in first)
@@ -127,7 +127,7 @@ class Invocations(Expressions):
         return only(OF_TE if any(bears_on_te(value) for choice in given for _, value in choice) else ANYTHING)
 
     def arguments(self, node: ast.Call) -> tuple[list[Choice], Arguments]:
-        """Read the arguments of a call: what the positional ones stand for, and how all are passed."""
+        """Read the arguments of a call; return the values of the positional ones, and how all are passed."""
         given: list[Choice] = []
         positional: list[str] = []
         starred = False
@@ -165,7 +165,7 @@ class Invocations(Expressions):
             if isinstance(owner, Reference) and name:
                 found.append((guard, Fact(Offers(owner.attribute(name).path))))
                 continue
-            # What an instance of a TE class holds is not recorded, so it can't be told.
+            # Instance attributes of TE classes are not recorded, so the result is unknown.
             of_te = bears_on_te(owner) or isinstance(owner, Reference) or self._is_te_instance(owner)
             found.append((guard, Anything(of_te=of_te)))
         return only(Fact(truth_of(gather(found), shown(node))))

@@ -207,7 +207,7 @@ def render(found: BisectionSummary, page: str = "") -> str:
     lines += [f"  may be:     {label}" for label in found.candidates[:AT_MOST]]
     if len(found.candidates) > AT_MOST:
         lines.append(f"              ... {len(found.candidates)} in all")
-    lines += [f"  more than one change: at {one}, and back at {other}" for one, other in found.flips]
+    lines += [f"  contradiction: no single change explains {one} and {other}" for one, other in found.flips]
     lines.append(f"  {_sure(found)}")
     lines.append(f"  {_cost(found.cost)}")
     lines += [f"  note:       {note}" for note in found.notes]

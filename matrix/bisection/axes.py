@@ -201,14 +201,14 @@ def choose_case(failure: Failure, level: Level | None, name: str) -> tuple[Case,
     cases = {str(case.name): case for case in failure.case}
     if name and name not in cases:
         raise MatrixError("no such case", got=name, expected=f"a case of {failure.id}", fix=closest(name, cases))
-    wanted = level or (cases[name].levels[0] if name else cheapest_level(failure))
-    fitting = [case for case in failure.case if wanted in case.levels and name in ("", case.name)]
+    chosen = level or (cases[name].levels[0] if name else cheapest_level(failure))
+    fitting = [case for case in failure.case if chosen in case.levels and name in ("", case.name)]
     if not fitting:
         raise MatrixError(
-            f"no such case at level {wanted.value}", got=name or failure.id,
+            f"no such case at level {chosen.value}", got=name or failure.id,
             expected=", ".join(f"{case.name} at {'/'.join(one.value for one in case.levels)}" for case in failure.case),
         )  # fmt: skip
-    return fitting[0], wanted
+    return fitting[0], chosen
 
 
 def base_for(subject: Subject, named: str, torch: str, axis: AxisName) -> str:

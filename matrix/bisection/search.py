@@ -180,8 +180,8 @@ class _Search:
         weights = {
             place: self._weight(self._order.below[place] & mask) for place in places(mask) if place not in self._tallies
         }
-        at_hand = {place: weight for place, weight in weights.items() if place in self._cheap}
-        weights = at_hand or weights
+        cheap_weights = {place: weight for place, weight in weights.items() if place in self._cheap}
+        weights = cheap_weights or weights
         skipped = sum(mask >> place & 1 for place, tally in self._tallies.items() if tally.settled is Seen.SKIP)
         chosen: list[int] = []
         cuts = min(self._plan.at_once, max(mask.bit_count() - 1, 1))

@@ -92,7 +92,7 @@ def store_name(subject: Subject) -> str:
 class BisectionSession:
     """Probes cases through a probe store, and counts the probes that ran and their seconds."""
 
-    ask: Ask
+    probe: Ask
     notebook: ProbeStore
     show: Callable[[ProbeReport], None]
     records: dict[str, list[Record]] = field(default_factory=dict)  # case key -> its runs
@@ -108,12 +108,12 @@ class BisectionSession:
         for number in sorted(set(numbers)):
             due = {
                 item.key: (item, label)
-                for item, label, wanted in zip(planned, labels, numbers, strict=True)
-                if wanted == number and len(self.records.get(item.key, ())) < number
+                for item, label, run in zip(planned, labels, numbers, strict=True)
+                if run == number and len(self.records.get(item.key, ())) < number
             }
             missing = [item for item, _ in due.values() if item.key not in self.notebook.known(number)]
             if missing:
-                self.ask(missing, functools.partial(self.notebook.keep, number))
+                self.probe(missing, functools.partial(self.notebook.keep, number))
             probed = {item.key for item in missing}
             for key, (_, label) in due.items():
                 record = self.notebook.known(number)[key]
@@ -179,10 +179,10 @@ def bisect(
             [turns[one] for one in places],
         )
 
-    at_hand = frozenset(place for place in range(len(axis.points)) if cheap and cheap(case(place)))
+    cheap_places = frozenset(place for place in range(len(axis.points)) if cheap and cheap(case(place)))
     before, spent = session.ran, session.seconds
     try:
-        found = search(axis.order, probe, old, plan, cheap=at_hand, suspects=suspects)
+        found = search(axis.order, probe, old, plan, cheap=cheap_places, suspects=suspects)
     except WrongEndError as error:
         raise wrong_end(
             axis, error, session.records[case(error.place).key][-1], line_of(subject.failure, case(error.place))

@@ -118,10 +118,10 @@ class Bindings(Flow):
         """Evaluate a call, which may change a dictionary of keywords: its own, or one passed to another function."""
         func = node.func
         if isinstance(func, ast.Attribute) and func.attr in ("update", "pop", "setdefault"):
-            given, passed = self.arguments(node)
+            values, passed = self.arguments(node)
             first = node.args[0] if node.args else None
             name = first.value if isinstance(first, ast.Constant) and isinstance(first.value, str) else ""
-            added = [value for choice in given for _, value in choice]
+            added = [value for choice in values for _, value in choice]
 
             def change(kept: Keywords) -> Keywords:
                 if name:

@@ -174,7 +174,7 @@ class Body(Bindings):
         self.waiting += body.waiting
 
     def run(
-        self, routine: FunctionDefinition, given: Sequence[Choice], call: ast.Call, owner: Instance | None
+        self, routine: FunctionDefinition, values: Sequence[Choice], call: ast.Call, owner: Instance | None
     ) -> Choice:
         """Return the value of a call to a function of the package, UNKNOWN for a function that is not about TE."""
         node, home = routine.node, routine.home
@@ -186,7 +186,7 @@ class Body(Bindings):
         slots = [*node.args.posonlyargs, *node.args.args]
         for slot, default in zip(slots[len(slots) - len(node.args.defaults) :], node.args.defaults, strict=True):
             names[slot.arg] = body.value(default)
-        for slot, argument, choice in zip(slots[bound:], call.args, given, strict=False):
+        for slot, argument, choice in zip(slots[bound:], call.args, values, strict=False):
             names[slot.arg] = UNKNOWN if isinstance(argument, ast.Starred) else choice
         for keyword in call.keywords:
             if keyword.arg in names:

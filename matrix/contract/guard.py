@@ -49,7 +49,7 @@ class _Shared:
 
 @dataclass(frozen=True, eq=False)
 class TeVersion(_Shared):
-    """The running TE version stands in relation `op` ("==", "!=", ">=", ">", "<=", "<") to `version`."""
+    """The running TE version compares with `version` as `op` requires ("==", "!=", ">=", ">", "<=", "<")."""
 
     op: str
     version: str
@@ -64,7 +64,7 @@ class Offers(_Shared):
 
 @dataclass(frozen=True, eq=False)
 class Loads(_Shared):
-    """Importing or reading `path` does not fail; true if the surface does not know the path."""
+    """Importing or reading `path` does not fail; true if the surface does not record the path."""
 
     path: str
 

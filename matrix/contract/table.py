@@ -48,11 +48,11 @@ def _entry(same: Sequence[Finding], mcore: Sequence[str], te: Sequence[str]) -> 
     partners: dict[str, set[str]] = defaultdict(set)
     for finding in same:
         partners[finding.mcore].add(finding.te)
-    alike: dict[frozenset[str], list[str]] = defaultdict(list)
+    by_partners: dict[frozenset[str], list[str]] = defaultdict(list)
     for version, others in partners.items():
-        alike[frozenset(others)].append(version)
-    for their, mine in alike.items():
-        yield f"    mcore {spans(mine, mcore)}  x  TE {spans(their, te)}"
+        by_partners[frozenset(others)].append(version)
+    for te_versions, mcore_versions in by_partners.items():
+        yield f"    mcore {spans(mcore_versions, mcore)}  x  TE {spans(te_versions, te)}"
 
 
 def spans(some: Iterable[str], known: Sequence[str]) -> str:

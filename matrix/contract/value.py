@@ -213,10 +213,10 @@ def merge(guard: Guard, first: Choice, second: Choice) -> Choice:
 
 
 def _merged_keywords(guard: Guard, first: Keywords, second: Keywords) -> Keywords:
-    ours, theirs = dict(first.entries), dict(second.entries)
+    first_entries, second_entries = dict(first.entries), dict(second.entries)
     entries = []
-    for name in dict.fromkeys([*ours, *theirs]):
-        one, other = ours.get(name, False), theirs.get(name, False)
+    for name in dict.fromkeys([*first_entries, *second_entries]):
+        one, other = first_entries.get(name, False), second_entries.get(name, False)
         entries.append((name, one if one == other else any_of(all_of(guard, one), all_of(negate(guard), other))))
     return Keywords(tuple(entries), first.open or second.open)
 

@@ -65,7 +65,7 @@ def test_unknown_point_is_an_error_with_a_suggestion() -> None:
         releases(SUBJECT, AxisName.MCORE, "0.7.0", "0.8.1")
 
 
-def test_containers_are_ordered_by_month_and_drivers_by_branch() -> None:
+def test_containers_order_by_month_and_drivers_by_branch() -> None:
     images, _ = releases(SUBJECT, AxisName.CONTAINER, "", "")
     drivers = axes.released(SUBJECT, AxisName.DRIVER)
 
@@ -85,7 +85,7 @@ def test_label_of_an_image_names_its_twin() -> None:
     assert "twins (in parentheses) replace images" in made.notes[0]
 
 
-def test_images_of_another_series_are_not_on_the_axis() -> None:
+def test_axis_excludes_images_of_another_series() -> None:
     """Two series have no common order: both have an image of the same month."""
     containers = (*KNOWN.containers, catalogs.image("nemo-24.05", "2.3.0"))
     subject = replace(SUBJECT, catalog=catalogs.catalog(ENTRY, containers=containers))

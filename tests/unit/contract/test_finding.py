@@ -163,7 +163,7 @@ def test_guard_is_shown_for_this_te() -> None:
     assert new.guard == "TE >= 1.0 and (config.fp8 or config.fp4)"
 
 
-def test_keyword_passed_on_some_versions_is_missing_on_others() -> None:
+def test_keyword_of_some_versions_is_missing_on_others() -> None:
     """A call that binds with all its keywords is still checked under their guards."""
     source = """
         import transformer_engine as te

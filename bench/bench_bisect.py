@@ -1,12 +1,11 @@
-"""What a bisection of commits costs at level contract, beside `git bisect run` with checkouts of the same probe.
+"""The cost of a bisection of commits at level contract, compared with `git bisect run` of the same probe on checkouts.
 
     python bench/bench_bisect.py MEGATRON_LM_CLONE [TRANSFORMER_ENGINE_CLONE]
 
-Three founding questions, each asked in a fresh process with an empty notebook (the start of the interpreter counts),
-and the first once more with the notebook filled. `git bisect run` works in a clone of its own that shares its objects;
-its probe reads the checked-out folder with the same code and answers 0, 1 or 125 by signature. Simulated histories say
-how many rounds the search takes against the bound. Times are of this machine at this moment; those of the processor
-(cpu) say more on a busy one.
+Three founding questions, each in a fresh process (its start counts): with an empty probe store, then with a filled
+one. `git bisect run` works in a clone of its own that shares its objects; its probe reads the checked-out folder with
+the same code and exits with 0, 1 or 125 by signature. Simulated histories compare the rounds of the search with the
+bound. Wall-clock times depend on the load of this machine; processor times (cpu) depend less on it.
 """
 
 from __future__ import annotations
@@ -31,8 +30,8 @@ from matrix.bisection.search import Plan, Probe, search
 from tests.founding import CALL, SHIFTED_CALL
 
 ROOT = Path(__file__).parents[1]
-Answer = TypeVar("Answer")
-# (failure, axis, the other side, good, bad, the answer)
+Result = TypeVar("Result")
+# (failure, axis, the other side, its version, good, bad, the expected commit)
 QUESTIONS = [
     (CALL, "mcore", "te", "1.9.0", "de17427956", "24.09-alpha.rc0", "c5a497a7eb"),
     (CALL, "mcore", "te", "1.9.0", "core_v0.9.0", "c5a497a7eb", "98b43c91d0"),
@@ -67,21 +66,21 @@ def main(clones: dict[str, str]) -> None:
             out = Path(folder) / str(number)
             command = [sys.executable, "-m", "matrix", "bisect", failure, "--axis", axis, "--repo", clones[axis],
                        "--good", good, "--bad", bad, f"--{other}", version, "--checks", "0", "--json"]  # fmt: skip
-            ours, told = timed(partial(asked, command, out))
-            again, _ = timed(partial(asked, command, out))
+            ours, report = timed(partial(bisected, command, out))
+            again, _ = timed(partial(bisected, command, out))
             run = prepared(Path(folder) / f"tree{number}", clones[axis], QUESTIONS[number])
-            theirs, (answer, steps) = timed(run)
-            print(f"{failure}: {good}..{bad} of {axis}, {told['cost']['points']} commits, {told['kind']}")
-            print(f"  megatrix bisect  {ours}  {told['cost']['asked']:3} probes  -> {told['answer'][:10]}")
+            theirs, (culprit, steps) = timed(run)
+            print(f"{failure}: {good}..{bad} of {axis}, {report['cost']['points']} commits, {report['kind']}")
+            print(f"  megatrix bisect  {ours}  {report['cost']['asked']:3} probes  -> {report['answer'][:10]}")
             print(f"  the same again   {again}")
-            print(f"  git bisect run   {theirs}  {steps:3} probes  -> {answer[:10]}")
+            print(f"  git bisect run   {theirs}  {steps:3} probes  -> {culprit[:10]}")
             print(f"  ratio            {theirs.wall / ours.wall:6.1f}   {theirs.cpu / ours.cpu:8.1f}")
-            assert told["answer"].startswith(expected), told["answer"]
+            assert report["answer"].startswith(expected), report["answer"]
     rounds()
 
 
 class Took(NamedTuple):
-    """Seconds on the clock, and of the processor in all processes that were started."""
+    """Wall-clock seconds, and processor seconds of all child processes."""
 
     wall: float
     cpu: float
@@ -90,24 +89,24 @@ class Took(NamedTuple):
         return f"{self.wall:6.1f} s {self.cpu:6.1f} cpu"
 
 
-def timed(work: Callable[[], Answer]) -> tuple[Took, Answer]:
+def timed(work: Callable[[], Result]) -> tuple[Took, Result]:
     before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
-    answer = work()
+    result = work()
     wall, after = time.perf_counter() - began, resource.getrusage(resource.RUSAGE_CHILDREN)
-    return Took(wall, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime), answer
+    return Took(wall, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime), result
 
 
-def asked(command: list[str], out: Path) -> dict[str, Any]:
+def bisected(command: list[str], out: Path) -> dict[str, Any]:
     done = subprocess.run(
         command, cwd=ROOT, env={**os.environ, "MEGATRIX_OUT": str(out)}, stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL, check=True,
     )  # fmt: skip
-    told: dict[str, Any] = json.loads(done.stdout)
-    return told
+    report: dict[str, Any] = json.loads(done.stdout)
+    return report
 
 
 def prepared(tree: Path, clone: str, question: tuple[str, ...]) -> Callable[[], tuple[str, int]]:
-    """Make the clone and the probe; return what bisects there, and returns the answer and how many probes git ran."""
+    """Make the clone and the probe; return a function that bisects there and returns the culprit and git's probes."""
     failure, axis, other, version, good, bad, _ = question
 
     def git(*arguments: str, where: str = str(tree)) -> str:
@@ -126,17 +125,17 @@ def prepared(tree: Path, clone: str, question: tuple[str, ...]) -> Callable[[], 
     def bisect() -> tuple[str, int]:
         git("checkout", "-q", new)
         git("bisect", "start", new, old)
-        told = git("bisect", "run", sys.executable, str(probe))
-        answer = next(line.split()[0] for line in told.splitlines() if line.endswith("is the first bad commit"))
-        return answer, told.count("running ")
+        output = git("bisect", "run", sys.executable, str(probe))
+        culprit = next(line.split()[0] for line in output.splitlines() if line.endswith("is the first bad commit"))
+        return culprit, output.count("running ")
 
     return bisect
 
 
 def rounds() -> None:
-    """Every 13th culprit among 1,000 commits, with 0 and 20 % skips, and a failure that shows in half of its runs."""
+    """Search every 13th culprit of 1,000 commits: with 0 and 20 % skips, and with a failure in half of its runs."""
     order = Ancestry.chain(1001)
-    print("\n1,000 commits:      rounds (worst), the bound, probes (mean)")
+    print("\n1,000 commits:      rounds (worst), bound, probes (mean)")
     for at_once in (1, 3, 7):
         for label, skips, noise in (
             ("", frozenset(), Noise()),

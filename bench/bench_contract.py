@@ -1,10 +1,10 @@
-"""What the contract level costs: one pair from the recorded files, cold and warm, and all released pairs.
+"""The cost of the contract level: one pair from the recorded files, cold and warm, and all released pairs.
 
     python bench/bench_contract.py
 
-Cold is a fresh interpreter that reads both files and finds; the start of the interpreter and its imports do not count.
-Goals: one pair under 20 ms, all released pairs under 10 s on 2 cores. Times are of this machine at this moment; the
-processor's time says what they would be on an idle one.
+Cold is a fresh interpreter that reads both files and finds the breaks; its start and imports do not count. Goals: one
+pair under 20 ms, all released pairs under 10 s on 2 cores. Elapsed times depend on the load of this machine; processor
+times are close to those of an idle one.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def main() -> None:
         counts.update(finding.kind.value for finding in found)
     total = time.perf_counter() - start
     print(
-        f"all {len(times)} released pairs, one process: {total:.2f} s, of it {loaded - start:.2f} s to read the files;"
+        f"all {len(times)} released pairs, one process: {total:.2f} s, including {loaded - start:.2f} s to read files;"
     )
     print(f"  a pair {statistics.median(times) * 1e3:.1f} ms (median), {max(times) * 1e3:.1f} ms (worst, caches cold)")
     print(f"findings: {', '.join(f'{count} {kind}' for kind, count in counts.most_common())}")

@@ -1,10 +1,10 @@
-"""What it costs to choose from 50,000 planned cases: `--select`, and pytest's own way of doing it.
+"""The cost of a selection from 50,000 planned cases: `--select`, compared with pytest's -k.
 
     python bench/bench_plan.py [--cases 50000] [--rounds 5]
 
-Run it with an interpreter that has pytest and covertable. The ways take turns, so that a busy machine is busy for all
-of them; medians are compared, in seconds of the clock and of the processor. pytest collects the same cases as
-parametrized tests and deselects with -k, by words, since it knows no versions.
+Run it with an interpreter that has pytest and covertable. The ways take turns, so that load on the machine affects all
+of them; medians of wall-clock and processor seconds are compared. pytest collects the same cases as parametrized tests
+and deselects with -k, by words, since it does not compare versions.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def test_case(case): pass
 
 
 def plan(count: int) -> list[Planned]:
-    """Return `count` cases of the real catalog, its cells times as many drivers as it takes."""
+    """Return `count` cases of the real catalog: its cells times as many drivers as needed."""
     known = load()
     cases = [
         plan_case(known, failure, case, level, known.cell(base.id, mcore=release.version))
@@ -58,7 +58,7 @@ def plan(count: int) -> list[Planned]:
 
 
 def spent(work: Callable[[], object]) -> tuple[float, float]:
-    """Return the seconds of the clock and of the processor, children included."""
+    """Return the wall-clock and processor seconds, children included."""
     users = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
     start, before = time.perf_counter(), sum(sum(resource.getrusage(user)[:2]) for user in users)
     work()
@@ -66,7 +66,7 @@ def spent(work: Callable[[], object]) -> tuple[float, float]:
 
 
 def collect(file: Path) -> None:
-    """Have pytest collect the cases and deselect."""
+    """Let pytest collect the cases and deselect."""
     options = ["-q", "--collect-only", "-p", "no:cacheprovider", "-c", "/dev/null", "--rootdir", str(file.parent)]
     subprocess.run(
         [sys.executable, "-m", "pytest", *options, "-k", BY_WORDS, str(file)], stdout=subprocess.DEVNULL, check=True
@@ -78,8 +78,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--cases", type=int, default=50_000)
     parser.add_argument("--rounds", type=int, default=5)
-    asked = parser.parse_args()
-    cases = plan(asked.cases)
+    options = parser.parse_args()
+    cases = plan(options.cases)
     print(f"{len(cases)} cases, {len(select(cases, EXPRESSION))} selected by: {EXPRESSION}")
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "test_cases.py"
@@ -90,7 +90,7 @@ def main() -> None:
             "pytest -k": lambda: collect(file),
             "the night": lambda: night(known, pairwise),
         }
-        measured = [[spent(work) for work in ways.values()] for _ in range(asked.rounds)]
+        measured = [[spent(work) for work in ways.values()] for _ in range(options.rounds)]
     medians = {
         way: tuple(statistics.median(turn[place][unit] for turn in measured) for unit in range(2))
         for place, way in enumerate(ways)

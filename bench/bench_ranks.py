@@ -1,10 +1,10 @@
-"""What one case on a few ranks costs: through the supervisor, and the ways people use today. Same body, same run.
+"""The cost of one case on a few ranks: through the supervisor, and through the usual harnesses, with the same body.
 
     python bench/bench_ranks.py [--body MODULE:FUNCTION] [--kwargs JSON] [--path DIR ...] [--ranks 2] [--rounds 5]
 
-Run it with an interpreter that has torch. The ways take turns, so that a busy machine is busy for all of them;
-medians are compared. MultiProcContinuousTest is shown for what it costs, not as a like: its ranks live on from case to
-case, so a crash ends them all, and what one case leaves in the process the next one finds.
+Run it with an interpreter that has torch. The harnesses take turns, so that load on the machine affects all of them;
+medians are compared. MultiProcContinuousTest is not equivalent and shown for its cost only: its ranks persist from
+case to case, so a crash ends them all, and one case changes the process of the next.
 """
 
 from __future__ import annotations
@@ -51,11 +51,11 @@ def all_reduce(rank: Rank) -> float:
 
 
 class MissingError(Exception):
-    """This way is not there with this torch."""
+    """This torch does not have the harness."""
 
 
 class Ways:
-    """Each way takes the case and returns the seconds of one run or of several."""
+    """The ways to run the case; each returns the seconds of one run or of several."""
 
     def __init__(self, case: dict[str, Any], supervisor: Supervisor, folder: Path) -> None:
         self.case, self.supervisor, self.folder = case, supervisor, folder
@@ -85,13 +85,13 @@ class Ways:
         return time.monotonic() - began
 
     def harness(self, name: str, repeat: int = 1) -> list[float]:
-        answer = json.loads(self.python([HARNESSES], name, repeat).splitlines()[-1])
-        if "missing" in answer:
-            raise MissingError(answer["missing"])
-        return list(answer["seconds"])
+        result = json.loads(self.python([HARNESSES], name, repeat).splitlines()[-1])
+        if "missing" in result:
+            raise MissingError(result["missing"])
+        return list(result["seconds"])
 
     def python(self, args: list[str], way: str, repeat: int = 1) -> str:
-        """Run this interpreter with a folder of its own for what the ranks share; return what it prints."""
+        """Run this interpreter with a new folder that its ranks share; return its stdout."""
         with tempfile.TemporaryDirectory(dir=self.folder) as folder:
             environment = {
                 **os.environ,
@@ -104,23 +104,23 @@ class Ways:
                 + os.pathsep
                 + os.environ.get("PYTHONPATH", ""),
             }
-            with tempfile.TemporaryFile("w+", dir=folder) as said, tempfile.TemporaryFile("w+", dir=folder) as errors:
+            with tempfile.TemporaryFile("w+", dir=folder) as out, tempfile.TemporaryFile("w+", dir=folder) as err:
                 process = subprocess.Popen(
-                    [sys.executable, *args], env=environment, stdout=said, stderr=errors, start_new_session=True
+                    [sys.executable, *args], env=environment, stdout=out, stderr=err, start_new_session=True
                 )
                 status = process.wait()
                 with contextlib.suppress(ProcessLookupError):
-                    os.killpg(process.pid, signal.SIGKILL)  # what the body left behind: megatron-core's Manager
-                said.seek(0)
-                errors.seek(0)
-                output, complaint = said.read(), errors.read()
+                    os.killpg(process.pid, signal.SIGKILL)  # processes that the body left: megatron-core's Manager
+                out.seek(0)
+                err.seek(0)
+                output, errors = out.read(), err.read()
         if status != 0:
-            sys.exit(f"{way} left with {status}\n{output[-2000:]}\n{complaint[-4000:]}")
+            sys.exit(f"{way} exited with {status}\n{output[-2000:]}\n{errors[-4000:]}")
         return output
 
 
 def measure(ways: Ways, rounds: int) -> tuple[dict[str, list[float]], dict[str, str]]:
-    """Return the seconds of each way, and why a way is missing."""
+    """Return the seconds of each way, and the reason for each missing way."""
     found: dict[str, list[float]] = {}
     missing: dict[str, str] = {}
     turns: dict[str, Callable[[], list[float]]] = {
@@ -135,33 +135,35 @@ def measure(ways: Ways, rounds: int) -> tuple[dict[str, list[float]], dict[str, 
             if name not in missing:
                 try:
                     found.setdefault(name, []).extend(turn())
-                except MissingError as why:
-                    missing[name] = str(why)
+                except MissingError as error:
+                    missing[name] = str(error)
     return found, missing
 
 
 def main() -> None:
-    arguments = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    arguments.add_argument("--body", default="bench_ranks:all_reduce", help="gets (rank: Rank, **kwargs)")
-    arguments.add_argument("--kwargs", type=json.loads, default={}, help="JSON object")
-    arguments.add_argument("--path", nargs="*", default=[], help="overlay directories")
-    arguments.add_argument("--ranks", type=int, default=2)
-    arguments.add_argument("--rounds", type=int, default=5)
-    given = arguments.parse_args()
-    case = {"target": given.body, "kwargs": given.kwargs, "path": given.path, "world_size": given.ranks}
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--body", default="bench_ranks:all_reduce", help="a function of (rank: Rank, **kwargs)")
+    parser.add_argument("--kwargs", type=json.loads, default={}, help="JSON object")
+    parser.add_argument("--path", nargs="*", default=[], help="overlay directories")
+    parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=5)
+    chosen = parser.parse_args()
+    case = {"target": chosen.body, "kwargs": chosen.kwargs, "path": chosen.path, "world_size": chosen.ranks}
     with tempfile.TemporaryDirectory() as folder, Supervisor() as supervisor:
         ways = Ways(case, supervisor, Path(folder))
         cold = ways.supervised(fresh=False)
-        found, missing = measure(ways, given.rounds)
+        found, missing = measure(ways, chosen.rounds)
     medians = {name: statistics.median(seconds) for name, seconds in found.items() if seconds}
-    print(f"{given.body} on {given.ranks} ranks, {os.cpu_count()} cores; the supervisor's first case took {cold:.2f} s")
+    print(
+        f"{chosen.body} on {chosen.ranks} ranks, {os.cpu_count()} cores; the supervisor's first case took {cold:.2f} s"
+    )
     print(f"{'way':<26}{'median s':>10}{'best s':>10}{'cases':>7}{'supervisor is':>16}")
     for name, median in medians.items():
         ratio = f"{median / medians[POOLED]:.1f} x faster" if name != POOLED else ""
         print(f"{name:<26}{median:>10.3f}{min(found[name]):>10.3f}{len(found[name]):>7}{ratio:>16}")
-    for name, why in missing.items():
-        print(f"{name:<26}not measured: {why}")
-    report = {"body": given.body, "ranks": given.ranks, "cold": cold, "median": medians, "missing": missing}
+    for name, reason in missing.items():
+        print(f"{name:<26}not measured: {reason}")
+    report = {"body": chosen.body, "ranks": chosen.ranks, "cold": cold, "median": medians, "missing": missing}
     print(json.dumps({**report, "seconds": found}))
 
 

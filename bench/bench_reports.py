@@ -1,13 +1,13 @@
-"""How long the reports of 100,000 results over 60 nights take, and how soon the first page can be used.
+"""The time for the reports of 100,000 results over 60 nights, and until the first page is usable.
 
     python bench/bench_reports.py [--nights 60] [--results 100000] [--chromium chromium]
 
-Each night is a run as `megatrix run` leaves it (plan, journal); all but the last are in the history already, as they
-are after 59 nights. Timed: the report of the last night (history, every page, JUnit, Markdown), and in the browser the
-load of its first page until its filters work. Wanted: report < 30 s, page < 2 s.
+Each night is a run as `megatrix run` writes it (plan, journal); all but the last are in the history already, as after
+59 nights. Timed: the report of the last night (history, every page, JUnit, Markdown), and in the browser the load of
+its first page until its filters work. Goals: report < 30 s, page < 2 s.
 
 On two cores under a load of 4.6 (Python 3.11, Chromium 156): report 5.4 s, 439 pages, 26.4 MB; first page, 1.4 MB,
-usable after 1.40 s (median of 5, 3.72 s at most); a filter 0.11 s; the history has 131 MB.
+usable after 1.40 s (median of 5, 3.72 s at most); a filter takes 0.11 s; the history is 131 MB.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ USABLE = "document.getElementById('shown').value.includes(' of ')"
 
 
 def cells(count: int) -> Iterator[tuple[str, str, str]]:
-    """Yield base, mcore and case of so many cases."""
+    """Yield base, mcore and case of `count` cases."""
     for number in range(count):
         base, rest = divmod(number, len(MCORES) * len(CASES))
         yield f"torch-2.{base}.0", MCORES[rest // len(CASES)], CASES[rest % len(CASES)]
 
 
 def results(count: int, night: int, seed: random.Random) -> list[Record]:
-    """Return a night's records: one in fifty red, one in ten silent, durations that wobble."""
+    """Return a night's records: one in fifty red, one in ten unavailable, durations of 2 to 3 s."""
     made = []
     for number, (base, mcore, case) in enumerate(cells(count)):
         drawn = seed.random()

@@ -1,10 +1,10 @@
-"""What a cell costs on Slurm beside its own work: 2,000 cells planned, submitted as arrays and reported.
+"""The overhead of a cell on Slurm: 2,000 cells planned, submitted as arrays and reported.
 
     sudo python bench/bench_slurm.py [--cells 2000]
 
 Needs root and Debian's slurmctld, slurmd and slurm-client; brings up the two nodes of tests/slurm/cluster.py on this
 host, 4 tasks at a time. The cells do nothing (bench/noop.py). For comparison the same cells run in one pytest process
-on this machine. Seconds of the clock.
+on this machine. Times are wall-clock seconds.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def cells(count: int) -> list[Planned]:
 
 
 class Timed(Commands):
-    """Notes when jobs are submitted."""
+    """Records the times of submission."""
 
     submitted: tuple[float, ...] = ()
 
@@ -59,7 +59,7 @@ class Alone:
     """One pytest process on this machine."""
 
     def ready(self, bases: Collection[str]) -> None:
-        """Do nothing: it is there."""
+        """Do nothing: the environment exists."""
 
     def lacks(self, base: str) -> str:
         return ""
@@ -76,13 +76,13 @@ class Alone:
 
 
 def work_off(planned: list[Planned], out: Path, engine: Engine, place: Slurm | None) -> tuple[float, float, list[str]]:
-    """Return when the run began, when it was reported, and its verdicts."""
+    """Return the start and end of the run (seconds of time.perf_counter) and its verdicts."""
     known = load()
-    said: list[str] = []  # of warnings
+    warnings: list[str] = []
     began = time.perf_counter()
-    told = execute(Request(planned, out, cache=False), known, engine, lambda record: None, said.append, place)
-    assert not said, said
-    return began, time.perf_counter(), [record.verdict.value for record in told.records]
+    ended = execute(Request(planned, out, cache=False), known, engine, lambda record: None, warnings.append, place)
+    assert not warnings, warnings
+    return began, time.perf_counter(), [record.verdict.value for record in ended.records]
 
 
 def main() -> None:
@@ -104,7 +104,7 @@ def main() -> None:
         print(f"Slurm: reported after {ended - began:.2f} s, {1000 * (ended - began) / count:.1f} ms a cell")
         began, ended, verdicts = work_off(planned, Path(folder) / "local", Alone(), None)
         assert verdicts == ["holds"] * count
-        print(f"here:  reported after {ended - began:.2f} s, {1000 * (ended - began) / count:.1f} ms a cell")
+        print(f"local: reported after {ended - began:.2f} s, {1000 * (ended - began) / count:.1f} ms a cell")
 
 
 if __name__ == "__main__":

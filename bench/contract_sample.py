@@ -1,12 +1,12 @@
-"""Draw `definite` findings to be confirmed by hand: how far can the contract level be trusted?
+"""Draw `definite` findings for manual confirmation, to estimate the precision of the contract level.
 
     python bench/contract_sample.py [--seed N] [--size 24]
 
-Two draws over all released pairs. One takes findings, each with the same chance: what share of the lines that a reader
-of the whole table meets is true. One wrong reading would repeat over hundreds of pairs there, and a rare one not show,
-so the other takes kinds of break (callee, calling function, message), each with the same chance, and one finding of
-each. The seed is printed, and draws the same sample again from the same recorded releases. docs/contract.md has a
-sample with what reading both sides made of it.
+There are two draws over all released pairs. The first draws findings with equal probability, which estimates the share
+of true lines in the whole table. In it, one wrong kind of finding repeats over hundreds of pairs, and a rare one may
+not occur. So the second draws kinds of break (callee, calling function, message) with equal probability, and one
+finding of each. The printed seed reproduces the sample from the same recorded releases. docs/contract.md has a sample
+and its confirmation.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ from itertools import product
 from matrix.contract.finding import Finding, FindingKind, find
 from matrix.contract.recording import MCORE, TE, load_calls, load_surface, released
 
-SIZE = 24  # of each draw; 20 are asked for
+SIZE = 24  # findings per draw; at least 20 are required
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1_000_000))
-    parser.add_argument("--size", type=int, default=SIZE, help="of each draw")
-    asked = parser.parse_args()
+    parser.add_argument("--size", type=int, default=SIZE, help="findings per draw")
+    options = parser.parse_args()
     found = definite()
     classes: dict[tuple[str, str, str], list[Finding]] = defaultdict(list)
     for one in found:
         classes[one.callee, one.call_site.function, one.message].append(one)
-    drawn = random.Random(asked.seed)
-    print(f"seed {asked.seed}; {len(found)} definite findings in {len(classes)} kinds of break")
-    show("findings, each with the same chance", drawn.sample(found, min(asked.size, len(found))))
-    kinds = drawn.sample(list(classes.values()), min(asked.size, len(classes)))
-    show("kinds of break, each with the same chance", [drawn.choice(same) for same in kinds])
+    drawn = random.Random(options.seed)
+    print(f"seed {options.seed}; {len(found)} definite findings in {len(classes)} kinds of break")
+    show("findings, drawn with equal probability", drawn.sample(found, min(options.size, len(found))))
+    kinds = drawn.sample(list(classes.values()), min(options.size, len(classes)))
+    show("kinds of break, drawn with equal probability", [drawn.choice(same) for same in kinds])
 
 
 def definite() -> list[Finding]:

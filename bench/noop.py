@@ -1,4 +1,4 @@
-"""A pytest plugin: a case reads nothing and passes. What is left is what the project costs (bench/bench_slurm.py)."""
+"""A pytest plugin: a case reads nothing and passes. The rest is the project's overhead (bench/bench_slurm.py)."""
 
 from __future__ import annotations
 
@@ -15,5 +15,5 @@ def read_nothing(failure: Failure, case: Case, cell: Cell) -> Outcome:
 
 
 def pytest_configure() -> None:
-    """Take the place of what reads both sides, for as long as the process lives."""
+    """Replace the function that reads both sides, for the life of the process."""
     pytest.MonkeyPatch().setattr(session, "read_case", read_nothing)

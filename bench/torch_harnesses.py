@@ -1,9 +1,9 @@
-"""The other ways to run a body on ranks, for bench_ranks.py, which starts this file with the case in $BENCH_CASE.
+"""PyTorch's harnesses that run a body on ranks; bench_ranks.py starts this file with the case in $BENCH_CASE.
 
-$BENCH_WAY is torchrun: one rank under torchrun; multiprocess: PyTorch's MultiProcessTestCase, once; or continuous: its
-MultiProcContinuousTest, many times (once spelled MultiProcContinousTest, and running unittest inside each rank). The
-last two print one JSON line: {"seconds": [...]}, or {"missing": why}. No arguments: unittest would take them for names
-of tests.
+$BENCH_WAY is torchrun (one rank under torchrun), multiprocess (PyTorch's MultiProcessTestCase, once) or continuous
+(its MultiProcContinuousTest, many times; older releases spell it MultiProcContinousTest and run unittest inside each
+rank). The last two print one JSON line: {"seconds": [...]}, or {"missing": reason}. There are no arguments: unittest
+would read them as names of tests.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ if not MISSING and WAY == "continuous":
                 return "gloo"
 
             def run_case(self, number: int) -> None:
-                if torch.distributed.is_initialized():  # the class's own group; the body brings its own
+                if torch.distributed.is_initialized():  # the class's own group; the body creates its own
                     torch.distributed.destroy_process_group()
                 if self.rank == 0:
                     with Path(os.environ["BENCH_FOLDER"], "starts").open("a") as starts:

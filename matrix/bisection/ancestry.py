@@ -1,4 +1,4 @@
-"""A history as the search sees it: places 0, 1, ..., and which places come before which."""
+"""The partial order of a history: places 0, 1, ... and the ancestors of each."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Ancestry:
-    """Places in an order in which every place stands behind all that come before it.
+    """Places in topological order: every place comes after all of its ancestors.
 
-    `below[i]` is the set (a bit mask) of i and of all that come before i: what a failure at i may come from. Place 0 is
-    the old end, before all others; the last place is the new end, behind all others.
+    `below[i]` is a bit mask of i and all ancestors of i: the possible origins of a failure at i. Place 0 is the old
+    end, an ancestor of all others; the last place is the new end, a descendant of all others.
     """
 
     below: tuple[int, ...]
 
     @classmethod
     def chain(cls, length: int) -> Ancestry:
-        """Return the order of releases: each behind the one before it."""
+        """Return the linear order of releases: each descends from the one before it."""
         return cls(tuple((2 << place) - 1 for place in range(length)))
 
     @classmethod
     def of_parents(cls, parents: Sequence[Sequence[int]]) -> Ancestry:
-        """Return the order of commits, given each one's parents; a parent stands in front of its children."""
+        """Return the order of commits, given the parents of each; a parent precedes its children."""
         below: list[int] = []
         for place, before in enumerate(parents):
             mask = 1 << place
@@ -33,7 +33,7 @@ class Ancestry:
         return cls(tuple(below))
 
     def parents(self, place: int) -> list[int]:
-        """Return the places that come right before this one."""
+        """Return the nearest ancestors: those that are no ancestor of another one."""
         found, rest = [], self.below[place] & ~(1 << place)
         while rest:
             highest = rest.bit_length() - 1

@@ -1,9 +1,8 @@
-"""Which of the packages that differ between a good and a bad stack carry the failure: delta debugging. Pure.
+"""Attribute a failure to the packages that differ between a good and a bad stack, by delta debugging. Pure.
 
-A probe is given the packages that are taken from the bad stack; the others stay as in the good one. Zeller's ddmin
-narrows them down to a set of which none can be left out. A mixture that says nothing (it can't be built, it fails
-otherwise) is neither: where one of them stands in the way of leaving a package out, the set is not claimed to be
-minimal.
+A probe takes a mixture: the packages from the bad stack; the others stay as in the good one. Zeller's ddmin narrows
+them down to a set that needs each of its packages. An inconclusive mixture (it can't be built, or fails with another
+failure) counts as neither good nor bad: a package whose omission is inconclusive is reported as doubtful.
 """
 
 from __future__ import annotations
@@ -15,11 +14,11 @@ from matrix.bisection.noise import Seen
 from matrix.errors import MatrixError
 
 Packages = frozenset[str]
-Probe = Callable[[Sequence[Packages]], Iterable[Seen]]  # asks these mixtures at once
+Probe = Callable[[Sequence[Packages]], Iterable[Seen]]  # runs these mixtures together
 
 
 class WrongStackError(Exception):
-    """The good stack is not good, or the bad one not bad: nothing can be attributed."""
+    """The good stack is not good, or the bad stack is not bad: attribution is impossible."""
 
     def __init__(self, taken: Packages, seen: Seen) -> None:
         self.taken, self.seen = taken, seen
@@ -28,7 +27,7 @@ class WrongStackError(Exception):
 
 @dataclass(frozen=True)
 class Carrier:
-    """Packages that together carry the failure; `doubtful` are those of which nobody could ask whether they must."""
+    """Packages that together carry the failure; `doubtful` are those whose omission is inconclusive."""
 
     packages: Packages
     doubtful: Packages = frozenset()
@@ -36,56 +35,57 @@ class Carrier:
 
 @dataclass(frozen=True)
 class Attribution:
-    """Every set that carries the failure on its own (they share no package), and all that was asked."""
+    """Every set that carries the failure on its own (they share no package), and the result of each mixture."""
 
     carriers: tuple[Carrier, ...]
-    asked: Mapping[Packages, Seen]
+    probed: Mapping[Packages, Seen]
 
 
 def attribute(packages: Collection[str], probe: Probe) -> Attribution:
-    """Return what carries the failure. Raises WrongStackError, and MatrixError when nothing differs."""
+    """Return the carriers of the failure. Raises WrongStackError, and MatrixError when nothing differs."""
     everything = frozenset(packages)
     if not everything:
         raise MatrixError("the two stacks do not differ", expected="at least one package at another version")
-    asking = _Asking(probe)
+    results = _Results(probe)
     for taken, expected in ((frozenset[str](), Seen.GOOD), (everything, Seen.BAD)):
-        if asking(taken) is not expected:
-            raise WrongStackError(taken, asking(taken))
+        if results.of(taken) is not expected:
+            raise WrongStackError(taken, results.of(taken))
     carriers: list[Carrier] = []
     left = everything
-    while left and asking(left) is Seen.BAD:  # what else carries it, without what is known to
-        found = _narrowed(sorted(left), asking)
-        without = {one: asking(found - {one}) for one in sorted(found)} if len(found) > 1 else {}
+    while left and results.of(left) is Seen.BAD:  # a further carrier remains among the other packages
+        found = _narrowed(sorted(left), results)
+        without = {one: results.of(found - {one}) for one in sorted(found)} if len(found) > 1 else {}
         carriers.append(Carrier(found, frozenset(one for one, seen in without.items() if seen is Seen.SKIP)))
         left -= found
-    return Attribution(tuple(carriers), asking.known)
+    return Attribution(tuple(carriers), results.known)
 
 
-class _Asking:
-    """The probe with a memory."""
+class _Results:
+    """The results of a probe, each mixture probed once."""
 
     def __init__(self, probe: Probe) -> None:
         self._probe, self.known = probe, dict[Packages, Seen]()
 
-    def __call__(self, taken: Packages) -> Seen:
-        self.all([taken])
+    def of(self, taken: Packages) -> Seen:
+        """Return the result of one mixture."""
+        self.probe_all([taken])
         return self.known[taken]
 
-    def all(self, mixtures: Iterable[Packages]) -> None:
-        """Ask what is not known yet, at once."""
+    def probe_all(self, mixtures: Iterable[Packages]) -> None:
+        """Probe the mixtures without a result, together."""
         missing = [one for one in dict.fromkeys(mixtures) if one not in self.known]
         if missing:
             self.known.update(zip(missing, self._probe(missing), strict=True))
 
 
-def _narrowed(packages: Sequence[str], asking: _Asking) -> Packages:
-    """Return a part of `packages`, which carry the failure, of which no part that can be asked carries it alone."""
+def _narrowed(packages: Sequence[str], results: _Results) -> Packages:
+    """Return a subset of `packages` that carries the failure, and of which ddmin finds no smaller carrier."""
     current, parts = list(packages), 2
     while len(current) > 1:
         chunks = [frozenset(current[start::parts]) for start in range(parts)]
         rests = [frozenset(current) - chunk for chunk in chunks] if parts > 2 else []
-        asking.all([*chunks, *rests])
-        smaller = next((one for one in (*chunks, *rests) if asking.known[one] is Seen.BAD), None)
+        results.probe_all([*chunks, *rests])
+        smaller = next((one for one in (*chunks, *rests) if results.known[one] is Seen.BAD), None)
         if smaller is not None:
             parts = 2 if smaller in chunks else max(parts - 1, 2)
             current = [one for one in current if one in smaller]

@@ -1,4 +1,4 @@
-"""What can be bisected: ordered points, each of which is a case of one failure with everything else held fixed."""
+"""The axes of a bisection: ordered points, each a case of one failure with everything else held fixed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from matrix.provision import sources
 
 
 class AxisName(str, Enum):
-    """What changes along an axis."""
+    """The part of the stack that changes along an axis."""
 
     TORCH = "torch"
     TE = "te"
@@ -34,7 +34,7 @@ PACKAGES: Final = {AxisName.MCORE: Package.MCORE, AxisName.TE: Package.TE}
 
 @dataclass(frozen=True)
 class Side:
-    """One package under test: its version, and where it comes from when that is not PyPI or the catalog."""
+    """One package under test: its version, and its source unless that is PyPI or the catalog."""
 
     version: str = NONE
     source: str = ""
@@ -45,7 +45,7 @@ class Side:
 
 @dataclass(frozen=True)
 class Subject:
-    """What is asked at every point: a case of a failure at a level, and the sides that the axis does not change."""
+    """The case that every point runs: of a failure, at a level, with the sides that the axis does not change."""
 
     catalog: Catalog
     failure: Failure
@@ -57,7 +57,7 @@ class Subject:
     driver: str = NONE
 
     def planned(self) -> Planned:
-        """Return the case. Of what is no release and in no entry of the catalog, nothing is expected."""
+        """Return the planned case. A side with a source of its own has no expectation in the catalog: UNKNOWN."""
         cell = self.catalog.cell(self.base, mcore=self.mcore.version, te=self.te.version, driver=self.driver)
         planned = plan_case(self.catalog, self.failure, self.case, self.level, cell)
         if not self.mcore.source and not self.te.source:
@@ -76,7 +76,7 @@ class Subject:
 
 @dataclass(frozen=True)
 class Point:
-    """A point of an axis: `id` as a person names it, `label` with what else tells it apart."""
+    """A point of an axis: `id` names it on the command line, `label` adds its twin, or its date and subject."""
 
     id: str
     label: str
@@ -84,19 +84,19 @@ class Point:
 
 @dataclass(frozen=True)
 class BisectionAxis:
-    """A stretch of a history, its ends included. `case_at` gives the case of a place when it is to be asked."""
+    """A stretch of a history, both ends included. `case_at` plans the case of a place on demand."""
 
     name: AxisName
     points: tuple[Point, ...]
     order: Ancestry
     case_at: Callable[[int], Planned]
     notes: tuple[str, ...] = ()
-    commits: tuple[Commit, ...] = ()  # of an axis of commits,
-    clone: str = ""  # and where they are
+    commits: tuple[Commit, ...] = ()  # on an axis of commits
+    clone: str = ""  # the path of their clone
 
 
 def side_of(text: str, package: Package) -> Side:
-    """Return the side that a person names: a version, PATH@REV, a folder, a wheel. Raises MatrixError."""
+    """Return the side that `text` names: a version, PATH@REV, a folder or a wheel. Raises MatrixError."""
     if not text or is_version(text):
         return Side(text or NONE)
     contents = sources.inspect(sources.parse(text, package.value))
@@ -108,8 +108,8 @@ def releases(
 ) -> tuple[BisectionAxis, bool]:
     """Return the releases from `first` to `last` ("" = the oldest, the newest), and whether they had to be swapped.
 
-    Both must be releases of the axis. Those between them that may not exist in such a cell are left out, and said.
-    `base_of` gives the base that an image is asked on: itself, or what stands for it.
+    Both must be releases of the axis. Releases that the catalog excludes from such a cell are left out and listed in
+    the notes. `base_of` maps an image to the base that runs it: itself or its twin. Raises MatrixError.
     """
     known = released(subject, axis)
     if axis is AxisName.CONTAINER:
@@ -123,16 +123,16 @@ def releases(
                 fix=closest(name, ids) + "; a commit needs --repo CLONE",
             )  # fmt: skip
     ends = ids.index(first) if first else 0, ids.index(last) if last else len(ids) - 1
-    asked = ids[min(ends) : max(ends) + 1]
-    subjects = {id: subject.with_side(axis, Side(known[id])) for id in asked}
+    selected = ids[min(ends) : max(ends) + 1]
+    subjects = {id: subject.with_side(axis, Side(known[id])) for id in selected}
     excluded = {id: subject.catalog.excluded(one.planned().cell) for id, one in subjects.items()}
-    for id in (asked[0], asked[-1]):
+    for id in (selected[0], selected[-1]):
         if excluded[id]:
-            raise MatrixError("an end that may not exist in such a cell", got=id, expected=excluded[id])
-    left = [id for id in asked if not excluded[id]]
+            raise MatrixError("the catalog excludes an end of the axis", got=id, expected=excluded[id])
+    left = [id for id in selected if not excluded[id]]
     notes = tuple(f"left out {id}: {reason}" for id, reason in excluded.items() if reason)
     if axis is AxisName.CONTAINER and any(known[id] != id for id in left):
-        notes += ("images that can't run here are stood for by their twins, in parentheses: the torch is theirs alone",)
+        notes += ("twins (in parentheses) replace images that can't run on this machine: the torch is the twin's",)
     made = BisectionAxis(
         axis,
         tuple(Point(id, id if known[id] == id else f"{id} ({known[id]})") for id in left),
@@ -144,12 +144,12 @@ def releases(
 
 
 def released(subject: Subject, axis: AxisName) -> dict[str, str]:
-    """Return what is on an axis, oldest first: id -> the version, or the base that provides it."""
+    """Return the points of an axis, oldest first: id -> the version, or the base that provides it."""
     catalog, contract = subject.catalog, subject.level is Level.CONTRACT
     if axis is AxisName.TORCH:
         return {base.torch: base.id for base in sorted(catalog.wheels, key=lambda base: parse(base.torch))}
     if axis is AxisName.CONTAINER:
-        return {id: id for id in sorted(image.id for image in catalog.containers)}  # the month ends an id
+        return {id: id for id in sorted(image.id for image in catalog.containers)}  # an id ends with its month
     if axis is AxisName.DRIVER:
         branches = sorted({driver.branch for driver in catalog.drivers}, key=parse)
         return {branch: branch for branch in branches}
@@ -159,7 +159,7 @@ def released(subject: Subject, axis: AxisName) -> dict[str, str]:
 
 
 def family(image: str) -> str:
-    """Return the series that an image is of: ngc for ngc-24.07."""
+    """Return the series of an image: ngc for ngc-24.07."""
     return image.rpartition("-")[0]
 
 
@@ -183,7 +183,7 @@ def commits(subject: Subject, axis: AxisName, clone: Clone, old: Commit, new: Co
 
 
 def at_commit(subject: Subject, axis: AxisName, clone: Clone, commit: str) -> Planned:
-    """Return the case at a commit of a clone."""
+    """Return the planned case at a commit of a clone."""
     return subject.with_side(axis, Side(clone.version(commit), str(clone.source(commit)))).planned()
 
 
@@ -197,25 +197,30 @@ def cheapest_level(failure: Failure) -> Level:
 
 
 def choose_case(failure: Failure, level: Level | None, name: str) -> tuple[Case, Level]:
-    """Return the case and level that are asked: as named, or the first case at the least real level."""
+    """Return the case and level to probe: the named ones, or the first case at the least real level."""
     cases = {str(case.name): case for case in failure.case}
     if name and name not in cases:
         raise MatrixError("no such case", got=name, expected=f"a case of {failure.id}", fix=closest(name, cases))
-    wanted = level or (cases[name].levels[0] if name else cheapest_level(failure))
-    fitting = [case for case in failure.case if wanted in case.levels and name in ("", case.name)]
+    chosen = level or (cases[name].levels[0] if name else cheapest_level(failure))
+    fitting = [case for case in failure.case if chosen in case.levels and name in ("", case.name)]
     if not fitting:
         raise MatrixError(
-            f"no such case at level {wanted.value}", got=name or failure.id,
+            f"no such case at level {chosen.value}", got=name or failure.id,
             expected=", ".join(f"{case.name} at {'/'.join(one.value for one in case.levels)}" for case in failure.case),
         )  # fmt: skip
-    return fitting[0], wanted
+    return fitting[0], chosen
 
 
 def base_for(subject: Subject, named: str, torch: str, axis: AxisName) -> str:
-    """Return the base that all points share: as named, by its torch, or the reader at level contract."""
+    """Return the id of the base that all points share, "" where each point has its own. Raises MatrixError.
+
+    It is the named base, the one with this torch, or the reader at level contract.
+    """
     catalog = subject.catalog
     if named and torch:
-        raise MatrixError("a base has its torch", got=f"--base {named} --torch {torch}", fix="leave one out")
+        raise MatrixError(
+            "--base and --torch both select the base", got=f"--base {named} --torch {torch}", fix="leave one out"
+        )
     if named:
         return catalog.base(named).id
     if torch:
@@ -228,5 +233,5 @@ def base_for(subject: Subject, named: str, torch: str, axis: AxisName) -> str:
     if subject.level is Level.CONTRACT:
         return catalog.readers[0].id
     if axis in (AxisName.TORCH, AxisName.CONTAINER):
-        return ""  # each point brings its own
+        return ""
     raise MatrixError(f"level {subject.level.value} runs on a base", got="none", fix="name one: --torch 2.4.1")

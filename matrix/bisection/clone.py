@@ -1,7 +1,7 @@
-"""A clone of an upstream repository, read for a bisection: its history, and the files of a commit by their blobs.
+"""A clone of an upstream repository, read for a bisection: its history, and the files of a commit by blob id.
 
-Nothing is checked out, fetched or written; bare clones will do, and what is uncommitted in a work tree is not looked
-at. Folders and files are kept by their git id: what two commits share is read once.
+Nothing is checked out, fetched or written. A bare clone is enough; uncommitted changes of a work tree are ignored.
+Folders are cached by tree id: a folder that several commits share is read once.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ class Commit:
 
 
 class Clone:
-    """Use as a context: one `git cat-file` answers every question about contents, and ends with it."""
+    """A context manager around one `git cat-file --batch` process, which reads all contents and ends on exit."""
 
     def __init__(self, path: str, package: str) -> None:
         self.package = package
-        source = sources.parse(f"{path}@HEAD", package)  # says what is wrong with the path
+        source = sources.parse(f"{path}@HEAD", package)  # raises MatrixError for a wrong path
         self.path, self._layout = source.location, source.layout
         self._trees: dict[str, list[tuple[str, bool, str]]] = {}
         environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
@@ -61,11 +61,11 @@ class Clone:
         self._reader.communicate()
 
     def source(self, commit: str) -> Source:
-        """Return a commit as the other parts of the project name it: PATH@COMMIT."""
+        """Return the source of a commit: PATH@COMMIT."""
         return Source(self.package, SourceKind.GIT, self.path, commit)
 
     def commit(self, revision: str) -> Commit:
-        """Return the commit of a revision. Raises MatrixError when there is none, or it is another project's."""
+        """Return the commit of a revision. Raises MatrixError when it is missing or belongs to another project."""
         contents = sources.inspect(self.source(revision))
         return self._log("-1", contents.identity.split()[1])[0]
 
@@ -77,7 +77,8 @@ class Clone:
     def between(self, old: str, new: str) -> list[Commit]:
         """Return the commits that descend from `old` and that `new` descends from, parents first, both ends included.
 
-        A commit that is not behind `old` may lack what `old` has: it could answer like the new end for that alone.
+        A commit that does not descend from `old` may lack a change that `old` has, and match the new end for that
+        reason alone.
         """
         if old == new:
             return self._log("-1", old)
@@ -85,7 +86,7 @@ class Clone:
         return [*self._log("-1", old), *inside]
 
     def fork(self, one: str, other: str) -> str:
-        """Return the last commit that both have, "" where the histories have nothing in common."""
+        """Return the merge base of two commits, "" where the histories are unrelated."""
         return self._git("merge-base", one, other).out.strip()
 
     def files(self, commit: str, part: Callable[[str], bool]) -> dict[str, str]:
@@ -114,37 +115,37 @@ class Clone:
 
     def _text(self, commit: str) -> trees.Read:
         def read(path: str) -> str | None:
-            answer = self._git("show", f"{commit}:{path}")
-            return None if answer.code else answer.out
+            result = self._git("show", f"{commit}:{path}")
+            return None if result.code else result.out
 
         return read
 
     def _object(self, name: str) -> tuple[str, bytes]:
-        """Return (id, content) of what git calls `name`."""
-        to, back = self._reader.stdin, self._reader.stdout
-        if to is None or back is None:  # both were asked for
+        """Return (id, content) of the object that git resolves `name` to. Raises MatrixError when git can't read it."""
+        requests, replies = self._reader.stdin, self._reader.stdout
+        if requests is None or replies is None:  # Popen creates both
             raise RuntimeError("git cat-file has no pipes")
         try:
-            to.write(f"{name}\n".encode())
-            to.flush()
-            head = back.readline().split()
+            requests.write(f"{name}\n".encode())
+            requests.flush()
+            head = replies.readline().split()
         except BrokenPipeError:
             head = []
         if len(head) != 3:
             got = b" ".join(head).decode(errors="replace") or "git cat-file ended"
             raise MatrixError(
                 "git cannot read this object", where=self.path, got=got,
-                fix="a partial or damaged clone: git fsck tells, git fetch --refetch mends",
+                fix="if the clone is partial or damaged: git fsck checks it, git fetch --refetch repairs it",
             )  # fmt: skip
-        content = back.read(int(head[2]))
-        back.read(1)
+        content = replies.read(int(head[2]))
+        replies.read(1)
         return head[0].decode(), content
 
     def _log(self, *arguments: str) -> list[Commit]:
-        answer = self._git("log", f"--format={FIELDS}", *arguments)
-        if answer.code:
-            raise MatrixError("git cannot list this history", where=self.path, got=answer.complaint)
-        rows = [line.split("\0", 3) for line in answer.out.splitlines()]
+        result = self._git("log", f"--format={FIELDS}", *arguments)
+        if result.code:
+            raise MatrixError("git cannot list this history", where=self.path, got=result.complaint)
+        rows = [line.split("\0", 3) for line in result.out.splitlines()]
         return [Commit(id, tuple(parents.split()), date, subject) for id, parents, date, subject in rows]
 
     def _git(self, *arguments: str) -> CommandResult:

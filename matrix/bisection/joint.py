@@ -1,4 +1,4 @@
-"""Two stacks of which one works: which of the packages that differ carries the failure, then which version of it."""
+"""Two stacks, one of them good: attribute the failure to the packages that differ, then bisect their versions."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from matrix.errors import MatrixError
 from matrix.planning.planned import Planned
 from matrix.verdicts.record import Record
 
-BASE = AxisName.TORCH.value  # the package of a stack that its base brings
+BASE = AxisName.TORCH.value  # the package that a stack's base provides
 
 
 @dataclass(frozen=True)
 class BisectionStack:
-    """One of the two: `base` provides its torch, and the sides are laid over it."""
+    """One of the two stacks: `base` provides its torch, and the sides are laid over it."""
 
     base: str
     torch: str
@@ -37,13 +37,13 @@ class BisectionStack:
     notes: tuple[str, ...] = ()
 
     def shown(self, package: str) -> str:
-        """Return the version of a package as a person knows it."""
+        """Return the version or source of a package, as text."""
         return str(getattr(self, package))
 
 
 @dataclass(frozen=True)
 class Joint:
-    """What was found: the attribution, and what a bisection inside each guilty package came to."""
+    """The result: the attribution, and a bisection inside each guilty package."""
 
     subject: Subject
     good: BisectionStack
@@ -58,15 +58,15 @@ class Joint:
 
 
 def stack_of(catalog: Catalog, text: str, mcore: Side, te: Side, lacks: Callable[[str], str]) -> BisectionStack:
-    """Return the stack that BASE or BASE/mcore-V/te-V/driver-V names; what it leaves open is `mcore` and `te`.
+    """Return the stack that BASE or BASE/mcore-V/te-V/driver-V names; `mcore` and `te` are the defaults.
 
-    An image that can't run here (`lacks` says why) is stood for by its twin. Raises MatrixError.
+    The twin replaces an image that can't run on this machine (`lacks` returns the reason). Raises MatrixError.
     """
     named = parse_cell_id(text) if "/mcore-" in text else {"base": text, "mcore": NONE, "te": NONE, "driver": NONE}
     base = catalog.base(named["base"])
     own_core = side_of("" if named["mcore"] == NONE else named["mcore"], Package.MCORE)
     own_te = side_of("" if named["te"] == NONE else named["te"], Package.TE)
-    core, engine = (own if own.version != NONE else given for own, given in ((own_core, mcore), (own_te, te)))
+    core, engine = (own if own.version != NONE else default for own, default in ((own_core, mcore), (own_te, te)))
     if isinstance(base, ReaderBase):
         return BisectionStack(base.id, NONE, core, engine, named["driver"])
     if not isinstance(base, Container):
@@ -75,23 +75,23 @@ def stack_of(catalog: Catalog, text: str, mcore: Side, te: Side, lacks: Callable
     core = core if core.version != NONE else Side(base.megatron_core or NONE)
     twin, lack = catalog.twin(base), lacks(base.id)
     if lack and twin:
-        note = f"{base.id} is stood for by its twin {twin.id}: {lack}"
+        note = f"the twin {twin.id} replaces {base.id}: {lack}"
         return BisectionStack(twin.id, twin.torch, core, engine, named["driver"], (note,))
     return BisectionStack(base.id, base.torch or NONE, core, engine, named["driver"])
 
 
 def differing(subject: Subject, good: BisectionStack, bad: BisectionStack) -> tuple[list[str], tuple[str, ...]]:
-    """Return the packages that the two stacks have at different versions, and what is said of those left alone."""
+    """Return the packages whose versions differ, and a note for each such package that is left out."""
     packages = [name.value for name in (AxisName.TORCH, AxisName.MCORE, AxisName.TE, AxisName.DRIVER)]
     differ = [name for name in packages if good.shown(name) != bad.shown(name)]
     if "te" in differ and Axis.TE not in subject.failure.axes:
         differ.remove("te")
-        return differ, (f"Transformer Engine plays no part in {subject.failure.id} by the catalog: it was left out",)
+        return differ, (f"Transformer Engine is left out: the catalog gives {subject.failure.id} no te axis",)
     return differ, ()
 
 
 def mixture(subject: Subject, good: BisectionStack, bad: BisectionStack, taken: Packages) -> Subject:
-    """Return the subject in which `taken` comes from the bad stack and all else from the good one."""
+    """Return the subject with `taken` from the bad stack and everything else from the good one."""
     side = {name: bad if name in taken else good for name in (one.value for one in AxisName)}
     base = subject.base if subject.level is Level.CONTRACT else side[BASE].base
     te = side["te"].te if Axis.TE in subject.failure.axes else Side()
@@ -103,33 +103,36 @@ def jointly(
     good: BisectionStack,
     bad: BisectionStack,
     plan: Plan,
-    inquiry: BisectionSession,
+    session: BisectionSession,
     cheap: Callable[[Planned, BisectionSession], bool],
 ) -> Joint:
-    """Attribute the failure, then bisect inside each guilty package. Raises MatrixError when an end is not as said."""
+    """Attribute the failure, then bisect inside each guilty package.
+
+    Raises MatrixError when the good stack is not good, or the bad stack is not bad.
+    """
     packages, notes = differing(subject, good, bad)
-    asked: dict[Packages, Planned] = {}
+    cases: dict[Packages, Planned] = {}
 
     def probe(mixtures: Sequence[Packages]) -> Iterable[Seen]:
-        asked.update({taken: mixture(subject, good, bad, taken).planned() for taken in mixtures})
+        cases.update({taken: mixture(subject, good, bad, taken).planned() for taken in mixtures})
         labels = [shown(good, bad, packages, taken) for taken in mixtures]
-        # Shares of the error that sum up to less than all of it, however many mixtures are asked.
-        error = (1 - plan.confidence) / (len(asked) * (len(asked) + 1))
-        return inquiry.settled([asked[taken] for taken in mixtures], labels, plan.noise, error)
+        # Shares of the error whose sum stays below the whole, regardless of the number of mixtures.
+        error = (1 - plan.confidence) / (len(cases) * (len(cases) + 1))
+        return session.settled([cases[taken] for taken in mixtures], labels, plan.noise, error)
 
-    before, spent = inquiry.ran, inquiry.seconds
+    before, spent = session.ran, session.seconds
     try:
-        told = attribute(packages, probe)
+        attribution = attribute(packages, probe)
     except WrongStackError as error:
-        record = inquiry.records[asked[error.taken].key][-1]
+        record = session.records[cases[error.taken].key][-1]
         raise MatrixError(
             f"the {'bad' if error.taken else 'good'} stack is not {'bad' if error.taken else 'good'}",
             where=shown(good, bad, packages, error.taken), got=f"{error.seen.value}: {why(record)}",
-            fix=f"nothing was attributed; look at it: {line_of(subject.failure, asked[error.taken])}",
+            fix=f"nothing was attributed; reproduce it: {line_of(subject.failure, cases[error.taken])}",
         ) from None  # fmt: skip
     inside: dict[str, Bisection] = {}
-    said = [*good.notes, *bad.notes, *notes]
-    for carrier in told.carriers:
+    all_notes = [*good.notes, *bad.notes, *notes]
+    for carrier in attribution.carriers:
         for package in sorted(carrier.packages):
             axis = AxisName(package)
             around = mixture(subject, good, bad, carrier.packages)
@@ -138,25 +141,25 @@ def jointly(
             try:
                 made, swapped = releases(around, axis, good.shown(package), bad.shown(package))
                 old = Seen.BAD if swapped else Seen.GOOD
-                inside[package] = bisect(around, made, old, plan, inquiry, cheap=lambda item: cheap(item, inquiry))
+                inside[package] = bisect(around, made, old, plan, session, cheap=lambda item: cheap(item, session))
             except MatrixError as error:
-                said.append(f"{package} was not bisected by release: {error.brief}")
+                all_notes.append(f"{package} was not bisected by release: {error.brief}")
     return Joint(
-        subject, good, bad, told, inside,
-        {taken: inquiry.records[item.key][-1] for taken, item in asked.items()},
-        {taken: line_of(subject.failure, item) for taken, item in asked.items()},
-        inquiry.ran - before, inquiry.seconds - spent, tuple(said),
+        subject, good, bad, attribution, inside,
+        {taken: session.records[item.key][-1] for taken, item in cases.items()},
+        {taken: line_of(subject.failure, item) for taken, item in cases.items()},
+        session.ran - before, session.seconds - spent, tuple(all_notes),
     )  # fmt: skip
 
 
 def shown(good: BisectionStack, bad: BisectionStack, packages: Sequence[str], taken: Packages) -> str:
-    """Return a mixture in words: every package that differs, and its version."""
+    """Return a mixture as text: every package that differs, and its version."""
     return ", ".join(f"{name} {(bad if name in taken else good).shown(name)}" for name in packages)
 
 
 @dataclass(frozen=True)
 class MixtureSummary:
-    """A mixture that was probed: what comes from the bad stack, and what was seen."""
+    """A mixture that was probed: its packages from the bad stack, the result and the reason."""
 
     mixture: str
     from_bad: Packages
@@ -171,7 +174,7 @@ class MixtureSummary:
 
 @dataclass(frozen=True)
 class JointSummary:
-    """An attribution as people and programs read it.
+    """An attribution, ready to print, or to write as JSON or as a page.
 
     Each of `carriers` breaks the stack on its own; `differ` holds the good and the bad version of each package.
     """
@@ -189,12 +192,12 @@ class JointSummary:
 
     @property
     def ambiguous(self) -> bool:
-        """Say whether a carrier holds packages that may play no part."""
+        """Return whether a carrier holds doubtful packages."""
         return any(carrier.doubtful for carrier in self.carriers)
 
     @property
     def answer(self) -> list[str] | None:
-        """Return the guilty packages, None where they are not known."""
+        """Return the guilty packages, None where they are ambiguous."""
         return None if self.ambiguous else sorted(frozenset().union(*(one.packages for one in self.carriers)))
 
     def to_json(self) -> dict[str, Any]:
@@ -217,7 +220,7 @@ class JointSummary:
 
 
 def summarize(found: Joint) -> JointSummary:
-    """Return the whole attribution for people and programs."""
+    """Return the summary of an attribution."""
     packages = differing(found.subject, found.good, found.bad)[0]
     return JointSummary(
         carriers=tuple(sorted(found.attribution.carriers, key=lambda carrier: sorted(carrier.packages))),
@@ -233,7 +236,7 @@ def summarize(found: Joint) -> JointSummary:
                 why(found.records[taken]),
                 found.lines[taken],
             )
-            for taken, seen in found.attribution.asked.items()
+            for taken, seen in found.attribution.probed.items()
         ),
         inside={package: report.summarize(inside) for package, inside in found.inside.items()},
         ran=found.ran,
@@ -243,12 +246,12 @@ def summarize(found: Joint) -> JointSummary:
 
 
 def render(found: JointSummary, page: str) -> str:
-    """Return the summary for a person at a terminal."""
+    """Return the summary as text for the terminal."""
     lines = [headline(found)]
     lines += [f"  {name}: {good} -> {bad}" for name, (good, bad) in found.differ.items()]
     for carrier in found.carriers:
         if carrier.doubtful:
-            lines.append(f"  no mixture could tell whether it takes {' and '.join(sorted(carrier.doubtful))}")
+            lines.append(f"  no mixture shows whether the failure needs {' and '.join(sorted(carrier.doubtful))}")
     lines += [f"  in {package}: {report.headline(inside)}" for package, inside in found.inside.items()]
     lines.append(f"  cost: {len(found.probes)} mixtures, {found.ran} run now, {found.seconds:.1f} s")
     lines += [f"  note: {note}" for note in found.notes]
@@ -257,7 +260,7 @@ def render(found: JointSummary, page: str) -> str:
 
 
 def headline(found: JointSummary) -> str:
-    """Return the answer in one line."""
+    """Return the result in one line."""
     sets = [" and ".join(sorted(carrier.packages)) for carrier in found.carriers]
     joined = ", and on its own ".join(sets)
     return f"{'ambiguous, at most' if found.ambiguous else 'guilty'}: {joined}"

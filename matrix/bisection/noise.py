@@ -1,8 +1,8 @@
-"""How often a probe has to be repeated before its answer may be believed.
+"""The repeats that a noisy probe needs: Wald's sequential test.
 
-A failure that shows in only a part of its runs looks good in the others. One point is asked again until the
-likelihood ratio between "the failure is here" and "it is not" passes 1/error or falls below error (Wald's sequential
-test); by Ville's inequality the answer is then wrong with a probability of at most `error`, however long it took.
+A failure that shows in only a part of its runs looks good in the others. One point is probed again until the
+likelihood ratio between "has the failure" and "does not have it" exceeds 1/error or falls below error. By Ville's
+inequality the result is then wrong with a probability of at most `error`, regardless of the number of runs.
 """
 
 from __future__ import annotations
@@ -15,31 +15,31 @@ from typing import Final
 
 from matrix.errors import MatrixError
 
-# Runs of one point after which it is given up as a skip. A failure that shows in 3 of 10 runs takes 15 for an error of
-# 0.5 %; what takes more than this is nearly as often seen where it is not as where it is.
-PATIENCE: Final = 100
+# Runs of one point after which it becomes a skip. A failure that shows in 3 of 10 runs takes 15 for an error of 0.5 %;
+# a failure that takes more than this shows nearly as often where it is absent as where it is present.
+MAX_RUNS: Final = 100
 
 
 class Seen(str, Enum):
-    """What a probe of one point came to."""
+    """The result of probing one point."""
 
     GOOD = "good"  # it passed
     BAD = "bad"  # it failed with this failure's signature
-    SKIP = "skip"  # it says nothing: another failure, unavailable, not reached
+    SKIP = "skip"  # inconclusive: another failure, unavailable, not reached
 
 
 @dataclass(frozen=True)
 class Noise:
-    """What is known of the probe, stated by whoever asks: every confidence rests on it.
+    """The error rates of a probe, as the user states them: every confidence rests on them.
 
-    `shows` is the chance that a run shows the failure where it is, `invents` that a run shows it where it is not.
+    `shows` is the probability that a run shows the failure where it is present, `invents` where it is absent.
     """
 
     shows: float = 1.0
     invents: float = 0.0
 
     def __post_init__(self) -> None:
-        """Raise MatrixError where a probe could tell nothing."""
+        """Raise MatrixError for rates that make every run uninformative."""
         if not 0 <= self.invents < self.shows <= 1:
             raise MatrixError(
                 "such a probe tells nothing",
@@ -48,7 +48,7 @@ class Noise:
             )
 
     def weight(self, seen: Seen) -> float:
-        """Return the logarithm of the likelihood ratio bad : good of one run; infinite where it settles the matter."""
+        """Return the logarithm of the likelihood ratio bad : good of one run; infinite where one run is proof."""
         if seen is Seen.BAD:
             return math.log(self.shows / self.invents) if self.invents else math.inf
         return math.log((1 - self.shows) / (1 - self.invents)) if self.shows < 1 else -math.inf
@@ -67,7 +67,7 @@ class Tally:
     settled: Seen | None = None
 
     def add(self, seen: Seen, error: float) -> None:
-        """Count one more run; settle the point when it may be wrong with a probability of at most `error`."""
+        """Count one more run; settle the point when the probability of a wrong result is at most `error`."""
         self.runs[seen] += 1
         if seen is Seen.SKIP:
             self.settled = Seen.SKIP
@@ -75,10 +75,10 @@ class Tally:
         self.weight += self.noise.weight(seen)
         if abs(self.weight) >= -math.log(error):
             self.settled = Seen.BAD if self.weight > 0 else Seen.GOOD
-        elif self.runs.total() >= PATIENCE:
+        elif self.runs.total() >= MAX_RUNS:
             self.settled = Seen.SKIP
 
     @property
     def certain(self) -> bool:
-        """Say whether a single run settled it beyond doubt."""
+        """Return whether a single run was proof."""
         return math.isinf(self.weight)

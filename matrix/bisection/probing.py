@@ -1,4 +1,4 @@
-"""Asking points of an axis: by reading both sides (level contract), or by running cells through an engine."""
+"""Probe points of an axis: by reading both sides (level contract), or by running cells through an engine."""
 
 from __future__ import annotations
 
@@ -37,35 +37,35 @@ from matrix.verdicts.record import Record
 Show = Callable[[Record], None]
 Ask = Callable[[Sequence[Planned], Show], None]  # runs every case once and shows each record as it comes
 
-LABEL: Final = "bisect"  # of its runs
+LABEL: Final = "bisect"  # the label of a bisection's runs
 
 
 def seen_of(record: Record) -> Seen:
-    """Return what a record says: this failure's signature is bad, a pass is good, and everything else says nothing."""
+    """Return the result of a record: this failure's signature is bad, a pass is good, everything else is a skip."""
     if record.signature is not None:
         return Seen.BAD
     return Seen.GOOD if record.outcome.kind is OutcomeKind.PASSED else Seen.SKIP
 
 
-# What `git bisect run` makes of a command's exit status: 0 is good, 1 - 124, 126 and 127 are bad, 125 is a skip.
+# `git bisect run` reads an exit status of 0 as good, 1 - 124, 126 and 127 as bad, 125 as a skip.
 GIT: Final = {Seen.GOOD: 0, Seen.BAD: 1, Seen.SKIP: 125}
 
 
 def exit_code(records: Sequence[Record]) -> int:
-    """Return what `git bisect run` is told: bad where one shows the failure, good where all pass, else skip."""
+    """Return the exit status for `git bisect run`: bad if one shows the failure, good if all pass, else skip."""
     seen = {seen_of(record) for record in records}
     return GIT[Seen.BAD if Seen.BAD in seen else Seen.GOOD if seen == {Seen.GOOD} else Seen.SKIP]
 
 
 def reads_only(failure: Failure, level: Level) -> bool:
-    """Say whether a failure is judged at a level by reading both sides here, without a cell."""
+    """Return whether a failure is judged at a level by reading both sides in this process, without a cell."""
     return level is Level.CONTRACT and failure.contract is not None
 
 
 class ContractProbes:
-    """Asks by reading: commits from their blobs, everything else as `megatrix contract` does.
+    """Probes by reading: commits from their blobs, everything else as `megatrix contract` does.
 
-    What was read is kept by the ids of the files it was read from, so commits that change nothing of it cost nothing.
+    Results are cached by the blob ids of the files read, so a commit that changes none of these files costs nothing.
     """
 
     def __init__(self, catalog: Catalog, clones: Sequence[Clone]) -> None:
@@ -86,8 +86,8 @@ class ContractProbes:
     def suspects(self, call: ContractCall, clone: Clone, commits: Sequence[Commit]) -> set[int]:
         """Return the places of the commits that changed a file in which the failure's callee is named.
 
-        Read from trees and blobs alone, a hundred times as fast as the calls themselves. It says where to look first,
-        never what to answer.
+        Reads trees and blobs alone, a hundred times as fast as reading the calls. The places order the search; they
+        never decide its result.
         """
         part = consuming.is_part if clone.package == MCORE else offering.is_part
         names = [name.encode() for name in re.findall(r"\w{2,}", call.callee)]
@@ -102,8 +102,8 @@ class ContractProbes:
         files: dict[str, frozenset[tuple[str, str]]] = {}
         found = set()
         for place, commit in enumerate(commits):
-            telling = {path: blob for path, blob in clone.files(commit.id, part).items() if named(blob)}
-            files[commit.id] = frozenset(telling.items())
+            relevant = {path: blob for path, blob in clone.files(commit.id, part).items() if named(blob)}
+            files[commit.id] = frozenset(relevant.items())
             before = [files[parent] for parent in commit.parents if parent in files]
             if before and files[commit.id] not in before:
                 found.add(place)
@@ -111,13 +111,13 @@ class ContractProbes:
 
     def _outcome(self, item: Planned, call: ContractCall | None) -> Outcome:
         if call is None:
-            return Outcome(OutcomeKind.UNAVAILABLE, "the entry names no call to read")
+            return Outcome(OutcomeKind.UNAVAILABLE, "the entry has no [contract] call to read")
         try:
             calls = self._facts(item.source, item.cell.mcore, consuming.is_part, reading.calls_of, _read_calls)
             surface = self._facts(item.te_source, item.cell.te, offering.is_part, reading.surface_of, _read_surface)
         except (MatrixError, SyntaxError) as error:
-            said = error.brief if isinstance(error, MatrixError) else f"no Python that is read here: {error}"
-            return Outcome(OutcomeKind.UNAVAILABLE, said)
+            reason = error.brief if isinstance(error, MatrixError) else f"this interpreter can't parse it: {error}"
+            return Outcome(OutcomeKind.UNAVAILABLE, reason)
         return outcome_of(call, calls, surface, item.cell.te)
 
     def _facts(
@@ -154,7 +154,7 @@ def _read_surface(files: Mapping[str, bytes], version: str) -> Surface:
 
 @contextmanager
 def _uncollected() -> Iterator[None]:
-    """Read without the garbage collector, which finds nothing: 0.4 s instead of 0.8 s for one megatron-core."""
+    """Disable the garbage collector, which frees nothing while reading: 0.4 s instead of 0.8 s per megatron-core."""
     was = gc.isenabled()
     gc.disable()
     try:
@@ -165,19 +165,19 @@ def _uncollected() -> Iterator[None]:
 
 
 def contract_line(item: Planned) -> str:
-    """Return the line that shows the findings of a point read at level contract."""
+    """Return the command that shows the findings of a point read at level contract."""
     mcore = item.cell.mcore if is_build(item.source) else item.source or item.cell.mcore
     te = item.cell.te if is_build(item.te_source) else item.te_source or item.cell.te
     return f"megatrix contract --mcore {shlex.quote(mcore)} --te {shlex.quote(te)}"
 
 
 def is_build(source: str) -> bool:
-    """Say whether a source is a build of the catalog (megatron-lm@REV): it is recorded, and read without a clone."""
+    """Return whether a source is a build of the catalog (megatron-lm@REV): recorded, so read without a clone."""
     return source.partition("@")[0] in configuration.CLONES
 
 
 class CellProbes:
-    """Asks by running cells, all of a round in one run of the engine; verdicts that are known by content are used."""
+    """Probes by running cells, one run of the engine per round; verdicts in the cache are used."""
 
     def __init__(
         self,
@@ -193,20 +193,20 @@ class CellProbes:
         self._out, self._warn, self._cache = out, warn, cache
 
     def __call__(self, planned: Sequence[Planned], show: Show) -> None:
-        """Run the cases. What was not reached is shown as that."""
+        """Run the cases. Cases that the run did not reach are shown as not reached."""
         shown: set[str] = set()
 
-        def tell(record: Record) -> None:
+        def show_now(record: Record) -> None:
             shown.add(record.key)
             show(record)
 
         request = run.Request(planned, self._out, self._cache, label=LABEL)
-        ended = run.execute(request, self._catalog, self._engine, tell, self._warn, self._place)
+        ended = run.execute(request, self._catalog, self._engine, show_now, self._warn, self._place)
         for record in ended.records:
             if record.key not in shown:
                 show(record)
 
 
 def line_of(failure: Failure, item: Planned) -> str:
-    """Return the line that asks a point again."""
+    """Return the command that probes a point again."""
     return contract_line(item) if reads_only(failure, item.level) else reproduce_line(item)

@@ -1,4 +1,4 @@
-"""What a bisection found: in words, as JSON, and as text for an issue upstream."""
+"""The summary of a bisection: as terminal text, as JSON, and as text for an upstream issue."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ PACKAGE = {
     AxisName.DRIVER: "driver",
 }
 SHOWN = {ResultKind.FIRST_BAD: "first bad", ResultKind.FIRST_FIXED: "first fixed", ResultKind.AMBIGUOUS: "ambiguous"}
-AT_MOST = 12  # candidates of an ambiguous answer that are named in words
+AT_MOST = 12  # candidates of an ambiguous result that the terminal lists
 
 
 @dataclass(frozen=True)
 class ProbeSummary:
-    """A point that was probed: what was seen, in how many runs, and one run that gives the reason."""
+    """A point that was probed: its result, the number of runs per result, and the reason from one run."""
 
     point: str
     label: str
@@ -59,7 +59,10 @@ class ProbeSummary:
 
 @dataclass(frozen=True)
 class Cost:
-    """How many points there are, the probes and their rounds, how many of the probes ran, and for how long."""
+    """The cost of a bisection.
+
+    `asked` counts the probes of `points`, `rounds` their rounds, `ran` the probes that had no stored result.
+    """
 
     points: int
     asked: int
@@ -74,10 +77,10 @@ class Cost:
 
 @dataclass(frozen=True)
 class BisectionSummary:
-    """A bisection as people and programs read it.
+    """A bisection, ready to print, or to write as JSON or as a page.
 
-    `answer` is the point where the answer changes, None where that is not known; `candidates` are then the points
-    that it may be. `before` is the nearest point that was probed and answers otherwise.
+    `answer` is the point where the result changes, None if it is ambiguous; `candidates` are then the points that it
+    may be. `before` is the nearest ancestor that was probed and still has the old result.
     """
 
     answer: str | None
@@ -99,7 +102,7 @@ class BisectionSummary:
 
     @property
     def ends(self) -> list[ProbeSummary]:
-        """Return the probes on both sides of the answer."""
+        """Return the probes on both sides of the change."""
         return [probe for probe in self.probes if probe.label in (self.label, self.before)]
 
     def to_json(self) -> dict[str, Any]:
@@ -120,7 +123,7 @@ class BisectionSummary:
 
 
 def summarize(bisection: Bisection) -> BisectionSummary:
-    """Return the whole bisection for people and programs."""
+    """Return the summary of a bisection."""
     found, points, subject = bisection.found, bisection.axis.points, bisection.subject
     claimed = found.kind is not ResultKind.AMBIGUOUS
     before = _before(bisection)
@@ -146,7 +149,7 @@ def summarize(bisection: Bisection) -> BisectionSummary:
 
 def _probe(bisection: Bisection, place: int) -> ProbeSummary:
     runs, tally = bisection.records[place], bisection.found.tallies[place]
-    record = _telling(runs, tally.settled)
+    record = _typical(runs, tally.settled)
     return ProbeSummary(
         point=bisection.axis.points[place].id,
         label=bisection.axis.points[place].label,
@@ -163,33 +166,33 @@ def _probe(bisection: Bisection, place: int) -> ProbeSummary:
 
 def _raised(raised: Raised) -> str:
     """Return an exception and where it was raised, without the folders of this machine."""
-    said = f"{raised.type}: {raised.message}" if raised.message else raised.type
+    text = f"{raised.type}: {raised.message}" if raised.message else raised.type
     if not raised.frames:
-        return said
+        return text
     frame = raised.frames[-1]
-    return f"{said}\n  {'/'.join(Path(frame.file).parts[-4:])}:{frame.line} in {frame.function}"
+    return f"{text}\n  {'/'.join(Path(frame.file).parts[-4:])}:{frame.line} in {frame.function}"
 
 
-def _telling(runs: tuple[Record, ...], settled: Seen | None) -> Record:
-    """Return the run that says why: one that came out as the point was settled."""
+def _typical(runs: tuple[Record, ...], settled: Seen | None) -> Record:
+    """Return the last run with the settled result of the point, or the last run."""
     return next((record for record in reversed(runs) if seen_of(record) is settled), runs[-1])
 
 
-def _before(told: Bisection) -> int | None:
-    """Return the asked place nearest to the answer that still answers like the old end."""
-    new = told.found.tallies[len(told.axis.points) - 1].settled
-    below = told.axis.order.below[told.found.candidates[-1]]
+def _before(bisection: Bisection) -> int | None:
+    """Return the probed ancestor nearest to the change that still has the result of the old end."""
+    new = bisection.found.tallies[len(bisection.axis.points) - 1].settled
+    below = bisection.axis.order.below[bisection.found.candidates[-1]]
     old = [
         place
-        for place, tally in told.found.tallies.items()
+        for place, tally in bisection.found.tallies.items()
         if tally.settled not in (new, Seen.SKIP) and below >> place & 1
     ]
-    return max(old, key=lambda place: told.axis.order.below[place].bit_count(), default=None)
+    return max(old, key=lambda place: bisection.axis.order.below[place].bit_count(), default=None)
 
 
-def _fixed(told: Bisection) -> dict[str, str]:
-    """Return what was the same at every point."""
-    subject, name = told.subject, told.axis.name
+def _fixed(bisection: Bisection) -> dict[str, str]:
+    """Return the base, sides and driver that every point shares, by axis."""
+    subject, name = bisection.subject, bisection.axis.name
     own = {AxisName.TORCH: "base", AxisName.CONTAINER: "base"}.get(name, name.value)
     base = subject.base if subject.level is not Level.CONTRACT else ""
     sides = {"base": base, "mcore": str(subject.mcore), "te": str(subject.te), "driver": subject.driver}
@@ -197,14 +200,14 @@ def _fixed(told: Bisection) -> dict[str, str]:
 
 
 def render(found: BisectionSummary, page: str = "") -> str:
-    """Return the summary for a person at a terminal."""
+    """Return the summary as text for the terminal."""
     lines = [headline(found)]
     if found.before:
         lines.append(f"  before it:  {found.before}")
     lines += [f"  may be:     {label}" for label in found.candidates[:AT_MOST]]
     if len(found.candidates) > AT_MOST:
         lines.append(f"              ... {len(found.candidates)} in all")
-    lines += [f"  goes back and forth: {one}, and otherwise again at {other}" for one, other in found.flips]
+    lines += [f"  contradiction: no single change explains {one} and {other}" for one, other in found.flips]
     lines.append(f"  {_sure(found)}")
     lines.append(f"  {_cost(found.cost)}")
     lines += [f"  note:       {note}" for note in found.notes]
@@ -213,16 +216,16 @@ def render(found: BisectionSummary, page: str = "") -> str:
 
 
 def headline(found: BisectionSummary) -> str:
-    """Return the answer in one line."""
-    what = PACKAGE[found.axis]
+    """Return the result in one line."""
+    package = PACKAGE[found.axis]
     if found.kind is not ResultKind.AMBIGUOUS:
-        return f"{SHOWN[found.kind]}: {what} {found.label}"
-    reason = "the history goes back and forth" if found.flips else "what lies between can't be told apart"
-    return f"ambiguous: {len(found.candidates)} of {what}: {reason}"
+        return f"{SHOWN[found.kind]}: {package} {found.label}"
+    reason = "the history changes more than once" if found.flips else "the points between are inconclusive"
+    return f"ambiguous: {len(found.candidates)} of {package}: {reason}"
 
 
 def _sure(found: BisectionSummary) -> str:
-    return f"confidence: {found.confidence:.2%}, given a history that changes once and the noise that was stated"
+    return f"confidence: {found.confidence:.2%}, assuming that the history changes once, and the stated noise"
 
 
 def _cost(cost: Cost) -> str:
@@ -233,7 +236,7 @@ def _cost(cost: Cost) -> str:
 
 
 def issue_text(found: BisectionSummary, title: str) -> str:
-    """Return the bisection as Markdown for an issue upstream: what anybody can check without this project."""
+    """Return the bisection as Markdown for an upstream issue: facts that a reader can check without this project."""
     fixed = ", ".join(f"{axis} {value}" for axis, value in found.fixed.items())
     bad = next((probe for probe in found.probes if probe.seen is Seen.BAD), None)
     shown = "\n".join(dict.fromkeys(bad.raised or [bad.why])) if bad else ""
@@ -252,7 +255,7 @@ def issue_text(found: BisectionSummary, title: str) -> str:
             "",
             *(f"    {line}" for line in tail(shown, 40).splitlines()),
             "",
-            "| point | | what was seen |",
+            "| point | | outcome |",
             "|---|---|---|",
             *rows,
             "",
@@ -263,7 +266,7 @@ def issue_text(found: BisectionSummary, title: str) -> str:
 
 
 LEVELS = {
-    Level.CONTRACT: "both sides' sources are read and every call is bound to the signature it meets; nothing runs",
+    Level.CONTRACT: "both sides' sources are read and every call is bound to the callee's signature; nothing runs",
     Level.CPU: "the real packages run on CPU with gloo, no GPU",
     Level.GPU: "the full stack",
 }
@@ -274,6 +277,6 @@ def _cell(text: str) -> str:
 
 
 def _public(line: str, found: BisectionSummary) -> str:
-    """Return a line to paste that names no folder of this machine."""
+    """Return a command that names no folder of this machine."""
     name = LAYOUTS[PACKAGES[found.axis].value].project if found.clone else ""
     return line.replace(found.clone, f"./{name}") if name else line

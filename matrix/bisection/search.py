@@ -1,9 +1,9 @@
-"""Find the place in a history where the answer changes, with as few rounds of probes as possible. Pure.
+"""Find the place in a history where the result changes, with as few rounds of probes as possible. Pure.
 
-Which end is the good one decides what is looked for: good first means the first bad place, bad first the first fixed
-one. `search` asks both ends before anything else, then narrows down what may be the first changed place: a changed
-answer says that it is in what comes before the probed place, an unchanged one that it is not. A place that can't be
-asked stays a candidate: where only such places are left, the answer is all of them.
+If the old end is good, the search returns the first bad place; if it is bad, the first fixed place. `search` probes
+both ends first, then narrows down the candidates: a changed result keeps the probed place and its ancestors, an
+unchanged result excludes them. An inconclusive place stays a candidate; if only such places remain, the result is all
+of them.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from matrix.bisection.ancestry import Ancestry, places
 from matrix.bisection.noise import CERTAIN, Noise, Seen, Tally
 from matrix.errors import MatrixError
 
-Probe = Callable[[Sequence[int]], Iterable[Seen]]  # asks these places at once, each one time
+Probe = Callable[[Sequence[int]], Iterable[Seen]]  # runs these places together, each once
 
 
 class ResultKind(str, Enum):
-    """What a search came to."""
+    """The kind of a search result."""
 
     FIRST_BAD = "first-bad"
     FIRST_FIXED = "first-fixed"
@@ -30,10 +30,10 @@ class ResultKind(str, Enum):
 
 @dataclass(frozen=True)
 class Plan:
-    """How to search.
+    """The parameters of a search.
 
-    `at_once` are the probes of one round; nothing is claimed below `confidence`. `checks` further places are asked at
-    the end, where nobody looked, for a history that goes back and forth.
+    `at_once` is the number of probes per round, `confidence` the least confidence of a claim. After the search,
+    `checks` unprobed places are probed to detect a history that changes more than once.
     """
 
     at_once: int = 1
@@ -42,15 +42,17 @@ class Plan:
     checks: int = 0
 
     def __post_init__(self) -> None:
-        """Raise MatrixError for a plan that can't be followed."""
+        """Raise MatrixError for parameters out of range."""
         if self.at_once < 1 or self.checks < 0:
-            raise MatrixError("a search asks at least one place at once", got=f"{self.at_once}, {self.checks} checks")
+            raise MatrixError(
+                "a search probes at least one place per round", got=f"{self.at_once}, {self.checks} checks"
+            )
         if not 0 < self.confidence < 1:
             raise MatrixError("not a confidence", got=self.confidence, expected="more than 0, less than 1")
 
 
 class WrongEndError(Exception):
-    """An end of the history does not answer as it was said to: no search can start."""
+    """An end of the history does not have the expected result: no search can start."""
 
     def __init__(self, place: int, seen: Seen, expected: Seen, runs: int) -> None:
         self.place, self.seen, self.expected, self.runs = place, seen, expected, runs
@@ -59,13 +61,12 @@ class WrongEndError(Exception):
 
 @dataclass(frozen=True)
 class SearchResult:
-    """What a search found.
+    """The result of a search.
 
-    `candidates` holds the one place where the answer changed, or, where `kind` is ambiguous, all places that it may
-    be. `confidence` is a lower bound, given the noise that was stated and a history that changes once. `flips` are the
-    pairs of answers that no single change explains (changed, and unchanged later; or changed on two sides of a
-    merge); the candidates then are those of the change nearest to the new end. `rounds` are those of the narrowing,
-    without ends and checks.
+    `candidates` holds the one place where the result changed, or, where `kind` is ambiguous, all places that it may
+    be. `confidence` is a lower bound that assumes the stated noise and a history that changes once. `flips` are the
+    pairs of results that no single change explains (changed, and unchanged later; or changed on two sides of a
+    merge); the candidates are then those of the change nearest to the new end. `rounds` excludes ends and checks.
     """
 
     kind: ResultKind
@@ -77,7 +78,7 @@ class SearchResult:
 
     @property
     def probes(self) -> int:
-        """Return how many runs there were."""
+        """Return the number of runs."""
         return sum(tally.runs.total() for tally in self.tallies.values())
 
 
@@ -90,12 +91,11 @@ def search(
     cheap: Collection[int] = (),
     suspects: Collection[int] = (),
 ) -> SearchResult:
-    """Return where the answer stops being `old` (good: the first bad place; bad: the first fixed one).
+    """Return where the result stops being `old` (good: the first bad place; bad: the first fixed one).
 
-    The places that are `cheap` to ask (their environment exists, their answer is known) go before all others.
-    `suspects` are places where the change probably is: the cuts are laid so that they are told apart first. What is
-    claimed rests on answers alone; a wrong suspicion costs probes. Raises WrongEndError when place 0 does not answer
-    `old`, or the last one does not answer the opposite.
+    `cheap` places (their environment exists, or their result is stored) are probed before all others. `suspects` are
+    the probable places of the change: the first cuts separate them. Claims rest on results alone; a wrong suspect
+    costs probes. Raises WrongEndError unless place 0 has the result `old` and the last place the opposite.
     """
     return _Search(order, probe, old, plan or Plan(), cheap, suspects).run()
 
@@ -130,8 +130,8 @@ class _Search:
             self._settle(chosen, self._share(self._candidates()[0].bit_count()))
             rounds += 1
         confidence = self._plan.confidence + self._left
-        for part in _parts(self._unasked(), self._plan.at_once):
-            self._settle(part, 1 - self._plan.confidence)  # a wrong check costs an answer, it makes no wrong one
+        for part in _parts(self._places_to_check(), self._plan.at_once):
+            self._settle(part, 1 - self._plan.confidence)  # a wrong check makes the result ambiguous, never wrong
         mask, flips = self._candidates()
         candidates = tuple(places(mask))
         sure = len(candidates) == 1 and not flips
@@ -141,7 +141,7 @@ class _Search:
         )
 
     def _settle(self, chosen: Sequence[int], error: float) -> None:
-        """Ask these places, those that are in doubt again, until each is settled."""
+        """Probe these places, the unsettled ones again, until each is settled."""
         for place in chosen:
             self._tallies[place] = Tally(self._plan.noise)
         pending = list(chosen)
@@ -153,12 +153,12 @@ class _Search:
         self._left -= error * sum(tally.settled is not Seen.SKIP for tally in doubtful)
 
     def _share(self, candidates: int) -> float:
-        """Return the error that one more place may have: an even share of what is left, and never all of it."""
+        """Return the allowed error of one more place: an even share of the rest, never all of it."""
         base = self._plan.at_once + 1
         return self._left / (self._plan.at_once * _logarithm(candidates, base) + 1)
 
     def _candidates(self) -> tuple[int, tuple[tuple[int, int], ...]]:
-        """Return the places where the change may be, and what contradicts a single change."""
+        """Return the places where the change may be (a bit mask), and the pairs that contradict a single change."""
         settled = {place: tally.settled for place, tally in self._tallies.items()}
         unchanged = [place for place, seen in settled.items() if seen is self._old]
         before = 0
@@ -175,13 +175,13 @@ class _Search:
         return mask, tuple(sorted(flips))
 
     def _choice(self) -> list[int]:
-        """Return the places to ask next, which cut what is left into even parts; nothing when the search is over."""
+        """Return the places to probe next, which cut the candidates into even parts; [] at the end of the search."""
         mask, _ = self._candidates()
         weights = {
             place: self._weight(self._order.below[place] & mask) for place in places(mask) if place not in self._tallies
         }
-        at_hand = {place: weight for place, weight in weights.items() if place in self._cheap}
-        weights = at_hand or weights
+        cheap_weights = {place: weight for place, weight in weights.items() if place in self._cheap}
+        weights = cheap_weights or weights
         skipped = sum(mask >> place & 1 for place, tally in self._tallies.items() if tally.settled is Seen.SKIP)
         chosen: list[int] = []
         cuts = min(self._plan.at_once, max(mask.bit_count() - 1, 1))
@@ -192,13 +192,13 @@ class _Search:
         return chosen
 
     def _weight(self, mask: int) -> int:
-        """Return how many candidates these are; one suspect weighs as much as all others together."""
+        """Return the number of these candidates, where a suspect counts more than all others together."""
         return mask.bit_count() + len(self._order) * (mask & self._suspects).bit_count()
 
-    def _unasked(self) -> list[int]:
-        """Return the places to check: those right before the answer, and some spread over what nobody has asked.
+    def _places_to_check(self) -> list[int]:
+        """Return the unprobed parents of the result, and `checks` places spread over the other unprobed places.
 
-        In a chain the one before it was asked; behind a merge it may only follow from others.
+        In a chain the parent has been probed; before a merge its result may be inferred from other places.
         """
         mask, _ = self._candidates()
         parents = self._order.parents(mask.bit_length() - 1) if mask.bit_count() == 1 else []
@@ -209,10 +209,10 @@ class _Search:
 
 
 def _targets(total: int, cuts: int, fruitless: int) -> list[int]:
-    """Return the weight that should stand before each probe: even cuts.
+    """Return the target weight before each probe: even cuts.
 
-    After `fruitless` rounds that were skipped the cuts move, each time somewhere else, so that a long stretch that
-    can't be asked is left after a few probes and not crossed place by place.
+    Each of the `fruitless` rounds (skips only) moves the cuts somewhere else, so that the search leaves a long
+    inconclusive stretch after a few probes instead of crossing it place by place.
     """
     shift = (_spread(fruitless + 1) - 0.5) * 2 / (cuts + 1)
     return [math.floor(total * (cut / (cuts + 1) + shift)) for cut in range(1, cuts + 1)]

@@ -1,4 +1,4 @@
-"""One bisection: an axis, who asks its points, and a notebook of every answer, so that none is asked for twice."""
+"""One bisection: an axis, the probe of its points, and a store of every result, so that no point runs twice."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from matrix.verdicts.outcome import OutcomeKind
 from matrix.verdicts.record import Record
 from matrix.verdicts.text import one_line
 
-SILENT: Final = (OutcomeKind.UNAVAILABLE, OutcomeKind.NOT_REACHED)  # asked again: tomorrow it may be there
+NOT_STORED: Final = (OutcomeKind.UNAVAILABLE, OutcomeKind.NOT_REACHED)  # probed again by the next bisection
 
 
 @dataclass(frozen=True)
 class ProbeReport:
-    """What is said of a probe while the search runs. `known` says that nothing had to run."""
+    """One probe, as reported while the search runs. `known`: the result was stored, nothing ran."""
 
     label: str
     seen: Seen
@@ -41,10 +41,10 @@ class ProbeReport:
 
 
 class ProbeStore:
-    """The answers of a bisection, kept as journals of records: one folder for the first runs, one for the second...
+    """The records of a bisection, stored as journals: one folder for the first run of each case, one for the second...
 
-    A bisection that is started again, or in which another search passes the same points, reads them. With `fresh` it
-    starts empty, and what was answered before is forgotten.
+    A bisection that starts again, and a search that passes the same points, reads them. `fresh` deletes the stored
+    records first.
     """
 
     def __init__(self, folder: Path, *, fresh: bool = False) -> None:
@@ -58,16 +58,16 @@ class ProbeStore:
         self._open: dict[int, journal.Journal] = {}
 
     def known(self, number: int) -> dict[str, Record]:
-        """Return what the `number`-th runs said, by case key."""
+        """Return the records of the `number`-th runs, by case key."""
         if number not in self._known:
-            there = (self.folder / str(number)).is_dir()
-            self._known[number] = dict(journal.read(self.folder / str(number)).results) if there else {}
+            stored = (self.folder / str(number)).is_dir()
+            self._known[number] = dict(journal.read(self.folder / str(number)).results) if stored else {}
         return self._known[number]
 
     def keep(self, number: int, record: Record) -> None:
-        """Keep a record; one that says nothing is only remembered."""
+        """Store a record; unavailable and not-reached are kept in memory only."""
         self.known(number)[record.key] = record
-        if record.outcome.kind in SILENT:
+        if record.outcome.kind in NOT_STORED:
             return
         if number not in self._open:
             make_folder(self.folder / str(number), exist_ok=True)
@@ -82,7 +82,7 @@ class ProbeStore:
 
 
 def store_name(subject: Subject) -> str:
-    """Return the name of the folder for a subject: answers of other code or another entry are not used again."""
+    """Return the folder name for a subject; it contains a digest of the code and the entry, so a change starts anew."""
     parts = code_digest(subject.failure.folder, subject.level), entry_digest(subject.failure)
     content = hashlib.sha256(" ".join(parts).encode()).hexdigest()
     return f"{subject.failure.id}-{subject.case.name}-{subject.level.value}-{content[:12]}"
@@ -90,49 +90,49 @@ def store_name(subject: Subject) -> str:
 
 @dataclass
 class BisectionSession:
-    """Asks through a notebook; what it has asked and what that cost is kept here."""
+    """Probes cases through a probe store, and counts the probes that ran and their seconds."""
 
-    ask: Ask
+    probe: Ask
     notebook: ProbeStore
-    tell: Callable[[ProbeReport], None]
+    show: Callable[[ProbeReport], None]
     records: dict[str, list[Record]] = field(default_factory=dict)  # case key -> its runs
     ran: int = 0
     seconds: float = 0.0
 
     def seen(self, planned: Sequence[Planned], labels: Sequence[str], numbers: Sequence[int]) -> list[Seen]:
-        """Return what the run of each case with that number (1, 2, ...) says; what was asked before is not run again.
+        """Return the result of the run of each case with that number (1, 2, ...); a stored run is not repeated.
 
-        Points that come to the same case share its runs.
+        Points with the same case share its runs.
         """
         started = time.monotonic()
         for number in sorted(set(numbers)):
             due = {
                 item.key: (item, label)
-                for item, label, wanted in zip(planned, labels, numbers, strict=True)
-                if wanted == number and len(self.records.get(item.key, ())) < number
+                for item, label, run in zip(planned, labels, numbers, strict=True)
+                if run == number and len(self.records.get(item.key, ())) < number
             }
             missing = [item for item, _ in due.values() if item.key not in self.notebook.known(number)]
             if missing:
-                self.ask(missing, functools.partial(self.notebook.keep, number))
-            asked = {item.key for item in missing}
+                self.probe(missing, functools.partial(self.notebook.keep, number))
+            probed = {item.key for item in missing}
             for key, (_, label) in due.items():
                 record = self.notebook.known(number)[key]
-                fresh = key in asked and not record.cached_from
+                fresh = key in probed and not record.cached_from
                 self.ran += fresh
                 self.records.setdefault(key, []).append(record)
-                self.tell(ProbeReport(label, seen_of(record), why(record), record.outcome.seconds, not fresh))
+                self.show(ProbeReport(label, seen_of(record), why(record), record.outcome.seconds, not fresh))
         self.seconds += time.monotonic() - started
         return [seen_of(self.records[item.key][number - 1]) for item, number in zip(planned, numbers, strict=True)]
 
     def settled(self, planned: Sequence[Planned], labels: Sequence[str], noise: Noise, error: float) -> list[Seen]:
-        """Ask each case, outside a search, until it is settled with at most this error."""
+        """Probe each case, outside a search, until it is settled with at most this error."""
         tallies = {item.key: Tally(noise) for item in planned}
         label = {item.key: one for item, one in zip(planned, labels, strict=True)}
         left, number = list({item.key: item for item in planned}.values()), 0
         while left:
             number += 1
-            answers = self.seen(left, [label[item.key] for item in left], [number] * len(left))
-            for item, seen in zip(left, answers, strict=True):
+            results = self.seen(left, [label[item.key] for item in left], [number] * len(left))
+            for item, seen in zip(left, results, strict=True):
                 tallies[item.key].add(seen, error)
             left = [item for item in left if tallies[item.key].settled is None]
         return [tallies[item.key].settled or Seen.SKIP for item in planned]
@@ -140,7 +140,7 @@ class BisectionSession:
 
 @dataclass(frozen=True)
 class Bisection:
-    """A search that ended: on which axis, what was found, and the records it rests on (place -> its runs)."""
+    """A completed search: its axis, its result, and by place the records of its runs and the command to repeat it."""
 
     subject: Subject
     axis: BisectionAxis
@@ -157,12 +157,12 @@ def bisect(
     axis: BisectionAxis,
     old: Seen,
     plan: Plan,
-    inquiry: BisectionSession,
+    session: BisectionSession,
     *,
     cheap: Callable[[Planned], bool] | None = None,
     suspects: Collection[int] = (),
 ) -> Bisection:
-    """Search an axis. Raises MatrixError when an end does not behave as it was said to."""
+    """Search an axis. Raises MatrixError when an end does not have the expected result."""
     cases: dict[int, Planned] = {}
     turns: Counter[int] = Counter()
 
@@ -173,35 +173,35 @@ def bisect(
 
     def probe(places: Sequence[int]) -> Iterable[Seen]:
         turns.update(places)
-        return inquiry.seen(
+        return session.seen(
             [case(place) for place in places],
             [axis.points[one].label for one in places],
             [turns[one] for one in places],
         )
 
-    at_hand = frozenset(place for place in range(len(axis.points)) if cheap and cheap(case(place)))
-    before, spent = inquiry.ran, inquiry.seconds
+    cheap_places = frozenset(place for place in range(len(axis.points)) if cheap and cheap(case(place)))
+    before, spent = session.ran, session.seconds
     try:
-        found = search(axis.order, probe, old, plan, cheap=at_hand, suspects=suspects)
+        found = search(axis.order, probe, old, plan, cheap=cheap_places, suspects=suspects)
     except WrongEndError as error:
         raise wrong_end(
-            axis, error, inquiry.records[case(error.place).key][-1], line_of(subject.failure, case(error.place))
+            axis, error, session.records[case(error.place).key][-1], line_of(subject.failure, case(error.place))
         ) from None
     return Bisection(
         subject,
         axis,
         found,
-        {place: tuple(inquiry.records[case(place).key][: turns[place]]) for place in sorted(found.tallies)},
+        {place: tuple(session.records[case(place).key][: turns[place]]) for place in sorted(found.tallies)},
         {place: line_of(subject.failure, case(place)) for place in sorted(found.tallies)},
-        inquiry.ran - before,
-        inquiry.seconds - spent,
+        session.ran - before,
+        session.seconds - spent,
         axis.notes,
     )
 
 
 def wrong_end(axis: BisectionAxis, error: WrongEndError, record: Record, line: str) -> MatrixError:
-    """Say that an end does not behave as it was said to."""
-    is_not = "says nothing" if error.seen is Seen.SKIP else f"is not {error.expected.value}"
+    """Return the error for an end that does not have the expected result."""
+    is_not = "is inconclusive" if error.seen is Seen.SKIP else f"is not {error.expected.value}"
     return MatrixError(
         f"the {error.expected.value} end {is_not}",
         where=axis.points[error.place].label,
@@ -210,16 +210,16 @@ def wrong_end(axis: BisectionAxis, error: WrongEndError, record: Record, line: s
             Seen.GOOD: "a pass",
             Seen.BAD: f"the signature of {record.failure}",
         }[error.expected],
-        fix=f"nothing was searched; look at it: {line}",
+        fix=f"nothing was searched; reproduce it: {line}",
     )
 
 
 def why(record: Record) -> str:
-    """Return in one line what an answer rests on; what came from logs is made harmless."""
-    said = brief(record.outcome)
+    """Return the reason of a result in one line, with secrets masked and control characters visible."""
+    reason = brief(record.outcome)
     if record.signature:
-        return one_line(f"{record.signature}: {said}")
+        return one_line(f"{record.signature}: {reason}")
     if record.other:
-        return one_line(f"another failure, {record.other}: {said}")
+        return one_line(f"another failure, {record.other}: {reason}")
     kind = record.outcome.kind.value
-    return one_line(f"{kind}: {said}" if record.outcome.reason else kind)
+    return one_line(f"{kind}: {reason}" if record.outcome.reason else kind)

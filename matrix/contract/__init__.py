@@ -1,14 +1,13 @@
-"""The contract level: every call that Megatron makes into Transformer Engine, held against the signature it meets.
+"""The contract level: check every call from Megatron into Transformer Engine against the callee's signature.
 
 Both sides are read from their sources and never imported; no GPU, no torch, one pair in milliseconds.
 
-    offering    what a TE release offers     -> Surface      consuming   what a Megatron release calls -> Calls
-    guard       under which TE versions a line is reached     reach       ... because of what stands elsewhere
+    offering    the API of a TE release -> Surface      consuming   the TE uses of a Megatron release -> Calls
+    guard       the TE versions that reach a line       reach       ... given constructors, callers and checks
     finding     find(calls, surface, te_version) -> [Finding]
-    recording   the recorded releases         reading     a wheel, a folder or a git revision as either side
-    command     `megatrix contract`, `megatrix surface record`
+    recording   the recorded releases                   reading     a wheel, a folder or a git revision as a side
 
-docs/contract.md says how it works, what it found, and how far it can be trusted.
+docs/contract.md describes the method, the findings and their limits.
 """
 
 from matrix.contract.finding import Finding, FindingKind, find

@@ -1,4 +1,4 @@
-"""What the name of an argument means: which parameter its caller had in mind."""
+"""Match argument names with parameter names, to find the parameter that a caller means."""
 
 from __future__ import annotations
 
@@ -22,26 +22,26 @@ def _stem(word: str) -> str:
 
 
 def fit(argument: str, parameter: str) -> float:
-    """Return how well an argument's name says a parameter's name: 0 = not at all, 1 = every word of it."""
+    """Return the share of a parameter's words that an argument's name contains, 0 to 1."""
     meant = words(parameter)
     return len(words(argument) & meant) / len(meant) if meant else 0.0
 
 
 def meant_elsewhere(argument: str, landed: str, parameters: Sequence[str]) -> str | None:
-    """Return the parameter that an argument's name means, if that is surely another than the one it lands on.
+    """Return the parameter that an argument's name means, if that is certainly not the parameter it lands on.
 
-    Sure is: the name says every word of the other parameter and fits the one it lands on less. A one-word parameter
-    ("bias", "input") is meant only by its own name, since longer names hold such words by chance. A name whose words
-    all stand in the one it lands on ("probs" on "merging_probs") means that one.
+    It is certain if the name contains every word of the other parameter, and not every word of the one it lands on.
+    A one-word parameter ("bias", "input") matches only its own name, since longer names contain such words by chance.
+    A name whose words all occur in the parameter it lands on ("probs" on "merging_probs") means that one.
     """
     if words(argument) <= words(landed):
         return None
-    here = fit(argument, landed)
+    fit_landed = fit(argument, landed)
     candidates = [
         parameter
         for parameter in parameters
         if parameter != landed
-        and fit(argument, parameter) == 1.0 > here
+        and fit(argument, parameter) == 1.0 > fit_landed
         and (len(words(parameter)) > 1 or words(parameter) == words(argument))
     ]
     return max(candidates, key=lambda parameter: len(words(parameter)), default=None)

@@ -1,4 +1,4 @@
-"""Read what a body of a consuming package binds: assigned names, collected keywords, imports."""
+"""Read the bindings in a body of a consuming package: assigned names, collected keywords, imports."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from matrix.contract.value import (
 
 
 class Library(Protocol):
-    """The consuming package, as a body sees it."""
+    """The part of the consuming package that its bodies use."""
 
     drafts: list[PendingUse]
     reaches: Reaches
@@ -39,13 +39,13 @@ class Library(Protocol):
         """Return whether the package has that module."""
 
     def look_up(self, module: str, name: str) -> Choice:
-        """Return what a module calls `name`."""
+        """Return the values of a module's `name`."""
 
     def loads(self, module: str) -> Guard:
         """Return the guard under which importing a module succeeds."""
 
     def mentions_te(self, module: str) -> bool:
-        """Return whether a module's text names Transformer Engine."""
+        """Return whether a module's source contains "transformer_engine"."""
 
 
 class Bindings(Flow):
@@ -57,7 +57,7 @@ class Bindings(Flow):
         self._bindings: dict[str, int] = {}
 
     def look_up(self, module: str, name: str) -> Choice:
-        """Return what another module of the package calls `name`."""
+        """Return the values of `name` in another module of the package."""
         return self.library.look_up(module, name)
 
     # ------------------------------------------------------------------ names
@@ -97,16 +97,16 @@ class Bindings(Flow):
             self._change(target.value, lambda kept: kept.put(name) if name else Keywords(kept.entries, open=True))
 
     def _named(self, name: str, choice: Choice) -> Choice:
-        """A computed value is written as the name it is bound to; a later one of that name is another condition."""
+        """Return `choice`, or for an unknown value one named after its variable; each rebinding adds a prime."""
         if choice != UNKNOWN:
             return choice
-        held = "." in name and not self.place.function.endswith("__init__")  # an attribute that was there before
+        held = "." in name and not self.place.function.endswith("__init__")  # an attribute set before this call
         before = self._bindings.get(name, int(name in self.names.own or held))
         self._bindings[name] = before + 1
         return only(Anything(name + "'" * before))
 
     def _change(self, owner: ast.expr, change: Callable[[Keywords], Keywords]) -> bool:
-        """Change a variable if it holds collected keywords."""
+        """Change a variable if it holds collected keywords; return whether it does."""
         choice = self.names.find(owner.id) if isinstance(owner, ast.Name) else None
         if not choice or not any(isinstance(value, Keywords) for _, value in choice):
             return False
@@ -115,13 +115,13 @@ class Bindings(Flow):
         return True
 
     def _call(self, node: ast.Call) -> Choice:
-        """A dictionary of keywords changes by its methods, and in the hands of others."""
+        """Evaluate a call, which may change a dictionary of keywords: its own, or one passed to another function."""
         func = node.func
         if isinstance(func, ast.Attribute) and func.attr in ("update", "pop", "setdefault"):
-            given, passed = self.arguments(node)
+            values, passed = self.arguments(node)
             first = node.args[0] if node.args else None
             name = first.value if isinstance(first, ast.Constant) and isinstance(first.value, str) else ""
-            added = [value for choice in given for _, value in choice]
+            added = [value for choice in values for _, value in choice]
 
             def change(kept: Keywords) -> Keywords:
                 if name:
@@ -149,7 +149,7 @@ class Bindings(Flow):
             self.names.own[alias.asname or top] = only(value)
 
     def import_module(self, name: str, node: ast.AST) -> Value:
-        """Import a module by name, which may fail."""
+        """Import a module by name; record the use and the possible failure."""
         if name.partition(".")[0].startswith(PACKAGE):
             self.use("import", f"{name}:", node, True)
             self.may_fail("ModuleNotFoundError", loaded(f"{name}:"))
@@ -179,7 +179,7 @@ class Bindings(Flow):
 
 
 def loaded(path: str) -> Guard:
-    """The contract is about a TE that is installed: importing the package itself succeeds."""
+    """Return the guard under which a path loads; importing the package itself succeeds, since TE is installed."""
     return True if path == f"{PACKAGE}:" else Loads(path)
 
 

@@ -1,8 +1,8 @@
 """Read one module or function of a consuming package: its definitions and its uses of Transformer Engine.
 
-A module is read as importing it would run it; its functions afterwards, since they run later. An import that can fail
-is a fork: what follows stands under its success, a handler that catches it under its failure. So a use that is not
-reached because something before it failed is no finding of its own.
+A module is read in import order; its functions afterwards, since they run later. An import that can fail is a fork:
+the code after it is guarded by its success, a handler that catches it by its failure. A use behind a failed import is
+therefore no finding of its own.
 """
 
 from __future__ import annotations
@@ -38,15 +38,16 @@ from matrix.contract.value import (
     under,
 )
 
-DEEPEST_RUN = 6  # functions run inside one another to learn what they return; the deepest needed in any release is 4
+DEEPEST_RUN = 6  # nested functions that are evaluated for their return value; the deepest in any release is 4
 LONGEST_RUN = 60  # statements of such a function: is_te_min_version has 8, get_te_version 20, a support check 45
 Node = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 class Body(Bindings):
-    """Reads one module, class or function. `silent`: it is only run for what it returns, and records nothing.
+    """Reads one module, class or function.
 
-    `base` is the guard of a class within its surroundings, `record` the function that is read.
+    `base` is the guard of a class in its enclosing body, `record` the function that is read. `silent`: the body is
+    evaluated for its return value only, and records no use.
     """
 
     def __init__(
@@ -60,7 +61,7 @@ class Body(Bindings):
         self._statement: ast.expr | None = None
 
     def read(self, statements: Sequence[ast.stmt]) -> Guard:
-        """Read the statements, without the functions defined there; return when their end is reached."""
+        """Read the statements without their function bodies; return the guard under which their end is reached."""
         self.block(statements)
         self.names.finished = True
         return all_of(*self.path)
@@ -82,7 +83,7 @@ class Body(Bindings):
         *,
         bound: bool = False,
     ) -> None:
-        """Record a use. What it names may be missing: then what follows is not reached, or a handler is."""
+        """Record a use. It fails if its path is missing: then a handler runs, or the code after it is not reached."""
         if not self.silent:
             reached = all_of(self.base, self.here(), guard)
             if reached is not False:
@@ -95,7 +96,7 @@ class Body(Bindings):
             self.may_fail("AttributeError", any_of(negate(guard), loaded(path)))
 
     def mention(self, name: str, *, called: bool) -> None:
-        """Record who calls a private function, and which are handed on as values."""
+        """Record the callers of a private function, or that it is passed as a value."""
         if self.silent or not name.startswith("_") or name.startswith("__"):
             return
         if called:
@@ -118,7 +119,7 @@ class Body(Bindings):
         self.names.own[node.name] = only(routine)
         if not self.silent:
             guard = all_of(self.base, self.here())
-            first = node.name == "__init__"  # what it sets, the other methods find
+            first = node.name == "__init__"  # it sets attributes that the other methods read
             self.waiting.insert(
                 0 if first else len(self.waiting), lambda reached: self._read_function(routine, all_of(guard, reached))
             )
@@ -144,7 +145,7 @@ class Body(Bindings):
         body.read_functions()
 
     def _constructed(self, blueprint: ClassDefinition) -> list[ClassDefinition]:
-        """Return the classes whose constructors have run for an instance: its own, and those it passes on to."""
+        """Return the classes whose constructors have run for an instance: its own, and the bases it calls."""
         own = blueprint.methods.get("__init__")
         passes_on = own is None or any(
             isinstance(part, ast.Attribute) and part.attr == "__init__" for part in ast.walk(own.node)
@@ -173,9 +174,9 @@ class Body(Bindings):
         self.waiting += body.waiting
 
     def run(
-        self, routine: FunctionDefinition, given: Sequence[Choice], call: ast.Call, owner: Instance | None
+        self, routine: FunctionDefinition, values: Sequence[Choice], call: ast.Call, owner: Instance | None
     ) -> Choice:
-        """Return what a function of the package returns, where that may say something about TE."""
+        """Return the value of a call to a function of the package, UNKNOWN for a function that is not about TE."""
         node, home = routine.node, routine.home
         if self.depth >= DEEPEST_RUN or not self.is_about_te(routine):
             return UNKNOWN
@@ -185,7 +186,7 @@ class Body(Bindings):
         slots = [*node.args.posonlyargs, *node.args.args]
         for slot, default in zip(slots[len(slots) - len(node.args.defaults) :], node.args.defaults, strict=True):
             names[slot.arg] = body.value(default)
-        for slot, argument, choice in zip(slots[bound:], call.args, given, strict=False):
+        for slot, argument, choice in zip(slots[bound:], call.args, values, strict=False):
             names[slot.arg] = UNKNOWN if isinstance(argument, ast.Starred) else choice
         for keyword in call.keywords:
             if keyword.arg in names:
@@ -201,22 +202,22 @@ class Body(Bindings):
         return known.value
 
     def outcome(self, end: Guard) -> ReturnValue:
-        """Return what the function returns, once its body was read up to `end`."""
+        """Return the return value of the function; `end` is the guard under which the end of its body is reached."""
         pairs = [pair for guard, choice in self.returns for pair in under(guard, choice)]
         value = gather([*pairs, (end, Literal(None))])
         if len(value) == 1:
-            value = only(value[0][1])  # where it does not return this, it raises
+            value = only(value[0][1])  # in all other cases it raises
         return ReturnValue(value, any_of(end, *(guard for guard, _ in self.returns)))
 
     def _do_expr(self, node: ast.Expr) -> None:
-        """A call that stands alone may be there to raise: what follows is reached where it returned."""
+        """Read an expression statement; if it is a call that may raise, the code after it runs where it returns."""
         self._statement = node.value
         self.value(node.value)
 
     def is_about_te(self, routine: FunctionDefinition) -> bool:
         """Return whether a function is short and uses a name that bears on TE."""
         if routine.about_te is None:
-            routine.about_te = False  # while it is being found out: recursion adds nothing
+            routine.about_te = False  # during the evaluation: recursion adds nothing
             parts = list(ast.walk(routine.node))
             short = sum(isinstance(part, ast.stmt) for part in parts) <= LONGEST_RUN
             yields = any(isinstance(part, (ast.Yield, ast.YieldFrom, ast.Await)) for part in parts)
@@ -242,7 +243,7 @@ class Body(Bindings):
 
 
 def _parameters(routine: FunctionDefinition, owner: Instance | None) -> Scope:
-    """Return what the parameters of a function stand for while nothing is known of its callers."""
+    """Return the values of a function's parameters without any knowledge of its callers."""
     arguments = routine.node.args
     slots = [*arguments.posonlyargs, *arguments.args]
     names: Scope = {
@@ -257,7 +258,7 @@ def _parameters(routine: FunctionDefinition, owner: Instance | None) -> Scope:
 
 
 def _set_only_there(constructor: Node, record: Function, blueprint: ClassDefinition, names: Scope) -> Scope:
-    """Return the attributes that the constructor sets and no other method does, as other methods meet them."""
+    """Return the attributes that only the constructor sets, with their values as other methods read them."""
     changed = {
         part.attr
         for method in blueprint.methods.values()
@@ -271,7 +272,7 @@ def _set_only_there(constructor: Node, record: Function, blueprint: ClassDefinit
 
 
 def _kept(name: str, choice: Choice, record: Function) -> Choice:
-    """A local value of the constructor is known to other methods by the attribute that keeps it."""
+    """Return the value of an attribute for other methods; a local name of the constructor becomes `self.name`."""
     return gather(
         (
             elsewhere(guard, record),
@@ -284,5 +285,5 @@ def _kept(name: str, choice: Choice, record: Function) -> Choice:
 def _annotations(node: Node) -> list[ast.expr]:
     arguments = node.args
     slots = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs, arguments.vararg, arguments.kwarg]
-    given = [slot.annotation for slot in slots if slot is not None]
-    return [annotation for annotation in [*given, node.returns] if annotation is not None]
+    annotations = [slot.annotation for slot in slots if slot is not None]
+    return [annotation for annotation in [*annotations, node.returns] if annotation is not None]

@@ -1,4 +1,4 @@
-"""How a Megatron-LM calls one function of a Transformer Engine (matrix.kit.preflight.Contracts)."""
+"""The calls from a Megatron-LM to one function of a Transformer Engine (matrix.kit.preflight.Contracts)."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ def version(te: str) -> str:
 
 
 def takes(te: str, path: str, parameter: str) -> bool | None:
-    """Return whether the callable at `path` ("module:name") has a parameter; None where that is not known."""
+    """Return whether the callable at `path` ("module:name") has a parameter; None if that is unknown."""
     return _surface_of(te).takes(path, parameter)
 
 
 @cache
 def call(mcore: str, te: str, function: str) -> Call:
-    """Return how `mcore` calls a function, given by its name alone, of `te`. Raises MatrixError."""
+    """Return the call from `mcore` to a function of `te`, given by its bare name. Raises MatrixError."""
     calls, surface = _calls_of(mcore, function), _surface_of(te)
     judge = Judge(surface, surface.version)
     reached = [
@@ -48,7 +48,7 @@ def _surface_of(te: str) -> Surface:
 
 @cache
 def _calls_of(mcore: str, function: str) -> Calls:
-    """Return what a Megatron-LM uses where it calls the function, and nothing else."""
+    """Return the uses of a Megatron-LM in the functions that call `function`."""
     calls = reading.calls_of(mcore)
     callers = {(use.site.path, use.site.function) for use in calls.uses if _names(use, function)}
     uses = tuple(use for use in calls.uses if (use.site.path, use.site.function) in callers)

@@ -1,4 +1,4 @@
-"""Failures of the catalog that are one call into Transformer Engine, judged by reading both sides."""
+"""The outcome of a contract failure: one call into Transformer Engine, checked by reading both sides."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from matrix.contract.surface import Surface
 from matrix.contract.usage import Calls
 from matrix.verdicts.outcome import Outcome, OutcomeKind
 
-# What counts as this failure. A call that can't be made at all has not shifted: that is another failure, and no pass.
+# The findings that count as this failure. A call that fails outright is not misbound: another failure, and no pass.
 BREAKS: Final = {"definite": (FindingKind.DEFINITE,), "misbound": (FindingKind.MISBOUND, FindingKind.DEFINITE)}
 
 
 def outcome_of(call: ContractCall, calls: Calls, surface: Surface, te_version: str | None = None) -> Outcome:
-    """Return what the uses of a callee come to: raised where one breaks in the way of `call`.
+    """Return RAISED if a use of the callee breaks in the way that `call` describes, else PASSED.
 
-    Where an argument lands on another parameter than its caller means, Python raises nothing; here it is a Misbound.
-    The reason names what else was found of the callee. `te_version` as in `find`.
+    Python raises nothing for an argument that lands on the wrong parameter; the outcome then holds a Misbound. The
+    reason of a pass lists the other findings of the callee. `te_version` as in `find`.
     """
     found = [one for one in find(calls, surface, te_version) if re.search(call.callee, one.callee)]
     broken = [one for one in found if one.kind in BREAKS[call.kind]]

@@ -1,4 +1,4 @@
-"""Read what megatron.core and megatron.training ask of Transformer Engine from their sources; nothing is imported."""
+"""Read the uses of Transformer Engine in the sources of megatron.core and megatron.training; nothing is imported."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ IMPORTS = re.compile(rf"^[ \t]*from[ \t]+([.]+[.\w]*|{ROOT}[.\w]*)[ \t]+import[ 
 
 
 def is_part(path: str) -> bool:
-    """Return whether a file belongs to what is read."""
+    """Return whether a file is read: megatron.core, megatron.training and the top-level files of megatron."""
     return PART.fullmatch(path) is not None
 
 
@@ -44,7 +44,7 @@ class _Module:
 
 
 class _Package:
-    """The modules of the consuming package, each read when it is first asked for."""
+    """The modules of the consuming package, each read on first use."""
 
     def __init__(self, files: Mapping[str, bytes]) -> None:
         self._files = files
@@ -62,8 +62,8 @@ class _Package:
         users = [name for name in sorted(self._paths) if self.mentions_te(name) or CONFIG.search(self._source(name))]
         for module in users:
             self._module(module)
-        # Names of TE that a module hands on are used in files that do not mention TE at all.
-        users += [module for module in sorted(self._paths) if module not in users and self._takes_over(module)]
+        # Files without a mention of TE may use names of TE that another module re-exports.
+        users += [module for module in sorted(self._paths) if module not in users and self._imports_te_name(module)]
         for module in users:
             self._module(module).body.read_functions(self._module(module).loads)
         private = {draft.function.name.rpartition(".")[2] for draft in self.drafts if draft.function}
@@ -77,7 +77,7 @@ class _Package:
         return module in self._packages
 
     def look_up(self, module: str, name: str) -> Choice:
-        """Return what a module calls `name`."""
+        """Return the values of a module's `name`."""
         if module in self._paths and name:
             choice = self._module(module).body.names.own.get(name)
             if choice is not None and choice != only(InPackage(module, name)):
@@ -95,7 +95,7 @@ class _Package:
         return self._files[self._paths[module]]
 
     def _module(self, module: str) -> _Module:
-        """Read a module, without its functions; while it is being read, return what is known of it so far."""
+        """Read a module without its functions; during a circular import, return its state so far."""
         if module not in self._read:
             path = self._paths[module]
             tree = parsed(self._files[path], path)
@@ -105,15 +105,15 @@ class _Package:
             known.done = True
         return self._read[module]
 
-    def _takes_over(self, module: str) -> bool:
-        """Return whether a module imports a name of TE from one that hands it on."""
+    def _imports_te_name(self, module: str) -> bool:
+        """Return whether a module imports a name of TE from a module that re-exports it."""
         is_package = self._paths[module].endswith("__init__.py")
         return any(
-            not self._handed_on(absolute(source, module, is_package)).isdisjoint(re.findall(r"\w+", names))
+            not self._te_names(absolute(source, module, is_package)).isdisjoint(re.findall(r"\w+", names))
             for source, names in IMPORTS.findall(self._source(module).decode("utf-8", "replace"))
         )
 
-    def _handed_on(self, module: str) -> set[str]:
+    def _te_names(self, module: str) -> set[str]:
         known = self._read.get(module)
         return {
             name

@@ -1,4 +1,4 @@
-"""Write one definition of Transformer Engine as an entry of a surface: a function, a class and its members."""
+"""Write a definition of Transformer Engine (a function, or a class and its members) as an entry of a surface."""
 
 from __future__ import annotations
 
@@ -9,19 +9,23 @@ from collections.abc import Iterator, Mapping, Sequence
 from matrix.contract.signature import default_text, signature_text
 from matrix.contract.surface import Entry
 
-# Decorators that leave the way a function is called as it is. Any other makes the function unknown.
+# Decorators that keep a function's signature. Any other decorator makes the signature unknown.
 TRANSPARENT = {
     "abstractmethod", "assume_constant_result", "cache", "compile", "contextmanager", "_disable_dynamo",
     "dropout_fuser", "fp32_compute", "jit_fuser", "lru_cache", "no_grad", "no_torch_dynamo", "once_differentiable",
     "override", "script", "wraps", "append_parent_docstring", "api_method",
 }  # fmt: skip
-ENUMERATIONS = ("Enum", "IntEnum", "Flag", "IntFlag")  # called with a value to find a member: anything goes
+# Called with a value to look up a member: the signature is not checked.
+ENUMERATIONS = ("Enum", "IntEnum", "Flag", "IntFlag")
 Names = dict[str, Entry]
 Field = tuple[str, "str | None"]  # name, default
 
 
 def class_entry(node: ast.ClassDef, bases: Sequence[Entry], names: Mapping[str, Entry], *, pydantic: bool) -> Entry:
-    """Write a class; `bases` are entries, `names` those of its module. `pydantic`: its dataclasses are pydantic's."""
+    """Return the entry of a class; `bases` are entries, `names` those of its module.
+
+    `pydantic`: the module's dataclasses are pydantic's.
+    """
     members: Names = {}
     fields: list[Field] = []
     for statement in node.body:
@@ -55,9 +59,9 @@ def _inherited_fields(bases: Sequence[Entry], names: Mapping[str, Entry]) -> lis
 
 
 def _generated(inherited: Sequence[Field], fields: Sequence[Field], *, open_keywords: bool) -> str:
-    """Write the constructor that a dataclass or a NamedTuple gets from its fields, inherited ones first.
+    """Return the signature of the constructor that a dataclass or a NamedTuple generates, inherited fields first.
 
-    A pydantic dataclass drops keywords that it does not know: its `extra` is "ignore" unless configured.
+    A pydantic dataclass drops unknown keywords: its `extra` is "ignore" unless configured.
     """
     slots = dict([*inherited, *fields])
     items = [name if default is None else f"{name}={default}" for name, default in slots.items()]
@@ -65,7 +69,7 @@ def _generated(inherited: Sequence[Field], fields: Sequence[Field], *, open_keyw
 
 
 def function_entry(node: ast.FunctionDef | ast.AsyncFunctionDef, *, member: bool = False) -> str:
-    """Write a function as an entry; "~" behind a decorator that may change how it is called, "=" for a property."""
+    """Return the entry of a function: its signature, "~" if a decorator may change it, "=" for a property."""
     mark = ""
     for decorator in node.decorator_list:
         word = dotted(called(decorator)).rpartition(".")[2]
@@ -101,16 +105,16 @@ def _field(name: str, value: ast.expr | None) -> list[Field]:
     if value is None:
         return [(name, None)]
     if isinstance(value, ast.Call) and dotted(value.func).endswith("field"):
-        given = {keyword.arg: keyword.value for keyword in value.keywords}
-        switched_off = given.get("init")
-        if isinstance(switched_off, ast.Constant) and switched_off.value is False:
+        options = {keyword.arg: keyword.value for keyword in value.keywords}
+        init = options.get("init")
+        if isinstance(init, ast.Constant) and init.value is False:
             return []
-        return [(name, "..." if {"default", "default_factory"} & set(given) else None)]
+        return [(name, "..." if {"default", "default_factory"} & set(options) else None)]
     return [(name, default_text(value))]
 
 
 def _assigned_on_class(node: ast.ClassDef) -> Iterator[str]:
-    """Yield names that methods put on the class: `cls.x = ...` and `ClassName.x = ...`."""
+    """Yield the class attributes that methods assign: `cls.x = ...` and `ClassName.x = ...`."""
     for child in ast.walk(node):
         if isinstance(child, ast.Attribute) and isinstance(child.ctx, ast.Store):
             owner = child.value
@@ -119,25 +123,25 @@ def _assigned_on_class(node: ast.ClassDef) -> Iterator[str]:
 
 
 def parsed(source: str | bytes, path: str = "<source>") -> ast.Module:
-    """Read a source file. Raises SyntaxError; what Python only warns of (an escape "\\i") is upstream's to mend."""
+    """Parse a source file. Raises SyntaxError; syntax warnings (an escape "\\i") are ignored: they are upstream's."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return ast.parse(source, path)
 
 
 def called(node: ast.expr) -> ast.expr:
-    """Return what a decorator is, with or without arguments."""
+    """Return the callable of a decorator, with or without arguments."""
     return node.func if isinstance(node, ast.Call) else node
 
 
 def absolute(source: str, module: str, is_package: bool) -> str:
-    """Return the module that `from SOURCE import ...` in `module` means; leading dots go up."""
+    """Return the absolute name of SOURCE in `from SOURCE import ...` of `module`."""
     name = source.lstrip(".")
     level = len(source) - len(name)
     if not level:
         return name
-    here = module.split(".")
-    base = here[: len(here) - level + is_package]
+    parts = module.split(".")
+    base = parts[: len(parts) - level + is_package]
     return ".".join([*base, *([name] if name else [])])
 
 

@@ -1,4 +1,4 @@
-"""Read the expressions of a consuming package: what they stand for, and under which guard a condition holds."""
+"""Read the expressions of a consuming package: their values, and the guards under which conditions hold."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from matrix.contract.value import (  # fmt: skip
     under,
 )
 
-LONGEST_TEXT = 90  # characters of a condition; of a longer one the start, and a digest that tells it from others
+LONGEST_TEXT = 90  # characters of a condition; a longer one is cut and ends with a digest
 PARAMETER_LISTS = ("parameters", "args", "kwonlyargs")
 COMPARISONS: dict[type[ast.cmpop], str] = {
     ast.GtE: ">=", ast.Gt: ">", ast.LtE: "<=", ast.Lt: "<", ast.Eq: "==", ast.NotEq: "!=",
@@ -54,12 +54,12 @@ WORDS: dict[type[ast.cmpop], str] = {
 
 
 def shown(node: ast.AST) -> str:
-    """Write a condition in our own short form. The same text is the same condition, so nothing is left out unmarked."""
+    """Write a condition in short form. Equal texts are equal conditions, so every omission is marked by a digest."""
     return shortened(_shown(node))
 
 
 def shortened(text: str) -> str:
-    """Cut a text that is too long for a report, and keep it different from others that start alike."""
+    """Cut a text that is too long for a report; a digest keeps it distinct from others with the same start."""
     if len(text) <= LONGEST_TEXT:
         return text
     return f"{text[: LONGEST_TEXT - 9]}...{_digest(text)}"
@@ -75,8 +75,8 @@ def _shown(node: ast.AST) -> str:
     if isinstance(node, ast.Constant):
         return repr(node.value)
     if isinstance(node, ast.Call) and dotted(node.func):
-        given = [*map(_shown, node.args), *(f"{keyword.arg}={_shown(keyword.value)}" for keyword in node.keywords)]
-        return f"{dotted(node.func)}({', '.join(given)})"
+        arguments = [*map(_shown, node.args), *(f"{keyword.arg}={_shown(keyword.value)}" for keyword in node.keywords)]
+        return f"{dotted(node.func)}({', '.join(arguments)})"
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
         return f"not {_shown(node.operand)}"
     if isinstance(node, ast.Compare) and len(node.ops) == 1:
@@ -89,14 +89,14 @@ def _shown(node: ast.AST) -> str:
 
 
 def written(choice: Choice, node: ast.AST) -> str:
-    """Write an operand: by the name it has where it comes from, so that one condition reads the same everywhere."""
+    """Write an operand by its name at its origin, so that one condition has the same text everywhere."""
     if len(choice) == 1 and isinstance(choice[0][1], Anything) and choice[0][1].text:
         return choice[0][1].text
     return shown(node)
 
 
 class Expressions(ABC):
-    """Evaluates expressions in the names of one body. What happens with a use is the subclass's business."""
+    """Evaluates expressions in the names of one body. The subclass records the uses."""
 
     names: Names
 
@@ -111,25 +111,25 @@ class Expressions(ABC):
         *,
         bound: bool = False,
     ) -> None:
-        """Record a use that happens where `guard` holds, beyond what the statement stands under."""
+        """Record a use that happens where `guard` holds, in addition to the guard of its statement."""
 
     @abstractmethod
     def value_where(self, node: ast.expr, guard: Guard) -> Choice:
-        """Evaluate a part of an expression that is only evaluated where `guard` holds."""
+        """Evaluate a part of an expression that Python evaluates only where `guard` holds."""
 
     @abstractmethod
     def mention(self, name: str, *, called: bool) -> None:
-        """Record that a name or attribute is called, or handed on as a value."""
+        """Record that a name or attribute is called, or passed as a value."""
 
     @abstractmethod
     def look_up(self, module: str, name: str) -> Choice:
-        """Return what another module of the package calls `name` ("" for the module itself)."""
+        """Return the values of `name` in another module of the package ("" for the module itself)."""
 
     @abstractmethod
     def _call(self, node: ast.Call) -> Choice: ...
 
     def value(self, node: ast.expr | None) -> Choice:
-        """Return what an expression stands for, and record what it uses."""
+        """Return the values of an expression, and record its uses."""
         if node is None:
             return UNKNOWN
         read: Callable[[ast.expr], Choice] | None = getattr(self, f"_{type(node).__name__.lower()}", None)
@@ -138,7 +138,7 @@ class Expressions(ABC):
         return only(OF_TE if any(bears_on_te(value) for value in self.parts(node)) else ANYTHING)
 
     def parts(self, node: ast.AST) -> list[Value]:
-        """Read all expressions in a node that is no expression itself, or none of its own kind."""
+        """Return the values of all expressions in a node that has no reader of its own."""
         found: list[Value] = []
         for child in ast.iter_child_nodes(node):
             found += [value for _, value in self.value(child)] if isinstance(child, ast.expr) else self.parts(child)
@@ -168,7 +168,7 @@ class Expressions(ABC):
         return only(Outside(node.id)) if choice is None else self.settled(choice)
 
     def settled(self, choice: Choice) -> Choice:
-        """Follow names of other modules to what they stand for there."""
+        """Replace names of other modules by their values there."""
         if not any(isinstance(value, InPackage) and value.name for _, value in choice):
             return choice
         found: list[tuple[Guard, Value]] = []
@@ -180,7 +180,7 @@ class Expressions(ABC):
         return gather(found)
 
     def _attribute(self, node: ast.Attribute, *, whole: bool = True, called: bool = False) -> Choice:
-        """Read `owner.name`. `whole`: it is no part of a longer chain, which would be the use; nor is it called."""
+        """Read `owner.name`. `whole`: no longer chain contains it; then reading a TE name is a use unless `called`."""
         if isinstance(node.ctx, ast.Load):
             self.mention(node.attr, called=called)
         kept = self.names.find(dotted(node)) if isinstance(node.value, ast.Name) else None
@@ -204,7 +204,7 @@ class Expressions(ABC):
         return self.held(owner, name)
 
     def held(self, owner: Instance, name: str) -> Choice:
-        """Return what an instance holds: what only its constructor sets is known, the rest has only a name."""
+        """Return the values of an instance attribute: known if only the constructor sets it, else just named."""
         blueprint = owner.blueprint
         if name in blueprint.attributes:
             return blueprint.attributes[name]
@@ -212,7 +212,7 @@ class Expressions(ABC):
         return only(Anything(name if name.endswith("config") else f"{of}.{name}"))
 
     def attribute_of(self, owner: Value, name: str) -> Choice:
-        """Return what an attribute of a value stands for."""
+        """Return the values of an attribute of a value."""
         if isinstance(owner, Reference):
             is_version = owner.path == "transformer_engine:" and name == "__version__"
             return only(RunningVersion(parsed=False) if is_version else owner.attribute(name))
@@ -225,12 +225,12 @@ class Expressions(ABC):
         if isinstance(owner, ClassDefinition):
             return self.inherited(Instance(owner), name) or UNKNOWN
         if isinstance(owner, Anything) and owner.text and not owner.of_te:
-            # Every configuration is `config`, whatever a function calls it.
+            # Every configuration is written `config`, whatever its variable is.
             return only(Anything(f"{'config' if owner.text.endswith('config') else owner.text}.{name}"))
         return only(OF_TE if bears_on_te(owner) else ANYTHING)
 
     def inherited(self, owner: Instance, name: str) -> Choice:
-        """Find a method in the order of the bases; nothing when no class has it."""
+        """Return a method, looked up in the order of the bases; () if no class has it."""
         if not owner.parent and name in owner.blueprint.methods:
             return only(owner.blueprint.methods[name])
         found: list[tuple[Guard, Value]] = []
@@ -238,7 +238,7 @@ class Expressions(ABC):
             for guard, value in self.settled(base):
                 if isinstance(value, ClassDefinition):
                     found += under(guard, self.inherited(Instance(value), name))
-                else:  # a class from elsewhere may bring it
+                else:  # a class outside the package may define it
                     found.append((guard, value.attribute(name) if isinstance(value, Reference) else ANYTHING))
             if found:
                 break
@@ -315,7 +315,7 @@ class Expressions(ABC):
                 return (left.value == right.value) is isinstance(op, ast.Eq)
         if bears_on_te(left) or bears_on_te(right):
             return Unclear(text)
-        # `x != 1` is `not x == 1`, so that the two are seen to exclude each other.
+        # `x != 1` becomes `not x == 1`, so that the two exclude each other.
         if isinstance(op, (ast.NotEq, ast.NotIn, ast.IsNot)):
             positive = {ast.NotEq: "!= ", ast.NotIn: "not in ", ast.IsNot: "is not "}[type(op)]
             return negate(Config(text.replace(positive, positive.replace("not ", "").replace("!=", "=="), 1)))

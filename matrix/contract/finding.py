@@ -1,4 +1,4 @@
-"""Hold the uses of a consuming release against the surface of a TE release: every break is a finding."""
+"""Check the uses of a consuming release against the surface of a TE release: every break is a finding."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ from matrix.contract.surface import Absent, ResolvedPath, Surface
 from matrix.contract.usage import Arguments, Calls, Site, Use
 from matrix.verdicts.outcome import Raised
 
-TELLING = (TeVersion, Offers, Takes)  # guards that somebody wrote, and wants to see in a finding
+SHOWN = (TeVersion, Offers, Takes)  # guards in the source that a finding shows even where this TE decides them
 
 
 class FindingKind(str, Enum):
-    """What a finding says."""
+    """The kind of a break."""
 
-    DEFINITE = "definite"  # whoever reaches the line gets the exception
-    POSSIBLE = "possible"  # so it seems, but a guard or a definition was not understood
-    MISBOUND = "misbound"  # no exception: an argument becomes another one than its caller means
-    SILENTLY_OFF = "silently-off"  # the exception is caught, and a feature is off or replaced without a word
+    DEFINITE = "definite"  # the line raises the exception whenever it is reached
+    POSSIBLE = "possible"  # it depends on a guard or a definition that was not understood
+    MISBOUND = "misbound"  # no exception: an argument binds to another parameter than its caller means
+    SILENTLY_OFF = "silently-off"  # the exception is caught, and a feature is silently off or replaced
 
 
 @dataclass(frozen=True)
@@ -48,9 +48,9 @@ class Finding:
     call_site: Site
     guard: str  # under which the line is reached, "" for always
     kind: FindingKind
-    message: str  # what Python says, or would have to say
-    signature: str = ""  # the callee's, where it has one
-    exception: str = ""  # which Python raises, "" where none
+    message: str  # Python's message, or a description where Python raises nothing
+    signature: str = ""  # of the callee, "" where it has none
+    exception: str = ""  # that Python raises, "" for a misbinding
 
     @property
     def raised(self) -> Raised:
@@ -66,32 +66,32 @@ class Finding:
 def find(calls: Calls, surface: Surface, te_version: str | None = None) -> list[Finding]:
     """Return every break between a consuming release and a TE release, by call site.
 
-    `te_version` is what this TE reports at run time, where that differs from the surface's own version (a build of a
-    release branch carries a local version).
+    `te_version` is the version that this TE reports at run time, if it differs from the surface's (a build of a
+    release branch has a local version).
     """
     version = te_version or surface.version
     judge = Judge(surface, version)
     found: dict[tuple[Any, ...], Finding] = {}
-    stops: dict[tuple[str, str], list[tuple[int, Guard]]] = {}  # function -> lines that surely raise
+    stops: dict[tuple[str, str], list[tuple[int, Guard]]] = {}  # function -> lines that certainly raise
     for use in calls.uses:
-        there = surface.lookup(use.path, via_instance=use.bound)
-        if there is None or _fits(use, there):
+        target = surface.lookup(use.path, via_instance=use.bound)
+        if target is None or _fits(use, target):
             continue
         reached = judge.truth(use.guard)
         body = (use.site.path, use.site.function)
         if reached is Truth.NO:
             continue
         if any(line < use.site.line and _implies(judge.rest(use.guard), stop) for line, stop in stops.get(body, ())):
-            continue  # a line before this one raises whenever this one would be reached
-        for break_ in _breaks(use, there, judge):
+            continue  # an earlier line raises whenever this one would be reached
+        for break_ in _breaks(use, target, judge):
             if break_.exception in use.refused:
-                continue  # upstream refuses this TE itself, in its own words
+                continue  # upstream rejects this TE itself, with its own error
             if break_.is_sure and reached is not Truth.UNCLEAR:
                 stops.setdefault(body, []).append((use.site.line, judge.rest(use.guard)))
             truth = min(reached, break_.truth)
             finding = Finding(
                 calls.version, version, use.path.rstrip(":").replace(":", "."), use.site,
-                describe(_told(use, break_.guard, judge)), _kind(break_, truth), break_.message, break_.signature,
+                describe(_visible(use, break_.guard, judge)), _kind(break_, truth), break_.message, break_.signature,
                 break_.exception,
             )  # fmt: skip
             found.setdefault((finding.callee, str(finding.call_site), finding.kind, finding.message), finding)
@@ -116,12 +116,12 @@ class _Break:
 
     @property
     def is_sure(self) -> bool:
-        """Say whether nothing after it runs."""
+        """Return whether the code after it never runs."""
         return bool(self.exception) and not self.swallowed and self.truth is Truth.YES and self.guard is True
 
 
 def _fits(use: Use, found: ResolvedPath | Absent) -> bool:
-    """Return whether a use can't break, whichever of its keywords are passed: the guards then need not be looked at."""
+    """Return whether a use can't break with any subset of its keywords, so that its guards need no evaluation."""
     if isinstance(found, Absent):
         return False
     if use.arguments is None:
@@ -139,7 +139,7 @@ def _breaks(use: Use, found: ResolvedPath | Absent, judge: Judge) -> Iterator[_B
     if isinstance(found, Absent):
         exception, message = _absence(found, use)
         swallowed = exception in use.swallowed
-        if not (swallowed and use.fallback):  # what it falls back to in TE is a use of its own
+        if not (swallowed and use.fallback):  # the TE fallback is a use of its own
             effect = f"; swallowed: {use.effect}" if swallowed else ""
             yield _Break(message + effect, exception, swallowed=swallowed)
     elif use.arguments is not None:
@@ -157,10 +157,10 @@ def _absence(absent: Absent, use: Use) -> tuple[str, str]:
 
 
 def _binding(use: Use, arguments: Arguments, found: ResolvedPath, judge: Judge) -> Iterator[_Break]:
-    """Bind the call to each way the callee may be defined; it surely fails only where all of them fail."""
+    """Bind the call to each possible definition of the callee; it certainly fails only where all of them fail."""
     passed: dict[str, tuple[Guard, Truth]] = {}
     for name, guard in arguments.keywords:
-        # Together with the call's own guard: `assert not wide or TE >= 2` before it decides about one under `wide`.
+        # With the call's own guard: an earlier `assert not wide or TE >= 2` decides a keyword under `wide`.
         truth = judge.truth(guard)
         if guard is not True and truth is not Truth.NO:
             truth = judge.truth(all_of(judge.rest(use.guard), judge.rest(guard)))
@@ -170,12 +170,12 @@ def _binding(use: Use, arguments: Arguments, found: ResolvedPath, judge: Judge) 
     swallowed = "TypeError" in use.swallowed
     effect = f"; swallowed: {use.effect}" if swallowed else ""
     for (signature, _), (problems, misbound) in zip(found.callables, results, strict=True):
-        said: list[Guard] = []
+        reported: list[Guard] = []
         for message, keyword in problems:
             guard, truth = passed.get(keyword, (True, Truth.YES))
-            if any(_implies(guard, earlier) for earlier in said):
-                continue  # Python raises the first
-            said.append(guard)
+            if any(_implies(guard, earlier) for earlier in reported):
+                continue  # Python raises for the first only
+            reported.append(guard)
             if not all(others for others, _ in results):
                 truth = Truth.UNCLEAR
             yield _Break(f"{found.name}() {message}{effect}", "TypeError", truth, guard, swallowed, signature.text)
@@ -212,18 +212,19 @@ def _kind(break_: _Break, truth: Truth) -> FindingKind:
     return FindingKind.SILENTLY_OFF if break_.swallowed else FindingKind.DEFINITE
 
 
-def _told(use: Use, more: Guard, judge: Judge) -> Guard:
-    """Say what stands around the line, and on which TE versions it is reached at all.
+def _visible(use: Use, more: Guard, judge: Judge) -> Guard:
+    """Return the guard to show: the conditions around the line, and the TE versions that reach it.
 
-    What else depends on this TE is known here, and left out: what remains are conditions of the run.
+    All other conditions on TE are decided for this TE and left out; conditions of the run remain.
     """
     versions = [part for part in guard_parts(use.guard) if isinstance(part, TeVersion)]
-    here = [*guard_parts(use.here), *guard_parts(more)]
-    told = all_of(*versions, *(part if isinstance(part, TELLING) else judge.rest(part) for part in here))
-    return all_of(*(part for part in guard_parts(told) if not _granted(part)))
+    local = [*guard_parts(use.here), *guard_parts(more)]
+    shown = all_of(*versions, *(part if isinstance(part, SHOWN) else judge.rest(part) for part in local))
+    return all_of(*(part for part in guard_parts(shown) if not _is_assumed(part)))
 
 
-def _granted(guard: Guard) -> bool:
+def _is_assumed(guard: Guard) -> bool:
+    """Return whether a guard only requires a package to be installed."""
     if isinstance(guard, AnyOf):
-        return any(map(_granted, guard.parts))
+        return any(map(_is_assumed, guard.parts))
     return isinstance(guard, Config) and guard.text.endswith("is installed")

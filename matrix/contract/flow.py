@@ -1,4 +1,4 @@
-"""Follow the statements of one body: under which guard each is reached, and what names stand for after a fork."""
+"""Follow the statements of one body: the guard under which each is reached, and the values of names after a fork."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from matrix.contract.value import (  # fmt: skip
     under,
 )
 
-MOST_ROUNDS = 16  # rounds of a loop over constants that are read one by one; the longest met has 4
+MOST_ROUNDS = 16  # iterations of a loop over constants that are read one by one; the longest in any release has 4
 CATCHES = {  # exception -> the handlers that catch it; "" is a bare except
     "ModuleNotFoundError": {"ModuleNotFoundError", "ImportError", "Exception", "BaseException", ""},
     "ImportError": {"ImportError", "Exception", "BaseException", ""},
@@ -42,11 +42,11 @@ class Attempt:
 
     handlers: list[ast.ExceptHandler]
     depth: int
-    failures: dict[int, list[Guard]] = field(default_factory=dict)  # handler -> when it is entered
+    failures: dict[int, list[Guard]] = field(default_factory=dict)  # handler -> the guards under which it is entered
     drafts: list[PendingUse] = field(default_factory=list)
 
     def catches(self, error: str) -> int | None:
-        """Return the number of the handler that takes an exception."""
+        """Return the number of the handler that catches an exception."""
         for number, handler in enumerate(self.handlers):
             types = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
             if {dotted(kind).rpartition(".")[2] if kind else "" for kind in types} & CATCHES[error]:
@@ -61,8 +61,8 @@ class Attempt:
 class Flow(Invocations):
     """Reads statements one after another.
 
-    `path` holds the guards of the forks around the current statement, outermost first; the last one also takes what
-    follows from earlier statements of the same block: asserts, early returns, imports that did not fail.
+    `path` holds the guards of the forks around the current statement, outermost first; the last one includes the
+    conditions from earlier statements of the same block: asserts, early returns, imports that did not fail.
     """
 
     def __init__(self) -> None:
@@ -72,15 +72,15 @@ class Flow(Invocations):
 
     def here(self, since: int = 0) -> Guard:
         """Return the guard under which the current statement is reached, from the `since`th fork inwards."""
-        unharmed = [negate(attempt.failed()) for attempt in self.attempts if attempt.depth >= since]
-        return all_of(*self.path[since:], *unharmed)
+        successes = [negate(attempt.failed()) for attempt in self.attempts if attempt.depth >= since]
+        return all_of(*self.path[since:], *successes)
 
     def go_on_if(self, guard: Guard) -> None:
-        """What follows in this block is reached only where `guard` holds."""
+        """Restrict the rest of this block to where `guard` holds."""
         self.path[-1] = all_of(self.path[-1], guard)
 
     def value_where(self, node: ast.expr, guard: Guard) -> Choice:
-        """Evaluate a part of an expression that is only evaluated where `guard` holds."""
+        """Evaluate a part of an expression that Python evaluates only where `guard` holds."""
         self.path += [guard, True]
         choice = self.value(node)
         del self.path[-2:]
@@ -90,7 +90,7 @@ class Flow(Invocations):
         """Fork: go on where `success` holds; a handler that catches `error` is entered where it does not."""
         attempt, number = self.catcher(error)
         if attempt is None:
-            # Whether something else is installed is no business of this contract.
+            # Other packages count as installed: their absence breaks no contract with TE.
             self.go_on_if(True if isinstance(success, Config) else success)
             return
         failure = all_of(self.here(attempt.depth), negate(success))
@@ -98,7 +98,7 @@ class Flow(Invocations):
             attempt.failures.setdefault(number, []).append(failure)
 
     def catcher(self, error: str) -> tuple[Attempt | None, int]:
-        """Return the try statement and the handler that take an exception raised here."""
+        """Return the try statement and the handler that catch an exception of the current statement."""
         for attempt in reversed(self.attempts):
             number = attempt.catches(error)
             if number is not None:
@@ -106,7 +106,7 @@ class Flow(Invocations):
         return None, 0
 
     def block(self, statements: Sequence[ast.stmt]) -> None:
-        """Read statements up to the first that is not reached."""
+        """Read statements up to the first unreachable one."""
         for statement in statements:
             if self.path[-1] is False:
                 return
@@ -135,14 +135,14 @@ class Flow(Invocations):
         for name in dict.fromkeys([*first, *second]):
             one, other = first.get(name), second.get(name)
             if one is None or other is None:
-                # Bound in one branch only: elsewhere it is what it was around, or nothing at all.
+                # Bound in one branch only: in the other it has the value of the enclosing body, or none.
                 before = self._before(name)
                 one, other = one or before or (), other or before or ()
             joined[name] = merge(guard, one, other) if one and other else _bound_where(guard, one, other)
         self.names.own = joined
 
     def _before(self, name: str) -> Choice | None:
-        """Return what a name stands for that this body has not bound; `self.x` is what instances hold."""
+        """Return the value of a name that this body has not bound; `self.x` is an attribute of the instance."""
         owner, _, attribute = name.partition(".")
         if attribute:
             known = self.names.find(owner) or ()
@@ -202,7 +202,7 @@ class Flow(Invocations):
         self.block(node.orelse)
 
     def _loop(self, body: Sequence[ast.stmt]) -> None:
-        """What a round leaves stands beside what was there before: there may have been none."""
+        """Read a loop body; names then have the values after an iteration or, without an iteration, before it."""
         _, names = self.branch(body, True)
         self.join(Config("a loop"), names, self.names.own)
 
@@ -229,15 +229,15 @@ class Flow(Invocations):
         end, names = self.branch(node.body, True)
         self.attempts.pop()
         failed = attempt.failed()
-        handled: list[tuple[Guard, Guard, Scope]] = []  # when entered, when its end is reached, names
+        handled: list[tuple[Guard, Guard, Scope]] = []  # guard of its entry, guard of its end, names
         tried = set(bound_names(node.body))
         for number, handler in enumerate(node.handlers):
-            # A call may fail for reasons of its own, so a handler may be entered at any time; only what an import or
-            # an attribute of TE decides is followed further.
+            # A call may fail for reasons of its own, so a handler may be entered at any time; only a handler that an
+            # import or an attribute of TE decides is followed further.
             decided = number in attempt.failures
             guard = any_of(*attempt.failures[number]) if decided else Config("an exception")
             handler_end, handler_names = self.branch(handler.body, guard)
-            self._explain(attempt, number, handler_names, tried)
+            self._record_effect(attempt, number, handler_names, tried)
             if decided:
                 handled.append((guard, handler_end, handler_names))
         self.names.own = names
@@ -264,19 +264,19 @@ class Flow(Invocations):
                 self.names.own, reached = names, True
         self.go_on_if(any_of(*ends))
 
-    def _explain(self, attempt: Attempt, number: int, names: Scope, tried: set[str]) -> None:
-        """Tell the uses in a try body what becomes of them when this handler takes their failure."""
+    def _record_effect(self, attempt: Attempt, number: int, names: Scope, tried: set[str]) -> None:
+        """Record in the uses of a try body the effect of this handler on their failure."""
         body = attempt.handlers[number].body
         last = body[-1]
         if isinstance(last, ast.Raise) and last.exc is None:
-            return  # it only looked
+            return  # it re-raises
         bound = {name: names[name] for name in bound_names(body) if name in names and name in tried}
         effect = ", ".join(f"{name} = {_plain(choice)}" for name, choice in list(bound.items())[:3]) or "nothing"
         fallback = any(isinstance(value, Reference) for choice in bound.values() for _, value in choice)
         for draft in attempt.drafts:
-            # An inner handler that takes the failure comes first.
-            taken = {*draft.swallowed, *draft.refused}
-            caught = [error for error in CATCHES if attempt.catches(error) == number and error not in taken]
+            # An inner handler comes first.
+            handled = {*draft.swallowed, *draft.refused}
+            caught = [error for error in CATCHES if attempt.catches(error) == number and error not in handled]
             if caught and isinstance(last, ast.Raise):
                 draft.refused += caught
             elif caught:
@@ -286,7 +286,7 @@ class Flow(Invocations):
 
 
 def _bound_where(guard: Guard, one: Choice, other: Choice) -> Choice:
-    """A name that only one branch binds is not bound elsewhere; that matters where TE decides which."""
+    """Return the values of a name that one branch binds, guarded by that branch if TE decides which is taken."""
     if not says_te(guard):
         return one or other
     return gather(under(guard, one) if one else under(negate(guard), other))
@@ -306,7 +306,7 @@ def bound_names(statements: Sequence[ast.stmt]) -> list[str]:
 
 
 def _plain(choice: Choice) -> str:
-    """Write what a handler puts in place of what failed."""
+    """Write the value that a handler assigns instead."""
     value = choice[0][1] if choice else ANYTHING
     if isinstance(value, Literal):
         return repr(value.value)

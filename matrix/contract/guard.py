@@ -1,19 +1,19 @@
-"""Under which condition a line of a consuming package is reached, as a small expression tree.
+"""The condition under which a line of a consuming package is reached, as a small expression tree.
 
 A guard is one of
     True / False
     TeVersion(">=", "1.10.0.dev0")      the running TE version, compared by PEP 440
-    Offers("transformer_engine.pytorch:RMSNorm")   what hasattr asks
+    Offers("transformer_engine.pytorch:RMSNorm")   the name exists (hasattr)
     Loads("transformer_engine.pytorch:RMSNorm")    an import or an attribute before this line did not fail
-    Takes("transformer_engine.pytorch:fp8_model_init", "recipe")   a parameter looked for with inspect.signature
-    Config("config.tp_comm_overlap")    a condition of the run, which says nothing about TE
+    Takes("transformer_engine.pytorch:fp8_model_init", "recipe")   the parameter exists (inspect.signature)
+    Config("config.tp_comm_overlap")    a condition of the run, independent of TE
     Unclear("len(signature(...)) > 3")  a condition on TE whose form is not understood
     Not(guard) / AllOf(guards) / AnyOf(guards)
 The constructors `negate`, `all_of` and `any_of` simplify; nothing else builds a tree. Equal guards are one object, so
 that comparing and hashing a deep tree cost nothing.
 
-`truth` evaluates in Kleene's logic with two unknowns: a Config may hold or not, so what stands under it is reachable;
-an Unclear one makes a finding `possible`.
+`truth` evaluates in Kleene's logic with two unknowns: a Config may hold or not, so the code under it is reachable; an
+Unclear makes a finding `possible`.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ if TYPE_CHECKING:
 
 
 class _Shared:
-    """Gives the existing object where an equal one exists."""
+    """Returns the existing object for equal arguments."""
 
-    # Kept for good: every recorded release together has some ten thousand different guards.
+    # Never emptied: all recorded releases together have some ten thousand different guards.
     _existing: ClassVar[dict[tuple[object, ...], _Shared]] = {}
 
     def __new__(cls, *values: object) -> Self:
@@ -49,7 +49,7 @@ class _Shared:
 
 @dataclass(frozen=True, eq=False)
 class TeVersion(_Shared):
-    """The running TE version stands in relation `op` ("==", "!=", ">=", ">", "<=", "<") to `version`."""
+    """The running TE version compares with `version` as `op` requires ("==", "!=", ">=", ">", "<=", "<")."""
 
     op: str
     version: str
@@ -57,21 +57,21 @@ class TeVersion(_Shared):
 
 @dataclass(frozen=True, eq=False)
 class Offers(_Shared):
-    """TE has what `path` names ("module:attribute.attribute"; "module:" is the module itself)."""
+    """TE has `path` ("module:attribute.attribute"; "module:" is the module itself)."""
 
     path: str
 
 
 @dataclass(frozen=True, eq=False)
 class Loads(_Shared):
-    """Importing or reading what `path` names does not fail; where nothing is known of it, it is taken not to."""
+    """Importing or reading `path` does not fail; true if the surface does not record the path."""
 
     path: str
 
 
 @dataclass(frozen=True, eq=False)
 class Takes(_Shared):
-    """The callable at `path` has a parameter of that name."""
+    """The callable at `path` has the parameter."""
 
     path: str
     parameter: str
@@ -86,7 +86,7 @@ class Config(_Shared):
 
 @dataclass(frozen=True, eq=False)
 class Unclear(_Shared):
-    """A condition on TE that was not understood."""
+    """A condition on TE whose form is not understood."""
 
     text: str
 
@@ -119,7 +119,7 @@ OPPOSITE = {">=": "<", "<": ">=", ">": "<=", "<=": ">", "==": "!=", "!=": "=="}
 
 @lru_cache(maxsize=65536)
 def negate(guard: Guard) -> Guard:
-    """Return the opposite, with `not` only at the leaves."""
+    """Return the negation, with `not` only at the leaves."""
     if isinstance(guard, bool):
         return not guard
     if isinstance(guard, Not):
@@ -152,7 +152,7 @@ def _joined(guards: Iterable[Guard], kind: type[AllOf | AnyOf], dual: type[AllOf
             if part is not neutral:
                 parts[part] = None
     facts: dict[Guard, bool] = {}
-    equal: dict[str, Guard] = {}  # what equals one thing equals no other: names are no aliases of one another
+    equal: dict[str, Guard] = {}  # x == a excludes x == b: names are not aliases of one another
     for part in parts:
         if part is (not neutral) or facts.get(part, neutral) is not neutral:
             return not neutral
@@ -162,8 +162,8 @@ def _joined(guards: Iterable[Guard], kind: type[AllOf | AnyOf], dual: type[AllOf
             return not neutral
     for part in parts:
         if isinstance(part, dual):
-            # In `a and (a or b)`, `a and (not a or b)` the rest is read with what is known of a; likewise for `or`.
-            rest = _knowing_inside(part, facts, equal)
+            # In `a and (a or b)` and `a and (not a or b)` the second part is simplified with a; likewise for `or`.
+            rest = _simplified_parts(part, facts, equal)
             if rest is not part:
                 return _joined([rest if each is part else each for each in parts], kind, dual, neutral=neutral)
     if not parts:
@@ -171,20 +171,20 @@ def _joined(guards: Iterable[Guard], kind: type[AllOf | AnyOf], dual: type[AllOf
     return next(iter(parts)) if len(parts) == 1 else kind(tuple(parts))
 
 
-def _knowing(guard: Guard, facts: Mapping[Guard, bool], equal: Mapping[str, Guard]) -> Guard:
-    """Return a guard with what is known of its parts put in."""
+def _simplified(guard: Guard, facts: Mapping[Guard, bool], equal: Mapping[str, Guard]) -> Guard:
+    """Return a guard with its known parts replaced by their truth values."""
     if guard in facts:
         return facts[guard]
     if isinstance(guard, Not):
-        return negate(_knowing(guard.part, facts, equal))
+        return negate(_simplified(guard.part, facts, equal))
     if isinstance(guard, Config):
         left = _equated(guard)
         return False if left and left in equal else guard
-    return _knowing_inside(guard, facts, equal) if isinstance(guard, (AllOf, AnyOf)) else guard
+    return _simplified_parts(guard, facts, equal) if isinstance(guard, (AllOf, AnyOf)) else guard
 
 
-def _knowing_inside(guard: AllOf | AnyOf, facts: Mapping[Guard, bool], equal: Mapping[str, Guard]) -> Guard:
-    parts = [_knowing(part, facts, equal) for part in guard.parts]
+def _simplified_parts(guard: AllOf | AnyOf, facts: Mapping[Guard, bool], equal: Mapping[str, Guard]) -> Guard:
+    parts = [_simplified(part, facts, equal) for part in guard.parts]
     if all(map(operator.is_, parts, guard.parts)):
         return guard
     return (all_of if isinstance(guard, AllOf) else any_of)(*parts)
@@ -198,7 +198,7 @@ def _equated(guard: Config) -> str:
 
 @lru_cache(maxsize=65536)
 def leaves(guard: Guard) -> frozenset[Guard]:
-    """Return the conditions that a guard is made of, without `not`."""
+    """Return the conditions of a guard, without `not`."""
     if isinstance(guard, (AllOf, AnyOf)):
         return frozenset().union(*map(leaves, guard.parts))
     if isinstance(guard, TeVersion):
@@ -207,7 +207,7 @@ def leaves(guard: Guard) -> frozenset[Guard]:
 
 
 def guard_parts(guard: Guard) -> tuple[Guard, ...]:
-    """Return what all must hold."""
+    """Return the parts of a conjunction, or the guard itself."""
     return guard.parts if isinstance(guard, AllOf) else (guard,)
 
 
@@ -219,7 +219,7 @@ def says_te(guard: Guard) -> bool:
 
 
 class Truth(IntEnum):
-    """What is known of a guard for one TE. The order is that of a conjunction: the weakest part decides."""
+    """The truth value of a guard for one TE, ordered so that a conjunction has that of its weakest part."""
 
     NO = 0
     UNCLEAR = 1  # depends on a condition that was not understood
@@ -228,13 +228,13 @@ class Truth(IntEnum):
 
 
 class Offer(Protocol):
-    """What a guard asks of a TE surface."""
+    """The part of a TE surface that guards need."""
 
     def offers(self, path: str) -> bool | None:
-        """Return whether `path` exists; None when the surface can't tell."""
+        """Return whether `path` exists; None if the surface does not record it."""
 
     def takes(self, path: str, parameter: str) -> bool | None:
-        """Return whether the callable at `path` has that parameter; None when the surface can't tell."""
+        """Return whether the callable at `path` has that parameter; None if the surface does not record it."""
 
 
 COMPARE: dict[str, Callable[[Version, Version], bool]] = {
@@ -245,7 +245,7 @@ COMPARE: dict[str, Callable[[Version, Version], bool]] = {
 class Judge:
     """Evaluates guards for one TE, each once.
 
-    `surface` answers Offers and Takes, `version` is the version that this TE reports at run time.
+    `surface` decides Offers, Loads and Takes; `version` is the version that this TE reports at run time.
     """
 
     def __init__(self, surface: Offer, version: str) -> None:
@@ -255,14 +255,14 @@ class Judge:
         self._rest: dict[Guard, Guard] = {}
 
     def truth(self, guard: Guard) -> Truth:
-        """Return what is known of `guard`."""
+        """Return the truth value of `guard`."""
         known = self._known.get(guard)
         if known is None:
             known = self._known[guard] = self._evaluate(guard)
         return known
 
     def rest(self, guard: Guard) -> Guard:
-        """Return what remains of `guard` once all that this TE decides is put in: conditions of the run, mostly."""
+        """Return `guard` with the parts that this TE decides evaluated; mostly conditions of the run remain."""
         rest = self._rest.get(guard)
         if rest is None:
             truth = self.truth(guard)
@@ -303,12 +303,12 @@ class Judge:
         return weakest
 
 
-def _known(answer: bool | None) -> Truth:
-    return Truth.UNCLEAR if answer is None else Truth.YES if answer else Truth.NO
+def _known(holds: bool | None) -> Truth:
+    return Truth.UNCLEAR if holds is None else Truth.YES if holds else Truth.NO
 
 
 def describe(guard: Guard) -> str:
-    """Return the guard as one line for a person: 'TE > 1.8.0 and config.cpu_offloading'; "" for True."""
+    """Return the guard as one line of text: 'TE > 1.8.0 and config.cpu_offloading'; "" for True."""
     return "" if guard is True else _text(guard, top=True)
 
 

@@ -1,4 +1,4 @@
-"""Read the calls of a consuming package: what is passed to Transformer Engine, and what a call says about it."""
+"""Read the calls of a consuming package: the arguments to Transformer Engine, and calls that inspect it."""
 
 from __future__ import annotations
 
@@ -49,9 +49,9 @@ class Invocations(Expressions):
 
     @abstractmethod
     def run(
-        self, routine: FunctionDefinition, given: Sequence[Choice], call: ast.Call, owner: Instance | None
+        self, routine: FunctionDefinition, values: Sequence[Choice], call: ast.Call, owner: Instance | None
     ) -> Choice:
-        """Return what a function of the package returns for this call; `owner` is the instance of a method."""
+        """Return the value of a call to a function of the package; `owner` is the instance of a method."""
 
     @abstractmethod
     def import_module(self, name: str, node: ast.AST) -> Value:
@@ -61,21 +61,21 @@ class Invocations(Expressions):
         func = node.func
         special = getattr(self, f"_call_{func.id}", None) if isinstance(func, ast.Name) else None
         if special is not None and self.names.find(dotted(func)) is None:
-            answer: Choice = special(node)
-            return answer
+            result: Choice = special(node)
+            return result
         if isinstance(func, ast.Attribute):
             callees = self._attribute(func, called=True)
         else:
             callees = self._name(func, called=True) if isinstance(func, ast.Name) else self.value(func)
         owner = self._instance_of(func)
-        given, arguments = self.arguments(node)
+        values, arguments = self.arguments(node)
         results: list[tuple[Guard, Value]] = []
         for guard, callee in callees:
-            results += under(guard, self._result(callee, guard, given, arguments, node, owner))
+            results += under(guard, self._result(callee, guard, values, arguments, node, owner))
         return gather(results)
 
     def _instance_of(self, func: ast.expr) -> Instance | None:
-        """Return self or super() when the call is to one of their methods."""
+        """Return the instance behind self or super() if the call is to one of its methods."""
         inner = func.value if isinstance(func, ast.Attribute) else None
         if isinstance(inner, ast.Name) or (isinstance(inner, ast.Call) and dotted(inner.func) == "super"):
             for _, value in self.value(inner):
@@ -84,26 +84,26 @@ class Invocations(Expressions):
         return None
 
     def _result(
-        self, callee: Value, guard: Guard, given: Sequence[Choice], arguments: Arguments, node: ast.Call,
+        self, callee: Value, guard: Guard, values: Sequence[Choice], arguments: Arguments, node: ast.Call,
         owner: Instance | None,
     ) -> Choice:  # fmt: skip
         if isinstance(callee, Reference):
             self.use("call", callee.path, node, guard, arguments, bound=owner is not None)
         elif isinstance(callee, FunctionDefinition):
-            return self.run(callee, given, node, owner)
+            return self.run(callee, values, node, owner)
         elif isinstance(callee, ClassDefinition):
             for inner, value in self.inherited(Instance(callee), "__init__"):
                 if isinstance(value, Reference):
                     self.use("call", value.path, node, all_of(guard, inner), arguments, bound=True)
         elif isinstance(callee, Outside):
-            return self._outside(callee.path, given, arguments, node)
+            return self._outside(callee.path, values, arguments, node)
         elif isinstance(callee, Anything) and callee.of_te:
             return only(OF_TE)
         return UNKNOWN
 
-    def _outside(self, path: str, given: Sequence[Choice], arguments: Arguments, node: ast.Call) -> Choice:
-        """Call something from neither package; `given` are the positional arguments."""
-        first = given[0] if given else UNKNOWN
+    def _outside(self, path: str, values: Sequence[Choice], arguments: Arguments, node: ast.Call) -> Choice:
+        """Return the value of a call to something in neither package; `values` are the positional arguments."""
+        first = values[0] if values else UNKNOWN
         if path.endswith(VERSION_PARSERS):
             return gather((guard, _parsed(value)) for guard, value in first)
         if path in VERSION_READERS and any(isinstance(v, Literal) and v.value in TE_DISTRIBUTIONS for _, v in first):
@@ -124,16 +124,16 @@ class Invocations(Expressions):
                     self.use("call", value.path, node, guard, partly)
         if path in ("str", "bool", "tuple", "list", "set"):
             return first
-        return only(OF_TE if any(bears_on_te(value) for choice in given for _, value in choice) else ANYTHING)
+        return only(OF_TE if any(bears_on_te(value) for choice in values for _, value in choice) else ANYTHING)
 
     def arguments(self, node: ast.Call) -> tuple[list[Choice], Arguments]:
-        """Read the arguments of a call: what the positional ones stand for, and how all are passed."""
-        given: list[Choice] = []
+        """Read the arguments of a call; return the values of the positional ones, and how all are passed."""
+        values: list[Choice] = []
         positional: list[str] = []
         starred = False
         for argument in node.args:
             inner = argument.value if isinstance(argument, ast.Starred) else argument
-            given.append(self.value(inner))
+            values.append(self.value(inner))
             starred = starred or inner is not argument
             if not starred:
                 positional.append(dotted(argument).rpartition(".")[2])
@@ -151,7 +151,7 @@ class Invocations(Expressions):
                     open_keywords = open_keywords or value.open
                 else:
                     open_keywords = True
-        return given, Arguments(tuple(positional), tuple(keywords), starred, open_keywords)
+        return values, Arguments(tuple(positional), tuple(keywords), starred, open_keywords)
 
     # --------------------------------------------------------------- builtins
 
@@ -165,7 +165,7 @@ class Invocations(Expressions):
             if isinstance(owner, Reference) and name:
                 found.append((guard, Fact(Offers(owner.attribute(name).path))))
                 continue
-            # What an instance of a TE class holds is not recorded, so it can't be told.
+            # Instance attributes of TE classes are not recorded, so the result is unknown.
             of_te = bears_on_te(owner) or isinstance(owner, Reference) or self._is_te_instance(owner)
             found.append((guard, Anything(of_te=of_te)))
         return only(Fact(truth_of(gather(found), shown(node))))
@@ -199,8 +199,8 @@ class Invocations(Expressions):
         return only(Fact(any_of(*(guard for guard, value in tested if isinstance(value, RunningVersion)))))
 
     def _call_dict(self, node: ast.Call) -> Choice:
-        given, arguments = self.arguments(node)
-        added = [value for choice in given for _, value in choice]
+        values, arguments = self.arguments(node)
+        added = [value for choice in values for _, value in choice]
         return only(updated(Keywords(), added, arguments.keywords, more=arguments.open_keywords))
 
     def _dict(self, node: ast.Dict) -> Choice:

@@ -1,12 +1,12 @@
-"""Read what Transformer Engine offers from its sources, without importing it.
+"""Read the API of Transformer Engine from its sources, without importing it.
 
-The standard library's ast, not griffe (2.4.1, still released regularly, pure Python). griffe was tried on TE 2.18: it
-resolves re-exports well, but takes 1.1 s where ast takes 0.4 s, keeps one definition of a name that is defined
-differently in two branches, and does not record calls and guards, so the other half of this package would need ast
-anyway. What it saves is about a hundred lines; what it costs is a dependency wherever a working tree is checked.
+This uses the standard library's ast, not griffe (2.4.1, still released regularly, pure Python). griffe was tried on
+TE 2.18: it resolves re-exports well, but takes 1.1 s where ast takes 0.4 s, keeps only one definition of a name that
+two branches define differently, and does not record calls and guards, so the other half of this package would need
+ast anyway. griffe would save about a hundred lines and add a dependency wherever a working tree is checked.
 
-What torch decides at run time (`if torch_version() >= ...`) is kept as alternatives. Compiled names come from the
-pybind11 sources where the source has them; otherwise the compiled module stays unknown.
+Branches that torch decides at run time (`if torch_version() >= ...`) are kept as alternatives. Compiled names come
+from the pybind11 sources; without them the compiled module stays unknown.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ COMPILED_IMPORT = re.compile(rf"^\s*(?:from|import)\s+({PACKAGE}_(?:torch|extens
 
 
 def read_offering(files: Mapping[str, bytes], version: str, origin: Mapping[str, str] | None = None) -> Surface:
-    """Return the surface of the TE whose `files` (path -> content) these are. Raises SyntaxError on a broken one."""
+    """Return the surface of a TE, given its `files` (path -> content). Raises SyntaxError for a broken file."""
     sources = dict(_python_modules(files))
     readers = {
         name: _ModuleReader(name, is_package, frozenset(sources), parsed(text))
@@ -147,7 +147,7 @@ class _ModuleReader:
     def _imported_name(self, source: str, name: str) -> Entry:
         if not source.startswith(PACKAGE):
             return "~"
-        # `from . import x` in the package itself: the submodule, not the name that is just being defined.
+        # `from . import x` in the package itself imports the submodule, not the name that it defines.
         submodule = source == self.name and f"{source}.{name}" in self.known
         return f">{source}.{name}:" if submodule else f">{source}:{name}"
 
@@ -164,7 +164,7 @@ class _ModuleReader:
                 names.update({e.id: "=" for e in target.elts if isinstance(e, ast.Name)})
 
     def _value(self, node: ast.expr, names: Names) -> Entry:
-        """`new = old` is the same thing under another name; anything computed may be anything."""
+        """Return the entry of an assigned value: that of `old` for `new = old`, "=" for a literal, else "~"."""
         if isinstance(node, ast.Name):
             return names.get(node.id, "~")
         if isinstance(node, ast.Attribute):
@@ -190,12 +190,12 @@ class _ModuleReader:
         if isinstance(node, ast.Attribute):
             return self._attribute(node, names)
         entry = names.get(node.id, "~") if isinstance(node, ast.Name) else "~"
-        # A class of this module is written as a reference: its own entry would repeat it whole.
+        # A class of this module is written as a reference, to avoid a copy of its entry.
         return f">{self.name}:{dotted(node)}" if isinstance(entry, (dict, list)) else entry
 
 
 def _expand_stars(name: str, readers: Mapping[str, _ModuleReader]) -> None:
-    """Replace `from .x import *` by the names it brings; what comes from outside stays under "*"."""
+    """Replace `from .x import *` by the names it imports; modules outside the package stay listed under "*"."""
     reader = readers[name]
     while reader.stars:
         source = reader.stars.pop(0)

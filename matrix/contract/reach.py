@@ -1,8 +1,8 @@
-"""When a function of the consuming package is reached at all: what a reader knows from elsewhere in the package.
+"""The guard under which a function of the consuming package runs, from the rest of the package.
 
 - A method runs on an instance, so its constructor has returned: `if TE < 2.14: raise` there guards every method.
-- A private function runs where it is called, and under the guards of its calls, unless it is handed on as a value.
-- A configuration has passed its own checks: `config.x` with a TE that its __post_init__ refuses does not happen.
+- A private function runs under the guards of its calls, unless it is passed as a value.
+- A configuration has passed its own checks: `config.x` never occurs with a TE that its __post_init__ rejects.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ NAME = re.compile(r"(?<![\w.'\"])[A-Za-z_][\w.]*(?![\w'\"])")
 class Function:
     """A function that was read.
 
-    `guard`: under which it is defined, where its surroundings are reached; `outer`: the function that defines it;
-    `blueprints`: for a method on an instance, the classes whose constructors have run; `completes`: under which it
-    returns rather than raises.
+    `guard`: the guard of its definition within `outer`; `outer`: the function that defines it; `blueprints`: for a
+    method on an instance, the classes whose constructors have run; `completes`: the guard under which it returns
+    rather than raises.
     """
 
     name: str
@@ -36,14 +36,14 @@ class Function:
 
     @property
     def is_private(self) -> bool:
-        """Say whether only this package calls it."""
+        """Return whether only its own package calls it: its name starts with one underscore."""
         name = self.name.rpartition(".")[2]
         return name.startswith("_") and not name.startswith("__")
 
 
 @dataclass
 class PendingUse:
-    """A use while the package is still being read: what becomes of its failure, and when `function` runs, come last."""
+    """A use during reading; the handlers of its failure and the guard of `function` are added at the end."""
 
     use: Use
     function: Function | None
@@ -55,22 +55,22 @@ class PendingUse:
 
 @dataclass
 class Reaches:
-    """Collects calls, checks and constructors while the package is read, and then says when each use is reached."""
+    """Collects calls, checks and constructors during reading, then computes the guard of each use."""
 
     calls: dict[str, list[tuple[Function | None, Guard]]] = field(default_factory=dict)  # name -> calling function
     handed_on: set[str] = field(default_factory=set)  # private names used as values, or in files that were not read
-    checks: list[Guard] = field(default_factory=list)  # what holds for every configuration
+    checks: list[Guard] = field(default_factory=list)  # guards that hold for every configuration
     constructors: dict[ClassDefinition, Function] = field(default_factory=dict)  # of classes that were read
     _known: dict[Function, Guard] = field(default_factory=dict)
 
     def add_checks(self, function: Function) -> None:
-        """Take in what holds for every configuration that passed its own checks."""
+        """Add the guards that hold for every configuration whose checks, in `function`, passed."""
         self.checks += [
             part for part in guard_parts(elsewhere(function.completes, function)) if not isinstance(part, bool)
         ]
 
     def finish(self, drafts: Iterable[PendingUse]) -> list[Use]:
-        """Return the uses, each under the guard of all that is known."""
+        """Return the reachable uses with their complete guards."""
         finished = map(self._finished, drafts)
         return [use for use in finished if use.guard is not False]
 
@@ -91,19 +91,19 @@ class Reaches:
         )  # fmt: skip
 
     def _checked(self, *guards: Guard) -> Guard:
-        """Return guards together with what their configuration was checked for; False where that excludes them."""
+        """Return the guards and the checks on their configuration; False if the checks exclude them."""
         return all_of(*guards, *self._checks_on(*guards))
 
     def _checks_on(self, *guards: Guard) -> list[Guard]:
-        asked = {leaf for guard in guards for leaf in leaves(guard) if isinstance(leaf, Config)}
-        return [check for check in self.checks if not leaves(check).isdisjoint(asked)]
+        conditions = {leaf for guard in guards for leaf in leaves(guard) if isinstance(leaf, Config)}
+        return [check for check in self.checks if not leaves(check).isdisjoint(conditions)]
 
     def reach(self, function: Function | None) -> Guard:
         """Return the guard under which a function runs."""
         if function is None:
             return True
         if function not in self._known:
-            self._known[function] = True  # a function that is reached through itself adds nothing
+            self._known[function] = True  # recursion adds nothing
             parts = [function.guard, self.reach(function.outer)]
             for blueprint in function.blueprints:
                 constructor = self.constructors.get(blueprint)
@@ -118,7 +118,7 @@ class Reaches:
 
 
 def elsewhere(guard: Guard, function: Function | None) -> Guard:
-    """Write the conditions of a function as other functions may meet them: its local names mean nothing there."""
+    """Return a guard for use outside its function: conditions on local names get the function's name."""
     if isinstance(guard, (AllOf, AnyOf)):
         return (all_of if isinstance(guard, AllOf) else any_of)(*(elsewhere(part, function) for part in guard.parts))
     if isinstance(guard, Not):
@@ -129,15 +129,15 @@ def elsewhere(guard: Guard, function: Function | None) -> Guard:
 
 
 def is_local(text: str) -> bool:
-    """Return whether a condition speaks of a name that only its own function knows."""
+    """Return whether a condition contains a local name of its function."""
     firsts = [name.partition(".")[0] for name in NAME.findall(text)]
     return any(not (first in KNOWN_EVERYWHERE or first.endswith("config") or first[0].isupper()) for first in firsts)
 
 
 def about_te(guard: Guard, keep: Guard = False) -> Guard:
-    """Leave out the alternatives that say nothing about TE; also single conditions, unless they are in `keep`.
+    """Return the parts of a guard that depend on TE, and the parts of `keep`.
 
-    `keep` True keeps all single conditions.
+    `keep` True keeps all parts except alternatives that do not depend on TE.
     """
     kept = set(guard_parts(keep)) if not isinstance(keep, bool) else set()
     return all_of(

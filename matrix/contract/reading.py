@@ -1,6 +1,6 @@
-"""Get a surface or calls from what a person names: a recorded version, a wheel, a folder, a revision of a clone.
+"""Read a surface or calls from a recorded version, a wheel, a folder or a revision of a clone.
 
-A revision is read with `git archive`: nothing is checked out, and a bare clone will do.
+A revision is read with `git archive`: nothing is checked out, and a bare clone is enough.
 """
 
 from __future__ import annotations
@@ -82,11 +82,11 @@ def files_of(contents: Contents, part: Select) -> Mapping[str, bytes]:
     commit = contents.identity.split()[1]
     with tempfile.TemporaryDirectory() as folder:
         archive = Path(folder) / "package.tar"
-        answer = sources.git(
+        result = sources.git(
             commands.run, source.location, "archive", f"--output={archive}", commit, source.layout.folder
         )  # fmt: skip
-        if answer.code:
-            raise MatrixError("git cannot export this revision", where=str(source), got=answer.complaint)
+        if result.code:
+            raise MatrixError("git cannot export this revision", where=str(source), got=result.complaint)
         with tarfile.open(archive) as tar:
             members = [member for member in tar if member.isfile() and part(member.name)]
             return {member.name: content.read() for member in members if (content := tar.extractfile(member))}
@@ -96,8 +96,7 @@ def _some(contents: Contents, part: Select, fix: str) -> Mapping[str, bytes]:
     files = files_of(contents, part)
     if not any(path.endswith(".py") for path in files):
         raise MatrixError(
-            "there is nothing to read in this source", where=str(contents.source), got="no Python files of the package",
-            fix=fix,
+            "the source has no Python files of the package", where=str(contents.source), fix=fix
         )  # fmt: skip
     return files
 
@@ -107,8 +106,8 @@ def _parsed(contents: Contents, read: Callable[[], Facts]) -> Facts:
         return read()
     except SyntaxError as error:
         raise MatrixError(
-            "a source file is no Python that this interpreter reads", where=str(contents.source), got=error,
-            fix="use an interpreter as new as the package asks for",
+            "this interpreter can't parse a source file", where=str(contents.source), got=error,
+            fix="use an interpreter as new as the package requires",
         ) from None  # fmt: skip
 
 

@@ -1,7 +1,7 @@
-"""Surfaces and calls as files: gzipped JSON, one file for each release, the same bytes for the same facts.
+"""Surfaces and calls as files: gzipped JSON, one file per release; equal facts give equal bytes.
 
-The recorded ones lie under matrix/catalog/facts/surfaces/PACKAGE/VERSION.json.gz. They hold names, parameters,
-positions and guards in our own words, and no source text of upstream.
+Recorded releases are in matrix/catalog/facts/surfaces/PACKAGE/VERSION.json.gz. They hold names, parameters, positions
+and guards in a form of their own, and no upstream source text.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def released(package: str) -> list[str]:
 
 
 def load_surface(version: str) -> Surface:
-    """Return the recorded surface of a TE version; a build of a recorded commit (1.9.0+e79d915) has that of the commit.
+    """Return the recorded surface of a TE version; a build of a recorded commit (1.9.0+e79d915) uses the commit's.
 
     Raises MatrixError when there is none.
     """
@@ -69,16 +69,16 @@ def find_recorded(package: str, version: str) -> Path:
     """Return the file of a version, of the commit in its local part, or of a tag or commit of the repository."""
     if versions.is_version(version):
         path = folder() / package / f"{version}{SUFFIX}"
-        if path.exists():  # as it is nearly always asked for: the others need not be listed
+        if path.exists():  # the common case: skips listing the recordings
             return path
     paths = recorded(package)
     if versions.is_version(version):
-        wanted = versions.parse(version)
+        parsed_version = versions.parse(version)
         for text, path in paths.items():
-            if versions.parse(text) == wanted:
+            if versions.parse(text) == parsed_version:
                 return path
         for text, path in paths.items():
-            if wanted.local and _is_build_of(wanted, text, path):
+            if parsed_version.local and _is_build_of(parsed_version, text, path):
                 return path
     for path in paths.values():
         origin = read_file(path)["origin"]
@@ -91,10 +91,10 @@ def find_recorded(package: str, version: str) -> Path:
     )  # fmt: skip
 
 
-def _is_build_of(wanted: Version, text: str, path: Path) -> bool:
-    if versions.parse(text).public != wanted.public:
+def _is_build_of(parsed_version: Version, text: str, path: Path) -> bool:
+    if versions.parse(text).public != parsed_version.public:
         return False
-    local = str(wanted.local)
+    local = str(parsed_version.local)
     return len(local) >= SHORTEST_COMMIT and _commit(path).startswith(local)
 
 
@@ -113,7 +113,7 @@ def write(facts: Surface | Calls, path: Path) -> None:
 
 
 def encode(facts: Surface | Calls) -> bytes:
-    """Return the file of a surface or of calls."""
+    """Return the content of the file of a surface or calls."""
     common = {"format": FORMAT, "version": facts.version, "origin": dict(facts.origin)}
     if isinstance(facts, Surface):
         record = {**common, "package": TE, "modules": facts.modules, "dormant": sorted(facts.dormant)}
@@ -127,7 +127,7 @@ def encode(facts: Surface | Calls) -> bytes:
 
 @cache
 def read_file(path: Path) -> dict[str, Any]:
-    """Return the record in a file. Raises MatrixError when it is damaged or something else."""
+    """Return the record in a file. Raises MatrixError when it is unreadable, damaged or of another format."""
     try:
         record = json.loads(gzip.decompress(path.read_bytes()))
     except OSError as error:
@@ -136,18 +136,20 @@ def read_file(path: Path) -> dict[str, Any]:
         raise MatrixError("this surface file is damaged or cut short", where=str(path), got=error, fix=FIX) from None
     if not isinstance(record, dict) or record.get("format") != FORMAT:
         got = record.get("format") if isinstance(record, dict) else type(record).__name__
-        raise MatrixError("no surface of this format", where=str(path), got=got, expected=f"format {FORMAT}", fix=FIX)
+        raise MatrixError(
+            "not a surface of this format", where=str(path), got=got, expected=f"format {FORMAT}", fix=FIX
+        )
     return record
 
 
 def read_surface(path: Path) -> Surface:
-    """Read the surface of a TE. Raises MatrixError when the file is something else."""
+    """Read the surface of a TE. Raises MatrixError when the file holds something else."""
     record = _of_package(path, TE)
     return Surface(record["version"], record["modules"], frozenset(record["dormant"]), record["origin"])
 
 
 def read_calls(path: Path) -> Calls:
-    """Read the calls of a megatron-core. Raises MatrixError when the file is something else."""
+    """Read the calls of a megatron-core. Raises MatrixError when the file holds something else."""
     record = _of_package(path, MCORE)
     table = _guards_from_json(record["guards"])
     return Calls(record["version"], tuple(_use_from_json(row, table) for row in record["uses"]), record["origin"])
@@ -156,7 +158,7 @@ def read_calls(path: Path) -> Calls:
 def _of_package(path: Path, package: str) -> dict[str, Any]:
     record = read_file(path)
     if record["package"] != package:
-        raise MatrixError("a surface of another package", where=str(path), got=record["package"], expected=package)
+        raise MatrixError("the surface of another package", where=str(path), got=record["package"], expected=package)
     return record
 
 

@@ -1,7 +1,7 @@
-"""What a callable takes, and what becomes of the arguments of a call: Python's own binding rules, without the callable.
+"""The signature of a callable, and Python's rules for binding a call to it, without the callable.
 
 A signature is recorded as text, e.g. "(enabled=False,num_layers=1,*,tp_group=None,**kwargs)". A default is its literal
-where that is short, "..." otherwise; it never holds a comma.
+if that is short, "..." otherwise; it never contains a comma.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
-LONGEST_DEFAULT = 16  # characters; longer defaults are expressions or texts that say nothing about binding
+LONGEST_DEFAULT = 16  # characters; longer defaults do not matter for binding
 
 
 class Parameter(NamedTuple):
     """One parameter. `kind` is "positional" (only), "either", "keyword" (only), "args" or "kwargs".
 
-    A tuple, since a pair of releases makes some thousand of them within its milliseconds.
+    It is a tuple for speed: one pair of releases creates some thousand of them within milliseconds.
     """
 
     name: str
@@ -28,17 +28,18 @@ class Parameter(NamedTuple):
 
 @dataclass(frozen=True)
 class BindingError:
-    """Why a call does not bind. `keyword` is the argument to blame, "" when it is the call as a whole."""
+    """A reason why a call does not bind. `keyword` is the wrong argument, "" if the whole call is wrong."""
 
-    message: str  # what Python's TypeError says after the function's name
+    message: str  # that of Python's TypeError, after the function's name
     keyword: str = ""
 
 
 @dataclass(frozen=True)
 class Binding:
-    """What binding a call gave: problems in the order in which Python meets them, and where positions landed.
+    """The result of binding a call.
 
-    `landed` holds (position, parameter) for each positional argument of the call that has a parameter.
+    `problems` are in Python's order; `landed` holds (position, parameter) for each positional argument of the call
+    that has a parameter.
     """
 
     problems: tuple[BindingError, ...]
@@ -57,9 +58,9 @@ class CallSignature:
     ) -> Binding:
         """Bind a call.
 
-        `positional` counts the arguments before any `*args`; `keywords` are the names surely passed. `bound`: Python
-        supplies the first argument (self, cls). `starred` / `open_keywords`: further arguments of unknown number or
-        name may follow, so nothing can be said to be missing.
+        `positional` counts the arguments before any `*args`; `keywords` are the names certainly passed. `bound`:
+        Python supplies the first argument (self, cls). `starred` / `open_keywords`: further arguments of unknown
+        number or name may follow, so none is reported missing.
         """
         slots = [parameter for parameter in self.parameters if parameter.kind in ("positional", "either")]
         supplied = positional + bound
@@ -100,14 +101,14 @@ class CallSignature:
 
 
 def _too_many(slots: Sequence[Parameter], supplied: int, named: int) -> str:
-    """Say it as Python does, `named` keyword-only arguments included."""
+    """Return Python's message for too many positional arguments; `named` counts the keyword-only arguments."""
     most, least = len(slots), sum(slot.required for slot in slots)
     count, plural = (f"{most}", most != 1) if least == most else (f"from {least} to {most}", True)
-    given = f"{supplied}"
+    passed = f"{supplied}"
     if named:
-        given += f" positional argument{'s' * (supplied != 1)} (and {named} keyword-only argument{'s' * (named != 1)})"
+        passed += f" positional argument{'s' * (supplied != 1)} (and {named} keyword-only argument{'s' * (named != 1)})"
     were = "was" if supplied == 1 and not named else "were"
-    return f"takes {count} positional argument{'s' * plural} but {given} {were} given"
+    return f"takes {count} positional argument{'s' * plural} but {passed} {were} given"
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -1,14 +1,14 @@
-"""What one Transformer Engine release offers: modules, functions, classes, values, with re-exports followed.
+"""The API of one Transformer Engine release: modules, functions, classes and values; lookups follow re-exports.
 
 An entry of a module is recorded as
     "(a,b=1)"            a function and its signature
-    ">module:name"       a name from elsewhere in the package (">module:" is a module)
+    ">module:name"       a name of another module of the package (">module:" is a module)
     "="                  a value
-    "~"                  something from outside the package: nothing is known of it
+    "~"                  something from outside the package, or unknown
     {"bases": [...], "members": {...}}   a class; bases are written like entries
-    [entry, ...]         defined differently in different branches
+    [entry, ...]         alternatives from different branches
 and a member of a class as "(self,a)", "c(cls,a)" (classmethod), "s(a)" (staticmethod), "=" or "~".
-The key "*" of a module names the modules whose names it takes over with `import *` and that are outside the package.
+The key "*" of a module lists the modules outside the package that it imports with `import *`.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ DEEPEST = 12  # re-exports followed one after another; the longest chain in any 
 
 @dataclass(frozen=True)
 class ResolvedPath:
-    """Something that a path names.
+    """A path that exists.
 
-    `callables` holds (signature, bound) for each way it may be defined; empty when nothing is known of how to call
-    it. `bound`: Python supplies the first argument. `name` is how Python names it in an error.
+    `callables` holds (signature, bound) for each possible definition; empty if the signature is unknown. `bound`:
+    Python supplies the first argument. `name` is its name in Python's error messages.
     """
 
     name: str
@@ -37,7 +37,7 @@ class ResolvedPath:
 
 @dataclass(frozen=True)
 class Absent:
-    """Something that a path names and that is not there.
+    """A path that is missing.
 
     `what` is "module", "name" (of a module: an import fails) or "member" (of a class).
     """
@@ -48,7 +48,7 @@ class Absent:
 
 
 class _Place(NamedTuple):
-    """Where a path led: an entry, the module that defines it, the entry's own name, and the class it belongs to."""
+    """The end of a path: an entry, the module that defines it, the entry's own name, and the class it belongs to."""
 
     entry: Entry
     module: str
@@ -58,10 +58,10 @@ class _Place(NamedTuple):
 
 @dataclass
 class Surface:
-    """The API of one release. Lookups are remembered; the data is never changed.
+    """The API of one release. Lookups are cached; the data never changes.
 
-    `dormant` are modules of the package that importing the package does not import: they can be imported, but are no
-    attributes of their parents.
+    `dormant` are the modules that an import of the package does not load: they can be imported, but are no attributes
+    of their parents.
     """
 
     version: str
@@ -71,9 +71,9 @@ class Surface:
     _known: dict[tuple[str, bool], ResolvedPath | Absent | None] = field(default_factory=dict, repr=False)
 
     def lookup(self, path: str, *, via_instance: bool = False) -> ResolvedPath | Absent | None:
-        """Return what `path` ("module:attribute.attribute") names; None when it can't be told.
+        """Look up `path` ("module:attribute.attribute"); None if the surface does not record it.
 
-        `via_instance`: the last attribute is taken from an instance (or super()), so that Python binds it.
+        `via_instance`: the last attribute is read from an instance (or super()), so Python binds it.
         """
         key = (path, via_instance)
         if key not in self._known:
@@ -81,17 +81,17 @@ class Surface:
         return self._known[key]
 
     def offers(self, path: str) -> bool | None:
-        """Return whether `path` exists; None when it can't be told."""
+        """Return whether `path` exists; None if the surface does not record it."""
         found = self.lookup(path)
         return None if found is None else isinstance(found, ResolvedPath)
 
     def takes(self, path: str, parameter: str) -> bool | None:
-        """Return whether the callable at `path` has that parameter; None when it can't be told."""
+        """Return whether the callable at `path` has that parameter; None if unknown, or if its definitions differ."""
         found = self.lookup(path)
         if not isinstance(found, ResolvedPath) or not found.callables:
             return None
-        answers = {signature.takes(parameter) for signature, _ in found.callables}
-        return answers.pop() if len(answers) == 1 else None
+        results = {signature.takes(parameter) for signature, _ in found.callables}
+        return results.pop() if len(results) == 1 else None
 
     def _lookup(self, path: str, via_instance: bool) -> ResolvedPath | Absent | None:
         module, _, attributes = path.partition(":")
@@ -104,7 +104,7 @@ class Surface:
             following: list[_Place] = []
             absent: Absent | None = None
             for place in places:
-                # What an import statement names may be a module that nothing else imports.
+                # An import statement also loads a module that nothing else imports.
                 step = self._step(place, name, lenient=depth == 0)
                 if isinstance(step, Absent):
                     absent = step
@@ -143,7 +143,7 @@ class Surface:
         return None if "__getattr__" in names or submodule in self.modules else Absent("name", module, name)
 
     def _follow(self, entry: Entry, module: str, name: str, depth: int = 0) -> Iterator[_Place]:
-        """Follow re-exports to where the thing is defined; one place for each way it may be defined."""
+        """Follow re-exports to the definition; yield one place for each alternative."""
         if isinstance(entry, list):
             for alternative in entry:
                 yield from self._follow(alternative, module, name, depth)
@@ -161,14 +161,14 @@ class Surface:
                     yield from self._follow(known, source, original, depth + 1)
                     return
                 step = self._step(_Place(f">{source}:", source, source), original, lenient=True)
-            # A re-export of something that can't be found is a fault of the recording, not of the release: unknown.
+            # A re-export without a definition is a defect of the recording, not of the release: unknown.
             yield from step if isinstance(step, list) else [_Place("~", source, original)]
 
-    def _member(self, place: _Place, name: str, spoken: str) -> list[_Place] | Absent | None:
-        """Look a class member up along its bases; None when a base is outside the package."""
+    def _member(self, place: _Place, name: str, owner: str) -> list[_Place] | Absent | None:
+        """Look up a class member along its bases; None if a base is outside the package. `owner` is for errors."""
         members = place.entry["members"]
         if name in members:
-            return [_Place(members[name], place.module, name, owner=spoken)]
+            return [_Place(members[name], place.module, name, owner=owner)]
         unknown = "__getattr__" in members
         for base in place.entry["bases"]:
             for parent in self._follow(base, place.module, ""):
@@ -181,10 +181,10 @@ class Surface:
                 unknown = unknown or found is None
         if unknown:
             return self._autograd_apply(place) if name == "apply" else None
-        return Absent("member", spoken, name)
+        return Absent("member", owner, name)
 
     def _autograd_apply(self, place: _Place) -> list[_Place] | None:
-        """A torch.autograd.Function is called through `apply`, by position; torch puts a context before the rest."""
+        """Return `apply` of a torch.autograd.Function: positional-only, and torch passes a context first."""
         forward = place.entry["members"].get("forward", "")
         if not (isinstance(forward, str) and forward.startswith("s(")) or "*" in forward:
             return None
@@ -194,16 +194,16 @@ class Surface:
         callables: list[tuple[CallSignature, bool]] = []
         for place in places:
             if place.entry == "=" and len(places) > 1:
-                continue  # `X = None` beside the real definition: a placeholder, which nobody calls
+                continue  # `X = None` beside the real definition: a placeholder, never called
             definitions = self._definitions(place, via_instance)
             if not definitions:
-                return ResolvedPath(_spoken(places[0]))
+                return ResolvedPath(_error_name(places[0]))
             callables += [(parse_signature(text), bound) for _, text, bound in definitions]
-            spoken = definitions[0][0]
-        return ResolvedPath(spoken if callables else _spoken(places[0]), tuple(callables))
+            name = definitions[0][0]
+        return ResolvedPath(name if callables else _error_name(places[0]), tuple(callables))
 
     def _definitions(self, place: _Place, via_instance: bool) -> list[tuple[str, str, bool]]:
-        """Return (name in errors, signature, bound) for each way the place may be called; empty when unknown."""
+        """Return (name in errors, signature, bound) for each possible definition of the place; empty if unknown."""
         entry = place.entry
         if isinstance(entry, list):
             found = [self._definitions(_Place(e, place.module, place.name, place.owner), via_instance) for e in entry]
@@ -214,14 +214,14 @@ class Surface:
                 if isinstance(step, list):
                     return self._definitions(step[0], via_instance=True)
                 if step is None:
-                    return []  # a base outside the package may bring its own constructor
+                    return []  # a base outside the package may define the constructor
             return []
         if entry.startswith("("):
-            return [(_spoken(place), entry, bool(place.owner) and via_instance)]
+            return [(_error_name(place), entry, bool(place.owner) and via_instance)]
         if entry.startswith(("c(", "s(")):
-            return [(_spoken(place), entry[1:], entry.startswith("c"))]
+            return [(_error_name(place), entry[1:], entry.startswith("c"))]
         return []
 
 
-def _spoken(place: _Place) -> str:
+def _error_name(place: _Place) -> str:
     return f"{place.owner}.{place.name}" if place.owner else place.name

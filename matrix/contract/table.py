@@ -1,4 +1,4 @@
-"""Findings as a person reads them: one entry for each break, with all the pairs that have it."""
+"""Findings as text: one entry for each break, with all the pairs of releases that have it."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from matrix.catalog import versions
 from matrix.contract.finding import Finding, FindingKind
 
 MEANING = {
-    FindingKind.DEFINITE: "whoever reaches the line gets the exception",
-    FindingKind.MISBOUND: "no exception: an argument becomes another one than its caller means",
-    FindingKind.POSSIBLE: "so it seems, but a guard or a definition was not understood",
-    FindingKind.SILENTLY_OFF: "the exception is caught, and a feature is off or replaced without a word",
+    FindingKind.DEFINITE: "the line raises the exception whenever it is reached",
+    FindingKind.MISBOUND: "no exception: an argument binds to another parameter than its caller means",
+    FindingKind.POSSIBLE: "it depends on a guard or a definition that was not understood",
+    FindingKind.SILENTLY_OFF: "the exception is caught, and a feature is silently off or replaced",
 }
 
 
@@ -31,7 +31,7 @@ def table(findings: Sequence[Finding], mcore: Sequence[str], te: Sequence[str]) 
 
 
 def _grouped(findings: Iterable[Finding]) -> Mapping[tuple[str, str, str], list[Finding]]:
-    """Put together what is the same break in another release: lines move, functions and messages stay."""
+    """Group the findings of one break across releases: lines differ, callee, function and message are the same."""
     groups: dict[tuple[str, str, str], list[Finding]] = defaultdict(list)
     for finding in findings:
         groups[finding.callee, finding.call_site.function, finding.message].append(finding)
@@ -48,27 +48,27 @@ def _entry(same: Sequence[Finding], mcore: Sequence[str], te: Sequence[str]) -> 
     partners: dict[str, set[str]] = defaultdict(set)
     for finding in same:
         partners[finding.mcore].add(finding.te)
-    alike: dict[frozenset[str], list[str]] = defaultdict(list)
+    by_partners: dict[frozenset[str], list[str]] = defaultdict(list)
     for version, others in partners.items():
-        alike[frozenset(others)].append(version)
-    for their, mine in alike.items():
-        yield f"    mcore {spans(mine, mcore)}  x  TE {spans(their, te)}"
+        by_partners[frozenset(others)].append(version)
+    for te_versions, mcore_versions in by_partners.items():
+        yield f"    mcore {spans(mcore_versions, mcore)}  x  TE {spans(te_versions, te)}"
 
 
 def spans(some: Iterable[str], known: Sequence[str]) -> str:
-    """Write versions as spans of those that exist: "1.0.0 .. 1.8.0, 2.2.0"."""
-    wanted = set(some)
+    """Write versions as spans of the `known` ones: "1.0.0 .. 1.8.0, 2.2.0"; unknown versions follow."""
+    selected = set(some)
     runs: list[list[str]] = []
     previous = -2
     for place, version in enumerate(known):
-        if version in wanted:
+        if version in selected:
             if place != previous + 1:
                 runs.append([])
             runs[-1].append(version)
             previous = place
-    strangers = sorted(wanted - set(known), key=lambda text: (versions.is_version(text), text))
+    unknown = sorted(selected - set(known), key=lambda text: (versions.is_version(text), text))
     written = [run[0] if len(run) == 1 else f"{run[0]} .. {run[-1]}" for run in runs]
-    return ", ".join([*written, *strangers])
+    return ", ".join([*written, *unknown])
 
 
 def _pairs(count: int) -> str:

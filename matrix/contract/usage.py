@@ -1,4 +1,4 @@
-"""What a consuming package (megatron.core, megatron.training) asks of Transformer Engine."""
+"""The uses of Transformer Engine in a consuming package (megatron.core, megatron.training)."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from matrix.contract.guard import Guard
 
 @dataclass(frozen=True)
 class Site:
-    """Where a line stands: path from the root of the package, 1-based line, name of the enclosing function."""
+    """The place of a line: path from the root of the package, 1-based line, name of the enclosing function."""
 
     path: str
     line: int
     function: str = ""
 
     def __str__(self) -> str:
-        where = f"{self.path}:{self.line}"
-        return f"{where} {self.function}" if self.function else where
+        line = f"{self.path}:{self.line}"
+        return f"{line} {self.function}" if self.function else line
 
 
 @dataclass(frozen=True)
 class Arguments:
     """The arguments of a call, by name.
 
-    `positional` holds for each the name of the variable or attribute that is passed, "" where it is an expression.
-    `keywords` holds (name, guard): a keyword collected in a dictionary is passed only where its guard holds too.
-    `starred` / `open_keywords`: more follow by `*` / `**` of which nothing is known.
+    `positional` holds the name of each variable or attribute that is passed, "" for any other expression. `keywords`
+    holds (name, guard): a keyword collected in a dictionary is passed only where its guard holds, too. `starred` /
+    `open_keywords`: unknown arguments follow by `*` / `**`.
     """
 
     positional: tuple[str, ...] = ()
@@ -41,17 +41,17 @@ class Use:
     """One use of Transformer Engine.
 
     `path` is "module:attribute.attribute". `kind` is "import", "attribute" or "call". `bound`: the last attribute is
-    taken from an instance or super(). `swallowed` names the exceptions that the surrounding code catches and does not
-    raise again, and `effect` says what it does instead ("fused_permute = None"); `fallback`: it then uses something
-    else of Transformer Engine, which is a use of its own. `refused` names those it answers with an error of its own,
-    as an assert would.
+    read from an instance or super(). `swallowed` lists the exceptions that the surrounding code catches and does not
+    raise again, `effect` is the assignment that it makes instead ("fused_permute = None"); `fallback`: it then uses
+    another part of Transformer Engine, which is a use of its own. `refused` lists the exceptions that it replaces by
+    an error of its own.
     """
 
     kind: str
     path: str
     site: Site
-    guard: Guard  # all that is known of when the line is reached
-    here: Guard = True  # the part of it that stands in the function itself
+    guard: Guard  # the complete guard of the line
+    here: Guard = True  # its part from the function itself
     arguments: Arguments | None = None
     bound: bool = False
     swallowed: tuple[str, ...] = ()
@@ -62,7 +62,7 @@ class Use:
 
 @dataclass(frozen=True)
 class Calls:
-    """Everything one release of a consuming package asks of Transformer Engine."""
+    """All uses of Transformer Engine in one release of a consuming package."""
 
     version: str
     uses: tuple[Use, ...]

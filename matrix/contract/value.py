@@ -1,6 +1,6 @@
-"""What a name may stand for while a consuming package is read: a choice of values, each under a guard.
+"""The possible values of a name while a consuming package is read: a choice of values, each under a guard.
 
-Only what bears on Transformer Engine is told apart; all else is Anything.
+Only values that bear on Transformer Engine are distinguished; all others are Anything.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Reference:
 
 @dataclass(frozen=True)
 class Literal:
-    """A constant: None, a bool, a number, a text, a tuple of such."""
+    """A constant: None, a bool, a number, a string, or a tuple of constants."""
 
     value: object
 
@@ -49,14 +49,14 @@ class RunningVersion:
 
 @dataclass(frozen=True)
 class FixedVersion:
-    """A version written in the source and parsed there."""
+    """A version literal that the source parses."""
 
     text: str
 
 
 @dataclass(frozen=True)
 class ParametersOf:
-    """The parameters of something of Transformer Engine, as inspect.signature gives them."""
+    """The parameters of something of Transformer Engine, as inspect.signature returns them."""
 
     path: str
 
@@ -70,7 +70,7 @@ class Outside:
 
 @dataclass(frozen=True)
 class InPackage:
-    """A name of another module of the consuming package ("" for the module itself): looked up when it is used."""
+    """A name of another module of the consuming package ("" for the module itself), looked up on use."""
 
     module: str
     name: str = ""
@@ -78,7 +78,7 @@ class InPackage:
 
 @dataclass(frozen=True)
 class BodyLocation:
-    """Where a body stands in the package. `postponed`: its annotations are not evaluated."""
+    """The location of a body in the package. `postponed`: its annotations are not evaluated."""
 
     module: str
     path: str
@@ -89,9 +89,9 @@ class BodyLocation:
 
 @dataclass(eq=False)
 class FunctionDefinition:
-    """A function of the consuming package, the place of the body that defines it, and the names of that body.
+    """A function of the consuming package, the location of the body that defines it, and the names of that body.
 
-    `returned` remembers what came of it for which arguments, `about_te` whether that may say something about TE.
+    `returned` caches the return values by arguments, `about_te` whether they may depend on TE.
     """
 
     node: ast.FunctionDef | ast.AsyncFunctionDef
@@ -108,7 +108,7 @@ class FunctionDefinition:
 
 @dataclass(frozen=True)
 class ReturnValue:
-    """What a function returns, and the guard under which it returns at all rather than raises."""
+    """The return value of a function, and the guard under which it returns rather than raises."""
 
     value: Choice
     completes: Guard
@@ -118,7 +118,7 @@ class ReturnValue:
 class ClassDefinition:
     """A class of the consuming package.
 
-    `attributes` are those that only its constructor sets, with what it sets them to: known once it was read.
+    `attributes` are those that only its constructor sets, with their values; filled when the constructor is read.
     """
 
     name: str
@@ -128,13 +128,13 @@ class ClassDefinition:
 
     @property
     def is_config(self) -> bool:
-        """Say whether its instances are what functions get as `config`."""
+        """Return whether it is a configuration: functions take its instances as `config`."""
         return self.name.endswith("Config")
 
 
 @dataclass(frozen=True)
 class Instance:
-    """`self` (or `cls`) in a method of a class; `parent`: what super() gives there."""
+    """`self` (or `cls`) in a method of a class; `parent`: super() in that method."""
 
     blueprint: ClassDefinition
     parent: bool = False
@@ -142,13 +142,13 @@ class Instance:
 
 @dataclass(frozen=True)
 class Keywords:
-    """A dictionary of keyword arguments being collected. `open`: other keys may be in it."""
+    """A dictionary that collects keyword arguments. `open`: it may have other keys."""
 
     entries: tuple[tuple[str, Guard], ...] = ()
     open: bool = False
 
     def put(self, name: str, guard: Guard = True) -> Keywords:
-        """Return it with a key more."""
+        """Return it with one more key."""
         return Keywords((*(e for e in self.entries if e[0] != name), (name, guard)), self.open)
 
     def drop(self, name: str) -> Keywords:
@@ -158,9 +158,9 @@ class Keywords:
 
 @dataclass(frozen=True)
 class Anything:
-    """Nothing is known but how it is written ("config.fp8"; "" for a computed value).
+    """An unknown value; `text` is its expression ("config.fp8"; "" for a computed value).
 
-    `of_te`: it was computed from Transformer Engine's version or shape, so a condition on it is a guard.
+    `of_te`: it was computed from Transformer Engine's version or API, so a condition on it is a guard.
     """
 
     text: str = ""
@@ -184,7 +184,7 @@ def only(value: Value) -> Choice:
 
 
 def gather(alternatives: Iterable[tuple[Guard, Value]]) -> Choice:
-    """Return a choice with each value once and nothing that can't be."""
+    """Return a choice with each value once, without values under False."""
     found: dict[Value, Guard] = {}
     for guard, value in alternatives:
         if guard is not False:
@@ -213,10 +213,10 @@ def merge(guard: Guard, first: Choice, second: Choice) -> Choice:
 
 
 def _merged_keywords(guard: Guard, first: Keywords, second: Keywords) -> Keywords:
-    ours, theirs = dict(first.entries), dict(second.entries)
+    first_entries, second_entries = dict(first.entries), dict(second.entries)
     entries = []
-    for name in dict.fromkeys([*ours, *theirs]):
-        one, other = ours.get(name, False), theirs.get(name, False)
+    for name in dict.fromkeys([*first_entries, *second_entries]):
+        one, other = first_entries.get(name, False), second_entries.get(name, False)
         entries.append((name, one if one == other else any_of(all_of(guard, one), all_of(negate(guard), other))))
     return Keywords(tuple(entries), first.open or second.open)
 
@@ -234,7 +234,7 @@ def updated(kept: Keywords, added: Iterable[Value], named: Iterable[tuple[str, G
 
 
 def truth_of(choice: Choice, text: str) -> Guard:
-    """Return the guard under which a value is true; `text` is how the expression reads."""
+    """Return the guard under which a value is true; `text` is its expression."""
     return any_of(*(all_of(guard, _truth(value, text)) for guard, value in choice))
 
 
@@ -274,13 +274,13 @@ def compare_versions(op: str, left: Value, right: Value) -> Guard | None:
 
 
 def bears_on_te(value: Value) -> bool:
-    """Return whether something computed from this value may say something about Transformer Engine."""
+    """Return whether a value computed from this one may depend on Transformer Engine."""
     return value.of_te if isinstance(value, Anything) else isinstance(value, (RunningVersion, ParametersOf))
 
 
 @dataclass
 class Names:
-    """The names of one body and of those around it. `finished`: the body was read to its end."""
+    """The names of one body and of the bodies around it. `finished`: the body was read to its end."""
 
     own: dict[str, Choice] = field(default_factory=dict)
     around: Names | None = None
@@ -289,11 +289,11 @@ class Names:
 
     @property
     def inside(self) -> Names:
-        """Return the names that a function defined here finds around it: a class is no scope of its methods."""
+        """Return the enclosing names of a function defined in this body: a class is no scope of its methods."""
         return self.around if self.of_class and self.around else self
 
     def find(self, name: str) -> Choice | None:
-        """Return what a name stands for, from the innermost body outwards."""
+        """Return the values of a name, from the innermost body outwards; None if it is unbound."""
         if name in self.own:
             return self.own[name]
         return self.around.find(name) if self.around else None

@@ -1,4 +1,4 @@
-"""Simulated histories: one culprit, places that can't be asked, probes that lie at times."""
+"""Simulated histories: one culprit, inconclusive places, noisy probes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from matrix.bisection.noise import Noise, Seen
 
 
 class History:
-    """Answers as a history does that changes once, at `culprit` (or, in a list, at each of several places)."""
+    """The probe of a history that changes at `culprit`: one place, or each place of a list."""
 
     def __init__(
         self,
@@ -26,13 +26,13 @@ class History:
         self.order, self.skips, self.old, self.noise = order, frozenset(skips), old, noise or Noise()
         self.culprits = [culprit] if isinstance(culprit, int) else list(culprit)
         self.random = random.Random(seed)
-        self.asked: list[list[int]] = []
+        self.probed: list[list[int]] = []
 
     def __call__(self, places: Sequence[int]) -> list[Seen]:
-        self.asked.append(list(places))
-        return [self.answer(place) for place in places]
+        self.probed.append(list(places))
+        return [self.seen(place) for place in places]
 
-    def answer(self, place: int) -> Seen:
+    def seen(self, place: int) -> Seen:
         if place in self.skips:
             return Seen.SKIP
         changes = sum(self.order.below[place] >> culprit & 1 for culprit in self.culprits)
@@ -42,10 +42,10 @@ class History:
 
 
 def rounds_needed(candidates: int, at_once: int) -> int:
-    """ceil(log_{k+1} n), without floating point."""
+    """Return ceil(log_{k+1} n), without floating point."""
     return next(rounds for rounds in range(64) if (at_once + 1) ** rounds >= candidates)
 
 
-def allowed(errors_of: float, runs: int) -> float:
-    """How many wrong claims may be among `runs` with an error of `errors_of` each: the mean and four deviations."""
-    return errors_of * runs + 4 * math.sqrt(errors_of * (1 - errors_of) * runs)
+def allowed(error: float, runs: int) -> float:
+    """Return the bound on wrong claims among `runs` with probability `error` each: the mean and four deviations."""
+    return error * runs + 4 * math.sqrt(error * (1 - error) * runs)

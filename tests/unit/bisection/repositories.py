@@ -1,4 +1,4 @@
-"""Small clones made by git fast-import, and an asker that knows which of their commits are broken."""
+"""Small clones made by git fast-import, and a fake probe of their commits."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ INFO = 'MAJOR, MINOR, PATCH, PRE_RELEASE = 0, 9, 0, "rc0"\n__version__ = "0.9.0r
 
 
 def clone(folder: Path, history: Sequence[tuple[str, Sequence[str], Mapping[str, str]]]) -> Path:
-    """Make a bare Megatron-LM of (name, parents, changed files); every commit is tagged with its name."""
+    """Make a bare Megatron-LM clone of (name, parents, changed files); every commit is tagged with its name."""
     subprocess.run(["git", "init", "-q", "--bare", str(folder)], check=True)
     stream, marks = [], {name: mark for mark, (name, _, _) in enumerate(history, start=1)}
     for name, parents, files in history:
@@ -41,7 +41,7 @@ def clone(folder: Path, history: Sequence[tuple[str, Sequence[str], Mapping[str,
 
 
 def chain(folder: Path, length: int) -> Path:
-    """c0 - c1 - ... one file changed in each."""
+    """Make a clone of c0 - c1 - ..., each of which changes one file."""
     names = [f"c{number}" for number in range(length)]
     return clone(
         folder,
@@ -52,18 +52,18 @@ def chain(folder: Path, length: int) -> Path:
     )
 
 
-class Asker:
-    """Answers by what `ends` says of a case; counts what it was asked."""
+class FakeProbe:
+    """A probe that returns the outcomes of `ends` and keeps the keys of the probed cases."""
 
     def __init__(self, ends: Callable[[Planned], Outcome]) -> None:
-        self.ends, self.asked = ends, list[str]()
+        self.ends, self.probed = ends, list[str]()
         self.stop_after: int | None = None
 
     def __call__(self, planned: Sequence[Planned], show: Show) -> None:
         for item in planned:
-            if len(self.asked) == self.stop_after:
+            if len(self.probed) == self.stop_after:
                 raise KeyboardInterrupt
-            self.asked.append(item.key)
+            self.probed.append(item.key)
             show(record_of(item, self.ends(item)))
 
 
@@ -73,9 +73,9 @@ def record_of(item: Planned, outcome: Outcome) -> Record:
 
 
 def broken_in(names: Collection[str]) -> Callable[[Planned], Outcome]:
-    """Show the failure where the version's or source's end is one of `names`, pass elsewhere."""
-    return lambda item: catalogs.shown(ENTRY) if wanted(item) in names else Outcome(OutcomeKind.PASSED)
+    """Return outcomes that show the failure for the commits or versions in `names`, and pass elsewhere."""
+    return lambda item: catalogs.shown(ENTRY) if revision(item) in names else Outcome(OutcomeKind.PASSED)
 
 
-def wanted(item: Planned) -> str:
+def revision(item: Planned) -> str:
     return item.source.rpartition("@")[2] or item.cell.mcore

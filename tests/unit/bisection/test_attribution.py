@@ -18,7 +18,7 @@ ALL = ("cuda", "driver", "mcore", "nccl", "python", "te", "torch")
 def attributed(
     culprits: Sequence[frozenset[str]], packages: Sequence[str] = ALL, unknown: Sequence[frozenset[str]] = ()
 ) -> Attribution:
-    """Bad is what holds one of the culprits whole; what is `unknown` says nothing."""
+    """Attribute among mixtures that are bad if they hold a whole culprit; those in `unknown` are inconclusive."""
 
     def probe(mixtures: Sequence[Packages]) -> list[Seen]:
         return [
@@ -30,13 +30,13 @@ def attributed(
 
 
 @given(st.frozensets(st.sampled_from(ALL), min_size=1))
-def test_exactly_the_packages_that_carry_it_are_named(culprit: frozenset[str]) -> None:
+def test_carrier_is_exactly_the_culprit(culprit: frozenset[str]) -> None:
     assert attributed([culprit]).carriers == (Carrier(culprit),)
 
 
 @given(st.frozensets(st.sampled_from(ALL[:3]), min_size=1), st.frozensets(st.sampled_from(ALL[3:]), min_size=1))
-def test_two_causes_that_are_enough_alone_are_both_named(one: frozenset[str], other: frozenset[str]) -> None:
-    """Putting the first right would not help: the second still breaks it."""
+def test_two_independent_causes_are_both_found(one: frozenset[str], other: frozenset[str]) -> None:
+    """Fixing only the first would not help: the second still breaks the stack."""
     assert {carrier.packages for carrier in attributed([one, other]).carriers} == {one, other}
 
 
@@ -44,33 +44,33 @@ def test_two_causes_that_are_enough_alone_are_both_named(one: frozenset[str], ot
     culprit=st.frozensets(st.sampled_from(ALL), min_size=1),
     unknown=st.lists(st.frozensets(st.sampled_from(ALL), min_size=1, max_size=6), max_size=20),
 )
-def test_mixtures_that_say_nothing_never_lead_to_a_wrong_name(
+def test_inconclusive_mixtures_never_cause_a_wrong_carrier(
     culprit: frozenset[str], unknown: list[frozenset[str]]
 ) -> None:
-    """What is named always holds the culprit, and whatever is too much is said to be doubtful."""
-    told = attributed([culprit], unknown=[one for one in unknown if len(one) < len(ALL)])
+    """The carrier always holds the culprit; a larger carrier has doubtful packages."""
+    found = attributed([culprit], unknown=[one for one in unknown if len(one) < len(ALL)])
 
-    (carrier,) = told.carriers
+    (carrier,) = found.carriers
     assert culprit <= carrier.packages
     assert carrier.packages == culprit or carrier.doubtful
 
 
-def test_one_of_three_is_found_with_four_mixtures() -> None:
-    """Both ends, then the halves; the half with one package is the answer."""
-    told = attributed([frozenset({"te"})], ("mcore", "te", "torch"))
+def test_one_of_three_takes_at_most_five_mixtures() -> None:
+    """Both ends, then the halves; the half with one package is the carrier."""
+    found = attributed([frozenset({"te"})], ("mcore", "te", "torch"))
 
-    assert told.carriers == (Carrier(frozenset({"te"})),)
-    assert len(told.asked) <= 5
+    assert found.carriers == (Carrier(frozenset({"te"})),)
+    assert len(found.probed) <= 5
 
 
 @pytest.mark.parametrize(("seen", "taken"), [(Seen.GOOD, frozenset({"torch"})), (Seen.BAD, frozenset[str]())])
-def test_a_stack_that_does_not_behave_as_said_stops_it(seen: Seen, taken: frozenset[str]) -> None:
+def test_mislabeled_stack_stops_the_attribution(seen: Seen, taken: frozenset[str]) -> None:
     with pytest.raises(WrongStackError) as caught:
         attribute(["torch"], lambda mixtures: [seen for _ in mixtures])
 
     assert (caught.value.taken, caught.value.seen) == (taken, seen)
 
 
-def test_stacks_that_do_not_differ_are_refused() -> None:
+def test_identical_stacks_are_rejected() -> None:
     with pytest.raises(MatrixError, match="do not differ"):
         attribute([], lambda mixtures: [Seen.GOOD for _ in mixtures])

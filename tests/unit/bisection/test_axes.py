@@ -1,4 +1,4 @@
-"""What is on an axis, and what a subject is at each of its points."""
+"""The points of an axis, and the case at each of them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ KNOWN = catalogs.catalog(
 SUBJECT = Subject(KNOWN, ENTRY, ENTRY.case[0], Level.CPU, "torch-2.4.0", Side("0.8.0"))
 
 
-def test_an_axis_runs_from_the_older_end_to_the_newer_whichever_is_named_first() -> None:
+def test_axis_runs_from_older_to_newer_end() -> None:
+    """In either order of the two names."""
     forward, swapped = releases(SUBJECT, AxisName.MCORE, "0.7.0", "0.8.0")
     backward, turned = releases(SUBJECT, AxisName.MCORE, "0.8.0", "0.7.0")
 
@@ -35,8 +36,8 @@ def test_an_axis_runs_from_the_older_end_to_the_newer_whichever_is_named_first()
     assert (swapped, turned) == (False, True)
 
 
-def test_a_point_is_the_case_with_all_else_held_fixed() -> None:
-    """And expects what the catalog says, so that the verdicts of the night serve it."""
+def test_point_changes_one_side_of_the_case() -> None:
+    """Its expectation is the catalog's, so that cached verdicts of a night apply."""
     made, _ = releases(SUBJECT, AxisName.TORCH, "2.3.1", "2.5.1")
     planned = [made.case_at(place) for place in range(3)]
 
@@ -46,7 +47,7 @@ def test_a_point_is_the_case_with_all_else_held_fixed() -> None:
     assert [item.expectation for item in planned] == [Expectation.WORKS, Expectation.BROKEN, Expectation.BROKEN]
 
 
-def test_what_may_not_exist_is_left_out_and_said() -> None:
+def test_excluded_point_is_left_out_with_a_note() -> None:
     subject = SUBJECT.with_side(AxisName.MCORE, Side("0.9.0"))
     made, _ = releases(subject, AxisName.TORCH, "", "")
 
@@ -54,17 +55,17 @@ def test_what_may_not_exist_is_left_out_and_said() -> None:
     assert made.notes == ("left out 2.4.0: never built",)
 
 
-def test_an_end_that_may_not_exist_is_an_error() -> None:
-    with pytest.raises(MatrixError, match="an end that may not exist"):
+def test_excluded_end_is_an_error() -> None:
+    with pytest.raises(MatrixError, match="the catalog excludes an end of the axis"):
         releases(SUBJECT, AxisName.MCORE, "0.7.0", "0.9.0")
 
 
-def test_a_point_that_is_not_on_the_axis_gets_a_suggestion() -> None:
+def test_unknown_point_is_an_error_with_a_suggestion() -> None:
     with pytest.raises(MatrixError, match=r"did you mean 0\.8\.0"):
         releases(SUBJECT, AxisName.MCORE, "0.7.0", "0.8.1")
 
 
-def test_containers_run_by_month_and_drivers_by_branch() -> None:
+def test_containers_order_by_month_and_drivers_by_branch() -> None:
     images, _ = releases(SUBJECT, AxisName.CONTAINER, "", "")
     drivers = axes.released(SUBJECT, AxisName.DRIVER)
 
@@ -75,17 +76,17 @@ def test_containers_run_by_month_and_drivers_by_branch() -> None:
     assert list(drivers) == ["535"]
 
 
-def test_an_image_that_is_stood_for_says_by_which_base() -> None:
+def test_label_of_an_image_names_its_twin() -> None:
     twins = {"ngc-24.03": "torch-2.3.1", "ngc-24.07": "torch-2.4.0"}
     made, _ = releases(SUBJECT, AxisName.CONTAINER, "ngc-24.03", "", twins.__getitem__)
 
     assert [point.label for point in made.points] == ["ngc-24.03 (torch-2.3.1)", "ngc-24.07 (torch-2.4.0)"]
     assert made.case_at(1).cell.base == "torch-2.4.0"
-    assert "stood for by their twins" in made.notes[0]
+    assert "twins (in parentheses) replace images" in made.notes[0]
 
 
-def test_images_of_another_series_are_not_on_the_axis() -> None:
-    """By month they stand side by side, and nothing says which of two comes first."""
+def test_axis_excludes_images_of_another_series() -> None:
+    """Two series have no common order: both have an image of the same month."""
     containers = (*KNOWN.containers, catalogs.image("nemo-24.05", "2.3.0"))
     subject = replace(SUBJECT, catalog=catalogs.catalog(ENTRY, containers=containers))
 
@@ -93,7 +94,7 @@ def test_images_of_another_series_are_not_on_the_axis() -> None:
     assert [point.id for point in releases(subject, AxisName.CONTAINER, "nemo-24.05", "")[0].points] == ["nemo-24.05"]
 
 
-def test_nothing_is_expected_of_a_commit() -> None:
+def test_commit_has_no_expectation() -> None:
     planned = SUBJECT.with_side(AxisName.MCORE, Side("0.9.0rc0+abcdef1", "/clone@abcdef1")).planned()
 
     assert (planned.source, planned.expectation) == ("/clone@abcdef1", Expectation.UNKNOWN)
@@ -107,16 +108,14 @@ def test_nothing_is_expected_of_a_commit() -> None:
         (None, "pp2", ("pp2", Level.GPU)),
     ],
 )
-def test_the_case_is_the_one_named_or_the_first_at_the_least_real_level(
-    level: Level | None, name: str, chosen: tuple[str, Level]
-) -> None:
+def test_case_defaults_to_first_at_least_real_level(level: Level | None, name: str, chosen: tuple[str, Level]) -> None:
     found, at = choose_case(ENTRY, level, name)
 
     assert (found.name, at) == chosen
 
 
 @pytest.mark.parametrize(("level", "name"), [(Level.CPU, "pp2"), (None, "tp3")])
-def test_a_case_that_is_not_there_is_an_error(level: Level | None, name: str) -> None:
+def test_missing_case_is_an_error(level: Level | None, name: str) -> None:
     with pytest.raises(MatrixError, match="no such case"):
         choose_case(ENTRY, level, name)
 
@@ -129,11 +128,11 @@ def test_a_case_that_is_not_there_is_an_error(level: Level | None, name: str) ->
         ("", "", AxisName.TORCH, ""),
     ],
 )
-def test_the_base_is_named_by_id_or_by_its_torch(base: str, torch: str, axis: AxisName, expected: str) -> None:
+def test_base_is_selected_by_id_or_torch(base: str, torch: str, axis: AxisName, expected: str) -> None:
     assert axes.base_for(SUBJECT, base, torch, axis) == expected
 
 
 @pytest.mark.parametrize(("base", "torch"), [("", ""), ("", "2.4.9"), ("torch-2.4.0", "2.4.0")])
-def test_a_base_that_is_missing_unknown_or_named_twice_is_an_error(base: str, torch: str) -> None:
+def test_missing_unknown_or_duplicate_base_is_an_error(base: str, torch: str) -> None:
     with pytest.raises(MatrixError):
         axes.base_for(SUBJECT, base, torch, AxisName.MCORE)

@@ -1,4 +1,4 @@
-"""Two stacks that differ in several packages: who carries it, and which version."""
+"""Two stacks that differ in several packages: the guilty packages and their versions."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from matrix.planning.planned import Planned
 from matrix.report.bisection_page import joint_page
 from matrix.verdicts.outcome import Outcome, OutcomeKind
 from tests.unit import catalogs
-from tests.unit.bisection.repositories import Asker
+from tests.unit.bisection.repositories import FakeProbe
 from tests.unit.catalogs import failure
 
 ENTRY = failure("break", axes=(Axis.BASE, Axis.MCORE, Axis.TE))
@@ -31,7 +31,7 @@ GOOD, BAD = "torch-2.3.1/mcore-0.7.0/te-1.8/driver-none", "torch-2.5.1/mcore-0.9
 
 
 def found(tmp_path: Path, breaks: Callable[[Planned], bool | None], plan: Plan | None = None) -> joint.Joint:
-    """`breaks` says None where a mixture can't be asked."""
+    """Attribute between GOOD and BAD; `breaks` returns None for an unavailable mixture."""
 
     def ends(item: Planned) -> Outcome:
         broken = breaks(item)
@@ -39,9 +39,9 @@ def found(tmp_path: Path, breaks: Callable[[Planned], bool | None], plan: Plan |
             return Outcome(OutcomeKind.UNAVAILABLE, "no such mixture")
         return catalogs.shown(ENTRY) if broken else Outcome(OutcomeKind.PASSED)
 
-    inquiry = BisectionSession(Asker(ends), ProbeStore(tmp_path), lambda told: None)
+    session = BisectionSession(FakeProbe(ends), ProbeStore(tmp_path), lambda report: None)
     good, bad = (stack_of(KNOWN, text, Side(), Side(), lambda base: "") for text in (GOOD, BAD))
-    return jointly(SUBJECT, good, bad, plan or Plan(), inquiry, lambda item, asked: True)
+    return jointly(SUBJECT, good, bad, plan or Plan(), session, lambda item, session: True)
 
 
 def since(version: str, first: str) -> bool:
@@ -61,20 +61,20 @@ def since(version: str, first: str) -> bool:
         ),
     ],
 )
-def test_the_guilty_packages_are_named_and_their_versions(
+def test_guilty_packages_and_their_versions_are_found(
     tmp_path: Path, breaks: Callable[[Planned], bool], guilty: list[str], inside: dict[str, str]
 ) -> None:
-    """Of torch, TE and megatron-core, all of which differ."""
-    told = joint.summarize(found(tmp_path, breaks))
+    """torch, TE and megatron-core all differ."""
+    summary = joint.summarize(found(tmp_path, breaks))
 
-    assert (told.answer, told.to_json()["kind"]) == (guilty, "packages")
-    assert {name: one.answer for name, one in told.inside.items()} == inside
-    assert set(told.differ) == {"torch", "mcore", "te"}
+    assert (summary.answer, summary.to_json()["kind"]) == (guilty, "packages")
+    assert {name: one.answer for name, one in summary.inside.items()} == inside
+    assert set(summary.differ) == {"torch", "mcore", "te"}
 
 
-def test_what_no_mixture_can_tell_apart_is_said(tmp_path: Path) -> None:
-    """Where the old torch never goes with the new megatron-core, both may be needed or one."""
-    told = joint.summarize(
+def test_inseparable_packages_make_the_result_ambiguous(tmp_path: Path) -> None:
+    """Mixtures of the old torch and the new megatron-core, or the reverse, are unavailable."""
+    summary = joint.summarize(
         found(
             tmp_path,
             lambda item: None if since(item.cell.torch, "2.4.0") != since(item.cell.mcore, "0.8.0") else
@@ -82,65 +82,66 @@ def test_what_no_mixture_can_tell_apart_is_said(tmp_path: Path) -> None:
         )
     )  # fmt: skip
 
-    assert (told.answer, told.to_json()["kind"]) == (None, ResultKind.AMBIGUOUS.value)
-    assert told.carriers[0].doubtful == {"mcore", "torch"}
-    assert "at most: mcore and torch" in joint.headline(told)
+    assert (summary.answer, summary.to_json()["kind"]) == (None, ResultKind.AMBIGUOUS.value)
+    assert summary.carriers[0].doubtful == {"mcore", "torch"}
+    assert "at most: mcore and torch" in joint.headline(summary)
 
 
 def test_summary_is_plain_json(tmp_path: Path) -> None:
-    told = joint.summarize(found(tmp_path, lambda item: since(item.cell.torch, "2.4.0"))).to_json()
-    assert told == json.loads(json.dumps(told))
-    assert told["differ"] == {"torch": ["2.3.1", "2.5.1"], "mcore": ["0.7.0", "0.9.0"], "te": ["1.8", "1.10"]}
-    assert told["carriers"] == [{"packages": ["torch"], "not_told_apart": []}]
-    assert (told["probes"][0]["from_bad"], told["probes"][0]["seen"]) == ([], "good")
-    inside = told["inside"]["torch"]
+    written = joint.summarize(found(tmp_path, lambda item: since(item.cell.torch, "2.4.0"))).to_json()
+    assert written == json.loads(json.dumps(written))
+    assert written["differ"] == {"torch": ["2.3.1", "2.5.1"], "mcore": ["0.7.0", "0.9.0"], "te": ["1.8", "1.10"]}
+    assert written["carriers"] == [{"packages": ["torch"], "not_told_apart": []}]
+    assert (written["probes"][0]["from_bad"], written["probes"][0]["seen"]) == ([], "good")
+    inside = written["inside"]["torch"]
     assert (inside["answer"], inside["kind"], inside["axis"], inside["level"]) == ("2.4.0", "first-bad", "torch", "cpu")
     assert inside["probes"][0]["runs"] == {"good": 1}
 
 
-def test_two_causes_are_both_named(tmp_path: Path) -> None:
-    told = joint.summarize(
+def test_two_causes_are_both_found(tmp_path: Path) -> None:
+    summary = joint.summarize(
         found(tmp_path, lambda item: since(item.cell.torch, "2.4.0") or since(item.cell.te, "1.9"))
     )  # fmt: skip
 
-    assert told.answer == ["te", "torch"]
-    assert [one.packages for one in told.carriers] == [{"te"}, {"torch"}]
-    assert "on its own" in joint.headline(told)
+    assert summary.answer == ["te", "torch"]
+    assert [one.packages for one in summary.carriers] == [{"te"}, {"torch"}]
+    assert "on its own" in joint.headline(summary)
 
 
-def test_noisy_mixtures_are_asked_until_they_are_settled(tmp_path: Path) -> None:
-    """A failure that shows in every second run: no good is believed after one."""
+def test_noisy_mixtures_are_repeated_until_settled(tmp_path: Path) -> None:
+    """A failure that shows in every second run: one pass does not settle a mixture as good."""
     runs: dict[str, int] = {}
 
     def at_times(item: Planned) -> bool:
         runs[item.key] = runs.get(item.key, 0) + 1
         return since(item.cell.torch, "2.4.0") and runs[item.key] % 2 == 0
 
-    told = found(tmp_path, at_times, Plan(noise=Noise(0.5)))
+    result = found(tmp_path, at_times, Plan(noise=Noise(0.5)))
 
-    assert joint.summarize(told).answer == ["torch"]
+    assert joint.summarize(result).answer == ["torch"]
     assert min(count for key, count in runs.items() if "torch-2.3.1" in key) >= 5
 
 
-def test_a_stack_that_is_not_as_said_is_an_error(tmp_path: Path) -> None:
+def test_mislabeled_stack_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(MatrixError, match="the bad stack is not bad"):
         found(tmp_path, lambda item: False)
 
 
-def test_an_image_that_cannot_run_here_is_stood_for_by_its_twin_and_brings_its_te() -> None:
+def test_twin_replaces_an_image_that_cannot_run() -> None:
+    """The stack keeps the image's Transformer Engine."""
     stack = stack_of(KNOWN, "ngc-24.07", Side("0.8.0"), Side(), lambda base: "no container tool")
     real = stack_of(KNOWN, "ngc-24.07", Side("0.8.0"), Side(), lambda base: "")
 
     assert (stack.base, stack.te.version, stack.mcore.version) == ("torch-2.4.0", "1.8", "0.8.0")
-    assert "stood for by its twin torch-2.4.0: no container tool" in stack.notes[0]
+    assert "the twin torch-2.4.0 replaces ngc-24.07: no container tool" in stack.notes[0]
     assert (real.base, real.notes) == ("ngc-24.07", ())
 
 
-def test_words_and_page_hold_the_answer_and_how_to_see_it(tmp_path: Path) -> None:
-    told = joint.summarize(found(tmp_path, lambda item: since(item.cell.torch, "2.4.0")))
+def test_text_and_page_hold_result_and_command(tmp_path: Path) -> None:
+    summary = joint.summarize(found(tmp_path, lambda item: since(item.cell.torch, "2.4.0")))
 
-    words, page = joint.render(told, "page.html"), joint_page(told, joint.headline(told), "it breaks")
-    for text in (words, page):
+    rendered, page = joint.render(summary, "page.html"), joint_page(summary, joint.headline(summary), "it breaks")
+    for text in (rendered, page):
         assert "guilty: torch" in text
         assert "2.4.0" in text
         assert "megatrix run" in text

@@ -1,4 +1,4 @@
-"""The search over simulated histories: right, or ambiguous and honest about it."""
+"""The search over simulated histories: the result is right, or ambiguous."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ THOUSAND = Ancestry.chain(1001)  # the good end and 1,000 commits after it
 
 @settings(max_examples=150, deadline=None)
 @given(culprit=st.integers(1, 1000), at_once=st.sampled_from([1, 2, 3, 7]), old=st.sampled_from([Seen.GOOD, Seen.BAD]))
-def test_any_culprit_among_a_thousand_is_found_within_the_bound(culprit: int, at_once: int, old: Seen) -> None:
-    """In either direction, with no more rounds than ceil(log_{k+1} n)."""
+def test_any_culprit_is_found_within_the_bound(culprit: int, at_once: int, old: Seen) -> None:
+    """Among a thousand commits, in either direction, with at most ceil(log_{k+1} n) rounds."""
     history = History(THOUSAND, culprit, old=old)
     found = search(THOUSAND, history, old, Plan(at_once=at_once))
 
@@ -26,13 +26,13 @@ def test_any_culprit_among_a_thousand_is_found_within_the_bound(culprit: int, at
     assert found.kind is (ResultKind.FIRST_BAD if old is Seen.GOOD else ResultKind.FIRST_FIXED)
     assert found.confidence == 1
     assert found.rounds <= rounds_needed(1000, at_once)
-    assert found.rounds == len(history.asked) - (2 if at_once == 1 else 1)
-    assert max(map(len, history.asked)) <= at_once
+    assert found.rounds == len(history.probed) - (2 if at_once == 1 else 1)
+    assert max(map(len, history.probed)) <= at_once
 
 
 @pytest.mark.parametrize(("at_once", "rounds"), [(1, 10), (3, 5), (7, 4)])
-def test_a_thousand_commits_take_this_many_rounds(at_once: int, rounds: int) -> None:
-    """The worst culprit of all: 10 rounds one at a time, 5 with three at once, 4 with seven."""
+def test_worst_culprit_takes_this_many_rounds(at_once: int, rounds: int) -> None:
+    """Of a thousand commits: 10 rounds one at a time, 5 with three at once, 4 with seven."""
     worst = max(search(THOUSAND, History(THOUSAND, one), Seen.GOOD, Plan(at_once)).rounds for one in range(1, 1001, 7))
 
     assert rounds == worst
@@ -40,10 +40,8 @@ def test_a_thousand_commits_take_this_many_rounds(at_once: int, rounds: int) -> 
 
 @settings(max_examples=150, deadline=None)
 @given(data=st.data(), culprit=st.integers(1, 1000), at_once=st.sampled_from([1, 3, 7]))
-def test_with_skips_the_answer_is_the_culprit_and_the_skips_before_it(
-    data: st.DataObject, culprit: int, at_once: int
-) -> None:
-    """Up to 20 % of the places can't be asked: the answer is exactly what nobody can tell apart."""
+def test_candidates_are_culprit_and_adjacent_skips(data: st.DataObject, culprit: int, at_once: int) -> None:
+    """Up to 20 % of the places are inconclusive: the candidates are exactly the inseparable places."""
     skips = data.draw(st.sets(st.integers(1, 999), max_size=200))
     found = search(THOUSAND, History(THOUSAND, culprit, skips=skips), Seen.GOOD, Plan(at_once))
 
@@ -56,8 +54,8 @@ def test_with_skips_the_answer_is_the_culprit_and_the_skips_before_it(
     assert found.kind is (ResultKind.FIRST_BAD if first == last else ResultKind.AMBIGUOUS)
 
 
-def test_a_long_stretch_that_cannot_be_built_is_left_quickly() -> None:
-    """Two hundred commits in the middle don't build: they are not tried one by one."""
+def test_long_inconclusive_stretch_takes_few_probes() -> None:
+    """Two hundred commits in the middle don't build: the search does not probe them one by one."""
     skips = range(400, 600)
     for culprit in (3, 399, 600, 998):
         found = search(THOUSAND, History(THOUSAND, culprit, skips=skips), Seen.GOOD)
@@ -68,7 +66,7 @@ def test_a_long_stretch_that_cannot_be_built_is_left_quickly() -> None:
 
 
 @pytest.mark.parametrize("shows", [0.9, 0.5, 0.3])
-def test_a_noisy_probe_makes_no_more_wrong_claims_than_stated(shows: float) -> None:
+def test_wrong_claims_stay_within_the_stated_error(shows: float) -> None:
     """A failure that shows in a part of its runs: at most 5 % of the claims are wrong, each with >= 95 % confidence."""
     noise, wrong, claims = Noise(shows=shows), 0, 0
     for seed in range(300):
@@ -76,7 +74,7 @@ def test_a_noisy_probe_makes_no_more_wrong_claims_than_stated(shows: float) -> N
         history = History(THOUSAND, culprit, noise=noise, seed=seed)
         try:
             found = search(THOUSAND, history, Seen.GOOD, Plan(noise=noise))
-        except WrongEndError:  # the bad end did not show it, in as many runs as it was given: no claim
+        except WrongEndError:  # the bad end did not show the failure in its runs: no claim
             continue
         assert found.confidence >= 0.95
         if found.kind is not ResultKind.AMBIGUOUS:
@@ -95,10 +93,10 @@ def test_a_noisy_probe_makes_no_more_wrong_claims_than_stated(shows: float) -> N
     old=st.sampled_from([Seen.GOOD, Seen.BAD]),
     skips=st.sets(st.integers(1, 999), max_size=200),
 )
-def test_noise_both_ways_and_skips_stay_within_the_stated_error(
+def test_noise_and_skips_stay_within_the_error(
     culprit: int, at_once: int, seed: int, old: Seen, skips: set[int]
 ) -> None:
-    """With an error of one in a million nothing wrong is ever claimed: noise, skips, both directions together."""
+    """With an error of one in a million no claim is wrong: noise of both kinds, skips, both directions."""
     noise = Noise(shows=0.7, invents=0.05)
     history = History(THOUSAND, culprit, noise=noise, seed=seed, old=old, skips=skips)
     found = search(THOUSAND, history, old, Plan(at_once, noise, confidence=1 - 1e-6))
@@ -109,7 +107,7 @@ def test_noise_both_ways_and_skips_stay_within_the_stated_error(
 
 
 @pytest.mark.parametrize(("shows", "repeats"), [(0.9, 3), (0.5, 8), (0.3, 15)])
-def test_a_good_is_believed_after_as_many_repeats_as_the_statistics_ask_for(shows: float, repeats: int) -> None:
+def test_good_takes_the_repeats_of_the_statistics(shows: float, repeats: int) -> None:
     """5 % over 8 steps: (1 - shows) ** repeats is below 0.05 / 8, and one repeat fewer would not be."""
     order, noise = Ancestry.chain(257), Noise(shows=shows)
     found = search(order, History(order, 256, noise=noise, seed=5), Seen.GOOD, Plan(noise=noise))
@@ -117,8 +115,8 @@ def test_a_good_is_believed_after_as_many_repeats_as_the_statistics_ask_for(show
     assert {tally.runs[Seen.GOOD] for tally in found.tallies.values() if tally.settled is Seen.GOOD} == {repeats}
 
 
-def test_a_history_that_goes_back_and_forth_is_not_given_one_culprit() -> None:
-    """Broken at 200, fixed at 450, broken at 700: seven probes see it, and the change nearest to the end is named."""
+def test_several_changes_make_the_result_ambiguous() -> None:
+    """Broken at 200, fixed at 450, broken at 700: seven probes detect it; the candidate is the last change."""
     found = search(THOUSAND, History(THOUSAND, [200, 450, 700]), Seen.GOOD, Plan(at_once=7))
 
     assert found.kind is ResultKind.AMBIGUOUS
@@ -127,8 +125,8 @@ def test_a_history_that_goes_back_and_forth_is_not_given_one_culprit() -> None:
     assert all(found.tallies[bad].settled is Seen.BAD and bad < good for bad, good in found.flips)
 
 
-def test_checks_find_what_the_search_itself_had_no_reason_to_look_at() -> None:
-    """One probe at a time never looks behind itself; checks do."""
+def test_checks_detect_changes_that_the_search_misses() -> None:
+    """One probe at a time never probes an excluded place; checks do."""
     history = [200, 450, 700]
     blind = search(THOUSAND, History(THOUSAND, [100, 120, 700]), Seen.GOOD)
     checked = search(THOUSAND, History(THOUSAND, history), Seen.GOOD, Plan(checks=8))
@@ -138,8 +136,8 @@ def test_checks_find_what_the_search_itself_had_no_reason_to_look_at() -> None:
     assert checked.flips
 
 
-def test_checks_leave_a_claim_that_holds() -> None:
-    """A history that changes once passes its checks; they cost what was said and no round."""
+def test_checks_keep_a_right_claim() -> None:
+    """A history that changes once passes its checks; they cost eight probes and no round."""
     found = search(THOUSAND, History(THOUSAND, 321), Seen.GOOD, Plan(checks=8))
 
     assert (found.kind, found.candidates, found.rounds, found.probes) == (ResultKind.FIRST_BAD, (321,), 10, 20)
@@ -149,19 +147,17 @@ def test_checks_leave_a_claim_that_holds() -> None:
     ("culprit", "skips", "place", "seen"),
     [(5000, (), 1000, Seen.GOOD), (0, (), 0, Seen.BAD), (500, (1000,), 1000, Seen.SKIP), (500, (0,), 0, Seen.SKIP)],
 )
-def test_an_end_that_does_not_behave_as_said_stops_before_any_search(
-    culprit: int, skips: tuple[int, ...], place: int, seen: Seen
-) -> None:
+def test_wrong_end_stops_before_the_search(culprit: int, skips: tuple[int, ...], place: int, seen: Seen) -> None:
     history = History(THOUSAND, culprit, skips=skips)
     with pytest.raises(WrongEndError) as caught:
         search(THOUSAND, history, Seen.GOOD)
 
     assert (caught.value.place, caught.value.seen) == (place, seen)
-    assert len(history.asked) <= 2
+    assert len(history.probed) <= 2
 
 
 def test_two_neighbours_need_no_search() -> None:
-    """Good and bad next to each other: the ends say it all."""
+    """Good and bad are adjacent: the ends are the whole search."""
     order = Ancestry.chain(2)
     found = search(order, History(order, 1), Seen.GOOD, Plan(at_once=7))
 
@@ -170,7 +166,7 @@ def test_two_neighbours_need_no_search() -> None:
 
 @st.composite
 def merged_histories(draw: st.DrawFn) -> Ancestry:
-    """Commits with one or two parents, all behind the first and in front of the last."""
+    """Commits with one or two parents, all between the first and the last."""
     parents: list[list[int]] = [[]]
     for place in range(1, draw(st.integers(2, 60))):
         parents.append(draw(st.lists(st.integers(max(0, place - 6), place - 1), min_size=1, max_size=2)))
@@ -180,10 +176,8 @@ def merged_histories(draw: st.DrawFn) -> Ancestry:
 
 @settings(max_examples=200, deadline=None)
 @given(data=st.data(), order=merged_histories(), at_once=st.sampled_from([1, 3]))
-def test_in_a_history_with_merges_the_commit_itself_is_found(
-    data: st.DataObject, order: Ancestry, at_once: int
-) -> None:
-    """A failure is in all that descends from its commit, and in nothing on the other side of a merge."""
+def test_culprit_is_found_in_merged_histories(data: st.DataObject, order: Ancestry, at_once: int) -> None:
+    """The failure is in every descendant of its commit, and in nothing on the other side of a merge."""
     culprit = data.draw(st.integers(1, len(order) - 1))
     skips = data.draw(st.sets(st.integers(1, max(1, len(order) - 2)), max_size=len(order) // 5))
     skips -= {len(order) - 1}
@@ -198,51 +192,51 @@ def test_in_a_history_with_merges_the_commit_itself_is_found(
 @given(
     culprit=st.integers(1, 1000), suspects=st.sets(st.integers(0, 1000), max_size=30), at_once=st.sampled_from([1, 7])
 )
-def test_suspects_say_where_to_look_and_never_what_to_find(culprit: int, suspects: set[int], at_once: int) -> None:
-    """Right or wrong, the answer is the culprit; a wrong suspicion costs a few probes."""
+def test_suspects_never_change_the_result(culprit: int, suspects: set[int], at_once: int) -> None:
+    """With right or wrong suspects, the result is the culprit; a wrong suspect costs a few probes."""
     found = search(THOUSAND, History(THOUSAND, culprit), Seen.GOOD, Plan(at_once), suspects=suspects)
 
     assert (found.kind, found.candidates) == (ResultKind.FIRST_BAD, (culprit,))
     assert found.rounds <= rounds_needed(1000, at_once) + 2 + len(suspects).bit_length()
 
 
-def test_a_right_suspicion_needs_two_probes_after_the_ends() -> None:
-    """The suspect, and the commit before it."""
+def test_right_suspect_takes_two_probes_after_ends() -> None:
+    """The probes are the suspect and the commit before it."""
     found = search(THOUSAND, History(THOUSAND, 123), Seen.GOOD, suspects=[123])
 
     assert (found.candidates, sorted(found.tallies)) == ((123,), [0, 122, 123, 1000])
 
 
 def test_cheap_places_go_before_all_others() -> None:
-    """Where their answers settle it, nothing else is asked."""
+    """If their results suffice, the search probes nothing else."""
     found = search(THOUSAND, History(THOUSAND, 500), Seen.GOOD, cheap=[3, 499, 500, 900])
 
     assert found.candidates == (500,)
     assert set(found.tallies) <= {0, 1000, 3, 499, 500, 900}
 
 
-def test_two_culprits_on_two_sides_of_a_merge_are_no_single_change() -> None:
-    """0 - 1 (bad) and 0 - 2 (bad), merged in 3: nothing both come from is bad."""
+def test_culprits_on_both_sides_of_merge_are_ambiguous() -> None:
+    """0 - 1 (bad) and 0 - 2 (bad), merged in 3: their common ancestor is good."""
     order = Ancestry.of_parents([[], [0], [0], [1, 2]])
-    answers = {0: Seen.GOOD, 1: Seen.BAD, 2: Seen.BAD, 3: Seen.BAD}
-    found = search(order, lambda asked: [answers[one] for one in asked], Seen.GOOD, Plan(at_once=3))
+    results = {0: Seen.GOOD, 1: Seen.BAD, 2: Seen.BAD, 3: Seen.BAD}
+    found = search(order, lambda places: [results[one] for one in places], Seen.GOOD, Plan(at_once=3))
 
     assert found.kind is ResultKind.AMBIGUOUS
     assert found.flips == ((1, 2),)
 
 
 @pytest.mark.parametrize("made", [{"at_once": 0}, {"confidence": 1.0}, {"confidence": 0.0}, {"checks": -1}])
-def test_a_plan_that_cannot_be_followed_is_refused(made: dict[str, float]) -> None:
+def test_plan_out_of_range_is_rejected(made: dict[str, float]) -> None:
     with pytest.raises(MatrixError):
         Plan(**made)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("shows", "invents"), [(0.0, 0.0), (0.4, 0.5), (1.1, 0.0), (1.0, 1.0)])
-def test_a_probe_that_tells_nothing_is_refused(shows: float, invents: float) -> None:
+def test_uninformative_noise_is_rejected(shows: float, invents: float) -> None:
     with pytest.raises(MatrixError):
         Noise(shows, invents)
 
 
-def test_an_order_of_releases_is_a_chain() -> None:
+def test_release_order_is_a_chain() -> None:
     assert [list(places(mask)) for mask in Ancestry.chain(3).below] == [[0], [0, 1], [0, 1, 2]]
     assert Ancestry.of_parents([[], [0], [1]]) == Ancestry.chain(3)

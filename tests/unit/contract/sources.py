@@ -1,4 +1,4 @@
-"""Small Transformer Engines and Megatrons, written as source text."""
+"""Small Transformer Engines and Megatrons, given as source text."""
 
 from __future__ import annotations
 
@@ -41,29 +41,29 @@ def is_te_min_version(version, check_equality=True):
 
 
 def te(files: Mapping[str, str] | str, version: str = "1.9.0") -> Surface:
-    """A TE of these files under transformer_engine/; a text alone is transformer_engine/pytorch/__init__.py."""
-    given = {"pytorch/__init__.py": files} if isinstance(files, str) else files
-    full = {"__init__.py": ROOT, "pytorch/__init__.py": "", **given}
+    """Return a TE with these files under transformer_engine/; a string is pytorch/__init__.py."""
+    own = {"pytorch/__init__.py": files} if isinstance(files, str) else files
+    full = {"__init__.py": ROOT, "pytorch/__init__.py": "", **own}
     return offering.read_offering(
         {f"transformer_engine/{path}": textwrap.dedent(text).encode() for path, text in full.items()}, version
     )
 
 
 def mcore(files: Mapping[str, str] | str, version: str = "0.9.0") -> Calls:
-    """A Megatron of these files under megatron/core/; a text alone is adapter.py, beside the utils of core 0.9."""
-    given = {"adapter.py": files} if isinstance(files, str) else files
-    full = {"__init__.py": "", "utils.py": UTILS, **given}
+    """Return a Megatron with these files under megatron/core/ and the utils of core 0.9; a string is adapter.py."""
+    own = {"adapter.py": files} if isinstance(files, str) else files
+    full = {"__init__.py": "", "utils.py": UTILS, **own}
     return consuming.read_calls(
         {f"megatron/core/{path}": textwrap.dedent(text).encode() for path, text in full.items()}, version
     )
 
 
 def broken(calls: str | Calls, offered: str | Surface, version: str = "1.9.0") -> list[tuple[str, str]]:
-    """The findings as (kind, message)."""
+    """Return the findings as (kind, message)."""
     return [(f.kind.value, f.message) for f in findings(calls, offered, version)]
 
 
 def findings(calls: str | Calls, offered: str | Surface, version: str = "1.9.0") -> list[Finding]:
-    """The findings between two texts."""
+    """Return the findings between two sides, each a string or read already."""
     consumer = mcore(calls) if isinstance(calls, str) else calls
     return find(consumer, te(offered) if isinstance(offered, str) else offered, version)

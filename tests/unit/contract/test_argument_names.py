@@ -1,4 +1,4 @@
-"""Whose argument is it: names, not counts."""
+"""The parameter that an argument's name means."""
 
 import pytest
 
@@ -19,19 +19,19 @@ def test_words_are_compared_without_their_endings() -> None:
         ("cpu_offloading_weights", "offload_activations", OFFLOAD, "offload_weights"),
         ("activation_offloading", "offload_activations", OFFLOAD, None),
         ("cpu_offloading_num_layers", "num_layers", OFFLOAD, None),
-        ("cpu_offloading", "enabled", OFFLOAD, None),  # says no parameter wholly
-        ("probs", "merging_probs", UNPERMUTE, None),  # a more special name for the same thing
+        ("cpu_offloading", "enabled", OFFLOAD, None),  # contains no parameter's whole name
+        ("probs", "merging_probs", UNPERMUTE, None),  # a more specific name of the same thing
         ("x", "inp", UNPERMUTE, None),
         ("", "inp", UNPERMUTE, None),
-        ("layernorm_bias", "ln_bias", ["inp", "ln_bias", "bias"], None),  # one word is met by chance
+        ("layernorm_bias", "ln_bias", ["inp", "ln_bias", "bias"], None),  # one word may match by chance
         ("bias", "inp", ["inp", "ln_weight", "bias"], "bias"),
     ],
 )
-def test_an_argument_means_another_parameter_only_where_that_is_sure(
+def test_another_parameter_is_meant_only_if_certain(
     argument: str, landed: str, parameters: list[str], expected: str | None
 ) -> None:
     assert expected == meant_elsewhere(argument, landed, parameters)
 
 
-def test_fit_is_the_part_of_the_parameter_that_is_said() -> None:
+def test_fit_is_the_share_of_matching_words() -> None:
     assert (fit("weights", "offload_weights"), fit("x", "y"), fit("x", "_")) == (0.5, 0.0, 0.0)

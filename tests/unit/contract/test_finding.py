@@ -1,4 +1,4 @@
-"""The kinds of findings and what they say."""
+"""The kinds of findings and their contents."""
 
 from matrix.contract.finding import FindingKind
 from tests.unit.contract.sources import broken, findings, te
@@ -16,7 +16,7 @@ BLOCK = """
 """
 
 
-def test_a_finding_names_everything_a_reader_needs() -> None:
+def test_finding_has_all_json_keys() -> None:
     [found] = findings(BLOCK, OFFLOAD.format(""), "1.9.0+e79d915")
     assert found.to_json() == {
         "mcore": "0.9.0",
@@ -31,7 +31,7 @@ def test_a_finding_names_everything_a_reader_needs() -> None:
     }
 
 
-def test_four_positionals_into_five_parameters_are_misbound_and_not_fine() -> None:
+def test_four_arguments_to_five_parameters_are_misbound() -> None:
     found = findings(BLOCK, te(OFFLOAD.format("model_layers=1, ")), "1.9.0")
     shifted = [
         ("activation_offloading", "model_layers", "offload_activations"),
@@ -46,7 +46,8 @@ def test_four_positionals_into_five_parameters_are_misbound_and_not_fine() -> No
     ]
 
 
-def test_only_what_python_would_say_is_said() -> None:
+def test_only_the_error_of_python_is_found() -> None:
+    """Of an unexpected keyword and missing arguments Python reports the first only."""
     source = """
         import transformer_engine as te
         def setup():
@@ -56,13 +57,13 @@ def test_only_what_python_would_say_is_said() -> None:
     assert broken(source, offered) == [("definite", "initialize_ub() got an unexpected keyword argument 'tp_size'")]
 
 
-def test_a_call_that_fails_in_one_of_two_definitions_is_possible() -> None:
+def test_failure_in_one_of_two_definitions_is_possible() -> None:
     offered = "import torch\nif torch.new:\n    def get(a): ...\nelse:\n    def get(a, b): ..."
     source = "import transformer_engine as te\ndef run():\n    te.pytorch.get(1, 2)\n"
     assert broken(source, offered) == [("possible", "get() takes 1 positional argument but 2 were given")]
 
 
-def test_an_attribute_break_and_an_import_break_are_findings() -> None:
+def test_missing_attribute_and_missing_module_are_findings() -> None:
     source = """
         import transformer_engine as te
         class Norm(te.pytorch.RMSNorm): ...
@@ -74,7 +75,7 @@ def test_an_attribute_break_and_an_import_break_are_findings() -> None:
     assert broken(source, offered) == [("definite", "No module named 'transformer_engine.pytorch.ops'")]
 
 
-def test_a_partial_call_misses_nothing_and_a_wrong_keyword_is_found() -> None:
+def test_partial_reports_wrong_keyword_and_nothing_missing() -> None:
     source = """
         import functools
         import transformer_engine as te
@@ -84,7 +85,7 @@ def test_a_partial_call_misses_nothing_and_a_wrong_keyword_is_found() -> None:
     assert broken(source, offered) == [("definite", "get() got an unexpected keyword argument 'wrong'")]
 
 
-def test_an_autograd_function_is_called_as_torch_calls_it() -> None:
+def test_autograd_apply_is_bound_to_forward() -> None:
     offered = te({"pytorch/__init__.py": """
         import torch
         class Rope(torch.autograd.Function):
@@ -104,7 +105,7 @@ def test_an_autograd_function_is_called_as_torch_calls_it() -> None:
     assert broken(source, offered) == [("definite", f"Rope.forward() {message}") for message in messages]
 
 
-def test_a_line_after_one_that_surely_raises_is_not_reached() -> None:
+def test_line_after_a_certain_exception_is_unreachable() -> None:
     source = """
         import transformer_engine as te
         def run(config):
@@ -120,7 +121,7 @@ def test_a_line_after_one_that_surely_raises_is_not_reached() -> None:
     ]
 
 
-def test_of_two_wrong_keywords_under_one_condition_python_says_the_first() -> None:
+def test_first_wrong_keyword_per_condition_is_reported() -> None:
     source = """
         import transformer_engine as te
         def run(config):
@@ -139,12 +140,12 @@ def test_of_two_wrong_keywords_under_one_condition_python_says_the_first() -> No
     ]
 
 
-def test_the_same_pair_gives_the_same_findings_again() -> None:
+def test_findings_are_deterministic() -> None:
     assert findings(BLOCK, OFFLOAD.format("")) == findings(BLOCK, OFFLOAD.format(""))
 
 
-def test_a_guard_is_told_as_it_reads_on_this_te() -> None:
-    """What else depends on this TE is known: an import that worked, a branch that another version takes."""
+def test_guard_is_shown_for_this_te() -> None:
+    """Conditions that this TE decides are left out: an import that worked, a branch that another version takes."""
     source = """
         import transformer_engine as te
         from megatron.core.utils import is_te_min_version
@@ -162,8 +163,8 @@ def test_a_guard_is_told_as_it_reads_on_this_te() -> None:
     assert new.guard == "TE >= 1.0 and (config.fp8 or config.fp4)"
 
 
-def test_a_keyword_that_is_passed_on_some_versions_alone_is_still_missed_on_the_others() -> None:
-    """A call that would fit with all its keywords is looked at under its guards."""
+def test_keyword_of_some_versions_is_missing_on_others() -> None:
+    """A call that binds with all its keywords is still checked under their guards."""
     source = """
         import transformer_engine as te
         from megatron.core.utils import is_te_min_version

@@ -32,7 +32,7 @@ A, B, C = Config("a"), Config("b"), Config("c")
 
 
 class Known:
-    """A surface that offers `names`, and can't tell about `unknown`."""
+    """A surface that offers `names` and does not record `unknown`."""
 
     def __init__(self, names: Collection[str] = (), unknown: Collection[str] = ()) -> None:
         self.names, self.unknown = names, unknown
@@ -60,7 +60,7 @@ def guards() -> st.SearchStrategy[Guard]:
 
 
 class World(NamedTuple):
-    """A run on a TE: which conditions hold and which paths load, the run's x, the version of TE."""
+    """A run on a TE: the conditions and loading paths with their truth, the run's x, the version of TE."""
 
     true: Mapping[str, bool]
     x: int
@@ -79,7 +79,7 @@ WORLDS = [
 
 
 def holds(guard: Guard, world: World) -> bool:
-    """Plain two-valued logic, with nothing simplified."""
+    """Evaluate a guard in two-valued logic, without simplification."""
     if isinstance(guard, bool):
         return guard
     if isinstance(guard, Config):
@@ -96,7 +96,7 @@ def holds(guard: Guard, world: World) -> bool:
 
 
 @given(guards(), guards())
-def test_simplification_never_changes_what_a_guard_means(one: Guard, other: Guard) -> None:
+def test_simplification_keeps_the_meaning_of_guards(one: Guard, other: Guard) -> None:
     for world in WORLDS:
         first, second = holds(one, world), holds(other, world)
         assert holds(all_of(one, other), world) == (first and second)
@@ -117,7 +117,7 @@ def test_simplification_never_changes_what_a_guard_means(one: Guard, other: Guar
         (all_of(Config("x == 'mxfp8'"), Config("x == 'delayed'")), False),
     ],
 )
-def test_a_guard_is_written_as_shortly_as_what_is_known_allows(built: Guard, expected: Guard) -> None:
+def test_guard_is_simplified_by_known_parts(built: Guard, expected: Guard) -> None:
     assert built == expected
 
 
@@ -126,13 +126,13 @@ VERSIONS = ["1.8.0", "1.9.0", "1.10.0", "2.3.0"]
 
 @st.composite
 def around(draw: st.DrawFn) -> str:
-    """A version around a boundary: itself, a post, dev, rc or local one, before and after."""
+    """Return a version around a boundary: itself, a post, dev, rc or local one, before and after."""
     base = draw(st.sampled_from([*VERSIONS, "1.7.0", "2.2.9", "2.3.1"]))
     return base + draw(st.sampled_from(["", ".post1", ".dev0", "rc1", "+37280ec", ".dev0+f9dd37f", ".post1+abc1234"]))
 
 
 @given(around(), st.sampled_from([*VERSIONS, "1.10.0.dev0"]), st.sampled_from([">=", ">", "<", "<=", "==", "!="]))
-def test_a_version_guard_is_what_packaging_says(running: str, boundary: str, op: str) -> None:
+def test_version_guard_agrees_with_packaging(running: str, boundary: str, op: str) -> None:
     compare = {">=": operator.ge, ">": operator.gt, "<": operator.lt, "<=": operator.le, "==": operator.eq,
                "!=": operator.ne}[op]  # fmt: skip
     expected = compare(Version(running), Version(boundary))
@@ -160,7 +160,7 @@ def test_a_version_guard_is_what_packaging_says(running: str, boundary: str, op:
         (negate(Takes("m:f", "y")), Truth.YES),
     ],
 )
-def test_what_is_not_known_is_told_apart(guard: Guard, truth: Truth) -> None:
+def test_truth_distinguishes_kinds_of_unknown(guard: Guard, truth: Truth) -> None:
     surface = Known({"m:here", "m:f(x)"}, {"m:unknown"})
     assert Judge(surface, "1.8.0").truth(guard) is truth
 
@@ -169,19 +169,19 @@ def test_equal_guards_are_one_object() -> None:
     assert AnyOf((A, TeVersion(">", "1.8.0"))) is AnyOf((Config("a"), TeVersion(">", "1.8.0")))
 
 
-def test_a_guard_is_described_for_a_person() -> None:
+def test_guard_is_described_as_text() -> None:
     guard = all_of(TeVersion(">", "1.8.0"), any_of(A, negate(Offers("te.pytorch:RMSNorm"))), Unclear("len()"))
     assert describe(guard) == "TE > 1.8.0 and (a or not has te.pytorch.RMSNorm) and len() (not understood)"
 
 
 @given(guards())
-def test_what_a_te_leaves_of_a_guard_means_the_same_there(guard: Guard) -> None:
+def test_rest_of_a_guard_keeps_its_meaning(guard: Guard) -> None:
     for world in WORLDS:
         rest = Judge(Known({"m:n"} if world.true["m:n"] else ()), world.te).rest(guard)
         assert holds(rest, world) == holds(guard, world)
 
 
-def test_what_a_te_decides_is_put_in() -> None:
+def test_rest_evaluates_the_parts_of_te() -> None:
     judge = Judge(Known({"m:n"}), "1.9")
     assert judge.rest(any_of(all_of(A, TeVersion(">=", "1.9")), negate(Loads("m:n")))) is A
     assert judge.rest(all_of(B, any_of(A, Loads("m:n")))) is B

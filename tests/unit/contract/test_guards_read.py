@@ -1,4 +1,4 @@
-"""Every guard form that upstream uses, read from source text: when is the call reached?"""
+"""Every form of guard that upstream uses, read from source text."""
 
 from typing import TypeAlias
 
@@ -19,7 +19,7 @@ FINE: Found = []
 
 
 def call(body: str, head: str = "") -> str:
-    """A function with `body`, in which CALL is a call with an argument too many."""
+    """Return a function with `body`, in which CALL is a call with one argument too many."""
     text = body.replace("CALL", "te.pytorch.get(1, 2, 3, 4, 5)")
     lines = "\n".join(f"    {line}" for line in text.strip("\n").splitlines())
     return HEAD.replace("\n    ", "\n") + head + f"\ndef wrapper(config, flag):\n{lines}\n"
@@ -48,10 +48,10 @@ def call(body: str, head: str = "") -> str:
         ("for v in ['1.9.0', '1.8.5']:\n    assert is_te_min_version(v)\nCALL", FINE, FAILS, FAILS),
     ],
 )
-def test_a_version_guard_decides_whether_the_call_is_reached(body: str, below: Found, at: Found, above: Found) -> None:
+def test_version_guard_decides_whether_call_is_reached(body: str, below: Found, at: Found, above: Found) -> None:
     source = call(body)
-    answers = [broken(source, FOUR, version) for version in ("1.8.9", "1.9.0", "1.9.0+e79d915")]
-    assert answers == [below, at, above]
+    found = [broken(source, FOUR, version) for version in ("1.8.9", "1.9.0", "1.9.0+e79d915")]
+    assert found == [below, at, above]
 
 
 @pytest.mark.parametrize(
@@ -62,11 +62,11 @@ def test_a_version_guard_decides_whether_the_call_is_reached(body: str, below: F
         ("if getattr(te.pytorch, 'gone', None) is not None: CALL", FINE),
         ("if 'acts' in inspect.signature(te.pytorch.get).parameters: CALL", FAILS),
         ("if 'stream' in inspect.signature(te.pytorch.get).parameters: CALL", FINE),
-        ("if config.flag and flag.other() == 3: CALL", FAILS),  # a condition of the run says nothing about TE
+        ("if config.flag and flag.other() == 3: CALL", FAILS),  # a condition of the run, independent of TE
         ("if isinstance(flag, te.pytorch.get): CALL", FAILS),
     ],
 )
-def test_what_te_has_decides_whether_the_call_is_reached(body: str, expected: Found) -> None:
+def test_api_guard_decides_whether_call_is_reached(body: str, expected: Found) -> None:
     assert broken(call(body), FOUR) == expected
 
 
@@ -80,11 +80,11 @@ def test_what_te_has_decides_whether_the_call_is_reached(body: str, expected: Fo
         "if parse_my_way(te.__version__) > (1, 9): CALL",
     ],
 )
-def test_a_guard_that_is_not_understood_makes_the_finding_possible(body: str) -> None:
+def test_unclear_guard_makes_the_finding_possible(body: str) -> None:
     assert [("possible", FAILS[0][1])] == broken(call(body), FOUR)
 
 
-def test_have_te_follows_the_imports_that_set_it() -> None:
+def test_have_te_flag_follows_its_imports() -> None:
     source = """
         try:
             import transformer_engine as te
@@ -101,7 +101,7 @@ def test_have_te_follows_the_imports_that_set_it() -> None:
     assert broken(source, FOUR + "\ngone = 1") == FAILS
 
 
-def test_have_te_of_another_module_follows_that_module() -> None:
+def test_have_te_flag_follows_another_module() -> None:
     calls = mcore(
         {
             "extensions.py": "from transformer_engine.pytorch import gone, get as te_get\n",
@@ -121,7 +121,7 @@ def test_have_te_of_another_module_follows_that_module() -> None:
     assert broken(calls, te(FOUR + "\ngone = 1")) == FAILS
 
 
-def test_a_name_set_to_none_when_the_import_fails_guards_its_calls() -> None:
+def test_none_after_a_failed_import_guards_calls() -> None:
     source = """
         try:
             from transformer_engine.pytorch import gone as get
@@ -134,7 +134,7 @@ def test_a_name_set_to_none_when_the_import_fails_guards_its_calls() -> None:
     assert [kind for kind, _ in broken(source, FOUR)] == ["silently-off"]
 
 
-def test_keywords_collected_in_a_dictionary_keep_their_guards() -> None:
+def test_collected_keywords_keep_their_guards() -> None:
     source = """
         import transformer_engine as te
         from megatron.core.utils import is_te_min_version
@@ -156,14 +156,14 @@ def test_keywords_collected_in_a_dictionary_keep_their_guards() -> None:
     assert broken(calls, te(FOUR), "1.9.0") == [("definite", "get() got an unexpected keyword argument 'device'")]
 
 
-def test_a_keyword_under_a_condition_meets_the_assert_under_the_same_condition() -> None:
+def test_assert_guards_keyword_under_the_same_condition() -> None:
     collected = "kw = {}\nif config.wide:\n    assert is_te_min_version('1.9.0')\n    kw['wide'] = 1\n"
     source = call(f"{collected}te.pytorch.get(**kw)")
     assert broken(source, FOUR, "1.8.0") == FINE
     assert broken(source, FOUR, "1.9.0") == [("definite", "get() got an unexpected keyword argument 'wide'")]
 
 
-def test_a_super_call_binds_to_the_constructor_of_te() -> None:
+def test_super_call_binds_to_the_te_constructor() -> None:
     source = """
         import transformer_engine as te
         class Middle(te.pytorch.Linear):
@@ -191,7 +191,7 @@ def test_a_super_call_binds_to_the_constructor_of_te() -> None:
     } == {message for _, message in broken(source, offered)}
 
 
-def test_what_comes_after_a_failed_import_is_no_finding_of_its_own() -> None:
+def test_code_after_a_failed_import_has_no_finding() -> None:
     source = """
         from transformer_engine.pytorch import gone
         from transformer_engine.pytorch import missing
@@ -201,14 +201,15 @@ def test_what_comes_after_a_failed_import_is_no_finding_of_its_own() -> None:
     assert broken(source, FOUR) == [("definite", "cannot import name 'gone' from 'transformer_engine.pytorch'")]
 
 
-def test_an_error_of_upstreams_own_is_a_guard_as_an_assert_is() -> None:
-    refused = "try:\n    te.pytorch.gone()\nexcept AttributeError:\n    raise ValueError('needs TE 2.9')"
-    looked = "try:\n    te.pytorch.gone()\nexcept AttributeError:\n    print('oops')\n    raise"
-    assert broken(call(refused), FOUR) == FINE
-    assert [kind for kind, _ in broken(call(looked), FOUR)] == ["definite"]
+def test_upstreams_own_error_is_no_finding() -> None:
+    """A handler that raises another error is a guard, like an assert; a bare raise is not."""
+    replaced = "try:\n    te.pytorch.gone()\nexcept AttributeError:\n    raise ValueError('needs TE 2.9')"
+    raised_again = "try:\n    te.pytorch.gone()\nexcept AttributeError:\n    print('oops')\n    raise"
+    assert broken(call(replaced), FOUR) == FINE
+    assert [kind for kind, _ in broken(call(raised_again), FOUR)] == ["definite"]
 
 
-def test_a_narrow_handler_does_not_catch_a_missing_name() -> None:
+def test_narrow_handler_does_not_catch_a_missing_name() -> None:
     source = """
         try:
             from transformer_engine.pytorch import gone
@@ -218,7 +219,7 @@ def test_a_narrow_handler_does_not_catch_a_missing_name() -> None:
     assert broken(source, FOUR) == [("definite", "cannot import name 'gone' from 'transformer_engine.pytorch'")]
 
 
-def test_falling_back_to_something_else_of_te_is_no_finding() -> None:
+def test_fallback_to_another_te_name_is_no_finding() -> None:
     source = """
         try:
             from transformer_engine.pytorch import cpu_offload_v1 as cpu_offload
@@ -233,7 +234,7 @@ def test_falling_back_to_something_else_of_te_is_no_finding() -> None:
     assert [("silently-off", fallback_gone)] == broken(source, "x = 1")
 
 
-def test_the_semantics_of_the_version_check_are_read_not_assumed() -> None:
+def test_version_check_semantics_are_read_from_source() -> None:
     calls = mcore(
         {
             "utils.py": """

@@ -1,4 +1,4 @@
-"""Guards at a distance: constructors, callers of private functions, configurations that were checked."""
+"""Guards from other functions: constructors, callers of private functions, checks of configurations."""
 
 from tests.unit.contract.sources import broken
 
@@ -8,11 +8,11 @@ FAILS = [("definite", "get() takes 1 positional argument but 2 were given")]
 
 
 def at(source: str) -> list[bool]:
-    """Whether the break is found below and at TE 2.0."""
+    """Return whether the break is found below and at TE 2.0."""
     return [broken(HEAD + source, OFFERED, version) == FAILS for version in ("1.9", "2.0")]
 
 
-def test_a_constructor_that_refuses_a_te_guards_the_methods_and_those_of_subclasses() -> None:
+def test_constructor_guards_methods_and_subclasses() -> None:
     source = """
 class MLP:
     def __init__(self):
@@ -30,7 +30,7 @@ class Wide(MLP):
     assert at(in_subclass) == [False, True]
 
 
-def test_a_static_method_needs_no_instance() -> None:
+def test_constructor_does_not_guard_a_static_method() -> None:
     source = """
 class MLP:
     def __init__(self):
@@ -42,7 +42,7 @@ class MLP:
     assert at(source) == [True, True]
 
 
-def test_what_the_constructor_decided_and_kept_guards_a_method() -> None:
+def test_attribute_of_the_constructor_guards_a_method() -> None:
     source = """
 class MLP:
     def __init__(self, config):
@@ -60,7 +60,7 @@ class MLP:
     assert at(source + "    def switch(self):\n        self.fused = True\n") == [True, True]
 
 
-def test_a_private_function_is_guarded_by_its_callers() -> None:
+def test_callers_guard_a_private_function() -> None:
     source = """
 def _impl():
     te.pytorch.get(1, 2)
@@ -70,11 +70,11 @@ def run():
 """
     assert at(source) == [False, True]
     assert at(source + "def other():\n    _impl()\n") == [True, True]
-    assert at(source + "hooks = [_impl]\n") == [True, True]  # handed on: anybody may call it
+    assert at(source + "hooks = [_impl]\n") == [True, True]  # passed as a value: any code may call it
     assert at(source.replace("_impl", "impl")) == [True, True]
 
 
-def test_a_configuration_has_passed_its_own_checks() -> None:
+def test_checks_of_a_configuration_guard_its_uses() -> None:
     source = """
 class AdamConfig:
     def __post_init__(self):
@@ -93,7 +93,7 @@ def build(config):
     assert at(source.replace("not config.cpu and", "")) == [True, True]
 
 
-def test_a_check_that_does_not_speak_of_te_excludes_combinations_too() -> None:
+def test_check_without_te_excludes_combinations_too() -> None:
     source = """
 class LayerConfig:
     def __post_init__(self):
@@ -112,7 +112,7 @@ def build(config):
     assert at(source.replace("F.gelu", "F.silu")) == [True, True]
 
 
-def test_local_names_of_two_functions_are_two_things() -> None:
+def test_local_names_of_two_functions_are_distinct() -> None:
     source = """
 def _impl(flag):
     if not flag:
@@ -127,7 +127,7 @@ def run(flag, other):
     assert at(shared) == [False, False]  # the same configuration both times
 
 
-def test_a_name_that_is_bound_again_is_another_condition() -> None:
+def test_rebound_name_is_another_condition() -> None:
     source = """
 def run(config, flag):
     if flag:

@@ -1,4 +1,4 @@
-"""A side of the contract from a wheel, a folder, a revision of a clone."""
+"""Read a side of the contract from a wheel, a folder or a revision of a clone."""
 
 import shutil
 import subprocess
@@ -66,7 +66,7 @@ def commit(folder: Path) -> str:
     return git(folder, "rev-parse", "HEAD")
 
 
-def test_a_working_tree_is_read_as_it_stands(megatron: Path, engine: Path) -> None:
+def test_working_tree_is_read_with_uncommitted_changes(megatron: Path, engine: Path) -> None:
     commit(megatron)
     found = find(reading.calls_of(str(megatron)), reading.surface_of(str(engine)))
     assert [f.call_site.path for f in found] == ["megatron/core/adapter.py", "megatron/training/initialize.py"]
@@ -75,7 +75,7 @@ def test_a_working_tree_is_read_as_it_stands(megatron: Path, engine: Path) -> No
     assert [f.call_site.path for f in found] == ["megatron/training/initialize.py"]
 
 
-def test_a_revision_is_read_from_git_without_a_checkout(megatron: Path, tmp_path: Path) -> None:
+def test_revision_is_read_without_a_checkout(megatron: Path, tmp_path: Path) -> None:
     head = commit(megatron)
     bare = tmp_path / "bare.git"
     git(tmp_path, "clone", "-q", "--bare", str(megatron), str(bare))
@@ -86,7 +86,7 @@ def test_a_revision_is_read_from_git_without_a_checkout(megatron: Path, tmp_path
     assert [use.site.line for use in calls.uses if use.kind == "call"] == [3, 3]
 
 
-def test_a_wheel_is_read_without_unpacking(engine: Path, tmp_path: Path) -> None:
+def test_wheel_is_read_without_unpacking(engine: Path, tmp_path: Path) -> None:
     path = wheel(tmp_path, "transformer_engine_cu12", "2.3.0", engine)
     surface = reading.surface_of(str(path))
     assert (surface.version, surface.origin) == ("2.3.0", {"wheel": path.name})
@@ -103,44 +103,44 @@ def wheel(folder: Path, name: str, version: str, root: Path | None = None) -> Pa
     return path
 
 
-def test_a_wheel_that_is_no_te_is_refused(tmp_path: Path) -> None:
+def test_wheel_of_another_package_is_rejected(tmp_path: Path) -> None:
     path = wheel(tmp_path, "requests", "2.0")
     with pytest.raises(MatrixError, match="not of transformer-engine"):
         reading.surface_of(str(path))
 
 
-def test_a_wheel_without_python_of_te_is_refused_with_the_one_that_has_it(tmp_path: Path) -> None:
+def test_wheel_without_python_is_rejected_with_a_fix(tmp_path: Path) -> None:
     path = wheel(tmp_path, "transformer_engine", "1.9.0")
-    with pytest.raises(MatrixError, match="nothing to read in this source") as error:
+    with pytest.raises(MatrixError, match="the source has no Python files of the package") as error:
         reading.surface_of(str(path))
     assert "transformer_engine_cu12" in str(error.value)
 
 
-def test_a_folder_that_is_no_megatron_is_refused(tmp_path: Path) -> None:
+def test_folder_without_megatron_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(MatrixError, match="this is no Megatron-LM"):
         reading.calls_of(f"{tmp_path}/")
 
 
-def test_a_file_that_is_no_python_is_refused_with_its_name(megatron: Path) -> None:
+def test_unparsable_file_is_rejected_with_its_name(megatron: Path) -> None:
     (megatron / "megatron/core/adapter.py").write_text("import transformer_engine\ndef broken(:\n")
-    with pytest.raises(MatrixError, match=r"no Python.*\n.*adapter\.py"):
+    with pytest.raises(MatrixError, match=r"can't parse a source file.*\n.*adapter\.py"):
         reading.calls_of(str(megatron))
 
 
 @pytest.mark.filterwarnings("error")
-def test_what_python_warns_of_in_upstreams_text_is_no_error_here(megatron: Path, engine: Path) -> None:
+def test_syntax_warnings_in_sources_are_ignored(megatron: Path, engine: Path) -> None:
     (megatron / "megatron/core/adapter.py").write_text('"""a\\i"""\n' + ADAPTER)
     (engine / "transformer_engine/pytorch/__init__.py").write_text('"""a\\i"""\ndef get(a): ...\n')
     assert len(find(reading.calls_of(str(megatron)), reading.surface_of(str(engine)))) == 2
 
 
-def test_a_recorded_file_is_a_side_too(tmp_path: Path, engine: Path) -> None:
+def test_recorded_file_is_a_side_too(tmp_path: Path, engine: Path) -> None:
     from matrix.contract import recording
 
     recording.write(reading.surface_of(str(engine)), tmp_path / "mine.json.gz")
     assert reading.surface_of(str(tmp_path / "mine.json.gz")).offers("transformer_engine.pytorch:get") is True
 
 
-def test_a_word_that_is_neither_a_path_nor_recorded_is_refused() -> None:
+def test_unrecorded_name_is_rejected() -> None:
     with pytest.raises(MatrixError, match="no recorded megatron-core"):
         reading.calls_of("core_v99")

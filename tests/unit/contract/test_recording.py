@@ -1,4 +1,4 @@
-"""Surfaces and calls as files."""
+"""Surfaces and calls, written to files and read back."""
 
 import gzip
 import json
@@ -36,7 +36,7 @@ CALLS = mcore(
 SURFACE = te({"pytorch/__init__.py": "class A:\n    def f(self, x=1): ...", "pytorch/late.py": "y = 1"})
 
 
-def test_what_is_written_is_read_back(tmp_path: Path) -> None:
+def test_written_file_is_read_back(tmp_path: Path) -> None:
     recording.write(CALLS, tmp_path / "calls.json.gz")
     recording.write(SURFACE, tmp_path / "te.json.gz")
     assert recording.read_calls(tmp_path / "calls.json.gz") == CALLS
@@ -45,14 +45,14 @@ def test_what_is_written_is_read_back(tmp_path: Path) -> None:
     assert find(CALLS, read) == find(CALLS, SURFACE)
 
 
-def test_the_same_facts_are_the_same_bytes(tmp_path: Path) -> None:
+def test_equal_facts_give_equal_bytes(tmp_path: Path) -> None:
     recording.write(CALLS, tmp_path / "calls.json.gz")
     assert recording.encode(recording.read_calls(tmp_path / "calls.json.gz")) == recording.encode(CALLS)
     other_order = {"pytorch/late.py": "y = 1", "pytorch/__init__.py": "class A:\n    def f(self, x=1): ..."}
     assert recording.encode(te(other_order)) == recording.encode(SURFACE)
 
 
-def test_a_file_that_is_cut_short_is_refused(tmp_path: Path) -> None:
+def test_truncated_file_is_rejected(tmp_path: Path) -> None:
     path = tmp_path / "cut.json.gz"
     path.write_bytes(recording.encode(SURFACE)[:-40])
     with pytest.raises(MatrixError, match="damaged or cut short"):
@@ -64,29 +64,29 @@ def test_a_file_that_is_cut_short_is_refused(tmp_path: Path) -> None:
     [
         (b"{}", "can't be read|damaged"),
         (gzip.compress(b"not json", mtime=0), "damaged"),
-        (gzip.compress(b"[1]", mtime=0), "no surface of this format"),
-        (gzip.compress(json.dumps({"format": 99}).encode(), mtime=0), "no surface of this format"),
+        (gzip.compress(b"[1]", mtime=0), "not a surface of this format"),
+        (gzip.compress(json.dumps({"format": 99}).encode(), mtime=0), "not a surface of this format"),
     ],
 )
-def test_something_else_is_refused(tmp_path: Path, content: bytes, message: str) -> None:
+def test_other_content_is_rejected(tmp_path: Path, content: bytes, message: str) -> None:
     path = tmp_path / "other.json.gz"
     path.write_bytes(content)
     with pytest.raises(MatrixError, match=message):
         recording.read_surface(path)
 
 
-def test_the_calls_of_megatron_are_no_surface_of_te(tmp_path: Path) -> None:
+def test_calls_file_is_no_te_surface(tmp_path: Path) -> None:
     recording.write(CALLS, tmp_path / "calls.json.gz")
     with pytest.raises(MatrixError, match="another package"):
         recording.read_surface(tmp_path / "calls.json.gz")
 
 
-def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
+def test_missing_file_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(MatrixError, match="can't be read"):
         recording.read_surface(tmp_path / "none.json.gz")
 
 
-def test_a_version_that_does_not_exist_is_refused_with_the_nearest() -> None:
+def test_unknown_version_is_rejected_with_the_nearest() -> None:
     with pytest.raises(
         MatrixError, match=r"no recorded transformer-engine.*\n.*1\.77.*\n.*\n.*fix: .*did you mean"
     ) as error:
@@ -95,7 +95,7 @@ def test_a_version_that_does_not_exist_is_refused_with_the_nearest() -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "version", "tag_or_commit"),
+    ("name", "version", "tag_or_commit"),
     [
         ("1.8", "1.8", "v1.8"),
         ("1.8.0+37280ec", "1.8.0+37280ec", "37280ec"),
@@ -104,24 +104,24 @@ def test_a_version_that_does_not_exist_is_refused_with_the_nearest() -> None:
         ("v2.18", "2.18.0", "v2.18"),
     ],
 )
-def test_a_te_is_found_by_version_build_or_tag(asked: str, version: str, tag_or_commit: str) -> None:
-    found = recording.load_surface(asked)
+def test_te_is_found_by_version_build_or_tag(name: str, version: str, tag_or_commit: str) -> None:
+    found = recording.load_surface(name)
     assert Version(version) == Version(found.version)
     assert tag_or_commit in (found.origin.get("tag"), found.origin["commit"][:7])
 
 
-@pytest.mark.parametrize("asked", ["24.09-alpha.rc0", "c5a497a7eb", "0.9.0rc0+094d66b"])
-def test_a_megatron_is_found_by_tag_commit_or_build(asked: str) -> None:
-    assert recording.load_calls(asked).version.startswith("0.9.0rc0+")
+@pytest.mark.parametrize("name", ["24.09-alpha.rc0", "c5a497a7eb", "0.9.0rc0+094d66b"])
+def test_megatron_is_found_by_tag_commit_or_build(name: str) -> None:
+    assert recording.load_calls(name).version.startswith("0.9.0rc0+")
 
 
-def test_a_build_of_another_commit_is_not_taken_for_the_recorded_one() -> None:
+def test_build_of_another_commit_does_not_match() -> None:
     with pytest.raises(MatrixError, match="no recorded"):
         recording.load_surface("1.9.0+1234567")
 
 
 def test_every_release_is_recorded() -> None:
-    """TE 1.0 .. latest and core 0.5 .. latest, about 1,100 pairs."""
+    """TE 1.0 to the latest and core 0.5 to the latest: more than 1,100 pairs."""
     te_releases, cores = recording.released(TE), recording.released(MCORE)
     assert {"1.0.0", "1.2.1", "1.9.0.post1", "2.0.0", "2.2.1", "2.18.0", "2.19.0", "2.20.2"} <= set(te_releases)
     assert {"0.5.0", "0.9.0", "0.12.3", "0.18.1", "0.19.2"} <= set(cores)
@@ -134,7 +134,7 @@ def test_the_recorded_data_stays_small() -> None:
 
 
 def test_no_source_text_is_recorded() -> None:
-    """Names, parameters, positions and short conditions only: nothing as long as a line of a program."""
+    """Conditions are shorter than 160 characters and have no line breaks."""
     record = recording.read_file(recording.recorded(MCORE)["0.19.0"])
     conditions = [row[1] for row in record["guards"][1:] if row[0] in ("config", "unclear")]
     assert max(len(text.partition(" in _")[0]) for text in conditions) < 160  # a condition and its function

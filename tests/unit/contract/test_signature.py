@@ -1,4 +1,4 @@
-"""Binding agrees with Python itself: the same calls fail, with the same words."""
+"""Binding agrees with Python: the same calls fail, with the same messages."""
 
 import ast
 import inspect
@@ -17,7 +17,7 @@ Drawn: TypeAlias = tuple[str, int, list[str]]  # a signature, positional argumen
 
 @st.composite
 def functions(draw: st.DrawFn) -> Drawn:
-    """A function with a random signature, and a random call to it."""
+    """Return a random signature and a random call to it."""
     kinds = sorted(draw(st.lists(st.sampled_from(["positional", "either", "keyword"]), max_size=5)), key=
                    ["positional", "either", "keyword"].index)  # fmt: skip
     args, kwargs = draw(st.booleans()), draw(st.booleans())
@@ -39,23 +39,23 @@ def functions(draw: st.DrawFn) -> Drawn:
 
 
 @given(functions())
-def test_binding_fails_where_python_fails_and_says_the_same(drawn: Drawn) -> None:
+def test_binding_fails_with_pythons_message(drawn: Drawn) -> None:
     text, positional, keywords = drawn
     space: dict[str, Callable[..., None]] = {}
     exec(f"def called{text}: pass", space)  # the signature under test, as Python reads it
     bound = parse_signature(text).bind(positional, keywords, bound=False, starred=False, open_keywords=False)
-    said = ""
+    message = ""
     try:
         space["called"](*[0] * positional, **dict.fromkeys(keywords, 0))
     except TypeError as error:
-        said = str(error)
-    assert bool(said) == bool(bound.problems)
-    if "positional-only" not in said:  # Python's wording for a keyword that only a position takes
-        assert said == "".join(f"called() {problem.message}" for problem in bound.problems[:1])
+        message = str(error)
+    assert bool(message) == bool(bound.problems)
+    if "positional-only" not in message:  # Python's own message for a keyword to a positional-only parameter
+        assert message == "".join(f"called() {problem.message}" for problem in bound.problems[:1])
 
 
 @given(functions())
-def test_positions_land_where_python_puts_them(drawn: Drawn) -> None:
+def test_positions_land_as_in_python(drawn: Drawn) -> None:
     text, positional, _ = drawn
     space: dict[str, Callable[..., None]] = {}
     exec(f"def called{text}: pass", space)
@@ -69,7 +69,7 @@ def test_positions_land_where_python_puts_them(drawn: Drawn) -> None:
     assert expected == {name: place for place, name in landed}
 
 
-def test_a_bound_call_counts_self_as_python_does() -> None:
+def test_bound_call_counts_self() -> None:
     signature = parse_signature("(self,x,y=1)")
     binding = signature.bind(3, (), bound=True, starred=False, open_keywords=False)
     assert [p.message for p in binding.problems] == ["takes from 2 to 3 positional arguments but 4 were given"]
@@ -84,12 +84,12 @@ def test_a_bound_call_counts_self_as_python_does() -> None:
         (False, True, []),
     ],
 )
-def test_nothing_is_missing_where_more_may_follow(starred: bool, open_keywords: bool, expected: list[str]) -> None:
+def test_nothing_is_missing_if_arguments_may_follow(starred: bool, open_keywords: bool, expected: list[str]) -> None:
     binding = parse_signature("(a,b,c)").bind(0, (), bound=False, starred=starred, open_keywords=open_keywords)
     assert [p.message for p in binding.problems] == expected
 
 
-def test_a_definition_is_written_with_kinds_and_short_defaults() -> None:
+def test_signature_text_has_kinds_and_short_defaults() -> None:
     source = "def f(a, /, b: int = 1, c='LayerNorm', d=Format.HYBRID, *args, e, f=(1, 2), g=-1, **kw): pass"
     [definition] = ast.parse(source).body
     assert isinstance(definition, ast.FunctionDef)
@@ -99,6 +99,6 @@ def test_a_definition_is_written_with_kinds_and_short_defaults() -> None:
     )  # fmt: skip
 
 
-def test_something_else_is_no_signature() -> None:
+def test_other_text_is_no_signature() -> None:
     with pytest.raises(ValueError, match="not a signature"):
         parse_signature("enabled, num_layers")

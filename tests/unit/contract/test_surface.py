@@ -1,4 +1,4 @@
-"""What a release offers, read from source text and looked up by path."""
+"""The API of a release, read from source text and looked up by path."""
 
 import pytest
 
@@ -103,7 +103,7 @@ def surface() -> Surface:
         ("transformer_engine.pytorch.functions:Split.apply", "(ctx,tensor,dim,squeeze=False,/)"),
     ],
 )
-def test_a_path_leads_to_the_definition(surface: Surface, path: str, signature: str) -> None:
+def test_path_resolves_to_the_definition(surface: Surface, path: str, signature: str) -> None:
     found = surface.lookup(path)
     assert isinstance(found, ResolvedPath)
     assert [signature] == [parsed.text for parsed, _ in found.callables]
@@ -122,7 +122,7 @@ def test_a_path_leads_to_the_definition(surface: Surface, path: str, signature: 
         "transformer_engine.pytorch:ops",  # a submodule that an import statement names
     ],
 )
-def test_something_is_there_and_nothing_is_known_of_how_to_call_it(surface: Surface, path: str) -> None:
+def test_path_exists_without_a_known_signature(surface: Surface, path: str) -> None:
     found = surface.lookup(path)
     assert isinstance(found, ResolvedPath)
     assert ResolvedPath(found.name) == found
@@ -133,29 +133,29 @@ def test_something_is_there_and_nothing_is_known_of_how_to_call_it(surface: Surf
     [
         ("transformer_engine.pytorch.nothing:", Absent("module", "", "transformer_engine.pytorch.nothing")),
         ("transformer_engine.pytorch.fp8:gone", Absent("name", "transformer_engine.pytorch.fp8", "gone")),
-        ("transformer_engine.common.recipe:Format.E5", None),  # an Enum may bring it
+        ("transformer_engine.common.recipe:Format.E5", None),  # an Enum may define it
         ("transformer_engine.common.recipe:Recipe.delayed", Absent("member", "Recipe", "delayed")),
     ],
 )
-def test_what_is_not_there_is_named_by_what_misses_it(surface: Surface, path: str, absent: Absent | None) -> None:
+def test_missing_path_reports_its_owner(surface: Surface, path: str, absent: Absent | None) -> None:
     assert absent == surface.lookup(path)
 
 
 @pytest.mark.parametrize(
     "path",
     [
-        "transformer_engine.pytorch:unknown",  # the compiled module may bring it
-        "transformer_engine.pytorch:Dense.backward_dw",  # torch.nn.Module may bring it
-        "transformer_engine:pytorch.ops.fuse",  # nobody imports the submodule that holds it
+        "transformer_engine.pytorch:unknown",  # the compiled module may define it
+        "transformer_engine.pytorch:Dense.backward_dw",  # torch.nn.Module may define it
+        "transformer_engine:pytorch.ops.fuse",  # nothing imports the submodule that defines it
         "transformer_engine_torch:thing",
     ],
 )
-def test_what_can_not_be_told_is_none(surface: Surface, path: str) -> None:
+def test_undecidable_path_is_none(surface: Surface, path: str) -> None:
     assert surface.lookup(path) is None
     assert surface.offers(path) is None
 
 
-def test_a_name_defined_differently_in_two_branches_has_both(surface: Surface) -> None:
+def test_name_defined_in_two_branches_has_both(surface: Surface) -> None:
     found = surface.lookup("transformer_engine.pytorch:choice")
     assert isinstance(found, ResolvedPath)
     assert [s.text for s, _ in found.callables] == ["(a,b)", "(a)"]
@@ -163,7 +163,7 @@ def test_a_name_defined_differently_in_two_branches_has_both(surface: Surface) -
     assert surface.takes("transformer_engine.pytorch:choice", "b") is None
 
 
-def test_names_of_the_compiled_module_come_from_its_pybind_source() -> None:
+def test_compiled_names_come_from_the_pybind_source() -> None:
     source = 'PYBIND11_MODULE(N, m) { m.def("cast", &cast); py::enum_<DType>(m, "DType", py::module_local()); }'
     surface = te({"pytorch/__init__.py": "from transformer_engine_torch import *", "pytorch/csrc/pybind.cpp": source})
     assert surface.offers("transformer_engine.pytorch:cast") is True
@@ -171,7 +171,7 @@ def test_names_of_the_compiled_module_come_from_its_pybind_source() -> None:
     assert surface.offers("transformer_engine.pytorch:gone") is False
 
 
-def test_other_frameworks_are_no_part_of_the_surface() -> None:
+def test_surface_excludes_other_frameworks() -> None:
     from matrix.contract.offering import is_part
 
     paths = ["transformer_engine/pytorch/a.py", "transformer_engine/jax/a.py", "transformer_engine/jax/csrc/p.cpp",

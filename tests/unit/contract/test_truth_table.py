@@ -1,7 +1,7 @@
 """The offload arguments (Megatron-LM#1018, #1041, #988): every cell of the table, from the recorded surfaces.
 
-"ok": the call binds, and each argument to the parameter it means. "fail": TypeError. "shifted": it binds, and the
-arguments are other ones than meant; a count of arguments would not see it.
+"ok": the call binds, each argument to the parameter it means. "fail": TypeError. "shifted": it binds, but arguments
+land on other parameters than meant; a count of arguments would not detect that.
 """
 
 import operator
@@ -59,21 +59,21 @@ def outcome(mcore: str, offered: str, version: str) -> str:
 
 
 @pytest.mark.parametrize(("mcore", "offered", "version", "expected"), CELLS)
-def test_every_cell_of_the_table_is_what_was_measured(mcore: str, offered: str, version: str, expected: str) -> None:
+def test_every_cell_has_its_measured_outcome(mcore: str, offered: str, version: str, expected: str) -> None:
     assert outcome(mcore, offered, version) == expected
 
 
-def test_the_table_is_whole() -> None:
+def test_table_is_complete() -> None:
     assert len(CELLS) > 200
     assert all(consumers for consumers, _ in ROWS.values())
     assert all(COLUMNS.values())
 
 
-def test_before_1_3_the_function_is_absent_and_offloading_silently_off() -> None:
+def test_offloading_is_silently_off_before_te_1_3() -> None:
     assert {"off"} == {outcome("0.9.0", version, version) for version in ("1.0.0", "1.2.1")}
 
 
-def test_the_finding_of_the_reports_own_stack_is_upstreams_error() -> None:
+def test_reported_stack_gives_upstreams_error() -> None:
     [found] = [f for f in find(calls("094d66b488"), surface("1.8.0+37280ec")) if f.callee == CALLEE]
     assert found.message == "get_cpu_offload_context() takes from 0 to 4 positional arguments but 5 were given"
     assert found.guard == "TE > 1.8.0"
@@ -82,7 +82,7 @@ def test_the_finding_of_the_reports_own_stack_is_upstreams_error() -> None:
 
 
 GUARDS = [("c5a497a7eb", ">", "1.8.0"), ("547e1d27a2", ">", "1.9.0"), ("0.9.0", ">=", "1.10.0.dev0")]
-# All of these have what these Megatrons want of TE >= 1.9 besides (GroupedLinear), so the adapter can be imported.
+# All of these have GroupedLinear, which these Megatrons import for TE >= 1.9, so the adapter can be imported.
 OFFERED = ["1.9.0.dev0+f9dd37f", "1.9.0", "1.10.0.dev0+54c1cfa", "1.10.0.dev0+c8c05f3", "1.10.0", "1.13.0"]
 OPS = {">": operator.gt, ">=": operator.ge}
 
@@ -93,7 +93,7 @@ OPS = {">": operator.gt, ">=": operator.ge}
     st.sampled_from(["1.7.0", "1.8.0", "1.9.0", "1.9.1", "1.10.0", "2.0.0"]),
     st.sampled_from(["", ".post1", ".dev0", "rc1", "+37280ec", ".dev0+f9dd37f", ".post2+e79d915"]),
 )
-def test_the_call_fails_exactly_where_the_guards_branch_disagrees_with_the_signature(
+def test_call_fails_where_branch_and_signature_disagree(
     guard: tuple[str, str, str], offered: str, base: str, suffix: str
 ) -> None:
     """For any version around a boundary: PEP 440 chooses the branch, the branch passes four or five arguments."""

@@ -1,4 +1,4 @@
-"""`megatrix advise`: what a job will need before it starts, one topic for each preflight that names one."""
+"""`megatrix advise`: what a job will need before it starts; one topic per preflight that names one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from matrix.kit.preflight import Machine, TrainingJob
 
 
 def add_parser(commands: Any) -> None:
-    """Add `advise` to the subparsers of the top."""
+    """Add the command to the object that argparse's add_subparsers returned."""
     advise = commands.add_parser("advise", help=COMMANDS["advise"], description=COMMANDS["advise"])
     topics = advise.add_subparsers(required=True, metavar="TOPIC")
     for one in preflights.installed():
@@ -28,7 +28,7 @@ def add_parser(commands: Any) -> None:
 
 
 def advise_command(parsed: argparse.Namespace) -> int:
-    """`megatrix advise TOPIC`: 1 when the job will fail."""
+    """Print the report of a preflight; return 1 when the job will fail, else 0."""
     preflight = parsed.preflight
     arguments, machine = read(preflight.options, given(parsed, preflight.options))
     report = preflight.examine(TrainingJob(arguments=arguments), Machine(**machine), calling)

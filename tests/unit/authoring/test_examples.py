@@ -27,7 +27,7 @@ def test_a_reproduced_record_becomes_examples(tmp_path: Path) -> None:
         assert one.outcome == read(tmp_path / one.path)
 
 
-def test_what_was_not_reproduced_is_no_example() -> None:
+def test_other_verdicts_make_no_example() -> None:
     others = [replace(RECORD, verdict=verdict) for verdict in Verdict if verdict is not Verdict.REPRODUCED]
     assert keep(ENTRY, others) == []
     assert keep(failure("another"), [RECORD]) == []

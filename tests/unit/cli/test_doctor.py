@@ -46,7 +46,9 @@ def test_without_transformer_engine_no_job_is_judged(capsys: pytest.CaptureFixtu
 
 def test_small_shared_memory_is_a_note() -> None:
     small = replace(NGC, shm=64 * MIB)
-    assert "note: /dev/shm is as small" in render(examine(small, Assumed(mcore="0.10.0", te="1.9.0")))
+    assert "note: /dev/shm has a container's default size" in render(
+        examine(small, Assumed(mcore="0.10.0", te="1.9.0"))
+    )
 
 
 def test_the_answers_are_aligned_in_columns() -> None:

@@ -19,7 +19,7 @@ from matrix.provision.nvidia import devices
 
 SCRIPT: Final = Path(__file__).with_name("interview.py")
 # Seconds for an interpreter to import torch and Transformer Engine: 2 s and 5 s on 2 cores, a minute on a cold network
-# file system. mpirun answers in 0.1 s.
+# file system. mpirun --version takes 0.1 s.
 TIMEOUT_S: Final = 180.0
 
 
@@ -53,7 +53,7 @@ def interpreter_facts(python: str) -> InterpreterFacts:
     except OSError as error:
         return InterpreterFacts(python, problems=(f"{python} can't be started: {error.strerror}",))
     except subprocess.TimeoutExpired:
-        return InterpreterFacts(python, problems=(f"{python} did not answer in {TIMEOUT_S:.0f} s",))
+        return InterpreterFacts(python, problems=(f"{python} did not finish in {TIMEOUT_S:.0f} s",))
     try:
         facts: dict[str, Any] = json.loads(process.stdout.splitlines()[-1])
         return InterpreterFacts(python, **{**facts, "problems": tuple(facts["problems"])})

@@ -23,7 +23,7 @@ def add_parser(commands: Any) -> None:
         if one.topic:
             topic = topics.add_parser(one.topic, help=one.about, description=one.about)
             add_options(topic, one.options)
-            topic.add_argument("--json", action="store_true", help="one JSON object")
+            topic.add_argument("--json", action="store_true", help="print one JSON object")
             topic.set_defaults(command=advise_command, preflight=one)
 
 

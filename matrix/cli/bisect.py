@@ -89,7 +89,7 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("--no-cache", action="store_true", help="probe again, ignoring stored results")
     places.add_places(parser)
     out.add_out(parser)
-    parser.add_argument("--json", action="store_true", help="one JSON object")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.set_defaults(command=bisect_command, resume_hint="continue with the same command line")
 
 

@@ -60,7 +60,7 @@ def chosen(known: Catalog, parsed: argparse.Namespace) -> tuple[list[Planned], s
     """Return the cases that the options select, and a label for the run."""
     levels = levels_of(parsed)
     if parsed.here:
-        cases, label = here(known, parsed, levels), "here"
+        cases, label = installed_cases(known, parsed, levels), "here"
     elif parsed.mcore:
         contents = sources.inspect(sources.parse(parsed.mcore, "megatron-core"))
         released = contents.source.kind is sources.SourceKind.PYPI
@@ -89,7 +89,7 @@ def chosen(known: Catalog, parsed: argparse.Namespace) -> tuple[list[Planned], s
     return (select(cases, parsed.select) if parsed.select else cases), label
 
 
-def here(known: Catalog, parsed: argparse.Namespace, levels: Sequence[Level]) -> list[Planned]:
+def installed_cases(known: Catalog, parsed: argparse.Namespace, levels: Sequence[Level]) -> list[Planned]:
     """Return the cases of the environment of this process. Raises MatrixError with an option that selects others."""
     others = {
         "--within": parsed.within,
@@ -113,7 +113,7 @@ def refuse(known: Catalog, key: str, cases: Iterable[str]) -> NoReturn:
     if len(words) > 1:
         known.base(words[0])
     # Fuzzy matching against all 100,000 cases of a catalog would take half a minute.
-    apart = ((one, re.split("[ /]", one)) for one in cases)
-    near = [one for one, its in apart if len(its) == len(words) and sum(map(ne, words, its)) == 1]
+    split = ((one, re.split("[ /]", one)) for one in cases)
+    near = [one for one, its in split if len(its) == len(words) and sum(map(ne, words, its)) == 1]
     fix = closest(key, near) if near else "megatrix plan --select EXPR lists cases"
     raise MatrixError("no such case", got=key, expected="CELL FAILURE CASE LEVEL", fix=fix)

@@ -24,7 +24,7 @@ def add_parser(commands: Any) -> None:
         parser,
         "output folder, whose history has the levels that ran here (default: $MEGATRIX_OUT, or reports/out)",
     )
-    parser.add_argument("--json", action="store_true", help="one JSON object per line")
+    parser.add_argument("--json", action="store_true", help="print one JSON object per line")
     parser.set_defaults(command=compat_command)
 
 

@@ -19,7 +19,7 @@ def add_parser(commands: Any) -> None:
     parser = commands.add_parser("contract", help=COMMANDS["contract"], description=COMMANDS["contract"])
     parser.add_argument("--mcore", metavar="V", help=f"Megatron-LM: {SIDE}")
     parser.add_argument("--te", metavar="V", help=f"Transformer Engine: {SIDE}")
-    parser.add_argument("--json", action="store_true", help="one JSON object per finding and line")
+    parser.add_argument("--json", action="store_true", help="print one JSON object per finding and line")
     parser.set_defaults(command=contract_command)
 
 

@@ -25,7 +25,7 @@ def add_parser(commands: Any) -> None:
     doctor.add_argument(
         "--python", metavar="PATH", default=sys.executable, help="Python interpreter of the job (default: this one)"
     )
-    doctor.add_argument("--json", action="store_true", help="one JSON object")
+    doctor.add_argument("--json", action="store_true", help="print one JSON object")
     doctor.set_defaults(command=doctor_command, preflights=known)
 
 

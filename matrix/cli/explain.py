@@ -16,7 +16,7 @@ def add_parser(commands: Any) -> None:
     """Add the command to the object that argparse's add_subparsers returned."""
     parser = commands.add_parser("explain", help=COMMANDS["explain"], description=COMMANDS["explain"])
     parser.add_argument("cell", metavar="CELL", help="a cell id, such as torch-2.4.0/mcore-0.8.0/te-none/driver-none")
-    parser.add_argument("--json", action="store_true", help="one JSON object per line")
+    parser.add_argument("--json", action="store_true", help="print one JSON object per line")
     parser.set_defaults(command=explain_command)
 
 

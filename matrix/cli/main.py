@@ -13,7 +13,7 @@ from matrix.cli import COMMANDS
 from matrix.errors import MatrixError
 
 INTERRUPTED = 130  # exit status after Ctrl-C, as in a shell
-WORDS = """\
+EPILOG = """\
 terms:
   base      what provides Python and PyTorch: a container image, an environment of wheels, or this interpreter
   cell      one combination of base, megatron-core, Transformer Engine and driver:
@@ -55,7 +55,7 @@ def parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
         prog="megatrix",
         description="Run a catalog of known Megatron-LM x Transformer Engine x PyTorch x driver failures against the\n"
         "real packages, and report each cell whose result differs from the catalog.",
-        epilog=WORDS,
+        epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     top.add_argument("--version", action="version", version=f"megatrix {__version__}")

@@ -21,7 +21,7 @@ def add_parser(commands: Any) -> None:
     parser = commands.add_parser("match", help=COMMANDS["match"], description=COMMANDS["match"])
     parser.add_argument("log", metavar="LOG", help="log file of any size and encoding; - for standard input")
     parser.add_argument(
-        "--json", action="store_true", help="one list of objects, empty when the log shows no known failure"
+        "--json", action="store_true", help="print one JSON list of objects, empty when the log shows no known failure"
     )
     parser.set_defaults(command=match_command)
 

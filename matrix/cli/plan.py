@@ -22,7 +22,7 @@ def add_parser(commands: Any) -> None:
         help="print counts instead: all possible cases, the cases of the night, and the reasons",
     )
     parser.add_argument("--format", choices=ci_jobs.FORMATS, help="print the night as jobs of a CI service instead")
-    parser.add_argument("--json", action="store_true", help="one JSON object per line")
+    parser.add_argument("--json", action="store_true", help="print one JSON object per line")
     parser.set_defaults(command=plan_command)
 
 

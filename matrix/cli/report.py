@@ -28,7 +28,7 @@ def add_parser(commands: Any) -> None:
         help="print this format instead of the summary; issue is empty where nothing is newly red",
     )
     out.add_out(parser)
-    parser.add_argument("--json", action="store_true", help="one JSON object per line")
+    parser.add_argument("--json", action="store_true", help="print one JSON object per line")
     parser.set_defaults(command=report_command)
 
 

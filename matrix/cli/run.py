@@ -50,7 +50,7 @@ def add_parser(commands: Any) -> None:
     )
     places.add_places(parser)
     out.add_out(parser)
-    parser.add_argument("--json", action="store_true", help="one JSON object per line")
+    parser.add_argument("--json", action="store_true", help="print one JSON object per line")
     parser.set_defaults(command=run_command)
 
 

@@ -53,7 +53,7 @@ def run(
             check=False,
         )
     except subprocess.TimeoutExpired:
-        return CommandResult(TIMED_OUT, err=f"no answer within {seconds} s")
+        return CommandResult(TIMED_OUT, err=f"no result within {seconds} s")
     except OSError as error:
         return CommandResult(NOT_STARTED, err=str(error))
     return CommandResult(done.returncode, done.stdout, done.stderr)

@@ -82,9 +82,9 @@ def lack(catalog: Catalog, item: Planned, host: str) -> str:
 def runnable(catalog: Catalog, item: Planned, drivers: Iterable[str]) -> tuple[tuple[str, ...], str]:
     """Return the branches among `drivers` (versions or branches) that a case may use, or the reason why there is none.
 
-    These are the branches known to run the case's image, directly or with its compat package, lowest first; without
-    any, those of which nothing is known. If the cell names a driver, no other counts. No branch and no reason: any
-    driver will do.
+    These are the branches known to run the case's image, directly or with its compat package, lowest first; if
+    there are none, the branches for which the catalog has no answer. If the cell names a driver, no other counts. No
+    branch and no reason: any driver will do.
     """
     return _runnable(catalog, item, sorted(drivers, key=parse) if item.cell.driver == NONE else [item.cell.driver])
 

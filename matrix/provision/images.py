@@ -30,7 +30,7 @@ CUDA: Final = "12"
 # Seconds. Creating the base took 31 s, torch and Open MPI 60 s, a release 10 s (2 cores, a mirror nearby); 1 h is for a
 # slow one, for an image of 20 GB from a registry, and for Transformer Engine's extension, which compiles for minutes.
 STEP_S: Final = 3600.0
-WORDS: Final = 300  # characters of a line in an error message: pip lists every existing version
+LINE_CHARS: Final = 300  # characters of a line in an error message: pip lists every existing version
 
 
 class Builder:
@@ -164,10 +164,10 @@ def build_options(inside: PipInside) -> Iterator[list[str]]:
 
 
 def brief(complaint: str) -> str:
-    """Return pip's error lines, or all lines of the output; the middle of a line beyond WORDS characters is cut."""
-    lines, half = complaint.split("\n"), WORDS // 2
+    """Return pip's error lines, or all lines of the output; a line beyond LINE_CHARS is cut in its middle."""
+    lines, half = complaint.split("\n"), LINE_CHARS // 2
     lines = [line for line in lines if line.startswith("ERROR: ")] or lines  # the rest repeats the Containerfile
-    return "\n".join(line if len(line) <= WORDS else f"{line[:half]} ... {line[-half:]}" for line in lines)
+    return "\n".join(line if len(line) <= LINE_CHARS else f"{line[:half]} ... {line[-half:]}" for line in lines)
 
 
 def with_sbin(environ: Mapping[str, str]) -> dict[str, str]:

@@ -141,7 +141,7 @@ def inspect_wheel(source: Source) -> Contents:
     name = headers.get("Name", "a file without package metadata")
     if canonicalize_name(name) not in source.layout.releases:
         raise MatrixError(
-            f"this is not a wheel of {source.package}",
+            f"this wheel is not of {source.package}",
             where=str(path),
             got=name,
             expected=" or ".join(source.layout.releases),

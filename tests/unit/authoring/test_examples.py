@@ -38,7 +38,7 @@ def test_each_signature_is_kept_once() -> None:
     assert [one.name for one in twice if one.kind == SHOWS] == ["torch-2.4.0-mcore-0.8.0-tp2"]
 
 
-def test_each_key_of_a_signature_has_a_look_alike() -> None:
+def test_each_signature_key_has_a_look_alike() -> None:
     names = {one.name for one in keep(ENTRY, [RECORD]) if one.kind == LOOK_ALIKES}
     assert names == {
         "passed-although-the-log-has-the-text",

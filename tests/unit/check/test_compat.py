@@ -92,7 +92,7 @@ def test_unlisted_findings_of_level_contract_are_reported(catalog: Catalog) -> N
     assert "lands on 'model_layers'" in render_findings(unlisted(listed, stack), stack)
 
 
-def test_a_misbound_call_of_the_catalog_is_not_unlisted(catalog: Catalog) -> None:
+def test_a_listed_misbound_call_is_not_unlisted(catalog: Catalog) -> None:
     found = unlisted(catalog, parse_stack(catalog, "mcore=0.8.0 te=1.10.0"))
 
     assert not [one for one in found if "lands on 'model_layers'" in one.message]

@@ -79,7 +79,7 @@ def test_the_origin_of_the_user_mode_driver(kernel: str, library: str, reason: s
     assert answers["user-mode driver"] == ("yes", f"{reason}: {library}")
 
 
-def test_a_missing_user_mode_driver_names_the_container_options() -> None:
+def test_a_missing_driver_names_the_container_options() -> None:
     assert "--device nvidia.com/gpu=all" in answers_of(replace(NGC, cuda=BARE.cuda))["user-mode driver"][1]
 
 

@@ -280,9 +280,7 @@ def test_commits_are_read_without_a_checkout(offload: None, tmp_path: Path, caps
     assert "get_cpu_offload_context() takes from 0 to 4" in bad[1]["probes"][-1]["why"]
 
 
-def test_the_text_for_an_issue_has_no_local_folder(
-    offload: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_issue_text_has_no_local_folder(offload: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """It has the exception, names the clone ./Megatron-LM, and masks a secret in a commit subject."""
     path = "megatron/core/offload.py"
     four, five = ({path: OFFLOAD.format(text)} for text in ("", "model_layers, "))

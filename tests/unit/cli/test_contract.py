@@ -22,7 +22,7 @@ def run(*arguments: str) -> int:
     return status
 
 
-def test_json_is_one_finding_a_line_with_every_key(capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_is_one_finding_per_line(capsys: pytest.CaptureFixture[str]) -> None:
     status = run("contract", "--mcore", "094d66b488", "--te", "1.8.0+37280ec", "--json")
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert status == 1

@@ -144,7 +144,7 @@ def test_the_plan_is_the_night_with_its_reasons(capsys: pytest.CaptureFixture[st
     assert printed[-1] == f"{len(NIGHT)} cases in {len({item.cell.id for item in NIGHT})} cells"
 
 
-def test_json_of_a_plan_is_one_case_per_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_plan_json_is_one_case_per_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", "--json"]) == 0
     assert [Planned.from_json(line) for line in lines(capsys.readouterr().out)] == NIGHT
 
@@ -167,7 +167,7 @@ def test_a_plan_selects_from_all_cells(arguments: list[str], holds: object, caps
 
 
 @pytest.mark.parametrize("level", ["cpu", "gpu"])
-def test_a_case_of_a_reported_stack_can_be_selected(level: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_reported_stack_can_be_selected(level: str, capsys: pytest.CaptureFixture[str]) -> None:
     """The case may need another machine: the pasted command may come from one."""
     key = f"torch-2.4.0/mcore-0.8.0rc0/te-none/driver-none save-breaks tp2 {level}"
     assert main(["plan", "--json", "--case", key]) == 0
@@ -217,7 +217,7 @@ def test_a_red_run_exits_with_1(engine: FakeEngine, capsys: pytest.CaptureFixtur
     assert f'megatrix run --case "{KEY}"' in capsys.readouterr().out
 
 
-def test_json_of_a_run_is_one_record_per_line(engine: FakeEngine, capsys: pytest.CaptureFixture[str]) -> None:
+def test_run_json_is_one_record_per_line(engine: FakeEngine, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", "--json", "--case", KEY]) == 0
     (line,) = lines(capsys.readouterr().out)
     assert (Record.from_json(line).key, line["verdict"]) == (KEY, "reproduced")

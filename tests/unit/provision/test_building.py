@@ -131,7 +131,7 @@ def test_each_te_release_on_pypi_has_its_cuda() -> None:
     assert all(bool(release.cuda) == release.on_pypi for release in real().transformer_engine)
 
 
-def test_the_images_of_the_catalog_have_torch_and_a_name() -> None:
+def test_images_of_the_catalog_have_torch() -> None:
     for image in real().images:
         assert "python3-torch" in image.packages
     assert {type(one) for one in (*real().images, *real().containers)} == {Image, Container}

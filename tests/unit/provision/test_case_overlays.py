@@ -38,7 +38,7 @@ def test_an_installed_version_needs_no_overlay() -> None:
     assert overlay_specs(CASE, there, NOWHERE, PYTHON) == ()
 
 
-def test_te_of_an_image_is_used_before_a_clone() -> None:
+def test_te_of_an_image_needs_no_clone() -> None:
     """NGC's 24.07 contains the build of a founding case."""
     build = {"transformer-engine": "1.8.0+37280ec"}
     there = replace(BASE, packages={**BASE.packages, "megatron-core": "0.8.0", **build})

@@ -90,7 +90,7 @@ BY_COMPAT = (
         ("none", PACKAGE, ""),
     ],
 )
-def test_a_note_has_the_expected_and_the_found_driver(driver: str, cuda: Cuda | None, expected: str) -> None:
+def test_a_note_has_expected_and_found_driver(driver: str, cuda: Cuda | None, expected: str) -> None:
     assert note(real(), on("ngc-24.03", "none"), driver, cuda) == expected
 
 

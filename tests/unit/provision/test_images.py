@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from matrix.errors import MatrixError
-from matrix.provision.images import BASE_TAG, WORDS, Builder, base_maker, base_steps, brief, containerfile
+from matrix.provision.images import BASE_TAG, LINE_CHARS, Builder, base_maker, base_steps, brief, containerfile
 from matrix.provision.trees import LAYOUTS
 from tests.unit.provision.shell import Shell, with_tools
 
@@ -140,8 +140,8 @@ def test_an_unreachable_registry_has_a_workaround(tmp_path: Path) -> None:
 
 
 def test_a_long_line_is_cut_in_its_middle() -> None:
-    text = brief(f"(from versions: {'0.1.0, ' * WORDS})\nNo matching distribution")
-    assert len(text) < WORDS + 100
+    text = brief(f"(from versions: {'0.1.0, ' * LINE_CHARS})\nNo matching distribution")
+    assert len(text) < LINE_CHARS + 100
     assert text.startswith("(from versions")
     assert text.endswith(")\nNo matching distribution")
 

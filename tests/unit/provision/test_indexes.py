@@ -120,7 +120,7 @@ def test_pips_other_names_of_an_option_count(variable: str, option: str) -> None
     assert pip_options({}, {variable: "x"}) == {option: "x"}
 
 
-def test_an_empty_value_does_not_hide_a_weaker_one() -> None:
+def test_an_empty_value_hides_no_other() -> None:
     assert pip_options({("global", "cert"): "c", ("install", "cert"): ""}, {"PIP_CERT": ""}) == {"cert": "c"}
 
 

@@ -31,7 +31,7 @@ def environment(tmp_path: Path, *folders: Path) -> dict[str, str]:
     return {"HOME": str(tmp_path), "PATH": ":".join(map(str, folders))}
 
 
-def test_the_running_interpreter_is_found_for_its_own_minor() -> None:
+def test_the_running_interpreter_is_found() -> None:
     minor = "{}.{}".format(*sys.version_info)
 
     found = find([minor], environ={})

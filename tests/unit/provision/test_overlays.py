@@ -92,7 +92,7 @@ def test_uv_installs_wheels_for_the_bases_python(tmp_path: Path, index: FolderUv
     assert {"--no-deps", "--no-build", "--python-version", "3.10", "megatron-core==0.9.0"} <= set(words)
 
 
-def test_uv_gets_the_sites_indexes_and_downloads_no_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_uv_gets_the_indexes_of_the_site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PIP_EXTRA_INDEX_URL", "file:///site")
     monkeypatch.delenv("UV_INDEX", raising=False)
     received: dict[str, str] = {}
@@ -169,7 +169,7 @@ def test_an_existing_overlay_is_checked_again(tmp_path: Path, index: FolderUv) -
         Overlays(tmp_path, forbidden).provide(release("0.15.3"))
 
 
-def test_a_base_with_too_old_a_python_is_refused(tmp_path: Path, index: FolderUv) -> None:
+def test_a_base_with_old_python_is_refused(tmp_path: Path, index: FolderUv) -> None:
     with pytest.raises(MatrixError, match=r"requires Python >=3.12, the base has 3.10"):
         Overlays(tmp_path, index).provide(release("0.16.1"))
 
@@ -240,7 +240,7 @@ def test_a_revision_becomes_an_overlay_without_uv(tmp_path: Path) -> None:
     assert not (tmp_path / "log").exists()
 
 
-def test_a_working_tree_makes_a_new_overlay_with_every_change(tmp_path: Path) -> None:
+def test_a_changed_working_tree_makes_another_overlay(tmp_path: Path) -> None:
     tree = make_tree(tmp_path / "Megatron-LM")
     overlays = Overlays(tmp_path, forbidden)
     spec = replace(SPEC, sources=(parse(str(tree), "megatron-core"),))

@@ -114,7 +114,7 @@ def test_files_of_a_killed_process_are_removed(package: Path, tmp_path: Path) ->
     assert not (tmp_path / "projects" / "abc.making").exists()
 
 
-def test_an_unwritable_cache_is_an_error_with_a_fix(package: Path, tmp_path: Path) -> None:
+def test_an_unwritable_cache_has_a_fix(package: Path, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(MatrixError, match="the project's folder can't be created") as caught:
         materialise(package, tmp_path / "file" / "projects")

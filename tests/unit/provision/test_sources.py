@@ -37,7 +37,7 @@ def test_wheels_folders_and_revisions_are_distinguished(tmp_path: Path, clone: P
     assert mcore(f"{clone}/@abc", Path("/")) == Source("megatron-core", SourceKind.GIT, str(clone), "abc")
 
 
-def test_a_folders_name_and_a_revision_may_hold_an_at(tmp_path: Path) -> None:
+def test_folder_names_and_revisions_may_contain_at(tmp_path: Path) -> None:
     (tmp_path / "me@work").mkdir()
 
     assert mcore("me@work", tmp_path).kind is SourceKind.TREE
@@ -85,7 +85,7 @@ def test_a_wheel_is_identified_by_its_bytes(tmp_path: Path) -> None:
 def test_a_wheel_of_another_package_is_refused(tmp_path: Path) -> None:
     wheel = make_wheel(tmp_path, "1.0", name="other")
 
-    with pytest.raises(MatrixError, match=r"not a wheel of megatron-core\n  got:      other"):
+    with pytest.raises(MatrixError, match=r"not of megatron-core\n  got:      other"):
         inspect(mcore(str(wheel), tmp_path))
 
 
@@ -113,7 +113,7 @@ def test_a_revision_is_identified_by_commit_and_tree(clone: Path) -> None:
     assert contents.version == f"0.9.0rc0+{head[:7]}"
 
 
-def test_a_revision_may_be_a_branch_a_tag_or_part_of_an_id(clone: Path) -> None:
+def test_a_revision_may_be_any_name_of_git(clone: Path) -> None:
     git(clone, "-c", "user.name=A", "-c", "user.email=a@b", "tag", "-a", "annotated", "-m", "x")
     head = git(clone, "rev-parse", "main")
 

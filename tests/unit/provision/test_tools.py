@@ -24,7 +24,7 @@ def test_an_image_has_its_content_digest(tmp_path: Path) -> None:
     assert Tool("/bin/podman", Shell("inspect")).image("localhost/any") == ""
 
 
-def test_a_container_has_the_shared_memory_of_the_machine() -> None:
+def test_a_container_has_the_machines_shared_memory() -> None:
     """With the default of 64 MB, a DataLoader fails that does not fail on the machine."""
     command = Tool("/bin/podman", Shell()).command(
         Ref("any", "localhost/any"), ContainerSpec("name", Path("/project")), "true"

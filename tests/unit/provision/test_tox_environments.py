@@ -80,20 +80,20 @@ def dated(line: str, day: str) -> Catalog:
     ("day", "torch"),
     [("2024-09-10", "2.4.1"), ("2024-09-04", "2.4.1"), ("2024-09-03", "2.4.0"), ("2024-01-01", "2.3.1")],
 )
-def test_a_line_without_image_has_torch_of_its_day(day: str, torch: str) -> None:
+def test_without_image_a_line_has_contemporary_torch(day: str, torch: str) -> None:
     made = environments(dated("1.10", day))["te110"]
     assert made.base.id == f"torch-{torch}"
     assert "the newest of its day (no image is known to have shipped it)" in made.description
 
 
-def test_a_line_without_twin_has_torch_of_its_day() -> None:
+def test_without_twin_a_line_has_contemporary_torch() -> None:
     """Its image has a torch that no base stands for."""
     made = environments(dated("1.9", "2024-08-15"))["te19"]
     assert made.base.id == "torch-2.4.0"
     assert "ngc-24.08 is known to have shipped it" in made.description
 
 
-def test_every_line_of_the_real_catalog_has_an_environment() -> None:
+def test_every_line_of_the_catalog_has_an_environment() -> None:
     names = {f"te{line.replace('.', '')}" for line in te_lines(real())}
     assert {"te18", "te25", "te220"} <= names <= set(environments(real()))
 
@@ -127,7 +127,7 @@ def test_a_line_runs_in_place_on_its_torch() -> None:
 
 
 @pytest.mark.parametrize(("te", "there"), [("1.9.0+a1b2c3d", True), ("1.9", True), ("1.8.0+37280ec", False)])
-def test_a_line_runs_in_place_with_its_te_only(te: str, there: bool) -> None:
+def test_another_te_prevents_running_in_place(te: str, there: bool) -> None:
     made = in_place(LINE, image_with(torch="2.5.0", transformer_engine=te))
     assert there is (made.interpreter is not None)
 
@@ -139,7 +139,7 @@ def test_in_another_image_a_line_is_the_twin() -> None:
 
 
 @pytest.mark.parametrize("name", ["torch2.4.0", "notorch"])
-def test_a_base_of_its_own_is_never_in_place(name: str) -> None:
+def test_a_base_is_never_in_place(name: str) -> None:
     """A night requires exactly these releases."""
     one = environments(real())[name]
     assert in_place(one, image_with(torch="2.4.0")) is one

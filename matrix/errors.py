@@ -1,4 +1,4 @@
-"""The one error a person sees: what happened, what was got, what was expected, how to fix it."""
+"""The error for users: what happened, what was got, what was expected, and how to fix it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 
 class MatrixError(Exception):
-    """A mistake in input or surroundings that a person can put right.
+    """An error in the input or the environment that the user can fix.
 
     The command line prints it without a traceback and exits with 2.
     """
@@ -39,7 +39,7 @@ class MatrixError(Exception):
 
 
 def closest(word: str, known: Iterable[str], *, count: int = 3) -> str:
-    """Return a "did you mean ...?" for `word`, or the first known words when nothing is near."""
+    """Return a "did you mean ...?" for `word`, or the first known words when none is close."""
     options = sorted(set(known))
     near = difflib.get_close_matches(word, options, n=count, cutoff=0.5)
     if near:

@@ -1,1 +1,1 @@
-"""For the author of a failure: a skeleton, checks of one entry, examples kept from a run, the catalog as data."""
+"""Tools for authors of failures: a template, checks of an entry, examples from a run, export of the catalog."""

@@ -1,4 +1,4 @@
-"""An entry broken on purpose: with its expectations swapped, every case must be red, in both directions."""
+"""Run an entry with its expectations swapped: every case must turn red, in both directions."""
 
 from __future__ import annotations
 
@@ -12,34 +12,34 @@ from matrix.errors import MatrixError
 from matrix.planning.planned import Planned
 from matrix.verdicts.record import Record, Verdict
 
-OTHER: Final = {Expectation.BROKEN: Expectation.WORKS, Expectation.WORKS: Expectation.BROKEN}
-# What a swapped expectation must end in: what is broken regresses where it is said to work, and the other way about.
-WANTED: Final = {Expectation.WORKS: Verdict.REGRESSED, Expectation.BROKEN: Verdict.VANISHED}
+SWAPPED: Final = {Expectation.BROKEN: Expectation.WORKS, Expectation.WORKS: Expectation.BROKEN}
+# The verdict of each swapped expectation: a case that breaks regresses, a case that works vanishes.
+RED: Final = {Expectation.WORKS: Verdict.REGRESSED, Expectation.BROKEN: Verdict.VANISHED}
 
 
 def swapped(night: Iterable[Planned], failure: str) -> list[Planned]:
-    """Return the night's cases of a failure, each expected to be what it is not.
+    """Return the night's cases of a failure, each with the opposite expectation.
 
     Raises MatrixError where they do not include both a case that breaks and one that works.
     """
-    cases = [item for item in night if item.failure == failure and item.expectation in OTHER]
-    missing = OTHER.keys() - {item.expectation for item in cases}
+    cases = [item for item in night if item.failure == failure and item.expectation in SWAPPED]
+    missing = SWAPPED.keys() - {item.expectation for item in cases}
     if missing:
         raise MatrixError(
-            "an entry is broken in both directions",
+            "--break requires a case of each expectation",
             got=f"no case of {failure} in the night is expected: {', '.join(sorted(one.value for one in missing))}",
             expected="at least one case that breaks and one that works",
         )
-    return [replace(item, expectation=OTHER[item.expectation]) for item in cases]
+    return [replace(item, expectation=SWAPPED[item.expectation]) for item in cases]
 
 
 def outcome(records: Sequence[Record]) -> tuple[bool, str]:
-    """Return whether both red verdicts appeared and no other but `unavailable`, and that in a line."""
-    wrong = [record for record in records if record.verdict not in (WANTED[record.expectation], Verdict.UNAVAILABLE)]
+    """Return whether both red verdicts appeared, and no other except `unavailable`; with a line that describes it."""
+    wrong = [record for record in records if record.verdict not in (RED[record.expectation], Verdict.UNAVAILABLE)]
     counts = Counter(record.verdict for record in records)
-    both = all(counts[verdict] for verdict in WANTED.values())
+    both = all(counts[verdict] for verdict in RED.values())
     text = ", ".join(f"{count} {verdict.value}" for verdict, count in sorted(counts.items()))
     if both and not wrong:
-        return True, f"broken on purpose, red in both directions: {text}"
-    why = f"{len(wrong)} cases came out otherwise" if wrong else "not both regressed and vanished appeared"
-    return False, f"broken on purpose, and {why}: {text}"
+        return True, f"expectations swapped; red in both directions: {text}"
+    why = f"{len(wrong)} cases have another verdict" if wrong else "regressed and vanished did not both appear"
+    return False, f"expectations swapped, but {why}: {text}"

@@ -18,12 +18,14 @@ from matrix.planning.planned import Planned
 from matrix.verdicts.outcome import Outcome
 from matrix.verdicts.signature import matched, shows
 
-KIT = Path(__file__).resolve().parents[2]  # holds the package that a folder may import from
+PACKAGE_PARENT = (
+    Path(__file__).resolve().parents[2]
+)  # folder of the package `matrix`, from which a failure may import the kit
 
 
 @dataclass(frozen=True)
 class EntryProblem:
-    """What is wrong with an entry, where, and how to put it right."""
+    """A problem of an entry, where it is, and its fix."""
 
     where: str
     what: str
@@ -34,7 +36,7 @@ class EntryProblem:
 
 
 def problems(catalog: Catalog, failure: Failure, night: Sequence[Planned]) -> list[EntryProblem]:
-    """Return what is wrong with one entry; `night` is the planned night, of all failures or of this one."""
+    """Return the problems of one entry; `night` is the planned night, of all failures or of this one."""
     return [
         *_case_problems(failure),
         *_module_problems(failure),
@@ -64,22 +66,24 @@ def _function_problems(failure: Failure, case: Case, where: str) -> Iterator[Ent
     if function is None:
         yield EntryProblem(where, f"{path.name} has no function {name}", "define it, or correct `run`")
         return
-    taken = function.args
-    named = [one.arg for one in (*taken.args[1:], *taken.kwonlyargs)]
-    defaults = [*taken.defaults[max(0, len(taken.defaults) - len(taken.args) + 1) :]]
-    needed = {one.arg for one in taken.args[1 : len(taken.args) - len(defaults)]}
-    needed |= {one.arg for one, default in zip(taken.kwonlyargs, taken.kw_defaults, strict=True) if default is None}
-    if not taken.args:
+    parameters = function.args
+    named = [one.arg for one in (*parameters.args[1:], *parameters.kwonlyargs)]
+    defaults = [*parameters.defaults[max(0, len(parameters.defaults) - len(parameters.args) + 1) :]]
+    needed = {one.arg for one in parameters.args[1 : len(parameters.args) - len(defaults)]}
+    needed |= {
+        one.arg for one, default in zip(parameters.kwonlyargs, parameters.kw_defaults, strict=True) if default is None
+    }
+    if not parameters.args:
         yield EntryProblem(where, f"{name} takes no rank", f"def {name}(rank: Rank, ...)")
     for argument in case.arguments:
-        if argument not in named and taken.kwarg is None:
+        if argument not in named and parameters.kwarg is None:
             yield EntryProblem(where, f"{name} has no argument {argument}", f"one of: {', '.join(named) or 'none'}")
     for argument in sorted(needed - case.arguments.keys()):
         yield EntryProblem(where, f"{name} needs the argument {argument}", f"arguments = {{ {argument} = ... }}")
 
 
 def find_function(path: Path, name: str) -> ast.FunctionDef | None:
-    """Return a function of a file, or of the module of the kit or of the folder that the file imports it from."""
+    """Return a function of a file, or None; an import from the kit or the same folder is followed."""
     tree = ast.parse(path.read_text(encoding="utf-8"), str(path))
     for node in tree.body:
         if isinstance(node, ast.FunctionDef) and node.name == name:
@@ -87,22 +91,24 @@ def find_function(path: Path, name: str) -> ast.FunctionDef | None:
         if isinstance(node, ast.ImportFrom) and node.module:
             for alias in node.names:
                 if (alias.asname or alias.name) == name:
-                    start = path.parent if node.level else KIT
+                    start = path.parent if node.level else PACKAGE_PARENT
                     target = start.joinpath(*node.module.split(".")).with_suffix(".py")
                     return find_function(target, alias.name) if target.is_file() else None
     return None
 
 
 def _module_problems(failure: Failure) -> Iterator[EntryProblem]:
-    """Yield what is wrong with preflight.py and chart.py, which are imported: the author's own code."""
+    """Yield the problems of preflight.py, which is imported, and of chart.py."""
     if (failure.folder / preflights.FILE).is_file():
         try:
             preflights.preflight_of(failure.folder)
         except Exception as error:
-            yield EntryProblem(preflights.FILE, f"it can't be imported: {type(error).__name__}: {error}", "correct it")
+            yield EntryProblem(preflights.FILE, f"the import fails: {type(error).__name__}: {error}", "correct it")
     chart = failure.folder / "chart.py"
     if chart.is_file() and find_function(chart, "picture") is None:
-        yield EntryProblem(chart.name, "it has no function picture", "def picture(values) -> str: the HTML, escaped")
+        yield EntryProblem(
+            chart.name, "the function picture is missing", "def picture(values) -> str: the HTML, escaped"
+        )
 
 
 def _rule_problems(failure: Failure) -> Iterator[EntryProblem]:
@@ -129,7 +135,7 @@ def _night_problems(failure: Failure, night: Sequence[Planned]) -> Iterator[Entr
         if failure.case and expectation not in planned:
             yield EntryProblem(
                 "night",
-                f"no case of the night expects {expectation.value}: a night proves one direction only",
+                f"no case of the night expects {expectation.value}: the night tests one direction only",
                 "widen [night] or `works`, or name a cell with [[pick]]",
             )
 
@@ -161,5 +167,5 @@ def _example_problems(catalog: Catalog, failure: Failure) -> Iterator[EntryProbl
             )  # fmt: skip
     if not found[examples.LOOK_ALIKES]:
         yield EntryProblem(
-            "examples/look_alikes", "there is none", "megatrix catalog keep RUN writes the mechanical ones"
+            "examples/look_alikes", "there are none", "megatrix catalog keep RUN writes the mechanical ones"
         )

@@ -1,4 +1,4 @@
-"""Examples of a failure, made from a run: what shows it, scrubbed, and what is easily taken for it."""
+"""Examples of a failure from a run: scrubbed outcomes that show it, and look-alikes that do not."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from matrix.verdicts.text import mask
 
 SHOWS: Final = "shows"
 LOOK_ALIKES: Final = "look_alikes"
-# Folders of one machine, as frames and logs hold them, and what stands for them in an example.
+# Folders of one machine in frames and logs, and their replacements in an example.
 _PLACES: Final = (
     (re.compile(r"/[^\s\"']*?/overlays/[0-9a-f]+"), "/overlay"),
     (re.compile(r"/[^\s\"']*?/site-packages"), "/site-packages"),
@@ -51,14 +51,14 @@ class Example:
 
 
 def read(path: Path) -> Outcome:
-    """Return the outcome of an example. Raises OSError, ValueError, KeyError or TypeError for a file that is none."""
+    """Return the outcome of an example. Raises OSError, ValueError, KeyError or TypeError for an invalid file."""
     return Outcome.from_json(json.loads(path.read_text(encoding="utf-8")))
 
 
 def keep(failure: Failure, records: Iterable[Record]) -> list[Example]:
-    """Return an example of each signature that a run reproduced, and the look-alikes that can be made of it.
+    """Return an example of each signature that a run reproduced, and its look-alikes.
 
-    Of several records with one signature the first is taken. A look-alike that shows the failure is left out: `catalog
+    The first of several records with one signature is taken. A look-alike that shows the failure is left out: `catalog
     check` reports the signature as too wide.
     """
     found: dict[str, Record] = {}
@@ -75,13 +75,13 @@ def keep(failure: Failure, records: Iterable[Record]) -> list[Example]:
 
 
 def example_name(cell: Cell, case: str) -> str:
-    """Return the name of an example: the cell without the axes that play no part, and the case."""
+    """Return the name of an example: the versions of the cell that are not "none", and the case."""
     axes = ((name, getattr(cell, name)) for name in ("torch", "mcore", "te"))
     return "-".join([*(f"{name}-{value}" for name, value in axes if value != NONE), case])
 
 
 def scrubbed(outcome: Outcome) -> Outcome:
-    """Return an outcome without the folders, names and secrets of the machine that it was seen on."""
+    """Return an outcome without the folders, names and secrets of its machine."""
     return replace(
         outcome,
         reason=scrub(outcome.reason),
@@ -99,15 +99,19 @@ def _scrubbed(raised: Raised) -> Raised:
 
 def scrub(text: str) -> str:
     """Return a text without the folders, names and secrets of this machine."""
-    for place, instead in _PLACES:
-        text = place.sub(instead, text)
-    for name, instead in ((str(Path.home()), "/home"), (socket.gethostname(), "node1"), (getpass.getuser(), "user")):
-        text = re.sub(rf"(?<![\w-]){re.escape(name)}(?![\w-])", instead, text) if len(name) > 1 else text
+    for pattern, replacement in _PLACES:
+        text = pattern.sub(replacement, text)
+    for name, replacement in (
+        (str(Path.home()), "/home"),
+        (socket.gethostname(), "node1"),
+        (getpass.getuser(), "user"),
+    ):
+        text = re.sub(rf"(?<![\w-]){re.escape(name)}(?![\w-])", replacement, text) if len(name) > 1 else text
     return mask(text)
 
 
 def look_alikes(outcome: Outcome, signature: Signature) -> Iterator[Example]:
-    """Yield what is easily taken for an outcome that shows a signature: each differs in one thing that it names."""
+    """Yield look-alikes of an outcome that shows a signature: each differs in one key of the signature."""
     text = "\n".join([outcome.evidence, *(f"{raised.type}: {raised.message}" for raised in outcome.chain)])
     passed = Outcome(OutcomeKind.PASSED, evidence=text)
     yield Example(LOOK_ALIKES, "passed-although-the-log-has-the-text", passed)

@@ -1,4 +1,4 @@
-"""The catalog as data: one JSON object with every entry, for tools that do not import this project."""
+"""Export the catalog as one JSON object, for tools that do not import this project."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from matrix.catalog.failure import Failure
 from matrix.catalog.model import Catalog
 from matrix.catalog.versions import Range
 
-FORMAT: Final = 1  # grows when a key changes its meaning
+FORMAT: Final = 1  # increases when a key changes its meaning
 
 
 def catalog_to_json(catalog: Catalog) -> dict[str, Any]:

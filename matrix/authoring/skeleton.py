@@ -1,4 +1,4 @@
-"""The files of a new failure, with every key that an entry needs and what belongs there."""
+"""Template files of a new failure, with every key that an entry needs and a hint for its value."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from matrix.store.paths import write_whole
 
 _HEAD: Final = """\
 id = "{id}"
-title = "TODO: what a person sees, in one line"
+title = "TODO: the symptom, in one line"
 references = ["OWNER/REPOSITORY#NUMBER"]
-symptom = "TODO: what happens, to whom."
-cause = "TODO: why, as far as it was read or run."
+symptom = "TODO: what happens, and who is affected."
+cause = "TODO: the cause, as far as code or runs support it."
 fix = "TODO: the release or commit that fixes it."
 
 [[signature]]
@@ -26,7 +26,7 @@ message = "TODO: a regular expression, as narrow as the evidence allows"
 
 [[affected]]
 mcore = ">=0.0,<0.0"  # TODO
-reason = "TODO: run with ..., or read in ..."
+reason = "TODO: the evidence: run with ..., or read in ..."
 
 [[works]]
 mcore = ">=0.0"  # TODO
@@ -74,13 +74,13 @@ def reproduce(rank: Rank) -> dict[str, Any]:
 
 
 def files(id: str, *, contract: bool) -> Mapping[str, str]:
-    """Return the files of a new failure by name: of one that is read at level contract, or of one that runs."""
+    """Return the files of a new failure by name; `contract`: read at level contract, without code that runs."""
     entry = _HEAD.format(id=id) + (_READ if contract else _RUN) + _TAIL
     return {ENTRY: entry} if contract else {ENTRY: entry, "reproduction.py": _REPRODUCTION}
 
 
 def create(id: str, root: Path, *, contract: bool) -> Path:
-    """Write the files of a new failure under `root` and return its folder. Raises MatrixError."""
+    """Write the files of a new failure under `root`; return its folder. Raises MatrixError for an unusable id."""
     if not re.fullmatch(r"[a-z][a-z0-9]*(-[a-z0-9]+)*", id):
         raise MatrixError("not an id of a failure", got=id, expected="small letters, digits and -: my-failure")
     folder = root / folder_name(id)

@@ -1,1 +1,1 @@
-"""What would break here, before anything is run."""
+"""Checks of a stack or a machine against the catalog, without running a case."""

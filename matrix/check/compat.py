@@ -1,4 +1,4 @@
-"""What is known to break in a stack that somebody has or wants: megatrix compat "mcore=0.9.0 te=1.9.0 torch=2.4.1"."""
+"""Look up the known failures of a stack: megatrix compat "mcore=0.9.0 te=1.9.0 torch=2.4.1"."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from matrix.verdicts.signature import owner
 AXES: Final = ("base", "torch", "mcore", "te", "driver", "sm", "gpus")
 HARDWARE: Final = ("driver", "sm", "gpus")
 FORM: Final = (
-    '"mcore=0.9.0 te=1.9.0+e79d915 torch=2.4.1 driver=535"; base=ngc-24.07 brings the torch and TE of an image'
+    '"mcore=0.9.0 te=1.9.0+e79d915 torch=2.4.1 driver=535"; base=ngc-24.07 stands for the torch and TE of an image'
 )
 
 
 def parse_stack(catalog: Catalog, text: str) -> Cell:
-    """Return the stack as a cell; an axis that is not named is "none". Raises MatrixError with a suggestion."""
+    """Return the stack as a cell; an axis without a value is "none". Raises MatrixError with a suggestion."""
     named: dict[str, str] = {}
     for word in text.replace(",", " ").split():
         axis, equals, value = word.partition("=")
@@ -50,7 +50,7 @@ def parse_stack(catalog: Catalog, text: str) -> Cell:
 
 @dataclass(frozen=True)
 class FailureInStack:
-    """What the catalog says of a failure in a stack; `rule` is None where no rule speaks of it.
+    """What the catalog expects of a failure in a stack; `rule` is None where no rule matches.
 
     `levels` are those at which the failure has ever run on this machine.
     """
@@ -67,7 +67,7 @@ class FailureInStack:
 
     @property
     def axes(self) -> list[str]:
-        """Return the axes that the rule depends on."""
+        """Return the axes that the rule bounds."""
         return [axis for axis, _ in self.rule.bounds()] if self.rule else []
 
     @property
@@ -96,7 +96,7 @@ class FailureInStack:
 
 
 def compat(catalog: Catalog, stack: Cell, levels: Mapping[str, frozenset[Level]]) -> list[FailureInStack]:
-    """Return what each failure of the catalog says of the stack, broken ones first.
+    """Return the expectation of each failure of the catalog in the stack, broken ones first.
 
     `levels` are those at which each failure has ever run on this machine (matrix.store.history).
     """
@@ -109,9 +109,9 @@ def compat(catalog: Catalog, stack: Cell, levels: Mapping[str, frozenset[Level]]
 
 
 def unlisted(catalog: Catalog, stack: Cell) -> list[Finding]:
-    """Return what level contract finds broken or misbound between the stack's Megatron and TE, less the catalog's own.
+    """Return the calls from the stack's Megatron into its TE that break or are misbound and that the catalog lacks.
 
-    Each concerns whoever reaches its line, which may take a flag. Raises MatrixError when a side is not recorded.
+    A job is affected if it reaches the line, which may require a flag. Raises MatrixError when a side is not recorded.
     """
     broken = [one for one in catalog.failures if one.expectation(stack) is Expectation.BROKEN]
     return [
@@ -125,8 +125,8 @@ def unlisted(catalog: Catalog, stack: Cell) -> list[Finding]:
 def render_findings(found: list[Finding], stack: Cell) -> str:
     """Return the findings for a terminal."""
     if not found:
-        return "level contract finds nothing else in what Megatron calls of Transformer Engine"
-    head = "level contract finds more in what Megatron calls of Transformer Engine; most of it takes a flag to reach:"
+        return "level contract finds nothing else in the calls from Megatron into Transformer Engine"
+    head = "level contract finds more in the calls from Megatron into Transformer Engine; most require a flag:"
     return f"{head}\n\n{table.table(found, [stack.mcore], [stack.te])}"
 
 
@@ -136,17 +136,19 @@ def render(found: Sequence[FailureInStack]) -> str:
     for one in found:
         if one.expectation is not Expectation.BROKEN:
             continue
-        seen = f"seen here at level {', '.join(one.seen)}" if one.seen else "never run on this machine"
-        lines += [f"BREAKS {one.failure.id}: {one.failure.title}", f"  {one.reason}; {seen}", f"  fix: {one.fix}"]
-        for way in one.failure.workaround:
-            lines.append(f"  way round: {way.text}{' [' + way.verified + ']' if way.verified else ''}")
+        runs = f"run on this machine at level {', '.join(one.seen)}" if one.seen else "never run on this machine"
+        lines += [f"BREAKS {one.failure.id}: {one.failure.title}", f"  {one.reason}; {runs}", f"  fix: {one.fix}"]
+        for workaround in one.failure.workaround:
+            lines.append(
+                f"  workaround: {workaround.text}{' [' + workaround.verified + ']' if workaround.verified else ''}"
+            )
         lines.append(f"  {', '.join(one.failure.references)}")
     if not lines:
-        lines.append("nothing in the catalog is known to break here")
-    for kind, text in ((Expectation.WORKS, "known to work"), (Expectation.UNKNOWN, "nothing is known of")):
+        lines.append("no failure of the catalog is known to occur in this stack")
+    for kind, text in ((Expectation.WORKS, "known to work"), (Expectation.UNKNOWN, "not known")):
         ruled = [one for one in found if one.expectation is kind]
         if ruled:
             lines.append(f"{text}: {', '.join(one.failure.id for one in ruled)}")
-        # Where the hardware decides, "works" says too little: it may go another way there.
+        # Where the rule depends on hardware, "works" alone would mislead: print the reason.
         lines += [f"  {one.failure.id}: {one.reason}" for one in ruled if set(one.axes) & set(HARDWARE)]
     return "\n".join(lines)

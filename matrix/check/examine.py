@@ -1,4 +1,4 @@
-"""Judges a job on a machine by the preflights: the facts of the machine, and what a person assumes otherwise. Pure."""
+"""Judge a job on a machine with the preflights, from the facts of the machine and the user's assumptions. Pure."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from matrix.verdicts.outcome import Outcome, OutcomeKind, Raised
 from matrix.verdicts.signature import owner
 
 LAUNCHERS: Final = tuple(launcher.value for launcher in Launcher if launcher is not Launcher.NONE)
-ANY_SIZE: Final = 2  # processes of a job on a machine with fewer GPUs: the smallest job of several
+ANY_SIZE: Final = 2  # processes of a job on a machine with fewer GPUs: the smallest job with several processes
 EXAMPLE: Final = {"--torch": "2.4.1", "--driver": "535.129.03"}
 
 
@@ -38,22 +38,22 @@ def _capability(text: str, where: str) -> str:
 
 OPTIONS: Final = (
     Option(
-        "mcore", "SOURCE", "megatron-core: a recorded version, a folder, PATH@REV; none: Transformer Engine by itself"
+        "mcore",
+        "SOURCE",
+        "megatron-core of the job: a recorded version, a folder, PATH@REV; none: Transformer Engine alone",
     ),
-    Option("te", "SOURCE", "Transformer Engine, named likewise"),
-    Option("torch", "VERSION", "another PyTorch than the one found", _version),
-    Option("driver", "VERSION", "another kernel driver than this machine's", _version, machine="driver"),
-    Option(
-        "sm", "CAPABILITY", "another GPU than this machine's, by compute capability: 9.0", _capability, machine="sm"
-    ),
-    Option("launcher", "NAME", f"what starts the job: {', '.join(LAUNCHERS)}", one_of(*LAUNCHERS)),
-    Option("world-size", "N", "processes of the job", count(1)),
+    Option("te", "SOURCE", "Transformer Engine of the job: a recorded version, a folder, PATH@REV"),
+    Option("torch", "VERSION", "assume this PyTorch instead of the installed one", _version),
+    Option("driver", "VERSION", "assume this kernel driver instead of the installed one", _version, machine="driver"),
+    Option("sm", "CAPABILITY", "assume a GPU of this compute capability, such as 9.0", _capability, machine="sm"),
+    Option("launcher", "NAME", f"launcher of the job: {', '.join(LAUNCHERS)}", one_of(*LAUNCHERS)),
+    Option("world-size", "N", "number of processes of the job", count(1)),
 )
 
 
 @dataclass(frozen=True)
 class Assumed:
-    """What is assumed in place of what is found. `mcore` "none": Transformer Engine is used without Megatron-LM.
+    """Values that replace the facts found. `mcore` "none": Transformer Engine is used without Megatron-LM.
 
     `arguments` are the arguments of the job, `machine` the fields of Machine.
     """
@@ -68,12 +68,12 @@ class Assumed:
 
 
 def options_of(known: Iterable[Preflight]) -> list[Option]:
-    """Return what a person may set: OPTIONS, and the options of these preflights."""
+    """Return the options of the command: OPTIONS, and those of these preflights."""
     return [*OPTIONS, *(option for one in known for option in one.options)]
 
 
 def assume(given: Mapping[str, str | None], known: Iterable[Preflight]) -> Assumed:
-    """Return what a person set, by option of `options_of(known)`. Raises MatrixError."""
+    """Return the assumptions from the texts given for `options_of(known)`. Raises MatrixError for an invalid value."""
     arguments, machine = read(options_of(known), given)
     names = [option.name for option in OPTIONS if option.name in arguments]
     general = {name.replace("-", "_"): arguments.pop(name) for name in names}
@@ -82,7 +82,7 @@ def assume(given: Mapping[str, str | None], known: Iterable[Preflight]) -> Assum
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """What the machine has, the job, and what each preflight says of it."""
+    """The facts of the machine, the job, and the report of each preflight."""
 
     facts: HostFacts
     host: tuple[Answer, ...]
@@ -120,10 +120,10 @@ def judges() -> tuple[Preflight, ...]:
 def examine(
     host: HostFacts, assumed: Assumed, failures: Iterable[Failure] = (), known: Iterable[Preflight] | None = None
 ) -> Diagnosis:
-    """Return the diagnosis by the preflights `known`, which are `judges()` by default.
+    """Return the diagnosis by the preflights `known`, by default `judges()`.
 
-    What breaks is looked up in `failures`. Raises MatrixError for an assumed release that is not recorded; an installed
-    one that is not recorded is not judged.
+    An error gets the id of the entry of `failures` whose signature it matches. Raises MatrixError for an assumed
+    release that is not recorded; an installed one that is not recorded is not judged.
     """
     job, machine = job_of(host, assumed), machine_of(host, assumed)
     reports = []
@@ -163,18 +163,18 @@ def job_of(host: HostFacts, assumed: Assumed) -> TrainingJob:
 
 
 def _world(host: HostFacts, assumed: Assumed) -> World:
-    """Return the world of the job's processes: this one's, unless a launcher or a size is assumed."""
-    here = world_of(host.environ)
+    """Return the world of the job: that of this process, or the assumed launcher and size."""
+    current = world_of(host.environ)
     if not (assumed.launcher or assumed.world_size):
-        return here
-    if not assumed.launcher and here.size is None:
-        return world_of({})  # a size without a launcher says nothing of MPI
-    size = assumed.world_size or here.size or max(len(host.cuda.gpus), ANY_SIZE)
-    return world_of(environment_of(Launcher(assumed.launcher) if assumed.launcher else here.launcher, size))
+        return current
+    if not assumed.launcher and current.size is None:
+        return world_of({})  # a size without a launcher implies nothing about MPI
+    size = assumed.world_size or current.size or max(len(host.cuda.gpus), ANY_SIZE)
+    return world_of(environment_of(Launcher(assumed.launcher) if assumed.launcher else current.launcher, size))
 
 
 def machine_of(host: HostFacts, assumed: Assumed) -> Machine:
-    """Return the machine with the weakest of its GPUs; of an assumed driver or SM nothing more is known than that."""
+    """Return the machine with the weakest of its GPUs; facts that depend on an assumed value are unknown."""
     gpus = host.cuda.gpus
     other = assumed.machine.keys() & {"driver", "sm"}
     found = Machine(

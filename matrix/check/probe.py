@@ -1,4 +1,4 @@
-"""Asks this machine. The one module of the doctor that touches it."""
+"""Collect the facts of this machine. The only module of the doctor that accesses it."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from matrix.kit.launch import VARIABLES
 from matrix.provision import host
 from matrix.provision.nvidia import devices
 
-INTERVIEW: Final = Path(__file__).with_name("interview.py")
+SCRIPT: Final = Path(__file__).with_name("interview.py")
 # Seconds for an interpreter to import torch and Transformer Engine: 2 s and 5 s on 2 cores, a minute on a cold network
-# file system. mpirun answers in 0.1 s.
-PATIENCE_S: Final = 180.0
+# file system. mpirun --version takes 0.1 s.
+TIMEOUT_S: Final = 180.0
 
 
 def look(python: str, environ: Mapping[str, str]) -> HostFacts:
-    """Return the facts of this machine, with `python` as the interpreter that a job would have."""
+    """Return the facts of this machine, with `python` as the interpreter of a job."""
     names = (*VARIABLES, *(name for one in preflights.installed() for name in one.variables))
-    told = devices.ask(python=python)
+    found = devices.ask(python=python)
     shm = shutil.disk_usage(SHM) if Path(SHM).is_dir() else None
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return HostFacts(
-        interpreter=interview(python),
-        driver=host.driver_of() or told.nvml.driver,
-        nvml=told.nvml,
-        cuda=told.cuda,
+        interpreter=interpreter_facts(python),
+        driver=host.driver_of() or found.nvml.driver,
+        nvml=found.nvml,
+        cuda=found.cuda,
         mpi=mpi(),
         shm=shm and shm.total,
         shm_free=shm and shm.free,
@@ -44,22 +44,22 @@ def look(python: str, environ: Mapping[str, str]) -> HostFacts:
     )
 
 
-def interview(python: str) -> InterpreterFacts:
-    """Ask an interpreter for what decides. It may crash or hang while it imports; that is then the answer."""
+def interpreter_facts(python: str) -> InterpreterFacts:
+    """Return the facts of an interpreter. One that crashes or hangs while it imports is reported in `problems`."""
     try:
-        asked = subprocess.run(
-            [python, "-c", INTERVIEW.read_text(encoding="utf-8")], capture_output=True, text=True, timeout=PATIENCE_S
+        process = subprocess.run(
+            [python, "-c", SCRIPT.read_text(encoding="utf-8")], capture_output=True, text=True, timeout=TIMEOUT_S
         )  # fmt: skip
     except OSError as error:
         return InterpreterFacts(python, problems=(f"{python} can't be started: {error.strerror}",))
     except subprocess.TimeoutExpired:
-        return InterpreterFacts(python, problems=(f"{python} did not answer in {PATIENCE_S:.0f} s",))
+        return InterpreterFacts(python, problems=(f"{python} did not finish in {TIMEOUT_S:.0f} s",))
     try:
-        told: dict[str, Any] = json.loads(asked.stdout.splitlines()[-1])
-        return InterpreterFacts(python, **{**told, "problems": tuple(told["problems"])})
+        facts: dict[str, Any] = json.loads(process.stdout.splitlines()[-1])
+        return InterpreterFacts(python, **{**facts, "problems": tuple(facts["problems"])})
     except (IndexError, ValueError, KeyError, TypeError):
-        said = asked.stderr.strip().splitlines()[-1:] or ["nothing"]
-        return InterpreterFacts(python, problems=(f"{python} left with status {asked.returncode}: {said[0]}",))
+        last = process.stderr.strip().splitlines()[-1:] or ["nothing"]
+        return InterpreterFacts(python, problems=(f"{python} exited with status {process.returncode}: {last[0]}",))
 
 
 def mpi() -> Mpi | None:
@@ -68,7 +68,7 @@ def mpi() -> Mpi | None:
     if path is None:
         return None
     try:
-        said = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=PATIENCE_S).stdout
+        output = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=TIMEOUT_S).stdout
     except (OSError, subprocess.TimeoutExpired) as error:
-        return Mpi(path, f"does not say its version: {error}")
-    return Mpi(path, (said.strip().splitlines() or ["does not say its version"])[0])
+        return Mpi(path, f"reports no version: {error}")
+    return Mpi(path, (output.strip().splitlines() or ["reports no version"])[0])

@@ -1,4 +1,4 @@
-"""`megatrix advise`: what a job will need before it starts, one topic for each preflight that names one."""
+"""`megatrix advise`: what a job will need before it starts; one topic per preflight that names one."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from matrix.kit.preflight import Machine, TrainingJob
 
 
 def add_parser(commands: Any) -> None:
-    """Add `advise` to the subparsers of the top."""
+    """Add the command to the object that argparse's add_subparsers returned."""
     advise = commands.add_parser("advise", help=COMMANDS["advise"], description=COMMANDS["advise"])
     topics = advise.add_subparsers(required=True, metavar="TOPIC")
     for one in preflights.installed():
         if one.topic:
             topic = topics.add_parser(one.topic, help=one.about, description=one.about)
             add_options(topic, one.options)
-            topic.add_argument("--json", action="store_true", help="one JSON object")
+            topic.add_argument("--json", action="store_true", help="print one JSON object")
             topic.set_defaults(command=advise_command, preflight=one)
 
 
 def advise_command(parsed: argparse.Namespace) -> int:
-    """`megatrix advise TOPIC`: 1 when the job will fail."""
+    """Print the report of a preflight; return 1 when the job will fail, else 0."""
     preflight = parsed.preflight
     arguments, machine = read(preflight.options, given(parsed, preflight.options))
     report = preflight.examine(TrainingJob(arguments=arguments), Machine(**machine), calling)

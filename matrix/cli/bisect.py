@@ -33,43 +33,68 @@ from matrix.planning.planned import Planned
 from matrix.report.bisection_page import bisection_page, joint_page
 from matrix.store.paths import Paths, write_whole
 
-# Further points that are asked at the end, where the search had no reason to look: reading one takes under a second.
+# Extra points that are probed at the end, outside the searched range; reading one takes under a second.
 CHECKS_READ: Final = 6
 SIDE: Final = "a version, PATH@REV of a clone, a folder or a wheel"
 
 
 def add_parser(commands: Any) -> None:
-    """Add the command to what argparse's add_subparsers returned."""
+    """Add the command to the object that argparse's add_subparsers returned."""
     parser = commands.add_parser("bisect", help=COMMANDS["bisect"], description=COMMANDS["bisect"])
-    parser.add_argument("failure", metavar="FAILURE", help="an id of the catalog")
-    parser.add_argument("--axis", choices=[one.value for one in AxisName], help="what changes")
-    parser.add_argument("--good", default="", metavar="X", help="a point where it passes; without --axis a stack")
-    parser.add_argument("--bad", default="", metavar="X", help="a point where it fails; default: ends of the axis")
+    parser.add_argument("failure", metavar="FAILURE", help="id of a failure in the catalog")
+    parser.add_argument(
+        "--axis",
+        choices=[one.value for one in AxisName],
+        help="the package or image that changes; without it, two stacks are compared",
+    )
+    parser.add_argument("--good", default="", metavar="X", help="a point that passes; without --axis, a stack")
+    parser.add_argument(
+        "--bad", default="", metavar="X", help="a point that fails, or a stack (default: both ends of the axis)"
+    )
     parser.add_argument("--repo", metavar="CLONE", help="bisect the commits of this clone (axis mcore or te)")
     parser.add_argument(
-        "--case", default="", metavar="NAME", help="a case of the failure, such as pp2; default: the first"
+        "--case", default="", metavar="NAME", help="a case of the failure, such as pp2 (default: the first)"
     )
-    parser.add_argument("--level", choices=[one.value for one in Level], help="default: the least real one there is")
-    parser.add_argument("--base", default="", metavar="BASE", help="the base of every point")
-    parser.add_argument("--torch", default="", metavar="V", help="the base with this torch")
+    parser.add_argument(
+        "--level",
+        choices=[one.value for one in Level],
+        help="level to probe at (default: the least demanding one of the case)",
+    )
+    parser.add_argument("--base", default="", metavar="BASE", help="base of every point")
+    parser.add_argument("--torch", default="", metavar="V", help="use the base with this torch")
     parser.add_argument("--mcore", default="", metavar="V", help=f"megatron-core of every point: {SIDE}")
     parser.add_argument("--te", default="", metavar="V", help=f"Transformer Engine of every point: {SIDE}")
-    parser.add_argument("--driver", default=NONE, metavar="V", help="the driver of every point")
-    parser.add_argument("--at-once", type=int, default=1, metavar="K", help="points to ask at once (1)")
-    parser.add_argument("--shows", type=float, default=1.0, metavar="P", help="chance that a run shows the failure (1)")
-    parser.add_argument("--confidence", type=float, default=0.95, metavar="C", help="claim nothing below this (0.95)")
+    parser.add_argument("--driver", default=NONE, metavar="V", help="driver of every point")
+    parser.add_argument("--at-once", type=int, default=1, metavar="K", help="points to probe at a time (default: 1)")
     parser.add_argument(
-        "--checks", type=int, metavar="N", help=f"points to check at the end ({CHECKS_READ} where reading is enough)"
+        "--shows",
+        type=float,
+        default=1.0,
+        metavar="P",
+        help="probability that one run shows the failure, for flaky failures (default: 1)",
     )
-    parser.add_argument("--no-cache", action="store_true", help="ask again what was asked before")
+    parser.add_argument(
+        "--confidence",
+        type=float,
+        default=0.95,
+        metavar="C",
+        help="report no answer below this confidence (default: 0.95)",
+    )
+    parser.add_argument(
+        "--checks",
+        type=int,
+        metavar="N",
+        help=f"extra points to check at the end (default: {CHECKS_READ} at level contract, else 0)",
+    )
+    parser.add_argument("--no-cache", action="store_true", help="probe again, ignoring stored results")
     places.add_places(parser)
     out.add_out(parser)
-    parser.add_argument("--json", action="store_true", help="one JSON object")
-    parser.set_defaults(command=bisect_command, goes_on="the same line goes on from here")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.set_defaults(command=bisect_command, resume_hint="continue with the same command line")
 
 
 def bisect_command(parsed: argparse.Namespace) -> int:
-    """Print the answer; return 0 when there is one, 1 when it is ambiguous."""
+    """Print the answer; return 0 when it is unique, 1 when it is ambiguous."""
     interrupt.once()
     known = loading.load()
     subject = subject_of(known, parsed)
@@ -78,16 +103,16 @@ def bisect_command(parsed: argparse.Namespace) -> int:
     plan = Plan(parsed.at_once, Noise(parsed.shows), parsed.confidence, checks)
     folder = Paths(parsed.out).bisections / store_name(subject)
     with ExitStack() as stack:
-        notebook = ProbeStore(folder, fresh=parsed.no_cache)
-        stack.callback(notebook.close)
+        store = ProbeStore(folder, fresh=parsed.no_cache)
+        stack.callback(store.close)
         clones = []
         if parsed.repo:
             clones.append(stack.enter_context(Clone(parsed.repo, axes.PACKAGES[AxisName(parsed.axis)].value)))
         reader = ContractProbes(known, clones)
         ask: Ask = reader if reads else cells(known, parsed)
-        inquiry = BisectionSession(ask, notebook, progress)
+        session = BisectionSession(ask, store, progress)
         if not parsed.axis:
-            return tell_joint(jointly(*stacks(subject, parsed), plan, inquiry, at_hand), parsed)
+            return print_joint(jointly(*stacks(subject, parsed), plan, session, is_cheap), parsed)
         axis = AxisName(parsed.axis)
         if clones:
             (clone,) = clones
@@ -95,9 +120,9 @@ def bisect_command(parsed: argparse.Namespace) -> int:
             differ(good.id, bad.id)
             call = subject.failure.contract
             suspects = partial(reader.suspects, call, clone) if reads and call else nobody
-            found = Searcher(subject, axis, clone, plan, inquiry, suspects).between(good, bad)
+            found = Searcher(subject, axis, clone, plan, session, suspects).between(good, bad)
         else:
-            found = along_releases(subject, axis, parsed, plan, inquiry)
+            found = along_releases(subject, axis, parsed, plan, session)
     summary = report.summarize(found)
     page = write_pages(summary, found, parsed.out)
     print(json.dumps(summary.to_json()) if parsed.json else report.render(summary, str(page)))
@@ -105,7 +130,7 @@ def bisect_command(parsed: argparse.Namespace) -> int:
 
 
 def subject_of(known: Catalog, parsed: argparse.Namespace) -> Subject:
-    """Return what the options hold fixed. Raises MatrixError where they contradict each other or leave a side open."""
+    """Return what the options hold fixed. Raises MatrixError where they conflict or a version is missing."""
     failure = known.failure(parsed.failure)
     case, level = axes.choose_case(failure, Level(parsed.level) if parsed.level else None, parsed.case)
     mcore, te = axes.side_of(parsed.mcore, Package.MCORE), axes.side_of(parsed.te, Package.TE)
@@ -113,8 +138,9 @@ def subject_of(known: Catalog, parsed: argparse.Namespace) -> Subject:
     if not parsed.axis:
         if not (parsed.good and parsed.bad) or parsed.repo or parsed.base or parsed.torch:
             raise MatrixError(
-                "no axis", expected=f"--axis {'|'.join(one.value for one in AxisName)}, or two stacks",
-                fix="--good BASE --bad BASE, each BASE or BASE/mcore-V/te-V/driver-V, for which package it is",
+                "neither an axis nor two stacks",
+                expected=f"--axis {'|'.join(one.value for one in AxisName)}, or two stacks",
+                fix="--good STACK --bad STACK finds the package; a STACK is BASE or BASE/mcore-V/te-V/driver-V",
             )  # fmt: skip
         return replace(subject, base=known.readers[0].id if level is Level.CONTRACT else "")
     axis = AxisName(parsed.axis)
@@ -122,15 +148,21 @@ def subject_of(known: Catalog, parsed: argparse.Namespace) -> Subject:
     own |= {AxisName.MCORE: parsed.mcore, AxisName.TE: parsed.te}
     if own.get(axis):
         raise MatrixError(
-            f"{axis.value} is what changes", got=f"{own[axis]} held fixed", fix="name its ends by --good and --bad"
+            f"the axis {axis.value} can't be fixed",
+            got=f"{own[axis]} held fixed",
+            fix="give its ends with --good and --bad",
         )
     if parsed.repo and axis not in axes.PACKAGES:
-        raise MatrixError("only mcore and te are bisected by commits", got=f"--axis {axis.value} --repo")
+        raise MatrixError("--repo requires axis mcore or te", got=f"--axis {axis.value} --repo")
     if parsed.repo and not (parsed.good and parsed.bad):
-        raise MatrixError("commits need both ends", expected="--good REV --bad REV", fix="whichever is older")
+        raise MatrixError(
+            "--repo requires both ends",
+            expected="--good REV --bad REV",
+            fix="give both; either may be the older commit",
+        )
     for name, side, needed in (("mcore", mcore, True), ("te", te, reads_only(failure, level))):
         if needed and side.version == NONE and axis.value != name:
-            raise MatrixError(f"needs --{name}: it is the same at every point", got="none", expected=SIDE)
+            raise MatrixError(f"--{name} is required: it is the same at every point", got="none", expected=SIDE)
     return replace(subject, base=axes.base_for(subject, parsed.base, parsed.torch, axis))
 
 
@@ -152,9 +184,9 @@ def stacks(subject: Subject, parsed: argparse.Namespace) -> tuple[Subject, Bisec
 
 
 def along_releases(
-    subject: Subject, axis: AxisName, parsed: argparse.Namespace, plan: Plan, inquiry: BisectionSession
+    subject: Subject, axis: AxisName, parsed: argparse.Namespace, plan: Plan, session: BisectionSession
 ) -> Bisection:
-    """Bisect released versions; without both ends, the whole axis, whose ends then have to differ."""
+    """Bisect released versions; without both ends, the whole axis, whose ends must then differ."""
     differ(parsed.good, parsed.bad)
     lacks = places.engine_of(subject.catalog, parsed, 1)[0].lacks
 
@@ -168,24 +200,24 @@ def along_releases(
     made, swapped = axes.releases(subject, axis, parsed.good, parsed.bad, base_of)
     if len(made.points) < 2:
         raise MatrixError(
-            "one point is no axis", got=made.points[0].label, expected="at least two", fix=str(made.notes)
+            "the axis has only one point", got=made.points[0].label, expected="at least two", fix=str(made.notes)
         )
     old = Seen.BAD if swapped else Seen.GOOD
     if not (parsed.good and parsed.bad):
-        (seen,) = inquiry.settled([made.case_at(0)], [made.points[0].label], plan.noise, 1 - plan.confidence)
+        (seen,) = session.settled([made.case_at(0)], [made.points[0].label], plan.noise, 1 - plan.confidence)
         old = seen if seen is not Seen.SKIP else old
 
-    found = bisect(subject, made, old, plan, inquiry, cheap=lambda item: at_hand(item, inquiry))
-    return replace(found, ran=inquiry.ran, seconds=inquiry.seconds)
+    found = bisect(subject, made, old, plan, session, cheap=lambda item: is_cheap(item, session))
+    return replace(found, ran=session.ran, seconds=session.seconds)
 
 
-def at_hand(item: Planned, inquiry: BisectionSession) -> bool:
-    """Say whether a case can be asked without making an environment first."""
-    return item.key in inquiry.notebook.known(1) or environment_folder(item.cell.base).is_dir()
+def is_cheap(item: Planned, session: BisectionSession) -> bool:
+    """Return whether a case can be probed without making an environment first."""
+    return item.key in session.notebook.known(1) or environment_folder(item.cell.base).is_dir()
 
 
 def cells(known: Catalog, parsed: argparse.Namespace) -> CellProbes:
-    """Return what asks by running cells, on the engines of `megatrix run`."""
+    """Return the probes that run cells, on the engines of `megatrix run`."""
     engine, place = places.engine_of(known, parsed, parsed.at_once)
 
     def warn(text: str) -> None:
@@ -200,14 +232,14 @@ def differ(good: str, bad: str) -> None:
         raise MatrixError("good and bad are the same point", got=good, expected="two points that behave differently")
 
 
-def progress(told: ProbeReport) -> None:
-    """Say of a probe what it came to, on standard error."""
-    source = "known" if told.known else f"{told.seconds:.1f} s"
-    print(f"{told.seen.value:4}  {told.label[:90]}  [{source}]  {told.why[:120]}", file=sys.stderr, flush=True)
+def progress(probe: ProbeReport) -> None:
+    """Print the result of a probe to standard error."""
+    source = "known" if probe.known else f"{probe.seconds:.1f} s"
+    print(f"{probe.seen.value:4}  {probe.label[:90]}  [{source}]  {probe.why[:120]}", file=sys.stderr, flush=True)
 
 
 def write_pages(summary: BisectionSummary, found: Bisection, out: Path) -> Path:
-    """Write the page and the text for an issue; return the page's path."""
+    """Write the page and the text for an issue; return the path of the page."""
     failure = found.subject.failure
     issue = report.issue_text(summary, failure.title)
     sides = "-".join(f"{axis}-{value}" for axis, value in summary.fixed.items())
@@ -217,8 +249,8 @@ def write_pages(summary: BisectionSummary, found: Bisection, out: Path) -> Path:
     return path
 
 
-def tell_joint(found: Joint, parsed: argparse.Namespace) -> int:
-    """Print an attribution, write its page; return 0 when there is one, 1 when it is ambiguous."""
+def print_joint(found: Joint, parsed: argparse.Namespace) -> int:
+    """Print an attribution and write its page; return 0 when it is unique, 1 when it is ambiguous."""
     summary, failure = joint.summarize(found), found.subject.failure
     path = page_path(parsed.out, f"{failure.id}-{summary.case}-{parsed.good}-{parsed.bad}")
     write_whole(path, joint_page(summary, joint.headline(summary), failure.title))
@@ -227,6 +259,6 @@ def tell_joint(found: Joint, parsed: argparse.Namespace) -> int:
 
 
 def page_path(out: Path, name: str) -> Path:
-    """Return where a page lies."""
+    """Return the path of a page."""
     safe = "".join(letter if letter.isalnum() or letter in ".-+" else "_" for letter in name)
     return Paths(out).bisections / f"{safe}.html"

@@ -1,4 +1,4 @@
-"""`megatrix catalog`: the tools of an author of failures."""
+"""`megatrix catalog`: tools for authors of catalog entries."""
 
 from __future__ import annotations
 
@@ -19,34 +19,44 @@ from matrix.store.paths import Paths, write_whole
 
 
 def add_parser(commands: Any) -> None:
-    """Add the command to what argparse's add_subparsers returned."""
+    """Add the command to the object that argparse's add_subparsers returned."""
     parser = commands.add_parser("catalog", help=COMMANDS["catalog"], description=COMMANDS["catalog"])
     topics = parser.add_subparsers(required=True, metavar="ACTION")
-    new = topics.add_parser("new", help="Write the files of a new failure.")
-    new.add_argument("id", metavar="ID", help="small letters, digits and -: my-failure")
-    new.add_argument("--contract", action="store_true", help="a call into Transformer Engine, without code")
+    new = add_action(topics, "new", "Create the folder of a new failure from a template.")
+    new.add_argument("id", metavar="ID", help="id of the failure: small letters, digits and -, such as my-failure")
+    new.add_argument(
+        "--contract", action="store_true", help="a failing call into Transformer Engine, checked without running code"
+    )
     new.set_defaults(command=new_command)
-    check = topics.add_parser("check", help="Check one entry: function, arguments, rules, examples.")
-    check.add_argument("id", metavar="ID", nargs="*", help="the entries to check (all)")
+    check = add_action(topics, "check", "Check entries: function, arguments, rules, examples.")
+    check.add_argument("id", metavar="ID", nargs="*", help="ids of the failures to check (default: all)")
     check.set_defaults(command=check_command)
-    keep = topics.add_parser("keep", help="Write examples of what a run reproduced, and their look-alikes.")
-    keep.add_argument("run", metavar="RUN", nargs="?", default="", help="a run's id (the newest)")
-    keep.add_argument("--failure", metavar="ID", action="append", help="only of this failure")
+    keep = add_action(topics, "keep", "Save the outcomes that a run reproduced as examples, with look-alikes.")
+    keep.add_argument("run", metavar="RUN", nargs="?", default="", help="id of the run (default: the newest)")
+    keep.add_argument(
+        "--failure", metavar="ID", action="append", help="keep examples of this failure only; may be repeated"
+    )
     add_out(keep)
     keep.set_defaults(command=keep_command)
-    exporting = topics.add_parser("export", help="Print the catalog as one JSON object.")
+    exporting = add_action(topics, "export", "Print the catalog as one JSON object.")
     exporting.set_defaults(command=export_command)
 
 
+def add_action(topics: Any, name: str, text: str) -> argparse.ArgumentParser:
+    """Add an action of the command; return its parser."""
+    parser: argparse.ArgumentParser = topics.add_parser(name, help=text, description=text)
+    return parser
+
+
 def new_command(parsed: argparse.Namespace) -> int:
-    """Write the files of a new failure and print what comes next."""
+    """Write the files of a new failure and print the next step."""
     folder = skeleton.create(parsed.id, FAILURES, contract=parsed.contract)
     print(f"{folder}: replace every TODO, then: megatrix catalog check {parsed.id}")
     return 0
 
 
 def check_command(parsed: argparse.Namespace) -> int:
-    """Print what is wrong with each entry; return 1 where something is."""
+    """Print the problems of each entry; return 1 where there are any."""
     known = load()
     planned = night(known, pairwise)
     counts = Counter(item.failure for item in planned)
@@ -64,7 +74,7 @@ def check_command(parsed: argparse.Namespace) -> int:
 
 
 def keep_command(parsed: argparse.Namespace) -> int:
-    """Write the examples of a run that are not there yet and print their paths; return 1 where there is none."""
+    """Write the examples of a run that do not exist yet and print their paths; return 1 where none was written."""
     known = load()
     ended = runs.read(Paths(parsed.out).run(parsed.run or results.newest(parsed.out)))
     wanted = [known.failure(id) for id in parsed.failure] if parsed.failure else known.failures

@@ -1,4 +1,4 @@
-"""Which cases a command means, and at which levels."""
+"""The options that select cases and levels, and the cases that they select."""
 
 from __future__ import annotations
 
@@ -21,21 +21,34 @@ from matrix.provision import host, installed, sources
 
 
 def add_cases(parser: argparse.ArgumentParser) -> None:
-    """Add the options that say which cases are meant."""
-    parser.add_argument("--here", action="store_true", help="the cases of the environment that megatrix is in itself")
+    """Add the options that select cases."""
+    parser.add_argument(
+        "--here", action="store_true", help="select the cases for the environment that megatrix itself is installed in"
+    )
     group = parser.add_mutually_exclusive_group()
-    group.add_argument("--select", metavar="EXPR", help='from all cells: "mcore==0.8.* and torch>=2.4 and case==pp2"')
-    group.add_argument("--within", metavar="EXPR", help='from the night: "base==torch-2.4.0"')
-    group.add_argument("--case", action="append", metavar="KEY", help='one case: "CELL FAILURE CASE LEVEL"')
+    group.add_argument(
+        "--select", metavar="EXPR", help='select from all cells: "mcore==0.8.* and torch>=2.4 and case==pp2"'
+    )
+    group.add_argument("--within", metavar="EXPR", help='select from the night: "base==torch-2.4.0"')
+    group.add_argument(
+        "--case", action="append", metavar="KEY", help='select one case, "CELL FAILURE CASE LEVEL"; may be repeated'
+    )
     parser.add_argument("--mcore", metavar="SOURCE", help=f"megatron-core under test: {sources.FORMS}")
     parser.add_argument(
-        "--expect", choices=[one.value for one in Expectation], help="what to expect of --mcore (works)"
+        "--expect",
+        choices=[one.value for one in Expectation],
+        help="expected result for --mcore (default: works; for a release, as in the catalog)",
     )
-    parser.add_argument("--level", action="append", choices=[level.value for level in Level], help="only this level")
+    parser.add_argument(
+        "--level",
+        action="append",
+        choices=[level.value for level in Level],
+        help="select this level only; may be repeated (default: every level that can run)",
+    )
 
 
 def levels_of(parsed: argparse.Namespace) -> tuple[Level, ...]:
-    """Return the levels asked for, or those that this machine can run; of a cluster the scheduler says so, by case."""
+    """Return the levels of --level, or those that this machine can run; on a cluster the scheduler decides by case."""
     if parsed.level:
         return tuple(map(Level, parsed.level))
     if getattr(parsed, "engine", "") == "slurm":
@@ -44,10 +57,10 @@ def levels_of(parsed: argparse.Namespace) -> tuple[Level, ...]:
 
 
 def chosen(known: Catalog, parsed: argparse.Namespace) -> tuple[list[Planned], str]:
-    """Return the cases that the options mean, and a label for the run."""
+    """Return the cases that the options select, and a label for the run."""
     levels = levels_of(parsed)
     if parsed.here:
-        cases, label = here(known, parsed, levels), "here"
+        cases, label = installed_cases(known, parsed, levels), "here"
     elif parsed.mcore:
         contents = sources.inspect(sources.parse(parsed.mcore, "megatron-core"))
         released = contents.source.kind is sources.SourceKind.PYPI
@@ -56,10 +69,10 @@ def chosen(known: Catalog, parsed: argparse.Namespace) -> tuple[list[Planned], s
         cases, label = plan.of_source(known, text, contents.version, expected, levels), "source"
     elif parsed.expect:
         raise MatrixError(
-            "--expect speaks of --mcore", got=f"--expect {parsed.expect}", expected="--mcore SOURCE with it"
+            "--expect requires --mcore", got=f"--expect {parsed.expect}", expected="--mcore SOURCE with it"
         )
     elif parsed.select or parsed.case:
-        within = tuple(Level) if parsed.case else levels  # a line to paste may come from another machine
+        within = tuple(Level) if parsed.case else levels  # a pasted command may come from another machine
         cases, label = plan.everything(known, within), "select"
         cases += [item for item, _ in plan.stack_cases(known, within) if item.key not in {one.key for one in cases}]
     else:
@@ -71,13 +84,13 @@ def chosen(known: Catalog, parsed: argparse.Namespace) -> tuple[list[Planned], s
             if key not in by_key:
                 refuse(known, key, by_key)
         if twice := [key for key in parsed.case if parsed.case.count(key) > 1]:
-            raise MatrixError("a case is named twice", got=twice[0], fix="a run has each case once: leave one out")
+            raise MatrixError("a case is named twice", got=twice[0], fix="a run has each case once; leave one out")
         return [by_key[key] for key in parsed.case], "case"
     return (select(cases, parsed.select) if parsed.select else cases), label
 
 
-def here(known: Catalog, parsed: argparse.Namespace, levels: Sequence[Level]) -> list[Planned]:
-    """Return the cases of the environment that this process runs in. Raises MatrixError beside what chooses others."""
+def installed_cases(known: Catalog, parsed: argparse.Namespace, levels: Sequence[Level]) -> list[Planned]:
+    """Return the cases of the environment of this process. Raises MatrixError with an option that selects others."""
     others = {
         "--within": parsed.within,
         "--mcore": parsed.mcore,
@@ -86,7 +99,7 @@ def here(known: Catalog, parsed: argparse.Namespace, levels: Sequence[Level]) ->
     }
     if given := [name for name, value in others.items() if value]:
         raise MatrixError(
-            "--here runs what is installed here", got=f"--here with {given[0]}",
+            "--here runs the installed packages only", got=f"--here with {given[0]}",
             expected="--here alone, or with --select, --case or --level", fix="leave one out",
         )  # fmt: skip
     environment = installed.current()
@@ -95,12 +108,12 @@ def here(known: Catalog, parsed: argparse.Namespace, levels: Sequence[Level]) ->
 
 
 def refuse(known: Catalog, key: str, cases: Iterable[str]) -> NoReturn:
-    """Raise the MatrixError of a case that is not there, with those that differ from it in one word."""
+    """Raise MatrixError for an unknown case; the fix suggests cases that differ from it in one word."""
     words = re.split("[ /]", key)
     if len(words) > 1:
         known.base(words[0])
-    # Letter by letter all 100,000 of a catalog would take half a minute.
-    apart = ((one, re.split("[ /]", one)) for one in cases)
-    near = [one for one, its in apart if len(its) == len(words) and sum(map(ne, words, its)) == 1]
+    # Fuzzy matching against all 100,000 cases of a catalog would take half a minute.
+    split = ((one, re.split("[ /]", one)) for one in cases)
+    near = [one for one, its in split if len(its) == len(words) and sum(map(ne, words, its)) == 1]
     fix = closest(key, near) if near else "megatrix plan --select EXPR lists cases"
     raise MatrixError("no such case", got=key, expected="CELL FAILURE CASE LEVEL", fix=fix)

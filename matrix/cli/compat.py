@@ -17,16 +17,19 @@ from matrix.store.paths import Paths
 
 
 def add_parser(commands: Any) -> None:
-    """Add the command to what argparse's add_subparsers returned."""
+    """Add the command to the object that argparse's add_subparsers returned."""
     parser = commands.add_parser("compat", help=COMMANDS["compat"], description=COMMANDS["compat"])
-    parser.add_argument("stack", metavar="STACK", nargs="+", help=compat.FORM)
-    out.add_out(parser, "output folder, for its history")
-    parser.add_argument("--json", action="store_true", help="one JSON object per line")
+    parser.add_argument("stack", metavar="STACK", nargs="+", help=f"versions as AXIS=VALUE: {compat.FORM}")
+    out.add_out(
+        parser,
+        "output folder, whose history has the levels that ran here (default: $MEGATRIX_OUT, or reports/out)",
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object per line")
     parser.set_defaults(command=compat_command)
 
 
 def compat_command(parsed: argparse.Namespace) -> int:
-    """Print what is known of the stack; return 1 where something is known to break."""
+    """Print the known failures of the stack; return 1 where one is expected to break."""
     known = loading.load()
     stack = compat.parse_stack(known, " ".join(parsed.stack))
     path = Paths(parsed.out).history
@@ -34,18 +37,18 @@ def compat_command(parsed: argparse.Namespace) -> int:
     if path.is_file():
         with History(path) as history:
             levels = dict(history.levels())
-    found_known = compat.compat(known, stack, levels)
-    found, why = [], ""
+    listed = compat.compat(known, stack, levels)
+    unlisted, why = [], ""
     if NONE not in (stack.mcore, stack.te):
         try:
-            found = compat.unlisted(known, stack)
+            unlisted = compat.unlisted(known, stack)
         except MatrixError as error:
-            why = f"level contract says nothing: {error.brief}"
+            why = f"level contract can't judge this stack: {error.brief}"
     if parsed.json:
-        for one in [*(one.to_json() for one in found_known), *(finding.to_json() for finding in found)]:
+        for one in [*(one.to_json() for one in listed), *(finding.to_json() for finding in unlisted)]:
             print(json.dumps(one))
     else:
-        print(compat.render(found_known))
+        print(compat.render(listed))
         if NONE not in (stack.mcore, stack.te):
-            print(f"\n{why or compat.render_findings(found, stack)}".rstrip())
-    return 1 if any(one.expectation is Expectation.BROKEN for one in found_known) else 0
+            print(f"\n{why or compat.render_findings(unlisted, stack)}".rstrip())
+    return 1 if any(one.expectation is Expectation.BROKEN for one in listed) else 0

@@ -11,22 +11,22 @@ from matrix.contract import finding as findings
 from matrix.contract import reading, recording, table
 from matrix.contract.recording import MCORE, SUFFIX, TE
 
-SIDE = f"a recorded version, tag or commit, a *{SUFFIX} file, a wheel, a folder, or PATH@REV; default: all releases"
+SIDE = f"a recorded version, tag or commit, a *{SUFFIX} file, a wheel, a folder, or PATH@REV (default: all releases)"
 
 
 def add_parser(commands: Any) -> None:
-    """Add the command to what argparse's add_subparsers returned."""
+    """Add the command to the object that argparse's add_subparsers returned."""
     parser = commands.add_parser("contract", help=COMMANDS["contract"], description=COMMANDS["contract"])
     parser.add_argument("--mcore", metavar="V", help=f"Megatron-LM: {SIDE}")
     parser.add_argument("--te", metavar="V", help=f"Transformer Engine: {SIDE}")
-    parser.add_argument("--json", action="store_true", help="one JSON object per finding and line")
+    parser.add_argument("--json", action="store_true", help="print one JSON object per finding and line")
     parser.set_defaults(command=contract_command)
 
 
 def contract_command(parsed: argparse.Namespace) -> int:
     """Print the findings; return 1 where both sides are named and a call surely breaks or is misbound, else 0.
 
-    Over many pairs there is always a break somewhere, so their findings are a report and no verdict.
+    Over many pairs some call always breaks, so the exit status is 0 there.
     """
     consumers = [reading.calls_of(text) for text in ([parsed.mcore] if parsed.mcore else recording.released(MCORE))]
     offers = [reading.surface_of(text) for text in ([parsed.te] if parsed.te else recording.released(TE))]

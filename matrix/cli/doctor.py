@@ -18,14 +18,14 @@ from matrix.kit.preflight import Answer, TrainingJob
 
 
 def add_parser(commands: Any) -> None:
-    """Add the command to what argparse's add_subparsers returned; it sets `command` to its function."""
+    """Add the command to the object that argparse's add_subparsers returned."""
     known = judges()
     doctor = commands.add_parser("doctor", help=COMMANDS["doctor"], description=COMMANDS["doctor"])
     add_options(doctor, options_of(known))
     doctor.add_argument(
-        "--python", metavar="PATH", default=sys.executable, help="the interpreter of the job (this one)"
+        "--python", metavar="PATH", default=sys.executable, help="Python interpreter of the job (default: this one)"
     )
-    doctor.add_argument("--json", action="store_true", help="one JSON object")
+    doctor.add_argument("--json", action="store_true", help="print one JSON object")
     doctor.set_defaults(command=doctor_command, preflights=known)
 
 
@@ -48,7 +48,7 @@ def render(diagnosis: Diagnosis) -> str:
     if not diagnosis.judged:
         return "\n".join([*lines, "no job was judged"])
     if not diagnosis.fails:
-        return "\n".join([*lines, "nothing here is known to fail"])
+        return "\n".join([*lines, "no known failure applies"])
     for report in diagnosis.reports:
         if report.fails:
             lines += [
@@ -56,13 +56,13 @@ def render(diagnosis: Diagnosis) -> str:
                 for answer in report.answers
                 if answer.error
             ]
-            lines.append("change one of these:" if report.changes else "no change that is known of makes it start")
+            lines.append("change one of these:" if report.changes else "no known change makes it start")
             lines += [f"  {', and '.join(one)}" for one in report.changes]
     return "\n".join(lines)
 
 
 def _rows(answers: Sequence[Answer]) -> list[str]:
-    """Return a line for each answer, the questions in a column."""
+    """Return one line per answer, aligned in columns."""
     width = max(len(answer.question) for answer in answers)
     return [f"  {answer.status.value:<9}{answer.question:<{width}}  {answer.reason}" for answer in answers]
 

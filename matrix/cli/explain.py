@@ -13,15 +13,15 @@ from matrix.provision import host
 
 
 def add_parser(commands: Any) -> None:
-    """Add the command to what argparse's add_subparsers returned."""
+    """Add the command to the object that argparse's add_subparsers returned."""
     parser = commands.add_parser("explain", help=COMMANDS["explain"], description=COMMANDS["explain"])
-    parser.add_argument("cell", metavar="CELL", help="torch-2.4.0/mcore-0.8.0/te-none/driver-none")
-    parser.add_argument("--json", action="store_true", help="one JSON object per line")
+    parser.add_argument("cell", metavar="CELL", help="a cell id, such as torch-2.4.0/mcore-0.8.0/te-none/driver-none")
+    parser.add_argument("--json", action="store_true", help="print one JSON object per line")
     parser.set_defaults(command=explain_command)
 
 
 def explain_command(parsed: argparse.Namespace) -> int:
-    """Print what is known of the cell."""
+    """Print what the catalog expects in the cell."""
     known = loading.load()
     here, runs = host.look(), places.engines(known, 1)
     explained = explain.explain(

@@ -12,32 +12,52 @@ from matrix import __version__
 from matrix.cli import COMMANDS
 from matrix.errors import MatrixError
 
-INTERRUPTED = 130  # exit status after Ctrl-C, as a shell has it
+INTERRUPTED = 130  # exit status after Ctrl-C, as in a shell
+EPILOG = """\
+terms:
+  base      what provides Python and PyTorch: a container image, an environment of wheels, or this interpreter
+  cell      one combination of base, megatron-core, Transformer Engine and driver:
+            torch-2.4.0/mcore-0.8.0/te-none/driver-none
+  failure   an entry of the catalog: one known failure, where it occurs, how it is reproduced
+  case      one way to reproduce a failure; a planned case is written "CELL FAILURE CASE LEVEL"
+  level     contract (both APIs are read), cpu (upstream code runs without a GPU), gpu (the full stack)
+  night     the default plan: a set of cases that covers the catalog
+
+`megatrix COMMAND --help` describes the options of a command.
+"""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command; return its exit status: 0 green, 1 red or not reached, 2 a mistake in the input."""
+    """Run a command; return its exit status: 0 green, 1 red or not reached, 2 invalid input."""
     given = sys.argv[1:] if arguments is None else arguments
     parsed = parser(given).parse_args(given)
     try:
         status: int = parsed.command(parsed)
     except MatrixError as error:
         print(f"megatrix: {error}", file=sys.stderr)
-        return skip() if getattr(parsed, "exit_code", False) else 2  # git takes 2 for "bad"
+        return skip() if getattr(parsed, "exit_code", False) else 2  # git bisect counts 2 as "bad"
     except KeyboardInterrupt:
-        goes_on = getattr(parsed, "goes_on", "`megatrix run --resume` goes on from here")
-        print(f"megatrix: interrupted; {goes_on}", file=sys.stderr)
+        hint = getattr(parsed, "resume_hint", "continue with `megatrix run --resume`")
+        print(f"megatrix: interrupted; {hint}", file=sys.stderr)
         return INTERRUPTED
-    except BrokenPipeError:  # the reader (head, less) has gone
+    except BrokenPipeError:  # the reader (head, less) has exited
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return skip() if getattr(parsed, "exit_code", False) else 0
     return status
 
 
 def parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
-    """Return the parser for these arguments: the options of their command, and of the other commands the names."""
-    about = "Known Megatron-LM x Transformer Engine x PyTorch x driver failures, run for real."
-    top = argparse.ArgumentParser(prog="megatrix", description=about)
+    """Return the parser for these arguments.
+
+    It has the options of the command that they name; the other commands appear by name and summary only.
+    """
+    top = argparse.ArgumentParser(
+        prog="megatrix",
+        description="Run a catalog of known Megatron-LM x Transformer Engine x PyTorch x driver failures against the\n"
+        "real packages, and report each cell whose result differs from the catalog.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     top.add_argument("--version", action="version", version=f"megatrix {__version__}")
     commands = top.add_subparsers(required=True, metavar="COMMAND")
     chosen = next((word for word in arguments if not word.startswith("-")), "")
@@ -50,7 +70,7 @@ def parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
 
 
 def skip() -> int:
-    """Return the exit status by which `git bisect run` leaves a commit out."""
+    """Return the exit status that makes `git bisect run` skip a commit."""
     from matrix.bisection.noise import Seen
     from matrix.bisection.probing import GIT  # `run --exit-code`, which needs it, has imported it
 

@@ -17,21 +17,26 @@ from matrix.verdicts.match import match
 
 
 def add_parser(commands: Any) -> None:
-    """Add the command to what argparse's add_subparsers returned."""
+    """Add the command to the object that argparse's add_subparsers returned."""
     parser = commands.add_parser("match", help=COMMANDS["match"], description=COMMANDS["match"])
-    parser.add_argument("log", metavar="LOG", help="a file of any size and encoding; - is standard input")
-    parser.add_argument("--json", action="store_true", help="one list of objects, empty when nothing is known")
+    parser.add_argument("log", metavar="LOG", help="log file of any size and encoding; - for standard input")
+    parser.add_argument(
+        "--json", action="store_true", help="print one JSON list of objects, empty when the log shows no known failure"
+    )
     parser.set_defaults(command=match_command)
 
 
 def match_command(parsed: argparse.Namespace) -> int:
-    """Print what the log shows; return 1 where that is nothing known."""
+    """Print the known failures in the log; return 1 where there are none."""
     try:
         with sys.stdin.buffer if parsed.log == "-" else Path(parsed.log).open("rb") as file:
             matched = match(numbered(file), loading.load().failures)
     except OSError as error:
         raise MatrixError(
-            "the log can't be read", where=parsed.log, got=error.strerror, fix="name a file, or -"
+            "the log can't be read",
+            where=parsed.log,
+            got=error.strerror,
+            fix="name a readable file, or - for standard input",
         ) from error
     print(json.dumps([one.to_json() for one in matched.known]) if parsed.json else log_matches.render(matched))
     return 0 if matched.known else 1

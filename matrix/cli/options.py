@@ -1,4 +1,4 @@
-"""The options of preflights on the command line."""
+"""Command-line options that preflights declare."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from matrix.kit.options import Option
 
 
 def add_options(parser: argparse.ArgumentParser, options: Iterable[Option]) -> None:
-    """Add the options; what is typed stays text, which matrix.kit.options.read reads."""
+    """Add the options; values stay text, which matrix.kit.options.read parses."""
     for one in options:
         parser.add_argument(
             f"--{one.name}", metavar=one.metavar, help=one.help or None, default=one.default, required=one.required
@@ -17,5 +17,5 @@ def add_options(parser: argparse.ArgumentParser, options: Iterable[Option]) -> N
 
 
 def given(parsed: argparse.Namespace, options: Iterable[Option]) -> dict[str, str | None]:
-    """Return what was typed, by option."""
+    """Return the text given for each option, by option name."""
     return {one.name: getattr(parsed, one.name.replace("-", "_")) for one in options}

@@ -13,24 +13,28 @@ from matrix.planning import ci_jobs, statistics
 
 
 def add_parser(commands: Any) -> None:
-    """Add the command to what argparse's add_subparsers returned."""
+    """Add the command to the object that argparse's add_subparsers returned."""
     parser = commands.add_parser("plan", help=COMMANDS["plan"], description=COMMANDS["plan"])
     choice.add_cases(parser)
-    parser.add_argument("--stats", action="store_true", help="count instead: the whole space, the night, and why")
-    parser.add_argument("--format", choices=ci_jobs.FORMATS, help="print it as jobs of a CI service instead")
-    parser.add_argument("--json", action="store_true", help="one JSON object per line")
+    parser.add_argument(
+        "--stats",
+        action="store_true",
+        help="print counts instead: all possible cases, the cases of the night, and the reasons",
+    )
+    parser.add_argument("--format", choices=ci_jobs.FORMATS, help="print the night as jobs of a CI service instead")
+    parser.add_argument("--json", action="store_true", help="print one JSON object per line")
     parser.set_defaults(command=plan_command)
 
 
 def plan_command(parsed: argparse.Namespace) -> int:
-    """Print the cases, their number or the jobs of a CI service."""
+    """Print the cases, their counts, or jobs for a CI service."""
     known = loading.load()
     planned, label = choice.chosen(known, parsed)
     if parsed.stats:
         if label != "night":
-            raise MatrixError("--stats speaks of the night", got=f"--stats with --{label}", fix="leave one out")
+            raise MatrixError("--stats counts the whole night only", got=f"--stats with --{label}", fix="leave one out")
         if parsed.format:
-            raise MatrixError("a plan is counted or printed as jobs", got="--stats --format", fix="leave one out")
+            raise MatrixError("--stats and --format exclude each other", got="--stats --format", fix="leave one out")
         counted = statistics.statistics(known, planned, choice.levels_of(parsed))
         if parsed.json:
             for one in counted:
@@ -40,7 +44,7 @@ def plan_command(parsed: argparse.Namespace) -> int:
         return 0
     if parsed.format:
         if label != "night":
-            raise MatrixError("--format speaks of the night", got=f"--format with --{label}", fix="use --within")
+            raise MatrixError("--format prints the night only", got=f"--format with --{label}", fix="use --within")
         print(json.dumps(ci_jobs.FORMATS[parsed.format](ci_jobs.jobs(planned, choice.levels_of(parsed)))))
         return 0
     for item in planned:

@@ -19,17 +19,21 @@ FORMATS: Final = ("markdown", "issue", "webhook")
 
 
 def add_parser(commands: Any) -> None:
-    """Add the command to what argparse's add_subparsers returned."""
+    """Add the command to the object that argparse's add_subparsers returned."""
     parser = commands.add_parser("report", help=COMMANDS["report"], description=COMMANDS["report"])
-    parser.add_argument("run", nargs="?", default="", metavar="RUN", help="a run's id (the newest)")
-    parser.add_argument("--format", choices=FORMATS, help="print this in place of the summary; an issue may be empty")
+    parser.add_argument("run", nargs="?", default="", metavar="RUN", help="id of the run (default: the newest)")
+    parser.add_argument(
+        "--format",
+        choices=FORMATS,
+        help="print this format instead of the summary; issue is empty where nothing is newly red",
+    )
     out.add_out(parser)
-    parser.add_argument("--json", action="store_true", help="one JSON object per line")
+    parser.add_argument("--json", action="store_true", help="print one JSON object per line")
     parser.set_defaults(command=report_command)
 
 
 def report_command(parsed: argparse.Namespace) -> int:
-    """Make the pages and print the summary; return 1 where something is red or was not reached."""
+    """Write the pages and print the summary; return 1 where something is red or was not reached."""
     paths = Paths(parsed.out)
     folder = paths.run(parsed.run or results.newest(parsed.out))
     with History(paths.history) as history:

@@ -1,4 +1,4 @@
-"""The runs in an output folder, and what is printed of one."""
+"""Find the newest run in an output folder; print the summary of a run."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from matrix.verdicts.record import Record
 
 
 def newest(out: Path) -> str:
-    """Return the id of the newest run that is no round of a bisection. Raises MatrixError when there is none."""
+    """Return the id of the newest run, bisection rounds excluded. Raises MatrixError when there is none."""
     runs = sorted(
         path.name for path in Paths(out).run("").glob("*") if path.is_dir() and not path.name.endswith(f"-{BISECTS}")
     )
@@ -25,7 +25,7 @@ def newest(out: Path) -> str:
 
 
 def print_summary(records: Sequence[Record], out: Path, width: int) -> None:
-    """Print the summary and where the pages are."""
+    """Print the summary and the paths of the pages."""
     print()
     print(summary(records, width=width, colour=colour_wanted(sys.stdout, os.environ)), end="")
     print(f"page: {Paths(out).page}  junit: {Paths(out).junit}")

@@ -23,23 +23,34 @@ from matrix.store.history import History
 from matrix.store.paths import Paths, unwritable
 from matrix.verdicts.record import Record
 
-BROKEN = "broken-on-purpose"  # in the output folder: a run that is red by design is no night
+BROKEN = (
+    "broken-on-purpose"  # folder in the output folder: a run that is red by design stays out of the history of nights
+)
 
 
 def add_parser(commands: Any) -> None:
-    """Add the command to what argparse's add_subparsers returned."""
+    """Add the command to the object that argparse's add_subparsers returned."""
     parser = commands.add_parser("run", help=COMMANDS["run"], description=COMMANDS["run"])
     choice.add_cases(parser)
-    parser.add_argument("--no-cache", action="store_true", help="run also what ran before with the same content")
-    parser.add_argument("--resume", nargs="?", const="", metavar="RUN", help="finish an interrupted run (the newest)")
-    parser.add_argument("--exit-code", action="store_true", help="exit with 0, 1 or 125, as git bisect run wants it")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, metavar="N", help="bases at a time")
+    parser.add_argument("--no-cache", action="store_true", help="also run cases whose result is cached")
     parser.add_argument(
-        "--break", dest="break_", metavar="ID", help="swap what this entry expects: every case must then be red"
+        "--resume", nargs="?", const="", metavar="RUN", help="finish an interrupted run (default: the newest)"
+    )
+    parser.add_argument(
+        "--exit-code", action="store_true", help="exit with 0 (good), 1 (bad) or 125 (skip), for git bisect run"
+    )
+    parser.add_argument(
+        "--jobs", type=int, default=os.cpu_count() or 1, metavar="N", help="bases to run at a time (default: CPU cores)"
+    )
+    parser.add_argument(
+        "--break",
+        dest="break_",
+        metavar="ID",
+        help="swap the expectations of this failure, to prove that each case can turn red",
     )
     places.add_places(parser)
     out.add_out(parser)
-    parser.add_argument("--json", action="store_true", help="one JSON object per line")
+    parser.add_argument("--json", action="store_true", help="print one JSON object per line")
     parser.set_defaults(command=run_command)
 
 
@@ -47,16 +58,18 @@ def run_command(parsed: argparse.Namespace) -> int:
     """Run the cases and print the summary; return 1 where something is red or was not reached."""
     interrupt.once()
     if parsed.jobs < 1:
-        raise MatrixError("a run needs at least one base at a time", got=f"--jobs {parsed.jobs}", expected=">= 1")
+        raise MatrixError("--jobs must be at least 1", got=f"--jobs {parsed.jobs}", expected=">= 1")
     if parsed.here:
-        os.environ.setdefault(RERUN, RERUN_HERE)  # for the lines of the plan; its pytest has the same
+        os.environ.setdefault(RERUN, RERUN_HERE)  # for the rerun commands of the plan; its pytest sets the same
     known = loading.load()
     engine, place = places.engine_of(known, parsed, parsed.jobs)
     if parsed.resume is not None:
         chosen = (parsed.select, parsed.within, parsed.case, parsed.mcore, parsed.level, parsed.expect, parsed.here)
         if any((*chosen, parsed.break_)):
             raise MatrixError(
-                "a resumed run has its plan", expected="--resume without a choice of cases", fix="leave one out"
+                "a resumed run keeps its plan",
+                expected="--resume without options that select cases",
+                fix="leave one out",
             )
         request = run.Request(
             out=parsed.out,

@@ -16,40 +16,44 @@ from matrix.provision.sources import Contents, SourceKind
 
 
 def add_parser(commands: Any) -> None:
-    """Add the command to what argparse's add_subparsers returned."""
+    """Add the command to the object that argparse's add_subparsers returned."""
     text = COMMANDS["surface"]
     actions = commands.add_parser("surface", help=text, description=text).add_subparsers(
         required=True, metavar="record"
     )
     parser = actions.add_parser("record", help=text, description=text)
-    parser.add_argument("source", metavar="SOURCE", help="a wheel, a folder, or PATH@REV")
-    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help=f"default: ./PACKAGE-VERSION{SUFFIX}")
-    parser.add_argument("--as", dest="version", metavar="VERSION", help="the version it is to have; default: its own")
+    parser.add_argument("source", metavar="SOURCE", help="a wheel, a source folder, or PATH@REV of a clone")
+    parser.add_argument(
+        "-o", "--output", type=Path, metavar="FILE", help=f"output file (default: ./PACKAGE-VERSION{SUFFIX})"
+    )
+    parser.add_argument(
+        "--as", dest="version", metavar="VERSION", help="version to record (default: the version of the source)"
+    )
     parser.set_defaults(command=record_command)
 
 
 def record_command(parsed: argparse.Namespace) -> int:
-    """Record a source into a file and say what is in it."""
+    """Record a source into a file and print a summary of its content."""
     package, contents = identify(parsed.source)
     facts = reading.extract(package, contents, parsed.version)
     output = parsed.output or Path(f"{package}-{facts.version}{SUFFIX}")
     recording.write(facts, output)
-    held = f"{len(facts.modules)} modules" if isinstance(facts, Surface) else f"{len(facts.uses)} uses"
-    print(f"{output}: {package} {facts.version}, {held}, {output.stat().st_size} bytes")
+    size = f"{len(facts.modules)} modules" if isinstance(facts, Surface) else f"{len(facts.uses)} uses"
+    print(f"{output}: {package} {facts.version}, {size}, {output.stat().st_size} bytes")
     return 0
 
 
 def identify(text: str) -> tuple[str, Contents]:
-    """Return which package a source is, and its contents. Raises MatrixError when it is neither."""
+    """Return the package that a source holds, and its contents. Raises MatrixError when it is neither package."""
     errors = []
     for package in (TE, MCORE):
         try:
             source = sources.parse(text, package)
             if source.kind is SourceKind.PYPI:
                 raise MatrixError(
-                    "a release has to be on this machine to be read", got=text,
+                    "a release is read from a local copy only", got=text,
                     expected="a wheel, a folder or PATH@REV",
-                    fix=f"pip download --no-deps PACKAGE=={text}, and name the wheel",
+                    fix=f"pip download --no-deps PACKAGE=={text}, then give the wheel",
                 )  # fmt: skip
             return package, sources.inspect(source)
         except MatrixError as error:

@@ -1,1 +1,1 @@
-"""What cells are made of: interpreters, indexes, sources, overlays, images, drivers."""
+"""Provide the parts of a cell: interpreters, package indexes, sources, overlays, images, drivers."""

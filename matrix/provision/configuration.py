@@ -1,13 +1,13 @@
-"""A site's settings: where its clones of upstream repositories are.
+"""A site's settings: the paths of its clones of upstream repositories.
 
-`megatrix.toml` in the checkout, or without one in the current folder; the environment wins:
+They come from `megatrix.toml` in the checkout, or without one in the current folder; the environment overrides it:
 
     [sources]                                       MEGATRIX_MEGATRON_LM=/clones/Megatron-LM
     megatron-lm = "/clones/Megatron-LM"             MEGATRIX_TRANSFORMER_ENGINE=/clones/TransformerEngine
     transformer-engine = "../TransformerEngine"
 
-A relative path counts from the file's folder, in the environment from the current folder. Clones are only read; bare
-ones will do.
+A relative path starts at the file's folder, in the environment at the current folder. Clones are only read; bare ones
+suffice.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ class Configuration:
 
     @property
     def environment(self) -> dict[str, str]:
-        """Return the variables by which another process, in whichever folder, has the same settings."""
+        """Return the variables that give another process, in any folder, the same settings."""
         return {variable(name): path for name, path in self.sources.items()}
 
     def resolve(self, source: str) -> str:
-        """Return "CLONE-NAME@REVISION" as "PATH@REVISION"; any other source as it is.
+        """Return "CLONE-NAME@REVISION" as "PATH@REVISION"; any other source unchanged.
 
         Raises MatrixError when the clone is not configured.
         """
@@ -63,10 +63,10 @@ def load(environ: Mapping[str, str] = os.environ, folder: Path | None = None) ->
     """Read the configuration. Raises MatrixError for a wrong key or type."""
     folder = folder or project.home()
     path = folder / FILE
-    told = build(Configuration, read_toml(path), str(path)) if path.is_file() else Configuration()
-    for name in told.sources:
+    settings = build(Configuration, read_toml(path), str(path)) if path.is_file() else Configuration()
+    for name in settings.sources:
         if name not in CLONES:
             raise MatrixError("no such source", where=f"{path}: sources.{name}", got=name, fix=closest(name, CLONES))
-    paths = {name: str((folder / where).resolve()) for name, where in told.sources.items()}
-    given = {name: environ[variable(name)] for name in CLONES if environ.get(variable(name))}
-    return Configuration(paths | {name: str(Path(where).absolute()) for name, where in given.items()})
+    paths = {name: str((folder / where).resolve()) for name, where in settings.sources.items()}
+    from_environment = {name: environ[variable(name)] for name in CLONES if environ.get(variable(name))}
+    return Configuration(paths | {name: str(Path(where).absolute()) for name, where in from_environment.items()})

@@ -1,4 +1,4 @@
-"""The image that one stands in: how it is known that one does, its Python, and what that holds."""
+"""The current image: detect whether this process runs in a container image, and read its Python and packages."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from matrix.provision import interpreters
 from matrix.provision.commands import Runner, run
 from matrix.provision.installed import PythonEnvironment, packages_in
 
-SAID: Final = "MEGATRIX_IN_PLACE"  # "1": this is an image, whatever it looks like; "0": make environments all the same
-# What shows an image: files of podman, docker and Apptainer; variables, of podman (which leaves no file in a container
-# that is read-only) and of NGC's PyTorch images. Enroot, which Slurm's Pyxis uses, leaves no file either and keeps the
-# image's variables. Ours set MEGATRIX_IN_PLACE=1 (Containerfile).
+SETTING: Final = "MEGATRIX_IN_PLACE"  # "1": this is an image; "0": it is not; unset: detect it
+# Signs of an image: files of podman, docker and Apptainer; variables of podman (which writes no file into a read-only
+# container) and of NGC's PyTorch images. Enroot, which Slurm's Pyxis uses, writes no file either and keeps the image's
+# variables. Images built by this project set MEGATRIX_IN_PLACE=1 (Containerfile).
 FILES: Final = (Path("/run/.containerenv"), Path("/.dockerenv"), Path("/.singularity.d"))
 VARIABLES: Final = ("container", "NVIDIA_PYTORCH_VERSION")
 QUESTION: Final = "import json, sys; print(json.dumps(sys.path))"
@@ -26,7 +26,7 @@ QUESTION: Final = "import json, sys; print(json.dumps(sys.path))"
 
 @dataclass(frozen=True)
 class CurrentImage:
-    """An image's own Python, no virtual environment's, and what is installed for it; torch is."""
+    """The Python of an image, not of a virtual environment, and its packages, which include torch."""
 
     interpreter: Path
     environment: PythonEnvironment
@@ -39,35 +39,35 @@ def find(
     run: Runner = run,
     exists: Callable[[Path], bool] = Path.exists,
 ) -> CurrentImage | None:
-    """Return the image that one stands in; None where it is none, or one whose Python has no torch.
+    """Return the current image; None outside of an image, and in one whose Python has no torch.
 
-    Looked at are the Pythons on PATH and `executable`, or what their virtual environments were made from: whoever
-    starts tox in an image has it in an environment of its own. Raises MatrixError for a MEGATRIX_IN_PLACE that is
+    Candidates are the Pythons on PATH and `executable`, or the base interpreters of their virtual environments: tox is
+    usually installed in a virtual environment. Raises MatrixError for a MEGATRIX_IN_PLACE that is
     neither 0 nor 1.
     """
     if not is_image(environ, exists):
         return None
     for python in dict.fromkeys(bases(environ, executable, run)):
-        answer = run([str(python.path), "-I", "-c", QUESTION], seconds=interpreters.ANSWER_SECONDS)
-        packages = packages_in(*json.loads(answer.out)) if answer.code == 0 else {}
+        result = run([str(python.path), "-I", "-c", QUESTION], seconds=interpreters.ANSWER_SECONDS)
+        packages = packages_in(*json.loads(result.out)) if result.code == 0 else {}
         if "torch" in packages:
             return CurrentImage(python.path, PythonEnvironment(python.version, packages))
     return None
 
 
 def is_image(environ: Mapping[str, str], exists: Callable[[Path], bool]) -> bool:
-    """Say whether this is an image, by what somebody said or by what shows it."""
-    said = environ.get(SAID, "")
-    if said not in ("", "0", "1"):
+    """Return whether this is an image, by MEGATRIX_IN_PLACE or else by its signs."""
+    setting = environ.get(SETTING, "")
+    if setting not in ("", "0", "1"):
         raise MatrixError(
-            "not a yes or no", where=SAID, got=said, expected="1 (this is an image) or 0 (act as if it were none)"
+            "invalid value", where=SETTING, got=setting, expected="1 (this is an image) or 0 (this is not an image)"
         )
-    return said == "1" or (not said and (any(map(exists, FILES)) or any(environ.get(name) for name in VARIABLES)))
+    return setting == "1" or (not setting and (any(map(exists, FILES)) or any(environ.get(name) for name in VARIABLES)))
 
 
 def bases(environ: Mapping[str, str], executable: Path, run: Runner) -> Iterable[interpreters.Interpreter]:
-    """Yield the interpreters that these Pythons are, or that their virtual environments were made from."""
+    """Yield the base interpreters of the Pythons on PATH and of `executable`."""
     folders = [Path(folder) for folder in environ.get("PATH", "").split(os.pathsep) if folder]
     for candidate in (*(folder / "python3" for folder in folders), executable):
-        if candidate.is_file() and (found := interpreters.ask(candidate, run, {})):
+        if candidate.is_file() and (found := interpreters.identify(candidate, run, {})):
             yield found

@@ -1,6 +1,6 @@
-"""Whether a kernel driver runs what an image holds: by itself, by the image's compat package, or not. Pure.
+"""Decide whether a kernel driver runs the CUDA of an image: directly, with the image's compat package, or not. Pure.
 
-Facts: matrix/catalog/facts/drivers.toml and containers.toml. What they do not say is not claimed.
+Facts come from matrix/catalog/facts/drivers.toml and containers.toml; without a fact the answer is unknown.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ from matrix.provision.nvidia.cuda import Cuda
 
 
 class Fit(str, Enum):
-    """How an image's CUDA meets a kernel driver."""
+    """How an image's CUDA runs on a kernel driver."""
 
     NATIVE = "native"
-    COMPAT = "compat"  # by the user-mode driver that the image brings along
+    COMPAT = "compat"  # with the user-mode driver of the image
     TOO_OLD = "too old"
-    UNKNOWN = "unknown"  # no source was seen
+    UNKNOWN = "unknown"  # the catalog has no source
 
 
 @dataclass(frozen=True)
 class Fitting:
-    """The answer, and why."""
+    """The result, with its reason."""
 
     fit: Fit
     reason: str
 
 
 def fitting(catalog: Catalog, image: Container, driver: str) -> Fitting:
-    """Say how an image runs on a kernel driver, a version (470.161.03) or a branch (470)."""
+    """Return how an image runs on a kernel driver, given as a version (470.161.03) or a branch (470)."""
     if image.cuda is None:
         return Fitting(Fit.UNKNOWN, f"the CUDA of {image.id} is not known")
     branch, built = driver.split(".")[0], (image.cuda_driver_version_in_image or "").split(".")[0]
@@ -48,7 +48,7 @@ def fitting(catalog: Catalog, image: Container, driver: str) -> Fitting:
 
 
 def _older(image: Container, cuda: str, driver: str, known: Driver) -> Fitting:
-    """Judge a driver that is older than the one that an image is built for."""
+    """Return how an image runs on a driver older than the one that it is built for."""
     major = parse(cuda).major
     if known.max_cuda_major_without_compat and major <= int(known.max_cuda_major_without_compat):
         return Fitting(Fit.NATIVE, f"driver {known.branch} runs every CUDA {major}")
@@ -61,30 +61,30 @@ def _older(image: Container, cuda: str, driver: str, known: Driver) -> Fitting:
                 Fit.TOO_OLD, f"{has}, whose compat package needs {known.compat_from} of driver {known.branch}"
             )
         return Fitting(Fit.COMPAT, f"{has} and runs by its compat package; GPUs for data centers only")
-    return Fitting(Fit.UNKNOWN, f"no source says whether driver {known.branch} runs CUDA {cuda}")
+    return Fitting(Fit.UNKNOWN, f"no source states whether driver {known.branch} runs CUDA {cuda}")
 
 
 def enough(catalog: Catalog, image: Container) -> str:
-    """Return the lowest branch of the catalog that runs an image by itself, "" where none is known to."""
+    """Return the lowest branch of the catalog that runs an image directly, "" where none is known."""
     branches = sorted((driver.branch for driver in catalog.drivers), key=int)
     return next((branch for branch in branches if fitting(catalog, image, branch).fit is Fit.NATIVE), "")
 
 
 def lack(catalog: Catalog, item: Planned, host: str) -> str:
-    """Return why a case can't run for its driver's sake, and the branch that would do; "" where that is not known.
+    """Return why a case can't run on its driver, with a branch that would do; "" unless it is known not to run.
 
-    The driver is `host`, the one that is there; where that is "none" it is the cell's.
+    The driver is `host`, that of the machine; where that is "none", it is the cell's.
     """
     driver = _driver(item, host)
     return "" if driver == NONE else _runnable(catalog, item, [driver])[1]
 
 
 def runnable(catalog: Catalog, item: Planned, drivers: Iterable[str]) -> tuple[tuple[str, ...], str]:
-    """Return the branches among `drivers` (versions or branches) that a case is to run on, and why it can't run at all.
+    """Return the branches among `drivers` (versions or branches) that a case may use, or the reason why there is none.
 
-    They are those that are known to run the case's image, by themselves or by its compat package, lowest first; where
-    no source says so of any, those of which nothing is known. A cell's own driver is the only one that counts. No
-    branch and no reason: nothing speaks for one driver rather than another, so any will do.
+    These are the branches known to run the case's image, directly or with its compat package, lowest first; if
+    there are none, the branches for which the catalog has no answer. If the cell names a driver, no other counts. No
+    branch and no reason: any driver will do.
     """
     return _runnable(catalog, item, sorted(drivers, key=parse) if item.cell.driver == NONE else [item.cell.driver])
 
@@ -95,15 +95,15 @@ def _runnable(catalog: Catalog, item: Planned, drivers: Sequence[str]) -> tuple[
         return (), ""
     if not isinstance(image, Container):
         return (() if item.cell.driver == NONE else (item.cell.driver.split(".")[0],)), ""
-    told = {driver: fitting(catalog, image, driver) for driver in drivers}
-    for fits in ((Fit.NATIVE, Fit.COMPAT), (Fit.UNKNOWN,)):
-        if branches := dict.fromkeys(driver.split(".")[0] for driver in drivers if told[driver].fit in fits):
+    fits = {driver: fitting(catalog, image, driver) for driver in drivers}
+    for accepted in ((Fit.NATIVE, Fit.COMPAT), (Fit.UNKNOWN,)):
+        if branches := dict.fromkeys(driver.split(".")[0] for driver in drivers if fits[driver].fit in accepted):
             return tuple(branches), ""
-    return (), _too_old(drivers, told[drivers[-1]], enough(catalog, image)) if drivers else ""
+    return (), _too_old(drivers, fits[drivers[-1]], enough(catalog, image)) if drivers else ""
 
 
 def _too_old(drivers: Sequence[str], newest: Fitting, would: str) -> str:
-    """Say that none of the drivers will do, why the newest does not, and which would."""
+    """Return the reason why no driver will do: the newest one's, with a branch that would do."""
     several = len(drivers) > 1
     return (
         f"driver{'s' * several} {' and '.join(drivers)} {'are' if several else 'is'} too old: {newest.reason}; "
@@ -112,13 +112,13 @@ def _too_old(drivers: Sequence[str], newest: Fitting, would: str) -> str:
 
 
 def branches(features: Iterable[str]) -> tuple[str, ...]:
-    """Return the branches that a cluster's node features tell of, lowest first: 535 for driver535."""
+    """Return the driver branches among a cluster's node features, lowest first: 535 for driver535."""
     found = {match[1] for feature in features if (match := re.fullmatch(r"driver(\d+)", feature))}
     return tuple(sorted(found, key=int))
 
 
 def unusable(cuda: Cuda, gpus: int) -> str:
-    """Return why a case that needs `gpus` can't use what the user-mode driver shows, "" where it can."""
+    """Return why a case that needs `gpus` GPUs can't run on those that the user-mode driver shows, "" where it can."""
     if len(cuda.gpus) >= gpus:
         return ""
     why = f": {cuda.problem}" if cuda.problem else ""
@@ -126,7 +126,7 @@ def unusable(cuda: Cuda, gpus: int) -> str:
 
 
 def found(cuda: Cuda, host: str, *, inside: bool) -> str:
-    """Return the user-mode driver that was found in a record's words; `inside`: in an image. "" where there is none."""
+    """Return the text of a record for the user-mode driver found, "" without one; `inside`: found in an image."""
     if cuda.version is None:
         return ""
     name = cuda.driver or f"CUDA {cuda.version}"
@@ -136,24 +136,24 @@ def found(cuda: Cuda, host: str, *, inside: bool) -> str:
 
 
 def note(catalog: Catalog, item: Planned, host: str, cuda: Cuda | None) -> str:
-    """Return what the record of a case says of its driver, "" where there is nothing to say.
+    """Return the note on the driver in the record of a case; "" where no compat package is expected or found.
 
-    That is how the catalog has the image run on it, if by a compat package, and what was found where that is otherwise.
-    `cuda` is what was found, None where nothing was asked.
+    It states how the image runs on the driver by the catalog, and the user-mode driver found. `cuda` is the driver
+    found, None where it was not queried.
     """
     image, driver = catalog.bases.get(item.cell.base), _driver(item, host)
     if item.level is not Level.GPU or not isinstance(image, Container) or driver == NONE:
         return ""
-    told = fitting(catalog, image, driver)
+    expected = fitting(catalog, image, driver)
     compat = _is_compat(cuda, host) if cuda else None
-    if compat is not True and told.fit is not Fit.COMPAT:
+    if compat is not True and expected.fit is not Fit.COMPAT:
         return ""
     measured = found(cuda, host, inside=True) if cuda else ""
-    known = {Fit.COMPAT: True, Fit.NATIVE: False}.get(told.fit)
+    known = {Fit.COMPAT: True, Fit.NATIVE: False}.get(expected.fit)
     if compat is None:
-        return f"driver {driver}: {told.reason}; not measured"
+        return f"driver {driver}: {expected.reason}; not measured"
     word = "found" if known in (compat, None) else "but found"
-    return f"driver {driver}: {told.reason}; {word}: {measured}"
+    return f"driver {driver}: {expected.reason}; {word}: {measured}"
 
 
 def _is_compat(cuda: Cuda, host: str) -> bool | None:

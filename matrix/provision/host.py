@@ -1,4 +1,4 @@
-"""What this machine has, as far as a plan depends on it. Every capability answers (yes or no, reason)."""
+"""The capabilities of this machine that a plan depends on."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ class ExecutionSite(Protocol):
 
     @property
     def driver(self) -> str:
-        """Return the kernel driver's version, "none" where there is none or not one alone."""
+        """Return the kernel driver's version, "none" where there is none or more than one."""
 
     def can_run(self, planned: Planned) -> tuple[bool, str]:
-        """Say whether the place has what the case needs, and if not, what it needs."""
+        """Return whether the site has what the case needs, and if not, what is missing."""
 
     def capabilities(self, level: Level) -> dict[str, Any]:
         """Return what a verdict at `level` depends on; part of the cache key."""
@@ -32,9 +32,9 @@ class ExecutionSite(Protocol):
 
 @dataclass(frozen=True)
 class Host:
-    """GPUs as the kernel driver lists them, the driver's version ("none" without one), the processor architecture.
+    """The number of GPUs that the kernel driver lists, its version ("none" without one), the processor architecture.
 
-    `problem` is why NVML, asked for them, did not tell.
+    `problem` is the reason why NVML did not report them.
     """
 
     gpus: int
@@ -43,7 +43,7 @@ class Host:
     problem: str = ""
 
     def can_run(self, planned: Planned) -> tuple[bool, str]:
-        """Say whether this machine has what the case needs, and if not, what it needs."""
+        """Return whether this machine has what the case needs, and if not, what is missing."""
         if not planned.reproducible:
             return False, "the catalog has no reproduction of it yet"
         if planned.level is Level.GPU and planned.gpus > self.gpus:
@@ -63,19 +63,19 @@ class Host:
 
 
 def look(proc: Path = Path("/proc"), management: Callable[[], Nvml | None] = devices.management) -> Host:
-    """Look at this machine. `management` asks NVML where /proc does not tell: under WSL, in some containers.
+    """Return the capabilities of this machine. `management` queries NVML where /proc has none: WSL, some containers.
 
-    torch is not needed, nor is NVML; one that hangs or crashes costs devices.ANSWER_S, once.
+    Neither torch nor NVML is required; an NVML that hangs costs devices.ANSWER_S, once.
     """
     folder = proc / "driver" / "nvidia" / "gpus"
     driver, gpus = driver_of(proc), len(list(folder.iterdir())) if folder.is_dir() else None
-    told = (management() if driver is None or gpus is None else None) or Nvml()
-    gpus = len(told.gpus) if gpus is None else gpus
-    return Host(gpus, driver or told.driver or NONE, platform.machine(), told.problem)
+    nvml = (management() if driver is None or gpus is None else None) or Nvml()
+    gpus = len(nvml.gpus) if gpus is None else gpus
+    return Host(gpus, driver or nvml.driver or NONE, platform.machine(), nvml.problem)
 
 
 def driver_of(proc: Path = Path("/proc")) -> str | None:
-    """Return the kernel driver's version as /proc tells it, None where it does not."""
+    """Return the kernel driver's version from /proc, None where it is missing."""
     version = proc / "driver" / "nvidia" / "version"
     found = re.search(r"Kernel Module.*?\s(\d+\.\d+(?:\.\d+)?)\s", version.read_text()) if version.is_file() else None
     return found[1] if found else None

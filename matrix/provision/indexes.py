@@ -1,11 +1,11 @@
-"""The site's package indexes: what pip is configured with, as the environment variables that uv reads.
+"""The site's package indexes: pip's configuration as the environment variables that uv reads.
 
-uv reads neither pip's files nor PIP_* variables. A site that configures pip only would be passed over, and uv would
-take other files than pip does: from the public index a CUDA build of torch (several GB) in place of the site's own.
+uv reads neither pip's files nor PIP_* variables. Without this module, uv would ignore a site that configures pip only,
+and install other files than pip: a CUDA build of torch (several GB) from the public index, not the site's own build.
 
 Sources: pip's `_internal/configuration.py` and `_internal/cli/parser.py` (which files, which wins); uv 0.13's
 `--help` and runs of it (names, separators: UV_FIND_LINKS takes commas, UV_INDEX and UV_INSECURE_HOST spaces).
-Not handed on: what narrows a choice of packages (constraint, no-binary, pre ...), because uv's words differ.
+Not converted: options that restrict the choice of packages (constraint, no-binary, pre ...); uv's options differ.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from urllib.request import url2pathname
 
 from matrix.errors import MatrixError
 
-# uv has no variable for --no-index. An index that holds no package says the same, find-links still count.
+# uv has no variable for --no-index. An empty index has the same effect; find-links still count.
 NO_INDEX = "file:///nonexistent"
 
-# Variables by which a person may already have said the same thing to uv; any of them, even empty, wins.
-SAID_BY: dict[str, tuple[str, ...]] = {
+# Other variables of uv with the same meaning. If the user has set one, even to nothing, it wins.
+OVERRIDES: dict[str, tuple[str, ...]] = {
     "UV_DEFAULT_INDEX": ("UV_INDEX_URL",),
     "UV_INDEX": ("UV_EXTRA_INDEX_URL",),
     "UV_HTTP_TIMEOUT": ("UV_REQUEST_TIMEOUT", "HTTP_TIMEOUT"),
@@ -35,23 +35,23 @@ SAID_BY: dict[str, tuple[str, ...]] = {
 
 
 def site_environment(environ: Mapping[str, str] = os.environ, prefix: Path = Path(sys.prefix)) -> dict[str, str]:
-    """Return the variables that make uv use the indexes which pip uses here; {} where pip has no configuration.
+    """Return the variables that make uv use pip's indexes; {} where pip has no configuration.
 
-    Values may hold credentials: hand them to a process, never print them. Raises MatrixError for a file that pip
+    Values may contain credentials: pass them to a process, never print them. Raises MatrixError for a file that pip
     could not read either.
     """
     return uv_environment(site_options(environ, prefix), environ, exists=Path.exists)
 
 
 def site_options(environ: Mapping[str, str] = os.environ, prefix: Path = Path(sys.prefix)) -> dict[str, str]:
-    """Return the options that pip install has here, from its files and PIP_*. Raises as site_environment does."""
+    """Return the options of pip install from its files and PIP_*. Raises MatrixError as site_environment does."""
     return pip_options(read_files(pip_files(environ, prefix)), environ)
 
 
 def pip_files(environ: Mapping[str, str], prefix: Path) -> tuple[Path, ...]:
-    """Return the files that pip reads, weakest first: system, user, environment (`prefix`), PIP_CONFIG_FILE.
+    """Return the files that pip reads, lowest priority first: system, user, environment (`prefix`), PIP_CONFIG_FILE.
 
-    As in pip, a PIP_CONFIG_FILE that exists takes the user's files out, and the null device takes all out.
+    As in pip, an existing PIP_CONFIG_FILE replaces the user's files, and the null device disables all.
     """
     chosen = environ.get("PIP_CONFIG_FILE")
     if chosen == os.devnull:
@@ -67,20 +67,20 @@ def pip_files(environ: Mapping[str, str], prefix: Path) -> tuple[Path, ...]:
 
 
 def read_files(files: Iterable[Path]) -> dict[tuple[str, str], str]:
-    """Return (section, option) -> value of pip's INI files, later files winning; absent files count as empty."""
+    """Return (section, option) -> value of pip's INI files; later files win, missing files count as empty."""
     found: dict[tuple[str, str], str] = {}
     for file in files:
         parser = configparser.RawConfigParser()
         try:
             parser.read(file, encoding="utf-8")
         except (configparser.Error, UnicodeDecodeError) as error:
-            # The parser's own message quotes the line, and a line may hold a password.
+            # The parser's own message quotes the line, which may contain a password.
             raise MatrixError(
                 "pip's configuration cannot be read",
                 where=str(file),
                 got=f"{type(error).__name__}{f' in line {error.lineno}' if hasattr(error, 'lineno') else ''}",
                 expected="an INI file in UTF-8, as `pip config list` reads it",
-                fix="`pip config debug` shows the files; set PIP_CONFIG_FILE to another one to leave them out",
+                fix="`pip config debug` shows the files; set PIP_CONFIG_FILE to use another file",
             ) from None
         for section in parser.sections():
             found.update(((section, option_name(name)), value) for name, value in parser.items(section))
@@ -88,7 +88,7 @@ def read_files(files: Iterable[Path]) -> dict[tuple[str, str], str]:
 
 
 def pip_options(files: Mapping[tuple[str, str], str], environ: Mapping[str, str]) -> dict[str, str]:
-    """Return pip install's options from [global], then [install], then PIP_*: the last that is not empty wins."""
+    """Return pip install's options from [global], then [install], then PIP_*; the last value that is not empty wins."""
     variables = {option_name(name[4:]): value for name, value in environ.items() if name.startswith("PIP_")}
     layers = [{name: value for (section, name), value in files.items() if section == s} for s in ("global", "install")]
     return {name: value for layer in (*layers, variables) for name, value in layer.items() if value}
@@ -103,18 +103,18 @@ def option_name(name: str) -> str:
 def uv_environment(
     pip: Mapping[str, str], environ: Mapping[str, str], *, exists: Callable[[Path], bool]
 ) -> dict[str, str]:
-    """Return what uv must be told to use pip's indexes, without what `environ` already tells it.
+    """Return the variables that make uv use pip's indexes, without those that `environ` already sets.
 
-    pip treats all its indexes as one and takes the best version. uv stops at the first index that knows the name,
-    so a site mirror that holds numpy for one Python only would hide every other numpy: `unsafe-best-match` is
-    uv's name for pip's rule. It is set only together with pip's own extra indexes.
+    pip treats all its indexes as one and takes the best version. uv stops at the first index that has the name, so
+    a site mirror with numpy for one Python only would hide every other numpy. `unsafe-best-match` is uv's name for
+    pip's rule. It is set only together with pip's own extra indexes.
     """
     extra = pip.get("extra-index-url", "").split()
     links = [place(link) for link in pip.get("find-links", "").split()]
-    told = {
+    variables = {
         "UV_DEFAULT_INDEX": pip.get("index-url", ""),
         "UV_INDEX": " ".join(extra),
-        # pip warns about a folder that is not there and goes on; uv would stop.
+        # pip warns about a missing folder and continues; uv would fail.
         "UV_FIND_LINKS": ",".join(str(link) for link in links if isinstance(link, str) or exists(link)),
         "UV_INSECURE_HOST": " ".join(pip.get("trusted-host", "").split()),
         "UV_HTTP_TIMEOUT": whole_seconds(pip.get("timeout", "")),
@@ -123,26 +123,26 @@ def uv_environment(
         "ALL_PROXY": pip.get("proxy", ""),
     }
     if pip.get("no-index", "").lower() in ("1", "on", "t", "true", "y", "yes"):
-        told |= {"UV_DEFAULT_INDEX": NO_INDEX, "UV_INDEX": ""}
-    told = {
+        variables |= {"UV_DEFAULT_INDEX": NO_INDEX, "UV_INDEX": ""}
+    variables = {
         name: value
-        for name, value in told.items()
-        if value and not any(other in environ for other in (name, *SAID_BY.get(name, ())))
+        for name, value in variables.items()
+        if value and not any(other in environ for other in (name, *OVERRIDES.get(name, ())))
     }
-    if "UV_INDEX" in told and "UV_INDEX_STRATEGY" not in environ:
-        told["UV_INDEX_STRATEGY"] = "unsafe-best-match"
-    return told
+    if "UV_INDEX" in variables and "UV_INDEX_STRATEGY" not in environ:
+        variables["UV_INDEX_STRATEGY"] = "unsafe-best-match"
+    return variables
 
 
 def place(link: str) -> str | Path:
-    """Return a find-links entry as a URL, or as an absolute path: uv may run in another folder than pip would."""
+    """Return a find-links entry as a URL, or as an absolute path: uv may run in another folder than pip."""
     if link.startswith("file:"):
         return Path(url2pathname(urlsplit(link).path))
     return link if "://" in link else Path(link).expanduser().absolute()
 
 
 def whole_seconds(timeout: str) -> str:
-    """Return pip's timeout (seconds, may be a fraction) as uv wants it: an integer, rounded up; "" for no number."""
+    """Return pip's timeout (seconds, may be a fraction) as an integer for uv, rounded up; "" for no number."""
     try:
         return str(math.ceil(float(timeout)))
     except (ValueError, OverflowError):

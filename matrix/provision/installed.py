@@ -1,4 +1,4 @@
-"""A Python environment as it is found on disk: its interpreter's version and what is installed. Nothing is started."""
+"""Read a Python environment from disk: the version of its interpreter and its packages. Nothing is started."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ class PythonEnvironment:
 
     @property
     def minor(self) -> str:
-        """Return Python's minor: "3.10"."""
+        """Return the minor version: "3.10"."""
         return ".".join(self.python.split(".")[:2])
 
 
 def current() -> PythonEnvironment:
-    """Return the environment of this process, whatever it is: a virtual one, an image's, the system's."""
+    """Return the environment of this process: a virtual environment, an image's or the system's."""
     folders = dict.fromkeys((sysconfig.get_path("purelib"), sysconfig.get_path("platlib"), *sys.path))
     return PythonEnvironment(platform.python_version(), packages_in(*folders))
 
@@ -38,20 +38,20 @@ def at(folder: Path) -> PythonEnvironment | None:
         lines = (folder / "pyvenv.cfg").read_text(encoding="utf-8").splitlines()
     except OSError:
         return None
-    said = dict(line.replace(" ", "").split("=", 1) for line in lines if "=" in line)
+    settings = dict(line.replace(" ", "").split("=", 1) for line in lines if "=" in line)
     # venv writes `version`, virtualenv and uv write `version_info`.
-    version = ".".join(said.get("version_info", said.get("version", "")).split(".")[:3])
+    version = ".".join(settings.get("version_info", settings.get("version", "")).split(".")[:3])
     sites = list(folder.glob("lib/python*/site-packages"))
     return PythonEnvironment(version, packages_in(*map(str, sites))) if version and sites else None
 
 
 def packages_in(*folders: str) -> dict[str, str]:
-    """Return name -> version of what is installed in these folders; the first one found of a name counts."""
+    """Return name -> version of the packages in these folders; the first one found of a name wins."""
     found: dict[str, str] = {}
     for one in importlib.metadata.distributions(path=list(folders)):
         found.setdefault(canonicalize_name(one.metadata["Name"]), one.version)
     return found
 
 
-if __name__ == "__main__":  # asked from outside of an image: what is in there
+if __name__ == "__main__":  # run inside an image, to list its packages
     sys.stdout.write(json.dumps(vars(current())) + "\n")

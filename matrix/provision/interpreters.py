@@ -1,4 +1,4 @@
-"""Python interpreters by minor version: the ones that are here and really answer. Nothing is ever downloaded."""
+"""Find the Python interpreters of this machine that run, by minor version. Nothing is ever downloaded."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from pathlib import Path
 from matrix.errors import MatrixError
 from matrix.provision.commands import Runner, run
 
-# Seconds. An interpreter answers in 10-20 ms, a pyenv shim in 0.1-0.2 s (2 cores); 10 s is for a cold network disk.
+# Seconds. An interpreter starts in 10-20 ms, a pyenv shim in 0.1-0.2 s (2 cores); 10 s is for a cold network disk.
 ANSWER_SECONDS = 10.0
 
-# The base interpreter, not a virtual environment that happens to be active: environments must outlive it.
+# The base interpreter, not that of an active virtual environment, which environments must outlive.
 QUESTION = (
     "import sys; print(sys.implementation.name, '%d.%d.%d' % sys.version_info[:3], "
     "getattr(sys, '_base_executable', sys.executable))"
@@ -24,7 +24,7 @@ QUESTION = (
 
 @dataclass(frozen=True)
 class Interpreter:
-    """A CPython that answered: the path of its own executable (never a shim) and its version, "3.10.13"."""
+    """A CPython that runs: the path of its own executable (never a shim) and its version, "3.10.13"."""
 
     path: Path
     version: str
@@ -42,29 +42,28 @@ def find(
     executable: Path = Path(sys.executable),
     run: Runner = run,
 ) -> Interpreter:
-    """Return an interpreter of the first of `minors` ("3.10", "3.11": in order of preference) that is here.
+    """Return an interpreter of the first of `minors` ("3.10", "3.11": in order of preference) that this machine has.
 
-    Looked at, in this order: the running one, PATH, pyenv's versions and those that uv installed, `python3` and
-    `python` on PATH. A candidate counts when it runs and says so itself: shims exist for versions that are not
-    active, too, and answer "command not found". Raises MatrixError when none is here.
+    Candidates, in this order: the running one, PATH, versions of pyenv and uv, `python3` and `python` on PATH. A
+    candidate must run and report its version: shims exist for inactive versions, too, and fail with "command not
+    found". Raises MatrixError without one.
     """
     refusals: dict[Path, str] = {}
-    answers: dict[Path, Interpreter | None] = {}
+    found: dict[Path, Interpreter | None] = {}
     for minor in minors:
         for candidate in candidates(minor, environ, executable):
-            if candidate not in answers:
-                answers[candidate] = ask(candidate, run, refusals)
-            answer = answers[candidate]
-            if answer is not None and answer.minor == minor:
-                return answer
-    wanted = " or ".join(minors)
-    here = sorted({f"{answer.version} ({answer.path})" for answer in answers.values() if answer})
-    silent = [f"{path}: {why}" for path, why in refusals.items()]
+            if candidate not in found:
+                found[candidate] = identify(candidate, run, refusals)
+            interpreter = found[candidate]
+            if interpreter is not None and interpreter.minor == minor:
+                return interpreter
+    versions = sorted({f"{one.version} ({one.path})" for one in found.values() if one})
+    broken = [f"{path}: {why}" for path, why in refusals.items()]
     raise MatrixError(
-        f"no Python {wanted} is here",
-        got="; ".join([*here, *silent]) or "no Python at all",
+        f"no Python {' or '.join(minors)} found",
+        got="; ".join([*versions, *broken]) or "no Python at all",
         expected=f"python{minors[0]} on PATH, under {pyenv_root(environ)}/versions or {uv_pythons(environ)}",
-        fix=f"install one (it is never downloaded unasked): `uv python install {minors[0]}`, "
+        fix=f"install one (it is never downloaded automatically): `uv python install {minors[0]}`, "
         f"`pyenv install {minors[0]}` or the system's package",
     )
 
@@ -72,7 +71,7 @@ def find(
 def candidates(minor: str, environ: Mapping[str, str], executable: Path) -> Iterator[Path]:
     """Yield the files that may be Python `minor`, most likely first; existing files only."""
     folders = [Path(folder) for folder in environ.get("PATH", "").split(os.pathsep) if folder]
-    # 0.2 s to ask one of pyenv's shims (2 cores), and what they lead to is looked at anyway.
+    # A pyenv shim takes 0.2 s (2 cores), and its targets are candidates anyway.
     folders = [folder for folder in folders if folder != pyenv_root(environ) / "shims"]
     managed = [
         *sorted((pyenv_root(environ) / "versions").glob(f"{minor}.*"), key=patch, reverse=True),
@@ -87,16 +86,16 @@ def candidates(minor: str, environ: Mapping[str, str], executable: Path) -> Iter
     yield from (path for path in dict.fromkeys(places) if path.is_file())
 
 
-def ask(candidate: Path, run: Runner, refusals: dict[Path, str]) -> Interpreter | None:
-    """Return what the candidate says it is; None, and the reason in `refusals`, when it is no CPython that runs."""
-    answer = run([str(candidate), "-I", "-S", "-c", QUESTION], seconds=ANSWER_SECONDS)
-    said = re.fullmatch(r"(\w+) (\d+\.\d+\.\d+) (.+)", answer.out.strip())
-    if not said:
-        refusals[candidate] = f"does not run ({answer.complaint.splitlines()[-1]})"
-    elif said[1] != "cpython":
-        refusals[candidate] = f"is {said[1]}; torch's wheels are for CPython"
+def identify(candidate: Path, run: Runner, refusals: dict[Path, str]) -> Interpreter | None:
+    """Return the interpreter; None, with the reason in `refusals`, when it does not run or is not CPython."""
+    result = run([str(candidate), "-I", "-S", "-c", QUESTION], seconds=ANSWER_SECONDS)
+    facts = re.fullmatch(r"(\w+) (\d+\.\d+\.\d+) (.+)", result.out.strip())
+    if not facts:
+        refusals[candidate] = f"does not run ({result.complaint.splitlines()[-1]})"
+    elif facts[1] != "cpython":
+        refusals[candidate] = f"is {facts[1]}; torch's wheels are for CPython"
     else:
-        return Interpreter(Path(said[3]), said[2])
+        return Interpreter(Path(facts[3]), facts[2])
     return None
 
 
@@ -106,18 +105,18 @@ def minor_of(version: str) -> str:
 
 
 def patch(home: Path) -> int:
-    """Return the patch number that an installation's folder is named by (3.10.13, cpython-3.10.13-linux...)."""
+    """Return the patch number in the name of an installation's folder (3.10.13, cpython-3.10.13-linux...)."""
     number = re.search(r"\d+\.\d+\.(\d+)", home.name)
     return int(number[1]) if number else -1
 
 
 def pyenv_root(environ: Mapping[str, str]) -> Path:
-    """Return where pyenv keeps its versions, whether or not they are active."""
+    """Return the root folder of pyenv, which has its versions, active or not."""
     return Path(environ.get("PYENV_ROOT") or Path(home(environ), ".pyenv"))
 
 
 def uv_pythons(environ: Mapping[str, str]) -> Path:
-    """Return where uv keeps the interpreters that somebody had it install."""
+    """Return the folder of interpreters installed by uv."""
     data = environ.get("XDG_DATA_HOME") or Path(home(environ), ".local", "share")
     return Path(environ.get("UV_PYTHON_INSTALL_DIR") or Path(data, "uv", "python"))
 

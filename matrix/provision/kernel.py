@@ -15,24 +15,26 @@ MS_PRIVATE: Final = 1 << 18
 
 
 def die_with_parent(parent: int) -> None:
-    """Have this process killed when the process `parent`, which forked it, ends; end now if it has ended already."""
+    """Kill this process when its parent process `parent` ends; exit now if it has already ended."""
     _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)
 
 
 def adopt_orphans() -> None:
-    """Become the parent of every descendant whose own parent ends, daemons that left their session included."""
+    """Become the parent of every descendant whose own parent ends, including daemons that left their session."""
     _prctl(PR_SET_CHILD_SUBREAPER, 1)
 
 
 def private_shm(size: int) -> None:
-    """Give this process, and what it starts from now on, a /dev/shm of `size` bytes of its own.
+    """Give this process and its future children a private /dev/shm of `size` bytes.
 
-    Raises OSError: it needs CAP_SYS_ADMIN, which root has, and which containers mostly take away.
+    Raises OSError without CAP_SYS_ADMIN, which root has, but not in most containers.
     """
     _call("unshare", CLONE_NEWNS)
-    _call("mount", b"none", b"/", None, ctypes.c_ulong(MS_REC | MS_PRIVATE), None)  # else the whole machine has it
+    _call(
+        "mount", b"none", b"/", None, ctypes.c_ulong(MS_REC | MS_PRIVATE), None
+    )  # otherwise the whole machine gets it
     _call("mount", b"tmpfs", b"/dev/shm", b"tmpfs", ctypes.c_ulong(0), f"size={size}".encode())
 
 

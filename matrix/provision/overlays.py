@@ -1,7 +1,7 @@
-"""Overlays: a package set laid over a base without rebuilding it, as a folder that goes in front of sys.path.
+"""Overlays: a package set laid over a base without rebuilding it, as a folder at the front of sys.path.
 
-A folder is named by the digest of what it was made from and never changes: every cell, run and process that needs
-the same packages shares it. Making one takes uv; finding one takes milliseconds and neither uv nor a network.
+A folder is named by the digest of its inputs and never changes: every cell, run and process that needs the same
+packages shares it. Creating one requires uv; finding one takes milliseconds and requires neither uv nor a network.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ from matrix.provision.indexes import site_environment
 from matrix.provision.sources import Contents, Source, SourceKind, inspect, unpack
 
 MANIFEST = "overlay.json"
-LAYOUT = 1  # of a manifest and its folder; counted up when either changes, so that old overlays are made again
+LAYOUT = 1  # version of the manifest and the folder; incremented when either changes, so that overlays are rebuilt
 
 
 @dataclass(frozen=True)
 class OverlaySpec:
-    """What to lay over which base.
+    """The packages of an overlay, and its base.
 
     `python` is the base's minor ("3.10"). `base` holds the packages that the base preloads (torch, numpy), name ->
-    version: they stay the base's. `interpreter`, the base's own python where it is at hand, lets a megatron-core
-    source tree get its compiled dataset helper; without it the overlay carries a note.
+    version: an overlay must not replace them. With `interpreter`, the python of the base, the dataset helper of a
+    megatron-core source tree is compiled; without it the overlay has a note.
     """
 
     sources: tuple[Source, ...]
@@ -52,7 +52,7 @@ class OverlaySpec:
 
 @dataclass(frozen=True)
 class PackageMetadata:
-    """What one package of an overlay says of itself; `python` is its Requires-Python, `requires` its Requires-Dist."""
+    """Metadata of one package of an overlay; `python` is its Requires-Python, `requires` its Requires-Dist."""
 
     version: str
     python: str = ""
@@ -61,7 +61,7 @@ class PackageMetadata:
 
 @dataclass(frozen=True)
 class Overlay:
-    """A finished overlay. `packages` maps canonical names to versions; `notes` are limits that a reader must know."""
+    """A finished overlay. `packages` maps canonical names to versions; `notes` are its limitations."""
 
     path: Path
     digest: str
@@ -70,15 +70,15 @@ class Overlay:
 
 
 class Overlays:
-    """The overlays of one machine, under `root` (default_root() unless told). `run` runs uv, git and the compiler."""
+    """The overlays of one machine, under `root`, usually default_root(). `run` runs uv, git and the compiler."""
 
     def __init__(self, root: Path, run: Runner = run) -> None:
         self.root, self.run = root / "overlays", run
 
     def provide(self, spec: OverlaySpec) -> Overlay:
-        """Return the overlay, made first if need be; several processes that ask at once make it once.
+        """Return the overlay, created if missing; concurrent processes create it once.
 
-        Raises MatrixError when a source is not there, cannot be installed for this Python, or contradicts the base.
+        Raises MatrixError when a source is missing, cannot be installed for this Python, or contradicts the base.
         """
         contents = [inspect(source, self.run) for source in spec.sources]
         digest, ingredients = identify(contents, spec)
@@ -89,22 +89,22 @@ class Overlays:
                 if not (folder / MANIFEST).is_file():
                     self.make(folder, contents, spec, ingredients)
         manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-        packages = {name: PackageMetadata(**said) for name, said in manifest["packages"].items()}
+        packages = {name: PackageMetadata(**values) for name, values in manifest["packages"].items()}
         reasons = contradictions(packages, spec.base, spec.python)
         if reasons:
             raise MatrixError(
                 "this overlay contradicts its base",
                 where=" + ".join(f"{content.source.package} {content.version}" for content in contents),
                 got="; ".join(reasons),
-                expected="packages that leave what the base preloads as it is",
+                expected="packages that do not replace what the base preloads",
                 fix="use a base that has these versions",
             )
         versions = {name: package.version for name, package in packages.items()}
         return Overlay(folder, digest, versions, tuple(manifest["notes"]))
 
     def make(self, folder: Path, contents: Sequence[Contents], spec: OverlaySpec, ingredients: object) -> None:
-        """Make one overlay beside its place and move it there whole; the caller holds its lock."""
-        for dead in self.root.glob(f"{folder.name}.*.making"):  # left by a maker that was killed: we hold its lock
+        """Create one overlay in a temporary folder and rename it; the caller holds its lock."""
+        for dead in self.root.glob(f"{folder.name}.*.making"):  # left by a killed process: the lock is held here
             shutil.rmtree(dead)
         making = Path(tempfile.mkdtemp(prefix=f"{folder.name}.", suffix=".making", dir=self.root))
         try:
@@ -112,16 +112,16 @@ class Overlays:
             packages = {name: vars(package) for name, package in installed(making).items()}
             manifest = {"packages": packages, "notes": notes, "made from": ingredients}
             (making / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
-            making.chmod(0o755)  # mkdtemp's 0700 would hide it from a container's user
-            for path in (*making.rglob("*"), making):  # a folder that is there after a power cut has its files, too
+            making.chmod(0o755)  # mkdtemp's 0700 would deny access to a container's user
+            for path in (*making.rglob("*"), making):  # so that a folder that survives a power cut has its files
                 flush(path)
             making.rename(folder)
             flush(self.root)
         finally:
-            shutil.rmtree(making, ignore_errors=True)  # gone already unless something above raised
+            shutil.rmtree(making, ignore_errors=True)  # already renamed unless an error was raised
 
     def lay(self, content: Contents, folder: Path, spec: OverlaySpec) -> list[str]:
-        """Put one package into `folder`; return what a reader must know about it."""
+        """Put one package into `folder`; return notes on its limitations."""
         source = content.source
         if source.kind is SourceKind.PYPI:
             self.install([f"{name}=={source.revision}" for name in source.layout.releases], folder, spec)
@@ -131,24 +131,24 @@ class Overlays:
             unpack(content, folder, self.run)
             if source.package == "megatron-core":
                 if spec.interpreter is None:
-                    return ["no compiled dataset helper: the base's interpreter is not at hand"]
+                    return ["no compiled dataset helper: the interpreter of the base is not available"]
                 note = build_helper(folder, spec.interpreter, self.run, self.root.parent / "helpers")
                 return [note] if note else []
         return []
 
     def install(self, requirements: Sequence[str], folder: Path, spec: OverlaySpec) -> None:
-        """Have uv lay wheels into `folder`: wheels only, so that nothing is compiled for another Python by mistake."""
+        """Install wheels into `folder` with uv: wheels only, so that nothing is compiled for another Python."""
         environment = {**os.environ, **site_environment(), "UV_PYTHON_DOWNLOADS": "never"}
-        # The folder that somebody stands in may hold uv settings of its own project: --directory keeps them out.
+        # --directory: the current folder may hold uv settings of another project.
         options = ["--quiet", "--no-deps", "--no-build", "--directory", str(folder), "--target", str(folder)]
         options += ["--python", sys.executable, "--python-version", spec.python]
-        answer = self.run([*uv(environment), "pip", "install", *options, *requirements], environment=environment)
-        if answer.code:
+        result = self.run([*uv(environment), "pip", "install", *options, *requirements], environment=environment)
+        if result.code:
             raise MatrixError(
                 f"uv cannot install this for Python {spec.python}",
                 where=" ".join(requirements),
-                got=answer.complaint,
-                fix="check the version, and that the package index can be reached",
+                got=result.complaint,
+                fix="check the version, and that the package index is reachable",
             )
 
 
@@ -170,7 +170,7 @@ def identify(contents: Sequence[Contents], spec: OverlaySpec) -> tuple[str, obje
         "contents": [[content.identity, content.version, content.metadata] for content in contents],
         "python": spec.python,
         "platform": sysconfig.get_platform(),
-        # What decides whether a tree gets its compiled helper: a compiler installed later makes another overlay.
+        # Whether a tree gets its compiled helper: a compiler installed later makes another overlay.
         "helper": [spec.interpreter is not None, compiler() is not None] if trees else None,
     }
     digest = hashlib.sha256(json.dumps(ingredients, sort_keys=True).encode()).hexdigest()[:20]
@@ -178,7 +178,7 @@ def identify(contents: Sequence[Contents], spec: OverlaySpec) -> tuple[str, obje
 
 
 def installed(folder: Path) -> dict[str, PackageMetadata]:
-    """Return canonical name -> what the package says, for every distribution in `folder`."""
+    """Return canonical name -> metadata for every distribution in `folder`."""
     return {
         canonicalize_name(one.metadata["Name"]): PackageMetadata(
             one.version,
@@ -190,22 +190,22 @@ def installed(folder: Path) -> dict[str, PackageMetadata]:
 
 
 def contradictions(packages: Mapping[str, PackageMetadata], base: Mapping[str, str], python: str) -> list[str]:
-    """Return why these packages cannot be laid over the base, one sentence each; empty when they can.
+    """Return the reasons why these packages cannot be laid over the base; empty when they can.
 
     A requirement counts when its marker holds on the base's Python without any extra. Pre-releases are compared as
     PEP 440 orders them: torch 2.4.0a0+3bcc3cddb5 is older than 2.4.0.
     """
     preloaded: dict[str, str] = {canonicalize_name(name): version for name, version in base.items()}
-    # The patch number is not known and hardly ever matters; a high one satisfies lower bounds such as >=3.10.2.
+    # The patch number is unknown and hardly ever matters; a high one satisfies lower bounds such as >=3.10.2.
     full = f"{python}.99"
-    surroundings = {"python_version": python, "python_full_version": full, "extra": ""}
+    environment = {"python_version": python, "python_full_version": full, "extra": ""}
     reasons = [f"{name} belongs to the base ({preloaded[name]})" for name in packages if name in preloaded]
     for name, package in packages.items():
         if not SpecifierSet(package.python).contains(full):
             reasons.append(f"{name} {package.version} requires Python {package.python}, the base has {python}")
         for needed in map(Requirement, package.requires):
             have = preloaded.get(canonicalize_name(needed.name))
-            counts = have is not None and (needed.marker is None or needed.marker.evaluate(surroundings))
+            counts = have is not None and (needed.marker is None or needed.marker.evaluate(environment))
             if counts and not needed.specifier.contains(have or "", prereleases=True):
                 reasons.append(
                     f"{name} {package.version} requires {needed.name}{needed.specifier}, the base has {have}"
@@ -214,20 +214,20 @@ def contradictions(packages: Mapping[str, PackageMetadata], base: Mapping[str, s
 
 
 def uv(environ: Mapping[str, str]) -> list[str]:
-    """Return the command that starts uv: $UV (uv's own word for itself), PATH, or the package beside this Python."""
+    """Return the command that starts uv: $UV, which uv itself sets, PATH, or the package of this Python."""
     found = environ.get("UV") or shutil.which("uv", path=environ.get("PATH"))
     if found:
         return [found]
     if importlib.util.find_spec("uv"):
         return [sys.executable, "-m", "uv"]
     raise MatrixError(
-        "uv is needed to make an overlay", got="no uv on PATH", expected="uv, or the release itself installed here",
+        "uv is required to create an overlay", got="no uv on PATH", expected="uv, or the release installed in the base",
         fix="pip install uv",
     )  # fmt: skip
 
 
 def flush(path: Path) -> None:
-    """Have the system write a file or folder to the disk (65 ms for the 244 of a megatron-core, on an SSD)."""
+    """Flush a file or folder to the disk (65 ms for the 244 of a megatron-core, on an SSD)."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -237,7 +237,7 @@ def flush(path: Path) -> None:
 
 @contextmanager
 def locked(file: Path) -> Iterator[None]:
-    """Hold an exclusive lock between processes; the system frees it when its holder dies."""
+    """Hold an exclusive lock between processes; the system releases it when the holder dies."""
     with file.open("w") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
         yield

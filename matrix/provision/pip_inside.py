@@ -1,7 +1,7 @@
-"""The site's package indexes, as pip is told of them inside of an image that is built.
+"""The site's package indexes, for pip inside of an image build.
 
-What pip is configured with here goes in as a secret (indexes carry passwords), folders of this machine are mounted
-read-only at places of their own, so that neither a password nor a path of this machine stays in a layer.
+This machine's pip configuration goes in as a secret (indexes contain passwords). Folders of this machine are mounted
+read-only at fixed paths, so that neither a password nor a path of this machine stays in a layer.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from typing import Final
 
 from matrix.provision.indexes import place
 
-# An empty folder of that name stays in the layer: a name that says nothing of this machine.
+# An empty folder of that name stays in the layer; the name reveals nothing of this machine.
 MOUNTS: Final = "/run/megatrix"
 SECRETS: Final = "/run/secrets"
-# What says where packages come from and how they are fetched; what narrows the choice of them is not handed on.
+# Options for the origin and the download of packages; those that restrict the choice of packages are not passed on.
 AS_IT_IS: Final = ("no-index", "trusted-host", "proxy", "timeout", "retries")
 FILES: Final = ("cert", "client-cert")
 
 
 @dataclass(frozen=True)
 class PipInside:
-    """pip's configuration file as it is to be inside (it may hold passwords), and what goes in with it.
+    """pip's configuration file for the build (it may contain passwords), with the folders and files that it refers to.
 
-    `folders` maps folders of this machine to where they are inside; `files` are secrets by their id.
+    `folders` maps folders of this machine to their paths inside; `files` are secrets by their id.
     """
 
     text: str = ""
@@ -34,28 +34,28 @@ class PipInside:
 
 
 def pip_inside(options: Mapping[str, str], exists: Callable[[Path], bool] = Path.exists) -> PipInside:
-    """Return what `options` (matrix.provision.indexes.pip_options) come to inside of a build."""
+    """Return the settings of a build for `options` (matrix.provision.indexes.pip_options)."""
     folders: dict[Path, str] = {}
 
     def moved(link: str, index: bool) -> str | None:
-        """Return a location as it is inside, None where nothing is: pip would warn about it and go on."""
-        here = place(link)
-        if isinstance(here, str):
+        """Return the location inside of the build, None for a missing one, which pip would skip with a warning."""
+        outside = place(link)
+        if isinstance(outside, str):
             return link
-        if not exists(here):
+        if not exists(outside):
             return None
-        # An index may lead to files beside itself (../../files/x.whl); find-links may be a page in a folder.
-        folder = here.parent if index or here.suffix in (".html", ".htm") else here
+        # An index may refer to files outside of its folder (../../files/x.whl); find-links may be a page in a folder.
+        folder = outside.parent if index or outside.suffix in (".html", ".htm") else outside
         inside = folders.setdefault(folder, f"{MOUNTS}/{len(folders)}")
-        path = f"{inside}/{here.relative_to(folder)}".removesuffix("/.")
+        path = f"{inside}/{outside.relative_to(folder)}".removesuffix("/.")
         return f"file://{path}" if index else path
 
-    told = {}
+    inside_options = {}
     for name in ("index-url", "extra-index-url", "find-links"):
         links = (moved(link, index=name != "find-links") for link in options.get(name, "").split())
-        told[name] = " ".join(filter(None, links))
-    told |= {name: options.get(name, "") for name in AS_IT_IS}
+        inside_options[name] = " ".join(filter(None, links))
+    inside_options |= {name: options.get(name, "") for name in AS_IT_IS}
     files = {name: Path(options[name]).expanduser().absolute() for name in FILES if options.get(name)}
-    told |= {name: f"{SECRETS}/{name}" for name in files}
-    lines = [f"{name} = {' '.join(value.split())}" for name, value in told.items() if value]
+    inside_options |= {name: f"{SECRETS}/{name}" for name in files}
+    lines = [f"{name} = {' '.join(value.split())}" for name, value in inside_options.items() if value]
     return PipInside("\n".join(["[global]", *lines, ""]) if lines else "", folders, files)

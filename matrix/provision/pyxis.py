@@ -1,6 +1,6 @@
-"""Slurm's plugin Pyxis, by which srun runs a command in an image: on a node, in a batch script's allocation.
+"""Slurm's plugin Pyxis, with which srun runs a command in an image: on a node, in the allocation of a batch script.
 
-What is said here of its ways was seen with Pyxis 0.24.0, enroot 4.1.2 and Slurm 22.05.8 (docs/slurm.md).
+Its behaviour was observed with Pyxis 0.24.0, enroot 4.1.2 and Slurm 22.05.8 (docs/slurm.md).
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from typing import Final
 from matrix.provision.commands import CommandResult, Runner, redacted, run
 from matrix.provision.tools import ANSWER_S, START_S, ContainerSpec, Ref, last_line
 
-IMAGES: Final = "MEGATRIX_SQUASHFS"  # the folder with images as enroot imports them: debian-13.sqsh
-GUARD: Final = "/.megatrix"  # a folder of containers alone
-# A node whose slurmd has no Pyxis ignores srun's options and runs the command outside of any image.
+IMAGES: Final = "MEGATRIX_SQUASHFS"  # variable: the folder of images imported by enroot, such as debian-13.sqsh
+GUARD: Final = "/.megatrix"  # a folder that exists in containers only
+# A node whose slurmd has no Pyxis ignores srun's options and would run the command outside of any image.
 GUARDED: Final = f'[ -d {GUARD} ] || {{ echo "the slurmd of this node has no Pyxis" >&2; exit 125; }}; exec "$@"'
-# Of torch's image Pyxis makes a rank 0 (PYTORCH_VERSION is set in it); ours get theirs from their launcher.
+# Pyxis sets these in a PyTorch image (one with PYTORCH_VERSION); the launcher of a case sets its own.
 UNSET: Final = ("RANK", "LOCAL_RANK")
-# What is printed when there was no container: by slurmstepd, of any plugin that failed and of a program that is not
-# there; by srun, which knows no such option; by our guard.
+# Output that shows that no container started: slurmstepd on a failed plugin or a missing program; srun without the
+# option; the guard.
 REFUSED: Final = re.compile(
     r"^slurmstepd[^ ]*: error: (Failed to invoke spank plugin stack|execve\(\): )"
     r"|^srun: unrecognized option '--container|^the slurmd of this node has no Pyxis$",
     re.MULTILINE,
 )
-# What says why, the plainest first: enroot's own words, those of its download, then the others'.
-TELLING: Final = (
+# Lines with the reason, most specific first: errors of enroot, of its download, then others.
+REASONS: Final = (
     r"\[ERROR\] .*",
     r"curl: .*",
     r"execve\(\): .*",
@@ -40,16 +40,16 @@ TELLING: Final = (
     r"pyxis: (?!child|printing).*",
 )
 BLOCK: Final = 1 << 20  # bytes
-FETCH_S: Final = 3600.0  # s for an image of 20 GB to come from a registry
+FETCH_S: Final = 3600.0  # s to pull an image of 20 GB from a registry
 
 
 @dataclass(frozen=True)
 class Pyxis:
-    """srun with the plugin; `images` is the folder of the images that no registry has."""
+    """srun with the plugin; `images` is the folder of images that are in no registry."""
 
     srun: str
     images: Path | None = None
-    cpus: int = 1  # a step does not have those of its task by itself
+    cpus: int = 1  # srun does not give a step those of its task
     run: Runner = run
 
     @property
@@ -58,23 +58,23 @@ class Pyxis:
         return "pyxis"
 
     def lack(self, image: Ref) -> str:
-        """Return how an image comes to where Pyxis finds it; what a registry has, Pyxis fetches itself."""
+        """Return how to import a missing image; Pyxis itself pulls one that a registry has."""
         if not image.build or self._file(image):
             return ""
         folder = self.images or f"${IMAGES}"
-        return f"{image.id} is no file of {IMAGES}: enroot import -o {folder}/{image.id}.sqsh podman://{image.tag}"
+        return f"{image.id} is not a file in {IMAGES}: enroot import -o {folder}/{image.id}.sqsh podman://{image.tag}"
 
     def digest(self, image: Ref) -> str:
-        """Return the digest of the image's file; of one in a registry the tag, since Pyxis tells no digest.
+        """Return the digest of the image's file; for a registry the tag, since Pyxis reports no digest.
 
-        A file FILE.sha256 beside it, as sha256sum writes it and not older, saves reading the image.
+        A file FILE.sha256 in the format of sha256sum, not older than the image, replaces reading the image.
         """
         file = self._file(image)
         if file is None:
             return image.tag
-        told = file.with_name(f"{file.name}.sha256")
-        if told.is_file() and told.stat().st_mtime >= file.stat().st_mtime:
-            return f"sha256:{told.read_text('utf-8').split()[0]}"
+        recorded = file.with_name(f"{file.name}.sha256")
+        if recorded.is_file() and recorded.stat().st_mtime >= file.stat().st_mtime:
+            return f"sha256:{recorded.read_text('utf-8').split()[0]}"
         found = hashlib.sha256()
         with file.open("rb") as content:
             while block := content.read(BLOCK):
@@ -82,20 +82,20 @@ class Pyxis:
         return f"sha256:{found.hexdigest()}"
 
     def command(self, image: Ref, box: ContainerSpec, *inside: str) -> list[str]:
-        """Return the command line of a step in this allocation: /tmp is the container's own, the network the node's."""
+        """Return the command line of a step in this allocation: /tmp is private, the network that of the node."""
         mounts = [f"{folder}:{folder}:ro" for folder in box.readable]
         mounts += [f"{folder}:{folder}" for folder in box.writable]
         mounts += [f"{box.folder}:{GUARD}:ro"]
         unset = (word for name in UNSET for word in ("-u", name))
         return [
             *(self.srun, "--ntasks=1", f"--cpus-per-task={self.cpus}", f"--job-name={box.name}"),
-            "--mpi=none",  # a site's default would make every rank a part of one MPI job of Slurm's
+            "--mpi=none",  # otherwise a site's default makes every rank part of one MPI job of Slurm
             "--disable-status",  # so that one SIGINT is passed on
-            "--export=NONE",  # but SLURM_* and CUDA_VISIBLE_DEVICES: PYTHONPATH is the node's, a token a secret
+            "--export=NONE",  # passes SLURM_* and CUDA_VISIBLE_DEVICES only: no PYTHONPATH, no secret tokens
             *(f"--container-image={self._named(image)}", "--container-readonly", "--no-container-mount-home"),
             *(f"--container-workdir={box.folder}", f"--container-mounts={','.join(mounts)}"),
             *("/bin/sh", "-c", GUARDED, "sh"),  # a node that sets up no container sets no PATH
-            # Set in there: what is set around srun, the image's own variables and enroot override.
+            # Set inside: the image's variables and enroot would override those set around srun.
             *("env", *unset, *(f"{key}={value}" for key, value in box.environ.items())),
             *inside,
         ]
@@ -105,31 +105,31 @@ class Pyxis:
         return START_S if self._file(image) else FETCH_S
 
     def ask(self, image: Ref, box: ContainerSpec, *inside: str) -> CommandResult:
-        """Run a command in the image that only answers; Slurm bounds it, for the image may have to be fetched first."""
+        """Run a short query in the image; only Slurm limits its time, since the image may be pulled first."""
         return self.run(self.command(image, box, *inside))
 
     def refusal(self, status: int, printed: str) -> str:
-        """Return what Pyxis or enroot said when there was no container: srun then ends with 1, as pytest does."""
+        """Return the error of Pyxis or enroot when no container started; srun then exits with 1, as pytest may."""
         if status == 0 or not REFUSED.search(printed):
             return ""
-        said = next((found for found in (re.search(one, printed) for one in TELLING) if found), None)
-        return redacted(said[0].strip()) if said else last_line(printed)
+        reason = next((found for found in (re.search(one, printed) for one in REASONS) if found), None)
+        return redacted(reason[0].strip()) if reason else last_line(printed)
 
     def kill(self, name: str) -> None:
-        """Do nothing: with srun, which is killed then, its step dies."""
+        """Do nothing: the caller kills srun, and the step ends with it."""
 
     def _file(self, image: Ref) -> Path | None:
         file = self.images / f"{image.id}.sqsh" if self.images else None
         return file if file and file.is_file() else None
 
     def _named(self, image: Ref) -> str:
-        """Return the image as Pyxis wants it: a path, or REGISTRY#NAME:TAG."""
+        """Return the image in the form of Pyxis: a path, or REGISTRY#NAME:TAG."""
         file = self._file(image)
         return str(file) if file else image.tag.replace("/", "#", 1)
 
 
 def find(environ: Mapping[str, str] = os.environ, run: Runner = run) -> Pyxis | None:
-    """Return Pyxis where this node's srun has it, None elsewhere."""
+    """Return Pyxis if srun on this node has it, else None."""
     srun = shutil.which("srun", path=environ.get("PATH", os.defpath))
     if srun is None or "--container-image" not in run([srun, "--help"], seconds=ANSWER_S).out:
         return None

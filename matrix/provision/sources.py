@@ -1,8 +1,8 @@
-"""What a package under test comes from: a PyPI release, a wheel file, a git revision of a clone, a working tree.
+"""Sources of a package under test: a PyPI release, a wheel file, a git revision of a clone, a working tree.
 
-A `Source` is what somebody wrote; `inspect` looks at it and says what it is (`Contents`), without running any of its
-code; `unpack` lays the package of a git revision or working tree into a folder, as an installed package looks.
-A clone is only read: no checkout, no fetch, its index untouched; bare clones and linked work trees will do.
+A `Source` is parsed from text; `inspect` returns its `Contents` without running any of its code; `unpack` writes the
+package of a git revision or working tree into a folder, in the form of an installed package. A clone is only read: no
+checkout, no fetch, its index untouched; bare clones and linked work trees suffice.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ FORMS = "a release (0.9.0), a wheel (path.whl), a revision of a clone (./Megatro
 
 
 class SourceKind(str, Enum):
-    """Where a package comes from."""
+    """The kind of a source."""
 
     PYPI = "pypi"
     WHEEL = "wheel"
@@ -47,7 +47,7 @@ class SourceKind(str, Enum):
 
 @dataclass(frozen=True)
 class Source:
-    """What was asked for. `location` is an absolute path ("" for PyPI); `revision` a version or a git revision."""
+    """A source as given. `location` is an absolute path ("" for PyPI); `revision` a version or a git revision."""
 
     package: str
     kind: SourceKind
@@ -55,24 +55,24 @@ class Source:
     revision: str = ""
 
     def __str__(self) -> str:
-        """Return the words that `parse` reads back."""
+        """Return the text that `parse` reads back."""
         return "@".join(part for part in (self.location, self.revision) if part)
 
     @property
     def layout(self) -> Layout:
-        """Return where this package keeps things; of one that is not under test only its name on PyPI is known."""
+        """Return the layout of this package; for one that is not under test it has the name on PyPI only."""
         return LAYOUTS.get(self.package) or Layout(self.package, "", (), (self.package,))
 
 
 @dataclass(frozen=True)
 class Contents:
-    """What a source is at this moment.
+    """The current contents of a source.
 
     The same `identity` is the same package: "pypi megatron-core==0.9.0", "wheel SHA256", "git COMMIT TREE" (the tree
     of the package's folder), "tree SHA256". `version` is what the source declares; a git revision or working tree
-    adds its commit or content hash as local version, in upstream's own style (1.8.0+37280ec); the tag of a release is
-    that release.
-    `metadata` is the core metadata of an installed package, for sources that carry none ("" for the others).
+    adds its commit or content hash as local version, in upstream's own style (1.8.0+37280ec); the tag of a release has
+    the version of that release. `metadata` is the core metadata of an installed package, for sources that have none (""
+    for the others).
     """
 
     source: Source
@@ -81,40 +81,40 @@ class Contents:
     metadata: str = ""
 
 
-def parse(text: str, package: str, *, here: Path | None = None) -> Source:
-    """Read what a person wrote for `package` ("megatron-core", "transformer-engine"); paths count from `here`.
+def parse(text: str, package: str, *, folder: Path | None = None) -> Source:
+    """Return the source that a text gives for `package` ("megatron-core", "transformer-engine").
 
-    A version means PyPI, also where a folder has that name (write ./0.9.0). Raises MatrixError for anything else
-    than FORMS and for a path where nothing is.
+    Paths start at `folder`, by default the current one. A version means PyPI, even where a folder has that name (write
+    ./0.9.0). Raises MatrixError for a text in none of FORMS and for a missing path.
     """
     if package not in LAYOUTS:
         raise MatrixError("no such package under test", got=package, expected=closest(package, LAYOUTS))
-    here = here or Path.cwd()
+    folder = folder or Path.cwd()
     if is_version(text):
         return Source(package, SourceKind.PYPI, revision=text)
-    path = absolute(here, text)
+    path = absolute(folder, text)
     if path.suffix == ".whl":
         return Source(package, SourceKind.WHEEL, str(existing(path, text)))
     if text and path.is_dir():
         return Source(package, SourceKind.TREE, str(path))
-    # A folder's name and a revision may hold an @ too: the first split whose left side is a folder is meant.
+    # A folder name and a revision may contain @, too: the first split whose left side is a folder counts.
     for at in re.finditer("@", text):
-        clone = absolute(here, text[: at.start()])
+        clone = absolute(folder, text[: at.start()])
         if at.start() and clone.is_dir():
             return Source(package, SourceKind.GIT, str(clone), text[at.end() :])
-    return Source(package, SourceKind.TREE, str(existing(absolute(here, text.partition("@")[0] or text), text)))
+    return Source(package, SourceKind.TREE, str(existing(absolute(folder, text.partition("@")[0] or text), text)))
 
 
 def pinned(text: str) -> Source:
-    """Return the source of a package that is no package under test: "NAME==VERSION", from PyPI."""
+    """Return the PyPI source of "NAME==VERSION", for a package that is not under test."""
     name, _, version = text.partition("==")
     return Source(name, SourceKind.PYPI, revision=version)
 
 
 def inspect(source: Source, run: Runner = run) -> Contents:
-    """Return what the source is now. Reads files and asks git; a release on PyPI is taken at its word.
+    """Return the current contents of a source. Reads files and runs git; a release on PyPI is not checked.
 
-    Raises MatrixError when the revision is not there, the folder or wheel is another project's, or the wheel is
+    Raises MatrixError when the revision is missing, the folder or wheel belongs to another project, or the wheel is
     damaged.
     """
     if source.kind is SourceKind.PYPI:
@@ -136,9 +136,9 @@ def inspect_wheel(source: Source) -> Contents:
         digest = sha256(path)
     except (zipfile.BadZipFile, OSError, UnicodeDecodeError) as error:
         raise MatrixError(
-            "no readable wheel", where=str(path), got=error, fix="download or build it again; it may be cut short"
+            "the wheel can't be read", where=str(path), got=error, fix="download or build it again; it may be truncated"
         ) from None
-    name = headers.get("Name", "a file without a package's metadata")
+    name = headers.get("Name", "a file without package metadata")
     if canonicalize_name(name) not in source.layout.releases:
         raise MatrixError(
             f"this wheel is not of {source.package}",
@@ -151,8 +151,8 @@ def inspect_wheel(source: Source) -> Contents:
 
 def inspect_revision(source: Source, run: Runner) -> Contents:
     """Return a revision's commit, the tree of its package's folder, and the version that it declares."""
-    answer = git(run, source.location, "rev-parse", "--verify", "--quiet", f"{source.revision}^0")
-    if answer.code:
+    found = git(run, source.location, "rev-parse", "--verify", "--quiet", f"{source.revision}^0")
+    if found.code:
         refs = git(run, source.location, "for-each-ref", "--format=%(refname:short)")
         if refs.code:
             raise MatrixError("git cannot read this clone", where=source.location, got=refs.complaint)
@@ -161,9 +161,9 @@ def inspect_revision(source: Source, run: Runner) -> Contents:
             where=source.location,
             got=source.revision or "nothing after the @",
             expected=closest(source.revision, refs.out.split()),
-            fix="git fetch it into the clone first: a clone under test is only read",
+            fix="git fetch it into the clone first; a clone under test is only read",
         )
-    commit = answer.out.strip()
+    commit = found.out.strip()
 
     def read(path: str) -> str | None:
         blob = git(run, source.location, "show", f"{commit}:{path}")
@@ -177,7 +177,7 @@ def inspect_revision(source: Source, run: Runner) -> Contents:
 
 
 def is_release_tag(revision: str, version: str) -> bool:
-    """Say whether the revision is the tag of the release that it declares to be: v1.8, core_v0.9.0."""
+    """Return whether the revision is the tag of the release that it declares: v1.8, core_v0.9.0."""
     tag = re.fullmatch(r"(?:core_)?v(\d.*)", revision)
     return tag is not None and is_version(tag[1]) and Version(tag[1]) == Version(version)
 
@@ -197,20 +197,20 @@ def inspect_tree(source: Source) -> Contents:
 
 
 def unpack(contents: Contents, folder: Path, run: Runner = run) -> None:
-    """Lay the package of a git revision or a working tree into `folder`, with metadata as if it were installed.
+    """Write the package of a git revision or a working tree into `folder`, with metadata as if it were installed.
 
-    Raises MatrixError when a working tree changes meanwhile: what ran would not be what the record says.
+    Raises MatrixError when a working tree changes meanwhile: the code that ran would differ from the record.
     """
     source = contents.source
     package = source.layout.folder
     if source.kind is SourceKind.GIT:
         archive = folder / "package.zip"
         _, commit, _ = contents.identity.split()
-        answer = git(run, source.location, "archive", "--format=zip", f"--output={archive}", commit, package)
-        if answer.code:
-            raise MatrixError("git cannot export this revision", where=str(source), got=answer.complaint)
-        with zipfile.ZipFile(archive) as exported:
-            exported.extractall(folder)
+        exported = git(run, source.location, "archive", "--format=zip", f"--output={archive}", commit, package)
+        if exported.code:
+            raise MatrixError("git cannot export this revision", where=str(source), got=exported.complaint)
+        with zipfile.ZipFile(archive) as package_zip:
+            package_zip.extractall(folder)
         archive.unlink()
     else:
         for file in package_files(Path(source.location) / package):
@@ -226,13 +226,13 @@ def unpack(contents: Contents, folder: Path, run: Runner = run) -> None:
     (info / "RECORD").write_text("".join(f"{file.relative_to(folder)},,\n" for file in files), encoding="utf-8")
 
 
-def absolute(here: Path, text: str) -> Path:
-    """Return the path that a person meant."""
-    return Path(os.path.normpath(here / Path(text).expanduser()))
+def absolute(folder: Path, text: str) -> Path:
+    """Return the absolute path of a text, relative to `folder`, with ~ expanded."""
+    return Path(os.path.normpath(folder / Path(text).expanduser()))
 
 
 def existing(path: Path, text: str) -> Path:
-    """Return `path` when it is there; otherwise name its nearest neighbours."""
+    """Return `path` if it exists. Raises MatrixError that suggests similar names."""
     if text and path.exists():
         return path
     folder = path.parent
@@ -246,9 +246,11 @@ def existing(path: Path, text: str) -> Path:
 
 
 def git(run: Runner, clone: str, *arguments: str) -> CommandResult:
-    """Ask git about a clone. GIT_* variables, as a git hook sets them, would point it at another repository."""
+    """Run git on a clone, without GIT_* variables: set by a git hook, they would select another repository."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
-    answer = run(["git", "-C", clone, *arguments], environment={**environment, "LC_ALL": "C"})
-    if answer.code == NOT_STARTED:
-        raise MatrixError("git is needed to read a clone", got=answer.err, fix="install git, or name a folder or wheel")
-    return answer
+    result = run(["git", "-C", clone, *arguments], environment={**environment, "LC_ALL": "C"})
+    if result.code == NOT_STARTED:
+        raise MatrixError(
+            "git is required to read a clone", got=result.err, fix="install git, or give a folder or wheel"
+        )
+    return result

@@ -1,10 +1,10 @@
-"""The tox environments of the catalog: one per `wheels` base, and the Transformer Engine lines that people type.
+"""The tox environments of the catalog: one per `wheels` base, and one per line (minor version) of Transformer Engine.
 
 torch2.4.0        the base torch-2.4.0; the night runs these
 te19              the twin of the image that shipped Transformer Engine 1.9
-te19-torch23      Transformer Engine 1.9 on another torch minor
+te19-torch23      Transformer Engine 1.9 on another minor version of torch
 
-In an image that has a line's torch the line runs in place: on that torch, which is not installed again.
+In an image with the torch of a line, the line runs in place: on that torch, which is not installed again.
 """
 
 from __future__ import annotations
@@ -21,18 +21,19 @@ from matrix.catalog.model import Catalog, Container, ReaderBase, Wheels
 from matrix.catalog.versions import minor, parse
 from matrix.provision.current_image import CurrentImage
 
-# What the cell's own side needs: pytest and what matrix/ imports. tomli is for Python 3.10.
+# Packages that Megatrix itself needs in a cell: pytest and the imports of matrix/. tomli is for Python 3.10.
 CELL_REQUIRES: Final = ("pytest>=8", "packaging>=24", "tomli>=2; python_version < '3.11'")
-# What a cell's interpreter is started with, whoever starts it. PYTHONHASHSEED: a reproduce line is to run what ran.
-# NO_VCS_VERSION: megatron-core >= 0.17 would ask git for the commit of whatever repository holds the overlay.
+# Variables of every interpreter of a cell. PYTHONHASHSEED: a rerun must be deterministic. NO_VCS_VERSION: otherwise
+# megatron-core >= 0.17 records the commit of a git repository around the overlay.
 CELL_SETTINGS: Final = {"PYTHONUNBUFFERED": "1", "PYTHONHASHSEED": "0", "NO_VCS_VERSION": "1"}
 
 
 @dataclass(frozen=True)
 class ToxEnvironment:
-    """A tox environment. `te` is a line ("1.9"), "" for a base of its own; `requirements` are pip's.
+    """A tox environment. `te` is a line ("1.9"), "" for a base; `requirements` are for pip.
 
-    For a line that runs in place `interpreter` is the image's own Python, whose packages it sees, and `place` says so.
+    For a line that runs in place, `interpreter` is the Python of the image, whose packages are visible, and `place` is
+    the text of that fact in records.
     """
 
     name: str
@@ -54,44 +55,44 @@ def environments(catalog: Catalog) -> dict[str, ToxEnvironment]:
     return {made.name: made for made in (*_bases(catalog), *_lines(catalog))}
 
 
-def in_place(line: ToxEnvironment, standing: CurrentImage) -> ToxEnvironment:
-    """Return a line as it runs in the image that one stands in: in place if that has its torch and no other TE.
+def in_place(line: ToxEnvironment, image: CurrentImage) -> ToxEnvironment:
+    """Return a line for the current image: in place if the image has its torch and no other TE.
 
-    What the image holds stays as it is; pip adds what it lacks. Anything else than a line stays what it was.
+    The packages of the image stay; pip adds the missing ones. An environment that is not a line is returned unchanged.
     """
-    have = standing.environment.packages
+    have = image.environment.packages
     torch, te = have["torch"], have.get("transformer-engine", "")
     if not line.te or not isinstance(line.base, Wheels):
         return line
     if minor(torch) != minor(line.base.torch) or (te and minor(te) != line.te):
         has = f"torch {torch}" + (f" and Transformer Engine {te}" if te else "")
         return replace(line, description=f"{line.description}; not in place: this image has {has}")
-    lacks = [one for one in line.requirements if one in CELL_REQUIRES or _name(one) not in have]
-    # numpy, on which what is added depends, must stay the image's. torch is not named to pip: an image's torch may have
-    # been built for other packages than it declares (Debian's for another sympy), and pip would bring those.
+    missing = [one for one in line.requirements if one in CELL_REQUIRES or _name(one) not in have]
+    # numpy, a dependency of the added packages, must stay the image's. torch is not given to pip: an image's torch may
+    # be built for other packages than it declares (Debian's for another sympy), and pip would install those.
     kept = [f"numpy=={have['numpy']}"] if "numpy" in have else []
     place = f"this image's own torch {torch}, in place of {line.base.id}"
     return replace(
         line,
-        requirements=(*kept, *lacks),
+        requirements=(*kept, *missing),
         description=f"Transformer Engine {line.te} on {place}",
-        interpreter=standing.interpreter,
+        interpreter=image.interpreter,
         place=place,
     )
 
 
 def te_lines(catalog: Catalog) -> Mapping[str, Container | None]:
-    """Return each Transformer Engine minor with the newest image that shipped it, None where none is known."""
-    # By id NeMo's images come before NGC's PyTorch: one counts where PyTorch's is unknown.
+    """Return each minor version of Transformer Engine with the newest image that ships it, None where none is known."""
+    # Sorted by id, NeMo's images come before NGC's PyTorch, so the latter wins where it is known.
     shipped = {minor(image.te): image for image in sorted(catalog.containers, key=lambda one: one.id) if image.te}
     lines = sorted({minor(release.version) for release in catalog.transformer_engine}, key=parse)
     return {line: shipped.get(line) for line in lines}
 
 
 def newest_of_its_day(catalog: Catalog, line: str) -> Wheels:
-    """Return the base of the newest torch that was out when a Transformer Engine line came out, else of the oldest.
+    """Return the base of the newest torch at the release of a Transformer Engine line, else of the oldest torch.
 
-    For a line that no image is known to have shipped: it stands for no image, and on its day pip gave this torch.
+    It is for a line without a known image; pip installed this torch on the day of the release.
     """
     day = min(release.day for release in catalog.transformer_engine if minor(release.version) == line)
     out = {release.version for release in catalog.torch if "" < release.day <= day}
@@ -103,7 +104,7 @@ def _bases(catalog: Catalog) -> Iterator[ToxEnvironment]:
     for base in catalog.wheels:
         yield _environment(catalog, base_name(base.id), base, "", f"reproductions on {base.id}")
     for reader in catalog.readers:
-        text = "reproductions that read both sides' API, and run nothing"
+        text = "checks that read both sides' API, and run nothing"
         yield ToxEnvironment(base_name(reader.id), reader, "", CELL_REQUIRES, text)
 
 

@@ -1,4 +1,4 @@
-"""A project's source tree, read without running any of it: its layout, stated version, requirements and files."""
+"""Read a project's source tree without running any of it: its layout, version, requirements and files."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ Read = Callable[[str], "str | None"]  # path in the tree -> text, None when the 
 
 @dataclass(frozen=True)
 class Layout:
-    """Where a project keeps things, in its source tree and on PyPI.
+    """The paths of a project in its source tree, and its distributions on PyPI.
 
-    `folder` is the package at the top of the tree; `versions` are the files that may state the version, newest habit
-    first; `releases` are the distributions that together make up one release on PyPI.
+    `folder` is the package at the top of the tree; `versions` are the files that may state the version, newest
+    convention first; `releases` are the distributions of one release on PyPI.
     """
 
     project: str
@@ -38,7 +38,7 @@ class Layout:
 
 LAYOUTS: Mapping[str, Layout] = {
     "megatron-core": Layout("Megatron-LM", "megatron", ("megatron/core/package_info.py",), ("megatron-core",)),
-    # The meta wheel gives TE its name and version, the cu12 wheel all of its Python; the extension is an sdist.
+    # The meta wheel has the name and version of TE, the cu12 wheel all of its Python; the extension is an sdist.
     "transformer-engine": Layout(
         "TransformerEngine",
         "transformer_engine",
@@ -49,7 +49,7 @@ LAYOUTS: Mapping[str, Layout] = {
 
 
 def declared(layout: Layout, where: str, read: Read) -> str:
-    """Return the version that a tree states. Raises MatrixError when it states none or is another project's."""
+    """Return the version that a tree states. Raises MatrixError without one, or for another project."""
     for path in layout.versions:
         text = read(path)
         if text is not None:
@@ -60,7 +60,7 @@ def declared(layout: Layout, where: str, read: Read) -> str:
         where=where,
         got=f"no {' or '.join(layout.versions)}",
         expected=f"the top of a {layout.project} tree: the folder that holds {layout.folder}/",
-        fix="for a bare clone name a revision: CLONE@HEAD",
+        fix="for a bare clone, give a revision: CLONE@HEAD",
     )
 
 
@@ -83,9 +83,9 @@ def python_version(text: str) -> str:
 
 
 def metadata(package: str, version: str, where: str, read: Read) -> str:
-    """Return core metadata for a source tree; requirements only where pyproject.toml states them plainly.
+    """Return core metadata for a source tree; requirements only where pyproject.toml lists them.
 
-    Trees whose setup.py computes them (Megatron-LM before 0.13, Transformer Engine) are taken to require nothing.
+    Trees whose setup.py computes them (Megatron-LM before 0.13, Transformer Engine) count as requiring nothing.
     """
     try:
         project = tomllib.loads(read("pyproject.toml") or "").get("project", {})
@@ -99,16 +99,16 @@ def metadata(package: str, version: str, where: str, read: Read) -> str:
 
 
 def checked_version(text: str, where: str) -> str:
-    """Return `text` when it is a version by PEP 440."""
+    """Return `text` if it is a version by PEP 440, else raise MatrixError."""
     if is_version(text):
         return text
     raise MatrixError(
-        "no version is stated", where=where, got=text or "nothing that can be read", expected="a version by PEP 440"
+        "no version is stated", where=where, got=text or "nothing readable", expected="a version by PEP 440"
     )
 
 
 def is_version(text: str) -> bool:
-    """Say whether `text` is a version by PEP 440."""
+    """Return whether `text` is a version by PEP 440."""
     try:
         return bool(Version(text))
     except InvalidVersion:
@@ -124,16 +124,16 @@ def tree_hash(folder: Path) -> str:
 
 
 def package_files(folder: Path) -> Iterator[Path]:
-    """Yield a package's files in order, links followed; without caches and dot files, which no import reads."""
+    """Yield the files of a package in order, links followed; without caches and dot files, which no import reads."""
     for parent, folders, files in os.walk(folder, followlinks=True):
         folders[:] = sorted(name for name in folders if name != "__pycache__" and not name.startswith("."))
         yield from (Path(parent, name) for name in sorted(files) if not name.startswith("."))
 
 
 def sha256(path: Path) -> str:
-    """Return the SHA-256 of a file, read in pieces of 1 MiB."""
+    """Return the SHA-256 of a file, read in blocks of 1 MiB."""
     total = hashlib.sha256()
     with path.open("rb") as file:
-        while piece := file.read(1 << 20):
-            total.update(piece)
+        while block := file.read(1 << 20):
+            total.update(block)
     return total.hexdigest()

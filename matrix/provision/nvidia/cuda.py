@@ -1,4 +1,4 @@
-"""The user-mode driver, libcuda: its version, the file that it is, and the GPUs that it shows."""
+"""The user-mode driver, libcuda: its version, its file, and the GPUs that it shows."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LIBRARY: Final = "libcuda.so.1"
 # CUdevice_attribute of cuda.h.
 MAJOR, MINOR, MULTICAST = 75, 76, 132
 NAME_BYTES: Final = 256
-# What cuInit's errors mean for whoever has to mend it: 802 in cuda.h, 803 and 804 in matrix/catalog/facts/drivers.toml.
+# Hints for errors of cuInit: 802 from cuda.h, 803 and 804 from matrix/catalog/facts/drivers.toml.
 HINTS: Final = {
     "CUDA_ERROR_NO_DEVICE": "no GPU was given to this container, or CUDA_VISIBLE_DEVICES hides them",
     "CUDA_ERROR_SYSTEM_NOT_READY": "a daemon of the driver is not running; with NVSwitch: nvidia-fabricmanager",
@@ -24,7 +24,7 @@ HINTS: Final = {
 
 @dataclass(frozen=True)
 class CudaDevice:
-    """A GPU as its user-mode driver describes it; `memory` in bytes, `multicast` as the driver says of the device."""
+    """A GPU as the user-mode driver reports it; `memory` in bytes, `multicast` the device attribute."""
 
     name: str
     sm: str
@@ -34,10 +34,10 @@ class CudaDevice:
 
 @dataclass(frozen=True)
 class Cuda:
-    """The user-mode driver: the CUDA version that it offers ("12.4"), the file that it is, and its GPUs.
+    """The user-mode driver: the CUDA version that it offers ("12.4"), its file, and its GPUs.
 
-    `problem` is why there is none, or why it shows no GPU; `asking` is the call that has not returned yet. `silent`: it
-    was never asked, since the process that was to ask told nothing, and `problem` says what became of that.
+    `problem` is the reason why there is no driver or no GPU; `asking` is the call that has not returned yet. `silent`:
+    the process that queries the driver reported nothing, and `problem` is how it ended.
     """
 
     version: str | None = None
@@ -49,16 +49,16 @@ class Cuda:
 
     @property
     def driver(self) -> str | None:
-        """Return the driver's version, which the file is named by: libcuda.so.555.42.06. None where it is not (WSL)."""
+        """Return the version in the file name, libcuda.so.555.42.06; None where the name has none (WSL)."""
         found = re.fullmatch(r"libcuda\.so\.(\d{3}(?:\.\d+)+)", PurePath(self.library).name)
         return found[1] if found else None
 
     def is_compat(self, kernel: str | None) -> bool | None:
-        """Say whether it is a compat package rather than what came with the kernel driver; None where it can't be told.
+        """Return whether the driver is a compat package, not the one of the kernel driver; None where it is unknown.
 
-        Such packages lie in a folder "compat" (NVIDIA's cuda-compat). NVIDIA's container runtime mounts their files to
-        where the host's would lie; then the version, another than the kernel driver's, gives it away. After an update
-        whose kernel module is not loaded yet the host's own differs too, but does not start.
+        Compat packages are in a folder "compat" (NVIDIA's cuda-compat). NVIDIA's container runtime mounts their files
+        over those of the host; they then differ from the kernel driver in the version. After an update whose kernel
+        module is not loaded yet, the host's own driver differs too, but does not start.
         """
         if "compat" in PurePath(self.library).parts:
             return True
@@ -68,20 +68,20 @@ class Cuda:
 
 
 def look(library: Callable[[str], Any] = ctypes.CDLL) -> Iterator[Cuda]:
-    """Ask the driver library; `library` loads it. Yields what is known before each call that may not return, then all.
+    """Query the driver library; `library` loads it. Yields the facts so far before a call that may hang, then all.
 
-    cuInit is the one: it waits for GPUs that fell off the bus.
+    That call is cuInit: it waits for GPUs that fell off the bus.
     """
     yield Cuda(asking=f"loading {LIBRARY}")
     try:
         driver = library(LIBRARY)
     except OSError as error:
-        yield Cuda(problem=str(error))  # it names the library
+        yield Cuda(problem=str(error))  # the text names the library
         return
     number = ctypes.c_int()
     known = Cuda(library=_file())
     if code := driver.cuDriverGetVersion(ctypes.byref(number)):
-        yield replace(known, problem=f"cuDriverGetVersion says {code}")
+        yield replace(known, problem=f"cuDriverGetVersion returned {code}")
         return
     known = replace(known, version=dotted(number.value))
     yield replace(known, asking="cuInit")
@@ -89,16 +89,16 @@ def look(library: Callable[[str], Any] = ctypes.CDLL) -> Iterator[Cuda]:
 
 
 def dotted(number: int) -> str:
-    """Return a version as CUDA's libraries give it, 12040, as a text: 12.4."""
+    """Return the text of a version number of CUDA's libraries: 12.4 for 12040."""
     return f"{number // 1000}.{number % 1000 // 10}"
 
 
 def _gpus(driver: Any) -> dict[str, Any]:
     if code := driver.cuInit(0):
-        return {"problem": f"cuInit says {_name(driver, code)}"}
+        return {"problem": f"cuInit returned {_name(driver, code)}"}
     count = ctypes.c_int()
     if code := driver.cuDeviceGetCount(ctypes.byref(count)):
-        return {"problem": f"cuDeviceGetCount says {_name(driver, code)}"}
+        return {"problem": f"cuDeviceGetCount returned {_name(driver, code)}"}
     gpus = tuple(_gpu(driver, place) for place in range(count.value))
     return {"gpus": gpus, "problem": "" if gpus else "the driver shows no GPU"}
 
@@ -114,19 +114,19 @@ def _gpu(driver: Any, place: int) -> CudaDevice:
 
 
 def _attribute(driver: Any, attribute: int, device: ctypes.c_int) -> int:
-    """Return the attribute; 0 where the driver is too old to know it."""
+    """Return the attribute; 0 where the driver is too old to have it."""
     value = ctypes.c_int()
     return 0 if driver.cuDeviceGetAttribute(ctypes.byref(value), attribute, device) else value.value
 
 
 def _name(driver: Any, code: int) -> str:
-    """Return the error's name, and what it means where that is not plain."""
+    """Return the name of the error, with a hint where there is one."""
     text = ctypes.c_char_p()
     name = str(code) if driver.cuGetErrorName(code, ctypes.byref(text)) or not text.value else text.value.decode()
     return f"{name}: {HINTS[name]}" if name in HINTS else name
 
 
 def _file(maps: Path = Path("/proc/self/maps")) -> str:
-    """Return the library that was loaded, links resolved."""
+    """Return the path of the loaded library, links resolved."""
     lines = maps.read_text(errors="replace").splitlines() if maps.is_file() else []
     return next((line.split(maxsplit=5)[-1] for line in lines if "/libcuda.so" in line), LIBRARY)

@@ -1,6 +1,6 @@
 """NVML, the management library that comes with the kernel driver: its version, the GPUs and their NVLinks.
 
-Codes and functions are those of nvml.h; what is asked here has been in it since 2018 (R410).
+Codes and functions are from nvml.h; all have been there since 2018 (R410).
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from matrix.provision.nvidia.cuda import dotted
 
 LIBRARY: Final = "libnvidia-ml.so.1"
 TEXT_BYTES: Final = 96  # NVML_DEVICE_NAME_V2_BUFFER_SIZE; the driver's version takes 80
-# What nvmlErrorString says, and what it means for whoever has to mend it.
+# Hints by the text of nvmlErrorString.
 HINTS: Final = {
     "Driver/library version mismatch": "the driver was updated while its kernel module was loaded; reload it or reboot",
-    "Driver Not Loaded": "the kernel module is not loaded: modprobe nvidia, and what it says in dmesg",
+    "Driver Not Loaded": "the kernel module is not loaded: modprobe nvidia, then see dmesg",
 }
 MOST_LINKS: Final = 36  # NVML_NVLINK_MAX_LINKS; 18 up to Hopper
 
 
 @dataclass(frozen=True)
 class Card:
-    """A GPU as the kernel driver has it: its name, how many NVLinks it has and how many are up.
+    """A GPU as the kernel driver reports it: its name, its number of NVLinks and how many of them are up.
 
-    `problem` is why it does not tell: it fell off the bus, say.
+    `problem` is the reason why nothing is known, for example a GPU that fell off the bus.
     """
 
     name: str = ""
@@ -37,9 +37,9 @@ class Card:
 
 @dataclass(frozen=True)
 class Nvml:
-    """The kernel driver's version, the CUDA version that it knows ("12.2"), and its GPUs in the order of their bus.
+    """The kernel driver's version, the CUDA version that it supports ("12.2"), and its GPUs in bus order.
 
-    `problem` is why it does not tell; `asking` and `silent` are as in Cuda.
+    `problem` is the reason why nothing is known; `asking` and `silent` are as in Cuda.
     """
 
     driver: str | None = None
@@ -51,16 +51,16 @@ class Nvml:
 
 
 def there(library: Callable[[str], Any] = ctypes.CDLL) -> str:
-    """Return why the library can't be loaded, "" if it can. To load it touches no driver and takes under 1 ms."""
+    """Return why the library can't be loaded, "" if it can. Loading takes under 1 ms and does not access the driver."""
     try:
         library(LIBRARY)
     except OSError as error:
-        return str(error)  # it names the library
+        return str(error)  # the text names the library
     return ""
 
 
 def look(library: Callable[[str], Any] = ctypes.CDLL) -> Iterator[Nvml]:
-    """Ask NVML; `library` loads it. Yields what is known before each call that may not return, then all of it."""
+    """Query NVML; `library` loads it. Yields the facts so far before each call that may hang, then all."""
     if problem := there(library):
         yield Nvml(problem=problem)
         return
@@ -68,7 +68,7 @@ def look(library: Callable[[str], Any] = ctypes.CDLL) -> Iterator[Nvml]:
     nvml = library(LIBRARY)
     nvml.nvmlErrorString.restype = ctypes.c_char_p
     if code := nvml.nvmlInit_v2():
-        yield Nvml(problem=f"nvmlInit says {_name(nvml, code)}")
+        yield Nvml(problem=f"nvmlInit returned {_name(nvml, code)}")
         return
     text, number, count = ctypes.create_string_buffer(TEXT_BYTES), ctypes.c_int(), ctypes.c_uint()
     known = Nvml()
@@ -78,7 +78,7 @@ def look(library: Callable[[str], Any] = ctypes.CDLL) -> Iterator[Nvml]:
         known = replace(known, cuda=dotted(number.value))
     yield replace(known, asking="nvmlDeviceGetCount")
     if code := nvml.nvmlDeviceGetCount_v2(ctypes.byref(count)):
-        yield replace(known, problem=f"nvmlDeviceGetCount says {_name(nvml, code)}")
+        yield replace(known, problem=f"nvmlDeviceGetCount returned {_name(nvml, code)}")
         return
     yield replace(known, gpus=tuple(_card(nvml, place) for place in range(count.value)))
 
@@ -89,7 +89,7 @@ def _card(nvml: Any, place: int) -> Card:
     if code := nvml.nvmlDeviceGetHandleByIndex_v2(place, ctypes.byref(device)):
         return Card(problem=_name(nvml, code))
     nvml.nvmlDeviceGetName(device, name, TEXT_BYTES)
-    # A link that a GPU does not have is an error, as is every link of a GPU that has none.
+    # The call fails for a link that the GPU does not have.
     up = [
         bool(active.value)
         for link in range(MOST_LINKS)

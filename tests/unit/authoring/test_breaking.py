@@ -1,4 +1,4 @@
-"""An entry broken on purpose: swapped expectations, and red in both directions."""
+"""An entry with swapped expectations turns red in both directions."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_every_expectation_is_swapped() -> None:
     assert all({before[key], after[key]} == {Expectation.BROKEN, Expectation.WORKS} for key in before)
 
 
-def test_an_entry_of_one_direction_is_refused() -> None:
+def test_an_entry_with_one_expectation_is_refused() -> None:
     with pytest.raises(MatrixError, match="is expected: works"):
         swapped(NIGHT, "one")
 
@@ -52,5 +52,5 @@ RED = [ended(Expectation.WORKS, Verdict.REGRESSED), ended(Expectation.BROKEN, Ve
         ([], False),
     ],
 )
-def test_both_red_verdicts_and_no_other_are_wanted(records: list[Record], expected: bool) -> None:
+def test_both_red_verdicts_are_required(records: list[Record], expected: bool) -> None:
     assert outcome(records)[0] is expected

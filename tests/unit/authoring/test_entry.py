@@ -1,4 +1,4 @@
-"""Checks of one entry: each defect that an author can leave is found, and a sound entry has none."""
+"""Checks of one entry: each defect is reported, and a sound entry has none."""
 
 from __future__ import annotations
 
@@ -96,48 +96,48 @@ CASES: dict[str, tuple[Sequence[Case], str]] = {
 
 
 @pytest.mark.parametrize(("cases", "expected"), CASES.values(), ids=CASES.keys())
-def test_a_case_that_can_not_run_is_found(folder: Path, cases: Sequence[Case], expected: str) -> None:
+def test_a_case_that_cannot_run_is_reported(folder: Path, cases: Sequence[Case], expected: str) -> None:
     assert expected in found(sound(folder, case=tuple(cases)))
 
 
-def test_an_entry_that_compat_never_shows_is_found(folder: Path) -> None:
-    rule = replace(clause(cases=["tp2"]), reason="by hand")
+def test_an_entry_hidden_from_compat_is_reported(folder: Path) -> None:
+    rule = replace(clause(cases=["tp2"]), reason="in the test")
     entry = sound(folder, affected=(rule,), works=())
     assert any("`compat` never shows this failure" in one for one in found(entry))
 
 
-def test_an_unknown_callee_is_found(folder: Path) -> None:
+def test_an_unknown_callee_is_reported(folder: Path) -> None:
     entry = sound(folder, contract=ContractCall(Pattern(r"\.no_such_callee$")))
     assert "contract.callee: no recorded megatron-core calls it" in found(entry)
 
 
-def test_a_night_of_one_direction_is_found(folder: Path) -> None:
+def test_a_night_with_one_expectation_is_reported(folder: Path) -> None:
     assert any("expects works" in one for one in found(sound(folder, works=())))
 
 
-def test_a_wide_signature_is_found(folder: Path) -> None:
+def test_a_wide_signature_is_reported(folder: Path) -> None:
     other = failure("other", signature=failure().signature)
     assert "examples/shows/one.json: shows other as well" in found(sound(folder), other)
 
 
-def test_a_look_alike_that_shows_is_found(folder: Path) -> None:
+def test_a_look_alike_that_shows_is_reported(folder: Path) -> None:
     (folder / "examples/look_alikes/one.json").write_text(Example(LOOK_ALIKES, "one", shown(failure())).text)
     assert "examples/look_alikes/one.json: shows this failure (signature broke)" in found(sound(folder))
 
 
-def test_missing_examples_are_found(folder: Path) -> None:
+def test_missing_examples_are_reported(folder: Path) -> None:
     for path in folder.glob("examples/*/*.json"):
         path.unlink()
-    assert {"signature broke: no example shows it", "examples/look_alikes: there is none"} <= set(found(sound(folder)))
+    assert {"signature broke: no example shows it", "examples/look_alikes: there are none"} <= set(found(sound(folder)))
 
 
-def test_a_broken_example_is_found(folder: Path) -> None:
+def test_a_broken_example_is_reported(folder: Path) -> None:
     (folder / "examples/shows/two.json").write_text("{}")
     assert any(one.startswith("examples/shows/two.json: not an outcome") for one in found(sound(folder)))
 
 
 @pytest.mark.parametrize(("name", "text"), [("preflight.py", "import no_such_module"), ("chart.py", "x = 1")])
-def test_a_broken_module_is_found(folder: Path, name: str, text: str) -> None:
+def test_a_broken_module_is_reported(folder: Path, name: str, text: str) -> None:
     (folder / name).write_text(text)
     assert [one for one in found(sound(folder)) if one.startswith(name)] != []
 

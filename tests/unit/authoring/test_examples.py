@@ -27,7 +27,7 @@ def test_a_reproduced_record_becomes_examples(tmp_path: Path) -> None:
         assert one.outcome == read(tmp_path / one.path)
 
 
-def test_what_was_not_reproduced_is_no_example() -> None:
+def test_other_verdicts_make_no_example() -> None:
     others = [replace(RECORD, verdict=verdict) for verdict in Verdict if verdict is not Verdict.REPRODUCED]
     assert keep(ENTRY, others) == []
     assert keep(failure("another"), [RECORD]) == []
@@ -38,7 +38,7 @@ def test_each_signature_is_kept_once() -> None:
     assert [one.name for one in twice if one.kind == SHOWS] == ["torch-2.4.0-mcore-0.8.0-tp2"]
 
 
-def test_each_key_of_a_signature_has_a_look_alike() -> None:
+def test_each_signature_key_has_a_look_alike() -> None:
     names = {one.name for one in keep(ENTRY, [RECORD]) if one.kind == LOOK_ALIKES}
     assert names == {
         "passed-although-the-log-has-the-text",

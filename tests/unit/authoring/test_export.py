@@ -1,4 +1,4 @@
-"""The catalog as data."""
+"""The catalog as JSON."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from matrix.errors import MatrixError
 
 
 @pytest.mark.parametrize("contract", [False, True])
-def test_a_skeleton_is_toml_with_keys_of_an_entry(tmp_path: Path, contract: bool) -> None:
+def test_a_skeleton_has_the_keys_of_an_entry(tmp_path: Path, contract: bool) -> None:
     folder = create("mask-is-kept", tmp_path, contract=contract)
     entry = read_toml(folder / "failure.toml")
     assert (folder.name, entry["id"]) == ("mask_is_kept", "mask-is-kept")

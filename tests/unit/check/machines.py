@@ -1,4 +1,4 @@
-"""Machines made by hand."""
+"""Facts of machines for the tests."""
 
 from __future__ import annotations
 

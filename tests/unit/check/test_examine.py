@@ -1,4 +1,4 @@
-"""The doctor's judgement: facts of a machine and assumptions in, what fails and what to change out."""
+"""The diagnosis of a job from the facts of a machine and assumptions."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.unit.check.machines import A800, BARE, H100, NGC
 
 MPIRUN = {"OMPI_COMM_WORLD_SIZE": "8"}
 KNOWN = judges()
-BREAKS = Answer("it starts", Status.NO, "by hand", Error("TypeError", "break broke"))
+BREAKS = Answer("it starts", Status.NO, "in the test", Error("TypeError", "break broke"))
 
 
 def job(host: HostFacts = NGC, **given: str) -> TrainingJob:
@@ -38,18 +38,18 @@ def preflight(*answers: Answer) -> Preflight:
     return Preflight("a flag", lambda job, machine, contracts: Report("a flag", answers, (("change it",),)))
 
 
-def refuses(job: TrainingJob, machine: Machine, contracts: Contracts) -> Report:
+def unrecorded(job: TrainingJob, machine: Machine, contracts: Contracts) -> Report:
     raise MatrixError("no such release", got=job.te)
 
 
-def test_what_is_found_is_judged() -> None:
+def test_the_facts_found_are_judged() -> None:
     found = job()
     assert (found.mcore, found.te, found.torch_mpi, found.te_mpi) == ("0.9.0", "1.8.0+37280ec", True, False)
     assert (found.world.size, found.world.mpi) == (8, 1)
     assert machine() == Machine("535.129.03", "12.5", "9.0", True, 2000 * GIB, 64 * GIB)
 
 
-def test_what_is_assumed_replaces_what_is_found() -> None:
+def test_an_assumption_replaces_a_fact() -> None:
     found = job(mcore="0.10.0", te="1.9.0", torch="2.4.1", bootstrap="gloo")
     assert (found.mcore, found.te, found.arguments) == ("0.10.0", "1.9.0", {"bootstrap": "gloo"})
     assert (found.torch_mpi, found.te_mpi) == (None, None)  # another PyTorch, another build
@@ -75,14 +75,14 @@ def test_transformer_engine_is_judged_without_megatron() -> None:
         ({}, {"world_size": "4"}, None, 1),
     ],
 )
-def test_the_launcher_is_found_or_named(
+def test_the_launcher_is_detected_or_assumed(
     environ: dict[str, str], given: dict[str, str], size: int | None, mpi: int | None
 ) -> None:
     world = job(replace(NGC, environ=environ), **given).world
     assert (size, mpi) == (world.size, world.mpi)
 
 
-def test_the_weakest_gpu_decides() -> None:
+def test_the_weakest_gpu_is_judged() -> None:
     found = machine(replace(NGC, cuda=Cuda("12.5", "libcuda.so.1", (H100, A800))))
     assert (found.sm, found.multicast) == ("8.0", False)
 
@@ -109,7 +109,7 @@ def test_a_machine_without_packages_is_not_judged() -> None:
 
 
 def test_an_unrecorded_release_is_unknown_unless_named() -> None:
-    known = Preflight("a flag", refuses)
+    known = Preflight("a flag", unrecorded)
     diagnosis = look(NGC, known)
     assert (diagnosis.fails, diagnosis.judged) == (False, False)
     (answer,) = diagnosis.reports[0].answers
@@ -130,7 +130,7 @@ def test_json_holds_every_answer() -> None:
         {
             "question": "it starts",
             "word": "no",
-            "reason": "by hand",
+            "reason": "in the test",
             "breaks": "TypeError: break broke",
             "failure": "break",
             "warns": "",
@@ -152,6 +152,6 @@ def test_json_holds_every_answer() -> None:
         ({"world_size": "-2"}, "a whole number, 1 or more"),
     ],
 )
-def test_a_value_without_sense_is_an_error(given: dict[str, Any], expected: str) -> None:
+def test_an_invalid_value_is_an_error(given: dict[str, Any], expected: str) -> None:
     with pytest.raises(MatrixError, match=expected):
         job(**given)

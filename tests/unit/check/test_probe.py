@@ -1,4 +1,4 @@
-"""The edge: what this machine and an interpreter answer, also when they do not."""
+"""The facts of this machine and of an interpreter, also of one that fails."""
 
 from __future__ import annotations
 
@@ -17,33 +17,31 @@ def script(path: Path, text: str) -> str:
     return str(path)
 
 
-def test_this_interpreter_answers_for_itself() -> None:
-    told = probe.interview(sys.executable)
-    assert (told.python, told.problems) == (platform.python_version(), ())
+def test_this_interpreter_is_reported() -> None:
+    facts = probe.interpreter_facts(sys.executable)
+    assert (facts.python, facts.problems) == (platform.python_version(), ())
 
 
 @pytest.mark.parametrize(
-    ("body", "said"),
+    ("body", "message"),
     [
-        ("kill -SEGV $$", "left with status -11: nothing"),
-        ("echo Traceback >&2; echo SyntaxError >&2; exit 1", "left with status 1: SyntaxError"),
-        ("echo not json", "left with status 0: nothing"),
-        ("echo '{}'", "left with status 0: nothing"),
+        ("kill -SEGV $$", "exited with status -11: nothing"),
+        ("echo Traceback >&2; echo SyntaxError >&2; exit 1", "exited with status 1: SyntaxError"),
+        ("echo not json", "exited with status 0: nothing"),
+        ("echo '{}'", "exited with status 0: nothing"),
     ],
 )
-def test_an_interpreter_that_crashes_or_talks_nonsense_is_an_answer(tmp_path: Path, body: str, said: str) -> None:
-    (problem,) = probe.interview(script(tmp_path / "python", body)).problems
-    assert problem.endswith(said)
+def test_a_failing_interpreter_is_reported(tmp_path: Path, body: str, message: str) -> None:
+    (problem,) = probe.interpreter_facts(script(tmp_path / "python", body)).problems
+    assert problem.endswith(message)
 
 
-def test_an_interpreter_that_is_not_there_or_hangs_is_an_answer(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (missing,) = probe.interview(str(tmp_path / "python")).problems
+def test_a_missing_or_hanging_interpreter_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (missing,) = probe.interpreter_facts(str(tmp_path / "python")).problems
     assert "can't be started" in missing
-    monkeypatch.setattr(probe, "PATIENCE_S", 0.2)
-    (slow,) = probe.interview(script(tmp_path / "slow", "exec sleep 60")).problems
-    assert "did not answer" in slow
+    monkeypatch.setattr(probe, "TIMEOUT_S", 0.2)
+    (slow,) = probe.interpreter_facts(script(tmp_path / "slow", "exec sleep 60")).problems
+    assert "did not finish" in slow
 
 
 def test_mpirun_is_the_one_on_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -55,7 +53,7 @@ def test_mpirun_is_the_one_on_path(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert (found.path, found.version) == (path, "mpirun (Open MPI) 5.0.11")
 
 
-def test_of_the_environment_only_what_decides_is_kept() -> None:
+def test_only_known_environment_variables_are_kept() -> None:
     environ = {"WORLD_SIZE": "8", "UB_SKIPMC": "1", "TOKEN": "secret", "PMIX_SERVER_URI": "secret"}
     facts = probe.look(sys.executable, environ)
     assert facts.environ == {"WORLD_SIZE": "8", "UB_SKIPMC": "1"}

@@ -1,4 +1,4 @@
-"""`megatrix advise memory`, as typed."""
+"""`megatrix advise memory` on the command line."""
 
 from __future__ import annotations
 
@@ -12,34 +12,35 @@ ISSUE = ["advise", "memory", "--seq-length", "131072", "--workers", "2", "--rank
 HOST = ["--host-memory", "880G", "--shm", "64G"]
 
 
-def test_what_does_not_fit_is_1_and_names_the_flag(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_job_too_large_exits_with_1(capsys: pytest.CaptureFixture[str]) -> None:
+    """The output names the flag that drops the mask."""
     assert main([*ISSUE, *HOST]) == 1
-    said = capsys.readouterr().out
-    assert "128 GiB" in said
-    assert "41448 tokens (/dev/shm is the limit)" in said
-    assert "--no-create-attention-mask-in-dataloader" in said
-    assert "--reset-attention-mask" in said
+    printed = capsys.readouterr().out
+    assert "128 GiB" in printed
+    assert "41448 tokens (/dev/shm is the limit)" in printed
+    assert "--no-create-attention-mask-in-dataloader" in printed
+    assert "--reset-attention-mask" in printed
 
 
-def test_what_fits_is_0_and_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_job_that_fits_exits_with_0(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*ISSUE, *HOST, "--seq-length", "32768"]) == 0
     assert "It fits." in capsys.readouterr().out
 
 
-def test_without_a_host_the_sizes_are_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_a_host_the_sizes_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(ISSUE) == 0
     assert "Say --host-memory and --shm" in capsys.readouterr().out
 
 
-def test_json_holds_the_same(capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_holds_the_same_report(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*ISSUE, *HOST, "--json"]) == 1
-    told = json.loads(capsys.readouterr().out)
-    assert told["mask"] == {"worker": 2**37, "first": 2**41, "steady": 2**40, "shm": 5 * 2**37, "host": 2**41}
-    assert (told["longest"], told["fits"]) == ({"sequence": 41448, "resource": "/dev/shm"}, False)
-    assert told["flag"] == "--no-create-attention-mask-in-dataloader"
+    report = json.loads(capsys.readouterr().out)
+    assert report["mask"] == {"worker": 2**37, "first": 2**41, "steady": 2**40, "shm": 5 * 2**37, "host": 2**41}
+    assert (report["longest"], report["fits"]) == ({"sequence": 41448, "resource": "/dev/shm"}, False)
+    assert report["flag"] == "--no-create-attention-mask-in-dataloader"
 
 
 @pytest.mark.parametrize("wrong", [["--shm", "64"], ["--seq-length", "128k"], ["--ranks-per-host", "0"]])
-def test_nonsense_is_2_with_the_reason(wrong: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_values_exit_with_2(wrong: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*ISSUE, *wrong]) == 2
     assert "expected" in capsys.readouterr().err

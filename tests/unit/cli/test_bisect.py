@@ -1,4 +1,4 @@
-"""`megatrix bisect` as a person types it: what it answers, what it refuses, what it leaves behind."""
+"""`megatrix bisect` on the command line: its answers, errors, exit statuses and files."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ STRANGE = Outcome(OutcomeKind.RAISED, "rank 0 raised: KeyError", 0, chain=(Raise
 
 @pytest.fixture(autouse=True)
 def surroundings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, handlers: None) -> None:
-    """A host without GPUs, a folder of the test's own."""
+    """Set a host without GPUs and an output folder of this test."""
     monkeypatch.setattr(host, "look", lambda: HOST)
     monkeypatch.setenv("MEGATRIX_OUT", str(tmp_path / "out"))
     monkeypatch.setenv("TOX_WORK_DIR", str(tmp_path / "tox"))
@@ -45,105 +45,103 @@ def surroundings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, handlers: None
 
 @pytest.fixture
 def engine(monkeypatch: pytest.MonkeyPatch) -> FakeEngine:
-    """The engine in place of tox, and the small catalog."""
+    """A fake engine in place of tox, and the small catalog."""
     made = FakeEngine(KNOWN)
     monkeypatch.setattr(places, "Tox", lambda jobs: made)
     monkeypatch.setattr(loading, "load", lambda: KNOWN)
     return made
 
 
-def asked(line: str, capsys: pytest.CaptureFixture[str]) -> tuple[int, dict[str, Any], str]:
-    """Return the status, the JSON object, and what was said while it ran."""
+def answer_of(line: str, capsys: pytest.CaptureFixture[str]) -> tuple[int, dict[str, Any], str]:
+    """Return the exit status, the JSON object on standard output, and standard error."""
     status = main([*shlex.split(line), "--json"])
-    told = capsys.readouterr()
-    return status, json.loads(told.out), told.err
+    printed = capsys.readouterr()
+    return status, json.loads(printed.out), printed.err
 
 
 def refused(line: str, capsys: pytest.CaptureFixture[str]) -> str:
+    """Return standard error of a command that exits with 2."""
     assert main(shlex.split(line)) == 2
     return capsys.readouterr().err
 
 
 def test_the_first_bad_torch_is_named(engine: FakeEngine, capsys: pytest.CaptureFixture[str]) -> None:
-    status, told, said = asked("bisect break --axis torch --mcore 0.8.0 --good 2.3.1 --bad 2.5.1", capsys)
+    status, answer, progress = answer_of("bisect break --axis torch --mcore 0.8.0 --good 2.3.1 --bad 2.5.1", capsys)
 
-    assert (status, told["answer"], told["kind"], told["confidence"]) == (0, "2.4.0", "first-bad", 1.0)
-    assert told["before"].startswith("2.3.1")
-    assert [(probe["point"], probe["seen"]) for probe in told["probes"]] == [
+    assert (status, answer["answer"], answer["kind"], answer["confidence"]) == (0, "2.4.0", "first-bad", 1.0)
+    assert answer["before"].startswith("2.3.1")
+    assert [(probe["point"], probe["seen"]) for probe in answer["probes"]] == [
         ("2.3.1", "good"),
         ("2.4.0", "bad"),
         ("2.5.1", "bad"),
     ]
-    assert all('megatrix run --case "torch-' in probe["reproduce"] for probe in told["probes"])
-    assert len(said.splitlines()) == 3
+    assert all('megatrix run --case "torch-' in probe["reproduce"] for probe in answer["probes"])
+    assert len(progress.splitlines()) == 3
 
 
 def test_the_first_fixed_mcore_is_named(engine: FakeEngine, capsys: pytest.CaptureFixture[str]) -> None:
-    status, told, _ = asked("bisect break --axis mcore --torch 2.4.0 --bad 0.7.0 --good 0.9.0", capsys)
+    status, answer, _ = answer_of("bisect break --axis mcore --torch 2.4.0 --bad 0.7.0 --good 0.9.0", capsys)
 
-    assert (status, told["answer"], told["kind"]) == (0, "0.9.0", "first-fixed")
-    assert told["fixed"] == {"base": "torch-2.4.0"}
+    assert (status, answer["answer"], answer["kind"]) == (0, "0.9.0", "first-fixed")
+    assert answer["fixed"] == {"base": "torch-2.4.0"}
 
 
-def test_without_ends_the_whole_axis_is_searched_whichever_way_it_runs(
-    engine: FakeEngine, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_without_ends_the_whole_axis_is_searched(engine: FakeEngine, capsys: pytest.CaptureFixture[str]) -> None:
+    """It finds the first bad and the first fixed version."""
     first, fixed = (
-        asked("bisect break --axis torch --mcore 0.8.0", capsys)[1],
-        asked("bisect break --axis mcore --torch 2.4.0", capsys)[1],
+        answer_of("bisect break --axis torch --mcore 0.8.0", capsys)[1],
+        answer_of("bisect break --axis mcore --torch 2.4.0", capsys)[1],
     )
 
     assert (first["answer"], first["kind"]) == ("2.4.0", "first-bad")
     assert (fixed["answer"], fixed["kind"]) == ("0.9.0", "first-fixed")
 
 
-def test_asking_again_runs_nothing(engine: FakeEngine, capsys: pytest.CaptureFixture[str]) -> None:
-    """The notebook has the answers; --no-cache asks again."""
+def test_a_repeated_bisection_runs_nothing(engine: FakeEngine, capsys: pytest.CaptureFixture[str]) -> None:
+    """The probe store has the results; --no-cache probes again."""
     line = "bisect break --axis torch --mcore 0.8.0"
-    _, first, _ = asked(line, capsys)
+    _, first, _ = answer_of(line, capsys)
     ran = list(engine.ran)
-    _, second, _ = asked(line, capsys)
+    _, second, _ = answer_of(line, capsys)
 
     assert (first["cost"]["ran"], second["cost"]["ran"], engine.ran) == (len(ran), 0, ran)
     assert second["answer"] == first["answer"]
-    asked(f"{line} --no-cache", capsys)
+    answer_of(f"{line} --no-cache", capsys)
     assert len(engine.ran) == 2 * len(ran)
 
 
-def test_verdicts_of_a_night_serve_a_bisection(
-    engine: FakeEngine, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    """The same content is not run twice, whoever asked for it first."""
+def test_verdicts_of_a_run_are_reused(engine: FakeEngine, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """A bisection takes cached verdicts of `megatrix run` with the same content."""
     for torch in catalogs.TORCHES:
         make_environment(tmp_path / "tox" / f"torch{torch}", {"torch": torch})
     main(["run", "--select", "case==tp2 and mcore==0.8.0"])
     capsys.readouterr()
     ran = list(engine.ran)
-    _, told, said = asked("bisect break --axis torch --mcore 0.8.0", capsys)
+    _, answer, progress = answer_of("bisect break --axis torch --mcore 0.8.0", capsys)
 
-    assert (told["answer"], told["cost"]["ran"], engine.ran) == ("2.4.0", 0, ran)
-    assert "[known]" in said
+    assert (answer["answer"], answer["cost"]["ran"], engine.ran) == ("2.4.0", 0, ran)
+    assert "[known]" in progress
 
 
-def test_after_ctrl_c_the_same_line_goes_on(engine: FakeEngine, capsys: pytest.CaptureFixture[str]) -> None:
-    """What was answered is not asked again; the rounds of a bisection are no night to resume or to report."""
+def test_after_ctrl_c_the_same_command_continues(engine: FakeEngine, capsys: pytest.CaptureFixture[str]) -> None:
+    """No probe runs twice; `report` ignores the rounds of a bisection."""
     line = "bisect break --axis torch --mcore 0.8.0"
     engine.limit, engine.status = 0, KeyboardInterrupt()
     assert main(shlex.split(line)) == 130
-    assert "the same line goes on" in capsys.readouterr().err
+    assert "continue with the same command line" in capsys.readouterr().err
     engine.limit, engine.status = None, 0
-    _, told, _ = asked(line, capsys)
+    _, answer, _ = answer_of(line, capsys)
 
-    assert (told["answer"], told["cost"]["ran"]) == ("2.4.0", 3)
+    assert (answer["answer"], answer["cost"]["ran"]) == ("2.4.0", 3)
     assert "there is no run yet" in refused("report", capsys)
 
 
-def test_answers_asked_anew_replace_the_old_ones(engine: FakeEngine, capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_cache_replaces_stored_answers(engine: FakeEngine, capsys: pytest.CaptureFixture[str]) -> None:
     line = "bisect break --axis torch --mcore 0.8.0"
-    asked(line, capsys)
+    answer_of(line, capsys)
     engine.ends = lambda item: engine.as_expected(item) if item.cell.torch != "2.4.0" else Outcome(OutcomeKind.PASSED)
-    _, fresh, _ = asked(f"{line} --no-cache", capsys)
-    _, kept, _ = asked(line, capsys)
+    _, fresh, _ = answer_of(f"{line} --no-cache", capsys)
+    _, kept, _ = answer_of(line, capsys)
 
     assert fresh["answer"] == kept["answer"] == "2.5.1"
     assert kept["cost"]["ran"] == 0
@@ -152,41 +150,41 @@ def test_answers_asked_anew_replace_the_old_ones(engine: FakeEngine, capsys: pyt
 def test_images_with_the_same_twin_share_its_runs(
     engine: FakeEngine, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Four images, two twins: two runs, whether asked at once or one after the other."""
+    """Four images, two twins: two runs, probed at once or one after the other."""
     torches = {"ngc-24.01": "2.3.0a0+1", "ngc-24.02": "2.3.0a0+2", "ngc-24.03": "2.4.0a0+3", "ngc-24.04": "2.4.0a0+4"}
     images = tuple(catalogs.image(id, torch) for id, torch in torches.items())
     monkeypatch.setattr(loading, "load", lambda: catalogs.catalog(ENTRY, containers=images))
     monkeypatch.setattr(Images, "lacks", lambda self, base: "no container tool")
     line = "bisect break --axis container --mcore 0.8.0 --no-cache --at-once {}"
     for at_once in (1, 4):
-        _, told, _ = asked(line.format(at_once), capsys)
-        assert (told["answer"], told["cost"]["ran"]) == ("ngc-24.03", 2)
+        _, answer, _ = answer_of(line.format(at_once), capsys)
+        assert (answer["answer"], answer["cost"]["ran"]) == ("ngc-24.03", 2)
 
 
-def test_an_axis_of_one_point_is_refused(engine: FakeEngine, capsys: pytest.CaptureFixture[str]) -> None:
-    assert "one point is no axis" in refused("bisect break --axis mcore --torch 2.4.0 --good 0.9.0", capsys)
+def test_an_axis_with_one_point_is_refused(engine: FakeEngine, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "the axis has only one point" in refused("bisect break --axis mcore --torch 2.4.0 --good 0.9.0", capsys)
 
 
-def test_another_failure_is_a_skip_and_the_range_stays_open(
-    engine: FakeEngine, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """2.4.0 fails otherwise: nobody can say whether it was the first bad one."""
+def test_another_failure_is_a_skip(engine: FakeEngine, capsys: pytest.CaptureFixture[str]) -> None:
+    """2.4.0 fails otherwise, so the answer is ambiguous between it and 2.5.1."""
     engine.ends = lambda item: STRANGE if item.cell.torch == "2.4.0" else engine.as_expected(item)
-    status, told, _ = asked("bisect break --axis torch --mcore 0.8.0", capsys)
+    status, answer, _ = answer_of("bisect break --axis torch --mcore 0.8.0", capsys)
 
-    assert (status, told["answer"], told["kind"]) == (1, None, "ambiguous")
-    assert [label.split()[0] for label in told["candidates"]] == ["2.4.0", "2.5.1"]
-    assert [probe["why"] for probe in told["probes"] if probe["seen"] == "skip"] == ["raised: rank 0 raised: KeyError"]
-
-
-def test_points_are_asked_at_once_in_one_run(engine: FakeEngine, capsys: pytest.CaptureFixture[str]) -> None:
-    _, told, _ = asked("bisect break --axis torch --mcore 0.8.0 --at-once 3", capsys)
-
-    assert told["cost"]["rounds"] == 1
-    assert told["answer"] == "2.4.0"
+    assert (status, answer["answer"], answer["kind"]) == (1, None, "ambiguous")
+    assert [label.split()[0] for label in answer["candidates"]] == ["2.4.0", "2.5.1"]
+    assert [probe["why"] for probe in answer["probes"] if probe["seen"] == "skip"] == [
+        "raised: rank 0 raised: KeyError"
+    ]
 
 
-def test_the_page_and_the_text_for_an_issue_hold_the_answer(
+def test_points_are_probed_at_once_in_one_round(engine: FakeEngine, capsys: pytest.CaptureFixture[str]) -> None:
+    _, answer, _ = answer_of("bisect break --axis torch --mcore 0.8.0 --at-once 3", capsys)
+
+    assert answer["cost"]["rounds"] == 1
+    assert answer["answer"] == "2.4.0"
+
+
+def test_the_page_and_issue_text_hold_the_answer(
     engine: FakeEngine, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     assert main(shlex.split("bisect break --axis torch --mcore 0.8.0")) == 0
@@ -202,39 +200,39 @@ def test_the_page_and_the_text_for_an_issue_hold_the_answer(
 
 
 @pytest.mark.parametrize(
-    ("line", "said"),
+    ("line", "message"),
     [
         ("bisect nothing --axis torch --mcore 0.8.0", "no such failure"),
-        ("bisect break --axis torch", "needs --mcore"),
+        ("bisect break --axis torch", "--mcore is required"),
         ("bisect break --axis torch --mcore 0.8.0 --good 2.4.0 --bad 2.4.0", "good and bad are the same point"),
         ("bisect break --axis torch --mcore 0.8.0 --good 2.3.1 --bad 2.4.7", "no such point on the axis"),
-        ("bisect break --axis torch --mcore 0.8.0 --torch 2.4.0", "torch is what changes"),
-        ("bisect break --axis mcore --mcore 0.8.0 --torch 2.4.0", "mcore is what changes"),
-        ("bisect break --axis torch --mcore 0.8.0 --repo . --good a --bad b", "only mcore and te are bisected"),
-        ("bisect break --axis mcore --torch 2.4.0 --repo . --good a", "commits need both ends"),
+        ("bisect break --axis torch --mcore 0.8.0 --torch 2.4.0", "the axis torch can't be fixed"),
+        ("bisect break --axis mcore --mcore 0.8.0 --torch 2.4.0", "the axis mcore can't be fixed"),
+        ("bisect break --axis torch --mcore 0.8.0 --repo . --good a --bad b", "--repo requires axis mcore or te"),
+        ("bisect break --axis mcore --torch 2.4.0 --repo . --good a", "--repo requires both ends"),
         ("bisect break --axis mcore", "level cpu runs on a base"),
-        ("bisect break --good torch-2.3.1", "no axis"),
+        ("bisect break --good torch-2.3.1", "neither an axis nor two stacks"),
         ("bisect break --good torch-2.3.1 --bad torch-2.4.0", "the stack has no mcore"),
         ("bisect break --axis torch --mcore 0.8.0 --good 2.4.0 --bad 2.5.1", "the good end is not good"),
         ("bisect break --axis torch --mcore 0.9.0", "the bad end is not bad"),
-        ("bisect break --axis torch --mcore 0.8.0 --partition gpu", "speak to Slurm"),
+        ("bisect break --axis torch --mcore 0.8.0 --partition gpu", "--partition and --sbatch require --engine slurm"),
         ("bisect break --axis torch --mcore 0.8.0 --shows 0", "such a probe tells nothing"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_asked_is_refused_with_the_reason(
-    engine: FakeEngine, capsys: pytest.CaptureFixture[str], line: str, said: str
+def test_invalid_options_are_refused_with_the_reason(
+    engine: FakeEngine, capsys: pytest.CaptureFixture[str], line: str, message: str
 ) -> None:
-    assert said in refused(line, capsys)
+    assert message in refused(line, capsys)
 
 
-def test_two_stacks_are_told_apart(engine: FakeEngine, capsys: pytest.CaptureFixture[str]) -> None:
-    status, told, _ = asked(
+def test_two_stacks_are_attributed_to_a_package(engine: FakeEngine, capsys: pytest.CaptureFixture[str]) -> None:
+    status, answer, _ = answer_of(
         "bisect break --good torch-2.3.1/mcore-0.7.0/te-none/driver-none"
         " --bad torch-2.5.1/mcore-0.8.0/te-none/driver-none",
         capsys,
     )
 
-    assert (status, told["answer"], told["inside"]["torch"]["answer"]) == (0, ["torch"], "2.4.0")
+    assert (status, answer["answer"], answer["inside"]["torch"]["answer"]) == (0, ["torch"], "2.4.0")
 
 
 OFFLOAD = """
@@ -263,7 +261,7 @@ def offload(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_commits_are_read_without_a_checkout(offload: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """On a small clone: a fifth argument, which the recorded Transformer Engine 1.9.0 does not take."""
+    """In a small clone a commit adds a fifth argument, which the recorded Transformer Engine 1.9.0 does not take."""
     path = "megatron/core/offload.py"
     four, five = ({path: OFFLOAD.format(text)} for text in ("", "model_layers, "))
     other = {"megatron/core/other.py": "x = 1\n"}
@@ -272,9 +270,9 @@ def test_commits_are_read_without_a_checkout(offload: None, tmp_path: Path, caps
         [("a", [], four), ("b", ["a"], other), ("c", ["b"], five), ("d", ["c"], four), ("e", ["d"], five)],
     )
     line = f"bisect offload-breaks --axis mcore --repo {clone} --te 1.9.0 --good {{}} --bad {{}}"
-    bad = asked(line.format("a", "c"), capsys)
-    fixed = asked(line.format("d", "c"), capsys)
-    twice = asked(line.format("a", "e"), capsys)
+    bad = answer_of(line.format("a", "c"), capsys)
+    fixed = answer_of(line.format("d", "c"), capsys)
+    twice = answer_of(line.format("a", "e"), capsys)
 
     assert (bad[0], bad[1]["kind"], bad[1]["label"][-1]) == (0, "first-bad", "c")
     assert (fixed[0], fixed[1]["kind"], fixed[1]["label"][-1]) == (0, "first-fixed", "d")
@@ -282,19 +280,17 @@ def test_commits_are_read_without_a_checkout(offload: None, tmp_path: Path, caps
     assert "get_cpu_offload_context() takes from 0 to 4" in bad[1]["probes"][-1]["why"]
 
 
-def test_the_text_for_an_issue_has_no_local_folder(
-    offload: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """It has the exception. Commits are written as of ./Megatron-LM; a secret in a message is masked."""
+def test_the_issue_text_has_no_local_folder(offload: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It has the exception, names the clone ./Megatron-LM, and masks a secret in a commit subject."""
     path = "megatron/core/offload.py"
     four, five = ({path: OFFLOAD.format(text)} for text in ("", "model_layers, "))
     clone = repositories.clone(tmp_path / "clone", [("a", [], four), ("token=hunter2", ["a"], five)])
     line = f"bisect offload-breaks --axis mcore --repo {clone} --te 1.9.0 --good a --bad token=hunter2"
-    _, told, _ = asked(line, capsys)
+    _, answer, _ = answer_of(line, capsys)
     (text,) = (file.read_text() for file in (tmp_path / "out" / "bisections").glob("*.md"))
 
     assert "    TypeError: get_cpu_offload_context() takes from 0 to 4 positional arguments but 5 were given" in text
-    assert f"megatrix contract --mcore ./Megatron-LM@{told['answer']} --te 1.9.0" in text
+    assert f"megatrix contract --mcore ./Megatron-LM@{answer['answer']} --te 1.9.0" in text
     assert str(tmp_path) not in text
     assert "hunter2" not in text
 
@@ -309,15 +305,15 @@ def test_the_text_for_an_issue_has_no_local_folder(
         ([Outcome(OutcomeKind.NOT_REACHED)], 125, Seen.SKIP),
     ],
 )
-def test_git_is_told_by_signature(ends: list[Outcome], code: int, seen: Seen) -> None:
-    """Another failure is a skip, never a bad."""
+def test_the_exit_code_follows_the_signature(ends: list[Outcome], code: int, seen: Seen) -> None:
+    """Another failure is a skip (125), never bad (1)."""
     records = [record_of(catalogs.planned(repositories.KNOWN), outcome) for outcome in ends]
 
     assert exit_code(records) == code
     assert [seen_of(record) for record in records] == [seen]
 
 
-def test_git_bisect_is_told_bad_where_one_of_several_cases_shows_it() -> None:
+def test_one_bad_case_makes_the_commit_bad() -> None:
     item = catalogs.planned(repositories.KNOWN)
     ends = (Outcome(OutcomeKind.PASSED), catalogs.shown(repositories.ENTRY), STRANGE)
     good, bad, strange = (record_of(item, outcome) for outcome in ends)
@@ -326,22 +322,22 @@ def test_git_bisect_is_told_bad_where_one_of_several_cases_shows_it() -> None:
 
 
 @pytest.mark.parametrize(("torch", "code"), [("2.3.1", 0), ("2.4.0", 1)])
-def test_run_exits_as_git_bisect_wants_it(engine: FakeEngine, torch: str, code: int) -> None:
-    """A failure that the catalog expects is green for a night, and bad for git."""
+def test_run_with_exit_code_exits_for_git_bisect(engine: FakeEngine, torch: str, code: int) -> None:
+    """An expected failure is green in a run, and bad for git bisect."""
     key = f"torch-{torch}/mcore-0.8.0/te-none/driver-none break tp2 cpu"
 
     assert main(["run", "--case", key, "--exit-code"]) == code
     assert main(["run", "--case", key]) == 0
 
 
-def test_what_cannot_be_run_is_a_skip_for_git(engine: FakeEngine) -> None:
-    """2, the status of a mistake, would be bad for git."""
+def test_invalid_input_is_a_skip_for_git_bisect(engine: FakeEngine) -> None:
+    """Git bisect would count 2, the exit status for invalid input, as bad."""
     assert main(["run", "--case", "no such case", "--exit-code"]) == 125
     assert main(["run", "--case", "no such case"]) == 2
 
 
-def test_a_build_of_the_catalog_is_read_from_its_recording() -> None:
-    """megatron-lm@REV needs no clone where both sides are only read."""
+def test_a_recorded_build_needs_no_clone() -> None:
+    """Level contract reads megatron-lm@REV from its recorded calls."""
     item = catalogs.planned(KNOWN, source="megatron-lm@094d66b488")
 
     assert probing.contract_line(item) == "megatrix contract --mcore 0.8.0 --te none"

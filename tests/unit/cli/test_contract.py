@@ -1,4 +1,4 @@
-"""`megatrix contract` and `megatrix surface record`, as the command line calls them."""
+"""`megatrix contract` and `megatrix surface record` on the command line."""
 
 import argparse
 import json
@@ -22,7 +22,7 @@ def run(*arguments: str) -> int:
     return status
 
 
-def test_json_is_one_finding_a_line_with_every_key(capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_is_one_finding_per_line(capsys: pytest.CaptureFixture[str]) -> None:
     status = run("contract", "--mcore", "094d66b488", "--te", "1.8.0+37280ec", "--json")
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert status == 1
@@ -35,13 +35,13 @@ def test_json_is_one_finding_a_line_with_every_key(capsys: pytest.CaptureFixture
 def test_the_table_groups_pairs_and_counts(capsys: pytest.CaptureFixture[str]) -> None:
     status = run("contract", "--te", "1.8")
     out = capsys.readouterr().out
-    assert status == 0  # many pairs: a report, no verdict
+    assert status == 0  # many pairs: no verdict
     assert "initialize_ub() got an unexpected keyword argument 'tp_size'" in out
     assert "mcore 0.4.0 .. 0.19.2  x  TE 1.8" in out
     assert out.splitlines()[-1].startswith("29 pairs: ")
 
 
-def test_a_pair_without_a_break_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_pair_without_findings_exits_with_0(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("contract", "--mcore", "0.8.0", "--te", "1.9.0") == 0
     assert capsys.readouterr().out == "1 pair: 0 definite, 0 misbound, 0 possible, 0 silently-off\n"
 
@@ -56,12 +56,12 @@ def test_a_pull_request_is_checked_against_a_te(
     assert "get() takes 1 positional argument but 2 were given" in capsys.readouterr().out
 
 
-def test_a_pair_that_does_not_exist_is_an_error() -> None:
+def test_an_unrecorded_version_is_an_error() -> None:
     with pytest.raises(MatrixError, match="no recorded transformer-engine"):
         run("contract", "--mcore", "0.9.0", "--te", "3.1")
 
 
-def test_a_surface_file_that_is_cut_short_is_an_error(engine: Path, tmp_path: Path) -> None:  # noqa: F811
+def test_a_truncated_surface_file_is_an_error(engine: Path, tmp_path: Path) -> None:  # noqa: F811
     output = tmp_path / "te.json.gz"
     run("surface", "record", str(engine), "-o", str(output))
     output.write_bytes(output.read_bytes()[:-20])
@@ -69,7 +69,7 @@ def test_a_surface_file_that_is_cut_short_is_an_error(engine: Path, tmp_path: Pa
         run("contract", "--mcore", "0.9.0", "--te", str(output))
 
 
-def test_record_writes_a_file_that_the_other_command_takes(
+def test_record_writes_a_file_that_contract_reads(
     engine: Path,  # noqa: F811
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
@@ -81,7 +81,7 @@ def test_record_writes_a_file_that_the_other_command_takes(
     assert json.loads(capsys.readouterr().out.splitlines()[0])["te"] == "1.8.0+37280ec"
 
 
-def test_record_tells_megatron_from_te(
+def test_record_detects_megatron(
     megatron: Path,  # noqa: F811
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
@@ -97,16 +97,16 @@ def test_record_tells_megatron_from_te(
     ("source", "message"),
     [
         ("/", "neither Transformer Engine nor Megatron-LM"),
-        ("1.9.0", "has to be on this machine"),
+        ("1.9.0", "read from a local copy only"),
         ("./gone", "no such source"),
     ],
 )
-def test_record_refuses_what_it_can_not_read(source: str, message: str) -> None:
+def test_record_refuses_an_invalid_source(source: str, message: str) -> None:
     with pytest.raises(MatrixError, match=message):
         run("surface", "record", source)
 
 
-def test_versions_are_written_as_spans_of_those_that_exist() -> None:
+def test_versions_are_printed_as_spans() -> None:
     known = ["1.0", "1.1", "1.2", "2.0"]
     assert spans(["1.0", "1.1", "2.0"], known) == "1.0 .. 1.1, 2.0"
     assert spans(["1.9+local"], known) == "1.9+local"

@@ -1,4 +1,4 @@
-"""`megatrix doctor` as a person meets it."""
+"""`megatrix doctor` on the command line."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from dataclasses import replace
 import pytest
 
 from matrix.check import probe
-from matrix.check.examine import Assumed as Wishes
-from matrix.check.examine import examine
+from matrix.check.examine import Assumed, examine
 from matrix.check.facts import MIB
 from matrix.cli.doctor import render
 from matrix.cli.main import main
@@ -20,11 +19,12 @@ from tests.unit.check.machines import BARE, NGC
 
 @pytest.fixture(autouse=True)
 def bare_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No GPU, no torch, no launcher, wherever the tests run."""
+    """Set a machine without GPU, torch and launcher."""
     monkeypatch.setattr(probe, "look", lambda python, environ: BARE)
 
 
-def test_a_job_that_will_fail_is_status_1_with_what_to_change(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_failing_job_exits_with_1(capsys: pytest.CaptureFixture[str]) -> None:
+    """The output ends with the changes that make it start."""
     assert main(["doctor", "--mcore", "0.9.0", "--te", "1.9.0", "--launcher", "torchrun", "--world-size", "8"]) == 1
     out = capsys.readouterr().out
     assert "MPI_COMM_WORLD has 1 of 8 processes (torchrun)" in out
@@ -32,25 +32,27 @@ def test_a_job_that_will_fail_is_status_1_with_what_to_change(capsys: pytest.Cap
     assert out.splitlines()[-3:] == ["change one of these:", "  start it with mpirun", "  megatron-core 0.10.0"]
 
 
-def test_a_job_that_is_not_known_to_fail_is_status_0(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_job_without_known_failure_exits_with_0(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor", "--mcore", "0.10.0", "--te", "1.9.0", "--launcher", "torchrun"]) == 0
-    assert capsys.readouterr().out.endswith("nothing here is known to fail\n")
+    assert capsys.readouterr().out.endswith("no known failure applies\n")
 
 
-def test_a_machine_without_transformer_engine_is_not_said_to_be_well(capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_transformer_engine_no_job_is_judged(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor"]) == 0
     out = capsys.readouterr().out
     assert "there is no Transformer Engine here; name one with --te" in out
     assert out.endswith("no job was judged\n")
 
 
-def test_what_the_machine_may_surprise_with_is_a_note() -> None:
+def test_small_shared_memory_is_a_note() -> None:
     small = replace(NGC, shm=64 * MIB)
-    assert "note: /dev/shm is as small" in render(examine(small, Wishes(mcore="0.10.0", te="1.9.0")))
+    assert "note: /dev/shm has a container's default size" in render(
+        examine(small, Assumed(mcore="0.10.0", te="1.9.0"))
+    )
 
 
-def test_the_answers_stand_in_columns() -> None:
-    lines = render(examine(NGC, Wishes(mcore="0.10.0", te="1.9.0"))).split("\n\n")[0].splitlines()[1:]
+def test_the_answers_are_aligned_in_columns() -> None:
+    lines = render(examine(NGC, Assumed(mcore="0.10.0", te="1.9.0"))).split("\n\n")[0].splitlines()[1:]
     answers = [line.split(maxsplit=1)[1] for line in lines]
     assert {line.index(line.split("  ", 1)[1].lstrip()) for line in answers} == {21}
 
@@ -61,12 +63,15 @@ def test_json_is_one_object(capsys: pytest.CaptureFixture[str]) -> None:
     assert json.loads(line)["changes"] == [["start it with mpirun"], ["megatron-core 0.10.0"]]
 
 
-def test_a_mistake_is_status_2_with_a_suggestion(capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_input_exits_with_2_and_a_suggestion(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor", "--launcher", "torchrn"]) == 2
     assert "did you mean torchrun?" in capsys.readouterr().err
 
 
-def test_the_silent_relative_is_a_note_also_where_nothing_fails() -> None:
-    told = render(examine(NGC, Wishes(mcore="0.10.0", te="1.9.0"), real().failures))
-    assert 'note: init_process_group("mpi") would return in every process with rank 0 of 1, and reduce nothing' in told
-    assert told.endswith("nothing here is known to fail")
+def test_a_silent_mpi_failure_is_a_note() -> None:
+    """It is printed although no known failure applies."""
+    printed = render(examine(NGC, Assumed(mcore="0.10.0", te="1.9.0"), real().failures))
+    assert (
+        'note: init_process_group("mpi") would return in every process with rank 0 of 1, and reduce nothing' in printed
+    )
+    assert printed.endswith("no known failure applies")

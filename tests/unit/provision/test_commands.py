@@ -7,21 +7,21 @@ import pytest
 from matrix.provision.commands import NOT_STARTED, TIMED_OUT, CommandResult, redacted, run
 
 
-def test_a_command_answers_with_its_status_and_both_streams() -> None:
+def test_a_result_has_status_and_both_streams() -> None:
     answer = run([sys.executable, "-c", "import sys; print('out'); print('err', file=sys.stderr); sys.exit(3)"])
 
     assert answer == CommandResult(3, "out\n", "err\n")
 
 
-def test_a_tool_that_is_not_there_answers_as_in_a_shell() -> None:
+def test_a_missing_tool_has_the_status_of_shells() -> None:
     assert run(["/nonexistent/tool"]).code == NOT_STARTED
 
 
-def test_a_late_tool_is_stopped() -> None:
+def test_a_tool_is_stopped_on_timeout() -> None:
     assert run([sys.executable, "-c", "input_ = __import__('time').sleep(60)"], seconds=0.2).code == TIMED_OUT
 
 
-def test_bytes_that_are_no_text_are_replaced() -> None:
+def test_undecodable_bytes_are_replaced() -> None:
     answer = run([sys.executable, "-c", "import sys; sys.stdout.buffer.write(b'\\xff!')"])
 
     assert answer.out == "\N{REPLACEMENT CHARACTER}!"
@@ -40,16 +40,17 @@ def test_the_environment_replaces_the_inherited_one() -> None:
         ("clone@main", "clone@main"),
     ],
 )
-def test_credentials_of_urls_are_taken_out(text: str, shown: str) -> None:
+def test_credentials_of_urls_are_removed(text: str, shown: str) -> None:
     assert redacted(text) == shown
 
 
-def test_a_complaint_is_the_end_of_what_was_written_without_credentials() -> None:
+def test_a_complaint_is_the_end_of_the_output() -> None:
+    """It has at most 12 lines and no credentials."""
     lines = [f"line {number}" for number in range(50)] + ["asked https://u:p@host/"]
 
     assert CommandResult(1, err="\n".join(lines)).complaint.splitlines()[-2:] == ["line 49", "asked https://***@host/"]
     assert len(CommandResult(1, err="\n".join(lines)).complaint.splitlines()) == 12
 
 
-def test_a_silent_failure_has_a_complaint_too() -> None:
+def test_a_failure_without_output_has_a_complaint() -> None:
     assert CommandResult(9).complaint == "exit status 9, nothing written"

@@ -1,4 +1,4 @@
-"""A site's clones: from megatrix.toml, from the environment, and what is said when there is none."""
+"""A site's clones: from megatrix.toml or the environment, and the error without one."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from matrix.errors import MatrixError
 from matrix.provision.configuration import Configuration, load
 
 
-def test_a_path_in_the_file_counts_from_the_project(tmp_path: Path) -> None:
+def test_a_relative_path_starts_at_the_file(tmp_path: Path) -> None:
     (tmp_path / "megatrix.toml").write_text('[sources]\nmegatron-lm = "clones/Megatron-LM"\n')
 
     configured = load({}, tmp_path)
@@ -25,11 +25,11 @@ def test_the_environment_wins_over_the_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("source", ["0.9.0", "", "./Megatron-LM@abc", "/tree", "wheel.whl"])
-def test_what_names_no_clone_stays_as_it_is(source: str) -> None:
+def test_other_sources_are_unchanged(source: str) -> None:
     assert Configuration().resolve(source) == source
 
 
-def test_a_clone_that_is_not_configured_says_how_to_configure_it() -> None:
+def test_a_missing_clone_has_a_fix() -> None:
     with pytest.raises(MatrixError) as raised:
         Configuration().resolve("transformer-engine@v1.8")
     assert raised.value.brief == (
@@ -38,14 +38,14 @@ def test_a_clone_that_is_not_configured_says_how_to_configure_it() -> None:
     )
 
 
-def test_a_source_with_a_typo_is_an_error_with_a_suggestion(tmp_path: Path) -> None:
+def test_a_misspelled_source_has_a_suggestion(tmp_path: Path) -> None:
     (tmp_path / "megatrix.toml").write_text('[sources]\nmegatron = "/clone"\n')
 
     with pytest.raises(MatrixError, match="did you mean megatron-lm"):
         load({}, tmp_path)
 
 
-def test_a_key_with_a_typo_is_an_error_with_a_suggestion(tmp_path: Path) -> None:
+def test_a_misspelled_key_has_a_suggestion(tmp_path: Path) -> None:
     (tmp_path / "megatrix.toml").write_text("[source]\n")
 
     with pytest.raises(MatrixError, match="did you mean sources"):

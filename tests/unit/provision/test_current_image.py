@@ -1,4 +1,4 @@
-"""Whether one stands in an image, and which of its Pythons is the image's own."""
+"""Detect the current image and its own Python."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ IN = {"MEGATRIX_IN_PLACE": "1"}
 
 
 class Pythons:
-    """Answers for interpreters: `bases` says what each was made from, `sites` where a base keeps its packages."""
+    """Fake interpreters: `bases` maps each to its base interpreter, `sites` a base to its packages folder."""
 
     def __init__(self, bases: Mapping[Path, Path], sites: Mapping[Path, Path]) -> None:
-        self.bases, self.sites, self.asked = bases, sites, 0
+        self.bases, self.sites, self.runs = bases, sites, 0
 
     def __call__(
         self, command: Sequence[str], *, environment: Mapping[str, str] | None = None, seconds: float | None = None
     ) -> CommandResult:
-        self.asked += 1
+        self.runs += 1
         python = Path(command[0])
         if "_base_executable" in command[-1]:
             return CommandResult(0, f"cpython 3.13.5 {self.bases[python]}\n")
@@ -32,7 +32,7 @@ class Pythons:
 
 
 class Image:
-    """An image: its own Python, and a virtual environment that somebody made from it and put on PATH."""
+    """An image: its own Python, and a virtual environment of it on PATH."""
 
     def __init__(self, folder: Path, *packages: str) -> None:
         self.own, self.venv = folder / "usr" / "python3", folder / "venv" / "python3"
@@ -48,12 +48,12 @@ class Image:
         self.pythons = Pythons({self.own: self.own, self.venv: self.own}, {self.own: site})
 
     def find(self, environ: Mapping[str, str], *files: str) -> CurrentImage | None:
-        """Look for it, in its virtual environment."""
+        """Return the image as found from its virtual environment."""
         path = {"PATH": f"{self.venv.parent}:{self.own.parent}"}
         return find({**path, **environ}, self.venv, run=self.pythons, exists=lambda file: str(file) in files)
 
 
-def test_the_image_s_own_python_is_found_from_a_virtual_environment(tmp_path: Path) -> None:
+def test_the_image_python_is_found_from_a_venv(tmp_path: Path) -> None:
     image = Image(tmp_path, "torch==2.6.0", "numpy==2.2.4")
     found = image.find(IN)
     assert found is not None
@@ -73,16 +73,18 @@ def test_the_image_s_own_python_is_found_from_a_virtual_environment(tmp_path: Pa
         ({"MEGATRIX_IN_PLACE": "0"}, ("/.dockerenv",), False),
     ],
 )
-def test_what_shows_an_image(tmp_path: Path, environ: dict[str, str], files: tuple[str, ...], expected: bool) -> None:
+def test_an_image_is_detected_by_its_signs(
+    tmp_path: Path, environ: dict[str, str], files: tuple[str, ...], expected: bool
+) -> None:
     image = Image(tmp_path, "torch==2.6.0")
     assert expected is (image.find(environ, *files) is not None)
-    assert expected is (image.pythons.asked > 0)  # on a laptop nothing is even asked
+    assert expected is (image.pythons.runs > 0)  # outside of an image no interpreter is started
 
 
-def test_an_image_without_torch_is_none_to_run_in(tmp_path: Path) -> None:
+def test_an_image_without_torch_is_ignored(tmp_path: Path) -> None:
     assert Image(tmp_path, "numpy==2.2.4").find(IN) is None
 
 
-def test_what_is_neither_yes_nor_no_is_refused(tmp_path: Path) -> None:
+def test_an_invalid_setting_is_refused(tmp_path: Path) -> None:
     with pytest.raises(MatrixError, match="MEGATRIX_IN_PLACE"):
         Image(tmp_path).find({"MEGATRIX_IN_PLACE": "maybe"})

@@ -1,4 +1,4 @@
-"""Drivers and images: which runs by itself, which by the compat package, which is too old, and what would do."""
+"""Drivers and images: direct, with the compat package, or too old, and the driver that would do."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ IMAGES = {image.id: image for image in real().containers}
         ("ngc-23.10", "535", Fit.UNKNOWN),
     ],
 )
-def test_how_an_image_meets_a_driver(image: str, driver: str, fit: Fit) -> None:
+def test_how_an_image_runs_on_a_driver(image: str, driver: str, fit: Fit) -> None:
     assert fitting(real(), IMAGES[image], driver).fit is fit  # type: ignore[index]
 
 
@@ -49,14 +49,14 @@ def on(image: str, driver: str, level: Level = Level.GPU) -> Planned:
     return plan_case(real(), entry, entry.case[0], level, real().cell(image, driver=driver))
 
 
-def test_a_driver_that_is_too_old_is_named_with_the_branch_that_would_do() -> None:
+def test_an_old_driver_is_named_with_a_fix() -> None:
     assert lack(real(), on("ngc-24.03", "510"), "none") == (
         "driver 510 is too old: ngc-24.03 has CUDA 12.4.0.041, for which its compat package does not work on driver "
         "510; driver 535 would do"
     )
 
 
-def test_without_a_driver_in_the_cell_the_hosts_counts() -> None:
+def test_without_a_cell_driver_the_hosts_counts() -> None:
     item = on("ngc-24.03", "none")
     assert [bool(lack(real(), item, host)) for host in ("510.39", "535.86", "none")] == [True, False, False]
 
@@ -68,7 +68,7 @@ BY_COMPAT = (
 
 
 @pytest.mark.parametrize(
-    ("driver", "cuda", "said"),
+    ("driver", "cuda", "expected"),
     [
         ("470.161.03", PACKAGE, f"{BY_COMPAT}found: 555.42.06 (compat package of the image)"),
         ("470.161.03", ITSELF, f"{BY_COMPAT}but found: 470.161.03 (the host driver itself)"),
@@ -82,7 +82,7 @@ BY_COMPAT = (
         (
             "515.43",
             PACKAGE,
-            "driver 515.43: no source says whether driver 515 runs CUDA 12.4.0.041; "
+            "driver 515.43: no source states whether driver 515 runs CUDA 12.4.0.041; "
             "found: 555.42.06 (compat package of the image)",
         ),
         ("550.54.14", Cuda("12.4", "/usr/lib/libcuda.so.550.54.14"), ""),
@@ -90,14 +90,12 @@ BY_COMPAT = (
         ("none", PACKAGE, ""),
     ],
 )
-def test_what_the_catalog_has_of_a_driver_stands_beside_what_was_found(
-    driver: str, cuda: Cuda | None, said: str
-) -> None:
-    assert note(real(), on("ngc-24.03", "none"), driver, cuda) == said
+def test_a_note_has_expected_and_found_driver(driver: str, cuda: Cuda | None, expected: str) -> None:
+    assert note(real(), on("ngc-24.03", "none"), driver, cuda) == expected
 
 
 @pytest.mark.parametrize(
-    ("cuda", "host", "said"),
+    ("cuda", "host", "expected"),
     [
         (PACKAGE, "470.161.03", "555.42.06 (compat package of the image)"),
         (ITSELF, "470.161.03", "470.161.03 (the host driver itself)"),
@@ -106,27 +104,27 @@ def test_what_the_catalog_has_of_a_driver_stands_beside_what_was_found(
         (Cuda(problem="libcuda.so.1: not there"), "none", ""),
     ],
 )
-def test_the_user_mode_driver_in_a_records_words(cuda: Cuda, host: str, said: str) -> None:
-    assert found(cuda, host, inside=True) == said
+def test_the_user_mode_driver_in_a_record(cuda: Cuda, host: str, expected: str) -> None:
+    assert found(cuda, host, inside=True) == expected
 
 
 GPUS = (CudaDevice("H100", "9.0", 80, multicast=True),) * 2
 
 
 @pytest.mark.parametrize(
-    ("cuda", "gpus", "said"),
+    ("cuda", "gpus", "expected"),
     [
         (Cuda("12.5", gpus=GPUS), 2, ""),
         (Cuda("12.5", gpus=GPUS), 8, "needs 8 GPUs; CUDA shows 2"),
-        (Cuda("12.5", problem="cuInit says 999"), 1, "needs 1 GPU; CUDA shows 0: cuInit says 999"),
+        (Cuda("12.5", problem="cuInit returned 999"), 1, "needs 1 GPU; CUDA shows 0: cuInit returned 999"),
     ],
 )
-def test_what_cuda_shows_has_to_be_enough(cuda: Cuda, gpus: int, said: str) -> None:
-    assert unusable(cuda, gpus) == said
+def test_cuda_must_show_enough_gpus(cuda: Cuda, gpus: int, expected: str) -> None:
+    assert unusable(cuda, gpus) == expected
 
 
 @pytest.mark.parametrize("level", [Level.CPU, Level.CONTRACT])
-def test_below_level_gpu_no_driver_plays_a_part(level: Level) -> None:
+def test_below_level_gpu_the_driver_is_ignored(level: Level) -> None:
     assert (
         lack(real(), on("ngc-24.03", "510", level), "510")
         == note(real(), on("ngc-24.03", "470", level), "", None)
@@ -134,7 +132,7 @@ def test_below_level_gpu_no_driver_plays_a_part(level: Level) -> None:
     )
 
 
-def test_a_wheels_base_brings_no_driver_of_its_own() -> None:
+def test_a_wheels_base_has_no_driver_rule() -> None:
     assert lack(real(), replace(on("ngc-24.03", "510"), cell=real().cell("torch-2.4.0", driver="510")), "none") == ""
 
 
@@ -145,8 +143,8 @@ CONTAINERS = some.sampled_from(real().containers)
 @pytest.mark.parametrize(
     ("nodes", "found"),
     [
-        (("550", "470", "510"), ("470", "550")),  # by the compat package; by itself; not at all
-        (("515", "550"), ("550",)),  # of 515 nothing is known
+        (("550", "470", "510"), ("470", "550")),  # with the compat package; directly; not at all
+        (("515", "550"), ("550",)),  # nothing is known of 515
         (("515", "510"), ("515",)),
         ((), ()),
     ],
@@ -155,20 +153,20 @@ def test_the_branches_that_run_an_image(nodes: tuple[str, ...], found: tuple[str
     assert runnable(real(), on("ngc-24.03", "none"), nodes) == (found, "")
 
 
-def test_where_no_node_would_do_the_reason_names_the_branch_that_would() -> None:
-    told = (
+def test_without_a_node_the_reason_names_a_branch() -> None:
+    reason = (
         "drivers 510 and 520 are too old: ngc-24.03 has CUDA 12.4.0.041, for which its compat package does not work on "
         "driver 520; driver 535 would do"
     )
-    assert runnable(real(), on("ngc-24.03", "none"), ("520", "510")) == ((), told)
+    assert runnable(real(), on("ngc-24.03", "none"), ("520", "510")) == ((), reason)
 
 
-def test_a_cells_own_driver_is_the_only_one_that_counts() -> None:
+def test_the_driver_of_a_cell_decides() -> None:
     assert runnable(real(), on("ngc-24.03", "550.54.14"), ("535", "580")) == (("550",), "")
     assert runnable(real(), on("ngc-24.03", "510"), ("535", "580"))[1].endswith("driver 535 would do")
 
 
-def test_the_driver_that_is_there_counts_for_more_than_the_cells_of_the_same_branch() -> None:
+def test_the_host_driver_overrides_that_of_the_cell() -> None:
     assert lack(real(), on("ngc-24.03", "470.161.03"), "none") == ""
     assert "needs 470.57 of driver 470" in lack(real(), on("ngc-24.03", "470.161.03"), "470.42.01")
     assert note(real(), on("ngc-24.03", "470"), "470.161.03", PACKAGE).startswith("driver 470.161.03: ")
@@ -180,9 +178,7 @@ def test_without_a_gpu_any_node_will_do(level: Level) -> None:
 
 
 @given(CONTAINERS, BRANCHES)
-def test_a_case_is_given_branches_or_a_reason_but_never_a_branch_that_is_too_old(
-    image: Container, nodes: set[str]
-) -> None:
+def test_a_case_has_usable_branches_or_a_reason(image: Container, nodes: set[str]) -> None:
     item = on(image.id, "none")
     found, reason = runnable(real(), item, nodes)
     assert set(found) <= nodes
@@ -200,23 +196,23 @@ def test_more_nodes_never_make_a_case_unavailable(image: Container, nodes: set[s
 
 
 @given(CONTAINERS, BRANCHES)
-def test_the_branch_that_a_reason_names_would_do(image: Container, nodes: set[str]) -> None:
+def test_the_suggested_branch_runs_the_case(image: Container, nodes: set[str]) -> None:
     item, would = on(image.id, "none"), enough(real(), image)
     if runnable(real(), item, nodes)[1] and would:
         assert runnable(real(), item, nodes | {would}) == ((would,), "")
 
 
-def test_branches_are_told_by_features() -> None:
+def test_branches_are_read_from_features() -> None:
     assert branches(["h100", "driver550", "driver470", "driver", "driver-535", "driver550"]) == ("470", "550")
 
 
 @given(CONTAINERS)
-def test_the_branch_that_would_do_runs_the_image_by_itself(image: Container) -> None:
+def test_the_suggested_branch_runs_the_image_directly(image: Container) -> None:
     branch = enough(real(), image)
     assert not branch or fitting(real(), image, branch).fit is Fit.NATIVE
 
 
-def test_a_case_that_is_in_no_image_asks_for_the_branch_of_its_own_driver() -> None:
+def test_without_an_image_the_cell_driver_decides() -> None:
     item = planned(catalog(failure()), level=Level.GPU)
     assert runnable(catalog(failure()), item, ["535"]) == ((), "")
     named = replace(item, cell=replace(item.cell, driver="470.161.03"))

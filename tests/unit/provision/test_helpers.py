@@ -14,7 +14,7 @@ FACTS = CommandResult(0, "/py/include\n.cpython-310-x86_64-linux-gnu.so\n/env/to
 
 
 class Tools:
-    """A runner that hears every command; the compiler answers `compiled`."""
+    """A runner that records every command; the result of the compiler is `compiled`."""
 
     def __init__(self, facts: CommandResult = FACTS, compiled: CommandResult | None = None) -> None:
         self.facts, self.compiled = facts, compiled or CommandResult(0)
@@ -36,7 +36,7 @@ def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_the_helper_is_compiled_for_the_bases_python_with_torchs_headers(tree: Path) -> None:
+def test_the_helper_is_compiled_with_torchs_headers(tree: Path) -> None:
     tools = Tools()
 
     assert build_helper(tree, PYTHON, tools) == ""
@@ -59,16 +59,16 @@ def test_a_machine_without_a_compiler_is_a_note(tree: Path, monkeypatch: pytest.
     assert "no C++ compiler" in build_helper(tree, PYTHON, Tools())
 
 
-def test_an_interpreter_that_does_not_answer_is_a_note(tree: Path) -> None:
-    assert "/env/bin/python does not answer" in build_helper(tree, PYTHON, Tools(facts=CommandResult(127, err="gone")))
+def test_a_failing_interpreter_is_a_note(tree: Path) -> None:
+    assert "/env/bin/python fails" in build_helper(tree, PYTHON, Tools(facts=CommandResult(127, err="gone")))
 
 
 def test_a_tree_without_the_source_is_a_note(tmp_path: Path) -> None:
     assert "helpers.cpp is not in this tree" in build_helper(tmp_path, PYTHON, Tools())
 
 
-def test_the_same_source_is_compiled_once_for_an_environment(tree: Path, tmp_path: Path) -> None:
-    """Commits have the same helper for months; another source, or another environment, is compiled anew."""
+def test_a_source_is_compiled_once_per_environment(tree: Path, tmp_path: Path) -> None:
+    """Another source, or another environment, is compiled again."""
     kept = tmp_path / "kept"
 
     class Compiler(Tools):

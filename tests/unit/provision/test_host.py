@@ -1,4 +1,4 @@
-"""What this machine has, and what it can therefore run."""
+"""The capabilities of this machine, and the cases that it can run."""
 
 from __future__ import annotations
 
@@ -36,22 +36,22 @@ def on_gpus(gpus: int, driver: str = "none") -> object:
         (SERVER, on_gpus(1, "470.161.03"), (False, "needs driver 470.161.03; host has 535.129.03")),
     ],
 )  # fmt: skip
-def test_a_host_says_what_it_can_run_and_what_is_missing(host: Host, case: object, answer: tuple[bool, str]) -> None:
+def test_a_host_reports_what_is_missing(host: Host, case: object, answer: tuple[bool, str]) -> None:
     assert answer == host.can_run(case)  # type: ignore[arg-type]
 
 
-def test_a_verdict_depends_on_gpus_only_where_they_are_used() -> None:
+def test_gpus_matter_at_level_gpu_only() -> None:
     assert SERVER.capabilities(Level.CPU) == {"machine": "x86_64"}
     assert SERVER.capabilities(Level.GPU) == {"machine": "x86_64", "gpus": 2, "driver": "535.129.03"}
 
 
-def test_a_host_whose_nvml_does_not_answer_says_so_with_what_is_missing() -> None:
+def test_a_failing_nvml_is_part_of_the_reason() -> None:
     silent = replace(BARE, problem="nvmlInit did not return in 30 s")
     assert silent.can_run(on_gpus(1)) == (False, "needs 1 GPU; host has 0 (nvmlInit did not return in 30 s)")  # type: ignore[arg-type]
 
 
 def written(proc: Path, version: str = DRIVER, gpus: tuple[str, ...] = ()) -> Path:
-    """A /proc with a driver in it."""
+    """Write a /proc with a driver; return it."""
     (proc / "driver" / "nvidia" / "gpus").mkdir(parents=True)
     for address in gpus:
         (proc / "driver" / "nvidia" / "gpus" / address).mkdir()
@@ -60,36 +60,36 @@ def written(proc: Path, version: str = DRIVER, gpus: tuple[str, ...] = ()) -> Pa
 
 
 def no_library() -> None:
-    """What devices.management returns where there is no NVML."""
+    """Stand for devices.management without NVML: return None."""
 
 
-def not_asked() -> Nvml:
-    raise AssertionError("NVML was asked")
+def unexpected() -> Nvml:
+    raise AssertionError("NVML was queried")
 
 
 def test_a_machine_without_a_driver_has_no_gpus(tmp_path: Path) -> None:
     assert look(tmp_path, no_library) == Host(0, "none", platform.machine())
 
 
-def test_gpus_and_driver_are_read_from_proc_and_nvml_is_left_alone(tmp_path: Path) -> None:
+def test_gpus_and_driver_are_read_from_proc(tmp_path: Path) -> None:
     proc = written(tmp_path, gpus=("0000:17:00.0", "0000:65:00.0"))
-    assert look(proc, not_asked) == Host(2, "535.129.03", platform.machine())
+    assert look(proc, unexpected) == Host(2, "535.129.03", platform.machine())
 
 
 def test_the_open_kernel_module_is_a_driver_too(tmp_path: Path) -> None:
     version = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  550.54.14  Release Build  (dvs-builder)\n"
-    assert look(written(tmp_path, version), not_asked).driver == "550.54.14"
+    assert look(written(tmp_path, version), unexpected).driver == "550.54.14"
 
 
 @pytest.mark.parametrize("version", ["", "unknown\n"])
-def test_where_proc_does_not_tell_nvml_is_asked(tmp_path: Path, version: str) -> None:
+def test_without_proc_nvml_is_queried(tmp_path: Path, version: str) -> None:
     if version:
         (tmp_path / "driver" / "nvidia").mkdir(parents=True)
         (tmp_path / "driver" / "nvidia" / "version").write_text(version)
-    told = Nvml("470.161.03", "11.4", (Card("A800", 8, 8), Card("A800", 8, 8)))
-    assert look(tmp_path, lambda: told) == Host(2, "470.161.03", platform.machine())
+    nvml = Nvml("470.161.03", "11.4", (Card("A800", 8, 8), Card("A800", 8, 8)))
+    assert look(tmp_path, lambda: nvml) == Host(2, "470.161.03", platform.machine())
 
 
-def test_an_nvml_that_does_not_tell_is_a_host_without_gpus_and_the_reason(tmp_path: Path) -> None:
-    told = look(tmp_path, lambda: Nvml(problem="nvmlInit crashed: SIGSEGV"))
-    assert told == Host(0, "none", platform.machine(), "nvmlInit crashed: SIGSEGV")
+def test_a_crashed_nvml_is_a_host_without_gpus(tmp_path: Path) -> None:
+    found = look(tmp_path, lambda: Nvml(problem="nvmlInit crashed: SIGSEGV"))
+    assert found == Host(0, "none", platform.machine(), "nvmlInit crashed: SIGSEGV")

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from matrix.errors import MatrixError
 from matrix.provision.indexes import (
     NO_INDEX,
-    SAID_BY,
+    OVERRIDES,
     pip_files,
     pip_options,
     read_files,
@@ -24,7 +24,9 @@ from matrix.provision.indexes import (
 NOTHING: Mapping[str, str] = {}
 
 
-def told(pip: Mapping[str, str], environ: Mapping[str, str] = NOTHING, *, exists: bool = True) -> dict[str, str]:
+def variables_for(
+    pip: Mapping[str, str], environ: Mapping[str, str] = NOTHING, *, exists: bool = True
+) -> dict[str, str]:
     return uv_environment(pip, environ, exists=lambda path: exists)
 
 
@@ -40,7 +42,7 @@ def test_files_are_read_weakest_first(tmp_path: Path) -> None:
     )
 
 
-def test_a_configuration_file_that_exists_takes_the_users_out(tmp_path: Path) -> None:
+def test_an_existing_config_file_replaces_the_users(tmp_path: Path) -> None:
     mine = tmp_path / "mine.conf"
     mine.touch()
 
@@ -52,11 +54,11 @@ def test_a_configuration_file_that_exists_takes_the_users_out(tmp_path: Path) ->
     )
 
 
-def test_the_null_device_takes_all_files_out(tmp_path: Path) -> None:
+def test_the_null_device_disables_all_files(tmp_path: Path) -> None:
     assert pip_files({"PIP_CONFIG_FILE": os.devnull}, tmp_path) == ()
 
 
-def test_later_files_win_and_absent_ones_do_not_matter(tmp_path: Path) -> None:
+def test_later_files_win_and_missing_ones_count_empty(tmp_path: Path) -> None:
     first, second = tmp_path / "first", tmp_path / "second"
     first.write_text("[global]\nIndex_URL = a\ncert = c\n")
     second.write_text("[global]\nindex-url = b\n")
@@ -65,7 +67,7 @@ def test_later_files_win_and_absent_ones_do_not_matter(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["https://me:secret@host\n", "[global]\na = b\nsecret\n", "[a]\n[a]\nsecret=\n"])
-def test_a_broken_file_is_named_and_its_text_is_not_shown(tmp_path: Path, text: str) -> None:
+def test_a_broken_file_is_named_without_its_text(tmp_path: Path, text: str) -> None:
     file = tmp_path / "pip.conf"
     file.write_text(text)
 
@@ -81,7 +83,7 @@ values = st.text(st.characters(codec="ascii", exclude_characters="\r\n\v\f\x1c\x
 
 
 @given(st.dictionaries(names, values, max_size=5), st.dictionaries(names, values, max_size=5))
-def test_what_pips_own_parser_writes_is_read_back(shared: dict[str, str], install: dict[str, str]) -> None:
+def test_files_written_by_configparser_are_read_back(shared: dict[str, str], install: dict[str, str]) -> None:
     written = configparser.RawConfigParser()
     written.read_dict({"global": shared, "install": install})
 
@@ -94,7 +96,7 @@ def test_what_pips_own_parser_writes_is_read_back(shared: dict[str, str], instal
     assert found == expected | {("install", name): value for name, value in install.items()}
 
 
-def test_install_beats_global_and_variables_beat_both() -> None:
+def test_install_overrides_global_and_variables_override_both() -> None:
     files = {
         ("global", "index-url"): "a",
         ("install", "index-url"): "b",
@@ -118,7 +120,7 @@ def test_pips_other_names_of_an_option_count(variable: str, option: str) -> None
     assert pip_options({}, {variable: "x"}) == {option: "x"}
 
 
-def test_an_empty_value_does_not_hide_a_weaker_one() -> None:
+def test_an_empty_value_hides_no_other() -> None:
     assert pip_options({("global", "cert"): "c", ("install", "cert"): ""}, {"PIP_CERT": ""}) == {"cert": "c"}
 
 
@@ -138,36 +140,36 @@ def test_an_empty_value_does_not_hide_a_weaker_one() -> None:
     ],
 )
 def test_each_option_has_its_variable(pip: dict[str, str], uv: dict[str, str]) -> None:
-    assert told(pip) == uv
+    assert variables_for(pip) == uv
 
 
 def test_extra_indexes_are_merged_as_pip_merges_them() -> None:
-    assert told({"extra-index-url": "file:///a https://b"}) == {
+    assert variables_for({"extra-index-url": "file:///a https://b"}) == {
         "UV_INDEX": "file:///a https://b",
         "UV_INDEX_STRATEGY": "unsafe-best-match",
     }
 
 
-def test_the_persons_own_indexes_keep_uvs_own_rule() -> None:
-    """Somebody who names indexes to uv has not asked for pip's rule: a package could come from another index."""
-    assert told({"extra-index-url": "https://b"}, {"UV_EXTRA_INDEX_URL": "https://mine"}) == {}
+def test_the_users_own_indexes_keep_uvs_rule() -> None:
+    """With pip's rule a package could come from another index than uv's."""
+    assert variables_for({"extra-index-url": "https://b"}, {"UV_EXTRA_INDEX_URL": "https://mine"}) == {}
 
 
 def test_no_index_leaves_find_links_alone() -> None:
     pip = {"no-index": "yes", "index-url": "https://a", "extra-index-url": "https://b", "find-links": "/wheels"}
 
-    assert told(pip) == {"UV_DEFAULT_INDEX": NO_INDEX, "UV_FIND_LINKS": "/wheels"}
+    assert variables_for(pip) == {"UV_DEFAULT_INDEX": NO_INDEX, "UV_FIND_LINKS": "/wheels"}
 
 
-def test_folders_that_are_not_there_are_left_out_as_pip_does() -> None:
-    assert told({"find-links": "/gone https://two/x"}, exists=False) == {"UV_FIND_LINKS": "https://two/x"}
+def test_missing_folders_are_left_out() -> None:
+    assert variables_for({"find-links": "/gone https://two/x"}, exists=False) == {"UV_FIND_LINKS": "https://two/x"}
 
 
-def test_relative_folders_count_from_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_relative_folders_become_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", "/home/me")
 
-    assert told({"find-links": "wheels ~/more"}) == {"UV_FIND_LINKS": f"{tmp_path}/wheels,/home/me/more"}
+    assert variables_for({"find-links": "wheels ~/more"}) == {"UV_FIND_LINKS": f"{tmp_path}/wheels,/home/me/more"}
 
 
 FULL = {
@@ -182,16 +184,20 @@ FULL = {
 }
 
 
-@given(st.sets(st.sampled_from(sorted({*told(FULL), *(name for others in SAID_BY.values() for name in others)}))))
-def test_what_a_person_told_uv_is_never_changed(own: set[str]) -> None:
-    """Whatever is set by hand, under either of its names, even to nothing, is not handed on; all else is."""
-    handed = told(FULL, dict.fromkeys(own, ""))
+@given(
+    st.sets(
+        st.sampled_from(sorted({*variables_for(FULL), *(name for others in OVERRIDES.values() for name in others)}))
+    )
+)
+def test_the_users_own_variables_are_kept(own: set[str]) -> None:
+    """A variable that the user set under any of its names, even to nothing, is not converted; all others are."""
+    converted = variables_for(FULL, dict.fromkeys(own, ""))
 
-    for name in told(FULL):
-        said = own & {name, *SAID_BY.get(name, ())}
+    for name in variables_for(FULL):
+        overridden = own & {name, *OVERRIDES.get(name, ())}
         if name != "UV_INDEX_STRATEGY":
-            assert (name in handed) == (not said)
-    assert own.isdisjoint(handed)
+            assert (name in converted) == (not overridden)
+    assert own.isdisjoint(converted)
 
 
 def test_the_sites_files_and_variables_are_read(tmp_path: Path) -> None:
@@ -200,8 +206,8 @@ def test_the_sites_files_and_variables_are_read(tmp_path: Path) -> None:
     (config / "pip.conf").write_text(f"[global]\nextra-index-url = file:///a\nfind-links = {tmp_path}\n")
     environ = {"HOME": str(tmp_path), "XDG_CONFIG_DIRS": str(tmp_path), "PIP_INDEX_URL": "https://a"}
 
-    handed = site_environment(environ, tmp_path)
+    found = site_environment(environ, tmp_path)
 
-    assert handed["UV_INDEX"] == "file:///a"
-    assert handed["UV_FIND_LINKS"] == str(tmp_path)
-    assert handed["UV_DEFAULT_INDEX"] == "https://a"
+    assert found["UV_INDEX"] == "file:///a"
+    assert found["UV_FIND_LINKS"] == str(tmp_path)
+    assert found["UV_DEFAULT_INDEX"] == "https://a"

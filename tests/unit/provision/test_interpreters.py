@@ -16,7 +16,7 @@ NOWHERE = Path("/nonexistent/python")
 
 
 def python(path: Path, version: str, *, name: str = "cpython") -> Path:
-    """Write an interpreter that answers what the question asks for."""
+    """Write an interpreter that prints this version."""
     return script(path, f"echo {name} {version} {path}")
 
 
@@ -31,7 +31,7 @@ def environment(tmp_path: Path, *folders: Path) -> dict[str, str]:
     return {"HOME": str(tmp_path), "PATH": ":".join(map(str, folders))}
 
 
-def test_the_running_interpreter_is_found_for_its_own_minor() -> None:
+def test_the_running_interpreter_is_found() -> None:
     minor = "{}.{}".format(*sys.version_info)
 
     found = find([minor], environ={})
@@ -41,7 +41,7 @@ def test_the_running_interpreter_is_found_for_its_own_minor() -> None:
     assert found.path.is_file()
 
 
-def test_a_shim_that_does_not_answer_is_passed_over(tmp_path: Path) -> None:
+def test_a_failing_shim_is_skipped(tmp_path: Path) -> None:
     script(tmp_path / "shims/python3.10", "echo 'pyenv: python3.10: command not found' >&2; exit 127")
     real = python(tmp_path / "bin/python3.10", "3.10.12")
 
@@ -50,7 +50,7 @@ def test_a_shim_that_does_not_answer_is_passed_over(tmp_path: Path) -> None:
     assert found == Interpreter(real, "3.10.12")
 
 
-def test_the_first_minor_that_is_here_wins(tmp_path: Path) -> None:
+def test_the_first_available_minor_wins(tmp_path: Path) -> None:
     python(tmp_path / "bin/python3.11", "3.11.7")
 
     environ = environment(tmp_path, tmp_path / "bin")
@@ -60,31 +60,31 @@ def test_the_first_minor_that_is_here_wins(tmp_path: Path) -> None:
     assert find(["3.10", "3.11"], environ=environ, executable=NOWHERE).version == "3.10.1"
 
 
-def test_pyenvs_versions_are_found_although_none_is_active(tmp_path: Path) -> None:
+def test_inactive_versions_of_pyenv_are_found(tmp_path: Path) -> None:
     for version in ("3.10.1", "3.10.13", "3.10.9", "3.100.1"):
         python(tmp_path / f".pyenv/versions/{version}/bin/python{version.rpartition('.')[0]}", version)
 
     assert find(["3.10"], environ=environment(tmp_path), executable=NOWHERE).version == "3.10.13"
 
 
-def test_pyenvs_shims_are_not_even_asked(tmp_path: Path) -> None:
-    """Each costs 0.2 s, and what it leads to is looked at anyway."""
-    script(tmp_path / ".pyenv/shims/python3.10", f"touch {tmp_path}/asked; exit 127")
+def test_pyenvs_shims_are_not_started(tmp_path: Path) -> None:
+    """Each takes 0.2 s, and its targets are candidates anyway."""
+    script(tmp_path / ".pyenv/shims/python3.10", f"touch {tmp_path}/started; exit 127")
     python(tmp_path / ".pyenv/versions/3.10.13/bin/python3.10", "3.10.13")
 
     find(["3.10"], environ=environment(tmp_path, tmp_path / ".pyenv/shims"), executable=NOWHERE)
 
-    assert not (tmp_path / "asked").exists()
+    assert not (tmp_path / "started").exists()
 
 
-def test_what_uv_was_told_to_install_is_found(tmp_path: Path) -> None:
+def test_versions_installed_by_uv_are_found(tmp_path: Path) -> None:
     home = tmp_path / ".local/share/uv/python/cpython-3.12.1-linux-x86_64-gnu"
     real = python(home / "bin/python3.12", "3.12.1")
 
     assert find(["3.12"], environ=environment(tmp_path), executable=NOWHERE).path == real
 
 
-def test_a_plain_python3_counts_by_what_it_says(tmp_path: Path) -> None:
+def test_python3_counts_by_its_reported_version(tmp_path: Path) -> None:
     python(tmp_path / "bin/python3", "3.13.0")
 
     assert find(["3.13"], environ=environment(tmp_path, tmp_path / "bin"), executable=NOWHERE).version == "3.13.0"
@@ -97,34 +97,34 @@ def test_another_implementation_is_refused_with_the_reason(tmp_path: Path) -> No
         find(["3.10"], environ=environment(tmp_path, tmp_path / "bin"), executable=NOWHERE)
 
 
-def test_the_error_says_what_was_wanted_what_is_here_and_how_to_get_one(tmp_path: Path) -> None:
+def test_the_error_lists_found_versions_and_a_fix(tmp_path: Path) -> None:
     script(tmp_path / "bin/python3.14", "echo broken >&2; exit 1")
-    here = python(tmp_path / "bin/python3", "3.12.1")
+    other = python(tmp_path / "bin/python3", "3.12.1")
 
     with pytest.raises(MatrixError) as caught:
         find(["3.14", "3.13"], environ=environment(tmp_path, tmp_path / "bin"), executable=NOWHERE)
 
     text = str(caught.value)
-    assert text.startswith("no Python 3.14 or 3.13 is here")
-    assert f"3.12.1 ({here})" in text
+    assert text.startswith("no Python 3.14 or 3.13 found")
+    assert f"3.12.1 ({other})" in text
     assert "python3.14: does not run (broken)" in text
     assert "uv python install 3.14" in text
 
 
-def test_no_candidate_is_asked_twice(tmp_path: Path) -> None:
+def test_no_candidate_is_started_twice(tmp_path: Path) -> None:
     python(tmp_path / "bin/python3", "3.12.1")
-    asked: list[str] = []
+    started: list[str] = []
 
     def counting(
         command: Sequence[str], *, environment: Mapping[str, str] | None = None, seconds: float | None = None
     ) -> CommandResult:
-        asked.append(command[0])
+        started.append(command[0])
         return run(command, environment=environment, seconds=seconds)
 
     with pytest.raises(MatrixError):
         find(["3.8", "3.9", "3.10"], environ=environment(tmp_path, tmp_path / "bin"), executable=NOWHERE, run=counting)
 
-    assert asked == [str(tmp_path / "bin/python3")]
+    assert started == [str(tmp_path / "bin/python3")]
 
 
 @given(st.integers(0, 99), st.sampled_from(["3.10.{}", "cpython-3.10.{}-linux-x86_64-gnu"]))

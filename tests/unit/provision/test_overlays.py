@@ -33,7 +33,7 @@ SPEC = OverlaySpec((RELEASE,), "3.10", {"torch": "2.4.0", "numpy": "1.26.4"})
 
 @pytest.fixture(autouse=True)
 def any_uv(monkeypatch: pytest.MonkeyPatch) -> None:
-    """These tests answer for uv themselves; whether the machine has one must not matter."""
+    """Set a path for uv: the tests fake uv, and the machine need not have it."""
     monkeypatch.setenv("UV", "/tools/uv")
 
 
@@ -47,17 +47,17 @@ def index(tmp_path: Path) -> FolderUv:
     return FolderUv(wheels, tmp_path / "log")
 
 
-def deaf(
+def forbidden(
     command: Sequence[str], *, environment: Mapping[str, str] | None = None, seconds: float | None = None
 ) -> CommandResult:
-    raise AssertionError(f"nothing should be run, but: {command}")
+    raise AssertionError(f"unexpected command: {command}")
 
 
 def release(version: str) -> OverlaySpec:
     return replace(SPEC, sources=(replace(RELEASE, revision=version),))
 
 
-def test_an_overlay_is_a_folder_for_sys_path_with_its_packages_named(tmp_path: Path, index: FolderUv) -> None:
+def test_an_overlay_is_a_folder_for_sys_path(tmp_path: Path, index: FolderUv) -> None:
     overlay = Overlays(tmp_path, index).provide(SPEC)
 
     assert (overlay.path / "megatron/core/__init__.py").is_file()
@@ -69,13 +69,13 @@ def test_an_overlay_is_a_folder_for_sys_path_with_its_packages_named(tmp_path: P
 def test_a_second_provide_runs_nothing(tmp_path: Path, index: FolderUv) -> None:
     first = Overlays(tmp_path, index).provide(SPEC)
 
-    assert Overlays(tmp_path, deaf).provide(SPEC) == first
+    assert Overlays(tmp_path, forbidden).provide(SPEC) == first
 
 
 def test_bases_share_an_overlay(tmp_path: Path, index: FolderUv) -> None:
     first = Overlays(tmp_path, index).provide(SPEC)
 
-    assert Overlays(tmp_path, deaf).provide(replace(SPEC, base={"torch": "2.3.1"})) == first
+    assert Overlays(tmp_path, forbidden).provide(replace(SPEC, base={"torch": "2.3.1"})) == first
 
 
 def test_another_python_or_version_is_another_overlay(tmp_path: Path, index: FolderUv) -> None:
@@ -85,31 +85,31 @@ def test_another_python_or_version_is_another_overlay(tmp_path: Path, index: Fol
     assert len({overlays.provide(spec).digest for spec in specs}) == index.installs == 3
 
 
-def test_uv_is_asked_for_wheels_of_the_bases_python_and_nothing_else(tmp_path: Path, index: FolderUv) -> None:
+def test_uv_installs_wheels_for_the_bases_python(tmp_path: Path, index: FolderUv) -> None:
     Overlays(tmp_path, index).provide(SPEC)
 
     words = index.log.read_text().split()
     assert {"--no-deps", "--no-build", "--python-version", "3.10", "megatron-core==0.9.0"} <= set(words)
 
 
-def test_uv_gets_the_sites_indexes_and_downloads_no_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_uv_gets_the_indexes_of_the_site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PIP_EXTRA_INDEX_URL", "file:///site")
     monkeypatch.delenv("UV_INDEX", raising=False)
-    heard: dict[str, str] = {}
+    received: dict[str, str] = {}
 
-    def listening(
+    def recording(
         command: Sequence[str], *, environment: Mapping[str, str] | None = None, seconds: float | None = None
     ) -> CommandResult:
-        heard.update(environment or {})
+        received.update(environment or {})
         return CommandResult(1)
 
     with pytest.raises(MatrixError):
-        Overlays(tmp_path, listening).provide(SPEC)
+        Overlays(tmp_path, recording).provide(SPEC)
 
-    assert (heard["UV_INDEX"], heard["UV_PYTHON_DOWNLOADS"]) == ("file:///site", "never")
+    assert (received["UV_INDEX"], received["UV_PYTHON_DOWNLOADS"]) == ("file:///site", "never")
 
 
-def test_what_cannot_be_installed_says_why_and_leaves_nothing(tmp_path: Path, index: FolderUv) -> None:
+def test_a_failed_installation_leaves_no_folder(tmp_path: Path, index: FolderUv) -> None:
     with pytest.raises(MatrixError) as caught:
         Overlays(tmp_path / "cache", index).provide(release("0.9.99"))
 
@@ -119,7 +119,7 @@ def test_what_cannot_be_installed_says_why_and_leaves_nothing(tmp_path: Path, in
     assert [path.name for path in (tmp_path / "cache/overlays").iterdir() if path.suffix != ".lock"] == []
 
 
-def test_what_a_killed_maker_left_is_swept_up(tmp_path: Path, index: FolderUv) -> None:
+def test_files_of_a_killed_process_are_removed(tmp_path: Path, index: FolderUv) -> None:
     overlays = Overlays(tmp_path, index)
     digest = overlays.provide(SPEC).digest
     (tmp_path / "overlays" / digest / MANIFEST).unlink()
@@ -135,7 +135,7 @@ def provide(root: Path, index: FolderUv) -> Overlay:
     return Overlays(root, index).provide(SPEC)
 
 
-def test_processes_that_ask_at_once_make_it_once(tmp_path: Path, index: FolderUv) -> None:
+def test_concurrent_processes_create_an_overlay_once(tmp_path: Path, index: FolderUv) -> None:
     slow = replace(index, seconds=0.5)
 
     with ProcessPoolExecutor(3, mp_context=multiprocessing.get_context("spawn")) as pool:
@@ -145,7 +145,7 @@ def test_processes_that_ask_at_once_make_it_once(tmp_path: Path, index: FolderUv
     assert index.installs == 1
 
 
-def test_the_manifest_says_what_it_was_made_from(tmp_path: Path, index: FolderUv) -> None:
+def test_the_manifest_has_its_inputs(tmp_path: Path, index: FolderUv) -> None:
     overlay = Overlays(tmp_path, index).provide(SPEC)
 
     manifest = json.loads((overlay.path / MANIFEST).read_text())
@@ -154,7 +154,7 @@ def test_the_manifest_says_what_it_was_made_from(tmp_path: Path, index: FolderUv
     assert manifest["made from"]["python"] == "3.10"
 
 
-def test_a_contradicted_base_is_refused_with_every_reason(tmp_path: Path, index: FolderUv) -> None:
+def test_a_contradiction_lists_every_reason(tmp_path: Path, index: FolderUv) -> None:
     with pytest.raises(MatrixError) as caught:
         Overlays(tmp_path, index).provide(replace(release("0.15.3"), base={"torch": "2.4.0", "numpy": "2.1.0"}))
 
@@ -162,14 +162,14 @@ def test_a_contradicted_base_is_refused_with_every_reason(tmp_path: Path, index:
     assert "megatron-core 0.15.3 requires numpy<2.0.0, the base has 2.1.0" in str(caught.value)
 
 
-def test_a_refusal_stays_one_when_the_overlay_is_there(tmp_path: Path, index: FolderUv) -> None:
+def test_an_existing_overlay_is_checked_again(tmp_path: Path, index: FolderUv) -> None:
     Overlays(tmp_path, index).provide(replace(release("0.15.3"), base={}))
 
     with pytest.raises(MatrixError, match="contradicts its base"):
-        Overlays(tmp_path, deaf).provide(release("0.15.3"))
+        Overlays(tmp_path, forbidden).provide(release("0.15.3"))
 
 
-def test_a_base_with_too_old_a_python_is_refused(tmp_path: Path, index: FolderUv) -> None:
+def test_a_base_with_old_python_is_refused(tmp_path: Path, index: FolderUv) -> None:
     with pytest.raises(MatrixError, match=r"requires Python >=3.12, the base has 3.10"):
         Overlays(tmp_path, index).provide(release("0.16.1"))
 
@@ -189,7 +189,7 @@ def test_a_base_with_too_old_a_python_is_refused(tmp_path: Path, index: FolderUv
         ("torchvision<0.1", "2.4.0", False),
     ],
 )
-def test_requirements_are_read_honestly(requirement: str, base: str, contradicts: bool) -> None:
+def test_a_requirement_may_contradict_the_base(requirement: str, base: str, contradicts: bool) -> None:
     packages = {"megatron-core": PackageMetadata("1.0", requires=[requirement])}
 
     assert bool(contradictions(packages, {"torch": base}, "3.10")) is contradicts
@@ -211,7 +211,7 @@ def test_an_exact_requirement_contradicts_every_other_version(wanted: str, have:
     assert bool(contradictions(packages, {"torch": have}, "3.10")) is not same
 
 
-def test_a_package_of_the_base_is_no_overlay() -> None:
+def test_a_package_of_the_base_is_refused() -> None:
     reasons = contradictions({"numpy": PackageMetadata("2.0.0")}, {"NumPy": "1.26.4"}, "3.10")
 
     assert reasons == ["numpy belongs to the base (1.26.4)"]
@@ -228,7 +228,7 @@ def test_a_wheel_file_is_installed_as_it_is(tmp_path: Path, index: FolderUv) -> 
     assert Overlays(tmp_path, index).provide(spec).digest != overlay.digest
 
 
-def test_a_revision_becomes_an_overlay_without_uv_and_says_what_it_lacks(tmp_path: Path) -> None:
+def test_a_revision_becomes_an_overlay_without_uv(tmp_path: Path) -> None:
     clone = make_clone(tmp_path / "Megatron-LM")
     overlays = Overlays(tmp_path, FolderUv(tmp_path, tmp_path / "log"))
 
@@ -236,13 +236,13 @@ def test_a_revision_becomes_an_overlay_without_uv_and_says_what_it_lacks(tmp_pat
 
     assert (overlay.path / "megatron/core/model.py").read_text() == "LAYERS = 3\n"
     assert overlay.packages["megatron-core"].startswith("0.9.0rc0+")
-    assert overlay.notes == ("no compiled dataset helper: the base's interpreter is not at hand",)
+    assert overlay.notes == ("no compiled dataset helper: the interpreter of the base is not available",)
     assert not (tmp_path / "log").exists()
 
 
-def test_a_working_tree_makes_a_new_overlay_with_every_change(tmp_path: Path) -> None:
+def test_a_changed_working_tree_makes_another_overlay(tmp_path: Path) -> None:
     tree = make_tree(tmp_path / "Megatron-LM")
-    overlays = Overlays(tmp_path, deaf)
+    overlays = Overlays(tmp_path, forbidden)
     spec = replace(SPEC, sources=(parse(str(tree), "megatron-core"),))
 
     first, again = overlays.provide(spec), overlays.provide(spec)
@@ -259,15 +259,15 @@ def test_a_trees_own_requirements_count(tmp_path: Path) -> None:
     (tree / "pyproject.toml").write_text('[project]\ndependencies = ["torch>=2.6.0"]\n')
 
     with pytest.raises(MatrixError, match=r"requires torch>=2.6.0, the base has 2.4.0"):
-        Overlays(tmp_path, deaf).provide(replace(SPEC, sources=(parse(str(tree), "megatron-core"),)))
+        Overlays(tmp_path, forbidden).provide(replace(SPEC, sources=(parse(str(tree), "megatron-core"),)))
 
 
-def test_an_interpreter_at_hand_makes_another_overlay_with_the_helper_tried(tmp_path: Path) -> None:
+def test_an_available_interpreter_makes_another_overlay(tmp_path: Path) -> None:
     tree = make_tree(tmp_path / "Megatron-LM")
     spec = replace(SPEC, sources=(parse(str(tree), "megatron-core"),))
 
-    plain = Overlays(tmp_path, deaf).provide(spec)
-    with_python = Overlays(tmp_path, deaf).provide(replace(spec, interpreter=Path("/env/bin/python")))
+    plain = Overlays(tmp_path, forbidden).provide(spec)
+    with_python = Overlays(tmp_path, forbidden).provide(replace(spec, interpreter=Path("/env/bin/python")))
 
     assert with_python.notes == ("no compiled dataset helper: megatron/core/datasets/helpers.cpp is not in this tree",)
     assert plain.digest != with_python.digest
@@ -285,11 +285,11 @@ def test_overlays_live_in_the_cache(environ: dict[str, str], root: Path) -> None
     assert default_root(environ) == root
 
 
-def test_uvs_own_variable_names_it_where_it_is_not_on_path() -> None:
+def test_the_variable_uv_locates_uv() -> None:
     assert uv({"UV": "/tools/uv", "PATH": ""}) == ["/tools/uv"]
 
 
-def test_a_machine_without_uv_is_told_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_uv_is_an_error_with_a_fix(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
 
     with pytest.raises(MatrixError, match="pip install uv"):

@@ -1,4 +1,4 @@
-"""What tox.ini lets through of the environment: enough for those who ask about a job, and no more for cells."""
+"""The environment variables that tox.ini passes: those of launchers for `megatrix`, but not for cells."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ GIVEN.read(ROOT / "tox.ini", encoding="utf-8")
 
 
 def passes(section: str, name: str) -> bool:
-    """Say whether the environments of a section get a variable."""
-    here = section if GIVEN.has_option(section, "pass_env") else "testenv"
-    for line in GIVEN[here]["pass_env"].split("\n"):
+    """Return whether the environments of a section get a variable."""
+    source = section if GIVEN.has_option(section, "pass_env") else "testenv"
+    for line in GIVEN[source]["pass_env"].split("\n"):
         other = re.fullmatch(r"\{\[(.+)\]pass_env\}", line)
         if passes(other[1], name) if other else fnmatch(name, line):
             return True
@@ -27,17 +27,18 @@ def passes(section: str, name: str) -> bool:
 
 
 @pytest.mark.parametrize("section", ["cell", "unit", "testenv:nightly", "testenv:megatrix", "testenv:tests"])
-def test_who_shares_a_machine_keeps_to_its_own_gpus(section: str) -> None:
+def test_the_gpu_selection_is_passed(section: str) -> None:
     assert passes(section, VISIBLE)
 
 
 @pytest.mark.parametrize("name", [*VARIABLES, "UB_SKIPMC"])
-def test_the_doctor_hears_of_the_job_that_it_is_asked_in_and_a_cell_does_not(name: str) -> None:
+def test_launcher_variables_are_passed_to_megatrix_only(name: str) -> None:
+    """`megatrix doctor` needs those of its job; a cell must not get them."""
     assert passes("testenv:megatrix", name)
     assert not passes("cell", name)
 
 
 @pytest.mark.parametrize("name", ["SLURM_CONF", "SBATCH_PARTITION"])
 @pytest.mark.parametrize("section", ["testenv:nightly", "testenv:megatrix"])
-def test_who_submits_is_heard_by_sbatch(section: str, name: str) -> None:
+def test_slurm_variables_are_passed_for_sbatch(section: str, name: str) -> None:
     assert passes(section, name)

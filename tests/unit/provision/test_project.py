@@ -31,7 +31,7 @@ LAID_OUT = {
 
 @pytest.fixture
 def package(tmp_path: Path) -> Path:
-    """A package as pip leaves it, with what Python compiled of it."""
+    """A package as installed by pip, with compiled files."""
     made = tmp_path / "site-packages" / "matrix"
     for name, text in {**INSTALLED, "catalog/__pycache__/model.pyc": "compiled", "__pycache__/a.pyc": ""}.items():
         (made / name).parent.mkdir(parents=True, exist_ok=True)
@@ -41,7 +41,7 @@ def package(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def from_a_wheel(package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The project as an installed package sees it."""
+    """Make the project an installed package."""
     monkeypatch.setattr(project, "is_installed", lambda: True)
     monkeypatch.setattr(project, "PACKAGE", package)
     monkeypatch.setenv("MEGATRIX_CACHE", str(tmp_path / "cache"))
@@ -49,7 +49,8 @@ def from_a_wheel(package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.fixture(autouse=True)
-def nothing_kept() -> None:
+def empty_cache() -> None:
+    """Clear the cached folder."""
     folder.cache_clear()
 
 
@@ -57,7 +58,7 @@ def content(root: Path) -> dict[str, str]:
     return {str(path.relative_to(root)): path.read_text() for path in root.rglob("*") if path.is_file()}
 
 
-def test_in_a_checkout_the_project_is_the_checkout() -> None:
+def test_the_project_folder_is_the_checkout() -> None:
     assert (is_installed(), folder(), home(), work_root()) == (False, ROOT, ROOT, ROOT / ".tox")
     assert (ROOT / "tox.ini").is_file()
 
@@ -72,7 +73,7 @@ def test_a_package_is_laid_out_as_a_checkout(package: Path, tmp_path: Path) -> N
     assert (made.parent, made.name.rpartition("-")[0]) == (tmp_path / "projects", __version__)
 
 
-def test_every_file_of_the_package_has_its_place(package: Path) -> None:
+def test_every_file_has_a_place(package: Path) -> None:
     assert sorted(map(str, files(package))) == sorted(LAID_OUT)
 
 
@@ -93,11 +94,11 @@ def test_other_content_has_another_folder(package: Path, tmp_path: Path, name: s
 
 
 def test_other_users_can_read_the_folder(package: Path, tmp_path: Path) -> None:
-    """A container's user is another one."""
+    """A container runs as another user."""
     assert materialise(package, tmp_path).stat().st_mode & 0o055 == 0o055
 
 
-def test_a_folder_is_there_whole_or_not(package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_is_created_atomically(package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(path: Path) -> None:
         raise OSError(28, "No space left on device")
 
@@ -107,34 +108,34 @@ def test_a_folder_is_there_whole_or_not(package: Path, tmp_path: Path, monkeypat
     assert [path.name for path in (tmp_path / "projects").iterdir()] == ["lock"]
 
 
-def test_the_rest_of_a_killed_process_is_removed(package: Path, tmp_path: Path) -> None:
+def test_files_of_a_killed_process_are_removed(package: Path, tmp_path: Path) -> None:
     (tmp_path / "projects" / "abc.making" / "matrix").mkdir(parents=True)
     materialise(package, tmp_path / "projects")
     assert not (tmp_path / "projects" / "abc.making").exists()
 
 
-def test_an_unwritable_cache_is_an_error_with_a_fix(package: Path, tmp_path: Path) -> None:
+def test_an_unwritable_cache_has_a_fix(package: Path, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(MatrixError, match="the project's folder can't be made") as caught:
+    with pytest.raises(MatrixError, match="the project's folder can't be created") as caught:
         materialise(package, tmp_path / "file" / "projects")
     assert caught.value.fix == "set MEGATRIX_CACHE to one"
 
 
 @pytest.mark.usefixtures("from_a_wheel")
-def test_an_installed_project_lies_in_the_cache(tmp_path: Path) -> None:
+def test_an_installed_project_is_in_the_cache(tmp_path: Path) -> None:
     assert folder().parent == tmp_path / "cache" / "projects"
     assert work_root() == tmp_path / "cache" / "tox"
 
 
 @pytest.mark.usefixtures("from_a_wheel")
-def test_settings_without_a_checkout_count_from_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_settings_without_checkout_use_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "megatrix.toml").write_text('[sources]\nmegatron-lm = "clones/Megatron-LM"\n')
     monkeypatch.chdir(tmp_path)
     assert home() == tmp_path
     assert configuration.load({}).sources == {"megatron-lm": str(tmp_path / "clones/Megatron-LM")}
 
 
-def test_settings_are_handed_on_with_absolute_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_settings_are_passed_on_with_absolute_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     given = configuration.load({"MEGATRIX_MEGATRON_LM": "../Megatron-LM"}, tmp_path).environment
     assert given == {"MEGATRIX_MEGATRON_LM": str(tmp_path / "../Megatron-LM")}

@@ -1,4 +1,4 @@
-"""Pyxis: where it is found, how an image is named for it, and what goes into a container."""
+"""Pyxis: detection, image names, container settings and errors."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def pyxis(folder: Path | None = None) -> Pyxis:
 
 
 @pytest.mark.parametrize(("help", "there"), [("--container-image=[USER@][REGISTRY#]IMAGE", True), ("--cpus", False)])
-def test_it_is_there_where_srun_knows_its_option(tmp_path: Path, help: str, there: bool) -> None:
+def test_pyxis_is_detected_by_an_option_of_srun(tmp_path: Path, help: str, there: bool) -> None:
     (tmp_path / "srun").touch(0o755)
 
     def run(
@@ -35,14 +35,14 @@ def test_it_is_there_where_srun_knows_its_option(tmp_path: Path, help: str, ther
     assert find({"PATH": str(tmp_path / "none")}, run) is None
 
 
-def test_an_image_is_its_file_or_a_name_with_its_registry_set_apart(tmp_path: Path) -> None:
+def test_an_image_is_a_file_or_registry_name(tmp_path: Path) -> None:
     (tmp_path / "debian-13.sqsh").touch()
     box = ContainerSpec("name", Path("/project"))
     assert f"--container-image={tmp_path}/debian-13.sqsh" in pyxis(tmp_path).command(BUILT, box, "true")
     assert "--container-image=nvcr.io#nvidia/pytorch:24.07-py3" in pyxis(tmp_path).command(PULLED, box, "true")
 
 
-def test_an_image_of_ours_that_is_no_file_names_the_line_that_makes_it_one(tmp_path: Path) -> None:
+def test_a_missing_image_file_names_its_import(tmp_path: Path) -> None:
     assert pyxis(tmp_path).lack(BUILT).endswith(f"enroot import -o {tmp_path}/debian-13.sqsh podman://{BUILT.tag}")
     assert f"${IMAGES}/debian-13.sqsh" in pyxis().lack(BUILT)
     assert pyxis(tmp_path).lack(PULLED) == ""
@@ -50,21 +50,21 @@ def test_an_image_of_ours_that_is_no_file_names_the_line_that_makes_it_one(tmp_p
     assert pyxis(tmp_path).lack(BUILT) == ""
 
 
-def test_an_image_is_known_by_the_digest_of_its_file(tmp_path: Path) -> None:
-    """What stands beside it counts while it is not older; a registry's image is known by its tag."""
-    file, told = tmp_path / "debian-13.sqsh", tmp_path / "debian-13.sqsh.sha256"
+def test_an_image_has_the_digest_of_its_file(tmp_path: Path) -> None:
+    """A .sha256 file counts unless it is older; the image of a registry has its tag."""
+    file, recorded = tmp_path / "debian-13.sqsh", tmp_path / "debian-13.sqsh.sha256"
     file.write_bytes(b"squashed")
     digest = hashlib.sha256(b"squashed").hexdigest()
     assert pyxis(tmp_path).digest(BUILT) == f"sha256:{digest}"
-    told.write_text("abcd  debian-13.sqsh\n")
+    recorded.write_text("abcd  debian-13.sqsh\n")
     assert pyxis(tmp_path).digest(BUILT) == "sha256:abcd"
-    os.utime(told, (0, 0))
+    os.utime(recorded, (0, 0))
     assert pyxis(tmp_path).digest(BUILT) == f"sha256:{digest}"
     assert pyxis(tmp_path).digest(PULLED) == PULLED.tag
 
 
-def test_a_container_gets_what_it_is_told_and_nothing_of_the_node_s_environment() -> None:
-    """Set inside of srun: what is set around it, the image's own variables override."""
+def test_a_container_gets_its_own_environment_only() -> None:
+    """Variables are set inside of srun: those of the image would override those around it."""
     box = ContainerSpec("name", Path("/project"), (Path("/project"),), (Path("/run"),), {"MEGATRIX_RUN": "/run"})
     command = pyxis().command(PULLED, box, "python3", "-m", "pytest")
     assert {"--export=NONE", "--mpi=none", "--cpus-per-task=4", "--container-readonly"} <= set(command)
@@ -72,8 +72,8 @@ def test_a_container_gets_what_it_is_told_and_nothing_of_the_node_s_environment(
     assert command[-9:] == ["env", "-u", "RANK", "-u", "LOCAL_RANK", "MEGATRIX_RUN=/run", "python3", "-m", "pytest"]
 
 
-def test_outside_of_a_container_the_command_is_not_run() -> None:
-    """A node whose slurmd has no Pyxis ignores srun's options, and would run it on the node itself."""
+def test_outside_of_a_container_nothing_runs() -> None:
+    """A node whose slurmd has no Pyxis ignores srun's options and would run the command on the node."""
     done = subprocess.run(["sh", "-c", GUARDED, "sh", "echo", "ran"], capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (125, "")
     assert pyxis().refusal(done.returncode, done.stderr) == "the slurmd of this node has no Pyxis"
@@ -104,10 +104,10 @@ INVOKE = "slurmstepd-n1: error: Failed to invoke spank plugin stack\nsrun: error
             "slurmstepd-n1: error: execve(): python3: No such file or directory\n",
             "execve(): python3: No such file or directory",
         ),
-        (1, "FAILED tests/x.py - assert 'execve(): prted: No such file' in log\n", ""),  # what a test printed
+        (1, "FAILED tests/x.py - assert 'execve(): prted: No such file' in log\n", ""),  # output of a test
         (255, "srun: unrecognized option '--container-image=x'\n", "unrecognized option '--container-image=x'"),
     ],
 )
-def test_what_was_no_container_is_told_from_a_test_that_failed(status: int, printed: str, refusal: str) -> None:
-    """srun ends with 1 either way. The lines are those of Pyxis 0.24.0 on Slurm 22.05.8."""
+def test_a_container_error_differs_from_a_failed_test(status: int, printed: str, refusal: str) -> None:
+    """srun exits with 1 in both cases. The lines are from Pyxis 0.24.0 on Slurm 22.05.8."""
     assert pyxis().refusal(status, printed) == refusal

@@ -12,8 +12,8 @@ from matrix.provision.trees import package_files
 from tests.unit.provision.makers import commit, git, make_clone, make_tree, make_wheel
 
 
-def mcore(text: str, here: Path) -> Source:
-    return parse(text, "megatron-core", here=here)
+def mcore(text: str, folder: Path) -> Source:
+    return parse(text, "megatron-core", folder=folder)
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ def test_a_version_means_pypi(tmp_path: Path) -> None:
     assert mcore("./0.9.0", tmp_path).kind is SourceKind.TREE
 
 
-def test_a_wheel_a_folder_and_a_revision_are_told_apart(tmp_path: Path, clone: Path) -> None:
+def test_wheels_folders_and_revisions_are_distinguished(tmp_path: Path, clone: Path) -> None:
     wheel = make_wheel(tmp_path, "0.9.0")
 
     assert mcore(wheel.name, tmp_path) == Source("megatron-core", SourceKind.WHEEL, str(wheel))
@@ -37,7 +37,7 @@ def test_a_wheel_a_folder_and_a_revision_are_told_apart(tmp_path: Path, clone: P
     assert mcore(f"{clone}/@abc", Path("/")) == Source("megatron-core", SourceKind.GIT, str(clone), "abc")
 
 
-def test_a_folders_name_and_a_revision_may_hold_an_at(tmp_path: Path) -> None:
+def test_folder_names_and_revisions_may_contain_at(tmp_path: Path) -> None:
     (tmp_path / "me@work").mkdir()
 
     assert mcore("me@work", tmp_path).kind is SourceKind.TREE
@@ -45,20 +45,20 @@ def test_a_folders_name_and_a_revision_may_hold_an_at(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["0.9.0", "./Megatron-LM", "./Megatron-LM@core_v0.9.0", "./Megatron-LM@feature/x@2"])
-def test_a_source_writes_itself_as_it_is_read(tmp_path: Path, clone: Path, text: str) -> None:
+def test_the_text_of_a_source_is_parsed_back(tmp_path: Path, clone: Path, text: str) -> None:
     source = mcore(text, tmp_path)
 
     assert mcore(str(source), Path("/")) == source
 
 
 @pytest.mark.parametrize("text", ["./Megatron-LN", "./Megatron-LN@main"])
-def test_a_path_where_nothing_is_suggests_a_neighbour(tmp_path: Path, clone: Path, text: str) -> None:
+def test_a_missing_path_suggests_a_similar_name(tmp_path: Path, clone: Path, text: str) -> None:
     with pytest.raises(MatrixError, match=r"no such source(.|\n)*did you mean Megatron-LM\?"):
         mcore(text, tmp_path)
 
 
 @pytest.mark.parametrize("text", ["", "0.9.x", "nope/nope.whl", "@main", "https://host/Megatron-LM"])
-def test_anything_else_is_refused_with_the_forms_there_are(tmp_path: Path, text: str) -> None:
+def test_other_texts_are_refused_with_the_forms(tmp_path: Path, text: str) -> None:
     with pytest.raises(MatrixError, match=r"a release \(0.9.0\), a wheel"):
         mcore(text, tmp_path)
 
@@ -68,13 +68,13 @@ def test_an_unknown_package_is_refused() -> None:
         parse("0.9.0", "megatron-cor")
 
 
-def test_a_release_is_taken_at_its_word() -> None:
+def test_a_release_is_not_checked() -> None:
     contents = inspect(Source("megatron-core", SourceKind.PYPI, revision="0.9.0"))
 
     assert (contents.identity, contents.version) == ("pypi megatron-core==0.9.0", "0.9.0")
 
 
-def test_a_wheel_says_its_version_and_is_known_by_its_bytes(tmp_path: Path) -> None:
+def test_a_wheel_is_identified_by_its_bytes(tmp_path: Path) -> None:
     first = inspect(mcore(str(make_wheel(tmp_path, "0.9.0")), tmp_path))
     second = inspect(mcore(str(make_wheel(tmp_path, "0.9.0", requires=["torch"])), tmp_path))
 
@@ -89,23 +89,23 @@ def test_a_wheel_of_another_package_is_refused(tmp_path: Path) -> None:
         inspect(mcore(str(wheel), tmp_path))
 
 
-def test_a_wheel_cut_short_is_refused(tmp_path: Path) -> None:
+def test_a_truncated_wheel_is_refused(tmp_path: Path) -> None:
     wheel = make_wheel(tmp_path, "0.9.0")
     wheel.write_bytes(wheel.read_bytes()[:-100])
 
-    with pytest.raises(MatrixError, match="no readable wheel"):
+    with pytest.raises(MatrixError, match="the wheel can't be read"):
         inspect(mcore(str(wheel), tmp_path))
 
 
-def test_a_zip_that_is_no_wheel_is_refused(tmp_path: Path) -> None:
+def test_a_zip_without_metadata_is_refused(tmp_path: Path) -> None:
     wheel = make_wheel(tmp_path, "0.9.0").rename(tmp_path / "x.whl")
     wheel.write_bytes(b"PK\x05\x06" + bytes(18))
 
-    with pytest.raises(MatrixError, match="a file without a package's metadata"):
+    with pytest.raises(MatrixError, match="a file without package metadata"):
         inspect(mcore(str(wheel), tmp_path))
 
 
-def test_a_revision_is_known_by_its_commit_and_its_packages_tree(clone: Path) -> None:
+def test_a_revision_is_identified_by_commit_and_tree(clone: Path) -> None:
     contents = inspect(mcore(f"{clone}@core_v0.9.0", clone))
 
     head, tree = git(clone, "rev-parse", "main"), git(clone, "rev-parse", "main:megatron")
@@ -113,7 +113,7 @@ def test_a_revision_is_known_by_its_commit_and_its_packages_tree(clone: Path) ->
     assert contents.version == f"0.9.0rc0+{head[:7]}"
 
 
-def test_a_revision_may_be_a_branch_a_tag_or_part_of_an_id(clone: Path) -> None:
+def test_a_revision_may_be_any_name_of_git(clone: Path) -> None:
     git(clone, "-c", "user.name=A", "-c", "user.email=a@b", "tag", "-a", "annotated", "-m", "x")
     head = git(clone, "rev-parse", "main")
 
@@ -123,7 +123,7 @@ def test_a_revision_may_be_a_branch_a_tag_or_part_of_an_id(clone: Path) -> None:
     assert inspect(mcore(f"{clone}@feature/x@2", clone)).identity not in identities
 
 
-def test_a_bare_clone_will_do(tmp_path: Path, clone: Path) -> None:
+def test_a_bare_clone_is_read(tmp_path: Path, clone: Path) -> None:
     git(tmp_path, "clone", "--quiet", "--bare", str(clone), "bare.git")
 
     assert inspect(mcore("bare.git@main", tmp_path)).identity == inspect(mcore(f"{clone}@main", clone)).identity
@@ -131,7 +131,7 @@ def test_a_bare_clone_will_do(tmp_path: Path, clone: Path) -> None:
         inspect(mcore("bare.git", tmp_path))
 
 
-def test_another_repository_in_the_environment_does_not_matter(clone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_git_variables_of_the_environment_are_ignored(clone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A git hook runs with GIT_DIR set."""
     monkeypatch.setenv("GIT_DIR", "/nonexistent")
 
@@ -144,7 +144,7 @@ def test_a_missing_revision_suggests_one(clone: Path) -> None:
 
 
 @pytest.mark.parametrize("revision", ["", "--help", "-x"])
-def test_what_is_no_revision_is_not_taken_for_an_option(clone: Path, revision: str) -> None:
+def test_an_option_is_not_taken_as_a_revision(clone: Path, revision: str) -> None:
     with pytest.raises(MatrixError, match="no such revision"):
         inspect(mcore(f"{clone}@{revision}", clone))
 
@@ -163,7 +163,7 @@ def test_a_revision_of_another_project_is_refused(tmp_path: Path) -> None:
         inspect(mcore(f"{tmp_path}@HEAD", tmp_path))
 
 
-def test_a_working_tree_is_known_by_its_files_committed_or_not(clone: Path) -> None:
+def test_a_working_tree_is_identified_by_its_files(clone: Path) -> None:
     before = inspect(mcore(str(clone), clone))
 
     (clone / "megatron/core/model.py").write_text("LAYERS = 4\n")
@@ -176,7 +176,7 @@ def test_a_working_tree_is_known_by_its_files_committed_or_not(clone: Path) -> N
     assert inspect(mcore(str(clone), clone)) == after
 
 
-def test_a_revision_is_laid_out_as_it_was_committed(tmp_path: Path, clone: Path) -> None:
+def test_a_revision_is_unpacked_as_committed(tmp_path: Path, clone: Path) -> None:
     (clone / "megatron/core/model.py").write_text("uncommitted")
     out = tmp_path / "out"
     out.mkdir()
@@ -187,7 +187,7 @@ def test_a_revision_is_laid_out_as_it_was_committed(tmp_path: Path, clone: Path)
     assert sorted(path.name for path in out.iterdir() if path.suffix != ".dist-info") == ["megatron"]
 
 
-def test_the_clone_is_left_as_it_was(tmp_path: Path, clone: Path) -> None:
+def test_the_clone_is_unchanged(tmp_path: Path, clone: Path) -> None:
     (clone / "megatron/core/model.py").write_text("uncommitted")
     (clone / "staged").touch()
     git(clone, "add", "staged")

@@ -1,4 +1,4 @@
-"""podman and docker: which is taken, and how an image is named."""
+"""podman and docker: the choice between them, images and container settings."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import shutil
 from pathlib import Path
 
 from matrix.provision.tools import ContainerSpec, Ref, Tool, find
-from tests.unit.provision.shell import Shell, desk
+from tests.unit.provision.shell import Shell, with_tools
 
 
-def test_podman_goes_before_docker_and_one_that_does_not_answer_is_none(tmp_path: Path) -> None:
-    """docker's client is often there without its daemon."""
-    environ = desk(tmp_path, "podman", "docker")
+def test_podman_is_preferred_to_docker(tmp_path: Path) -> None:
+    """A tool that fails does not count: docker's client may be installed without its daemon."""
+    environ = with_tools(tmp_path, "podman", "docker")
     assert find(environ, Shell()) is not None
     found = find(environ, Shell("podman"))
     assert found is not None
@@ -19,13 +19,13 @@ def test_podman_goes_before_docker_and_one_that_does_not_answer_is_none(tmp_path
     assert find(environ, Shell("info")) is None
 
 
-def test_an_image_is_named_by_its_content(tmp_path: Path) -> None:
+def test_an_image_has_its_content_digest(tmp_path: Path) -> None:
     assert Tool("/bin/podman", Shell()).image("localhost/any") == "sha256:4cd62cad08b9"
     assert Tool("/bin/podman", Shell("inspect")).image("localhost/any") == ""
 
 
-def test_a_container_s_shared_memory_is_as_large_as_the_machine_s() -> None:
-    """podman's and docker's 64 MB would make a DataLoader fail that does not fail here."""
+def test_a_container_has_the_machines_shared_memory() -> None:
+    """With the default of 64 MB, a DataLoader fails that does not fail on the machine."""
     command = Tool("/bin/podman", Shell()).command(
         Ref("any", "localhost/any"), ContainerSpec("name", Path("/project")), "true"
     )

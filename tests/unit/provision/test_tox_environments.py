@@ -1,4 +1,4 @@
-"""The tox environments: one per base, and one per Transformer Engine line that people type."""
+"""The tox environments: one per base, and one per line of Transformer Engine."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ SMALL = catalog(
         ("te110-torch213", "torch-2.13.0", "1.10"),
     ],
 )
-def test_the_names_that_are_documented_resolve(name: str, base: str, te: str) -> None:
+def test_the_documented_names_resolve(name: str, base: str, te: str) -> None:
     made = environments(real())[name]
     assert (name, base, te) == (made.name, made.base.id, made.te)
 
@@ -46,23 +46,23 @@ def test_every_base_has_an_environment() -> None:
     assert [base_name(base.id) for base in SMALL.wheels] == names == ["torch2.3.1", "torch2.4.0", "torch2.4.1"]
 
 
-def test_a_line_is_the_twin_of_the_newest_image_that_shipped_it() -> None:
+def test_a_line_is_the_twin_of_its_image() -> None:
     made = environments(SMALL)
     assert made["te18"].base == wheels("2.4.0")
     assert "twin of ngc-24.07 (which shipped it: inferred)" in made["te18"].description
 
 
-def test_a_line_is_on_the_first_base_of_each_torch_minor() -> None:
+def test_a_line_exists_for_each_torch_minor() -> None:
     made = environments(SMALL)
     bases = {name: getattr(made[name].base, "torch", "") for name in made if name.startswith("te20-")}
     assert bases == {"te20-torch23": "2.3.1", "te20-torch24": "2.4.0"}
 
 
-def test_lines_come_in_the_order_of_their_versions() -> None:
+def test_lines_are_sorted_by_version() -> None:
     assert list(te_lines(SMALL)) == ["1.8", "1.9", "1.10", "2.0"]
 
 
-def test_an_environment_has_the_torch_of_its_base_and_what_a_cell_needs() -> None:
+def test_an_environment_has_its_torch_and_requirements() -> None:
     assert ("torch==2.4.0", "numpy<2", *CELL_REQUIRES) == environments(SMALL)["torch2.4.0"].requirements
 
 
@@ -70,7 +70,7 @@ DAYS = {"2.3.1": "2024-06-05", "2.4.0": "2024-07-24", "2.4.1": "2024-09-04"}
 
 
 def dated(line: str, day: str) -> Catalog:
-    """SMALL, where this line came out on that day."""
+    """Return SMALL with this line released on that day."""
     torch = tuple(Release(version, pypi=out) for version, out in DAYS.items())  # type: ignore[arg-type]  # built
     engine = Release(f"{line}.0", pypi=(f"{line}.0 {day}",))  # type: ignore[arg-type]  # built
     return replace(SMALL, torch=torch, transformer_engine=(engine,))
@@ -80,24 +80,25 @@ def dated(line: str, day: str) -> Catalog:
     ("day", "torch"),
     [("2024-09-10", "2.4.1"), ("2024-09-04", "2.4.1"), ("2024-09-03", "2.4.0"), ("2024-01-01", "2.3.1")],
 )
-def test_a_line_that_no_image_is_known_to_have_shipped_is_on_the_torch_of_its_day(day: str, torch: str) -> None:
+def test_without_image_a_line_has_contemporary_torch(day: str, torch: str) -> None:
     made = environments(dated("1.10", day))["te110"]
     assert made.base.id == f"torch-{torch}"
     assert "the newest of its day (no image is known to have shipped it)" in made.description
 
 
-def test_so_is_a_line_whose_image_has_a_torch_that_no_base_stands_for() -> None:
+def test_without_twin_a_line_has_contemporary_torch() -> None:
+    """Its image has a torch that no base stands for."""
     made = environments(dated("1.9", "2024-08-15"))["te19"]
     assert made.base.id == "torch-2.4.0"
     assert "ngc-24.08 is known to have shipped it" in made.description
 
 
-def test_every_line_of_the_real_catalog_has_an_environment() -> None:
+def test_every_line_of_the_catalog_has_an_environment() -> None:
     names = {f"te{line.replace('.', '')}" for line in te_lines(real())}
     assert {"te18", "te25", "te220"} <= names <= set(environments(real()))
 
 
-def test_an_image_of_nemo_counts_where_no_other_shipped_the_line() -> None:
+def test_a_nemo_image_counts_without_another() -> None:
     shipped = te_lines(real())
     assert {line: image.id for line in ("2.14", "2.16") if (image := shipped[line])} == {
         "2.14": "ngc-26.04",
@@ -110,15 +111,15 @@ LINE = ToxEnvironment(
 )
 
 
-def standing(**packages: str) -> CurrentImage:
-    """An image with these packages."""
+def image_with(**packages: str) -> CurrentImage:
+    """Return an image with these packages."""
     have = {name.replace("_", "-"): version for name, version in packages.items()}
     return CurrentImage(Path("/usr/bin/python3"), PythonEnvironment("3.13.5", have))
 
 
-def test_in_an_image_with_its_torch_a_line_runs_in_place() -> None:
-    """pip is asked for what the image lacks and for our pytest, told to leave its numpy, and hears nothing of torch."""
-    made = in_place(LINE, standing(torch="2.5.0a0+872d972e41", numpy="2.2.4", einops="0.8", pytest="7.4"))
+def test_a_line_runs_in_place_on_its_torch() -> None:
+    """pip gets the missing packages, pytest and a pin of the image's numpy, but not torch."""
+    made = in_place(LINE, image_with(torch="2.5.0a0+872d972e41", numpy="2.2.4", einops="0.8", pytest="7.4"))
     assert made.interpreter == Path("/usr/bin/python3")
     assert made.requirements == ("numpy==2.2.4", "zarr<3", *CELL_REQUIRES)
     assert made.place == "this image's own torch 2.5.0a0+872d972e41, in place of torch-2.5.1"
@@ -126,19 +127,19 @@ def test_in_an_image_with_its_torch_a_line_runs_in_place() -> None:
 
 
 @pytest.mark.parametrize(("te", "there"), [("1.9.0+a1b2c3d", True), ("1.9", True), ("1.8.0+37280ec", False)])
-def test_it_does_so_beside_its_own_transformer_engine_alone(te: str, there: bool) -> None:
-    made = in_place(LINE, standing(torch="2.5.0", transformer_engine=te))
+def test_another_te_prevents_running_in_place(te: str, there: bool) -> None:
+    made = in_place(LINE, image_with(torch="2.5.0", transformer_engine=te))
     assert there is (made.interpreter is not None)
 
 
-def test_in_another_image_it_is_the_twin_and_says_why() -> None:
-    made = in_place(LINE, standing(torch="2.6.0+debian", transformer_engine="1.8.0"))
+def test_in_another_image_a_line_is_the_twin() -> None:
+    made = in_place(LINE, image_with(torch="2.6.0+debian", transformer_engine="1.8.0"))
     assert (made.interpreter, made.requirements) == (None, LINE.requirements)
     assert made.description == "the twin; not in place: this image has torch 2.6.0+debian and Transformer Engine 1.8.0"
 
 
 @pytest.mark.parametrize("name", ["torch2.4.0", "notorch"])
-def test_a_base_of_its_own_is_never_in_place(name: str) -> None:
-    """The night asks for these releases, not for what is like them."""
+def test_a_base_is_never_in_place(name: str) -> None:
+    """A night requires exactly these releases."""
     one = environments(real())[name]
-    assert in_place(one, standing(torch="2.4.0")) is one
+    assert in_place(one, image_with(torch="2.4.0")) is one

@@ -18,7 +18,7 @@ MCORE, TE = LAYOUTS["megatron-core"], LAYOUTS["transformer-engine"]
     st.tuples(st.integers(0, 99), st.integers(0, 99), st.integers(0, 99)),
     st.sampled_from(["", "rc0", "a1", "b12", ".dev0", ".post1"]),
 )
-def test_the_version_that_a_tree_states_is_the_one_it_would_compute(numbers: tuple[int, int, int], end: str) -> None:
+def test_the_stated_version_is_the_computed_one(numbers: tuple[int, int, int], end: str) -> None:
     text = PACKAGE_INFO.format(*numbers, end)
     computed: dict[str, str] = {}
     exec(text, computed)
@@ -45,7 +45,7 @@ def test_stating_a_version_runs_nothing() -> None:
     assert python_version("MAJOR, MINOR = 1, 2\nraise SystemExit('ran')\n") == ""
 
 
-def test_transformer_engines_version_is_looked_for_in_both_its_places() -> None:
+def test_the_version_of_te_has_two_places() -> None:
     assert declared(TE, "TE", {"VERSION": "1.5.0\n"}.get) == "1.5.0"
     assert declared(TE, "TE", {"build_tools/VERSION.txt": "1.8.0\n", "VERSION": "old"}.get) == "1.8.0"
 
@@ -60,12 +60,12 @@ def test_a_file_that_states_no_version_is_refused() -> None:
         declared(MCORE, "here", {"megatron/core/package_info.py": "MAJOR = None\n"}.get)
 
 
-def test_requirements_are_those_that_pyproject_states() -> None:
+def test_requirements_come_from_pyproject() -> None:
     pyproject = '[project]\nrequires-python = ">=3.12"\ndependencies = ["torch>=2.6.0", "numpy<2"]\n'
 
-    said = metadata("megatron-core", "0.20.0", "here", {"pyproject.toml": pyproject}.get)
+    text = metadata("megatron-core", "0.20.0", "here", {"pyproject.toml": pyproject}.get)
 
-    assert said.splitlines() == [
+    assert text.splitlines() == [
         "Metadata-Version: 2.1",
         "Name: megatron-core",
         "Version: 0.20.0",
@@ -97,7 +97,7 @@ def test_a_hash_changes_with_content_and_with_names(tmp_path: Path) -> None:
     assert len({before, changed, renamed}) == 3
 
 
-def test_caches_and_dot_files_are_no_part_of_a_package(tmp_path: Path) -> None:
+def test_caches_and_dot_files_are_ignored(tmp_path: Path) -> None:
     core = make_tree(tmp_path) / "megatron"
     before = tree_hash(core)
 

@@ -1,4 +1,4 @@
-"""The driver library is asked through its C interface; a library made by hand answers."""
+"""Queries of the driver library through its C interface, with a fake library."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NO_DEVICE = "CUDA_ERROR_NO_DEVICE: no GPU was given to this container, or CUDA_V
 
 
 class Driver:
-    """What libcuda.so.1 would answer. `refuses` gives the code that a function returns instead."""
+    """A fake libcuda.so.1. `refuses` gives the error code that a function returns."""
 
     def __init__(self, attributes: dict[int, int], count: int = 1, **refuses: int) -> None:
         self.attributes, self.count, self.refuses = attributes, count, refuses
@@ -46,18 +46,18 @@ class Driver:
 
 
 def last(driver: Driver) -> Cuda:
-    """What is known when all was asked."""
+    """Return the facts after the last call."""
     *_, found = cuda.look(lambda name: driver)
     return found
 
 
-def test_a_driver_tells_its_version_and_its_gpus() -> None:
+def test_a_driver_reports_its_version_and_gpus() -> None:
     found = last(Driver({75: 9, 76: 0, 132: 1}, count=2))
     gpu = CudaDevice("NVIDIA H100", "9.0", 80 * GIB, multicast=True)
     assert (found.version, found.gpus, found.problem) == ("12.4", (gpu, gpu), "")
 
 
-def test_a_driver_that_does_not_know_multicast_has_none() -> None:
+def test_an_old_driver_has_no_multicast() -> None:
     (gpu,) = last(Driver({75: 8, 76: 0})).gpus
     assert (gpu.sm, gpu.multicast) == ("8.0", False)
 
@@ -65,19 +65,19 @@ def test_a_driver_that_does_not_know_multicast_has_none() -> None:
 @pytest.mark.parametrize(
     ("driver", "version", "problem"),
     [
-        (Driver({}, cuDriverGetVersion=3), None, "cuDriverGetVersion says 3"),
-        (Driver({}, cuInit=100), "12.4", f"cuInit says {NO_DEVICE}"),
-        (Driver({}, cuDeviceGetCount=100), "12.4", f"cuDeviceGetCount says {NO_DEVICE}"),
-        (Driver({}, cuInit=999, cuGetErrorName=1), "12.4", "cuInit says 999"),
+        (Driver({}, cuDriverGetVersion=3), None, "cuDriverGetVersion returned 3"),
+        (Driver({}, cuInit=100), "12.4", f"cuInit returned {NO_DEVICE}"),
+        (Driver({}, cuDeviceGetCount=100), "12.4", f"cuDeviceGetCount returned {NO_DEVICE}"),
+        (Driver({}, cuInit=999, cuGetErrorName=1), "12.4", "cuInit returned 999"),
         (Driver({}, count=0), "12.4", "the driver shows no GPU"),
     ],
 )
-def test_a_driver_that_shows_no_gpu_says_why(driver: Driver, version: str | None, problem: str) -> None:
+def test_a_driver_without_gpus_has_a_reason(driver: Driver, version: str | None, problem: str) -> None:
     found = last(driver)
     assert (found.version, found.gpus, found.problem) == (version, (), problem)
 
 
-def test_a_machine_without_the_library_says_so() -> None:
+def test_a_missing_library_is_reported() -> None:
     def missing(name: str) -> Any:
         raise OSError(f"{name}: cannot open shared object file")
 
@@ -85,10 +85,10 @@ def test_a_machine_without_the_library_says_so() -> None:
     assert found == Cuda(problem="libcuda.so.1: cannot open shared object file")
 
 
-def test_before_a_call_that_may_not_return_it_says_what_it_asks_and_what_it_knows() -> None:
-    """So that a driver that hangs in cuInit has told its version."""
-    told = [(found.asking, found.version) for found in cuda.look(lambda name: Driver({}))]
-    assert told == [("loading libcuda.so.1", None), ("cuInit", "12.4"), ("", "12.4")]
+def test_facts_are_yielded_before_a_blocking_call() -> None:
+    """The version is known even when the driver hangs in cuInit."""
+    yielded = [(found.asking, found.version) for found in cuda.look(lambda name: Driver({}))]
+    assert yielded == [("loading libcuda.so.1", None), ("cuInit", "12.4"), ("", "12.4")]
 
 
 HOSTS = "/usr/lib/x86_64-linux-gnu/libcuda.so.470.161.03"
@@ -108,19 +108,20 @@ PACKAGE = "/usr/local/cuda-12.5/compat/lib.real/libcuda.so.555.42.06"
         ("", None, None, None),
     ],
 )
-def test_the_file_tells_the_version_and_whose_it_is(
+def test_the_file_gives_version_and_origin(
     library: str, kernel: str | None, driver: str | None, compat: bool | None
 ) -> None:
     found = Cuda("12.5", library)
     assert (found.driver, found.is_compat(kernel)) == (driver, compat)
 
 
-def test_an_update_whose_kernel_module_is_not_loaded_is_not_taken_for_a_compat_package() -> None:
-    updated = Cuda("12.5", "/usr/lib/libcuda.so.555.42.06", problem="cuInit says CUDA_ERROR_SYSTEM_DRIVER_MISMATCH")
+def test_a_pending_driver_update_is_no_compat_package() -> None:
+    """After an update whose kernel module is not loaded, the origin is unknown."""
+    updated = Cuda("12.5", "/usr/lib/libcuda.so.555.42.06", problem="cuInit returned CUDA_ERROR_SYSTEM_DRIVER_MISMATCH")
     assert updated.is_compat("535.129.03") is None
 
 
-def test_the_file_is_the_one_that_was_mapped(tmp_path: Path) -> None:
+def test_the_file_is_the_mapped_one(tmp_path: Path) -> None:
     maps = tmp_path / "maps"
     maps.write_text(
         "7f00-7f01 r--p 00000000 08:01 11                         /usr/lib/libc.so.6\n"

@@ -83,7 +83,7 @@ def test_what_an_administrator_holds_is_not_reached_and_resumed(site: Site) -> N
     assert lost
     assert site.results()
     assert {"JobHeldAdmin" in record.outcome.reason for record in lost} == {True}, lost[0].outcome.reason
-    assert "cancelled, since it waits for a person: JobHeldAdmin" in (site.folder / "engine.log").read_text()
+    assert "cancelled, because only a person can start it: JobHeldAdmin" in (site.folder / "engine.log").read_text()
     site.quiet()
 
     assert site.run("--resume").status == 0

@@ -41,7 +41,7 @@ def case_key(
     failure: Failure,
     environment: PythonEnvironment,
     overlays: Iterable[str],
-    here: ExecutionSite,
+    site: ExecutionSite,
     image: str = "",
 ) -> str:
     """Return the cache key of a case in this environment; `overlays` are the digests of its overlays.
@@ -57,7 +57,7 @@ def case_key(
                 "image": image,
             },
             "overlays": list(overlays),
-            "host": here.capabilities(planned.level),
+            "host": site.capabilities(planned.level),
             "entry": entry_digest(failure),
             "code": code_digest(failure.folder, planned.level),
             "recorded": recorded_digests(planned.cell) if planned.level is Level.CONTRACT else [],
@@ -82,7 +82,7 @@ def code_digest(folder: Path, level: Level) -> str:
 
 
 def _is_aside(path: Path) -> bool:
-    """Return whether a file is not hashed here: the entry, which is hashed as data, or a test of the failure."""
+    """Return whether a file is not hashed by content: the entry, which is hashed as data, or a test of the failure."""
     return path.name == ENTRY or path.name.startswith("test_")
 
 

@@ -65,24 +65,24 @@ class Reproduction:
         planned: Planned,
         failure: Failure,
         catalog: tuple[Failure, ...],
-        where: CaseContext,
+        context: CaseContext,
         supervisor: Callable[[], JobRunner],
         journal: RecordSink,
         read: Callable[[], Outcome],
     ) -> None:
         self.planned, self.failure, self._catalog = planned, failure, catalog
-        self._where, self._supervisor, self._journal, self._read = where, supervisor, journal, read
+        self._context, self._supervisor, self._journal, self._read = context, supervisor, journal, read
 
     def run(self) -> Record:
         """Run or read the case, judge the outcome, store the record and return it."""
         started = self._journal.started(self.planned.key)
-        if self._where.unavailable:
-            outcome = Outcome(OutcomeKind.UNAVAILABLE, self._where.unavailable)
+        if self._context.unavailable:
+            outcome = Outcome(OutcomeKind.UNAVAILABLE, self._context.unavailable)
         elif self.planned.level is Level.CONTRACT:
             outcome = self._outcome_read()
         else:
             outcome = self._outcome_run()
-        record = make_record(self.planned, outcome, self._judged(outcome), self._where, started)
+        record = make_record(self.planned, outcome, self._judged(outcome), self._context, started)
         self._journal.result(record)
         return record
 
@@ -95,16 +95,16 @@ class Reproduction:
             target=f"{self.failure.folder / module}.py:{function}",
             kwargs=case.arguments,
             world_size=self.planned.ranks,
-            path=self._where.path,
+            path=self._context.path,
             env={},
-            deadline_s=self._where.deadline_s,
-            log_dir=self._where.log_dir,
+            deadline_s=self._context.deadline_s,
+            log_dir=self._context.log_dir,
             limits=case.limits,
             launcher=self.planned.launcher,
             device="cuda" if self.planned.level is Level.GPU else "cpu",
             hidden=hidden(self.planned),
             stand_ins=stand_ins(self.failure, self.planned),
-            clones=self._where.clones,
+            clones=self._context.clones,
         )
 
     def _outcome_run(self) -> Outcome:
@@ -153,7 +153,7 @@ def hidden(planned: Planned) -> tuple[str, ...]:
     return ("transformer_engine",) if planned.cell.te == NONE and planned.level is Level.CPU else ()
 
 
-def make_record(planned: Planned, outcome: Outcome, judgement: Judgement, where: CaseContext, started: str) -> Record:
+def make_record(planned: Planned, outcome: Outcome, judgement: Judgement, context: CaseContext, started: str) -> Record:
     """Return the record of a judged case."""
     return Record(
         failure=planned.failure,
@@ -165,12 +165,12 @@ def make_record(planned: Planned, outcome: Outcome, judgement: Judgement, where:
         outcome=outcome,
         signature=judgement.signature,
         other=judgement.other,
-        reproduce=where.reproduce,
-        notes=(*planned.notes, *where.notes, *outcome.attempts),
+        reproduce=context.reproduce,
+        notes=(*planned.notes, *context.notes, *outcome.attempts),
         why=planned.why,
-        resolved=where.resolved or {},
-        content=where.content,
-        run=where.run,
+        resolved=context.resolved or {},
+        content=context.content,
+        run=context.run,
         started=started,
     )
 

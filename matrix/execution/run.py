@@ -124,15 +124,15 @@ def work(
     """Record the cases that need no process, then run the others with the engine."""
     done = journal.read(folder).results
     pending = [item for item in map(Planned.from_json, night.plan(folder)) if item.key not in done]
-    here = place or host.look()
+    site = place or host.look()
     installed = cache(engine.installed)  # 20 ms per environment, which hundreds of cases share
     left: list[Planned] = []
     with journal.Journal.new(folder) as kept:
         for item in pending:
-            lack = here.can_run(item)[1] or drivers.lack(catalog, item, here.driver) or engine.lacks(item.cell.base)
+            lack = site.can_run(item)[1] or drivers.lack(catalog, item, site.driver) or engine.lacks(item.cell.base)
             record = not_run(item, catalog, Outcome(OutcomeKind.UNAVAILABLE, lack), folder.name) if lack else None
             if record is None and request.cache:
-                record = cached(item, catalog.failure(item.failure), installed, here, history, folder.name)
+                record = cached(item, catalog.failure(item.failure), installed, site, history, folder.name)
             if record is None:
                 left.append(item)
                 continue
@@ -165,15 +165,15 @@ def work(
 
 def not_run(item: Planned, catalog: Catalog, outcome: Outcome, run: str) -> Record:
     """Return the record of a case that did not run: unavailable or not reached."""
-    where = CaseContext(reproduce=reproduce_line(item), run=run)
-    return make_record(item, outcome, judge(catalog.failure(item.failure), item.expectation, outcome), where, "")
+    context = CaseContext(reproduce=reproduce_line(item), run=run)
+    return make_record(item, outcome, judge(catalog.failure(item.failure), item.expectation, outcome), context, "")
 
 
 def cached(
     item: Planned,
     failure: Failure,
     installed: Callable[[str], BaseContents | None],
-    here: host.ExecutionSite,
+    site: host.ExecutionSite,
     history: History,
     run: str,
 ) -> Record | None:
@@ -189,7 +189,7 @@ def cached(
     try:
         specs = overlay_specs(item, held.environment, configuration.load(), held.interpreter)
         digests = [overlay_digest(spec) for spec in specs]
-        content = case_key(item, failure, held.environment, digests, here, held.image)
+        content = case_key(item, failure, held.environment, digests, site, held.image)
     except MatrixError:
         return None  # a source is missing; the case reports that when it runs
     found = history.cached(content)

@@ -176,7 +176,7 @@ class Session:
         cuda = self.cuda if on_gpus and not reason else None
         if cuda is not None:
             reason = self.gpus.lacks(planned.gpus) or drivers.unusable(cuda, planned.gpus)
-        where = CaseContext(
+        context = CaseContext(
             path=tuple(str(overlay.path) for overlay in overlays),
             log_dir=self.run_folder / "logs" / planned.key.replace("/", "_").replace(" ", "/"),
             deadline_s=self.options.deadline_s,
@@ -206,7 +206,7 @@ class Session:
         def read() -> Outcome:
             return read_case(failure, failure.case_named(planned.case), planned.cell)
 
-        return Reproduction(planned, failure, self.catalog.failures, where, runs, self.journal, read)
+        return Reproduction(planned, failure, self.catalog.failures, context, runs, self.journal, read)
 
     def close(self) -> None:
         """Stop the forkserver and close the journal, if they were created."""

@@ -134,7 +134,7 @@ def one_record(project: Path, folder: Path, version: str, offers: int, gpu: str 
     return record
 
 
-def test_too_old_driver_is_unavailable_with_a_sufficient_branch(project: Path, tmp_path: Path) -> None:
+def test_too_old_driver_names_a_sufficient_branch(project: Path, tmp_path: Path) -> None:
     record = one_record(project, tmp_path, "470.42.01", 11040)
     assert record["verdict"] == "unavailable"
     assert record["reason"] == (

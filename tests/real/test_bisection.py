@@ -31,7 +31,7 @@ def bisect(out: Path, *arguments: str) -> dict[str, Any]:
     return report
 
 
-def test_first_bad_torch_is_2_4_0_and_is_stored(tmp_path: Path) -> None:
+def test_first_bad_torch_is_found_and_stored(tmp_path: Path) -> None:
     """With megatron-core 0.8.0; a second bisection runs nothing."""
     line = ("--axis", "torch", "--mcore", "0.8.0", "--good", "2.3.1", "--bad", "2.4.1", "--at-once", "2")
     first, again = bisect(tmp_path, *line), bisect(tmp_path, *line)

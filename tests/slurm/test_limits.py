@@ -36,7 +36,7 @@ def stop(site: Site, array: str, index: int) -> int:
     return process
 
 
-def test_cases_of_a_timed_out_task_run_again_alone(site: Site) -> None:
+def test_cases_of_timed_out_tasks_run_again_alone(site: Site) -> None:
     """One of two cases gets its result in its second task, the other is stopped again: the reason is TIMEOUT."""
     run = site.start(*PAIR, MINUTE)
     stopped = [stop(site, "0000", 0)]

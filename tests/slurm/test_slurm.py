@@ -108,7 +108,7 @@ def test_tasks_continue_after_the_submitter_is_killed(site: Site) -> None:
     site.whole()
 
 
-def test_ctrl_c_cancels_the_tasks_and_resume_goes_on(site: Site) -> None:
+def test_ctrl_c_cancels_the_tasks_and_resume_continues(site: Site) -> None:
     run = site.begin(*RANKS)
     os.killpg(run.pid, signal.SIGINT)
     assert ended(run).status == 130

@@ -54,7 +54,7 @@ class Slurm:
     def __init__(
         self,
         catalog: Catalog,
-        here: Host,
+        host: Host,
         maker: Engine,
         commands: Commands,
         *,
@@ -62,7 +62,7 @@ class Slurm:
         look_s: float = LOOK_S,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        self._catalog, self._here, self._maker, self._commands = catalog, here, maker, commands
+        self._catalog, self._host, self._maker, self._commands = catalog, host, maker, commands
         self._environ, self._look_s, self._sleep = environ, look_s, sleep
         self._nodes = commands.nodes()
         self._cpus = max((node.cpus for node in self._nodes), default=1)
@@ -106,7 +106,7 @@ class Slurm:
 
     def capabilities(self, level: Level) -> dict[str, Any]:
         """Return the capabilities of the submitting machine that a verdict at `level` depends on."""
-        return self._here.capabilities(level)
+        return self._host.capabilities(level)
 
     def run(self, bases: Sequence[str], environ: Mapping[str, str], log: Path) -> Ending:
         """Submit the cases without a result, send results as they arrive, return when the queue has no task of the run.

@@ -198,5 +198,5 @@ def test_tox_command_defaults_to_this_python(monkeypatch: pytest.MonkeyPatch) ->
     assert [sys.executable, "-m", "tox"] == tox_command({})
 
 
-def test_work_folder_is_tox_work_dir_or_the_default() -> None:
+def test_work_folder_is_tox_work_dir_or_default() -> None:
     assert (Path("/somewhere"), ROOT / ".tox") == (work_folder({"TOX_WORK_DIR": "/somewhere"}), work_folder({}))

@@ -242,7 +242,7 @@ def test_hanging_container_is_ended(make: Make) -> None:
     assert image_run.process.killed
 
 
-def test_tool_that_waits_for_an_ended_container_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tool_waiting_for_an_ended_container_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     """srun waits without end for a step whose daemon died."""
     monkeypatch.setattr(inside, "LEFT_S", 0.01)
     killed, left = list[str](), threading.Event()

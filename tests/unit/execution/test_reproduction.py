@@ -59,9 +59,9 @@ class Bench:
         return "2026-01-31T02:00:01.000Z"
 
 
-def run(bench: Bench, item: Planned = BROKEN, where: CaseContext | None = None) -> Record:
-    where = where or CaseContext(log_dir=Path("logs"))
-    record = Reproduction(item, THIS, (THIS, OTHER), where, lambda: bench, bench, unread).run()
+def run(bench: Bench, item: Planned = BROKEN, context: CaseContext | None = None) -> Record:
+    context = context or CaseContext(log_dir=Path("logs"))
+    record = Reproduction(item, THIS, (THIS, OTHER), context, lambda: bench, bench, unread).run()
     assert [record] == bench.kept
     return record
 
@@ -70,7 +70,7 @@ def unread() -> Outcome:
     pytest.fail("a case that runs is not read")
 
 
-def test_start_is_stored_before_the_run_and_record_after() -> None:
+def test_start_and_record_are_stored() -> None:
     bench = Bench(shown(THIS))
     record = run(bench)
     assert [f"started {BROKEN.key}", "run", "result"] == bench.events
@@ -78,10 +78,10 @@ def test_start_is_stored_before_the_run_and_record_after() -> None:
 
 
 def test_record_contains_case_and_context() -> None:
-    where = CaseContext(
+    context = CaseContext(
         resolved={"torch": "2.4.0"}, content="c0de", notes=("another Python",), reproduce="megatrix run", run="a"
     )
-    record = run(Bench(shown(THIS)), replace(BROKEN, notes=("twin of ngc-24.07",)), where)
+    record = run(Bench(shown(THIS)), replace(BROKEN, notes=("twin of ngc-24.07",)), context)
     assert (BROKEN.key, Expectation.BROKEN, (PICKED,)) == (record.key, record.expectation, record.why)
     assert record.notes == ("twin of ngc-24.07", "another Python")
     assert (
@@ -94,9 +94,9 @@ def test_record_contains_case_and_context() -> None:
 
 
 def test_job_has_the_fields_of_the_case() -> None:
-    where = CaseContext(path=("/overlay",), log_dir=Path("logs"), deadline_s=30.0)
+    context = CaseContext(path=("/overlay",), log_dir=Path("logs"), deadline_s=30.0)
     bench = Bench(PASSED)
-    run(bench, WORKS, where)
+    run(bench, WORKS, context)
     (job,) = bench.jobs
     assert ("failures/this/reproduction.py:run_tp2", 2, ("/overlay",), 30.0, Path("logs"), "cpu", False) == (
         job.target, job.world_size, job.path, job.deadline_s, job.log_dir, job.device, job.fresh,

@@ -306,7 +306,7 @@ def test_unwritable_lock_raises(runs: Runs) -> None:
 
 
 @pytest.mark.parametrize("verdict", list(Verdict))
-def test_exit_status_is_1_for_red_and_not_reached(verdict: Verdict) -> None:
+def test_exit_status_for_red_and_not_reached(verdict: Verdict) -> None:
     bad = verdict.colour in ("red", "not-reached")
     assert int(bad) == exit_status([record(Verdict.HOLDS), record(verdict)])
 
@@ -321,7 +321,7 @@ def test_as_line_is_one_line_of_json() -> None:
     assert one == Record.from_json(json.loads(as_line(one)))
 
 
-def test_too_old_driver_is_unavailable_with_a_sufficient_one(runs: Runs) -> None:
+def test_too_old_driver_names_a_sufficient_one(runs: Runs) -> None:
     """Checked before the image is used: CUDA 12.4 on driver 510, which its compat package does not support."""
     entry = failure(case=(case(levels=(Level.GPU,)),))
     known = replace(real(), failures=(entry,))

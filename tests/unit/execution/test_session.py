@@ -82,17 +82,17 @@ def test_session_skips_cases_with_a_result(folder: Path) -> None:
 
 
 def test_session_without_a_run_writes_its_plan(folder: Path) -> None:
-    here = Session(Options("torch-2.4.0", select="mcore==0.8.0"), folder)
-    assert here.planned == [CASE]
-    assert [plan_entry(CASE)] == night.plan(here.run_folder)
+    current = Session(Options("torch-2.4.0", select="mcore==0.8.0"), folder)
+    assert current.planned == [CASE]
+    assert [plan_entry(CASE)] == night.plan(current.run_folder)
 
 
 def test_interpreter_without_a_base_is_the_host(folder: Path) -> None:
-    here = Session(Options(), folder)
+    current = Session(Options(), folder)
     assert ("host", {"host"}, {"2.4.0"}) == (
-        here.base,
-        {item.cell.base for item in here.planned},
-        {item.cell.torch for item in here.planned},
+        current.base,
+        {item.cell.base for item in current.planned},
+        {item.cell.torch for item in current.planned},
     )
 
 
@@ -108,12 +108,12 @@ def test_environment_without_a_case_raises(folder: Path, monkeypatch: pytest.Mon
 
 
 def test_case_without_its_gpus_is_unavailable(folder: Path) -> None:
-    here = Session(Options("torch-2.4.0", folder), folder)
-    here.host = Host(0, "none", "x86_64")
-    made = here.reproduction(replace(CASE, level=Level.GPU, gpus=2))
+    current = Session(Options("torch-2.4.0", folder), folder)
+    current.host = Host(0, "none", "x86_64")
+    made = current.reproduction(replace(CASE, level=Level.GPU, gpus=2))
     assert made.run().outcome.reason == "needs 2 GPUs; host has 0"
-    here.close()
-    assert [one.verdict.value for one in here.records] == ["unavailable"]
+    current.close()
+    assert [one.verdict.value for one in current.records] == ["unavailable"]
 
 
 def provided(folder: Path, given: Provision, key: str = CASE.key) -> Session:
@@ -122,12 +122,12 @@ def provided(folder: Path, given: Provision, key: str = CASE.key) -> Session:
     return Session(Options("torch-2.4.0", folder, overlays=folder / "overlays.json", image="sha256:ab"), folder)
 
 
-def test_overlays_in_an_image_are_read_from_the_file(folder: Path) -> None:
+def test_overlays_in_an_image_come_from_a_file(folder: Path) -> None:
     overlay = Overlay(folder / "mcore", "ab", {"megatron-core": "0.8.0"})
-    here = provided(folder, Provision((overlay,)))
-    where = here.reproduction(CASE)._where
-    assert where.path == (str(folder / "mcore"),)
-    assert (where.resolved or {})["image"] == "sha256:ab"
+    current = provided(folder, Provision((overlay,)))
+    context = current.reproduction(CASE)._context
+    assert context.path == (str(folder / "mcore"),)
+    assert (context.resolved or {})["image"] == "sha256:ab"
 
 
 @pytest.mark.parametrize(
@@ -138,27 +138,27 @@ def test_overlays_in_an_image_are_read_from_the_file(folder: Path) -> None:
     ],
 )
 def test_missing_overlay_makes_its_case_unavailable(folder: Path, given: Provision, key: str, reason: str) -> None:
-    here = provided(folder, given, key)
-    assert reason in here.reproduction(CASE).run().outcome.reason
-    here.close()
+    current = provided(folder, given, key)
+    assert reason in current.reproduction(CASE).run().outcome.reason
+    current.close()
 
 
 def test_missing_mpirun_is_unavailable_with_the_package(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(folder))
-    here = provided(folder, Provision())
-    made = here.reproduction(replace(CASE, launcher="mpirun"))
+    current = provided(folder, Provision())
+    made = current.reproduction(replace(CASE, launcher="mpirun"))
     assert "apt-get install openmpi-bin" in made.run().outcome.reason
-    here.close()
-    assert [one.verdict.value for one in here.records] == ["unavailable"]
+    current.close()
+    assert [one.verdict.value for one in current.records] == ["unavailable"]
 
 
 def test_contract_case_needs_no_mpirun(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(folder))
     one = replace(CASE, launcher="mpirun", level=Level.CONTRACT)
-    here = provided(folder, Provision(), one.key)
+    current = provided(folder, Provision(), one.key)
     monkeypatch.setattr(session, "read_case", lambda *_: Outcome(OutcomeKind.PASSED))
-    assert here.reproduction(one).run().outcome.kind is OutcomeKind.PASSED
-    here.close()
+    assert current.reproduction(one).run().outcome.kind is OutcomeKind.PASSED
+    current.close()
 
 
 def test_session_with_keys_runs_only_those(folder: Path) -> None:
@@ -177,7 +177,7 @@ OWN = "/usr/lib/libcuda.so.535.129.03"
 
 def on_gpus(folder: Path, count: int, place: str = "") -> tuple[Session, list[RankJob]]:
     """Return a session on a host with `count` GPUs, and the list of the jobs that it runs."""
-    here, jobs = Session(Options("torch-2.4.0", folder, place=place), folder), list[RankJob]()
+    current, jobs = Session(Options("torch-2.4.0", folder, place=place), folder), list[RankJob]()
 
     class Runner:
         def run(self, job: RankJob) -> Outcome:
@@ -187,10 +187,10 @@ def on_gpus(folder: Path, count: int, place: str = "") -> tuple[Session, list[Ra
         def __exit__(self, *_: object) -> None:
             """Do nothing."""
 
-    here.host = Host(count, "535.129.03", "x86_64")
-    here.__dict__["cuda"] = Cuda("12.2", OWN, (CudaDevice("H100", "9.0", 80, multicast=True),) * count)
-    here.__dict__["supervisor"] = Runner()
-    return here, jobs
+    current.host = Host(count, "535.129.03", "x86_64")
+    current.__dict__["cuda"] = Cuda("12.2", OWN, (CudaDevice("H100", "9.0", 80, multicast=True),) * count)
+    current.__dict__["supervisor"] = Runner()
+    return current, jobs
 
 
 @pytest.fixture
@@ -203,9 +203,9 @@ def no_overlays(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 @pytest.mark.usefixtures("no_overlays")
 def test_gpu_case_sees_the_gpus_it_needs(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    here, jobs = on_gpus(folder, 8, place="node n535: driver535")
-    made = here.reproduction(replace(CASE, level=Level.GPU, gpus=2)).run()
-    here.close()
+    current, jobs = on_gpus(folder, 8, place="node n535: driver535")
+    made = current.reproduction(replace(CASE, level=Level.GPU, gpus=2)).run()
+    current.close()
     assert [job.env for job in jobs] == [{"CUDA_VISIBLE_DEVICES": "0,1"}]
     assert made.notes[-1] == "ran on node n535: driver535"
 
@@ -213,9 +213,9 @@ def test_gpu_case_sees_the_gpus_it_needs(folder: Path, monkeypatch: pytest.Monke
 @pytest.mark.usefixtures("no_overlays")
 def test_gpus_outside_cuda_visible_devices_are_unavailable(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
-    here, jobs = on_gpus(folder, 8)
-    made = here.reproduction(replace(CASE, level=Level.GPU, gpus=2)).run()
-    here.close()
+    current, jobs = on_gpus(folder, 8)
+    made = current.reproduction(replace(CASE, level=Level.GPU, gpus=2)).run()
+    current.close()
     assert made.outcome.reason == "needs 2 GPUs; 1 may be used (CUDA_VISIBLE_DEVICES)"
     assert jobs == []
 
@@ -230,20 +230,20 @@ def test_gpus_outside_cuda_visible_devices_are_unavailable(folder: Path, monkeyp
     ],
 )
 def test_record_names_the_user_mode_driver(folder: Path, library: str, image: str, expected: str) -> None:
-    here, _ = on_gpus(folder, 2)
-    here.options = replace(here.options, image=image)
-    here.__dict__["cuda"] = replace(here.cuda, library=library)
-    made = here.reproduction(replace(CASE, level=Level.GPU, gpus=2)).run()
-    here.close()
+    current, _ = on_gpus(folder, 2)
+    current.options = replace(current.options, image=image)
+    current.__dict__["cuda"] = replace(current.cuda, library=library)
+    made = current.reproduction(replace(CASE, level=Level.GPU, gpus=2)).run()
+    current.close()
     assert (made.resolved["host driver"], made.resolved["user-mode driver"]) == ("535.129.03", expected)
 
 
 @pytest.mark.usefixtures("no_overlays")
 def test_failed_cuda_is_unavailable_with_its_error(folder: Path) -> None:
-    here, jobs = on_gpus(folder, 2)
-    here.__dict__["cuda"] = Cuda("12.5", OWN, problem="cuInit says CUDA_ERROR_SYSTEM_DRIVER_MISMATCH")
-    made = here.reproduction(replace(CASE, level=Level.GPU, gpus=2)).run()
-    here.close()
+    current, jobs = on_gpus(folder, 2)
+    current.__dict__["cuda"] = Cuda("12.5", OWN, problem="cuInit says CUDA_ERROR_SYSTEM_DRIVER_MISMATCH")
+    made = current.reproduction(replace(CASE, level=Level.GPU, gpus=2)).run()
+    current.close()
     assert made.outcome.reason == "needs 2 GPUs; CUDA shows 0: cuInit says CUDA_ERROR_SYSTEM_DRIVER_MISMATCH"
     assert jobs == []
 
@@ -251,17 +251,17 @@ def test_failed_cuda_is_unavailable_with_its_error(folder: Path) -> None:
 @pytest.mark.usefixtures("no_overlays")
 def test_driver_is_read_once_and_only_for_gpus(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     calls = list[object]()
-    here, _ = on_gpus(folder, 2)
-    found = devices.Devices(cuda=here.__dict__.pop("cuda"))
+    current, _ = on_gpus(folder, 2)
+    found = devices.Devices(cuda=current.__dict__.pop("cuda"))
 
     def ask(libraries: object) -> devices.Devices:
         calls.append(libraries)
         return found
 
     monkeypatch.setattr(devices, "ask", ask)
-    here.reproduction(CASE)
+    current.reproduction(CASE)
     assert calls == []
-    here.reproduction(replace(CASE, level=Level.GPU, gpus=2))
-    here.reproduction(replace(CASE, level=Level.GPU, gpus=1))
-    here.close()
+    current.reproduction(replace(CASE, level=Level.GPU, gpus=2))
+    current.reproduction(replace(CASE, level=Level.GPU, gpus=1))
+    current.close()
     assert calls == [("cuda",)]

@@ -91,7 +91,7 @@ def test_chain_is_classified_by_its_root() -> None:
     assert blame(raised(0, BROKEN, CLOSED, seconds=2.0), raised(1, CLOSED, seconds=1.0)).rank == 0
 
 
-def test_abort_after_a_lost_peer_is_not_the_root() -> None:
+def test_abort_after_lost_peer_is_not_the_root() -> None:
     log = "terminate called after throwing an instance of 'gloo::IoException'\n  what():  Connection closed by peer"
     outcome = blame(raised(0, BROKEN, seconds=1.2), died(1, signal.SIGABRT, 1.3), logs={1: log})
     assert outcome.rank == 0
@@ -125,7 +125,7 @@ def test_memory_exception_is_out_of_memory(error: Raised) -> None:
     assert (outcome.kind, outcome.chain) == (OutcomeKind.OUT_OF_MEMORY, (error,))
 
 
-def test_sigkill_with_an_oom_kill_is_out_of_memory() -> None:
+def test_sigkill_with_oom_kill_is_out_of_memory() -> None:
     outcome = blame(died(0, signal.SIGKILL), oom_kills=1)
     assert (outcome.kind, outcome.signal) == (OutcomeKind.OUT_OF_MEMORY, "SIGKILL")
 
@@ -139,7 +139,7 @@ def test_segfault_with_an_oom_kill_is_signaled() -> None:
 
 
 @pytest.mark.parametrize(("oom_kills", "kind"), [(1, OutcomeKind.OUT_OF_MEMORY), (0, OutcomeKind.RAISED)])
-def test_oom_killed_data_loader_worker_is_out_of_memory(oom_kills: int, kind: OutcomeKind) -> None:
+def test_oom_killed_worker_is_out_of_memory(oom_kills: int, kind: OutcomeKind) -> None:
     error = Raised("RuntimeError", "DataLoader worker (pid 4242) is killed by signal: Killed. ")
     assert blame(raised(0, error), oom_kills=oom_kills).kind is kind
 

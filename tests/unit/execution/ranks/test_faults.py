@@ -158,7 +158,7 @@ def test_rank_that_does_not_end_after_return_hangs(run: Run, job: MakeJob, fresh
     assert "after its body had returned" in outcome.reason
 
 
-def test_memory_error_under_the_limit_is_out_of_memory(run: Run, job: MakeJob, fresh: bool) -> None:
+def test_memory_error_under_limit_is_out_of_memory(run: Run, job: MakeJob, fresh: bool) -> None:
     outcome = run(job("take_memory", limits=Limits(address_space=Size(2**29)), fresh=fresh))
     assert (outcome.kind, outcome.chain[0].type) == (OutcomeKind.OUT_OF_MEMORY, "MemoryError")
 
@@ -218,7 +218,7 @@ def test_gigabyte_log_keeps_its_head_and_tail(run: Run, job: MakeJob, fresh: boo
     assert b"\n[... %d bytes left out ...]\n" % left_out in log
 
 
-def test_invalid_utf_8_is_kept_in_the_log_file(run: Run, job: MakeJob, fresh: bool) -> None:
+def test_invalid_utf_8_is_kept_in_logs(run: Run, job: MakeJob, fresh: bool) -> None:
     outcome = run(job("write_bytes", kwargs={"text": "fffe41"}, world_size=1, fresh=fresh))
     assert Path(outcome.ranks[0].log).read_bytes() == b"\xff\xfeA"
 

@@ -85,7 +85,7 @@ def owner(tmp_path: Path) -> Iterator[Callable[..., Owner]]:
             os.kill(pid, signal.SIGKILL)
 
 
-def test_kill_9_of_the_owner_leaves_no_process(owner: Callable[..., Owner], fresh: bool) -> None:
+def test_killed_owner_leaves_no_process(owner: Callable[..., Owner], fresh: bool) -> None:
     victim = owner("leave_children_and_wait", fresh=fresh)
     victim.wait_until_ready()
     victim.process.kill()
@@ -93,7 +93,7 @@ def test_kill_9_of_the_owner_leaves_no_process(owner: Callable[..., Owner], fres
 
 
 @pytest.mark.parametrize("moment", [0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5])
-def test_kill_9_at_any_moment_leaves_no_process(owner: Callable[..., Owner], moment: float, fresh: bool) -> None:
+def test_owner_killed_at_any_moment_leaves_no_process(owner: Callable[..., Owner], moment: float, fresh: bool) -> None:
     """The moments cover the start of the forkserver, the start of the ranks and their work."""
     victim = owner("leave_children", fresh=fresh)
     time.sleep(moment)
@@ -119,7 +119,7 @@ def test_forkserver_ends_if_its_owner_died_at_start(tmp_path: Path) -> None:
     assert not (tmp_path / "ranks").exists()
 
 
-def test_kill_9_of_the_owner_leaves_no_working_folder(owner: Callable[..., Owner], tmp_path: Path) -> None:
+def test_killed_owner_leaves_no_working_folder(owner: Callable[..., Owner], tmp_path: Path) -> None:
     victim = owner("leave_children_and_wait")
     victim.wait_until_ready()
     assert len(list(tmp_path.glob("ranks-*"))) == 1
@@ -128,7 +128,7 @@ def test_kill_9_of_the_owner_leaves_no_working_folder(owner: Callable[..., Owner
     assert list(tmp_path.glob("ranks-*")) == []
 
 
-def test_kill_9_of_the_owners_group_leaves_no_process(owner: Callable[..., Owner], fresh: bool) -> None:
+def test_killed_owner_group_leaves_no_process(owner: Callable[..., Owner], fresh: bool) -> None:
     victim = owner("leave_children_and_wait", fresh=fresh)
     victim.wait_until_ready()
     os.killpg(victim.process.pid, signal.SIGKILL)

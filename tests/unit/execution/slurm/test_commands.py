@@ -74,7 +74,7 @@ def test_refuses_returns_slurms_error_message() -> None:
     assert slurm.commands[0][0] == ["sbatch", "--test-only", "--constraint=driver999", "--account=me"]
 
 
-def test_refuses_is_empty_if_a_node_can_run_it() -> None:
+def test_refuses_is_empty_if_a_node_fits() -> None:
     assert Commands(call=FakeSlurm(sbatch=CommandOutput(0, "", FINE))).refuses(()) == ""
 
 

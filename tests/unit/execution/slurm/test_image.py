@@ -228,7 +228,7 @@ def test_task_without_keys_reports_the_image(
         ((510,), "", "driver 510 is too old: ngc-24.03 has CUDA 12.4.0.041"),
     ],
 )
-def test_gpu_case_requires_a_driver_that_runs_its_image(drivers: tuple[int, ...], option: str, reason: str) -> None:
+def test_gpu_case_requires_a_driver_for_its_image(drivers: tuple[int, ...], option: str, reason: str) -> None:
     known = replace(KNOWN, containers=real().containers, drivers=real().drivers)
     item = planned(known, base="ngc-24.03", core="none", level=Level.GPU)
     cluster = Cluster()

@@ -1,1 +1,1 @@
-"""Runs cases: from a plan to records."""
+"""Run the cases of a plan and write their records."""

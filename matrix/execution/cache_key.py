@@ -1,4 +1,4 @@
-"""The cache key of a case: a hash of everything that its verdict depends on. The same key is not run twice."""
+"""The cache key of a case: a hash of everything its verdict depends on. A key with a verdict does not run again."""
 
 from __future__ import annotations
 
@@ -21,10 +21,19 @@ from matrix.provision.host import ExecutionSite
 from matrix.provision.installed import PythonEnvironment
 
 PACKAGE: Final = Path(__file__).resolve().parents[1]
-# What runs a case and what turns its outcome into a verdict; what they import comes with them.
+# The modules that run a case and classify its outcome; their imports are included in the hash.
 RUNS: Final = ("matrix.execution.reproduction", "matrix.execution.ranks.supervisor", "matrix.execution.ranks.rank")
 READS: Final = ("matrix.execution.reproduction", "matrix.execution.reading")
-TITLES: Final = ("title", "references", "symptom", "cause", "fix", "workaround", "claim", "folder")  # for people alone
+TITLES: Final = (
+    "title",
+    "references",
+    "symptom",
+    "cause",
+    "fix",
+    "workaround",
+    "claim",
+    "folder",
+)  # documentation, without effect on verdicts
 
 
 def case_key(
@@ -32,12 +41,12 @@ def case_key(
     failure: Failure,
     environment: PythonEnvironment,
     overlays: Iterable[str],
-    here: ExecutionSite,
+    site: ExecutionSite,
     image: str = "",
 ) -> str:
-    """Return the cache key of a case in this environment, with the digests of what is laid over it.
+    """Return the cache key of a case in this environment; `overlays` are the digests of its overlays.
 
-    Raises MatrixError when a file that the verdict depends on can't be read.
+    Raises MatrixError if a file that the verdict depends on can't be read.
     """
     return digest(
         {
@@ -48,7 +57,7 @@ def case_key(
                 "image": image,
             },
             "overlays": list(overlays),
-            "host": here.capabilities(planned.level),
+            "host": site.capabilities(planned.level),
             "entry": entry_digest(failure),
             "code": code_digest(failure.folder, planned.level),
             "recorded": recorded_digests(planned.cell) if planned.level is Level.CONTRACT else [],
@@ -57,14 +66,14 @@ def case_key(
 
 
 def entry_digest(failure: Failure) -> str:
-    """Return the hash of what the catalog says of a failure, but for what is for people alone."""
+    """Return the hash of a failure's catalog entry without its documentation (TITLES)."""
     entry = {name: value for name, value in asdict(failure).items() if name not in TITLES}
     return digest(json.loads(json.dumps(entry, default=str)))
 
 
 @cache
 def code_digest(folder: Path, level: Level) -> str:
-    """Return the hash of a failure's folder and of every module that its code, the ranks and the judge import."""
+    """Return the hash of a failure's folder and of every module imported by its code, the ranks and the judge."""
     own = [path for path in sorted(folder.iterdir()) if path.suffix in (".py", ".toml") and not _is_aside(path)]
     roots = [path for name in (READS if level is Level.CONTRACT else RUNS) if (path := _file(name))]
     used = closure([*roots, *(path for path in own if path.suffix == ".py")])
@@ -73,12 +82,12 @@ def code_digest(folder: Path, level: Level) -> str:
 
 
 def _is_aside(path: Path) -> bool:
-    """Return whether a verdict does not depend on a file: the entry, which is hashed as it was read, and own tests."""
+    """Return whether a file is not hashed by content: the entry, which is hashed as data, or a test of the failure."""
     return path.name == ENTRY or path.name.startswith("test_")
 
 
 def recorded_digests(cell: Cell) -> list[str]:
-    """Return the hashes of what level contract reads for a cell; of a release that is not recorded, its version."""
+    """Return the hashes of the recorded APIs of a cell; for a release that is not recorded, its version."""
     found = []
     for package, version in ((MCORE, cell.mcore), (TE, cell.te)):
         try:
@@ -89,7 +98,7 @@ def recorded_digests(cell: Cell) -> list[str]:
 
 
 def closure(paths: Iterable[Path]) -> set[Path]:
-    """Return the files and every module of this package that they import, wherever the import stands."""
+    """Return the files and every module of this package that they import, at any place in the code."""
     found: set[Path] = set()
     left = list(paths)
     while left:
@@ -102,7 +111,7 @@ def closure(paths: Iterable[Path]) -> set[Path]:
 
 @cache
 def imports(path: Path) -> tuple[Path, ...]:
-    """Return the files of this package that a file imports, but for those that type checkers alone import."""
+    """Return the files of this package that a file imports, except under TYPE_CHECKING."""
     tree = ast.parse(read(path), str(path))
     return tuple(found for name in _imported(tree) if (found := _file(name)))
 
@@ -133,18 +142,18 @@ def _file(name: str) -> Path | None:
 
 @cache
 def file_digest(path: Path) -> str:
-    """Return the SHA-256 of a file. Raises MatrixError when it can't be read."""
+    """Return the SHA-256 of a file. Raises MatrixError if it can't be read."""
     return hashlib.sha256(read(path)).hexdigest()
 
 
 def read(path: Path) -> bytes:
-    """Return the content of a file. Raises MatrixError when it can't be read."""
+    """Return the content of a file. Raises MatrixError if it can't be read."""
     try:
         return path.read_bytes()
     except OSError as error:
         raise MatrixError(
             "a file that verdicts depend on can't be read", where=str(path), got=error.strerror,
-            fix="restore it: without it no cached verdict can be trusted",
+            fix="restore it: cached verdicts depend on its content",
         ) from None  # fmt: skip
 
 

@@ -1,7 +1,6 @@
-"""Where the pytest processes of a run are started. On one machine: tox, one environment per base, in parallel.
+"""Engines, which start the pytest processes of a run. On one machine: tox, one environment per base, in parallel.
 
-The base `host` is the environment of this process itself.
-The image bases have an engine of their own (matrix/execution/images.py).
+The base `host` is the environment of this process. The image bases have another engine (matrix/execution/images.py).
 """
 
 from __future__ import annotations
@@ -26,16 +25,16 @@ from matrix.provision.overlays import default_root
 from matrix.provision.tox_environments import CELL_SETTINGS, base_name
 from matrix.store import journal, night
 
-# Seconds that tox and its pytest processes get after Ctrl-C to stop their ranks and close their journals.
+# Seconds after Ctrl-C for tox and its pytest processes to stop their ranks and close their journals.
 STOP_S: Final = 4.0
-RERUN_HERE: Final = "megatrix run --here"  # begins the line that runs a case of the base `host` again
+RERUN_HERE: Final = "megatrix run --here"  # start of the command that runs a case of the base `host` again
 
 
 @dataclass(frozen=True)
 class Ending:
-    """How an engine ended: `status` is 0 when every process did what it was there for.
+    """The result of an engine: `status` is 0 if every process succeeded.
 
-    `refused` says of a base why nothing could be started on it: a fault of the machine, not of a case.
+    `refused` maps a base to the reason why no process could start on it: a fault of the machine, not of a case.
     """
 
     status: int = 0
@@ -44,7 +43,7 @@ class Ending:
 
 @dataclass(frozen=True)
 class BaseContents:
-    """What a base holds, the interpreter that its overlays are made with, and the digest of a base that is an image."""
+    """The contents of a base: its python environment, the interpreter for its overlays, and the digest of an image."""
 
     environment: PythonEnvironment
     interpreter: Path | None = None
@@ -52,42 +51,42 @@ class BaseContents:
 
 
 class Engine(Protocol):
-    """Starts one pytest process per base; each works off its part of the run's plan and writes its own journal."""
+    """Starts one pytest process per base; each runs its part of the plan and writes its own journal."""
 
     def ready(self, bases: Collection[str]) -> None:
-        """Raise MatrixError when nothing can be started on these bases, before a run is made."""
+        """Raise MatrixError if nothing can be started on these bases; called before a run is created."""
 
     def lacks(self, base: str) -> str:
-        """Return what this machine lacks for a base and how to get it, "" when nothing is known to be missing."""
+        """Return what this machine lacks for a base and how to install it, "" if nothing is known to be missing."""
 
     def installed(self, base: str) -> BaseContents | None:
-        """Return what a base that lacks nothing holds now, None where that can't be told before it is made."""
+        """Return the contents of a base that lacks nothing, None if they are unknown before the base is made."""
 
     def run(self, bases: Sequence[str], environ: Mapping[str, str], log: Path) -> Ending:
-        """Run until all have ended."""
+        """Run the bases and return after all processes have ended."""
 
 
 class Engines:
-    """Two engines: `own` for the bases with these ids, `others` for the rest, before them."""
+    """Two engines: `own` for the bases with these ids, `others` for the rest. `others` runs first."""
 
     def __init__(self, ids: Collection[str], own: Engine, others: Engine) -> None:
         self._ids, self._own, self._others = ids, own, others
 
     def ready(self, bases: Collection[str]) -> None:
-        """Check each engine that there is something for."""
+        """Check each engine that has bases."""
         for engine, its in self._parts(bases):
             engine.ready(its)
 
     def lacks(self, base: str) -> str:
-        """Return what the engine of the base says."""
+        """Return what the engine of the base reports as missing."""
         return self._of(base).lacks(base)
 
     def installed(self, base: str) -> BaseContents | None:
-        """Return what the engine of the base says."""
+        """Return the contents that the engine of the base reports."""
         return self._of(base).installed(base)
 
     def run(self, bases: Sequence[str], environ: Mapping[str, str], log: Path) -> Ending:
-        """Run both, as far as there is something for them."""
+        """Run each engine that has bases."""
         status = 0
         refused: dict[str, str] = {}
         for engine, its in self._parts(bases):
@@ -106,29 +105,29 @@ class Engines:
 
 
 class Tox:
-    """tox's own parallel run over the environments of the bases; with `only_make` it makes them and runs nothing."""
+    """tox's parallel run over the environments of the bases; with `only_make` it makes them and runs no case."""
 
     def __init__(self, jobs: int, *, only_make: bool = False) -> None:
         self._jobs, self._only_make = jobs, only_make
 
     def ready(self, bases: Collection[str]) -> None:
-        """Raise MatrixError without a tox, or where the project's folder or settings can't be used."""
+        """Raise MatrixError if tox is missing, or the project's folder or settings can't be used."""
         tox_command(os.environ)
         project.folder()
         settings()
 
     def lacks(self, base: str) -> str:
-        """Return "": what an environment needs, tox says as it makes it."""
+        """Return "": tox reports what an environment lacks when it makes it."""
         return ""
 
     def installed(self, base: str) -> BaseContents | None:
-        """Return what the environment holds that tox made for the base, None when it made none yet."""
+        """Return the contents of the base's tox environment, None if it does not exist yet."""
         folder = environment_folder(base)
         environment = environments.at(folder)
         return BaseContents(environment, folder / "bin" / "python") if environment else None
 
     def run(self, bases: Sequence[str], environ: Mapping[str, str], log: Path) -> Ending:
-        """Run tox; what it prints goes to `log`. Its pytest processes stop when this process is gone (relay)."""
+        """Run tox with its output in `log`. Its pytest processes stop when this process ends (relay)."""
         names = ",".join(map(base_name, bases))
         command = [*tox_command(os.environ), "run-parallel", "--parallel-no-spinner", "-p", str(self._jobs)]
         command += ["--workdir", str(work_folder(os.environ)), "-c", str(project.folder() / "tox.ini"), "-e", names]
@@ -138,32 +137,32 @@ class Tox:
 
 
 class Here:
-    """pytest with this interpreter, for the base `host`: what is installed beside it is the base."""
+    """pytest with this interpreter, for the base `host`: the packages of this environment."""
 
     def ready(self, bases: Collection[str]) -> None:
-        """Raise MatrixError where the project's folder or settings can't be used."""
+        """Raise MatrixError if the project's folder or settings can't be used."""
         project.folder()
         settings()
 
     def lacks(self, base: str) -> str:
-        """Return "": the environment is as it is."""
+        """Return "": the environment is used unchanged."""
         return ""
 
     def installed(self, base: str) -> BaseContents | None:
-        """Return what is installed beside this interpreter."""
+        """Return the contents of this interpreter's environment."""
         return BaseContents(environments.current(), Path(sys.executable))
 
     def run(self, bases: Sequence[str], environ: Mapping[str, str], log: Path) -> Ending:
-        """Run pytest, as a person does who stands in this environment; what it prints goes to `log`."""
+        """Run pytest in this environment with its output in `log`."""
         command = [sys.executable, "-m", "pytest", "tests/failures"]
         environment = {RERUN: RERUN_HERE, **os.environ, **CELL_SETTINGS, **settings(), **environ, "MEGATRIX_BASE": ""}
         return Ending(run_process(command, environment, log, project.folder()))
 
 
 def run_process(command: Sequence[str], environment: Mapping[str, str], log: Path, folder: Path | None = None) -> int:
-    """Run a process to its end and return its status; what it prints is added to `log`.
+    """Run a process to its end and return its status; its output is appended to `log`.
 
-    A Ctrl-C is passed on; STOP_S later its process group is killed.
+    A Ctrl-C is forwarded; STOP_S later its process group is killed.
     """
     with log.open("ab") as output:
         process = subprocess.Popen(
@@ -173,12 +172,12 @@ def run_process(command: Sequence[str], environment: Mapping[str, str], log: Pat
             stderr=subprocess.STDOUT,
             cwd=folder,
             env=environment,
-            start_new_session=True,  # one SIGINT from us, not a second one from the terminal
+            start_new_session=True,  # so that the terminal does not send a second SIGINT
         )
         try:
             return process.wait()
         except BaseException:
-            process.send_signal(signal.SIGINT)  # tox passes it on
+            process.send_signal(signal.SIGINT)  # tox forwards it
             try:
                 process.wait(STOP_S)
             except subprocess.TimeoutExpired:
@@ -188,12 +187,12 @@ def run_process(command: Sequence[str], environment: Mapping[str, str], log: Pat
 
 
 def settings() -> dict[str, str]:
-    """Return the cache and the clones as variables: a cell starts in another folder than this process."""
+    """Return the cache and the clones as variables with absolute paths: a cell starts in another folder."""
     return {"MEGATRIX_CACHE": str(default_root()), **configuration.load().environment}
 
 
 def tox_command(environ: Mapping[str, str]) -> list[str]:
-    """Return the command that starts tox: the tox that runs us ($MEGATRIX_TOX, its interpreter), or our Python's."""
+    """Return the command for tox: with the interpreter of the calling tox ($MEGATRIX_TOX), else with this one."""
     interpreter = environ.get("MEGATRIX_TOX", "")
     if not interpreter and importlib.util.find_spec("tox") is None:
         raise MatrixError(
@@ -204,17 +203,17 @@ def tox_command(environ: Mapping[str, str]) -> list[str]:
 
 
 def environment_folder(base: str) -> Path:
-    """Return where tox keeps the environment of a base."""
+    """Return the folder of a base's tox environment."""
     return work_folder(os.environ) / base_name(base)
 
 
 def pending(folder: Path, bases: Collection[str]) -> list[Planned]:
-    """Return the cases of these bases that the run in `folder` has no result of yet."""
+    """Return the cases of these bases that have no result yet in the run in `folder`."""
     done = journal.read(folder).results
     cases = map(Planned.from_json, night.plan(folder))
     return [case for case in cases if case.cell.base in bases and case.key not in done]
 
 
 def work_folder(environ: Mapping[str, str]) -> Path:
-    """Return where tox keeps its environments: $TOX_WORK_DIR, which tox sets for what it runs, or the project's."""
+    """Return the folder of tox's environments: $TOX_WORK_DIR, which tox sets for its commands, or the project's."""
     return Path(environ.get("TOX_WORK_DIR") or project.work_root())

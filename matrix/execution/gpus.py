@@ -1,7 +1,7 @@
 """The GPUs of a machine, shared by the processes that run cases on it (pytest-xdist's workers, several runs).
 
-A lock file for each GPU, held by flock(2): the system frees it when its holder dies, however that happens. A process
-gets all GPUs that a case needs, or waits; who waits holds the gate, so no two processes ever wait for each other.
+Each GPU has a lock file, held by flock(2): the kernel releases it when the holder ends for any reason. A process gets
+all GPUs of a case or waits. The waiting process holds the gate lock, so that two processes never wait for each other.
 """
 
 from __future__ import annotations
@@ -25,43 +25,43 @@ LOCKS: Final = "MEGATRIX_GPU_LOCKS"
 
 
 def visible(count: int, environ: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the names of the GPUs that this process may use: what a scheduler gave it, or all `count` of the host."""
+    """Return the names of the GPUs that this process may use: those of CUDA_VISIBLE_DEVICES, else all `count`."""
     given = environ.get(VISIBLE)
     return tuple(map(str, range(count))) if given is None else tuple(name for name in given.split(",") if name)
 
 
 def locks(environ: Mapping[str, str] = os.environ) -> Path:
-    """Return the folder of the locks on this machine: $MEGATRIX_GPU_LOCKS, which a container is told, or our own."""
-    told = environ.get(LOCKS)
-    return Path(told) if told else Path(tempfile.gettempdir()) / f"megatrix-gpus-{os.getuid()}"
+    """Return the folder of the locks: $MEGATRIX_GPU_LOCKS, which is set in containers, or a folder of this user."""
+    folder = environ.get(LOCKS)
+    return Path(folder) if folder else Path(tempfile.gettempdir()) / f"megatrix-gpus-{os.getuid()}"
 
 
 def of_job(environ: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the GPUs that Slurm gave this job, by the names that the node has for them; none outside of one.
+    """Return the GPUs of this Slurm job by their names on the node; () outside of a job.
 
-    CUDA_VISIBLE_DEVICES counts them from 0 where Slurm hides the others (ConstrainDevices).
+    CUDA_VISIBLE_DEVICES numbers them from 0 if Slurm hides the others (ConstrainDevices).
     """
     return tuple(name for name in environ.get("SLURM_JOB_GPUS", "").split(",") if name)
 
 
 class Pool:
-    """GPUs by name. `folder` holds the locks; it must be the machine's own, and the same for all who share."""
+    """GPUs by name. `folder` holds the locks; it must be local to the machine and common to all its processes."""
 
     def __init__(self, names: Sequence[str], folder: Path | None = None) -> None:
         self._names = tuple(names)
         self._folder = folder or locks()
 
     def lacks(self, count: int) -> str:
-        """Return what is missing to `count` GPUs, "" for nothing."""
+        """Return a message if fewer than `count` GPUs are available, else ""."""
         seen = len(self._names)
-        return "" if count <= seen else f"needs {count} GPU{'s' * (count > 1)}; {seen} may be used here ({VISIBLE})"
+        return "" if count <= seen else f"needs {count} GPU{'s' * (count > 1)}; {seen} may be used ({VISIBLE})"
 
     @contextlib.contextmanager
     def take(self, count: int) -> Iterator[tuple[str, ...]]:
-        """Hold `count` GPUs for as long as the context lasts; wait for them as long as it takes.
+        """Hold `count` GPUs for the length of the context; wait without a limit until they are free.
 
         First come, first served: a case that needs one GPU does not overtake one that waits for eight. Raises
-        MatrixError when there are not that many.
+        MatrixError if the pool has fewer.
         """
         if lack := self.lacks(count):
             raise MatrixError("not enough GPUs", got=lack)
@@ -72,7 +72,7 @@ class Pool:
                 fcntl.flock(gate, fcntl.LOCK_EX)
                 while len(held) < count:
                     others = [name for name in self._names if name not in held]
-                    # Nobody else collects meanwhile: one that is awaited comes free, and is ours.
+                    # No other process collects GPUs meanwhile: the awaited GPU becomes free for this one.
                     name, lock = next(filter(None, map(self._try, others)), None) or self._wait(others[0])
                     held.append(name)
                     locks.enter_context(lock)
@@ -97,12 +97,12 @@ class Pool:
 
 
 class ReservingRunner:
-    """Runs jobs on GPUs of a pool: each sees those alone that it was given."""
+    """Runs jobs on GPUs of a pool; each job sees only its own GPUs."""
 
     def __init__(self, runs: JobRunner, pool: Pool, count: int) -> None:
         self._runs, self._pool, self._count = runs, pool, count
 
     def run(self, job: RankJob) -> Outcome:
-        """Wait for the GPUs, then run the job; its deadline counts from then."""
+        """Wait for the GPUs, then run the job; its deadline starts after the wait."""
         with self._pool.take(self._count) as names:
             return self._runs.run(replace(job, env={**job.env, VISIBLE: ",".join(names)}))

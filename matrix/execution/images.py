@@ -1,4 +1,4 @@
-"""The engine of the image bases on this machine: one container of podman or docker for each, one after the other."""
+"""The engine of the image bases on this machine: one podman or docker container per base, one after the other."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from matrix.provision.tools import NO_TOOL, Tool, find
 
 
 class Images:
-    """Runs the image bases. Everything that it needs is a folder that both sides see alike.
+    """Runs the image bases in containers without a network.
 
-    The project and the overlays are mounted read-only at the paths they have outside, the run's folder and the relay's
-    socket writable; there is no network.
+    The project and the overlays are mounted read-only, the run's folder and the relay's socket writable, all at the
+    same paths as on the host.
     """
 
     def __init__(
@@ -33,7 +33,7 @@ class Images:
         environ: Mapping[str, str] = os.environ,
         *,
         run: Runner = run,
-        start: inside.Start = subprocess.Popen,  # type: ignore[assignment]  # as it is called here
+        start: inside.Start = subprocess.Popen,  # type: ignore[assignment]  # only the parameters used in this module
     ) -> None:
         self._catalog, self._environ, self._run, self._start = catalog, environ, run, start
         self._lacks: dict[str, str] = {}
@@ -41,27 +41,27 @@ class Images:
 
     @cached_property
     def tool(self) -> Tool | None:
-        """Return podman or docker, None where neither works."""
+        """Return podman or docker, None if neither works."""
         return find(self._environ, self._run)
 
     def ready(self, bases: Collection[str]) -> None:
-        """Do nothing: what an image lacks is said of it alone."""
+        """Do nothing: `lacks` reports per image what is missing."""
 
     def lacks(self, base: str) -> str:
-        """Return what has to be installed, built or fetched before anything runs in this image, "" for nothing."""
+        """Return what must be installed, built or pulled before a container of the image can run, "" for nothing."""
         if base not in self._lacks:
             image = inside.ref(self._catalog, base)
             self._lacks[base] = inside.lack(self.tool, image)
         return self._lacks[base]
 
     def installed(self, base: str) -> BaseContents | None:
-        """Return what is in an image that is here; None where it can't be started."""
-        with contextlib.suppress(MatrixError):  # its cases say it, when they are to run
+        """Return the contents of a present image; None if it can't be started."""
+        with contextlib.suppress(MatrixError):  # `run` reports the error for its cases
             return self._look(base)
         return None
 
     def run(self, bases: Sequence[str], environ: Mapping[str, str], log: Path) -> Ending:
-        """Run the container of each base; what it prints goes to `log`."""
+        """Run the container of each base with its output in `log`."""
         status, refused = 0, {}
         for base in bases:
             try:
@@ -78,13 +78,13 @@ class Images:
         image, found, cases = inside.ref(self._catalog, base), self._look(base), pending(folder, [base])
         provided = folder / f"overlays-{base}.json"
         overlays = Overlays(default_root(self._environ), self._run)
-        told = configuration.load(self._environ)
-        provision.write(provided, provision.provide(cases, found.environment, told, None, overlays))
+        settings = configuration.load(self._environ)
+        provision.write(provided, provision.provide(cases, found.environment, settings, None, overlays))
         work = inside.ContainerJob(image, found.image, folder, provided, cases, environ)
         return inside.run(self._tool, work, self._environ, log, self._start)
 
     def _look(self, base: str) -> BaseContents:
-        """Look into an image, once. Raises MatrixError when it can't be started."""
+        """Return the contents of an image, read once. Raises MatrixError if it can't be started."""
         if base not in self._installed:
             image = inside.ref(self._catalog, base)
             try:
@@ -99,5 +99,5 @@ class Images:
     @property
     def _tool(self) -> Tool:
         if self.tool is None:
-            raise MatrixError("no container tool works here", fix=NO_TOOL)
+            raise MatrixError("no container tool works", fix=NO_TOOL)
         return self.tool

@@ -1,4 +1,4 @@
-"""pytest in an image: one container that works off cases of a run, on the machine that this process is on."""
+"""pytest in an image: one container that runs cases of a run on this machine."""
 
 from __future__ import annotations
 
@@ -29,30 +29,30 @@ from matrix.provision.tools import ALL, NO_TOOL, ContainerSpec, Ref, Runtime
 from matrix.provision.tox_environments import CELL_SETTINGS
 
 COLLECT_S: Final = 120.0  # s for a session to collect its cases and to end; 2 s on 2 cores
-LEFT_S: Final = 30.0  # s for a container to be gone after its session has hung up; 1 s was seen
+LEFT_S: Final = 30.0  # s for a container to end after its session has disconnected; 1 s was measured
 PYTHON: Final = "python3"
 SETTINGS: Final = {
     **CELL_SETTINGS,
     "PYTHONDONTWRITEBYTECODE": "1",  # the project is mounted read-only
-    "HOME": "/tmp",  # noqa: S108  (a tmpfs of its own; the image is read-only)
-    "USER": "megatrix",  # torch asks for a name, and the image knows none for docker's --user
+    "HOME": "/tmp",  # noqa: S108  (a private tmpfs; the image is read-only)
+    "USER": "megatrix",  # torch requires a user name, and the image has none for docker's --user
 }
-# Nothing else of the environment goes in.
+# The only variables of the environment that are passed into the container.
 PASSED: Final = ("MEGATRIX_DEADLINE", "MEGATRIX_COMMAND", "MEGATRIX_TOX")
 
 
 class Start(Protocol):
-    """Starts a process whose output goes to a file (subprocess.Popen, with what it is given here)."""
+    """Starts a process whose output goes to a file (subprocess.Popen with the parameters used in this module)."""
 
     def __call__(self, command: Sequence[str], **settings: Any) -> subprocess.Popen[bytes]:
-        """Start it."""
+        """Start the process."""
 
 
 @dataclass(frozen=True)
 class ContainerJob:
-    """What one container works off: cases of the run in `folder`; `told` is what else its session is told (MEGATRIX_*).
+    """The work of one container: `cases` of the run in `folder`; `settings` are further MEGATRIX_* variables.
 
-    `overlays` is the file that says what is laid over the image for each case, `digest` the image's.
+    `overlays` is the file with the overlays of each case, `digest` that of the image.
     """
 
     image: Ref
@@ -60,13 +60,13 @@ class ContainerJob:
     folder: Path
     overlays: Path
     cases: Sequence[Planned]
-    told: Mapping[str, str]
+    settings: Mapping[str, str]
 
     @property
     def environ(self) -> dict[str, str]:
-        """Return what its session is told of the run, the image and the overlays."""
+        """Return the MEGATRIX_* variables of its session."""
         return {
-            **self.told,
+            **self.settings,
             "MEGATRIX_RUN": str(self.folder),
             "MEGATRIX_BASE": self.image.id,
             "MEGATRIX_IMAGE": self.digest,
@@ -76,35 +76,35 @@ class ContainerJob:
 
 @dataclass(frozen=True)
 class Ended:
-    """How a container ended, and why it never came to pytest, a fault of the machine; "" when it did."""
+    """The end of a container: its exit status, and why pytest did not start (a fault of the machine), else ""."""
 
     status: int
     refusal: str = ""
 
 
 def ref(catalog: Catalog, base: str) -> Ref:
-    """Return a base that is an image as the tools name it. Raises MatrixError for one that is none."""
+    """Return the image reference of a base. Raises MatrixError if the base is not an image."""
     image = catalog.base(base)
     if not isinstance(image, (Image, Container)):
-        raise MatrixError("not an image", got=base, expected="a base of the catalog that is one")
+        raise MatrixError("not an image", got=base, expected="an image base of the catalog")
     return Ref(image.id, image.tag, f"megatrix build {base}" if isinstance(image, Image) else "")
 
 
 def lack(runtime: Runtime | None, image: Ref) -> str:
-    """Return what has to be installed, built or fetched before anything runs in an image, "" for nothing."""
+    """Return what must be installed, built or pulled before a container of an image can run, "" for nothing."""
     return runtime.lack(image) if runtime else f"{image.id} is an image: {NO_TOOL}"
 
 
 def installed(runtime: Runtime, image: Ref, environ: Mapping[str, str]) -> BaseContents:
-    """Return what an image holds. Raises MatrixError when it can't be started or has no Python."""
-    asking = box(f"megatrix-asks-{image.id}-{os.getpid()}", environ)
-    answer = runtime.ask(image, asking, PYTHON, "-m", "matrix.provision.installed")
+    """Return the contents of an image. Raises MatrixError if it can't be started or has no Python."""
+    spec = box(f"megatrix-asks-{image.id}-{os.getpid()}", environ)
+    result = runtime.ask(image, spec, PYTHON, "-m", "matrix.provision.installed")
     try:
-        # NGC's entrypoint greets before it.
-        environment = PythonEnvironment(**json.loads(answer.out.strip().splitlines()[-1]))
+        # The last line: NGC's entrypoint prints a banner first.
+        environment = PythonEnvironment(**json.loads(result.out.strip().splitlines()[-1]))
     except (IndexError, TypeError, ValueError):
         what = f"{runtime.name} could not run {image.tag}"
-        got = runtime.refusal(answer.code, answer.err) or answer.complaint
+        got = runtime.refusal(result.code, result.err) or result.complaint
         raise MatrixError(what, got=got, fix="see docs/images.md") from None
     return BaseContents(environment, image=runtime.digest(image))
 
@@ -114,24 +114,24 @@ def run(
     work: ContainerJob,
     environ: Mapping[str, str],
     log: Path,
-    start: Start = subprocess.Popen,  # type: ignore[assignment]  # as it is called here
+    start: Start = subprocess.Popen,  # type: ignore[assignment]  # only the parameters used in this module
     left: threading.Event | None = None,
 ) -> Ended:
-    """Run pytest in the image until its cases are done; say how that ended. What it prints goes to `log`.
+    """Run pytest in the image until its cases are done and return its end. Its output goes to `log`.
 
-    One that outlasts every deadline is ended (TIMED_OUT), and so is the tool that still waits LEFT_S after the session
-    in the container was heard to be gone (`left`). Ctrl-C is passed on once and raised again.
+    A container that exceeds every deadline is stopped (TIMED_OUT). A tool that still waits LEFT_S after the session in
+    the container disconnected (`left`) is killed. Ctrl-C is forwarded once and raised again.
     """
-    # With our pid: a run that is resumed may find the container of the one that was killed still ending.
+    # The name contains this pid: when a run is resumed, the container of its killed process may still be ending.
     name = re.sub(r"[^\w.-]", "-", f"megatrix-{work.folder.name}-{work.image.id}-{os.getpid()}")
-    writable, told = [work.folder, Path(work.told["MEGATRIX_RELAY"]).parent], work.environ
+    writable, settings = [work.folder, Path(work.settings["MEGATRIX_RELAY"]).parent], work.environ
     given: tuple[str, ...] = ()
-    if any(case.level is Level.GPU for case in work.cases):  # other runs of this machine hold GPUs by the same locks
+    if any(case.level is Level.GPU for case in work.cases):  # all runs of this machine share these locks
         locks = gpus.locks(environ)
         locks.mkdir(mode=0o700, parents=True, exist_ok=True)
-        writable, told = [*writable, locks], {**told, gpus.LOCKS: str(locks)}
+        writable, settings = [*writable, locks], {**settings, gpus.LOCKS: str(locks)}
         given = gpus.of_job(environ) or ALL
-    inside = box(name, environ, writable, told, given)
+    inside = box(name, environ, writable, settings, given)
     command = runtime.command(work.image, inside, PYTHON, "-m", "pytest", "tests/failures")
     with log.open("ab") as output:
         begins = output.tell()
@@ -140,7 +140,7 @@ def run(
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
-            start_new_session=True,  # one SIGINT from us, not a second one from the terminal
+            start_new_session=True,  # so that the terminal does not send a second SIGINT
         )
         if left:
             threading.Thread(target=end_when_left, args=(runtime, process, name, left), daemon=True).start()
@@ -162,28 +162,30 @@ def box(
     name: str,
     environ: Mapping[str, str],
     writable: Sequence[Path] = (),
-    told: Mapping[str, str] | None = None,
+    settings: Mapping[str, str] | None = None,
     given: Sequence[str] = (),
 ) -> ContainerSpec:
-    """Return what every container of ours gets: project and overlays to read, `writable`, and what it is told."""
+    """Return the spec of a container: project and cache read-only, `writable` folders, variables and `given` GPUs."""
     cache = default_root(environ)
     cache.mkdir(parents=True, exist_ok=True)
     passed = {key: environ[key] for key in PASSED if key in environ}
     if tuple(given) == ALL and gpus.VISIBLE in environ:
-        passed[gpus.VISIBLE] = environ[gpus.VISIBLE]  # those of a job are given alone, and counted anew inside
+        passed[gpus.VISIBLE] = environ[
+            gpus.VISIBLE
+        ]  # the GPUs of a Slurm job are passed by name and renumbered in the container
     root = project.folder()
     return ContainerSpec(
-        name, root, (root, cache), tuple(writable), {**SETTINGS, **passed, **(told or {})}, tuple(given)
+        name, root, (root, cache), tuple(writable), {**SETTINGS, **passed, **(settings or {})}, tuple(given)
     )
 
 
 def limit_s(cases: int, environ: Mapping[str, str]) -> float:
-    """Return the seconds after which a container that started hangs: each case takes its deadline at most twice."""
+    """Return the time limit of a started container in seconds: each case takes its deadline at most twice."""
     return COLLECT_S + cases * 2 * (deadline(environ.get("MEGATRIX_DEADLINE", "")) + OVERTIME_S)
 
 
 def end_when_left(runtime: Runtime, process: subprocess.Popen[bytes], name: str, left: threading.Event) -> None:
-    """End a tool that goes on waiting for a container whose session has gone: srun does, when its step daemon died."""
+    """Kill a tool that waits for a container whose session has ended, as srun does when its step daemon died."""
     left.wait()
     try:
         process.wait(LEFT_S)
@@ -193,8 +195,8 @@ def end_when_left(runtime: Runtime, process: subprocess.Popen[bytes], name: str,
 
 
 def stop(runtime: Runtime, process: subprocess.Popen[bytes], name: str) -> None:
-    """End a container: it is asked to stop its ranks and close its journal, and has STOP_S for it."""
-    process.send_signal(signal.SIGINT)  # podman and docker pass it on
+    """Interrupt a container, which then stops its ranks and closes its journal; kill it after STOP_S."""
+    process.send_signal(signal.SIGINT)  # podman and docker forward it
     try:
         process.wait(STOP_S)
     except subprocess.TimeoutExpired:

@@ -1,6 +1,6 @@
-"""Ctrl-C, once: the first SIGINT or SIGTERM raises KeyboardInterrupt, what follows must not interrupt the clean-up.
+"""Raise KeyboardInterrupt at the first SIGINT or SIGTERM only, so that later ones do not interrupt the clean-up.
 
-tox sends SIGINT twice and the terminal once more; a plain handler's clean-up would itself be interrupted.
+tox sends SIGINT twice, and the terminal sends it once more.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from types import FrameType
 
 
 def once() -> None:
-    """Install the handler, in the main thread; elsewhere do nothing."""
+    """Install the handler. Does nothing outside of the main thread."""
     if threading.current_thread() is not threading.main_thread():
         return
     for number in (signal.SIGINT, signal.SIGTERM):

@@ -1,7 +1,7 @@
-"""The pytest plugin: each planned case of a failure.toml is one test, run inside the cell's own interpreter.
+"""The pytest plugin: each planned case of a failure.toml is one test, run in the interpreter of its cell.
 
-It does nothing where no failure.toml is collected. Beside a failure.toml, test_*.py are the failure's own tests, which
-run with --own-tests; what pytest collects there otherwise are the cases.
+It has no effect if no failure.toml is collected. In a failure's folder, pytest collects the cases; with --own-tests it
+collects the failure's own tests, test_*.py, instead.
 """
 
 from __future__ import annotations
@@ -16,31 +16,31 @@ import pytest
 from matrix.catalog.folders import ENTRY, FAILURES
 from matrix.errors import MatrixError
 
-if TYPE_CHECKING:  # where the project is installed, every run of pytest loads this plugin: it imports no more than this
+if TYPE_CHECKING:  # every pytest run of an environment with this project loads this plugin: keep its imports few
     from matrix.execution.session import Session
     from matrix.planning.planned import Planned
     from matrix.verdicts.record import Record
 
 SESSION = pytest.StashKey["Session"]()
-BROKEN = pytest.StashKey[bool]()  # no plan could be made
+BROKEN = pytest.StashKey[bool]()  # the plan could not be made
 VERDICT = "verdict"  # the user property of a report
-PYARGS = "matrix.failures"  # names the failures of an installed wheel
+PYARGS = "matrix.failures"  # stands for the failures of an installed wheel
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add what a person types at a desk; a run that `megatrix run` drives sets MEGATRIX_* in the environment."""
+    """Add the command-line options; `megatrix run` sets MEGATRIX_* in the environment instead."""
     group = parser.getgroup("megatrix")
-    group.addoption("--select", default="", help='which cases: "mcore>=0.8 and case==tp2"')
-    group.addoption("--own-tests", action="store_true", help="the failures' own tests, and no case")
+    group.addoption("--select", default="", help='run only these cases, e.g. "mcore>=0.8 and case==tp2"')
+    group.addoption("--own-tests", action="store_true", help="run the failures' own tests instead of their cases")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Put the folder in place of the name of an installed wheel's failures, which is no package."""
+    """Replace the argument matrix.failures, which is no package, by the folder of the installed failures."""
     config.args[:] = [str(FAILURES) if one == PYARGS else one for one in config.args]
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Leave a failure's own tests out of a run of cases."""
+    """Ignore a failure's own tests without --own-tests."""
     own = collection_path.suffix == ".py" and (collection_path.parent / ENTRY).is_file()
     return True if own and not config.getoption("--own-tests") else None
 
@@ -55,11 +55,11 @@ def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> FailureFil
 
 def pytest_report_collectionfinish(config: pytest.Config) -> list[str]:
     """Return the line that names the base."""
-    return [config.stash[SESSION].told] if SESSION in config.stash else []
+    return [config.stash[SESSION].header] if SESSION in config.stash else []
 
 
 def pytest_report_teststatus(report: pytest.TestReport | pytest.CollectReport) -> tuple[str, str, str] | None:
-    """Show the verdict in place of PASSED and the like at -v."""
+    """Show the verdict instead of PASSED, SKIPPED or FAILED at -v."""
     if not isinstance(report, pytest.TestReport) or report.when != "call":
         return None
     verdict = dict(report.user_properties).get(VERDICT)
@@ -70,13 +70,13 @@ def pytest_report_teststatus(report: pytest.TestReport | pytest.CollectReport) -
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    """Stop what the session started."""
+    """Close the session."""
     if SESSION in config.stash:
         config.stash[SESSION].close()
 
 
 def session_of(config: pytest.Config) -> Session:
-    """Return this process's session, made when the first failure is collected. Raises MatrixError."""
+    """Return this process's session, created when the first failure is collected. Raises MatrixError."""
     from matrix.execution.session import Options, Session
     from matrix.store.paths import OUT
 
@@ -90,7 +90,7 @@ class FailureFile(pytest.File):
     """A failure.toml: one item for each of its planned cases."""
 
     def collect(self) -> Iterator[CaseItem]:
-        """Yield the failure's part of the plan. A plan that can't be made is an error once, and not for each file."""
+        """Yield the failure's part of the plan. If the plan can't be made, only the first file reports the error."""
         if BROKEN in self.config.stash:
             return
         try:
@@ -104,7 +104,7 @@ class FailureFile(pytest.File):
             raise self.CollectError(str(error)) from None
         for item in planned:
             if item.failure == failure.id:
-                # No brackets: pytest reads them as parameters of a function, and --lf would not find the item again.
+                # No brackets: pytest reads them as parameters of a function, and --lf does not find such an item.
                 name = f"{item.failure}-{item.case}-{item.level.value}-{item.cell.id}"
                 made: CaseItem = CaseItem.from_parent(self, name=name, planned=item)
                 yield made
@@ -114,12 +114,12 @@ class CaseItem(pytest.Item):
     """One planned case: red fails, `unavailable` is a skip with its reason, green and `learned` pass."""
 
     def __init__(self, *, planned: Planned, **pytests: object) -> None:
-        super().__init__(**pytests)  # type: ignore[arg-type]  # what from_parent gives
+        super().__init__(**pytests)  # type: ignore[arg-type]  # the arguments of from_parent
         self.planned = planned
         self.extra_keyword_matches |= {planned.failure, planned.failure.replace("-", "_"), planned.case}
 
     def runtest(self) -> None:
-        """Run the case and turn its verdict into a result of pytest's."""
+        """Run the case and convert its verdict to a pytest result."""
         record = session_of(self.config).reproduction(self.planned).run()
         self.user_properties.append((VERDICT, record.verdict.value))
         if record.verdict.colour == "red":
@@ -128,7 +128,7 @@ class CaseItem(pytest.Item):
             pytest.skip(f"{record.verdict.value}: {record.outcome.reason}")
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: object = None) -> str:
-        """Return why a red case is red; of any other exception, pytest's own text."""
+        """Return why a red case is red; for any other exception, pytest's text."""
         if isinstance(excinfo.value, RedError):
             from matrix.execution.reproduction import explain_red
 
@@ -136,7 +136,7 @@ class CaseItem(pytest.Item):
         return str(super().repr_failure(excinfo))
 
     def reportinfo(self) -> tuple[Path, None, str]:
-        """Return where the case stands, and its key: of the item's name pytest would print each dot as two colons."""
+        """Return the file and the key of the case; pytest would print each dot of the item's name as two colons."""
         return self.path, None, self.planned.key
 
 

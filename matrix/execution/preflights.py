@@ -1,4 +1,4 @@
-"""Finds the preflights in the folders of failures, and judges a case at level contract by one."""
+"""Find the preflights in the folders of failures, and run one for a case at level contract."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def preflight_of(folder: Path) -> Preflight:
     found = getattr(load_module(folder, "preflight"), "PREFLIGHT", None)
     if not isinstance(found, Preflight):
         raise MatrixError(
-            "no preflight here", where=str(folder / FILE), got=found, expected="PREFLIGHT = Preflight(...)"
+            "no preflight in this module", where=str(folder / FILE), got=found, expected="PREFLIGHT = Preflight(...)"
         )
     return found
 
@@ -35,10 +35,10 @@ def preflight_of(folder: Path) -> Preflight:
 def preflight_outcome(
     folder: Path, cell: Cell, launcher: str, ranks: int, arguments: Mapping[str, str], contracts: Contracts
 ) -> Outcome:
-    """Return what becomes of a case, by the preflight in `folder` and a PyTorch that has its mpi backend.
+    """Return the outcome of a case by the preflight in `folder`, for a PyTorch with its mpi backend.
 
-    `arguments` are values of the preflight's options. Raised is the first error of its answers. Raises MatrixError for
-    a release that is not recorded.
+    `arguments` are values of the preflight's options. An outcome `raised` has the first error of the answers. Raises
+    MatrixError for a release that is not recorded.
     """
     preflight = preflight_of(folder)
     given, machine = options.read(preflight.options, arguments)
@@ -51,6 +51,6 @@ def preflight_outcome(
     error = next((answer.error for answer in report.answers if answer.error), None)
     if error is None:
         return Outcome(OutcomeKind.PASSED, first.reason)
-    # A type that only stands for an effect, such as a crash, is no exception that a person would look for.
+    # The type of an effect, such as a crash, is no exception class and is left out.
     reason = error.message if error.effect else str(error)
     return Outcome(OutcomeKind.RAISED, reason, chain=(Raised(error.type, error.message),))

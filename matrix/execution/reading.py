@@ -1,4 +1,4 @@
-"""A case at level contract: both sides' API is read, and nothing of either is run."""
+"""A case at level contract: both APIs are read, and no upstream code runs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from matrix.verdicts.outcome import Outcome
 
 
 def read_case(failure: Failure, case: Case, cell: Cell) -> Outcome:
-    """Return what the failure's call comes to in a cell, or what its preflight.py answers where it names no call.
+    """Return the outcome of the failure's call in a cell, or of its preflight.py if the failure names no call.
 
     Raises MatrixError for a release that is not recorded.
     """

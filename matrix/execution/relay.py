@@ -1,6 +1,6 @@
-"""Carries what begins and the records of what ended from a run's pytest processes to the one that shows progress.
+"""Send the start and the record of each case from the pytest processes of a run to the process that shows progress.
 
-A Unix socket and JSON lines. The journal, not this, is what counts.
+JSON lines over a Unix socket. Results are stored in the journal; the relay only shows them.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from types import TracebackType
 from matrix.errors import MatrixError
 from matrix.verdicts.record import Record
 
-SHORT = 70  # bytes of a temporary folder's path that leave room for our own part
+SHORT = 70  # bytes of a temporary folder's path that leave room for the rest of the address
 
 
 @dataclass(frozen=True)
 class CaseBegun:
-    """A case begins; `key` is its name within the plan."""
+    """A case has begun; `key` is its key in the plan."""
 
     key: str
 
 
 @dataclass(frozen=True)
 class CaseEnded:
-    """A case has ended, with this record."""
+    """A case has ended with this record."""
 
     record: Record
 
@@ -39,21 +39,21 @@ Message = CaseBegun | CaseEnded
 
 
 def encode(message: Message) -> bytes:
-    """Return a message as its line."""
+    """Return a message as a line of JSON."""
     value = {"begun": message.key} if isinstance(message, CaseBegun) else {"ended": message.record.to_json()}
     return json.dumps(value).encode() + b"\n"
 
 
 def decode(line: str | bytes) -> Message:
-    """Return the message of a line. Raises KeyError, TypeError or ValueError where it is none."""
+    """Return the message of a line. Raises KeyError, TypeError or ValueError if the line is invalid."""
     value = json.loads(line)
     return CaseBegun(value["begun"]) if "begun" in value else CaseEnded(Record.from_json(value["ended"]))
 
 
 class Receiver:
-    """Calls `begun` with the key of each case that begins and `show` with every record that is sent to `address`.
+    """Calls `begun` with the key of each case that begins, and `show` with each record sent to `address`.
 
-    `left` is called when a process that was connected has hung up. One call at a time, until closed. A context manager.
+    `left` is called when a connected process has disconnected. Calls do not overlap. A context manager.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class Receiver:
         left: Callable[[], None] = lambda: None,
     ) -> None:
         self._show, self._begun, self._left, self._lock = show, begun, left, threading.Lock()
-        # A socket's path holds 107 bytes at most (unix(7)), and a temporary folder may lie deep.
+        # The path of a socket has at most 107 bytes (unix(7)), and the path of a temporary folder may be long.
         short = len(tempfile.gettempdir()) < SHORT
         self._folder = tempfile.TemporaryDirectory(prefix="megatrix-", dir=None if short else "/tmp")  # noqa: S108
         self.address = str(Path(self._folder.name) / "records")
@@ -99,7 +99,7 @@ class Receiver:
         with connection, connection.makefile("r", encoding="utf-8") as lines:
             for line in lines:
                 if not line.endswith("\n"):
-                    break  # who sent it was killed in the midst
+                    break  # the sender was killed while it wrote
                 message = decode(line)
                 with self._lock:
                     if isinstance(message, CaseBegun):
@@ -111,10 +111,10 @@ class Receiver:
 
 
 class Sender:
-    """Sends records to a Receiver's address; "" sends nowhere.
+    """Sends records to a Receiver's address; with "" it sends nothing.
 
-    The connection is a lifeline as well: when the receiver dies, `orphaned` is called, from another thread.
-    Raises MatrixError when nobody listens at the address: the run that asked for this process is gone.
+    When the receiver dies, `orphaned` is called in another thread. Raises MatrixError if the address has no listener,
+    because the run of this process has ended.
     """
 
     def __init__(self, address: str, orphaned: Callable[[], None]) -> None:
@@ -125,15 +125,15 @@ class Sender:
                 self._socket.connect(address)
             except OSError as error:
                 self._socket.close()
-                raise MatrixError("the run that this process belongs to is gone", where=address, got=error) from error
+                raise MatrixError("the run of this process has ended", where=address, got=error) from error
             threading.Thread(target=self._watch, args=(orphaned,), daemon=True).start()
 
     def send(self, record: Record) -> None:
-        """Send one record; a receiver that is gone is `orphaned`'s business."""
+        """Send one record. Does not raise if the receiver is gone; `orphaned` handles that."""
         self._send(CaseEnded(record))
 
     def begin(self, key: str) -> None:
-        """Say that a case begins."""
+        """Send that a case begins."""
         self._send(CaseBegun(key))
 
     def _send(self, message: Message) -> None:
@@ -142,7 +142,7 @@ class Sender:
                 self._socket.sendall(encode(message))
 
     def close(self) -> None:
-        """Hang up."""
+        """Disconnect."""
         if self._socket is not None:
             listening, self._socket = self._socket, None
             listening.shutdown(socket.SHUT_RDWR)

@@ -1,4 +1,4 @@
-"""One case in its cell: started, run or read, judged, recorded."""
+"""Run or read one case in its cell, judge its outcome and record it."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from matrix.verdicts.judge import Judgement, judge
 from matrix.verdicts.outcome import Outcome, OutcomeKind
 from matrix.verdicts.record import Record, Verdict
 
-# Seconds for one case. A save-and-load case takes 1 s to 10 s on 2 cores, 15 s when they are busy; upstream's whole
-# training loop 14 s. Override: MEGATRIX_DEADLINE.
+# Seconds for one case. A save-and-load case takes 1 s to 10 s on 2 cores, 15 s on busy ones; upstream's complete
+# training loop takes 14 s. Override: MEGATRIX_DEADLINE.
 DEADLINE_S: Final = 120.0
 
 
@@ -29,20 +29,20 @@ class JobRunner(Protocol):
 
 
 class RecordSink(Protocol):
-    """Keeps what happened (matrix.store.journal.Journal)."""
+    """Stores the start and the record of cases (matrix.store.journal.Journal)."""
 
     def started(self, key: str) -> str:
-        """Keep that the case is about to run; return the time."""
+        """Store that the case starts; return the time."""
 
     def result(self, record: Record) -> str:
-        """Keep the record; return the time."""
+        """Store the record; return the time."""
 
 
 @dataclass(frozen=True)
 class CaseContext:
-    """Where a case runs: the overlays of its cell, its logs, what was found there.
+    """The context of a case: the overlays of its cell, its log folder, the resolved versions.
 
-    `unavailable` is the reason why the case can't run here, "" if it can. `clones` are the site's, by name.
+    `unavailable` is the reason why the case can't run on this machine, "" if it can. `clones` are the site's, by name.
     """
 
     path: tuple[str, ...] = ()
@@ -58,71 +58,71 @@ class CaseContext:
 
 
 class Reproduction:
-    """One planned case, ready to run: `read` judges it at level contract, `supervisor` runs its ranks at the others."""
+    """One planned case, ready to run: by `read` at level contract, by `supervisor` at the others."""
 
     def __init__(
         self,
         planned: Planned,
         failure: Failure,
         catalog: tuple[Failure, ...],
-        where: CaseContext,
+        context: CaseContext,
         supervisor: Callable[[], JobRunner],
         journal: RecordSink,
         read: Callable[[], Outcome],
     ) -> None:
         self.planned, self.failure, self._catalog = planned, failure, catalog
-        self._where, self._supervisor, self._journal, self._read = where, supervisor, journal, read
+        self._context, self._supervisor, self._journal, self._read = context, supervisor, journal, read
 
     def run(self) -> Record:
-        """Run or read the case, judge the outcome, keep the record and return it."""
+        """Run or read the case, judge the outcome, store the record and return it."""
         started = self._journal.started(self.planned.key)
-        if self._where.unavailable:
-            outcome = Outcome(OutcomeKind.UNAVAILABLE, self._where.unavailable)
+        if self._context.unavailable:
+            outcome = Outcome(OutcomeKind.UNAVAILABLE, self._context.unavailable)
         elif self.planned.level is Level.CONTRACT:
             outcome = self._outcome_read()
         else:
             outcome = self._outcome_run()
-        record = make_record(self.planned, outcome, self._judged(outcome), self._where, started)
+        record = make_record(self.planned, outcome, self._judged(outcome), self._context, started)
         self._journal.result(record)
         return record
 
     @property
     def job(self) -> RankJob:
-        """Return what the case's ranks run."""
+        """Return the rank job of the case."""
         case = self.failure.case_named(self.planned.case)
         module, function = case.function
         return RankJob(
             target=f"{self.failure.folder / module}.py:{function}",
             kwargs=case.arguments,
             world_size=self.planned.ranks,
-            path=self._where.path,
+            path=self._context.path,
             env={},
-            deadline_s=self._where.deadline_s,
-            log_dir=self._where.log_dir,
+            deadline_s=self._context.deadline_s,
+            log_dir=self._context.log_dir,
             limits=case.limits,
             launcher=self.planned.launcher,
             device="cuda" if self.planned.level is Level.GPU else "cpu",
             hidden=hidden(self.planned),
             stand_ins=stand_ins(self.failure, self.planned),
-            clones=self._where.clones,
+            clones=self._context.clones,
         )
 
     def _outcome_run(self) -> Outcome:
-        """Run the job. A red outcome is run once more in fresh interpreters.
+        """Run the job; run it once more in new interpreters if the outcome is red.
 
-        That is evidence, not a second chance: the verdict stays red, and a difference is written into the record.
+        The second run is evidence only: the verdict stays red, and the record notes a difference.
         """
         job = self.job
         outcome = self._supervisor().run(job)
         if self._judged(outcome).verdict.colour == "red":
             fresh = self._supervisor().run(replace(job, fresh=True, log_dir=job.log_dir / "fresh"))
             same = self._judged(fresh) == self._judged(outcome)
-            said = f"run again in fresh interpreters: {'the same' if same else 'DIFFERENT'}: {brief(fresh)}"
-            outcome = replace(outcome, attempts=(*outcome.attempts, said))
+            note = f"run again in fresh interpreters: {'the same' if same else 'DIFFERENT'}: {brief(fresh)}"
+            outcome = replace(outcome, attempts=(*outcome.attempts, note))
         return outcome
 
     def _outcome_read(self) -> Outcome:
-        """Read both sides. What can't be read, a release that is not recorded among it, is `unavailable`."""
+        """Read both APIs. If one can't be read, e.g. of a release that is not recorded, return `unavailable`."""
         try:
             return self._read()
         except MatrixError as error:
@@ -133,7 +133,7 @@ class Reproduction:
 
 
 def stand_ins(failure: Failure, planned: Planned) -> dict[str, Any]:
-    """Return the arguments of matrix.kit.absent_packages.install for a case; {} where its cell needs none."""
+    """Return the arguments of matrix.kit.absent_packages.install for a case; {} if its cell needs none."""
     stand_in = failure.stand_in_for(planned.cell) if planned.level is Level.CPU else None
     if stand_in is None:
         return {}
@@ -145,16 +145,16 @@ def stand_ins(failure: Failure, planned: Planned) -> dict[str, Any]:
 
 
 def hidden(planned: Planned) -> tuple[str, ...]:
-    """Return the modules that a case's ranks must not see.
+    """Return the modules that are hidden from a case's ranks.
 
-    megatron-core uses the Transformer Engine that is installed wherever it can, and without a GPU that ends in its
-    kernels: in a cell of which it is no part it is hidden below level gpu.
+    megatron-core uses an installed Transformer Engine wherever it can, and fails in its kernels without a GPU.
+    Therefore it is hidden below level gpu in cells without Transformer Engine.
     """
     return ("transformer_engine",) if planned.cell.te == NONE and planned.level is Level.CPU else ()
 
 
-def make_record(planned: Planned, outcome: Outcome, judgement: Judgement, where: CaseContext, started: str) -> Record:
-    """Return the record of a case that was judged."""
+def make_record(planned: Planned, outcome: Outcome, judgement: Judgement, context: CaseContext, started: str) -> Record:
+    """Return the record of a judged case."""
     return Record(
         failure=planned.failure,
         case=planned.case,
@@ -165,32 +165,32 @@ def make_record(planned: Planned, outcome: Outcome, judgement: Judgement, where:
         outcome=outcome,
         signature=judgement.signature,
         other=judgement.other,
-        reproduce=where.reproduce,
-        notes=(*planned.notes, *where.notes, *outcome.attempts),
+        reproduce=context.reproduce,
+        notes=(*planned.notes, *context.notes, *outcome.attempts),
         why=planned.why,
-        resolved=where.resolved or {},
-        content=where.content,
-        run=where.run,
+        resolved=context.resolved or {},
+        content=context.content,
+        run=context.run,
         started=started,
     )
 
 
 def brief(outcome: Outcome) -> str:
-    """Return an outcome in one line."""
+    """Return the reason of an outcome, or its kind, in one line."""
     return outcome.reason.strip().splitlines()[0] if outcome.reason.strip() else outcome.kind.value
 
 
 def explain_red(record: Record) -> str:
-    """Return why a red record is red, for the person who reads the test's failure."""
+    """Return why a red record is red, as the text of the failed test."""
     expected = {
-        Expectation.BROKEN: "the catalog expects this failure here",
-        Expectation.WORKS: "the catalog expects this to work here",
-        Expectation.UNKNOWN: "the catalog says nothing of this cell",
+        Expectation.BROKEN: "the catalog expects this failure in this cell",
+        Expectation.WORKS: "the catalog expects no failure in this cell",
+        Expectation.UNKNOWN: "the catalog has no claim for this cell",
     }[record.expectation]
     got = {
-        Verdict.VANISHED: "it passed: the reproduction rotted, or it was fixed",
-        Verdict.REGRESSED: f"it failed with this very failure (signature {record.signature})",
-        Verdict.UNEXPLAINED: f"it failed otherwise ({record.other or 'not a failure of the catalog'})",
+        Verdict.VANISHED: "it passed: the failure is fixed, or the reproduction is broken",
+        Verdict.REGRESSED: f"it failed with exactly this failure (signature {record.signature})",
+        Verdict.UNEXPLAINED: f"it failed differently ({record.other or 'not a failure of the catalog'})",
     }[record.verdict]
     lines = [f"{record.verdict.value}: {expected}, and {got}", f"  outcome:   {brief(record.outcome)}"]
     lines += [f"  note:      {note}" for note in record.notes]

@@ -1,4 +1,4 @@
-"""A run from plan to report: what is cached or can't run here is recorded at once, the rest goes to the engine."""
+"""A run from plan to report: cached and unavailable cases are recorded at once, the engine runs the others."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ from matrix.verdicts.judge import judge
 from matrix.verdicts.outcome import Outcome, OutcomeKind
 from matrix.verdicts.record import Record, Verdict
 
-ENGINE_LOG: Final = "engine.log"  # in the run's folder: what tox and pytest printed
+ENGINE_LOG: Final = "engine.log"  # in the run's folder: the output of tox and pytest
 
 
 @dataclass(frozen=True)
 class Request:
-    """What a run is to do. `resume` names an earlier run to finish; its plan is kept.
+    """The options of a run. `resume` names an earlier run to finish with its own plan.
 
-    `attach`: what that run started and still runs is the engine's to take up; otherwise its end is waited for.
+    With `attach` the engine uses the processes of that run that still run; otherwise they are awaited first.
     """
 
     planned: Sequence[Planned] = ()
@@ -59,11 +59,11 @@ def execute(
     begun: Callable[[str], None] = lambda key: None,
     report: Callable[[Path, History], Night] | None = None,
 ) -> Night:
-    """Run the cases and return the night; `show` is called with each record as it comes, `warn` with what a person
-    should know, `begun` with the key of a case that begins; `place` is this machine unless another is given.
+    """Run the cases and return the night. `place` defaults to this machine.
 
-    `report` gets the run's folder at the end, also after a Ctrl-C, which is raised again; the default adds the run to
-    the history and writes no page. Raises MatrixError; a run that could not start leaves no folder behind.
+    `show` is called with each record when it arrives, `warn` with warnings, `begun` with the key of each case that
+    begins. `report` is called with the run's folder at the end, also after a Ctrl-C, which is raised again; the default
+    adds the run to the history and writes no page. Raises MatrixError; a run that can't start leaves no folder.
     """
     paths = Paths(request.out)
     if not request.resume:
@@ -75,7 +75,7 @@ def execute(
         except MatrixError:
             if request.resume or (folder / ENGINE_LOG).exists():
                 (report or kept)(folder, history)
-            else:  # the engine started nothing: there is no run to report or to resume
+            else:  # the engine started nothing: no run to report or resume
                 shutil.rmtree(folder, ignore_errors=True)
             raise
         except BaseException:
@@ -92,7 +92,7 @@ def kept(folder: Path, history: History) -> Night:
 
 
 def start(request: Request, paths: Paths) -> Path:
-    """Return the folder of the run, with its plan in it."""
+    """Return the folder of the run, which contains its plan."""
     if request.resume:
         folder = paths.run(request.resume)
         if not folder.is_dir():
@@ -121,18 +121,18 @@ def work(
     place: host.ExecutionSite | None = None,
     begun: Callable[[str], None] = lambda key: None,
 ) -> None:
-    """Settle what needs no process, then have the engine run the rest."""
+    """Record the cases that need no process, then run the others with the engine."""
     done = journal.read(folder).results
     pending = [item for item in map(Planned.from_json, night.plan(folder)) if item.key not in done]
-    here = place or host.look()
-    installed = cache(engine.installed)  # 20 ms for an environment, of which hundreds of cases have the same
+    site = place or host.look()
+    installed = cache(engine.installed)  # 20 ms per environment, which hundreds of cases share
     left: list[Planned] = []
     with journal.Journal.new(folder) as kept:
         for item in pending:
-            lack = here.can_run(item)[1] or drivers.lack(catalog, item, here.driver) or engine.lacks(item.cell.base)
+            lack = site.can_run(item)[1] or drivers.lack(catalog, item, site.driver) or engine.lacks(item.cell.base)
             record = not_run(item, catalog, Outcome(OutcomeKind.UNAVAILABLE, lack), folder.name) if lack else None
             if record is None and request.cache:
-                record = cached(item, catalog.failure(item.failure), installed, here, history, folder.name)
+                record = cached(item, catalog.failure(item.failure), installed, site, history, folder.name)
             if record is None:
                 left.append(item)
                 continue
@@ -159,39 +159,39 @@ def work(
     if lost:
         warn(
             f"{len(lost)} of {len(left)} cases were not reached: the engine ended with {ending.status}; "
-            f"what it said is in {folder / ENGINE_LOG}"
+            f"see its output in {folder / ENGINE_LOG}"
         )
 
 
 def not_run(item: Planned, catalog: Catalog, outcome: Outcome, run: str) -> Record:
-    """Return the record of a case that did not run: it can't here, or was not reached."""
-    where = CaseContext(reproduce=reproduce_line(item), run=run)
-    return make_record(item, outcome, judge(catalog.failure(item.failure), item.expectation, outcome), where, "")
+    """Return the record of a case that did not run: unavailable or not reached."""
+    context = CaseContext(reproduce=reproduce_line(item), run=run)
+    return make_record(item, outcome, judge(catalog.failure(item.failure), item.expectation, outcome), context, "")
 
 
 def cached(
     item: Planned,
     failure: Failure,
     installed: Callable[[str], BaseContents | None],
-    here: host.ExecutionSite,
+    site: host.ExecutionSite,
     history: History,
     run: str,
 ) -> Record | None:
-    """Return the verdict that this very content got before, None if it has to run.
+    """Return the cached record of a case with the same content, None if it must run.
 
-    `installed` tells what a base holds.
+    `installed` returns the contents of a base.
     """
     if item.level is Level.GPU:
-        return None  # it depends on more than is told before: the GPUs, the user-mode driver that is loaded
+        return None  # it also depends on the GPUs and the user-mode driver, which are unknown before the case runs
     held = installed(item.cell.base)
     if held is None:
         return None
     try:
         specs = overlay_specs(item, held.environment, configuration.load(), held.interpreter)
         digests = [overlay_digest(spec) for spec in specs]
-        content = case_key(item, failure, held.environment, digests, here, held.image)
+        content = case_key(item, failure, held.environment, digests, site, held.image)
     except MatrixError:
-        return None  # a source that is not there; the cell says it with all it knows
+        return None  # a source is missing; the case reports that when it runs
     found = history.cached(content)
     if found is None or found.key != item.key:
         return None
@@ -199,7 +199,7 @@ def cached(
 
 
 def exit_status(records: Sequence[Record]) -> int:
-    """Return 1 when anything is red or was not reached, else 0."""
+    """Return 1 if a record is red or was not reached, else 0."""
     bad = any(record.verdict.colour == "red" or record.verdict is Verdict.NOT_REACHED for record in records)
     return 1 if bad else 0
 

@@ -1,4 +1,4 @@
-"""What one pytest process does in a cell's interpreter: which cases are its, what each runs with, where it is kept."""
+"""The session of one pytest process in a cell's interpreter: its cases, their context, and its journal."""
 
 from __future__ import annotations
 
@@ -47,11 +47,11 @@ AXES: Final = ("torch", "megatron-core", "transformer-engine")  # the packages o
 
 @dataclass(frozen=True)
 class Options:
-    """What the session was asked. `base` is the base this interpreter stands for, "" = find out from what is installed.
+    """The options of a session. `base` is the base of this interpreter; "" derives it from the installed packages.
 
-    With `run_folder` the session works off its part of that run's plan; without, it makes a run of its own.
-    `keys` are those of the plan that are meant, none for all. `image` is the content digest of the image around us,
-    `overlays` the file that says what was provided for its cases, `place` the machine as records are to name it.
+    With `run_folder` the session runs its part of that run's plan; without, it creates a run. `keys` limits the plan
+    to these cases, unless empty. `image` is the content digest of the image of this process, `overlays` the file with
+    the overlays of its cases, `place` the name of the machine in records.
     """
 
     base: str = ""
@@ -84,7 +84,7 @@ class Options:
 
 
 def deadline(text: str) -> float:
-    """Return the seconds that MEGATRIX_DEADLINE asks for, DEADLINE_S without it."""
+    """Return the seconds of MEGATRIX_DEADLINE, DEADLINE_S without it."""
     try:
         return float(text or DEADLINE_S)
     except ValueError:
@@ -92,7 +92,7 @@ def deadline(text: str) -> float:
 
 
 class Session:
-    """One pytest process. Its journal, its supervisor and its overlays are made when first needed."""
+    """The session of one pytest process. Its journal, supervisor and overlays are created at first use."""
 
     def __init__(self, options: Options, out: Path) -> None:
         interrupt.once()
@@ -105,26 +105,26 @@ class Session:
         self.records: list[Record] = []
 
     def _place(self, catalog: Catalog) -> tuple[Catalog, str]:
-        """Return the catalog, with the host in it as a base if it is one, and the base's id."""
+        """Return the catalog and the id of the base; without a configured base, the host is added as one."""
         if self.options.base:
             return catalog, catalog.base(self.options.base).id
         return with_host(catalog, self.environment.packages, self.environment.minor), HOST
 
     @cached_property
     def planned(self) -> list[Planned]:
-        """Return the cases of this session, those of its run's plan that have no result yet or all of its base."""
+        """Return the cases of this session: those of its run's plan without a result, or all of its base."""
         if self.options.run_folder:
             plan = [Planned.from_json(case) for case in night.plan(self.options.run_folder)]
             done = journal.read(self.options.run_folder).results
-            wanted = self.options.keys or {item.key for item in plan}
-            return [item for item in plan if item.cell.base == self.base and item.key in wanted - done.keys()]
+            selected = self.options.keys or {item.key for item in plan}
+            return [item for item in plan if item.cell.base == self.base and item.key in selected - done.keys()]
         levels = (Level.CONTRACT, Level.CPU, *((Level.GPU,) if self.host.gpus else ()))
         cases = cases_here(self.catalog, self.base, self.environment.packages, levels, self.options.te_line)
         return select(cases, self.options.select) if self.options.select else cases
 
     @cached_property
     def run_folder(self) -> Path:
-        """Return the folder of the run; a run of this session's own gets its plan written."""
+        """Return the folder of the run; for a run of this session, write its plan first."""
         if self.options.run_folder:
             return self.options.run_folder
         folder = Paths(self.out).run(new_run_id(self.base))
@@ -134,17 +134,17 @@ class Session:
 
     @cached_property
     def supervisor(self) -> Supervisor:
-        """Return the one supervisor; its fork-server starts with the first case."""
+        """Return the supervisor; its forkserver starts with the first case."""
         return Supervisor()
 
     @cached_property
     def gpus(self) -> Pool:
-        """Return the GPUs that this process may use, shared with all others of this machine that run cases."""
+        """Return the GPUs that this process may use, shared with other processes that run cases on this machine."""
         return Pool(visible(self.host.gpus, os.environ))
 
     @cached_property
     def cuda(self) -> Cuda:
-        """Return the user-mode driver that ranks get here. It is asked elsewhere: who calls cuInit may not fork."""
+        """Return the user-mode driver that ranks load, read in another process: a process may not fork after cuInit."""
         return devices.ask(("cuda",)).cuda
 
     @cached_property
@@ -154,14 +154,14 @@ class Session:
         return JournalSink(journal.Journal.new(self.run_folder), sender, self.records.append)
 
     @property
-    def told(self) -> str:
-        """Return where this is, for whoever typed pytest: the base, and what is installed of the cell's axes."""
+    def header(self) -> str:
+        """Return the line of the pytest header: the base, and the installed packages of the cell's axes."""
         have = self.environment.packages
         installed = [f"{name} {have[name]}" for name in AXES if name in have]
         return f"megatrix: base {self.base}: {', '.join([f'Python {self.environment.python}', *installed])}"
 
     def reproduction(self, planned: Planned) -> Reproduction:
-        """Return the case, ready to run."""
+        """Return the reproduction of a case."""
         failure = self.catalog.failure(planned.failure)
         able, reason = self.host.can_run(planned)
         overlays: tuple[Overlay, ...] = ()
@@ -176,7 +176,7 @@ class Session:
         cuda = self.cuda if on_gpus and not reason else None
         if cuda is not None:
             reason = self.gpus.lacks(planned.gpus) or drivers.unusable(cuda, planned.gpus)
-        where = CaseContext(
+        context = CaseContext(
             path=tuple(str(overlay.path) for overlay in overlays),
             log_dir=self.run_folder / "logs" / planned.key.replace("/", "_").replace(" ", "/"),
             deadline_s=self.options.deadline_s,
@@ -206,21 +206,21 @@ class Session:
         def read() -> Outcome:
             return read_case(failure, failure.case_named(planned.case), planned.cell)
 
-        return Reproduction(planned, failure, self.catalog.failures, where, runs, self.journal, read)
+        return Reproduction(planned, failure, self.catalog.failures, context, runs, self.journal, read)
 
     def close(self) -> None:
-        """Stop the fork-server and close the journal, if they were made."""
+        """Stop the forkserver and close the journal, if they were created."""
         if "supervisor" in self.__dict__:
             self.supervisor.__exit__(None, None, None)
         if "journal" in self.__dict__:
             self.journal.close()
 
     def _overlays_of(self, planned: Planned) -> tuple[Overlay, ...]:
-        """Return what is laid over the base for a case, in an image as it was provided from outside."""
+        """Return the overlays of a case; in an image, those listed in the file of overlays."""
         if self.options.overlays is None:
             specs = provision.overlay_specs(planned, self.environment, self.configuration, Path(sys.executable))
             return tuple(self._provide(spec) for spec in specs)
-        provided = self._provided.get(planned.key, Provision(reason="nothing was provided for it"))
+        provided = self._provided.get(planned.key, Provision(reason="no overlays were provided for this case"))
         if provided.reason:
             raise MatrixError(provided.reason)
         return provided.overlays
@@ -245,38 +245,40 @@ class Session:
 
     def _hidden(self, planned: Planned) -> tuple[str, ...]:
         engine = self.environment.packages.get("transformer-engine", "")
-        told = f"Transformer Engine {engine} of this base is hidden from the ranks: it plays no part"
-        return (told,) if engine and hidden(planned) else ()
+        note = f"Transformer Engine {engine} of this base is hidden from the ranks: it is not part of the cell"
+        return (note,) if engine and hidden(planned) else ()
 
     def _notes(self, overlays: Iterable[Overlay]) -> tuple[str, ...]:
         base = self.catalog.bases.get(self.base)
-        wanted = base.pythons[0] if isinstance(base, (Wheels, ReaderBase)) else self.environment.minor
-        other = () if wanted == self.environment.minor else (f"ran on Python {self.environment.python}, not {wanted}",)
+        expected = base.pythons[0] if isinstance(base, (Wheels, ReaderBase)) else self.environment.minor
+        other = (
+            () if expected == self.environment.minor else (f"ran on Python {self.environment.python}, not {expected}",)
+        )
         place = (f"ran on {self.options.place}",) if self.options.place else ()
         return (*(note for overlay in overlays for note in overlay.notes), *other, *place)
 
 
 class JournalSink:
-    """Writes to the journal, then tells whoever listens."""
+    """Writes to the journal, then to the relay and a callback."""
 
     def __init__(self, kept: journal.Journal, sender: Sender, also: Callable[[Record], None]) -> None:
         self._journal, self._sender, self._also = kept, sender, also
 
     def started(self, key: str) -> str:
-        """Keep that a case is about to run, and say so."""
+        """Store that a case starts, and send it."""
         at = self._journal.started(key)
         self._sender.begin(key)
         return at
 
     def result(self, record: Record) -> str:
-        """Keep a record and pass it on."""
+        """Store a record and send it."""
         at = self._journal.result(record)
         self._sender.send(record)
         self._also(record)
         return at
 
     def close(self) -> None:
-        """Close the journal and hang up."""
+        """Close the connection and the journal."""
         self._sender.close()
         self._journal.close()
 

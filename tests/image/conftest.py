@@ -1,4 +1,4 @@
-"""What the tests of an image need: podman or docker, the image, clones. Without them they fail, and say so."""
+"""The requirements of the image tests: podman or docker, the image, clones. Without them the tests fail."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["megatrix"]
 
 @pytest.fixture(scope="session")
 def tool() -> Tool:
-    """Return podman or docker, with the image built (100 s on 2 cores) if it is not here."""
+    """Return podman or docker, and build the image (100 s on 2 cores) if it is missing."""
     found = find()
     if found is None:
         pytest.fail(NO_TOOL, pytrace=False)

@@ -1,10 +1,10 @@
-/* Stand-ins for NVIDIA's driver, where no GPU is: the user-mode driver (-DCUDA) and NVML (-DNVML), as far as this project
- * asks them. Built by tests/image/standin.py with
+/* Stand-ins for NVIDIA's driver on machines without a GPU: the user-mode driver (-DCUDA) and NVML (-DNVML), with the
+ * calls that this project uses. Built by tests/image/standin.py with
  *   VERSION  the library's own driver version, "470.161.03"
  *   OFFERS   the CUDA version that it offers, 11040
- *   KERNEL   the file in which the stand-in of a kernel driver tells its version
- * A user-mode driver goes with its own kernel driver; one that is newer goes with it too, as a compat package does, but
- * not on a GPU of a workstation (the file KERNEL ends in "geforce"). -DCRASH and -DHANG are what drivers do at night.
+ *   KERNEL   the file with the version of the stand-in kernel driver
+ * A user-mode driver works with its own kernel driver. A newer one works too, like a compat package, but not on a
+ * workstation GPU (the file KERNEL ends in "geforce"). With -DCRASH or -DHANG the driver crashes or hangs.
  */
 #include <signal.h>
 #include <stdio.h>

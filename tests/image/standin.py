@@ -1,8 +1,8 @@
-"""Stand-ins at the hardware's edge: a host's NVIDIA driver, and an image that brings a compat package along.
+"""Stand-ins for a host's NVIDIA driver, and for an image with a compat package.
 
-What stands in is tests/image/driver.c alone, built as libcuda.so.VERSION and libnvidia-ml.so.VERSION, a device node and
-a file that tells the version of a kernel driver. podman hands them into a container by CDI, as NVIDIA's own
-specification does; everything else is real.
+Only three things are replaced: tests/image/driver.c, built as libcuda.so.VERSION and libnvidia-ml.so.VERSION, a device
+node, and a file with the version of a kernel driver. podman passes them into a container by CDI, like NVIDIA's
+specification; everything else is real.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import Final
 
 SOURCE: Final = Path(__file__).with_name("driver.c")
-CDI: Final = Path("/var/run/cdi")  # of the folders that podman reads, the one for what does not outlive a boot
+CDI: Final = Path("/var/run/cdi")  # the folder of podman's specifications that is empty after a boot
 KIND: Final = "nvidia.com/gpu"
-INSIDE: Final = "/usr/local/nvidia/lib64"  # where a container finds its host's driver; NGC's images look there
-COMPAT: Final = "/usr/local/cuda/compat/lib.real"  # where NGC's images keep their compat package
+INSIDE: Final = "/usr/local/nvidia/lib64"  # the folder of the host's driver in a container, where NGC's images look
+COMPAT: Final = "/usr/local/cuda/compat/lib.real"  # the folder of the compat package in NGC's images
 
-# NGC's images set their path so, in /etc/shinit_v2: to the compat package where its cuInit succeeds on this host.
+# As in /etc/shinit_v2 of NGC's images: use the compat package if its cuInit succeeds on this host.
 ENTRYPOINT: Final = f"""#!/bin/sh
 if LD_LIBRARY_PATH={COMPAT} python3 -c 'import ctypes, sys; sys.exit(ctypes.CDLL("libcuda.so.1").cuInit(0) != 0)'
 then export LD_LIBRARY_PATH="{COMPAT}:$LD_LIBRARY_PATH"
@@ -38,19 +38,29 @@ ENTRYPOINT ["/entrypoint"]
 
 
 def library(folder: Path, kind: str, version: str, offers: int, kernel: str, *flags: str) -> None:
-    """Build a stand-in of a library: `kind` is CUDA or NVML, `kernel` the file that tells the kernel driver."""
+    """Build a stand-in of a library: `kind` is CUDA or NVML, `kernel` the file of the kernel driver's version."""
     folder.mkdir(parents=True, exist_ok=True)
     name = {"CUDA": "libcuda.so", "NVML": "libnvidia-ml.so"}[kind]
-    told = (f"-D{kind}", f'-DVERSION="{version}"', f"-DOFFERS={offers}", f'-DKERNEL="{kernel}"', *flags)
-    command = ["gcc", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", *told, "-o", str(folder / f"{name}.{version}")]
+    defines = (f"-D{kind}", f'-DVERSION="{version}"', f"-DOFFERS={offers}", f'-DKERNEL="{kernel}"', *flags)
+    command = [
+        "gcc",
+        "-Wall",
+        "-Wextra",
+        "-Werror",
+        "-shared",
+        "-fPIC",
+        *defines,
+        "-o",
+        str(folder / f"{name}.{version}"),
+    ]
     subprocess.run([*command, str(SOURCE)], check=True)
     (folder / f"{name}.1").symlink_to(f"{name}.{version}")
 
 
 def driver(folder: Path, version: str, offers: int, *flags: str, gpu: str = "", at: str = "") -> Path:
-    """Build the driver of a host: both libraries and what they find the kernel driver's version in; return its folder.
+    """Build the driver of a host, both libraries and the file of the kernel driver's version; return its folder.
 
-    `at` is where its users see it, the folder itself unless told; `gpu` is "geforce" or anything better.
+    `at` is the folder's path for its users, by default the folder itself; `gpu` is "geforce" for a workstation GPU.
     """
     kernel = f"{at or folder}/kernel"
     library(folder, "CUDA", version, offers, kernel, *flags)
@@ -60,7 +70,7 @@ def driver(folder: Path, version: str, offers: int, *flags: str, gpu: str = "", 
 
 
 def recipe(folder: Path, base: str, version: str, offers: int) -> Path:
-    """Write what an image with a compat package is built of, on the image `base`; return the folder."""
+    """Write the build context of an image with a compat package on the image `base`; return the folder."""
     library(folder / "compat", "CUDA", version, offers, f"{INSIDE}/kernel")
     (folder / "entrypoint").write_text(ENTRYPOINT)
     (folder / "Containerfile").write_text(CONTAINERFILE.format(base=base))
@@ -68,8 +78,8 @@ def recipe(folder: Path, base: str, version: str, offers: int) -> Path:
 
 
 @contextmanager
-def handed_in(driver: Path) -> Iterator[None]:
-    """Have `podman run --device nvidia.com/gpu=all` hand this driver, and a device node, into containers."""
+def passed_in(driver: Path) -> Iterator[None]:
+    """Make `podman run --device nvidia.com/gpu=all` pass this driver and a device node into containers."""
     node = driver / "nvidiactl"
     os.mknod(node, stat.S_IFCHR | 0o666, os.makedev(195, 255))
     edits = {
@@ -87,7 +97,7 @@ def handed_in(driver: Path) -> Iterator[None]:
         node.unlink()
 
 
-def of_its_own() -> list[str]:
-    """Return the CDI specifications by which this machine hands in GPUs of its own."""
+def specifications() -> list[str]:
+    """Return the CDI specifications of this machine's real GPUs."""
     files = (file for folder in (Path("/etc/cdi"), CDI) if folder.is_dir() for file in folder.iterdir())
     return [str(file) for file in files if KIND in file.read_text(errors="replace")]

@@ -1,4 +1,4 @@
-"""An image with a release laid over it, for real; and what pytest and tox do for somebody who stands in an image."""
+"""An image built with a release in it, and pytest and tox run inside of it."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ DEADLINE_S = 300.0  # s for a command in an image; the longest takes 15 s on 2 c
 
 @pytest.fixture
 def laid(tool: Tool) -> Iterator[BuildRequest]:
-    """The image with a megatron-core (12 s) from pip's indexes, one of which wants a password and is not there."""
-    wish = build_request(load(), "debian-13", mcore="0.16.1")
+    """Build the image with a megatron-core (12 s); one of pip's indexes has a password and is unreachable."""
+    request = build_request(load(), "debian-13", mcore="0.16.1")
     indexes = f"{site_options().get('extra-index-url', '')} https://me:s3cr3t@127.0.0.1:9/simple"
-    build(wish, Builder(print, {**os.environ, "PIP_EXTRA_INDEX_URL": indexes, "PIP_RETRIES": "0"}))
-    yield wish
-    tool.run([tool.path, "rmi", wish.tag])
+    build(request, Builder(print, {**os.environ, "PIP_EXTRA_INDEX_URL": indexes, "PIP_RETRIES": "0"}))
+    yield request
+    tool.run([tool.path, "rmi", request.tag])
 
 
 def inside(tool: Tool, tag: str, *command: str, options: tuple[str, ...] = ()) -> str:
-    """Run a command as somebody would who has the checkout, and nothing else, in the image; return what it wrote."""
+    """Run a command in the image with only the checkout mounted; return its output."""
     place = ["--rm", "--network=none", "--read-only", "--tmpfs=/tmp", f"--volume={ROOT}:{ROOT}:ro", f"--workdir={ROOT}"]
-    told = ["--env=MEGATRIX_OUT=/tmp/out", "--env=PYTHONDONTWRITEBYTECODE=1", *options]
+    variables = ["--env=MEGATRIX_OUT=/tmp/out", "--env=PYTHONDONTWRITEBYTECODE=1", *options]
     ran = subprocess.run(
-        [tool.path, "run", *place, *told, tag, *command],
+        [tool.path, "run", *place, *variables, tag, *command],
         capture_output=True,
         text=True,
         timeout=DEADLINE_S,
@@ -48,35 +48,35 @@ def inside(tool: Tool, tag: str, *command: str, options: tuple[str, ...] = ()) -
     return ran.stdout
 
 
-def test_pytest_finds_its_cell_from_what_is_installed(tool: Tool, laid: BuildRequest) -> None:
+def test_pytest_finds_its_cell_from_installed_packages(tool: Tool, laid: BuildRequest) -> None:
     chosen = f"failure=={SAVE} and case==world1"
-    told = inside(tool, laid.tag, "python3", "-m", "pytest", "tests/failures", "-rA", "--select", chosen)
-    assert "base host: Python 3.13" in told
-    assert "megatron-core 0.16.1" in told
+    output = inside(tool, laid.tag, "python3", "-m", "pytest", "tests/failures", "-rA", "--select", chosen)
+    assert "base host: Python 3.13" in output
+    assert "megatron-core 0.16.1" in output
     entry = f"tests/failures/{folder_name(SAVE)}/{ENTRY}"
-    assert f"HOLDS {entry}::{SAVE}-world1-cpu-host/mcore-0.16.1/te-none" in told
+    assert f"HOLDS {entry}::{SAVE}-world1-cpu-host/mcore-0.16.1/te-none" in output
 
 
-def test_neither_a_password_nor_a_path_of_this_machine_stays_in_the_image(tool: Tool, laid: BuildRequest) -> None:
+def test_image_contains_no_password_or_host_path(tool: Tool, laid: BuildRequest) -> None:
     history = tool.run([tool.path, "history", "--no-trunc", laid.tag]).out
     settings = tool.run([tool.path, "image", "inspect", laid.tag]).out
     assert "MCORE=0.16.1" in history
-    for told in (history, settings):
-        assert "s3cr3t" not in told
-        assert not [folder for folder in site_options().get("find-links", "").split() if folder in told]
+    for text in (history, settings):
+        assert "s3cr3t" not in text
+        assert not [folder for folder in site_options().get("find-links", "").split() if folder in text]
     left = inside(tool, laid.tag, "sh", "-c", "grep -rIl s3cr3t /etc /root /run /usr/local /var || true")
     assert left == ""
 
 
-def test_a_line_of_tox_runs_in_place_in_the_image_that_has_its_torch(tool: Tool) -> None:
-    """tox and uv are lent by this machine; what the image lacks for the line would take an index."""
-    asking = [tox_command(os.environ)[0], "-c", "import tox; print(tox.__path__[0])"]
-    lent = Path(subprocess.run(asking, capture_output=True, text=True, check=True).stdout.strip()).parent
-    asked = ["config", "--workdir", "/tmp/tox", "-e", "te113", "-k", "description", "base_python", "runner"]
+def test_tox_environment_runs_in_place_in_its_image(tool: Tool) -> None:
+    """tox and uv of this machine are mounted, because installing them in the image requires an index."""
+    query = [tox_command(os.environ)[0], "-c", "import tox; print(tox.__path__[0])"]
+    packages = Path(subprocess.run(query, capture_output=True, text=True, check=True).stdout.strip()).parent
+    arguments = ["config", "--workdir", "/tmp/tox", "-e", "te113", "-k", "description", "base_python", "runner"]
     binary = uv(os.environ)[0]
-    options = tuple(f"--volume={path}:{path}:ro" for path in (lent, binary))
-    options += (f"--env=PYTHONPATH={lent}", f"--env=TOX_UV_PATH={binary}")
-    told = inside(tool, load().images[0].tag, "python3", "-m", "tox", *asked, options=options)
-    assert "this image's own torch 2.6.0" in told
-    assert "base_python = /usr/bin/python3" in told
-    assert "runner = virtualenv" in told
+    options = tuple(f"--volume={path}:{path}:ro" for path in (packages, binary))
+    options += (f"--env=PYTHONPATH={packages}", f"--env=TOX_UV_PATH={binary}")
+    output = inside(tool, load().images[0].tag, "python3", "-m", "tox", *arguments, options=options)
+    assert "this image's own torch 2.6.0" in output
+    assert "base_python = /usr/bin/python3" in output
+    assert "runner = virtualenv" in output

@@ -1,8 +1,8 @@
-"""An image that brings a compat package along, on hosts with older and newer drivers: by podman, with GPUs by CDI.
+"""An image with a compat package, on hosts with older and newer drivers: by podman, with GPUs by CDI.
 
 The drivers are stand-ins (standin.py); the image, podman, its CDI, the command line, the session in the container and
-the record are real. So is the project, a copy of it whose catalog has one failure more, with a body that does nothing,
-and our image's tag for the container's.
+the record are real. The project is a copy whose catalog has one more failure, with a body that does nothing, and the
+test image's tag in place of the container's.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ BODY: Final = """
 def do_nothing(rank):
     pass
 """
-# What a run needs of the project, in which a failure is added.
+# The files of the project that a run needs.
 COPIED: Final = (
     "matrix",
     "containers",
@@ -79,13 +79,11 @@ COPIED: Final = (
 
 @pytest.fixture(scope="module", autouse=True)
 def image(tool: Tool, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """The image, built on the one that the other tests use (2 s)."""
+    """Build the image on that of the other tests (2 s)."""
     if tool.name != "podman" or os.getuid() != 0 or not shutil.which("gcc"):
-        pytest.fail("stand-ins of drivers are built by gcc and handed in by podman, as root", pytrace=False)
-    if found := standin.of_its_own():
-        pytest.fail(
-            f"this machine has GPUs of its own ({', '.join(found)}): a stand-in has no place here", pytrace=False
-        )
+        pytest.fail("stand-ins of drivers require gcc, podman and root", pytrace=False)
+    if found := standin.specifications():
+        pytest.fail(f"this machine has GPUs ({', '.join(found)}): stand-ins are not used", pytrace=False)
     folder = standin.recipe(tmp_path_factory.mktemp("image"), "localhost/megatrix/debian-13:latest", PACKAGE, OFFERS)
     subprocess.run([tool.path, "build", "--isolation=chroot", "--tag", TAG, str(folder)], check=True)
     yield
@@ -94,7 +92,7 @@ def image(tool: Tool, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None
 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of the project with the failure that is none, and our image for NVIDIA's."""
+    """Return a copy of the project with the no-op failure, and the test image in place of NVIDIA's."""
     folder = tmp_path_factory.mktemp("project")
     for name in COPIED:
         source, target = ROOT / name, folder / name
@@ -114,7 +112,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def megatrix(project: Path, out: Path, driver: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run the command line on a host whose driver this is."""
+    """Run the command line on a host with this driver."""
     environ = {**os.environ, "LD_LIBRARY_PATH": str(driver), "MEGATRIX_OUT": str(out), "PYTHONDONTWRITEBYTECODE": "1"}
     command = [sys.executable, "-m", "matrix", *arguments]
     return subprocess.run(command, cwd=project, env=environ, capture_output=True, text=True, timeout=300, check=False)
@@ -122,9 +120,11 @@ def megatrix(project: Path, out: Path, driver: Path, *arguments: str) -> subproc
 
 def one_record(project: Path, folder: Path, version: str, offers: int, gpu: str = "") -> dict[str, Any]:
     """Run the case on a host with a driver and return its record."""
-    seen = standin.driver(folder / "host", version, offers, gpu=gpu)  # as the host sees it, and as a container does
+    seen = standin.driver(
+        folder / "host", version, offers, gpu=gpu
+    )  # the driver on the host; `given` is that in a container
     given = standin.driver(folder / "given", version, offers, gpu=gpu, at=standin.INSIDE)
-    with standin.handed_in(given):
+    with standin.passed_in(given):
         ran = megatrix(project, folder / "out", seen, "run", "--json", "--no-cache", "--select", SELECT)
     records = [json.loads(line) for line in ran.stdout.splitlines() if line.startswith("{")]
     log = "".join(path.read_text() for path in Paths(folder / "out").run("").glob("*/engine.log"))
@@ -134,7 +134,7 @@ def one_record(project: Path, folder: Path, version: str, offers: int, gpu: str 
     return record
 
 
-def test_a_driver_that_is_too_old_is_unavailable_with_the_reason_and_the_branch(project: Path, tmp_path: Path) -> None:
+def test_too_old_driver_names_a_sufficient_branch(project: Path, tmp_path: Path) -> None:
     record = one_record(project, tmp_path, "470.42.01", 11040)
     assert record["verdict"] == "unavailable"
     assert record["reason"] == (
@@ -143,7 +143,7 @@ def test_a_driver_that_is_too_old_is_unavailable_with_the_reason_and_the_branch(
     )
 
 
-def test_with_the_compat_package_it_runs_and_the_record_says_so(project: Path, tmp_path: Path) -> None:
+def test_compat_package_runs_and_is_recorded(project: Path, tmp_path: Path) -> None:
     record = one_record(project, tmp_path, "470.161.03", 11040)
     assert record["verdict"] == "holds", record["reason"]
     assert record["resolved"]["host driver"] == "470.161.03"
@@ -158,37 +158,37 @@ def test_with_the_compat_package_it_runs_and_the_record_says_so(project: Path, t
     assert "<dt>user-mode driver</dt><dd>555.42.06 (compat package of the image)</dd>" in page
 
 
-def test_a_new_driver_runs_it_by_itself(project: Path, tmp_path: Path) -> None:
+def test_new_driver_runs_without_the_compat_package(project: Path, tmp_path: Path) -> None:
     record = one_record(project, tmp_path, "560.35.03", 12060)
     assert record["verdict"] == "holds", record["reason"]
     assert record["resolved"]["user-mode driver"] == "560.35.03 (the host driver itself)"
     assert not [note for note in record["notes"] if "driver" in note]
 
 
-def test_where_the_compat_package_does_not_start_the_record_says_what_was_found(project: Path, tmp_path: Path) -> None:
-    """On a workstation's GPU: the catalog has the package run on this driver, and it refuses the GPU."""
+def test_unusable_compat_package_is_recorded(project: Path, tmp_path: Path) -> None:
+    """On a workstation GPU: the catalog lists the package for this driver, but it does not support the GPU."""
     record = one_record(project, tmp_path, "470.161.03", 11040, gpu="geforce")
     assert record["resolved"]["user-mode driver"] == "470.161.03 (the host driver itself)"
     assert record["notes"][-1].endswith("but found: 470.161.03 (the host driver itself)")
 
 
-def test_the_doctor_in_the_image_tells_both_drivers_apart(tool: Tool, tmp_path: Path) -> None:
-    with standin.handed_in(standin.driver(tmp_path, "470.161.03", 11040, at=standin.INSIDE)):
+def test_doctor_in_the_image_reports_both_drivers(tool: Tool, tmp_path: Path) -> None:
+    with standin.passed_in(standin.driver(tmp_path, "470.161.03", 11040, at=standin.INSIDE)):
         inside = ["--rm", "--network=none", "--device", "nvidia.com/gpu=all", "--volume", f"{ROOT}:{ROOT}:ro"]
         inside += ["--workdir", str(ROOT), "--env", "PYTHONDONTWRITEBYTECODE=1"]
-        asked = tool.run([tool.path, "run", *inside, TAG, "python3", "-m", "matrix", "doctor", "--json"], seconds=60)
-    facts = json.loads(asked.out)["facts"]
+        result = tool.run([tool.path, "run", *inside, TAG, "python3", "-m", "matrix", "doctor", "--json"], seconds=60)
+    facts = json.loads(result.out)["facts"]
     assert (facts["driver"], facts["cuda"]["driver"], facts["cuda"]["compat"]) == ("470.161.03", PACKAGE, True)
     assert (facts["cuda"]["version"], facts["nvml"]["cuda"]) == ("12.5", "11.4")
     assert [(card["up"], card["links"]) for card in facts["nvml"]["gpus"]] == [(18, 18), (17, 18)]
     assert facts["cuda"]["gpus"] == [{"name": "Stand-in GPU", "sm": "9.0", "memory": 80 << 30, "multicast": True}] * 2
 
 
-@pytest.mark.parametrize(("flag", "became"), [("-DCRASH", "crashed: SIGSEGV"), ("-DHANG", "did not return in 2 s")])
-def test_a_driver_that_crashes_or_hangs_takes_nothing_along(
-    flag: str, became: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("flag", "problem"), [("-DCRASH", "crashed: SIGSEGV"), ("-DHANG", "did not return in 2 s")])
+def test_crashing_or_hanging_driver_is_reported(
+    flag: str, problem: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LD_LIBRARY_PATH", str(standin.driver(tmp_path, "535.129.03", 12020, flag)))
-    told = ask(seconds=2)
-    assert told.nvml.problem == f"nvmlInit {became}"
-    assert (told.cuda.version, told.cuda.driver, told.cuda.problem) == ("12.2", "535.129.03", f"cuInit {became}")
+    found = ask(seconds=2)
+    assert found.nvml.problem == f"nvmlInit {problem}"
+    assert (found.cuda.version, found.cuda.driver, found.cuda.problem) == ("12.2", "535.129.03", f"cuInit {problem}")

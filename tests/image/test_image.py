@@ -1,4 +1,4 @@
-"""The image for real: its cases end as the catalog says, launcher by launcher, and no container outlives a run."""
+"""The real image: its cases have the expected verdicts under each launcher, and no container outlives a run."""
 
 from __future__ import annotations
 
@@ -19,49 +19,49 @@ from matrix.store import night as nights
 from tests.founding import BEHIND_MPI, MPI
 from tests.real.conftest import ROOT, Megatrix, command
 
-GONE_S = 20.0  # s for a container to be gone; 1 s on an idle machine
+GONE_S = 20.0  # s for a container to end; 1 s on an idle machine
 EXPECTED = {Expectation.BROKEN: "reproduced", Expectation.WORKS: "holds"}
 
 
 def picked() -> list[Planned]:
-    """The cases that a night has on the image."""
+    """Return the cases of a night on the image."""
     return [item for item in night(load(), pairwise, (Level.CPU,)) if item.cell.base == "debian-13"]
 
 
 def chosen(cases: list[str]) -> list[str]:
-    """The options that choose these cases, run again in any case."""
+    """Return the options that run these cases without the cache."""
     return ["--no-cache", *(word for key in cases for word in ("--case", key))]
 
 
 def containers(tool: Tool, out: Path) -> list[str]:
-    """The names of the containers, running or stopped, of the runs whose results are somewhere in `out`."""
+    """Return the names of the containers, running or stopped, of the runs with results under `out`."""
     runs = [folder.name for folder in out.glob("**/runs/*")]
-    answer = tool.run([tool.path, "ps", "--all", "--format", "{{.Names}}"])
-    return [name for name in answer.out.split() if any(run in name for run in runs)]
+    result = tool.run([tool.path, "ps", "--all", "--format", "{{.Names}}"])
+    return [name for name in result.out.split() if any(run in name for run in runs)]
 
 
-def test_the_night_of_the_image_ends_as_the_catalog_says(megatrix: Megatrix, tool: Tool, tmp_path: Path) -> None:
+def test_night_of_the_image_has_expected_verdicts(megatrix: Megatrix, tool: Tool, tmp_path: Path) -> None:
     """Megatron-LM x Transformer Engine x bootstrap backend, by torchrun and mpirun, in worlds of 2, 4, 8 and 16."""
     cases = picked()
     ran = megatrix(*chosen([item.key for item in cases]), out=tmp_path)
 
     expected = {item.key: EXPECTED[item.expectation] for item in cases}
-    told = nights.read(next((tmp_path / "runs").iterdir()))
-    assert {record.key: record.verdict.value for record in told.records} == expected, ran.stderr
-    assert {4, 8, 16} <= {len(record.outcome.ranks) for record in told.records}
-    assert {record.outcome.leftovers for record in told.records} == {0}
-    assert {record.resolved["image"][:7] for record in told.records} == {"sha256:"}
+    report = nights.read(next((tmp_path / "runs").iterdir()))
+    assert {record.key: record.verdict.value for record in report.records} == expected, ran.stderr
+    assert {4, 8, 16} <= {len(record.outcome.ranks) for record in report.records}
+    assert {record.outcome.leftovers for record in report.records} == {0}
+    assert {record.resolved["image"][:7] for record in report.records} == {"sha256:"}
     assert containers(tool, tmp_path) == []
 
 
-def test_the_error_behind_the_crash_is_known_by_its_own_entry(megatrix: Megatrix, tool: Tool, tmp_path: Path) -> None:
-    """Transformer Engine 1.8 takes no tp_size: under mpirun the group is made, and then this is met."""
+def test_error_behind_the_crash_names_its_entry(megatrix: Megatrix, tool: Tool, tmp_path: Path) -> None:
+    """Transformer Engine 1.8 has no tp_size: under mpirun the group is created, and then this error is raised."""
     key = f"debian-13/mcore-0.7.0/te-1.8.0/driver-none {MPI} mpirun-default cpu"
     (record,) = megatrix(*chosen([key]), out=tmp_path).records
     assert (record["verdict"], record["other"]) == ("unexplained", BEHIND_MPI)
 
 
-def test_what_this_torch_is_built_without_is_said(megatrix: Megatrix, tool: Tool, tmp_path: Path) -> None:
+def test_missing_backend_of_torch_is_unavailable(megatrix: Megatrix, tool: Tool, tmp_path: Path) -> None:
     key = f"debian-13/mcore-0.10.0/te-1.9.0/driver-none {MPI} torchrun-default cpu"
     (record,) = megatrix(*chosen([key]), out=tmp_path).records
     assert (record["verdict"], record["reason"]) == (
@@ -71,7 +71,7 @@ def test_what_this_torch_is_built_without_is_said(megatrix: Megatrix, tool: Tool
 
 
 def started(out: Path, tool: Tool) -> subprocess.Popen[str]:
-    """Start the image's night and wait until its container has told of a case."""
+    """Start the image's night and wait until its container has reported a case."""
     process = subprocess.Popen(
         command(chosen([item.key for item in picked()]), out),
         cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
@@ -86,24 +86,24 @@ def no_container_left(tool: Tool, out: Path) -> None:
     """Fail unless every container of the runs in `out` is gone within GONE_S."""
     end = time.monotonic() + GONE_S
     while containers(tool, out) and time.monotonic() < end:
-        time.sleep(0.2)  # there is no event for the end of containers that are not ours
+        time.sleep(0.2)  # no event exists for the end of other processes' containers
     assert containers(tool, out) == []
 
 
 def test_ctrl_c_stops_the_container_and_reports(tool: Tool, tmp_path: Path) -> None:
     process = started(tmp_path, tool)
     os.killpg(process.pid, signal.SIGINT)
-    _, said = process.communicate(timeout=60)
+    _, errors = process.communicate(timeout=60)
 
-    assert process.returncode == 130, said
+    assert process.returncode == 130, errors
     no_container_left(tool, tmp_path)
-    told = nights.read(next((tmp_path / "runs").iterdir()))
-    assert Counter(record.verdict.value for record in told.records)["not-reached"] > 0
+    report = nights.read(next((tmp_path / "runs").iterdir()))
+    assert Counter(record.verdict.value for record in report.records)["not-reached"] > 0
     assert (tmp_path / "index.html").is_file()
 
 
 def test_kill_9_of_the_run_ends_its_container(tool: Tool, tmp_path: Path) -> None:
-    """The container notices by the relay that nobody waits for it."""
+    """The relay shows the container that its run has ended."""
     process = started(tmp_path, tool)
     os.killpg(process.pid, signal.SIGKILL)
     process.communicate()

@@ -1,4 +1,4 @@
-"""The image on a real Slurm of two nodes: the verdicts of one machine, and no container outlives what started it."""
+"""The image on a real Slurm of two nodes: the verdicts of one machine, and no container outlives its task."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 @pytest.fixture
 def site(cluster: Cluster, tool: Tool, tmp_path: Path) -> Iterator[Site]:
-    """The cluster, with the image on its nodes: they are this machine."""
+    """The cluster; its nodes are this machine and have the image."""
     yield Site(cluster, tmp_path / "out")
     no_container_left(tool, tmp_path)
 
 
 def facts(record: dict[str, Any]) -> dict[str, Any]:
-    """What a record says that must not depend on where it was made."""
+    """Return the fields of a record that do not depend on the machine."""
     return facts_of(record, ("verdict", "expectation", "other", "resolved", "content"))
 
 
@@ -49,24 +49,24 @@ def started(site: Site, tool: Tool) -> subprocess.Popen[str]:
 
 
 def test_two_nodes_give_the_verdicts_of_one_machine(site: Site) -> None:
-    there = site.compare(facts, *CHOSEN)
-    assert len(there.records) == len(CASES)
-    assert {record["resolved"]["image"][:7] for record in there.records} == {"sha256:"}
-    where = places(there.records)
+    cluster = site.compare(facts, *CHOSEN)
+    assert len(cluster.records) == len(CASES)
+    assert {record["resolved"]["image"][:7] for record in cluster.records} == {"sha256:"}
+    where = places(cluster.records)
     assert set(where) <= PLACES
     assert where.total() == len(CASES)
     site.whole()
 
 
-def test_a_node_that_dies_with_its_container_costs_nothing(site: Site, tool: Tool) -> None:
-    """The daemon, its step daemons and tasks die; the container notices, and what it left runs elsewhere."""
+def test_dead_node_with_a_container_loses_no_case(site: Site, tool: Tool) -> None:
+    """The daemons and tasks of the node die; the container ends, and its other cases run on the other node."""
     run = started(site, tool)
     node = next(node for node in NODES if site.cluster.jobs(node))
     site.cluster.kill_node(node)
     site.finish(run, lost=node)
 
 
-def test_a_cancelled_task_stops_its_container_and_resume_goes_on(site: Site, tool: Tool) -> None:
+def test_cancelled_task_stops_its_container_and_resumes(site: Site, tool: Tool) -> None:
     run = started(site, tool)
     site.cluster.call("scancel", "--user=root")
     assert ended(run).status == 1
@@ -78,7 +78,7 @@ def test_a_cancelled_task_stops_its_container_and_resume_goes_on(site: Site, too
     site.whole()
 
 
-def test_a_submitter_that_is_killed_leaves_its_containers_working(site: Site, tool: Tool) -> None:
+def test_containers_continue_after_the_submitter_is_killed(site: Site, tool: Tool) -> None:
     run = started(site, tool)
     os.killpg(run.pid, signal.SIGKILL)
     run.communicate()

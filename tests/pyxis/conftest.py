@@ -1,4 +1,4 @@
-"""A Slurm of two nodes with Pyxis, and the image as a file that Pyxis mounts. What is missing fails, and is named."""
+"""A Slurm of two nodes with Pyxis, and the image as a file that Pyxis mounts. Missing tools fail the tests."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def cluster(built: Pyxis, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 @pytest.fixture
 def site(cluster: Cluster, images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
-    """The cluster, with the image on its nodes. No process of theirs outlives a test."""
+    """The cluster with the image on its nodes. Fails if a process of the nodes outlives a test."""
     monkeypatch.setenv(IMAGES, str(images))
     made = Site(cluster, tmp_path / "out")
     yield made

@@ -1,4 +1,4 @@
-"""The image on a real Slurm with a real Pyxis: the verdicts of podman, and nothing that was killed leaves a process."""
+"""The image on a real Slurm with a real Pyxis: the verdicts of podman, and no process left after a kill."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CASES = ("torchrun-gloo", "torchrun-mpi", "mpirun-gloo", "mpirun-mpi", "torchrun
 
 
 def chosen(*cases: str) -> tuple[str, ...]:
-    """The options that choose these cases."""
+    """Return the options that select these cases."""
     return tuple(word for case in cases for word in ("--case", f"{CELL} {MPI} {case} cpu"))
 
 
@@ -31,52 +31,52 @@ SOME = chosen("torchrun-gloo", "torchrun-mpi")
 
 
 def facts(record: dict[str, Any]) -> dict[str, Any]:
-    """What a record says that must not depend on where it was made; two files hold the image, with a digest each."""
+    """Return the fields of a record that do not depend on the runtime; the digests of the image files differ."""
     resolved = {name: value for name, value in record["resolved"].items() if name != "image"}
-    said = facts_of(record, ("verdict", "expectation", "signature", "other", "why", "reproduce"))
-    return {**said, "resolved": resolved}
+    found = facts_of(record, ("verdict", "expectation", "signature", "other", "why", "reproduce"))
+    return {**found, "resolved": resolved}
 
 
 def started(site: Site) -> tuple[subprocess.Popen[str], str]:
-    """Start cases on the cluster; return the run and the node, when a container runs one there."""
+    """Start cases on the cluster; return the run and the node when a container runs there."""
     run = site.begin(*SOME)
     (node,) = (node for node in NODES if site.cluster.jobs(node))
     return run, node
 
 
 def steps(site: Site, node: str, *, batch: bool) -> list[int]:
-    """The step daemons of a node's tasks, or of the containers that these started."""
+    """Return the step daemons of a node's tasks (`batch`) or of their containers."""
     names = {one: Path(f"/proc/{one}/cmdline").read_bytes() for one in site.cluster.steps(node)}
     return [one for one, name in names.items() if (b".batch]" in name) is batch]
 
 
 def test_pyxis_gives_the_verdicts_of_podman(site: Site, images: Path) -> None:
-    there = site.compare(facts, *chosen(*CASES))
-    assert len(there.records) == len(CASES)
+    cluster = site.compare(facts, *chosen(*CASES))
+    assert len(cluster.records) == len(CASES)
     digest = pyxis.Pyxis("srun", images).digest(Ref("debian-13", "megatrix/debian-13"))
-    assert {record["resolved"]["image"] for record in there.records} == {digest}
-    where = places(there.records)
+    assert {record["resolved"]["image"] for record in cluster.records} == {digest}
+    where = places(cluster.records)
     assert set(where) <= PLACES
     assert where.total() == len(CASES)
     site.whole()
 
 
-def test_a_node_that_dies_with_its_container_costs_nothing(site: Site) -> None:
+def test_dead_node_with_a_container_loses_no_case(site: Site) -> None:
     run, node = started(site)
     site.cluster.kill_node(node)
     site.finish(run, lost=node)
 
 
-def test_a_container_whose_step_daemon_dies_costs_nothing(site: Site) -> None:
-    """Slurm does not tell srun of it: the task hears from the container, which goes on, that it is done."""
+def test_container_without_its_step_daemon_loses_no_case(site: Site) -> None:
+    """srun is not notified: the container continues, and its disconnection shows the task that it is done."""
     run, node = started(site)
     for process in steps(site, node, batch=False):
         kill(process)
     site.finish(run)
 
 
-def test_a_task_whose_step_daemon_dies_takes_its_container_along(site: Site) -> None:
-    """Slurm does not end the container's step: the container hears that its task is gone."""
+def test_container_ends_with_its_tasks_step_daemon(site: Site) -> None:
+    """Slurm does not end the container's step: the container detects that its task has ended."""
     run, node = started(site)
     doomed = site.cluster.jobs(node)
     for process in steps(site, node, batch=True):
@@ -85,7 +85,7 @@ def test_a_task_whose_step_daemon_dies_takes_its_container_along(site: Site) -> 
     site.finish(run)
 
 
-def test_a_cancelled_task_stops_its_container_and_resume_goes_on(site: Site) -> None:
+def test_cancelled_task_stops_its_container_and_resumes(site: Site) -> None:
     run, node = started(site)
     doomed = site.cluster.jobs(node)
     site.cluster.call("scancel", "--user=root")
@@ -110,10 +110,10 @@ def test_ctrl_c_stops_the_containers_on_the_nodes(site: Site) -> None:
     [(None, "enroot import -o"), (b"no file system", "got [ERROR] Invalid")],
     ids=["absent", "broken"],
 )
-def test_an_image_that_can_not_be_started_is_unavailable(
+def test_image_that_can_not_start_is_unavailable(
     site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes | None, words: str
 ) -> None:
-    """pytest and a container that never was leave srun with the same status; it is no failure."""
+    """srun exits with the same status for a failed pytest and a container that did not start."""
     if content:
         (tmp_path / "debian-13.sqsh").write_bytes(content)
     monkeypatch.setenv(IMAGES, str(tmp_path))
@@ -123,18 +123,18 @@ def test_an_image_that_can_not_be_started_is_unavailable(
     assert all(words in record["reason"] for record in ran.records), ran.records
 
 
-def test_a_node_without_pyxis_runs_nothing_outside_of_the_image(
+def test_node_without_pyxis_runs_nothing_outside_the_image(
     site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its slurmd ignores what srun asks of a plugin that it has not, and would run the command on the node itself."""
+    """Its slurmd ignores srun's options of a missing plugin, and would run the command on the node itself."""
     theirs = site.cluster.folder / "plugstack.conf"
-    here = tmp_path / "slurm"
-    here.mkdir()
+    copy = tmp_path / "slurm"
+    copy.mkdir()
     for name in ("slurm.conf", "gres.conf", "cgroup.conf"):
         text = (site.cluster.folder / name).read_text()
-        (here / name).write_text(text.replace(str(theirs), f"{here}/plugstack.conf"))
-    (here / "plugstack.conf").write_text(theirs.read_text())
-    monkeypatch.setenv("SLURM_CONF", f"{here}/slurm.conf")
+        (copy / name).write_text(text.replace(str(theirs), f"{copy}/plugstack.conf"))
+    (copy / "plugstack.conf").write_text(theirs.read_text())
+    monkeypatch.setenv("SLURM_CONF", f"{copy}/slurm.conf")
     found = pyxis.find()
     assert found is not None
     command = found.command(
@@ -144,6 +144,6 @@ def test_a_node_without_pyxis_runs_nothing_outside_of_the_image(
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     finally:
-        theirs.write_text((here / "plugstack.conf").read_text())
+        theirs.write_text((copy / "plugstack.conf").read_text())
     assert "has no Pyxis" in found.refusal(done.returncode, done.stderr)
     assert not (tmp_path / "ran").exists()

@@ -1,4 +1,4 @@
-"""Runs the product as a person does, `python -m matrix run --json`, in a folder of its own for results."""
+"""Run `python -m matrix run --json` with a separate results folder."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 # Seconds for one command; the first one makes environments (torch with its CUDA libraries: about a minute each).
-PATIENCE_S = 900
+COMMAND_S = 900
 
 
 @dataclass(frozen=True)
 class Ran:
-    """What a command printed, and its records by (torch, megatron-core, failure, case)."""
+    """The exit status, records and output of a command."""
 
     status: int
     records: list[dict[str, Any]]
@@ -36,12 +36,12 @@ Megatrix = Callable[..., Ran]
 
 @pytest.fixture(scope="session")
 def megatrix(tmp_path_factory: pytest.TempPathFactory) -> Megatrix:
-    """Return the command: megatrix("run", "--select", ...)."""
+    """Return a function that runs `megatrix run` with these arguments."""
     shared = tmp_path_factory.mktemp("out")
 
     def call(*arguments: str, out: Path = shared) -> Ran:
         done = subprocess.run(
-            command(arguments, out), cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_S, check=False
+            command(arguments, out), cwd=ROOT, capture_output=True, text=True, timeout=COMMAND_S, check=False
         )
         records = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
         return Ran(done.returncode, records, done.stdout, done.stderr)
@@ -50,14 +50,14 @@ def megatrix(tmp_path_factory: pytest.TempPathFactory) -> Megatrix:
 
 
 def command(arguments: Sequence[str], out: Path) -> list[str]:
-    """Return the command line of `megatrix run`, with JSON lines, into `out`."""
+    """Return the command line of `megatrix run` with JSON lines and results in `out`."""
     return [sys.executable, "-m", "matrix", "run", "--json", "--out", str(out), *arguments]
 
 
 def processes(out: Path) -> dict[int, str]:
-    """Return the command lines of the processes that runs into `out` have started, by pid.
+    """Return by pid the command lines of the processes that runs with results in `out` have started.
 
-    They, and what they forked, have the run's folder in the environment they were started with.
+    They and their forks have the run's folder in their initial environment.
     """
     found = {}
     for folder in Path("/proc").glob("[0-9]*"):

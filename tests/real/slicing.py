@@ -1,7 +1,7 @@
-"""Runs in a cell's interpreter: slices batches with megatron-core's own function, one request and answer per line.
+"""Slice batches with megatron-core's function in a cell's interpreter, one request and one result per line.
 
 {"cp": ranks, "length": tokens, "batch": samples} -> {"parts": [{key: nested lists} for each rank]} or {"error": text}.
-Every entry of a key differs from all its others, so that parts tell where they come from.
+All entries of a key are different, so that the parts identify their positions.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ slicer = load_module(FAILURES / folder_name(MASK), "slices").slicer
 
 @dataclass(frozen=True)
 class Group:
-    """A rank's view of a process group that need not exist: slicing asks for no more than this."""
+    """A rank's view of a process group, with the only two values that slicing reads."""
 
     of_rank: int
     of_size: int
@@ -42,15 +42,15 @@ def whole(length: int, samples: int) -> dict[str, Any]:
 def main() -> None:
     cut = slicer()
     for line in sys.stdin:
-        asked = json.loads(line)
-        answer: dict[str, Any] = {"parts": []}
+        request = json.loads(line)
+        result: dict[str, Any] = {"parts": []}
         try:
-            for rank in range(asked["cp"]):
-                part = cut(whole(asked["length"], asked["batch"]), Group(rank, asked["cp"]))
-                answer["parts"].append({key: value.tolist() for key, value in part.items()})
+            for rank in range(request["cp"]):
+                part = cut(whole(request["length"], request["batch"]), Group(rank, request["cp"]))
+                result["parts"].append({key: value.tolist() for key, value in part.items()})
         except RuntimeError as error:
-            answer = {"error": str(error)}
-        sys.stdout.write(json.dumps(answer) + "\n")
+            result = {"error": str(error)}
+        sys.stdout.write(json.dumps(result) + "\n")
         sys.stdout.flush()
 
 

@@ -1,4 +1,4 @@
-"""Bisections that run real cells: the torch that brought the assertion, and the commits of both halves of its fix."""
+"""Bisections with real cells: the torch that introduced the assertion, and the commits of both halves of its fix."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.founding import SAVE
-from tests.real.conftest import PATIENCE_S, ROOT
+from tests.real.conftest import COMMAND_S, ROOT
 from tests.real.test_cells import coordinator_by_name, tree_of
 
 pytestmark = pytest.mark.real
@@ -21,18 +21,18 @@ STRATEGIES = "dist_checkpointing/strategies"
 
 
 def bisect(out: Path, *arguments: str) -> dict[str, Any]:
-    """Return what `megatrix bisect` answers as JSON."""
+    """Return the JSON output of `megatrix bisect`."""
     done = subprocess.run(
         [sys.executable, "-m", "matrix", "bisect", SAVE, "--json", "--out", str(out), *arguments],
-        cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_S, check=False,
+        cwd=ROOT, capture_output=True, text=True, timeout=COMMAND_S, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    answer: dict[str, Any] = json.loads(done.stdout)
-    return answer
+    report: dict[str, Any] = json.loads(done.stdout)
+    return report
 
 
-def test_the_first_bad_torch_is_2_4_0_and_is_remembered(tmp_path: Path) -> None:
-    """With megatron-core 0.8.0; asked again, nothing runs."""
+def test_first_bad_torch_is_found_and_stored(tmp_path: Path) -> None:
+    """With megatron-core 0.8.0; a second bisection runs nothing."""
     line = ("--axis", "torch", "--mcore", "0.8.0", "--good", "2.3.1", "--bad", "2.4.1", "--at-once", "2")
     first, again = bisect(tmp_path, *line), bisect(tmp_path, *line)
 
@@ -43,7 +43,7 @@ def test_the_first_bad_torch_is_2_4_0_and_is_remembered(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A Megatron-LM of four commits: 0.8.0, something else, the fix of TP=2, the fix of PP=2."""
+    """Make a Megatron-LM of four commits: 0.8.0, an unrelated one, the fix of TP=2, the fix of PP=2."""
     folder = tmp_path_factory.mktemp("clone")
     tree_of("0.8.0", folder, f"{STRATEGIES}/torch.py", lambda text: f"{text}\n# one\n")
 
@@ -67,11 +67,11 @@ def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize(("case", "fix"), [("tp2", "by-name"), ("pp2", "helper")])
-def test_each_layout_finds_its_half_of_the_fix(clone: Path, tmp_path: Path, case: str, fix: str) -> None:
-    """Commits of a clone, each laid over torch 2.4.0 as an overlay; the clone's work tree is not touched."""
-    told = bisect(
+def test_bisection_finds_the_fix_of_each_layout(clone: Path, tmp_path: Path, case: str, fix: str) -> None:
+    """Each commit of the clone is an overlay over torch 2.4.0; the work tree of the clone is not changed."""
+    report = bisect(
         tmp_path, "--axis", "mcore", "--repo", str(clone), "--bad", "release", "--good", "helper", "--torch", "2.4.0",
         "--case", case, "--at-once", "2",
     )  # fmt: skip
 
-    assert (told["kind"], told["label"].split()[-1]) == ("first-fixed", fix)
+    assert (report["kind"], report["label"].split()[-1]) == ("first-fixed", fix)

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.real
 LAYOUTS = ("tp2", "pp2", "world1")
 
 
-def test_the_assertion_is_reproduced_and_its_fix_holds(megatrix: Megatrix) -> None:
+def test_assertion_is_reproduced_and_its_fix_holds(megatrix: Megatrix) -> None:
     """On torch 2.4.0, 0.8.0 shows the assertion in every layout and 0.9.0 passes in every layout."""
     ran = megatrix(
         "--select",
@@ -33,8 +33,8 @@ def test_the_assertion_is_reproduced_and_its_fix_holds(megatrix: Megatrix) -> No
     assert {one["resolved"]["python"].rsplit(".", 1)[0] for one in ran.records} == {"3.10"}
 
 
-def test_the_same_content_is_not_run_twice(megatrix: Megatrix, tmp_path: Path) -> None:
-    """A second run serves the verdicts of the first; --no-cache runs again."""
+def test_same_content_does_not_run_twice(megatrix: Megatrix, tmp_path: Path) -> None:
+    """A second run reads the verdicts of the first; --no-cache runs again."""
     expression = f"torch==2.4.0 and failure=={SAVE} and case==world1 and mcore==0.8.0"
     first = megatrix("--select", expression, out=tmp_path)
     second = megatrix("--select", expression, out=tmp_path)
@@ -44,8 +44,8 @@ def test_the_same_content_is_not_run_twice(megatrix: Megatrix, tmp_path: Path) -
     assert [one["cached_from"] for one in second.records] == [first.records[0]["run"]]
 
 
-def test_another_failure_is_never_taken_for_this_one(megatrix: Megatrix) -> None:
-    """On torch 2.13 on a newer Python, 0.9.0 fails otherwise: red, and the catalog entry that it is, is named."""
+def test_another_failure_is_unexplained(megatrix: Megatrix) -> None:
+    """On torch 2.13 on a newer Python, 0.9.0 has another failure: the case is red and names its catalog entry."""
     ran = megatrix(
         "--select",
         f"torch==2.13.0 and failure=={SAVE} and case==tp2 and (mcore==0.8.0 or mcore==0.9.0 or mcore==0.16.1)",
@@ -65,7 +65,7 @@ Edit = Callable[[str], str]
 
 
 def tree_of(version: str, folder: Path, file: str, edit: Edit) -> Path:
-    """Return a working tree made of a release's wheel with one edit, as somebody has it who writes a fix."""
+    """Return a work tree made from a release's wheel with one edit."""
     overlay = Overlays(default_root()).provide(OverlaySpec((parse(version, "megatron-core"),), "3.10", {}))
     shutil.copytree(overlay.path / "megatron", folder / "megatron")
     path = folder / "megatron" / "core" / file
@@ -77,14 +77,14 @@ def tree_of(version: str, folder: Path, file: str, edit: Edit) -> Path:
 
 
 def coordinator_by_name(text: str) -> str:
-    """Half of the fix: is_coordinator is passed by name, the helper stays."""
+    """Apply half of the fix: pass is_coordinator by name, keep the helper."""
     return text.replace(
         "(state_dict, dist_wrapper.is_coordinator)", "(state_dict, is_coordinator=dist_wrapper.is_coordinator)"
     )
 
 
 def gate_of_pr_1004(text: str) -> str:
-    """PR 1004's first form: the helper only for torch <= 2.3, which 2.3.1 is not."""
+    """Apply the first version of PR 1004: the helper only for torch <= 2.3, which excludes 2.3.1."""
     call = "        self._add_non_coordinator_iobytes_request(plan)\n"
     gate = "        from packaging.version import Version\n"
     gate += "        if Version(torch.__version__) <= Version('2.3'):\n    "
@@ -100,7 +100,7 @@ def test_half_a_fix_stays_red(megatrix: Megatrix, tmp_path: Path) -> None:
     assert ran.status == 1
 
 
-def test_a_gate_that_loses_data_is_red(megatrix: Megatrix, tmp_path: Path) -> None:
+def test_gate_that_loses_data_is_red(megatrix: Megatrix, tmp_path: Path) -> None:
     """With PR 1004's gate on torch 2.3.1, PP=2 saves, and only the load shows that entries were lost."""
     tree = tree_of("0.8.0", tmp_path / "gate", "dist_checkpointing/strategies/torch.py", gate_of_pr_1004)
     ran = megatrix("--mcore", str(tree), "--select", f"torch==2.3.1 and failure=={SAVE} and case==pp2")

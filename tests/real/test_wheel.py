@@ -1,4 +1,4 @@
-"""The wheel alone, installed into an empty environment and used from an empty folder."""
+"""The wheel, installed into an empty environment and used from an empty folder."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 from matrix.execution.engine import environment_folder
 from matrix.provision.indexes import site_environment
 from tests.founding import BEHIND_MPI, SAVE
-from tests.real.conftest import PATIENCE_S, ROOT, Megatrix
+from tests.real.conftest import COMMAND_S, ROOT, Megatrix
 
 pytestmark = pytest.mark.real
 
@@ -23,7 +23,7 @@ LOG = """Traceback (most recent call last):
   File "/Megatron-LM/megatron/training/initialize.py", line 209, in _initialize_tp_communicators
 TypeError: initialize_ub() got an unexpected keyword argument 'tp_size'
 """
-# What a person types, in this order in one folder, and how it ends.
+# Command lines, run in this order in one folder, and their exit statuses.
 COMMANDS = {
     "--help": 0,
     "--version": 0,
@@ -40,7 +40,7 @@ COMMANDS = {
     "advise memory --seq-length 4096 --ranks-per-host 8": 0,
     "doctor": 0,
     "build no-such-image": 2,
-    "run": 2,  # there is no tox
+    "run": 2,  # tox is missing
     "report": 2,  # nothing has run
     f"run --here --level contract --select 'failure=={BEHIND_MPI} and mcore==0.8.0'": 0,
     "report --format markdown": 0,
@@ -58,7 +58,7 @@ def uv(*arguments: str) -> None:
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel, built from this checkout."""
+    """Build the wheel from this checkout."""
     folder = tmp_path_factory.mktemp("dist")
     uv("build", "--quiet", "--wheel", "--out-dir", str(folder), str(ROOT))
     (made,) = folder.glob("*.whl")
@@ -66,7 +66,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def command_of(python: Path, folder: Path) -> Command:
-    """Return what runs the megatrix beside an interpreter, from a folder and with a cache of its own."""
+    """Return a function that runs the megatrix of an interpreter in a folder with a separate cache."""
 
     def call(line: str) -> subprocess.CompletedProcess[str]:
         environment = {name: value for name, value in os.environ.items() if not name.startswith(("MEGATRIX_", "TOX_"))}
@@ -74,7 +74,7 @@ def command_of(python: Path, folder: Path) -> Command:
         environment["MEGATRIX_CACHE"] = str(folder.parent / "cache")
         return subprocess.run(
             [python.with_name("megatrix"), *shlex.split(line)],
-            cwd=folder, env=environment, capture_output=True, text=True, timeout=PATIENCE_S, check=False,
+            cwd=folder, env=environment, capture_output=True, text=True, timeout=COMMAND_S, check=False,
         )  # fmt: skip
 
     return call
@@ -93,12 +93,12 @@ def test_every_command_works_from_an_empty_folder(wheel: Path, tmp_path: Path) -
     assert {line: one.returncode for line, one in ran.items()} == COMMANDS
     assert [line for line, one in ran.items() if "Traceback" in one.stderr] == []
     assert sorted(path.name for path in folder.iterdir()) == ["reports", "train.log"]
-    assert len(list((folder / "reports" / "out" / "runs").iterdir())) == 1  # what could not start left none
+    assert len(list((folder / "reports" / "out" / "runs").iterdir())) == 1  # runs that did not start left none
     assert "site-packages" not in "".join(str(path) for path in (tmp_path / "cache").rglob("tox*"))
 
 
-def test_an_environment_with_torch_reproduces_a_failure(megatrix: Megatrix, wheel: Path, tmp_path: Path) -> None:
-    """As in an image: its own torch and megatron-core, and the wheel installed beside them."""
+def test_environment_with_torch_reproduces_a_failure(megatrix: Megatrix, wheel: Path, tmp_path: Path) -> None:
+    """As in an image: an environment with torch and megatron-core, where the wheel is installed."""
     megatrix("--select", f"torch==2.4.0 and failure=={SAVE} and case==world1 and mcore==0.8.0")
     base, venv, folder = environment_folder("torch-2.4.0"), tmp_path / "venv", tmp_path / "empty"
     folder.mkdir()

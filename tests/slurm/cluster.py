@@ -1,8 +1,8 @@
-"""A real Slurm of two nodes on one host: Debian's slurmctld and two slurmd, started and stopped here.
+"""A real Slurm cluster of two nodes on one host: Debian's slurmctld and two slurmd.
 
-    python -m tests.slurm.cluster FOLDER     # starts it, prints what to export, stops it at Ctrl-C
+    python -m tests.slurm.cluster FOLDER     # starts it, prints the variables to export, stops it at Ctrl-C
 
-Node n470 has the feature driver470, node n535 driver535 and two GPUs by name only: device files that nothing is behind.
+Node n470 has the feature driver470, node n535 driver535 and two GPUs, which are device files without hardware.
 Needs root and Debian's packages slurmctld, slurmd and slurm-client (22.05 runs; no munge, no systemd, no cgroup).
 """
 
@@ -26,8 +26,8 @@ NODES: Final = {"n470": "driver470", "n535": "driver535"}
 GPUS: Final = 2  # of n535
 NEEDED: Final = ("slurmctld", "slurmd", "sbatch", "squeue")
 DAEMONS: Final = (b"slurmctld\0", b"slurmd\0", b"slurmstepd: ", b": slurmscriptd\0")
-UP_S: Final = 60.0  # a bound against hanging: it is up within 2 s on two busy cores
-DOWN_S: Final = 5  # what the controller waits for a silent node (SlurmdTimeout; a site has 300)
+UP_S: Final = 60.0  # limit for hanging tests: it starts within 2 s on two busy cores
+DOWN_S: Final = 5  # seconds until the controller drops a silent node (SlurmdTimeout; 300 by default)
 # A task whose node failed waits cred_expire before it starts again; without that line 120 s.
 CONFIGURATION: Final = """
 ClusterName=megatrix
@@ -72,9 +72,9 @@ PlugStackConfig={folder}/plugstack.conf
 
 
 class Cluster:
-    """The cluster, up while the context lasts; `environ` is what Slurm's commands need to find it.
+    """The cluster, which runs for the length of the context; `environ` are the variables for Slurm's commands.
 
-    `plugins` are lines of plugstack.conf, `programs` a folder that the nodes have in their PATH before all others.
+    `plugins` are lines of plugstack.conf, `programs` is a folder that comes first on the PATH of the nodes.
     """
 
     def __init__(self, folder: Path, plugins: str = "", programs: Path | None = None) -> None:
@@ -96,7 +96,7 @@ class Cluster:
             folder=self.folder, host=host, port=port, first=first, second=second, down=DOWN_S, gpus=GPUS
         )
         (self.folder / "slurm.conf").write_text(text)
-        (self.folder / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\n")  # 22.05 reads it and uses none
+        (self.folder / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\n")  # 22.05 reads the file but uses no cgroup
         (self.folder / "plugstack.conf").write_text(self.plugins)
         devices = self.folder / "dev"
         for number in range(GPUS):
@@ -122,7 +122,7 @@ class Cluster:
         subprocess.run(command, env=os.environ | self.environ | {"PATH": self.path}, check=True, timeout=UP_S)
 
     def stop(self) -> None:
-        """Cancel what runs and kill every daemon, step daemon and job; return when none is left."""
+        """Cancel all jobs and kill every daemon, step daemon and job; return after all have ended."""
         subprocess.run(
             ["scancel", "--user=root", "--quiet"],
             env=os.environ | self.environ,
@@ -133,15 +133,15 @@ class Cluster:
         while processes := self.processes():
             for process in processes:
                 kill(process)
-            time.sleep(0.05)  # they are not our children: there is nothing to wait on but /proc
+            time.sleep(0.05)  # they are no children of this process: poll /proc
 
     def processes(self) -> list[int]:
-        """Return the cluster's daemons and what runs in its jobs; not who only talks to it."""
+        """Return the cluster's daemons and the processes of its jobs, without Slurm's client commands."""
         ours = f"SLURM_CONF={self.environ['SLURM_CONF']}\0".encode()
         return [
             pid
-            for pid, told in everyone()
-            if ours in told and (told.startswith(DAEMONS) or b"\0SLURMD_NODENAME=" in told)
+            for pid, text in everyone()
+            if ours in text and (text.startswith(DAEMONS) or b"\0SLURMD_NODENAME=" in text)
         ]
 
     def kill_node(self, node: str) -> None:
@@ -159,23 +159,23 @@ class Cluster:
 
     def jobs(self, node: str) -> list[int]:
         """Return the processes that a node's step daemons started, in the order of their ids."""
-        told = f"\0SLURMD_NODENAME={node}\0".encode()
+        variable = f"\0SLURMD_NODENAME={node}\0".encode()
         found = dict(everyone())
-        return sorted(pid for pid in self.processes() if told in found.get(pid, b""))
+        return sorted(pid for pid in self.processes() if variable in found.get(pid, b""))
 
     def steps(self, node: str) -> list[int]:
         """Return a node's step daemons: the parents of its jobs."""
-        daemons = {pid for pid, told in everyone() if told.startswith(b"slurmstepd")}
+        daemons = {pid for pid, text in everyone() if text.startswith(b"slurmstepd")}
         return sorted(daemons.intersection(map(parent, self.jobs(node))))
 
     def call(self, *command: str) -> str:
-        """Return what one of Slurm's commands prints."""
+        """Return the output of a Slurm command."""
         done = subprocess.run(command, env=os.environ | self.environ, check=True, capture_output=True, text=True)
         return done.stdout.strip()
 
 
 def path() -> str:
-    """Return PATH with the folders where Debian keeps daemons."""
+    """Return PATH with Debian's folders of daemons."""
     return f"{os.environ['PATH']}:/usr/sbin:/sbin"
 
 
@@ -186,11 +186,11 @@ def everyone() -> Iterable[tuple[int, bytes]]:
             try:
                 yield int(folder.name), (folder / "cmdline").read_bytes() + b"\0" + (folder / "environ").read_bytes()
             except OSError:
-                continue  # it has ended, or is the kernel's
+                continue  # an ended process or a kernel thread
 
 
 def parent(process: int) -> int:
-    """Return a process's parent, 0 when it has ended."""
+    """Return the pid of a process's parent, 0 if it has ended."""
     try:
         return int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[1])
     except OSError:
@@ -198,7 +198,7 @@ def parent(process: int) -> int:
 
 
 def alive(process: int) -> bool:
-    """Say whether a process is there and no zombie."""
+    """Return whether a process exists and is no zombie."""
     try:
         return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
@@ -214,7 +214,7 @@ def kill(process: int) -> None:
 
 
 def free_ports(count: int) -> list[int]:
-    """Return ports that nobody listens on."""
+    """Return free TCP ports."""
     held = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
     ports = [one.getsockname()[1] for one in held]
     for one in held:
@@ -223,7 +223,7 @@ def free_ports(count: int) -> list[int]:
 
 
 def wait(done: Callable[[], bool], what: str, seconds: float = UP_S) -> None:
-    """Wait until `done`: of daemons that are not our children there is no other news."""
+    """Poll until `done`; raise TimeoutError with `what` after `seconds`."""
     end = time.monotonic() + seconds
     while not done():
         if time.monotonic() > end:

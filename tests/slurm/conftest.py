@@ -1,4 +1,4 @@
-"""A cluster for the tests of this folder, and the product run on it as a person does."""
+"""A cluster for the tests of this folder, and `megatrix run` on it."""
 
 from __future__ import annotations
 
@@ -21,26 +21,26 @@ from tests.founding import BEHIND_MPI, SAVE
 from tests.slurm.cluster import NODES, Cluster, alive, parent, wait
 
 ROOT = Path(__file__).resolve().parents[2]
-PATIENCE_S = 300.0  # only a bound against hanging
-PLACE = "ran on node"  # how the note begins that names one
+COMMAND_S = 300.0  # limit for hanging commands
+PLACE = "ran on node"  # start of the note that names the node
 PLACES = {f"{PLACE} {node}: {driver}" for node, driver in NODES.items()}
-# What only reads: 9 tasks of 96 cases, some seconds each, four at a time.
+# Cases at level contract: 9 tasks of 96 cases, some seconds each, four at a time.
 MANY = ("--level", "contract", "--select", f"base==no-torch and failure=={BEHIND_MPI}")
-# What runs ranks on gloo: four cases in two arrays (one rank, two ranks), 10 s each until torch is imported, then 1 s a
-# case.
+# Cases with ranks on gloo: four cases in two arrays (one rank, two ranks). Importing torch takes 10 s per task, a case
+# 1 s.
 RANKS = ("--level", "cpu", "--select", f"torch==2.4.0 and failure=={SAVE} and mcore==0.8.0")
 
 
 @dataclass
 class Site:
-    """The cluster and a folder of the test's own for results."""
+    """The cluster and the results folder of a test."""
 
     cluster: Cluster
     out: Path
 
     @property
     def folder(self) -> Path:
-        """The folder of the only run."""
+        """Return the folder of the only run."""
         (folder,) = (self.out / "runs").iterdir()
         return folder
 
@@ -58,13 +58,13 @@ class Site:
         )
 
     def run(self, *arguments: str, engine: str = "slurm", out: Path | None = None) -> Ran:
-        """Run `megatrix run` to its end."""
+        """Run `megatrix run` and return its end."""
         return ended(self.start(*arguments, engine=engine, out=out))
 
     def begin(self, *arguments: str) -> subprocess.Popen[str]:
         """Start `megatrix run`; return when a case has begun.
 
-        Its ranks' interpreter still imports torch then: it is seconds before the first result.
+        Its ranks' interpreter still imports torch then: the first result follows seconds later.
         """
         run = self.start(*arguments)
         wait(
@@ -74,7 +74,7 @@ class Site:
         return run
 
     def finish(self, run: subprocess.Popen[str], lost: str = "") -> None:
-        """Fail unless the run ends well and is whole. A node that was `lost` is started then, and must come back."""
+        """Fail unless the run succeeds and is whole. Then start the `lost` node, which must return to the cluster."""
         try:
             ran = ended(run)
         finally:
@@ -83,63 +83,65 @@ class Site:
         assert ran.status == 0, ran.stderr
         self.whole()
         if lost:
-            everyone = str(len(NODES))
-            wait(lambda: self.cluster.call("sinfo", "-h", "-t", "idle", "-o", "%D") == everyone, f"{lost} is not back")
+            count = str(len(NODES))
+            wait(lambda: self.cluster.call("sinfo", "-h", "-t", "idle", "-o", "%D") == count, f"{lost} is not back")
 
     def compare(self, facts: Callable[[dict[str, Any]], dict[str, Any]], *arguments: str) -> Ran:
-        """Run cases on one machine and on the cluster; fail unless `facts` of all are the same. Return the latter."""
+        """Run cases on one machine and on the cluster; fail unless all `facts` are equal. Return the cluster's run."""
         alone = self.run(*arguments, engine="local", out=self.out.with_name("alone"))
-        there = self.run(*arguments)
-        assert (alone.status, there.status) == (0, 0), alone.stderr + there.stderr
-        told, expected = (dict(zip(keys(ran.records), map(facts, ran.records), strict=True)) for ran in (there, alone))
-        assert told == expected
-        return there
+        cluster = self.run(*arguments)
+        assert (alone.status, cluster.status) == (0, 0), alone.stderr + cluster.stderr
+        found, expected = (
+            dict(zip(keys(ran.records), map(facts, ran.records), strict=True)) for ran in (cluster, alone)
+        )
+        assert found == expected
+        return cluster
 
     def wait_for_results(self, count: int) -> None:
-        """Wait until the run has that many results, so that it is in its midst."""
+        """Wait until the running run has that many results."""
         wait(
             lambda: bool(list(self.out.glob("runs/*/journal-*"))) and len(self.results()) >= count,
             f"no {count} results",
         )
 
     def results(self) -> list[str]:
-        """The keys of all results in the journals, as often as they stand there."""
+        """Return the keys of all results in the journals, with duplicates."""
         lines = (line for path in self.folder.glob("journal-*.jsonl") for line in path.read_text().splitlines())
-        told = (json.loads(line) for line in lines if '"result":' in line and line.endswith("}"))
-        records = (Record.from_json(one["result"]) for one in told)
+        values = (json.loads(line) for line in lines if '"result":' in line and line.endswith("}"))
+        records = (Record.from_json(one["result"]) for one in values)
         return [record.key for record in records if record.verdict.value != "not-reached"]
 
     def lost(self) -> list[Record]:
-        """The cases that were not reached."""
+        """Return the records of cases that were not reached."""
         return [record for record in night.read(self.folder).records if record.verdict.value == "not-reached"]
 
     def payloads(self, node: str) -> list[int]:
-        """The array tasks on a node: what the step daemons started themselves."""
+        """Return the array tasks on a node, the children of its step daemons."""
         steps = self.cluster.steps(node)
         return [process for process in self.cluster.jobs(node) if parent(process) in steps]
 
     def stop_controller(self) -> None:
-        """Stop slurmctld as its service does. Killed outright it forgets what it did in the seconds before."""
+        """Stop slurmctld with SIGTERM, as its service does. After SIGKILL it loses the state of the last seconds."""
         process = self.cluster.daemon("slurmctld")
         os.kill(process, signal.SIGTERM)
         wait(lambda: not alive(process), "the controller does not stop")
 
     def whole(self) -> None:
-        """Fail unless every planned case has exactly one result, and nothing of the run is left in queue or memory."""
+        """Fail unless every planned case has exactly one result, and the queue and the nodes are empty."""
         planned = [case["key"] for case in night.plan(self.folder)]
         assert Counter(self.results()) == Counter(planned)
         assert {record.verdict.colour for record in journal.read(self.folder).results.values()} <= {"green", "learned"}
         self.quiet()
 
     def quiet(self) -> None:
-        """Fail unless nothing of the run is left in the queue or in memory."""
+        """Fail unless no job of the run is left in the queue and no process on the nodes."""
         assert self.cluster.call("squeue", "-h") == ""
         wait(lambda: not [one for node in NODES for one in self.cluster.jobs(node)], "jobs are left", seconds=10)
 
 
 @dataclass(frozen=True)
 class Ran:
-    """What a command printed."""
+    """The exit status, records and stderr of a command."""
 
     status: int
     records: list[dict[str, Any]]
@@ -147,8 +149,8 @@ class Ran:
 
 
 def ended(process: subprocess.Popen[str]) -> Ran:
-    """Return what a command printed, when it has ended."""
-    out, err = process.communicate(timeout=PATIENCE_S)
+    """Wait for a command and return its result."""
+    out, err = process.communicate(timeout=COMMAND_S)
     return Ran(process.returncode, [json.loads(line) for line in out.splitlines() if line.startswith("{")], err)
 
 
@@ -164,20 +166,20 @@ def site(cluster: Cluster, tmp_path: Path) -> Site:
 
 
 def facts_of(record: dict[str, Any], names: Iterable[str]) -> dict[str, Any]:
-    """Return what a record says under `names` and in its notes, of which one tells the node."""
+    """Return the fields `names` of a record, and its notes without the one that names the node."""
     notes = [note for note in record["notes"] if not note.startswith(PLACE)]
     return {name: record[name] for name in names} | {"notes": notes}
 
 
 def places(records: Iterable[dict[str, Any]]) -> Counter[str]:
-    """Return where cases ran, as their records' notes tell it, each with how many did."""
+    """Return the number of cases per node, from the notes of their records."""
     return Counter(note for record in records for note in record["notes"] if note.startswith(PLACE))
 
 
 def gone(processes: list[int], seconds: float) -> None:
-    """Fail unless there were processes and all are gone soon."""
+    """Fail unless `processes` is not empty and all of them end within `seconds`."""
     assert processes
-    wait(lambda: not any(map(alive, processes)), "what lost its parent is still there", seconds=seconds)
+    wait(lambda: not any(map(alive, processes)), "processes without a parent still run", seconds=seconds)
 
 
 def keys(records: Sequence[dict[str, Any]]) -> list[str]:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.founding import SAVE
-from tests.slurm.conftest import PATIENCE_S, ROOT, Site
+from tests.slurm.conftest import COMMAND_S, ROOT, Site
 
 pytestmark = pytest.mark.real
 
@@ -21,26 +21,26 @@ QUESTION = (SAVE, "--axis", "mcore", "--torch", "2.4.0", "--bad", "0.7.0", "--go
 
 
 def bisect(site: Site, engine: str, out: Path) -> dict[str, Any]:
-    """Bisect; return the answer, without what is another's on another machine: seconds and who was asked when."""
+    """Bisect and return the answer without machine-dependent fields: seconds and the order of the probes."""
     done = subprocess.run(
         [sys.executable, "-m", "matrix", "bisect", *QUESTION, "--json", "--engine", engine, "--out", str(out)],
         cwd=ROOT,
         env=os.environ | site.cluster.environ,
         capture_output=True,
         text=True,
-        timeout=PATIENCE_S,
+        timeout=COMMAND_S,
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout)
-    seen = {probe["label"]: (probe["seen"], probe["signature"]) for probe in told["probes"]}
-    return {name: told[name] for name in ("answer", "kind", "candidates", "confidence", "fixed")} | {"seen": seen}
+    report = json.loads(done.stdout)
+    seen = {probe["label"]: (probe["seen"], probe["signature"]) for probe in report["probes"]}
+    return {name: report[name] for name in ("answer", "kind", "candidates", "confidence", "fixed")} | {"seen": seen}
 
 
-def test_two_nodes_name_the_release_that_one_machine_names(site: Site, tmp_path: Path) -> None:
-    there = bisect(site, "slurm", site.out)
-    assert there["answer"] == "0.9.0"
-    assert there == bisect(site, "local", tmp_path / "alone")
+def test_bisection_on_slurm_finds_the_same_release(site: Site, tmp_path: Path) -> None:
+    cluster = bisect(site, "slurm", site.out)
+    assert cluster["answer"] == "0.9.0"
+    assert cluster == bisect(site, "local", tmp_path / "alone")
     arrays = [folder for folder in (site.out / "runs").glob("*-bisect") if list(folder.glob("slurm/0000-*.log"))]
     assert len(arrays) >= 2
     site.quiet()

@@ -1,4 +1,4 @@
-"""Tasks that run out of time, and a controller that goes away: on a real Slurm."""
+"""Timed-out tasks, held tasks and a restarted controller, on a real Slurm."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ pytestmark = pytest.mark.real
 
 # Two cases of two ranks each: an array of one task.
 PAIR = (*RANKS[:-1], f"{RANKS[-1]} and (case==tp2 or case==pp2)")
-MINUTE = "--sbatch=--time=1"  # Slurm's shortest limit; it looks every 30 s who is over it
+MINUTE = "--sbatch=--time=1"  # Slurm's shortest limit; it checks the limits every 30 s
 
 
 def stop(site: Site, array: str, index: int) -> int:
-    """Stop a task's process as soon as it is there, as a dead file system would; return it."""
+    """Stop a task's process at its start, like a dead file system; return its pid."""
 
     def ours(process: int) -> bool:
         folder = Path(f"/proc/{process}")
-        told = (folder / "environ").read_bytes() + (folder / "cmdline").read_bytes()
-        return f"SLURM_ARRAY_TASK_ID={index}\0".encode() in told and f"/{array}.json\0".encode() in told
+        text = (folder / "environ").read_bytes() + (folder / "cmdline").read_bytes()
+        return f"SLURM_ARRAY_TASK_ID={index}\0".encode() in text and f"/{array}.json\0".encode() in text
 
     def found() -> list[int]:
         return [process for node in NODES for process in site.payloads(node) if ours(process)]
@@ -36,22 +36,22 @@ def stop(site: Site, array: str, index: int) -> int:
     return process
 
 
-def test_a_task_that_runs_out_of_time_is_made_up_for_case_by_case(site: Site) -> None:
-    """Of two cases one gets its result with the second task, the other stands still again: Slurm's word says why."""
+def test_cases_of_timed_out_tasks_run_again_alone(site: Site) -> None:
+    """One of two cases gets its result in its second task, the other is stopped again: the reason is TIMEOUT."""
     run = site.start(*PAIR, MINUTE)
     stopped = [stop(site, "0000", 0)]
-    asked = ("squeue", "-h", "--states=all", "-o", "%T", "--name", f"megatrix-{site.folder.name}-0000")
-    wait(lambda: site.cluster.call(*asked) == "TIMEOUT", "Slurm does not end it", seconds=180)
+    query = ("squeue", "-h", "--states=all", "-o", "%T", "--name", f"megatrix-{site.folder.name}-0000")
+    wait(lambda: site.cluster.call(*query) == "TIMEOUT", "Slurm does not end it", seconds=180)
     stopped.append(stop(site, "0001", 0))
     ran = ended(run)
 
     lost, done = (one["key"] for one in night.plan(site.folder))
-    told = {record.key: record for record in night.read(site.folder).records}
+    records = {record.key: record for record in night.read(site.folder).records}
     assert ran.status == 1, ran.stderr
     assert site.results() == [done]
-    assert told[done].verdict.colour == "green"
-    assert told[lost].verdict.value == "not-reached"
-    assert "ended TIMEOUT on n" in told[lost].outcome.reason
+    assert records[done].verdict.colour == "green"
+    assert records[lost].verdict.value == "not-reached"
+    assert "ended TIMEOUT on n" in records[lost].outcome.reason
     assert not [process for process in stopped if alive(process)]
     site.quiet()
 
@@ -59,8 +59,8 @@ def test_a_task_that_runs_out_of_time_is_made_up_for_case_by_case(site: Site) ->
     site.whole()
 
 
-def test_a_controller_that_is_started_again_costs_nothing(site: Site) -> None:
-    """Tasks go on without it, and so does the submitter when it is back."""
+def test_restarted_controller_loses_no_case(site: Site) -> None:
+    """Tasks continue without the controller, and the submitter continues after its restart."""
     run = site.start(*MANY)
     site.wait_for_results(50)
     site.stop_controller()
@@ -70,8 +70,8 @@ def test_a_controller_that_is_started_again_costs_nothing(site: Site) -> None:
     site.finish(run)
 
 
-def test_what_an_administrator_holds_is_not_reached_and_resumed(site: Site) -> None:
-    """Held tasks are cancelled, with a line in the log, so that the run ends; what ran beside them counts."""
+def test_held_tasks_are_not_reached_and_resumed(site: Site) -> None:
+    """Held tasks are cancelled with a line in the log, so that the run ends; other results are kept."""
     run = site.start(*MANY)
     site.wait_for_results(1)
     (array,) = set(site.cluster.call("squeue", "-h", "-t", "PENDING", "-o", "%F").split())
@@ -83,7 +83,7 @@ def test_what_an_administrator_holds_is_not_reached_and_resumed(site: Site) -> N
     assert lost
     assert site.results()
     assert {"JobHeldAdmin" in record.outcome.reason for record in lost} == {True}, lost[0].outcome.reason
-    assert "cancelled, since it waits for a person: JobHeldAdmin" in (site.folder / "engine.log").read_text()
+    assert "cancelled, because only a person can start it: JobHeldAdmin" in (site.folder / "engine.log").read_text()
     site.quiet()
 
     assert site.run("--resume").status == 0

@@ -1,4 +1,4 @@
-"""What a person gets wrong at the command line of a real Slurm: said before anything is submitted, or case by case."""
+"""Command-line mistakes on a real Slurm: reported before anything is submitted, or for each case."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ GPUS = f"failure=={MPI} and case==gpu-gloo and level==gpu and driver==470.161.03
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "expected"),
     [
         (("--level", "contract", "--select", "base==ngc-99.99"), ("no case has this base", "ngc-99.99")),
         (("--level", "gpu", "--select", "driver==999"), ("no case has this driver", "999", "470.161.03")),
@@ -28,18 +28,16 @@ GPUS = f"failure=={MPI} and case==gpu-gloo and level==gpu and driver==470.161.03
         ((*FEW, "--partition", "al"), ("no such partition", "al", "one of all", "did you mean all?")),
     ],
 )
-def test_what_the_catalog_or_the_cluster_does_not_know_is_a_mistake(
-    site: Site, arguments: tuple[str, ...], said: tuple[str, ...]
-) -> None:
-    """Exit status 2, what was got and what would do; no run begins."""
+def test_unknown_names_are_rejected(site: Site, arguments: tuple[str, ...], expected: tuple[str, ...]) -> None:
+    """The exit status is 2, the message names valid values, and no run begins."""
     ran = site.run(*arguments)
     assert ran.status == 2, ran.stderr
-    assert [word for word in said if word not in ran.stderr] == [], ran.stderr
+    assert [word for word in expected if word not in ran.stderr] == [], ran.stderr
     assert not site.out.exists()
 
 
-def test_a_driver_that_no_node_with_gpus_has_makes_its_cases_unavailable(site: Site) -> None:
-    """With Slurm's words: n470 has the driver and no GPU. The other cases of the run are not touched by it."""
+def test_missing_driver_makes_its_cases_unavailable(site: Site) -> None:
+    """n470 has the driver but no GPU; the reason contains Slurm's message. Other cases of the run are not affected."""
     ran = site.run("--select", f"{GPUS} or {FEW[-1]}")
     (on_gpus,) = (one for one in ran.records if one["level"] == "gpu")
     assert ran.status == 0, ran.stderr
@@ -49,9 +47,7 @@ def test_a_driver_that_no_node_with_gpus_has_makes_its_cases_unavailable(site: S
     assert "Slurm: allocation failure: Requested node configuration is not available" in on_gpus["reason"]
 
 
-def test_without_slurms_commands_the_error_says_where_they_are(
-    site: Site, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_missing_slurm_commands_are_an_error(site: Site, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     ran = site.run(*FEW)
     assert ran.status == 2, ran.stderr
@@ -61,8 +57,8 @@ def test_without_slurms_commands_the_error_says_where_they_are(
     assert not site.out.exists()
 
 
-def test_without_a_controller_nothing_is_begun(site: Site) -> None:
-    """Slurm's clients look for it for 10 s."""
+def test_missing_controller_is_an_error(site: Site) -> None:
+    """Slurm's clients try for 10 s."""
     site.stop_controller()
     try:
         ran = site.run(*FEW)
@@ -83,7 +79,7 @@ def test_without_a_controller_nothing_is_begun(site: Site) -> None:
         ("--nodelist=n999", "Invalid node name specified"),
     ],
 )
-def test_an_option_that_sbatch_does_not_take_is_a_mistake(site: Site, option: str, words: str) -> None:
+def test_invalid_sbatch_options_are_rejected(site: Site, option: str, words: str) -> None:
     ran = site.run(*FEW, f"--sbatch={option}")
     assert ran.status == 2, ran.stderr
     assert f"{option}: sbatch does not take these options" in ran.stderr
@@ -91,8 +87,8 @@ def test_an_option_that_sbatch_does_not_take_is_a_mistake(site: Site, option: st
     assert not site.out.exists()
 
 
-def test_nodes_that_are_drained_are_named(site: Site) -> None:
-    """Slurm has the same words for a node that is away as for one that was never there."""
+def test_drained_nodes_are_named(site: Site) -> None:
+    """Slurm prints the same message for a drained node as for one that does not exist."""
     site.cluster.call("scontrol", "update", "NodeName=n535", "State=DRAIN", "Reason=test")
     try:
         ran = site.run("--level", "gpu", "--select", GPUS)

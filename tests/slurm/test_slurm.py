@@ -1,4 +1,4 @@
-"""Runs on a real Slurm of two nodes: the same report as on one machine, whatever is killed or cancelled meanwhile."""
+"""Runs on a real Slurm of two nodes: the report of one machine, also after kills and cancellations."""
 
 from __future__ import annotations
 
@@ -24,40 +24,40 @@ from tests.slurm.conftest import MANY, PLACES, RANKS, Site, ended, facts_of, gon
 
 pytestmark = pytest.mark.real
 
-# Four cases of ranks on each of two releases.
+# Four cases with ranks on each of two releases.
 LONG = (*RANKS[:-1], f"{RANKS[-1]} or torch==2.4.0 and failure=={SAVE} and mcore==0.9.0")
 
 
 def facts(record: dict[str, Any]) -> dict[str, Any]:
-    """What a record says that must not depend on where it was made; the node is told by the last note alone.
+    """Return the fields of a record that do not depend on its node, which is only in its last note.
 
-    What is unavailable is so for a reason that is the place's.
+    The reason of an unavailable case depends on the machine.
     """
-    told = ["failure", "case", "cell", "level", "outcome", "expectation", "verdict", "signature", "other", "resolved"]
-    told += ["content", "why", "reproduce", *(["reason"] if record["verdict"] != "unavailable" else [])]
-    return facts_of(record, told)
+    names = ["failure", "case", "cell", "level", "outcome", "expectation", "verdict", "signature", "other", "resolved"]
+    names += ["content", "why", "reproduce", *(["reason"] if record["verdict"] != "unavailable" else [])]
+    return facts_of(record, names)
 
 
-def test_two_nodes_give_the_report_of_one_machine_and_the_driver_of_each(site: Site) -> None:
-    """The night at level contract, 200 cases, cell for cell; both nodes took part."""
-    there = site.compare(facts, "--level", "contract")
-    assert len(there.records) > 100
-    ran = [record for record in there.records if record["verdict"] != "unavailable"]
+def test_two_nodes_give_the_report_of_one_machine(site: Site) -> None:
+    """All 200 cases of a night at level contract are equal, and both nodes ran some."""
+    cluster = site.compare(facts, "--level", "contract")
+    assert len(cluster.records) > 100
+    ran = [record for record in cluster.records if record["verdict"] != "unavailable"]
     assert set(places(ran)) == PLACES
     assert all(PLACES.intersection(record["notes"]) for record in ran)
     site.quiet()
 
 
-def test_a_node_that_dies_costs_nothing(site: Site) -> None:
-    """Its daemon, step daemons and tasks die at once: Slurm starts the tasks again elsewhere."""
+def test_dead_node_loses_no_case(site: Site) -> None:
+    """The node's daemon, step daemons and tasks die at once: Slurm restarts the tasks on the other node."""
     run = site.start(*MANY)
     site.wait_for_results(50)
     site.cluster.kill_node("n470")
     site.finish(run, lost="n470")
 
 
-def test_a_node_that_only_seems_dead_makes_no_case_run_twice(site: Site) -> None:
-    """slurmd alone is killed: its tasks go on, and those that Slurm starts elsewhere in their place wait for them."""
+def test_unreachable_node_makes_no_case_run_twice(site: Site) -> None:
+    """Only slurmd is killed: its tasks continue, and the tasks that Slurm restarts on the other node wait for them."""
     run = site.start(*LONG)
     wait(lambda: any(site.payloads(node) for node in NODES), "no task starts")
     node = next(node for node in NODES if site.payloads(node))
@@ -66,19 +66,19 @@ def test_a_node_that_only_seems_dead_makes_no_case_run_twice(site: Site) -> None
 
 
 @pytest.mark.parametrize("what", ["step daemons", "tasks"])
-def test_what_is_killed_takes_all_below_it_along_and_is_made_up_for(site: Site, what: str) -> None:
-    """A step daemon its task, a task its ranks; what a task left gets tasks of their own."""
+def test_killed_tasks_leave_no_process_and_run_again(site: Site, what: str) -> None:
+    """A step daemon's task and a task's ranks end with it; cases without a result run again alone."""
     killed = {"step daemons": site.cluster.steps, "tasks": site.payloads}[what]
     run = site.begin(*RANKS)
     doomed = [process for node in NODES for process in site.cluster.jobs(node)]
     for process in [process for node in NODES for process in killed(node)]:
         kill(process)
-    gone(doomed, seconds=3)  # a task left alone would go on for longer
+    gone(doomed, seconds=3)  # an orphaned task would run longer
     site.finish(run)
 
 
-def test_what_is_cancelled_is_not_reached_and_resumed(site: Site) -> None:
-    """A person's scancel is not undone; --resume is that person's word."""
+def test_cancelled_tasks_are_not_reached_and_resumed(site: Site) -> None:
+    """Cancelled tasks are not submitted again; --resume submits them."""
     run = site.start(*MANY)
     site.wait_for_results(50)
     site.cluster.call("scancel", "--user=root")
@@ -93,8 +93,8 @@ def test_what_is_cancelled_is_not_reached_and_resumed(site: Site) -> None:
     site.whole()
 
 
-def test_a_submitter_that_is_killed_takes_nothing_along(site: Site) -> None:
-    """Its tasks go on; --resume takes them up and submits nothing again."""
+def test_tasks_continue_after_the_submitter_is_killed(site: Site) -> None:
+    """--resume uses the running tasks and submits nothing again."""
     run = site.start(*MANY)
     site.wait_for_results(50)
     os.killpg(run.pid, signal.SIGKILL)
@@ -108,7 +108,7 @@ def test_a_submitter_that_is_killed_takes_nothing_along(site: Site) -> None:
     site.whole()
 
 
-def test_ctrl_c_cancels_the_tasks_and_resume_goes_on(site: Site) -> None:
+def test_ctrl_c_cancels_the_tasks_and_resume_continues(site: Site) -> None:
     run = site.begin(*RANKS)
     os.killpg(run.pid, signal.SIGINT)
     assert ended(run).status == 130
@@ -121,13 +121,13 @@ def test_ctrl_c_cancels_the_tasks_and_resume_goes_on(site: Site) -> None:
 
 @pytest.fixture
 def engine(site: Site, monkeypatch: pytest.MonkeyPatch) -> Slurm:
-    """The engine, in this process."""
+    """Return the Slurm engine in this process."""
     monkeypatch.setenv("SLURM_CONF", site.cluster.environ["SLURM_CONF"])
     return Slurm(loading.load(), host.look(), Tox(1), of("", ()))
 
 
 def case(driver: str, gpus: int) -> Planned:
-    """A case at level gpu."""
+    """Return a case at level gpu."""
     item = everything(loading.load(), (Level.CPU,))[0]
     return replace(item, level=Level.GPU, gpus=gpus, cell=replace(item.cell, driver=driver))
 
@@ -141,10 +141,8 @@ def case(driver: str, gpus: int) -> Planned:
         ("470", 1, "Requested node configuration is not available"),
     ],
 )
-def test_what_no_node_has_is_found_before_anything_is_submitted(
-    engine: Slurm, driver: str, gpus: int, words: str
-) -> None:
-    """With what it needs, Slurm's words and what there is. n470 has no GPU, n535 has two."""
+def test_unavailable_resources_are_found_before_submission(engine: Slurm, driver: str, gpus: int, words: str) -> None:
+    """The reason has the requirements, Slurm's message and the features. n470 has no GPU, n535 has two."""
     able, reason = engine.can_run(case(driver, gpus))
     assert able is not bool(words)
     if words:

@@ -1,5 +1,5 @@
-"""Ranks: the processes of a reproduction, started, supervised and cleared away.
+"""Ranks: the processes of a reproduction. This package starts, supervises and ends them.
 
-`job` holds the order (Job), `matrix.kit.rank` what a rank gets (Rank), `supervisor` runs it. Nothing is imported here:
- a rank in a fresh interpreter imports this package too, and needs only its own part.
+`job` defines RankJob, `matrix.kit.rank` the Rank object that a body receives, `supervisor` runs a job. This module
+imports nothing, because a rank in a new interpreter imports the package too and needs only part of it.
 """

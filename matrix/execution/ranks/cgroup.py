@@ -1,4 +1,4 @@
-"""A memory cgroup for one job: made before its ranks start, removed when none of them is left."""
+"""A memory cgroup for one job: created before its ranks start, removed after the last rank has ended."""
 
 from __future__ import annotations
 
@@ -13,41 +13,41 @@ from typing import Final
 from matrix.execution.ranks.memory import LIMITS, MEMBERSHIP, available
 from matrix.kit.rank import LackError
 
-# A job that swaps is slow where it is to be killed.
+# Limits on swap too: a job above its limit must be killed, not slowed down by swapping.
 WITH_SWAP: Final = {"memory.memsw.limit_in_bytes": None, "memory.swap.max": 0}  # None: the limit itself
 
 
 @contextmanager
 def memory_group(limit_bytes: int | None, root: Path = Path("/")) -> Iterator[str]:
-    """Make a group of at most `limit_bytes`, yield its folder ("" for None). Raises LackError where none can be made.
+    """Make a group of at most `limit_bytes` and yield its folder, "" for None. Raises LackError if that is impossible.
 
-    A group whose owner is killed by SIGKILL stays, empty.
+    An empty group remains if its owner is killed by SIGKILL.
     """
     if limit_bytes is None:
         yield ""
         return
     left = available(root)
     if left is not None and limit_bytes > left:
-        raise LackError(f"needs {limit_bytes >> 20} MiB of memory to be limited to; {left >> 20} are available here")
+        raise LackError(f"needs {limit_bytes >> 20} MiB of memory for its limit; {left >> 20} MiB are available")
     try:
         folder = Path(tempfile.mkdtemp(prefix="megatrix-", dir=parent(root)))
     except OSError as error:
-        raise LackError(f"no memory cgroup can be made here: {error}") from None
+        raise LackError(f"no memory cgroup can be created: {error}") from None
     try:
         try:
             limit(folder, limit_bytes)
         except OSError as error:
-            raise LackError(f"a memory cgroup takes no limit here: {error}") from None
+            raise LackError(f"a memory cgroup rejects its limit: {error}") from None
         yield str(folder)
     finally:
-        with suppress(OSError):  # busy while a killed process goes; empty, it costs nothing
+        with suppress(OSError):  # busy while a killed process exits; an empty group costs nothing
             folder.rmdir()
 
 
 def parent(root: Path) -> Path:
-    """Return the group to make one below: this process's own (v1), the nearest that hands memory on (v2).
+    """Return the parent of the new group: this process's own (v1), or the nearest that delegates memory (v2).
 
-    Raises LackError.
+    Raises LackError if there is none.
     """
     membership = root / "proc/self/cgroup"
     groups = MEMBERSHIP.findall(membership.read_text(encoding="utf-8")) if membership.is_file() else []
@@ -57,12 +57,12 @@ def parent(root: Path) -> Path:
         if controller:
             return own if own.is_dir() else mounted  # a container may see its own group as the root
         for folder in (own, *own.parents):
-            handed_on = folder / "cgroup.subtree_control"
-            if handed_on.is_file() and re.search(r"\bmemory\b", handed_on.read_text()) and os.access(folder, os.W_OK):
+            delegated = folder / "cgroup.subtree_control"
+            if delegated.is_file() and re.search(r"\bmemory\b", delegated.read_text()) and os.access(folder, os.W_OK):
                 return folder
             if folder == mounted:
                 break
-    raise LackError("no memory cgroup is in reach here: neither v1's controller nor a v2 group that hands memory on")
+    raise LackError("no memory cgroup is usable: neither a v1 controller nor a v2 group that delegates memory")
 
 
 def limit(folder: Path, limit_bytes: int) -> None:
@@ -70,5 +70,5 @@ def limit(folder: Path, limit_bytes: int) -> None:
     name = next((name for name in LIMITS if (folder / name).exists()), LIMITS[-1])
     (folder / name).write_text(str(limit_bytes), encoding="ascii")
     for name, value in WITH_SWAP.items():
-        if (folder / name).exists():  # not where the kernel does not count swap
+        if (folder / name).exists():  # missing if the kernel does not account for swap
             (folder / name).write_text(str(limit_bytes if value is None else value), encoding="ascii")

@@ -1,4 +1,4 @@
-"""An exception as plain values: its chain, root cause first, bounded so that it fits through a pipe."""
+"""An exception as plain values: its chain with the root cause first, limited in size for a pipe."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from typing import Any, Final
 
 from matrix.verdicts.outcome import Frame, Raised
 
-MESSAGE: Final = 16_384  # characters of a message; CheckpointException, which quotes each failed rank, had 1,000
-FRAMES: Final = 100  # of one exception; a save on megatron-core that failed had 8
-EXCEPTIONS: Final = 20  # of one chain; a save on megatron-core that failed had 2
+MESSAGE: Final = 16_384  # characters of a message; a CheckpointException, which quotes each failed rank, had 1,000
+FRAMES: Final = 100  # per exception; a failed save on megatron-core had 8
+EXCEPTIONS: Final = 20  # per chain; a failed save on megatron-core had 2
 
 
 def chain_of(error: BaseException) -> tuple[Raised, ...]:
-    """Return `error` and what led to it, root cause first.
+    """Return `error` and the exceptions that led to it, root cause first.
 
-    The way back goes along `__cause__`, `__context__` and, where an exception has it, `failures`: torch's
-    CheckpointException keeps there, for each failed rank, the exception and the stack it had in that rank.
+    Follows `__cause__`, `__context__` and, if present, `failures`: torch's CheckpointException stores there, for each
+    failed rank, the exception and its stack in that rank.
     """
     chain = _collect(error, None, set())
     return tuple(chain if len(chain) <= EXCEPTIONS else chain[: EXCEPTIONS - 1] + chain[-1:])
 
 
 def _collect(error: BaseException, stack: list[Frame] | None, seen: set[int]) -> list[Raised]:
-    """Return the chain that ends with `error`; `stack` stands in for a traceback that stayed in another process."""
-    line: list[BaseException] = []  # from `error` back to its root; a loop, for retries can make it thousands long
+    """Return the chain that ends with `error`; `stack` replaces a traceback of another process."""
+    line: list[BaseException] = []  # from `error` to its root; iterative, because retries can make it thousands long
     cause: BaseException | None = error
     while cause is not None and id(cause) not in seen:
         seen.add(id(cause))
@@ -34,15 +34,15 @@ def _collect(error: BaseException, stack: list[Frame] | None, seen: set[int]) ->
         cause = cause.__cause__ or (None if cause.__suppress_context__ else cause.__context__)
     chain: list[Raised] = []
     for link in reversed(line):
-        for failure, there in _failures(link):
-            chain += _collect(failure, there, seen)
+        for failure, frames in _failures(link):
+            chain += _collect(failure, frames, seen)
         frames = stack if stack and link is error else _frames(link.__traceback__)
         chain.append(Raised(type(link).__name__, _message(link), _ends(frames)))
     return chain
 
 
 def _failures(error: BaseException) -> list[tuple[BaseException, list[Frame]]]:
-    """Return what `error.failures` maps ranks to, lowest rank first; nothing where it is no such mapping."""
+    """Return the values of `error.failures`, lowest rank first; [] if it does not map ranks to failures."""
     failures = getattr(error, "failures", None)
     if not isinstance(failures, Mapping):
         return []
@@ -67,7 +67,7 @@ def _summary(stack: Any) -> list[Frame]:
 
 
 def _ends(frames: list[Frame]) -> tuple[Frame, ...]:
-    """Return at most FRAMES of them, from both ends: the way in and the place of the error."""
+    """Return at most FRAMES frames, the outermost and the innermost ones."""
     return tuple(frames if len(frames) <= FRAMES else frames[: FRAMES // 2] + frames[-FRAMES // 2 :])
 
 
@@ -75,5 +75,5 @@ def _message(error: BaseException) -> str:
     try:
         message = str(error)
     except Exception as unprintable:
-        return f"<its message cannot be made: {type(unprintable).__name__}>"
+        return f"<its message can't be formatted: {type(unprintable).__name__}>"
     return message if len(message) <= MESSAGE else message[: MESSAGE // 2] + " [...] " + message[-MESSAGE // 2 :]

@@ -1,4 +1,4 @@
-"""The processes below a process, and how they are ended. Linux: /proc is read."""
+"""Find and end the descendants of a process. Linux only: reads /proc."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-LEAVE_S: Final = 0.25  # s for what ends with its rank by itself: multiprocessing's resource tracker took 15 ms
-KILL_S: Final = 0.5  # s for killed processes to be gone: 40 of them took 3 ms, one that held 1 GiB 80 ms
-LOOKS: Final = 10  # at most, for a picture that is not torn; 2 did whenever 1 did not
+LEAVE_S: Final = 0.25  # s for processes that end with their rank: multiprocessing's resource tracker took 15 ms
+KILL_S: Final = 0.5  # s for killed processes to exit: 40 of them took 3 ms, one with 1 GiB took 80 ms
+LOOKS: Final = 10  # attempts to get a picture that is not torn; 2 were always enough
 
 
 @dataclass(frozen=True)
 class Picture:
-    """The processes of the machine: each one's parent, and which of them run. The others are zombies.
+    """The processes of the machine: the parent of each, and those that run. The others are zombies.
 
-    It is not taken in an instant. `torn`: a process has a parent that is not in the picture, for it ended between the
-    look at the one and the look at the other; what is below it then seems to be below nobody.
+    Reading /proc takes time. `torn`: the parent of a process is missing, because it ended between the two reads; the
+    descendants of that parent can then not be found from the root.
     """
 
     parents: Mapping[int, int]
@@ -44,17 +44,17 @@ class Picture:
 
 
 def look(proc: Path = Path("/proc")) -> Picture:
-    """Look at every process of the machine.
+    """Read every process of the machine.
 
-    /proc/PID/task/TID/children would name those of one process, but not every kernel has it.
+    /proc/PID/task/TID/children lists the children of one process, but some kernels lack it.
     """
     parents = {}
     running = set()
-    for name in os.listdir(proc):  # noqa: PTH208  (for every case: Path objects would double the time)
+    for name in os.listdir(proc):  # noqa: PTH208  (runs for every case: Path objects double the time)
         if name.isdigit():
-            # One that ends while it is looked at needs no ending.
+            # A process that ends while it is read is skipped.
             with contextlib.suppress(OSError), open(f"{proc}/{name}/stat", "rb") as stat:  # noqa: PTH123  (as above)
-                # The command, in parentheses, may hold anything, a ")" too.
+                # The command, in parentheses, may contain any character, including ")".
                 state, parent = stat.read().rpartition(b")")[2].split(None, 2)[:2]
                 parents[int(name)] = int(parent)
                 if state not in (b"Z", b"X"):
@@ -63,7 +63,7 @@ def look(proc: Path = Path("/proc")) -> Picture:
 
 
 def _gone(pid: int) -> bool:
-    """Return whether there is no such process; one in another namespace (0), or of another user, is only not shown."""
+    """Return whether no such process exists; one in another namespace (0) or of another user is only hidden."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -76,10 +76,10 @@ def _gone(pid: int) -> bool:
 def end_below(
     root: int, *, leave_s: float = LEAVE_S, kill_s: float = KILL_S, look: Callable[[], Picture] = look
 ) -> int:
-    """Kill every descendant of `root`, also those born meanwhile; return how many had to be killed.
+    """Kill every descendant of `root`, including new ones, and return how many were killed.
 
     Descendants get `leave_s` seconds to end by themselves. Gives up `kill_s` seconds later: a process in
-    uninterruptible sleep outlives SIGKILL for as long as its device takes.
+    uninterruptible sleep survives SIGKILL until its device responds.
     """
 
     def below() -> set[int]:
@@ -112,7 +112,7 @@ def wait_for(pids: Iterable[int], limit_s: float) -> None:
     give_up = time.monotonic() + limit_s
     try:
         for pid in pids:
-            with contextlib.suppress(OSError):  # gone already, or a kernel before 5.3: look again at once
+            with contextlib.suppress(OSError):  # already ended, or a kernel before 5.3
                 handle = os.pidfd_open(pid)
                 waiting.add(handle)
                 poll.register(handle, select.POLLIN)

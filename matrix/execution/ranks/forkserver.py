@@ -1,4 +1,4 @@
-"""The fork-server, from its owner's side: multiprocessing's own, with this project's preload in it."""
+"""The forkserver, seen from its owner: multiprocessing's own, with the preload of this project."""
 
 from __future__ import annotations
 
@@ -23,43 +23,43 @@ ROOT: Final = str(Path(__file__).parents[3])  # holds this package
 
 
 class Forkserver:
-    """A fork-server with `modules` imported, found on `path` first. Starts when asked; one per process.
+    """A forkserver with `modules` imported, found on `path` first. `ensure` starts it; one per process.
 
-    `note` says, when so, what is not as asked for.
+    `note` is empty, or describes which modules could not be preloaded.
     """
 
     def __init__(self, modules: Sequence[str], path: Sequence[str], *, preload_s: float = PRELOAD_S) -> None:
         self.modules, self.path, self.note, self.pid = tuple(modules), tuple(path), "", 0
         self._preload_s = preload_s
-        self._lifeline = -1  # the reading end of a FIFO that ends when the server dies
+        self._lifeline = -1  # the read end of a FIFO, which reaches its end when the server dies
         self._folder: tempfile.TemporaryDirectory[str] | None = None
 
     @property
     def folder(self) -> Path:
-        """Return where jobs put what they share. The server removes it as well: its owner may be killed."""
+        """Return the folder for files that jobs share. The server removes it too, in case its owner is killed."""
         if self._folder is None:
-            raise MatrixError("no fork-server runs", fix="call ensure() first")
+            raise MatrixError("no forkserver runs", fix="call ensure() first")
         return Path(self._folder.name)
 
     def ensure(self) -> int:
         """Return the file descriptor that becomes readable when the server dies; start the server if none runs.
 
-        Raises MatrixError when it cannot be started.
+        Raises MatrixError if it can't be started.
         """
         if self._lifeline != -1 and not _readable(self._lifeline, 0):
             return self._lifeline
         self.stop()
         if not self._start(self.modules):
-            # Some import took the whole process down (a segfault in a library). Ranks will import it themselves, and
-            # the one that falls is then seen to fall.
+            # An import crashed the process (a segfault in a library). Ranks then import the modules themselves, and the
+            # crash is reported for the rank.
             self.stop()
-            self.note = f"the fork-server died while it imported {', '.join(self.modules)}; it runs without them"
+            self.note = f"the forkserver died while it imported {', '.join(self.modules)}; it runs without them"
             if not self._start(()):
-                raise MatrixError("the fork-server dies as it starts", fix="its last words are on stderr")
+                raise MatrixError("the forkserver dies at its start", fix="see its output on stderr")
         return self._lifeline
 
     def stop(self) -> None:
-        """End the server, and with it everything that it started. Does nothing when none runs."""
+        """End the server and every process it started. Does nothing if none runs."""
         if self._lifeline != -1:
             os.close(self._lifeline)
             self._lifeline = -1
@@ -69,11 +69,11 @@ class Forkserver:
                 self._folder.cleanup()
 
     def _start(self, modules: Sequence[str]) -> bool:
-        """Start a server and wait until it has imported `modules`; False when it died of that."""
+        """Start a server and wait until it has imported `modules`; return False if it died meanwhile."""
         if _pid() is not None:
             raise MatrixError(
-                "multiprocessing's fork-server already runs in this process",
-                fix="start the supervisor first, or use another start method than forkserver there",
+                "multiprocessing's forkserver already runs in this process",
+                fix="start the supervisor first, or use another start method than forkserver in the other code",
             )
         self._folder = tempfile.TemporaryDirectory(prefix="ranks-", ignore_cleanup_errors=True)
         lifeline = self.folder / "lifeline"
@@ -83,11 +83,11 @@ class Forkserver:
             self.pid = self._launch(lifeline, modules)
             if not _readable(self._lifeline, self._preload_s):
                 raise MatrixError(
-                    "the fork-server is not ready",
-                    got=f"no answer in {self._preload_s:g} s while it imports {', '.join(modules)}",
-                    fix=f"see where it hangs: {sys.executable} -v -c 'import {', '.join(modules)}'",
+                    "the forkserver is not ready",
+                    got=f"no reply within {self._preload_s:g} s while it imports {', '.join(modules)}",
+                    fix=f"find the import that hangs: {sys.executable} -v -c 'import {', '.join(modules)}'",
                 )
-        except BaseException:  # a Ctrl-C too: an import cannot be waited for
+        except BaseException:  # Ctrl-C too: the import may never end
             if self.pid:
                 os.kill(self.pid, signal.SIGKILL)
             self.stop()
@@ -102,11 +102,11 @@ class Forkserver:
             "path": [*self.path, *import_path()],
             "modules": modules,
         }
-        # multiprocessing hands its owner's sys.path to the children of the server, not to the server (seen in 3.10 to
-        # 3.13), so where this package is goes by the environment. The server then puts its environment right again.
+        # multiprocessing passes its owner's sys.path to the children of the server, not to the server (3.10 to 3.13).
+        # PYTHONPATH therefore contains the folder of this package; the server restores its environment.
         found = ROOT if pythonpath is None else ROOT + os.pathsep + pythonpath
         forkserver.set_forkserver_preload([forkserver_child.__name__])
-        resource_tracker.ensure_running()  # the fork-server wants it, and starting it unblocks SIGINT
+        resource_tracker.ensure_running()  # the forkserver requires it, and starting it unblocks SIGINT
         with (
             environment({forkserver_child.REQUEST: json.dumps(request), "PYTHONPATH": found}),
             empty_main(),
@@ -117,7 +117,7 @@ class Forkserver:
 
 
 def import_path() -> list[str]:
-    """Return sys.path for other processes: "" is the current directory, which may not be theirs."""
+    """Return sys.path for other processes, with "" replaced by this process's current directory."""
     return [entry or str(Path.cwd()) for entry in sys.path]
 
 
@@ -138,10 +138,10 @@ def _stop() -> None:
 
 @contextmanager
 def empty_main() -> Iterator[None]:
-    """Show multiprocessing an empty `__main__`.
+    """Replace `__main__` by an empty module for the length of a block.
 
-    It imports its owner's main module in every child, under another name: with pytest that costs each rank an import
-    of pytest, and with a script that has no `if __name__ == "__main__"` the script runs again.
+    multiprocessing imports its owner's main module in every child, under another name. Under pytest each rank would
+    import pytest; a script without `if __name__ == "__main__"` would run again.
     """
     main = sys.modules["__main__"]
     sys.modules["__main__"] = ModuleType("__main__")
@@ -153,7 +153,7 @@ def empty_main() -> Iterator[None]:
 
 @contextmanager
 def no_interrupt() -> Iterator[None]:
-    """Hold a Ctrl-C back, and from a process that is started meanwhile: it starts with SIGINT blocked."""
+    """Block SIGINT in this process and in processes that it starts during the block."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
     try:
         yield

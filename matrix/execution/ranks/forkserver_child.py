@@ -1,7 +1,7 @@
-"""The inside of the fork-server: what it does before it serves, and how a process it forks becomes a rank.
+"""The code that runs in the forkserver: its preparation, and turning a forked process into a rank.
 
-multiprocessing's fork-server imports this module by its name, its one hook. The import acts only when REQUEST is in
-the environment, that is: only there. matrix.execution.ranks.forkserver is the other side.
+multiprocessing's forkserver imports this module by name, which is its only hook. The import has an effect only if
+REQUEST is in the environment, as in the forkserver. matrix.execution.ranks.forkserver is the code of its owner.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from matrix.provision import kernel
 
 REQUEST: Final = "MATRIX_FORK_SERVER"  # JSON: {"lifeline": path, "pythonpath": str | None, "path": [], "modules": []}
 FRESH: Final = "import sys; sys.path[:] = {path!r}; from matrix.execution.ranks.rank import resume; resume({fds!r})"
-# By it Open MPI (5.0.7) knows a job of Slurm's: it starts ranks by srun, and as many as the job has tasks.
+# If it is set, Open MPI (5.0.7) starts ranks by srun, and at most as many as the Slurm job has tasks.
 SCHEDULED: Final = "SLURM_JOBID"
 
 
 @dataclass
 class ForkserverChild:
-    """The fork-server, as it knows itself. `broken` maps a module to why its import failed (not: that it is absent)."""
+    """The state of the forkserver. `broken` maps a module to the error of its import; absent modules are left out."""
 
     pid: int
     lifeline: int
@@ -45,13 +45,13 @@ class ForkserverChild:
     broken: dict[str, str] = field(default_factory=dict)
 
     def let_go(self) -> None:
-        """Close, in a rank just forked, what must not outlive the server or its owner.
+        """Close the inherited descriptors in a rank just forked.
 
-        The lifeline's end tells the owner that the server died. The "alive" pipe's end tells the server that its
-        owner died; multiprocessing hands it to every child, so that children can ask for children of their own:
-        a rank that kept it would keep the server, and through it itself, alive after a kill -9 of the owner. The
-        owner's resource tracker would complain, on the owner's stderr, about the semaphores of a rank that crashed:
-        a rank that makes some starts a tracker of its own, which ends with it.
+        The lifeline closes when the server dies, which its owner detects. The "alive" pipe closes when the owner dies,
+        which the server detects. multiprocessing passes that pipe to every child, so that children can start children:
+        a rank that kept it open would keep the server, and so itself, alive after a kill -9 of the owner. The owner's
+        resource tracker would print warnings about the semaphores of a crashed rank; a rank that makes semaphores
+        starts a tracker of its own instead, which ends with it.
         """
         os.close(self.lifeline)
         for holder, name in (
@@ -63,26 +63,26 @@ class ForkserverChild:
 
 
 def serve(request: Mapping[str, Any]) -> ForkserverChild:
-    """Make this process a fork-server that leaves nothing behind, import what is to be preloaded, report readiness."""
-    os.setsid()  # Ctrl-C and a kill of the owner's group are the owner's: this process lives on to clean up after it
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])  # blocked so far for the same reason
-    signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # in its ranks, until they can answer: see rank.work
+    """Set up this process as the forkserver, import the modules to preload, report readiness on the lifeline."""
+    os.setsid()  # Ctrl-C and a kill of the owner's group must not end this process: it cleans up after its owner
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])  # its owner blocked it for the same reason
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # inherited by the ranks until rank.work installs a handler
     kernel.adopt_orphans()
     lifeline = Path(request["lifeline"])
     try:
-        # Not waiting for a reader: an owner that was killed before this line has none.
+        # Does not wait for a reader: an owner that was killed before this line has none.
         serving = ForkserverChild(os.getpid(), os.open(lifeline, os.O_WRONLY | os.O_NONBLOCK), lifeline.parent)
     except OSError as orphaned:
         shutil.rmtree(lifeline.parent, ignore_errors=True)
         raise SystemExit(1) from orphaned
     atexit.register(_end_all, serving)
-    # Orphans that it adopted end here too. multiprocessing, which knows its own children only, warns at each of them.
+    # Adopted orphans end in this process too. multiprocessing warns about each child that it did not start.
     warnings.filterwarnings("ignore", "forkserver: waitpid returned unexpected pid", UserWarning)
     if request["pythonpath"] is None:
         del os.environ["PYTHONPATH"]
     else:
         os.environ["PYTHONPATH"] = request["pythonpath"]
-    # libgomp and OpenBLAS read it once, when torch and numpy are imported. A pool of threads would not survive a fork.
+    # libgomp and OpenBLAS read it once, at the import of torch and numpy. A thread pool would not survive a fork.
     os.environ["OMP_NUM_THREADS"] = "1"
     sys.path[:] = request["path"]
     for name in request["modules"]:
@@ -91,77 +91,77 @@ def serve(request: Mapping[str, Any]) -> ForkserverChild:
         except ModuleNotFoundError as absent:
             if absent.name != name.partition(".")[0]:
                 serving.broken[name] = repr(absent)
-        except Exception as error:  # a rank that imports it meets the same error, and is blamed for it
+        except Exception as error:  # a rank that imports it raises the same error, which is reported for the rank
             serving.broken[name] = repr(error)
     for stream in (sys.stdout, sys.stderr):
         if stream is not None:
-            stream.flush()  # or every rank would print it again
+            stream.flush()  # otherwise every rank prints the buffer again
     gc.collect()
-    gc.freeze()  # a collection in a rank then leaves the pages of what is preloaded shared
+    gc.freeze()  # so that a collection in a rank does not unshare the pages of the preloaded modules
     os.write(serving.lifeline, b"ready\n")
     return serving
 
 
 def enter(task: str, log: Connection, result: Connection, stacks: Connection) -> None:
-    """Become a rank: runs in a process just forked from the fork-server.
+    """Turn a process just forked from the forkserver into a rank.
 
-    `task` is what order.order made, as JSON. `log` takes what the process writes to stdout and stderr,
-    `result` one line of JSON, `stacks` what faulthandler prints of all threads at SIGUSR1.
+    `task` is a rank spec as JSON. `log` receives stdout and stderr, `result` one line of JSON, `stacks` the stacks of
+    all threads, which faulthandler prints at SIGUSR1.
     """
     if serving is None:
-        raise MatrixError("a rank starts from the fork-server only")
+        raise MatrixError("a rank starts only from the forkserver")
     os.setsid()
     kernel.die_with_parent(serving.pid)
     serving.let_go()
-    order = json.loads(task)
+    spec = json.loads(task)
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
     os.close(nothing)
     os.dup2(log.fileno(), 1)
     os.dup2(log.fileno(), 2)
     log.close()
-    os.environ.update(order["env"])
-    if order["fresh"]:
-        _start_afresh(task, order["path"], result.fileno(), stacks.fileno())
+    os.environ.update(spec["env"])
+    if spec["fresh"]:
+        _start_afresh(task, spec["path"], result.fileno(), stacks.fileno())
     for name, why in serving.broken.items():
-        sys.stderr.write(f"the fork-server could not import {name}: {why}\n")
-    # A process made by the fork-server starts its own children through one, too; one started by hand would not.
+        sys.stderr.write(f"the forkserver could not import {name}: {why}\n")
+    # A process of the forkserver would start its children by forkserver too; other processes use the default.
     multiprocessing.set_start_method(None, force=True)
-    sys.path[:] = order["path"]
-    work(order, result.fileno(), stacks.fileno())
+    sys.path[:] = spec["path"]
+    work(spec, result.fileno(), stacks.fileno())
 
 
 def launch(command: list[str], environment: Mapping[str, str], log: Connection) -> None:
-    """Become `command`, a launcher of ranks: runs in a process just forked from the fork-server, in its own group.
+    """Turn a process just forked from the forkserver into `command`, a launcher of ranks, in its own process group.
 
-    Its ranks are this machine's and as many as it is told, whatever a scheduler gave us.
+    The launcher starts its ranks on this machine, in the number of its option -np, also inside a scheduler's job.
     """
     if serving is None:
-        raise MatrixError("a launcher starts from the fork-server only")
+        raise MatrixError("a launcher starts only from the forkserver")
     os.setsid()
     kernel.die_with_parent(serving.pid)
     serving.let_go()
     nothing = os.open(os.devnull, os.O_RDONLY)
     for source, target in ((nothing, 0), (log.fileno(), 1), (log.fileno(), 2)):
         os.dup2(source, target)
-    told = {name: value for name, value in {**os.environ, **environment}.items() if name != SCHEDULED}
-    os.execve(command[0], command, told)  # noqa: S606  (no shell wanted)
+    variables = {name: value for name, value in {**os.environ, **environment}.items() if name != SCHEDULED}
+    os.execve(command[0], command, variables)  # noqa: S606  (no shell)
 
 
 def _start_afresh(task: str, path: list[str], result: int, stacks: int) -> None:
-    """Replace this process by a new interpreter: same process, parent, session and pipes; nothing preloaded."""
-    paper = os.memfd_create("task")  # not an argument: those are bounded, and show in every process list
-    with os.fdopen(os.dup(paper), "w", encoding="utf-8") as file:
+    """Replace this process by a new interpreter with the same pid, parent, session and pipes, and nothing preloaded."""
+    spec = os.memfd_create("task")  # not an argument: arguments are limited in size and visible in process lists
+    with os.fdopen(os.dup(spec), "w", encoding="utf-8") as file:
         file.write(task)
-    os.lseek(paper, 0, os.SEEK_SET)
-    fds = (paper, result, stacks)
+    os.lseek(spec, 0, os.SEEK_SET)
+    fds = (spec, result, stacks)
     for fd in fds:
         os.set_inheritable(fd, True)
-    os.execv(sys.executable, [sys.executable, "-c", FRESH.format(path=path, fds=fds)])  # noqa: S606  (no shell wanted)
+    os.execv(sys.executable, [sys.executable, "-c", FRESH.format(path=path, fds=fds)])  # noqa: S606  (no shell)
 
 
 def _end_all(serving: ForkserverChild) -> None:
-    """Clear away what the owner can't any more: runs when it closed the "alive" pipe, by will or by dying."""
+    """End all processes and remove the folder. Runs when the owner has closed the "alive" pipe or has died."""
     if os.getpid() == serving.pid:
         end_below(serving.pid, leave_s=0, kill_s=OVERTIME_S)
         shutil.rmtree(serving.folder, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""What is to be run on a set of ranks, and what each rank is told."""
+"""The description of one job on a set of ranks."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ DEVICES: Final = ("cpu", "cuda")
 
 @dataclass(frozen=True)
 class RankJob:
-    """One call of `target` on `world_size` ranks, each its own process. Raises MatrixError for a job that cannot be.
+    """One call of `target` on `world_size` ranks, each its own process. Raises MatrixError for an invalid job.
 
-    `target` is "package.module:function", or "FOLDER/module.py:function" of a failure's folder; the function gets
-    (rank: Rank, **kwargs) and returns JSON or None. `stand_ins` and `clones` are the Rank's.
-    `path` holds overlay directories, put first on sys.path in every rank before the target is imported.
-    `hidden` are packages that ranks find absent: the base has them, and they play no part.
-    `env` is added to each rank's environment; a variable that a preloaded package reads when it is imported (a thread
-    count, say) only has effect with `fresh`.
-    `deadline_s` counts from the start of the first rank. `log_dir` receives rank-N.log and, of ranks that were stopped,
+    `target` is "package.module:function", or "FOLDER/module.py:function" in a failure's folder. The function is
+    called with (rank: Rank, **kwargs) and returns JSON or None. `stand_ins` and `clones` are passed to the Rank.
+    `path` lists overlay directories, which come first on sys.path of every rank before it imports the target.
+    `hidden` are packages of the base that ranks can't import.
+    `env` is added to each rank's environment. A variable that a preloaded package reads at its import (e.g. a thread
+    count) has an effect only with `fresh`.
+    `deadline_s` counts from the start of the first rank. `log_dir` receives rank-N.log and, for stopped ranks,
     rank-N.stacks.
-    `limits` are set before the target is imported; where one can't be set, the outcome is `unavailable`.
-    `fresh` asks for a new interpreter per rank in place of a fork of the preloaded one.
-    `launcher` says as whose the ranks start: "torchrun" gives them its environment and is no process of its own;
-    "mpirun" is Open MPI's, whose ranks are always fresh.
+    `limits` are set before the target is imported; if one can't be set, the outcome is `unavailable`.
+    `fresh` starts a new interpreter per rank instead of a fork of the preloaded one.
+    `launcher` is "torchrun", which only sets its environment variables, or "mpirun", Open MPI's launcher, whose ranks
+    are always fresh.
     """
 
     target: str
@@ -59,16 +59,16 @@ class RankJob:
         if self.world_size < 1:
             raise MatrixError("a job needs at least one rank", got=f"world_size {self.world_size}", expected=">= 1")
         if not self.deadline_s > 0:
-            raise MatrixError("a job's deadline is a time ahead", got=f"{self.deadline_s} s", expected="> 0 s")
+            raise MatrixError("a job's deadline must be positive", got=f"{self.deadline_s} s", expected="> 0 s")
         if self.device not in DEVICES:
-            raise MatrixError("a job runs on a known device", got=self.device, expected=" or ".join(DEVICES))
+            raise MatrixError("unknown device of a job", got=self.device, expected=" or ".join(DEVICES))
         if self.launcher not in LAUNCHERS:
-            raise MatrixError("a job has a known launcher", got=self.launcher, expected=" or ".join(LAUNCHERS))
+            raise MatrixError("unknown launcher of a job", got=self.launcher, expected=" or ".join(LAUNCHERS))
         try:
             json.dumps(dict(self.kwargs))
         except (TypeError, ValueError) as error:
             raise MatrixError(
-                f"the arguments of {self.target} do not travel to another process",
+                f"the arguments of {self.target} can't be passed to another process",
                 got=error,
-                expected="values that JSON can hold",
+                expected="JSON values",
             ) from error

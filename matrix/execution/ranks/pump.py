@@ -1,4 +1,4 @@
-"""What comes out of a pipe, moved on as it comes."""
+"""Read pipes without blocking, and pass each chunk on."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ import selectors
 from collections.abc import Callable
 from typing import Final, Protocol
 
-CHUNK: Final = 65_536  # bytes a read: what a pipe holds by default
-PIPE: Final = 2**20  # bytes that a pipe can hold (/proc/sys/fs/pipe-max-size)
+CHUNK: Final = 65_536  # bytes per read: the default capacity of a pipe
+PIPE: Final = 2**20  # largest capacity of a pipe in bytes (/proc/sys/fs/pipe-max-size)
 
 
 class Readable(Protocol):
     """A pipe's end: a multiprocessing Connection, or the stdout of a subprocess."""
 
-    def fileno(self) -> int: ...  # noqa: D102  (Python's own meaning)
+    def fileno(self) -> int: ...  # noqa: D102  (defined by Python)
     def close(self) -> None: ...  # noqa: D102
 
 
 class Pump:
-    """Moves what arrives in a pipe to `take`, a chunk at a time, so that no rank can keep the loop from its clock."""
+    """Passes the bytes of a pipe to `take`, one chunk per event, so that no rank can block the event loop."""
 
     def __init__(self, pipe: Readable, take: Callable[[bytes], object], selector: selectors.BaseSelector) -> None:
         self.finished = False
@@ -28,8 +28,8 @@ class Pump:
         selector.register(pipe.fileno(), selectors.EVENT_READ, self.read)
 
     def read(self) -> bool:
-        """Take a chunk; return whether there was one. At its end the pipe is closed."""
-        if self.finished:  # by an event of the same turn
+        """Read one chunk and return whether there was one. Closes the pipe at its end."""
+        if self.finished:  # by an earlier event of the same select
             return False
         try:
             chunk = os.read(self._pipe.fileno(), CHUNK)
@@ -42,13 +42,13 @@ class Pump:
         return True
 
     def drain(self) -> None:
-        """Take what is there now, and not what somebody goes on writing."""
+        """Read the buffered bytes, but not an endless stream of new ones."""
         for _ in range(PIPE // CHUNK):
             if not self.read():
                 return
 
     def finish(self) -> None:
-        """Take what is there now and close the pipe."""
+        """Read the buffered bytes and close the pipe."""
         self.drain()
         if not self.finished:
             self._close()

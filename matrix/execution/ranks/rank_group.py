@@ -1,4 +1,4 @@
-"""The ranks of one job as processes: started, listened to, stopped. One event loop, which never sleeps."""
+"""The rank group: the processes of one job. One event loop starts them, reads their pipes and stops them."""
 
 from __future__ import annotations
 
@@ -29,18 +29,19 @@ from matrix.store import secrets
 from matrix.verdicts.outcome import RankEnd
 from matrix.verdicts.stacks import answers, kernel_view, spy_on
 
-REPORT: Final = 2**23  # bytes of a rank's report that are read; the largest chain is under 4 MB (chain.py)
-STACKS: Final = 2**20  # bytes of a rank's stacks that are kept; faulthandler prints at most 100 threads
+REPORT: Final = 2**23  # bytes of a rank's report to read; the largest chain is under 4 MB (chain.py)
+STACKS: Final = 2**20  # bytes of a rank's stacks to keep; faulthandler prints at most 100 threads
 QUIET_S: Final = 0.05  # s without a byte after which a dump is complete; faulthandler wrote one in 1 ms
-ANSWER_S: Final = 0.5  # s for a rank to answer SIGUSR1, which takes as long as it takes to be given a core: 1 ms alone
-LOST: Final = 255  # multiprocessing's exit code of a process whose fork-server went away
+ANSWER_S: Final = 0.5  # s for a rank to print its stacks after SIGUSR1: 1 ms on an idle core
+LOST: Final = 255  # multiprocessing's exit code of a process whose forkserver died
 
 
 class RankGroup:
-    """The ranks of `job`: start, watch, stop, close, then ask how they ended.
+    """The ranks of `job`. Call start, watch, stop and close, then read how they ended.
 
-    `folder` is the job's own, `path` every rank's sys.path after the overlays, `preloaded` what the fork-server holds;
-    its death shows on `lifeline`. The ranks join the cgroup `memory_group`, "" = none.
+    `folder` belongs to the job, `path` is every rank's sys.path after the overlays, `preloaded` lists the modules of
+    the forkserver, and `lifeline` becomes readable when the forkserver dies. The ranks join the cgroup `memory_group`
+    ("": none).
     """
 
     def __init__(
@@ -50,12 +51,12 @@ class RankGroup:
         path: Sequence[str],
         preloaded: Sequence[str],
         lifeline: int,
-        patience: Timeouts,
+        timeouts: Timeouts,
         memory_group: str = "",
     ) -> None:
         self.timed_out = self.server_died = False
         self._job, self._folder, self._path, self._preloaded = job, folder, path, preloaded
-        self._patience, self._memory_group = patience, memory_group
+        self._timeouts, self._memory_group = timeouts, memory_group
         self._secrets = secrets.values(os.environ, job.env)
         self._members: list[RankProcess] = []
         self._launcher: LauncherProcess | None = None
@@ -68,7 +69,7 @@ class RankGroup:
         self._selector.register(lifeline, selectors.EVENT_READ, self._lose_server)
 
     def start(self) -> None:
-        """Start all ranks. Raises EOFError or OSError when the fork-server cannot."""
+        """Start all ranks. Raises EOFError or OSError if the forkserver fails."""
         port = free_port()
         (self._folder / "work").mkdir()
         self._began = time.monotonic()
@@ -84,27 +85,29 @@ class RankGroup:
                     self._admit(rank, partial(started, forkserver_child.enter, f"rank {rank}", task))
 
     def watch(self) -> None:
-        """Return when all ranks have ended, the deadline passed, the peers' grace is over, or the server died."""
+        """Wait until all ranks have ended, the deadline or the peers' grace has passed, or the forkserver has died."""
         deadline = self._began + self._job.deadline_s
         while self._living and not self.server_died:
             limit = deadline
             if self._failed_at is not None:
-                limit = min(limit, self._began + self._failed_at + self._patience.peer_grace_s)
+                limit = min(limit, self._began + self._failed_at + self._timeouts.peer_grace_s)
             if time.monotonic() >= limit:
                 self.timed_out = self._failed_at is None
                 return
             self._turn(limit)
-        if any(member.exit_code == LOST for member in self._members):  # then its last word may lag behind the ranks'
+        if any(
+            member.exit_code == LOST for member in self._members
+        ):  # the end of the lifeline may arrive after the ranks' ends
             self._turn(time.monotonic() + QUIET_S)
-        self._until(lambda: self._launched, time.monotonic() + self._patience.peer_grace_s)
+        self._until(lambda: self._launched, time.monotonic() + self._timeouts.peer_grace_s)
 
-    def stop(self, *, ask: bool) -> None:
-        """End the ranks that still live: their stacks if `ask`, then SIGTERM, then SIGKILL, to whole groups."""
-        if self._living and ask:
-            self._take_stacks(time.monotonic() + self._patience.stacks_s)
+    def stop(self, *, collect_stacks: bool) -> None:
+        """Stop the running ranks: first their stacks if `collect_stacks`, then SIGTERM and SIGKILL to their groups."""
+        if self._living and collect_stacks:
+            self._take_stacks(time.monotonic() + self._timeouts.stacks_s)
         for member in self._living:
             member.stopped = True
-        for number, limit_s in ((signal.SIGTERM, self._patience.terminate_s), (signal.SIGKILL, self._patience.kill_s)):
+        for number, limit_s in ((signal.SIGTERM, self._timeouts.terminate_s), (signal.SIGKILL, self._timeouts.kill_s)):
             for member in self._living:
                 send(os.killpg, member.process.pid, number)
             if self._launcher and not self._launcher.ended:
@@ -112,7 +115,7 @@ class RankGroup:
             self._until(lambda: not self._living and self._launched, time.monotonic() + limit_s)
 
     def close(self) -> None:
-        """Read what is left in the pipes and close everything; call when nobody is left who could write more."""
+        """Read the rest of the pipes and close everything; call this after every writer has ended."""
         for pump in self._pumps:
             pump.finish()
         self._selector.close()
@@ -137,12 +140,12 @@ class RankGroup:
         return {member.rank: end_of(member.log.path) for member in self._members}
 
     def traces(self) -> dict[int, str]:
-        """Return the stacks of each rank, "" of those that were not asked."""
+        """Return the stacks of each rank, "" for ranks whose stacks were not collected."""
         return {member.rank: member.trace for member in self._members}
 
     @property
     def lack(self) -> str:
-        """Return what a rank lacked, for which its body did not run; "" if none did."""
+        """Return what a rank lacked, so that its body did not run; "" if none did."""
         return next((str(member.message["lacks"]) for member in self._members if "lacks" in member.message), "")
 
     @property
@@ -156,26 +159,26 @@ class RankGroup:
 
     @property
     def _launched(self) -> bool:
-        """Return whether no launcher lives."""
+        """Return whether no launcher runs."""
         return self._launcher is None or self._launcher.ended
 
     def _start_mpirun(self, tasks: Sequence[str]) -> None:
         handoff = mpirun.Handoff(self._folder / "handoff")
         for rank, task in enumerate(tasks):
             self._admit(rank, partial(handoff.expect, rank, task))
-        # What mpirun leaves in its temporary folder when it is killed goes with the job's.
+        # A killed mpirun leaves its temporary folder, which is then removed with the job's folder.
         environment = {**self._job.env, "TMPDIR": str(self._folder)}
         command = mpirun.command(self._job.path, len(tasks), self._path, handoff.place)
-        said, writer = get_context("forkserver").Pipe(duplex=False)
+        output, writer = get_context("forkserver").Pipe(duplex=False)
         with writer:
             process = started(forkserver_child.launch, mpirun.NAME, command, environment, [writer])
         self._launcher = LauncherProcess(process, self._log(mpirun.NAME), handoff)
-        pump = self._pump(said, self._launcher.log.write)
+        pump = self._pump(output, self._launcher.log.write)
         self._selector.register(handoff.listener, selectors.EVENT_READ, handoff.accept)
         self._selector.register(process.sentinel, selectors.EVENT_READ, partial(self._see_mpirun_end, pump))
 
     def _admit(self, rank: int, start: Callable[[Sequence[Connection]], BaseProcess | mpirun.ShimConnection]) -> None:
-        """Make a member of the process that `start` starts, given the writing ends of its log, report and stacks."""
+        """Add the process that `start` starts; `start` receives the write ends of its log, report and stacks pipes."""
         context = get_context("forkserver")
         log, report, stacks = pipes = [context.Pipe(duplex=False) for _ in range(3)]
         writers = [writer for _, writer in pipes]
@@ -200,12 +203,12 @@ class RankGroup:
         return pump
 
     def _turn(self, limit: float) -> None:
-        """Wait until something happens, or the clock shows `limit`, and deal with it."""
+        """Wait for events until `limit` on the monotonic clock, and handle them."""
         for key, _ in self._selector.select(max(0.0, limit - time.monotonic())):
             key.data()
 
     def _until(self, done: Callable[[], bool], limit: float, step_s: float = float("inf")) -> None:
-        """Deal with what happens until `done`, which is asked after each event and every `step_s` seconds."""
+        """Handle events until `limit` or `done`, which is checked after each event and every `step_s` seconds."""
         while not done() and (now := time.monotonic()) < limit:
             self._turn(min(limit, now + step_s))
 
@@ -214,7 +217,7 @@ class RankGroup:
             return
         received += chunk
         if chunk.endswith(b"\n"):
-            with suppress(ValueError):  # no JSON: a body that closed all descriptors may use the number as its own
+            with suppress(ValueError):  # not JSON: a body that closed all descriptors may reuse the number
                 member.message = dict(json.loads(bytes(received)))
             received.clear()
             member.reported_at = self.seconds
@@ -228,11 +231,11 @@ class RankGroup:
     def _see_end(self, member: RankProcess, reports: Pump) -> None:
         self._selector.unregister(member.process.sentinel)
         member.process.join()
-        reports.drain()  # it came before the end, even if it is seen after
+        reports.drain()  # the report was written before the end, even if its event comes later
         member.exit_code, member.ended_at = member.process.exitcode, self.seconds
         self._note_failure(member)
 
-    def _see_mpirun_end(self, said: Pump) -> None:
+    def _see_mpirun_end(self, output: Pump) -> None:
         launcher = self._launcher
         if launcher is None:
             return
@@ -240,10 +243,10 @@ class RankGroup:
         self._selector.unregister(launcher.handoff.listener)
         launcher.process.join()
         launcher.ended = True
-        said.drain()
+        output.drain()
         for rank in launcher.handoff.close(launcher.process.exitcode or 0):
-            words = f"mpirun ended with {launcher.process.exitcode} before it started this rank:\n"
-            self._members[rank].log.write(words.encode() + end_of(launcher.log.path).encode())
+            message = f"mpirun ended with {launcher.process.exitcode} before it started this rank:\n"
+            self._members[rank].log.write(message.encode() + end_of(launcher.log.path).encode())
 
     def _note_failure(self, member: RankProcess) -> None:
         if self._failed_at is None and member.failed:
@@ -254,38 +257,38 @@ class RankGroup:
         self.server_died = True
 
     def _take_stacks(self, limit: float) -> None:
-        """Ask the living for their stacks: by faulthandler and, after the deadline, by py-spy and the kernel."""
-        asked = [member for member in self._living if member.process.pid]
-        for member in asked:
+        """Collect the stacks of the running ranks by faulthandler, after the deadline also by py-spy and the kernel."""
+        members = [member for member in self._living if member.process.pid]
+        for member in members:
             send(os.kill, member.process.pid, signal.SIGUSR1)
-        self._listen(limit, lambda: all(member.stacks or member.ended_at is not None for member in asked))
+        self._wait_for_stacks(limit, lambda: all(member.stacks or member.ended_at is not None for member in members))
         living = [member for member in self._living if member.process.pid]
         for member in living:
             if not member.stacks:
                 member.stacks += f"no answer to SIGUSR1: {kernel_view(member.process.pid or 0)}\n".encode()
         if self.timed_out:
             for member in living:
-                self._ask_below(member, limit)
+                self._take_stacks_below(member, limit)
             self._spy(living, limit)
 
-    def _listen(self, limit: float, heard: Callable[[], bool]) -> None:
-        """Take what is said until all were heard and it is quiet."""
+    def _wait_for_stacks(self, limit: float, done: Callable[[], bool]) -> None:
+        """Read stacks until `done` and nothing has arrived for QUIET_S."""
         self._last_stack = time.monotonic()
         self._until(
-            lambda: heard() and time.monotonic() - self._last_stack >= QUIET_S,
+            lambda: done() and time.monotonic() - self._last_stack >= QUIET_S,
             min(limit, time.monotonic() + ANSWER_S),
             QUIET_S,
         )
 
-    def _ask_below(self, member: RankProcess, limit: float) -> None:
-        """Ask what a rank started: a process that it forked has its handler and its pipe, and may be why it waits."""
+    def _take_stacks_below(self, member: RankProcess, limit: float) -> None:
+        """Collect the stacks of a rank's descendants. A forked one has its handler and pipe, and may block it."""
         for pid in sorted(look().below(member.process.pid or 0)):
             member.stacks += f"\nprocess {pid}, started by this rank: {kernel_view(pid)}\n".encode()
             if answers(pid, signal.SIGUSR1) and time.monotonic() < limit:
-                told = len(member.stacks)
+                before = len(member.stacks)
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGUSR1)
-                self._listen(limit, lambda: len(member.stacks) > told)  # noqa: B023  (called before the next round)
+                self._wait_for_stacks(limit, lambda: len(member.stacks) > before)  # noqa: B023  (called before the next iteration)
 
     def _spy(self, living: Sequence[RankProcess], limit: float) -> None:
         spies = spy_on([member.process.pid or 0 for member in living])
@@ -303,7 +306,7 @@ class RankGroup:
 
 
 def send(how: Callable[[int, int], None], pid: int | None, number: int) -> None:
-    """Send a signal, by `how` os.killpg to a whole group. The process may have ended, or not yet be a group, or be."""
+    """Send a signal with `how`, os.kill or os.killpg. A process that has ended or leads no group yet is no error."""
     if pid is None:
         return
     try:
@@ -314,7 +317,7 @@ def send(how: Callable[[int, int], None], pid: int | None, number: int) -> None:
 
 
 def started(body: Callable[..., None], name: str, *arguments: Any) -> BaseProcess:
-    """Return a process forked from the fork-server; the last argument is a list, handed to `body` one by one."""
+    """Return a process forked from the forkserver; the last argument is a list, whose items are passed one by one."""
     *given, writers = arguments
     process = get_context("forkserver").Process(target=body, args=(*given, *writers), name=name)
     process.start()

@@ -1,4 +1,4 @@
-"""What is known of one rank while its job runs, and of the mpirun that started it."""
+"""The state of one rank while its job runs, and of the mpirun that started it."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from matrix.verdicts.outcome import EVIDENCE, RankEnd, raised_chain
 
 @dataclass
 class RankProcess:
-    """One rank: its process, and what has come from it so far. Times in s since the start of the job.
+    """One rank: its process and the output received so far. Times are seconds since the start of the job.
 
-    `message` is its report: {"value": ...}, {"raised": [...]}, {"lacks": ...}, or {} while it has said nothing.
+    `message` is its report: {"value": ...}, {"raised": [...]}, {"lacks": ...}, or {} before the report arrives.
     """
 
     rank: int
@@ -31,17 +31,17 @@ class RankProcess:
 
     @property
     def failed(self) -> bool:
-        """Return whether it is known that this rank did not do its work."""
+        """Return whether this rank raised, exited with an error, or ended without a value."""
         ended_badly = self.ended_at is not None and (self.exit_code != 0 or "value" not in self.message)
         return "raised" in self.message or ended_badly
 
     @property
     def trace(self) -> str:
-        """Return the stacks of this rank as text, "" when it was not asked; the file beside its log has all of them."""
+        """Return the beginning of this rank's stacks, "" without any; its .stacks file has all of them."""
         return self.stacks[:EVIDENCE].decode(errors="replace")
 
     def end(self, now: float) -> RankEnd:
-        """Return what is known of the rank's end."""
+        """Return the end of the rank as a value."""
         chain = raised_chain(self.message.get("raised", ()))
         ended_at = now if self.ended_at is None else self.ended_at
         return RankEnd(
@@ -59,7 +59,7 @@ class RankProcess:
 
 @dataclass
 class LauncherProcess:
-    """The mpirun of a job: its process and its log, and where its ranks come for their tasks."""
+    """The mpirun of a job: its process, its log, and the handoff of its shims."""
 
     process: BaseProcess
     log: Log

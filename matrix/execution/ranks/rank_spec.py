@@ -1,4 +1,4 @@
-"""What a rank is told: its task as JSON values, and what its launcher would put into its environment."""
+"""The rank spec: the task of a rank as JSON values, with the environment variables that its launcher sets."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from matrix.execution.ranks.job import RankJob
 def rank_spec(
     job: RankJob, rank: int, port: int, folder: Path, path: Sequence[str], preloaded: Sequence[str], memory_group: str
 ) -> dict[str, Any]:
-    """Return all that a rank needs to know, as JSON values (matrix.execution.ranks.rank.work reads them)."""
+    """Return the rank spec as JSON values; matrix.execution.ranks.rank.work reads it."""
     return {
         "target": job.target,
         "kwargs": dict(job.kwargs),
@@ -38,10 +38,10 @@ def rank_spec(
 
 
 def environment(job: RankJob, rank: int, port: int) -> dict[str, str]:
-    """Return what a rank's environment gets on top of its owner's: its launcher's variables, then the job's own.
+    """Return the variables added to a rank's environment: those of its launcher, then those of the job.
 
-    mpirun sets no RANK; job scripts derive it from mpirun's own. TORCHELASTIC_USE_AGENT_STORE is left out: it says that
-    torchrun's agent serves a store at MASTER_PORT.
+    mpirun does not set RANK; job scripts derive it from mpirun's variables. TORCHELASTIC_USE_AGENT_STORE is left out,
+    because it means that torchrun's agent serves a store at MASTER_PORT.
     """
     torchrun = {
         "GROUP_RANK": "0",
@@ -61,14 +61,14 @@ def environment(job: RankJob, rank: int, port: int) -> dict[str, str]:
         "LOCAL_WORLD_SIZE": str(job.world_size),
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(port),
-        "GLOO_SOCKET_IFNAME": "lo",  # the host's name need not resolve, and no traffic leaves the machine
+        "GLOO_SOCKET_IFNAME": "lo",  # works if the host name does not resolve; traffic stays on the machine
         "OMP_NUM_THREADS": "1",  # as torchrun sets it
         **job.env,
     }
 
 
 def free_port() -> int:
-    """Return a TCP port that was free a moment ago: only for code that insists on env://, see Rank.init_method."""
+    """Return a TCP port that is free at the call. Only for code that requires env://, see Rank.init_method."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         port: int = server.getsockname()[1]
         return port

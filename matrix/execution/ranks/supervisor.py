@@ -1,4 +1,4 @@
-"""The one way to start ranks: a job in, an outcome out, nothing left running."""
+"""The supervisor: the only entry point that starts ranks. It runs a job, returns its outcome and ends every process."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ from matrix.store import secrets
 from matrix.verdicts.blame import classify
 from matrix.verdicts.outcome import Outcome, OutcomeKind
 
-# With the last one, which imports sympy and dynamo, a rank imports megatron-core in 0.35 s, without it in 5.2 s.
+# With the last module preloaded, which imports sympy and dynamo, a rank imports megatron-core in 0.35 s, else in 5.2 s.
 PRELOAD: Final = ("numpy", "torch", "torch.distributed", "torch.distributed.checkpoint")
 
 
 class Supervisor:
-    """Runs jobs, one at a time, on ranks forked from one process that has `preload` imported.
+    """Runs jobs, one at a time, on ranks forked from one process that has imported `preload`.
 
-    A context manager, one per process; the fork-server starts with the first job. Modules that this interpreter does
-    not have are left out. `preload_path` comes first on sys.path there and, after the overlays, in the ranks.
+    A context manager, one per process; the forkserver starts with the first job. Missing modules are skipped.
+    `preload_path` comes first on sys.path of the forkserver, and after the overlays in the ranks.
     """
 
     def __init__(
         self,
         preload: Sequence[str] = PRELOAD,
         preload_path: Sequence[str] = (),
-        patience: Timeouts = Timeouts(),  # noqa: B008  (frozen)
+        timeouts: Timeouts = Timeouts(),  # noqa: B008  (frozen)
     ) -> None:
         self._server = Forkserver(preload, preload_path)
-        self._patience = patience
+        self._timeouts = timeouts
 
     def __enter__(self) -> Supervisor:
         return self
@@ -51,54 +51,54 @@ class Supervisor:
         self._server.stop()
 
     def run(self, job: RankJob) -> Outcome:
-        """Run `job` to its end, at most 5 s past its deadline, and say what happened.
+        """Run `job` to its end, at most 5 s past its deadline, and return its outcome.
 
-        The first job waits for the preload before its clock starts, and so does one that finds the server dead.
+        The deadline of the first job, and of a job that has to restart the forkserver, counts from after the preload.
         No process of the job is left when this returns or raises; a Ctrl-C stops the ranks and is raised again.
-        Where a limit of the job can't be set, its body does not run and the outcome is `unavailable`.
-        Raises MatrixError when no rank can be started on this machine at all.
+        If a limit of the job can't be set, its body does not run and the outcome is `unavailable`.
+        Raises MatrixError if no rank can be started on this machine.
         """
         try:
-            with memory_group(job.limits.memory) as group:
-                return self._run(job, group)
+            with memory_group(job.limits.memory) as cgroup:
+                return self._run(job, cgroup)
         except LackError as lack:
             return Outcome(OutcomeKind.UNAVAILABLE, str(lack))
 
-    def _run(self, job: RankJob, group: str) -> Outcome:
+    def _run(self, job: RankJob, cgroup: str) -> Outcome:
         lifeline = self._server.ensure()
         job.log_dir.mkdir(parents=True, exist_ok=True)
-        kills = oom_kills(group=group)
+        kills = oom_kills(group=cgroup)
         path = [*self._server.path, *import_path()]
         with tempfile.TemporaryDirectory(dir=self._server.folder, ignore_cleanup_errors=True) as folder:
-            crew = RankGroup(job, Path(folder), path, self._server.modules, lifeline, self._patience, group)
+            group = RankGroup(job, Path(folder), path, self._server.modules, lifeline, self._timeouts, cgroup)
             lost = ""
             try:
-                crew.start()
-                crew.watch()
-                crew.stop(ask=True)
+                group.start()
+                group.watch()
+                group.stop(collect_stacks=True)
             except (EOFError, ConnectionError) as error:
-                lost = f"the fork-server died as it started a rank: {error!r}"
+                lost = f"the forkserver died as it started a rank: {error!r}"
             finally:
                 try:
-                    crew.stop(ask=False)  # what an exception, a Ctrl-C among them, left alive
-                finally:  # a second Ctrl-C must not leave them either
-                    seconds = crew.seconds
-                    leftovers = end_below(self._server.pid, kill_s=self._patience.sweep_s)
-                    crew.close()
-        if crew.server_died:
-            lost = lost or "the fork-server died while the job ran"
+                    group.stop(collect_stacks=False)  # after an exception or a Ctrl-C ranks may still run
+                finally:  # also after a second Ctrl-C
+                    seconds = group.seconds
+                    leftovers = end_below(self._server.pid, kill_s=self._timeouts.sweep_s)
+                    group.close()
+        if group.server_died:
+            lost = lost or "the forkserver died while the job ran"
         if lost:
-            outcome = Outcome(OutcomeKind.NOT_REACHED, reason=lost, ranks=crew.ends())
-        elif crew.lack:
-            outcome = Outcome(OutcomeKind.UNAVAILABLE, reason=crew.lack, ranks=crew.ends())
+            outcome = Outcome(OutcomeKind.NOT_REACHED, reason=lost, ranks=group.ends())
+        elif group.lack:
+            outcome = Outcome(OutcomeKind.UNAVAILABLE, reason=group.lack, ranks=group.ends())
         else:
             outcome = classify(
-                crew.ends(),
-                logs=crew.logs(),
-                traces=crew.traces(),
+                group.ends(),
+                logs=group.logs(),
+                traces=group.traces(),
                 deadline_s=job.deadline_s,
-                timed_out=crew.timed_out,
-                oom_kills=rise(kills, oom_kills(group=group)),
+                timed_out=group.timed_out,
+                oom_kills=rise(kills, oom_kills(group=cgroup)),
             )
         notes = (self._server.note,) if self._server.note and not job.fresh else ()
         outcome = replace(outcome, seconds=seconds, leftovers=leftovers, attempts=notes)

@@ -1,4 +1,4 @@
-"""How long the supervisor waits for what."""
+"""The timeouts of the supervisor."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from typing import Final
 
 from matrix.errors import MatrixError
 
-OVERTIME_S: Final = 5.0  # s: what all of a stop may take after the deadline, or after a Ctrl-C
+OVERTIME_S: Final = 5.0  # s: the longest stop after the deadline or a Ctrl-C
 
 
 @dataclass(frozen=True)
 class Timeouts:
-    """Waiting times in seconds; give another one to the Supervisor to change them. Raises MatrixError if too long.
+    """Timeouts of a stop in seconds. Raises MatrixError if their sum is above OVERTIME_S.
 
-    peer_grace_s: after a rank died or raised, its peers may end by themselves; their exceptions are evidence. In a
-        collective on gloo they did in 2 to 21 ms; one that waits for a store or for NCCL does not for minutes.
+    peer_grace_s: for the peers of a rank that died or raised to end by themselves; their exceptions are evidence. In a
+        gloo collective they ended within 2 to 21 ms; a peer that waits for a store or for NCCL takes minutes.
     stacks_s: for all stacks. faulthandler took 1 ms; py-spy, on 3 processes with torch at once, 0.1 s.
-    terminate_s: between SIGTERM and SIGKILL. Took 12 ms by Python's default; a handler may have to write something.
-    kill_s: after SIGKILL. Took 80 ms with 1 GiB to be freed.
-    sweep_s: for the descendants that ranks left behind, see descendants.py.
+    terminate_s: between SIGTERM and SIGKILL. Python's default handler took 12 ms; other handlers may write files.
+    kill_s: after SIGKILL. Took 80 ms with 1 GiB to free.
+    sweep_s: for the descendants that ranks leave running, see descendants.py.
     """
 
     peer_grace_s: float = 2.0
@@ -31,4 +31,6 @@ class Timeouts:
     def __post_init__(self) -> None:
         total = self.stacks_s + self.terminate_s + self.kill_s + self.sweep_s
         if total > OVERTIME_S:
-            raise MatrixError("a stop takes too long", got=f"{total:g} s in all", expected=f"at most {OVERTIME_S:g} s")
+            raise MatrixError(
+                "the timeouts of a stop are too long", got=f"{total:g} s in all", expected=f"at most {OVERTIME_S:g} s"
+            )

@@ -1,1 +1,1 @@
-"""Runs cases on a Slurm cluster: what they need (parts), how Slurm is asked (commands), the engine, its tasks."""
+"""Run cases on a Slurm cluster: array specs, Slurm's commands, the queue, the engine, and its array tasks."""

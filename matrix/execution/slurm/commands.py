@@ -1,7 +1,7 @@
-"""Slurm's own commands, as this project asks them. The edge: `call` starts them, all else is read here.
+"""Slurm's commands: `call` runs one; the rest of this module builds command lines and parses output.
 
-Only what works without accounting: squeue and sinfo, no sacct. Written against Slurm 22.05; 20.11 and later have every
-option.
+Uses only commands that work without accounting: squeue and sinfo, not sacct. Written against Slurm 22.05; every option
+exists in 20.11 and later.
 """
 
 from __future__ import annotations
@@ -15,27 +15,26 @@ from typing import Final
 
 from matrix.errors import MatrixError, closest
 
-# Seconds for one command. slurmctld answers in milliseconds; Slurm's clients give up after MessageTimeout, 10 s.
+# Seconds for one command. slurmctld replies within milliseconds; Slurm's clients give up after MessageTimeout, 10 s.
 ANSWER_S: Final = 60.0
-SEPARATOR: Final = "|"  # in no name that this project gives, and in no node's name
+SEPARATOR: Final = "|"  # not part of any job name of this project or of any node name
 ENDED: Final = frozenset(
     ("BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED", "TIMEOUT")
 )
-REST: Final = (
-    -1
-)  # the index of those tasks of an array that were cancelled before they began: squeue has one line for them
-# A pending task with one of these reasons starts only when somebody intervenes.
+# The index of the tasks of an array that were cancelled before they started: squeue prints one line for all of them.
+REST: Final = -1
+# A pending task with one of these reasons starts only after an administrator or its owner acts.
 STUCK: Final = frozenset(("BadConstraints", "DependencyNeverSatisfied", "JobHeldAdmin", "launch failed requeued held"))
-# What the controller calls a name of the user's that it does not know. It refuses anything else for want of resources,
-# of which another case may need less.
+# Error messages of the controller for unknown names in the user's options. Every other refusal is for lack of
+# resources; another case may need fewer.
 UNKNOWN: Final = re.compile(r"Invalid (partition|account|qos|node name|license|wckey)|reservation is invalid")
-# States of nodes for which sbatch --test-only has the same words as for a node that was never there.
+# Node states for which sbatch --test-only prints the same message as for a node that does not exist.
 AWAY: Final = frozenset(("down", "drained", "draining", "fail", "failing", "maint", "reserved", "unknown"))
 
 
 @dataclass(frozen=True)
 class CommandOutput:
-    """What a command ended with."""
+    """The exit status and the output of a command."""
 
     status: int
     out: str
@@ -46,19 +45,22 @@ Call = Callable[[Sequence[str], str, Mapping[str, str] | None], CommandOutput]
 
 
 def call(command: Sequence[str], given: str = "", environ: Mapping[str, str] | None = None) -> CommandOutput:
-    """Run a command with `given` on its input. Raises MatrixError when it is not there or does not end."""
+    """Run a command with `given` as its input. Raises MatrixError when it is missing or does not end in ANSWER_S."""
     try:
         done = subprocess.run(
             command,
             input=given,
-            env={**(os.environ if environ is None else environ), "SLURM_BITSTR_LEN": "0"},  # squeue cuts no list short
+            env={
+                **(os.environ if environ is None else environ),
+                "SLURM_BITSTR_LEN": "0",
+            },  # squeue truncates no index list
             capture_output=True,
             text=True,
             timeout=ANSWER_S,
             check=False,
         )
     except FileNotFoundError:
-        fix = "run it where Slurm's commands are, a login node"
+        fix = "run it where Slurm's commands are installed, e.g. on a login node"
         raise MatrixError("Slurm is needed for --engine slurm", got=f"no {command[0]} on PATH", fix=fix) from None
     except subprocess.TimeoutExpired:
         raise MatrixError("Slurm does not answer", got=f"{command[0]} took more than {ANSWER_S:.0f} s") from None
@@ -77,16 +79,16 @@ class Node:
 
     @property
     def away(self) -> bool:
-        """Say whether it takes no jobs until a person lets it. A flag of Slurm may follow the state: down*."""
+        """Return whether the node accepts no jobs until an administrator acts. A flag may follow the state: down*."""
         return self.state.rstrip("*~#!%$@^-+") in AWAY
 
 
 @dataclass(frozen=True)
 class Task:
-    """One element of an array as the queue has it, or its REST. `reason` is Slurm's for a task that waits."""
+    """One element of an array in the queue, or its REST. `reason` is why Slurm does not start a pending task."""
 
     name: str
-    job: str  # of the array
+    job: str  # the id of the array
     index: int
     state: str
     node: str
@@ -94,39 +96,39 @@ class Task:
 
     @property
     def live(self) -> bool:
-        """Say whether it may still run."""
+        """Return whether the task may still run."""
         return self.state not in ENDED
 
     @property
     def stuck(self) -> bool:
-        """Say whether it waits for a person. Who holds an array gives its running tasks the reason too."""
+        """Return whether the task needs a person to start it. Holding an array sets the reason of running tasks too."""
         return self.state == "PENDING" and self.reason in STUCK
 
     @property
     def end(self) -> str:
-        """Return how it ended, in words."""
+        """Return a sentence with the state in which the task ended and its node."""
         why = f" ({self.reason})" if self.reason in STUCK else ""
         return f"Slurm task {self.id} ended {self.state}{why} on {self.node or 'no node'}"
 
     @property
     def id(self) -> str:
-        """Return its name in Slurm: 12_3."""
+        """Return the task's id in Slurm: 12_3."""
         return f"{self.job}_{self.index}"
 
 
 class Commands:
-    """Asks Slurm; `extra` are the user's own options of sbatch, after which come ours.
+    """Slurm's commands; `extra` are the user's sbatch options, passed after those of this project.
 
-    Every method raises MatrixError with Slurm's words when it does not answer.
+    Every method raises MatrixError with Slurm's error message when a command fails.
     """
 
     def __init__(self, extra: Sequence[str] = (), call: Call = call) -> None:
         self._extra, self._call = tuple(extra), call
 
     def nodes(self) -> list[Node]:
-        """Return the nodes, whatever their state, each once."""
+        """Return the nodes in every state, each once."""
         form = SEPARATOR.join(("%N", "%f", "%G", "%c", "%T"))
-        rows = [line.split(SEPARATOR) for line in self._ask("sinfo", "-h", "-N", "-o", form).splitlines()]
+        rows = [line.split(SEPARATOR) for line in self._output("sinfo", "-h", "-N", "-o", form).splitlines()]
         found = {
             name: Node(
                 name, () if features == "(null)" else tuple(features.split(",")), gres, int(cpus.rstrip("+")), state
@@ -136,36 +138,36 @@ class Commands:
         return list(found.values())
 
     def partitions(self) -> list[str]:
-        """Return the partitions."""
-        return self._ask("sinfo", "-h", "-o", "%R").split()
+        """Return the names of the partitions."""
+        return self._output("sinfo", "-h", "-o", "%R").split()
 
     def longest(self) -> int:
-        """Return how many tasks an array may have."""
-        found = re.search(r"^MaxArraySize\s*=\s*(\d+)", self._ask("scontrol", "show", "config"), re.MULTILINE)
+        """Return the largest number of tasks of an array (MaxArraySize)."""
+        found = re.search(r"^MaxArraySize\s*=\s*(\d+)", self._output("scontrol", "show", "config"), re.MULTILINE)
         return int(found[1]) - 1 if found else 1000  # Slurm's default is 1001, one more than the highest index
 
     def refuses(self, options: Sequence[str]) -> str:
-        """Return why no node could ever run a job with these options, in Slurm's words; "" if one could."""
-        said = self._call(("sbatch", "--test-only", *options, *self._extra), "#!/bin/sh\n", None)
-        return "" if said.status == 0 else words(said.err)
+        """Return Slurm's error message if no node can ever run a job with these options, else ""."""
+        output = self._call(("sbatch", "--test-only", *options, *self._extra), "#!/bin/sh\n", None)
+        return "" if output.status == 0 else words(output.err)
 
     def mistake(self) -> str:
-        """Return what no job may be asked with, in Slurm's words: the user's options, or SBATCH_*; "" if nothing is."""
-        said = self.refuses(())
-        asked = "allocation failure" in said  # sbatch itself took the options
-        return said if not asked or UNKNOWN.search(said) else ""
+        """Return Slurm's error message if the user's options or SBATCH_* are invalid for every job, else ""."""
+        refusal = self.refuses(())
+        parsed = "allocation failure" in refusal  # sbatch itself accepted the options
+        return refusal if not parsed or UNKNOWN.search(refusal) else ""
 
     def submit(self, options: Sequence[str], script: str, environ: Mapping[str, str]) -> str:
-        """Submit a job; return its id."""
-        said = self._call(("sbatch", "--parsable", *options, *self._extra), script, environ)
-        if said.status != 0:
-            raise MatrixError("Slurm refuses the job", got=words(said.err), where=" ".join(options))
-        return said.out.strip().partition(";")[0]  # with a cluster's name behind it in a federation
+        """Submit a job and return its id."""
+        output = self._call(("sbatch", "--parsable", *options, *self._extra), script, environ)
+        if output.status != 0:
+            raise MatrixError("Slurm refuses the job", got=words(output.err), where=" ".join(options))
+        return output.out.strip().partition(";")[0]  # in a federation the cluster's name follows the id
 
     def tasks(self, prefix: str) -> list[Task]:
-        """Return the array tasks of the jobs whose name begins so, those that ended not long ago too."""
+        """Return the array tasks of the jobs whose name starts with `prefix`, including tasks that ended recently."""
         form = SEPARATOR.join(("%j", "%F", "%K", "%T", "%N", "%r"))
-        rows = self._ask("squeue", "-h", "-r", "--me", "--states=all", "-o", form).splitlines()
+        rows = self._output("squeue", "-h", "-r", "--me", "--states=all", "-o", form).splitlines()
         found = (row.split(SEPARATOR) for row in rows if row.startswith(prefix))
         return [
             Task(name, job, index, state, node, reason)
@@ -176,18 +178,18 @@ class Commands:
     def cancel(self, jobs: Sequence[str]) -> None:
         """Cancel jobs or tasks, by id."""
         if jobs:
-            self._ask("scancel", "--quiet", *jobs)
+            self._output("scancel", "--quiet", *jobs)
 
-    def _ask(self, *command: str) -> str:
-        said = self._call(command, "", None)
-        if said.status != 0:
-            got = words(said.err) or f"status {said.status}"
+    def _output(self, *command: str) -> str:
+        output = self._call(command, "", None)
+        if output.status != 0:
+            got = words(output.err) or f"status {output.status}"
             raise MatrixError(f"{command[0]} failed", got=got, fix="run it on a login node, or set SLURM_CONF")
-        return said.out
+        return output.out
 
 
 def spread(text: str) -> list[int]:
-    """Return the indexes in squeue's words for them: "3", or "3-5,8" of tasks that wait; REST for "N/A"."""
+    """Return the indexes that squeue prints as "3", as "3-5,8" for pending tasks, or as "N/A" (REST)."""
     if not text.strip("[")[:1].isdigit():
         return [REST]
     bounds = [part.partition("-") for part in text.strip("[]").partition("%")[0].split(",")]
@@ -195,15 +197,15 @@ def spread(text: str) -> list[int]:
 
 
 def words(text: str) -> str:
-    """Return what a command of Slurm said, in one line without the names of the programs."""
+    """Return the error output of a Slurm command as one line, without the names of the programs."""
     lines = (re.sub(r"^(sbatch|squeue|sinfo|scancel|scontrol)?:? ?(error: )?", "", line) for line in text.splitlines())
     return "; ".join(dict.fromkeys(line.strip() for line in lines if line.strip()))
 
 
 def of(partition: str, options: Sequence[str], call: Call = call) -> Commands:
-    """Return the commands for a user's partition ("" for the cluster's default) and options of sbatch.
+    """Return the commands for a partition ("" for the cluster's default) and the user's sbatch options.
 
-    Raises MatrixError when there is no such partition, or Slurm does not understand the options.
+    Raises MatrixError when the partition does not exist or Slurm rejects the options.
     """
     commands = Commands((*((f"--partition={partition}",) if partition else ()), *options), call)
     known = commands.partitions()
@@ -211,7 +213,7 @@ def of(partition: str, options: Sequence[str], call: Call = call) -> Commands:
         raise MatrixError(
             "no such partition", got=partition, expected=f"one of {', '.join(known)}", fix=closest(partition, known)
         )
-    if said := commands.mistake():
-        fix = "man sbatch has its options; SBATCH_* of the environment count too"
-        raise MatrixError("sbatch does not take these options", where=" ".join(options) or None, got=said, fix=fix)
+    if refusal := commands.mistake():
+        fix = "man sbatch lists the options; SBATCH_* environment variables apply too"
+        raise MatrixError("sbatch does not take these options", where=" ".join(options) or None, got=refusal, fix=fix)
     return commands

@@ -1,7 +1,7 @@
-"""The engine that hands a run to Slurm and gathers what its tasks wrote. It holds nothing that the queue does not.
+"""The engine that submits a run to Slurm and collects the results that its tasks write.
 
-A submitter that dies takes nothing along, and the next one (`--resume`) finds in the queue what still runs and in the
-journals what is done.
+All state is in Slurm's queue and in the run's journals. The tasks continue when the submitter dies; the next submitter
+(`--resume`) finds the running tasks in the queue and the results in the journals.
 """
 
 from __future__ import annotations
@@ -38,23 +38,23 @@ from matrix.store import journal
 from matrix.store.secrets import mask_file
 from matrix.verdicts.outcome import Outcome, OutcomeKind
 
-# Seconds between two looks at the queue and the journals: nothing tells of either across machines. squeue takes 5 ms
-# with 20 tasks in the queue (two busy cores, Slurm 22.05).
+# Seconds between two polls of the queue and the journals; neither can notify another machine. squeue takes 5 ms with 20
+# tasks in the queue (two busy cores, Slurm 22.05).
 LOOK_S: Final = 2.0
-ASK: Final = "ask-"  # and the base: the array of one task in which a node says what an image holds
-SETTINGS: Final = {**CELL_SETTINGS, "PYTHONDONTWRITEBYTECODE": "1"}  # nodes share the folder
+ASK: Final = "ask-"  # prefix of the array of one task that reports the contents of an image; the base follows
+SETTINGS: Final = {**CELL_SETTINGS, "PYTHONDONTWRITEBYTECODE": "1"}  # the nodes share the folder
 
 
 class Slurm:
-    """Runs cases as array jobs. `maker` makes what tox makes, in a folder that the nodes share.
+    """Runs cases as array jobs. `maker` makes tox environments in a folder that the nodes share.
 
-    What an image holds, a node is asked first; the rest is the same.
+    For a base that is an image, a task first reports the contents of the image from a node.
     """
 
     def __init__(
         self,
         catalog: Catalog,
-        here: Host,
+        host: Host,
         maker: Engine,
         commands: Commands,
         *,
@@ -62,7 +62,7 @@ class Slurm:
         look_s: float = LOOK_S,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        self._catalog, self._here, self._maker, self._commands = catalog, here, maker, commands
+        self._catalog, self._host, self._maker, self._commands = catalog, host, maker, commands
         self._environ, self._look_s, self._sleep = environ, look_s, sleep
         self._nodes = commands.nodes()
         self._cpus = max((node.cpus for node in self._nodes), default=1)
@@ -70,75 +70,75 @@ class Slurm:
         self._refused: dict[ResourceRequest, str] = {}
 
     def ready(self, bases: Collection[str]) -> None:
-        """Check what makes the environments; Slurm has answered already."""
+        """Check the engine that makes the environments; Slurm's commands were checked before."""
         if made := [base for base in bases if not self._image(base)]:
             self._maker.ready(made)
 
     def lacks(self, base: str) -> str:
-        """Return "": what an environment needs tox says as it makes it, what an image needs the nodes say."""
+        """Return "": tox reports what an environment lacks, and the nodes report what an image lacks."""
         return ""
 
     def installed(self, base: str) -> BaseContents | None:
-        """Return what tox made; of an image nothing is known before a node was asked."""
+        """Return the contents of a tox environment; None for an image, whose contents a node reports later."""
         return None if self._image(base) else self._maker.installed(base)
 
     @property
     def driver(self) -> str:
-        """Return "none": each node has its own."""
+        """Return "none": each node has its own driver."""
         return NONE
 
     def can_run(self, planned: Planned) -> tuple[bool, str]:
-        """Say whether some node could run the case, and if not, what it needs and what Slurm says to that."""
+        """Return whether some node can run the case, and if not, its requirements and Slurm's error message."""
         if not planned.reproducible:
             return False, "the catalog has no reproduction of it yet"
         away = [f"{node.name} is {node.state}" for node in self._nodes if node.away]
-        told = "; ".join((f"features of its nodes: {', '.join(self._features) or 'none'}", *away))
+        nodes = "; ".join((f"features of its nodes: {', '.join(self._features) or 'none'}", *away))
         if lack := self._branches(planned)[1]:
-            return False, f"{lack}; {told}"
-        wanted = self._needs(planned)
-        if wanted not in self._refused:
-            self._refused[wanted] = self._commands.refuses(wanted.options)
-        said = self._refused[wanted]
-        if not said:
+            return False, f"{lack}; {nodes}"
+        request = self._needs(planned)
+        if request not in self._refused:
+            self._refused[request] = self._commands.refuses(request.options)
+        refusal = self._refused[request]
+        if not refusal:
             return True, ""
-        asked = " ".join(option for option in wanted.options if not option.startswith("--cpus"))
-        return False, f"needs {asked or wanted.options[0]}; Slurm: {said}; {told}"
+        options = " ".join(option for option in request.options if not option.startswith("--cpus"))
+        return False, f"needs {options or request.options[0]}; Slurm: {refusal}; {nodes}"
 
     def capabilities(self, level: Level) -> dict[str, Any]:
-        """Return what a verdict at `level` depends on, as the machine that submits has it."""
-        return self._here.capabilities(level)
+        """Return the capabilities of the submitting machine that a verdict at `level` depends on."""
+        return self._host.capabilities(level)
 
     def run(self, bases: Sequence[str], environ: Mapping[str, str], log: Path) -> Ending:
-        """Submit what is left, gather results as they come, and return when no task of the run is in the queue.
+        """Submit the cases without a result, send results as they arrive, return when the queue has no task of the run.
 
-        What a task left undone, unless it was cancelled, is given a second one, each case alone: a case that kills its
-        task takes no other along. After Ctrl-C the run's tasks are cancelled.
+        Cases that a task left without a result run once more, each in its own task, unless the task was cancelled: a
+        case that kills its task then affects no other. After Ctrl-C the run's tasks are cancelled.
         """
         folder = Path(environ["MEGATRIX_RUN"])
         queue = Queue(folder, self._commands, self._look_s, self._sleep, log)
         sender = Sender(environ["MEGATRIX_RELAY"], lambda: None)
-        told = set(journal.read(folder).results)
+        sent = set(journal.read(folder).results)
         images = {base: image for base in bases if (image := self._image(base))}
 
         def look() -> None:
             for key, record in journal.read(folder).results.items():
-                if key not in told:
-                    told.add(key)
+                if key not in sent:
+                    sent.add(key)
                     sender.send(record)
 
         try:
-            asking = self._ask(queue, images) if images else []
+            reports = self._request_contents(queue, images) if images else []
             status, unmade = self._make(queue, [base for base in bases if base not in images], environ, log)
             self._submit_left(queue, [base for base in bases if base not in {*images, *unmade}])
-            if asking:
-                queue.wait(look, asking)
+            if reports:
+                queue.wait(look, reports)
             refused, silent = self._provide(queue, images)
             self._submit_left(queue, [base for base in images if base not in {*refused, *silent}])
             queue.wait(look)
             self._submit_left(queue, [base for base in bases if base not in {*unmade, *refused, *silent}], alone=True)
             queue.wait(look)
             if lost := pending(folder, [base for base in bases if base not in refused]):
-                self._say_what_is_lost(queue, lost, {**unmade, **silent})
+                self._record_lost(queue, lost, {**unmade, **silent})
         except BaseException:
             queue.cancel()
             raise
@@ -153,27 +153,28 @@ class Slurm:
         known = self._catalog.bases.get(base)
         return inside.ref(self._catalog, base) if isinstance(known, (Image, Container)) else None
 
-    def _ask(self, queue: Queue, images: Mapping[str, Ref]) -> list[str]:
-        """Have a node say what each image holds, unless one did or is about to; return the names of these arrays.
+    def _request_contents(self, queue: Queue, images: Mapping[str, Ref]) -> list[str]:
+        """Submit a task that reports the contents of each image without a report; return the names of the arrays.
 
-        What an image lacked when an earlier submitter asked may be there by now.
+        A report of a missing image is requested again, because the image may exist by now. Tasks that an earlier
+        submitter started are used.
         """
-        asked = {
+        unreported = {
             f"{ASK}{base}": base
             for base in images
             if not isinstance(reported_contents(queue.parts, base), BaseContents)
         }
         waiting = {queue.part_name(task) for task in queue.live()}
-        for name, base in asked.items():
+        for name, base in unreported.items():
             if name not in waiting:
                 answer(queue.parts, base).unlink(missing_ok=True)
                 first = self._needs(pending(queue.folder, [base])[0])
-                wanted = replace(first, cpus=1, gpus=min(1, first.gpus))  # it only looks
-                self._submit(queue, wanted, ArraySpec([[]], image=images[base]), name)
-        return list(asked)
+                request = replace(first, cpus=1, gpus=min(1, first.gpus))  # it only reads
+                self._submit(queue, request, ArraySpec([[]], image=images[base]), name)
+        return list(unreported)
 
     def _provide(self, queue: Queue, images: Iterable[str]) -> tuple[dict[str, str], dict[str, str]]:
-        """Lay out what goes over each image; return what the node lacks that was asked, and why none told, by base."""
+        """Make the overlays of each image; return by base why a node can't run it, and why there is no report."""
         refused, silent = {}, {}
         for base in images:
             found = reported_contents(queue.parts, base)
@@ -182,49 +183,52 @@ class Slurm:
             elif found:
                 refused[base] = found
             else:
-                end = queue.ends().get(f"{ASK}{base}", "Slurm no longer knows its task")
-                silent[base] = f"no node told what {base} holds: {end}; it printed {queue.parts}/{ASK}{base}-0.log"
+                end = queue.ends().get(f"{ASK}{base}", "its task is no longer in Slurm's queue")
+                silent[base] = f"no node reported the contents of {base}: {end}; log: {queue.parts}/{ASK}{base}-0.log"
         return refused, silent
 
     def _make(
         self, queue: Queue, bases: Sequence[str], environ: Mapping[str, str], log: Path
     ) -> tuple[int, dict[str, str]]:
-        """Make environments and overlays, here, where there is a network; return tox's status, and what it made not."""
+        """Make environments and overlays on this machine, which has a network.
+
+        Returns tox's exit status, and for each base without an environment the reason.
+        """
         ending = self._maker.run(bases, environ, log) if bases else Ending()
         unmade = {}
         for base in bases:
             if found := self._maker.installed(base):
                 self._lay_out(queue, base, found)
             else:
-                unmade[base] = f"tox made no environment of {base}: what it said is in {log}"
+                unmade[base] = f"tox made no environment of {base}: see its output in {log}"
         return ending.status, unmade
 
     def _lay_out(self, queue: Queue, base: str, found: BaseContents) -> None:
         """Make the overlays of a base's cases."""
-        overlays, told = Overlays(default_root(self._environ)), configuration.load(self._environ)
+        overlays, settings = Overlays(default_root(self._environ)), configuration.load(self._environ)
         cases = pending(queue.folder, [base])
-        provided = provision.provide(cases, found.environment, told, found.interpreter, overlays)
+        provided = provision.provide(cases, found.environment, settings, found.interpreter, overlays)
         path = queue.parts / f"overlays-{base}.json"
         provision.write(path.with_suffix(".part"), provided)
-        path.with_suffix(".part").replace(path)  # a task of an earlier submitter may be about to read it
+        path.with_suffix(".part").replace(path)  # a task of an earlier submitter may read it now
 
     def _submit_left(self, queue: Queue, bases: Sequence[str], *, alone: bool = False) -> None:
-        """Submit what has no result, is in no task that may still run and was in none that somebody cancelled."""
+        """Submit the cases that have no result, are in no task that may still run and in no cancelled task."""
         if not bases:
             return
-        # The queue is asked before the journals: what ends in between counts as alive, and is waited for.
+        # Read the queue before the journals: a task that ends in between counts as live and is waited for.
         taken = {key for task in queue.live() for key in queue.keys(task)} | queue.cancelled()
         left = [item for item in pending(queue.folder, bases) if item.key not in taken]
         nodes = {node.name: node.features for node in self._nodes}
-        for wanted, tasks in arrays(left, self._needs, self._commands.longest(), alone=alone):
-            image = self._image(wanted.base)
-            found = reported_contents(queue.parts, wanted.base) if image else None
+        for request, tasks in arrays(left, self._needs, self._commands.longest(), alone=alone):
+            image = self._image(request.base)
+            found = reported_contents(queue.parts, request.base) if image else None
             digest = found.image if isinstance(found, BaseContents) else ""
-            self._submit(queue, wanted, ArraySpec(tasks, nodes, image, digest))
+            self._submit(queue, request, ArraySpec(tasks, nodes, image, digest))
 
-    def _submit(self, queue: Queue, wanted: ResourceRequest, part: ArraySpec, name: str = "") -> None:
+    def _submit(self, queue: Queue, request: ResourceRequest, part: ArraySpec, name: str = "") -> None:
         path = queue.write(part, name)
-        limit = minutes(part, wanted, deadline(self._environ.get("MEGATRIX_DEADLINE", "")))
+        limit = minutes(part, request, deadline(self._environ.get("MEGATRIX_DEADLINE", "")))
         options = (
             f"--job-name={queue.name}{path.stem}",
             f"--array=0-{len(part.tasks) - 1}",
@@ -233,34 +237,34 @@ class Slurm:
             "--open-mode=append",
             "--requeue",
             f"--time={limit}",
-            *wanted.options,
+            *request.options,
         )
         settings = {
             **{key: value for key, value in self._environ.items() if not key.startswith("TOX_")},
             **SETTINGS,
             "MEGATRIX_RUN": str(queue.folder),
-            "MEGATRIX_BASE": wanted.base,
-            "MEGATRIX_OVERLAYS": str(path.parent / f"overlays-{wanted.base}.json"),
+            "MEGATRIX_BASE": request.base,
+            "MEGATRIX_OVERLAYS": str(path.parent / f"overlays-{request.base}.json"),
         }
-        found = None if part.image else self._maker.installed(wanted.base)
+        found = None if part.image else self._maker.installed(request.base)
         python = found.interpreter if found else sys.executable
-        # exec: the step daemon is the parent of the task, which notices when it is gone.
+        # exec makes the step daemon the parent of the task, so that the task ends with it.
         script = f"#!/bin/sh\nexec {shlex.join([str(python), '-m', 'matrix.execution.slurm.task', str(path)])}\n"
         job = self._commands.submit(options, script, settings)
-        queue.say(f"{queue.name}{path.stem}: job {job}, {len(part.tasks)} tasks")
+        queue.note(f"{queue.name}{path.stem}: job {job}, {len(part.tasks)} tasks")
 
     def _needs(self, item: Planned) -> ResourceRequest:
         return needs(item, self._cpus, self._branches(item)[0])
 
     def _branches(self, item: Planned) -> tuple[tuple[str, ...], str]:
-        """Return the driver branches that a case is to run on, none for any, and why no node's will do."""
+        """Return the driver branches for a case (empty: any), and why no node has one, or ""."""
         return drivers.runnable(self._catalog, item, drivers.branches(self._features))
 
-    def _say_what_is_lost(self, queue: Queue, lost: Iterable[Planned], why: Mapping[str, str]) -> None:
-        """Keep for each case without a result what became of its task, or `why` there was none: it is not reached."""
+    def _record_lost(self, queue: Queue, lost: Iterable[Planned], why: Mapping[str, str]) -> None:
+        """Record each case without a result as not reached: how its task ended, or `why` by base without a task."""
         ends = queue.ends()
         with journal.Journal.new(queue.folder) as kept:
             for item in lost:
-                reason = ends.get(item.key) or why.get(item.cell.base, "Slurm no longer knows its task")
+                reason = ends.get(item.key) or why.get(item.cell.base, "its task is no longer in Slurm's queue")
                 outcome = Outcome(OutcomeKind.NOT_REACHED, reason)
                 kept.result(not_run(item, self._catalog, outcome, queue.folder.name))

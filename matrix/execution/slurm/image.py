@@ -1,6 +1,6 @@
-"""What a node does with an image: it says what the image holds, and runs a task's cases in it.
+"""Handle an image on a node: report its contents, and run a task's cases in it.
 
-It runs in the interpreter of whoever submitted, outside of the image, which needs neither pytest nor torch.
+This code runs outside of the image in the submitter's interpreter, and needs neither pytest nor torch.
 """
 
 from __future__ import annotations
@@ -27,75 +27,75 @@ from matrix.verdicts.outcome import Outcome, OutcomeKind
 
 
 def runtime(environ: Mapping[str, str] = os.environ) -> Runtime | None:
-    """Return what runs images on this node: Pyxis where Slurm has it, else podman or docker."""
+    """Return the container runtime of this node: Pyxis if Slurm has it, else podman or docker, else None."""
     return pyxis.find(environ) or tools.find(environ)
 
 
 def report_contents(image: Ref, parts: Path, node: str) -> int:
-    """Write beside the run's parts what the image holds on this node, or why it can't be told; return 0."""
+    """Write the contents of the image on this node, or why they can't be read, to `parts`; return 0."""
     found = runtime()
     why = inside.lack(found, image)
-    told: dict[str, object] = {}
+    contents: dict[str, object] = {}
     if found and not why:
         try:
             holds = inside.installed(found, image, os.environ)
-            told = {**vars(holds.environment), "image": holds.image}
+            contents = {**vars(holds.environment), "image": holds.image}
         except MatrixError as error:
             why = error.brief
-    write_whole(answer(parts, image.id), json.dumps(told or {"reason": f"{why} (node {node})"}) + "\n")
+    write_whole(answer(parts, image.id), json.dumps(contents or {"reason": f"{why} (node {node})"}) + "\n")
     return 0
 
 
 def reported_contents(parts: Path, base: str) -> BaseContents | str | None:
-    """Return what `tell` wrote: what the image holds, or why nothing runs in it; None when it has told nothing."""
+    """Return what `report_contents` wrote: the contents, or why nothing runs in the image; None without a report."""
     try:
-        told = json.loads(answer(parts, base).read_text("utf-8"))
+        report = json.loads(answer(parts, base).read_text("utf-8"))
     except FileNotFoundError:
         return None
-    if "reason" in told:
-        return str(told["reason"])
-    return BaseContents(PythonEnvironment(told["python"], told["packages"]), image=told["image"])
+    if "reason" in report:
+        return str(report["reason"])
+    return BaseContents(PythonEnvironment(report["python"], report["packages"]), image=report["image"])
 
 
 def answer(parts: Path, base: str) -> Path:
-    """Return the file in which a node told what an image holds."""
+    """Return the file with a node's report of an image's contents."""
     return parts / f"image-{base}.json"
 
 
 def run(part: ArraySpec, image: Ref, keys: Sequence[str], folder: Path, overlays: Path, log: Path, node: str) -> int:
-    """Run these cases of the run in `folder` in the image; return how the container ended.
+    """Run these cases of the run in `folder` in the image; return the container's exit status.
 
-    What the node lacks for it makes them `unavailable`, with the node's name.
+    If the node can't run the image, the cases are recorded as `unavailable` with the node's name.
     """
     found = runtime()
     lack = inside.lack(found, image)
-    if found and not lack and (here := found.digest(image)) != part.digest:
-        lack = f"{image.tag} is {here}, and {part.digest} on the node that was asked first"
+    if found and not lack and (digest := found.digest(image)) != part.digest:
+        lack = f"{image.tag} is {digest}, and {part.digest} on the node that reported its contents"
     if found is None or lack:
-        say_unavailable(folder, image.id, keys, f"{lack} (node {node})")
+        record_unavailable(folder, image.id, keys, f"{lack} (node {node})")
         return 0
     cases = [case for case in pending(folder, [image.id]) if case.key in keys]
     left = threading.Event()
-    # By this socket the container notices when this task is gone, and the task when the container is.
+    # This socket shows the container that this task has ended, and the task that the container has.
     with Receiver(lambda record: None, left=left.set) as receiver:
-        told = {name: os.environ[name] for name in ("MEGATRIX_KEYS", "MEGATRIX_PLACE")}
+        settings = {name: os.environ[name] for name in ("MEGATRIX_KEYS", "MEGATRIX_PLACE")}
         work = inside.ContainerJob(
-            image, part.digest, folder, overlays, cases, {**told, "MEGATRIX_RELAY": receiver.address}
+            image, part.digest, folder, overlays, cases, {**settings, "MEGATRIX_RELAY": receiver.address}
         )
         ended = inside.run(found, work, os.environ, log, left=left)
         if ended.refusal:
-            # Slurm starts a task again by the same name, under which enroot finds what the dead one left; the next step
-            # of the task has another.
+            # Slurm restarts a task under the same name, for which enroot finds the files of the dead task. The next
+            # step of the task has another name.
             ended = inside.run(found, work, os.environ, log, left=left)
     if ended.refusal:
-        say_unavailable(folder, image.id, keys, f"{ended.refusal} (node {node})")
+        record_unavailable(folder, image.id, keys, f"{ended.refusal} (node {node})")
     return ended.status
 
 
-def say_unavailable(folder: Path, base: str, keys: Iterable[str], reason: str) -> None:
-    """Keep for those of the cases that have no result that they can't run."""
-    known, wanted = load(), set(keys)
+def record_unavailable(folder: Path, base: str, keys: Iterable[str], reason: str) -> None:
+    """Record the outcome `unavailable` for those of the cases that have no result."""
+    catalog, selected = load(), set(keys)
     with journal.Journal.new(folder) as kept:
         for item in pending(folder, [base]):
-            if item.key in wanted:
-                kept.result(not_run(item, known, Outcome(OutcomeKind.UNAVAILABLE, reason), folder.name))
+            if item.key in selected:
+                kept.result(not_run(item, catalog, Outcome(OutcomeKind.UNAVAILABLE, reason), folder.name))

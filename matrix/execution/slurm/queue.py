@@ -1,7 +1,6 @@
-"""The jobs of one run as Slurm's queue has them: looked at, waited for, cancelled.
+"""The jobs of one run in Slurm's queue: list them, wait for them, cancel them.
 
-What ties a run to its jobs is their name, megatrix-RUN-PART: nothing is held here that the queue and the run's folder
-do not have.
+The job name, megatrix-RUN-PART, identifies the jobs of a run. All state is in the queue and in the run's folder.
 """
 
 from __future__ import annotations
@@ -19,16 +18,16 @@ from matrix.execution.slurm.commands import REST, Commands, Task
 from matrix.store.journal import utc_now
 from matrix.store.paths import write_whole
 
-# Seconds without an answer of Slurm after which the submitter gives up; the jobs go on. A controller that is started
-# again is back within a minute.
+# Seconds without a reply from Slurm after which the submitter gives up; the jobs continue. A restarted controller
+# replies within a minute.
 SILENCE_S: Final = 600.0
-# Seconds that cancelled tasks get to stop: Slurm's KillWait is 30 s, unless the site has another.
+# Seconds for cancelled tasks to stop: Slurm's KillWait is 30 s by default.
 CANCEL_S: Final = 60.0
-FOLDER: Final = "slurm"  # in the run's folder: what each array works off, and what its tasks printed
+FOLDER: Final = "slurm"  # in the run's folder: the array specs and the output of the tasks
 
 
 class Queue:
-    """The jobs of the run in `folder`; `log` is told what a person should know."""
+    """The jobs of the run in `folder`; progress and problems are appended to `log`."""
 
     def __init__(
         self, folder: Path, commands: Commands, look_s: float, sleep: Callable[[float], None], log: Path
@@ -37,51 +36,51 @@ class Queue:
         self._commands, self._look_s, self._sleep, self._log = commands, look_s, sleep, log
         self.parts = folder / FOLDER
         self.parts.mkdir(exist_ok=True)
-        self.patience_s = SILENCE_S
+        self.silence_s = SILENCE_S
         self._parts: dict[str, ArraySpec] = {}
         self._ended: dict[str, Task] = {}
-        self._before = {task.id for task in self.tasks() if not task.live}  # of an earlier submitter
+        self._before = {task.id for task in self.tasks() if not task.live}  # submitted by an earlier process
 
     def write(self, part: ArraySpec, name: str = "") -> Path:
-        """Write what an array works off; return the file, whose name is the array's: `name`, or the next number."""
+        """Write an array spec and return its file, named like the array: `name`, or the next number."""
         name = name or f"{len(list(self.parts.glob('[0-9]*.json'))):04d}"
         write_whole(self.parts / f"{name}.json", json.dumps(part.to_json()) + "\n")
         return self.parts / f"{name}.json"
 
     def part_name(self, task: Task) -> str:
-        """Return the name of the array that a task belongs to."""
+        """Return the name of a task's array."""
         return task.name.removeprefix(self.name)
 
     def keys(self, task: Task) -> list[str]:
-        """Return the cases of a task."""
+        """Return the case keys of a task."""
         return [*self._part(task).tasks[task.index]]
 
     def tasks(self) -> list[Task]:
-        """Return the run's tasks as the queue has them, those that it has in one line one by one.
+        """Return the run's tasks in the queue; tasks that squeue prints in one line are returned one by one.
 
-        What has ended is remembered: the queue forgets it after MinJobAge, 300 s unless the site has another. A
-        controller that is away is waited for, SILENCE_S long; then MatrixError is raised.
+        Ended tasks are kept, because the queue drops them after MinJobAge (300 s by default). Retries for SILENCE_S
+        while the controller does not reply, then raises MatrixError.
         """
-        told = self._answer()
-        apart = {task.id for task in told}
+        listed = self._listed()
+        apart = {task.id for task in listed}
         found = []
-        for task in told:
+        for task in listed:
             indexes = range(len(self._part(task).tasks)) if task.index == REST else ()
             rest = [replace(task, index=index) for index in indexes]
             found += [one for one in rest if one.id not in apart] if rest else [task]
         self._ended |= {task.id: task for task in found if not task.live}
-        here = {task.id for task in found}
-        return [*found, *(task for task in self._ended.values() if task.id not in here)]
+        current = {task.id for task in found}
+        return [*found, *(task for task in self._ended.values() if task.id not in current)]
 
-    def _answer(self) -> list[Task]:
-        heard = time.monotonic()
+    def _listed(self) -> list[Task]:
+        start = time.monotonic()
         while True:
             try:
                 return self._commands.tasks(self.name)
             except MatrixError as error:
-                if time.monotonic() - heard > self.patience_s:
+                if time.monotonic() - start > self.silence_s:
                     raise
-                self.say(error.brief)
+                self.note(error.brief)
                 self._sleep(self._look_s)
 
     def _part(self, task: Task) -> ArraySpec:
@@ -91,21 +90,21 @@ class Queue:
         return self._parts[name]
 
     def live(self) -> list[Task]:
-        """Return the tasks that may still run; those that wait for what will not come are cancelled."""
+        """Return the tasks that may still run, and cancel those that only a person can start."""
         tasks = [task for task in self.tasks() if task.live]
         stuck = [task for task in tasks if task.stuck]
         for task in stuck:
-            self.say(f"{task.id}: cancelled, since it waits for a person: {task.reason}")
+            self.note(f"{task.id}: cancelled, because only a person can start it: {task.reason}")
         self._commands.cancel([task.id for task in stuck])
         return tasks
 
     def cancelled(self) -> set[str]:
-        """Return the cases of tasks that somebody cancelled since we came."""
+        """Return the cases of the tasks that were cancelled since this object was made."""
         tasks = [task for task in self.tasks() if task.id not in self._before]
         return {key for task in tasks if task.state == "CANCELLED" for key in self.keys(task)}
 
     def ends(self) -> dict[str, str]:
-        """Return for each case how its last task ended, in words; for a task without cases, by its array's name."""
+        """Return for each case how its last task ended; a task without cases is listed under its array's name."""
         return {
             name: task.end
             for task in sorted(self.tasks(), key=lambda task: int(task.job))
@@ -113,26 +112,26 @@ class Queue:
         }
 
     def wait(self, look: Callable[[], None], names: Collection[str] | None = None) -> None:
-        """Wait until no task is left in the queue, of the arrays with these names if given; `look` every time."""
+        """Wait until the queue has no task (of the arrays `names`, if given); call `look` at each poll."""
         while any(names is None or self.part_name(task) in names for task in self.live()):
             look()
             self._sleep(self._look_s)
 
     def cancel(self) -> None:
-        """Cancel what is left in the queue and wait until it has stopped, at most CANCEL_S.
+        """Cancel the tasks left in the queue and wait until they have stopped, at most CANCEL_S.
 
-        Where the controller does not answer the tasks go on, and the log says how to cancel them.
+        If the controller does not reply, the tasks continue and the log names the jobs to cancel.
         """
-        self.patience_s = 0.0
+        self.silence_s = 0.0
         end = time.monotonic() + CANCEL_S
         try:
             self._commands.cancel(list(dict.fromkeys(task.job for task in self.live())))
             while self.live() and time.monotonic() < end:
                 self._sleep(self._look_s)
         except MatrixError as error:
-            self.say(f"not cancelled: {error.brief}; the jobs are those whose name begins with {self.name}")
+            self.note(f"not cancelled: {error.brief}; cancel the jobs whose name starts with {self.name}")
 
-    def say(self, text: str) -> None:
+    def note(self, text: str) -> None:
         """Add a line to the engine's log."""
         with self._log.open("a", encoding="utf-8") as file:
             file.write(f"{utc_now()} {text}\n")

@@ -1,9 +1,9 @@
-"""What one array task does on its node: `python -m matrix.execution.slurm.task PART`.
+"""Entry point of an array task on its node: `python -m matrix.execution.slurm.task PART`.
 
-It runs in the interpreter of its base; for an image in the submitter's, which starts a container.
+It runs in the interpreter of its base. For an image it runs in the submitter's interpreter and starts a container.
 
-It holds a lock for as long as it lives. A task that Slurm started again elsewhere, because it lost sight of a node that
-still works, waits there for the first to end, and then runs only what that one left.
+It holds a lock until it exits. If Slurm loses contact with a node that still works, it starts the task again on another
+node. The second task waits for the lock, then runs only the cases without a result.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from matrix.execution.slurm.array_spec import ArraySpec
 from matrix.provision.kernel import die_with_parent
 from matrix.store import journal, night
 
-# pytest's own: all passed, some failed. A failed test is a red verdict, which is kept; Slurm need not hear of it.
+# pytest's exit statuses: all passed, some failed. A failed test is a recorded red verdict, not a failed Slurm task.
 DONE = (0, 1)
-CANCELLED = 130  # as a shell has it for Ctrl-C
+CANCELLED = 130  # a shell's status after Ctrl-C
 
 
 def main(path: Path) -> int:
-    """Run the cases of this task that have no result; return 0 when each has one."""
+    """Run the cases of this task that have no result; return 0 if each has one afterwards."""
     die_with_parent(os.getppid())
     part = ArraySpec.from_json(json.loads(path.read_text("utf-8")))
     index, node = int(os.environ["SLURM_ARRAY_TASK_ID"]), os.environ["SLURMD_NODENAME"]
@@ -49,12 +49,12 @@ def main(path: Path) -> int:
             return CANCELLED
         missing = set(keys) - set(journal.read(folder).results)
     if missing:
-        print(f"{len(missing)} of {len(keys)} cases have no result; pytest ended with {status}", file=sys.stderr)  # noqa: T201  (into the task's log)
+        print(f"{len(missing)} of {len(keys)} cases have no result; pytest ended with {status}", file=sys.stderr)  # noqa: T201  (goes to the task's log)
     return 0 if not missing and status in DONE else 1
 
 
 def in_this_interpreter(folder: Path) -> Callable[[list[str]], int]:
-    """Return what runs cases here. What takes a second to import is imported now, before the lock."""
+    """Return a function that runs cases in this process. Slow modules are imported now, before the lock."""
     import pytest
 
     import matrix.execution.session  # noqa: F401  (the plugin imports it)
@@ -67,7 +67,7 @@ def in_this_interpreter(folder: Path) -> Callable[[list[str]], int]:
 
 
 def in_image(part: ArraySpec, path: Path, index: int, node: str) -> Callable[[list[str]], int]:
-    """Return what runs cases in the part's image; scancel stops them there as Ctrl-C does."""
+    """Return a function that runs cases in the array's image; scancel stops them like Ctrl-C."""
     assert part.image is not None
     found, folder = part.image, Path(os.environ["MEGATRIX_RUN"])
     overlays, log = path.parent / f"overlays-{found.id}.json", path.with_name(f"{path.stem}-{index}.log")

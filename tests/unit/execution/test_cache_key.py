@@ -1,4 +1,4 @@
-"""The cache key: everything that a verdict depends on makes another key, and nothing else."""
+"""The cache key changes with everything a verdict depends on, and with nothing else."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ HOST = Host(0, "none", "x86_64")
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A failure's folder, with a module that imports one of the kit."""
+    """Return a failure's folder with a module that imports one of the kit."""
     (tmp_path / "reproduction.py").write_text("from matrix.kit import open_mpi\nfrom . import sibling\n")
     (tmp_path / "sibling.py").write_text("")
     return tmp_path
@@ -40,14 +40,14 @@ def key(
     return case_key(item, entry, base, overlays, HOST)
 
 
-def test_a_key_ignores_the_order_of_packages(folder: Path) -> None:
+def test_key_ignores_the_order_of_packages(folder: Path) -> None:
     turned = PythonEnvironment("3.10.13", {"numpy": "1.26.4", "torch": "2.4.0"})
     assert key(folder) == key(folder, base=turned)
     assert len(key(folder)) == 64
 
 
-def test_why_a_case_is_planned_does_not_matter(folder: Path) -> None:
-    assert key(folder) == key(folder, replace(CASE, why=(Reason(ReasonKind.PICKED, "by hand"),), notes=("twin",)))
+def test_key_ignores_reasons_and_notes(folder: Path) -> None:
+    assert key(folder) == key(folder, replace(CASE, why=(Reason(ReasonKind.PICKED, "a reason"),), notes=("twin",)))
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_why_a_case_is_planned_does_not_matter(folder: Path) -> None:
     ],
     ids=str,
 )
-def test_another_case_has_another_key(folder: Path, change: Any) -> None:
+def test_changed_case_changes_the_key(folder: Path, change: Any) -> None:
     assert key(folder) != key(folder, replace(CASE, **change))
 
 
@@ -75,11 +75,11 @@ def test_another_case_has_another_key(folder: Path, change: Any) -> None:
     ],
     ids=str,
 )
-def test_another_environment_has_another_key(folder: Path, change: Any) -> None:
+def test_changed_environment_changes_the_key(folder: Path, change: Any) -> None:
     assert key(folder) != key(folder, **change)
 
 
-def test_another_machine_has_another_key(folder: Path) -> None:
+def test_changed_machine_changes_the_key(folder: Path) -> None:
     other = case_key(CASE, failure(folder=folder), BASE, ("0a1b",), replace(HOST, machine="aarch64"))
     assert key(folder) != other
 
@@ -93,18 +93,18 @@ def test_another_machine_has_another_key(folder: Path) -> None:
     ],
     ids=str,
 )
-def test_an_entry_that_judges_otherwise_has_another_key(folder: Path, change: Any) -> None:
+def test_changed_entry_changes_the_key(folder: Path, change: Any) -> None:
     same = change == {"masked": ()}
     assert (key(folder) == key(folder, **change)) is same
 
 
 @pytest.mark.parametrize("change", [{"title": "Another title"}, {"workaround": (Workaround("Wait"),)}], ids=str)
-def test_what_people_alone_read_does_not_matter(folder: Path, change: Any) -> None:
+def test_key_ignores_documentation_of_an_entry(folder: Path, change: Any) -> None:
     assert key(folder) == key(folder, **change)
 
 
 @pytest.mark.parametrize("name", ["reproduction.py", "sibling.py", "facts.toml"])
-def test_another_file_of_the_folder_has_another_key(folder: Path, name: str) -> None:
+def test_changed_file_changes_the_key(folder: Path, name: str) -> None:
     before = key(folder)
     with (folder / name).open("a") as file:
         file.write("# another line\n")
@@ -112,14 +112,14 @@ def test_another_file_of_the_folder_has_another_key(folder: Path, name: str) -> 
 
 
 @pytest.mark.parametrize("name", ["test_it.py", "failure.toml", "notes.txt", "examples/shows/one.json"])
-def test_a_file_that_judges_nothing_does_not_matter(folder: Path, name: str) -> None:
+def test_key_ignores_unrelated_files(folder: Path, name: str) -> None:
     before = key(folder)
     (folder / name).parent.mkdir(parents=True, exist_ok=True)
     (folder / name).write_text("x = 1\n")
     assert before == key(folder)
 
 
-def test_the_closure_follows_imports_wherever_they_stand(folder: Path) -> None:
+def test_closure_follows_late_imports(folder: Path) -> None:
     used = {str(path.relative_to(PACKAGE)) for path in closure([folder / "reproduction.py"]) if PACKAGE in path.parents}
     assert used == {"kit/__init__.py", "kit/open_mpi.py"}
     late = {path.name for path in closure([PACKAGE / "kit" / "megatron.py"])}
@@ -133,20 +133,20 @@ def test_the_closure_follows_imports_wherever_they_stand(folder: Path) -> None:
         (Level.CONTRACT, {"verdicts/judge.py", "contract/checks.py", "contract/finding.py", "contract/guard.py"}),
     ],
 )
-def test_the_judge_and_what_runs_a_case_are_in_its_closure(level: Level, modules: set[str]) -> None:
+def test_closure_includes_judge_and_runner(level: Level, modules: set[str]) -> None:
     roots = cache_key.READS if level is Level.CONTRACT else cache_key.RUNS
     found = closure(path for name in roots if (path := cache_key._file(name)))
     assert modules <= {str(path.relative_to(PACKAGE)) for path in found}
 
 
-def test_no_failure_is_in_the_closure_of_another() -> None:
-    """A new failure invalidates no verdict of another."""
+def test_closures_of_failures_are_disjoint() -> None:
+    """A new failure does not invalidate the verdicts of others."""
     for folder in (path.parent for path in FAILURES.glob("*/failure.toml")):
         used = closure(path for path in folder.glob("*.py"))
         assert [path for path in used if FAILURES in path.parents and path.parent != folder] == []
 
 
-def test_a_file_that_can_not_be_read_is_an_error(folder: Path) -> None:
+def test_unreadable_file_raises(folder: Path) -> None:
     (folder / "sibling.py").unlink()
     (folder / "sibling.py").symlink_to(folder / "gone.py")
     with pytest.raises(MatrixError, match=r"sibling\.py: a file that verdicts depend on can't be read"):

@@ -1,4 +1,4 @@
-"""GPUs shared between processes: all or nothing, nobody waits for each other, a killed holder frees its own."""
+"""GPUs shared between processes: all or nothing, no deadlock, and a killed holder frees its GPUs."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from matrix.provision.project import ROOT
 from matrix.verdicts.outcome import Outcome, OutcomeKind
 
 NAMES = ("0", "1", "2", "3")
-HANG_S = 30.0  # only a bound against hanging
-# Takes GPUs, says which, holds them until its input ends.
+HANG_S = 30.0  # limit for hanging tests
+# Takes GPUs, prints their names, and holds them until its input ends.
 HOLDER = """
 import sys
 from pathlib import Path
@@ -29,7 +29,7 @@ with Pool({names!r}, Path({folder!r})).take({count}) as names:
     print(",".join(names), flush=True)
     sys.stdin.read()
 """
-# Takes and gives back, many times, and notes in a file for each GPU when it holds it: two at once would be seen.
+# Takes and releases GPUs many times. While it holds a GPU, a file exists for it, which a second user can't create.
 WORKER = """
 import os, random, sys
 from pathlib import Path
@@ -68,52 +68,52 @@ def holders(tmp_path: Path) -> Iterator[Holders]:
             process.kill()
 
 
-def told(process: subprocess.Popen[str]) -> str:
-    """What a holder holds, once it does."""
+def held(process: subprocess.Popen[str]) -> str:
+    """Wait for a holder and return the names of its GPUs."""
     assert process.stdout is not None
     return process.stdout.readline().strip()
 
 
-def test_two_processes_never_get_the_same_gpu(holders: Holders) -> None:
+def test_processes_get_different_gpus(holders: Holders) -> None:
     first, second = holders.start(HOLDER, count=1), holders.start(HOLDER, count=2)
-    assert len({*told(first).split(","), *told(second).split(",")}) == 3
+    assert len({*held(first).split(","), *held(second).split(",")}) == 3
 
 
-def test_a_case_gets_all_its_gpus_or_waits(holders: Holders) -> None:
-    """Three are free, four are wanted: it has none until the fourth is."""
+def test_take_waits_for_all_gpus(holders: Holders) -> None:
+    """Three GPUs are free and four are needed: it gets none before the fourth is free."""
     one = holders.start(HOLDER, count=1)
-    told(one)
+    held(one)
     four = holders.start(HOLDER, count=4)
     assert four.stdout is not None
     assert select.select([four.stdout], [], [], 0.5)[0] == []
     one.kill()
-    assert set(told(four).split(",")) == set(NAMES)
+    assert set(held(four).split(",")) == set(NAMES)
 
 
 def test_a_killed_holder_frees_its_gpus(holders: Holders) -> None:
     holder = holders.start(HOLDER, count=4)
-    told(holder)
+    held(holder)
     os.kill(holder.pid, signal.SIGKILL)
     with Pool(NAMES, holders.folder).take(4) as names:
         assert set(names) == set(NAMES)
 
 
-def test_a_waiter_that_is_killed_frees_what_it_had_and_lets_others_by(holders: Holders) -> None:
+def test_killed_waiter_frees_its_gpus_and_the_gate(holders: Holders) -> None:
     one = holders.start(HOLDER, count=1)
-    told(one)
+    held(one)
     greedy = holders.start(HOLDER, count=4)
-    patient = holders.start(HOLDER, count=3)
+    waiting = holders.start(HOLDER, count=3)
     os.kill(greedy.pid, signal.SIGKILL)
-    assert len(told(patient).split(",")) == 3
+    assert len(held(waiting).split(",")) == 3
 
 
-def test_many_takers_neither_overlap_nor_hang(holders: Holders) -> None:
+def test_concurrent_takers_do_not_overlap_or_hang(holders: Holders) -> None:
     """Four processes take 1 to 4 GPUs forty times each; a GPU with two users would raise FileExistsError."""
     workers = [holders.start(WORKER, seed=seed) for seed in range(4)]
     assert [worker.wait(HANG_S) for worker in workers] == [0, 0, 0, 0]
 
 
-def test_more_gpus_than_there_are_is_an_error(tmp_path: Path) -> None:
+def test_take_more_gpus_than_the_pool_has_raises(tmp_path: Path) -> None:
     with pytest.raises(MatrixError, match="not enough GPUs"), Pool(NAMES, tmp_path).take(5):
         pass
 
@@ -121,11 +121,11 @@ def test_more_gpus_than_there_are_is_an_error(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("environ", "names"), [({}, ("0", "1")), ({"CUDA_VISIBLE_DEVICES": "3,GPU-ab"}, ("3", "GPU-ab"))]
 )
-def test_what_a_scheduler_gave_is_what_is_shared(environ: dict[str, str], names: tuple[str, ...]) -> None:
+def test_visible_reads_cuda_visible_devices(environ: dict[str, str], names: tuple[str, ...]) -> None:
     assert visible(2, environ) == names
 
 
-def test_a_job_sees_the_gpus_that_it_was_given_alone(tmp_path: Path) -> None:
+def test_job_sees_only_its_gpus(tmp_path: Path) -> None:
     seen: list[RankJob] = []
 
     class Runner:
@@ -139,6 +139,6 @@ def test_a_job_sees_the_gpus_that_it_was_given_alone(tmp_path: Path) -> None:
     assert seen[0].env == {"A": "b", "CUDA_VISIBLE_DEVICES": "1,2"}
 
 
-def test_the_folder_of_the_locks_is_made_with_what_leads_to_it(tmp_path: Path) -> None:
+def test_take_creates_the_lock_folder(tmp_path: Path) -> None:
     with Pool(NAMES, tmp_path / "site" / "locks").take(1) as names:
         assert names == ("0",)

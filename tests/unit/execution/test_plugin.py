@@ -1,4 +1,4 @@
-"""The pytest plugin: cases are items with the failure's name, and their verdicts are pytest's results."""
+"""The pytest plugin: cases are items named after the failure, and their verdicts are pytest results."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ CASES = ("tp2", "pp2", "world1")
 
 
 class FakeSession:
-    """A session with three cases, whose verdicts are given by case."""
+    """A session with three cases and a verdict for each."""
 
-    told = "megatrix: base host"
+    header = "megatrix: base host"
 
     def __init__(self, entry: Failure, verdicts: dict[str, Verdict]) -> None:
         self.catalog = SimpleNamespace(failures=(entry,))
@@ -44,12 +44,12 @@ class FakeSession:
         return replace(record(), verdict=verdict, outcome=outcome)
 
     def close(self) -> None:
-        """Nothing was started."""
+        """Do nothing."""
 
 
 @pytest.fixture
 def folder(pytester: pytest.Pytester) -> Path:
-    """The folder of a failure, with a test of its own."""
+    """Return the folder of a failure with its own test."""
     path = pytester.mkdir("save_breaks")
     (path / "failure.toml").write_text("")
     (path / "test_save_breaks.py").write_text("def test_own(): pass\n")
@@ -74,40 +74,42 @@ def run(pytester: pytest.Pytester, *arguments: str) -> pytest.RunResult:
 
 
 @pytest.mark.usefixtures("session")
-def test_a_verdict_is_shown_and_counted(pytester: pytest.Pytester) -> None:
+def test_verdict_is_shown_and_counted(pytester: pytest.Pytester) -> None:
     result = run(pytester, "-v", "save_breaks")
     result.assert_outcomes(passed=1, failed=1, skipped=1)
     result.stdout.fnmatch_lines(["*save-breaks-tp2-cpu-torch-2.4.0/mcore-0.8.0/te-none/driver-none HOLDS*"])
     result.stdout.fnmatch_lines(["*pp2*VANISHED*", "*world1*UNAVAILABLE*"])
-    result.stdout.fnmatch_lines(["*the reproduction rotted, or it was fixed*", "*reproduce: *"])
+    result.stdout.fnmatch_lines(["*the failure is fixed, or the reproduction is broken*", "*reproduce: *"])
 
 
 @pytest.mark.parametrize(("word", "count"), [("tp2", 1), ("save_breaks", 3), ("save-breaks", 3), ("another", 0)])
-def test_a_keyword_selects_by_failure_and_case(
+def test_keyword_selects_by_failure_and_case(
     pytester: pytest.Pytester, session: FakeSession, word: str, count: int
 ) -> None:
     run(pytester, "save_breaks", "-k", word)
     assert len(session.ran) == count
 
 
-def test_last_failed_runs_red_cases_alone(pytester: pytest.Pytester, session: FakeSession) -> None:
+def test_last_failed_runs_only_red_cases(pytester: pytest.Pytester, session: FakeSession) -> None:
     run(pytester, "save_breaks")
     session.ran.clear()
     run(pytester, "save_breaks", "--lf")
     assert session.ran == ["pp2"]
 
 
-def test_the_first_red_case_stops_the_run(pytester: pytest.Pytester, session: FakeSession) -> None:
+def test_exitfirst_stops_at_the_first_red_case(pytester: pytest.Pytester, session: FakeSession) -> None:
     run(pytester, "save_breaks", "-x")
     assert session.ran == ["tp2", "pp2"]
 
 
-def test_own_tests_run_without_any_case(pytester: pytest.Pytester, session: FakeSession) -> None:
+def test_own_tests_run_without_cases(pytester: pytest.Pytester, session: FakeSession) -> None:
     run(pytester, "save_breaks", "--own-tests").assert_outcomes(passed=1)
     assert session.ran == []
 
 
-def test_a_mistake_is_printed_once(pytester: pytest.Pytester, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_collection_error_is_printed_once(
+    pytester: pytest.Pytester, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     other = pytester.mkdir("another_one")
     (other / "failure.toml").write_text("")
 

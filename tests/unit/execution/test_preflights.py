@@ -23,7 +23,7 @@ def examine(job, machine, contracts):
         return unjudged("a flag", f"nothing is known of {job.te}")
     errors = {"raises": Error("TypeError", "no"), "crashes": Error("Crash", "too small", "SIGSEGV")}
     world = Answer("the world", Status.YES, f"{job.world.mpi} of {job.world.size}, {job.torch_mpi}")
-    return Report("a flag", (world, Answer("it starts", Status.NO, "by hand", errors.get(mode))))
+    return Report("a flag", (world, Answer("it starts", Status.NO, "a reason", errors.get(mode))))
 
 PREFLIGHT = Preflight("a flag", examine, (Option("mode", "MODE"),))
 """
@@ -46,23 +46,23 @@ def folder(tmp_path: Path) -> Path:
         ("unknown", OutcomeKind.UNAVAILABLE, "nothing is known of 1.9.0", ()),
     ],
 )
-def test_an_answer_becomes_an_outcome(
+def test_answer_is_converted_to_an_outcome(
     folder: Path, mode: str, kind: OutcomeKind, reason: str, chain: tuple[Raised, ...]
 ) -> None:
     outcome = preflight_outcome(folder, CELL, "torchrun", 2, {"mode": mode}, calling)
     assert (outcome.kind, outcome.reason, outcome.chain) == (kind, reason, chain)
 
 
-def test_an_unknown_argument_is_refused(folder: Path) -> None:
+def test_unknown_argument_raises(folder: Path) -> None:
     with pytest.raises(MatrixError, match="mode"):
         preflight_outcome(folder, CELL, "torchrun", 2, {"mod": "raises"}, calling)
 
 
-def test_folders_with_a_preflight_are_found(folder: Path) -> None:
+def test_installed_finds_preflights_in_folders(folder: Path) -> None:
     assert [one.subject for one in installed(folder.parent)] == ["a flag"]
 
 
-def test_a_module_without_a_preflight_is_refused(folder: Path) -> None:
+def test_module_without_a_preflight_raises(folder: Path) -> None:
     (folder / "preflight.py").write_text("")
     with pytest.raises(MatrixError, match="PREFLIGHT"):
         preflight_of(folder)

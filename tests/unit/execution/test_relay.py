@@ -1,4 +1,4 @@
-"""Records travel from the pytest processes to the one that shows them, and each side notices when the other is gone."""
+"""The relay sends records to the process that shows them; each side detects the end of the other."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from matrix.verdicts.record import Record
 from tests.unit.report.samples import MCORES, cell, record
 
 RECORDS = [record(where=cell(mcore=mcore)) for mcore in MCORES]
-HANG_S = 10.0  # only a bound against hanging
+HANG_S = 10.0  # limit for hanging tests
 
 
 def nothing() -> None:
-    """What an orphan would do."""
+    """Do nothing when orphaned."""
 
 
-def test_every_record_arrives_once_and_as_it_was() -> None:
+def test_each_record_arrives_once_and_unchanged() -> None:
     shown: queue.Queue[Record] = queue.Queue()
     with Receiver(shown.put) as receiver:
         sender = Sender(receiver.address, nothing)
@@ -39,19 +39,19 @@ def test_every_record_arrives_once_and_as_it_was() -> None:
 
 
 @pytest.mark.parametrize("message", [CaseBegun("a case"), CaseBegun("ended"), *map(CaseEnded, RECORDS[:2])])
-def test_messages_travel_as_one_line(message: Message) -> None:
+def test_messages_round_trip_as_one_line(message: Message) -> None:
     line = encode(message)
     assert (line.count(b"\n"), line[-1:]) == (1, b"\n")
     assert decode(line) == message
 
 
 @pytest.mark.parametrize("line", ["", "{}", "[]", '{"ended": {}}', '{"more": 1}', "1"])
-def test_line_without_a_message_is_refused(line: str) -> None:
+def test_invalid_line_raises(line: str) -> None:
     with pytest.raises((KeyError, TypeError, ValueError)):
         decode(line)
 
 
-def test_several_senders_are_shown_one_at_a_time() -> None:
+def test_calls_of_several_senders_do_not_overlap() -> None:
     shown: list[Record] = []
     inside = threading.Semaphore(1)
 
@@ -75,7 +75,7 @@ def test_several_senders_are_shown_one_at_a_time() -> None:
     assert sorted(one.key for one in RECORDS) == sorted(one.key for one in shown)
 
 
-def test_what_was_sent_before_hanging_up_is_shown_before_the_receiver_closes() -> None:
+def test_sent_records_are_shown_before_the_receiver_closes() -> None:
     shown: list[Record] = []
     with Receiver(shown.append) as receiver:
         sender = Sender(receiver.address, nothing)
@@ -85,18 +85,18 @@ def test_what_was_sent_before_hanging_up_is_shown_before_the_receiver_closes() -
     assert len(RECORDS) == len(shown)
 
 
-def test_an_address_that_is_empty_sends_nowhere() -> None:
+def test_empty_address_sends_nothing() -> None:
     sender = Sender("", nothing)
     sender.send(RECORDS[0])
     sender.close()
 
 
-def test_a_run_that_is_gone_is_told(tmp_path: Path) -> None:
-    with pytest.raises(MatrixError, match="the run that this process belongs to is gone"):
+def test_sender_without_a_listener_raises(tmp_path: Path) -> None:
+    with pytest.raises(MatrixError, match="the run of this process has ended"):
         Sender(str(tmp_path / "records"), nothing)
 
 
-def test_the_sender_is_orphaned_when_the_receiver_dies(tmp_path: Path) -> None:
+def test_orphaned_is_called_when_the_receiver_dies(tmp_path: Path) -> None:
     orphaned = threading.Event()
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind(str(tmp_path / "records"))
@@ -106,11 +106,11 @@ def test_the_sender_is_orphaned_when_the_receiver_dies(tmp_path: Path) -> None:
         assert not orphaned.is_set()
         connection.close()
     assert orphaned.wait(HANG_S)
-    sender.send(RECORDS[0])  # goes nowhere, and is not this process's business
+    sender.send(RECORDS[0])  # is dropped without an error
     sender.close()
 
 
-def test_hanging_up_orphans_nobody() -> None:
+def test_close_does_not_call_orphaned() -> None:
     orphaned = threading.Event()
     with Receiver(lambda _: None) as receiver:
         sender = Sender(receiver.address, orphaned.set)
@@ -118,14 +118,14 @@ def test_hanging_up_orphans_nobody() -> None:
     assert not orphaned.wait(0.05)
 
 
-def test_the_address_is_gone_with_the_receiver() -> None:
+def test_address_is_removed_with_the_receiver() -> None:
     with Receiver(lambda _: None) as receiver:
         address = Path(receiver.address)
         assert address.exists()
     assert not address.parent.exists()
 
 
-def test_a_long_temporary_folder_does_no_harm(tmp_path: Path) -> None:
+def test_long_temporary_folder_is_avoided(tmp_path: Path) -> None:
     long = tmp_path / ("x" * 120)
     long.mkdir()
     program = "from matrix.execution.relay import Receiver\nwith Receiver(print): pass"
@@ -134,17 +134,17 @@ def test_a_long_temporary_folder_does_no_harm(tmp_path: Path) -> None:
     assert ended.returncode == 0
 
 
-def test_what_begins_is_told_before_its_record() -> None:
-    told: queue.Queue[object] = queue.Queue()
-    with Receiver(told.put, told.put) as receiver:
+def test_begin_arrives_before_the_record() -> None:
+    shown: queue.Queue[object] = queue.Queue()
+    with Receiver(shown.put, shown.put) as receiver:
         sender = Sender(receiver.address, nothing)
         sender.begin("a case")
         sender.send(RECORDS[0])
-        assert [told.get(timeout=HANG_S), told.get(timeout=HANG_S)] == ["a case", RECORDS[0]]
+        assert [shown.get(timeout=HANG_S), shown.get(timeout=HANG_S)] == ["a case", RECORDS[0]]
         sender.close()
 
 
-def test_who_was_connected_and_hangs_up_is_told() -> None:
+def test_left_is_called_when_a_sender_disconnects() -> None:
     left = threading.Event()
     with Receiver(lambda record: None, left=left.set) as receiver:
         sender = Sender(receiver.address, lambda: None)
@@ -153,7 +153,7 @@ def test_who_was_connected_and_hangs_up_is_told() -> None:
         assert left.wait(10)
 
 
-def test_who_is_killed_in_the_midst_of_a_message_has_left() -> None:
+def test_left_is_called_after_an_incomplete_message() -> None:
     left, shown = threading.Event(), list[Record]()
     with Receiver(shown.append, left=left.set) as receiver, socket.socket(socket.AF_UNIX) as sender:
         sender.connect(receiver.address)

@@ -1,4 +1,4 @@
-"""One case in its cell: started before it runs, judged, kept, and never green by a second try."""
+"""One case in its cell: stored, run, judged; a second run never makes it green."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ THIS = failure(
 )
 OTHER = failure("other")
 KNOWN = catalog(THIS, OTHER)
-BY_HAND = Reason(ReasonKind.PICKED, "by hand")
-BROKEN, WORKS = planned(KNOWN, core="0.8.0", why=(BY_HAND,)), planned(KNOWN, core="0.9.0")
+PICKED = Reason(ReasonKind.PICKED, "a reason")
+BROKEN, WORKS = planned(KNOWN, core="0.8.0", why=(PICKED,)), planned(KNOWN, core="0.9.0")
 PASSED = Outcome(OutcomeKind.PASSED, seconds=1.0)
 STRANGE = Outcome(OutcomeKind.RAISED, "rank 0 raised: KeyError: 'loss'", 0, chain=(Raised("KeyError", "'loss'"),))
 
 
 class Bench:
-    """A supervisor that ends jobs as it is told, and a journal that keeps what it is given."""
+    """A supervisor with fixed outcomes and a journal that stores its records."""
 
     def __init__(self, *outcomes: Outcome) -> None:
         self.outcomes, self.events, self.jobs, self.kept = list(outcomes), list[str](), list[RankJob](), list[Record]()
@@ -59,9 +59,9 @@ class Bench:
         return "2026-01-31T02:00:01.000Z"
 
 
-def run(bench: Bench, item: Planned = BROKEN, where: CaseContext | None = None) -> Record:
-    where = where or CaseContext(log_dir=Path("logs"))
-    record = Reproduction(item, THIS, (THIS, OTHER), where, lambda: bench, bench, unread).run()
+def run(bench: Bench, item: Planned = BROKEN, context: CaseContext | None = None) -> Record:
+    context = context or CaseContext(log_dir=Path("logs"))
+    record = Reproduction(item, THIS, (THIS, OTHER), context, lambda: bench, bench, unread).run()
     assert [record] == bench.kept
     return record
 
@@ -70,19 +70,19 @@ def unread() -> Outcome:
     pytest.fail("a case that runs is not read")
 
 
-def test_a_case_is_started_before_it_runs_and_kept_after() -> None:
+def test_start_and_record_are_stored() -> None:
     bench = Bench(shown(THIS))
     record = run(bench)
     assert [f"started {BROKEN.key}", "run", "result"] == bench.events
     assert (record.verdict, record.signature) == (Verdict.REPRODUCED, "broke")
 
 
-def test_the_record_holds_what_is_known_of_case_and_surroundings() -> None:
-    where = CaseContext(
+def test_record_contains_case_and_context() -> None:
+    context = CaseContext(
         resolved={"torch": "2.4.0"}, content="c0de", notes=("another Python",), reproduce="megatrix run", run="a"
     )
-    record = run(Bench(shown(THIS)), replace(BROKEN, notes=("twin of ngc-24.07",)), where)
-    assert (BROKEN.key, Expectation.BROKEN, (BY_HAND,)) == (record.key, record.expectation, record.why)
+    record = run(Bench(shown(THIS)), replace(BROKEN, notes=("twin of ngc-24.07",)), context)
+    assert (BROKEN.key, Expectation.BROKEN, (PICKED,)) == (record.key, record.expectation, record.why)
     assert record.notes == ("twin of ngc-24.07", "another Python")
     assert (
         record.resolved,
@@ -93,10 +93,10 @@ def test_the_record_holds_what_is_known_of_case_and_surroundings() -> None:
     assert record.started == "2026-01-31T02:00:00.000Z"
 
 
-def test_the_job_is_the_case() -> None:
-    where = CaseContext(path=("/overlay",), log_dir=Path("logs"), deadline_s=30.0)
+def test_job_has_the_fields_of_the_case() -> None:
+    context = CaseContext(path=("/overlay",), log_dir=Path("logs"), deadline_s=30.0)
     bench = Bench(PASSED)
-    run(bench, WORKS, where)
+    run(bench, WORKS, context)
     (job,) = bench.jobs
     assert ("failures/this/reproduction.py:run_tp2", 2, ("/overlay",), 30.0, Path("logs"), "cpu", False) == (
         job.target, job.world_size, job.path, job.deadline_s, job.log_dir, job.device, job.fresh,
@@ -107,52 +107,50 @@ def test_the_job_is_the_case() -> None:
     ("level", "te", "expected"),
     [(Level.CPU, "none", ("transformer_engine",)), (Level.CPU, "1.9", ()), (Level.GPU, "none", ())],
 )
-def test_a_transformer_engine_that_plays_no_part_is_hidden_where_no_gpu_is(
-    level: Level, te: str, expected: tuple[str, ...]
-) -> None:
+def test_unused_transformer_engine_is_hidden_below_gpu(level: Level, te: str, expected: tuple[str, ...]) -> None:
     item = replace(WORKS, level=level, cell=replace(WORKS.cell, te=te))
     assert expected == hidden(item)
 
 
-def test_what_is_hidden_reaches_the_job() -> None:
+def test_hidden_modules_are_in_the_job() -> None:
     bench = Bench(PASSED)
     run(bench, WORKS)
     assert bench.jobs[0].hidden == ("transformer_engine",)
 
 
-def test_arguments_and_limits_reach_the_job() -> None:
+def test_arguments_and_limits_are_in_the_job() -> None:
     bench = Bench(PASSED)
     run(bench, WORKS)
     assert (bench.jobs[0].limits, bench.jobs[0].kwargs) == (Limits(Size(2**30)), {"tensor_parallel": 2})
 
 
-def test_a_function_of_another_module_is_found() -> None:
+def test_function_of_another_module_is_the_target() -> None:
     other = replace(THIS, case=(replace(CASE, run="loop:train"),))
     made = Reproduction(WORKS, other, (other,), CaseContext(), lambda: Bench(), Bench(), unread)
     assert made.job.target == "failures/this/loop.py:train"
 
 
-def test_a_case_whose_limit_cannot_be_set_is_unavailable_and_not_tried_again() -> None:
-    lacking = Outcome(OutcomeKind.UNAVAILABLE, "no cap on the address space (RLIMIT_AS) can be set here")
+def test_unset_limit_is_unavailable_without_a_retry() -> None:
+    lacking = Outcome(OutcomeKind.UNAVAILABLE, "the address space (RLIMIT_AS) can't be limited")
     bench = Bench(lacking)
     record = run(bench)
     assert (record.verdict, record.outcome, len(bench.jobs)) == (Verdict.UNAVAILABLE, lacking, 1)
 
 
-def test_at_level_gpu_the_job_is_on_cuda_without_stand_ins() -> None:
+def test_gpu_job_is_on_cuda_without_stand_ins() -> None:
     bench = Bench(shown(THIS))
     run(bench, replace(BROKEN, level=Level.GPU))
     assert (bench.jobs[0].device, bench.jobs[0].stand_ins) == ("cuda", {})
 
 
-def test_stand_ins_reach_the_job() -> None:
+def test_stand_ins_are_in_the_job() -> None:
     bench = Bench(shown(THIS))
     run(bench)
     stand_ins = {"packages": ["apex"], "missing": ["apex.contrib"], "provided": {"apex.Norm": "tests:Norm"}}
     assert stand_ins == bench.jobs[0].stand_ins
 
 
-def test_a_cell_that_needs_no_stand_in_gets_none() -> None:
+def test_cell_without_stand_in_gets_none() -> None:
     bench = Bench(PASSED)
     run(bench, WORKS)
     assert bench.jobs[0].stand_ins == {}
@@ -169,7 +167,7 @@ def test_a_cell_that_needs_no_stand_in_gets_none() -> None:
         (WORKS, STRANGE, PASSED, Verdict.UNEXPLAINED, "DIFFERENT: passed"),
     ],
 )
-def test_red_runs_again_fresh_and_stays_red_with_the_difference_noted(
+def test_red_runs_again_fresh_and_stays_red(
     item: Planned, first: Outcome, second: Outcome, verdict: Verdict, note: str
 ) -> None:
     bench = Bench(first, second)
@@ -181,7 +179,7 @@ def test_red_runs_again_fresh_and_stays_red_with_the_difference_noted(
     assert first.kind is record.outcome.kind
 
 
-def test_the_fresh_run_keeps_its_logs_apart() -> None:
+def test_fresh_run_has_its_own_log_folder() -> None:
     bench = Bench(STRANGE, STRANGE)
     run(bench)
     assert [Path("logs"), Path("logs/fresh")] == [job.log_dir for job in bench.jobs]
@@ -195,12 +193,12 @@ def test_green_runs_once(item: Planned, outcome: Outcome) -> None:
     assert len(bench.jobs) == 1
 
 
-def test_earlier_attempts_of_the_supervisor_are_kept() -> None:
-    outcome = replace(shown(THIS), attempts=("the fork-server was lost",))
-    assert "the fork-server was lost" in run(Bench(outcome)).notes
+def test_attempts_of_the_supervisor_are_notes() -> None:
+    outcome = replace(shown(THIS), attempts=("the forkserver was lost",))
+    assert "the forkserver was lost" in run(Bench(outcome)).notes
 
 
-def test_what_is_unavailable_runs_nothing() -> None:
+def test_unavailable_case_runs_nothing() -> None:
     bench = Bench()
     record = run(bench, BROKEN, CaseContext(unavailable="no overlay: none on the index"))
     assert [f"started {BROKEN.key}", "result"] == bench.events
@@ -210,32 +208,32 @@ def test_what_is_unavailable_runs_nothing() -> None:
 @pytest.mark.parametrize(
     ("item", "outcome", "words"),
     [
-        (BROKEN, PASSED, ["vanished: the catalog expects this failure here", "it passed", "outcome:   passed"]),
+        (BROKEN, PASSED, ["vanished: the catalog expects this failure in this cell", "it passed", "outcome:   passed"]),
         (
             WORKS,
             shown(THIS),
-            ["regressed: the catalog expects this to work here", "this very failure (signature broke)"],
+            ["regressed: the catalog expects no failure in this cell", "exactly this failure (signature broke)"],
         ),
-        (WORKS, shown(OTHER), ["unexplained", "it failed otherwise (other)"]),
-        (WORKS, STRANGE, ["it failed otherwise (not a failure of the catalog)", "KeyError: 'loss'"]),
+        (WORKS, shown(OTHER), ["unexplained", "it failed differently (other)"]),
+        (WORKS, STRANGE, ["it failed differently (not a failure of the catalog)", "KeyError: 'loss'"]),
     ],
 )
-def test_a_red_record_says_why_it_is_red(item: Planned, outcome: Outcome, words: list[str]) -> None:
+def test_explain_red_names_expectation_and_outcome(item: Planned, outcome: Outcome, words: list[str]) -> None:
     ended = replace(outcome, ranks=(RankEnd(0, 1, log="logs/rank-0.log"),))
-    said = explain_red(run(Bench(ended, ended), item, CaseContext(reproduce="megatrix run --case X")))
+    text = explain_red(run(Bench(ended, ended), item, CaseContext(reproduce="megatrix run --case X")))
     expected = [*words, "note:      run again", "log:       logs/rank-0.log", "reproduce: megatrix run --case X"]
-    assert [word for word in expected if word not in said] == []
+    assert [word for word in expected if word not in text] == []
 
 
 @pytest.mark.parametrize(
     ("outcome", "line"),
     [(Outcome(OutcomeKind.HUNG, "\n no end after 120 s\nrank 1"), "no end after 120 s"), (PASSED, "passed")],
 )
-def test_an_outcome_in_one_line(outcome: Outcome, line: str) -> None:
+def test_brief_is_one_line(outcome: Outcome, line: str) -> None:
     assert line == brief(outcome)
 
 
-def test_a_supervisor_is_made_only_when_something_runs() -> None:
+def test_supervisor_is_created_only_for_a_run() -> None:
     made: list[Callable[[], object]] = []
 
     def supervisor() -> Bench:
@@ -252,16 +250,16 @@ def read(bench: Bench, check: Callable[[], Outcome]) -> Record:
     return Reproduction(item, THIS, (THIS, OTHER), CaseContext(), lambda: bench, bench, check).run()
 
 
-def test_what_is_read_is_judged_like_what_ran() -> None:
+def test_read_outcome_is_judged_like_a_run() -> None:
     bench = Bench()
     assert read(bench, lambda: PASSED).verdict is Verdict.VANISHED
     assert [event.partition(" ")[0] for event in bench.events] == ["started", "result"]
 
 
-def test_what_can_not_be_read_is_unavailable_with_the_reason() -> None:
+def test_unreadable_release_is_unavailable() -> None:
     def check() -> Outcome:
         raise MatrixError("no recorded megatron-core has that version", got="0.99")
 
     record = read(Bench(), check)
-    said = "no recorded megatron-core has that version: got 0.99"
-    assert (record.verdict, record.outcome.reason) == (Verdict.UNAVAILABLE, said)
+    reason = "no recorded megatron-core has that version: got 0.99"
+    assert (record.verdict, record.outcome.reason) == (Verdict.UNAVAILABLE, reason)

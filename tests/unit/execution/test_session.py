@@ -1,4 +1,4 @@
-"""What one pytest process works off, and with what."""
+"""The session of one pytest process: its cases and their context."""
 
 from __future__ import annotations
 
@@ -45,16 +45,16 @@ def test_options_are_read_from_the_environment() -> None:
     assert expected == Options.from_environment(environ, select="case==tp2")
 
 
-def test_an_empty_environment_asks_for_nothing() -> None:
+def test_empty_environment_gives_default_options() -> None:
     assert Options(deadline_s=DEADLINE_S) == Options.from_environment({"MEGATRIX_RUN": ""})
 
 
-def test_a_deadline_that_is_no_number_is_told() -> None:
+def test_invalid_deadline_raises() -> None:
     with pytest.raises(MatrixError, match="MEGATRIX_DEADLINE"):
         Options.from_environment({"MEGATRIX_DEADLINE": "two minutes"})
 
 
-def test_a_run_is_named_by_time_and_label() -> None:
+def test_run_id_contains_time_and_label() -> None:
     first, second = new_run_id("night"), new_run_id("night")
     assert first < second
     assert first.endswith("Z-night")
@@ -62,7 +62,7 @@ def test_a_run_is_named_by_time_and_label() -> None:
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder of a run with two cases, one of them on another base; the session sees the small catalog."""
+    """Return the folder of a run with two cases, one of them on another base, and set the catalog of the session."""
     monkeypatch.setattr(interrupt, "once", lambda: None)
     monkeypatch.setattr(session, "load", lambda: KNOWN)
     monkeypatch.setattr(environments, "current", lambda: BASE)
@@ -71,115 +71,113 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "run"
 
 
-def test_a_session_works_off_the_cases_of_its_base(folder: Path) -> None:
+def test_session_plans_the_cases_of_its_base(folder: Path) -> None:
     assert Session(Options("torch-2.4.0", folder), folder).planned == [CASE]
 
 
-def test_a_session_leaves_out_what_has_a_result(folder: Path) -> None:
+def test_session_skips_cases_with_a_result(folder: Path) -> None:
     with Journal.new(folder) as journal:
         journal.result(replace(record(), failure="break"))
     assert Session(Options("torch-2.4.0", folder), folder).planned == []
 
 
-def test_a_session_without_a_run_plans_its_base_and_writes_the_plan(folder: Path) -> None:
-    here = Session(Options("torch-2.4.0", select="mcore==0.8.0"), folder)
-    assert here.planned == [CASE]
-    assert [plan_entry(CASE)] == night.plan(here.run_folder)
+def test_session_without_a_run_writes_its_plan(folder: Path) -> None:
+    current = Session(Options("torch-2.4.0", select="mcore==0.8.0"), folder)
+    assert current.planned == [CASE]
+    assert [plan_entry(CASE)] == night.plan(current.run_folder)
 
 
-def test_an_interpreter_that_no_base_stands_for_is_the_host(folder: Path) -> None:
-    here = Session(Options(), folder)
+def test_interpreter_without_a_base_is_the_host(folder: Path) -> None:
+    current = Session(Options(), folder)
     assert ("host", {"host"}, {"2.4.0"}) == (
-        here.base,
-        {item.cell.base for item in here.planned},
-        {item.cell.torch for item in here.planned},
+        current.base,
+        {item.cell.base for item in current.planned},
+        {item.cell.torch for item in current.planned},
     )
 
 
-def test_a_base_that_is_not_known_is_told(folder: Path) -> None:
+def test_unknown_base_raises(folder: Path) -> None:
     with pytest.raises(MatrixError, match="did you mean torch-2"):
         Session(Options("torch-2.4"), folder)
 
 
-def test_an_environment_without_a_case_is_told(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_environment_without_a_case_raises(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(session, "load", lambda: catalog(failure(case=())))
     with pytest.raises(MatrixError, match="the catalog has no case for this environment"):
         _ = Session(Options("torch-2.4.0"), folder).planned
 
 
-def test_a_case_that_can_not_run_here_is_unavailable_with_the_reason(folder: Path) -> None:
-    here = Session(Options("torch-2.4.0", folder), folder)
-    here.host = Host(0, "none", "x86_64")
-    made = here.reproduction(replace(CASE, level=Level.GPU, gpus=2))
+def test_case_without_its_gpus_is_unavailable(folder: Path) -> None:
+    current = Session(Options("torch-2.4.0", folder), folder)
+    current.host = Host(0, "none", "x86_64")
+    made = current.reproduction(replace(CASE, level=Level.GPU, gpus=2))
     assert made.run().outcome.reason == "needs 2 GPUs; host has 0"
-    here.close()
-    assert [one.verdict.value for one in here.records] == ["unavailable"]
+    current.close()
+    assert [one.verdict.value for one in current.records] == ["unavailable"]
 
 
-def provided(folder: Path, told: Provision, key: str = CASE.key) -> Session:
-    """A session in an image, for which this was provided from outside."""
-    provision.write(folder / "overlays.json", {key: told})
+def provided(folder: Path, given: Provision, key: str = CASE.key) -> Session:
+    """Return a session in an image with this provision in its file of overlays."""
+    provision.write(folder / "overlays.json", {key: given})
     return Session(Options("torch-2.4.0", folder, overlays=folder / "overlays.json", image="sha256:ab"), folder)
 
 
-def test_in_an_image_overlays_are_those_provided_from_outside(folder: Path) -> None:
+def test_overlays_in_an_image_come_from_a_file(folder: Path) -> None:
     overlay = Overlay(folder / "mcore", "ab", {"megatron-core": "0.8.0"})
-    here = provided(folder, Provision((overlay,)))
-    where = here.reproduction(CASE)._where
-    assert where.path == (str(folder / "mcore"),)
-    assert (where.resolved or {})["image"] == "sha256:ab"
+    current = provided(folder, Provision((overlay,)))
+    context = current.reproduction(CASE)._context
+    assert context.path == (str(folder / "mcore"),)
+    assert (context.resolved or {})["image"] == "sha256:ab"
 
 
 @pytest.mark.parametrize(
-    ("told", "key", "reason"),
+    ("given", "key", "reason"),
     [
         (Provision(reason="needs a clone of Megatron-LM"), CASE.key, "needs a clone of Megatron-LM"),
-        (Provision(), "another", "nothing was provided for it"),
+        (Provision(), "another", "no overlays were provided for this case"),
     ],
 )
-def test_what_could_not_be_provided_makes_its_case_unavailable(
-    folder: Path, told: Provision, key: str, reason: str
-) -> None:
-    here = provided(folder, told, key)
-    assert reason in here.reproduction(CASE).run().outcome.reason
-    here.close()
+def test_missing_overlay_makes_its_case_unavailable(folder: Path, given: Provision, key: str, reason: str) -> None:
+    current = provided(folder, given, key)
+    assert reason in current.reproduction(CASE).run().outcome.reason
+    current.close()
 
 
-def test_a_case_of_mpirun_without_one_says_what_to_install(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_mpirun_is_unavailable_with_the_package(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(folder))
-    here = provided(folder, Provision())
-    made = here.reproduction(replace(CASE, launcher="mpirun"))
+    current = provided(folder, Provision())
+    made = current.reproduction(replace(CASE, launcher="mpirun"))
     assert "apt-get install openmpi-bin" in made.run().outcome.reason
-    here.close()
-    assert [one.verdict.value for one in here.records] == ["unavailable"]
+    current.close()
+    assert [one.verdict.value for one in current.records] == ["unavailable"]
 
 
-def test_what_is_only_read_needs_no_mpirun(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_contract_case_needs_no_mpirun(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(folder))
     one = replace(CASE, launcher="mpirun", level=Level.CONTRACT)
-    here = provided(folder, Provision(), one.key)
+    current = provided(folder, Provision(), one.key)
     monkeypatch.setattr(session, "read_case", lambda *_: Outcome(OutcomeKind.PASSED))
-    assert here.reproduction(one).run().outcome.kind is OutcomeKind.PASSED
-    here.close()
+    assert current.reproduction(one).run().outcome.kind is OutcomeKind.PASSED
+    current.close()
 
 
-def test_a_session_works_off_the_cases_that_are_meant(folder: Path) -> None:
-    """As an array task does, which has a part of its base's cases."""
+def test_session_with_keys_runs_only_those(folder: Path) -> None:
+    """An array task has a part of its base's cases."""
     assert Session(Options("torch-2.4.0", folder, keys=frozenset({CASE.key})), folder).planned == [CASE]
     assert Session(Options("torch-2.4.0", folder, keys=frozenset({"another"})), folder).planned == []
 
 
 def test_keys_and_place_are_read_from_the_environment() -> None:
-    told = Options.from_environment({"MEGATRIX_KEYS": '["a", "b"]', "MEGATRIX_PLACE": "node n535: driver535"})
-    assert (told.keys, told.place) == (frozenset({"a", "b"}), "node n535: driver535")
+    options = Options.from_environment({"MEGATRIX_KEYS": '["a", "b"]', "MEGATRIX_PLACE": "node n535: driver535"})
+    assert (options.keys, options.place) == (frozenset({"a", "b"}), "node n535: driver535")
 
 
 OWN = "/usr/lib/libcuda.so.535.129.03"
 
 
 def on_gpus(folder: Path, count: int, place: str = "") -> tuple[Session, list[RankJob]]:
-    """A session on a host with two GPUs, and the jobs that it runs."""
-    here, jobs = Session(Options("torch-2.4.0", folder, place=place), folder), list[RankJob]()
+    """Return a session on a host with `count` GPUs, and the list of the jobs that it runs."""
+    current, jobs = Session(Options("torch-2.4.0", folder, place=place), folder), list[RankJob]()
 
     class Runner:
         def run(self, job: RankJob) -> Outcome:
@@ -187,83 +185,83 @@ def on_gpus(folder: Path, count: int, place: str = "") -> tuple[Session, list[Ra
             return Outcome(OutcomeKind.PASSED)
 
         def __exit__(self, *_: object) -> None:
-            """There is nothing to stop."""
+            """Do nothing."""
 
-    here.host = Host(count, "535.129.03", "x86_64")
-    here.__dict__["cuda"] = Cuda("12.2", OWN, (CudaDevice("H100", "9.0", 80, multicast=True),) * count)
-    here.__dict__["supervisor"] = Runner()
-    return here, jobs
+    current.host = Host(count, "535.129.03", "x86_64")
+    current.__dict__["cuda"] = Cuda("12.2", OWN, (CudaDevice("H100", "9.0", 80, multicast=True),) * count)
+    current.__dict__["supervisor"] = Runner()
+    return current, jobs
 
 
 @pytest.fixture
-def nothing_laid(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """No overlays, and locks in a folder of the test's own."""
+def no_overlays(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Replace overlays by none, and put locks in a folder of the test."""
     monkeypatch.setattr(Session, "_overlays_of", lambda *_: ())
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
 
 
-@pytest.mark.usefixtures("nothing_laid")
-def test_a_case_on_gpus_sees_as_many_as_it_needs(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("no_overlays")
+def test_gpu_case_sees_the_gpus_it_needs(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    here, jobs = on_gpus(folder, 8, place="node n535: driver535")
-    made = here.reproduction(replace(CASE, level=Level.GPU, gpus=2)).run()
-    here.close()
+    current, jobs = on_gpus(folder, 8, place="node n535: driver535")
+    made = current.reproduction(replace(CASE, level=Level.GPU, gpus=2)).run()
+    current.close()
     assert [job.env for job in jobs] == [{"CUDA_VISIBLE_DEVICES": "0,1"}]
     assert made.notes[-1] == "ran on node n535: driver535"
 
 
-@pytest.mark.usefixtures("nothing_laid")
-def test_gpus_that_a_scheduler_keeps_from_us_are_not_there(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("no_overlays")
+def test_gpus_outside_cuda_visible_devices_are_unavailable(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
-    here, jobs = on_gpus(folder, 8)
-    made = here.reproduction(replace(CASE, level=Level.GPU, gpus=2)).run()
-    here.close()
-    assert made.outcome.reason == "needs 2 GPUs; 1 may be used here (CUDA_VISIBLE_DEVICES)"
+    current, jobs = on_gpus(folder, 8)
+    made = current.reproduction(replace(CASE, level=Level.GPU, gpus=2)).run()
+    current.close()
+    assert made.outcome.reason == "needs 2 GPUs; 1 may be used (CUDA_VISIBLE_DEVICES)"
     assert jobs == []
 
 
-@pytest.mark.usefixtures("nothing_laid")
+@pytest.mark.usefixtures("no_overlays")
 @pytest.mark.parametrize(
-    ("library", "image", "told"),
+    ("library", "image", "expected"),
     [
         (OWN, "", "535.129.03 (the host driver itself)"),
         ("/usr/local/cuda/compat/libcuda.so.555.42.06", "", "555.42.06 (compat package)"),
         ("/usr/local/cuda/compat/libcuda.so.555.42.06", "sha256:ab", "555.42.06 (compat package of the image)"),
     ],
 )
-def test_a_result_says_which_user_mode_driver_its_ranks_had(folder: Path, library: str, image: str, told: str) -> None:
-    here, _ = on_gpus(folder, 2)
-    here.options = replace(here.options, image=image)
-    here.__dict__["cuda"] = replace(here.cuda, library=library)
-    made = here.reproduction(replace(CASE, level=Level.GPU, gpus=2)).run()
-    here.close()
-    assert (made.resolved["host driver"], made.resolved["user-mode driver"]) == ("535.129.03", told)
+def test_record_names_the_user_mode_driver(folder: Path, library: str, image: str, expected: str) -> None:
+    current, _ = on_gpus(folder, 2)
+    current.options = replace(current.options, image=image)
+    current.__dict__["cuda"] = replace(current.cuda, library=library)
+    made = current.reproduction(replace(CASE, level=Level.GPU, gpus=2)).run()
+    current.close()
+    assert (made.resolved["host driver"], made.resolved["user-mode driver"]) == ("535.129.03", expected)
 
 
-@pytest.mark.usefixtures("nothing_laid")
-def test_a_case_whose_cuda_does_not_start_is_unavailable_with_the_drivers_words(folder: Path) -> None:
-    here, jobs = on_gpus(folder, 2)
-    here.__dict__["cuda"] = Cuda("12.5", OWN, problem="cuInit says CUDA_ERROR_SYSTEM_DRIVER_MISMATCH")
-    made = here.reproduction(replace(CASE, level=Level.GPU, gpus=2)).run()
-    here.close()
+@pytest.mark.usefixtures("no_overlays")
+def test_failed_cuda_is_unavailable_with_its_error(folder: Path) -> None:
+    current, jobs = on_gpus(folder, 2)
+    current.__dict__["cuda"] = Cuda("12.5", OWN, problem="cuInit says CUDA_ERROR_SYSTEM_DRIVER_MISMATCH")
+    made = current.reproduction(replace(CASE, level=Level.GPU, gpus=2)).run()
+    current.close()
     assert made.outcome.reason == "needs 2 GPUs; CUDA shows 0: cuInit says CUDA_ERROR_SYSTEM_DRIVER_MISMATCH"
     assert jobs == []
 
 
-@pytest.mark.usefixtures("nothing_laid")
-def test_the_driver_is_asked_once_and_only_where_gpus_are_used(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = list[object]()
-    here, _ = on_gpus(folder, 2)
-    told = devices.Devices(cuda=here.__dict__.pop("cuda"))
+@pytest.mark.usefixtures("no_overlays")
+def test_driver_is_read_once_and_only_for_gpus(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = list[object]()
+    current, _ = on_gpus(folder, 2)
+    found = devices.Devices(cuda=current.__dict__.pop("cuda"))
 
     def ask(libraries: object) -> devices.Devices:
-        asked.append(libraries)
-        return told
+        calls.append(libraries)
+        return found
 
     monkeypatch.setattr(devices, "ask", ask)
-    here.reproduction(CASE)
-    assert asked == []
-    here.reproduction(replace(CASE, level=Level.GPU, gpus=2))
-    here.reproduction(replace(CASE, level=Level.GPU, gpus=1))
-    here.close()
-    assert asked == [("cuda",)]
+    current.reproduction(CASE)
+    assert calls == []
+    current.reproduction(replace(CASE, level=Level.GPU, gpus=2))
+    current.reproduction(replace(CASE, level=Level.GPU, gpus=1))
+    current.close()
+    assert calls == [("cuda",)]

@@ -1,4 +1,4 @@
-"""What ranks do in the tests of the supervisor: well-behaved bodies and faults. No torch."""
+"""Bodies of ranks for the tests of the supervisor: correct ones and faults. No torch."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ FOREVER = 3600.0  # s
 
 
 def describe(rank: Rank, **kwargs: Any) -> dict[str, Any]:
-    """Tell what this process looks like from the inside."""
+    """Return the properties of this process."""
     return {
         "rank": rank.rank,
         "world_size": rank.world_size,
@@ -50,23 +50,23 @@ def describe(rank: Rank, **kwargs: Any) -> dict[str, Any]:
 
 
 def find(rank: Rank, name: str) -> bool:
-    """Say whether a module is there, by both ways in which upstream asks."""
-    there = importlib.util.find_spec(name) is not None
+    """Return whether a module is present, by both checks that upstream uses."""
+    present = importlib.util.find_spec(name) is not None
     try:
         importlib.import_module(name)
     except ImportError:
-        return there
+        return present
     return True
 
 
 def find_stand_in(rank: Rank, name: str) -> bool:
-    """Say whether there is a stand-in for a module that is absent."""
+    """Return whether an absent module has a stand-in."""
     absent_packages.install([name])
     return type(importlib.import_module(name)) is absent_packages.AbsentModule
 
 
 def nothing(rank: Rank) -> None:
-    """Do the least."""
+    """Return at once."""
 
 
 def lack_beside_a_waiting_peer(rank: Rank) -> None:
@@ -76,7 +76,7 @@ def lack_beside_a_waiting_peer(rank: Rank) -> None:
 
 
 def leave_a_mark(rank: Rank) -> None:
-    """Say on the log that the body ran."""
+    """Write to the log that the body ran."""
     sys.stdout.write("the body ran\n")
 
 
@@ -86,14 +86,14 @@ def fill_memory(rank: Rank) -> None:
 
 
 def size_of_shm(rank: Rank) -> int:
-    """Leave a mark in /dev/shm; return its size in bytes."""
+    """Make a file in /dev/shm and return its size in bytes."""
     Path("/dev/shm/rank-was-here").touch()
-    told = os.statvfs("/dev/shm")
-    return told.f_blocks * told.f_frsize
+    found = os.statvfs("/dev/shm")
+    return found.f_blocks * found.f_frsize
 
 
 def meet(rank: Rank) -> int:
-    """Leave a mark in the shared folder, wait for those of all ranks."""
+    """Make a file in the shared folder and wait for the files of all ranks."""
     (rank.workdir / str(rank.rank)).touch()
     while len(list(rank.workdir.iterdir())) < rank.world_size:
         time.sleep(0.01)
@@ -101,7 +101,7 @@ def meet(rank: Rank) -> int:
 
 
 def wait_forever(rank: Rank) -> NoReturn:
-    """Be the peer that waits for a message that never comes."""
+    """Wait like a peer for a message that never arrives."""
     while True:
         time.sleep(FOREVER)
 
@@ -116,23 +116,23 @@ def raise_beside_waiting_peers(rank: Rank) -> None:
 
 
 def raise_base_exception(rank: Rank) -> NoReturn:
-    """Raise as torch does: its CheckpointException is no Exception."""
+    """Raise a BaseException, like torch's CheckpointException."""
     raise BaseException("not an Exception")
 
 
 def segfault(rank: Rank) -> None:
-    """Only the last rank: rank 0 is fine."""
+    """Crash the last rank only."""
     if rank.rank == rank.world_size - 1:
         faulthandler._sigsegv()  # type: ignore[attr-defined]  # made for tests
 
 
 def segfault_as_peer_complains(rank: Rank, folder: str) -> None:
-    """Let rank 0 complain first, as a peer may whose socket closed before the death was seen."""
-    complained = Path(folder, "complained")
+    """Make rank 0 raise first, like a peer whose socket closed before the crash was seen."""
+    raised = Path(folder, "raised")
     if rank.rank == 0:
-        complained.touch()
+        raised.touch()
         raise RuntimeError("[gloo/transport/tcp/pair.cc:534] Connection closed by peer [127.0.0.1]:48213")
-    while not complained.exists():
+    while not raised.exists():
         time.sleep(0.01)
     faulthandler._sigsegv()  # type: ignore[attr-defined]
 
@@ -142,7 +142,7 @@ def abort(rank: Rank) -> None:
 
 
 def leave(rank: Rank, status: int) -> None:
-    """Leave as C code does, and as Open MPI does with 6."""
+    """Exit without cleanup, like C code; Open MPI exits with 6."""
     os._exit(status)
 
 
@@ -160,7 +160,7 @@ def crash_after_return(rank: Rank) -> None:
 
 
 def straggle(rank: Rank) -> None:
-    """Rank 1 hangs in Python, the others finish."""
+    """Hang in Python on rank 1; the others finish."""
     if rank.rank == 1:
         wait_forever(rank)
 
@@ -170,19 +170,19 @@ def hang_after_return(rank: Rank) -> None:
 
 
 def hang_deaf(rank: Rank) -> None:
-    """Hang in C, deaf to every signal that can be blocked."""
+    """Hang in C with every signal blocked that can be."""
     signal.pthread_sigmask(signal.SIG_SETMASK, range(1, signal.NSIG))
     ctypes.CDLL(None).pause()
 
 
 def hang_stubborn(rank: Rank) -> NoReturn:
-    """Hang, and take SIGTERM for nothing."""
+    """Hang and ignore SIGTERM."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     wait_forever(rank)
 
 
 def wait_for_stuck_fork(rank: Rank) -> None:
-    """Wait for a forked process that is stuck, as megatron-core 0.7 does for its Manager."""
+    """Wait for a forked process that hangs, as megatron-core 0.7 does for its Manager."""
     pid = os.fork()
     if pid == 0:
         stick()
@@ -204,13 +204,13 @@ def take_memory(rank: Rank) -> int:
 
 
 def take_memory_in_c(rank: Rank) -> None:
-    """Fall as a C++ library falls that finds no memory."""
+    """Abort like a C++ library without memory."""
     os.write(2, b"terminate called after throwing an instance of 'std::bad_alloc'\n  what():  std::bad_alloc\n")
     os.abort()
 
 
 def take_memory_in_cgroup(rank: Rank, cgroup: str) -> None:
-    """Take more memory than the cgroup has, page by page, until the kernel kills this process."""
+    """Allocate memory in the cgroup until the kernel kills this process."""
     Path(cgroup, "cgroup.procs").write_text(str(os.getpid()))
     held = []
     while True:
@@ -230,7 +230,7 @@ def write_bytes(rank: Rank, text: str) -> None:
 
 
 def leave_children(rank: Rank) -> None:
-    """Leave one child as it is, one that made itself a daemon, and its child: none dies with this process."""
+    """Leave a child, a daemonized grandchild and its child; none ends with this process."""
     subprocess.Popen(["sleep", str(FOREVER)])
     if os.fork() == 0:
         os.setsid()
@@ -242,7 +242,7 @@ def leave_children(rank: Rank) -> None:
 
 
 def leave_manager(rank: Rank) -> None:
-    """Do what megatron-core's save does: a Manager process, and an end that does not end it."""
+    """Leave a Manager process, as megatron-core's save does."""
     manager = multiprocessing.Manager()
     manager.list()
     sys.stdout.flush()
@@ -250,7 +250,7 @@ def leave_manager(rank: Rank) -> None:
 
 
 def leave_semaphore(rank: Rank) -> NoReturn:
-    """Have a named semaphore, which multiprocessing's resource tracker watches, and do not clear it away."""
+    """Leave a named semaphore, which multiprocessing's resource tracker tracks."""
     kept = multiprocessing.get_context("spawn").Lock()
     os._exit(0 if kept else 1)
 
@@ -272,7 +272,7 @@ def kill_server(rank: Rank) -> NoReturn:
 
 
 def leave_children_and_wait(rank: Rank) -> NoReturn:
-    """Be ready for anything to happen to the owner."""
+    """Leave children, report readiness and wait."""
     leave_children(rank)
     os.write(1, b"ready\n")
     wait_forever(rank)
@@ -284,10 +284,10 @@ def leave_stubborn_children_and_wait(rank: Rank) -> NoReturn:
 
 
 def wait_for_sigterm(rank: Rank) -> NoReturn:
-    """Have something to clear away."""
+    """Clean up at SIGTERM."""
 
     def leave(*_: object) -> NoReturn:
-        os.write(1, b"cleared away\n")
+        os.write(1, b"cleaned up\n")
         os._exit(0)
 
     signal.signal(signal.SIGTERM, leave)
@@ -303,7 +303,7 @@ def flood(rank: Rank) -> NoReturn:
 
 
 def segfault_beside_waiting_peers(rank: Rank) -> None:
-    """Rank 1 dies of a signal while the others wait."""
+    """Crash rank 1 while the others wait."""
     meet(rank)
     if rank.rank == 1:
         faulthandler._sigsegv()  # type: ignore[attr-defined]
@@ -311,10 +311,10 @@ def segfault_beside_waiting_peers(rank: Rank) -> None:
 
 
 def kill_mpirun(rank: Rank) -> NoReturn:
-    """Rank 0 kills the mpirun above its keeper; ranks and keepers are left to themselves."""
+    """Kill the mpirun above the shim of rank 0."""
     meet(rank)
     if rank.rank == 0:
-        keeper = os.getppid()
-        above = Path(f"/proc/{keeper}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[1]
+        shim = os.getppid()
+        above = Path(f"/proc/{shim}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[1]
         os.kill(int(above), signal.SIGKILL)
     wait_forever(rank)

@@ -1,4 +1,4 @@
-"""A supervisor for each Python process under test, and a mark by which every process it leads to is found again."""
+"""A supervisor per test process, and an environment mark that identifies every process it starts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.unit.execution.ranks.marks import MARK
 
 @pytest.fixture(scope="session")
 def mark() -> Iterator[str]:
-    """Return a value that stands in the environment of the fork-server and of all that comes of it."""
+    """Set and return a value in the environment of the forkserver and its descendants."""
     value = uuid.uuid4().hex
     os.environ[MARK] = value
     yield value
@@ -26,14 +26,14 @@ def mark() -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def supervisor(mark: str) -> Iterator[Supervisor]:
-    """One for all tests, so that each also shows that the one before it left the fork-server sound."""
+    """Return one supervisor for all tests, so that each also checks the forkserver after the previous one."""
     with Supervisor(preload=("json",)) as started:
         yield started
 
 
 @pytest.fixture
 def job(tmp_path: Path) -> Callable[..., RankJob]:
-    """Return a maker of jobs: the name of a body in bodies.py, and what is not as usual."""
+    """Return a function that makes jobs from the name of a body in bodies.py and changed fields."""
 
     def make(body: str, *, fresh: bool = False, **changes: Any) -> RankJob:
         usual: dict[str, Any] = {
@@ -52,11 +52,11 @@ def job(tmp_path: Path) -> Callable[..., RankJob]:
 
 @pytest.fixture(params=[False, True], ids=["pooled", "fresh"])
 def fresh(request: pytest.FixtureRequest) -> bool:
-    """Both ways to start a rank."""
+    """Return whether ranks are forked (False) or start a new interpreter (True)."""
     return bool(request.param)
 
 
 @pytest.fixture
 def soon(fresh: bool) -> float:
-    """Return a deadline (s) that a rank that hangs is given: time to come to hang, on a busy machine too."""
+    """Return a deadline (s) for ranks that hang, long enough to reach the hang on a busy machine."""
     return 4.0 if fresh else 1.0

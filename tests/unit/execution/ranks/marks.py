@@ -1,4 +1,4 @@
-"""Processes found by a mark in the environment they were started with, whoever their parent is by now."""
+"""Find processes by a mark in their initial environment, independent of their parent."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ MARK = "MATRIX_TEST_MARK"
 
 
 def marked(value: str) -> dict[int, str]:
-    """Return the running processes that carry the mark, with their command lines. A fork carries it too."""
+    """Return the running processes with the mark, forks included, with their command lines."""
     found = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit() and int(entry.name) != os.getpid():
@@ -21,9 +21,9 @@ def marked(value: str) -> dict[int, str]:
 
 
 def ranks_and_orphans(value: str) -> dict[int, str]:
-    """Return those that are neither the fork-server nor multiprocessing's resource tracker.
+    """Return the marked processes except the forkserver and multiprocessing's resource tracker.
 
-    A rank in pooled mode has the fork-server's command line: it is told from it by its parent.
+    A rank in pooled mode has the forkserver's command line; its parent distinguishes it.
     """
     processes = marked(value)
     servers = {
@@ -35,7 +35,7 @@ def ranks_and_orphans(value: str) -> dict[int, str]:
 
 
 def parent(pid: int) -> int:
-    """Return the parent's pid, 0 when the process is gone."""
+    """Return the parent's pid, 0 if the process has ended."""
     with suppress(OSError):
         return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
     return 0

@@ -1,7 +1,7 @@
-"""A process that owns a supervisor, for tests that do something to it: python owner.py BODY LOG_DIR [PRELOAD...].
+"""A process that owns a supervisor, for tests that kill or interrupt it: python owner.py BODY LOG_DIR [PRELOAD...].
 
-It has no `if __name__ == "__main__"`, on purpose: a rank that imported its owner's main module would run it again.
-Writes the outcome's kind, or that it was interrupted.
+It has no `if __name__ == "__main__"` on purpose: a rank that imports its owner's main module would run it again.
+Prints the outcome's kind, or "interrupted".
 """
 
 import sys

@@ -1,4 +1,4 @@
-"""Whom a job is blamed on: pure values in, an outcome out."""
+"""Classification of the ranks' ends into an outcome. Pure values."""
 
 from __future__ import annotations
 
@@ -38,29 +38,29 @@ def stopped(rank: int, **known: Any) -> RankEnd:
     return RankEnd(rank, None, stopped=True, seconds=9.0, **known)
 
 
-def test_ranks_that_returned_and_left_with_0_passed() -> None:
+def test_passed_if_all_ranks_return_with_status_0() -> None:
     assert blame(fine(0), fine(1)).kind is OutcomeKind.PASSED
 
 
-def test_a_signal_in_rank_1_is_the_outcome_though_rank_0_is_fine() -> None:
+def test_signal_in_rank_1_is_the_outcome() -> None:
     outcome = blame(fine(0), died(1, signal.SIGSEGV))
     assert (outcome.kind, outcome.rank, outcome.signal) == (OutcomeKind.SIGNALED, 1, "SIGSEGV")
 
 
-def test_a_real_time_signal_has_a_number_for_a_name() -> None:
+def test_real_time_signal_is_named_by_number() -> None:
     assert blame(died(0, 40)).signal == "signal 40"
 
 
-def test_the_earliest_of_two_deaths_is_the_root() -> None:
+def test_earliest_of_two_deaths_is_the_root() -> None:
     assert blame(died(0, signal.SIGSEGV, 2.0), died(1, signal.SIGBUS, 1.0)).rank == 1
 
 
-def test_a_death_is_the_root_of_an_exception_reported_a_moment_before_it() -> None:
-    unknown = Raised("RuntimeError", "a text that no list of cascades knows")
+def test_death_shortly_after_an_exception_is_the_root() -> None:
+    unknown = Raised("RuntimeError", "a text in no list of cascades")
     assert blame(raised(0, unknown, seconds=1.0), died(1, signal.SIGSEGV, 1.0 + HEAD_START_S / 2)).rank == 1
 
 
-def test_an_exception_long_before_a_death_is_the_root() -> None:
+def test_exception_long_before_a_death_is_the_root() -> None:
     assert blame(raised(0, BROKEN, seconds=1.0), died(1, signal.SIGSEGV, 1.1 + HEAD_START_S)).rank == 0
 
 
@@ -77,32 +77,32 @@ def test_an_exception_long_before_a_death_is_the_root() -> None:
         "Socket unexpectedly closed",
     ],
 )
-def test_an_exception_that_tells_of_a_lost_peer_is_not_the_root(message: str) -> None:
+def test_lost_peer_exception_is_not_the_root(message: str) -> None:
     outcome = blame(raised(0, Raised("RuntimeError", message), seconds=1.0), raised(1, BROKEN, seconds=2.0))
     assert (outcome.rank, outcome.chain) == (1, (BROKEN,))
 
 
-def test_a_lost_peer_is_the_root_when_nothing_else_is_known() -> None:
+def test_lost_peer_is_the_root_without_other_failures() -> None:
     assert (blame(raised(0, CLOSED), stopped(1)).kind, blame(raised(0, CLOSED)).rank) == (OutcomeKind.RAISED, 0)
 
 
-def test_a_chain_is_judged_by_its_root() -> None:
-    """What is raised while a real error is handled may well tell of a lost peer."""
+def test_chain_is_classified_by_its_root() -> None:
+    """An exception raised while another is handled may report a lost peer."""
     assert blame(raised(0, BROKEN, CLOSED, seconds=2.0), raised(1, CLOSED, seconds=1.0)).rank == 0
 
 
-def test_an_abort_over_a_lost_peer_is_not_the_root() -> None:
+def test_abort_after_lost_peer_is_not_the_root() -> None:
     log = "terminate called after throwing an instance of 'gloo::IoException'\n  what():  Connection closed by peer"
     outcome = blame(raised(0, BROKEN, seconds=1.2), died(1, signal.SIGABRT, 1.3), logs={1: log})
     assert outcome.rank == 0
 
 
-def test_a_rank_that_leaves_with_0_before_it_returned_exited() -> None:
+def test_exit_0_before_return_is_exited() -> None:
     outcome = blame(RankEnd(0, 0), stopped(1))
     assert (outcome.kind, outcome.exit_code, outcome.rank) == (OutcomeKind.EXITED, 0, 0)
 
 
-def test_exit_6_is_an_exit() -> None:
+def test_exit_6_is_exited() -> None:
     outcome = blame(RankEnd(0, 6), stopped(1))
     assert (outcome.kind, outcome.exit_code) == (OutcomeKind.EXITED, 6)
 
@@ -120,53 +120,53 @@ def test_exit_6_is_an_exit() -> None:
         Raised("RuntimeError", "std::bad_alloc"),
     ],
 )
-def test_an_exception_over_memory_is_out_of_memory(error: Raised) -> None:
+def test_memory_exception_is_out_of_memory(error: Raised) -> None:
     outcome = blame(raised(0, error))
     assert (outcome.kind, outcome.chain) == (OutcomeKind.OUT_OF_MEMORY, (error,))
 
 
-def test_a_sigkill_while_the_kernel_killed_for_memory_is_out_of_memory() -> None:
+def test_sigkill_with_oom_kill_is_out_of_memory() -> None:
     outcome = blame(died(0, signal.SIGKILL), oom_kills=1)
     assert (outcome.kind, outcome.signal) == (OutcomeKind.OUT_OF_MEMORY, "SIGKILL")
 
 
-def test_a_sigkill_of_unknown_origin_is_a_signal() -> None:
+def test_sigkill_without_an_oom_kill_is_signaled() -> None:
     assert blame(died(0, signal.SIGKILL)).kind is OutcomeKind.SIGNALED
 
 
-def test_a_segfault_while_the_kernel_killed_for_memory_is_a_signal() -> None:
+def test_segfault_with_an_oom_kill_is_signaled() -> None:
     assert blame(died(0, signal.SIGSEGV), oom_kills=1).kind is OutcomeKind.SIGNALED
 
 
 @pytest.mark.parametrize(("oom_kills", "kind"), [(1, OutcomeKind.OUT_OF_MEMORY), (0, OutcomeKind.RAISED)])
-def test_a_data_loader_worker_killed_for_memory_is_out_of_memory(oom_kills: int, kind: OutcomeKind) -> None:
+def test_oom_killed_worker_is_out_of_memory(oom_kills: int, kind: OutcomeKind) -> None:
     error = Raised("RuntimeError", "DataLoader worker (pid 4242) is killed by signal: Killed. ")
     assert blame(raised(0, error), oom_kills=oom_kills).kind is kind
 
 
-def test_an_abort_over_bad_alloc_is_out_of_memory() -> None:
+def test_abort_after_bad_alloc_is_out_of_memory() -> None:
     log = "terminate called after throwing an instance of 'std::bad_alloc'\n  what():  std::bad_alloc\n"
     assert blame(died(0, signal.SIGABRT), logs={0: log}).kind is OutcomeKind.OUT_OF_MEMORY
 
 
-def test_bad_alloc_somewhere_in_the_log_is_not_why_it_aborted() -> None:
+def test_caught_bad_alloc_in_the_log_is_ignored() -> None:
     assert blame(died(0, signal.SIGABRT), logs={0: "caught std::bad_alloc, going on"}).kind is OutcomeKind.SIGNALED
 
 
-def test_an_exception_of_a_rank_that_then_crashed_is_what_it_is_blamed_for() -> None:
+def test_exception_before_a_crash_is_raised() -> None:
     outcome = blame(replace(died(0, signal.SIGSEGV), chain=(BROKEN,)))
     assert (outcome.kind, outcome.signal) == (OutcomeKind.RAISED, "SIGSEGV")
 
 
-def test_a_rank_that_raised_and_would_not_end_is_blamed_for_what_it_raised() -> None:
+def test_stopped_rank_with_an_exception_is_raised() -> None:
     assert blame(stopped(0, chain=(BROKEN,)), stopped(1)).kind is OutcomeKind.RAISED
 
 
-def test_the_reason_says_rank_and_error_in_one_line() -> None:
+def test_reason_names_rank_and_error_in_one_line() -> None:
     assert blame(raised(3, Raised("ValueError", "first\nsecond"))).reason == "rank 3 raised: ValueError: first"
 
 
-def test_a_hang_names_those_that_had_not_finished_when_others_had() -> None:
+def test_hang_names_the_unfinished_ranks() -> None:
     outcome = blame(fine(0), stopped(1), timed_out=True)
     assert outcome.rank == 1
     assert outcome.reason == "rank 1 had not finished after 60 s, rank 0 had: rank 1 nobody knows where"
@@ -176,28 +176,28 @@ def trace(function: str) -> str:
     return f'Current thread 0x00007f00 (most recent call first):\n  File "/x/y.py", line 3 in {function}\n'
 
 
-def test_a_hang_of_all_names_the_one_that_stands_elsewhere() -> None:
+def test_hang_names_the_rank_with_a_different_stack() -> None:
     traces = {0: trace("all_reduce"), 1: trace("sleep"), 2: trace("all_reduce")}
     outcome = blame(stopped(0), stopped(1), stopped(2), traces=traces, timed_out=True)
     assert outcome.rank == 1
     assert outcome.reason.endswith("ranks 0, 2 in all_reduce (y.py:3); rank 1 in sleep (y.py:3)")
 
 
-def test_a_hang_of_two_at_different_places_blames_nobody() -> None:
+def test_hang_of_two_with_different_stacks_blames_none() -> None:
     outcome = blame(stopped(0), stopped(1), traces={0: trace("recv"), 1: trace("sleep")}, timed_out=True)
     assert outcome.rank is None
 
 
-def test_a_death_is_the_outcome_though_the_deadline_passed_meanwhile() -> None:
+def test_death_is_the_outcome_after_the_deadline_too() -> None:
     assert blame(died(0, signal.SIGSEGV), stopped(1), timed_out=True).kind is OutcomeKind.SIGNALED
 
 
-def test_a_rank_lost_by_the_caller_is_an_error() -> None:
+def test_stopped_rank_without_a_cause_raises() -> None:
     with pytest.raises(ValueError, match=r"ranks \[1\]"):
         blame(fine(0), stopped(1))
 
 
-def test_the_evidence_is_the_log_of_the_blamed_rank() -> None:
+def test_evidence_is_the_log_of_the_blamed_rank() -> None:
     assert blame(died(1, signal.SIGSEGV), fine(0), logs={0: "zero", 1: "one"}).evidence == "one"
 
 
@@ -225,25 +225,25 @@ def jobs(draw: st.DrawFn) -> list[RankEnd]:
 
 
 @given(jobs(), st.integers(0, 1))
-def test_passed_means_that_every_rank_returned_and_left_with_0(ends: list[RankEnd], oom_kills: int) -> None:
+def test_passed_only_if_every_rank_returned_with_0(ends: list[RankEnd], oom_kills: int) -> None:
     passed = all(end.returned and end.exit_code == 0 and not end.chain for end in ends)
     assert (blame(*ends, oom_kills=oom_kills).kind is OutcomeKind.PASSED) == passed
 
 
 @given(jobs(), st.randoms(use_true_random=False))
-def test_the_order_in_which_ranks_are_listed_does_not_matter(ends: list[RankEnd], random: Any) -> None:
+def test_order_of_ranks_does_not_matter(ends: list[RankEnd], random: Any) -> None:
     shuffled = list(ends)
     random.shuffle(shuffled)
     assert replace(blame(*shuffled), ranks=()) == replace(blame(*ends), ranks=())
 
 
 @given(jobs())
-def test_a_rank_that_was_stopped_at_its_work_is_never_blamed(ends: list[RankEnd]) -> None:
+def test_stopped_rank_without_exception_is_never_blamed(ends: list[RankEnd]) -> None:
     assert blame(*ends).rank not in {end.rank for end in ends if end.stopped and not end.chain}
 
 
 @given(jobs())
-def test_a_lost_peer_is_never_blamed_while_somebody_did_something(ends: list[RankEnd]) -> None:
+def test_lost_peer_is_never_blamed_beside_another_failure(ends: list[RankEnd]) -> None:
     outcome = blame(*ends)
     others = [end for end in ends if end.chain[:1] != (CLOSED,) and not end.stopped and blame_alone(end)]
     if others:
@@ -255,6 +255,6 @@ def blame_alone(end: RankEnd) -> bool:
 
 
 @given(jobs(), seconds)
-def test_a_segfault_before_all_else_is_always_the_root(ends: list[RankEnd], earlier: float) -> None:
+def test_first_segfault_is_always_the_root(ends: list[RankEnd], earlier: float) -> None:
     first = min(end.seconds for end in ends) - HEAD_START_S - earlier
     assert blame(*ends, died(99, signal.SIGSEGV, first - 0.001)).rank == 99

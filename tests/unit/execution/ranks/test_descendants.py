@@ -1,4 +1,4 @@
-"""The processes below a process."""
+"""Finding and ending the descendants of a process."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def picture(known: Mapping[int, int], *, torn: bool = False) -> Picture:
 
 
 @given(st.dictionaries(st.integers(1, 30), st.integers(1, 30)))
-def test_below_are_those_whose_way_up_leads_to_the_root(known: dict[int, int]) -> None:
+def test_below_returns_all_descendants(known: dict[int, int]) -> None:
     def leads_to_root(pid: int) -> bool:
         seen = {pid}
         while (pid := known.get(pid, 0)) not in seen and pid:
@@ -31,11 +31,11 @@ def test_below_are_those_whose_way_up_leads_to_the_root(known: dict[int, int]) -
     assert picture(known).below(1) == {pid for pid in known if pid != 1 and leads_to_root(pid)}
 
 
-def test_what_is_below_a_zombie_is_found_the_zombie_is_not() -> None:
+def test_below_includes_children_of_zombies_only() -> None:
     assert Picture({1: 0, 2: 1, 3: 2}, frozenset({1, 3})).below(1) == {3}
 
 
-NOBODY = 2**22 + 1  # above any pid there is
+NOBODY = 2**22 + 1  # above the largest pid
 
 
 def write(proc: Path, pid: int, stat: bytes) -> None:
@@ -43,28 +43,28 @@ def write(proc: Path, pid: int, stat: bytes) -> None:
     (proc / str(pid) / "stat").write_bytes(stat)
 
 
-def test_a_command_with_parentheses_and_spaces_does_not_confuse(tmp_path: Path) -> None:
+def test_command_with_parentheses_is_parsed(tmp_path: Path) -> None:
     write(tmp_path, 42, b"42 (a) R 1 (b\n) S 0 42 42 0 -1")
     assert look(tmp_path) == Picture({42: 0}, frozenset({42}))
 
 
-def test_zombies_are_seen_but_do_not_run(tmp_path: Path) -> None:
+def test_zombies_are_listed_as_not_running(tmp_path: Path) -> None:
     write(tmp_path, 42, b"42 (x) Z 0 1 1")
     assert look(tmp_path) == Picture({42: 0}, frozenset())
 
 
-def test_what_is_no_process_is_not_in_the_picture(tmp_path: Path) -> None:
-    (tmp_path / "44").mkdir()  # gone meanwhile
+def test_look_skips_files_that_are_no_process(tmp_path: Path) -> None:
+    (tmp_path / "44").mkdir()  # ended meanwhile
     (tmp_path / "meminfo").touch()
     assert look(tmp_path) == Picture({}, frozenset())
 
 
-def test_a_picture_with_a_child_but_not_its_parent_is_torn(tmp_path: Path) -> None:
+def test_missing_parent_makes_the_picture_torn(tmp_path: Path) -> None:
     write(tmp_path, 42, b"42 (x) S %d 1 1" % NOBODY)
     assert look(tmp_path).torn
 
 
-def test_a_parent_that_is_only_not_shown_tears_nothing(tmp_path: Path) -> None:
+def test_hidden_parent_does_not_make_it_torn(tmp_path: Path) -> None:
     write(tmp_path, 42, b"42 (x) S %d 1 1" % os.getpid())
     assert not look(tmp_path).torn
 
@@ -84,7 +84,7 @@ def sleeper() -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
 
 
 def looking_at(*pids: int) -> Callable[[], Picture]:
-    """Look at the real processes, as far as they are children of this one with these pids."""
+    """Return a `look` that sees only the children of this process with these pids."""
 
     def see() -> Picture:
         seen = look()
@@ -93,34 +93,34 @@ def looking_at(*pids: int) -> Callable[[], Picture]:
     return see
 
 
-def test_a_descendant_is_killed_and_counted(sleeper: Callable[..., subprocess.Popen[bytes]]) -> None:
+def test_end_below_kills_and_counts(sleeper: Callable[..., subprocess.Popen[bytes]]) -> None:
     process = sleeper(3600)
     assert end_below(os.getpid(), look=looking_at(process.pid)) == 1
     assert process.wait() == -9
 
 
-def test_one_that_ends_by_itself_in_time_is_not_counted(sleeper: Callable[..., subprocess.Popen[bytes]]) -> None:
+def test_end_below_does_not_count_processes_that_end(sleeper: Callable[..., subprocess.Popen[bytes]]) -> None:
     process = sleeper(0.2)
     assert end_below(os.getpid(), leave_s=30.0, look=looking_at(process.pid)) == 0
     assert process.wait() == 0
 
 
-def test_those_born_meanwhile_are_killed_too(sleeper: Callable[..., subprocess.Popen[bytes]]) -> None:
+def test_end_below_kills_new_descendants(sleeper: Callable[..., subprocess.Popen[bytes]]) -> None:
     first, second = sleeper(3600), sleeper(3600)
     views = iter([picture({first.pid: os.getpid()}), picture({second.pid: os.getpid()}), picture({})])
     assert end_below(os.getpid(), leave_s=0, look=lambda: next(views)) == 2
     assert second.wait() == -9
 
 
-def test_a_torn_picture_is_not_believed(sleeper: Callable[..., subprocess.Popen[bytes]]) -> None:
+def test_end_below_repeats_a_torn_picture(sleeper: Callable[..., subprocess.Popen[bytes]]) -> None:
     process = sleeper(3600)
     views = iter([picture({}, torn=True), picture({process.pid: os.getpid()}), picture({})])
     assert end_below(os.getpid(), leave_s=0, look=lambda: next(views)) == 1
 
 
-def test_pictures_that_stay_torn_do_not_hold_it_for_ever() -> None:
+def test_end_below_ends_with_only_torn_pictures() -> None:
     assert end_below(os.getpid(), look=lambda: picture({}, torn=True)) == 0
 
 
-def test_one_that_cannot_be_killed_does_not_hold_it_for_ever() -> None:
+def test_end_below_gives_up_on_an_unkillable_process() -> None:
     assert end_below(os.getpid(), leave_s=0, kill_s=0.05, look=lambda: picture({NOBODY: os.getpid()})) == 1

@@ -1,4 +1,4 @@
-"""Every way in which a rank can fail, as a real process: classified rightly, ended in time, nothing left."""
+"""Faults of real rank processes: each is classified, ends in time and leaves no process."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Run = Callable[[RankJob], Outcome]
 
 @pytest.fixture
 def run(supervisor: Supervisor, mark: str) -> Run:
-    """Run a job; whatever it was, it ends within its deadline + 5 s and leaves no process."""
+    """Run a job and check that it ends within its deadline + 5 s and leaves no process."""
 
     def supervised(job: RankJob) -> Outcome:
         began = time.monotonic()
@@ -37,7 +37,7 @@ def run(supervisor: Supervisor, mark: str) -> Run:
     return supervised
 
 
-def test_a_segfault_in_rank_1_fails_the_job_though_rank_0_is_fine(run: Run, job: MakeJob, fresh: bool) -> None:
+def test_segfault_in_rank_1_fails_the_job(run: Run, job: MakeJob, fresh: bool) -> None:
     outcome = run(job("segfault", fresh=fresh))
     assert (
         outcome.kind,
@@ -49,29 +49,29 @@ def test_a_segfault_in_rank_1_fails_the_job_though_rank_0_is_fine(run: Run, job:
     assert outcome.reason == "rank 1 died by SIGSEGV"
 
 
-def test_a_segfaulting_rank_shows_its_python_stack_in_the_evidence(run: Run, job: MakeJob, fresh: bool) -> None:
+def test_segfault_evidence_contains_the_python_stack(run: Run, job: MakeJob, fresh: bool) -> None:
     outcome = run(job("segfault", fresh=fresh))
     assert "Fatal Python error: Segmentation fault" in outcome.evidence
     assert "in segfault" in outcome.evidence
 
 
-def test_the_segfault_is_blamed_not_the_peer_that_lost_its_connection(run: Run, job: MakeJob, tmp_path: Path) -> None:
+def test_segfault_is_blamed_not_its_disconnected_peer(run: Run, job: MakeJob, tmp_path: Path) -> None:
     outcome = run(job("segfault_as_peer_complains", kwargs={"folder": str(tmp_path)}))
     assert (outcome.kind, outcome.rank) == (OutcomeKind.SIGNALED, 1)
 
 
-def test_an_abort_is_a_signal(run: Run, job: MakeJob, fresh: bool) -> None:
+def test_abort_is_signaled(run: Run, job: MakeJob, fresh: bool) -> None:
     outcome = run(job("abort", fresh=fresh))
     assert (outcome.kind, outcome.signal) == (OutcomeKind.SIGNALED, "SIGABRT")
 
 
-def test_exit_6_is_an_exit_with_its_status(run: Run, job: MakeJob, fresh: bool) -> None:
+def test_exit_6_is_exited_with_its_status(run: Run, job: MakeJob, fresh: bool) -> None:
     outcome = run(job("leave", kwargs={"status": 6}, fresh=fresh))
     assert (outcome.kind, outcome.exit_code, outcome.signal) == (OutcomeKind.EXITED, 6, None)
 
 
 @pytest.mark.parametrize(("body", "kwargs"), [("leave", {"status": 0}), ("leave_politely", {})])
-def test_a_rank_that_leaves_with_status_0_before_its_body_returned_did_not_pass(
+def test_exit_0_before_return_does_not_pass(
     run: Run, job: MakeJob, fresh: bool, body: str, kwargs: dict[str, int]
 ) -> None:
     outcome = run(job(body, kwargs=kwargs, fresh=fresh))
@@ -79,16 +79,14 @@ def test_a_rank_that_leaves_with_status_0_before_its_body_returned_did_not_pass(
     assert "before its body returned" in outcome.reason
 
 
-def test_a_crash_after_the_body_returned_is_a_crash(run: Run, job: MakeJob, fresh: bool) -> None:
+def test_crash_after_return_is_signaled(run: Run, job: MakeJob, fresh: bool) -> None:
     outcome = run(job("crash_after_return", fresh=fresh))
     assert (outcome.kind, outcome.signal) == (OutcomeKind.SIGNALED, "SIGSEGV")
     assert "after its body had returned" in outcome.reason
     assert outcome.ranks[0].returned
 
 
-def test_an_exception_is_reported_with_its_chain_and_frames_and_the_waiting_peer_is_stopped(
-    run: Run, job: MakeJob, fresh: bool
-) -> None:
+def test_exception_is_reported_and_its_peer_stopped(run: Run, job: MakeJob, fresh: bool) -> None:
     outcome = run(job("raise_beside_waiting_peers", fresh=fresh))
     assert (outcome.kind, outcome.rank) == (OutcomeKind.RAISED, 0)
     assert [(raised.type, raised.message) for raised in outcome.chain] == [
@@ -97,24 +95,24 @@ def test_an_exception_is_reported_with_its_chain_and_frames_and_the_waiting_peer
     ]
     assert outcome.chain[-1].frames[-1].function == "raise_beside_waiting_peers"
     assert [end.stopped for end in outcome.ranks] == [False, True]
-    assert outcome.seconds < 10.0  # of 30 to the deadline: the peer had its grace, no more
+    assert outcome.seconds < 10.0  # the deadline is 30 s: the peer was stopped after its grace
     assert outcome.ranks[1].exit_code is None
     assert "in wait_forever" in outcome.ranks[1].stacks
 
 
-def test_what_is_raised_need_not_be_an_exception(run: Run, job: MakeJob, fresh: bool) -> None:
+def test_base_exception_is_raised(run: Run, job: MakeJob, fresh: bool) -> None:
     outcome = run(job("raise_base_exception", world_size=1, fresh=fresh))
     assert (outcome.kind, outcome.chain[0].type) == (OutcomeKind.RAISED, "BaseException")
 
 
 @pytest.mark.parametrize("target", ["tests.unit.execution.ranks.bodies:no_such_body", "no_such_package.module:body"])
-def test_a_target_that_is_not_there_is_the_ranks_exception(run: Run, job: MakeJob, fresh: bool, target: str) -> None:
+def test_missing_target_is_raised_in_the_rank(run: Run, job: MakeJob, fresh: bool, target: str) -> None:
     outcome = run(job(target, fresh=fresh))
     assert outcome.kind == OutcomeKind.RAISED
     assert outcome.chain[0].type in {"AttributeError", "ModuleNotFoundError"}
 
 
-def test_a_hang_in_python_names_the_straggler_and_its_place(run: Run, job: MakeJob, fresh: bool, soon: float) -> None:
+def test_python_hang_names_the_straggler_and_its_frame(run: Run, job: MakeJob, fresh: bool, soon: float) -> None:
     outcome = run(job("straggle", world_size=3, deadline_s=soon, fresh=fresh))
     assert (outcome.kind, outcome.rank) == (OutcomeKind.HUNG, 1)
     assert outcome.reason.startswith(
@@ -125,67 +123,63 @@ def test_a_hang_in_python_names_the_straggler_and_its_place(run: Run, job: MakeJ
     assert "in straggle" in outcome.ranks[1].stacks
 
 
-def test_a_hang_in_c_that_is_deaf_to_signals_ends_too(run: Run, job: MakeJob, fresh: bool, soon: float) -> None:
+def test_c_hang_with_blocked_signals_is_ended(run: Run, job: MakeJob, fresh: bool, soon: float) -> None:
     outcome = run(job("hang_deaf", deadline_s=soon, fresh=fresh))
     assert outcome.kind == OutcomeKind.HUNG
     assert "no answer to SIGUSR1: state S (sleeping)" in outcome.ranks[0].stacks
 
 
-def test_a_rank_that_ignores_sigterm_is_killed(run: Run, job: MakeJob, fresh: bool, soon: float) -> None:
+def test_rank_that_ignores_sigterm_is_killed(run: Run, job: MakeJob, fresh: bool, soon: float) -> None:
     outcome = run(job("hang_stubborn", deadline_s=soon, fresh=fresh))
     assert (outcome.kind, outcome.leftovers) == (OutcomeKind.HUNG, 0)
 
 
-def test_a_stop_reaches_the_children_of_a_rank(run: Run, job: MakeJob, fresh: bool, soon: float) -> None:
-    """They are no leftovers: they did not outlive their rank by themselves."""
+def test_stop_ends_the_children_of_a_rank(run: Run, job: MakeJob, fresh: bool, soon: float) -> None:
+    """The children are no leftovers, because they did not outlive their rank."""
     outcome = run(job("hang_with_child", deadline_s=soon, fresh=fresh))
     assert (outcome.kind, outcome.leftovers) == (OutcomeKind.HUNG, 0)
 
 
-def test_a_hang_tells_where_the_process_stands_that_a_rank_waits_for(
-    run: Run, job: MakeJob, fresh: bool, soon: float
-) -> None:
+def test_hang_includes_stacks_of_forked_children(run: Run, job: MakeJob, fresh: bool, soon: float) -> None:
     outcome = run(job("wait_for_stuck_fork", world_size=1, deadline_s=soon, fresh=fresh))
     own, _, below = outcome.ranks[0].stacks.partition("started by this rank")
     assert "in wait_for_stuck_fork" in own
     assert "in stick" in below
 
 
-def test_a_rank_stopped_before_it_can_tell_its_stacks_did_not_die_of_being_asked(
-    run: Run, job: MakeJob, fresh: bool
-) -> None:
+def test_early_sigusr1_does_not_kill_a_rank(run: Run, job: MakeJob, fresh: bool) -> None:
     outcome = run(job("wait_forever", deadline_s=0.001, fresh=fresh))
     assert outcome.kind == OutcomeKind.HUNG
 
 
-def test_a_rank_that_returned_but_does_not_end_hangs(run: Run, job: MakeJob, fresh: bool, soon: float) -> None:
+def test_rank_that_does_not_end_after_return_hangs(run: Run, job: MakeJob, fresh: bool, soon: float) -> None:
     outcome = run(job("hang_after_return", deadline_s=soon, fresh=fresh))
     assert outcome.kind == OutcomeKind.HUNG
     assert "after its body had returned" in outcome.reason
 
 
-def test_a_memory_error_under_the_cap_is_out_of_memory(run: Run, job: MakeJob, fresh: bool) -> None:
+def test_memory_error_under_limit_is_out_of_memory(run: Run, job: MakeJob, fresh: bool) -> None:
     outcome = run(job("take_memory", limits=Limits(address_space=Size(2**29)), fresh=fresh))
     assert (outcome.kind, outcome.chain[0].type) == (OutcomeKind.OUT_OF_MEMORY, "MemoryError")
 
 
-def test_the_same_body_passes_without_the_cap(run: Run, job: MakeJob, fresh: bool) -> None:
+def test_same_body_passes_without_the_limit(run: Run, job: MakeJob, fresh: bool) -> None:
     assert run(job("take_memory", world_size=1, fresh=fresh)).kind == OutcomeKind.PASSED
 
 
-def test_an_abort_over_bad_alloc_is_out_of_memory(run: Run, job: MakeJob, fresh: bool) -> None:
+def test_abort_after_bad_alloc_is_out_of_memory(run: Run, job: MakeJob, fresh: bool) -> None:
     outcome = run(job("take_memory_in_c", fresh=fresh))
     assert (outcome.kind, outcome.signal) == (OutcomeKind.OUT_OF_MEMORY, "SIGABRT")
 
 
-def test_a_sigkill_while_no_memory_was_short_is_a_signal(run: Run, job: MakeJob, fresh: bool) -> None:
+def test_sigkill_without_an_oom_kill_is_signaled(run: Run, job: MakeJob, fresh: bool) -> None:
     outcome = run(job("kill_itself", fresh=fresh))
     assert (outcome.kind, outcome.signal) == (OutcomeKind.SIGNALED, "SIGKILL")
 
 
 @pytest.fixture
 def cgroup() -> Iterator[Path]:
-    """A cgroup (v1, or v2 with the memory controller) that holds 64 MiB and no swap."""
+    """Make a cgroup (v1, or v2 with the memory controller) of 64 MiB without swap."""
     for root, limit, value in (
         (Path("/sys/fs/cgroup/memory"), "memory.limit_in_bytes", 2**26),
         (Path("/sys/fs/cgroup"), "memory.max", 2**26),
@@ -205,17 +199,15 @@ def cgroup() -> Iterator[Path]:
             continue
         finally:
             place.rmdir()
-    pytest.skip("no cgroup with a memory limit can be made here (not root, or /sys/fs/cgroup is read-only)")
+    pytest.skip("no cgroup with a memory limit can be created (not root, or /sys/fs/cgroup is read-only)")
 
 
-def test_a_rank_killed_by_the_kernel_for_memory_is_out_of_memory(
-    run: Run, job: MakeJob, fresh: bool, cgroup: Path
-) -> None:
+def test_oom_killed_rank_is_out_of_memory(run: Run, job: MakeJob, fresh: bool, cgroup: Path) -> None:
     outcome = run(job("take_memory_in_cgroup", kwargs={"cgroup": str(cgroup)}, world_size=1, fresh=fresh))
     assert (outcome.kind, outcome.signal) == (OutcomeKind.OUT_OF_MEMORY, "SIGKILL")
 
 
-def test_a_gigabyte_of_log_is_kept_to_its_beginning_and_its_end(run: Run, job: MakeJob, fresh: bool) -> None:
+def test_gigabyte_log_keeps_its_head_and_tail(run: Run, job: MakeJob, fresh: bool) -> None:
     outcome = run(job("write_a_gigabyte", world_size=1, deadline_s=60.0, fresh=fresh))
     assert outcome.kind == OutcomeKind.PASSED
     log = Path(outcome.ranks[0].log).read_bytes()
@@ -226,35 +218,29 @@ def test_a_gigabyte_of_log_is_kept_to_its_beginning_and_its_end(run: Run, job: M
     assert b"\n[... %d bytes left out ...]\n" % left_out in log
 
 
-def test_invalid_utf_8_stays_as_it_is_in_the_file_and_is_replaced_in_the_evidence(
-    run: Run, job: MakeJob, fresh: bool
-) -> None:
+def test_invalid_utf_8_is_kept_in_logs(run: Run, job: MakeJob, fresh: bool) -> None:
     outcome = run(job("write_bytes", kwargs={"text": "fffe41"}, world_size=1, fresh=fresh))
     assert Path(outcome.ranks[0].log).read_bytes() == b"\xff\xfeA"
 
 
-def test_children_left_behind_are_ended_and_counted_daemons_too(run: Run, job: MakeJob, fresh: bool) -> None:
+def test_left_children_and_daemons_are_ended_and_counted(run: Run, job: MakeJob, fresh: bool) -> None:
     outcome = run(job("leave_children", fresh=fresh))
     assert (outcome.kind, outcome.leftovers) == (OutcomeKind.PASSED, 6)
 
 
-def test_a_manager_left_behind_by_a_rank_is_ended(run: Run, job: MakeJob, fresh: bool) -> None:
+def test_left_manager_process_is_ended(run: Run, job: MakeJob, fresh: bool) -> None:
     outcome = run(job("leave_manager", world_size=1, fresh=fresh))
     assert (outcome.kind, outcome.leftovers) == (OutcomeKind.EXITED, 1)
 
 
 @pytest.mark.parametrize(("size", "word"), [(0, "JSON"), (2**21, "too much")])
-def test_a_value_that_does_not_travel_is_the_ranks_error(
-    run: Run, job: MakeJob, fresh: bool, size: int, word: str
-) -> None:
+def test_invalid_return_value_is_raised_in_the_rank(run: Run, job: MakeJob, fresh: bool, size: int, word: str) -> None:
     outcome = run(job("return_value", kwargs={"size": size}, world_size=1, fresh=fresh))
     assert (outcome.kind, outcome.chain[-1].type) == (OutcomeKind.RAISED, "MatrixError")
     assert word in outcome.reason + outcome.chain[-1].message
 
 
-def test_a_job_whose_fork_server_is_killed_is_not_reached_and_the_next_one_runs(
-    run: Run, job: MakeJob, fresh: bool
-) -> None:
+def test_killed_forkserver_is_not_reached_then_restarted(run: Run, job: MakeJob, fresh: bool) -> None:
     outcome = run(job("kill_server", fresh=fresh))
-    assert (outcome.kind, outcome.reason) == (OutcomeKind.NOT_REACHED, "the fork-server died while the job ran")
+    assert (outcome.kind, outcome.reason) == (OutcomeKind.NOT_REACHED, "the forkserver died while the job ran")
     assert run(job("nothing", fresh=fresh)).kind == OutcomeKind.PASSED

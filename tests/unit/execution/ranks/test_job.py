@@ -1,4 +1,4 @@
-"""A job that cannot be is refused where it is made."""
+"""Invalid jobs and timeouts raise when they are made."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ from matrix.execution.ranks.timeouts import Timeouts
         ({"kwargs": {"folder": Path("/")}}, "not JSON serializable"),
     ],
 )
-def test_a_job_that_cannot_be_is_refused(job: Callable[..., RankJob], changes: dict[str, Any], got: str) -> None:
+def test_invalid_job_raises(job: Callable[..., RankJob], changes: dict[str, Any], got: str) -> None:
     with pytest.raises(MatrixError, match=got):
         job("nothing", **changes)
 
 
 @pytest.mark.parametrize("target", ["module", "module:", ":function", "a b:c", "package.:f", "m:f.g", ""])
-def test_a_target_that_names_no_function_is_refused(job: Callable[..., RankJob], target: str) -> None:
+def test_invalid_target_raises(job: Callable[..., RankJob], target: str) -> None:
     with pytest.raises(MatrixError, match=r"package\.module:function"):
         RankJob(target, {}, 1, (), {}, 1.0, Path())
 
 
-def test_waiting_times_that_break_the_promise_are_refused() -> None:
+def test_timeouts_with_a_too_large_sum_raise() -> None:
     with pytest.raises(MatrixError, match="at most 5 s"):
         Timeouts(terminate_s=3.0)

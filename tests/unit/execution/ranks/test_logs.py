@@ -1,4 +1,4 @@
-"""The bounded log of a rank."""
+"""The log of a rank, limited in size."""
 
 from __future__ import annotations
 
@@ -22,9 +22,7 @@ def written(folder: Path, chunks: list[bytes]) -> bytes:
 
 
 @given(st.lists(st.binary(max_size=40)))
-def test_a_log_is_whole_or_its_head_and_tail_with_what_is_missing(
-    tmp_path_factory: pytest.TempPathFactory, chunks: list[bytes]
-) -> None:
+def test_log_is_complete_or_head_and_tail(tmp_path_factory: pytest.TempPathFactory, chunks: list[bytes]) -> None:
     everything = b"".join(chunks)
     left_out = len(everything) - HEAD - TAIL
     expected = everything
@@ -33,14 +31,14 @@ def test_a_log_is_whole_or_its_head_and_tail_with_what_is_missing(
     assert written(tmp_path_factory.mktemp("log"), chunks) == expected
 
 
-def test_the_head_is_on_disk_while_the_rank_runs(tmp_path: Path) -> None:
+def test_head_is_written_at_once(tmp_path: Path) -> None:
     log = Log(tmp_path / "log", HEAD, TAIL)
     log.write(b"hello")
     assert log.path.read_bytes() == b"hello"
     log.close()
 
 
-def test_memory_holds_no_more_than_two_tails(tmp_path: Path) -> None:
+def test_memory_holds_at_most_two_tails(tmp_path: Path) -> None:
     log = Log(tmp_path / "log", HEAD, TAIL)
     for _ in range(1000):
         log.write(b"abc")
@@ -48,7 +46,7 @@ def test_memory_holds_no_more_than_two_tails(tmp_path: Path) -> None:
     log.close()
 
 
-def test_closing_twice_writes_once(tmp_path: Path) -> None:
+def test_second_close_does_nothing(tmp_path: Path) -> None:
     log = Log(tmp_path / "log", HEAD, TAIL)
     log.write(b"x" * 12)
     log.close()
@@ -56,6 +54,6 @@ def test_closing_twice_writes_once(tmp_path: Path) -> None:
     assert log.path.read_bytes() == b"x" * 12
 
 
-def test_the_end_of_a_log_is_text_whatever_its_bytes(tmp_path: Path) -> None:
+def test_end_of_replaces_invalid_utf_8(tmp_path: Path) -> None:
     (tmp_path / "log").write_bytes(b"start\xff\xfeend")
     assert end_of(tmp_path / "log", 5) == "\ufffd\ufffdend"

@@ -1,4 +1,4 @@
-"""The kernel's count of processes killed for memory, and what a cgroup allows."""
+"""OOM kill counts and cgroup limits."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def write(path: Path, text: str) -> None:
     path.write_text(text)
 
 
-def test_the_machines_count_is_read(tmp_path: Path) -> None:
+def test_vmstat_is_read(tmp_path: Path) -> None:
     write(tmp_path / "proc/vmstat", "nr_free_pages 1\noom_kill 3\noom_kill_x 9\n")
     assert list(oom_kills(tmp_path).values()) == [3]
 
@@ -29,36 +29,36 @@ def test_cgroup_v2_is_read(tmp_path: Path) -> None:
     assert list(oom_kills(tmp_path).values()) == [5]
 
 
-def test_a_machine_that_tells_nothing_counts_nothing(tmp_path: Path) -> None:
+def test_no_source_returns_no_count(tmp_path: Path) -> None:
     assert oom_kills(tmp_path) == {}
 
 
-def test_the_source_that_rose_most_counts() -> None:
+def test_rise_is_the_largest_increase() -> None:
     assert rise({"a": 1, "b": 5}, {"a": 1, "b": 7}) == 2
 
 
-def test_a_source_that_was_not_there_before_tells_no_rise() -> None:
+def test_rise_ignores_new_sources() -> None:
     assert rise({}, {"a": 4}) == 0
 
 
-def test_no_source_no_rise() -> None:
+def test_rise_without_sources_is_0() -> None:
     assert rise({}, {}) == 0
 
 
-def test_the_tightest_group_above_counts(tmp_path: Path) -> None:
+def test_allowed_is_the_smallest_limit_of_the_parents(tmp_path: Path) -> None:
     write(tmp_path / "proc/self/cgroup", "0::/user.slice/job\n")
     write(tmp_path / "sys/fs/cgroup/user.slice/memory.max", "4096\n")
     write(tmp_path / "sys/fs/cgroup/user.slice/job/memory.max", "max\n")
     assert allowed(9000, tmp_path) == 4096
 
 
-def test_in_a_container_the_group_that_is_seen_on_top_counts(tmp_path: Path) -> None:
+def test_allowed_in_a_container_reads_the_root(tmp_path: Path) -> None:
     write(tmp_path / "proc/self/cgroup", "4:memory:/docker/ab12\n")
     write(tmp_path / "sys/fs/cgroup/memory/memory.limit_in_bytes", "4096\n")
     assert allowed(9000, tmp_path) == 4096
 
 
-def test_a_limit_above_what_the_machine_has_is_none(tmp_path: Path) -> None:
+def test_limit_above_the_memory_is_none(tmp_path: Path) -> None:
     assert allowed(9000, tmp_path) is None
     write(tmp_path / "proc/self/cgroup", "4:memory:/\n")
     write(tmp_path / "sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n")

@@ -1,4 +1,4 @@
-"""Ranks under mpirun, with a small mpirun of our own: Open MPI's is met in tests/real."""
+"""Ranks under mpirun, with a small script as mpirun. tests/real has Open MPI's."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ from tests.unit.execution.ranks.marks import ranks_and_orphans
 
 MakeJob = Callable[..., RankJob]
 
-# As Open MPI's: closes what it inherits, tells each process its rank, ends all when one fails, says which on stderr.
+# Like Open MPI's: closes inherited descriptors, sets the rank of each process, and when one fails, ends all of them and
+# names it on stderr.
 MPIRUN = """#!{python}
 import os, signal, subprocess, sys
 number = int(sys.argv[sys.argv.index("-np") + 1])
@@ -39,7 +40,7 @@ while ranks:
 
 
 def tool(folder: Path, text: str) -> str:
-    """Return an overlay with an mpirun in it."""
+    """Return an overlay that contains an mpirun."""
     path = folder / "overlay" / "bin" / "mpirun"
     path.parent.mkdir(parents=True)
     path.write_text(text.format(python=sys.executable))
@@ -49,7 +50,7 @@ def tool(folder: Path, text: str) -> str:
 
 @pytest.fixture
 def under(job: MakeJob, tmp_path: Path) -> MakeJob:
-    """Return a maker of jobs that mpirun starts."""
+    """Return a function that makes jobs which mpirun starts."""
     overlay = tool(tmp_path, MPIRUN)
 
     def make(body: str, **changes: object) -> RankJob:
@@ -58,22 +59,22 @@ def under(job: MakeJob, tmp_path: Path) -> MakeJob:
     return make
 
 
-def test_each_process_is_a_rank_with_its_own_log_and_report(supervisor: Supervisor, under: MakeJob) -> None:
+def test_each_process_is_a_rank_with_its_log(supervisor: Supervisor, under: MakeJob) -> None:
     outcome = supervisor.run(under("describe", world_size=3, env={"OWN": "1"}))
 
     assert outcome.kind is OutcomeKind.PASSED, outcome.evidence
-    told = [end.value for end in outcome.ranks]
-    assert [rank["rank"] for rank in told] == [0, 1, 2]
+    values = [end.value for end in outcome.ranks]
+    assert [rank["rank"] for rank in values] == [0, 1, 2]
     assert [
-        tuple(rank["environment"][name] for name in ("OMPI_COMM_WORLD_RANK", "WORLD_SIZE", "OWN")) for rank in told
+        tuple(rank["environment"][name] for name in ("OMPI_COMM_WORLD_RANK", "WORLD_SIZE", "OWN")) for rank in values
     ] == [("0", "3", "1"), ("1", "3", "1"), ("2", "3", "1")]
-    assert [name for rank in told for name in rank["environment"] if name.startswith("TORCHELASTIC")] == []
-    assert [rank["pid"] for rank in told] == [rank["session"] for rank in told]
+    assert [name for rank in values for name in rank["environment"] if name.startswith("TORCHELASTIC")] == []
+    assert [rank["pid"] for rank in values] == [rank["session"] for rank in values]
     assert {"rank-0.log", "rank-1.log", "rank-2.log"} == {Path(end.log).name for end in outcome.ranks}
 
 
-def test_a_crash_is_this_ranks_and_mpirun_ends_the_others(supervisor: Supervisor, under: MakeJob, mark: str) -> None:
-    """The signal is the rank's own, as its keeper saw it, not what mpirun makes of it."""
+def test_crash_is_reported_for_its_rank(supervisor: Supervisor, under: MakeJob, mark: str) -> None:
+    """The signal is that of the rank, which its shim reported, not that of mpirun. The others are ended."""
     outcome = supervisor.run(under("segfault_beside_waiting_peers"))
 
     assert (outcome.kind, outcome.rank, outcome.signal) == (OutcomeKind.SIGNALED, 1, "SIGSEGV")
@@ -83,7 +84,7 @@ def test_a_crash_is_this_ranks_and_mpirun_ends_the_others(supervisor: Supervisor
     assert ranks_and_orphans(mark) == {}
 
 
-def test_a_deadline_ends_ranks_and_mpirun(supervisor: Supervisor, under: MakeJob, mark: str) -> None:
+def test_deadline_ends_ranks_and_mpirun(supervisor: Supervisor, under: MakeJob, mark: str) -> None:
     outcome = supervisor.run(under("hang_stubborn", deadline_s=4.0))
 
     assert OutcomeKind.HUNG is outcome.kind
@@ -91,7 +92,7 @@ def test_a_deadline_ends_ranks_and_mpirun(supervisor: Supervisor, under: MakeJob
     assert ranks_and_orphans(mark) == {}
 
 
-def test_an_mpirun_that_is_killed_takes_its_ranks_along(supervisor: Supervisor, under: MakeJob, mark: str) -> None:
+def test_ranks_end_when_mpirun_is_killed(supervisor: Supervisor, under: MakeJob, mark: str) -> None:
     outcome = supervisor.run(under("kill_mpirun", deadline_s=20.0))
 
     assert {-signal.SIGKILL} == {end.exit_code for end in outcome.ranks}
@@ -99,10 +100,8 @@ def test_an_mpirun_that_is_killed_takes_its_ranks_along(supervisor: Supervisor, 
     assert ranks_and_orphans(mark) == {}
 
 
-def test_an_mpirun_that_starts_nothing_is_told_with_its_words(
-    supervisor: Supervisor, job: MakeJob, tmp_path: Path
-) -> None:
-    """Nothing is called passed, or hung until the deadline."""
+def test_mpirun_that_starts_nothing_is_exited(supervisor: Supervisor, job: MakeJob, tmp_path: Path) -> None:
+    """The evidence contains the output of mpirun, and the deadline is not awaited."""
     refuses = tool(tmp_path, "#!{python}\nraise SystemExit('not enough slots')\n")
     outcome = supervisor.run(job("describe", path=(refuses,), launcher="mpirun"))
 
@@ -111,25 +110,23 @@ def test_an_mpirun_that_starts_nothing_is_told_with_its_words(
     assert "not enough slots" in outcome.evidence
 
 
-def test_mpirun_does_not_hear_of_the_job_of_slurm_that_it_is_in(
-    supervisor: Supervisor, job: MakeJob, tmp_path: Path
-) -> None:
-    """Open MPI would start ranks by srun, which no image has, and find fewer slots than ranks."""
+def test_mpirun_starts_without_slurm_jobid(supervisor: Supervisor, job: MakeJob, tmp_path: Path) -> None:
+    """With it, Open MPI starts ranks by srun, which images lack, with fewer slots than ranks."""
     overlay = tool(tmp_path, MPIRUN.replace("number =", "assert 'SLURM_JOBID' not in os.environ\nnumber =", 1))
     outcome = supervisor.run(job("describe", path=(overlay,), launcher="mpirun", env={"SLURM_JOBID": "7"}))
 
     assert outcome.kind is OutcomeKind.PASSED, outcome.evidence
 
 
-def test_without_mpirun_it_says_what_to_install() -> None:
+def test_missing_mpirun_names_the_package() -> None:
     assert "apt-get install openmpi-bin" in mpirun.missing((), {"PATH": ""})
 
 
-def test_an_overlay_s_mpirun_goes_before_the_one_on_path(tmp_path: Path) -> None:
+def test_mpirun_of_an_overlay_precedes_path(tmp_path: Path) -> None:
     overlay = tool(tmp_path, MPIRUN)
     assert f"{overlay}/bin/mpirun" == mpirun.find((overlay,), {"PATH": os.environ["PATH"]})
 
 
-def test_a_launcher_that_nobody_knows_is_refused(job: MakeJob) -> None:
-    with pytest.raises(MatrixError, match="known launcher"):
+def test_unknown_launcher_raises(job: MakeJob) -> None:
+    with pytest.raises(MatrixError, match="unknown launcher"):
         job("describe", launcher="srun")

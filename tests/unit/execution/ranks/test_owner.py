@@ -1,4 +1,4 @@
-"""What becomes of the ranks when something happens to the process that owns them."""
+"""Ranks end when their owner is killed or interrupted."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from matrix.execution.ranks.timeouts import OVERTIME_S
 from tests.unit.execution.ranks.marks import MARK, marked
 
 ROOT = Path(__file__).parents[4]
-START_S = 60.0  # s for an owner to get its ranks going: 0.3 s here, on an idle machine
+START_S = 60.0  # s for an owner to start its ranks: 0.3 s on an idle machine
 
 
 class Owner:
-    """An owner.py of its own session, so that the tests can send to its whole group what a terminal would."""
+    """An owner.py in its own session, so that tests can signal its whole group like a terminal."""
 
     def __init__(self, body: str, folder: Path, *, fresh: bool = False, preload: tuple[str, ...] = ("json",)) -> None:
         self.mark = uuid.uuid4().hex
@@ -50,7 +50,7 @@ class Owner:
         )
 
     def wait_until_ready(self) -> None:
-        """Return when both ranks have said that they are ready."""
+        """Wait until both ranks have printed that they are ready."""
         logs = [self.folder / "logs" / f"rank-{rank}.log" for rank in range(2)]
         give_up = time.monotonic() + START_S
         while not all(log.exists() and b"ready" in log.read_bytes() for log in logs):
@@ -59,7 +59,7 @@ class Owner:
             time.sleep(0.02)
 
     def wait_until_alone(self, limit_s: float) -> dict[int, str]:
-        """Return the processes that are left, apart from the owner, after `limit_s` seconds; none as soon as none."""
+        """Wait at most `limit_s` seconds for all processes except the owner to end; return those left."""
         give_up = time.monotonic() + limit_s
         while time.monotonic() < give_up:
             left = {pid: what for pid, what in marked(self.mark).items() if pid != self.process.pid}
@@ -81,11 +81,11 @@ def owner(tmp_path: Path) -> Iterator[Callable[..., Owner]]:
     for made in owners:
         with made.process:
             made.process.kill()
-        for pid in marked(made.mark):  # a failed test must not leave them either
+        for pid in marked(made.mark):  # a failed test must leave no process
             os.kill(pid, signal.SIGKILL)
 
 
-def test_kill_9_of_the_owner_leaves_no_process(owner: Callable[..., Owner], fresh: bool) -> None:
+def test_killed_owner_leaves_no_process(owner: Callable[..., Owner], fresh: bool) -> None:
     victim = owner("leave_children_and_wait", fresh=fresh)
     victim.wait_until_ready()
     victim.process.kill()
@@ -93,17 +93,17 @@ def test_kill_9_of_the_owner_leaves_no_process(owner: Callable[..., Owner], fres
 
 
 @pytest.mark.parametrize("moment", [0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5])
-def test_kill_9_at_any_moment_leaves_no_process(owner: Callable[..., Owner], moment: float, fresh: bool) -> None:
-    """Before the fork-server runs, while it starts, between two ranks, at work: a second covers them all."""
+def test_owner_killed_at_any_moment_leaves_no_process(owner: Callable[..., Owner], moment: float, fresh: bool) -> None:
+    """The moments cover the start of the forkserver, the start of the ranks and their work."""
     victim = owner("leave_children", fresh=fresh)
     time.sleep(moment)
     victim.process.kill()
     assert victim.wait_until_alone(OVERTIME_S) == {}
 
 
-def test_a_fork_server_whose_owner_died_before_it_came_to_itself_ends(tmp_path: Path) -> None:
+def test_forkserver_ends_if_its_owner_died_at_start(tmp_path: Path) -> None:
     (tmp_path / "ranks").mkdir()
-    os.mkfifo(tmp_path / "ranks" / "lifeline")  # and nobody reads it
+    os.mkfifo(tmp_path / "ranks" / "lifeline")  # without a reader
     request: dict[str, object] = {
         "lifeline": str(tmp_path / "ranks" / "lifeline"),
         "pythonpath": None,
@@ -119,7 +119,7 @@ def test_a_fork_server_whose_owner_died_before_it_came_to_itself_ends(tmp_path: 
     assert not (tmp_path / "ranks").exists()
 
 
-def test_kill_9_of_the_owner_leaves_no_working_folder(owner: Callable[..., Owner], tmp_path: Path) -> None:
+def test_killed_owner_leaves_no_working_folder(owner: Callable[..., Owner], tmp_path: Path) -> None:
     victim = owner("leave_children_and_wait")
     victim.wait_until_ready()
     assert len(list(tmp_path.glob("ranks-*"))) == 1
@@ -128,14 +128,14 @@ def test_kill_9_of_the_owner_leaves_no_working_folder(owner: Callable[..., Owner
     assert list(tmp_path.glob("ranks-*")) == []
 
 
-def test_kill_9_of_the_owners_group_leaves_no_process(owner: Callable[..., Owner], fresh: bool) -> None:
+def test_killed_owner_group_leaves_no_process(owner: Callable[..., Owner], fresh: bool) -> None:
     victim = owner("leave_children_and_wait", fresh=fresh)
     victim.wait_until_ready()
     os.killpg(victim.process.pid, signal.SIGKILL)
     assert victim.wait_until_alone(OVERTIME_S) == {}
 
 
-def test_a_terminals_ctrl_c_ends_all_within_5_s_and_is_raised_again(owner: Callable[..., Owner], fresh: bool) -> None:
+def test_ctrl_c_ends_all_and_is_raised_again(owner: Callable[..., Owner], fresh: bool) -> None:
     victim = owner("leave_children_and_wait", fresh=fresh)
     victim.wait_until_ready()
     os.killpg(victim.process.pid, signal.SIGINT)
@@ -144,25 +144,25 @@ def test_a_terminals_ctrl_c_ends_all_within_5_s_and_is_raised_again(owner: Calla
     assert victim.wait_until_alone(OVERTIME_S) == {}
 
 
-def test_ctrl_c_lets_ranks_clear_away(owner: Callable[..., Owner], tmp_path: Path) -> None:
+def test_ctrl_c_sends_sigterm_to_ranks(owner: Callable[..., Owner], tmp_path: Path) -> None:
     victim = owner("wait_for_sigterm")
     victim.wait_until_ready()
     os.killpg(victim.process.pid, signal.SIGINT)
     victim.process.communicate(timeout=OVERTIME_S)
-    assert (tmp_path / "logs" / "rank-1.log").read_text() == "ready\ncleared away\n"
+    assert (tmp_path / "logs" / "rank-1.log").read_text() == "ready\ncleaned up\n"
 
 
-def test_a_second_ctrl_c_leaves_no_process_either(owner: Callable[..., Owner]) -> None:
+def test_second_ctrl_c_leaves_no_process(owner: Callable[..., Owner]) -> None:
     victim = owner("leave_stubborn_children_and_wait")
     victim.wait_until_ready()
     os.killpg(victim.process.pid, signal.SIGINT)
-    time.sleep(0.2)  # into the wait for SIGTERM to be obeyed
+    time.sleep(0.2)  # during the wait after SIGTERM
     os.killpg(victim.process.pid, signal.SIGINT)
     victim.process.communicate(timeout=OVERTIME_S)
     assert victim.wait_until_alone(OVERTIME_S) == {}
 
 
-def test_ctrl_c_while_the_fork_server_imports_ends_at_once(owner: Callable[..., Owner], tmp_path: Path) -> None:
+def test_ctrl_c_during_the_preload_ends_at_once(owner: Callable[..., Owner], tmp_path: Path) -> None:
     (tmp_path / "endless.py").write_text(
         "import pathlib, time\npathlib.Path(__file__).with_suffix('.on').touch()\ntime.sleep(3600)"
     )
@@ -177,28 +177,28 @@ def test_ctrl_c_while_the_fork_server_imports_ends_at_once(owner: Callable[..., 
     assert victim.wait_until_alone(OVERTIME_S) == {}
 
 
-def test_an_owner_without_a_main_guard_is_not_run_again_in_its_ranks(owner: Callable[..., Owner], fresh: bool) -> None:
+def test_owner_without_a_main_guard_runs_once(owner: Callable[..., Owner], fresh: bool) -> None:
     output, _ = owner("nothing", fresh=fresh).process.communicate(timeout=START_S)
     assert output == "passed\n"
 
 
-def test_the_end_of_orphans_is_no_noise(owner: Callable[..., Owner], fresh: bool) -> None:
-    """multiprocessing's fork-server warns at each child that it did not fork."""
-    _, noise = owner("leave_children", fresh=fresh).process.communicate(timeout=START_S)
-    assert noise == ""
+def test_ended_orphans_print_no_warning(owner: Callable[..., Owner], fresh: bool) -> None:
+    """multiprocessing's forkserver warns about each child that it did not fork."""
+    _, errors = owner("leave_children", fresh=fresh).process.communicate(timeout=START_S)
+    assert errors == ""
 
 
-def test_what_a_rank_leaves_in_dev_shm_is_cleared_away_without_noise(owner: Callable[..., Owner], fresh: bool) -> None:
+def test_left_semaphores_are_removed_silently(owner: Callable[..., Owner], fresh: bool) -> None:
     def semaphores() -> set[Path]:
         return set(Path("/dev/shm").glob("sem.mp-*"))
 
     before = semaphores()
-    _, noise = owner("leave_semaphore", fresh=fresh).process.communicate(timeout=START_S)
-    assert noise == ""
+    _, errors = owner("leave_semaphore", fresh=fresh).process.communicate(timeout=START_S)
+    assert errors == ""
     assert semaphores() <= before
 
 
-def test_a_rank_that_floods_its_log_does_not_hold_up_ctrl_c(owner: Callable[..., Owner]) -> None:
+def test_endless_output_does_not_delay_ctrl_c(owner: Callable[..., Owner]) -> None:
     victim = owner("flood")
     victim.wait_until_ready()
     os.killpg(victim.process.pid, signal.SIGINT)

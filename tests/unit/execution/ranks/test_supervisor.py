@@ -1,4 +1,4 @@
-"""What a rank finds when it starts, and what comes back of it."""
+"""The state of a rank at its start, and the outcome of a job."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MakeJob = Callable[..., RankJob]
 
 @pytest.fixture
 def describe(supervisor: Supervisor, job: MakeJob, fresh: bool) -> Callable[..., list[dict[str, Any]]]:
-    """Return what the ranks of a job tell of themselves."""
+    """Return a function that runs a job and returns each rank's description."""
 
     def run(**changes: Any) -> list[dict[str, Any]]:
         outcome = supervisor.run(job("describe", fresh=fresh, **changes))
@@ -38,43 +38,43 @@ def describe(supervisor: Supervisor, job: MakeJob, fresh: bool) -> Callable[...,
 
 @pytest.fixture
 def alone(supervisor: Supervisor) -> None:
-    """Stop the tests' own fork-server, there is one per process. It starts again when it is wanted."""
+    """Stop the forkserver of the tests, since a process has only one; the next job starts it again."""
     supervisor.__exit__(None, None, None)
 
 
 Describe = Callable[..., list[dict[str, Any]]]
 
 
-def test_ranks_are_told_who_they_are(describe: Describe) -> None:
-    told = describe(world_size=3, device="cuda", kwargs={"steps": 5})
-    assert [(rank["rank"], rank["world_size"], rank["device"], rank["kwargs"]) for rank in told] == [
+def test_ranks_receive_their_rank_device_and_arguments(describe: Describe) -> None:
+    ranks = describe(world_size=3, device="cuda", kwargs={"steps": 5})
+    assert [(rank["rank"], rank["world_size"], rank["device"], rank["kwargs"]) for rank in ranks] == [
         (number, 3, "cuda", {"steps": 5}) for number in range(3)
     ]
 
 
-def test_arguments_arrive_as_json_has_them_in_both_ways(describe: Describe) -> None:
-    """A tuple that only one way kept would make a pooled run and a fresh one differ."""
+def test_arguments_are_json_values_in_both_modes(describe: Describe) -> None:
+    """A tuple kept in only one mode would make pooled and fresh runs differ."""
     assert describe(world_size=1, kwargs={"shape": (2, 3)})[0]["kwargs"] == {"shape": [2, 3]}
 
 
-def test_the_environment_is_torchruns_and_the_jobs(describe: Describe) -> None:
-    told = [rank["environment"] for rank in describe(env={"OWN": "1", "OMP_NUM_THREADS": "4"})]
+def test_environment_is_torchruns_and_the_jobs(describe: Describe) -> None:
+    environments = [rank["environment"] for rank in describe(env={"OWN": "1", "OMP_NUM_THREADS": "4"})]
     names = ["RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "GLOO_SOCKET_IFNAME", "OWN"]
-    assert [[rank[name] for name in names] for rank in told] == [
+    assert [[rank[name] for name in names] for rank in environments] == [
         ["0", "0", "2", "2", "127.0.0.1", "lo", "1"],
         ["1", "1", "2", "2", "127.0.0.1", "lo", "1"],
     ]
-    assert told[0]["OMP_NUM_THREADS"] == "4"
-    assert told[0]["MASTER_PORT"] == told[1]["MASTER_PORT"]
+    assert environments[0]["OMP_NUM_THREADS"] == "4"
+    assert environments[0]["MASTER_PORT"] == environments[1]["MASTER_PORT"]
 
 
-def test_nothing_of_the_supervisors_is_in_the_environment(describe: Describe) -> None:
-    (told,) = describe(world_size=1)
-    assert REQUEST not in told["environment"]
-    assert told["environment"].get("PYTHONPATH") == os.environ.get("PYTHONPATH")
+def test_environment_has_no_supervisor_variables(describe: Describe) -> None:
+    (found,) = describe(world_size=1)
+    assert REQUEST not in found["environment"]
+    assert found["environment"].get("PYTHONPATH") == os.environ.get("PYTHONPATH")
 
 
-def test_the_owners_environment_and_main_module_are_as_before(describe: Describe) -> None:
+def test_owners_environment_and_main_module_are_restored(describe: Describe) -> None:
     before = dict(os.environ), sys.modules["__main__"]
     describe()
     assert (dict(os.environ), sys.modules["__main__"]) == before
@@ -85,72 +85,70 @@ def test_each_rank_leads_its_own_session(describe: Describe) -> None:
         assert rank["session"] == rank["group"] == rank["pid"]
 
 
-def test_a_rank_has_no_input_no_arguments_and_no_main_module(describe: Describe) -> None:
-    (told,) = describe(world_size=1)
-    assert (told["stdin"], told["argv"], told["main"]) == ("", ["tests.unit.execution.ranks.bodies:describe"], None)
+def test_rank_has_no_stdin_arguments_or_main_module(describe: Describe) -> None:
+    (found,) = describe(world_size=1)
+    assert (found["stdin"], found["argv"], found["main"]) == ("", ["tests.unit.execution.ranks.bodies:describe"], None)
 
 
-def test_a_rank_writes_no_core_and_goes_before_its_owner_when_memory_runs_out(describe: Describe) -> None:
-    (told,) = describe(world_size=1)
-    assert told["core_limit"] == 0
-    assert told["oom_score_adj"] > int(Path("/proc/self/oom_score_adj").read_text())
+def test_rank_writes_no_core_and_is_oom_killed_first(describe: Describe) -> None:
+    (found,) = describe(world_size=1)
+    assert found["core_limit"] == 0
+    assert found["oom_score_adj"] > int(Path("/proc/self/oom_score_adj").read_text())
 
 
-def test_multiprocessing_in_a_rank_starts_its_children_as_everywhere(describe: Describe) -> None:
+def test_rank_has_the_default_start_method(describe: Describe) -> None:
     assert describe(world_size=1)[0]["start_method"] is None
 
 
 def test_overlays_come_first_then_the_owners_path(describe: Describe) -> None:
-    (told,) = describe(world_size=1, path=("/overlay/one", "/overlay/two"))
-    assert told["path"][:2] == ["/overlay/one", "/overlay/two"]
-    assert told["path"][2:] == [entry or str(Path.cwd()) for entry in sys.path]
+    (found,) = describe(world_size=1, path=("/overlay/one", "/overlay/two"))
+    assert found["path"][:2] == ["/overlay/one", "/overlay/two"]
+    assert found["path"][2:] == [entry or str(Path.cwd()) for entry in sys.path]
 
 
 @pytest.mark.parametrize(
     ("body", "hidden", "expected"), [("find", (), True), ("find", ("wave",), False), ("find_stand_in", ("wave",), True)]
 )
-def test_what_is_hidden_is_absent_for_a_rank_and_can_be_stood_in_for(
+def test_hidden_package_is_absent_or_a_stand_in(
     supervisor: Supervisor, job: Callable[..., RankJob], body: str, hidden: tuple[str, ...], expected: bool
 ) -> None:
-    """`wave` is in every Python, and nothing here imports it."""
+    """`wave` is in every Python, and this code does not import it."""
     outcome = supervisor.run(job(body, world_size=1, kwargs={"name": "wave"}, hidden=hidden))
     assert [expected] == [rank.value for rank in outcome.ranks]
 
 
-def test_the_preloaded_modules_are_there_in_a_fork_and_only_there(describe: Describe, fresh: bool) -> None:
-    (told,) = describe(world_size=1)
-    assert ("matrix.execution.ranks.forkserver_child" in told["modules"]) is not fresh
+def test_preloaded_modules_exist_only_in_forks(describe: Describe, fresh: bool) -> None:
+    (found,) = describe(world_size=1)
+    assert ("matrix.execution.ranks.forkserver_child" in found["modules"]) is not fresh
 
 
-def test_ranks_share_a_folder_that_is_gone_afterwards(supervisor: Supervisor, job: MakeJob, fresh: bool) -> None:
+def test_ranks_share_a_folder(supervisor: Supervisor, job: MakeJob, fresh: bool) -> None:
     outcome = supervisor.run(job("meet", world_size=3, fresh=fresh))
     assert [end.value for end in outcome.ranks] == [0, 1, 2]
 
 
-def test_the_shared_folder_and_the_store_are_removed(describe: Describe) -> None:
-    told = describe()
-    assert told[0]["workdir"] == told[1]["workdir"]
-    assert told[0]["workdir_is_there"]
-    assert not Path(told[0]["workdir"]).parent.exists()
-    assert told[0]["init_method"].startswith("file:///")
+def test_shared_folder_and_store_are_removed(describe: Describe) -> None:
+    ranks = describe()
+    assert ranks[0]["workdir"] == ranks[1]["workdir"]
+    assert ranks[0]["workdir_is_there"]
+    assert not Path(ranks[0]["workdir"]).parent.exists()
+    assert ranks[0]["init_method"].startswith("file:///")
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
-def test_a_body_may_use_multiprocessing_itself(supervisor: Supervisor, job: MakeJob, fresh: bool, method: str) -> None:
+def test_body_can_use_multiprocessing(supervisor: Supervisor, job: MakeJob, fresh: bool, method: str) -> None:
     outcome = supervisor.run(job("use_multiprocessing", kwargs={"method": method}, world_size=1, fresh=fresh))
     assert (outcome.kind, outcome.ranks[0].value) == (OutcomeKind.PASSED, 9), outcome.evidence
 
 
-def test_a_passed_outcome_says_how_long_and_where_the_logs_are(
-    supervisor: Supervisor, job: MakeJob, tmp_path: Path
-) -> None:
+def test_passed_outcome_has_seconds_and_log_paths(supervisor: Supervisor, job: MakeJob, tmp_path: Path) -> None:
     outcome = supervisor.run(job("nothing"))
     assert (outcome.kind, outcome.leftovers, outcome.attempts) == (OutcomeKind.PASSED, 0, ())
     assert [end.log for end in outcome.ranks] == [str(tmp_path / "logs" / f"rank-{rank}.log") for rank in range(2)]
     assert 0 < max(end.seconds for end in outcome.ranks) <= outcome.seconds
 
 
-def test_an_outcome_travels_as_json(supervisor: Supervisor, job: MakeJob) -> None:
+def test_outcome_round_trips_through_json(supervisor: Supervisor, job: MakeJob) -> None:
     outcome = supervisor.run(job("raise_beside_waiting_peers"))
     assert Outcome.from_json(outcome.to_json()) == outcome
 
@@ -167,7 +165,7 @@ def fake_py_spy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[st
     return make
 
 
-def test_py_spy_is_asked_where_it_is_on_the_path(
+def test_py_spy_on_path_adds_its_stacks(
     supervisor: Supervisor, job: MakeJob, fake_py_spy: Callable[[str], None]
 ) -> None:
     fake_py_spy('echo "spied: $*"')
@@ -177,10 +175,10 @@ def test_py_spy_is_asked_where_it_is_on_the_path(
     assert "spied: dump --pid " in stacks
 
 
-def test_stacks_are_kept_without_secrets(
+def test_secrets_are_masked_in_stacks(
     supervisor: Supervisor, job: MakeJob, fake_py_spy: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """py-spy begins with the command line of the process, and a frame may stand in any folder."""
+    """py-spy prints the command line of the process, and a frame may contain any folder."""
     monkeypatch.setenv("HF_TOKEN", "hunter2-hunter2")
     fake_py_spy('echo "Process $3: train --token hunter2-hunter2"')
     outcome = supervisor.run(job("straggle", deadline_s=0.5))
@@ -189,7 +187,7 @@ def test_stacks_are_kept_without_secrets(
     assert "hunter2" not in stacks + outcome.ranks[1].stacks
 
 
-def test_a_py_spy_that_hangs_does_not_hold_up_the_stop(
+def test_hanging_py_spy_does_not_delay_the_stop(
     supervisor: Supervisor, job: MakeJob, fake_py_spy: Callable[[str], None]
 ) -> None:
     fake_py_spy("exec sleep 3600")
@@ -199,7 +197,7 @@ def test_a_py_spy_that_hangs_does_not_hold_up_the_stop(
     assert outcome.kind is OutcomeKind.HUNG
 
 
-def test_stopping_ends_the_fork_server(supervisor: Supervisor, job: MakeJob, mark: str, alone: None) -> None:
+def test_exit_ends_the_forkserver(supervisor: Supervisor, job: MakeJob, mark: str, alone: None) -> None:
     supervisor.run(job("nothing"))
     assert any("multiprocessing.forkserver" in command for command in marked(mark).values())
     supervisor.__exit__(None, None, None)
@@ -217,42 +215,38 @@ def distribution(folder: Path, name: str, version: str) -> None:
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
 
 
-def test_a_module_that_is_absent_is_left_out(job: MakeJob, alone: None) -> None:
+def test_absent_preload_module_is_skipped(job: MakeJob, alone: None) -> None:
     with Supervisor(preload=("no_such_module", "no_such_package.module")) as supervisor:
         outcome = supervisor.run(job("nothing", world_size=1))
     assert (outcome.kind, Path(outcome.ranks[0].log).read_text()) == (OutcomeKind.PASSED, "")
 
 
 @pytest.mark.parametrize("fault", ["import no_such_dependency", "raise OSError('libcudnn.so.9: cannot open')", "1/0"])
-def test_a_module_that_cannot_be_imported_is_told_in_the_ranks_log(
-    job: MakeJob, alone: None, tmp_path: Path, fault: str
-) -> None:
+def test_failed_preload_is_reported_in_the_rank_log(job: MakeJob, alone: None, tmp_path: Path, fault: str) -> None:
     module(tmp_path / "base", "broken", fault)
     with Supervisor(preload=("broken",), preload_path=(str(tmp_path / "base"),)) as supervisor:
         outcome = supervisor.run(job("nothing", world_size=1))
     assert outcome.kind is OutcomeKind.PASSED
-    assert "the fork-server could not import broken: " in Path(outcome.ranks[0].log).read_text()
+    assert "the forkserver could not import broken: " in Path(outcome.ranks[0].log).read_text()
 
 
-def test_a_module_that_takes_the_fork_server_down_is_left_to_the_ranks(
-    job: MakeJob, alone: None, tmp_path: Path
-) -> None:
+def test_crashing_preload_module_is_skipped(job: MakeJob, alone: None, tmp_path: Path) -> None:
     module(tmp_path / "base", "deadly", "import os\nos.abort()")
     with Supervisor(preload=("deadly",), preload_path=(str(tmp_path / "base"),)) as supervisor:
         fine = supervisor.run(job("nothing"))
-        fell = supervisor.run(job("deadly:body"))
+        crashed = supervisor.run(job("deadly:body"))
     assert fine.kind is OutcomeKind.PASSED
-    assert fine.attempts == ("the fork-server died while it imported deadly; it runs without them",)
-    assert (fell.kind, fell.signal) == (OutcomeKind.SIGNALED, "SIGABRT")
+    assert fine.attempts == ("the forkserver died while it imported deadly; it runs without them",)
+    assert (crashed.kind, crashed.signal) == (OutcomeKind.SIGNALED, "SIGABRT")
 
 
-def test_an_import_that_never_ends_is_an_error(alone: None, tmp_path: Path) -> None:
+def test_endless_preload_raises(alone: None, tmp_path: Path) -> None:
     module(tmp_path / "base", "endless", "import time\ntime.sleep(3600)")
     with pytest.raises(MatrixError, match="not ready"):
         Forkserver(["endless"], [str(tmp_path / "base")], preload_s=0.5).ensure()
 
 
-def test_another_fork_server_in_this_process_is_an_error(alone: None) -> None:
+def test_second_forkserver_in_a_process_raises(alone: None) -> None:
     process = multiprocessing.get_context("forkserver").Process(target=int)
     process.start()
     process.join()
@@ -271,7 +265,7 @@ def test_another_fork_server_in_this_process_is_an_error(alone: None) -> None:
         ("2.3.1", True, OutcomeKind.PASSED),
     ],
 )
-def test_an_overlay_that_contradicts_what_is_preloaded_is_refused(
+def test_overlay_with_another_preloaded_version_raises(
     job: MakeJob, alone: None, tmp_path: Path, version: str, fresh: bool, kind: OutcomeKind
 ) -> None:
     module(tmp_path / "base", "engine", "__version__ = '2.4.0+cu121'")
@@ -282,6 +276,6 @@ def test_an_overlay_that_contradicts_what_is_preloaded_is_refused(
     assert kind is OutcomeKind.PASSED or "preloaded in another version" in outcome.reason
 
 
-def test_the_mark_reaches_the_ranks(describe: Describe, mark: str) -> None:
-    """What the other tests find no process by must be there to be found."""
+def test_mark_is_in_the_environment_of_ranks(describe: Describe, mark: str) -> None:
+    """Checks the mark by which the other tests find left processes."""
     assert describe(world_size=1)[0]["environment"][MARK] == mark

@@ -23,19 +23,19 @@ NODES = "n470|driver470|(null)|8|idle\nn535|driver535|gpu:8|8|idle\n"
 
 
 class Cluster:
-    """Slurm's commands. A task runs when the queue is looked at, and ends as `ends` says of its index and its job."""
+    """Slurm's commands. A task runs when squeue is called; `ends` returns its final state by job and index."""
 
     def __init__(self, ends: Callable[[int, int], str] = lambda job, index: "COMPLETED") -> None:
-        self.ends, self.nodes, self.asked = ends, NODES, []  # type: ignore[var-annotated]
+        self.ends, self.nodes, self.commands = ends, NODES, []  # type: ignore[var-annotated]
         self.jobs: dict[int, tuple[str, Path, dict[int, str]]] = {}
         self.looks = 0
-        self.forgets = False  # what has ended, when it has been told once; as a site's queue does after 300 s
-        self.told = set[tuple[int, int]]()
+        self.forgets = False  # drop ended tasks after they were listed once, as a site's queue does after 300 s
+        self.listed = set[tuple[int, int]]()
         self.before_look: Callable[[], None] = lambda: None
         self.work: Callable[[Path, int, bool], None] = work_off
 
     def __call__(self, command: Sequence[str], given: str, environ: Mapping[str, str] | None) -> CommandOutput:
-        self.asked.append(list(command))
+        self.commands.append(list(command))
         return CommandOutput(0, getattr(self, command[0])(command, given, environ), "")
 
     def sinfo(self, *_: object) -> str:
@@ -64,10 +64,10 @@ class Cluster:
         self.looks += 1
         rows = []
         for job, (name, part, states) in self.jobs.items():
-            known = {index: state for index, state in states.items() if (job, index) not in self.told}
+            known = {index: state for index, state in states.items() if (job, index) not in self.listed}
             rows += [f"{name}|{job}|{index}|{state}|n470|None" for index, state in known.items() if state != "REST"]
             if self.forgets:
-                self.told |= {(job, index) for index, state in known.items() if state != "PENDING"}
+                self.listed |= {(job, index) for index, state in known.items() if state != "PENDING"}
             rows += [f"{name}|{job}|N/A|CANCELLED||Resources"] if "REST" in states.values() else []
             for index, state in states.items():
                 if state == "PENDING" and (end := self.ends(job, index)) != "PENDING":
@@ -77,18 +77,18 @@ class Cluster:
 
 
 def work_off(part: Path, index: int, whole: bool) -> None:
-    """Write the records of a task, or of its first case alone."""
+    """Write the records of a task's cases, or only of its first case."""
     folder = part.parent.parent
     keys = json.loads(part.read_text())["tasks"][index]
-    wanted = [item for item in map(Planned.from_json, night.plan(folder)) if item.key in keys]
+    cases = [item for item in map(Planned.from_json, night.plan(folder)) if item.key in keys]
     done = journal.read(folder).results
     with journal.Journal.new(folder) as kept:
-        for item in [item for item in wanted if item.key not in done][: None if whole else 1]:
+        for item in [item for item in cases if item.key not in done][: None if whole else 1]:
             kept.result(Record.from_json({**EXAMPLE, "case": item.case, "cell": item.cell.to_json()}))
 
 
 class Maker:
-    """Makes environments: that tox did is not this test's business."""
+    """Makes no environments; the test has made them before."""
 
     def ready(self, bases: Collection[str]) -> None:
         pass
@@ -104,7 +104,7 @@ class Maker:
 
 
 def passed() -> Record:
-    """A record that holds."""
+    """Return a record with the verdict `holds`."""
     return Record(
         ENTRY.id, "", CASES[0].cell, Level.CPU, CASES[0].expectation, Verdict.HOLDS,
         Outcome.from_json({"kind": "passed"}), None, "",

@@ -1,4 +1,4 @@
-"""What is asked of Slurm, and how its answers are read. The answers are those of Slurm 22.05."""
+"""Slurm's command lines and the parsing of their output. The outputs are those of Slurm 22.05."""
 
 from __future__ import annotations
 
@@ -13,33 +13,33 @@ NO_FEATURE = "allocation failure: Invalid feature specification\n"
 FINE = "sbatch: Job 3 to start at 2026-01-31T02:00:00 using 1 processors on nodes n535 in partition gpu\n"
 
 
-class Asked:
-    """Slurm as far as a test goes: `answers` by program; `commands` are what it was asked."""
+class FakeSlurm:
+    """Slurm with a fixed output for each program; `commands` are the calls it received."""
 
-    def __init__(self, **answers: CommandOutput) -> None:
-        self.answers, self.commands = answers, []  # type: ignore[var-annotated]
+    def __init__(self, **outputs: CommandOutput) -> None:
+        self.outputs, self.commands = outputs, []  # type: ignore[var-annotated]
 
     def __call__(self, command: Sequence[str], given: str, environ: Mapping[str, str] | None) -> CommandOutput:
         self.commands.append((list(command), given, environ))
-        return self.answers[command[0]]
+        return self.outputs[command[0]]
 
 
-def test_nodes_are_told_once_with_features_and_gpus() -> None:
-    """sinfo names a node for each of its partitions."""
+def test_nodes_lists_each_node_once() -> None:
+    """sinfo prints a node once for each of its partitions."""
     out = "n470|(null)|(null)|2|down*\n" + "n535|driver535,h100|gpu:h100:8|128+|mixed\n" * 2
-    assert Commands(call=Asked(sinfo=CommandOutput(0, out, ""))).nodes() == [
+    assert Commands(call=FakeSlurm(sinfo=CommandOutput(0, out, ""))).nodes() == [
         Node("n470", (), "(null)", 2, "down*"),
         Node("n535", ("driver535", "h100"), "gpu:h100:8", 128, "mixed"),
     ]
 
 
 @pytest.mark.parametrize(("state", "away"), [("drained", True), ("down*", True), ("idle~", False), ("mixed", False)])
-def test_a_node_is_away_until_a_person_lets_it_work(state: str, away: bool) -> None:
-    """One that is powered down (~) Slurm starts by itself."""
+def test_away_holds_for_drained_and_down_nodes(state: str, away: bool) -> None:
+    """Slurm itself starts a node that is powered down (~)."""
     assert Node("n1", (), "", 1, state).away is away
 
 
-def test_the_tasks_of_a_run_are_found_by_their_name() -> None:
+def test_tasks_lists_array_tasks_with_the_prefix() -> None:
     out = "\n".join(
         (
             "megatrix-A-0001|12|3|RUNNING|n535|None",
@@ -49,7 +49,7 @@ def test_the_tasks_of_a_run_are_found_by_their_name() -> None:
             "wrap|14|N/A|RUNNING|n470|None",
         )
     )
-    assert Commands(call=Asked(squeue=CommandOutput(0, out, ""))).tasks("megatrix-A-") == [
+    assert Commands(call=FakeSlurm(squeue=CommandOutput(0, out, ""))).tasks("megatrix-A-") == [
         Task("megatrix-A-0001", "12", 3, "RUNNING", "n535", "None"),
         Task("megatrix-A-0001", "12", 4, "PENDING", "", "Resources"),
         Task("megatrix-A-0001", "12", REST, "CANCELLED", "", "Resources"),
@@ -59,52 +59,52 @@ def test_the_tasks_of_a_run_are_found_by_their_name() -> None:
 @pytest.mark.parametrize(
     ("text", "indexes"), [("3", [3]), ("3-5,8", [3, 4, 5, 8]), ("[0-2%4]", [0, 1, 2]), ("N/A", [REST])]
 )
-def test_tasks_that_wait_are_told_in_ranges_and_cancelled_ones_in_one_line(text: str, indexes: list[int]) -> None:
+def test_spread_parses_index_ranges(text: str, indexes: list[int]) -> None:
     assert spread(text) == indexes
 
 
 @pytest.mark.parametrize(("state", "live"), [("PENDING", True), ("COMPLETING", True), ("NODE_FAIL", False)])
-def test_a_task_may_run_until_slurm_says_that_it_ended(state: str, live: bool) -> None:
+def test_task_is_live_until_an_end_state(state: str, live: bool) -> None:
     assert Task("a", "1", 0, state, "", "").live is live
 
 
-def test_what_no_node_can_run_is_refused_in_slurms_words() -> None:
-    asked = Asked(sbatch=CommandOutput(1, "", NO_FEATURE))
-    assert Commands(("--account=me",), asked).refuses(("--constraint=driver999",)) == words(NO_FEATURE)
-    assert asked.commands[0][0] == ["sbatch", "--test-only", "--constraint=driver999", "--account=me"]
+def test_refuses_returns_slurms_error_message() -> None:
+    slurm = FakeSlurm(sbatch=CommandOutput(1, "", NO_FEATURE))
+    assert Commands(("--account=me",), slurm).refuses(("--constraint=driver999",)) == words(NO_FEATURE)
+    assert slurm.commands[0][0] == ["sbatch", "--test-only", "--constraint=driver999", "--account=me"]
 
 
-def test_what_some_node_can_run_is_not_refused() -> None:
-    assert Commands(call=Asked(sbatch=CommandOutput(0, "", FINE))).refuses(()) == ""
+def test_refuses_is_empty_if_a_node_fits() -> None:
+    assert Commands(call=FakeSlurm(sbatch=CommandOutput(0, "", FINE))).refuses(()) == ""
 
 
-def test_a_job_is_submitted_with_its_script_and_the_users_options_last() -> None:
-    """Of two options of one name sbatch takes the last: the user's."""
-    asked = Asked(sbatch=CommandOutput(0, "12;cluster\n", ""))
-    assert Commands(("--time=5",), asked).submit(("--time=90",), "#!/bin/sh\n", {"A": "b"}) == "12"
-    assert asked.commands == [(["sbatch", "--parsable", "--time=90", "--time=5"], "#!/bin/sh\n", {"A": "b"})]
+def test_submit_passes_the_users_options_last() -> None:
+    """sbatch uses the last of two options with one name: the user's."""
+    slurm = FakeSlurm(sbatch=CommandOutput(0, "12;cluster\n", ""))
+    assert Commands(("--time=5",), slurm).submit(("--time=90",), "#!/bin/sh\n", {"A": "b"}) == "12"
+    assert slurm.commands == [(["sbatch", "--parsable", "--time=90", "--time=5"], "#!/bin/sh\n", {"A": "b"})]
 
 
-def test_a_job_that_is_refused_is_an_error_in_slurms_words() -> None:
-    said = CommandOutput(1, "", "sbatch: error: Batch job submission failed: Invalid account\n")
+def test_submit_raises_slurms_error_message() -> None:
+    output = CommandOutput(1, "", "sbatch: error: Batch job submission failed: Invalid account\n")
     with pytest.raises(MatrixError, match="Batch job submission failed: Invalid account"):
-        Commands(call=Asked(sbatch=said)).submit((), "", {})
+        Commands(call=FakeSlurm(sbatch=output)).submit((), "", {})
 
 
-def test_the_longest_array_is_the_clusters() -> None:
+def test_longest_is_one_below_max_array_size() -> None:
     out = "MailProg                = /bin/mail\nMaxArraySize            = 2001\nMaxDBDMsgs = 2\n"
-    assert Commands(call=Asked(scontrol=CommandOutput(0, out, ""))).longest() == 2000
+    assert Commands(call=FakeSlurm(scontrol=CommandOutput(0, out, ""))).longest() == 2000
 
 
-def test_a_partition_that_is_not_there_is_an_error_with_a_suggestion() -> None:
+def test_unknown_partition_raises_with_the_known_ones() -> None:
     with pytest.raises(MatrixError, match=r"no such partition(.|\n)*gpuu(.|\n)*one of cpu, gpu"):
-        of("gpuu", (), Asked(sinfo=CommandOutput(0, "cpu\ngpu\n", "")))
+        of("gpuu", (), FakeSlurm(sinfo=CommandOutput(0, "cpu\ngpu\n", "")))
 
 
-def test_a_partition_that_is_there_goes_to_sbatch() -> None:
-    asked = Asked(sinfo=CommandOutput(0, "cpu\ngpu\n", ""), sbatch=CommandOutput(0, "", FINE))
-    of("gpu", ("--account=me",), asked).refuses(())
-    assert asked.commands[-1][0] == ["sbatch", "--test-only", "--partition=gpu", "--account=me"]
+def test_known_partition_is_passed_to_sbatch() -> None:
+    slurm = FakeSlurm(sinfo=CommandOutput(0, "cpu\ngpu\n", ""), sbatch=CommandOutput(0, "", FINE))
+    of("gpu", ("--account=me",), slurm).refuses(())
+    assert slurm.commands[-1][0] == ["sbatch", "--test-only", "--partition=gpu", "--account=me"]
 
 
 @pytest.mark.parametrize(
@@ -117,25 +117,25 @@ def test_a_partition_that_is_there_goes_to_sbatch() -> None:
         "allocation failure: Invalid account or account/partition combination specified\n",
     ],
 )
-def test_an_option_that_no_job_may_have_is_an_error_before_anything_is_submitted(err: str) -> None:
-    asked = Asked(sinfo=CommandOutput(0, "cpu\n", ""), sbatch=CommandOutput(1, "", err))
+def test_options_invalid_for_every_job_raise(err: str) -> None:
+    slurm = FakeSlurm(sinfo=CommandOutput(0, "cpu\n", ""), sbatch=CommandOutput(1, "", err))
     with pytest.raises(MatrixError, match="--wrong: sbatch does not take these options") as caught:
-        of("", ("--wrong",), asked)
+        of("", ("--wrong",), slurm)
     assert str(words(err)) in str(caught.value)
 
 
 @pytest.mark.parametrize("err", [NO_FEATURE, "allocation failure: Requested node configuration is not available\n"])
-def test_an_option_that_leaves_too_little_for_a_bare_job_may_do_for_another(err: str) -> None:
-    """A site may refuse what asks for no GPU; which cases find no node is said case by case."""
-    of("", ("--nodelist=n470",), Asked(sinfo=CommandOutput(0, "cpu\n", ""), sbatch=CommandOutput(1, "", err)))
+def test_options_that_lack_resources_do_not_raise(err: str) -> None:
+    """A site may reject jobs without a GPU; each case reports by itself that no node can run it."""
+    of("", ("--nodelist=n470",), FakeSlurm(sinfo=CommandOutput(0, "cpu\n", ""), sbatch=CommandOutput(1, "", err)))
 
 
 @pytest.mark.parametrize(
     ("state", "reason", "stuck"),
     [("PENDING", "JobHeldAdmin", True), ("RUNNING", "JobHeldAdmin", False), ("PENDING", "Resources", False)],
 )
-def test_only_a_task_that_does_not_run_waits_for_a_person(state: str, reason: str, stuck: bool) -> None:
-    """`scontrol hold` of an array gives its running tasks the reason too (Slurm 22.05)."""
+def test_only_a_pending_held_task_is_stuck(state: str, reason: str, stuck: bool) -> None:
+    """`scontrol hold` of an array sets the reason of its running tasks too (Slurm 22.05)."""
     assert Task("a", "1", 0, state, "", reason).stuck is stuck
 
 
@@ -149,22 +149,22 @@ def test_only_a_task_that_does_not_run_waits_for_a_person(state: str, reason: st
         ),
     ],
 )
-def test_the_end_of_a_task_says_what_it_waited_for(task: Task, end: str) -> None:
+def test_end_contains_state_reason_and_node(task: Task, end: str) -> None:
     assert task.end == end
 
 
-def test_where_slurm_is_not_the_error_says_so() -> None:
-    with pytest.raises(MatrixError, match="no sbatch-that-is-not-here on PATH"):
-        call(["sbatch-that-is-not-here"])
+def test_missing_command_raises_with_its_name() -> None:
+    with pytest.raises(MatrixError, match="no no-such-sbatch on PATH"):
+        call(["no-such-sbatch"])
 
 
-def test_a_controller_that_is_away_is_an_error_in_its_words() -> None:
-    said = CommandOutput(1, "", "slurm_load_jobs error: Unable to contact slurm controller (connect failure)\n")
+def test_unreachable_controller_raises_its_error_message() -> None:
+    output = CommandOutput(1, "", "slurm_load_jobs error: Unable to contact slurm controller (connect failure)\n")
     with pytest.raises(MatrixError, match="Unable to contact slurm controller"):
-        Commands(call=Asked(squeue=said)).tasks("megatrix-A-")
+        Commands(call=FakeSlurm(squeue=output)).tasks("megatrix-A-")
 
 
-def test_words_are_one_line_without_the_programs_name() -> None:
+def test_words_joins_lines_without_program_names() -> None:
     text = "sbatch: error: invalid partition specified: nope\nallocation failure: Invalid partition name specified\n"
-    said = "invalid partition specified: nope; allocation failure: Invalid partition name specified"
-    assert words(text) == said
+    expected = "invalid partition specified: nope; allocation failure: Invalid partition name specified"
+    assert words(text) == expected

@@ -1,4 +1,4 @@
-"""The engine against a Slurm in memory: what it submits, takes up, gives up and says. The real one: tests/slurm."""
+"""The engine on a Slurm in memory: submission, resumption, cancellation and reasons. Real Slurm: tests/slurm."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from tests.unit.execution.slurm.memory import CASES, KNOWN, Cluster, Maker
 
 
 @pytest.fixture
-def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Record]]:
-    """Runs CASES on a cluster."""
+def run_cases(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Record]]:
+    """Return a function that runs CASES on a cluster."""
     monkeypatch.setenv("TOX_WORK_DIR", str(tmp_path / "tox"))
     monkeypatch.setattr("matrix.provision.case_overlays.overlay_specs", lambda *_: ())
     make_environment(tmp_path / "tox" / "torch2.4.0", {"torch": "2.4.0"})
@@ -45,66 +45,64 @@ def verdicts(records: Sequence[Record]) -> list[str]:
     return [record.verdict.value for record in records]
 
 
-def test_cases_are_submitted_as_one_array_and_every_result_is_told_once(desk: Callable[..., list[Record]]) -> None:
+def test_one_array_returns_each_result_once(run_cases: Callable[..., list[Record]]) -> None:
     cluster = Cluster()
-    told = desk(cluster)
-    assert verdicts(told) == ["holds"] * len(CASES)
+    records = run_cases(cluster)
+    assert verdicts(records) == ["holds"] * len(CASES)
     assert [len(states) for _, _, states in cluster.jobs.values()] == [2]
-    assert sorted(record.key for record in desk.shown) == sorted(item.key for item in CASES)  # type: ignore[attr-defined]
+    assert sorted(record.key for record in run_cases.shown) == sorted(item.key for item in CASES)  # type: ignore[attr-defined]
 
 
-def test_a_base_that_tox_could_not_make_is_not_reached_and_nothing_is_submitted(
-    desk: Callable[..., list[Record]], tmp_path: Path
-) -> None:
+def test_unmade_tox_environment_is_not_reached(run_cases: Callable[..., list[Record]], tmp_path: Path) -> None:
     shutil.rmtree(tmp_path / "tox")
     cluster = Cluster()
-    told = desk(cluster)
-    assert verdicts(told) == ["not-reached"] * len(CASES)
-    assert "tox made no environment of torch-2.4.0" in told[0].outcome.reason
+    records = run_cases(cluster)
+    assert verdicts(records) == ["not-reached"] * len(CASES)
+    assert "tox made no environment of torch-2.4.0" in records[0].outcome.reason
     assert cluster.jobs == {}
 
 
-def test_slurm_is_asked_a_handful_of_times_however_many_cases_there_are(desk: Callable[..., list[Record]]) -> None:
+def test_slurm_calls_do_not_grow_with_cases(run_cases: Callable[..., list[Record]]) -> None:
     cluster = Cluster()
-    desk(cluster)
-    assert len(cluster.asked) < len(CASES)
+    run_cases(cluster)
+    assert len(cluster.commands) < len(CASES)
 
 
-def test_what_a_task_left_undone_gets_a_second_task_each(desk: Callable[..., list[Record]]) -> None:
-    """The first task dies after a case: its other six run alone."""
+def test_cases_of_a_dead_task_run_again_alone(run_cases: Callable[..., list[Record]]) -> None:
+    """The first task dies after one case; each of its other six gets its own task."""
     cluster = Cluster(lambda job, index: "FAILED" if (job, index) == (1, 0) else "COMPLETED")
-    assert verdicts(desk(cluster)) == ["holds"] * len(CASES)
+    assert verdicts(run_cases(cluster)) == ["holds"] * len(CASES)
     assert [len(states) for _, _, states in cluster.jobs.values()] == [2, 6]
 
 
-def test_a_case_that_kills_its_task_twice_is_not_reached_and_says_how(desk: Callable[..., list[Record]]) -> None:
+def test_case_that_kills_two_tasks_is_not_reached(run_cases: Callable[..., list[Record]]) -> None:
     cluster = Cluster(lambda job, index: "TIMEOUT")
     cluster.work = lambda part, index, whole: None
-    told = desk(cluster)
-    assert verdicts(told) == ["not-reached"] * len(CASES)
+    records = run_cases(cluster)
+    assert verdicts(records) == ["not-reached"] * len(CASES)
     assert [len(states) for _, _, states in cluster.jobs.values()] == [2, len(CASES)]
-    assert {record.outcome.reason.partition(" ended ")[2] for record in told} == {"TIMEOUT on n470"}
+    assert {record.outcome.reason.partition(" ended ")[2] for record in records} == {"TIMEOUT on n470"}
 
 
-def test_what_somebody_cancelled_is_not_submitted_again(desk: Callable[..., list[Record]]) -> None:
+def test_cancelled_tasks_are_not_submitted_again(run_cases: Callable[..., list[Record]]) -> None:
     cluster = Cluster(lambda job, index: "CANCELLED" if index else "COMPLETED")
-    told = desk(cluster)
+    records = run_cases(cluster)
     assert len(cluster.jobs) == 1
-    assert "CANCELLED" in next(one.outcome.reason for one in told if one.verdict is Verdict.NOT_REACHED)
+    assert "CANCELLED" in next(one.outcome.reason for one in records if one.verdict is Verdict.NOT_REACHED)
 
 
-def test_what_the_queue_has_forgotten_is_known_all_the_same(desk: Callable[..., list[Record]]) -> None:
-    """A task that somebody cancelled, and one that died twice, while another still ran."""
+def test_ended_tasks_dropped_by_the_queue_are_kept(run_cases: Callable[..., list[Record]]) -> None:
+    """One task is cancelled and one dies twice, while another still runs."""
     cluster = Cluster(lambda job, index: "CANCELLED" if index else "TIMEOUT")
     cluster.forgets = True
-    told = desk(cluster)
+    records = run_cases(cluster)
     assert [len(states) for _, _, states in cluster.jobs.values()] == [2, 6]
-    ends = {record.outcome.reason.split()[4] for record in told if record.verdict is Verdict.NOT_REACHED}
+    ends = {record.outcome.reason.split()[4] for record in records if record.verdict is Verdict.NOT_REACHED}
     assert ends == {"CANCELLED"}
 
 
-def test_what_was_cancelled_before_it_began_is_told_from_what_died(desk: Callable[..., list[Record]]) -> None:
-    """squeue has one line for the former: task 1. Task 0 died after a case, and its other six are made up for."""
+def test_tasks_cancelled_before_start_are_not_retried(run_cases: Callable[..., list[Record]]) -> None:
+    """squeue prints one line for the cancelled task 1. Task 0 dies after one case; its other six run again."""
     cluster = Cluster(lambda job, index: "PENDING" if (job, index) == (1, 1) else "FAILED" if job == 1 else "COMPLETED")
 
     def scancel() -> None:
@@ -112,12 +110,12 @@ def test_what_was_cancelled_before_it_began_is_told_from_what_died(desk: Callabl
             cluster.scancel(["1"])
 
     cluster.before_look = scancel
-    told = desk(cluster)
+    records = run_cases(cluster)
     assert [len(states) for _, _, states in cluster.jobs.values()] == [2, 6]
-    assert verdicts(told) == ["holds"] * 7 + ["not-reached"] * 8
+    assert verdicts(records) == ["holds"] * 7 + ["not-reached"] * 8
 
 
-def test_ctrl_c_cancels_what_waits(desk: Callable[..., list[Record]], tmp_path: Path) -> None:
+def test_ctrl_c_cancels_pending_tasks(run_cases: Callable[..., list[Record]], tmp_path: Path) -> None:
     cluster = Cluster(lambda job, index: "PENDING" if index else "COMPLETED")
 
     def interrupt() -> None:
@@ -127,15 +125,15 @@ def test_ctrl_c_cancels_what_waits(desk: Callable[..., list[Record]], tmp_path: 
 
     cluster.before_look = interrupt
     with pytest.raises(KeyboardInterrupt):
-        desk(cluster)
+        run_cases(cluster)
     assert {state for _, _, states in cluster.jobs.values() for state in states.values()} == {"COMPLETED", "REST"}
     assert len(journal.read(folder(tmp_path)).results) in range(1, len(CASES))
 
 
-def test_a_resumed_run_takes_up_what_still_waits(
-    desk: Callable[..., list[Record]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_resumed_run_uses_pending_tasks(
+    run_cases: Callable[..., list[Record]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The submitter died without a word: the queue has the rest, and nothing is submitted again."""
+    """The submitter dies without a cleanup: the tasks are still in the queue, and nothing is submitted again."""
     cluster = Cluster(lambda job, index: "PENDING" if index else "COMPLETED")
 
     def die() -> None:
@@ -147,37 +145,37 @@ def test_a_resumed_run_takes_up_what_still_waits(
     cluster.before_look = die
     monkeypatch.setattr("matrix.execution.slurm.queue.CANCEL_S", 0.0)
     with pytest.raises(SystemExit):
-        desk(cluster)
+        run_cases(cluster)
     again = cluster.looks
     cluster.ends = lambda job, index: "COMPLETED" if cluster.looks > again + 4 else "PENDING"
-    assert verdicts(desk(cluster, folder(tmp_path).name)) == ["holds"] * len(CASES)
+    assert verdicts(run_cases(cluster, folder(tmp_path).name)) == ["holds"] * len(CASES)
     assert len(cluster.jobs) == 1
 
 
-def test_a_controller_that_is_away_for_a_while_is_waited_for(desk: Callable[..., list[Record]]) -> None:
+def test_engine_retries_while_the_controller_is_away(run_cases: Callable[..., list[Record]]) -> None:
     cluster = Cluster()
-    away = iter([True, False] * 100)  # every second question
+    away = iter([True, False] * 100)  # every second call
 
-    def silent() -> None:
+    def fail() -> None:
         if next(away):
             raise MatrixError("squeue failed", got="Unable to contact slurm controller")
 
-    cluster.before_look = silent
-    assert verdicts(desk(cluster)) == ["holds"] * len(CASES)
+    cluster.before_look = fail
+    assert verdicts(run_cases(cluster)) == ["holds"] * len(CASES)
 
 
-def test_a_controller_that_stays_away_is_an_error_and_the_log_names_the_jobs(
-    desk: Callable[..., list[Record]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_lost_controller_raises_and_logs_the_job_names(
+    run_cases: Callable[..., list[Record]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("matrix.execution.slurm.queue.SILENCE_S", 0.0)
     cluster = Cluster(lambda job, index: "PENDING")
 
-    def silent() -> None:
+    def fail() -> None:
         if cluster.looks > 4:
             raise MatrixError("squeue failed", got="Unable to contact slurm controller")
 
-    cluster.before_look = silent
+    cluster.before_look = fail
     with pytest.raises(MatrixError, match="Unable to contact slurm controller"):
-        desk(cluster)
+        run_cases(cluster)
     run = folder(tmp_path)
-    assert f"the jobs are those whose name begins with megatrix-{run.name}-" in (run / "engine.log").read_text()
+    assert f"cancel the jobs whose name starts with megatrix-{run.name}-" in (run / "engine.log").read_text()

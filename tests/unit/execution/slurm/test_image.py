@@ -1,4 +1,4 @@
-"""Images on Slurm: a node is asked first what one holds; what a node lacks makes its cases unavailable and says so."""
+"""Images on Slurm: a node reports the contents first; cases on a node that lacks something are unavailable."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.unit.engines import HOST
 from tests.unit.execution.slurm import memory
 from tests.unit.execution.slurm.memory import Cluster, Maker
 
-BUILT = Image("debian-13", "2.6.0", "3.13", ("python3-torch",))  # type: ignore[arg-type]  # built, not read
+BUILT = Image("debian-13", "2.6.0", "3.13", ("python3-torch",))  # type: ignore[arg-type]  # built by this project, not pulled
 ENTRY = failure(works=(clause(mcore=">=0"),), case=tuple(case(f"case-{place}") for place in range(3)))
 KNOWN = catalog(ENTRY, images=(BUILT,))
 CASES = [planned(KNOWN, base="debian-13", core="none", case=one.name) for one in ENTRY.case]
@@ -36,14 +36,14 @@ HOLDS = {"python": "3.13.5", "packages": {"torch": "2.6.0"}, "image": "sha256:ab
 IMAGE = Ref("debian-13", BUILT.tag, "megatrix build debian-13")
 
 
-def asked(told: dict[str, Any] | None) -> Cluster:
-    """A cluster on which a node tells this of the image, None for nothing."""
+def reporting(report: dict[str, Any] | None) -> Cluster:
+    """Return a cluster on which a node writes this report of the image, or none."""
     cluster = Cluster()
 
     def work(path: Path, index: int, whole: bool) -> None:
         if path.stem.startswith("ask-"):
-            if told is not None:
-                image.answer(path.parent, "debian-13").write_text(json.dumps(told))
+            if report is not None:
+                image.answer(path.parent, "debian-13").write_text(json.dumps(report))
         else:
             memory.work_off(path, index, whole)
 
@@ -52,8 +52,8 @@ def asked(told: dict[str, Any] | None) -> Cluster:
 
 
 @pytest.fixture
-def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Record]]:
-    """Runs CASES on a cluster."""
+def run_cases(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Record]]:
+    """Return a function that runs CASES on a cluster."""
     monkeypatch.setattr("matrix.provision.case_overlays.overlay_specs", lambda *_: ())
 
     def run(cluster: Cluster, resume: str = "") -> list[Record]:
@@ -68,47 +68,45 @@ def parts(cluster: Cluster) -> list[ArraySpec]:
     return [ArraySpec.from_json(json.loads(path.read_text())) for _, path, _ in cluster.jobs.values()]
 
 
-def test_a_node_is_asked_once_and_the_cases_come_after_with_the_digest_it_told(
-    desk: Callable[..., list[Record]],
+def test_cases_are_submitted_with_the_reported_digest(
+    run_cases: Callable[..., list[Record]],
 ) -> None:
-    cluster = asked(HOLDS)
-    assert {record.verdict.value for record in desk(cluster)} == {"holds"}
+    cluster = reporting(HOLDS)
+    assert {record.verdict.value for record in run_cases(cluster)} == {"holds"}
     first, second = parts(cluster)
     assert (first.tasks, first.image) == ([[]], IMAGE)
     assert (len(second.tasks[0]), second.image, second.digest) == (3, IMAGE, "sha256:ab")
 
 
-def test_what_the_asked_node_lacks_makes_the_cases_unavailable(desk: Callable[..., list[Record]]) -> None:
-    cluster = asked({"reason": "debian-13 is not built yet: megatrix build debian-13 (node n470)"})
-    told = desk(cluster)
-    assert {record.verdict.value for record in told} == {"unavailable"}
-    assert told[0].outcome.reason == "debian-13 is not built yet: megatrix build debian-13 (node n470)"
+def test_reported_lack_makes_the_cases_unavailable(run_cases: Callable[..., list[Record]]) -> None:
+    cluster = reporting({"reason": "debian-13 is not built yet: megatrix build debian-13 (node n470)"})
+    records = run_cases(cluster)
+    assert {record.verdict.value for record in records} == {"unavailable"}
+    assert records[0].outcome.reason == "debian-13 is not built yet: megatrix build debian-13 (node n470)"
     assert len(cluster.jobs) == 1
 
 
-def test_a_node_that_tells_nothing_is_said_with_how_its_task_ended_and_where_its_log_is(
-    desk: Callable[..., list[Record]],
+def test_missing_report_names_task_end_and_log(
+    run_cases: Callable[..., list[Record]],
 ) -> None:
-    cluster = asked(None)
+    cluster = reporting(None)
     cluster.ends = lambda job, index: "FAILED"
-    told = desk(cluster)
-    assert {record.verdict.value for record in told} == {"not-reached"}
-    assert "Slurm task 1_0 ended FAILED on n470" in told[0].outcome.reason
-    assert "ask-debian-13-0.log" in told[0].outcome.reason
+    records = run_cases(cluster)
+    assert {record.verdict.value for record in records} == {"not-reached"}
+    assert "Slurm task 1_0 ended FAILED on n470" in records[0].outcome.reason
+    assert "ask-debian-13-0.log" in records[0].outcome.reason
 
 
-def test_what_an_image_lacked_is_asked_again_by_the_next_submitter(
-    desk: Callable[..., list[Record]], tmp_path: Path
-) -> None:
-    """Somebody built it meanwhile; what was recorded stays, and what has no result yet runs."""
+def test_resumed_run_requests_the_report_again(run_cases: Callable[..., list[Record]], tmp_path: Path) -> None:
+    """The image was built meanwhile: recorded results stay, and the cases without a result run."""
     folder = tmp_path / "out" / "runs" / "20260101-night"
     (folder / "slurm").mkdir(parents=True)
     night.write_plan(folder, [plan_entry(item) for item in CASES])
     image.answer(folder / "slurm", "debian-13").write_text(json.dumps({"reason": "debian-13 is not built yet"}))
-    assert {record.verdict.value for record in desk(asked(HOLDS), folder.name)} == {"holds"}
+    assert {record.verdict.value for record in run_cases(reporting(HOLDS), folder.name)} == {"holds"}
 
 
-def test_a_part_comes_back_as_it_was_written() -> None:
+def test_array_spec_round_trips_through_json() -> None:
     for part in (ArraySpec([["a"], ["b"]], {"n1": ("driver535",)}), ArraySpec([[]], {}, IMAGE, "sha256:ab")):
         assert json.dumps(ArraySpec.from_json(json.loads(json.dumps(part.to_json()))).to_json()) == json.dumps(
             part.to_json()
@@ -116,7 +114,10 @@ def test_a_part_comes_back_as_it_was_written() -> None:
 
 
 class Node:
-    """What runs images on a node: holds an image of `digest`, and ends a container with `status`; or refuses `once`."""
+    """The container runtime of a node, with an image of `digest`.
+
+    Containers exit with `status`; `once` refuses the first.
+    """
 
     name = "podman"
 
@@ -133,11 +134,11 @@ class Node:
         return [*inside]
 
     def ask(self, image: Ref, box: ContainerSpec, *inside: str) -> CommandResult:
-        told = {"python": "3.13.5", "packages": {}}
+        contents = {"python": "3.13.5", "packages": {}}
         return (
             CommandResult(125, err="Error: OCI permission denied")
             if self.status
-            else CommandResult(0, json.dumps(told))
+            else CommandResult(0, json.dumps(contents))
         )
 
     def start_s(self, image: Ref) -> float:
@@ -152,7 +153,7 @@ class Node:
 
 @pytest.fixture
 def on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Node | None], list[Record]]:
-    """Runs the cases' task on a node; the container itself writes nothing."""
+    """Run the task of the cases on a node; its container writes no record."""
     folder = tmp_path / "run"
     folder.mkdir()
     night.write_plan(folder, [plan_entry(item) for item in CASES])
@@ -181,33 +182,32 @@ def on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Node | None
         (Node(lack="debian-13 is not built yet"), "debian-13 is not built yet (node n470)"),
         (
             Node("sha256:cd"),
-            f"{BUILT.tag} is sha256:cd, and sha256:ab on the node that was asked first (node n470)",
+            f"{BUILT.tag} is sha256:cd, and sha256:ab on the node that reported its contents (node n470)",
         ),
         (Node(status=125), "podman could not run debian-13: crun (node n470)"),
     ],
 )
-def test_what_a_node_lacks_is_said_of_the_task_s_cases_alone(
+def test_node_lack_makes_only_its_tasks_cases_unavailable(
     on: Callable[[Node | None], list[Record]], node: Node | None, reason: str
 ) -> None:
-    told = on(node)
-    assert [record.verdict.value for record in told] == ["unavailable"] * 2
-    assert {record.outcome.reason for record in told} == {reason}
+    records = on(node)
+    assert [record.verdict.value for record in records] == ["unavailable"] * 2
+    assert {record.outcome.reason for record in records} == {reason}
 
 
-def test_a_container_that_could_not_start_is_started_once_more(on: Callable[[Node | None], list[Record]]) -> None:
-    """enroot refuses the folder that a dead task of the same name left; the next step has another name."""
+def test_refused_container_is_started_once_more(on: Callable[[Node | None], list[Record]]) -> None:
+    """enroot rejects the folder of a dead task of the same name; the next step has another name."""
     assert on(Node(once=True)) == []
 
 
-def test_a_container_that_ends_by_itself_leaves_what_is_missing_to_a_second_task(
-    on: Callable[[Node | None], list[Record]],
-) -> None:
+def test_dead_container_records_nothing(on: Callable[[Node | None], list[Record]]) -> None:
+    """A second task runs the cases without a result."""
     assert on(Node(status=137)) == []
 
 
-@pytest.mark.parametrize(("node", "told"), [(Node(), "sha256:ab"), (Node(status=125), "OCI permission denied")])
-def test_a_node_tells_what_an_image_holds_or_why_not(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, node: Node, told: str
+@pytest.mark.parametrize(("node", "expected"), [(Node(), "sha256:ab"), (Node(status=125), "OCI permission denied")])
+def test_task_without_keys_reports_the_image(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, node: Node, expected: str
 ) -> None:
     monkeypatch.setattr(image, "runtime", lambda: node)
     path = tmp_path / "ask-debian-13.json"
@@ -216,8 +216,8 @@ def test_a_node_tells_what_an_image_holds_or_why_not(
     monkeypatch.setenv("SLURMD_NODENAME", "n470")
     monkeypatch.setattr(task, "die_with_parent", lambda parent: None)
     assert task.main(path) == 0
-    heard = image.reported_contents(tmp_path, "debian-13")
-    assert told in (heard if isinstance(heard, str) else heard.image if heard else "")
+    report = image.reported_contents(tmp_path, "debian-13")
+    assert expected in (report if isinstance(report, str) else report.image if report else "")
 
 
 @pytest.mark.parametrize(
@@ -228,13 +228,11 @@ def test_a_node_tells_what_an_image_holds_or_why_not(
         ((510,), "", "driver 510 is too old: ngc-24.03 has CUDA 12.4.0.041"),
     ],
 )
-def test_a_gpu_case_waits_for_a_node_whose_driver_runs_its_image(
-    drivers: tuple[int, ...], option: str, reason: str
-) -> None:
+def test_gpu_case_requires_a_driver_for_its_image(drivers: tuple[int, ...], option: str, reason: str) -> None:
     known = replace(KNOWN, containers=real().containers, drivers=real().drivers)
     item = planned(known, base="ngc-24.03", core="none", level=Level.GPU)
     cluster = Cluster()
     cluster.nodes = "".join(f"n{driver}|driver{driver}|gpu:8|8|idle\n" for driver in drivers)
     able, why = Slurm(known, HOST, Maker(), Commands(call=cluster)).can_run(item)
     assert (able, reason in why) == (not reason, True)
-    assert [word for command in cluster.asked for word in command if "constraint" in word] == [option] * bool(option)
+    assert [word for command in cluster.commands for word in command if "constraint" in word] == [option] * bool(option)

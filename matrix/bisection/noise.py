@@ -42,7 +42,7 @@ class Noise:
         """Raise MatrixError for rates that make every run uninformative."""
         if not 0 <= self.invents < self.shows <= 1:
             raise MatrixError(
-                "such a probe tells nothing",
+                "such a probe shows nothing",
                 got=f"shows {self.shows}, invents {self.invents}",
                 expected="0 <= invents < shows <= 1",
             )

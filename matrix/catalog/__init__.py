@@ -1,1 +1,1 @@
-"""What is known: bases, releases, drivers, failures, and the cells they make."""
+"""The catalog: bases, releases, drivers, failures, and the cells that they form."""

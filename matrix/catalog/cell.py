@@ -1,4 +1,4 @@
-"""Cells and the words that select them: base x megatron x te x driver."""
+"""Cells (base x megatron x te x driver) and the clauses that select them."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from matrix.errors import MatrixError
 AXES: Final = ("base", "torch", "mcore", "te", "driver", "sm", "gpus", "python")
 # Axes whose values are names; the others hold versions (sm: compute capability, 8.0; gpus: a count).
 NAMED: Final = ("base",)
-EVERYTHING: Final = "everything"  # what a clause without a condition says of itself
+EVERYTHING: Final = "everything"  # the text of a clause without a condition
 NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 @dataclass(frozen=True, order=True)
 class Cell:
-    """One point of the matrix. `torch`, `python` belong to the base; `sm` and `gpus` are what a report's stack had.
+    """One point of the matrix. `torch` and `python` are the base's; `sm` and `gpus` are those of a report's stack.
 
-    Versions are PEP 440 text, "none" where the axis plays no part. `driver` is a version (470.161.03) or a branch.
+    Versions are PEP 440 text, "none" where the axis is not used. `driver` is a version (470.161.03) or a branch.
     """
 
     base: str
@@ -45,17 +45,17 @@ class Cell:
 
     @classmethod
     def from_json(cls, cell: Mapping[str, str], stack: Mapping[str, str] = NOTHING) -> Cell:
-        """Read what `to_json` returned. Raises TypeError for an axis that is missing or unknown.
+        """Build a cell from the JSON of `to_json`. Raises TypeError for an axis that is missing or unknown.
 
-        Journals, histories and plans of earlier versions hold cells without python, sm and gpus. Such a plan holds the
-        three beside each cell, as `stack`; in such a record they are lost, and read as "none".
+        Journals, histories and plans of earlier versions hold cells without python, sm and gpus. Such a plan has the
+        three under `stack`, next to each cell; in such a record they are lost and become "none".
         """
         return cls(**{axis: value for axis, value in cell.items() if axis != "id"}, **stack)
 
 
 @dataclass(frozen=True)
 class Clause:
-    """Conditions on axes, all of which must hold; an axis that is left out does not matter. `reason` is for people."""
+    """Conditions on axes, all of which must hold; an axis left out is not constrained. `reason` is for display."""
 
     base: tuple[Identifier, ...] = ()
     torch: Range | None = None
@@ -68,7 +68,7 @@ class Clause:
     reason: str = ""
 
     def matches(self, cell: Cell) -> bool:
-        """Say whether every condition holds for `cell`."""
+        """Return whether every condition holds for `cell`."""
         if self.base and cell.base not in self.base:
             return False
         return all(getattr(cell, axis) in bound for axis, bound in self.bounds())
@@ -91,7 +91,7 @@ def parse_cell_id(text: str) -> dict[str, str]:
             "not a cell id",
             got=text,
             expected="BASE/mcore-VERSION/te-VERSION/driver-VERSION",
-            fix="megatrix plan lists the cells of the night; none stands for an axis that plays no part",
+            fix="megatrix plan lists the cells of the night; none is the value of an axis that is not used",
         )
     return {
         "base": parts[0],

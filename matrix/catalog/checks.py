@@ -1,4 +1,4 @@
-"""What must hold in the catalog as a whole, beyond the type of each key."""
+"""Consistency checks of the whole catalog, beyond the type of each key."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from matrix.catalog.model import Catalog
 from matrix.catalog.versions import NONE, is_version
 from matrix.errors import MatrixError, closest
 
-KINDS: Final = ("definite", "misbound")  # of a contract call
+KINDS: Final = ("definite", "misbound")  # values of ContractCall.kind
 
 
 def check(catalog: Catalog, folder: Path) -> None:
@@ -30,7 +30,7 @@ def check(catalog: Catalog, folder: Path) -> None:
     for base in catalog.made:
         if not base.pythons or not all(re.fullmatch(r"3\.\d+", python) for python in base.pythons):
             raise MatrixError(
-                "a base needs Pythons to try",
+                "a base without Python minors",
                 where=f"{folder / 'bases.toml'}: {base.id}.pythons",
                 got=list(base.pythons),
                 expected='minors in order of preference: ["3.10", "3.11"]',
@@ -41,16 +41,16 @@ def check(catalog: Catalog, folder: Path) -> None:
     for place, exclusion in enumerate(catalog.exclusions):
         if str(exclusion.when) == EVERYTHING:
             raise MatrixError(
-                "this exclusion keeps out every cell",
+                "this exclusion excludes every cell",
                 where=f"{folder / 'constraints.toml'}: exclude[{place}].when",
                 expected="a condition on an axis",
             )
-        if not values.meet(exclusion.when):
+        if not values.satisfy(exclusion.when):
             raise MatrixError(
                 "this exclusion matches no known cell",
                 where=f"{folder / 'constraints.toml'}: exclude[{place}].when",
                 got=exclusion.when,
-                expected="at least one cell that it keeps out",
+                expected="at least one cell that it excludes",
                 fix="delete it, or correct the bounds",
             )
 
@@ -71,7 +71,7 @@ def _check_failure(failure: Failure, catalog: Catalog, values: Known, where: str
                 "not a function of a native stack",
                 where=f"{where}: signature {signature.name}.stack",
                 got=signature.stack,
-                expected="its name, or the end of its qualified name: Class::method",
+                expected="a function's name, or the end of its qualified name: Class::method",
             )
         if signature.frame is not None and not re.fullmatch(r"[^:]+\.py:\w+", signature.frame):
             raise MatrixError(
@@ -100,7 +100,7 @@ def _check_failure(failure: Failure, catalog: Catalog, values: Known, where: str
                 "a case that can't run",
                 where=f"{where}: case {case.name}",
                 got=f"levels {[level.value for level in case.levels]}, ranks {case.ranks}, gpus {case.gpus}",
-                expected="a level, at least one rank, no GPU or more",
+                expected="a level, ranks >= 1, gpus >= 0",
             )
         for base in case.bases:
             _known(base, catalog.bases, "base", f"{where}: case {case.name}.bases")
@@ -112,12 +112,12 @@ def _check_failure(failure: Failure, catalog: Catalog, values: Known, where: str
                     "not a pinned package",
                     where=f"{where}: case {case.name}.packages",
                     got=package,
-                    expected="NAME==VERSION: what ran yesterday is to run today",
+                    expected="NAME==VERSION: every run must use the same version",
                 )
     running = {level for case in failure.case for level in case.levels} - {Level.CONTRACT}
     if running and Axis.BASE not in failure.axes:
         raise MatrixError(
-            "what runs needs a base to run on",
+            "cases that run need the axis base",
             where=f"{where}: axes",
             got=f"axes {[axis.value for axis in failure.axes]}, levels {sorted(level.value for level in running)}",
             expected='"base" among the axes, or cases at level contract alone',
@@ -153,13 +153,13 @@ def _check_failure(failure: Failure, catalog: Catalog, values: Known, where: str
                 _known(base, catalog.bases, "base", f"{where}: {kind}[{place}].base")
             for case in rule.cases:
                 _known(case, [one.name for one in failure.case], "case", f"{where}: {kind}[{place}].cases")
-            if not values.meet(rule):
+            if not values.satisfy(rule):
                 raise MatrixError(
                     "this predicate matches no known cell",
                     where=f"{where}: {kind}[{place}]",
                     got=rule,
                     expected="at least one base x megatron-core x TE of the catalog",
-                    fix="check the bounds against releases.toml and bases.toml, or add what is missing there",
+                    fix="check the bounds against releases.toml and bases.toml, or add the missing entries there",
                 )
     _contradiction(failure, values, where)
 
@@ -174,13 +174,13 @@ def _known(name: str, known: Iterable[str], what: str, where: str) -> None:
 
 @dataclass(frozen=True)
 class Known:
-    """Every value that the catalog knows of, by axis; torch and Python come with their base."""
+    """Every value in the catalog, by axis; torch and Python are part of their base."""
 
     bases: tuple[Cell, ...]
     others: Mapping[str, frozenset[str]]
 
-    def meet(self, *clauses: Clause) -> bool:
-        """Say whether a known cell satisfies all clauses. The axes beside the base are independent of each other."""
+    def satisfy(self, *clauses: Clause) -> bool:
+        """Return whether a known cell satisfies all clauses. Axes other than the base are independent of each other."""
         bounds = [bound for clause in clauses for bound in clause.bounds()]
         if not all(
             any(all(value in bound for at, bound in bounds if at == axis) for value in values)
@@ -193,7 +193,7 @@ class Known:
 
 
 def known(catalog: Catalog) -> Known:
-    """Return what the catalog names: releases, builds, the stacks of reports, driver branches."""
+    """Return the known values: of releases, builds, the stacks of reports, images, GPUs and driver branches."""
     stacks = [stack.cell for stack in catalog.stacks]
     builds = [build for failure in catalog.failures for build in failure.build]
     named = {
@@ -206,18 +206,18 @@ def known(catalog: Catalog) -> Known:
     named["te"] |= {build.version for build in builds if build.package is Package.TE}
     named["driver"] |= {driver.branch for driver in catalog.drivers}
     named["sm"] |= {gpu.sm for gpu in catalog.gpus}
-    # Torch alone, in no base of the catalog, is what `megatrix compat` asks about.
+    # `megatrix compat` also checks torch releases that no base of the catalog has.
     bases = tuple(catalog.cell(base) for base in catalog.bases)
     alone = tuple(Cell("", release.version, NONE) for release in catalog.torch)
     return Known(bases + alone, {axis: frozenset(values) for axis, values in named.items()})
 
 
 def _contradiction(failure: Failure, known: Known, where: str) -> None:
-    """Raise MatrixError when a cell is said to be broken and to work."""
+    """Raise MatrixError when a cell matches both `affected` and `works`."""
     for broken in failure.affected:
         for works in failure.works:
             same = set(broken.cases) & set(works.cases) or not (broken.cases or works.cases)
-            if same and known.meet(broken, works):
+            if same and known.satisfy(broken, works):
                 raise MatrixError(
                     "a cell is both in affected and in works",
                     where=where,

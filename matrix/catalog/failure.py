@@ -1,4 +1,4 @@
-"""A catalog entry: one upstream failure, where it shows, how it is recognised and how it is reproduced."""
+"""A catalog entry: one upstream failure, its affected cells, its signatures and its cases."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from matrix.catalog.limits import NO_LIMITS, Limits
 from matrix.catalog.schema import Identifier, Pattern, VersionText
 from matrix.catalog.versions import NONE, Range
 
-LAUNCHERS: Final = ("torchrun", "mpirun")  # what starts the ranks of a case
+LAUNCHERS: Final = ("torchrun", "mpirun")  # launchers of a case's ranks
 
 
 class Level(str, Enum):
-    """How real a reproduction is; a report never shows one level as another."""
+    """The level of a reproduction, from static reading to the full stack; a report never shows one as another."""
 
-    CONTRACT = "contract"  # both sides' API read statically
+    CONTRACT = "contract"  # both APIs are read statically
     CPU = "cpu"  # real upstream code, gloo / Open MPI, no GPU
     GPU = "gpu"  # the full stack
 
 
 class Expectation(str, Enum):
-    """What the catalog says of a cell."""
+    """The catalog's expectation for a cell."""
 
     BROKEN = "broken"
     WORKS = "works"
@@ -50,13 +50,13 @@ class Package(str, Enum):
 
 @dataclass(frozen=True)
 class Signature:
-    """How a failure is recognised; every key that is given must hold, in one exception of the chain or in the log.
+    """The signature of a failure; every given key must hold, in one exception of the chain or in the log.
 
-    `exception` is a class name; `message` is searched in that exception's text; `frame` is "file.py:function", the end
-    of a path and the function, in which that exception was raised; `signal` is "SIGSEGV"; `stack` is a function
-    ("name", "class::name") that a native crash in the log went through, at any depth, by that signal if one is given;
+    `exception` is a class name. `message` is searched in that exception's text. `frame` is "file.py:function", the end
+    of a path and the function that raised that exception. `signal` is a name such as "SIGSEGV". `stack` is a function
+    ("name", "class::name") on the stack of a native crash in the log, at any depth; with `signal`, of that signal.
     `log` is searched in the end of the log of the rank to blame.
-    `own`: raised by this project's own reading or comparison: no log of a training has it.
+    `own`: this project's own check raises the exception, so no training log contains it.
     """
 
     name: Identifier
@@ -72,15 +72,15 @@ class Signature:
 
 @dataclass(frozen=True)
 class Case:
-    """One way to reproduce: what each rank runs, with which arguments, on how many ranks.
+    """One way to reproduce a failure: the function that each rank runs, its arguments and the number of ranks.
 
-    `run` is a function of the folder's reproduction.py, or MODULE:FUNCTION of another module there; it gets a
-    matrix.kit.rank.Rank and `arguments`. At level contract nothing runs: both sides' API is read (Failure.contract), or
-    the folder's preflight.py judges the cell. `limits` bound what the ranks may take.
-    `gpus` are needed at level gpu. `bases` are those that it runs on, where it runs (level contract only reads);
-    without, any that tox makes. `mcore` are the releases that have what it runs, None = all. `launcher` starts the
+    `run` is a function of the folder's reproduction.py, or MODULE:FUNCTION of another module there; it receives a
+    matrix.kit.rank.Rank and `arguments`. At level contract nothing runs: both APIs are read (Failure.contract), or the
+    folder's preflight.py judges the cell. `limits` bound the memory of the ranks.
+    `gpus` are required at level gpu. `bases` are the bases that it runs on above level contract; without them, every
+    base that tox makes. `mcore` is the range of releases that have the code it runs, None = all. `launcher` starts the
     ranks (matrix.execution.ranks.job). `packages` ("NAME==VERSION", from PyPI) are laid over the base.
-    `picked`: it depends on nothing that cells differ by, and runs where `pick` names it, only.
+    `picked`: the case does not depend on the cell, and runs only where `pick` names it.
     """
 
     name: Identifier
@@ -98,26 +98,26 @@ class Case:
 
     @property
     def function(self) -> tuple[str, str]:
-        """Return the module of the failure's folder and the function in it that each rank runs."""
+        """Return the module in the failure's folder and its function that each rank runs."""
         module, _, function = self.run.rpartition(":")
         return module or "reproduction", function
 
     def is_for(self, cell: Cell) -> bool:
-        """Say whether the cell's megatron-core has what the case runs."""
+        """Return whether the cell's megatron-core is in the case's range of releases."""
         return self.mcore is None or cell.mcore in self.mcore
 
 
 @dataclass(frozen=True)
 class Rule(Clause):
-    """What `affected` and `works` are made of: a clause that may speak of some `cases` alone.
+    """An item of `affected` or `works`: a clause, limited to `cases` if it names any.
 
-    So one cell can be broken in the case that provokes the failure and work in its control, the way round it.
+    One cell can thus be broken in the case that provokes the failure and work in its control, the workaround.
     """
 
     cases: tuple[Identifier, ...] = ()
 
     def speaks_of(self, case: str) -> bool:
-        """Say whether the rule names the case; without a case, whether it names none."""
+        """Return whether the rule names the case; without a case, whether it names none."""
         return case in self.cases if case else not self.cases
 
     def __str__(self) -> str:
@@ -126,7 +126,7 @@ class Rule(Clause):
 
 @dataclass(frozen=True)
 class Masked:
-    """Where the failure `by` is expected to be broken, this one is out of reach, in `cases` or in all: not planned."""
+    """A failure that hides this one: where `by` is expected broken, `cases` (default: all) are not planned."""
 
     by: Identifier
     reason: str
@@ -135,10 +135,10 @@ class Masked:
 
 @dataclass(frozen=True)
 class ContractCall:
-    """The call that breaks, found by reading both sides at level contract.
+    """The breaking call, found by reading both APIs at level contract.
 
-    `callee` is searched in the callee's dotted path. `kind` is how it breaks: "definite", it raises; "misbound", an
-    argument lands on another parameter than its caller means, and nothing raises.
+    `callee` is searched in the callee's dotted path. `kind` is how the call breaks: "definite", it raises; "misbound",
+    an argument binds to another parameter than the caller intends, and nothing raises.
     """
 
     callee: Pattern
@@ -159,7 +159,7 @@ class StackCell:
 
 @dataclass(frozen=True)
 class Stack:
-    """The stack of a report, always part of a night. `gpus` is how many it needs; an axis it does not name is None."""
+    """The stack of a report, always part of a night. `gpus` is the number it needs; an unnamed axis is None."""
 
     name: str
     text: str
@@ -169,7 +169,7 @@ class Stack:
 
 @dataclass(frozen=True)
 class StandIn:
-    """What a case runs with in place of a compiled package that is absent; see matrix/kit/absent_packages.py."""
+    """A substitute for compiled packages that are absent from a cell; see matrix/kit/absent_packages.py."""
 
     when: Clause
     reason: str
@@ -180,22 +180,22 @@ class StandIn:
 
 @dataclass(frozen=True)
 class Build:
-    """A build that is no release and that this failure is about: a commit, taken from a clone that a site names.
+    """A build that is no release but that this failure concerns: a commit, taken from a clone that the site configures.
 
     `source` is "megatron-lm@REVISION" or "transformer-engine@REVISION"; see matrix/provision/configuration.py.
     """
 
     package: Package
-    version: VersionText  # what the build says of itself, the commit as local version
+    version: VersionText  # the version that the build reports, with the commit as local version
     source: str
     note: str
 
 
 @dataclass(frozen=True)
 class NightShare:
-    """What a night takes of a failure's cells where all are too many: these bases and releases, and all builds.
+    """The part of a failure's cells that a night runs where all are too many: these bases and releases, and all builds.
 
-    An axis that is left out is not narrowed.
+    An axis left out is not restricted.
     """
 
     reason: str
@@ -206,7 +206,7 @@ class NightShare:
 
 @dataclass(frozen=True)
 class Pick:
-    """What a night takes by name: these cases, or all, in this cell. The one way in for cells on an image."""
+    """A cell that a night includes by name, with these cases or all. The only way to plan cells on an image."""
 
     base: Identifier
     reason: str
@@ -217,7 +217,7 @@ class Pick:
 
 @dataclass(frozen=True)
 class Workaround:
-    """A way round; `verified` says what was run, "" if nothing was."""
+    """A workaround; `verified` names the run that verified it, "" if there was none."""
 
     text: str
     verified: str = ""
@@ -225,7 +225,7 @@ class Workaround:
 
 @dataclass(frozen=True)
 class Claim:
-    """What a public write-up says, beside what was measured."""
+    """A claim of a public write-up, with the measurement."""
 
     source: str
     text: str
@@ -234,12 +234,12 @@ class Claim:
 
 @dataclass(frozen=True)
 class Failure:
-    """One entry. `axes` are those that matter for it; on the others its cells say "none".
+    """One entry. `axes` are those that it depends on; its cells have "none" on the others.
 
-    A cell in `affected` is expected broken, one in `works` to work; in neither, nothing is known of it. Rules that name
-    a case go before those that name none. `clones` says why PyPI's packages won't do, "" if they do: what runs is then
-    taken from the site's clones, a release at its tag. `contract` is the call that level contract reads, `stack` the
-    stacks of its reports, `folder` where the entry and its reproduction are.
+    A cell in `affected` is expected broken, one in `works` to work; one in neither is unknown. Rules that name a case
+    take precedence over those that name none. `clones` is the reason why PyPI's packages are unsuitable, "" if they are
+    suitable: the packages then come from the site's clones, a release at its tag. `contract` is the call that level
+    contract reads, `stack` the stacks of its reports, `folder` the folder of the entry and its reproduction.
     """
 
     id: Identifier
@@ -266,7 +266,7 @@ class Failure:
     folder: Path = field(default=Path(), metadata={"toml": False})
 
     def expectation(self, cell: Cell, case: str = "") -> Expectation:
-        """Return what the catalog says of a case in `cell`; without a case, of the failure as a whole."""
+        """Return the expectation of a case in `cell`; without a case, of the failure as a whole."""
         return self.ruling(cell, case)[0]
 
     def ruling(self, cell: Cell, case: str = "") -> tuple[Expectation, Rule | None]:
@@ -287,5 +287,5 @@ class Failure:
         return {build.version: build for build in self.build if build.package is package}
 
     def stand_in_for(self, cell: Cell) -> StandIn | None:
-        """Return the stand-in that a case on `cell` runs with at level cpu, None if it needs none."""
+        """Return the stand-in that a case in `cell` uses at level cpu, None if it needs none."""
         return next((stand_in for stand_in in self.stand_in if stand_in.when.matches(cell)), None)

@@ -1,6 +1,6 @@
 """The folders of failures: tests/failures in a checkout, matrix/failures in an installed wheel.
 
-A folder is named like its failure's id, with _ for -. Its Python is loaded by its path: no other module imports it.
+A folder has the name of its failure's id, with _ for -. Its modules are loaded by path: no other module imports them.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def folder_name(id: str) -> str:
 def load_module(folder: Path, name: str) -> ModuleType:
     """Return the module `name` (reproduction, preflight, chart) of a failure's folder.
 
-    The folder is a package of its own, so that its modules may import each other relatively. Raises ImportError.
+    The folder becomes a package, so its modules can use relative imports. Raises ImportError.
     """
     package = f"megatrix_failure_{folder.name}"
     known = sys.modules.get(package)

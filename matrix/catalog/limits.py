@@ -1,4 +1,4 @@
-"""How much memory the ranks of a case may take (matrix.execution.ranks.limits sets it)."""
+"""Memory limits of the ranks of a case (matrix.execution.ranks.limits sets them)."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ GIB: Final = 2**30  # bytes
 
 @dataclass(frozen=True)
 class Limits:
-    """In bytes, None = no limit. Raises MatrixError for a size below 1.
+    """Limits in bytes, None = no limit. Raises MatrixError for a size below 1.
 
-    `address_space` is each process's own (RLIMIT_AS): what it maps, libraries included, may be much more than the
-    memory it holds. `memory` is for all ranks of the job and what they start, together (a memory cgroup). `shm` gives
-    each rank a /dev/shm of its own, of that size.
+    `address_space` applies to each process (RLIMIT_AS): its mappings, libraries included, can be much larger than the
+    memory it uses. `memory` applies to all ranks of the job and their child processes together (a memory cgroup). `shm`
+    gives each rank its own /dev/shm of that size.
     """
 
     address_space: Size | None = None
@@ -28,7 +28,7 @@ class Limits:
     def __post_init__(self) -> None:
         for name, size in asdict(self).items():
             if size is not None and size < 1:
-                raise MatrixError("a limit has a size", got=f"{name} {size}", expected="bytes, or None")
+                raise MatrixError("a limit below 1 byte", got=f"{name} {size}", expected="bytes, or None")
 
 
 NO_LIMITS: Final = Limits()

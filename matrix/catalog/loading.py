@@ -29,28 +29,28 @@ from matrix.errors import MatrixError, closest
 FACTS: Final = Path(__file__).parent / "facts"
 SHARED: Final = Path(__file__).parents[1] / "kit" / "shared.toml"
 T = TypeVar("T")
-READ: Final = "contract"  # the case at level contract of an entry that names a call
+READ: Final = "contract"  # name of the case at level contract that an entry with a call has
 
 
 @dataclass(frozen=True)
 class Common:
-    """What every wheels base holds beside torch, as pip's requirements."""
+    """The packages of every wheels base besides torch, as pip requirements."""
 
     requires: tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class Shared:
-    """What the entries of several failures name (matrix/kit/shared.toml); limits are kept as TOML writes them."""
+    """Stand-ins and limits that several failures use (matrix/kit/shared.toml); limits are kept as TOML texts."""
 
     stand_in: Mapping[str, StandIn]
     limits: Mapping[str, Mapping[str, str]]
 
 
 def load(facts: Path = FACTS, failures: Path = FAILURES) -> Catalog:
-    """Read and check the catalog. Raises MatrixError that says file, key, got, expected and fix."""
+    """Read and check the catalog. Raises MatrixError with file, key, got, expected and fix."""
     if not (facts / "bases.toml").is_file():
-        raise MatrixError("no catalog here", got=facts, expected="a folder with bases.toml, releases.toml, ...")
+        raise MatrixError("not a catalog", got=facts, expected="a folder with bases.toml, releases.toml, ...")
     containers = _tables(facts / "containers.toml", {"container": Container})["container"]
     bases = read_toml(facts / "bases.toml")
     common = build(Common, bases.pop("common", {}), f"{facts / 'bases.toml'}: common")
@@ -102,12 +102,12 @@ def read_failure(path: Path, shared: Shared) -> Failure:
 
 
 def _axes(content: Mapping[str, Any]) -> list[str]:
-    """Return the axes of an entry that names none: of a call into Transformer Engine, or of what runs on a base."""
+    """Return the default axes of an entry: of a call into Transformer Engine, or of cases that run on a base."""
     return [Axis.MCORE.value, Axis.TE.value] if "contract" in content else [Axis.BASE.value, Axis.MCORE.value]
 
 
 def _cases(item: Mapping[str, Any], shared: Shared, where: str) -> list[dict[str, Any]]:
-    """Return the cases of one [[case]]: itself, or one for each of `each`, which adds to what it says of all."""
+    """Return the cases of one [[case]]: the table itself, or one per item of `each`, which adds to the table's keys."""
     group = {key: value for key, value in item.items() if key != "each"}
     made = []
     for one in item.get("each", [{}]):
@@ -119,7 +119,7 @@ def _cases(item: Mapping[str, Any], shared: Shared, where: str) -> list[dict[str
 
 
 def _limits(case: Mapping[str, Any], shared: Shared, where: str) -> Mapping[str, str]:
-    """Return the limits of a case as TOML writes them; a text names shared ones."""
+    """Return the limits of a case as TOML texts; a limits key that is a text names shared ones."""
     limits = case.get("limits", {})
     if isinstance(limits, str):
         return _named(limits, shared.limits, "limits", f"{where}: case.limits")
@@ -136,7 +136,7 @@ def _named(name: str, known: Mapping[str, T], what: str, where: str) -> T:
 def _items(content: Mapping[str, Any], key: str, path: Path) -> Sequence[Mapping[str, Any]]:
     items = content.get(key, [])
     if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
-        raise MatrixError("a list is needed here", where=f"{path}: {key}", expected=f"[[{key}]] tables")
+        raise MatrixError("not a list of tables", where=f"{path}: {key}", expected=f"[[{key}]] tables")
     return items
 
 

@@ -1,4 +1,4 @@
-"""The catalog: what is known of bases, releases, drivers and failures (matrix.catalog.loading reads it)."""
+"""The classes of the catalog: bases, releases, drivers and failures (matrix.catalog.loading reads them)."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from matrix.catalog.schema import Identifier, VersionText
 from matrix.catalog.versions import NONE, Range, minor, parse
 from matrix.errors import MatrixError, closest
 
-HOST: Final = "host"  # the base of an interpreter that no base of the catalog stands for
+HOST: Final = "host"  # the base of the current interpreter, where it is no base of the catalog
 
 
 @dataclass(frozen=True)
 class Container:
-    """An OCI image (base kind `image`). What is None is unknown: no source was seen.
+    """An OCI image (base kind `image`). A value of None is unknown: no source was found.
 
     `te_source` is "sourced" (printed in a container or an issue) or "inferred" (from Transformer Engine's cadence).
     """
@@ -53,7 +53,7 @@ class Container:
 
 @dataclass(frozen=True)
 class Wheels:
-    """An environment of released wheels (base kind `wheels`); `night` says why it is in the night, "" if it is not."""
+    """An environment of released wheels (base kind `wheels`); `night` is why it is in the night, "" if it is not."""
 
     id: Identifier
     torch: VersionText
@@ -63,7 +63,7 @@ class Wheels:
 
 @dataclass(frozen=True)
 class ReaderBase:
-    """An environment without torch, for failures of which no axis is the base: both sides' API is read in it."""
+    """An environment without torch, for failures without the axis base: their cases read both APIs in it."""
 
     id: Identifier
     pythons: tuple[str, ...]  # minors, in order of preference
@@ -72,7 +72,7 @@ class ReaderBase:
 
 @dataclass(frozen=True)
 class Image:
-    """An image that is built on the machine it runs on (base kind `image`): Debian with these packages."""
+    """An image built on the machine that runs it (base kind `image`): Debian with these packages."""
 
     id: Identifier
     torch: VersionText
@@ -81,7 +81,7 @@ class Image:
 
     @property
     def tag(self) -> str:
-        """Return the name under which podman or docker keep it."""
+        """Return its name in podman or docker."""
         return f"localhost/megatrix/{self.id}:latest"
 
 
@@ -132,7 +132,7 @@ class Release:
     pypi: tuple[str, ...] | str | None = None  # upload date, or "version date" of each upload
     on_pypi: bool = True
     requires_python: Range | None = None
-    requires: Mapping[str, Range] = field(default_factory=dict)  # what it declares of packages that a base fixes
+    requires: Mapping[str, Range] = field(default_factory=dict)  # declared ranges of packages that a base fixes
     tag: str = ""
     tag_date: str = ""
     tag_commit: str = ""
@@ -146,19 +146,19 @@ class Release:
 
     @property
     def revision(self) -> str:
-        """Return the tag that clones have it at, "" where upstream set none (`tag` then says so)."""
+        """Return its tag in clones, "" where upstream set none (`tag` then starts with "none")."""
         return "" if self.tag.startswith("none") else self.tag
 
     @property
     def day(self) -> str:
-        """Return when one could first have it, from PyPI or at its tag: "2024-08-15"; "" where that is unknown."""
+        """Return the date of its first upload to PyPI, else of its tag: "2024-08-15"; "" where that is unknown."""
         first = self.pypi[0] if isinstance(self.pypi, tuple) else self.pypi
         return (first or self.tag_date).rpartition(" ")[2]
 
 
 @dataclass(frozen=True)
 class Exclusion:
-    """Cells that must not be planned, and why."""
+    """Cells that must not be planned, with the reason."""
 
     when: Clause
     reason: str
@@ -169,7 +169,7 @@ Base = Wheels | ReaderBase | Image | Container
 
 @dataclass(frozen=True)
 class Catalog:
-    """Everything known, checked: ids are unique, every rule matches a known cell, every reference has a target."""
+    """The whole catalog, checked: ids are unique, every rule matches a known cell, every reference has a target."""
 
     containers: tuple[Container, ...]
     wheels: tuple[Wheels, ...]
@@ -214,14 +214,14 @@ class Catalog:
         return self.bases[id]
 
     def twin(self, image: Container) -> Wheels | None:
-        """Return the wheels base that stands for an image: the lowest with its torch minor, None if there is none."""
+        """Return the twin of an image: the lowest wheels base with its torch minor, None if there is none."""
         if image.torch is None:
             return None
         same = [base for base in self.wheels if minor(base.torch) == minor(image.torch)]
         return min(same, key=lambda base: parse(base.torch), default=None)
 
     def twins_of(self, base: Wheels) -> tuple[Container, ...]:
-        """Return the images that `base` stands for."""
+        """Return the images whose twin is `base`."""
         return self._twins.get(base.id, ())
 
     @cached_property
@@ -233,7 +233,7 @@ class Catalog:
         return found
 
     def cell(self, base: str, *, mcore: str = NONE, te: str = NONE, driver: str = NONE, **stack: str) -> Cell:
-        """Return the cell on a known base, with what the base fixes filled in."""
+        """Return the cell on a base of the catalog, with the base's torch and Python."""
         known = self.base(base)
         if isinstance(known, ReaderBase):
             return Cell(base, NONE, mcore, te, driver, **stack)
@@ -255,9 +255,9 @@ class Catalog:
             return None
         if release.requires_python and cell.python != NONE and cell.python not in release.requires_python:
             return f"megatron-core {cell.mcore} needs Python {release.requires_python.text}; the base has {cell.python}"
-        wanted = release.requires.get("torch")
-        if wanted and cell.torch != NONE and cell.torch not in wanted:
-            return f"megatron-core {cell.mcore} declares torch{wanted.text}; the base has {cell.torch}"
+        required = release.requires.get("torch")
+        if required and cell.torch != NONE and cell.torch not in required:
+            return f"megatron-core {cell.mcore} declares torch{required.text}; the base has {cell.torch}"
         return None
 
     @cached_property

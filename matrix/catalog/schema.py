@@ -1,4 +1,4 @@
-"""Reads a TOML table into a frozen dataclass, and says what, got, expected and fix when it does not fit."""
+"""Conversion of TOML tables to frozen dataclasses; errors have where, what, got, expected and fix."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ UNITS: Final = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}  # bytes
 
 
 class Identifier(str):
-    """A name that people type: letters, digits and . _ + - only."""
+    """A name that users type: only letters, digits and . _ + -."""
 
 
 class VersionText(str):
-    """A PEP 440 version, kept as it was written."""
+    """A PEP 440 version, kept as written."""
 
 
 class Size(int):
@@ -55,7 +55,7 @@ def read_toml(path: Path) -> dict[str, Any]:
 def build(kind: type[T], value: Any, where: str) -> T:
     """Return `value`, a TOML table, as the dataclass `kind`; `where` is "FILE: key" for errors."""
     if not isinstance(value, Mapping):
-        raise MatrixError("a table is needed here", where=where, got=_shown(value), expected=f"[{kind.__name__}] keys")
+        raise MatrixError("not a table", where=where, got=_shown(value), expected=f"[{kind.__name__}] keys")
     hints = _hints(cast(Any, kind))
     every = dataclasses.fields(kind)  # type: ignore[arg-type]  # kind is a dataclass
     fields = {field.name: field for field in every if field.metadata.get("toml", True)}
@@ -85,19 +85,19 @@ def _hints(kind: Any) -> dict[str, Any]:
 
 
 def convert(hint: Any, value: Any, where: str) -> Any:
-    """Return `value` as the type `hint` asks for. Raises MatrixError."""
+    """Return `value` converted to the type `hint`. Raises MatrixError."""
     origin = get_origin(hint)
     if origin in (Union, types.UnionType):
-        wanted = [part for part in get_args(hint) if part is not type(None)]
-        chosen = next((part for part in wanted if _fits(part, value)), wanted[0])
+        members = [part for part in get_args(hint) if part is not type(None)]
+        chosen = next((part for part in members if _fits(part, value)), members[0])
         return convert(chosen, value, where)
     if origin is tuple:
         if not isinstance(value, list):
-            raise MatrixError("a list is needed here", where=where, got=_shown(value), expected="[...]")
+            raise MatrixError("not a list", where=where, got=_shown(value), expected="[...]")
         return tuple(convert(get_args(hint)[0], item, f"{where}[{place}]") for place, item in enumerate(value))
     if origin is not None and issubclass(origin, Mapping):
         if not isinstance(value, Mapping):
-            raise MatrixError("a table is needed here", where=where, got=_shown(value), expected="{ name = ... }")
+            raise MatrixError("not a table", where=where, got=_shown(value), expected="{ name = ... }")
         return {str(key): convert(get_args(hint)[1], item, f"{where}.{key}") for key, item in value.items()}
     if dataclasses.is_dataclass(hint) and hint is not Range:
         return build(cast(type, hint), value, where)
@@ -121,7 +121,7 @@ def _scalar(hint: type, value: Any, where: str) -> Any:
     base: Any = str if issubclass(hint, str) or hint is Range else hint
     if not isinstance(value, base) or (base is int and isinstance(value, bool)):
         raise MatrixError(
-            "a value of another type is needed here",
+            "a value of the wrong type",
             where=where,
             got=_shown(value),
             expected={str: "text in quotes", bool: "true or false"}.get(base, base.__name__),
@@ -163,7 +163,7 @@ def _size(value: Any, where: str) -> Size:
 
 
 def _fits(hint: Any, value: Any) -> bool:
-    """Say whether a member of a union is meant: lists for tuples, tables for dataclasses, else the scalar's type."""
+    """Return whether a value fits a member of a union: lists fit tuples, tables dataclasses, else the scalar's type."""
     if get_origin(hint) is tuple:
         return isinstance(value, list)
     if dataclasses.is_dataclass(hint) and hint is not Range:

@@ -1,4 +1,4 @@
-"""PEP 440 versions as this project compares them, cached: a night asks the same question thousands of times."""
+"""Comparison of PEP 440 versions, cached: a night repeats the same comparison thousands of times."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Final
 from packaging.specifiers import InvalidSpecifier, Specifier
 from packaging.version import InvalidVersion, Version
 
-NONE: Final = "none"  # an axis that plays no part in a cell
+NONE: Final = "none"  # value of an axis that a cell does not use
 
 ORDERINGS: Final[dict[str, Callable[[Version, Version], bool]]] = {
     "<": operator.lt,
@@ -28,12 +28,12 @@ def parse(text: str) -> Version:
 
 
 def position(text: str) -> Version:
-    """Return what to sort by: the version; "none" comes before all."""
+    """Return the sort key of a version; "none" sorts before all others."""
     return parse("0.dev0" if text == NONE else text)
 
 
 def is_version(text: str) -> bool:
-    """Say whether `text` is a PEP 440 version."""
+    """Return whether `text` is a PEP 440 version."""
     try:
         parse(text)
     except InvalidVersion:
@@ -46,14 +46,14 @@ class Range:
     """A comma-separated set of PEP 440 clauses, all of which must hold: ">=0.6,<0.9".
 
     <, <=, > and >= compare by PEP 440's total order, so 1.8.0+37280ec > 1.8.0 and 2.4.0a0 < 2.4.0, the way the
-    guards in Megatron-LM do with Version objects; a packaging SpecifierSet would say no to the first and hide
+    guards in Megatron-LM do with Version objects; a packaging SpecifierSet would reject the first and hide
     pre-releases. == and != are PEP 440's: "==2.4.*", and "==1.9.0" also takes 1.9.0+e79d915.
     """
 
     text: str
 
     def __post_init__(self) -> None:
-        """Raise InvalidSpecifier now rather than at the first use."""
+        """Raise InvalidSpecifier at construction rather than at the first use."""
         _clauses(self.text)
 
     def __contains__(self, version: str) -> bool:

@@ -1,1 +1,1 @@
-"""What the code of failures shares: reproductions inside the ranks of a cell, preflights and charts outside."""
+"""Library for the code of failures: for reproductions inside the ranks of a cell, for preflights and charts outside."""

@@ -1,8 +1,8 @@
-"""Stand-ins for compiled CUDA packages that upstream imports unasked and a reproduction never uses.
+"""Stand-ins for compiled CUDA packages that upstream imports although a reproduction never uses them.
 
-megatron-core <= 0.7 imports transformer_engine and apex unconditionally, also for a model made of its own layers.
-Which release needs which package is a fact of the catalog (`[[stand_in]]` of a failure); a record whose case ran with
-one says so.
+megatron-core <= 0.7 imports transformer_engine and apex unconditionally, also for a model of its own layers. The
+catalog holds which release needs which package (`[[stand_in]]` of a failure); the record of a case that ran with a
+stand-in notes it.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ import types
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-VERSION: Final = "0"  # what a stand-in says its version is: below every release, so that version guards stay shut
+VERSION: Final = "0"  # the version of a stand-in: below every release, so that version guards are false
 
 
 def install(
     packages: Iterable[str] = (), missing: Iterable[str] = (), provided: Mapping[str, str] | None = None
 ) -> None:
-    """Make each absent package of `packages` importable in this process; a package that is there stays itself.
+    """Make each absent package of `packages` importable in this process; an installed package is not replaced.
 
-    `missing` names submodules that stay impossible to import: upstream has a way round them that must be taken.
-    `provided` maps a name that upstream really uses ("package.module.Name") to what stands for it ("module:Name").
+    `missing` names submodules that can still not be imported: upstream has a workaround for their absence, which must
+    run. `provided` maps a name that upstream really uses ("package.module.Name") to its substitute ("module:Name").
     """
     for package in packages:
         if importlib.util.find_spec(package) is None:
-            sys.modules.pop(package, None)  # one that is hidden is None there, and must not be found after all
+            sys.modules.pop(package, None)  # a hidden package is None there; remove it before the stand-in is imported
             sys.meta_path.insert(0, AbsentPackage(package, frozenset(missing)))
             for name, target in (provided or {}).items():
                 if name.startswith(package + "."):
@@ -41,10 +41,10 @@ def install(
 
 
 class AbsentPackage(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Answers imports of one package: every name in it can be imported and subclassed, and refuses to be used.
+    """Import hook for one package: every name in it can be imported and subclassed, but not used.
 
-    Names in lower case are submodules, others are classes; making an instance raises RuntimeError, so that nothing
-    can pass by means of a stand-in.
+    Names in lower case are submodules, others are classes; creating an instance raises RuntimeError, so that no case
+    passes because of a stand-in.
     """
 
     def __init__(self, package: str, missing: frozenset[str]) -> None:
@@ -53,7 +53,7 @@ class AbsentPackage(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: types.ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        """Answer for the package and for everything under it."""
+        """Return a spec for the package and for every module in it; raise ModuleNotFoundError for a missing one."""
         if fullname in self.missing:
             raise ModuleNotFoundError(f"{fullname} is left out of the stand-in for {self.package}", name=fullname)
         if fullname == self.package or fullname.startswith(self.package + "."):
@@ -61,7 +61,7 @@ class AbsentPackage(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         return None
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> types.ModuleType:
-        """Return the module whose names are made as they are asked for."""
+        """Return a module that creates its names on access."""
         return AbsentModule(spec.name)
 
     def exec_module(self, module: types.ModuleType) -> None:
@@ -70,13 +70,13 @@ class AbsentPackage(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     def find_distributions(
         self, context: importlib.metadata.DistributionFinder.Context
     ) -> Iterable[importlib.metadata.Distribution]:
-        """Answer importlib.metadata, which upstream asks for the version at import."""
+        """Yield the stand-in's distribution: upstream reads its version at import with importlib.metadata."""
         if context.name is not None and context.name.replace("-", "_") == self.package:
             yield AbsentDistribution(self.package)
 
 
 class AbsentModule(types.ModuleType):
-    """See AbsentPackage."""
+    """A module of a stand-in; see AbsentPackage."""
 
     __version__ = VERSION
 
@@ -88,7 +88,7 @@ class AbsentModule(types.ModuleType):
 
 
 class AbsentClass(type):
-    """The class of a stand-in's classes: their attributes (`_SplitAlongDim.apply`) can be named, not called."""
+    """The metaclass of a stand-in's classes: their attributes (`_SplitAlongDim.apply`) can be read, not called."""
 
     def __getattr__(cls, name: str) -> Any:
         if name.startswith("__"):
@@ -97,7 +97,7 @@ class AbsentClass(type):
 
 
 def _refuse(*_: Any, **__: Any) -> None:
-    raise RuntimeError("a compiled package is absent here; its stand-in can be imported, not used")
+    raise RuntimeError("a compiled package is missing; its stand-in can be imported, not used")
 
 
 class AbsentDistribution(importlib.metadata.Distribution):
@@ -107,7 +107,7 @@ class AbsentDistribution(importlib.metadata.Distribution):
         self.package = package
 
     def read_text(self, filename: str) -> str | None:
-        """Return the metadata file; there is no other."""
+        """Return the content of METADATA, None for any other file."""
         return f"Metadata-Version: 2.1\nName: {self.package}\nVersion: {VERSION}\n" if filename == "METADATA" else None
 
     def locate_file(self, path: str | os.PathLike[str]) -> Any:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class CheckpointMismatch(AssertionError):
-    """The loaded parameters are not, bit for bit, those that were saved."""
+    """The loaded parameters differ from the saved ones in some bit."""
 
 
 def save_and_load(
@@ -51,7 +51,7 @@ def parameters(model: Any) -> dict[str, Any]:
 
 
 def zero(torch: Any, model: Any) -> None:
-    """Set every parameter to zero, so that a load that does nothing shows."""
+    """Set every parameter to zero, so that a load without effect is detected."""
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.zero_()

@@ -1,7 +1,7 @@
-"""What megatron-core takes from CUDA without asking, provided on a machine that has none.
+"""A stand-in for the CUDA names of torch that megatron-core uses unconditionally, for machines without CUDA.
 
-A stand-in at the edge where hardware is missing, and named so in every record that used it ("stand-in: cuda device").
-It replaces these names of torch and nothing else, in a rank process that lives for one case:
+Every record of a case that used it notes it (STAND_IN). It replaces only these names of torch, in a rank process that
+runs one case:
 
 ================================================  ====================================================================
 name                                              why megatron-core needs it
@@ -10,15 +10,15 @@ torch.cuda.current_device                         the device of every buffer and
 torch.cuda.get_rng_state, .random.get_rng_state   the model-parallel RNG tracker reads and restores them
 torch.cuda.default_generators                     the tracker (>= 0.8) takes the generator of the current device
 torch.cuda._lazy_call                             the tracker sets its states through it; without CUDA torch queues the
-                                                  call for ever, the RNG fork does nothing, silently, and replicated
+                                                  call for ever, the RNG fork silently does nothing, and replicated
                                                   parameters differ between ranks
 torch.cuda.synchronize                            the checkpoint writer (>= 0.8)
 torch.{empty,zeros,...}(device="cuda")            metadata tensors of checkpointing and of pipeline communication
 torch.Tensor.cuda                                 the same, <= 0.7
-torch.compile                                     for speed alone: 8.4 s -> 1.2 s a case, the values are the same
+torch.compile                                     only for speed: 8.4 s -> 1.2 s a case, with the same values
 ================================================  ====================================================================
 
-torch.cuda.Stream and Event stay as they are: replacing them breaks the import of torch._dynamo.
+torch.cuda.Stream and Event are not replaced: that breaks the import of torch._dynamo.
 Source of the list: runs of megatron-core 0.7.0 .. 0.16.1 on gloo.
 """
 
@@ -34,7 +34,7 @@ FACTORIES: Final = ("empty", "zeros", "ones", "full", "rand", "randn", "randint"
 
 
 def install() -> None:
-    """Replace the names above in this process. Call it before megatron.core is imported, once."""
+    """Replace the names above in this process. Call it once, before megatron.core is imported."""
     import torch
 
     cpu = torch.device("cpu")
@@ -50,7 +50,7 @@ def install() -> None:
 
 
 class _OneGenerator:
-    """The CPU's generator under every device index: megatron-core indexes with what current_device() gave it."""
+    """The CPU's generator under every index: megatron-core indexes with the result of current_device()."""
 
     def __init__(self, generator: Any) -> None:
         self.generator = generator
@@ -60,7 +60,7 @@ class _OneGenerator:
 
 
 def _on_cpu(factory: Callable[..., Any]) -> Callable[..., Any]:
-    """Return `factory` with a CUDA device taken as the CPU."""
+    """Return `factory` with every CUDA device replaced by the CPU."""
 
     @functools.wraps(factory)
     def make(*args: Any, **kwargs: Any) -> Any:
@@ -72,5 +72,5 @@ def _on_cpu(factory: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _uncompiled(function: Any = None, **_: Any) -> Any:
-    """Stand for torch.compile in both its forms, `@torch.compile` and `@torch.compile(...)`."""
+    """Replace torch.compile in both its forms, `@torch.compile` and `@torch.compile(...)`, without compiling."""
     return function if function is not None else lambda decorated: decorated

@@ -1,4 +1,4 @@
-"""What is known of a failure, as TOML beside its code: read into dataclasses, with ranges of versions."""
+"""Facts of a failure in a TOML file next to its code, read into dataclasses with version ranges."""
 
 from __future__ import annotations
 
@@ -19,5 +19,5 @@ def read_facts(kind: type[T], path: Path) -> T:
 
 
 def newer(version: str, releases: Sequence[str]) -> list[str]:
-    """Return the releases after `version`; none where it is something else (a folder)."""
+    """Return the releases after `version`; [] where it is not a version (a folder)."""
     return [one for one in releases if parse(one) > parse(version)] if is_version(version) else []

@@ -1,4 +1,4 @@
-"""A tiny GPT of megatron-core's, and training steps of it, on gloo and the CPU or on NCCL and CUDA alike."""
+"""A tiny GPT model of megatron-core and its training steps, on gloo and the CPU or on NCCL and CUDA."""
 
 from __future__ import annotations
 
@@ -86,6 +86,6 @@ def forward_step(batches: Any, model: Any) -> Any:
 
 
 def mean_loss(losses: Any) -> Any:
-    """Return (loss, what is reported) from the losses [MICRO_BATCH, SEQUENCE] of the last stage."""
+    """Return (loss, reported values) from the losses [MICRO_BATCH, SEQUENCE] of the last stage."""
     loss = losses.float().mean()
     return loss, {"loss": loss.detach()}

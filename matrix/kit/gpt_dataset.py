@@ -1,4 +1,4 @@
-"""Megatron's own GPTDataset over a real indexed dataset on disk, and what this process holds of the host's memory."""
+"""Megatron's own GPTDataset over a real indexed dataset on disk, and measurement of this process's memory."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import Any
 
 TOKENS = 600_000  # in the corpus
-SAMPLES = 4  # of a dataset; with 131072 tokens they are less than the corpus
+SAMPLES = 4  # of a dataset; at 131072 tokens each they are smaller than the corpus
 DOCUMENT = 5_000  # tokens, the last of them the end of the document
 VOCABULARY = 1_024  # ids; an id takes 4 bytes on disk
-ROOM = 5 * 2**29  # bytes that a case may take: 2 GiB for the peak at 16384 tokens, and some
+ROOM = 5 * 2**29  # bytes that a case may allocate: 2 GiB for the peak at 16384 tokens, and a margin
 
 
 class Tokenizer:
-    """What the dataset asks of a tokenizer: a vocabulary size, ids for end and padding, and a name."""
+    """The attributes that the dataset reads from a tokenizer: vocabulary size, ids of end and padding, a name."""
 
     vocab_size = VOCABULARY
     eod = VOCABULARY - 1
@@ -77,7 +77,7 @@ def dataset(folder: Path, sequence: int, *, mask: bool, reset: bool = False) -> 
 
 
 def held(name: str) -> int:
-    """Return what the kernel says of this process, in bytes: VmSize (mapped), VmRSS (in memory), VmHWM (its peak)."""
+    """Return a figure of /proc/self/status in bytes: VmSize (mapped), VmRSS (in memory), VmHWM (peak of VmRSS)."""
     for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines():
         if line.startswith(f"{name}:"):
             return int(line.split()[1]) * 1024
@@ -90,10 +90,10 @@ def machine_memory() -> int:
 
 
 def leave_room(room: int) -> int:
-    """Cap this process's address space `room` bytes above what it has mapped by now; return the cap in bytes.
+    """Limit this process's address space to `room` bytes above its current mappings; return the limit in bytes.
 
-    Mapped are libraries above all: 0.7 GiB with a CPU build of torch, 3.2 GiB with a CUDA build. The memory that can
-    still be taken is `room`, whatever was mapped.
+    The mappings are mostly libraries: 0.7 GiB with a CPU build of torch, 3.2 GiB with a CUDA build. The process can
+    still allocate `room` bytes, however much was mapped.
     """
     _, hard = resource.getrlimit(resource.RLIMIT_AS)
     cap = held("VmSize") + room
@@ -103,11 +103,12 @@ def leave_room(room: int) -> int:
 
 
 def taken(samples: Any, short: Any) -> tuple[int, int]:
-    """Return the bytes that the first sample of `samples` takes: at the most while it is made, and when it is gone.
+    """Return the bytes that the first sample of `samples` takes: at its peak, and after it was made.
 
-    In a process forked for it: the kernel starts a process's peak (VmHWM) at what it holds at its start, so one length
-    can't hide behind another's peak. Resetting the peak (/proc/self/clear_refs) would do where the kernel offers it.
-    `short`, another dataset, gives its first sample before: pages of libraries are not there after a fork.
+    It is measured in a forked process: the kernel starts a process's peak (VmHWM) at its memory at the fork, so the
+    peak of one length can't hide that of another. Resetting the peak (/proc/self/clear_refs) would also work where the
+    kernel supports it. `short`, another dataset, returns its first sample before the measurement, which loads the
+    pages of libraries: they are not present after a fork.
     """
 
     def measure() -> tuple[int, int]:
@@ -121,17 +122,17 @@ def taken(samples: Any, short: Any) -> tuple[int, int]:
 
 
 def forked(function: Callable[[], Any]) -> Any:
-    """Return what `function` returns, or raise what it raises, in a process forked for it. EOFError: it died."""
+    """Call `function` in a forked process; return its result or raise its exception. Raises EOFError if it died."""
     context = multiprocessing.get_context("fork")
     ours, theirs = context.Pipe(duplex=False)
 
-    def tell() -> None:
+    def send_result() -> None:
         try:
             theirs.send((function(), None))
         except Exception as error:
             theirs.send((None, error))
 
-    process = context.Process(target=tell)
+    process = context.Process(target=send_result)
     process.start()
     theirs.close()
     try:

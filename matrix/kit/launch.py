@@ -1,4 +1,4 @@
-"""How the processes of a job are started, read from the environment of one of them, and the MPI world they get."""
+"""The launcher of a job and its MPI world, read from the environment of one of its processes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
-# The variables that decide; no others are read or kept, since an environment holds secrets.
+# The only variables that are read or kept: an environment holds secrets.
 VARIABLES: Final = (
     "WORLD_SIZE",
     "RANK",
@@ -23,7 +23,7 @@ VARIABLES: Final = (
 
 
 class Launcher(str, Enum):
-    """What starts the processes."""
+    """The program that starts the processes."""
 
     TORCHRUN = "torchrun"
     MPIRUN = "mpirun"
@@ -33,7 +33,7 @@ class Launcher(str, Enum):
 
 @dataclass(frozen=True)
 class World:
-    """The processes of a job: how many there are, and how many MPI_COMM_WORLD holds in each. None is not known."""
+    """The number of processes of a job (`size`) and of its MPI_COMM_WORLD (`mpi`). None is unknown."""
 
     launcher: Launcher
     size: int | None
@@ -49,7 +49,7 @@ UNKNOWN: Final = World(Launcher.NONE, None, None)
 
 
 def environment_of(launcher: Launcher, size: int) -> dict[str, str]:
-    """Return what a launcher sets for its processes, as far as VARIABLES name it."""
+    """Return those of VARIABLES that a launcher sets for its processes."""
     text = str(size)
     return {
         Launcher.TORCHRUN: {"TORCHELASTIC_RUN_ID": "none", "WORLD_SIZE": text},
@@ -60,24 +60,24 @@ def environment_of(launcher: Launcher, size: int) -> dict[str, str]:
 
 
 def world_of(environ: Mapping[str, str]) -> World:
-    """Return the world of a process that has this environment.
+    """Return the world of a process with this environment.
 
-    MPI takes its world from its own launcher's variables. Without them MPI_Init makes a world of the one process.
+    MPI reads its world from the variables of its own launcher. Without them MPI_Init creates a world of one process.
     """
     size = _count(environ, "WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS")
     tasks = _count(environ, "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
     if tasks is None and "PMIX_RANK" in environ:
-        tasks = _count(environ, "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS")  # PMIx gives the size to MPI alone
+        tasks = _count(environ, "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS")  # PMIx passes the size only to MPI
         return World(Launcher.SRUN if "SLURM_PROCID" in environ else Launcher.MPIRUN, size, tasks)
     if "TORCHELASTIC_RUN_ID" in environ:
         return World(Launcher.TORCHRUN, size, tasks or 1)
     if tasks is not None:
         return World(Launcher.MPIRUN if "OMPI_COMM_WORLD_SIZE" in environ else Launcher.SRUN, size, tasks)
     if "SLURM_PROCID" in environ:
-        return World(Launcher.SRUN, size, None)  # --mpi=pmix and pmi2 bring a world; no variable shows which it was
+        return World(Launcher.SRUN, size, None)  # --mpi=pmix and pmi2 provide a world; no variable shows which was used
     return World(Launcher.NONE, size, 1)
 
 
 def _count(environ: Mapping[str, str], *names: str) -> int | None:
-    """Return the first of the variables that is a number."""
+    """Return the value of the first of these variables that is a number, None if none is."""
     return next((int(environ[name]) for name in names if environ.get(name, "").isdecimal()), None)

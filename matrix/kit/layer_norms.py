@@ -1,6 +1,6 @@
-"""Stand-ins for two compiled layer norms that megatron-core <= 0.7 uses in every model, unasked.
+"""Stand-ins for two compiled layer norms that megatron-core <= 0.7 uses in every model.
 
-torch's own layer norm under TE's and Apex's interfaces: the same values, none of their fused kernels.
+They are torch's own layer norm with the interfaces of TE and Apex: the same values, without their fused kernels.
 """
 
 from __future__ import annotations
@@ -11,18 +11,18 @@ import torch
 
 
 class LayerNorm(torch.nn.LayerNorm):
-    """For transformer_engine.pytorch.LayerNorm: the norm behind the last layer."""
+    """Replaces transformer_engine.pytorch.LayerNorm: the norm after the last layer."""
 
     def __init__(self, hidden_size: int, eps: float = 1e-5, **_: Any) -> None:
         super().__init__(hidden_size, eps)
 
 
 class FusedLayerNormAffineFunction:
-    """For apex.normalization.fused_layer_norm.FusedLayerNormAffineFunction: the norms inside a layer."""
+    """Replaces apex.normalization.fused_layer_norm.FusedLayerNormAffineFunction: the norms inside a layer."""
 
     @staticmethod
     def forward(context: Any, input: Any, weight: Any, bias: Any, normalized_shape: Any, eps: float) -> Any:
-        """Exist for inspection: megatron-core reads the argument names, without `memory_efficient` among them."""
+        """Provide a signature: megatron-core inspects the argument names; `memory_efficient` is not among them."""
         raise NotImplementedError("autograd calls apply")
 
     @staticmethod

@@ -1,4 +1,4 @@
-"""Start and stop megatron-core in a rank, on the device the rank was given."""
+"""Start and stop megatron-core in a rank, on the rank's device."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from matrix.kit.rank import Rank
 
-SEED = 123  # upstream's example seeds with it
+SEED = 123  # the seed of upstream's example
 
 
 def start(rank: Rank, *, tensor_parallel: int = 1, pipeline_parallel: int = 1) -> Any:
@@ -40,28 +40,28 @@ def start(rank: Rank, *, tensor_parallel: int = 1, pipeline_parallel: int = 1) -
 
 
 def stop() -> None:
-    """Take down model parallelism and the process group; without it ranks race each other to the exit."""
+    """Destroy model parallelism and the process group; otherwise ranks race to exit."""
     import torch
     from megatron.core import parallel_state
 
-    meet()
+    wait_for_all()
     parallel_state.destroy_model_parallel()
     torch.distributed.destroy_process_group()
 
 
-def meet() -> None:
-    """Wait for all ranks, until gloo's threads have let go of what they sent."""
+def wait_for_all() -> None:
+    """Wait for all ranks, and until gloo's threads have released the tensors that they sent."""
     import torch
 
     torch.distributed.barrier()
-    # Once more, with the interpreter lock free meanwhile: gloo's thread lets go of what the first one waited for while
-    # it holds the mutex that destroying the group takes, and needs the interpreter lock for it. torch 2.3.1 hung in
-    # destroying it in one of 50 to 100 runs (native stacks of both threads).
+    # The second barrier frees the interpreter lock meanwhile. Gloo's thread needs that lock to release the tensors of
+    # the first barrier, while it holds the mutex that destroying the group takes. torch 2.3.1 hung while destroying the
+    # group in one of 50 to 100 runs (native stacks of both threads).
     torch.distributed.barrier()
 
 
 def device(rank: Rank) -> Any:
-    """Return the torch device of this rank; ranks share GPUs round robin when there are fewer than ranks."""
+    """Return the torch device of this rank; where there are fewer GPUs than ranks, they share them round robin."""
     import torch
 
     return torch.device("cpu") if rank.device == "cpu" else torch.device("cuda", rank.rank % torch.cuda.device_count())

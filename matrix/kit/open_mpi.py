@@ -1,4 +1,4 @@
-"""Open MPI as a rank is to have it: told by its environment, before it starts."""
+"""Settings of Open MPI in a rank's environment, made before MPI starts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ if TYPE_CHECKING:
 
 
 def prepare(rank: Rank, *, parameter_checks: bool) -> None:
-    """Set parameter checks on, or off as HPC-X builds it; have what a crash leaves behind go with the rank's folder."""
+    """Set parameter checks on, or off as in HPC-X, and put Open MPI's files into the rank's folder.
+
+    A crash can leave these files behind; they are removed with the folder.
+    """
     os.environ["OMPI_MCA_mpi_param_check"] = str(int(parameter_checks))  # noqa: SIM112  (its name)
     os.environ["TMPDIR"] = str(rank.workdir)  # its session folder
     os.environ["OMPI_MCA_btl_sm_backing_directory"] = str(rank.workdir)  # noqa: SIM112  (else /dev/shm)

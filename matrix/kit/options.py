@@ -1,4 +1,4 @@
-"""What a person may set for a preflight, and how the text is read."""
+"""Options of a preflight, and readers of their texts."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Any, Final
 
 from matrix.errors import MatrixError, closest
 
-UNITS: Final = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}  # bytes, as free and docker count them
+UNITS: Final = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}  # bytes, as in free and docker
 
 
 @dataclass(frozen=True)
 class Option:
-    """--NAME METAVAR.
+    """The option --NAME METAVAR.
 
-    `read` takes the text and "--NAME" for its errors, and raises MatrixError; without it the text is the value.
+    `read` converts the text, takes "--NAME" for its errors, and raises MatrixError; without it the text is the value.
     `machine` names the field of Machine that the option sets; without it the option is an argument of the job.
     """
 
@@ -30,9 +30,9 @@ class Option:
 
 
 def read(options: Iterable[Option], given: Mapping[str, str | None]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the arguments of the job and the fields of Machine; what is not given has its default, or is left out.
+    """Return the arguments of the job and the fields of Machine; an option not given has its default or is left out.
 
-    Raises MatrixError, also for a name that is no option.
+    Raises MatrixError for a bad value and for a name that is no option.
     """
     arguments: dict[str, Any] = {}
     machine: dict[str, Any] = {}
@@ -51,7 +51,7 @@ def read(options: Iterable[Option], given: Mapping[str, str | None]) -> tuple[di
 
 
 def one_of(*values: str) -> Callable[[str, str], str]:
-    """Return a reader that takes these values alone."""
+    """Return a reader that accepts only these values."""
 
     def choose(text: str, where: str) -> str:
         if text not in values:
@@ -62,7 +62,7 @@ def one_of(*values: str) -> Callable[[str, str], str]:
 
 
 def count(least: int) -> Callable[[str, str], int]:
-    """Return a reader of whole numbers from `least` on; its error for 128k names the number that this may mean."""
+    """Return a reader of whole numbers >= `least`; its error for 128k suggests 131072."""
 
     def number(text: str, where: str) -> int:
         if re.fullmatch(r"\d+", text) and int(text) >= least:

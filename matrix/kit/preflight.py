@@ -1,7 +1,7 @@
-"""A preflight: given a job and a machine, will the failure appear? Answered before anything starts.
+"""Preflights: they predict, before a job starts, whether a failure will appear on a machine.
 
-The folder of a failure may hold preflight.py with one PREFLIGHT. `megatrix doctor` examines a job on this machine with
-each preflight that names no topic; `megatrix advise TOPIC` runs the one of that topic.
+The folder of a failure may contain preflight.py with one PREFLIGHT. `megatrix doctor` examines a job on this machine
+with each preflight that names no topic; `megatrix advise TOPIC` runs the one of that topic.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from matrix.kit.options import Option
 
 
 class Status(str, Enum):
-    """The answer to a question. What is not known is unknown, never guessed."""
+    """The status of an answer. A fact without evidence is unknown, never guessed."""
 
     YES = "yes"
     NO = "no"
@@ -30,9 +30,9 @@ def status_of(truth: bool | None) -> Status:
 
 @dataclass(frozen=True)
 class Error:
-    """What a job will end with, as the signatures of the catalog are written.
+    """The error with which a job will end, in the form of the catalog's signatures.
 
-    `type` is the name of the exception, "" where it differs by release. `effect` is what a person sees where that is
+    `type` is the name of the exception, "" where it differs by release. `effect` is the visible effect where that is
     not the exception itself (a crash, a log line).
     """
 
@@ -48,8 +48,8 @@ class Error:
 class Answer:
     """The answer to one question.
 
-    `error` is what the job will end with because of it. `warns` is a surprise that ends nothing. `failure` is the id of
-    the catalog entry whose signature `error` matches; a preflight leaves it empty.
+    `error` is the error with which the job will end for that reason. `warns` is a warning about something that does not
+    end the job. `failure` is the id of the catalog entry whose signature `error` matches; a preflight leaves it empty.
     """
 
     question: str
@@ -73,11 +73,11 @@ class Answer:
 
 @dataclass(frozen=True)
 class TrainingJob:
-    """What a person starts. None is not known.
+    """The job that a user starts. None is unknown.
 
-    `te` and `mcore` are what matrix.contract.reading takes (a recorded version, a wheel, a folder, PATH@REV), "" where
-    the job has none. `torch_mpi`: PyTorch has its mpi backend. `te_mpi`:
-    Transformer Engine was built with MPI. `environ` holds the preflights' variables, `arguments` their options.
+    `te` and `mcore` are sources for matrix.contract.reading (a recorded version, a wheel, a folder, PATH@REV), "" where
+    the job has none. `torch_mpi`: PyTorch has its mpi backend. `te_mpi`: Transformer Engine was built with MPI.
+    `environ` holds the preflights' variables, `arguments` their options.
     """
 
     te: str = ""
@@ -91,9 +91,9 @@ class TrainingJob:
 
 @dataclass(frozen=True)
 class Machine:
-    """One host, with the weakest of its GPUs. None is not known.
+    """One host, with the weakest of its GPUs. None is unknown.
 
-    `driver` is the kernel's ("470.161.03"), `cuda` the version that the user-mode driver offers ("12.4"), `sm` the
+    `driver` is the kernel's ("470.161.03"), `cuda` the version that the user-mode driver supports ("12.4"), `sm` the
     compute capability ("9.0"), `multicast` the device attribute; `memory` and `shm` (/dev/shm) are in bytes.
     """
 
@@ -107,10 +107,10 @@ class Machine:
 
 @dataclass(frozen=True)
 class Call:
-    """How a Megatron-LM calls a function of a Transformer Engine.
+    """The call of a Transformer Engine function in a Megatron-LM.
 
-    `site` is the line, "" where it is not reached; `keywords` are those passed. `error` is what Python raises there, or
-    before it in the same function.
+    `site` is its line, "" where it is not reached; `keywords` are the keywords passed. `error` is what Python raises
+    there, or earlier in the same function.
     """
 
     site: str = ""
@@ -125,10 +125,10 @@ class Contracts(Protocol):
         """Return the version of the Transformer Engine that `te` names."""
 
     def takes(self, te: str, path: str, parameter: str) -> bool | None:
-        """Return whether the callable at `path` ("module:name") has a parameter; None where that is not known."""
+        """Return whether the callable at `path` ("module:name") has a parameter; None where that is unknown."""
 
     def call(self, mcore: str, te: str, function: str) -> Call:
-        """Return how `mcore` calls a function, given by its name alone, of `te`."""
+        """Return the call in `mcore` of a function of `te`, which is given by name without module."""
 
     def released(self, package: str) -> Sequence[str]:
         """Return the recorded releases of megatron-core or transformer-engine, oldest first."""
@@ -136,10 +136,10 @@ class Contracts(Protocol):
 
 @dataclass(frozen=True)
 class Report:
-    """The result of a preflight, which judges `subject`. `judged` is False where too little is known of the job.
+    """The result of a preflight on `subject`. `judged` is False where too little is known of the job.
 
-    `changes` are the smallest sets of changes after which the job starts. `text` and `data` (plain JSON values) are
-    what `megatrix advise` prints.
+    `changes` are the smallest sets of changes after which the job starts. `megatrix advise` prints `text` or `data`
+    (plain JSON values).
     """
 
     subject: str
@@ -162,10 +162,10 @@ def unjudged(subject: str, reason: str) -> Report:
 
 @dataclass(frozen=True)
 class Preflight:
-    """What preflight.py names as PREFLIGHT.
+    """The value of PREFLIGHT in a preflight.py.
 
-    `subject` is what is judged, in a few words. `options` are what a person may set, `variables` which variables of the
-    environment are read: no others are kept, since an environment holds secrets. `topic` and `about` (one sentence)
+    `subject` is a short name of the judged feature. `options` are the user's options. `variables` are the environment
+    variables that are read: no others are kept, since an environment holds secrets. `topic` and `about` (one sentence)
     make it a topic of `megatrix advise`.
     """
 

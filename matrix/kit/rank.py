@@ -1,4 +1,4 @@
-"""What the body of a rank is given, and how it says that the machine lacks something."""
+"""The argument of a rank's body, and the exception for something that the machine lacks."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Any
 
 
 class LackError(Exception):
-    """What a job needs and this machine does not have; a body may raise it, too."""
+    """The machine lacks something that the job needs; the body of a rank may raise it, too."""
 
 
 @dataclass(frozen=True)
 class Rank:
-    """What the body of a rank gets as its first argument.
+    """The first argument of a rank's body.
 
-    `init_method` is for torch.distributed.init_process_group: a file:// store, so that no port is fought over.
+    `init_method` is for torch.distributed.init_process_group: a file:// store, which avoids port conflicts.
     `workdir` is shared by the job's ranks and removed after the job. `stand_ins` are the arguments of
     matrix.kit.absent_packages.install, {} where the cell needs none. `clones` are the site's clones by name
     ("megatron-lm": path).

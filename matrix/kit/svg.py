@@ -1,4 +1,4 @@
-"""Drawing for the charts of failures: SVG elements whose text is escaped, since what a chart shows is untrusted."""
+"""SVG elements for the charts of failures, with escaped text: the values in a chart are untrusted."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from matrix.verdicts.text import visible
 
 
 def escape(text: object) -> str:
-    """Return text for HTML, control characters written out, quotes escaped too."""
+    """Return text escaped for HTML, quotes included, with control characters written out."""
     return html.escape(visible(str(text)), quote=True)
 
 
 def log_scale(low: float, high: float, start: float, end: float) -> Callable[[float], float]:
-    """Return the place of a value between `start` (of `low`) and `end` (of `high`), logarithmic, held inside."""
+    """Return a function from value to position: logarithmic, `low` at `start`, `high` at `end`, clamped to both."""
     span = log2(high) - log2(low)
     return lambda value: round(start + (end - start) * min(max((log2(value) - log2(low)) / span, 0), 1), 1)
 
@@ -26,7 +26,7 @@ def line(x1: float, y1: float, x2: float, y2: float, kind: str) -> str:
 
 
 def label(x: float, y: float, text: object, anchor: str) -> str:
-    """Return text; `anchor` is which end of it is at `x`: start, middle, end."""
+    """Return a text element; `anchor` is the part of the text at `x`: start, middle, end."""
     return f'<text x="{x}" y="{y}" text-anchor="{escape(anchor)}">{escape(text)}</text>'
 
 
@@ -36,6 +36,6 @@ def point(x: float, y: float, title: object) -> str:
 
 
 def figure(width: int, height: int, about: str, parts: list[str]) -> str:
-    """Return the picture; `about` is what a screen reader reads."""
+    """Return the picture; `about` is its text for screen readers."""
     box = f'viewBox="0 0 {width} {height}" role="img" aria-label="{escape(about)}"'
     return f'<svg class="plot" {box}>{"".join(parts)}</svg>'

@@ -1,12 +1,12 @@
-"""A stand-in for Transformer Engine's compiled extension: every line of its Python is real, no kernel is.
+"""A stand-in for Transformer Engine's compiled extension: TE's Python is real, its kernels are missing.
 
-Lets a rank without a GPU import the real transformer_engine.pytorch from an overlay (1.5 to 2.17), build modules and
-run into what its Python raises. What would need the extension raises StandInError, so that nothing passes by it.
-A record that used it says "stand-in: Transformer Engine's compiled extension".
+A rank without a GPU can import the real transformer_engine.pytorch from an overlay (1.5 to 2.17), build modules and
+run into the exceptions of TE's Python. Every use of the extension raises StandInError, so that no case passes because
+of the stand-in. A record that used it notes "stand-in: Transformer Engine's compiled extension".
 
-TE's loader looks for transformer_engine_torch.*.so beside the package and loads it by path. So the package is linked
-into a folder of the rank's own, next to an empty file of that name, and the loading of that one name is answered here.
-TE <= 1.7 imports transformer_engine_extensions, asks pip where it is installed and loads a library from there: it finds
+TE's loader searches transformer_engine_torch.*.so next to the package and loads it by path. The stand-in links the
+package into a folder of the rank, next to an empty file of that name, and intercepts the loading of that name.
+TE <= 1.7 imports transformer_engine_extensions, finds its folder with pip and loads a library from there: it finds
 another, harmless one by that name.
 Source of the list: transformer_engine/{common,pytorch}/__init__.py of 1.5 to 2.17.
 """
@@ -29,24 +29,24 @@ from matrix.kit import absent_packages
 
 NOTE: Final = "stand-in: Transformer Engine's compiled extension"
 EXTENSION: Final = "transformer_engine_torch"
-BEFORE_1_8: Final = "transformer_engine_extensions"  # what it was called up to 1.7
-# With which TE defines kernels and exports at import (from 2.1 and 2.4 on) that no CPU ever runs.
+BEFORE_1_8: Final = "transformer_engine_extensions"  # its name up to 1.7
+# Packages with which TE (from 2.1 and 2.4 on) defines kernels and exports at import; no CPU runs these.
 DEFINITIONS: Final = ("triton", "onnx", "onnxscript")
 
 
 class StandInError(NotImplementedError):
-    """Something of the extension was used: TE's own Python has come as far as it gets without it."""
+    """TE's Python used the extension, which is missing: it can't run any further."""
 
 
 def install(folder: Path, answers: Mapping[str, Any] | None = None) -> None:
-    """Make the transformer_engine on sys.path importable in this process; `folder` is the rank's own.
+    """Make the transformer_engine on sys.path importable in this process; `folder` is a new folder of the rank.
 
-    `answers` are what functions of the extension return that say how it was built or what the device can do.
-    Call it before torch's CUDA names are used by TE and before megatron.core is imported. Raises ImportError when no
+    `answers` maps functions of the extension, those that report its build or the device's capabilities, to their
+    results. Call it before TE uses torch's CUDA names and before megatron.core is imported. Raises ImportError when no
     transformer_engine is on sys.path.
     """
     import torch
-    import torch._dynamo  # it reads torch.cuda.Stream at import, so it must have seen the real one
+    import torch._dynamo  # it reads torch.cuda.Stream at import, which must still be the real one
 
     found = importlib.util.find_spec("transformer_engine")
     if found is None or found.submodule_search_locations is None:
@@ -55,10 +55,10 @@ def install(folder: Path, answers: Mapping[str, Any] | None = None) -> None:
     package = Path(next(iter(found.submodule_search_locations)))
     (folder / "transformer_engine").symlink_to(package)
     (folder / f"{EXTENSION}.stand-in.so").touch()
-    (folder / "libtransformer_engine.so").symlink_to(torch._C.__file__)  # any library that is loaded already
+    (folder / "libtransformer_engine.so").symlink_to(torch._C.__file__)  # any library that is already loaded
     sys.path.insert(0, str(folder))
     os.environ["NVTE_PROJECT_BUILDING"] = "1"  # TE's own switch, from 1.8 on: load no shared library
-    absent_packages.install(["flash_attn"])  # TE <= 1.11 asks for its version, and uses it on a GPU only
+    absent_packages.install(["flash_attn"])  # TE <= 1.11 reads its version, and uses it only on a GPU
     sys.meta_path.append(_AnyFinder([name for name in DEFINITIONS if importlib.util.find_spec(name) is None]))
     stand_in = _Empty(answers or {}, package)
     importlib.util.spec_from_file_location = _answering(importlib.util.spec_from_file_location, stand_in)
@@ -68,14 +68,14 @@ def install(folder: Path, answers: Mapping[str, Any] | None = None) -> None:
 
 
 class _NoStream:
-    """A CUDA stream or event of a machine without one: get_cpu_offload_context makes some with offloading off."""
+    """Replaces CUDA streams and events: get_cpu_offload_context creates some even with offloading off."""
 
     def __init__(self, *_: Any, **__: Any) -> None:
         pass
 
 
 class _Anything(types.ModuleType):
-    """What any expression may be made of: operators of an export that is never made, decorators that keep nothing."""
+    """A module that supports any expression: operators of an export that never runs, decorators without effect."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") and name != "__version__":
@@ -90,7 +90,7 @@ class _Anything(types.ModuleType):
 
 
 class _AnyFinder(MetaPathFinder, Loader):
-    """Finds packages that are not there, and whatever is looked for in them."""
+    """Import hook for absent packages and every module in them."""
 
     def __init__(self, packages: Sequence[str]) -> None:
         self.packages = packages
@@ -113,7 +113,7 @@ def _answering(original: Callable[..., ModuleSpec | None], loader: Loader) -> Ca
 
 
 def _located(original: Callable[..., Any], folder: Path) -> Callable[..., Any]:
-    """Answer `pip show transformer_engine` (TE <= 1.7), also where there is no pip."""
+    """Return subprocess.run with the result of `pip show transformer_engine` (TE <= 1.7), also without pip."""
 
     def run(command: Any, *arguments: Any, **keywords: Any) -> Any:
         if isinstance(command, list) and command[1:] == ["-m", "pip", "show", "transformer_engine"]:
@@ -124,7 +124,7 @@ def _located(original: Callable[..., Any], folder: Path) -> Callable[..., Any]:
 
 
 class _Empty(Loader):
-    """Loads the stand-in."""
+    """Loader of the stand-in."""
 
     def __init__(self, answers: Mapping[str, Any], package: Path) -> None:
         self.answers, self.package = answers, package
@@ -134,29 +134,29 @@ class _Empty(Loader):
         for name, answer in self.answers.items():
             setattr(module, name, lambda *_, answer=answer, **__: answer)
         module.__dict__["_package"] = self.package
-        module.__dict__["__all__"] = ["FP8TensorMeta"]  # which 1.13 takes by `import *`
+        module.__dict__["__all__"] = ["FP8TensorMeta"]  # 1.13 uses it by `import *`
         return module
 
     def exec_module(self, module: types.ModuleType) -> None:
-        """Do nothing: names are made as they are asked for."""
+        """Do nothing: the module creates its names on access."""
 
 
 class _Extension(types.ModuleType):
-    """Capitalised names are enumerations (DType.kFloat32) or classes that can't be made, the others functions."""
+    """Capitalised names are enumerations (DType.kFloat32) or classes without instances, the others are functions."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
         full = f"{self.__name__}.{name}"
         made: Any = _Members(full, (), {}) if name[0].isupper() else _refusing(full)
-        if name == "DType":  # TE >= 2.17 checks at import that it has the members of its own
+        if name == "DType":  # TE >= 2.17 checks its members at import
             made.__members__ = _declared(self._package / "pytorch" / "constants.py", name)
         setattr(self, name, made)
         return made
 
 
 class _Members(type):
-    """A class that has every attribute it is asked for, each a number of its own, and no instances."""
+    """A class with any attribute, each with a different number, and without instances."""
 
     def __getattr__(cls, name: str) -> int:
         if name.startswith("__"):
@@ -170,7 +170,7 @@ class _Members(type):
 
 
 def _declared(file: Path, name: str) -> list[str]:
-    """Return the members of an enumeration as a Python file declares it, [] where it does not."""
+    """Return the members of an enumeration that a Python file declares, [] where it does not."""
     for node in ast.parse(file.read_text(encoding="utf-8")).body:
         if isinstance(node, ast.ClassDef) and node.name == name:
             return [target.id for one in node.body if isinstance(one, ast.Assign) for target in one.targets]  # type: ignore[attr-defined]  # members are plain names
@@ -179,6 +179,6 @@ def _declared(file: Path, name: str) -> list[str]:
 
 def _refusing(name: str) -> Callable[..., Any]:
     def refuse(*_: Any, **__: Any) -> Any:
-        raise StandInError(f"{name} is a stand-in: no compiled Transformer Engine here")
+        raise StandInError(f"{name} is a stand-in: no compiled Transformer Engine")
 
     return refuse

@@ -1,4 +1,4 @@
-"""What a rank does to start userbuffers: the real functions, up to the first line that needs the compiled extension."""
+"""Start of userbuffers in a rank with upstream's functions, up to the first line that needs the compiled extension."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from matrix.kit import open_mpi
-from matrix.kit.megatron import meet
+from matrix.kit.megatron import wait_for_all
 from matrix.kit.rank import LackError
 
 if TYPE_CHECKING:
@@ -20,16 +20,16 @@ if TYPE_CHECKING:
 FUNCTION = "_initialize_tp_communicators"
 FILES = ("training/initialize.py", "initialize.py")  # of the package megatron; core 0.4 has no megatron.training
 SHAPE = {"seq_length": 8, "micro_batch_size": 1, "hidden_size": 8}
-# What the compiled extension would say of the machine and of itself: no multicast, not built with MPI.
+# Results of the stand-in extension's functions: no multicast, not built with MPI.
 ANSWERS = {"device_supports_multicast": False, "ubuf_built_with_mpi": False}
 
 
 def through_megatron(
     rank: Rank, *, bootstrap: str | None = None, parameter_checks: bool = False, multicast: bool = False
 ) -> dict[str, Any]:
-    """Call Megatron-LM's _initialize_tp_communicators(); return the groups made and how far it came.
+    """Call Megatron-LM's _initialize_tp_communicators(); return the groups made and the message where it stopped.
 
-    `bootstrap` is --tp-comm-bootstrap-backend, None for a Megatron-LM's own default. Raises what upstream raises.
+    `bootstrap` is --tp-comm-bootstrap-backend, None for Megatron-LM's default. Raises what upstream raises.
     """
     arguments = {
         **SHAPE,
@@ -37,7 +37,7 @@ def through_megatron(
         "context_parallel_size": 1,
         "tensor_model_parallel_size": rank.world_size,
         "fp8": None,
-        "tp_comm_bootstrap_backend": bootstrap or "nccl",  # the default, since there is the option (core 0.10)
+        "tp_comm_bootstrap_backend": bootstrap or "nccl",  # the default since core 0.10, which has the option
     }
 
     def start() -> None:
@@ -48,7 +48,7 @@ def through_megatron(
 
 
 def through_transformer_engine(rank: Rank, *, parameter_checks: bool = False) -> dict[str, Any]:
-    """Call Transformer Engine's initialize_ub() as its examples do, with no bootstrap backend named."""
+    """Call Transformer Engine's initialize_ub() as its examples do, without a bootstrap backend."""
 
     def start() -> None:
         from transformer_engine.pytorch.module.base import initialize_ub
@@ -59,10 +59,11 @@ def through_transformer_engine(rank: Rank, *, parameter_checks: bool = False) ->
 
 
 def started(rank: Rank, start: Callable[[], None], parameter_checks: bool, multicast: bool = False) -> dict[str, Any]:
-    """Run `start` in a rank with torch.distributed up, as Megatron has it by then.
+    """Run `start` in a rank with torch.distributed initialised, as in Megatron at that point.
 
-    On a machine without a GPU the compiled extension is a stand-in, and reaching it is the end: what bootstraps the
-    userbuffers lies behind. `parameter_checks` False is Open MPI as HPC-X builds it; `multicast` leaves UB_SKIPMC at 0.
+    On a machine without a GPU the compiled extension is a stand-in, and the run ends where it is used: the groups that
+    bootstrap the userbuffers were made before. `parameter_checks` False is Open MPI as in HPC-X; `multicast` leaves
+    UB_SKIPMC at 0.
     """
     import torch
 
@@ -86,14 +87,14 @@ def started(rank: Rank, start: Callable[[], None], parameter_checks: bool, multi
     made: list[str] = []
     new_group = torch.distributed.new_group
 
-    def telling(*positional: Any, **named: Any) -> Any:
+    def recorded_new_group(*positional: Any, **named: Any) -> Any:
         if named.get("backend") == "nccl" and not torch.distributed.is_nccl_available():
             raise LackError("needs NCCL for this bootstrap backend; this torch is built without")
         group = new_group(*positional, **named)
         made.append(str(torch.distributed.get_backend(group)))
         return group
 
-    torch.distributed.new_group = telling
+    torch.distributed.new_group = recorded_new_group
     stopped_at = ""
     try:
         start()
@@ -103,17 +104,17 @@ def started(rank: Rank, start: Callable[[], None], parameter_checks: bool, multi
             raise
     if not made:
         raise AssertionError("userbuffers were started and no process group was made for them")
-    # Gloo's thread lets go of tensors before the interpreter ends: else it crashed there in 1 of about 25 runs. The
-    # group is not destroyed: under mpirun that hung in 1 of 18 runs (torch 2.6 of Debian 13).
-    meet()
+    # Gloo's thread must release its tensors before the interpreter ends: otherwise it crashed there in 1 of about 25
+    # runs. The group is not destroyed: under mpirun that hung in 1 of 18 runs (torch 2.6 of Debian 13).
+    wait_for_all()
     return {"groups": made, "stopped at": stopped_at}
 
 
 def function_of(package: str, files: tuple[str, ...], name: str, given: Mapping[str, Any]) -> Callable[..., Any]:
-    """Return a function of upstream's, compiled from its own file, with the imports of that file that it uses.
+    """Return a function of upstream, compiled from its file together with the imports that it uses.
 
-    Its module can't be imported as a whole: it imports all of the training loop. `given` are names that are not taken
-    from there. Raises FileNotFoundError or LookupError when upstream has no such file or function.
+    Its module can't be imported as a whole: it imports the whole training loop. `given` are values of names that
+    replace those imports. Raises FileNotFoundError or LookupError when upstream has no such file or function.
     """
     spec = importlib.util.find_spec(package)
     folders = list(spec.submodule_search_locations or ()) if spec else []

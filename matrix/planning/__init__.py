@@ -1,1 +1,1 @@
-"""Which cases are run, and why. Pure."""
+"""The choice of the cases to run, with reasons. Pure functions."""

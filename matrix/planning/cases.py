@@ -1,4 +1,4 @@
-"""Which cases there may be: the cells of a failure, what runs in a cell, and what the catalog expects of it. Pure."""
+"""The possible cases: the cells of a failure, the cases of a cell, and their expectations. Pure functions."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from matrix.planning.planned import Planned
 CLONE: Final = {
     Package.MCORE: "megatron-lm",
     Package.TE: "transformer-engine",
-}  # as provision.configuration has them
+}  # names of the clones, as in provision.configuration
 
 
 def cells_of(catalog: Catalog, failure: Failure) -> list[Cell]:
-    """Return the cells that differ on the failure's axes, less the excluded.
+    """Return the cells that differ on the failure's axes, without the excluded ones.
 
-    They are made of releases and the failure's builds, on the bases that tox makes and the images that its cases name.
+    They combine releases and the failure's builds with the bases that tox makes and the images that its cases name.
     """
     made = catalog.wheels if Axis.BASE in failure.axes else catalog.readers
     named = {base for case in failure.case for base in case.bases}
@@ -40,9 +40,9 @@ def picked_cells(catalog: Catalog, failure: Failure) -> list[Cell]:
 
 
 def versions_of(failure: Failure, package: Package, releases: Iterable[Release], base: Base) -> list[str]:
-    """Return the versions of a package that go with a base, and "none" where the failure does not depend on it.
+    """Return the versions of a package for a base; only "none" where the failure does not depend on the package.
 
-    They are PyPI's, or in an image those of a clone where clones are used, and the failure's builds.
+    They are the releases on PyPI and the failure's builds; in an image, where clones are used, the releases in a clone.
     """
     if {Package.MCORE: Axis.MCORE, Package.TE: Axis.TE}[package] not in failure.axes:
         return [NONE]
@@ -52,7 +52,7 @@ def versions_of(failure: Failure, package: Package, releases: Iterable[Release],
 
 
 def run_in(catalog: Catalog, failure: Failure, cell: Cell, levels: Iterable[Level]) -> Iterable[tuple[Case, Level]]:
-    """Yield the cases that a cell is for, each with those of its levels: what reads does so outside of images."""
+    """Yield the cases of a cell at each of `levels` that they have; level contract runs only outside of images."""
     image = isinstance(catalog.base(cell.base), Image)
     picks = zip(failure.pick, picked_cells(catalog, failure), strict=True)
     picked = {name for pick, its in picks if its == cell for name in pick.cases}
@@ -65,7 +65,7 @@ def run_in(catalog: Catalog, failure: Failure, cell: Cell, levels: Iterable[Leve
 
 
 def plan_case(catalog: Catalog, failure: Failure, case: Case, level: Level, cell: Cell) -> Planned:
-    """Return the case with what the catalog expects of it."""
+    """Return the case with its expectation and notes from the catalog."""
     notes = []
     base = catalog.bases.get(cell.base)
     if isinstance(base, Wheels) and (images := catalog.twins_of(base)):
@@ -93,7 +93,7 @@ def plan_case(catalog: Catalog, failure: Failure, case: Case, level: Level, cell
 
 
 def source_of(failure: Failure, package: Package, releases: Iterable[Release], version: str, level: Level) -> str:
-    """Return where a version comes from if not from PyPI: its build, or its tag in a clone; "" for PyPI."""
+    """Return the source of a version that is not from PyPI: its build, or its tag in a clone; "" for PyPI."""
     build = failure.builds(package).get(version)
     if build:
         return build.source
@@ -105,15 +105,15 @@ def source_of(failure: Failure, package: Package, releases: Iterable[Release], v
 
 
 def masked_by(catalog: Catalog, failure: Failure, cell: Cell, case: str = "") -> str | None:
-    """Return why a case is out of reach in `cell`, None if it is not; without a case, why every one is."""
+    """Return why `case` is masked in `cell`, None if it is not; without a case, why every one is masked."""
     for masked in failure.masked:
-        speaks = not masked.cases or case in masked.cases
-        if speaks and catalog.failure(masked.by).expectation(cell) is Expectation.BROKEN:
+        applies = not masked.cases or case in masked.cases
+        if applies and catalog.failure(masked.by).expectation(cell) is Expectation.BROKEN:
             return f"{masked.by}: {masked.reason}"
     return None
 
 
 def expected(catalog: Catalog, failure: Failure, cell: Cell, case: Case) -> Expectation:
-    """Return what the catalog says of a case in a cell; of one that is out of reach it says nothing."""
-    out_of_reach = not case.is_for(cell) or masked_by(catalog, failure, cell, case.name)
-    return Expectation.UNKNOWN if out_of_reach else failure.expectation(cell, case.name)
+    """Return the catalog's expectation of a case in a cell; UNKNOWN for one that is masked or not for the cell."""
+    unreachable = not case.is_for(cell) or masked_by(catalog, failure, cell, case.name)
+    return Expectation.UNKNOWN if unreachable else failure.expectation(cell, case.name)

@@ -1,6 +1,6 @@
-"""A night as jobs of a CI service: one for each base and kind of machine, and the command for its part. Pure.
+"""A night as jobs of a CI service: one job per base and kind of machine, with its command. Pure functions.
 
-`megatrix plan --format github` is a matrix for `fromJson`; `--format gitlab` a child pipeline (JSON is YAML).
+`megatrix plan --format github` prints a matrix for `fromJson`; `--format gitlab` a child pipeline (JSON is YAML).
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from matrix.catalog.versions import NONE
 from matrix.errors import MatrixError
 from matrix.planning.planned import Planned
 
-# Jobs that a service makes of one file: a matrix of GitHub Actions holds 256; GitLab.com lets a free namespace have 500
-# in active pipelines. Fewer, longer jobs are what keeps a night below them.
+# Most jobs that a service creates from one file: a matrix of GitHub Actions has at most 256; GitLab.com allows a free
+# namespace 500 in active pipelines. A night stays below both by fewer, longer jobs.
 MOST: Final = {"github": 256, "gitlab": 500}
-HOSTED: Final = "ubuntu-latest"  # a runner of GitHub's own, for what needs no GPU
-PYTHON: Final = "python:3.11"  # GitLab's image for the same
+HOSTED: Final = "ubuntu-latest"  # a GitHub-hosted runner, for jobs that need no GPU
+PYTHON: Final = "python:3.11"  # the image of such jobs on GitLab
 OUT: Final = "reports/out"
 
 
@@ -27,7 +27,7 @@ OUT: Final = "reports/out"
 class CiJob:
     """The cases of one base at the levels that one kind of machine runs.
 
-    `gpus` is the most that one of them needs, 0 where the machine is any.
+    `gpus` is the largest number of GPUs that one of them needs, 0 where any machine will do.
     """
 
     base: str
@@ -38,12 +38,12 @@ class CiJob:
 
     @property
     def name(self) -> str:
-        """Return a name that no other job of the night has."""
+        """Return the job's name, unique within the night."""
         return " ".join([self.base, *([f"driver {self.driver}"] if self.driver != NONE else []), *self.labels[:1]])
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """Return what a runner must be labelled with, () for any: gpu-8, and the branch of its driver, driver-535."""
+        """Return the labels that a runner needs: gpu-8 and its driver's branch, driver-535; () for any runner."""
         if not self.gpus:
             return ()
         return (f"gpu-{self.gpus}", *((f"driver-{self.driver.split('.')[0]}",) if self.driver != NONE else ()))
@@ -56,10 +56,10 @@ class CiJob:
 
 
 def jobs(planned: Iterable[Planned], levels: Iterable[Level]) -> list[CiJob]:
-    """Return the jobs of a night of those levels, in the order of its cases.
+    """Return the jobs of a night at `levels`, in the order of its cases.
 
-    A night has the reports' stacks at level gpu whatever its levels are. Without that level they go to any machine,
-    which says why they are unavailable: for a runner that nobody labelled a service would wait a day.
+    A night has the reports' stacks at level gpu whatever its levels are. Without that level any machine runs them and
+    reports why they are unavailable: a service would wait a day for a runner with labels that no runner has.
     """
     with_gpus = Level.GPU in levels
     groups: dict[tuple[str, str, bool], list[Planned]] = {}
@@ -95,7 +95,7 @@ def github(made: Sequence[CiJob]) -> dict[str, Any]:
 
 
 def gitlab(made: Sequence[CiJob]) -> dict[str, Any]:
-    """Return a child pipeline: a job each, whose runner is chosen by tags."""
+    """Return a child pipeline with a job for each; tags choose its runner."""
     enough("gitlab", made)
     return {job.name: _gitlab_job(job) for job in made}
 
@@ -113,7 +113,7 @@ FORMATS: Final = {"github": github, "gitlab": gitlab}
 
 
 def enough(service: str, made: Sequence[CiJob]) -> None:
-    """Raise MatrixError when a service makes fewer jobs than these."""
+    """Raise MatrixError when these are more jobs than a service allows."""
     if len(made) > MOST[service]:
         raise MatrixError(
             f"too many jobs for {service}", got=f"{len(made)} jobs", expected=f"at most {MOST[service]}",

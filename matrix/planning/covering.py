@@ -12,12 +12,12 @@ from matrix.errors import MatrixError
 def pairwise(
     factors: Mapping[str, Sequence[Any]], keys: Sequence[str], allowed: Callable[[Mapping[str, Any]], bool]
 ) -> list[dict[str, Any]]:
-    """Return rows in which every pair of values appears that some allowed row has.
+    """Return allowed rows that cover every pair of values of any allowed row.
 
-    `allowed` judges a row by its `keys` alone. Rows come in a fixed order: the same input gives the same plan.
-    Raises MatrixError without covertable: an image's own Python, on which a checkout plans, may lack it.
+    `allowed` uses only the `keys` of a row. The order of the rows is fixed: the same input gives the same plan.
+    Raises MatrixError without covertable: the Python of an image, on which a checkout plans, may lack it.
     """
-    try:  # needed by the planner alone, not inside cells
+    try:  # only the planner needs it; cells do not have it
         from covertable.main import Controller  # type: ignore[import-untyped]  # it has no stubs
     except ModuleNotFoundError:
         raise MatrixError(

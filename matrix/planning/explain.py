@@ -1,4 +1,4 @@
-"""What is known of one cell, in words: what each failure expects there and why, and how it stands to the night."""
+"""The explanation of one cell: the expectation of each failure, its reason, and the cell's cases in the night."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from matrix.planning.planned import Planned
 
 @dataclass(frozen=True)
 class PlannedCase:
-    """A case of the night, and what this machine lacks for it: "" where it can run."""
+    """A case of the night; `lack` names what this machine lacks for it, "" where it can run."""
 
     planned: Planned
     lack: str
 
     @property
     def here(self) -> str:
-        """Return what becomes of it on this machine."""
+        """Return "runs", or what this machine lacks for the case."""
         return self.lack or "runs"
 
     def to_json(self) -> dict[str, Any]:
@@ -40,9 +40,9 @@ class PlannedCase:
 
 @dataclass(frozen=True)
 class FailureInCell:
-    """What the catalog says of a failure in a cell, and its cases of the night there.
+    """A failure in a cell: its expectation, and its cases of the night there.
 
-    `rule` is None where no rule speaks of the cell; `masked` is why every case is out of reach, None if it is not.
+    `rule` is None where no rule applies to the cell; `masked` is why every case is masked, None if it is not.
     """
 
     failure: Failure
@@ -53,8 +53,8 @@ class FailureInCell:
 
     @property
     def reason(self) -> str:
-        """Return why this is expected."""
-        return self.rule.reason if self.rule else "neither affected nor works says anything of it"
+        """Return the reason for the expectation."""
+        return self.rule.reason if self.rule else "no rule of affected or works applies to the cell"
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values."""
@@ -71,7 +71,7 @@ class FailureInCell:
 
 @dataclass(frozen=True)
 class Explanation:
-    """A cell, the kind of its base, what it stands for, why it is excluded (None if it is not), and each failure."""
+    """A cell, the kind of its base, its twin, why it is excluded (None if it is not), and each failure."""
 
     cell: Cell
     base: str
@@ -93,7 +93,7 @@ class Explanation:
 
 
 def explain(catalog: Catalog, id: str, night: Sequence[Planned], lacks: Callable[[Planned], str]) -> Explanation:
-    """Return what is known of the cell. Raises MatrixError for a cell that can't be.
+    """Return the explanation of a cell. Raises MatrixError for a cell that can't exist.
 
     `lacks` returns what this machine lacks for a case, "" where it can run.
     """
@@ -104,9 +104,9 @@ def explain(catalog: Catalog, id: str, night: Sequence[Planned], lacks: Callable
 
 
 def known_cell(catalog: Catalog, id: str) -> Cell:
-    """Return the cell of an id; its base and versions must be the catalog's. Raises MatrixError with a suggestion.
+    """Return the cell of an id. Raises MatrixError, with a suggestion, for a base or version not in the catalog.
 
-    The cell of a report comes with the hardware that the report names, which no id has.
+    The cell of a report has the hardware that the report names; an id does not contain it.
     """
     named = parse_cell_id(id)
     stacks = {stack.cell.mcore for stack in catalog.stacks}
@@ -162,12 +162,12 @@ def render(explanation: Explanation) -> str:
             lines.append(f"    rule:     {one.rule}")
         lines.append(f"    reason:   {one.reason}")
         if one.masked:
-            lines.append(f"    masked:   {one.masked}; it is not planned here")
+            lines.append(f"    masked:   {one.masked}; not planned in this cell")
         for case in one.night:
             item = case.planned
             expected = "" if item.expectation is one.expectation else f", expected: {item.expectation.value}"
             lines.append(f"    night:    {item.case} at level {item.level.value}{expected} ({case.here})")
             lines += [f"              {why}" for why in item.why]
         if not one.night:
-            lines.append("    night:    not in it")
+            lines.append("    night:    no case")
     return "\n".join(lines)

@@ -1,4 +1,4 @@
-"""What is run, and why: every case of the matrix, and the night chosen from it. Pure: no process, clock or network."""
+"""Every case of the matrix, and the choice of the night, with reasons. Pure: no process, clock or network."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ REPORT: Final = Identifier("report")  # the case of a stack whose failure has no
 
 
 def everything(catalog: Catalog, levels: Iterable[Level]) -> list[Planned]:
-    """Return every case on every cell that may exist, masked ones included, at the given levels."""
+    """Return every case on every possible cell, masked ones included, at the given levels."""
     return [
         plan_case(catalog, failure, case, level, cell)
         for failure in catalog.failures
@@ -38,10 +38,11 @@ def of_base(
     engine: str | None = None,
     te_line: str = "",
 ) -> list[Planned]:
-    """Return what somebody who stands in `base` runs: every case within reach, on megatron-core `core` if one is there.
+    """Return the cases that an environment with base `base` runs: every case that is not masked.
 
-    Without one, on the newest patch of each minor; with Transformer Engine `engine` if one is there. `te_line` ("1.9")
-    takes cells with another along; a base that only reads, or an image, has those of the night.
+    `core` is the installed megatron-core; without one, the cases use the newest patch of each minor. `engine` is the
+    installed Transformer Engine. `te_line` ("1.9") selects the cells of that minor instead of the installed one's. For
+    a base that only reads, and for an image, the cells are those of the night.
     """
     line = te_line or (minor(engine) if engine else "")
     installed = engine if engine and minor(engine) == line else None
@@ -58,11 +59,11 @@ def of_base(
             and (nightly or cell.te == NONE or minor(cell.te) == line)
             and core in (None, cell.mcore)
         ]
-        if installed and not nightly:  # it stands for its minor: a build of NGC's is in no list of releases
+        if installed and not nightly:  # it represents its minor: a build of NGC's is in no list of releases
             own = (catalog.cell(base, mcore=cell.mcore, te=NONE if cell.te == NONE else installed) for cell in cells)
             cells = list(dict.fromkeys(own))
         if core and not cells and Axis.TE not in failure.axes:
-            cells = [catalog.cell(base, mcore=core)]  # a build that is no release: NGC's, somebody's own
+            cells = [catalog.cell(base, mcore=core)]  # a build that is no release: NGC's, or a local one
         planned += [
             plan_case(catalog, failure, case, level, cell)
             for cell in newest_patches(cells)
@@ -77,7 +78,7 @@ def of_source(
 ) -> list[Planned]:
     """Return every case of the night's bases with megatron-core from `source` instead of a release.
 
-    `expectation` is what its owner says of it (a fix that is gated: works); None asks the catalog by `version`.
+    `expectation` is the one that the user gives (works, to gate a fix); None takes the catalog's for `version`.
     """
     cases = [
         plan_case(catalog, failure, case, level, catalog.cell(base.id, mcore=version))
@@ -85,7 +86,7 @@ def of_source(
         if base.night
         for failure in catalog.failures
         if Axis.MCORE in failure.axes
-        and Axis.TE not in failure.axes  # such a case needs a Transformer Engine to go with the source
+        and Axis.TE not in failure.axes  # such a case needs a Transformer Engine that fits the source
         for case, level in run_in(catalog, failure, catalog.cell(base.id, mcore=version), levels)
     ]
     return [
@@ -107,8 +108,8 @@ Pairwise = Callable[
 def night(catalog: Catalog, pairwise: Pairwise, levels: Iterable[Level] = (Level.CONTRACT, Level.CPU)) -> list[Planned]:
     """Return the cases of a night: the reports' stacks, the boundary of every failure, and a covering array.
 
-    The bases are those that bases.toml names for the night, the megatron-core releases the newest patch of each minor.
-    Each case says why it is in. `pairwise` makes the covering array (matrix.planning.covering).
+    The bases are those that bases.toml marks for the night, the megatron-core releases the newest patch of each minor.
+    Each case has the reasons for its choice. `pairwise` makes the covering array (matrix.planning.covering).
     """
     chosen: dict[str, Planned] = {}
     found = [*stack_cases(catalog, levels)]
@@ -134,7 +135,7 @@ def night(catalog: Catalog, pairwise: Pairwise, levels: Iterable[Level] = (Level
 
 
 def night_cells(catalog: Catalog, failure: Failure) -> list[Cell]:
-    """Return the cells on the night's bases of which the catalog says something, without the masked ones."""
+    """Return the cells on the night's bases in which some case has an expectation."""
     bases = {base.id for base in catalog.made if base.night}
     cells = [cell for cell in cells_of(catalog, failure) if cell.base in bases]
     if share := failure.night:
@@ -153,9 +154,9 @@ def night_cells(catalog: Catalog, failure: Failure) -> list[Cell]:
 
 
 def newest_patches(cells: Iterable[Cell]) -> list[Cell]:
-    """Return, of each megatron-core minor on a base, the cell with the newest patch that the base may have.
+    """Return, for each base, TE and megatron-core minor, the cell with the newest patch.
 
-    Builds with a local version are not releases: each stays.
+    Builds with a local version are not releases: each is kept.
     """
     newest: dict[tuple[str, str, str], Cell] = {}
     for cell in sorted(cells, key=lambda cell: position(cell.mcore)):
@@ -164,7 +165,7 @@ def newest_patches(cells: Iterable[Cell]) -> list[Cell]:
     return list(newest.values())
 
 
-Choice = tuple[Cell, frozenset[str], Reason]  # a cell, the names of the cases to run there, why
+Choice = tuple[Cell, frozenset[str], Reason]  # a cell, the names of the cases to run there, and the reason
 
 
 def covering_cases(catalog: Catalog, cells: Sequence[Cell], failure: Failure, pairwise: Pairwise) -> Iterable[Choice]:
@@ -193,7 +194,7 @@ def covering_cases(catalog: Catalog, cells: Sequence[Cell], failure: Failure, pa
 
 
 def picked_cases(catalog: Catalog, failure: Failure) -> Iterable[Choice]:
-    """Yield what a failure picks by name, without the masked and what nothing is known of."""
+    """Yield the cells that a failure picks by name, with the cases that have an expectation there."""
     for pick, cell in zip(failure.pick, picked_cells(catalog, failure), strict=True):
         names = {
             case.name
@@ -205,9 +206,9 @@ def picked_cases(catalog: Catalog, failure: Failure) -> Iterable[Choice]:
 
 
 def stack_cases(catalog: Catalog, levels: Iterable[Level]) -> Iterable[tuple[Planned, Reason]]:
-    """Yield the founding reports' stacks as cases, and why they are in.
+    """Yield the stacks of the founding reports as cases, with reasons.
 
-    On a wheels base at each of the levels; in an image, which is the real thing, at the most real level that there is.
+    On a wheels base at each of `levels`; in an image, which is the reported environment, at the case's highest level.
     """
     for failure, stack in ((entry, stack) for entry in catalog.failures for stack in entry.stack):
         cell = catalog.cell_of(stack)
@@ -225,15 +226,15 @@ def stack_cases(catalog: Catalog, levels: Iterable[Level]) -> Iterable[tuple[Pla
 
 
 def most_real(found: Sequence[tuple[Case, Level]]) -> list[tuple[Case, Level]]:
-    """Return those at the most real level of all."""
+    """Return the cases at the highest level (contract, cpu, gpu) among them."""
     best = max((level for _, level in found), key=list(Level).index)
     return [(case, level) for case, level in found if level is best]
 
 
 def boundary_cases(catalog: Catalog, cells: Sequence[Cell], failure: Failure) -> Iterable[Choice]:
-    """Yield, with the cases whose expectation changes, the last bad and the first good cell on each axis.
+    """Yield the last bad and the first good cell on each axis, with the cases whose expectation changes there.
 
-    Neighbours are next to each other among the values that `cells` have on that axis, the other axes being the same.
+    Neighbours are adjacent among the values that `cells` have on one axis, with the other axes equal.
     """
     for axis in ("torch", "mcore", "te"):
         lines: dict[tuple[str, ...], list[Cell]] = {}

@@ -1,4 +1,4 @@
-"""One case that is to be run, as it travels: in a run's plan, to the process that runs it, into its record."""
+"""One case to run, as it is stored in a run's plan and sent to the process that runs it."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ FIELDS: Final = (
     "launcher",
     "source",
     "te_source",
-)  # JSON as they are
+)  # fields whose values are JSON
 
 
 @dataclass(frozen=True)
 class Planned:
-    """One case that is to be run (or reported `unavailable`): a case of a failure, at a level, in a cell.
+    """One case to run (or to report as `unavailable`): a case of a failure, at a level, in a cell.
 
-    `why` says why it is in the plan; `reproducible`: the catalog has a reproduction of it; `source`
-    and `te_source` are where megatron-core and Transformer Engine come from when that is not PyPI (a wheel, a
-    clone@revision, a working tree); `packages` ("NAME==VERSION") are laid over the base beside them.
+    `why` holds the reasons for which it is in the plan. `reproducible`: the catalog has a reproduction of it. `source`
+    and `te_source` are the sources of megatron-core and Transformer Engine that are not PyPI (a wheel, a
+    clone@revision, a working tree). `packages` ("NAME==VERSION") are laid over the base too.
     """
 
     cell: Cell
@@ -68,7 +68,7 @@ class Planned:
 
     @classmethod
     def from_json(cls, record: Mapping[str, Any]) -> Planned:
-        """Read what `to_json` wrote. Raises KeyError or ValueError on anything else."""
+        """Build a case from the JSON of `to_json`. Raises KeyError or ValueError on anything else."""
         return cls(
             cell=Cell.from_json(record["cell"], record.get("stack", {})),
             failure=record["failure"],

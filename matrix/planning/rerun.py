@@ -1,4 +1,4 @@
-"""The line that runs a case again, as plans, records and pages have it."""
+"""The command line that runs a case again, for plans, records and pages."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from matrix.catalog.model import HOST
 from matrix.planning.cases import CLONE
 from matrix.planning.planned import Planned
 
-RERUN: Final = "MEGATRIX_PYTEST"  # how the cases of the base `host` are run, for the line that runs one again
+RERUN: Final = "MEGATRIX_PYTEST"  # environment variable with the command that runs the cases of the base `host`
 
 
 def plan_entry(planned: Planned) -> dict[str, Any]:
@@ -19,9 +19,9 @@ def plan_entry(planned: Planned) -> dict[str, Any]:
 
 
 def reproduce_line(planned: Planned) -> str:
-    """Return the line that runs this case again, on any machine that has the project and what the case needs.
+    """Return the command line that runs this case again, on any machine with the project and the case's requirements.
 
-    Where one stands is a base that nothing else has: there it is pytest again, as it was called ($MEGATRIX_PYTEST).
+    The base `host` exists only in the current environment: its line calls pytest, with the command in $MEGATRIX_PYTEST.
     """
     if planned.cell.base == HOST:
         pytest = os.environ.get(RERUN, "python3 -m pytest tests/failures")

@@ -1,4 +1,4 @@
-"""`--select EXPR`: which cases are meant. A typo selects nothing by accident: it is an error."""
+"""`--select EXPR`: an expression that selects cases. An unknown name or version is an error."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ FORM: Final = 'conditions joined by and, or, not and parentheses: "mcore==0.8.* 
 
 
 def select(planned: Sequence[Planned], expression: str) -> list[Planned]:
-    """Return the cases for which `expression` holds.
+    """Return the cases that match `expression`.
 
     Axes take PEP 440 comparisons (mcore>=0.9, torch==2.4.*); names take == and != with shell patterns
     (base==torch-*, failure==save-breaks). Raises MatrixError for a bad expression, a name that no case has, and an
@@ -43,13 +43,13 @@ def select(planned: Sequence[Planned], expression: str) -> list[Planned]:
             "the selection selects nothing",
             got=expression,
             expected=f"at least one of {len(planned)} cases",
-            fix="megatrix plan --select 'failure==*' lists all; megatrix explain CELL says what is known of one cell",
+            fix="megatrix plan --select 'failure==*' lists all; megatrix explain CELL explains one cell",
         )
     return chosen
 
 
 def compile_expression(expression: str, planned: Iterable[Planned]) -> Test:
-    """Return the expression as a test; names are checked against those that `planned` has."""
+    """Return the expression as a test; names and versions must occur in `planned`."""
     words = _words(expression)
     known = {name: {read(item) for item in planned} for name, read in NAMED.items()}
     known |= {name: {getattr(item.cell, name) for item in planned} for name in VERSIONED}
@@ -60,9 +60,9 @@ def compile_expression(expression: str, planned: Iterable[Planned]) -> Test:
 
     def take() -> str | tuple[str, str, str] | None:
         nonlocal position
-        word_ = peek()
+        word = peek()
         position += 1
-        return word_
+        return word
 
     def either() -> Test:
         terms = [both()]
@@ -79,17 +79,17 @@ def compile_expression(expression: str, planned: Iterable[Planned]) -> Test:
         return terms[0] if len(terms) == 1 else lambda item: all(term(item) for term in terms)
 
     def single() -> Test:
-        word_ = take()
-        if word_ == "not":
+        word = take()
+        if word == "not":
             inner = single()
             return lambda item: not inner(item)
-        if word_ == "(":
+        if word == "(":
             inner = either()
             if take() != ")":
                 raise MatrixError("a parenthesis is not closed", got=expression, expected=FORM)
             return inner
-        if isinstance(word_, tuple):
-            return _condition(*word_, known)
+        if isinstance(word, tuple):
+            return _condition(*word, known)
         raise MatrixError("the selection ends too early or has a stray word", got=expression, expected=FORM)
 
     test = either()
@@ -119,13 +119,13 @@ def _condition(name: str, operator: str, value: str, known: dict[str, set[str]])
             raise MatrixError(f"{name} is a name", got=f"{name}{operator}{value}", expected="== or !=")
         if not any(fnmatchcase(word, value) for word in known[name]):
             raise MatrixError(f"no case has this {name}", got=value, fix=closest(value, known[name]))
-        read, wanted = NAMED[name], operator == "=="
-        return lambda item: fnmatchcase(read(item), value) is wanted
+        read, equal = NAMED[name], operator == "=="
+        return lambda item: fnmatchcase(read(item), value) is equal
     if name not in VERSIONED:
         raise MatrixError("unknown axis or name", got=name, fix=closest(name, (*VERSIONED, *NAMED)))
     if value == "none" and operator in ("==", "!="):
-        wanted = operator == "=="
-        return lambda item: (getattr(item.cell, name) == "none") is wanted
+        equal = operator == "=="
+        return lambda item: (getattr(item.cell, name) == "none") is equal
     try:
         bound = Range(f"{operator}{value}")
     except (InvalidSpecifier, InvalidVersion):

@@ -1,4 +1,4 @@
-"""What the environment that one stands in runs: the base `host`, and its cases."""
+"""The base `host`, the current environment, and its cases."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from matrix.planning.planned import Planned
 
 
 def with_host(catalog: Catalog, packages: Mapping[str, str], python: str) -> Catalog:
-    """Return the catalog with the base `host`: these packages, by name, on this minor of Python ("3.10").
+    """Return the catalog with the base `host`: `packages` (name -> version) on a minor of Python ("3.10").
 
-    Without torch it is an environment that only reads.
+    Without torch, the base only reads sources (level contract).
     """
     host, pythons = Identifier(HOST), (python,)
     if torch := packages.get("torch"):
@@ -31,7 +31,7 @@ def cases_here(
     core, engine = map(packages.get, ("megatron-core", "transformer-engine"))
     named = base
     if base == HOST and isinstance(catalog.base(base), ReaderBase):
-        named = catalog.readers[0].id  # failures name the catalog's own reader
+        named = catalog.readers[0].id  # failures name the reader of the catalog
         levels = [level for level in levels if level is Level.CONTRACT]
     cases = of_base(catalog, named, levels, core=core, engine=engine, te_line=te_line)
     cases = [replace(item, cell=replace(item.cell, base=Identifier(base))) for item in cases]

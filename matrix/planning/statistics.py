@@ -1,6 +1,6 @@
-"""How the space of cases shrinks to a night: the full product, what constraints leave of it, and why the rest is in.
+"""Counts of cases: the full product, what the constraints allow, what is known, and what is in the night, by reason.
 
-Pure, from the catalog and a planned night.
+Pure functions of the catalog and a planned night.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from matrix.planning.planned import Planned
 from matrix.verdicts.reason import ReasonKind
 
 OF_A_NIGHT: Final = (ReasonKind.BOUNDARY, ReasonKind.PAIRWISE, ReasonKind.PICKED, ReasonKind.STACK)
-ALL: Final = "all"  # the line below the failures
+ALL: Final = "all"  # name of the sum's row
 HEADS: Final = {"product": "full product", "allowed": "constraints", "known": "known"}
 
 
 @dataclass(frozen=True)
 class Counts:
-    """Cases of one failure, or of all; a case is counted at each of the levels asked for.
+    """Counts of the cases of one failure, or of all; a case is counted once per level.
 
     `product`: on every base x megatron-core x Transformer Engine x driver of the catalog that the failure depends on.
-    `allowed`: of these, what no constraint forbids and what can be had. `known`: of these, what no other failure masks
-    and of which the catalog says something. `boundary`, `pairwise`, `picked`, `stack` of the night are in it for that
-    reason, some for several; `night` counts each once.
+    `allowed`: those that no constraint forbids and whose packages are available. `known`: those of `allowed` that no
+    other failure masks and that have an expectation. `boundary`, `pairwise`, `picked`, `stack`: those in the night for
+    that reason, some for several; `night` counts each once.
     """
 
     failure: str
@@ -64,20 +64,20 @@ def statistics(catalog: Catalog, night: Sequence[Planned], levels: Sequence[Leve
 
 
 def product(catalog: Catalog, failure: Failure, levels: Iterable[Level]) -> int:
-    """Return how many cases there would be without a constraint."""
+    """Return the number of cases without any constraint."""
     values = {
         Axis.BASE: len(catalog.bases),
         Axis.MCORE: len(catalog.megatron_core) + len(failure.builds(Package.MCORE)),
         Axis.TE: len(catalog.transformer_engine) + len(failure.builds(Package.TE)),
         Axis.DRIVER: len(catalog.drivers),
     }
-    wanted = set(levels)
-    cases = sum(len(wanted.intersection(case.levels)) for case in failure.case)
+    counted = set(levels)
+    cases = sum(len(counted.intersection(case.levels)) for case in failure.case)
     return cases * prod(values[axis] for axis in failure.axes)
 
 
 def is_known(catalog: Catalog, item: Planned) -> bool:
-    """Say whether the catalog expects something of the case, and nothing stands in its way."""
+    """Return whether the case has an expectation and no other failure masks it."""
     masked = masked_by(catalog, catalog.failure(item.failure), item.cell, item.case)
     return masked is None and item.expectation is not Expectation.UNKNOWN
 
@@ -88,13 +88,13 @@ def of(failure: Failure, planned: Iterable[Planned]) -> list[Planned]:
 
 
 def reasons(planned: Iterable[Planned]) -> dict[str, int]:
-    """Return how many cases are in a night for each kind of reason."""
+    """Return the number of cases in a night for each kind of reason."""
     counted = Counter(kind for item in planned for kind in {reason.kind for reason in item.why})
     return {kind.value: counted[kind] for kind in OF_A_NIGHT}
 
 
 def render(counted: Sequence[Counts]) -> str:
-    """Return a table for people."""
+    """Return the counts as a table for a terminal."""
     names = [field.name for field in fields(Counts)]
     rows = [[HEADS.get(name, name) for name in names]]
     rows += [[f"{getattr(one, name)}" for name in names] for one in counted]

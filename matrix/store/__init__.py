@@ -1,1 +1,1 @@
-"""What is kept: plans, journals, the history, without secrets."""
+"""Storage of plans, journals and the history, without secrets."""

@@ -1,7 +1,7 @@
 """The history of all runs: one SQLite file, which also is the verdict cache.
 
-SQLite in WAL mode: a night writes while a page is made. The file belongs on a local disk (WAL does not work on NFS).
-A file that can't be read is never touched: the error says what to do.
+SQLite runs in WAL mode: a night writes while a page is made. The file belongs on a local disk (WAL does not work on
+NFS). A file that can't be read is never changed: the error names a fix.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from matrix.store.trend import NIGHTS, Past
 from matrix.verdicts.record import Record, Verdict
 
 SCHEMA = 1
-# Seconds to wait for another process that writes. A night of 100,000 results is added in about 10 s.
+# Seconds to wait for another process's write. A night of 100,000 results is added in about 10 s.
 BUSY = 60.0
 
 _TABLES = """
@@ -57,12 +57,12 @@ CACHED = (
     "SELECT runs.id, record FROM results JOIN runs ON runs.number = run"
     " WHERE content = ? AND verdict NOT IN (?, ?) ORDER BY run DESC, results.started DESC LIMIT 1"
 )
-_SAYS_NOTHING = (Verdict.UNAVAILABLE.value, Verdict.NOT_REACHED.value)
+_SILENT = (Verdict.UNAVAILABLE.value, Verdict.NOT_REACHED.value)
 
 
 @dataclass(frozen=True)
 class Earlier:
-    """What an earlier run said of a case. `number` grows from run to run."""
+    """The verdict of an earlier run on a case. `number` increases from run to run."""
 
     number: int
     run: str
@@ -70,12 +70,12 @@ class Earlier:
 
 
 class History:
-    """The history in one file; made when it is not there. Every method raises MatrixError on a file it can't use."""
+    """The history in one file, created when missing. Every method raises MatrixError on a file that it can't use."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         make_folder(path.parent, exist_ok=True)
-        with self._said():
+        with self._as_matrix_errors():
             self._base = sqlite3.connect(path, timeout=BUSY, isolation_level=None)
             try:
                 self._open()
@@ -96,24 +96,24 @@ class History:
         self.close()
 
     def add(self, run: str, records: Iterable[Record]) -> None:
-        """Add a run's results, all or none. Adding again replaces: a resumed run is added as often as one likes."""
-        with self._said(), self._transaction():
+        """Add a run's results, all or none. A resumed run is added again; its results replace the earlier ones."""
+        with self._as_matrix_errors(), self._transaction():
             self._base.execute("INSERT INTO runs (id) VALUES (?) ON CONFLICT DO NOTHING", (run,))
             (number,) = self._base.execute("SELECT number FROM runs WHERE id = ?", (run,)).fetchone()
             self._base.executemany(_ADD, (_row(number, record) for record in records))
 
     def cached(self, content: str) -> Record | None:
-        """Return the verdict of a case that ran with this very content, or None when it has to run.
+        """Return the record of a case that ran with exactly this content, or None when it has to run.
 
-        Only green and learned verdicts are served; `cached_from` is the run that really ran it. Where the newest
-        verdict is red the case runs again, whatever an older run said: the red is not a flake until somebody knows.
+        Only green and learned verdicts are served; `cached_from` is the run that executed the case. Where the newest
+        verdict is red the case runs again, whatever older verdicts were: a red is not assumed to be a flake.
         """
         if not content:
             return None
-        with self._said():
+        with self._as_matrix_errors():
             found = self._base.execute(
                 CACHED,
-                (content, *_SAYS_NOTHING),
+                (content, *_SILENT),
             ).fetchone()
             if found is None:
                 return None
@@ -123,11 +123,11 @@ class History:
         return replace(record, cached_from=record.cached_from or run)
 
     def previous(self, run: str) -> Mapping[str, Earlier]:
-        """Return, by case key, what the runs before this one said last; `not-reached` says nothing and is passed over.
+        """Return, by case key, the last verdict before this run; `not-reached` is skipped.
 
-        A run that is not in the history yet comes after all that are.
+        A run that is not in the history yet comes after all others.
         """
-        with self._said():
+        with self._as_matrix_errors():
             rows = self._base.execute(
                 "SELECT key, verdict, max(run), runs.id FROM results JOIN runs ON runs.number = run"
                 " WHERE run < coalesce((SELECT number FROM runs WHERE id = ?), 1 << 62) AND verdict <> ? GROUP BY key",
@@ -136,8 +136,8 @@ class History:
             return {key: Earlier(number, earlier, Verdict(verdict)) for key, verdict, number, earlier in rows}
 
     def pasts(self, run: str, nights: int = NIGHTS) -> dict[str, list[Past]]:
-        """Return, by case key, what this run and those before it said, oldest first: as many as `nights` in all."""
-        with self._said():
+        """Return, by case key, the verdicts of this run and those before it, oldest first, at most `nights` runs."""
+        with self._as_matrix_errors():
             rows = self._base.execute(
                 "SELECT key, run, runs.id, verdict, seconds, content, cached_from FROM results"
                 " JOIN runs ON runs.number = run WHERE run IN (SELECT number FROM runs"
@@ -151,10 +151,10 @@ class History:
         return found
 
     def levels(self) -> Mapping[str, frozenset[Level]]:
-        """Return the levels at which each failure has ever run here, by failure id."""
-        with self._said():
+        """Return the levels at which each failure has run in this history, by failure id."""
+        with self._as_matrix_errors():
             rows = self._base.execute(
-                "SELECT DISTINCT failure, level FROM results WHERE verdict NOT IN (?, ?)", _SAYS_NOTHING
+                "SELECT DISTINCT failure, level FROM results WHERE verdict NOT IN (?, ?)", _SILENT
             ).fetchall()
         found: dict[str, set[Level]] = {}
         for failure, level in rows:
@@ -170,12 +170,12 @@ class History:
                 where=str(self._path),
                 got=f"schema {version}",
                 expected=f"schema {SCHEMA}",
-                fix="use the version that wrote it, or move it away: a new one is made",
+                fix="use the version that wrote it, or move it away: a new one is created",
             )
         self._base.execute("PRAGMA journal_mode = WAL")
         self._base.execute("PRAGMA foreign_keys = ON")
         if version == 0:
-            with self._transaction():  # immediate: two processes may open a new file at once
+            with self._transaction():  # BEGIN IMMEDIATE: two processes may open a new file at once
                 (version,) = self._base.execute("PRAGMA user_version").fetchone()
                 if version == 0:
                     for statement in filter(str.strip, _TABLES.split(";\n")):
@@ -193,7 +193,7 @@ class History:
         self._base.execute("COMMIT")
 
     @contextmanager
-    def _said(self) -> Iterator[None]:
+    def _as_matrix_errors(self) -> Iterator[None]:
         try:
             yield
         except (sqlite3.Error, zlib.error, OSError, KeyError, ValueError) as error:
@@ -201,7 +201,7 @@ class History:
                 "the history can't be used; the file is kept as it is",
                 where=str(self._path),
                 got=f"{type(error).__name__}: {error}",
-                fix="if the file is broken, move it away: a new one is made from the next run on",
+                fix="if the file is broken, move it away: the next run creates a new one",
             ) from error
 
 

@@ -1,12 +1,12 @@
-"""The journal of a run: append-only JSON Lines, whole after kill -9 and after a full disk.
+"""The journal of a run: append-only JSON Lines that stay intact after kill -9 and after a full disk.
 
-One file per writing process in the run's folder, written by the parent, never by a rank: a crash can't take it along.
-STARTED stands before RESULT, each line is on the disk before the next step is taken, and each line ends in a checksum:
+Each writing process has one file in the run's folder. The parent writes it, never a rank: a crashing rank can't damage
+it. STARTED comes before RESULT, each line is on the disk before the next step, and each line ends in a checksum:
 
     {"at":"2026-01-31T02:00:00.000Z","started":"CELL FAILURE CASE LEVEL","crc":"0f1e2d3c"}
     {"at":"2026-01-31T02:00:01.100Z","result":{...Record...},"crc":"4b5a6978"}
 
-The checksum (CRC-32 of the bytes before ``,"crc"``) is for torn writes and bad disks, not against people.
+The checksum (CRC-32 of the bytes before ``,"crc"``) detects torn writes and bad disks, not tampering.
 """
 
 from __future__ import annotations
@@ -30,22 +30,23 @@ from matrix.store.secrets import bare, hidden, values
 from matrix.verdicts.record import Record, Verdict
 
 _SEAL = re.compile(rb',"crc":"([0-9a-f]{8})"\}\Z')
-# More than one line in what looks like one: a newline was lost, so it is not just torn.
+# Two records on one line: a newline was lost, so the line is corrupt and not only torn.
 _SEAL_INSIDE = re.compile(rb',"crc":"[0-9a-f]{8}"\}\0*[^\n\0]')
 
 
 def utc_now() -> str:
-    """Return the time as the journal and records write it: UTC, ISO 8601, milliseconds."""
+    """Return the current time in the format of journals and records: UTC, ISO 8601, milliseconds."""
     return datetime.now(timezone.utc).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 @dataclass(frozen=True)
 class JournalState:
-    """What the journals of one run hold.
+    """The contents of the journals of one run.
 
     `results`: case key -> Record, in the order of the journals; the first result of a key wins.
-    `lost`: case key -> Record that says why a case was not reached. That is no result: a resumed run runs it.
-    `started`: case key -> when it was last started, results or not. `began`, `ended`: the first and the last line.
+    `lost`: case key -> Record with the reason why a case was not reached. It is no result: a resumed run runs the case.
+    `started`: case key -> time of its last start, with or without a result.
+    `began`, `ended`: times of the first and the last line.
     """
 
     results: Mapping[str, Record]
@@ -56,16 +57,16 @@ class JournalState:
 
     @property
     def started_only(self) -> frozenset[str]:
-        """Cases that were started and have no result: lost with the process that ran them."""
+        """Cases that were started and have no result: the process that ran them was lost."""
         return frozenset(self.started) - frozenset(self.results)
 
 
 class Journal:
-    """One process's journal file. Safe to use from several threads of that process.
+    """One process's journal file. Several threads of that process may use it.
 
-    `path` must not exist: a journal that was cut off is never written on, so a torn line can only be the last.
-    Every method raises MatrixError when the line is not safely on the disk; the line is then not in the file either.
-    `secrets` (this process's, unless told) are masked in what is written.
+    `path` must not exist: nothing is appended to a truncated journal, so only the last line can be torn.
+    Every method raises MatrixError when the line is not safely on the disk; the file does not have the line then.
+    `secrets` (by default those of this process's environment) are masked in every line.
     """
 
     def __init__(self, path: Path, *, now: Callable[[], str] = utc_now, secrets: tuple[str, ...] | None = None) -> None:
@@ -84,25 +85,25 @@ class Journal:
 
     @classmethod
     def new(cls, run_folder: Path, *, now: Callable[[], str] = utc_now) -> Journal:
-        """Open a journal of its own for this process in a run's folder. Names sort by the time they were opened."""
+        """Open a new journal for this process in a run's folder. File names sort by opening time."""
         stamp = re.sub(r"[^0-9TZ]", "", now())
         # Processes in containers share process ids.
         return cls(run_folder / f"journal-{stamp}-{os.getpid()}-{os.urandom(2).hex()}.jsonl", now=now)
 
     def started(self, key: str) -> str:
-        """Record that a case is about to run; call it before anything of the case happens. Returns the time."""
+        """Record that a case is about to run; call it before any part of the case runs. Returns the time."""
         return self._append("started", key)
 
     def result(self, record: Record) -> str:
-        """Record what became of a case. Returns the time."""
-        return self._append("result", self._bare(record).to_json())
+        """Record the result of a case. Returns the time."""
+        return self._append("result", self._masked(record).to_json())
 
-    def _bare(self, record: Record) -> Record:
+    def _masked(self, record: Record) -> Record:
         notes = tuple(bare(note, self._secrets) for note in record.notes)
         return replace(record, outcome=hidden(record.outcome, self._secrets), notes=notes)
 
     def close(self) -> None:
-        """Close the file; nothing is pending, every line is on the disk already."""
+        """Close the file; every line is already on the disk."""
         os.close(self._file)
         os.close(self._held)
 
@@ -121,10 +122,10 @@ class Journal:
             try:
                 try:
                     rest = memoryview(line)
-                    while rest:  # one write, unless the disk fills up in the midst of it: the next one says so
+                    while rest:  # one write, unless the disk fills up during it: the next write then raises
                         rest = rest[os.write(self._file, rest) :]
                     os.fsync(self._file)
-                except BaseException:  # also Ctrl-C: half a line must not stay before the next one
+                except BaseException:  # also on Ctrl-C: the next line must not follow half a line
                     os.ftruncate(self._file, self._size)
                     raise
             except OSError as error:
@@ -134,14 +135,14 @@ class Journal:
 
 
 def settle(run_folder: Path) -> None:
-    """Wait until no process has a journal open in the folder: what a killed run left behind takes seconds to stop."""
+    """Wait until no process has a journal open in the folder: processes of a killed run take seconds to stop."""
     os.close(_hold(run_folder, fcntl.LOCK_EX))
 
 
 def _hold(run_folder: Path, how: int) -> int:
-    """Return a file descriptor that holds the run's lock; the system frees it when its holder dies.
+    """Return a file descriptor that holds the run's lock; the system releases it when the process dies.
 
-    Raises MatrixError where the lock can't be written.
+    Raises MatrixError where the lock file can't be written.
     """
     path = run_folder / "lock"
     try:
@@ -155,8 +156,8 @@ def _hold(run_folder: Path, how: int) -> int:
 def read(run_folder: Path) -> JournalState:
     """Read all journals of a run, in the order of their names.
 
-    The last line of a file may be torn: it is then as if it had never been written. A bad line anywhere else raises
-    MatrixError naming file and line, because what it said is lost and nobody would know.
+    A torn last line of a file is ignored. A bad line anywhere else raises MatrixError with file and line: its content
+    is lost and must not be dropped silently.
     """
     results: dict[str, Record] = {}
     lost: dict[str, Record] = {}
@@ -190,7 +191,7 @@ def read(run_folder: Path) -> JournalState:
 
 
 def _entries(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield line number and content of every whole line."""
+    """Yield line number and content of every intact line."""
     bad = 0
     try:
         with path.open("rb") as file:
@@ -200,17 +201,17 @@ def _entries(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
                 elif bad or _SEAL_INSIDE.search(line):
                     break
                 else:
-                    bad = number  # torn, if it is the last one
+                    bad = number  # torn, if it is the last line
             else:
                 return
     except OSError as error:
         raise MatrixError("the journal can't be read", where=str(path), got=error.strerror) from error
     raise MatrixError(
-        "a corrupt line in the midst of the journal",
+        "a corrupt line within the journal",
         where=f"{path}:{bad or number}",
         expected='one JSON object that ends in its checksum, ,"crc":"xxxxxxxx"}',
-        fix="what this line recorded is lost. To go on without it, move the file out of the run's folder and resume: "
-        "the cases it held run again",
+        fix="the record on this line is lost. To continue without it, move the file out of the run's folder and "
+        "resume: its cases run again",
     )
 
 
@@ -220,7 +221,7 @@ def _sealed(entry: Mapping[str, object]) -> bytes:
 
 
 def _opened(line: bytes) -> dict[str, Any] | None:
-    """Return the content of a line, or None when the line is not whole."""
+    """Return the content of a line, or None when its checksum is missing or wrong."""
     seal = _SEAL.search(line)
     if seal is None or zlib.crc32(line[: seal.start()]) != int(seal[1], 16):
         return None

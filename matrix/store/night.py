@@ -1,4 +1,4 @@
-"""One night: the plan joined with the journals, so that every planned case is in every report."""
+"""A night: its plan joined with its journals, so that every report has every planned case."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ PLAN = "plan.json"
 
 @dataclass(frozen=True)
 class Night:
-    """A run as it stands: one record per planned case, in the order of the plan.
+    """The current state of a run: one record per planned case, in the order of the plan.
 
-    `began`, `ended`: UTC, ISO 8601, of the first and last line of the journals; "" when nothing was started.
+    `began`, `ended`: times (UTC, ISO 8601) of the first and last journal line; "" when nothing was started.
     """
 
     run: str
@@ -34,24 +34,25 @@ class Night:
 
 
 def write_plan(run_folder: Path, cases: Sequence[Mapping[str, Any]]) -> None:
-    """Write what a run is going to do, before it does anything. Written once: a resumed run keeps its plan.
+    """Write the plan of a run, before the run starts. It is written once: a resumed run keeps its plan.
 
-    Each case is a JSON object with the fields of a Record known before it runs: key, failure, case, cell, level,
-    expectation, why, reproduce, notes. Further fields are kept and not read here.
+    Each case is a JSON object with the Record fields that are known before it runs: key, failure, case, cell, level,
+    expectation, why, reproduce, notes. Further fields are kept; this module does not read them. Raises MatrixError for
+    a run that has a plan and for a case that could not be read back.
     """
     path = run_folder / PLAN
     if path.exists():
         raise MatrixError("the run has a plan", where=str(path), fix="resume it, or give the new run another name")
     for number, case in enumerate(cases):
-        _not_reached(case, f"{path}, case {number}", "", "")  # what can't be read back is not written
+        _not_reached(case, f"{path}, case {number}", "", "")  # raises for a case that can't be read back
     write_whole(path, json.dumps(list(cases), indent=1) + "\n")
 
 
 def read(run_folder: Path) -> Night:
     """Join a run's plan with its journals.
 
-    A planned case without a result is `not-reached`. A result that the plan does not hold comes last and says so.
-    Raises MatrixError on a missing or broken plan, on a case planned twice, and whatever `journal.read` raises.
+    A planned case without a result is `not-reached`. A result that is not in the plan comes last, with a note.
+    Raises MatrixError on a missing or broken plan and on a case planned twice, and whatever `journal.read` raises.
     """
     run, path, state = run_folder.name, run_folder / PLAN, journal.read(run_folder)
     records: dict[str, Record] = {}
@@ -61,7 +62,7 @@ def read(run_folder: Path) -> Night:
         if record.key in records:
             raise MatrixError("a case planned twice", where=where, got=record.key)
         found = state.results.get(record.key) or state.lost.get(record.key) or record
-        # A journal of an earlier version lacks axes that its plan has.
+        # In journals of earlier versions, cells lack axes that the plan has.
         records[record.key] = replace(found, cell=record.cell)
     for key, result in state.results.items():
         if key not in records:
@@ -70,14 +71,14 @@ def read(run_folder: Path) -> Night:
 
 
 def plan(run_folder: Path) -> list[dict[str, Any]]:
-    """Return the cases of a run's plan, as `write_plan` was given them."""
+    """Return the cases of a run's plan, as `write_plan` received them."""
     path = run_folder / PLAN
     try:
         cases: list[dict[str, Any]] = json.loads(path.read_text("utf-8"))
         if not isinstance(cases, list) or not all(isinstance(case, dict) for case in cases):
             raise MatrixError("not a plan", where=str(path), expected="a JSON list of objects, one per case")
     except FileNotFoundError as error:
-        raise MatrixError("no such run", where=str(path), fix="name a folder that a run has made") from error
+        raise MatrixError("no such run", where=str(path), fix="name the folder of a run") from error
     except (OSError, ValueError) as error:
         raise MatrixError("the plan can't be read", where=str(path), got=error) from error
     return cases

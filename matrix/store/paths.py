@@ -1,4 +1,4 @@
-"""Where the reports lie, and how a whole file gets there."""
+"""Paths of the output folder, and atomic writing of its files."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 from matrix.errors import MatrixError
 
-# What runs produce, relative to the folder one stands in (a checkout's root). Every entry point takes another.
+# Output folder of runs, relative to the current folder (a checkout's root). Every entry point has an option for it.
 OUT = Path("reports") / "out"
 
 
@@ -29,7 +29,7 @@ class Paths:
 
     @property
     def page(self) -> Path:
-        """The page a person looks at."""
+        """The main page of the report."""
         return self.out / "index.html"
 
     def failure(self, id: str) -> Path:
@@ -47,12 +47,12 @@ class Paths:
 
     @property
     def bisections(self) -> Path:
-        """The folder of the bisections: a notebook and a page each."""
+        """The folder of the bisections, each with a notebook and a page."""
         return self.out / "bisections"
 
     @property
     def junit(self) -> Path:
-        """The results as continuous integration reads them."""
+        """The results in the format that CI services read."""
         return self.out / "junit.xml"
 
     @property
@@ -62,7 +62,7 @@ class Paths:
 
 
 def make_folder(path: Path, *, exist_ok: bool = False) -> None:
-    """Make a folder and those above it. Raises MatrixError where it can't be made."""
+    """Create a folder and its parents. Raises MatrixError where that fails."""
     try:
         path.mkdir(parents=True, exist_ok=exist_ok)
     except OSError as error:
@@ -70,10 +70,10 @@ def make_folder(path: Path, *, exist_ok: bool = False) -> None:
 
 
 def write_whole(path: Path, text: str, *, durable: bool = True) -> None:
-    """Write a file so that a reader, or a crash, sees the old one or the new one and never a part.
+    """Write a file atomically: a reader, or a crash, leaves the old file or the new one, never a part.
 
-    Without `durable` a power cut may lose it: for pages by the thousand, which can be made again.
-    Raises MatrixError when the disk is full or the place can't be written.
+    Without `durable` a power cut may lose the file: for thousands of pages, which can be created again.
+    Raises MatrixError when the disk is full or the folder is not writable.
     """
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
@@ -94,7 +94,7 @@ def write_whole(path: Path, text: str, *, durable: bool = True) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make the names in a folder durable: a file's own fsync does not cover its name."""
+    """Make the names in a folder durable: the fsync of a file does not cover its name."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -103,10 +103,10 @@ def sync_folder(folder: Path) -> None:
 
 
 def unwritable(path: Path, error: OSError) -> MatrixError:
-    """Say that a file can't be written, and why."""
+    """Return the error for a file that can't be written, with the reason."""
     return MatrixError(
         "can't be written",
         where=str(path),
         got=error.strerror or str(error),
-        fix="make room or choose another output folder, then resume the run: what is recorded stays",
+        fix="free disk space or choose another output folder, then resume the run: recorded results are kept",
     )

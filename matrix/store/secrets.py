@@ -1,6 +1,6 @@
-"""Values of the environment that must not get out: known by the names of their variables, masked where text is kept.
+"""Masking of environment values that must not leak: found by the names of their variables, masked in stored text.
 
-What else looks like a secret, whatever its source, is masked where text is shown (matrix/verdicts/text.py).
+Any other text that looks like a secret is masked where it is displayed (matrix/verdicts/text.py).
 """
 
 from __future__ import annotations
@@ -15,26 +15,26 @@ from typing import Any, Final
 from matrix.verdicts.outcome import Outcome, Raised
 
 MASKED: Final = "[masked]"
-SHORTEST: Final = 7  # characters of a value that is masked; a shorter one ("1", "true", "none") is in every text
-LONGEST: Final = 4_096  # bytes of a value that is masked as a whole; of a longer one its beginning
+SHORTEST: Final = 7  # characters of a masked value; shorter ones ("1", "true", "none") occur in every text
+LONGEST: Final = 4_096  # characters masked of a value; the rest of a longer one is not
 
 _NAME: Final = re.compile(r"(TOKEN|KEY|JWT|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIALS?)S?(_|$)", re.IGNORECASE)
 
 
 def values(*environs: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the values of these variables that look like secrets, longest first; without any, of this process's."""
+    """Return the values in these environments (default: this process's) that look like secrets, longest first."""
     found = {
         value[:LONGEST]
         for environ in environs or (os.environ,)
         for name, value in environ.items()
-        # A file's name is no secret, and tells a reader where a run looked.
+        # A path is no secret, and shows the reader where a run searched.
         if _NAME.search(name) and len(value) >= SHORTEST and not value.startswith("/")
     }
     return tuple(sorted(found, key=lambda value: (-len(value), value)))
 
 
 class Masker:
-    """Masks secrets in a stream of bytes, also across its chunks; what may be the start of one waits for the next."""
+    """Masks secrets in a stream of bytes, also across chunks; a possible start of a secret is held until the next."""
 
     def __init__(self, secrets: Sequence[str]) -> None:
         self._secrets = [secret.encode(errors="surrogateescape") for secret in secrets]
@@ -44,7 +44,7 @@ class Masker:
         self._held = b""
 
     def take(self, chunk: bytes) -> bytes:
-        """Return what can be written now."""
+        """Return the bytes that can be written after this chunk."""
         if not self._secrets:
             return chunk
         text = self._any.sub(MASKED.encode(), self._held + chunk)
@@ -60,59 +60,59 @@ class Masker:
         return text[:place]
 
     def rest(self) -> bytes:
-        """Return what still waits; to be called at the end."""
+        """Return the bytes still held; call it after the last chunk."""
         held, self._held = self._held, b""
         return held
 
 
 def mask_file(path: Path) -> None:
-    """Take the secrets of this environment out of a file that others wrote, if there is one."""
-    told = path.read_bytes() if path.is_file() else b""
-    without = bare_bytes(told, values())
-    if without != told:
-        path.write_bytes(without)
+    """Mask the secrets of this environment in a file, if it exists."""
+    content = path.read_bytes() if path.is_file() else b""
+    masked = bare_bytes(content, values())
+    if masked != content:
+        path.write_bytes(masked)
 
 
 def bare(text: str, secrets: Sequence[str]) -> str:
-    """Return a text without these secrets."""
+    """Return a text with these secrets masked."""
     return re.sub("|".join(map(re.escape, secrets)), MASKED, text) if secrets else text
 
 
 def bare_bytes(content: bytes, secrets: Sequence[str]) -> bytes:
-    """Return what may be no text without these secrets."""
+    """Return bytes, of any encoding, with these secrets masked."""
     masker = Masker(secrets)
     return masker.take(content) + masker.rest()
 
 
 def hidden(outcome: Outcome, secrets: Sequence[str]) -> Outcome:
-    """Return an outcome without these secrets: in what it says, in exceptions, logs, stacks and values."""
+    """Return an outcome with these secrets masked in its reason, exceptions, logs, stacks and values."""
     if not secrets:
         return outcome
 
-    def without(text: str) -> str:
+    def masked(text: str) -> str:
         return bare(text, secrets)
 
-    def told(chain: Sequence[Raised]) -> tuple[Raised, ...]:
-        return tuple(replace(raised, message=without(raised.message)) for raised in chain)
+    def masked_chain(chain: Sequence[Raised]) -> tuple[Raised, ...]:
+        return tuple(replace(raised, message=masked(raised.message)) for raised in chain)
 
-    def plain(value: Any) -> Any:
+    def masked_value(value: Any) -> Any:
         if isinstance(value, str):
-            return without(value)
+            return masked(value)
         if isinstance(value, Mapping):
-            return {name: plain(one) for name, one in value.items()}
-        return [plain(one) for one in value] if isinstance(value, list | tuple) else value
+            return {name: masked_value(one) for name, one in value.items()}
+        return [masked_value(one) for one in value] if isinstance(value, list | tuple) else value
 
     ranks = tuple(
-        replace(rank, chain=told(rank.chain), value=plain(rank.value), stacks=without(rank.stacks))
+        replace(rank, chain=masked_chain(rank.chain), value=masked_value(rank.value), stacks=masked(rank.stacks))
         for rank in outcome.ranks
     )
     return replace(
         outcome,
-        reason=without(outcome.reason),
-        chain=told(outcome.chain),
-        evidence=without(outcome.evidence),
+        reason=masked(outcome.reason),
+        chain=masked_chain(outcome.chain),
+        evidence=masked(outcome.evidence),
         ranks=ranks,
-        attempts=tuple(map(without, outcome.attempts)),
+        attempts=tuple(map(masked, outcome.attempts)),
     )
 
 

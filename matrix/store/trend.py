@@ -1,4 +1,4 @@
-"""What the nights say of one case over time: when it changed, how often it flaked, where its duration stepped."""
+"""The history of one case over the nights: changes of its verdict, flakes, and steps of its duration."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import Final
 from matrix.verdicts.record import SILENT, Verdict
 
 NIGHTS: Final = 60  # shown
-# A step: the medians of so many runs before and after differ by this factor, and by more than this many s. A save and
-# load took 1.1 to 1.9 s over 40 nights of one machine; a busy one doubles a single run, not the median of five.
+# A step: the medians of AROUND runs before and after differ by FACTOR and by LEAST_S seconds. A save and load took 1.1
+# to 1.9 s over 40 nights of one machine; a busy machine doubles the time of a single run, not the median of five.
 AROUND: Final = 5
 FACTOR: Final = 1.5
 LEAST_S: Final = 1.0
@@ -20,9 +20,10 @@ LEAST_S: Final = 1.0
 
 @dataclass(frozen=True)
 class Past:
-    """What one night said of a case. `content` is what it ran with; `cached`: it did not run, an earlier night did.
+    """The result of a case in one night.
 
-    `number` grows from night to night.
+    `content` is the verdict-cache key. `cached`: the verdict came from the cache, the case did not run that night.
+    `number` increases from night to night.
     """
 
     number: int
@@ -34,7 +35,7 @@ class Past:
 
     @property
     def ran(self) -> bool:
-        """Say whether it ran that night."""
+        """Return whether the case ran that night."""
         return not self.cached and self.verdict not in SILENT
 
 
@@ -43,7 +44,7 @@ Pasts = Mapping[str, Sequence[Past]]  # case key -> nights, oldest first
 
 @dataclass(frozen=True)
 class Flakes:
-    """`flipped` of `again` runs with the very content of the run before gave another colour: that is no regression."""
+    """Of `again` runs with the same content as the run before, `flipped` had another colour: no regression."""
 
     flipped: int
     again: int
@@ -56,14 +57,14 @@ class Flakes:
 
 
 def flakes(pasts: Sequence[Past]) -> Flakes:
-    """Count runs that repeat the one before: the same content, by its hash."""
+    """Count the runs with the same content hash as the run before, and those whose colour differs."""
     ran = [past for past in pasts if past.ran and past.content]
     again = [(one, other) for one, other in pairwise(ran) if one.content == other.content]
     return Flakes(sum(one.verdict.colour != other.verdict.colour for one, other in again), len(again))
 
 
 def turns(pasts: Sequence[Past]) -> list[tuple[Past, Past, bool]]:
-    """Return each change of colour between nights that ran: before, after, and whether anything else had changed."""
+    """Return each change of colour between nights that ran: before, after, and whether the content changed too."""
     ran = [past for past in pasts if past.ran]
     return [
         (one, other, not one.content or one.content != other.content)
@@ -73,7 +74,7 @@ def turns(pasts: Sequence[Past]) -> list[tuple[Past, Past, bool]]:
 
 
 def steps(seconds: Sequence[float]) -> list[int]:
-    """Return the places at which a duration steps up or down for good: `seconds[place]` is the first after the step."""
+    """Return the indices at which a duration steps up or down: `seconds[index]` is the first after the step."""
     found: list[int] = []
     place = AROUND
     while place <= len(seconds) - AROUND:
@@ -88,11 +89,11 @@ def steps(seconds: Sequence[float]) -> list[int]:
 
 
 def _size(seconds: Sequence[float], place: int) -> float:
-    """Return how clear a step is here, 0 where there is none."""
+    """Return how clear the step at `place` is, 0 where there is none."""
     window, after = seconds[place - AROUND : place], seconds[place : place + AROUND]
     low, high = sorted((median(window), median(after)))
     if high - low < LEAST_S or high < FACTOR * low:
         return 0
-    # The clearest place is the one that leaves the least of either side on the other.
+    # The best place has the least spread on each side.
     spread = sum(abs(one - median(window)) for one in window) + sum(abs(one - median(after)) for one in after)
     return (high - low) / (spread + 1e-9)

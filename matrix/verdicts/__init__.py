@@ -1,1 +1,1 @@
-"""What happened in a case, and what that means against the catalog. Pure."""
+"""Outcomes of cases and their verdicts against the catalog. Pure functions."""

@@ -1,4 +1,4 @@
-"""Which rank a job is blamed on, and of what: a pure function of how the ranks ended."""
+"""The rank that a job's failure is blamed on, and its fault: a pure function of how the ranks ended."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from typing import Final
 from matrix.verdicts import stacks
 from matrix.verdicts.outcome import EVIDENCE, Outcome, OutcomeKind, Raised, RankEnd
 
-# s by which a death is taken to be earlier than it was seen. The kernel closes a dying process's sockets before it
-# tells that it died, so a peer's exception, of whatever text, can be reported first. On gloo it came 2 to 21 ms after
-# the death in 12 of 12 tries; on a busy machine the order is anybody's.
+# s by which a death is dated back. The kernel closes a dying process's sockets before it reports the death, so a peer's
+# exception, with any message, can be reported first. On gloo it came 2 to 21 ms after the death in 12 of 12 tries; on
+# a busy machine either order occurs.
 HEAD_START_S: Final = 0.5
 
-# What a rank says when a peer went away. By gloo, c10d's stores and NCCL, as they stand in the libraries of torch 2.4
-# and 2.13; by the operating system (errno's texts).
+# Messages that report a lost peer: from gloo, c10d's stores and NCCL, as in the libraries of torch 2.4 and 2.13; from
+# the operating system (errno's texts).
 CASCADE: Final = re.compile(
     r"Connection closed by (remote )?peer"
     r"|Connection reset by peer"
@@ -37,12 +37,12 @@ MEMORY: Final = re.compile(
     r"DefaultCPUAllocator: (can't allocate|not enough) memory|std::bad_alloc|CUDA out of memory|Cannot allocate memory"
 )
 KILLED_WORKER: Final = re.compile(r"DataLoader worker \(pid.*\) (is killed by signal: Killed|exited unexpectedly)")
-LAST_WORDS: Final = "terminate called"  # libstdc++, before it aborts over a C++ exception nobody caught
+TERMINATE: Final = "terminate called"  # libstdc++ prints it before it aborts on an uncaught C++ exception
 
 
 @dataclass(frozen=True)
 class RankFault:
-    """What is wrong with one rank. `when` in s since the start of the job; `cascade`: it fell because a peer did."""
+    """The fault of one rank. `when` is in s since the start of the job; `cascade`: it failed because a peer did."""
 
     end: RankEnd
     kind: OutcomeKind
@@ -62,10 +62,10 @@ def classify(
 ) -> Outcome:
     """Return the outcome of a job whose ranks ended like `ends`.
 
-    `logs` holds the end of each rank's log, `traces` the stacks of those that were stopped, `oom_kills` how many
-    processes the kernel killed for memory meanwhile. A rank that died or raised is the cause, the earliest if there
-    are several, one whose message says that a peer went away only if there is no other. Else the job hung
-    (`timed_out`), or passed. Raises ValueError when `ends` tell of none of these: the caller lost a rank.
+    `logs` holds the end of each rank's log, `traces` the stacks of the ranks that were stopped, `oom_kills` the number
+    of processes that the kernel killed for memory meanwhile. The cause is the earliest rank that died or raised. A
+    rank whose message reports a lost peer is the cause only if there is no other. Without such a rank the job hung
+    (`timed_out`) or passed. Raises ValueError when `ends` show none of these: the caller lost a rank.
     """
     found = [fault for end in ends if (fault := fault_of(end, logs.get(end.rank, ""), oom_kills))]
     if found:
@@ -90,7 +90,7 @@ def classify(
 
 
 def fault_of(end: RankEnd, log: str, oom_kills: int) -> RankFault | None:
-    """Return what one rank's end shows by itself; None when it finished, or was stopped while it was at work."""
+    """Return the fault that one rank's end shows by itself; None when it finished, or was stopped while it ran."""
     if end.chain:
         memory = any(
             raised.type in MEMORY_TYPES
@@ -106,23 +106,23 @@ def fault_of(end: RankEnd, log: str, oom_kills: int) -> RankFault | None:
     when = end.seconds - HEAD_START_S
     after = " after its body had returned" if end.returned else ""
     if end.exit_code < 0:
-        last_words = log[log.rindex(LAST_WORDS) :] if LAST_WORDS in log else ""
+        printed = log[log.rindex(TERMINATE) :] if TERMINATE in log else ""
         name = signal_name(-end.exit_code)
         if name == "SIGKILL" and oom_kills > 0:
             what = f"was killed (SIGKILL){after} while the kernel's count of processes killed for memory rose"
             return RankFault(end, OutcomeKind.OUT_OF_MEMORY, what, when, False)
-        if name == "SIGABRT" and MEMORY.search(last_words):
+        if name == "SIGABRT" and MEMORY.search(printed):
             return RankFault(end, OutcomeKind.OUT_OF_MEMORY, f"ran out of memory and aborted{after}", when, False)
-        cascade = name == "SIGABRT" and bool(CASCADE.search(last_words))
+        cascade = name == "SIGABRT" and bool(CASCADE.search(printed))
         return RankFault(end, OutcomeKind.SIGNALED, f"died by {name}{after}", when, cascade)
     if end.exit_code > 0 or not end.returned:
-        when_it_left = after or " before its body returned"
-        return RankFault(end, OutcomeKind.EXITED, f"left with status {end.exit_code}{when_it_left}", when, False)
+        place = after or " before its body returned"
+        return RankFault(end, OutcomeKind.EXITED, f"left with status {end.exit_code}{place}", when, False)
     return None
 
 
 def _hung(ends: Sequence[RankEnd], logs: Mapping[int, str], traces: Mapping[int, str], deadline_s: float) -> Outcome:
-    """Name the stragglers: those that had not finished while others had, else where each stood."""
+    """Return the outcome of a hang: the ranks that had not finished, where each stood, and any suspect."""
     late = [end for end in ends if end.stopped or end.exit_code is None]
     done = [end for end in ends if end not in late]
     places: dict[str, list[RankEnd]] = {}
@@ -133,7 +133,7 @@ def _hung(ends: Sequence[RankEnd], logs: Mapping[int, str], traces: Mapping[int,
             place = f"after its body had returned, {place}"
         places.setdefault(place, []).append(end)
     standing = "; ".join(f"{name_ranks(group)} {place}" for place, group in places.items())
-    # The odd one out, where all others stand at one place, is the one that these wait for.
+    # Where all ranks but one stand at one place, these wait for that one.
     alone = [group[0] for group in places.values() if len(group) == 1]
     suspects = late if done or len(late) == 1 else alone if len(places) == 2 and len(late) > 2 else []
     suspect = suspects[0].rank if suspects else None
@@ -162,7 +162,7 @@ def name_ranks(ends: Sequence[RankEnd]) -> str:
 
 
 def signal_name(number: int) -> str:
-    """Return "SIGSEGV" for 11; a real-time signal has no name of its own."""
+    """Return "SIGSEGV" for 11, "signal 40" for a number without a name (real-time signals)."""
     try:
         return signal.Signals(number).name
     except ValueError:

@@ -1,8 +1,8 @@
-"""Native crashes as their printers write them, in one normal form.
+"""Native crashes in logs, read from each printer's format into one normal form.
 
-A rank that dies in C++ leaves no exception: what is known of it stands in its log, in the words of whoever printed it.
-A crash says which signal it was and through which functions the stack went, never where exactly it ended: one and the
-same defect crashes in other frames at other world sizes.
+A rank that dies in C++ leaves no exception: its log holds the only report, in the format of whoever printed it. A
+`NativeCrash` has the signal and the functions on the stack, but not the exact place: the same defect crashes in
+different frames at different world sizes.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from functools import lru_cache
 from itertools import islice
 from typing import Final
 
-MOST: Final = 64  # crashes of one printer that are read; a rank's log holds one of each, mpirun's one for each rank
-# What faulthandler and glibc call the signals that they print; Open MPI and UCX give the number.
+MOST: Final = 64  # crashes read per printer; a rank's log holds one of each printer, mpirun's log one for each rank
+# The names that faulthandler and glibc print for signals; Open MPI and UCX print the number.
 WORDS: Final = {
     "Segmentation fault": "SIGSEGV",
     "Aborted": "SIGABRT",
@@ -31,9 +31,9 @@ WORDS: Final = {
 class NativeCrash:
     """One printed crash.
 
-    `printer` is "faulthandler", "open-mpi", "ucx", "c10", "terminate", "glibc", or the launcher that told of it,
+    `printer` is "faulthandler", "open-mpi", "ucx", "c10", "terminate", "glibc", or the launcher that reported it,
     "torchrun" or "mpirun". `frames` run innermost first: qualified names without arguments, as far as they were
-    printed; a launcher prints none. `signal` is "SIGSEGV", None where only an `exit_code` was told.
+    printed; a launcher prints none. `signal` is a name such as "SIGSEGV", None where only an `exit_code` was printed.
     """
 
     signal: str | None
@@ -42,16 +42,16 @@ class NativeCrash:
     frames: tuple[str, ...] = ()
 
     def went_through(self, function: str) -> bool:
-        """Say whether a function is in the stack, at any depth; `function` is the end of its qualified name."""
+        """Return whether a function is in the stack, at any depth; `function` is the end of its qualified name."""
         return any(f"::{frame}".endswith(f"::{function}") for frame in self.frames)
 
 
 @dataclass(frozen=True)
 class _Printer:
-    """How one printer writes: what it starts with (and what it calls the signal there), and what it ends with.
+    """The format of one printer: its first line (with the signal's name) and its last.
 
-    What it prints in between stands behind the same `at` on every line, where it has one. Logs are anybody's text: no
-    pattern may take more than linear time, so repeats that can meet are bounded.
+    Where the first line has an `at`, every line in between starts with the same one. Logs hold arbitrary text: every
+    pattern must take linear time, so adjacent repeats are bounded.
     """
 
     name: str
@@ -64,7 +64,7 @@ PRINTERS: Final = (
         "faulthandler",
         re.compile(
             r"^Fatal Python error: (?P<words>[A-Z][\w -]*)$"
-            r"(?:(?:(?!^Fatal )[\s\S])*?^Current thread 0x)?",  # the other threads, which did not crash, may come first
+            r"(?:(?:(?!^Fatal )[\s\S])*?^Current thread 0x)?",  # threads that did not crash may come first
             re.M,
         ),
         re.compile(r"^(Thread 0x|Extension modules: )", re.M),
@@ -95,7 +95,7 @@ PRINTERS: Final = (
         re.compile(r"^(Memory map:|=+ Memory map: =+)$", re.M),
     ),
 )
-ABORTS: Final = ("terminate", "glibc")  # end by abort() unless they name another signal
+ABORTS: Final = ("terminate", "glibc")  # printers of abort(), unless they name another signal
 
 FRAMES: Final = re.compile(
     r"""
@@ -123,12 +123,12 @@ LAUNCHERS: Final = (
 
 @lru_cache(maxsize=32)
 def crashes(text: str) -> tuple[NativeCrash, ...]:
-    """Return every crash that a log tells of, in the order in which it does."""
+    """Return every crash in a log, in the log's order."""
     return tuple(crash for _, crash in located(text))
 
 
 def located(text: str) -> list[tuple[int, NativeCrash]]:
-    """Return every crash that a log tells of with the offset at which it starts, in that order."""
+    """Return every crash in a log with the offset at which it starts, ordered by it."""
     return sorted([*_printed(text), *_launched(text)], key=lambda one: one[0])
 
 
@@ -139,7 +139,7 @@ def _printed(text: str) -> Iterator[tuple[int, NativeCrash]]:
             named = start.groupdict()
             if process := named.get("process"):
                 if process in seen:
-                    continue  # c10 goes on with the process's other threads
+                    continue  # c10 prints the process's other threads too
                 seen.add(process)
             end = printer.end.search(text, start.end() + 1)
             body = text[start.end() : end.start() if end else len(text)]
@@ -181,14 +181,14 @@ def _frames(body: str) -> tuple[str, ...]:
     for found in FRAMES.finditer(body):
         kind = str(found.lastgroup)
         (python if kind == "python" else native).append(function_name(found[kind]))
-    # Python >= 3.14 prints the Python frames first; the C++ below them is what they called.
+    # Python >= 3.14 prints the Python frames first and the C++ frames that they called after them.
     return tuple(name for name in (*native, *python) if name)
 
 
 def function_name(text: str) -> str:
     """Return the qualified name of a function, mangled or not, without its arguments; "" where none was printed.
 
-    Of a mangled name, as much as can be read without the whole of the C++ ABI: the names up to the first template.
+    A mangled name is read up to the first template: more would take the whole of the C++ ABI.
     """
     mangled = re.match(r"_ZN[KVrRO]*(?:St)?(?=\d)", text)
     if mangled:
@@ -200,7 +200,7 @@ def function_name(text: str) -> str:
 
 
 def _source_names(mangled: str) -> Iterator[str]:
-    """Yield the names of <length><name> pairs until something else comes."""
+    """Yield the names of the leading <length><name> pairs."""
     while length := re.match(r"\d{1,4}", mangled):
         start = length.end()
         yield mangled[start : start + int(length[0])]

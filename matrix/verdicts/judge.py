@@ -24,7 +24,7 @@ SHOWN = {
 
 @dataclass(frozen=True)
 class Judgement:
-    """A verdict with what it rests on: the signature that matched, or the other failure that it was."""
+    """A verdict with its evidence: the signature that matched, or the id of the other failure that matched."""
 
     verdict: Verdict
     signature: str | None = None
@@ -32,7 +32,7 @@ class Judgement:
 
 
 def judge(failure: Failure, expectation: Expectation, outcome: Outcome, catalog: Iterable[Failure] = ()) -> Judgement:
-    """Return the verdict on `outcome`. `catalog` is searched for the failure that it was, if it was another."""
+    """Return the verdict on `outcome`. If it does not show `failure`, `catalog` is searched for one that it shows."""
     if outcome.kind is OutcomeKind.UNAVAILABLE:
         return Judgement(Verdict.UNAVAILABLE)
     if outcome.kind is OutcomeKind.NOT_REACHED:

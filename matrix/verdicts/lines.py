@@ -7,13 +7,13 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import BinaryIO, Final
 
-CHUNK: Final = 2**20  # bytes a read
-LINE: Final = 4_096  # characters kept of a line; the longest message that a signature of the catalog asks for has 200
-PROBED: Final = 4_096  # bytes looked at for an encoding without a mark
+CHUNK: Final = 2**20  # bytes per read
+LINE: Final = 4_096  # characters kept of a line; the longest message in a signature of the catalog has 200
+PROBED: Final = 4_096  # bytes examined for the encoding where there is no byte order mark
 
 _MARKS: Final = (
     (codecs.BOM_UTF8, "utf-8-sig"),
-    (codecs.BOM_UTF32_LE, "utf-32"),  # before UTF-16's, which is its beginning
+    (codecs.BOM_UTF32_LE, "utf-32"),  # before UTF-16's mark, which is its prefix
     (codecs.BOM_UTF32_BE, "utf-32"),
     (codecs.BOM_UTF16_LE, "utf-16"),
     (codecs.BOM_UTF16_BE, "utf-16"),
@@ -27,7 +27,7 @@ def numbered(file: BinaryIO) -> Iterator[tuple[int, str]]:
 
 
 def decoded(chunks: Iterable[bytes]) -> Iterator[str]:
-    """Decode chunk by chunk; what can't be decoded shows as U+FFFD."""
+    """Decode chunk by chunk; undecodable bytes become U+FFFD."""
     decoder: codecs.IncrementalDecoder | None = None
     for chunk in chunks:
         if decoder is None:
@@ -38,7 +38,7 @@ def decoded(chunks: Iterable[bytes]) -> Iterator[str]:
 
 
 def encoding_of(start: bytes) -> str:
-    """Return the encoding of a log that starts with these bytes: by its mark, UTF-16 by its zeros, else UTF-8."""
+    """Return the encoding of a log that starts with these bytes: by its mark, UTF-16 also by its zeros, else UTF-8."""
     for mark, name in _MARKS:
         if start.startswith(mark):
             return name
@@ -53,12 +53,12 @@ def encoding_of(start: bytes) -> str:
 def split(chunks: Iterable[str]) -> Iterator[tuple[int, str]]:
     """Yield number and text of each line, at most LINE characters of it.
 
-    A carriage return ends a line too (progress bars), and does not count as one.
+    A carriage return also ends a line (progress bars), but does not increase the number.
     """
     number, held, rest = 1, "", ""
     for chunk in chunks:
         whole = rest + chunk
-        rest = "\r" if whole.endswith("\r") else ""  # half of a \r\n, perhaps
+        rest = "\r" if whole.endswith("\r") else ""  # possibly half of a \r\n
         parts = _END.split(whole.removesuffix("\r") if rest else whole)
         for text, end in zip(parts[::2], [*parts[1::2], ""], strict=True):
             held += text[: LINE - len(held)]

@@ -1,7 +1,7 @@
-"""Which known failures a log shows: exceptions and native crashes are read out of it, and the signatures asked.
+"""Find the known failures that a log shows: parse its exceptions and native crashes, compare them with the signatures.
 
-A signature never meets the text of the log as a whole: an exception's message is searched in an exception, a stack in
-a printed crash. What only quotes a failure does not show it. The log is read once, line by line, in bounded memory.
+A signature is not searched in the text of the whole log: its message is searched in each exception, its stack in each
+printed crash. A log that only quotes a failure does not show it. It is read once, line by line, in bounded memory.
 """
 
 from __future__ import annotations
@@ -21,38 +21,38 @@ from matrix.verdicts.signature import shows
 from matrix.verdicts.tracebacks import HEADER, LoggedException, Tracebacks
 
 STREAMS: Final = 512  # ranks whose lines are kept apart at a time; each takes at most EVIDENCE characters
-LISTED: Final = 20  # faults that nobody knows, and consequences, that an answer holds
-CHAINS: Final = 10_000  # tracebacks remembered, to tell whose cause is known
+LISTED: Final = 20  # unknown faults, and consequences, in a result
+CHAINS: Final = 10_000  # tracebacks remembered, to decide which have a known cause
 
 _ESCAPE: Final = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\^_])")
-# What launchers and collectors write before each line: a rank (torchrun, mpirun, srun), a time, a level.
+# Prefixes that launchers and log collectors add to each line: a rank (torchrun, mpirun, srun), a time, a level.
 _BEFORE: Final = re.compile(
     r"(?P<rank>\[(?:rank|default)\d+\]: ?|\[\d+,\d+\]<std(?:out|err)>: ?|\d{1,6}: )"
     r"|\[?\d{4}[-/]\d\d[-/]\d\d[T _]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?\]?:? ?(?:std(?:out|err) [FP] )?"
     r"(?:\[?(?:DEBUG|INFO|WARNING|WARN|ERROR|CRITICAL)\]?:? )?"
 )
-_PREFIX: Final = 200  # characters that may stand before a traceback's first line, to be looked for before the others
+_PREFIX: Final = 200  # longest prefix of a traceback's first line that is then removed from the other lines, characters
 
 # A window without any of these holds no printed crash (matrix/verdicts/crash.py).
 _CRASH: Final = (
     "Process received signal", "Caught signal", "Fatal Python error", "terminate called", ", PID: ", "*** ",
     "exitcode", "Exit code:", "exited on",
 )  # fmt: skip
-# What a rank says that was ended, or waited in vain, because another one failed.
+# Messages of a rank that was ended, or that waited in vain, because another one failed.
 _CONSEQUENCES: Final = (
     "closing signal SIGTERM",
     "Signal 15 (SIGTERM) received",
     "Watchdog caught collective operation",
 )
 _WAITED: Final = re.compile(r"Timed out (?:waiting|after)|[Ww]ait timeout|Watchdog|collective operation timeout")
-_FELT: Final = frozenset({"ChildFailedError", "SignalException", "DistNetworkError", "DistStoreError"})
+_PEER_ERRORS: Final = frozenset({"ChildFailedError", "SignalException", "DistNetworkError", "DistStoreError"})
 _ROOT: Final = "Root Cause (first observed failure)"
 _ROOT_RANK: Final = re.compile(r"^\s*rank +: (\d+) \(local_rank: \d+\)")
 
 
 @dataclass(frozen=True)
 class LogFault:
-    """Something that went wrong: the line where it stands, and what it is, in one line."""
+    """A fault in the log: its line number and a one-line description."""
 
     line: int
     what: str
@@ -60,9 +60,9 @@ class LogFault:
 
 @dataclass(frozen=True)
 class Sighting:
-    """A known failure in the log, where it stands first. `times`: how often it is there.
+    """A known failure in the log, at its first occurrence. `times` counts the occurrences.
 
-    `certain`: two or more marks of the signature hold in one exception or crash. Else it is only likely.
+    `certain`: two or more keys of the signature hold in one exception or crash. Otherwise it is likely.
     """
 
     failure: Failure
@@ -90,7 +90,7 @@ class Sighting:
 
 @dataclass(frozen=True)
 class Reading:
-    """What a log shows: known failures, what the catalog does not know, and what only follows from a failure.
+    """The faults of a log: failures of the catalog, unknown faults, and consequences of other faults (`follows`).
 
     `root_rank` is the rank that torchrun names as the first to fail, None where it names none.
     """
@@ -104,7 +104,7 @@ class Reading:
 
 @dataclass
 class _Stream:
-    """The lines of one rank, as far as they are kept: a window of at most EVIDENCE characters."""
+    """The last lines of one rank: a window of at most EVIDENCE characters."""
 
     tracebacks: Tracebacks
     number: int
@@ -116,55 +116,55 @@ class _Stream:
 class _Reader:
     def __init__(self, failures: Sequence[Failure]) -> None:
         self._failures = failures
-        asked = [(failure, signature) for failure in failures for signature in failure.signature if not signature.own]
-        self._of_exceptions = [one for one in asked if _asks_an_exception(one[1])]
-        self._of_crashes = [one for one in asked if not _asks_an_exception(one[1])]
-        self._types = {signature.exception for _, signature in asked if signature.exception}
+        entries = [(failure, signature) for failure in failures for signature in failure.signature if not signature.own]
+        self._of_exceptions = [one for one in entries if _needs_exception(one[1])]
+        self._of_crashes = [one for one in entries if not _needs_exception(one[1])]
+        self._types = {signature.exception for _, signature in entries if signature.exception}
         self._streams: OrderedDict[str, _Stream] = OrderedDict()
         self._opened = 0
-        self._shapes: deque[re.Pattern[str]] = deque(maxlen=16)  # what this log writes before a line
+        self._shapes: deque[re.Pattern[str]] = deque(maxlen=16)  # prefixes of this log's lines
         self.found: dict[tuple[str, str], dict[int, tuple[Failure, Signature, LogFault]]] = {}
         self.chains: dict[tuple[int, int], tuple[LogFault, bool, bool]] = {}  # (first fault, it is known, it follows)
         self.crashes: dict[int, NativeCrash] = {}
         self.follows: dict[int, LogFault] = {}
         self.root_rank: int | None = None
-        self.ask = lru_cache(maxsize=1024)(self._ask)
+        self.shown_by = lru_cache(maxsize=1024)(self._shown_by)
 
     def take(self, number: int, line: str) -> None:
-        """Take a line of the log."""
-        tags, text = self._bare(_ESCAPE.sub("", line) if "\x1b" in line else line)
+        """Process one line of the log."""
+        tags, text = self._without_prefix(_ESCAPE.sub("", line) if "\x1b" in line else line)
         stream = self._stream(tags)
-        for told in stream.tracebacks.take(number, text):
-            self._raised(stream, told)
+        for logged in stream.tracebacks.take(number, text):
+            self._add_exception(stream, logged)
         if any(words in text for words in _CONSEQUENCES):
-            self._follows(LogFault(number, text.strip()))
+            self._add_consequence(LogFault(number, text.strip()))
         elif _ROOT in text:
             self.root_rank = -1
         elif self.root_rank == -1 and (rank := _ROOT_RANK.match(text)):
             self.root_rank = int(rank[1])
         if stream.window and stream.window[-1][1] == text:
-            return  # said again: a window of one line a thousand times would cost its square
+            return  # a repeated line: scanning a window of a thousand equal lines takes quadratic time
         stream.window.append((number, text))
         stream.size += len(text) + 1
         stream.crashed = stream.crashed or any(words in text for words in _CRASH)
         if stream.size > EVIDENCE:
-            self._look(stream)
-            while stream.size > EVIDENCE // 2:  # the other half is seen again: a crash may stand across
+            self._search_window(stream)
+            while stream.size > EVIDENCE // 2:  # the other half is searched again: a crash may span both
                 stream.size -= len(stream.window.popleft()[1]) + 1
             stream.crashed = any(words in kept for _, kept in stream.window for words in _CRASH)
 
     def close(self) -> None:
-        """Look at what is left; to be called after the last line."""
+        """Process the remaining windows; call it after the last line."""
         for stream in self._streams.values():
             self._end(stream)
 
     def _end(self, stream: _Stream) -> None:
-        for told in stream.tracebacks.close():
-            self._raised(stream, told)
-        self._look(stream)
+        for logged in stream.tracebacks.close():
+            self._add_exception(stream, logged)
+        self._search_window(stream)
 
-    def _bare(self, text: str) -> tuple[str, str]:
-        """Return the rank that a line says it is of, and the line without what its log writes before each."""
+    def _without_prefix(self, text: str) -> tuple[str, str]:
+        """Return the rank tags of a line, "" if it has none, and the line without its prefix."""
         tags = ""
         while text[:1] in "[0123456789" and (before := _BEFORE.match(text)) and before.end():
             tags += (before["rank"] or "").strip()
@@ -189,19 +189,19 @@ class _Reader:
         stream = self._streams[tags] = _Stream(Tracebacks(self._types), self._opened)
         return stream
 
-    def _raised(self, stream: _Stream, told: LoggedException) -> None:
-        fault = LogFault(told.line, _in_a_line(told.raised))
-        owners = self.ask(told.raised)
+    def _add_exception(self, stream: _Stream, logged: LoggedException) -> None:
+        fault = LogFault(logged.line, _one_line(logged.raised))
+        owners = self.shown_by(logged.raised)
         for failure, signature in owners:
-            self._saw(failure, signature, fault)
-        felt = told.raised.type in _FELT or _follows_from(told.raised.message)
-        chain = (stream.number, told.chain)
+            self._add_match(failure, signature, fault)
+        consequence = logged.raised.type in _PEER_ERRORS or _is_consequence(logged.raised.message)
+        chain = (stream.number, logged.chain)
         if chain in self.chains or len(self.chains) < CHAINS:
-            first, known, follows = self.chains.get(chain, (fault, False, felt))
-            first = fault if follows and not felt else first
-            self.chains[chain] = (first, known or bool(owners), follows and felt)
+            first, known, follows = self.chains.get(chain, (fault, False, consequence))
+            first = fault if follows and not consequence else first
+            self.chains[chain] = (first, known or bool(owners), follows and consequence)
 
-    def _ask(self, raised: Raised) -> list[tuple[Failure, Signature]]:
+    def _shown_by(self, raised: Raised) -> list[tuple[Failure, Signature]]:
         """Return the failures that an exception shows, each with the first signature that holds."""
         outcome, owners = Outcome(OutcomeKind.RAISED, chain=(raised,)), {}
         for failure, signature in self._of_exceptions:
@@ -209,42 +209,45 @@ class _Reader:
                 owners[failure.id] = (failure, signature)
         return list(owners.values())
 
-    def _look(self, stream: _Stream) -> None:
-        """Ask the signatures of native crashes and of logs in a window."""
+    def _search_window(self, stream: _Stream) -> None:
+        """Compare a window with the signatures of native crashes and of log text."""
         text = "".join(f"{line}\n" for _, line in stream.window)
 
         def at(offset: int) -> int:
             return stream.window[text.count("\n", 0, offset)][0]
 
-        told = located(text) if stream.crashed else []
-        ends = [start for start, _ in told[1:]] + [len(text)]
-        for (start, crash), end in zip(told, ends, strict=False):
+        printed = located(text) if stream.crashed else []
+        ends = [start for start, _ in printed[1:]] + [len(text)]
+        for (start, crash), end in zip(printed, ends, strict=False):
             line = at(start)
-            if crash.signal == "SIGTERM" or (crash.printer == "terminate" and _follows_from(text[start:end])):
-                self._follows(LogFault(line, _crash_in_a_line(crash)))
+            if crash.signal == "SIGTERM" or (crash.printer == "terminate" and _is_consequence(text[start:end])):
+                self._add_consequence(LogFault(line, _crash_on_one_line(crash)))
                 continue
             self.crashes[line] = crash
             outcome = Outcome(OutcomeKind.SIGNALED, signal=crash.signal, evidence=text[start:end])
             for failure, signature in self._of_crashes:
                 if signature.log is None and shows(outcome, signature):
-                    self._saw(failure, signature, LogFault(line, _crash_in_a_line(crash)))
+                    self._add_match(failure, signature, LogFault(line, _crash_on_one_line(crash)))
         for failure, signature in self._of_crashes:
             if signature.log is not None and (found := re.search(signature.log, text)):
                 line = at(found.start())
-                self._saw(failure, signature, LogFault(line, found[0].partition("\n")[0].strip()))
+                self._add_match(failure, signature, LogFault(line, found[0].partition("\n")[0].strip()))
 
-    def _saw(self, failure: Failure, signature: Signature, fault: LogFault) -> None:
+    def _add_match(self, failure: Failure, signature: Signature, fault: LogFault) -> None:
         seen = self.found.setdefault((failure.id, signature.name), {})
         if len(seen) < CHAINS:
             seen[fault.line] = (failure, signature, fault)
 
-    def _follows(self, fault: LogFault) -> None:
+    def _add_consequence(self, fault: LogFault) -> None:
         if len(self.follows) < LISTED:
             self.follows[fault.line] = fault
 
 
 def match(lines: Iterable[tuple[int, str]], failures: Iterable[Failure]) -> Reading:
-    """Read a log. `lines`: number and text of each (matrix.verdicts.lines). A signature that is `own` is left out."""
+    """Return the faults of a log; signatures marked `own` are left out.
+
+    `lines` holds the number and text of each line (matrix.verdicts.lines).
+    """
     reader, last = _Reader(list(failures)), 0
     for number, text in lines:
         reader.take(number, text)
@@ -254,7 +257,7 @@ def match(lines: Iterable[tuple[int, str]], failures: Iterable[Failure]) -> Read
     return Reading(
         tuple(known),
         tuple(_unknown(reader, known))[:LISTED],
-        tuple(_follows(reader))[:LISTED],
+        tuple(_consequences(reader))[:LISTED],
         last,
         reader.root_rank if reader.root_rank != -1 else None,
     )
@@ -266,9 +269,9 @@ def _known(reader: _Reader) -> Iterator[Sighting]:
     for seen in reader.found.values():
         failure, signature, fault = seen[min(seen)]
         if signature.exit_code is not None and codes and signature.exit_code not in codes:
-            continue  # the log tells how the ranks left, and it was otherwise
-        told = signature.exit_code is None or signature.exit_code in codes
-        sighting = Sighting(failure, signature, fault, told and _marks(signature) > 1, len(seen))
+            continue  # the log has the ranks' exit statuses, and none is the signature's
+        confirmed = signature.exit_code is None or signature.exit_code in codes
+        sighting = Sighting(failure, signature, fault, confirmed and _key_count(signature) > 1, len(seen))
         best = sightings.get(failure.id)
         if best is None or (not sighting.certain, fault.line) < (not best.certain, best.fault.line):
             sightings[failure.id] = sighting
@@ -276,51 +279,53 @@ def _known(reader: _Reader) -> Iterator[Sighting]:
 
 
 def _unknown(reader: _Reader, known: Sequence[Sighting]) -> Iterator[LogFault]:
-    """Yield what is no known failure and does not follow from one: each text once, where it stands first."""
+    """Yield the faults that are neither known failures nor consequences: each text once, at its first line."""
     faults = [fault for fault, is_known, follows in reader.chains.values() if not is_known and not follows]
     seen = {line for lines in reader.found.values() for line in lines}
     signals = {one.signature.signal for one in known if one.signature.signal}
     printed = {line: one for line, one in reader.crashes.items() if one.printer not in ("torchrun", "mpirun")}
-    # A launcher tells of an end that its rank has told of, and so does a second printer.
+    # A launcher repeats a crash that its rank printed, and so does a second printer.
     launched = {line: one for line, one in reader.crashes.items() if one.signal or not reader.chains}
-    told_once = printed or ({} if known or faults else launched)
-    for line, crash in told_once.items():
+    crashes = printed or ({} if known or faults else launched)
+    for line, crash in crashes.items():
         if line not in seen and crash.signal not in signals:
-            faults.append(LogFault(line, _crash_in_a_line(crash)))
-    told: dict[str, LogFault] = {}
-    for fault in sorted(faults, key=lambda one: one.line):
-        told.setdefault(re.sub(r"\d+", "#", fault.what), fault)
-    yield from told.values()
+            faults.append(LogFault(line, _crash_on_one_line(crash)))
+    yield from _distinct(faults)
 
 
-def _follows(reader: _Reader) -> Iterator[LogFault]:
-    told: dict[str, LogFault] = {}
+def _consequences(reader: _Reader) -> Iterator[LogFault]:
     faults = [fault for fault, is_known, follows in reader.chains.values() if follows and not is_known]
-    for fault in sorted([*faults, *reader.follows.values()], key=lambda one: one.line):
-        told.setdefault(re.sub(r"\d+", "#", fault.what), fault)
-    yield from told.values()
+    yield from _distinct([*faults, *reader.follows.values()])
 
 
-def _follows_from(text: str) -> bool:
-    """Say whether these are the words of a rank that lost another one, or waited for it in vain."""
+def _distinct(faults: Iterable[LogFault]) -> Iterable[LogFault]:
+    """Return the first fault of each text, numbers aside, ordered by line."""
+    first: dict[str, LogFault] = {}
+    for fault in sorted(faults, key=lambda one: one.line):
+        first.setdefault(re.sub(r"\d+", "#", fault.what), fault)
+    return first.values()
+
+
+def _is_consequence(text: str) -> bool:
+    """Return whether a message is of a rank that lost another one, or waited for it in vain."""
     return bool(CASCADE.search(text) or _WAITED.search(text))
 
 
-def _asks_an_exception(signature: Signature) -> bool:
+def _needs_exception(signature: Signature) -> bool:
     return any(key is not None for key in (signature.exception, signature.message, signature.frame))
 
 
-def _marks(signature: Signature) -> int:
+def _key_count(signature: Signature) -> int:
     return sum(value is not None for name, value in vars(signature).items() if name not in ("name", "own"))
 
 
-def _in_a_line(raised: Raised) -> str:
+def _one_line(raised: Raised) -> str:
     frame = raised.frames[-1] if raised.frames else None
-    said = replace(raised, message=" ".join(raised.message.split("\n")))
-    return headline(said) + (f" (in {frame.function}, {frame.file}:{frame.line})" if frame else "")
+    joined = replace(raised, message=" ".join(raised.message.split("\n")))
+    return headline(joined) + (f" (in {frame.function}, {frame.file}:{frame.line})" if frame else "")
 
 
-def _crash_in_a_line(crash: NativeCrash) -> str:
+def _crash_on_one_line(crash: NativeCrash) -> str:
     end = crash.signal or (f"exit status {crash.exit_code}" if crash.exit_code is not None else "a crash")
     place = next((name for name in crash.frames if "::" in name), crash.frames[0] if crash.frames else "")
-    return f"{end}, as {crash.printer} tells" + (f", in {place}" if place else "")
+    return f"{end}, reported by {crash.printer}" + (f", in {place}" if place else "")

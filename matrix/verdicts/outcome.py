@@ -1,4 +1,4 @@
-"""What happened when a reproduction ran: facts only. Whether that is good is the judge's business (judge.py)."""
+"""The outcome of a reproduction: facts only; judge.py derives the verdict from them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class OutcomeKind(str, Enum):
     HUNG = "hung"  # the deadline passed
     OUT_OF_MEMORY = "out-of-memory"
     NOT_REACHED = "not-reached"  # planned, never started (or started and lost)
-    UNAVAILABLE = "unavailable"  # what it needs is not here; `reason` says what
+    UNAVAILABLE = "unavailable"  # a requirement is missing; `reason` names it
 
 
 EVIDENCE: Final = 65_536  # bytes of the end of a rank's log that an outcome carries
@@ -26,7 +26,7 @@ EVIDENCE: Final = 65_536  # bytes of the end of a rank's log that an outcome car
 
 @dataclass(frozen=True)
 class Frame:
-    """One line of a stack: `file` is the path as the interpreter had it, `line` is 1-based (0 = unknown)."""
+    """One frame of a stack: `file` is the path as the interpreter reports it, `line` is 1-based (0 = unknown)."""
 
     file: str
     line: int
@@ -64,9 +64,9 @@ class RankEnd:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What happened, in one value that travels.
+    """The outcome of a run, as it is sent between processes and stored.
 
-    `rank` is the one the outcome is blamed on; peers that fell because of it are not the cause.
+    `rank` is the rank that the outcome is blamed on, never a peer that failed because of it.
     `evidence` is the end of that rank's log (at most 64 KiB), for signatures of native crashes.
     """
 
@@ -80,7 +80,7 @@ class Outcome:
     seconds: float = 0.0
     ranks: tuple[RankEnd, ...] = ()
     leftovers: int = 0  # processes of the job that outlived their rank and were killed
-    attempts: tuple[str, ...] = ()  # earlier attempts of this job, in words: a retry is evidence
+    attempts: tuple[str, ...] = ()  # descriptions of earlier attempts of this job: a retry is evidence
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values; `from_json` reads them back."""
@@ -90,7 +90,7 @@ class Outcome:
 
     @classmethod
     def from_json(cls, record: Mapping[str, Any]) -> Outcome:
-        """Read what `to_json` wrote."""
+        """Build an outcome from the JSON of `to_json`."""
         fields = dict(record)
         fields["kind"] = OutcomeKind(fields["kind"])
         fields["chain"] = raised_chain(fields.get("chain", ()))

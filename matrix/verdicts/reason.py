@@ -1,4 +1,4 @@
-"""Why a case is in a plan."""
+"""Reasons for which a case is in a plan."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Final
 
 
 class ReasonKind(str, Enum):
-    """What puts a case into a plan."""
+    """The rule that puts a case into a plan."""
 
     STACK = "stack"  # the stack of a report
-    BOUNDARY = "boundary"  # next to it the expectation changes
+    BOUNDARY = "boundary"  # the expectation changes next to its cell
     PAIRWISE = "pairwise"  # a row of the covering array
     PICKED = "picked"  # its failure names the cell
-    SOURCE = "source"  # a person gave the package under test
-    UNSORTED = "unsorted"  # from a version whose reasons had no kind
+    SOURCE = "source"  # the user gave the package under test
+    UNSORTED = "unsorted"  # written by a version whose reasons had no kind
 
 
 HEADS: Final = {
@@ -31,7 +31,7 @@ HEADS: Final = {
 
 @dataclass(frozen=True)
 class Reason:
-    """A reason, its kind beside its text; `str` gives both to people."""
+    """A reason: a kind and a text; `str` joins both for display."""
 
     kind: ReasonKind
     text: str
@@ -45,7 +45,7 @@ class Reason:
 
     @classmethod
     def from_json(cls, reason: Mapping[str, str] | str) -> Reason:
-        """Read what `to_json` returned, or the sentence that earlier versions wrote in its place.
+        """Build a reason from the JSON of `to_json`, or from the sentence that earlier versions wrote in its place.
 
         Raises KeyError, TypeError or ValueError on anything else.
         """

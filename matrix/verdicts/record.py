@@ -14,12 +14,12 @@ from matrix.verdicts.reason import Reason
 
 
 class Verdict(str, Enum):
-    """Outcome against expectation. `unavailable` and `not-reached` are their own colour and never green."""
+    """Outcome against expectation. `unavailable` and `not-reached` have their own colours and are never green."""
 
     REPRODUCED = "reproduced"  # green: broken, and with this failure's signature
     HOLDS = "holds"  # green: the gate
     LEARNED = "learned"  # recorded, offered as a catalog change
-    VANISHED = "vanished"  # red: the reproduction rotted, or it was fixed
+    VANISHED = "vanished"  # red: the reproduction no longer works, or the failure was fixed
     REGRESSED = "regressed"  # red: this failure's signature where it should work
     UNEXPLAINED = "unexplained"  # red: another failure
     UNAVAILABLE = "unavailable"
@@ -40,16 +40,16 @@ COLOURS = {
 }
 
 
-SILENT: Final = frozenset({Verdict.UNAVAILABLE, Verdict.NOT_REACHED})  # verdicts that say nothing of the cell
+SILENT: Final = frozenset({Verdict.UNAVAILABLE, Verdict.NOT_REACHED})  # verdicts without information on the cell
 
 
 @dataclass(frozen=True)
 class Record:
-    """One planned case and what became of it.
+    """One planned case and its result.
 
     `key` names the case within a plan ("CELL FAILURE CASE LEVEL"), `content` is the verdict-cache key ("" if the
     result must not be cached). `other` is the id of the catalog entry whose signature matched when it is not this
-    failure's. `notes` are things a reader must know to trust the result: twin, stand-ins, a different Python.
+    failure's. `notes` qualify the result for the reader: twin, stand-ins, a different Python.
     """
 
     failure: str
@@ -60,11 +60,11 @@ class Record:
     verdict: Verdict
     outcome: Outcome
     signature: str | None  # name of the matched signature
-    reproduce: str  # a line that can be pasted
+    reproduce: str  # a command line that reproduces it
     other: str | None = None
     notes: tuple[str, ...] = ()
     why: tuple[Reason, ...] = ()  # why the case is in the plan
-    resolved: Mapping[str, str] = field(default_factory=dict)  # package -> version, as found; python, image, host
+    resolved: Mapping[str, str] = field(default_factory=dict)  # package -> installed version; also python, image, host
     content: str = ""
     cached_from: str = ""  # run id, when the verdict came from the cache
     run: str = ""
@@ -76,7 +76,7 @@ class Record:
         return case_key(self.cell.id, self.failure, self.case, self.level)
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain JSON values. `outcome` is the kind; all that is known of it stands under `detail`."""
+        """Return plain JSON values. `outcome` holds the kind of the outcome, `detail` the whole of it."""
         detail = self.outcome.to_json()
         return {
             "failure": self.failure,
@@ -103,7 +103,7 @@ class Record:
 
     @classmethod
     def from_json(cls, record: Mapping[str, Any]) -> Record:
-        """Read what `to_json` wrote. Raises KeyError or ValueError on anything else."""
+        """Build a record from the JSON of `to_json`. Raises KeyError or ValueError on anything else."""
         return cls(
             failure=record["failure"],
             case=record["case"],
@@ -126,5 +126,5 @@ class Record:
 
 
 def case_key(cell: str, failure: str, case: str, level: Level) -> str:
-    """Return the name of one case within a plan; the same words select it on the command line."""
+    """Return the name of one case within a plan; the same four words select it on the command line."""
     return f"{cell} {failure} {case} {level.value}"

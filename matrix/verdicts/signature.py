@@ -1,4 +1,4 @@
-"""Does an outcome show a failure's signature? Fails closed: what can't be seen does not match."""
+"""Comparison of outcomes with signatures. It fails closed: a key without evidence does not match."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from matrix.catalog.failure import Failure, Signature
 from matrix.verdicts.crash import crashes
 from matrix.verdicts.outcome import Frame, Outcome, OutcomeKind, Raised
 
-# A run that ended in one of these ways has shown nothing that a signature could be read from.
+# An outcome of these kinds holds nothing to compare with a signature.
 SILENT = (OutcomeKind.PASSED, OutcomeKind.NOT_REACHED, OutcomeKind.UNAVAILABLE)
 
 
@@ -26,7 +26,7 @@ def owner(failures: Iterable[Failure], outcome: Outcome) -> Failure | None:
 
 
 def shows(outcome: Outcome, signature: Signature) -> bool:
-    """Say whether every key of the signature holds; exception, message and frame must hold in one exception."""
+    """Return whether every key of the signature holds; exception, message and frame must hold in one exception."""
     if signature.signal is not None and signature.signal not in died_of(outcome):
         return False
     if signature.stack is not None and not _crashed_in(outcome, signature.stack, signature.signal):
@@ -41,7 +41,7 @@ def shows(outcome: Outcome, signature: Signature) -> bool:
 
 
 def died_of(outcome: Outcome) -> set[str | None]:
-    """Return the signal that ended it: the supervisor's word, or what a launcher that left in its stead printed."""
+    """Return the signal that ended the run, from the supervisor; of a launcher that exited, those in its log."""
     if outcome.signal is None and outcome.kind is OutcomeKind.EXITED:
         return {crash.signal for crash in crashes(outcome.evidence)}
     return {outcome.signal}
@@ -60,6 +60,6 @@ def _is(raised: Raised, signature: Signature) -> bool:
 
 
 def _at(frame: Frame, place: str) -> bool:
-    """Say whether a frame is at "file.py:function"; the file is the end of a path."""
+    """Return whether a frame is at "file.py:function"; the file is the end of a path."""
     file, _, function = place.rpartition(":")
     return frame.function == function and f"/{frame.file}".endswith(f"/{file}")

@@ -1,4 +1,4 @@
-"""Where ranks stand when they are stopped: asked of the ranks, of py-spy, of the kernel."""
+"""Stacks of ranks that are about to be stopped: from faulthandler, py-spy and the kernel."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from typing import Final
 from matrix.verdicts.outcome import Frame
 
 # faulthandler: 'Current thread 0x00007f... (most recent call first):' and '  File "x.py", line 3 in main'.
-# A thread's name stands after its number since Python 3.14.
+# Since Python 3.14 a thread's name follows its number.
 THREAD: Final = re.compile(r"^(Current thread|Thread) 0x[0-9a-f]+.*\(most recent call first\):$", re.MULTILINE)
 PLACE: Final = re.compile(r'^  File "(.*)", line (\d+) in (.*)$', re.MULTILINE)
 
 
 def innermost(text: str) -> Frame | None:
-    """Return where the main thread stood, from what faulthandler printed; None when nothing tells.
+    """Return the innermost frame of the main thread in the output of faulthandler; None when it has none.
 
-    The main thread is the one that ran when the signal came ("Current"), and else the last: faulthandler prints the
+    The main thread is the one that ran when the signal arrived ("Current"), or else the last: faulthandler prints the
     oldest last.
     """
     threads = list(THREAD.finditer(text))
@@ -33,9 +33,9 @@ def innermost(text: str) -> Frame | None:
 
 
 def spy_on(pids: Sequence[int]) -> list[subprocess.Popen[bytes]]:
-    """Start `py-spy dump` on each process, output to a pipe; nothing where py-spy is not on PATH.
+    """Start `py-spy dump` on each process, output to a pipe; start nothing where py-spy is not on PATH.
 
-    It needs no help from the process: it also tells of one that blocks signals. It may need root (ptrace).
+    It does not need the process's cooperation, so it also reports one that blocks signals. It may need root (ptrace).
     """
     spy = shutil.which("py-spy")
     if spy is None:
@@ -47,7 +47,7 @@ def spy_on(pids: Sequence[int]) -> list[subprocess.Popen[bytes]]:
 
 
 def answers(pid: int, number: signal.Signals, proc: Path = Path("/proc")) -> bool:
-    """Say whether a process has a handler of its own for a signal; it would die of one it has none for."""
+    """Return whether a process has a handler for a signal; a signal without one would kill it."""
     try:
         caught = re.search(r"^SigCgt:\t([0-9a-f]+)$", (proc / str(pid) / "status").read_text(), re.MULTILINE)
     except OSError:
@@ -56,7 +56,7 @@ def answers(pid: int, number: signal.Signals, proc: Path = Path("/proc")) -> boo
 
 
 def kernel_view(pid: int, proc: Path = Path("/proc")) -> str:
-    """Return what the kernel tells of a process that gives no answer itself: state, blocked signals, wait channel."""
+    """Return the kernel's report on an unresponsive process: state, blocked signals, wait channel."""
     try:
         status = dict(re.findall(r"^(\w+):\t(.*)$", (proc / str(pid) / "status").read_text(), re.MULTILINE))
         channel = (proc / str(pid) / "wchan").read_text()

@@ -1,7 +1,7 @@
-"""Text from logs and exceptions, made harmless: nothing in it reaches a terminal or a page as it came.
+"""Sanitising of text from logs and exceptions before it reaches a terminal or a page.
 
-Control characters become visible, secrets are masked, sizes are bounded. What is left still has to be escaped for
-where it goes (HTML, XML); every function here returns plain text without control characters but newline and tab.
+Control characters become visible, secrets are masked, sizes are bounded. The result is plain text whose only control
+characters are newline and tab; the caller escapes it for its format (HTML, XML).
 """
 
 from __future__ import annotations
@@ -10,19 +10,19 @@ import re
 
 MASKED = "[masked]"
 
-# Characters looked at, before anything else is done: an exception message can be a whole tensor printed, a log one line
-# of megabytes. Records keep at most 64 KiB of a log, so nothing of those is lost.
+# Characters processed of a text: an exception message can be a whole printed tensor, a log one line of megabytes.
+# Records keep at most 64 KiB of a log, so nothing of those is lost.
 LOOKED_AT = 1 << 16
 # Characters shown of one line of a log: about three wrapped lines on a wide page.
 LINE = 500
 
-# Colour carries nothing here; every other escape sequence stays visible as text.
+# Colours are removed; every other escape sequence stays visible as text.
 _COLOUR = re.compile(r"\x1b\[[0-9;:]*m")
 _ODD = re.compile(r"[^ -~\n\t]")
 
-# The name of a secret. It starts where a word starts and is bounded, so that a megabyte of letters takes linear time.
-# "token" must end the name (tokenizer, num_tokens and token_ids are the daily bread of these logs), and "key" alone
-# counts only in the capitals of the environment.
+# The name of a secret. It starts at a word boundary and is bounded, so that a megabyte of letters takes linear time.
+# "token" must end the name (tokenizer, num_tokens and token_ids are frequent in these logs), and "key" alone counts
+# only in capitals, as in environment variables.
 _NAME = (
     r"(?<![\w-])[\w-]{0,40}?(?:(?i:passw(?:or)?d|passphrase|secret|credential"
     r"|(?:api|access|private|auth|signing|encryption)[_-]?key)[\w-]{0,20}|(?i:token)(?![\w-])|_KEY(?![\w-]))"
@@ -31,7 +31,7 @@ _VALUE = r"(?:\"[^\"\n]*\"?|'[^'\n]*'?|[^\s,;&\"']+)"
 _ASSIGNED = re.compile(rf"({_NAME}[\"']?[ \t]*[=:][ \t]*){_VALUE}")  # NAME=value, NAME: value, "NAME": "value"
 _OPTION = re.compile(rf"(?<![\w-])(?=--\w)({_NAME}[ \t]+){_VALUE}")  # --name value
 _HEADER = re.compile(r"(?i)((?<![\w-])(?:(?:proxy-)?authorization|(?:set-)?cookie)[\"']?[ \t]*[=:][ \t]*)[^\n]+")
-# What says by its own shape that it is a secret, whatever it is called.
+# Secrets that are recognised by their format, whatever their name.
 _SHAPED = re.compile(
     r"(?<=://)[^/\s@]{1,256}(?=@)"  # user:password@host
     r"|(?<![\w-])(?:gh[oprsu]_\w{16,}|github_pat_\w{16,}|glpat-[\w-]{16,}|hf_\w{16,}|nvapi-[\w-]{16,}|sk-[\w-]{16,}"
@@ -43,10 +43,10 @@ _SHAPED = re.compile(
 def visible(text: str) -> str:
     r"""Return the text with every unprintable character written out (``\x1b``, ``\u202e``) and colours dropped.
 
-    Newline and tab stay; a carriage return becomes a newline, so that nothing is overwritten by what follows it.
-    Bytes that were no UTF-8 (surrogates of `surrogateescape`) are written as the bytes they were.
+    Newline and tab stay; a carriage return becomes a newline, so that later text does not overwrite earlier text.
+    Bytes that were not UTF-8 (surrogates of `surrogateescape`) are written as those bytes.
     """
-    if text.isprintable():  # nearly all of it: names, versions, one line
+    if text.isprintable():  # nearly every text: names, versions, one line
         return text
     text = _COLOUR.sub("", text).replace("\r\n", "\n").replace("\r", "\n")
     return _ODD.sub(lambda found: found[0] if found[0].isprintable() else _written_out(ord(found[0])), text)
@@ -61,7 +61,7 @@ def _written_out(code: int) -> str:
 
 
 def mask(text: str) -> str:
-    """Replace what looks like the value of a secret. Prefers to mask too much: a log line is not worth a password."""
+    """Replace every value that looks like a secret. False positives are accepted: no log line is worth a password."""
     for named in (_HEADER, _OPTION, _ASSIGNED):
         text = named.sub(rf"\1{MASKED}", text)
     return _SHAPED.sub(MASKED, text)
@@ -73,17 +73,17 @@ def one_line(text: str, width: int = 200) -> str:
 
 
 def shorten(text: str, width: int) -> str:
-    """Cut to `width` characters, the cut marked by dots."""
+    """Cut to `width` characters, the last three of them dots."""
     return text if len(text) <= width else text[: max(width - 3, 0)] + "..."
 
 
 def head(text: str, lines: int = 30) -> str:
-    """Return the first lines, visible, masked and bounded; what is left out is counted."""
+    """Return the first lines, visible, masked and bounded, with a count of what is left out."""
     return _bounded(text, lines, end=False)
 
 
 def tail(text: str, lines: int = 60) -> str:
-    """Return the last lines, visible, masked and bounded; what is left out is counted."""
+    """Return the last lines, visible, masked and bounded, with a count of what is left out."""
     return _bounded(text, lines, end=True)
 
 
@@ -94,7 +94,7 @@ def _bounded(text: str, count: int, *, end: bool) -> str:
     left_out = max(len(lines) - count, 0)
     kept = lines[left_out:] if end else lines[: len(lines) - left_out]
     kept = [line if len(line) <= LINE else f"{line[:LINE]} [... {len(line) - LINE:,} more characters]" for line in kept]
-    said = [f"{left_out:,} lines"] * bool(left_out) + [f"{beyond:,} characters"] * bool(beyond)
-    if said:
-        kept.insert(0 if end else len(kept), f"[... {' and '.join(said)} left out]")
+    counts = [f"{left_out:,} lines"] * bool(left_out) + [f"{beyond:,} characters"] * bool(beyond)
+    if counts:
+        kept.insert(0 if end else len(kept), f"[... {' and '.join(counts)} left out]")
     return "\n".join(kept)

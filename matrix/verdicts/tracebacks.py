@@ -1,4 +1,4 @@
-"""Python's tracebacks as they stand in a log, read back into exceptions."""
+"""Parser for Python tracebacks in a log."""
 
 from __future__ import annotations
 
@@ -10,21 +10,22 @@ from typing import Final
 from matrix.verdicts.outcome import Frame, Raised
 
 FRAMES: Final = 200  # kept of one traceback, the innermost: Python prints 1,000 of a recursion at most
-# Lines of somebody else between two lines of a traceback that nothing tells apart from it; then it is given up.
-STRANGERS: Final = 200
+# Unindented lines of other writers within a traceback after which the traceback is given up.
+FOREIGN_LINES: Final = 200
 
 HEADER: Final = "Traceback (most recent call last):"
-# What torch puts around a traceback that it quotes in a message: "Original " (DataLoader), " (RANK 0)" (checkpoints).
+# torch marks a traceback that it quotes in a message: "Original " before it (DataLoader), " (RANK 0)" after the header
+# (checkpoints).
 _HEADER: Final = re.compile(r"^\s*(Original )?Traceback \(most recent call last\):(?P<behind>.*)$")
 _LINKS: Final = (
     "The above exception was the direct cause of the following exception:",
     "During handling of the above exception, another exception occurred:",
 )
 _FRAME: Final = re.compile(r'^\s*File "(?P<file>[^"]*)", line (?P<line>\d{1,9})(?:, in (?P<function>.*))?$')
-_RAISED: Final = re.compile(r"^(?P<module>(?:[^\W\d]\w*\.)*)(?P<type>[^\W\d]\w*)(?P<says>:(?: (?P<message>.*))?)?$")
+_RAISED: Final = re.compile(r"^(?P<module>(?:[^\W\d]\w*\.)*)(?P<type>[^\W\d]\w*)(?P<colon>:(?: (?P<message>.*))?)?$")
 _CLASS: Final = re.compile(r"(Error|Exception|Exit|Interrupt|Iteration|Warning|Failure|Expired|Timeout|Empty|Full)$")
-# Where torch says more than one line: what the last line of a message looks like, and one that then belongs to it.
-# NCCL's errors as torch 2.4 words them, and what a state dict lacks.
+# torch's messages of several lines: a pattern of the message's last line, and one of a next line that belongs to it.
+# NCCL's errors as in torch 2.4, and the keys that a state dict lacks.
 _MORE: Final = tuple(
     (re.compile(last), re.compile(line))
     for last, line in (
@@ -35,15 +36,17 @@ _MORE: Final = tuple(
     )
 )
 _ANY: Final = re.compile("")
-SAID: Final = 65_536  # characters of a message after which no line is added; a state dict may lack thousands of keys
+MESSAGE_SIZE: Final = (
+    65_536  # characters of a message after which no line is added; a state dict may lack 1,000s of keys
+)
 
 
 @dataclass(frozen=True)
 class LoggedException:
-    """One exception of a log. `line` is where it stands; those with one `chain` led to each other or quote each other.
+    """One exception in a log, on line `line`. Exceptions with the same `chain` number caused or quote each other.
 
-    `raised.message` is the first line of what it says, the second where the first is empty, and what torch is known to
-    say in further lines: nothing tells where another one ends.
+    `raised.message` is the first line of the message (the second where the first is empty) and those further lines that
+    torch is known to write: the end of any other message of several lines can't be detected.
     """
 
     line: int
@@ -52,71 +55,71 @@ class LoggedException:
 
 
 class Tracebacks:
-    """Reads the lines of one rank, one after the other. `types`: class names that are known to be exceptions."""
+    """Reader of one rank's lines, in order. `types`: class names that are known to be exceptions."""
 
     def __init__(self, types: Container[str] = ()) -> None:
         self._types = types
         self._frames: list[Frame] | None = None  # None outside of a traceback
-        self._strangers = self._chain = 0
+        self._foreign = self._chain = 0
         self._linked = False
-        self._open: LoggedException | None = None  # what it says may go on
+        self._open: LoggedException | None = None  # its message may continue on the next line
 
     def take(self, number: int, text: str) -> Iterator[LoggedException]:
-        """Take a line, without what stands before every line of its log; yield the exception that ends with it."""
-        if told := self._open:
+        """Process a line without its log's prefix; yield the exceptions that are complete with it."""
+        if pending := self._open:
             self._open = None
-            more = _more(told.raised.message)
-            if more and more.match(text):
-                message = f"{told.raised.message}\n{text.rstrip()}"
-                yield from self._say(replace(told, raised=replace(told.raised, message=message)))
+            continuation = _continuation(pending.raised.message)
+            if continuation and continuation.match(text):
+                message = f"{pending.raised.message}\n{text.rstrip()}"
+                yield from self._complete(replace(pending, raised=replace(pending.raised, message=message)))
             else:
-                yield told
+                yield pending
         if HEADER in text and (header := _HEADER.match(text)):
             quoted = header[1] or header["behind"].strip()
             self._chain += not (quoted or self._linked)
-            self._frames, self._strangers, self._linked = [], 0, False
+            self._frames, self._foreign, self._linked = [], 0, False
         elif text.strip() in _LINKS:
             self._linked = True
         elif self._frames is not None:
             if frame := _FRAME.match(text):
                 self._frames.append(Frame(frame["file"], int(frame["line"]), frame["function"] or "<module>"))
                 del self._frames[:-FRAMES]
-            elif (raised := _RAISED.match(text)) and self._names_one(raised):
+            elif (raised := _RAISED.match(text)) and self._is_exception(raised):
                 frames, self._frames = tuple(self._frames), None
-                told = LoggedException(
+                found = LoggedException(
                     number, self._chain, Raised(raised["type"], (raised["message"] or "").rstrip(), frames)
                 )
-                if raised["says"]:
-                    yield from self._say(told)
+                if raised["colon"]:
+                    yield from self._complete(found)
                 else:
-                    yield told
-            elif text[:1].strip():  # no source line, which is indented
-                self._strangers += 1
-                if self._strangers > STRANGERS:
+                    yield found
+            elif text[:1].strip():  # not a source line, which is indented
+                self._foreign += 1
+                if self._foreign > FOREIGN_LINES:
                     self._frames = None
 
     def close(self) -> Iterator[LoggedException]:
-        """Yield the exception with which the log broke off; to be called after the last line."""
-        if told := self._open:
+        """Yield the pending exception of a log that ends within its message; call it after the last line."""
+        if pending := self._open:
             self._open = None
-            yield told
+            yield pending
 
-    def _say(self, told: LoggedException) -> Iterator[LoggedException]:
-        """Yield an exception, unless what it says may go on."""
-        if _more(told.raised.message):
-            self._open = told
+    def _complete(self, found: LoggedException) -> Iterator[LoggedException]:
+        """Yield an exception, or keep it pending when its message may continue."""
+        if _continuation(found.raised.message):
+            self._open = found
         else:
-            yield told
+            yield found
 
-    def _names_one(self, raised: re.Match[str]) -> bool:
-        """Say whether this is an exception's name and not a word of somebody else, such as "INFO: starting"."""
+    def _is_exception(self, raised: re.Match[str]) -> bool:
+        """Return whether a match has the name of an exception, unlike "INFO: starting" of another writer."""
         name = raised["type"]
         return name in self._types or bool(_CLASS.search(name)) or bool(raised["module"] and name[0].isupper())
 
 
-def _more(message: str) -> re.Pattern[str] | None:
-    """Return what a line looks like that belongs to a message, None where the message is whole."""
+def _continuation(message: str) -> re.Pattern[str] | None:
+    """Return the pattern of a line that continues a message, None where the message is complete."""
     if not message:
         return _ANY
     last = message.rpartition("\n")[2]
-    return next((line for before, line in _MORE if before.search(last)), None) if len(message) < SAID else None
+    return next((line for before, line in _MORE if before.search(last)), None) if len(message) < MESSAGE_SIZE else None

@@ -1,4 +1,4 @@
-"""Small catalogs made by hand, in which one sees at a glance what the answer must be; and copies of the real one."""
+"""Small catalogs built in the tests, whose expected results are easy to see; and copies of the real catalog."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ ENGINES = ("1.8", "1.9", "1.10")
 
 @cache
 def real() -> Catalog:
-    """The catalog of this tree, read once."""
+    """Return the catalog of this tree, read once."""
     return load()
 
 
 def copy_of_facts(folder: Path) -> Path:
-    """A copy of the catalog's tables, to break one thing in."""
+    """Copy the catalog's tables into `folder`, for a test to edit; return the copy."""
     return Path(shutil.copytree(FACTS, folder / "facts", ignore=shutil.ignore_patterns("surfaces")))
 
 
-def clause(*, base: Sequence[str] = (), cases: Sequence[str] = (), reason: str = "by hand", **bounds: str) -> Rule:
-    """Conditions as TOML writes them: clause(mcore=">=0.8", torch="<2.4")."""
+def clause(*, base: Sequence[str] = (), cases: Sequence[str] = (), reason: str = "in the test", **bounds: str) -> Rule:
+    """Return a rule with bounds as texts: clause(mcore=">=0.8", torch="<2.4")."""
     ranges: dict[str, Any] = {axis: Range(text) for axis, text in bounds.items()}
-    return Rule(base=tuple(base), cases=tuple(cases), reason=reason, **ranges)  # type: ignore[arg-type]  # built, not read
+    return Rule(base=tuple(base), cases=tuple(cases), reason=reason, **ranges)  # type: ignore[arg-type]  # not from TOML
 
 
 def case(name: str = "tp2", levels: Iterable[Level] = (Level.CPU,), ranks: int = 2, gpus: int = 1) -> Case:
@@ -44,7 +44,7 @@ def case(name: str = "tp2", levels: Iterable[Level] = (Level.CPU,), ranks: int =
 
 
 def failure(id: str = "break", **further: Any) -> Failure:
-    """An entry whose signature is `TypeError: it broke` and that nothing is known of unless told."""
+    """Return an entry with the signature `TypeError: ID broke` and, by default, no rule."""
     given: dict[str, Any] = {
         "id": id,
         "title": f"{id} shows",
@@ -67,18 +67,18 @@ def masked(by: str) -> Masked:
 
 
 def shown(entry: Failure) -> Outcome:
-    """An outcome that shows the signature of a failure made by `failure`."""
+    """Return an outcome that shows the signature of a failure made by `failure`."""
     return Outcome(
         OutcomeKind.RAISED, f"rank 0 raised: {entry.id}", 0, chain=(Raised("TypeError", f"{entry.id} broke"),)
     )
 
 
-def wheels(torch: str, *, night: str = "by hand", pythons: Sequence[str] = ("3.10",)) -> Wheels:
+def wheels(torch: str, *, night: str = "in the test", pythons: Sequence[str] = ("3.10",)) -> Wheels:
     return Wheels(f"torch-{torch}", torch, tuple(pythons), night)  # type: ignore[arg-type]
 
 
-def reader(*, night: str = "by hand") -> ReaderBase:
-    return ReaderBase("no-torch", ("3.12",), night)  # type: ignore[arg-type]  # built, not read
+def reader(*, night: str = "in the test") -> ReaderBase:
+    return ReaderBase("no-torch", ("3.12",), night)  # type: ignore[arg-type]  # not from TOML
 
 
 def releases(versions: Iterable[str]) -> tuple[Release, ...]:
@@ -86,18 +86,18 @@ def releases(versions: Iterable[str]) -> tuple[Release, ...]:
 
 
 def stack(failure: str, base: str, core: str, *, gpus: int = 2, **cell: str) -> tuple[str, Stack]:
-    """The stack of a report, and the failure whose entry has it."""
+    """Return the id of a failure and the stack of a report in its entry."""
     return failure, Stack("Some#1", "as reported", StackCell(base, core, **cell), gpus)  # type: ignore[arg-type]
 
 
-def exclusion(reason: str = "by hand", **bounds: str) -> Exclusion:
+def exclusion(reason: str = "in the test", **bounds: str) -> Exclusion:
     return Exclusion(clause(**bounds), reason)
 
 
 def catalog(
     *failures: Failure, torches: Sequence[str] = TORCHES, stacks: Iterable[tuple[str, Stack]] = (), **further: Any
 ) -> Catalog:
-    """Bases torch-2.3.1, torch-2.4.0, torch-2.5.1, all of the night; cores 0.7.0, 0.8.0, 0.9.0; TE 1.8, 1.9, 1.10."""
+    """Return a catalog of bases torch-2.3.1, torch-2.4.0, torch-2.5.1, all for the night, with CORES and ENGINES."""
     given: dict[str, Any] = {field.name: () for field in fields(Catalog)}
     given |= {
         "wheels": tuple(map(wheels, torches)),
@@ -118,7 +118,7 @@ def image(id: str, torch: str | None, te: str | None = None) -> Container:
 
 
 def planned(known: Catalog, base: str = "torch-2.4.0", core: str = "0.8.0", **changes: Any) -> Planned:
-    """The first case of the catalog's first failure, on the base with megatron-core `core`."""
+    """Return the first case of the catalog's first failure, on the base with megatron-core `core`."""
     entry = known.failures[0]
     cell = known.cell(base, mcore=core)
     return replace(plan_case(known, entry, entry.case[0], entry.case[0].levels[0], cell), **changes)

@@ -1,4 +1,4 @@
-"""Settings of the project's own tests."""
+"""Fixtures of the project's own tests."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 @pytest.fixture
 def handlers() -> Iterator[None]:
-    """The signal handlers, put back after a test whose command takes them."""
+    """Restore the signal handlers after a test whose command sets them."""
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     yield
     for number, handler in before.items():
@@ -31,7 +31,7 @@ def handlers() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No test sees what its owner, or tox, has set for the project itself, nor which GPUs are its owner's."""
+    """Hide the project's settings of the user or tox, and the user's choice of GPUs, from every test."""
     for name in os.environ:
         if name.startswith("MEGATRIX_") or name == VISIBLE:
             monkeypatch.delenv(name)

@@ -1,4 +1,4 @@
-"""An engine without processes: it works off the plan as the pytest processes of a run do."""
+"""An engine without processes, which runs a plan in the way of a run's pytest processes."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ HOST = Host(0, "none", "x86_64")
 
 
 class FakeEngine:
-    """Ends each case as `ends` says (as the catalog expects it, unless told), and stops after `limit` of them.
+    """Gives each case the outcome of `ends` (default: as the catalog expects), and stops after `limit` of them.
 
-    When it stops early it returns `status`, or raises it when it is an exception.
+    When it stops early it returns `status`, or raises `status` when it is an exception.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class FakeEngine:
 
 
 def content(item: Planned, known: Catalog) -> str:
-    """The cache key as a session in the environment of the base computes it."""
+    """Return the cache key that a session in the environment of the base computes."""
     environment = environments.at(environment_folder(item.cell.base))
     if environment is None:
         return ""
@@ -99,7 +99,7 @@ def content(item: Planned, known: Catalog) -> str:
 
 
 def make_environment(folder: Path, packages: Mapping[str, str]) -> None:
-    """Write as much of a virtual environment as is looked at."""
+    """Write the files of a virtual environment that the project reads."""
     site = folder / "lib" / "python3.10" / "site-packages"
     site.mkdir(parents=True, exist_ok=True)
     (folder / "pyvenv.cfg").write_text("version_info = 3.10.13.final.0\n")

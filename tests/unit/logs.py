@@ -1,4 +1,4 @@
-"""The examples of all failures, and logs as training leaves them behind, made of these examples."""
+"""The examples of all failures, and training logs built from them."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ Traceback (most recent call last):
 RuntimeError: [/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by peer [10.0.0.1]:43251
 """
 
-# An NCCL error as torch writes it, in four lines. {}: what was wrong, torch's explanation, the last error of NCCL.
+# An NCCL error as torch writes it, in four lines. {}: the error, torch's explanation, NCCL's last error.
 NCCL = """\
 [rank1]: Traceback (most recent call last):
 [rank1]:   File "/site-packages/torch/distributed/distributed_c10d.py", line 2219, in all_reduce
@@ -67,33 +67,33 @@ NCCL = """\
 
 
 def examples(kind: str) -> list[Path]:
-    """The files of one kind (SHOWS, LOOK_ALIKES) of every failure."""
+    """Return the example files of one kind (SHOWS, LOOK_ALIKES) of every failure."""
     return sorted(FAILURES.glob(f"*/examples/{kind}/*.json"))
 
 
 def name(path: Path) -> str:
-    """The folder and the file of an example, as the id of a parametrized test."""
+    """Return folder and file of an example, for the id of a parametrized test."""
     return f"{path.parents[2].name}/{path.stem}"
 
 
 def failure_of(path: Path, failures: tuple[Failure, ...]) -> Failure:
-    """The failure whose example this is."""
+    """Return the failure of an example."""
     return next(entry for entry in failures if entry.folder == path.parents[2])
 
 
 def is_in_the_log(outcome: Outcome) -> bool:
-    """Whether a log alone can decide: how a rank ended, by itself or from outside, is not in its log."""
+    """Return whether the log is sufficient evidence: a log does not show whether a rank was killed from outside."""
     return outcome.kind is not OutcomeKind.PASSED and outcome.signal not in KILLED_FROM_OUTSIDE
 
 
 def error_message(raised: Raised) -> str:
-    """The lines of an exception below its traceback."""
+    """Return the lines of an exception below its traceback."""
     name = MODULES.get(raised.type, "") + raised.type
     return f"{name}: {raised.message}" if raised.message else name
 
 
 def printed(raised: Raised) -> str:
-    """An exception as Python prints it."""
+    """Return an exception as Python prints it."""
     lines = [HEADER]
     for frame in raised.frames:
         lines += [f'  File "{frame.file}", line {frame.line}, in {frame.function}', f"    {frame.function}()"]
@@ -101,15 +101,15 @@ def printed(raised: Raised) -> str:
 
 
 def summary(exit_code: int | None) -> str:
-    """torchrun's summary of a rank that ended with this status."""
+    """Return torchrun's summary of a rank that ended with this status."""
     status = exit_code or 1
     return SUMMARY.replace("exitcode  : 1", f"exitcode  : {status}").replace("exitcode: 1", f"exitcode: {status}")
 
 
 def log_of(outcome: Outcome) -> str:
-    """What the rank of an outcome wrote: the traceback as Python prints it, or the log of a crash.
+    """Return the log of an outcome's rank: the traceback as Python prints it, or the log of a crash.
 
-    An exception that quotes its cause in its message (CheckpointException, DataLoader's) is printed without it.
+    An exception that quotes its cause in its message (CheckpointException, DataLoader's) is printed without the cause.
     """
     chain = list(outcome.chain)
     if chain and "Traceback (most recent call last)" in chain[-1].message:

@@ -1,4 +1,4 @@
-"""What a rank does to meet the offload arguments: build a model. Offloading is off; the call is made all the same."""
+"""Build a model in a rank, which passes the offload arguments. Offloading is off; the call is made nevertheless."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CALLEE: Final = ("transformer_engine/pytorch/cpu_offload.py", "get_cpu_offload_c
 
 
 def build_model(rank: Rank) -> dict[str, Any]:
-    """Build a GPTModel whose blocks ask Transformer Engine for an offload context; return the versions that met.
+    """Build a GPTModel whose blocks get an offload context from Transformer Engine; return its version.
 
     Raises what Transformer Engine's own Python raises, and AssertionError when the call was not made at all.
     """

@@ -16,6 +16,6 @@ CATALOG = load()
         ("1.9", Expectation.WORKS),
     ],
 )
-def test_the_rules_expect_what_was_measured(te: str, expectation: Expectation) -> None:
+def test_the_rules_match_the_measurements(te: str, expectation: Expectation) -> None:
     cell = CATALOG.cell("torch-2.4.0", mcore="0.8.0", te=te)
     assert expectation is CATALOG.failure("cpu-offload-args").expectation(cell)

@@ -1,4 +1,4 @@
-"""create_group() of megatron-core >= 0.15 for all ranks, which userbuffers want with Transformer Engine < 1.9."""
+"""create_group() of megatron-core >= 0.15 for all ranks, which userbuffers require with Transformer Engine < 1.9."""
 
 from __future__ import annotations
 

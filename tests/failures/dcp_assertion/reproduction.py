@@ -1,4 +1,4 @@
-"""Save and load a checkpoint in every layout: TP alone can't tell half a fix from a whole one, so PP=2 is there too."""
+"""Save and load a checkpoint in every layout: with TP alone a partial fix also passes, so PP=2 is tested too."""
 
 from __future__ import annotations
 

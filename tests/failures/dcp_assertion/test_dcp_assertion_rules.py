@@ -21,6 +21,6 @@ CATALOG = load()
         ("ngc-24.06", "0.8.0", Expectation.UNKNOWN),
     ],
 )
-def test_the_rules_expect_what_was_measured(base: str, core: str, expectation: Expectation) -> None:
+def test_the_rules_match_the_measurements(base: str, core: str, expectation: Expectation) -> None:
     cell = CATALOG.cell(base, mcore=core)
     assert expectation is CATALOG.failure("dcp-assertion").expectation(cell)

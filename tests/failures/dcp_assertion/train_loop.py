@@ -31,7 +31,7 @@ def loader(rank: Rank, torch: Any) -> Iterator[Any]:
     from megatron.core.datasets.blended_megatron_dataset_builder import BlendedMegatronDatasetBuilder
     from megatron.core.datasets.gpt_dataset import GPTDatasetConfig, MockGPTDataset
 
-    # 0.6.0 must be told that there are no data; later ones see it and have no such argument.
+    # 0.6.0 needs the argument `mock`; later releases detect that there are no data and lack the argument.
     field = {one.name: one for one in dataclasses.fields(GPTDatasetConfig)}.get("mock")
     config = GPTDatasetConfig(
         **({"mock": True} if field and field.init else {}),
@@ -54,7 +54,7 @@ def loader(rank: Rank, torch: Any) -> Iterator[Any]:
 
 
 class NullTokenizer:
-    """What the dataset asks of a tokenizer: a vocabulary size, ids for end and padding, and a name."""
+    """The attributes that the dataset reads from a tokenizer: vocabulary size, ids of end and padding, a name."""
 
     vocab_size = gpt.SEQUENCE
     eod = gpt.SEQUENCE - 1

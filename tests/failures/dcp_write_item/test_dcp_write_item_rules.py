@@ -19,6 +19,6 @@ CATALOG = load()
         ("torch-2.13.0", "0.13.1", Expectation.WORKS),
     ],
 )
-def test_the_rules_expect_what_was_measured(base: str, core: str, expectation: Expectation) -> None:
+def test_the_rules_match_the_measurements(base: str, core: str, expectation: Expectation) -> None:
     cell = CATALOG.cell(base, mcore=core)
     assert expectation is CATALOG.failure("dcp-write-item").expectation(cell)

@@ -1,4 +1,4 @@
-"""The law that cases measured, as a picture: bytes over tokens, the points of the run, the fitted curve, a host.
+"""A chart of the measured law: bytes over tokens, the points of the run, the fitted curve, the host's memory.
 
 A rank that measured returns {"points": [[tokens, bytes], ...], "host": bytes}.
 """
@@ -36,18 +36,18 @@ class Law:
         return self.factor * tokens**2
 
     def longest(self, bytes_: float) -> int:
-        """Return the length that takes so much."""
+        """Return the length that takes `bytes_`."""
         return isqrt(int(bytes_ / self.factor))
 
 
 def picture(values: Iterable[tuple[str, Any]]) -> str:
-    """Return the picture for the failure's page, "" where no case measured."""
+    """Return the chart for the failure's page, "" where no case measured."""
     law = law_of(values)
     return f"<h2>The law that was measured</h2>{plot(law)}" if law else ""
 
 
 def law_of(values: Iterable[tuple[str, Any]]) -> Law | None:
-    """Return the law that ranks measured, None when none did. Values are untrusted: what is no law is left out."""
+    """Return the law that ranks measured, None when none did. Values are untrusted: malformed ones are left out."""
     points: list[tuple[int, int, str]] = []
     host = 0
     for case, value in values:
@@ -74,7 +74,7 @@ def _natural(value: Any) -> bool:
 
 
 def plot(law: Law) -> str:
-    """Return the picture and, below it, its figures as text."""
+    """Return the chart and, below it, its figures as text."""
     x = log_scale(*TOKENS, LEFT, WIDTH - RIGHT)
     y = log_scale(*BYTES, HEIGHT - BOTTOM, TOP)
     text = f"{law.factor:.3f} * S^2 bytes; at 131072 tokens {shown(law.at(2**17))}, predicted, never allocated"

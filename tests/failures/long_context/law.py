@@ -13,11 +13,11 @@ PEAK_TOLERANCE = 0.02
 
 
 class LawBroken(AssertionError):
-    """What was measured is not what the law says: the explanation of the failure is wrong here."""
+    """A measurement contradicts the law: the explanation of the failure is wrong in this cell."""
 
 
 def law(measured: Mapping[int, int]) -> dict[str, Any]:
-    """Return the points (S, bytes), the factor fitted to them, and what it says of 131072. Raises LawBroken."""
+    """Return the points (S, bytes), the fitted factor, and its prediction for 131072. Raises LawBroken."""
     for length, bytes_ in measured.items():
         factor = bytes_ / length**2
         if abs(factor / PER_TOKEN_PAIR - 1) > PEAK_TOLERANCE:

@@ -1,7 +1,7 @@
 """The memory of a host that the data loader's attention mask takes, and the longest sequence that fits.
 
 S is the sequence length in tokens. Basis: the cases `peak`, `threshold` and `worker-shm` of long-context, run with
-megatron-core 0.6.0 - 0.19.2; what was only read says so. See docs/memory.md.
+megatron-core 0.6.0 - 0.19.2; "Read" marks figures from source code, not measured. See docs/memory.md.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ FLAG: Final = "--no-create-attention-mask-in-dataloader"
 
 @dataclass(frozen=True)
 class Loading:
-    """How a host loads data. `workers` per rank, 0 = the rank itself; `ranks` of the host that load.
+    """The data loading of a host: `workers` per rank, 0 = the rank itself; `ranks` of the host that load.
 
-    Each context-parallel rank loads the whole sample. Of a tensor-parallel group one rank loads.
+    Each context-parallel rank loads the whole sample. One rank of a tensor-parallel group loads.
     """
 
     sequence: int
@@ -64,7 +64,7 @@ class Need:
 
 
 def need(loading: Loading) -> Need:
-    """Return what the mask takes. The processes' own code and the model are not in it."""
+    """Return the memory that the mask takes, without the processes' own code and the model."""
     pairs = loading.sequence**2
     return Need(*(factor * pairs for factor in factors(loading)))
 
@@ -78,7 +78,7 @@ def factors(loading: Loading) -> tuple[int, int, int, int]:
 
 
 def without_mask(loading: Loading) -> Need:
-    """Return what is left with the flag."""
+    """Return the memory that loading takes with FLAG, without masks."""
     worker = REST_PEAK * loading.sequence
     batch = REST * loading.sequence * loading.micro_batch
     shm = loading.ranks * loading.ready * batch
@@ -109,7 +109,7 @@ def longest(loading: Loading, host: int | None, shm: int | None) -> Limit | None
 
 
 def shown(bytes_: float) -> str:
-    """Return a size as people read it."""
+    """Return a size with a unit."""
     for unit in ("B", "KiB", "MiB", "GiB"):
         if bytes_ < 1024:
             return f"{bytes_:.4g} {unit}"

@@ -1,4 +1,4 @@
-"""Judges whether the attention masks of a job's data loaders fit into its hosts."""
+"""Preflight of the attention masks of data loaders: whether they fit into the memory of the hosts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SUBJECT: Final = "the data loader's attention mask"
 
 
 def examine(job: TrainingJob, machine: Machine, _: Contracts) -> Report:
-    """Return whether the masks fit. Releases do not matter: the default of each since 0.6.0 makes the mask."""
+    """Return whether the masks fit. The result holds for all releases since 0.6.0: each makes the mask by default."""
     given = job.arguments
     loading = Loading(given["seq-length"], given["workers"], given["ranks-per-host"], given["micro-batch-size"])
     limit = longest(loading, machine.memory, machine.shm)
@@ -39,7 +39,7 @@ def examine(job: TrainingJob, machine: Machine, _: Contracts) -> Report:
 
 
 def in_words(loading: Loading, limit: Limit | None) -> str:
-    """Return the needs and the longest sequence for people."""
+    """Return the needs and the longest sequence as text."""
     mask, rest = need(loading), without_mask(loading)
     rows = [
         (f"{loading.sequence} tokens", "with the mask", "without"),
@@ -50,7 +50,10 @@ def in_words(loading: Loading, limit: Limit | None) -> str:
     ]
     lines = [*(f"{name:<40}{one:>14}{other:>14}" for name, one, other in rows), ""]
     if limit is None:
-        lines += [f"Where that is too much: {FLAG}.", "Say --host-memory and --shm to hear what fits."]
+        lines += [
+            f"Where that is too much: {FLAG}.",
+            "Say --host-memory and --shm to get the longest sequence that fits.",
+        ]
     else:
         lines.append(
             f"The longest sequence that fits with the mask: {limit.sequence} tokens ({limit.resource} is the limit)."
@@ -80,8 +83,8 @@ PREFLIGHT: Final = Preflight(
         ),
         Option("micro-batch-size", "N", read=count(1), default="1"),
         Option("host-memory", "SIZE", "of one host: 880G", size, machine="memory"),
-        Option("shm", "SIZE", "size of /dev/shm: 64G (a container has 64M unless told)", size, machine="shm"),
+        Option("shm", "SIZE", "size of /dev/shm: 64G (64M by default in a container)", size, machine="shm"),
     ),
     topic="memory",
-    about="Say what the data loader's attention mask takes of a host, and the longest sequence that fits.",
+    about="Compute the host memory that the data loader's attention mask takes, and the longest sequence that fits.",
 )

@@ -1,4 +1,4 @@
-"""What a rank does to meet the mask that eats the host: take samples, alone or through a DataLoader, under a cap.
+"""Take samples whose mask exhausts the host's memory, directly or through a DataLoader, under a memory limit.
 
 S is the sequence length in tokens. The law: GPTDataset makes the mask as a float32 triangle of float32 ones, so the
 first sample takes 8*S^2 bytes at its peak, of which S^2 stay (the mask as bool).
@@ -21,17 +21,17 @@ if TYPE_CHECKING:
 GIB = 2**30  # bytes
 TIGHT = GIB // 2  # bytes for the threshold: S = 8192, half a second a try
 LENGTHS = (4096, 8192, 16384)  # measured; 128 MiB, 512 MiB, 2 GiB
-# of the threshold: the search goes in steps of 32 tokens, and the allocator adds a page here and there
+# of the threshold: the search uses steps of 32 tokens, and the allocator adds some pages
 THRESHOLD_TOLERANCE = 0.01
 STEP = 32  # tokens
 
 
 class MaskThere(AssertionError):
-    """A sample has a mask though none was to be made."""
+    """A sample has a mask although none was requested."""
 
 
 def sample(rank: Rank, *, mask: bool) -> dict[str, Any]:
-    """Take the first sample of 131072 tokens; return what it took."""
+    """Take the first sample of 131072 tokens; return its length, the limit and the memory it took, in bytes."""
     absent_packages.install(**rank.stand_ins)
     samples = data.dataset(rank.workdir, LONG, mask=mask)
     cap = data.leave_room(ROOM)
@@ -45,7 +45,9 @@ def sample(rank: Rank, *, mask: bool) -> dict[str, Any]:
 def threshold(rank: Rank) -> dict[str, Any]:
     """Find the longest sequence that fits under a cap. Raises LawBroken when it is not sqrt((cap - VmSize) / 8)."""
     absent_packages.install(**rank.stand_ins)
-    data.dataset(rank.workdir, SHORT, mask=True)[0]  # what a first sample maps for good is mapped now
+    data.dataset(rank.workdir, SHORT, mask=True)[
+        0
+    ]  # so that the permanent mappings of a first sample exist before the measurement
     cap = data.leave_room(TIGHT)
     mapped = data.held("VmSize")
     predicted = sqrt((cap - mapped) / PER_TOKEN_PAIR)
@@ -62,9 +64,9 @@ def threshold(rank: Rank) -> dict[str, Any]:
 
 
 def does_fit(rank: Rank, sequence: int) -> bool:
-    """Say whether a sample of that length can be made; what fails otherwise than for memory is raised.
+    """Return whether a sample of that length can be made; failures other than for memory are raised.
 
-    In a process of its own: where memory was refused, glibc may have mapped another arena (64 MiB) before it gave up.
+    It runs in a forked process: where memory was refused, glibc may have mapped another arena (64 MiB) before.
     """
     samples = data.dataset(rank.workdir, sequence, mask=True)
 
@@ -86,11 +88,11 @@ def peak(rank: Rank) -> dict[str, Any]:
     short, *samples = (data.dataset(rank.workdir, length, mask=True) for length in (SHORT, *LENGTHS))
     cap = data.leave_room(ROOM)
     taken = {length: data.taken(each, short) for length, each in zip(LENGTHS, samples, strict=True)}
-    kept = taken[LENGTHS[-1]][1] / LENGTHS[-1] ** 2  # of the longest: on 4096 the page tables show
+    kept = taken[LENGTHS[-1]][1] / LENGTHS[-1] ** 2  # of the longest length: at 4096 the page tables are significant
     if abs(kept / KEPT_PER_TOKEN_PAIR - 1) > PEAK_TOLERANCE:
         raise LawBroken(f"{kept:.3f} * S^2 bytes stay at {LENGTHS[-1]} tokens, not {KEPT_PER_TOKEN_PAIR} * S^2")
-    told = {"cap": cap, "kept": round(kept, 4), "host": data.machine_memory()}
-    return {**told, **law({length: peak for length, (peak, _) in taken.items()})}
+    figures = {"cap": cap, "kept": round(kept, 4), "host": data.machine_memory()}
+    return {**figures, **law({length: peak for length, (peak, _) in taken.items()})}
 
 
 def through_workers(rank: Rank, *, sequence: int, mask: bool) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Context-parallel slicing by megatron-core's own get_batch_on_this_cp_rank, and what it has to hold.
+"""Context-parallel slicing by megatron-core's own get_batch_on_this_cp_rank, and its memory.
 
 For cp ranks a sequence is cut into 2*cp chunks; rank r has chunks r and 2*cp-1-r, so that each has as much causal work.
 """
@@ -23,20 +23,20 @@ SEQUENCE_DIMENSION = {"attention_mask": 2}  # of [batch, 1, S, S]: the queries; 
 
 
 class SlicesDiffer(AssertionError):
-    """What the ranks hold does not make up the batch."""
+    """The slices of the ranks do not add up to the batch."""
 
 
 def slices(rank: Rank) -> dict[str, Any]:
-    """Load the whole sample on every rank, as training does, cut it, put it together again, compare every key.
+    """Load the whole sample on every rank, as training does, slice it, join the slices, compare every key.
 
     The ranks' peaks are measured, too: each rank takes the whole 8*S^2 bytes, however many share the sequence.
-    Raises SlicesDiffer, LawBroken, and LackError for a release that can't slice here.
+    Raises SlicesDiffer, LawBroken, and LackError for a release that can't slice on a CPU.
     """
     absent_packages.install(**rank.stand_ins)
     import torch
 
     cut = slicer()
-    folder = rank.workdir / f"rank-{rank.rank}"  # before ranks know of each other, each builds its own index
+    folder = rank.workdir / f"rank-{rank.rank}"  # before torch.distributed starts, each rank builds its own index
     short, masked = (data.dataset(folder, length, mask=True) for length in (SHORT, MASKED))
     long = data.dataset(folder, LONG, mask=False)
     cap = data.leave_room(data.ROOM)
@@ -75,7 +75,7 @@ def slicer() -> Any:
 
 
 def gather(torch: Any, part: Any, ranks: int) -> list[Any]:
-    """Return everybody's part; gloo knows no booleans."""
+    """Return the parts of all ranks; gloo does not support booleans."""
     wired = part.to(torch.uint8) if part.dtype == torch.bool else part
     parts = [torch.empty_like(wired) for _ in range(ranks)]
     torch.distributed.all_gather(parts, wired.contiguous())
@@ -83,6 +83,6 @@ def gather(torch: Any, part: Any, ranks: int) -> list[Any]:
 
 
 def put_together(torch: Any, parts: Sequence[Any], dimension: int) -> Any:
-    """Return the tensor of which `parts`, by rank, hold the chunks."""
+    """Return the tensor whose chunks are in `parts`, by rank."""
     halves = [part.chunk(2, dimension) for part in parts]
     return torch.cat([first for first, _ in halves] + [second for _, second in reversed(halves)], dimension)

@@ -1,4 +1,4 @@
-"""The law of the mask: which measurements it explains."""
+"""The law of the mask accepts the measurements that it explains, and no others."""
 
 from __future__ import annotations
 

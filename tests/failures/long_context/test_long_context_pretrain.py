@@ -1,4 +1,4 @@
-"""What Megatron-LM's training is started with."""
+"""The arguments with which Megatron-LM's training starts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CORE = "0.8.0"
 
 @pytest.fixture(autouse=True)
 def installed_core(monkeypatch: pytest.MonkeyPatch) -> None:
-    """megatron-core as the cell has it."""
+    """Replace the version of the installed megatron-core."""
     monkeypatch.setattr(PRETRAIN, "version", lambda name: CORE)
 
 
@@ -29,7 +29,7 @@ def rank(workdir: Path, **clones: str) -> Rank:
 
 @pytest.fixture
 def clone(tmp_path: Path) -> str:
-    """A clone whose pretrain_gpt.py writes its arguments to a file, at the tag of the release and there only."""
+    """Return a clone whose pretrain_gpt.py writes its arguments to a file, only at the tag of the release."""
     folder = tmp_path / "clone"
     git = ["git", "-C", str(folder), "-c", "user.name=a", "-c", "user.email=a@b"]
     subprocess.run(["git", "init", "-q", str(folder)], check=True)
@@ -43,7 +43,7 @@ def clone(tmp_path: Path) -> str:
 
 
 def test_pretraining_runs_the_report_s_command(clone: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """At the tag of the cell's release, context parallel over all ranks, without a mask if so asked."""
+    """It runs at the tag of the cell's release, context parallel over all ranks, here without a mask."""
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
     monkeypatch.setattr(sys, "argv", [])
     monkeypatch.setattr(sys, "path", list(sys.path))

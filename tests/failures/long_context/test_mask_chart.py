@@ -1,4 +1,4 @@
-"""The picture of a law that cases measured."""
+"""The chart of a measured law."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ Law, law_of, picture, plot = chart.Law, chart.law_of, chart.picture, chart.plot
 VALUE = {"points": [[4096, 8 * 4096**2], [16384, 8 * 16384**2]], "factor": 8.0, "host": 2**35}
 
 
-def test_a_law_is_read_from_what_ranks_returned() -> None:
+def test_a_law_is_read_from_the_ranks_values() -> None:
     law = law_of([("tp2", None), ("peak", VALUE)])
     assert law is not None
     assert [(tokens, bytes_) for tokens, bytes_, _ in law.points] == [(4096, 2**27), (16384, 2**31)]
     assert (law.factor, law.host) == (8.0, 2**35)
 
 
-def test_the_points_of_all_cases_make_one_curve() -> None:
+def test_points_of_all_cases_make_one_curve() -> None:
     low, high = ({"points": [[1024, factor * 1024**2]]} for factor in (7, 9))
     law = law_of([("peak", low), ("peak", high)])
     assert law is not None
@@ -43,7 +43,7 @@ def test_the_points_of_all_cases_make_one_curve() -> None:
         {"points": [7, [1], [1, 2, 3], ["<b>", 1], [0, 1], [-1, 1], [True, 1], [1.5, 2], [10**30, 1]]},
     ],
 )
-def test_what_is_no_law_is_left(value: Any) -> None:
+def test_malformed_values_are_left_out(value: Any) -> None:
     assert law_of([("peak", value)]) is None
 
 
@@ -66,7 +66,7 @@ def test_a_host_is_a_line_with_its_length() -> None:
 
 @settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(1, 2**62), st.integers(1, 2**62)), min_size=1), st.integers(0, 2**62))
-def test_whatever_was_measured_stays_inside_the_picture(points: list[tuple[int, int]], host: int) -> None:
+def test_every_point_stays_inside_the_chart(points: list[tuple[int, int]], host: int) -> None:
     law = law_of([("peak", {"points": [list(point) for point in points], "host": host})])
     assert law is not None
     drawn = plot(law)
@@ -74,6 +74,6 @@ def test_whatever_was_measured_stays_inside_the_picture(points: list[tuple[int, 
     assert all(0 <= float(place) <= 400 for place in re.findall(r' (?:y|y1|y2|cy)="([^"]*)"', drawn))
 
 
-def test_nothing_measured_makes_no_picture() -> None:
+def test_without_measurements_there_is_no_chart() -> None:
     assert picture([("tp2", None)]) == ""
     assert picture([("peak", VALUE)]).startswith("<h2>The law that was measured</h2>")

@@ -1,4 +1,4 @@
-"""What the mask takes of a host: the figures of the reports, and the longest sequence that fits."""
+"""The memory that the mask takes: the figures of the reports, and the longest sequence that fits."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_the_report_needs_a_tebibyte_at_first() -> None:
 
 
 def test_half_the_length_needs_a_quarter() -> None:
-    """Why 65536 worked for the reporter."""
+    """This explains why 65536 worked for the reporter."""
     needs = need(replace(REPORT, sequence=65536))
     assert (needs.worker, needs.first, needs.shm) == (32 * GIB, 256 * GIB, 4 * 20 * GIB)
 
@@ -82,5 +82,5 @@ def test_an_unknown_host_has_no_limit() -> None:
 @pytest.mark.parametrize(
     ("bytes_", "expected"), [(1, "1 B"), (1536, "1.5 KiB"), (128 * GIB, "128 GiB"), (2**41, "2 TiB")]
 )
-def test_sizes_are_shown_as_people_read_them(bytes_: int, expected: str) -> None:
+def test_sizes_are_shown_with_units(bytes_: int, expected: str) -> None:
     assert memory.shown(bytes_) == expected

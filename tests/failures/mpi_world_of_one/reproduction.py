@@ -9,14 +9,14 @@ if TYPE_CHECKING:
 
 
 def world_of_mpi(rank: Rank) -> dict[str, Any]:
-    """Initialise torch.distributed by mpi, and say so when it silently is another world than the launcher's."""
+    """Initialise torch.distributed by mpi; raise AssertionError when its world is not the launcher's."""
     import torch
 
     torch.distributed.init_process_group("mpi")
     value = torch.ones(1)
     torch.distributed.all_reduce(value)
-    told = {"world": torch.distributed.get_world_size(), "rank": torch.distributed.get_rank(), "sum": value.item()}
-    if told["world"] != rank.world_size:
-        raise AssertionError(f"the mpi backend has a world of {told['world']}, the launcher started {rank.world_size}")
+    found = {"world": torch.distributed.get_world_size(), "rank": torch.distributed.get_rank(), "sum": value.item()}
+    if found["world"] != rank.world_size:
+        raise AssertionError(f"the mpi backend has a world of {found['world']}, the launcher started {rank.world_size}")
     torch.distributed.destroy_process_group()
-    return told
+    return found

@@ -1,4 +1,4 @@
-"""The trap of the workaround: reset_attention_mask without a mask, and tokens attend to other documents, silently."""
+"""A risk of the workaround: with reset_attention_mask but no mask, tokens silently attend to other documents."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ SEQUENCE = 6000  # tokens: more than a document, so that there is an end of one 
 
 
 class ResetMaskDropped(AssertionError):
-    """reset_attention_mask was asked for, and nothing came that keeps the documents of a sample apart."""
+    """reset_attention_mask is on, and the sample has no mask that separates its documents."""
 
 
 class MaskDiffers(AssertionError):
-    """There is a mask, and it is not causal within each document."""
+    """The sample's mask is not causal within each document."""
 
 
 def reset(rank: Rank, *, mask: bool) -> dict[str, Any]:
-    """Take a sample of several documents with reset_attention_mask on; see that its mask keeps them apart.
+    """Take a sample of several documents with reset_attention_mask on; check that its mask separates them.
 
-    A warning of upstream's would be raised: it would not be silent then.
+    A warning of upstream is raised as an error: the failure would not be silent then.
     """
     absent_packages.install(**rank.stand_ins)
     samples = data.dataset(rank.workdir, SEQUENCE, mask=mask, reset=True)
@@ -34,7 +34,7 @@ def reset(rank: Rank, *, mask: bool) -> dict[str, Any]:
         warnings.simplefilter("error")
         sample = samples[0]
     ends = sample["tokens"] == data.Tokenizer.eod
-    document = ends.cumsum(0) - ends.long()  # an end belongs to what it ends
+    document = ends.cumsum(0) - ends.long()  # an end belongs to the document that it ends
     documents = int(document[-1]) + 1
     if sample.get("attention_mask") is None:
         raise ResetMaskDropped(f"reset_attention_mask is on, {documents} documents are in the sample, and no mask")

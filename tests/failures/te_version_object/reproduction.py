@@ -1,4 +1,4 @@
-"""Import megatron.core beside a Transformer Engine whose __version__ is no string."""
+"""Import megatron.core with a Transformer Engine whose __version__ is not a string."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 def import_core(rank: Rank) -> dict[str, Any]:
-    """Import megatron.core beside Transformer Engine; return the versions that met."""
+    """Import megatron.core with Transformer Engine installed; return both versions."""
     from matrix.kit import cpu_device, te_extension
 
     if rank.device == "cpu":

@@ -1,4 +1,4 @@
-"""The MPI world that a launcher gives a job: the group of all ranks needs one as large as the job."""
+"""The MPI world that a launcher provides: a group of all ranks needs one as large as the job."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ SILENT: Final = 'init_process_group("mpi") would return in every process with ra
 
 
 def mpi_world(world: World, *, used: bool | None = None, why: str = "") -> Answer:
-    """Return whether the MPI world is as large as the job; `used`: an mpi group of all ranks will be made, and why.
+    """Return whether the MPI world is as large as the job; `used`: an mpi group of all ranks will be made, for `why`.
 
-    Where it is too small, init_process_group("mpi") fails silently: each process is rank 0 of 1.
+    Where the world is too small, init_process_group("mpi") fails silently: each process is rank 0 of 1.
     """
     if world.size is None:
         reason = "no launcher's variables here, so the job's size is not known"

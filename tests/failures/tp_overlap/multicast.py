@@ -1,4 +1,4 @@
-"""CUDA Multicast under userbuffers: is it possible, does a Transformer Engine use it, does UB_SKIPMC help."""
+"""CUDA Multicast under userbuffers: whether it is possible, is used, and can be switched off by UB_SKIPMC."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ EFFECTIVE: Final = f"{VARIABLE} is effective"
 
 
 class Gate(str, Enum):
-    """What a Transformer Engine looks at before it uses multicast."""
+    """The condition that a Transformer Engine checks before it uses multicast."""
 
     NEVER = "never"
     SM = "sm"
@@ -24,7 +24,7 @@ class Gate(str, Enum):
 
 
 class Off(str, Enum):
-    """Which values of UB_SKIPMC switch multicast off."""
+    """The values of UB_SKIPMC that switch multicast off."""
 
     ANY = "any"
     NONZERO = "nonzero"
@@ -32,7 +32,7 @@ class Off(str, Enum):
 
 @dataclass(frozen=True)
 class Needs:
-    """What multicast needs: the kernel driver, the CUDA version of the user-mode driver, the compute capability."""
+    """Requirements of multicast: kernel driver, CUDA version of the user-mode driver, compute capability."""
 
     driver: Range
     cuda: Range
@@ -42,7 +42,7 @@ class Needs:
 
 @dataclass(frozen=True)
 class Window:
-    """What the Transformer Engines of a range do; `error` is raised where multicast is used and not possible."""
+    """The behaviour of a range of Transformer Engines; `error` is raised where multicast is used but not possible."""
 
     te: Range
     gate: Gate
@@ -55,13 +55,13 @@ def possible(machine: Machine, needs: Needs) -> tuple[bool | None, str]:
     """Return whether the machine can use multicast, and why; None where too little is known."""
     if machine.multicast is not None:
         return machine.multicast, f"the driver says so of the device (SM {machine.sm or 'unknown'})"
-    for name, got, wanted in (
+    for name, got, required in (
         ("SM", machine.sm, needs.sm),
         ("driver", machine.driver, needs.driver),
         ("the user-mode driver's CUDA", machine.cuda, needs.cuda),
     ):
-        if got is not None and got not in wanted:
-            return False, f"needs {name} {wanted.text}, and this is {got}"
+        if got is not None and got not in required:
+            return False, f"needs {name} {required.text}, and this is {got}"
     if machine.sm is None or machine.driver is None:
         return None, "the GPU or its driver is not known"
     return None, f"SM {machine.sm} and driver {machine.driver} have it where the GPUs are on an NVSwitch"
@@ -70,30 +70,30 @@ def possible(machine: Machine, needs: Needs) -> tuple[bool | None, str]:
 def answers(
     te: str, machine: Machine, skipmc: str | None, needs: Needs, windows: Sequence[Window]
 ) -> tuple[Answer, ...]:
-    """Return whether multicast is possible, and whether UB_SKIPMC is effective here.
+    """Return whether multicast is possible, and whether UB_SKIPMC is effective on this machine.
 
-    `skipmc` is its value; where it is None, not set, the second answer is what setting it to 1 would do.
+    `skipmc` is the variable's value; where it is None (not set), the second answer is for the value 1.
     """
     able, why = possible(machine, needs)
     window = next((window for window in windows if te in window.te), None)
     if window is None:
         unknown = f"nothing is known of transformer-engine {te}"
         return Answer(POSSIBLE, status_of(able), why), Answer(EFFECTIVE, Status.UNKNOWN, unknown)
-    wanted, by = _wanted(window, machine, needs)
-    error = _error(window, skipmc) if wanted and able is False else None
-    return Answer(POSSIBLE, status_of(able), f"{why}; {by}", error), _effective(window, wanted, skipmc)
+    used, by = _used(window, machine, needs)
+    error = _error(window, skipmc) if used and able is False else None
+    return Answer(POSSIBLE, status_of(able), f"{why}; {by}", error), _effective(window, used, skipmc)
 
 
-def _wanted(window: Window, machine: Machine, needs: Needs) -> tuple[bool | None, str]:
-    """Return whether this Transformer Engine uses multicast here, or refuses to start without it; UB_SKIPMC aside."""
+def _used(window: Window, machine: Machine, needs: Needs) -> tuple[bool | None, str]:
+    """Return whether this Transformer Engine, without UB_SKIPMC, uses multicast or requires it, and the reason."""
     if window.gate is Gate.NEVER:
         return False, "this Transformer Engine never uses it"
     if window.gate is Gate.DEVICE:
-        return True, "this Transformer Engine asks the device, and does not start without it"
+        return True, "this Transformer Engine checks the device, and does not start without it"
     if machine.sm is None:
-        return None, "this Transformer Engine goes by the SM alone"
-    wanted = machine.sm in needs.sm
-    return wanted, f"this Transformer Engine goes by the SM alone and {'uses' if wanted else 'does not use'} it"
+        return None, "this Transformer Engine checks only the SM"
+    used = machine.sm in needs.sm
+    return used, f"this Transformer Engine checks only the SM and {'uses' if used else 'does not use'} it"
 
 
 def _error(window: Window, skipmc: str | None) -> Error | None:
@@ -108,12 +108,12 @@ def _error(window: Window, skipmc: str | None) -> Error | None:
         return Error("ValueError", f"invalid literal for int() with base 10: {skipmc!r} ({VARIABLE})")
 
 
-def _effective(window: Window, wanted: bool | None, skipmc: str | None) -> Answer:
-    if wanted is None:
+def _effective(window: Window, used: bool | None, skipmc: str | None) -> Answer:
+    if used is None:
         return Answer(EFFECTIVE, Status.UNKNOWN, "the SM is not known")
-    if not wanted:
-        return Answer(EFFECTIVE, Status.NO, "it changes nothing: CUDA IPC is used here anyway")
+    if not used:
+        return Answer(EFFECTIVE, Status.NO, "it changes nothing: CUDA IPC is used anyway")
     if window.off is Off.ANY:
-        return Answer(EFFECTIVE, Status.YES, "set to anything, 0 too, it makes userbuffers go by CUDA IPC")
+        return Answer(EFFECTIVE, Status.YES, "set to any value, 0 too, it makes userbuffers use CUDA IPC")
     useless = skipmc is not None and _error(window, skipmc) is not None
-    return Answer(EFFECTIVE, status_of(not useless), "only a number other than 0 makes userbuffers go by CUDA IPC")
+    return Answer(EFFECTIVE, status_of(not useless), "only a number other than 0 makes userbuffers use CUDA IPC")

@@ -1,8 +1,7 @@
-"""Will --tp-comm-overlap start? Read from versions, launcher and host alone, before the job is started.
+"""Prediction whether --tp-comm-overlap starts, from versions, launcher and host, before the job is started.
 
-Userbuffers bootstrap over a process group. Where that group is an mpi one, MPI must have been started by its own
-launcher: under torchrun MPI_COMM_WORLD has one process, and the group is given ranks that are not in it. See
-docs/overlap.md.
+Userbuffers bootstrap over a process group. Where that group is an mpi one, MPI's own launcher must have started MPI:
+under torchrun MPI_COMM_WORLD has one process, and the group gets ranks that are not in it. See docs/overlap.md.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ BACKENDS: Final = ("nccl", "gloo", "mpi")
 
 @dataclass(frozen=True)
 class Megatron:
-    """The backend that Megatron-LM's own option has by default."""
+    """The default backend of Megatron-LM's option."""
 
     backend: str
     source: str
@@ -36,7 +35,7 @@ class Megatron:
 
 @dataclass(frozen=True)
 class Bootstrap:
-    """In which order the Transformer Engines of a range try backends when they are given none."""
+    """The order in which a range of Transformer Engines tries backends when none is given."""
 
     te: Range
     order: tuple[str, ...]
@@ -45,7 +44,7 @@ class Bootstrap:
 
 @dataclass(frozen=True)
 class Userbuffers:
-    """What the Transformer Engines of a range must have been built with to have userbuffers."""
+    """The build settings that a range of Transformer Engines needs to have userbuffers."""
 
     te: Range
     build: str
@@ -54,7 +53,7 @@ class Userbuffers:
 
 @dataclass(frozen=True)
 class Facts:
-    """overlap.toml."""
+    """The contents of overlap.toml."""
 
     megatron: Megatron
     userbuffers: Userbuffers
@@ -70,7 +69,7 @@ def facts() -> Facts:
 
 
 def contract(job: TrainingJob, machine: Machine, contracts: Contracts) -> tuple[Answer, ...]:
-    """Return what decides whether the job starts. Raises MatrixError for a release that is not recorded."""
+    """Return the answers that decide whether the job starts. Raises MatrixError for an unrecorded release."""
     te = contracts.version(job.te)
     call = _call(job, contracts)
     group = mpi_group(te, job, call)
@@ -80,7 +79,7 @@ def contract(job: TrainingJob, machine: Machine, contracts: Contracts) -> tuple[
         *((mpi_backend(job.torch_mpi),) if made else ()),
         mpi_world(job.world, used=made and job.torch_mpi is not False, why=group.reason),
         Answer(
-            "initialize_ub takes what it is called with",
+            "initialize_ub accepts its arguments",
             status_of(not call.error),
             call.site or ("it is not reached" if job.mcore else "it is called directly"),
             call.error,
@@ -110,7 +109,7 @@ def mpi_group(te: str, job: TrainingJob, call: Call) -> Answer:
     if window is None:
         return Answer(question, Status.UNKNOWN, f"nothing is known of what transformer-engine {te} makes by itself")
     tried = f"no backend is asked for, and transformer-engine {te} tries {', '.join(window.order)}"
-    first = window.order[0]  # gloo and nccl are in every PyTorch that this is about
+    first = window.order[0]  # every supported PyTorch has gloo and nccl
     return Answer(question, status_of(first == "mpi" and job.torch_mpi), tried)
 
 
@@ -122,14 +121,14 @@ def mpi_backend(there: bool | None) -> Answer:
         {
             True: "torch.distributed.is_mpi_available()",
             False: "PyPI's wheels are built without it; NGC's and Debian's have it",
-            None: "no PyTorch was asked",
+            None: "no PyTorch was checked",
         }[there],
         Error("RuntimeError", "Distributed package doesn't have MPI built in") if there is False else None,
     )
 
 
 def userbuffers(te: str) -> Answer:
-    """Return what a Transformer Engine must have been built with; no package records it."""
+    """Return the answer on the build settings of a Transformer Engine; no package records them."""
     return Answer(
         "userbuffers are in the build",
         Status.UNKNOWN,
@@ -138,7 +137,7 @@ def userbuffers(te: str) -> Answer:
 
 
 def _call(job: TrainingJob, contracts: Contracts) -> Call:
-    """Return how Megatron-LM calls initialize_ub; without Megatron-LM it is called directly."""
+    """Return Megatron-LM's call of initialize_ub; without Megatron-LM the call is direct."""
     if job.mcore:
         return contracts.call(job.mcore, job.te, INITIALIZE)
     if BOOTSTRAP in job.arguments and contracts.takes(job.te, DEFINED, PARAMETER) is not True:

@@ -1,4 +1,4 @@
-"""Judges a job with --tp-comm-overlap before it starts."""
+"""Preflight of --tp-comm-overlap."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SUBJECT: Final = "--tp-comm-overlap"
 
 
 def examine(job: TrainingJob, machine: Machine, contracts: Contracts) -> Report:
-    """Return whether the job starts, and what to change. Raises MatrixError for a release that is not recorded."""
+    """Return whether the job starts, and the changes it needs. Raises MatrixError for an unrecorded release."""
     if not job.te:
         return unjudged(SUBJECT, "there is no Transformer Engine here; name one with --te")
 

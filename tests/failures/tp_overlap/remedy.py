@@ -1,4 +1,4 @@
-"""What to change so that a job starts: found by examining it again, with each change and their combinations."""
+"""Changes after which a job starts: found by examining it again with each change and combination of changes."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from matrix.kit.preflight import TrainingJob
 from .multicast import VARIABLE
 from .overlap import BOOTSTRAP
 
-MOST_CHANGES: Final = 4  # at a time; an old stack that is to bootstrap by mpi, without MPI and multicast, needs four
-ANY_SIZE: Final = 2  # a world size that is not known: any but 1 behaves the same
+MOST_CHANGES: Final = 4  # at a time; an old stack with bootstrap over mpi, without MPI and multicast, needs four
+ANY_SIZE: Final = 2  # used for an unknown world size: all sizes above 1 behave the same
 BACKENDS: Final = ("nccl", "gloo")  # Megatron-LM's own default first
 
 
 @dataclass(frozen=True)
 class Remedy:
-    """One thing to change, in words, and the new value of one field of the job."""
+    """One change: its text, and the new value of one field of the job."""
 
     text: str
     field: str
@@ -33,7 +33,7 @@ def remedies(
 ) -> tuple[tuple[str, ...], ...]:
     """Return the smallest sets of changes after which the job starts, smaller sets first.
 
-    `released` returns the versions of a package that may be taken, oldest first; the nearest newer that helps is named.
+    `released` returns the available versions of a package, oldest first; the nearest newer one that helps is chosen.
     """
     axes = [axis for axis in _axes(job, released) if axis]
     found: dict[frozenset[str], tuple[str, ...]] = {}
@@ -50,7 +50,7 @@ def remedies(
 
 
 def _axes(job: TrainingJob, released: Callable[[str], Sequence[str]]) -> list[list[Remedy]]:
-    """Return what may be changed, one list for each field, the nearest change first."""
+    """Return the possible changes, one list per field, the nearest change first."""
     size = job.world.size or ANY_SIZE
     mpirun = Remedy("start it with mpirun", "world", World(Launcher.MPIRUN, size, size))
     option = "--tp-comm-bootstrap-backend {}" if job.mcore else 'bootstrap_backend="{}"'

@@ -1,4 +1,4 @@
-"""The overlap contract, cell by cell of what was run with the real Megatron-LM and Transformer Engine functions."""
+"""The overlap contract in every cell that was run with the real Megatron-LM and Transformer Engine functions."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ CRASH = "SIGSEGV in createProcessGroupMPI, or MPI_ERR_RANK and exit code 6"
 TP_SIZE = "TypeError: initialize_ub() got an unexpected keyword argument 'tp_size'"
 NO_MPI = "RuntimeError: Distributed package doesn't have MPI built in"
 # Ran on Debian's torch with its mpi backend: Megatron-LM ("": none), Transformer Engine, bootstrap
-# backend, and what comes of it under a torchrun-like launcher and under mpirun.
+# backend, and the errors under a torchrun-like launcher and under mpirun.
 RAN = [
     ("0.4.0", "1.5.0", "", [CRASH], []),
     ("0.7.0", "1.5.0", "", [CRASH], []),
@@ -68,7 +68,9 @@ def group(of: TrainingJob) -> Answer:
 
 
 @pytest.mark.parametrize(("mcore", "te", "bootstrap", "torchrun", "mpirun"), RAN)
-def test_what_was_run_is_predicted(mcore: str, te: str, bootstrap: str, torchrun: list[str], mpirun: list[str]) -> None:
+def test_errors_of_runs_are_predicted(
+    mcore: str, te: str, bootstrap: str, torchrun: list[str], mpirun: list[str]
+) -> None:
     assert torchrun == breaks(job(mcore, te, bootstrap))
     assert mpirun == breaks(job(mcore, te, bootstrap, Launcher.MPIRUN))
 
@@ -96,7 +98,7 @@ def test_all_world_sizes_above_one_fail_alike(size: int) -> None:
         ("", "1.8.0", "", "unknown"),
     ],
 )  # fmt: skip
-def test_who_makes_an_mpi_group(mcore: str, te: str, bootstrap: str, word: str) -> None:
+def test_an_mpi_group_is_made_by_these_versions(mcore: str, te: str, bootstrap: str, word: str) -> None:
     assert word == group(job(mcore, te, bootstrap)).status.value
 
 
@@ -119,7 +121,7 @@ def test_without_mpi_transformer_engine_tries_the_next_backend() -> None:
     assert breaks(replace(job("", "1.13.0"), torch_mpi=False)) == []
 
 
-def test_what_is_not_known_breaks_nothing() -> None:
+def test_unknown_facts_give_no_error() -> None:
     unknown = TrainingJob("1.13.0")
     assert breaks(unknown) == []
     assert [answer.status for answer in answers(unknown)[:2]] == [Status.UNKNOWN] * 2
@@ -147,10 +149,10 @@ def test_engines_that_take_a_group_refuse_tp_size(te: str) -> None:
     assert TP_SIZE in breaks(job("0.7.0", te))
 
 
-@pytest.mark.parametrize(("te", "asked"), [("1.5.0", True), ("1.7.0", True), ("1.8.0", False), ("2.17.1", False)])
-def test_an_old_engine_needs_userbuffers_in_its_build(te: str, asked: bool) -> None:
+@pytest.mark.parametrize(("te", "needed"), [("1.5.0", True), ("1.7.0", True), ("1.8.0", False), ("2.17.1", False)])
+def test_an_old_engine_needs_userbuffers_in_its_build(te: str, needed: bool) -> None:
     questions = [answer.question for answer in answers(job("0.9.0", te))]
-    assert asked == ("userbuffers are in the build" in questions)
+    assert needed == ("userbuffers are in the build" in questions)
 
 
 def test_the_stack_of_the_founding_report() -> None:
@@ -177,7 +179,7 @@ def test_each_engine_is_in_one_window_at_most() -> None:
 
 
 def test_the_catalog_expects_what_the_preflight_finds() -> None:
-    """Every case of a night at level contract, and none of them red."""
+    """No case of a night at level contract is red."""
     known, entry = real(), real().failure("tp-overlap")
     verdicts = set()
     for cell in night_cells(known, entry):

@@ -1,4 +1,4 @@
-"""The MPI world of a launcher, and what a group of all ranks makes of it."""
+"""The MPI world of a launcher, and its effect on a group of all ranks."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_a_world_is_whole_too_small_or_unknown(world: World, status: Status) -> 
 
 
 def test_a_silent_failure_is_noted_where_nothing_breaks() -> None:
-    """init_process_group("mpi") without mpirun returns 0 and is alone in the world."""
+    """init_process_group("mpi") without mpirun returns rank 0 in a world of one process."""
     found = mpi_world(SMALL, used=False)
     assert found.error is None
     assert "rank 0 of 1" in found.warns

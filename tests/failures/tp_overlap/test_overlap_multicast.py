@@ -1,4 +1,4 @@
-"""Multicast and UB_SKIPMC, cell by cell of what is known of drivers, devices and Transformer Engines."""
+"""Multicast and UB_SKIPMC for the known drivers, devices and Transformer Engines."""
 
 from __future__ import annotations
 
@@ -47,25 +47,25 @@ def test_where_multicast_is_possible(device: Machine, able: bool | None) -> None
     [
         # before 1.6 nothing uses it
         ("1.5.0", OLD_H100, None, "", "no"), ("1.5.0", A800, "1", "", "no"),
-        # 1.6 - 1.12 go by the SM: on SM80 UB_SKIPMC is a no-op
+        # 1.6 - 1.12 check only the SM: on SM80 UB_SKIPMC is a no-op
         ("1.6.0", A800, None, "", "no"), ("1.8.0", A800, "1", "", "no"), ("1.9.0", A800, None, "", "no"),
         ("1.12.0", NEW_A800, "0", "", "no"), ("1.9.0.dev0+f9dd37f", A800, None, "", "no"),
-        # on SM90 with an old driver they run into the driver, unless it is set, to whatever
+        # on SM90 with an old driver they fail in the driver, unless UB_SKIPMC has any value
         ("1.6.0", OLD_H100, None, NOT_SUPPORTED, "yes"), ("1.12.0", OLD_H100, None, NOT_SUPPORTED, "yes"),
         ("1.9.0", OLD_H100, "1", "", "yes"), ("1.9.0", OLD_H100, "0", "", "yes"),
         ("1.9.0", LONE_H100, None, NOT_SUPPORTED, "yes"), ("1.9.0", H100, None, "", "yes"),
-        # from 1.13 on the device is asked: SM80 must set it, to a number other than 0
+        # from 1.13 on they check the device: SM80 must set UB_SKIPMC to a number other than 0
         ("1.13.0", A800, None, REFUSED, "yes"), ("2.17.1", NEW_A800, None, REFUSED, "yes"),
         ("1.13.0", A800, "1", "", "yes"), ("1.13.0", A800, "0", REFUSED, "no"),
         ("1.13.0", OLD_H100, None, REFUSED, "yes"), ("2.17.1", OLD_H100, "1", "", "yes"),
         ("2.17.1", H100, None, "", "yes"),
         ("2.17.1", A800, "yes", "ValueError: invalid literal for int() with base 10: 'yes' (UB_SKIPMC)", "no"),
-        # what is not known breaks nothing
+        # unknown facts give no error
         ("1.9.0", Machine(), None, "", "unknown"), ("1.13.0.dev0", A800, None, "", "unknown"),
         ("2.17.1", Machine(driver="535.129.03", sm="9.0"), None, "", "yes"),
     ],
 )  # fmt: skip
-def test_what_a_transformer_engine_makes_of_it(
+def test_errors_and_ub_skipmc_by_transformer_engine(
     te: str, device: Machine, skipmc: str | None, breaks: str, effective: str
 ) -> None:
     there, skips = multicast.answers(te, device, skipmc, facts().multicast, facts().window)
@@ -75,7 +75,7 @@ def test_what_a_transformer_engine_makes_of_it(
 @pytest.mark.parametrize("te", ["1.5.0", "1.6.0", "1.9.0", "1.12.0", "1.13.0", "2.17.1"])
 @pytest.mark.parametrize("driver", ["470.161.03", "525.105.17", "530.30.02", "580.82.07"])
 @pytest.mark.parametrize("sm", ["8.0", "9.0", "10.0"])
-def test_the_catalog_says_the_same(te: str, driver: str, sm: str) -> None:
+def test_the_catalog_agrees_with_multicast(te: str, driver: str, sm: str) -> None:
     stack = Cell("", "none", "none", te, driver, sm=sm)
     there, _ = multicast.answers(te, Machine(driver, sm=sm), None, facts().multicast, facts().window)
     expected = Expectation.BROKEN if there.error else Expectation.WORKS

@@ -1,4 +1,4 @@
-"""What is to be changed is what makes the contract hold, in the smallest sets."""
+"""Remedies are the smallest sets of changes after which the contract holds."""
 
 from __future__ import annotations
 
@@ -61,14 +61,14 @@ def test_the_smallest_sets_of_changes_are_found(
 
 def test_a_named_source_gets_no_newer_release() -> None:
     clone = TrainingJob("1.9.0", "somewhere/Megatron-LM", world=TORCHRUN)
-    asked: list[TrainingJob] = []
+    examined: list[TrainingJob] = []
 
     def starts(job: TrainingJob) -> bool:
-        asked.append(job)
+        examined.append(job)
         return False
 
     remedies(clone, starts, calling.released)
-    assert {job.mcore for job in asked} == {"somewhere/Megatron-LM"}
+    assert {job.mcore for job in examined} == {"somewhere/Megatron-LM"}
 
 
 @settings(max_examples=100, deadline=None)

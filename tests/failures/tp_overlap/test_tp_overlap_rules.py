@@ -17,6 +17,6 @@ CATALOG = load()
         ("1.8", Expectation.BROKEN),
     ],
 )
-def test_the_rules_expect_what_was_measured(te: str, expectation: Expectation) -> None:
+def test_the_rules_match_the_measurements(te: str, expectation: Expectation) -> None:
     cell = CATALOG.cell("ngc-24.03", mcore="0.10.0", te=te)
     assert expectation is CATALOG.failure("tp-overlap").expectation(cell)

@@ -1,4 +1,4 @@
-"""Cells have one id, and clauses say which cells they mean."""
+"""Cells have one id each, and clauses match the cells that meet their conditions."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ def test_an_id_is_read_back(base: str, core: str, engine: str, driver: str) -> N
     assert {"base": base, "mcore": core, "te": engine, "driver": driver} == parse_cell_id(cell.id)
 
 
-def test_every_axis_travels_as_json() -> None:
+def test_json_keeps_every_axis() -> None:
     assert Cell.from_json(json.loads(json.dumps(CELL.to_json()))) == CELL
     assert CELL.to_json()["id"] == CELL.id
 
 
 def test_cells_of_earlier_versions_are_read() -> None:
-    """Records held six keys; a plan held the other axes beside them."""
+    """Records had six keys; a plan had the other axes next to them."""
     earlier = {key: CELL.to_json()[key] for key in ("id", "base", "torch", "mcore", "te", "driver")}
     beside = {"python": CELL.python, "sm": CELL.sm, "gpus": CELL.gpus}
     assert Cell.from_json(earlier) == replace(CELL, python=NONE, sm=NONE, gpus=NONE)
@@ -47,7 +47,7 @@ def test_cells_of_earlier_versions_are_read() -> None:
     "text",
     ["", "torch-2.4.0", "torch-2.4.0/0.8.0/none/none", f"{CELL.id}/more", "a/te-1/mcore-1/driver-1", "a/mcore-1/te-1"],
 )
-def test_what_is_no_id_is_refused_with_its_form(text: str) -> None:
+def test_a_malformed_id_raises_with_the_form(text: str) -> None:
     with pytest.raises(MatrixError) as caught:
         parse_cell_id(text)
     assert caught.value.expected == "BASE/mcore-VERSION/te-VERSION/driver-VERSION"
@@ -73,11 +73,11 @@ def test_every_condition_of_a_clause_must_hold(bounds: Any, matches: bool) -> No
     assert matches == clause(**bounds).matches(CELL)
 
 
-def test_a_condition_on_an_axis_that_plays_no_part_does_not_hold() -> None:
+def test_a_condition_on_an_unused_axis_fails() -> None:
     assert not clause(te=">=0").matches(Cell("torch-2.4.0", "2.4.0", "0.8.0"))
 
 
-def test_a_clause_reads_as_a_sentence() -> None:
-    said = clause(base=["ngc-24.07"], mcore=">=0.7,<0.9", torch=">=2.4")
-    assert str(said) == "base in (ngc-24.07) and torch >=2.4 and mcore >=0.7,<0.9"
+def test_str_of_a_clause_lists_its_conditions() -> None:
+    condition = clause(base=["ngc-24.07"], mcore=">=0.7,<0.9", torch=">=2.4")
+    assert str(condition) == "base in (ngc-24.07) and torch >=2.4 and mcore >=0.7,<0.9"
     assert str(clause()) == "everything"

@@ -38,7 +38,7 @@ def refused(known: Catalog) -> MatrixError:
     return caught.value
 
 
-def test_a_catalog_in_order_is_accepted() -> None:
+def test_a_consistent_catalog_is_accepted() -> None:
     entry = failure(
         affected=(clause(mcore="<0.9", torch=">=2.4"),), works=(clause(mcore=">=0.9"),), masked=(masked("b"),)
     )
@@ -108,7 +108,7 @@ REFUSALS: dict[str, tuple[Callable[[], Catalog], str, str]] = {
     "what runs without a base": (
         lambda: catalog(failure(axes=(Axis.MCORE,))),
         f"{ENTRY}: axes",
-        "what runs needs a base to run on",
+        "cases that run need the axis base",
     ),
     "unknown case": (
         lambda: catalog(failure(affected=(clause(cases=["tp3"]),))),
@@ -119,12 +119,12 @@ REFUSALS: dict[str, tuple[Callable[[], Catalog], str, str]] = {
 
 
 @pytest.mark.parametrize(("make", "where", "what"), REFUSALS.values(), ids=REFUSALS.keys())
-def test_a_catalog_out_of_order_is_refused(make: Callable[[], Catalog], where: str, what: str) -> None:
+def test_an_inconsistent_catalog_is_refused(make: Callable[[], Catalog], where: str, what: str) -> None:
     error = refused(make())
     assert (where, what) == (error.where, error.what)
 
 
-def test_what_is_said_of_a_case_does_not_contradict_what_is_said_of_all() -> None:
+def test_a_case_rule_may_differ_from_the_general() -> None:
     check(catalog(failure(affected=(clause(),), works=(clause(cases=["tp2"]),))), FACTS)
 
 
@@ -148,7 +148,7 @@ CLAUSES = st.builds(clause, torch=bounds(TORCHES), mcore=bounds(CORES))
 
 
 @given(st.lists(CLAUSES, max_size=2).map(tuple), st.lists(CLAUSES, max_size=2).map(tuple))
-def test_what_is_accepted_has_no_dead_clause_and_no_contradiction(affected: Any, works: Any) -> None:
+def test_accepted_rules_match_cells_and_do_not_contradict(affected: Any, works: Any) -> None:
     known = catalog(failure(affected=affected, works=works))
     cells = [known.cell(base.id, mcore=core) for base in known.wheels for core in CORES]
     alive = all(any(one.matches(cell) for cell in cells) for one in (*affected, *works))
@@ -160,7 +160,7 @@ def test_what_is_accepted_has_no_dead_clause_and_no_contradiction(affected: Any,
         assert expected == refused(known).what
 
 
-def test_what_is_known_takes_the_stacks_of_reports_along() -> None:
+def test_known_values_include_the_stacks_of_reports() -> None:
     stacks = (stack("break", "torch-2.4.0", "0.8.0rc0", te="1.8.0+37280ec"),)
     values = known(catalog(failure(), stacks=stacks))
     assert {"0.8.0rc0"} == values.others["mcore"] - set(CORES)

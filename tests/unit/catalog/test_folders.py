@@ -1,4 +1,4 @@
-"""A failure is a folder: nothing else names it, and its code stands on the kit alone."""
+"""A failure is a folder: no other file names it, and its code imports only the kit."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from tests.unit.catalogs import real
 
 FOLDERS = [path.parent for path in entries()]
 IDS = {folder_name(entry.id): entry.id for entry in real().failures}
-# What is written for people, and the ids that end-to-end tests need.
+# Files for readers, and the ids that end-to-end tests need.
 MAY_NAME = ("docs/", "README.md", "CONTRIBUTING.md", "CHANGELOG.md", "reports/sample/", "tests/founding.py")
-# What a cell has, or what stands in for it.
+# Packages that a cell has, or stand-ins for them.
 INSIDE = {"matrix", "mpi4py", "megatron", "numpy", "torch", "transformer_engine", "transformer_engine_torch"}
 
 
 def mentions(pattern: str) -> Iterator[tuple[str, str]]:
-    """(path, line) of each line of the tracked text files that has a match of a POSIX pattern."""
+    """Yield (path, line) for each line of the tracked text files that matches a POSIX pattern."""
     command = ["git", "grep", "-I", "--no-color", "-E", "-e", pattern]
     found = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
     for line in found.splitlines():
@@ -40,9 +40,9 @@ def mentions(pattern: str) -> Iterator[tuple[str, str]]:
 
 
 def test_no_file_names_a_failure_of_another_folder() -> None:
-    """But `masked`, in whose `by` an entry names another one. The folders' own names count outside of them, too.
+    """Only `by` of `masked` may name another failure. Outside of the folders, their names count too.
 
-    Examples have paths of whatever ran, which were other files at the time.
+    Examples contain the paths of their run, of files that had other names at the time.
     """
     folders = "|".join(IDS)
     masked = {str(path.relative_to(ROOT)): read_toml(path).get("masked", []) for path in entries()}
@@ -63,7 +63,7 @@ def test_the_founding_failures_are_in_the_catalog() -> None:
 
 
 def imports(path: Path) -> Iterator[str]:
-    """Yield what a file imports, relative modules with their dots."""
+    """Yield the modules that a file imports, relative ones with their dots."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.ImportFrom):
             yield "." * node.level + (node.module or "")
@@ -84,13 +84,13 @@ CODE = [path for path in sorted(FAILURES.rglob("*.py")) if not path.name.startsw
 
 
 @pytest.mark.parametrize("path", CODE, ids=lambda path: f"{path.parent.name}/{path.name}")
-def test_a_folder_s_code_imports_the_kit_alone(path: Path) -> None:
-    """And the standard library, upstream's packages, and modules of its own folder."""
+def test_a_folder_s_code_imports_only_the_kit(path: Path) -> None:
+    """Also allowed: the standard library, upstream's packages, and modules of the same folder."""
     assert [name for name in imports(path) if not is_allowed(name)] == []
 
 
 def test_nothing_imports_the_failures() -> None:
-    """The catalog loads a folder's modules by their path."""
+    """The catalog loads a folder's modules by path."""
     own = [path for folder in ("matrix", "tests", "bench") for path in (ROOT / folder).rglob("*.py")]
     found = [(str(path.relative_to(ROOT)), name) for path in own for name in imports(path)]
     assert [(path, name) for path, name in found if re.match(r"(tests|matrix)\.failures\b", name)] == []
@@ -104,8 +104,8 @@ def test_a_folder_has_examples_of_both_kinds(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
-def test_a_folder_holds_code_tables_and_examples(folder: Path) -> None:
-    """A file of another kind would be part of no cache key."""
+def test_a_folder_has_only_code_tables_and_examples(folder: Path) -> None:
+    """No cache key includes files of other kinds."""
     files = [path for path in folder.rglob("*") if path.is_file() and "__pycache__" not in path.parts]
     examples = [path for path in files if path.parents[1] == folder / "examples" and path.suffix == ".json"]
     beside = [path for path in files if path.parent == folder and path.suffix in (".py", ".toml")]
@@ -117,15 +117,15 @@ def test_every_folder_of_the_failures_has_an_entry() -> None:
     assert sorted(found) == FOLDERS
 
 
-def test_own_tests_of_two_folders_differ_in_name() -> None:
-    """pytest imports them by their name alone."""
+def test_tests_of_two_folders_have_different_names() -> None:
+    """pytest imports them by name."""
     names = Counter(path.name for path in FAILURES.rglob("test_*.py"))
     assert [name for name, times in names.items() if times > 1] == []
 
 
 @pytest.mark.parametrize("entry", real().failures, ids=lambda entry: entry.id)
 def test_every_entry_passes_its_check(entry: Failure) -> None:
-    """As `megatrix catalog check` reports it; what the night of all failures takes of it is the night's."""
+    """`megatrix catalog check` reports no problem; problems of the night depend on other failures and are left out."""
     found = [one for one in problems(real(), entry, ()) if one.where != "night"]
     assert [str(one) for one in found] == []
 
@@ -137,7 +137,7 @@ def test_modules_of_a_folder_import_each_other(tmp_path: Path) -> None:
 
 
 def test_folders_of_one_name_are_kept_apart(tmp_path: Path) -> None:
-    """The second one is loaded anew: a copy of the project has the same names."""
+    """The second one is loaded afresh: a copy of the project has the same names."""
     for place, factor in (("one", 1), ("other", 2)):
         folder = tmp_path / place / "save_breaks"
         folder.mkdir(parents=True)
@@ -145,7 +145,7 @@ def test_folders_of_one_name_are_kept_apart(tmp_path: Path) -> None:
         assert factor == load_module(folder, "law").FACTOR
 
 
-def test_a_missing_module_is_an_import_error(tmp_path: Path) -> None:
+def test_a_missing_module_raises_import_error(tmp_path: Path) -> None:
     with pytest.raises(ImportError):
         load_module(tmp_path, "preflight")
 

@@ -1,4 +1,4 @@
-"""The catalog is read, checked as a whole, and every mistake in it is told by file, key and remedy."""
+"""The catalog is read and checked as a whole; the error of every mistake has file, key and fix."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.unit.catalogs import catalog, copy_of_facts, exclusion, failure, imag
 
 BASES, SAVES, STARTS = "bases.toml", "save_breaks/failure.toml", "start_crashes/failure.toml"
 WHEELS = '[[wheels]]\nid = "torch-2.4.0"\ntorch = "2.4.0"\npythons = ["3.10"]\n'
-WHOLE = ""  # what to replace when the whole file is meant
+WHOLE = ""  # as `old` of an Edit: replace the whole file
 
 Edit = tuple[str, str, str]
 
@@ -110,7 +110,7 @@ gpus = 8
 
 @pytest.fixture
 def copy(tmp_path: Path) -> tuple[Path, Path]:
-    """A copy of the catalog's facts, and two failures, to break one thing in."""
+    """Return folders with a copy of the catalog's facts and with two failures, for a test to edit."""
     facts, failures = copy_of_facts(tmp_path), tmp_path / "failures"
     for path, text in ENTRIES.items():
         (failures / path).parent.mkdir(parents=True)
@@ -119,10 +119,10 @@ def copy(tmp_path: Path) -> tuple[Path, Path]:
 
 
 @pytest.fixture
-def told(
+def error_of(
     copy: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Callable[[str, str, str], str]:
-    """Replace the first `old`, or WHOLE, in a file of the copy; return what `megatrix plan` prints of it."""
+    """Return a function that replaces the first `old`, or WHOLE, in a file and returns the error of `megatrix plan`."""
     facts, failures = copy
     monkeypatch.setattr(loading, "load", partial(load, facts, failures))
 
@@ -195,9 +195,11 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize(("edit", "key", "remedy"), MISTAKES.values(), ids=MISTAKES.keys())
-def test_a_mistake_is_told_by_file_key_and_remedy(told: Callable[..., str], edit: Edit, key: str, remedy: str) -> None:
-    said = told(*edit)
-    assert [word for word in ("megatrix: ", edit[0], key, remedy) if word not in said] == []
+def test_the_error_of_a_mistake_has_file_key_and_fix(
+    error_of: Callable[..., str], edit: Edit, key: str, remedy: str
+) -> None:
+    message = error_of(*edit)
+    assert [word for word in ("megatrix: ", edit[0], key, remedy) if word not in message] == []
 
 
 @pytest.mark.parametrize(
@@ -215,12 +217,12 @@ def test_a_mistake_is_told_by_file_key_and_remedy(told: Callable[..., str], edit
         (SAVES, "ranks = 2", "ranks = 0"),
     ],
 )
-def test_a_mistake_that_is_easily_made_is_told(told: Callable[..., str], edit: Edit) -> None:
-    assert edit[0] in told(*edit)
+def test_the_error_of_a_common_mistake_names_the_file(error_of: Callable[..., str], edit: Edit) -> None:
+    assert edit[0] in error_of(*edit)
 
 
 @pytest.mark.parametrize("file", ["containers.toml", "drivers.toml", "releases.toml", "constraints.toml"])
-def test_a_missing_file_is_told(copy: tuple[Path, Path], file: str) -> None:
+def test_the_error_of_a_missing_file_names_it(copy: tuple[Path, Path], file: str) -> None:
     facts, failures = copy
     (facts / file).unlink()
     with pytest.raises(MatrixError) as caught:
@@ -228,13 +230,13 @@ def test_a_missing_file_is_told(copy: tuple[Path, Path], file: str) -> None:
     assert ("the file can't be read", str(facts / file)) == (caught.value.what, caught.value.where)
 
 
-def test_a_folder_without_a_catalog_is_told(tmp_path: Path) -> None:
+def test_a_folder_without_a_catalog_raises(tmp_path: Path) -> None:
     with pytest.raises(MatrixError) as caught:
         load(tmp_path)
-    assert ("no catalog here", tmp_path) == (caught.value.what, caught.value.got)
+    assert ("not a catalog", tmp_path) == (caught.value.what, caught.value.got)
 
 
-def test_an_entry_is_named_as_its_folder(copy: tuple[Path, Path]) -> None:
+def test_a_folder_not_named_like_its_id_raises(copy: tuple[Path, Path]) -> None:
     facts, failures = copy
     (failures / "save_breaks").rename(failures / "another")
     with pytest.raises(MatrixError) as caught:
@@ -245,7 +247,7 @@ def test_an_entry_is_named_as_its_folder(copy: tuple[Path, Path]) -> None:
     )
 
 
-def test_a_base_and_a_failure_are_found_by_id_or_suggested() -> None:
+def test_unknown_ids_raise_with_a_suggestion() -> None:
     known = catalog(failure("start-crashes"))
     assert (real().base("torch-2.4.0").id, known.failure("start-crashes").id) == ("torch-2.4.0", "start-crashes")
     with pytest.raises(MatrixError, match=r"did you mean .*torch-2\.4\.0"):
@@ -258,29 +260,29 @@ IMAGES = (image("ngc-24.06", "2.4.0a0+f70bd71a48"), image("ngc-24.07", "2.4.0a0+
 TWINS = catalog(torches=("2.4.1", "2.4.0", "2.3.1"), containers=IMAGES)
 
 
-def test_the_twin_of_an_image_is_the_lowest_base_with_its_torch_minor() -> None:
+def test_a_twin_is_the_lowest_base_of_its_minor() -> None:
     assert [wheels("2.4.0"), wheels("2.4.0"), None] == [TWINS.twin(one) for one in IMAGES]
 
 
-def test_a_base_knows_the_images_that_it_stands_for() -> None:
+def test_twins_of_returns_the_images_of_a_base() -> None:
     stands_for = [TWINS.twins_of(base) for base in TWINS.wheels]
     assert [(), IMAGES[:2], ()] == stands_for
 
 
-def test_a_cell_has_what_its_base_fixes() -> None:
+def test_a_cell_has_torch_and_python_of_its_base() -> None:
     known = catalog(wheels=(wheels("2.4.0", pythons=("3.12", "3.10")),), containers=(image("ngc-99", None),))
     here, there = known.cell("torch-2.4.0", mcore="0.8.0"), known.cell("ngc-99", te="1.9", driver="535", sm="9.0")
     assert (here.torch, here.python, here.mcore, here.te) == ("2.4.0", "3.12", "0.8.0", NONE)
     assert (there.torch, there.python, there.mcore, there.te, there.sm) == (NONE, NONE, NONE, "1.9", "9.0")
 
 
-def test_an_excluded_cell_says_why() -> None:
+def test_excluded_returns_the_reason() -> None:
     known = catalog(exclusions=(exclusion("no device mesh", torch="<2.4", mcore=">=0.9"),))
     cells = [known.cell("torch-2.3.1", mcore="0.9.0"), known.cell("torch-2.4.0", mcore="0.9.0")]
     assert [known.excluded(cell) for cell in cells] == ["no device mesh", None]
 
 
-def test_what_a_release_declares_excludes_cells() -> None:
+def test_a_release_s_requirements_exclude_cells() -> None:
     core = Release("0.9.0", requires_python=Range(">=3.12"), requires={"torch": Range(">=2.4.0a0")})  # type: ignore[arg-type]
     bases = (wheels("2.3.1", pythons=("3.12",)), wheels("2.4.0", pythons=("3.10",)), wheels("2.5.1", pythons=("3.12",)))
     known = catalog(wheels=bases, megatron_core=(core,))
@@ -292,12 +294,12 @@ def test_what_a_release_declares_excludes_cells() -> None:
     ]
 
 
-def test_releases_are_in_the_order_of_their_versions() -> None:
+def test_releases_are_sorted_by_version() -> None:
     versions = [parse(release.version) for release in real().transformer_engine]
     assert versions == sorted(versions)
 
 
-def test_a_release_that_is_not_known_is_not_excluded() -> None:
+def test_an_unknown_release_is_not_excluded() -> None:
     known = catalog(megatron_core=releases(["0.8.0"]))
     assert known.excluded(known.cell("torch-2.4.0", mcore="0.8.0rc0")) is None
 

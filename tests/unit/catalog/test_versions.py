@@ -1,4 +1,4 @@
-"""Versions compare as PEP 440 orders them, local and pre-release parts included."""
+"""Versions compare in PEP 440's order, including local and pre-release parts."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ ORDERINGS = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operat
 
 
 @given(VERSIONS, st.sampled_from(sorted(ORDERINGS)), PUBLIC)
-def test_an_ordered_clause_is_packagings_total_order(version: str, sign: str, bound: str) -> None:
+def test_ordered_clauses_use_packaging_s_total_order(version: str, sign: str, bound: str) -> None:
     assert ORDERINGS[sign](Version(version), Version(bound)) == (version in Range(f"{sign}{bound}"))
 
 
 @given(VERSIONS, PUBLIC)
-def test_of_less_equal_and_greater_in_the_total_order_one_holds(version: str, bound: str) -> None:
+def test_exactly_one_of_less_equal_greater_holds(version: str, bound: str) -> None:
     """No version falls between the clauses, as local and pre-release ones do between a SpecifierSet's."""
     below, above = version in Range(f"<{bound}"), version in Range(f">{bound}")
     assert [below, Version(version) == Version(bound), above].count(True) == 1
 
 
 @given(VERSIONS, PUBLIC)
-def test_not_equal_is_the_opposite_of_equal(version: str, bound: str) -> None:
+def test_not_equal_negates_equal(version: str, bound: str) -> None:
     assert (version in Range(f"=={bound}")) is not (version in Range(f"!={bound}"))
 
 
@@ -63,22 +63,22 @@ def test_every_clause_of_a_range_must_hold(version: str, lower: str, upper: str)
         ("1.10", ">1.9", True),
     ],
 )
-def test_the_versions_that_matter(version: str, range: str, contained: bool) -> None:
+def test_versions_of_known_reports(version: str, range: str, contained: bool) -> None:
     assert contained == (version in Range(range))
 
 
 @pytest.mark.parametrize("range", [">=0", "<99", "==1.0", "!=1.0"])
-def test_an_axis_that_plays_no_part_is_in_no_range(range: str) -> None:
+def test_none_is_in_no_range(range: str) -> None:
     assert NONE not in Range(range)
 
 
 @pytest.mark.parametrize("text", ["", "0.8", ">=", ">=0.8,", ">=one", "~=0.8", "===0.8", "=>0.8", ">=0.8 <0.9"])
-def test_what_is_no_range_is_refused_when_it_is_made(text: str) -> None:
+def test_an_invalid_range_raises_at_construction(text: str) -> None:
     with pytest.raises(InvalidSpecifier):
         Range(text)
 
 
-def test_the_minor_of_a_version_forgets_patch_pre_release_and_local_part() -> None:
+def test_minor_drops_patch_pre_release_and_local_part() -> None:
     texts = ["2.4.1", "2.4.0a0+3bcc3cddb5", "1.10", "2", "1.9.0.dev0+f9dd37f"]
     assert list(map(minor, texts)) == ["2.4", "2.4", "1.10", "2.0", "1.9"]
 
@@ -86,10 +86,10 @@ def test_the_minor_of_a_version_forgets_patch_pre_release_and_local_part() -> No
 @pytest.mark.parametrize(
     ("text", "good"), [("1.8.0+37280ec", True), ("470.161.03", True), ("none", False), ("", False)]
 )
-def test_what_a_version_is(text: str, good: bool) -> None:
+def test_is_version_accepts_pep_440_only(text: str, good: bool) -> None:
     assert good == is_version(text)
 
 
-def test_what_is_no_version_is_not_parsed() -> None:
+def test_parse_raises_for_an_invalid_version() -> None:
     with pytest.raises(InvalidVersion):
         parse("latest")

@@ -216,7 +216,7 @@ def test_the_page_and_issue_text_hold_the_answer(
         ("bisect break --axis torch --mcore 0.8.0 --good 2.4.0 --bad 2.5.1", "the good end is not good"),
         ("bisect break --axis torch --mcore 0.9.0", "the bad end is not bad"),
         ("bisect break --axis torch --mcore 0.8.0 --partition gpu", "--partition and --sbatch require --engine slurm"),
-        ("bisect break --axis torch --mcore 0.8.0 --shows 0", "such a probe tells nothing"),
+        ("bisect break --axis torch --mcore 0.8.0 --shows 0", "such a probe shows nothing"),
     ],
 )  # fmt: skip
 def test_invalid_options_are_refused_with_the_reason(

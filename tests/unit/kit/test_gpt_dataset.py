@@ -1,4 +1,4 @@
-"""What the kit of GPTDataset decides without megatron-core."""
+"""The parts of matrix/kit/gpt_dataset.py that do not need megatron-core."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ class BrokenError(Exception):
     """Raised by a child."""
 
 
-def test_what_a_forked_process_raises_is_raised() -> None:
+def test_forked_raises_the_child_s_exception() -> None:
     with pytest.raises(BrokenError, match="by a child"):
         forked(lambda: (_ for _ in ()).throw(BrokenError("by a child")))
 
 
-def test_a_forked_process_that_dies_is_noticed() -> None:
+def test_forked_raises_when_the_child_dies() -> None:
     with pytest.raises(EOFError):
         forked(lambda: os._exit(1))

@@ -1,4 +1,4 @@
-"""What MPI makes of a process is read from its environment."""
+"""The MPI world of a process is read from its environment."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_a_world_is_read_from_the_environment(environ: dict[str, str], world: Wo
 
 
 @given(st.sampled_from(list(Launcher)), st.integers(1, 4096))
-def test_what_a_launcher_sets_is_read_back(launcher: Launcher, size: int) -> None:
+def test_world_of_reads_environment_of(launcher: Launcher, size: int) -> None:
     environ = environment_of(launcher, size)
     assert (launcher, size) == (world_of(environ).launcher, world_of(environ).size)
     assert set(environ) <= set(VARIABLES)

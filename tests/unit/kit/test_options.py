@@ -1,4 +1,4 @@
-"""What a person sets for a preflight, read from text."""
+"""Options of a preflight are read from text."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ OPTIONS = (
 )
 
 
-def test_arguments_and_fields_of_the_machine_are_apart() -> None:
+def test_arguments_and_machine_fields_are_separated() -> None:
     assert read(OPTIONS, {"shm": "1G", "te": "1.9.0", "workers": None}) == ({"workers": 2, "te": "1.9.0"}, {"shm": GIB})
 
 
-def test_what_is_not_given_is_left_out() -> None:
+def test_options_not_given_are_left_out() -> None:
     assert read(OPTIONS, {}) == ({"workers": 2}, {})
 
 
@@ -55,6 +55,6 @@ def test_a_count_is_a_whole_number(text: str) -> None:
         count(1)(text, "--seq-length")
 
 
-def test_a_length_in_thousands_is_explained() -> None:
+def test_a_length_in_thousands_gets_a_suggestion() -> None:
     with pytest.raises(MatrixError, match="131072 for 128k"):
         count(1)("128k", "--seq-length")

@@ -1,4 +1,4 @@
-"""How upstream's function is taken out of a file whose module can't be imported (matrix/kit/userbuffers.py)."""
+"""A function of upstream is extracted from a file whose module can't be imported (matrix/kit/userbuffers.py)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def start():
 
 @pytest.fixture
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A package that is only files: nothing of it may be imported."""
+    """Return the name of a package whose modules must not be imported."""
     folder = tmp_path / "upstream_of_test"
     (folder / "training").mkdir(parents=True)
     (folder / "__init__.py").touch()
@@ -36,13 +36,13 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return folder.name
 
 
-def test_it_runs_with_its_own_imports(package: str) -> None:
+def test_the_function_runs_with_its_imports(package: str) -> None:
     start = function_of(package, ("training/initialize.py",), "start", {"get_args": lambda: [1]})
     assert start() == "[1]"
     assert f"{package}.training" not in sys.modules
 
 
-def test_its_lines_are_upstream_s_in_a_traceback(package: str) -> None:
+def test_tracebacks_show_upstream_s_lines(package: str) -> None:
     start = function_of(package, ("training/initialize.py",), "start", {"get_args": lambda: None})
     with pytest.raises(ValueError, match="no arguments") as caught:
         start()
@@ -50,7 +50,7 @@ def test_its_lines_are_upstream_s_in_a_traceback(package: str) -> None:
     assert (Path(frame.filename).name, frame.lineno, frame.name) == ("initialize.py", 11, "start")
 
 
-def test_a_missing_file_or_function_is_an_error(package: str) -> None:
+def test_a_missing_file_or_function_raises(package: str) -> None:
     with pytest.raises(FileNotFoundError, match="elsewhere"):
         function_of(package, ("elsewhere.py",), "start", {})
     with pytest.raises(LookupError, match="stop"):

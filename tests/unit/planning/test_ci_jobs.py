@@ -1,4 +1,4 @@
-"""The night as jobs of CI services: every case in one job, by commands that the command line takes."""
+"""The night as jobs of CI services: every case is in one job, and the command line accepts the jobs' commands."""
 
 from __future__ import annotations
 
@@ -34,19 +34,19 @@ REAL_NIGHT = plan.night
 
 @cache
 def planned_at(levels: tuple[Level, ...]) -> tuple[Planned, ...]:
-    """The real night, planned once for each choice of levels."""
+    """Return the real night, planned once for each choice of levels."""
     return tuple(REAL_NIGHT(real(), pairwise, levels))
 
 
 @pytest.fixture(autouse=True)
 def once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The real catalog, read and planned once."""
+    """Use the real catalog, read and planned once."""
     monkeypatch.setattr(loading, "load", real)
     monkeypatch.setattr(plan, "night", lambda known, pairwise, levels: planned_at(tuple(levels)))
 
 
 def cases(command: str) -> list[str]:
-    """The keys of what a job's command runs."""
+    """Return the keys of the cases that a job's command runs."""
     program, *arguments = shlex.split(command)
     assert program == "megatrix"
     planned, label = choice.chosen(real(), cli.parser(arguments).parse_args(arguments))
@@ -56,34 +56,34 @@ def cases(command: str) -> list[str]:
 
 @pytest.mark.parametrize("levels", [(Level.CONTRACT, Level.CPU), ALL])
 def test_every_case_of_the_night_is_in_one_job(levels: tuple[Level, ...]) -> None:
-    """The jobs' commands, parsed by the command line, make the night again."""
+    """The cases of the jobs' commands together are the night."""
     planned = planned_at(levels)
     made = jobs(planned, levels)
     assert Counter(key for job in made for key in cases(job.command)) == Counter(item.key for item in planned)
     assert [job.cases for job in made] == [len(cases(job.command)) for job in made]
 
 
-def test_jobs_have_names_of_their_own() -> None:
+def test_job_names_are_unique() -> None:
     names = [job.name for job in jobs(planned_at(ALL), ALL)]
     assert len(set(names)) == len(names) < 60
 
 
-def test_a_night_without_level_gpu_waits_for_no_runner_of_ones_own() -> None:
-    """The reports' stacks are in it nevertheless, and come out unavailable."""
+def test_without_level_gpu_jobs_have_no_labels() -> None:
+    """The jobs have the reports' stacks nevertheless; these end as unavailable."""
     levels = (Level.CONTRACT, Level.CPU)
     made = jobs(planned_at(levels), levels)
     assert {job.labels for job in made} == {()}
     assert Level.GPU in {level for job in made for level in job.levels}
 
 
-def test_a_gpu_job_asks_for_its_gpus_and_its_driver() -> None:
+def test_a_gpu_job_is_labelled_with_gpus_and_driver() -> None:
     job = CiJob("ngc-24.03", "470.161.03", 8, (Level.GPU,), 1)
     assert job.labels == ("gpu-8", "driver-470")
     assert github([job])["include"][0]["runner"] == ["self-hosted", "gpu-8", "driver-470"]
     assert gitlab([job])["ngc-24.03 driver 470.161.03 gpu-8"]["tags"] == ["gpu-8", "driver-470"]
 
 
-def test_what_needs_no_gpu_runs_on_the_services_own_machines() -> None:
+def test_a_job_without_gpus_runs_on_hosted_runners() -> None:
     job = CiJob("torch-2.4.0", "none", 0, (Level.CONTRACT, Level.CPU), 9)
     assert job.command == "megatrix run --level contract --level cpu --within 'base==torch-2.4.0 and driver==none'"
     assert github([job])["include"][0]["runner"] == ["ubuntu-latest"]
@@ -91,7 +91,7 @@ def test_what_needs_no_gpu_runs_on_the_services_own_machines() -> None:
 
 
 @pytest.mark.parametrize(("service", "form"), [("github", github), ("gitlab", gitlab)])
-def test_more_jobs_than_a_service_takes_are_refused(service: str, form: Any) -> None:
+def test_too_many_jobs_for_a_service_raise(service: str, form: Any) -> None:
     made = [replace(CiJob("torch-2.4.0", "none", 0, ALL, 1), driver=str(place)) for place in range(MOST[service] + 1)]
     form(made[:-1])
     with pytest.raises(MatrixError, match=f"too many jobs for {service}"):
@@ -99,8 +99,8 @@ def test_more_jobs_than_a_service_takes_are_refused(service: str, form: Any) -> 
 
 
 @pytest.mark.parametrize("service", ["github", "gitlab"])
-def test_what_plan_prints_is_one_line_of_json(service: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """GitHub takes an output as one line; JSON is YAML, so GitLab takes it as it is."""
+def test_plan_prints_one_line_of_json(service: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """GitHub reads an output of one line; JSON is YAML, so GitLab reads the same."""
     assert cli.main(["plan", "--level", "contract", "--format", service]) == 0
     out = capsys.readouterr().out
     assert out.count("\n") == 1
@@ -108,14 +108,14 @@ def test_what_plan_prints_is_one_line_of_json(service: str, capsys: pytest.Captu
 
 
 @pytest.mark.parametrize("choice", [["--select", "mcore==0.8.0"], ["--stats"]])
-def test_jobs_are_the_nights(choice: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    """A selection's cases are found by --select alone, not by --within the night."""
+def test_format_refuses_select_and_stats(choice: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """Jobs are those of the night: only --select finds the cases of a selection, --within the night does not."""
     assert cli.main(["plan", "--format", "github", *choice]) == 2
-    assert "leave one out" in (said := capsys.readouterr().err) or "use --within" in said
+    assert "leave one out" in (errors := capsys.readouterr().err) or "use --within" in errors
 
 
 def lines(workflow: object) -> list[str]:
-    """Every line of every script in a workflow."""
+    """Return every line of every script in a workflow."""
     if isinstance(workflow, dict):
         scripts = [workflow[name] for name in ("run", "script") if name in workflow]
         rest = [value for name, value in workflow.items() if name not in ("run", "script")]
@@ -125,20 +125,20 @@ def lines(workflow: object) -> list[str]:
 
 
 @pytest.mark.parametrize("service", ["github", "gitlab"])
-def test_the_commands_of_the_ready_workflows_are_taken(service: str) -> None:
-    """They plan for their own service; the rest of their lines installs the project or runs what the plan says."""
+def test_commands_of_the_example_workflows_parse(service: str) -> None:
+    """They plan for their service; their other lines install the project or run the plan's command."""
     workflow = yaml.safe_load((CI / f"{service}-nightly.yml").read_text())
-    said = lines(workflow)
-    (planning,) = [line for line in said if line.startswith("megatrix")]
+    scripts = lines(workflow)
+    (planning,) = [line for line in scripts if line.startswith("megatrix")]
     words = shlex.split(re.sub(r" > \S+$", "", planning))
     parsed = cli.parser(words[1:]).parse_args(words[1:])
     assert parsed.format == service
-    assert [line for line in said if not line.startswith(("megatrix", "pip install -e '.[desk]'", "echo "))] == (
+    assert [line for line in scripts if not line.startswith(("megatrix", "pip install -e '.[desk]'", "echo "))] == (
         ["${{ matrix.command }}"] if service == "github" else []
     )
 
 
-def test_the_github_workflow_uses_what_the_matrix_has() -> None:
+def test_the_github_workflow_uses_the_matrix_fields() -> None:
     text = (CI / "github-nightly.yml").read_text()
     (job,) = github([CiJob("torch-2.4.0", "none", 0, ALL, 9)])["include"]
     assert set(re.findall(r"matrix\.(\w+) ", text)) == {"name", "runner", "command"} <= set(job)

@@ -1,4 +1,4 @@
-"""Covering arrays: every pair that some allowed row has is in it, and no row that is not allowed."""
+"""Covering arrays hold every pair of any allowed row, and no row that is not allowed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def pairs(row: Mapping[str, Any]) -> Iterator[tuple[tuple[str, Any], tuple[str, 
 
 @st.composite
 def constrained(draw: st.DrawFn) -> tuple[Mapping[str, list[str]], Rows]:
-    """Factors, and the rows of the first three that are allowed; no value is without a row, as night_cells has it."""
+    """Return factors and the allowed rows of the first three; every value has a row, as in night_cells."""
     given = factors(*(draw(st.integers(1, most)) for most in (4, 4, 3, 3)))
     product = list(itertools.product(given["base"], given["mcore"], given["te"]))
     rows = set(draw(st.lists(st.sampled_from(product), min_size=1, max_size=12)))
@@ -39,7 +39,7 @@ def constrained(draw: st.DrawFn) -> tuple[Mapping[str, list[str]], Rows]:
 
 @settings(deadline=None, max_examples=60)
 @given(constrained())
-def test_every_feasible_pair_is_covered_and_no_row_is_forbidden(drawn: tuple[Mapping[str, list[str]], Rows]) -> None:
+def test_allowed_rows_cover_every_feasible_pair(drawn: tuple[Mapping[str, list[str]], Rows]) -> None:
     given, rows = drawn
     made = pairwise(given, KEYS, lambda row: tuple(row[key] for key in KEYS) in rows)
     assert {tuple(row[key] for key in KEYS) for row in made} <= rows
@@ -47,14 +47,14 @@ def test_every_feasible_pair_is_covered_and_no_row_is_forbidden(drawn: tuple[Map
     assert {pair for row in every for pair in pairs(row)} == {pair for row in made for pair in pairs(row)}
 
 
-def test_the_rows_are_fewer_than_all_and_the_same_each_time() -> None:
+def test_rows_are_few_and_the_same_each_time() -> None:
     given = factors(4, 10, 3, 4)
     first, second = (pairwise(given, KEYS, lambda row: True) for _ in range(2))
     assert first == second
     assert 40 <= len(first) <= 60 < 480
 
 
-def test_rows_come_in_the_order_of_the_values() -> None:
+def test_rows_follow_the_order_of_the_values() -> None:
     given = factors(3, 3, 1, 2)
     rows = pairwise(given, KEYS, lambda row: True)
     assert sorted(rows, key=lambda row: [given[name].index(row[name]) for name in given]) == rows

@@ -1,4 +1,4 @@
-"""What is known of a cell, and why it is or is not in the night."""
+"""The explanation of a cell, and why it is or is not in the night."""
 
 from __future__ import annotations
 
@@ -33,20 +33,20 @@ HOST = Host(0, "none", "x86_64")
 
 
 def lacks(item: Planned) -> str:
-    return HOST.can_run(item)[1] or ("ngc-24.07 is not here" if item.cell.base == "ngc-24.07" else "")
+    return HOST.can_run(item)[1] or ("ngc-24.07 is missing" if item.cell.base == "ngc-24.07" else "")
 
 
 def explained(id: str) -> Explanation:
     return explain(KNOWN, id, NIGHT, lacks)
 
 
-def told(id: str) -> dict[str, Any]:
+def as_json(id: str) -> dict[str, Any]:
     """Return the explanation as its JSON."""
     return explained(id).to_json()
 
 
-def test_a_cell_is_told_with_rule_reason_and_place_in_the_night() -> None:
-    answer = told("torch-2.4.0/mcore-0.8.0/te-none/driver-none")
+def test_a_cell_has_rules_reasons_and_its_cases() -> None:
+    answer = as_json("torch-2.4.0/mcore-0.8.0/te-none/driver-none")
     assert tuple(answer[key] for key in ("base", "torch", "python", "excluded")) == ("wheels", "2.4.0", "3.10", None)
     assert answer["twin"] == "stands for ngc-24.07"
     first, second = answer["failures"]
@@ -62,25 +62,25 @@ def test_a_cell_is_told_with_rule_reason_and_place_in_the_night() -> None:
     assert (second["masked"], second["night"]) == ("break: it fails before", [])
 
 
-def test_a_cell_of_which_nothing_is_said_says_so() -> None:
-    first = told("torch-2.3.1/mcore-0.8.0/te-none/driver-none")["failures"][0]
+def test_a_cell_without_a_rule_is_unknown() -> None:
+    first = as_json("torch-2.3.1/mcore-0.8.0/te-none/driver-none")["failures"][0]
     assert (
         first["expectation"],
         first["rule"],
         first["reason"],
-    ) == ("unknown", "", "neither affected nor works says anything of it")
+    ) == ("unknown", "", "no rule of affected or works applies to the cell")
 
 
-def test_an_excluded_cell_says_why() -> None:
-    assert told("torch-2.3.1/mcore-0.9.0/te-none/driver-none")["excluded"] == "no device mesh"
+def test_an_excluded_cell_has_the_reason() -> None:
+    assert as_json("torch-2.3.1/mcore-0.9.0/te-none/driver-none")["excluded"] == "no device mesh"
 
 
-def test_an_image_says_its_twin_and_what_a_case_needs() -> None:
-    answer = told("ngc-24.07/mcore-0.8.0rc0/te-none/driver-none")
+def test_an_image_has_its_twin_and_missing_requirements() -> None:
+    answer = as_json("ngc-24.07/mcore-0.8.0rc0/te-none/driver-none")
     assert (answer["base"], answer["twin"]) == ("image", "its twin is torch-2.4.0")
-    assert answer["failures"][0]["night"][0]["here"] == "ngc-24.07 is not here"
-    assert told("ngc-99/mcore-0.8.0/te-none/driver-none")["twin"] == "has no twin"
-    assert told("torch-2.5.1/mcore-0.8.0/te-none/driver-none")["twin"] == "stands for no image"
+    assert answer["failures"][0]["night"][0]["here"] == "ngc-24.07 is missing"
+    assert as_json("ngc-99/mcore-0.8.0/te-none/driver-none")["twin"] == "has no twin"
+    assert as_json("torch-2.5.1/mcore-0.8.0/te-none/driver-none")["twin"] == "stands for no image"
 
 
 @pytest.mark.parametrize(
@@ -93,15 +93,15 @@ def test_an_image_says_its_twin_and_what_a_case_needs() -> None:
         ("torch-2.4.0/mcore-0.8.0/te-none/driver-new", "not a driver version", "535"),
     ],
 )
-def test_a_cell_that_can_not_be_is_told_with_a_hint(id: str, what: str, hint: str) -> None:
+def test_an_impossible_cell_raises_with_a_hint(id: str, what: str, hint: str) -> None:
     with pytest.raises(MatrixError) as caught:
-        told(id)
+        as_json(id)
     assert what == caught.value.what
     assert hint in str(caught.value)
 
 
 def test_the_explanation_is_plain_json() -> None:
-    answer = told("torch-2.4.0/mcore-0.8.0/te-none/driver-none")
+    answer = as_json("torch-2.4.0/mcore-0.8.0/te-none/driver-none")
     assert answer == json.loads(json.dumps(answer))
     assert list(answer) == ["cell", "base", "torch", "python", "twin", "excluded", "failures"]
     first = answer["failures"][0]
@@ -109,19 +109,19 @@ def test_the_explanation_is_plain_json() -> None:
     assert list(first["night"][0]) == ["case", "level", "expectation", "why", "here"]
 
 
-def test_the_explanation_reads_as_text() -> None:
+def test_render_returns_the_explanation_as_text() -> None:
     lines = render(explained("torch-2.4.0/mcore-0.8.0/te-none/driver-none")).splitlines()
     assert lines[:2] == [
         "torch-2.4.0/mcore-0.8.0/te-none/driver-none",
         "  base: wheels, torch 2.4.0, Python 3.10; stands for ngc-24.07",
     ]
     assert "    rule:     torch >=2.4 and mcore ==0.8.0" in lines
-    assert "    masked:   break: it fails before; it is not planned here" in lines
+    assert "    masked:   break: it fails before; not planned in this cell" in lines
     assert "    night:    tp2 at level cpu (runs)" in lines
-    assert "    night:    not in it" in lines
+    assert "    night:    no case" in lines
 
 
-def test_what_is_said_to_run_here_is_not_unavailable_in_a_run() -> None:
+def test_here_is_the_lack_or_runs() -> None:
     known = catalog(
         failure(affected=(clause(mcore="==0.8.0rc0"),)),
         containers=(image("ngc-24.07", "2.4.0a0+3bcc3cddb5"),),
@@ -142,7 +142,7 @@ def test_a_report_s_cell_has_the_report_s_hardware() -> None:
 
 
 @pytest.mark.parametrize("core", ["none", "0.4.0"])
-def test_a_cell_of_a_base_alone_and_one_of_a_build_can_be_asked_for(core: str) -> None:
-    """The real catalog plans both on debian-13."""
+def test_cells_without_a_pypi_release_are_explained(core: str) -> None:
+    """On debian-13 the real catalog plans cells without megatron-core, and with a release that only a clone has."""
     answer = explain(real(), f"debian-13/mcore-{core}/te-none/driver-none", [], lacks)
     assert answer.base == "image"

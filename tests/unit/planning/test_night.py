@@ -1,4 +1,4 @@
-"""The night: what is in it, what is not, and that every case says why."""
+"""The night: the cases in it, the cases left out, and the reasons of each."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ BROKEN = failure(
 
 
 def no_pairs(*_: object) -> list[dict[str, Any]]:
-    """In place of the covering array: what the boundary alone chooses."""
+    """Return an empty covering array, which leaves the cases of the boundary alone."""
     return []
 
 
@@ -62,7 +62,7 @@ def whys(known: Catalog) -> dict[str, tuple[str, ...]]:
     return {short(item): tuple(map(str, item.why)) for item in night(known, no_pairs)}
 
 
-def test_the_boundary_is_the_last_bad_and_the_first_good_cell_on_each_axis() -> None:
+def test_the_boundary_is_last_bad_and_first_good_per_axis() -> None:
     by_torch = "boundary: torch 2.3.1 works | 2.4.0 broken"
     by_core = "boundary: mcore 0.8.0 broken | 0.9.0 works"
     expected = {
@@ -78,15 +78,15 @@ def test_the_boundary_is_the_last_bad_and_the_first_good_cell_on_each_axis() -> 
     assert every_case == whys(catalog(BROKEN))
 
 
-def test_the_boundary_on_the_te_axis_is_in_with_each_core() -> None:
+def test_the_te_boundary_is_planned_with_each_core() -> None:
     entry = failure(axes=ENGINE_TOO, affected=(clause(te="<1.9"),), works=(clause(te=">=1.9"),))
     known = catalog(entry, torches=("2.4.0",))
     chosen = {(item.cell.mcore, item.cell.te) for item in night(known, no_pairs)}
     assert {(core, engine) for core in CORES for engine in ("1.8", "1.9")} == chosen
 
 
-def test_a_stack_is_in_by_name_wherever_it_stands() -> None:
-    """Also on a base that is no night's, in a cell that is masked, and without a reproduction."""
+def test_a_stack_is_always_in_the_night() -> None:
+    """Also on a base that is not for the night, in a masked cell, and without a reproduction."""
     other = failure("other", affected=(clause(mcore="==0.8.0rc0"),), masked=(masked("break"),), case=())
     stacks = (stack("other", "ngc-24.07", "0.8.0rc0", te="1.8.0+37280ec", driver="470.161.03", gpus=8),)
     known = catalog(BROKEN, other, stacks=stacks, containers=(image("ngc-24.07", "2.4.0a0+3bcc3cddb5"),))
@@ -100,7 +100,7 @@ def test_a_stack_is_in_by_name_wherever_it_stands() -> None:
     ) == (False, 8, Expectation.BROKEN, (Reason(ReasonKind.STACK, "Some#1: as reported"),))
 
 
-def test_a_stack_that_is_on_the_boundary_has_both_reasons() -> None:
+def test_a_stack_on_the_boundary_has_both_reasons() -> None:
     known = catalog(BROKEN, stacks=(stack("break", "torch-2.4.0", "0.8.0"),))
     assert list(whys(known)["2.4.0 0.8.0 tp2"]) == [
         "stack of Some#1: as reported",
@@ -115,18 +115,18 @@ def test_masked_cells_are_left_out() -> None:
     assert {"2.3.1", "2.4.0"} == {item.cell.torch for item in night(known, pairwise) if item.failure == "break"}
 
 
-def test_excluded_cells_are_left_out_and_the_boundary_goes_around_them() -> None:
+def test_the_boundary_skips_excluded_cells() -> None:
     known = catalog(BROKEN, exclusions=(exclusion("can't be", mcore="==0.8.0"),))
     assert "boundary: mcore 0.7.0 broken | 0.9.0 works" in whys(known)["2.4.0 0.7.0 tp2"]
     assert {"0.7.0", "0.9.0"} == {item.cell.mcore for item in night(known, pairwise)}
 
 
-def test_cells_of_which_nothing_is_known_are_left_out() -> None:
+def test_cells_without_an_expectation_are_left_out() -> None:
     known = catalog(failure(affected=(clause(mcore="<0.8"),), works=(clause(mcore=">=0.9"),)))
     assert {"0.7.0", "0.9.0"} == {item.cell.mcore for item in night(known, pairwise)}
 
 
-def test_bases_that_are_no_nights_are_left_out() -> None:
+def test_bases_not_for_the_night_are_left_out() -> None:
     known = catalog(BROKEN, wheels=(wheels("2.3.1"), wheels("2.4.0", night=""), wheels("2.5.1")))
     assert {"2.3.1", "2.5.1"} == {item.cell.torch for item in night(known, pairwise)}
 
@@ -141,7 +141,7 @@ def test_a_failure_without_a_reproduction_has_no_cases() -> None:
     assert night(catalog(replace(BROKEN, case=())), pairwise) == []
 
 
-def test_the_share_of_a_night_says_which_bases_and_engines() -> None:
+def test_a_night_share_limits_bases_and_engines() -> None:
     share = NightShare("too many", ("torch-2.4.0",), ("1.8", "1.9"))  # type: ignore[arg-type]
     entry = failure(axes=ENGINE_TOO, affected=(clause(te="<1.9"),), works=(clause(te=">=1.9"),), night=share)
     cells = night_cells(catalog(entry), entry)
@@ -150,14 +150,14 @@ def test_the_share_of_a_night_says_which_bases_and_engines() -> None:
     }
 
 
-def test_the_share_of_a_night_says_which_releases() -> None:
+def test_a_night_share_limits_releases() -> None:
     entry = failure(works=(clause(),), night=NightShare("too many", mcore=(CORES[0],)))  # type: ignore[arg-type]
     assert {(f"torch-{torch}", CORES[0]) for torch in TORCHES} == {
         (cell.base, cell.mcore) for cell in night_cells(catalog(entry), entry)
     }
 
 
-def test_a_case_is_planned_with_the_releases_that_have_what_it_runs() -> None:
+def test_a_case_is_planned_with_its_releases_only() -> None:
     newer = replace(case("slices"), mcore=Range(f">={CORES[1]}"))
     known = catalog(failure(works=(clause(),), case=(case("sample"), newer)))
     expected = {("sample", core) for core in CORES} | {("slices", core) for core in CORES[1:]}
@@ -165,7 +165,7 @@ def test_a_case_is_planned_with_the_releases_that_have_what_it_runs() -> None:
     assert expected == {(item.case, item.cell.mcore) for item in night(known, pairwise)}
 
 
-def test_a_pairwise_row_is_planned_with_its_case_alone() -> None:
+def test_a_pairwise_row_has_one_case() -> None:
     works = failure(works=(clause(),), case=(case("tp2"), case("pp2")))
     items = night(catalog(works), pairwise)
     assert {(Reason(ReasonKind.PAIRWISE, "base x mcore x te x case"),)} == {item.why for item in items}
@@ -175,7 +175,7 @@ def test_a_pairwise_row_is_planned_with_its_case_alone() -> None:
 
 
 @pytest.mark.parametrize("levels", [(Level.CONTRACT,), (Level.CPU,)])
-def test_a_stack_is_planned_at_a_level_that_its_case_has_and_that_is_asked_for(levels: tuple[Level, ...]) -> None:
+def test_a_stack_needs_a_level_of_case_and_night(levels: tuple[Level, ...]) -> None:
     entry = replace(BROKEN, case=(case("read", (Level.CONTRACT,)),))
     known = catalog(entry, stacks=(stack("break", "torch-2.4.0", "0.8.0"),))
     assert {Level.CONTRACT} & set(levels) == {item.level for item in night(known, no_pairs, levels)}
@@ -189,7 +189,7 @@ def test_a_stack_is_planned_at_a_level_that_its_case_has_and_that_is_asked_for(l
     ],
     ids=lambda levels: "-".join(level.value for level in levels),
 )
-def test_a_stack_in_an_image_is_planned_at_the_most_real_level_of_its_case(levels: tuple[Level, ...]) -> None:
+def test_a_stack_in_an_image_uses_the_highest_level(levels: tuple[Level, ...]) -> None:
     entry = replace(BROKEN, case=(case("tp2", levels),))
     stacks, images = (stack("break", "ngc-24.07", "0.8.0"),), (image("ngc-24.07", "2.4.0a0+3bcc3cddb5"),)
     known = catalog(entry, stacks=stacks, containers=images)
@@ -200,19 +200,19 @@ def cell(core: str, base: str = "torch-2.4.0", te: str = NONE) -> Cell:
     return Cell(base, "2.4.0", core, te)
 
 
-def test_of_each_minor_the_newest_patch_stays_and_every_build() -> None:
+def test_newest_patches_keeps_builds_and_newest_patches() -> None:
     cells = [cell(core) for core in ("0.12.0", "0.12.3", "0.9.0", "0.10.0", "0.9.0rc0+094d66b", "0.9.0rc0+98b43c9")]
     kept = ["0.9.0rc0+094d66b", "0.9.0rc0+98b43c9", "0.9.0", "0.10.0", "0.12.3"]
     assert kept == [one.mcore for one in newest_patches(cells)]
 
 
-def test_the_newest_patch_is_that_of_the_base_and_the_engine() -> None:
+def test_the_newest_patch_is_per_base_and_engine() -> None:
     cells = [cell("0.12.0"), cell("0.12.3", base="torch-2.5.1"), cell("0.12.0", te="1.9"), cell("0.12.1", te="1.9")]
     kept = {("torch-2.4.0", "0.12.0", NONE), ("torch-2.5.1", "0.12.3", NONE), ("torch-2.4.0", "0.12.1", "1.9")}
     assert kept == {(one.base, one.mcore, one.te) for one in newest_patches(cells)}
 
 
-def test_a_patch_that_the_base_can_not_have_does_not_hide_the_one_before() -> None:
+def test_a_patch_not_for_the_base_is_skipped() -> None:
     cores = (*releases(["0.9.0"]), Release("0.9.1", requires={"torch": Range(">=2.5")}))  # type: ignore[arg-type]
     known = catalog(BROKEN, megatron_core=cores)
     newest = {one.base: one.mcore for one in night_cells(known, BROKEN)}
@@ -237,7 +237,7 @@ ENTRIES = st.builds(
 
 
 def changes(cells: list[Cell], entry: Any) -> set[Cell]:
-    """Both sides of every change of expectation between neighbours, by comparing each cell with each."""
+    """Return both sides of every change of expectation between neighbours, by comparing all pairs of cells."""
     sides = set()
     for before, after in itertools.permutations(cells, 2):
         differing = [axis for axis in VERSIONS if getattr(before, axis) != getattr(after, axis)]
@@ -253,14 +253,14 @@ def changes(cells: list[Cell], entry: Any) -> set[Cell]:
 
 @settings(deadline=None, max_examples=60)
 @given(ENTRIES)
-def test_every_change_of_expectation_in_the_nights_grid_is_planned(entry: Any) -> None:
+def test_every_change_of_expectation_is_planned(entry: Any) -> None:
     known = catalog(entry)
     planned = {(item.cell, item.case) for item in night(known, no_pairs)}
     boundary = changes(night_cells(known, entry), entry)
     assert {(cell, one.name) for cell in boundary for one in entry.case} == planned
 
 
-def test_what_is_only_read_is_planned_without_torch() -> None:
+def test_level_contract_is_planned_without_torch() -> None:
     entry = failure(
         axes=(Axis.MCORE, Axis.TE),
         case=(case(levels=[Level.CONTRACT]),),
@@ -275,7 +275,7 @@ def test_what_is_only_read_is_planned_without_torch() -> None:
     assert {item.cell.te for item in at_a_desk} == set(ENGINES)
 
 
-def test_a_control_is_planned_with_what_is_expected_of_itself() -> None:
+def test_a_control_has_its_own_expectation() -> None:
     entry = failure(
         case=(case(), case("control")),
         affected=(clause(mcore="<0.9"),),
@@ -289,7 +289,7 @@ def test_a_control_is_planned_with_what_is_expected_of_itself() -> None:
 
 @settings(deadline=None, max_examples=40)
 @given(ENTRIES)
-def test_every_planned_case_says_why_is_known_and_is_planned_once(entry: Any) -> None:
+def test_planned_cases_are_unique_known_and_have_reasons(entry: Any) -> None:
     items = night(catalog(entry), pairwise)
     assert all(item.why for item in items)
     assert len(items) == len({item.key for item in items})
@@ -299,7 +299,7 @@ def test_every_planned_case_says_why_is_known_and_is_planned_once(entry: Any) ->
 
 @settings(deadline=None, max_examples=20)
 @given(ENTRIES)
-def test_every_base_core_and_engine_of_the_grid_is_in_the_night(entry: Any) -> None:
+def test_every_base_core_and_engine_is_planned(entry: Any) -> None:
     cells, items = night_cells(catalog(entry), entry), night(catalog(entry), pairwise)
     for axis in ("base", "mcore", "te"):
         assert {getattr(one, axis) for one in cells} == {getattr(item.cell, axis) for item in items}
@@ -315,7 +315,7 @@ print([(item.key, item.why) for item in night(catalog(BROKEN), pairwise)])
 
 
 def test_the_night_is_the_same_in_every_process() -> None:
-    """Also where sets and dictionaries of text are ordered differently."""
+    """Also with another order of sets (PYTHONHASHSEED)."""
     processes = [
         subprocess.Popen(
             [sys.executable, "-c", NIGHT.format(root=str(ROOT))],
@@ -329,14 +329,14 @@ def test_the_night_is_the_same_in_every_process() -> None:
     assert first == second == f"{[(item.key, item.why) for item in night(catalog(BROKEN), pairwise)]}\n"
 
 
-def test_a_failure_masks_by_what_is_expected_of_the_other() -> None:
+def test_a_failure_masks_where_it_is_broken() -> None:
     mask = failure("mask", affected=(clause(mcore="<0.9"),))
     known = catalog(failure(masked=(masked("mask"),)), mask)
     reasons = [masked_by(known, known.failures[0], cell(core)) for core in ("0.8.0", "0.9.0")]
     assert reasons == ["mask: it fails before", None]
 
 
-def test_a_control_that_another_failure_masks_is_left_out_alone() -> None:
+def test_only_the_masked_control_is_left_out() -> None:
     mask = failure("mask", affected=(clause(mcore="<0.9"),))
     control = replace(masked("mask"), cases=(Identifier("control"),))
     entry = failure(case=(case(), case("control")), affected=(clause(mcore="<0.9"),), works=(clause(mcore=">=0.9"),))

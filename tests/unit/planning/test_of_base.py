@@ -1,4 +1,4 @@
-"""What is planned beside a night: every cell, what a base that one stands in runs, and a source under test."""
+"""Plans other than the night: every cell, the cases of the current base, and a source under test."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from tests.unit.catalogs import (
 from tests.unit.planning.test_night import BROKEN, ENGINE_TOO, short
 
 
-def test_everything_is_every_cell_that_can_be_masked_ones_too() -> None:
+def test_everything_has_masked_but_not_excluded_cells() -> None:
     known = catalog(replace(BROKEN, masked=(masked("break"),)), exclusions=(exclusion("can't be", torch=">=2.5"),))
     items = everything(known, (Level.CPU,))
     every = [f"{torch} {core} {name}" for torch in TORCHES[:2] for core in CORES for name in ("tp2", "pp2")]
     assert every == [short(item) for item in items]
 
 
-def test_a_release_that_is_not_on_pypi_makes_no_cells_but_a_build_does() -> None:
+def test_builds_have_cells_releases_off_pypi_do_not() -> None:
     engine = Build(Package.TE, "1.8.0+37280ec", "transformer-engine@37280ec", "NGC 24.07")  # type: ignore[arg-type]
     entry = failure(axes=ENGINE_TOO, build=(engine,))
     known = catalog(
@@ -47,7 +47,7 @@ def test_a_release_that_is_not_on_pypi_makes_no_cells_but_a_build_does() -> None
     assert {item.cell.mcore for item in everything(known, (Level.CPU,))} == {"0.8.0"}
 
 
-def test_a_case_says_whose_twin_it_runs_on_and_what_it_runs_with() -> None:
+def test_a_case_notes_its_twin_and_stand_ins() -> None:
     stand_in = StandIn(clause(mcore="<0.8"), "they are imported unasked", ("apex",))
     known = catalog(failure(stand_in=(stand_in,)), containers=(image("ngc-24.07", "2.4.0a0+3bcc3cddb5"),))
     notes = {short(item): item.notes for item in everything(known, (Level.CPU,))}
@@ -59,23 +59,23 @@ def cores(items: list[Planned]) -> list[str]:
     return [item.cell.mcore for item in items]
 
 
-def test_who_stands_in_a_base_runs_the_newest_patch_of_each_minor() -> None:
+def test_of_base_has_each_minor_s_newest_patch() -> None:
     known = catalog(failure(), megatron_core=releases(["0.8.0", "0.8.1", "0.9.0"]))
     assert cores(of_base(known, "torch-2.4.0", (Level.CPU,))) == ["0.8.1", "0.9.0"]
 
 
 @pytest.mark.parametrize("core", ["0.8.0", "0.8.0.dev0+ngc"])
-def test_who_stands_in_a_base_with_a_core_runs_that_one(core: str) -> None:
+def test_of_base_uses_the_installed_megatron_core(core: str) -> None:
     assert [core] == cores(of_base(catalog(failure()), "torch-2.4.0", (Level.CPU,), core=core))
 
 
-def test_who_stands_in_a_base_runs_no_masked_case() -> None:
+def test_of_base_has_no_masked_case() -> None:
     mask = failure("mask", affected=(clause(mcore="<0.9"),))
     known = catalog(failure(masked=(masked("mask"),)), mask)
     assert [i.cell.mcore for i in of_base(known, "torch-2.4.0", (Level.CPU,)) if i.failure == "break"] == ["0.9.0"]
 
 
-def test_a_line_of_engines_takes_its_cells_along() -> None:
+def test_te_line_adds_the_cells_of_its_engines() -> None:
     known = catalog(failure(axes=ENGINE_TOO), megatron_core=releases(["0.8.0"]))
     lines = [[i.cell.te for i in of_base(known, "torch-2.4.0", (Level.CPU,), te_line=line)] for line in ("", "1.9")]
     assert lines == [[], ["1.9"]]
@@ -87,17 +87,17 @@ def test_a_line_of_engines_takes_its_cells_along() -> None:
         ("1.9", "", ["1.9"]),
         ("1.9+ngc", "", ["1.9+ngc"]),  # in no list of releases
         ("1.9+ngc", "1.9", ["1.9+ngc"]),
-        ("1.8", "1.9", ["1.9"]),  # a line that is asked for is not given up for what is there
+        ("1.8", "1.9", ["1.9"]),  # te_line takes precedence over the installed engine
         (None, "", []),
     ],
 )
-def test_who_stands_in_a_base_with_an_engine_runs_that_one(engine: str | None, line: str, expected: list[str]) -> None:
+def test_of_base_uses_the_installed_engine(engine: str | None, line: str, expected: list[str]) -> None:
     known = catalog(failure(axes=ENGINE_TOO), megatron_core=releases(["0.8.0"]))
     items = of_base(known, "torch-2.4.0", (Level.CPU,), engine=engine, te_line=line)
     assert expected == [item.cell.te for item in items]
 
 
-def test_a_source_is_tried_in_every_base_of_the_night_as_its_owner_expects() -> None:
+def test_a_source_runs_in_every_base_of_the_night() -> None:
     known = catalog(
         BROKEN, failure("te", axes=ENGINE_TOO), wheels=(wheels("2.3.1"), wheels("2.4.0"), wheels("2.5.1", night=""))
     )
@@ -110,7 +110,7 @@ def test_a_source_is_tried_in_every_base_of_the_night_as_its_owner_expects() -> 
     }
 
 
-def test_of_a_source_without_an_expectation_the_catalog_is_asked() -> None:
+def test_a_source_s_default_expectation_is_the_catalog_s() -> None:
     items = of_source(catalog(BROKEN), "0.8.0", "0.8.0", None, (Level.CPU,))
     assert {item.cell.torch: item.expectation.value for item in items} == {
         "2.3.1": "works",

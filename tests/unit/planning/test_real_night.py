@@ -32,7 +32,7 @@ def test_every_case_of_the_real_night_has_a_reason() -> None:
 
 
 def test_every_function_of_the_real_night_exists() -> None:
-    """A case without a reproduction names none."""
+    """Cases without a reproduction are left out: they name no function."""
     missing = {
         f"{item.failure} {item.case}"
         for item in real_night()
@@ -48,5 +48,5 @@ def has_function(item: Planned) -> bool:
     return path.is_file() and find_function(path, name) is not None
 
 
-def test_the_real_night_travels_as_json() -> None:
+def test_json_keeps_the_real_night() -> None:
     assert real_night() == [Planned.from_json(item.to_json()) for item in real_night()]

@@ -1,4 +1,4 @@
-"""The line that runs a case again."""
+"""The command line that runs a case again."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ CASE = planned(catalog(failure()))
 
 
 @pytest.mark.parametrize("source", ["", "./Megatron-LM@fix", "/a folder/of mine"])
-def test_the_line_to_paste_names_the_case_and_the_source(source: str) -> None:
+def test_the_line_has_the_case_and_its_source(source: str) -> None:
     given = ["--mcore", source] if source else []
     assert ["megatrix", "run", *given, "--case", CASE.key] == shlex.split(reproduce_line(replace(CASE, source=source)))
 
 
-def test_where_one_stands_it_is_pytest_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No other machine has the base `host`, nor does `megatrix run`; the selection is one that pytest takes."""
-    known = catalog(failure(), wheels=(Wheels("host", "2.4.0", ("3.10",)),))  # type: ignore[arg-type]  # built
+def test_the_line_of_base_host_calls_pytest(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither another machine nor `megatrix run` has the base `host`; `--select` selects exactly the case."""
+    known = catalog(failure(), wheels=(Wheels("host", "2.4.0", ("3.10",)),))  # type: ignore[arg-type]  # not from TOML
     case = planned(known, "host")
     line = shlex.split(reproduce_line(case))
     assert line[:-1] == ["python3", "-m", "pytest", "tests/failures", "--select"]
@@ -35,13 +35,13 @@ def test_where_one_stands_it_is_pytest_again(monkeypatch: pytest.MonkeyPatch) ->
     assert reproduce_line(case).startswith("tox run -e te113 -- --select ")
 
 
-def test_the_line_to_paste_names_no_clone_that_the_catalog_knows(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_line_leaves_out_the_catalog_s_clones(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MEGATRIX_COMMAND", "tox run -e megatrix --")
     line = reproduce_line(replace(CASE, source="megatron-lm@094d66b488"))
     assert line == f'tox run -e megatrix -- run --case "{CASE.key}"'
 
 
-def test_the_plan_holds_the_case_and_its_line() -> None:
+def test_a_plan_entry_has_the_case_and_its_line() -> None:
     entry = plan_entry(CASE)
     assert Planned.from_json(entry) == CASE
     assert entry["reproduce"] == reproduce_line(CASE)

@@ -1,4 +1,4 @@
-"""`--select`: which cases are meant, and that a typo never selects nothing, or everything, in silence."""
+"""`--select` selects the matching cases; a typo raises and never selects nothing or everything silently."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def chosen(expression: str) -> list[str]:
     return [short(item) for item in select(PLANNED, expression)]
 
 
-def by_hand(holds: str) -> list[str]:
-    """The same choice, by a Python expression on the words of `short`."""
+def by_python(holds: str) -> list[str]:
+    """Return the same choice, made with a Python expression on the words of `short`."""
     names = ("torch", "mcore", "te", "failure", "case", "level")
     return [short(item) for item in PLANNED if eval(holds, {}, dict(zip(names, short(item).split(), strict=True)))]
 
@@ -74,11 +74,11 @@ def by_hand(holds: str) -> list[str]:
         ("  mcore==0.8.0  ", "mcore == '0.8.0'"),
     ],
 )  # fmt: skip
-def test_an_expression_selects_what_it_says(expression: str, holds: str) -> None:
-    assert by_hand(holds) == chosen(expression)
+def test_an_expression_selects_the_matching_cases(expression: str, holds: str) -> None:
+    assert by_python(holds) == chosen(expression)
 
 
-def test_the_order_of_the_plan_stays() -> None:
+def test_select_keeps_the_order_of_the_plan() -> None:
     assert select(PLANNED, "base==torch-*") == PLANNED
 
 
@@ -103,7 +103,7 @@ def test_the_order_of_the_plan_stays() -> None:
         ("case==tp2 and case==pp2", "at least one of"),
     ],
 )
-def test_a_typo_is_an_error_with_a_hint(expression: str, hint: str) -> None:
+def test_a_typo_raises_with_a_hint(expression: str, hint: str) -> None:
     with pytest.raises(MatrixError) as caught:
         select(PLANNED, expression)
     assert hint in str(caught.value)
@@ -126,21 +126,21 @@ def test_a_typo_is_an_error_with_a_hint(expression: str, hint: str) -> None:
         ("0.8.0", "the selection can't be read"),
     ],
 )
-def test_a_broken_expression_is_told_with_its_form(expression: str, what: str) -> None:
+def test_a_malformed_expression_raises_with_the_form(expression: str, what: str) -> None:
     with pytest.raises(MatrixError) as caught:
         select(PLANNED, expression)
     assert what == caught.value.what
     assert "mcore==0.8.* and torch>=2.4 and not case==pp2" in str(caught.value.expected)
 
 
-def test_a_selection_that_selects_nothing_says_of_how_many() -> None:
+def test_an_empty_selection_reports_the_number_of_cases() -> None:
     with pytest.raises(MatrixError) as caught:
         select(PLANNED, "mcore>=1")
     assert (caught.value.what, caught.value.got) == ("the selection selects nothing", "mcore>=1")
     assert caught.value.expected == f"at least one of {len(PLANNED)} cases"
 
 
-def test_a_version_that_nothing_has_is_a_typo_also_beside_one_that_is_there() -> None:
+def test_an_unused_version_raises_within_or_too() -> None:
     with pytest.raises(MatrixError):
         select(PLANNED, "mcore==0.88.0 or mcore==0.9.0")
 
@@ -168,14 +168,14 @@ def keys(expression: str) -> list[str]:
 
 
 @given(EXPRESSIONS)
-def test_an_expression_and_its_opposite_part_the_plan(expression: str) -> None:
+def test_an_expression_and_its_negation_partition_the_plan(expression: str) -> None:
     inside, outside = keys(expression), keys(f"not {expression}")
     assert sorted(set(inside) & set(outside)) == []
     assert sorted(item.key for item in PLANNED) == sorted(inside + outside)
 
 
 @given(EXPRESSIONS, EXPRESSIONS)
-def test_and_and_or_are_those_of_sets(left: str, right: str) -> None:
+def test_and_is_intersection_or_is_union(left: str, right: str) -> None:
     assert set(keys(left)) & set(keys(right)) == set(keys(f"{left} and {right}"))
     assert set(keys(left)) | set(keys(right)) == set(keys(f"{left} or {right}"))
 
@@ -186,8 +186,8 @@ def test_and_binds_closer_than_or(first: str, second: str, third: str) -> None:
 
 
 @given(st.text(st.sampled_from("mcore=<>!~ ()0.8*andtpx"), max_size=24))
-def test_any_text_selects_or_is_told(text: str) -> None:
-    """No text makes a traceback, and none selects nothing."""
+def test_any_text_selects_cases_or_raises_matrix_error(text: str) -> None:
+    """No text raises another error or selects nothing."""
     try:
         chosen = select(PLANNED, text)
     except MatrixError as error:

@@ -1,4 +1,4 @@
-"""What an environment that one stands in runs: the base `host`."""
+"""The cases of the current environment, the base `host`."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ def test_an_environment_with_torch_runs_its_own_megatron() -> None:
     assert SAVE in {item.failure for item in cases}
 
 
-def test_an_environment_without_torch_reads() -> None:
+def test_an_environment_without_torch_runs_level_contract() -> None:
     cases = cases_here(with_host(real(), {}, "3.11"), HOST, {}, LEVELS)
     assert {(item.cell.base, item.cell.torch, item.level) for item in cases} == {(HOST, "none", Level.CONTRACT)}
 
 
-def test_an_environment_without_a_case_is_an_error() -> None:
+def test_an_environment_without_a_case_raises() -> None:
     packages = {"megatron-core": "0.0.1"}
     with pytest.raises(MatrixError, match="the catalog has no case for this environment"):
         cases_here(with_host(real(), packages, "3.11"), HOST, packages, LEVELS)

@@ -1,4 +1,4 @@
-"""The counts of `megatrix plan --stats`, on a catalog in which one sees what they must be."""
+"""The counts of `megatrix plan --stats`, on a catalog small enough to count by eye."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LEVELS = (Level.CONTRACT, Level.CPU)
 ENTRY = failure(affected=(clause(mcore="<0.9", torch=">=2.4"),), works=(clause(mcore=">=0.9"), clause(torch="<2.4")))
 
 
-def test_the_product_is_of_the_axes_that_a_failure_depends_on() -> None:
+def test_the_product_uses_the_failure_s_axes() -> None:
     axes = {
         (Axis.BASE, Axis.MCORE): 3 * 3,
         (Axis.MCORE, Axis.TE): 3 * 3,
@@ -23,18 +23,18 @@ def test_the_product_is_of_the_axes_that_a_failure_depends_on() -> None:
     assert axes == {one: product(catalog(), failure(axes=one), LEVELS) for one in axes}
 
 
-def test_a_case_counts_at_each_level_that_is_asked_for() -> None:
+def test_a_case_counts_once_per_level() -> None:
     entry = failure(case=(case("a", (Level.CPU, Level.GPU)), case("b", (Level.GPU,))))
     counts = [product(catalog(), entry, levels) for levels in ((Level.CPU,), (Level.GPU,), (Level.CONTRACT,), Level)]
     assert counts == [9, 18, 0, 27]
 
 
-def test_constraints_take_their_cells_away() -> None:
+def test_allowed_excludes_constrained_cells() -> None:
     known = catalog(ENTRY, exclusions=(exclusion(mcore="==0.7.0"),))
     assert [one.allowed for one in statistics(known, [], LEVELS)] == [6, 6]
 
 
-def test_what_is_masked_or_of_which_nothing_is_said_is_not_known() -> None:
+def test_masked_and_unexpected_cases_are_not_known() -> None:
     first = failure("first", affected=(clause(torch="==2.3.1"),))
     other = failure("other", affected=(clause(mcore="==0.7.0"),), masked=(masked("first"),))
     counted = {one.failure: (one.allowed, one.known) for one in statistics(catalog(first, other), [], LEVELS)}
@@ -42,7 +42,7 @@ def test_what_is_masked_or_of_which_nothing_is_said_is_not_known() -> None:
 
 
 def test_a_night_is_counted_by_its_reasons() -> None:
-    """Broken are 2 x 2 cells in a corner: on torch two lines of two cells, on megatron-core as many, one shared."""
+    """A corner of 2 x 2 cells is broken: two lines of two boundary cells on each axis, one cell in both."""
     known = catalog(ENTRY, stacks=(stack("break", "torch-2.4.0", "0.8.0"),))
     planned = night(known, pairwise, LEVELS)
     counted = statistics(known, planned, LEVELS)[0]
@@ -50,25 +50,27 @@ def test_a_night_is_counted_by_its_reasons() -> None:
     assert counted == Counts("break", 9, 9, 9, boundary=7, pairwise=9, picked=0, stack=1, night=9)
 
 
-def test_reasons_count_by_kind_whatever_their_text() -> None:
+def test_reasons_are_counted_by_kind() -> None:
     """A case with two reasons of a kind counts once."""
-    boundaries = (Reason(ReasonKind.BOUNDARY, "picked by hand"), Reason(ReasonKind.BOUNDARY, ""))
+    boundaries = (Reason(ReasonKind.BOUNDARY, "picked cell"), Reason(ReasonKind.BOUNDARY, ""))
     assert reasons([planned(catalog(ENTRY), why=boundaries)]) == {"boundary": 1, "pairwise": 0, "picked": 0, "stack": 0}
 
 
-def test_all_is_the_sum() -> None:
+def test_the_last_row_is_the_sum() -> None:
     planned = night(real(), pairwise, LEVELS)
     *each, total = statistics(real(), planned, LEVELS)
     assert (total.night, total.allowed) == (len(planned), len(everything(real(), LEVELS)))
     assert total.product == sum(one.product for one in each)
 
 
-def test_the_night_of_the_real_catalog_is_known_cases_and_stacks() -> None:
+def test_the_real_night_has_only_known_cases_and_stacks() -> None:
     planned = night(real(), pairwise, LEVELS)
     strange = [item for item in planned if not is_known(real(), item)]
     assert [item.key for item in strange if item.why[0].kind is not ReasonKind.STACK] == []
 
 
 def test_every_column_is_in_the_table() -> None:
-    told = render([Counts("all", 1000, 200, 100, 30, 20, 1, 2, 40)])
-    assert told.splitlines()[1] == "all              1000          200    100        30        20       1      2     40"
+    table = render([Counts("all", 1000, 200, 100, 30, 20, 1, 2, 40)])
+    assert (
+        table.splitlines()[1] == "all              1000          200    100        30        20       1      2     40"
+    )

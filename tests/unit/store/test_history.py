@@ -1,4 +1,4 @@
-"""The history keeps, serves only what may be served, and never harms a file."""
+"""The history keeps results, serves only green and learned ones, and never damages a file."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ def rows(history: History) -> int:
     return int(history._base.execute("SELECT count(*) FROM results").fetchone()[0])
 
 
-def test_adding_twice_is_adding_once(history: History) -> None:
+def test_adding_a_run_twice_keeps_one_copy(history: History) -> None:
     for _ in range(2):
         history.add("a", night())
     assert rows(history) == len(night())
 
 
-def test_a_resumed_run_replaces_what_was_not_reached(history: History) -> None:
+def test_a_resumed_run_replaces_not_reached_results(history: History) -> None:
     history.add("a", [replace(CASE, verdict=Verdict.NOT_REACHED)])
     assert history.cached(CASE.content) is None
     history.add("a", [CASE])
@@ -52,14 +52,14 @@ def test_a_run_that_fails_half_way_is_not_added(history: History) -> None:
 
 
 @pytest.mark.parametrize("verdict", [Verdict.REPRODUCED, Verdict.HOLDS, Verdict.LEARNED])
-def test_what_ran_as_told_is_served_whole(history: History, verdict: Verdict) -> None:
+def test_green_and_learned_records_are_served_whole(history: History, verdict: Verdict) -> None:
     ran = record(verdict)
     history.add("a", [ran])
     assert history.cached(ran.content) == replace(ran, cached_from="a")
 
 
 @pytest.mark.parametrize("verdict", [each for each in Verdict if each.colour not in ("green", "learned")])
-def test_nothing_else_is_served(history: History, verdict: Verdict) -> None:
+def test_other_verdicts_are_not_served(history: History, verdict: Verdict) -> None:
     history.add("a", [replace(CASE, verdict=verdict)])
     assert history.cached(CASE.content) is None
 
@@ -79,13 +79,13 @@ def test_a_green_after_a_red_is_served(history: History) -> None:
 
 
 @pytest.mark.parametrize("verdict", [Verdict.UNAVAILABLE, Verdict.NOT_REACHED])
-def test_a_night_that_said_nothing_does_not_unmake_a_green(history: History, verdict: Verdict) -> None:
+def test_a_silent_night_does_not_hide_a_green(history: History, verdict: Verdict) -> None:
     history.add("a", [CASE])
     history.add("b", [replace(CASE, verdict=verdict)])
     assert history.cached(CASE.content) is not None
 
 
-def test_a_cached_verdict_names_the_run_that_really_ran_it(history: History) -> None:
+def test_a_cached_verdict_names_the_run_that_executed_it(history: History) -> None:
     history.add("a", [CASE])
     for run in ("b", "c"):
         served = history.cached(CASE.content)
@@ -99,7 +99,7 @@ def test_a_result_without_content_is_never_served(history: History) -> None:
     assert history.cached("") is None
 
 
-def test_a_verdict_is_looked_up_by_index_not_by_reading_all(history: History) -> None:
+def test_a_cached_verdict_is_found_by_index(history: History) -> None:
     (plan,) = history._base.execute("EXPLAIN QUERY PLAN " + CACHED, ("x", "", "")).fetchall()[:1]
     assert "USING INDEX results_content" in plan[-1]
 
@@ -109,15 +109,15 @@ def test_other_content_is_not_served(history: History) -> None:
     assert history.cached("other") is None
 
 
-def test_previous_is_the_last_word_of_the_runs_before(history: History) -> None:
+def test_previous_returns_the_last_earlier_verdict(history: History) -> None:
     history.add("a", [CASE])
     history.add("b", [replace(CASE, verdict=Verdict.UNEXPLAINED)])
     history.add("c", [CASE])
-    said = history.previous("c")[CASE.key]
-    assert (said.run, said.verdict) == ("b", Verdict.UNEXPLAINED)
+    earlier = history.previous("c")[CASE.key]
+    assert (earlier.run, earlier.verdict) == ("b", Verdict.UNEXPLAINED)
 
 
-def test_a_run_that_is_not_in_the_history_comes_after_all(history: History) -> None:
+def test_an_unknown_run_comes_after_all_others(history: History) -> None:
     history.add("a", [CASE])
     assert history.previous("b")[CASE.key].run == "a"
 
@@ -127,7 +127,7 @@ def test_the_first_run_has_nothing_before_it(history: History) -> None:
     assert history.previous("a") == {}
 
 
-def test_an_interrupted_run_is_passed_over_in_what_was_before(history: History) -> None:
+def test_previous_skips_an_interrupted_run(history: History) -> None:
     history.add("a", [CASE])
     history.add("b", [replace(CASE, verdict=Verdict.NOT_REACHED)])
     assert history.previous("c")[CASE.key].run == "a"
@@ -139,14 +139,14 @@ def test_levels_are_those_that_ran(history: History) -> None:
     assert history.levels() == {"dud-assertion": {Level.CPU, Level.CONTRACT}}
 
 
-def test_what_was_added_is_there_for_the_next_process(tmp_path: Path) -> None:
+def test_added_records_persist_in_the_file(tmp_path: Path) -> None:
     with History(tmp_path / "history.sqlite") as history:
         history.add("a", [CASE])
     with History(tmp_path / "history.sqlite") as history:
         assert history.cached(CASE.content) is not None
 
 
-def test_one_reads_while_another_writes(tmp_path: Path) -> None:
+def test_reading_works_during_another_write(tmp_path: Path) -> None:
     with History(tmp_path / "history.sqlite") as one, History(tmp_path / "history.sqlite") as other:
         one.add("a", [CASE])
         with one._transaction():
@@ -172,7 +172,7 @@ def foreign(path: Path) -> None:
 
 
 @pytest.mark.parametrize("make", [broken, newer, foreign])
-def test_a_file_it_cannot_use_is_an_error_and_is_kept(tmp_path: Path, make: object) -> None:
+def test_an_unusable_file_is_kept_and_raises(tmp_path: Path, make: object) -> None:
     path = tmp_path / "history.sqlite"
     make(path)  # type: ignore[operator]
     before = path.read_bytes()
@@ -182,7 +182,7 @@ def test_a_file_it_cannot_use_is_an_error_and_is_kept(tmp_path: Path, make: obje
     assert path.read_bytes() == before
 
 
-def test_a_file_cut_off_is_an_error_and_is_kept(tmp_path: Path) -> None:
+def test_a_truncated_file_is_kept_and_raises(tmp_path: Path) -> None:
     path = tmp_path / "history.sqlite"
     with History(path) as history:
         history.add("a", night())
@@ -193,12 +193,12 @@ def test_a_file_cut_off_is_an_error_and_is_kept(tmp_path: Path) -> None:
     assert path.read_bytes() == before
 
 
-def test_a_place_that_is_no_file_is_an_error(tmp_path: Path) -> None:
+def test_a_folder_as_history_file_raises(tmp_path: Path) -> None:
     with pytest.raises(MatrixError, match="can't be used"):
         History(tmp_path)
 
 
-def test_the_nights_of_a_case_come_oldest_first_and_end_with_the_run_asked_for(tmp_path: Path) -> None:
+def test_pasts_run_oldest_first_up_to_the_run(tmp_path: Path) -> None:
     with History(tmp_path / "history.sqlite") as history:
         for n, verdict in enumerate((Verdict.HOLDS, Verdict.REGRESSED, Verdict.HOLDS, Verdict.VANISHED)):
             history.add(f"night-{n}", [record(verdict)])

@@ -1,4 +1,4 @@
-"""Nothing that ran is lost, nothing is counted twice, nothing corrupt is passed over."""
+"""The journal loses no result, counts none twice and reports corrupt lines."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ RECORDS = [record(where=cell(mcore=mcore)) for mcore in MCORES[:4]]
 
 
 def run(folder: Path, records: list[Record], name: str = "a") -> Path:
-    """Run cases to their end; return the journal's file."""
+    """Record the start and the result of cases; return the journal's file."""
     path = folder / f"journal-{name}.jsonl"
     with Journal(path) as journal:
         for each in records:
@@ -35,7 +35,7 @@ def run(folder: Path, records: list[Record], name: str = "a") -> Path:
     return path
 
 
-def test_what_was_written_is_read_back(tmp_path: Path) -> None:
+def test_read_returns_the_written_records(tmp_path: Path) -> None:
     run(tmp_path, RECORDS)
     state = read(tmp_path)
     assert list(state.results.values()) == RECORDS
@@ -47,7 +47,7 @@ def test_every_line_is_json_with_its_time(tmp_path: Path) -> None:
     assert [set(line) - {"at", "crc"} for line in lines[:2]] == [{"started"}, {"result"}]
 
 
-def test_a_case_that_never_ended_is_known_with_its_time(tmp_path: Path) -> None:
+def test_an_unfinished_case_has_its_start_time(tmp_path: Path) -> None:
     with Journal(tmp_path / "journal-a.jsonl", now=lambda: "2026-01-31T02:00:00.000Z") as journal:
         journal.started("a case")
     state = read(tmp_path)
@@ -55,7 +55,7 @@ def test_a_case_that_never_ended_is_known_with_its_time(tmp_path: Path) -> None:
     assert state.started["a case"] == state.began == state.ended == "2026-01-31T02:00:00.000Z"
 
 
-def test_a_line_is_on_the_disk_when_the_call_returns(tmp_path: Path) -> None:
+def test_each_call_writes_its_line_at_once(tmp_path: Path) -> None:
     with Journal(tmp_path / "journal-a.jsonl") as journal:
         journal.started(RECORDS[0].key)
         assert read(tmp_path).started_only == {RECORDS[0].key}
@@ -63,14 +63,14 @@ def test_a_line_is_on_the_disk_when_the_call_returns(tmp_path: Path) -> None:
         assert list(read(tmp_path).results) == [RECORDS[0].key]
 
 
-def test_the_first_result_of_a_case_wins_over_all_files(tmp_path: Path) -> None:
+def test_a_case_s_first_result_wins_across_files(tmp_path: Path) -> None:
     run(tmp_path, [record(Verdict.UNEXPLAINED)], "b")
     run(tmp_path, [record(Verdict.HOLDS)], "a")
     run(tmp_path, [record(Verdict.VANISHED)], "c")
     assert [each.verdict for each in read(tmp_path).results.values()] == [Verdict.HOLDS]
 
 
-def test_a_case_that_was_not_reached_has_no_result_and_gets_one_when_resumed(tmp_path: Path) -> None:
+def test_a_resumed_run_gives_a_lost_case_a_result(tmp_path: Path) -> None:
     lost = record(Verdict.NOT_REACHED)
     run(tmp_path, [lost], "a")
     state = read(tmp_path)
@@ -81,20 +81,21 @@ def test_a_case_that_was_not_reached_has_no_result_and_gets_one_when_resumed(tmp
     assert (state.results, state.lost) == ({lost.key: record()}, {})
 
 
-def test_a_case_started_again_is_lost_for_a_new_reason(tmp_path: Path) -> None:
+def test_a_restarted_case_drops_its_old_loss(tmp_path: Path) -> None:
     run(tmp_path, [record(Verdict.NOT_REACHED)], "a")
     with Journal(tmp_path / "journal-b.jsonl") as journal:
         journal.started(record().key)
     assert read(tmp_path).lost == {}
 
 
-def test_a_folder_without_journals_is_a_run_that_did_nothing(tmp_path: Path) -> None:
+def test_a_folder_without_journals_has_no_results(tmp_path: Path) -> None:
     assert (read(tmp_path).results, read(tmp_path).started) == ({}, {})
 
 
 @settings(max_examples=200, deadline=None)
 @given(st.data())
-def test_cut_at_any_byte_the_state_is_a_prefix_and_a_resumed_run_completes_it_once(data: st.DataObject) -> None:
+def test_a_resumed_run_completes_a_truncated_journal(data: st.DataObject) -> None:
+    """Cut at any byte, the journal holds a prefix of the results; each case then has exactly one result."""
     with TemporaryDirectory() as folder:
         path = run(Path(folder), RECORDS)
         whole = path.read_bytes()
@@ -114,7 +115,8 @@ def test_cut_at_any_byte_the_state_is_a_prefix_and_a_resumed_run_completes_it_on
 
 @settings(max_examples=200, deadline=None)
 @given(st.data())
-def test_a_changed_byte_is_an_error_that_names_the_line_or_unmakes_the_last_one(data: st.DataObject) -> None:
+def test_a_changed_byte_is_detected(data: st.DataObject) -> None:
+    """In the last line it makes that line torn, so the line is ignored; elsewhere the error names the line."""
     with TemporaryDirectory() as folder:
         path = run(Path(folder), RECORDS[:2])
         whole = bytearray(path.read_bytes())
@@ -131,20 +133,20 @@ def test_a_changed_byte_is_an_error_that_names_the_line_or_unmakes_the_last_one(
 
 
 def newlines(whole: bytes) -> list[int]:
-    """Where lines before the last one end."""
+    """Return the offsets at which the lines before the last one end."""
     return [place for place, byte in enumerate(whole[:-1]) if byte == ord("\n")]
 
 
 @pytest.mark.parametrize(
     "torn", [b'{"at":"2026', b"\0" * 512, b"\xff\xfe", b'{"at":"x","started":"y","crc":"00000000"}\n']
 )
-def test_a_torn_last_line_is_as_if_never_written(tmp_path: Path, torn: bytes) -> None:
+def test_a_torn_last_line_is_ignored(tmp_path: Path, torn: bytes) -> None:
     path = run(tmp_path, RECORDS)
     path.write_bytes(path.read_bytes() + torn)
     assert list(read(tmp_path).results.values()) == RECORDS
 
 
-def test_a_line_of_a_newer_version_is_an_error_not_a_gap(tmp_path: Path) -> None:
+def test_a_line_of_a_newer_version_raises(tmp_path: Path) -> None:
     path = run(tmp_path, RECORDS[:1])
     with Journal(tmp_path / "journal-b.jsonl") as journal:
         journal._append("heartbeat", 1)
@@ -153,26 +155,26 @@ def test_a_line_of_a_newer_version_is_an_error_not_a_gap(tmp_path: Path) -> None
     assert path.exists()
 
 
-def test_a_journal_is_never_written_on_by_a_second_process(tmp_path: Path) -> None:
+def test_an_existing_journal_file_is_refused(tmp_path: Path) -> None:
     run(tmp_path, RECORDS)
     with pytest.raises(MatrixError, match="the journal exists"):
         Journal(tmp_path / "journal-a.jsonl")
 
 
-def test_journals_opened_one_after_the_other_sort_in_that_order(tmp_path: Path) -> None:
+def test_journal_names_sort_by_opening_time(tmp_path: Path) -> None:
     for hour in ("02", "13"):
         Journal.new(tmp_path, now=lambda hour=hour: f"2026-01-31T{hour}:00:00.000Z").close()  # type: ignore[misc]
     names = sorted(path.name for path in tmp_path.glob("journal-*.jsonl"))
     assert [name[:25] for name in names] == ["journal-20260131T02000000", "journal-20260131T13000000"]
 
 
-def test_a_place_that_cannot_be_written_is_an_error_at_once(tmp_path: Path) -> None:
+def test_an_unwritable_folder_raises_at_once(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(MatrixError, match="can't be written"):
         Journal(tmp_path / "file" / "journal-a.jsonl")
 
 
-def test_a_failed_write_is_an_error_and_leaves_no_half_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_write_raises_and_leaves_no_half_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write = os.write
 
     def full(file: int, data: bytes) -> int:
@@ -186,7 +188,7 @@ def test_a_failed_write_is_an_error_and_leaves_no_half_line(tmp_path: Path, monk
         with pytest.raises(MatrixError, match="No space left on device"):
             journal.result(RECORDS[0])
         monkeypatch.undo()
-        journal.result(RECORDS[0])  # room was made
+        journal.result(RECORDS[0])  # the disk has space again
     assert list(read(tmp_path).results.values()) == RECORDS[:1]
 
 
@@ -232,19 +234,20 @@ def writer(folder: Path, limit: int) -> subprocess.Popen[bytes]:
     )
 
 
-def test_when_the_kernel_takes_no_more_bytes_the_journal_says_so_and_stays_whole(tmp_path: Path) -> None:
+def test_a_full_disk_raises_and_leaves_whole_lines(tmp_path: Path) -> None:
+    """The limit on the file's size stands in for the full disk."""
     process = writer(tmp_path, 20_000)
-    _, said = process.communicate(timeout=60)
+    _, errors = process.communicate(timeout=60)
     assert process.returncode == 1
-    assert b"MatrixError" in said
-    assert b"File too large" in said
+    assert b"MatrixError" in errors
+    assert b"File too large" in errors
     (path,) = tmp_path.glob("journal-*.jsonl")
     assert path.read_bytes().endswith(b"}\n")
     assert read(tmp_path).results
 
 
 @pytest.mark.parametrize("lines", [1, 7, 20])
-def test_kill_9_loses_nothing_that_was_reported(tmp_path: Path, lines: int) -> None:
+def test_kill_9_loses_no_recorded_result(tmp_path: Path, lines: int) -> None:
     with writer(tmp_path, 1 << 30) as process:
         assert process.stdout is not None
         for _ in range(lines):

@@ -1,4 +1,4 @@
-"""Every planned case has exactly one record, whatever became of the run."""
+"""Every planned case has exactly one record, however the run ended."""
 
 from __future__ import annotations
 
@@ -26,28 +26,28 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "run-1"
 
 
-def test_a_planned_case_that_nobody_started_is_not_reached(folder: Path) -> None:
+def test_a_case_never_started_is_not_reached(folder: Path) -> None:
     (first, *_) = read(folder).records
     assert (first.verdict, first.outcome.kind) == (Verdict.NOT_REACHED, OutcomeKind.NOT_REACHED)
     assert first.outcome.reason == "never started"
     assert (first.run, first.reproduce, first.why) == ("run-1", RECORDS[0].reproduce, RECORDS[0].why)
 
 
-def test_a_case_lost_in_the_midst_says_when_it_was_started(folder: Path) -> None:
+def test_an_interrupted_case_has_its_start_time(folder: Path) -> None:
     with Journal(folder / "journal-a.jsonl", now=lambda: "2026-01-31T02:00:00.000Z") as journal:
         journal.started(RECORDS[1].key)
     reason = read(folder).records[1].outcome.reason
     assert reason == "started at 2026-01-31T02:00:00.000Z, never finished: the run was interrupted"
 
 
-def test_a_case_lost_for_a_reason_says_it(folder: Path) -> None:
+def test_a_lost_case_keeps_its_reason(folder: Path) -> None:
     lost = replace(RECORDS[1], verdict=Verdict.NOT_REACHED, outcome=Outcome(OutcomeKind.NOT_REACHED, "server lost"))
     with Journal(folder / "journal-a.jsonl") as journal:
         journal.result(lost)
     assert read(folder).records[1].outcome.reason == "server lost"
 
 
-def test_results_stand_in_the_order_of_the_plan(folder: Path) -> None:
+def test_records_follow_the_order_of_the_plan(folder: Path) -> None:
     with Journal(folder / "journal-a.jsonl") as journal:
         for each in reversed(RECORDS):
             journal.result(each)
@@ -56,9 +56,7 @@ def test_results_stand_in_the_order_of_the_plan(folder: Path) -> None:
 
 @settings(deadline=None)
 @given(st.lists(st.sampled_from(RECORDS)))
-def test_every_planned_case_has_one_record_whatever_was_journalled(
-    tmp_path_factory: pytest.TempPathFactory, results: list[Record]
-) -> None:
+def test_every_planned_case_has_one_record(tmp_path_factory: pytest.TempPathFactory, results: list[Record]) -> None:
     folder = tmp_path_factory.mktemp("run")
     write_plan(folder, [planned(each) for each in RECORDS])
     with Journal(folder / "journal-a.jsonl") as journal:
@@ -67,7 +65,7 @@ def test_every_planned_case_has_one_record_whatever_was_journalled(
     assert [each.key for each in read(folder).records] == [each.key for each in RECORDS]
 
 
-def test_a_result_outside_the_plan_is_shown_and_says_so(folder: Path) -> None:
+def test_a_result_outside_the_plan_has_a_note(folder: Path) -> None:
     with Journal(folder / "journal-a.jsonl") as journal:
         journal.result(record(case="pp2"))
     *_, last = read(folder).records
@@ -75,7 +73,7 @@ def test_a_result_outside_the_plan_is_shown_and_says_so(folder: Path) -> None:
 
 
 def test_old_journals_get_axes_from_plan(tmp_path: Path) -> None:
-    """Earlier versions wrote a record's cell without python, sm and gpus, and a plan's with them beside it."""
+    """Earlier versions wrote cells without python, sm and gpus; their plans have these under `stack`."""
     whole = replace(RECORDS[0], cell=replace(RECORDS[0].cell, python="3.10", sm="8.0", gpus="8"))
     axes = ("python", "sm", "gpus")
     earlier = {key: value for key, value in whole.cell.to_json().items() if key not in axes}
@@ -104,7 +102,7 @@ def test_a_case_planned_twice_is_an_error(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         ({"key": "another"}, "whose key is not its own"),
         ({"level": "moon"}, "'moon' is not a valid Level"),
@@ -112,20 +110,20 @@ def test_a_case_planned_twice_is_an_error(tmp_path: Path) -> None:
         ({"notes": None}, "TypeError"),
     ],
 )
-def test_a_case_that_cannot_be_read_back_is_not_written(tmp_path: Path, change: dict[str, object], said: str) -> None:
-    with pytest.raises(MatrixError, match=said):
+def test_an_unreadable_case_is_not_written(tmp_path: Path, change: dict[str, object], message: str) -> None:
+    with pytest.raises(MatrixError, match=message):
         write_plan(tmp_path, [{**planned(RECORDS[0]), **change}])
     assert not (tmp_path / PLAN).exists()
 
 
 @pytest.mark.parametrize("text", ["", "[{", "{}", "[1]", '[{"key": "x"}]'])
-def test_a_broken_plan_is_an_error_that_names_it(tmp_path: Path, text: str) -> None:
+def test_the_error_of_a_broken_plan_names_it(tmp_path: Path, text: str) -> None:
     (tmp_path / PLAN).write_text(text)
     with pytest.raises(MatrixError, match=r"plan\.json"):
         read(tmp_path)
 
 
-def test_a_folder_that_is_no_run_is_an_error(tmp_path: Path) -> None:
+def test_a_folder_without_a_plan_raises(tmp_path: Path) -> None:
     with pytest.raises(MatrixError, match="no such run"):
         read(tmp_path)
 

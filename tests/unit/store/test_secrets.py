@@ -17,7 +17,7 @@ from tests.unit.report import samples
 SECRET = "hunter2-hunter2"
 
 
-def test_secrets_are_known_by_the_name_of_their_variable() -> None:
+def test_secrets_are_found_by_variable_name() -> None:
     environ = {
         "HF_TOKEN": "abcdefg1", "WANDB_API_KEY": "abcdefg2", "db_password": "abcdefg3", "SECRETS": "abcdefg4",
         "AWS_SECRET_ACCESS_KEY": "abcdefg5", "TOKENIZERS_PARALLELISM": "falsefalse", "KEYBOARD": "qwertyui",
@@ -33,13 +33,13 @@ def test_secrets_are_known_by_the_name_of_their_variable() -> None:
     st.integers(1, 5),
 )
 @example(["aab", "ab"], b"aaab", 1)
-def test_no_secret_gets_through_wherever_the_chunks_end(secrets: list[str], data: bytes, size: int) -> None:
+def test_masking_does_not_depend_on_chunks(secrets: list[str], data: bytes, size: int) -> None:
     longest_first = sorted(secrets, key=len, reverse=True)
     masker = Masker(longest_first)
     out = b"".join(masker.take(data[place : place + size]) for place in range(0, len(data), size)) + masker.rest()
 
-    bare = out.replace(MASKED.encode(), b"|")
-    assert not any(secret.encode() in bare for secret in secrets)
+    unmasked = out.replace(MASKED.encode(), b"|")
+    assert not any(secret.encode() in unmasked for secret in secrets)
     if not any(secret.encode() in data for secret in secrets):
         assert data == out
 
@@ -54,10 +54,10 @@ def test_a_log_holds_no_secret(tmp_path: Path) -> None:
 
 
 def test_an_outcome_holds_no_secret() -> None:
-    said = f"no access with {SECRET}"
-    chain = (Raised("HTTPError", said),)
-    ranks = (RankEnd(0, 1, chain=chain, value={"url": [said]}, stacks=said),)
-    outcome = Outcome(OutcomeKind.RAISED, said, chain=chain, evidence=said, ranks=ranks, attempts=(said,))
+    message = f"no access with {SECRET}"
+    chain = (Raised("HTTPError", message),)
+    ranks = (RankEnd(0, 1, chain=chain, value={"url": [message]}, stacks=message),)
+    outcome = Outcome(OutcomeKind.RAISED, message, chain=chain, evidence=message, ranks=ranks, attempts=(message,))
 
     assert SECRET not in json.dumps(hidden(outcome, (SECRET,)).to_json())
     assert hidden(outcome, ()) == outcome

@@ -1,4 +1,4 @@
-"""What the nights of a case say: flakes apart from changes, steps of its duration apart from noise."""
+"""Trends over nights: flakes are separated from changes, steps of a duration from noise."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from matrix.verdicts.record import Verdict
 
 
 def nights(text: str, contents: str = "") -> list[Past]:
-    """A night for each letter: holds, Regressed, unavailable, cached (holds); `contents` names what each ran with."""
+    """Return a night per letter: holds, Regressed, unavailable, cached (holds); `contents` has the content of each."""
     verdicts = {"h": Verdict.HOLDS, "R": Verdict.REGRESSED, "u": Verdict.UNAVAILABLE, "c": Verdict.HOLDS}
     return [
         Past(n, f"night-{n}", verdicts[letter], 1.0, content, letter == "c")
@@ -25,26 +25,26 @@ def nights(text: str, contents: str = "") -> list[Past]:
     [
         ("hhhh", "aaaa", 0, 3),
         ("hRh", "aaa", 2, 2),
-        ("hRR", "abb", 0, 1),  # what it runs with changed: a regression
-        ("hcuh", "aaaa", 0, 1),  # what did not run proves nothing
+        ("hRR", "abb", 0, 1),  # the content changed: a regression
+        ("hcuh", "aaaa", 0, 1),  # nights without a run do not count
         ("hh", "  ", 0, 1),
         ("h", "a", 0, 0),
     ],
 )
-def test_a_flake_is_another_colour_with_the_same_content(text: str, contents: str, flipped: int, again: int) -> None:
+def test_a_flake_changes_colour_with_equal_content(text: str, contents: str, flipped: int, again: int) -> None:
     found = flakes(nights(text, contents))
     assert (found.flipped, found.again) == (flipped, again)
 
 
-def test_content_that_nobody_knows_proves_no_flake() -> None:
+def test_unknown_content_is_no_flake() -> None:
     unknown = [Past(n, "", verdict, 1.0, "", False) for n, verdict in enumerate((Verdict.HOLDS, Verdict.REGRESSED))]
     assert flakes(unknown).again == 0
     assert [changed for _, _, changed in turns(unknown)] == [True]
 
 
-def test_a_turn_says_whether_anything_else_had_changed() -> None:
-    told = [(one.run, other.run, changed) for one, other, changed in turns(nights("hhRuRh", "aabbbb"))]
-    assert told == [("night-1", "night-2", True), ("night-4", "night-5", False)]
+def test_turns_report_whether_the_content_changed() -> None:
+    found = [(one.run, other.run, changed) for one, other, changed in turns(nights("hhRuRh", "aabbbb"))]
+    assert found == [("night-1", "night-2", True), ("night-4", "night-5", False)]
 
 
 noise = st.lists(st.floats(0.9, 1.1), min_size=2 * AROUND, max_size=60)
@@ -67,11 +67,11 @@ def test_one_slow_night_is_no_step(slow: int, seconds: list[float]) -> None:
     assert steps(seconds) == []
 
 
-def test_too_few_nights_say_nothing_of_steps() -> None:
+def test_too_few_nights_have_no_step() -> None:
     assert steps([1.0] * 4 + [9.0] * 4) == []
 
 
-def test_the_pictures_are_told_in_words() -> None:
+def test_strips_and_trends_have_text_equivalents() -> None:
     assert render(nights("hhRR")) == "holds x 2, regressed x 2"
     assert 'aria-label="holds x 2, regressed x 2"' in strip(nights("hhRR"))
     assert strip(nights("hc")).count("opacity") == 1

@@ -1,4 +1,4 @@
-"""Crashes in their printers' own words come out in one form: signal, exit status, printer, frames innermost first."""
+"""Crashes in each printer's format are read into one form: signal, exit status, printer, frames innermost first."""
 
 from __future__ import annotations
 
@@ -111,25 +111,25 @@ def test_each_printer_is_read(text: str, expected: NativeCrash) -> None:
     assert (expected,) == crashes(text)
 
 
-def test_processes_that_print_at_once_are_told_apart() -> None:
+def test_interleaved_crashes_of_two_processes_are_separated() -> None:
     assert crashes(OPEN_MPI) == (
         NativeCrash("SIGSEGV", None, "open-mpi", ("ompi_dpm_mark_dyncomm", GROUP)),
         NativeCrash("SIGBUS", None, "open-mpi", ("PMPI_Group_incl",)),
     )
 
 
-def test_crashes_come_in_the_order_of_the_log() -> None:
+def test_crashes_are_in_log_order() -> None:
     assert [crash.printer for crash in crashes(TORCHRUN + UCX + MPIRUN_5)] == ["torchrun", "ucx", "mpirun"]
 
 
 @given(st.text(alphabet="[]()*:=#0123456789 \nSIGfatalerroxym+/.", max_size=400))
-def test_a_log_without_a_crash_tells_of_none(text: str) -> None:
-    """Free text in the printers' own characters: nothing is made up, and nothing is raised."""
+def test_a_log_without_a_crash_has_none(text: str) -> None:
+    """Free text in the printers' characters gives no crash and raises nothing."""
     assert crashes(text) == ()
 
 
 @given(st.integers(0, 30))
-def test_a_backtrace_that_was_cut_short_is_read_as_far_as_it_goes(lines: int) -> None:
+def test_a_truncated_backtrace_keeps_its_signal(lines: int) -> None:
     kept = "\n".join(UCX.splitlines()[:lines])
     assert all(crash.signal == "SIGSEGV" for crash in crashes(kept))
 
@@ -145,7 +145,7 @@ def test_a_backtrace_that_was_cut_short_is_read_as_far_as_it_goes(lines: int) ->
         ("<unknown function>", ""),
     ],
 )
-def test_names_are_qualified_and_without_arguments(printed: str, name: str) -> None:
+def test_function_names_are_qualified_without_arguments(printed: str, name: str) -> None:
     assert name == function_name(printed)
 
 
@@ -159,7 +159,7 @@ def test_names_are_qualified_and_without_arguments(printed: str, name: str) -> N
         ("c10d", False),
     ],
 )
-def test_a_function_is_the_end_of_a_qualified_name_in_whole_words(function: str, there: bool) -> None:
+def test_functions_match_whole_parts_of_qualified_names(function: str, there: bool) -> None:
     assert there == NativeCrash("SIGSEGV", None, "ucx", ("main", GROUP)).went_through(function)
 
 
@@ -179,15 +179,15 @@ def test_a_function_is_the_end_of_a_qualified_name_in_whole_words(function: str,
         "Process name: " * 4681,
     ],
 )
-def test_no_text_takes_more_than_a_moment(line: str) -> None:
-    """64 KiB, as much as is kept of a log, each made to repeat what a pattern looks for."""
+def test_hostile_text_is_read_in_linear_time(line: str) -> None:
+    """Each text has 64 KiB, the part of a log that is kept, and repeats what a pattern searches."""
     assert all(not crash.frames for crash in crashes(line))
 
 
-def test_a_length_that_no_name_has_is_read_no_further() -> None:
+def test_an_impossible_name_length_ends_demangling() -> None:
     assert function_name("_ZN4c10d" + "9" * 5000 + "x").startswith("c10d")
 
 
-def test_lines_that_a_launcher_tagged_are_read() -> None:
+def test_lines_with_a_launcher_s_tag_are_read() -> None:
     tagged = "".join(f"[1,0]<stderr>:{line}\n" for line in OPEN_MPI.splitlines())
     assert crashes(OPEN_MPI) == crashes(tagged)

@@ -1,4 +1,4 @@
-"""Outcome against expectation: the table of the design, and what must never be green."""
+"""Outcome against expectation: the table of the design, and the results that must never be green."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ BROKEN, WORKS, UNKNOWN = Expectation
         (UNKNOWN, STRANGE, Judgement(Verdict.UNEXPLAINED)),
     ],
 )
-def test_the_table_of_the_design(expectation: Expectation, outcome: Outcome, judgement: Judgement) -> None:
+def test_judge_follows_the_design_s_table(expectation: Expectation, outcome: Outcome, judgement: Judgement) -> None:
     assert judgement == judge(THIS, expectation, outcome, CATALOG)
 
 
@@ -46,11 +46,11 @@ def test_the_table_of_the_design(expectation: Expectation, outcome: Outcome, jud
     ("kind", "verdict"),
     [(OutcomeKind.UNAVAILABLE, Verdict.UNAVAILABLE), (OutcomeKind.NOT_REACHED, Verdict.NOT_REACHED)],
 )
-def test_what_did_not_run_has_its_own_verdict(expectation: Expectation, kind: OutcomeKind, verdict: Verdict) -> None:
+def test_a_case_not_run_has_its_own_verdict(expectation: Expectation, kind: OutcomeKind, verdict: Verdict) -> None:
     assert Judgement(verdict) == judge(THIS, expectation, Outcome(kind, "needs 2 GPUs; host has 0"), CATALOG)
 
 
-def test_every_verdict_has_a_colour_and_only_two_are_green() -> None:
+def test_only_reproduced_and_holds_are_green() -> None:
     green = {verdict for verdict in Verdict if verdict.colour == "green"}
     red = {verdict for verdict in Verdict if verdict.colour == "red"}
     assert {Verdict.REPRODUCED, Verdict.HOLDS} == green
@@ -84,31 +84,31 @@ ENTRY = failure(
 )
 
 
-def known_by_hand(outcome: Outcome) -> bool:
-    """What ENTRY's two signatures say, written once more."""
+def shows_entry(outcome: Outcome) -> bool:
+    """Return whether one of ENTRY's two signatures matches: an independent second implementation."""
     raised = any(link.type == "TypeError" and "this broke" in link.message for link in outcome.chain)
     return raised or (outcome.signal == "SIGSEGV" and "this broke" in outcome.evidence)
 
 
 @given(st.sampled_from(Expectation), OUTCOMES)
-def test_only_this_failures_signature_is_reproduced(expectation: Expectation, outcome: Outcome) -> None:
+def test_reproduced_needs_this_failure_s_signature(expectation: Expectation, outcome: Outcome) -> None:
     verdict = judge(ENTRY, expectation, outcome, CATALOG).verdict
     failed = outcome.kind not in (OutcomeKind.PASSED, OutcomeKind.NOT_REACHED, OutcomeKind.UNAVAILABLE)
-    assert (expectation is BROKEN and failed and known_by_hand(outcome)) == (verdict is Verdict.REPRODUCED)
+    assert (expectation is BROKEN and failed and shows_entry(outcome)) == (verdict is Verdict.REPRODUCED)
 
 
 @given(st.sampled_from(Expectation), OUTCOMES)
-def test_only_a_pass_holds(expectation: Expectation, outcome: Outcome) -> None:
+def test_holds_needs_a_pass(expectation: Expectation, outcome: Outcome) -> None:
     verdict = judge(ENTRY, expectation, outcome, CATALOG).verdict
     assert (expectation is WORKS and outcome.kind is OutcomeKind.PASSED) == (verdict is Verdict.HOLDS)
 
 
 @given(st.sampled_from(Expectation), OUTCOMES)
-def test_green_is_what_the_catalog_expects_and_nothing_else(expectation: Expectation, outcome: Outcome) -> None:
+def test_green_is_exactly_the_catalog_s_expectation(expectation: Expectation, outcome: Outcome) -> None:
     passed = outcome.kind is OutcomeKind.PASSED
     agrees = {BROKEN: matched(ENTRY, outcome) is not None, WORKS: passed, UNKNOWN: False}[expectation]
     assert agrees == (judge(ENTRY, expectation, outcome, CATALOG).verdict.colour == "green")
 
 
-def test_an_unexplained_failure_is_never_called_by_its_own_name() -> None:
+def test_an_unexplained_verdict_never_names_its_own_failure() -> None:
     assert Judgement(Verdict.UNEXPLAINED) == judge(THIS, BROKEN, STRANGE, (THIS,))

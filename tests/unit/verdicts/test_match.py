@@ -1,4 +1,4 @@
-"""What `megatrix match` finds in logs: each failure in logs of its examples, none in logs that only look like it."""
+"""`megatrix match` finds each failure in logs of its examples, and none in logs that only look like it."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_two_marks_of_a_signature_make_it_certain() -> None:
 
 
 @pytest.mark.parametrize("id", LOGS)
-def test_the_answer_has_place_versions_and_workarounds(id: str) -> None:
+def test_json_has_line_versions_and_workarounds(id: str) -> None:
     log = LOGS[id]
     (seen,) = read(log).known
     (answer,) = [one.to_json() for one in read(log).known]
@@ -115,7 +115,7 @@ def test_the_answer_has_place_versions_and_workarounds(id: str) -> None:
     assert log.split("\n")[seen.fault.line - 1].strip()
     assert {"failure", "confidence", "line", "workarounds"} <= answer.keys()
     assert answer["line"] == seen.fault.line
-    assert [one.text for one in real().failure(id).workaround] == [way["text"] for way in answer["workarounds"]]
+    assert [one.text for one in real().failure(id).workaround] == [one["text"] for one in answer["workarounds"]]
     assert all(f"breaks where: {rule}" in render(read(log)) for rule in real().failure(id).affected)
 
 
@@ -132,8 +132,8 @@ def test_the_line_is_the_one_of_the_exception(id: str) -> None:
 
 
 @pytest.mark.parametrize("id", RAISED)
-def test_what_follows_from_a_failure_is_no_cause(id: str) -> None:
-    """A peer's closed connection and torchrun's summary."""
+def test_consequences_of_a_failure_are_not_causes(id: str) -> None:
+    """The consequences are a peer's closed connection and torchrun's summary."""
     reading = read(LOGS[id] + PEER + SUMMARY)
 
     assert [one.failure.id for one in reading.known] == [id]
@@ -145,7 +145,7 @@ def test_what_follows_from_a_failure_is_no_cause(id: str) -> None:
 
 @pytest.mark.parametrize("id", RAISED)
 def test_nccl_s_last_error_shows_a_lost_peer(id: str) -> None:
-    """torch calls it an internal error; only the fourth line has what it was (NCCL 2.14 with torch 2.0)."""
+    """torch reports an internal error; only the fourth line has the cause (NCCL 2.14 with torch 2.0)."""
     lost = "socketProgress: Connection closed by remote peer node2<50260>"
     reading = read(LOGS[id] + NCCL.format("internal error", "ncclInternalError: Internal check failed.", lost))
 
@@ -163,7 +163,7 @@ def test_nccl_s_last_error_is_part_of_an_unknown_failure() -> None:
 
 
 def test_keys_that_a_state_dict_lacks_follow_their_error() -> None:
-    """torch writes them in lines of their own, each after a tab; what comes next is no part of it."""
+    """torch writes each key on a line of its own, after a tab; other lines are not part of the message."""
     log = (
         'Traceback (most recent call last):\n  File "a.py", line 1, in f\n'
         'RuntimeError: Error(s) in loading state_dict for GPTModel:\n\tMissing key(s) in state_dict: "_extra_state". \n'
@@ -201,7 +201,7 @@ def test_a_wrapper_of_a_known_failure_is_not_unknown(id: str) -> None:
 
 @pytest.mark.parametrize("id", RAISED)
 def test_a_quoted_failure_is_not_a_failure(id: str) -> None:
-    """The text of an exception, without its traceback: an issue pasted into a log, a grep."""
+    """A quote is the text of an exception without its traceback: an issue pasted into a log, a grep."""
     assert ids(error_message(raised(id)).partition(HEADER)[0] + "\n") == []
 
 
@@ -300,7 +300,7 @@ def test_shuffled_lines_show_no_other_failure(id: str, data: st.DataObject) -> N
 
 @given(st.text(st.sampled_from("ab\r\n"), max_size=30), st.integers(1, 5))
 def test_line_numbers_do_not_depend_on_chunks(text: str, size: int) -> None:
-    """They are those of an editor."""
+    """Line numbers are those of an editor."""
     chunks = [text[start : start + size] for start in range(0, len(text), size)]
     lines = list(split(chunks))
 
@@ -314,7 +314,7 @@ def test_line_numbers_do_not_depend_on_chunks(text: str, size: int) -> None:
 
 
 def test_a_line_repeated_thousands_of_times_takes_no_room() -> None:
-    """A window of 64 KiB would long be gone; and what is looked for in it would be looked for at every line."""
+    """Without that, the crash would leave the window of 64 KiB, and every line would search the window again."""
     log = CRASH.split("\n")
     place = next(n for n, line in enumerate(log) if "*** Process received signal" in line)
     log[place + 1 : place + 1] = ["[node1:25195] Signal code: (-6)"] * 5_000
@@ -333,7 +333,7 @@ def test_bytes_cut_within_a_character_are_decoded() -> None:
     assert "".join(decoded(whole[place : place + 3] for place in range(0, len(whole), 3))) == "µ\n"
 
 
-def test_log_text_reaches_the_terminal_harmless_and_masked() -> None:
+def test_rendered_log_text_is_sanitised_and_masked() -> None:
     log = 'Traceback (most recent call last):\n  File "a.py", line 1, in f\nValueError: \x07 HF_TOKEN=hunter2-secret\n'
     answer = render(read(log))
     assert "hunter2" not in answer

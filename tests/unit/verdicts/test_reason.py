@@ -1,4 +1,4 @@
-"""A reason is a kind and a text, from the plan to the page."""
+"""A reason keeps its kind and its text from the plan to the page."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ KINDS = st.sampled_from(list(ReasonKind))
 
 
 @given(KINDS, st.text())
-def test_kind_and_text_travel_as_json(kind: ReasonKind, text: str) -> None:
+def test_json_keeps_kind_and_text(kind: ReasonKind, text: str) -> None:
     reason = Reason(kind, text)
     assert Reason.from_json(json.loads(json.dumps(reason.to_json()))) == reason
     assert reason.to_json() == {"kind": kind.value, "text": text}
@@ -22,19 +22,19 @@ def test_kind_and_text_travel_as_json(kind: ReasonKind, text: str) -> None:
 
 @given(st.text())
 def test_sentence_of_earlier_versions_reads_the_same(text: str) -> None:
-    """It is not split into a kind and a text."""
+    """The sentence is not split into a kind and a text."""
     assert Reason.from_json(text) == Reason(ReasonKind.UNSORTED, text)
     assert str(Reason.from_json(text)) == text
 
 
 @pytest.mark.parametrize("strange", [{}, {"kind": "boundary"}, {"kind": "moon", "text": ""}, None, 1])
-def test_anything_else_is_refused(strange: object) -> None:
+def test_from_json_refuses_anything_else(strange: object) -> None:
     with pytest.raises((KeyError, TypeError, ValueError)):
         Reason.from_json(strange)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
-    ("kind", "said"),
+    ("kind", "expected"),
     [
         (ReasonKind.STACK, "stack of x"),
         (ReasonKind.BOUNDARY, "boundary: x"),
@@ -44,5 +44,5 @@ def test_anything_else_is_refused(strange: object) -> None:
         (ReasonKind.UNSORTED, "x"),
     ],
 )
-def test_people_read_both(kind: ReasonKind, said: str) -> None:
-    assert str(Reason(kind, "x")) == said
+def test_str_joins_kind_and_text(kind: ReasonKind, expected: str) -> None:
+    assert str(Reason(kind, "x")) == expected

@@ -1,7 +1,7 @@
-"""A failure is recognised by its signature, and no other failure is.
+"""A signature matches its own failure and no other.
 
-examples/shows of a failure's folder holds outcomes that are that failure (torch-*, debian-* are real runs; the others
-are put together from the reports), examples/look_alikes holds what is easily taken for it.
+examples/shows of a failure's folder holds outcomes of that failure (torch-*, debian-* are real runs; the others are
+built from the reports), examples/look_alikes holds outcomes that are easily mistaken for it.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def test_a_frame_is_a_path_s_end_and_a_function(frame: str, there: bool) -> None
     assert there == shows(RAISED, Signature("at", exception="AssertionError", frame=frame))  # type: ignore[arg-type]
 
 
-def test_what_a_function_calls_is_not_its_frame() -> None:
+def test_a_callee_s_frame_is_not_the_function_s() -> None:
     below = Raised("AssertionError", "", (PLANNER, Frame("/python3.10/dataclasses.py", 1453, "replace")))
     at_planner = Signature("at", exception="AssertionError", frame="default_planner.py:create_plan")  # type: ignore[arg-type]
     assert not shows(Outcome(OutcomeKind.RAISED, chain=(below,)), at_planner)
@@ -101,7 +101,7 @@ def test_exception_message_and_frame_hold_in_one_exception() -> None:
 
 
 @pytest.mark.parametrize("kind", SILENT)
-def test_a_run_that_showed_nothing_matches_nothing(kind: OutcomeKind) -> None:
+def test_an_outcome_without_a_failure_matches_nothing(kind: OutcomeKind) -> None:
     entry = failure("this")
     outcome = Outcome(kind, chain=shown(entry).chain)
     assert matched(entry, outcome) is None

@@ -1,4 +1,4 @@
-"""Log text is material, never trusted: harmless, bounded, without secrets."""
+"""Log text is not trusted: it is made harmless, bounded and free of secrets."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from matrix.verdicts.text import LINE, MASKED, head, mask, one_line, tail, visib
 
 
 @given(st.text(st.characters()))
-def test_visible_text_holds_no_control_character_but_newline_and_tab(text: str) -> None:
+def test_visible_keeps_only_newline_and_tab(text: str) -> None:
     assert all(char in "\n\t" or char.isprintable() for char in visible(text))
 
 
@@ -37,7 +37,7 @@ def test_printable_text_stays_as_it_is() -> None:
         ("\U000e0041", "\\U000e0041"),
     ],
 )
-def test_what_a_terminal_would_obey_is_written_out(raw: str, shown: str) -> None:
+def test_terminal_control_sequences_are_written_out(raw: str, shown: str) -> None:
     assert shown == visible(raw)
 
 
@@ -80,11 +80,11 @@ def test_the_value_of_a_secret_is_masked(line: str) -> None:
         'File "/usr/lib/python3.10/site-packages/torch/distributed/checkpoint/utils.py", line 389',
     ],
 )
-def test_the_words_of_ordinary_logs_are_left_alone(line: str) -> None:
+def test_ordinary_log_lines_are_not_masked(line: str) -> None:
     assert line == mask(line)
 
 
-def test_a_colour_code_within_a_secret_does_not_unmask_it() -> None:
+def test_a_secret_with_a_colour_code_is_masked() -> None:
     assert "hunter2" not in tail("HF_TOKEN=hun\x1b[1mter2-secret")
 
 
@@ -104,7 +104,7 @@ def test_a_head_keeps_the_first_lines_and_counts_the_rest() -> None:
 
 @pytest.mark.parametrize("unit", ["a", "a_", "token ", "password", "eyJ-", "://", "\x1b[", '"', "-", "secret=\t"])
 def test_megabytes_on_one_line_are_cut_in_linear_time(unit: str) -> None:
-    """The bound is one of hangs: a pattern that backtracks would take minutes."""
+    """The time limit catches hangs: a pattern that backtracks would take minutes."""
     text = unit * (4_000_000 // len(unit))
     begun = time.monotonic()
     for shown in (tail(text), head(text), one_line(text)):

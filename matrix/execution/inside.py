@@ -134,7 +134,7 @@ def run(
     inside = box(name, environ, writable, settings, given)
     command = runtime.command(work.image, inside, PYTHON, "-m", "pytest", "tests/failures")
     with log.open("ab") as output:
-        begins = output.report()
+        begins = output.tell()  # codespell:ignore
         process = start(
             command,
             stdin=subprocess.DEVNULL,

@@ -33,7 +33,7 @@ def copy_of_facts(folder: Path) -> Path:
     return Path(shutil.copytree(FACTS, folder / "facts", ignore=shutil.ignore_patterns("surfaces")))
 
 
-def clause(*, base: Sequence[str] = (), cases: Sequence[str] = (), reason: str = "in the test", **bounds: str) -> Rule:
+def clause(*, base: Sequence[str] = (), cases: Sequence[str] = (), reason: str = "by hand", **bounds: str) -> Rule:
     """Return a rule with bounds as texts: clause(mcore=">=0.8", torch="<2.4")."""
     ranges: dict[str, Any] = {axis: Range(text) for axis, text in bounds.items()}
     return Rule(base=tuple(base), cases=tuple(cases), reason=reason, **ranges)  # type: ignore[arg-type]  # not from TOML
@@ -73,11 +73,11 @@ def shown(entry: Failure) -> Outcome:
     )
 
 
-def wheels(torch: str, *, night: str = "in the test", pythons: Sequence[str] = ("3.10",)) -> Wheels:
+def wheels(torch: str, *, night: str = "by hand", pythons: Sequence[str] = ("3.10",)) -> Wheels:
     return Wheels(f"torch-{torch}", torch, tuple(pythons), night)  # type: ignore[arg-type]
 
 
-def reader(*, night: str = "in the test") -> ReaderBase:
+def reader(*, night: str = "by hand") -> ReaderBase:
     return ReaderBase("no-torch", ("3.12",), night)  # type: ignore[arg-type]  # not from TOML
 
 
@@ -90,7 +90,7 @@ def stack(failure: str, base: str, core: str, *, gpus: int = 2, **cell: str) -> 
     return failure, Stack("Some#1", "as reported", StackCell(base, core, **cell), gpus)  # type: ignore[arg-type]
 
 
-def exclusion(reason: str = "in the test", **bounds: str) -> Exclusion:
+def exclusion(reason: str = "by hand", **bounds: str) -> Exclusion:
     return Exclusion(clause(**bounds), reason)
 
 

@@ -45,9 +45,7 @@ def sample(rank: Rank, *, mask: bool) -> dict[str, Any]:
 def threshold(rank: Rank) -> dict[str, Any]:
     """Find the longest sequence that fits under a cap. Raises LawBroken when it is not sqrt((cap - VmSize) / 8)."""
     absent_packages.install(**rank.stand_ins)
-    data.dataset(rank.workdir, SHORT, mask=True)[
-        0
-    ]  # so that the permanent mappings of a first sample exist before the measurement
+    data.dataset(rank.workdir, SHORT, mask=True)[0]  # makes the permanent mappings of a first sample in advance
     cap = data.leave_room(TIGHT)
     mapped = data.held("VmSize")
     predicted = sqrt((cap - mapped) / PER_TOKEN_PAIR)

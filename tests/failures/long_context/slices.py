@@ -69,7 +69,7 @@ def slicer() -> Any:
         raise LackError("this release slices with .cuda(): needs a CUDA device")
     known = inspect.signature(function).parameters
     given = {"is_hybrid_cp": False} if "is_hybrid_cp" in known else {}
-    if "cp_group" in known:  # without it the function asks parallel_state
+    if "cp_group" in known:  # without it the function uses parallel_state
         return lambda batch, group: function(batch, cp_group=group, **given)
     return lambda batch, group: function(batch)
 

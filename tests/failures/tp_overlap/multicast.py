@@ -54,7 +54,7 @@ class Window:
 def possible(machine: Machine, needs: Needs) -> tuple[bool | None, str]:
     """Return whether the machine can use multicast, and why; None where too little is known."""
     if machine.multicast is not None:
-        return machine.multicast, f"the driver says so of the device (SM {machine.sm or 'unknown'})"
+        return machine.multicast, f"the driver reports it for the device (SM {machine.sm or 'unknown'})"
     for name, got, required in (
         ("SM", machine.sm, needs.sm),
         ("driver", machine.driver, needs.driver),

@@ -95,7 +95,7 @@ def mpi_group(te: str, job: TrainingJob, call: Call) -> Answer:
     bootstrap = job.arguments.get(BOOTSTRAP)
     if job.te_mpi:
         return Answer(
-            question, Status.YES, "Transformer Engine was built with NVTE_UB_WITH_MPI=1, whatever is asked for"
+            question, Status.YES, "Transformer Engine was built with NVTE_UB_WITH_MPI=1, which ignores the option"
         )
     if job.mcore and not call.site:
         return Answer(question, Status.NO, "Megatron-LM ends before it")
@@ -108,7 +108,7 @@ def mpi_group(te: str, job: TrainingJob, call: Call) -> Answer:
     window = next((one for one in facts().bootstrap if te in one.te), None)
     if window is None:
         return Answer(question, Status.UNKNOWN, f"nothing is known of what transformer-engine {te} makes by itself")
-    tried = f"no backend is asked for, and transformer-engine {te} tries {', '.join(window.order)}"
+    tried = f"no backend is given, and transformer-engine {te} tries {', '.join(window.order)}"
     first = window.order[0]  # every supported PyTorch has gloo and nccl
     return Answer(question, status_of(first == "mpi" and job.torch_mpi), tried)
 

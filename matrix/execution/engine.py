@@ -210,7 +210,7 @@ def environment_folder(base: str) -> Path:
 def pending(folder: Path, bases: Collection[str]) -> list[Planned]:
     """Return the cases of these bases that have no result yet in the run in `folder`."""
     done = journal.read(folder).results
-    cases = map(Planned.from_json, night.plan(folder))
+    cases = night.planned(folder)
     return [case for case in cases if case.cell.base in bases and case.key not in done]
 
 

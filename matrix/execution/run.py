@@ -123,7 +123,7 @@ def work(
 ) -> None:
     """Record the cases that need no process, then run the others with the engine."""
     done = journal.read(folder).results
-    pending = [item for item in map(Planned.from_json, night.plan(folder)) if item.key not in done]
+    pending = [item for item in night.planned(folder) if item.key not in done]
     site = place or host.look()
     installed = cache(engine.installed)  # 20 ms per environment, which hundreds of cases share
     left: list[Planned] = []

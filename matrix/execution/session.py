@@ -114,7 +114,7 @@ class Session:
     def planned(self) -> list[Planned]:
         """Return the cases of this session: those of its run's plan without a result, or all of its base."""
         if self.options.run_folder:
-            plan = [Planned.from_json(case) for case in night.plan(self.options.run_folder)]
+            plan = night.planned(self.options.run_folder)
             done = journal.read(self.options.run_folder).results
             selected = self.options.keys or {item.key for item in plan}
             return [item for item in plan if item.cell.base == self.base and item.key in selected - done.keys()]

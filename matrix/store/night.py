@@ -11,6 +11,7 @@ from typing import Any
 from matrix.catalog.cell import Cell
 from matrix.catalog.failure import Expectation, Level
 from matrix.errors import MatrixError
+from matrix.planning.planned import Planned
 from matrix.store import journal
 from matrix.store.paths import write_whole
 from matrix.verdicts.outcome import Outcome, OutcomeKind
@@ -82,6 +83,22 @@ def plan(run_folder: Path) -> list[dict[str, Any]]:
     except (OSError, ValueError) as error:
         raise MatrixError("the plan can't be read", where=str(path), got=error) from error
     return cases
+
+
+def planned(run_folder: Path) -> list[Planned]:
+    """Return the cases of a run's plan. Raises MatrixError on a missing or broken plan."""
+    found = []
+    for number, case in enumerate(plan(run_folder)):
+        try:
+            found.append(Planned.from_json(case))
+        except (KeyError, TypeError, ValueError) as error:
+            raise MatrixError(
+                "not a planned case",
+                where=f"{run_folder / PLAN}, case {number}",
+                got=f"{type(error).__name__}: {error}",
+                fix="start a new run: another version wrote this plan",
+            ) from error
+    return found
 
 
 def _not_reached(case: Mapping[str, Any], where: str, run: str, started: str) -> Record:

@@ -15,6 +15,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from matrix.catalog.folders import ENTRY, FAILURES, folder_name
 from matrix.execution import interrupt
 from matrix.execution.slurm import image
 from matrix.execution.slurm.array_spec import ArraySpec
@@ -60,8 +61,8 @@ def in_this_interpreter(folder: Path) -> Callable[[list[str]], int]:
     import matrix.execution.session  # noqa: F401  (the plugin imports it)
 
     def run(keys: list[str]) -> int:
-        tests = {case["test"].partition("::")[0] for case in night.plan(folder) if case["key"] in set(keys)}
-        return int(pytest.main([*sorted(tests)]))
+        failures = {item.failure for item in night.planned(folder) if item.key in set(keys)}
+        return int(pytest.main([str(FAILURES / folder_name(failure) / ENTRY) for failure in sorted(failures)]))
 
     return run
 

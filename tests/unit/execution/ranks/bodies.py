@@ -252,7 +252,9 @@ def leave_manager(rank: Rank) -> None:
 def leave_semaphore(rank: Rank) -> NoReturn:
     """Leave a named semaphore, which multiprocessing's resource tracker tracks."""
     kept = multiprocessing.get_context("spawn").Lock()
-    os._exit(0 if kept else 1)
+    name: str = kept._semlock.name  # type: ignore[attr-defined]  # no public attribute has it
+    os.write(1, f"semaphore {name}\n".encode())
+    os._exit(0)
 
 
 def use_multiprocessing(rank: Rank, method: str) -> int:

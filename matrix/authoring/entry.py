@@ -15,12 +15,9 @@ from matrix.catalog.model import Catalog
 from matrix.contract import recording
 from matrix.execution import preflights
 from matrix.planning.planned import Planned
+from matrix.provision.project import ROOT
 from matrix.verdicts.outcome import Outcome
 from matrix.verdicts.signature import matched, shows
-
-PACKAGE_PARENT = (
-    Path(__file__).resolve().parents[2]
-)  # folder of the package `matrix`, from which a failure may import the kit
 
 
 @dataclass(frozen=True)
@@ -91,7 +88,7 @@ def find_function(path: Path, name: str) -> ast.FunctionDef | None:
         if isinstance(node, ast.ImportFrom) and node.module:
             for alias in node.names:
                 if (alias.asname or alias.name) == name:
-                    start = path.parent if node.level else PACKAGE_PARENT
+                    start = path.parent if node.level else ROOT  # a failure may import the kit
                     target = start.joinpath(*node.module.split(".")).with_suffix(".py")
                     return find_function(target, alias.name) if target.is_file() else None
     return None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +22,8 @@ from matrix.store.history import History
 from matrix.store.paths import Paths, unwritable
 from matrix.verdicts.record import Record
 
-BROKEN = (
-    "broken-on-purpose"  # folder in the output folder: a run that is red by design stays out of the history of nights
-)
+# A folder in the output folder: a run that is red by design stays out of the history of nights.
+BROKEN = "broken-on-purpose"
 
 
 def add_parser(commands: Any) -> None:
@@ -81,17 +79,11 @@ def run_command(parsed: argparse.Namespace) -> int:
     else:
         planned, label = choice.chosen(known, parsed)
         request = run.Request(planned, parsed.out, not parsed.no_cache, label=label)
+        if parsed.break_:
+            known.failure(parsed.break_)
+            planned = breaking.swapped(planned, parsed.break_)
+            request = run.Request(planned, parsed.out / BROKEN, cache=False, label="break")
         total = len(planned)
-    if parsed.break_:
-        known.failure(parsed.break_)
-        request = replace(
-            request,
-            planned=breaking.swapped(request.planned, parsed.break_),
-            out=parsed.out / BROKEN,
-            cache=False,
-            label="break",
-        )
-        total = len(request.planned)
     screen = Screen(total, os.environ)
 
     def as_json(record: Record) -> None:

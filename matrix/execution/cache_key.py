@@ -19,21 +19,13 @@ from matrix.errors import MatrixError
 from matrix.planning.planned import Planned
 from matrix.provision.host import ExecutionSite
 from matrix.provision.installed import PythonEnvironment
+from matrix.provision.project import PACKAGE
 
-PACKAGE: Final = Path(__file__).resolve().parents[1]
 # The modules that run a case and classify its outcome; their imports are included in the hash.
 RUNS: Final = ("matrix.execution.reproduction", "matrix.execution.ranks.supervisor", "matrix.execution.ranks.rank")
 READS: Final = ("matrix.execution.reproduction", "matrix.execution.reading")
-TITLES: Final = (
-    "title",
-    "references",
-    "symptom",
-    "cause",
-    "fix",
-    "workaround",
-    "claim",
-    "folder",
-)  # documentation, without effect on verdicts
+# Documentation, without effect on verdicts.
+TITLES: Final = ("title", "references", "symptom", "cause", "fix", "workaround", "claim", "folder")
 
 
 def case_key(

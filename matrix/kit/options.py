@@ -5,11 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
+from matrix.catalog.schema import UNITS
 from matrix.errors import MatrixError, closest
-
-UNITS: Final = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}  # bytes, as in free and docker
 
 
 @dataclass(frozen=True)

@@ -12,9 +12,10 @@ from matrix.catalog.failure import Expectation, Level, Workaround
 from matrix.catalog.folders import FAILURES
 from matrix.errors import MatrixError
 from matrix.execution import cache_key
-from matrix.execution.cache_key import PACKAGE, case_key, closure
+from matrix.execution.cache_key import case_key, closure
 from matrix.provision.host import Host
 from matrix.provision.installed import PythonEnvironment
+from matrix.provision.project import PACKAGE
 from matrix.verdicts.reason import Reason, ReasonKind
 from tests.unit.catalogs import case, catalog, clause, failure, planned
 

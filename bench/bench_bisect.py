@@ -25,7 +25,7 @@ from typing import Any, NamedTuple, TypeVar
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from matrix.bisection.ancestry import Ancestry
-from matrix.bisection.noise import Noise, Seen
+from matrix.bisection.noise import Noise, ProbeResult
 from matrix.bisection.search import Plan, Probe, search
 from tests.founding import CALL, SHIFTED_CALL
 
@@ -143,7 +143,7 @@ def rounds() -> None:
             (", shows 0.5", frozenset(), Noise(0.5)),
         ):
             found = [
-                search(order, simulated(culprit, skips, noise), Seen.GOOD, Plan(at_once, noise))
+                search(order, simulated(culprit, skips, noise), ProbeResult.GOOD, Plan(at_once, noise))
                 for culprit in range(1, 1000, 13)
             ]
             bound = next(power for power in range(20) if (at_once + 1) ** power >= 1000)
@@ -154,11 +154,11 @@ def rounds() -> None:
 def simulated(culprit: int, skips: frozenset[int], noise: Noise) -> Probe:
     runs = dict.fromkeys(range(1001), 0)
 
-    def probe(places: Sequence[int]) -> Iterator[Seen]:
+    def probe(places: Sequence[int]) -> Iterator[ProbeResult]:
         for place in places:
             runs[place] += 1
             shows = place >= culprit and (noise.shows == 1 or runs[place] % 2 == 0)
-            yield Seen.SKIP if place in skips else Seen.BAD if shows else Seen.GOOD
+            yield ProbeResult.SKIP if place in skips else ProbeResult.BAD if shows else ProbeResult.GOOD
 
     return probe
 

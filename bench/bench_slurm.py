@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from matrix.catalog.failure import Expectation, Level
 from matrix.catalog.loading import load
-from matrix.execution.engine import BaseContents, Ending, Engine, Tox, work_folder
+from matrix.execution.engine import BaseContents, Engine, EngineResult, Tox, work_folder
 from matrix.execution.run import Request, execute
 from matrix.execution.slurm.commands import Commands
 from matrix.execution.slurm.engine import Slurm
@@ -67,12 +67,12 @@ class Alone:
     def installed(self, base: str) -> BaseContents | None:
         return None
 
-    def run(self, bases: Sequence[str], environ: Mapping[str, str], log: Path) -> Ending:
+    def run(self, bases: Sequence[str], environ: Mapping[str, str], log: Path) -> EngineResult:
         python = work_folder(os.environ) / base_name(BASE) / "bin" / "python"
         with log.open("a") as output:
             command = [str(python), "-m", "pytest", "tests/failures"]
             settings = os.environ | dict(environ) | {"MEGATRIX_BASE": BASE}
-            return Ending(subprocess.run(command, cwd=ROOT, env=settings, stdout=output, check=False).returncode)
+            return EngineResult(subprocess.run(command, cwd=ROOT, env=settings, stdout=output, check=False).returncode)
 
 
 def work_off(planned: list[Planned], out: Path, engine: Engine, place: Slurm | None) -> tuple[float, float, list[str]]:

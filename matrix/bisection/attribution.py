@@ -10,17 +10,17 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from matrix.bisection.noise import Seen
+from matrix.bisection.noise import ProbeResult
 from matrix.errors import MatrixError
 
 Packages = frozenset[str]
-Probe = Callable[[Sequence[Packages]], Iterable[Seen]]  # runs these mixtures together
+Probe = Callable[[Sequence[Packages]], Iterable[ProbeResult]]  # runs these mixtures together
 
 
 class WrongStackError(Exception):
     """The good stack is not good, or the bad stack is not bad: attribution is impossible."""
 
-    def __init__(self, taken: Packages, seen: Seen) -> None:
+    def __init__(self, taken: Packages, seen: ProbeResult) -> None:
         self.taken, self.seen = taken, seen
         super().__init__(f"the {'bad' if taken else 'good'} stack is {seen.value}")
 
@@ -38,7 +38,7 @@ class Attribution:
     """Every set that carries the failure on its own (they share no package), and the result of each mixture."""
 
     carriers: tuple[Carrier, ...]
-    probed: Mapping[Packages, Seen]
+    probed: Mapping[Packages, ProbeResult]
 
 
 def attribute(packages: Collection[str], probe: Probe) -> Attribution:
@@ -47,15 +47,15 @@ def attribute(packages: Collection[str], probe: Probe) -> Attribution:
     if not everything:
         raise MatrixError("the two stacks do not differ", expected="at least one package at another version")
     results = _Results(probe)
-    for taken, expected in ((frozenset[str](), Seen.GOOD), (everything, Seen.BAD)):
+    for taken, expected in ((frozenset[str](), ProbeResult.GOOD), (everything, ProbeResult.BAD)):
         if results.of(taken) is not expected:
             raise WrongStackError(taken, results.of(taken))
     carriers: list[Carrier] = []
     left = everything
-    while left and results.of(left) is Seen.BAD:  # a further carrier remains among the other packages
+    while left and results.of(left) is ProbeResult.BAD:  # a further carrier remains among the other packages
         found = _narrowed(sorted(left), results)
         without = {one: results.of(found - {one}) for one in sorted(found)} if len(found) > 1 else {}
-        carriers.append(Carrier(found, frozenset(one for one, seen in without.items() if seen is Seen.SKIP)))
+        carriers.append(Carrier(found, frozenset(one for one, seen in without.items() if seen is ProbeResult.SKIP)))
         left -= found
     return Attribution(tuple(carriers), results.known)
 
@@ -64,9 +64,9 @@ class _Results:
     """The results of a probe, each mixture probed once."""
 
     def __init__(self, probe: Probe) -> None:
-        self._probe, self.known = probe, dict[Packages, Seen]()
+        self._probe, self.known = probe, dict[Packages, ProbeResult]()
 
-    def of(self, taken: Packages) -> Seen:
+    def of(self, taken: Packages) -> ProbeResult:
         """Return the result of one mixture."""
         self.probe_all([taken])
         return self.known[taken]
@@ -85,7 +85,7 @@ def _narrowed(packages: Sequence[str], results: _Results) -> Packages:
         chunks = [frozenset(current[start::parts]) for start in range(parts)]
         rests = [frozenset(current) - chunk for chunk in chunks] if parts > 2 else []
         results.probe_all([*chunks, *rests])
-        smaller = next((one for one in (*chunks, *rests) if results.known[one] is Seen.BAD), None)
+        smaller = next((one for one in (*chunks, *rests) if results.known[one] is ProbeResult.BAD), None)
         if smaller is not None:
             parts = 2 if smaller in chunks else max(parts - 1, 2)
             current = [one for one in current if one in smaller]

@@ -13,14 +13,14 @@ from dataclasses import dataclass, field, replace
 
 from matrix.bisection.axes import AxisName, Subject, at_commit, commits
 from matrix.bisection.clone import Clone, Commit
-from matrix.bisection.noise import CERTAIN, Seen
+from matrix.bisection.noise import CERTAIN, ProbeResult
 from matrix.bisection.probing import line_of
 from matrix.bisection.search import Plan, ResultKind, WrongEndError
 from matrix.bisection.session import Bisection, BisectionSession, bisect, wrong_end
 from matrix.errors import MatrixError
 
 
-def nobody(commits: Sequence[Commit]) -> Collection[int]:
+def none_built(commits: Sequence[Commit]) -> Collection[int]:
     """Suspect no commit."""
     return ()
 
@@ -34,7 +34,7 @@ class Searcher:
     clone: Clone
     plan: Plan
     session: BisectionSession
-    suspects: Callable[[Sequence[Commit]], Collection[int]] = nobody
+    suspects: Callable[[Sequence[Commit]], Collection[int]] = none_built
     probed: list[str] = field(default_factory=list)  # commits probed outside a search
 
     def between(self, good: Commit, bad: Commit) -> Bisection:
@@ -50,23 +50,23 @@ class Searcher:
         if not fork:
             raise MatrixError("the two ends have no history in common", where=self.clone.path, got=f"{good}; {bad}")
         if fork == good.id:
-            return self.along(good, bad, Seen.GOOD)
+            return self.along(good, bad, ProbeResult.GOOD)
         if fork == bad.id:
-            return self.along(bad, good, Seen.BAD)
+            return self.along(bad, good, ProbeResult.BAD)
         start = self.clone.commit(fork)
         seen = self.probe(start)
-        if seen is Seen.SKIP:
+        if seen is ProbeResult.SKIP:
             raise MatrixError(
                 "neither end descends from the other, and their merge base is inconclusive", got=str(start),
                 fix="name an end that the other one descends from",
             )  # fmt: skip
-        left, right = (good, bad) if seen is Seen.GOOD else (bad, good)
+        left, right = (good, bad) if seen is ProbeResult.GOOD else (bad, good)
         self.expect(left, seen)
         found = self.along(start, right, seen)
         note = f"neither end descends from the other; their merge base {start} is {seen.value}, like {left.id[:10]}"
         return replace(found, notes=(note, *found.notes))
 
-    def along(self, old: Commit, new: Commit, seen: Seen, depth: int = 0) -> Bisection:
+    def along(self, old: Commit, new: Commit, seen: ProbeResult, depth: int = 0) -> Bisection:
         """Return where the result stops being `seen` between `old` and its descendant `new`.
 
         The searches get half of the allowed error, each nested branch half of the rest; the commits that are probed
@@ -81,7 +81,7 @@ class Searcher:
         inside = {point.id for point in axis.points}
         for parent in (self.clone.commit(one) for one in merge.parents if one not in inside):
             result = self.probe(parent)
-            if result is Seen.SKIP:
+            if result is ProbeResult.SKIP:
                 note = f"{merge.id[:10]} merges {parent}, which is inconclusive: the change may come from that branch"
                 return replace(found, found=replace(found.found, kind=ResultKind.AMBIGUOUS), notes=(*found.notes, note))
             if result is seen:
@@ -99,14 +99,14 @@ class Searcher:
             )
         return found
 
-    def probe(self, commit: Commit) -> Seen:
+    def probe(self, commit: Commit) -> ProbeResult:
         """Probe one commit outside a search, as often as its noise requires."""
         planned = at_commit(self.subject, self.axis, self.clone, commit.id)
         self.probed.append(commit.id)
         error = (1 - self.plan.confidence) / 2 / (len(self.probed) * (len(self.probed) + 1))
         return self.session.settled([planned], [str(commit)], self.plan.noise, error)[0]
 
-    def expect(self, commit: Commit, seen: Seen) -> None:
+    def expect(self, commit: Commit, seen: ProbeResult) -> None:
         """Raise MatrixError unless the result of a commit is `seen`."""
         result = self.probe(commit)
         if result is not seen:

@@ -9,7 +9,7 @@ from typing import Any
 from matrix.bisection import report
 from matrix.bisection.attribution import Attribution, Carrier, Packages, WrongStackError, attribute
 from matrix.bisection.axes import AxisName, Side, Subject, releases, side_of
-from matrix.bisection.noise import Seen
+from matrix.bisection.noise import ProbeResult
 from matrix.bisection.probing import line_of
 from matrix.bisection.report import BisectionSummary
 from matrix.bisection.search import Plan, ResultKind
@@ -113,7 +113,7 @@ def jointly(
     packages, notes = differing(subject, good, bad)
     cases: dict[Packages, Planned] = {}
 
-    def probe(mixtures: Sequence[Packages]) -> Iterable[Seen]:
+    def probe(mixtures: Sequence[Packages]) -> Iterable[ProbeResult]:
         cases.update({taken: mixture(subject, good, bad, taken).planned() for taken in mixtures})
         labels = [shown(good, bad, packages, taken) for taken in mixtures]
         # Shares of the error whose sum stays below the whole, regardless of the number of mixtures.
@@ -140,7 +140,7 @@ def jointly(
                 continue
             try:
                 made, swapped = releases(around, axis, good.shown(package), bad.shown(package))
-                old = Seen.BAD if swapped else Seen.GOOD
+                old = ProbeResult.BAD if swapped else ProbeResult.GOOD
                 inside[package] = bisect(around, made, old, plan, session, cheap=lambda item: cheap(item, session))
             except MatrixError as error:
                 all_notes.append(f"{package} was not bisected by release: {error.brief}")
@@ -163,7 +163,7 @@ class MixtureSummary:
 
     mixture: str
     from_bad: Packages
-    seen: Seen
+    seen: ProbeResult
     why: str
     reproduce: str
 

@@ -20,7 +20,7 @@ from matrix.errors import MatrixError
 MAX_RUNS: Final = 100
 
 
-class Seen(str, Enum):
+class ProbeResult(str, Enum):
     """The result of probing one point."""
 
     GOOD = "good"  # it passed
@@ -47,9 +47,9 @@ class Noise:
                 expected="0 <= invents < shows <= 1",
             )
 
-    def weight(self, seen: Seen) -> float:
+    def weight(self, seen: ProbeResult) -> float:
         """Return the logarithm of the likelihood ratio bad : good of one run; infinite where one run is proof."""
-        if seen is Seen.BAD:
+        if seen is ProbeResult.BAD:
             return math.log(self.shows / self.invents) if self.invents else math.inf
         return math.log((1 - self.shows) / (1 - self.invents)) if self.shows < 1 else -math.inf
 
@@ -62,21 +62,21 @@ class Tally:
     """The runs of one point so far."""
 
     noise: Noise
-    runs: Counter[Seen] = field(default_factory=Counter)
+    runs: Counter[ProbeResult] = field(default_factory=Counter)
     weight: float = 0.0
-    settled: Seen | None = None
+    settled: ProbeResult | None = None
 
-    def add(self, seen: Seen, error: float) -> None:
+    def add(self, seen: ProbeResult, error: float) -> None:
         """Count one more run; settle the point when the probability of a wrong result is at most `error`."""
         self.runs[seen] += 1
-        if seen is Seen.SKIP:
-            self.settled = Seen.SKIP
+        if seen is ProbeResult.SKIP:
+            self.settled = ProbeResult.SKIP
             return
         self.weight += self.noise.weight(seen)
         if abs(self.weight) >= -math.log(error):
-            self.settled = Seen.BAD if self.weight > 0 else Seen.GOOD
+            self.settled = ProbeResult.BAD if self.weight > 0 else ProbeResult.GOOD
         elif self.runs.total() >= MAX_RUNS:
-            self.settled = Seen.SKIP
+            self.settled = ProbeResult.SKIP
 
     @property
     def certain(self) -> bool:

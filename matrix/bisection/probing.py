@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from matrix.bisection.clone import Clone, Commit
-from matrix.bisection.noise import Seen
+from matrix.bisection.noise import ProbeResult
 from matrix.catalog.failure import ContractCall, Failure, Level
 from matrix.catalog.model import Catalog
 from matrix.contract import consuming, offering, reading
@@ -37,24 +37,30 @@ from matrix.verdicts.record import Record
 Show = Callable[[Record], None]
 Ask = Callable[[Sequence[Planned], Show], None]  # runs every case once and shows each record as it comes
 
-LABEL: Final = "bisect"  # the label of a bisection's runs
+RUN_LABEL: Final = "bisect"  # the label of a bisection's runs
 
 
-def seen_of(record: Record) -> Seen:
+def seen_of(record: Record) -> ProbeResult:
     """Return the result of a record: this failure's signature is bad, a pass is good, everything else is a skip."""
     if record.signature is not None:
-        return Seen.BAD
-    return Seen.GOOD if record.outcome.kind is OutcomeKind.PASSED else Seen.SKIP
+        return ProbeResult.BAD
+    return ProbeResult.GOOD if record.outcome.kind is OutcomeKind.PASSED else ProbeResult.SKIP
 
 
 # `git bisect run` reads an exit status of 0 as good, 1 - 124, 126 and 127 as bad, 125 as a skip.
-GIT: Final = {Seen.GOOD: 0, Seen.BAD: 1, Seen.SKIP: 125}
+EXIT_STATUS: Final = {ProbeResult.GOOD: 0, ProbeResult.BAD: 1, ProbeResult.SKIP: 125}
 
 
 def exit_code(records: Sequence[Record]) -> int:
     """Return the exit status for `git bisect run`: bad if one shows the failure, good if all pass, else skip."""
     seen = {seen_of(record) for record in records}
-    return GIT[Seen.BAD if Seen.BAD in seen else Seen.GOOD if seen == {Seen.GOOD} else Seen.SKIP]
+    return EXIT_STATUS[
+        ProbeResult.BAD
+        if ProbeResult.BAD in seen
+        else ProbeResult.GOOD
+        if seen == {ProbeResult.GOOD}
+        else ProbeResult.SKIP
+    ]
 
 
 def reads_only(failure: Failure, level: Level) -> bool:
@@ -80,7 +86,7 @@ class ContractProbes:
             outcome = self._outcome(item, failure.contract)
             outcome = replace(outcome, seconds=time.monotonic() - started)
             judgement = judge(failure, item.expectation, outcome, self._catalog.failures)
-            where = CaseContext(reproduce=contract_line(item), run=LABEL)
+            where = CaseContext(reproduce=contract_line(item), run=RUN_LABEL)
             show(make_record(item, outcome, judgement, where, journal.utc_now()))
 
     def suspects(self, call: ContractCall, clone: Clone, commits: Sequence[Commit]) -> set[int]:
@@ -200,7 +206,7 @@ class CellProbes:
             shown.add(record.key)
             show(record)
 
-        request = run.Request(planned, self._out, self._cache, label=LABEL)
+        request = run.Request(planned, self._out, self._cache, label=RUN_LABEL)
         ended = run.execute(request, self._catalog, self._engine, show_now, self._warn, self._place)
         for record in ended.records:
             if record.key not in shown:

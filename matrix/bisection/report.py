@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from matrix.bisection.axes import PACKAGES, AxisName
-from matrix.bisection.noise import Seen
+from matrix.bisection.noise import ProbeResult
 from matrix.bisection.probing import seen_of
 from matrix.bisection.search import ResultKind
 from matrix.bisection.session import Bisection, why
@@ -36,8 +36,8 @@ class ProbeSummary:
 
     point: str
     label: str
-    seen: Seen
-    runs: Mapping[Seen, int]
+    seen: ProbeResult
+    runs: Mapping[ProbeResult, int]
     why: str
     signature: str | None
     raised: tuple[str, ...]
@@ -153,8 +153,8 @@ def _probe(bisection: Bisection, place: int) -> ProbeSummary:
     return ProbeSummary(
         point=bisection.axis.points[place].id,
         label=bisection.axis.points[place].label,
-        seen=tally.settled or Seen.SKIP,
-        runs={seen: tally.runs[seen] for seen in Seen if tally.runs[seen]},
+        seen=tally.settled or ProbeResult.SKIP,
+        runs={seen: tally.runs[seen] for seen in ProbeResult if tally.runs[seen]},
         why=why(record),
         signature=record.signature,
         raised=tuple(map(_raised, record.outcome.chain)),
@@ -173,7 +173,7 @@ def _raised(raised: Raised) -> str:
     return f"{text}\n  {'/'.join(Path(frame.file).parts[-4:])}:{frame.line} in {frame.function}"
 
 
-def _typical(runs: tuple[Record, ...], settled: Seen | None) -> Record:
+def _typical(runs: tuple[Record, ...], settled: ProbeResult | None) -> Record:
     """Return the last run with the settled result of the point, or the last run."""
     return next((record for record in reversed(runs) if seen_of(record) is settled), runs[-1])
 
@@ -185,7 +185,7 @@ def _before(bisection: Bisection) -> int | None:
     old = [
         place
         for place, tally in bisection.found.tallies.items()
-        if tally.settled not in (new, Seen.SKIP) and below >> place & 1
+        if tally.settled not in (new, ProbeResult.SKIP) and below >> place & 1
     ]
     return max(old, key=lambda place: bisection.axis.order.below[place].bit_count(), default=None)
 
@@ -238,7 +238,7 @@ def _cost(cost: Cost) -> str:
 def issue_text(found: BisectionSummary, title: str) -> str:
     """Return the bisection as Markdown for an upstream issue: facts that a reader can check without this project."""
     fixed = ", ".join(f"{axis} {value}" for axis, value in found.fixed.items())
-    bad = next((probe for probe in found.probes if probe.seen is Seen.BAD), None)
+    bad = next((probe for probe in found.probes if probe.seen is ProbeResult.BAD), None)
     shown = "\n".join(dict.fromkeys(bad.raised or [bad.why])) if bad else ""
     rows = [f"| {_cell(one.label)} | {one.seen.value} | {_cell(one.why)} |" for one in found.probes]
     may_be = [f"- {label}" for label in found.candidates]

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from enum import Enum
 
 from matrix.bisection.ancestry import Ancestry, places
-from matrix.bisection.noise import CERTAIN, Noise, Seen, Tally
+from matrix.bisection.noise import CERTAIN, Noise, ProbeResult, Tally
 from matrix.errors import MatrixError
 
-Probe = Callable[[Sequence[int]], Iterable[Seen]]  # runs these places together, each once
+Probe = Callable[[Sequence[int]], Iterable[ProbeResult]]  # runs these places together, each once
 
 
 class ResultKind(str, Enum):
@@ -54,7 +54,7 @@ class Plan:
 class WrongEndError(Exception):
     """An end of the history does not have the expected result: no search can start."""
 
-    def __init__(self, place: int, seen: Seen, expected: Seen, runs: int) -> None:
+    def __init__(self, place: int, seen: ProbeResult, expected: ProbeResult, runs: int) -> None:
         self.place, self.seen, self.expected, self.runs = place, seen, expected, runs
         super().__init__(f"place {place} is {seen.value}, not {expected.value}, after {runs} runs")
 
@@ -85,7 +85,7 @@ class SearchResult:
 def search(
     order: Ancestry,
     probe: Probe,
-    old: Seen,
+    old: ProbeResult,
     plan: Plan | None = None,
     *,
     cheap: Collection[int] = (),
@@ -105,14 +105,14 @@ class _Search:
         self,
         order: Ancestry,
         probe: Probe,
-        old: Seen,
+        old: ProbeResult,
         plan: Plan,
         cheap: Collection[int],
         suspects: Collection[int],
     ) -> None:
         self._order, self._probe, self._plan, self._cheap = order, probe, plan, cheap
         self._suspects = sum(1 << place for place in set(suspects))
-        self._old, self._new = old, Seen.BAD if old is Seen.GOOD else Seen.GOOD
+        self._old, self._new = old, ProbeResult.BAD if old is ProbeResult.GOOD else ProbeResult.GOOD
         self._tallies: dict[int, Tally] = {}
         self._left = 1 - plan.confidence  # the error that may still be spent
         self._last = len(order) - 1
@@ -124,7 +124,7 @@ class _Search:
             for place in part:
                 tally = self._tallies[place]
                 if tally.settled is not ends[place]:
-                    raise WrongEndError(place, tally.settled or Seen.SKIP, ends[place], tally.runs.total())
+                    raise WrongEndError(place, tally.settled or ProbeResult.SKIP, ends[place], tally.runs.total())
         rounds = 0
         while chosen := self._choice():
             self._settle(chosen, self._share(self._candidates()[0].bit_count()))
@@ -135,7 +135,7 @@ class _Search:
         mask, flips = self._candidates()
         candidates = tuple(places(mask))
         sure = len(candidates) == 1 and not flips
-        claim = ResultKind.FIRST_BAD if self._old is Seen.GOOD else ResultKind.FIRST_FIXED
+        claim = ResultKind.FIRST_BAD if self._old is ProbeResult.GOOD else ResultKind.FIRST_FIXED
         return SearchResult(
             claim if sure else ResultKind.AMBIGUOUS, candidates, confidence, rounds, self._tallies, flips
         )
@@ -150,7 +150,7 @@ class _Search:
                 self._tallies[place].add(seen, error)
             pending = [place for place in pending if self._tallies[place].settled is None]
         doubtful = [self._tallies[place] for place in chosen if not self._tallies[place].certain]
-        self._left -= error * sum(tally.settled is not Seen.SKIP for tally in doubtful)
+        self._left -= error * sum(tally.settled is not ProbeResult.SKIP for tally in doubtful)
 
     def _share(self, candidates: int) -> float:
         """Return the allowed error of one more place: an even share of the rest, never all of it."""
@@ -182,7 +182,7 @@ class _Search:
         }
         cheap_weights = {place: weight for place, weight in weights.items() if place in self._cheap}
         weights = cheap_weights or weights
-        skipped = sum(mask >> place & 1 for place, tally in self._tallies.items() if tally.settled is Seen.SKIP)
+        skipped = sum(mask >> place & 1 for place, tally in self._tallies.items() if tally.settled is ProbeResult.SKIP)
         chosen: list[int] = []
         cuts = min(self._plan.at_once, max(mask.bit_count() - 1, 1))
         for target in _targets(self._weight(mask), cuts, skipped // self._plan.at_once):

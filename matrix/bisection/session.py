@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from matrix.bisection.axes import BisectionAxis, Subject
-from matrix.bisection.noise import Noise, Seen, Tally
+from matrix.bisection.noise import Noise, ProbeResult, Tally
 from matrix.bisection.probing import Ask, line_of, seen_of
 from matrix.bisection.search import Plan, SearchResult, WrongEndError, search
 from matrix.errors import MatrixError
@@ -34,7 +34,7 @@ class ProbeReport:
     """One probe, as reported while the search runs. `known`: the result was stored, nothing ran."""
 
     label: str
-    seen: Seen
+    seen: ProbeResult
     why: str
     seconds: float
     known: bool
@@ -93,13 +93,13 @@ class BisectionSession:
     """Probes cases through a probe store, and counts the probes that ran and their seconds."""
 
     probe: Ask
-    notebook: ProbeStore
+    store: ProbeStore
     show: Callable[[ProbeReport], None]
     records: dict[str, list[Record]] = field(default_factory=dict)  # case key -> its runs
     ran: int = 0
     seconds: float = 0.0
 
-    def seen(self, planned: Sequence[Planned], labels: Sequence[str], numbers: Sequence[int]) -> list[Seen]:
+    def seen(self, planned: Sequence[Planned], labels: Sequence[str], numbers: Sequence[int]) -> list[ProbeResult]:
         """Return the result of the run of each case with that number (1, 2, ...); a stored run is not repeated.
 
         Points with the same case share its runs.
@@ -111,12 +111,12 @@ class BisectionSession:
                 for item, label, run in zip(planned, labels, numbers, strict=True)
                 if run == number and len(self.records.get(item.key, ())) < number
             }
-            missing = [item for item, _ in due.values() if item.key not in self.notebook.known(number)]
+            missing = [item for item, _ in due.values() if item.key not in self.store.known(number)]
             if missing:
-                self.probe(missing, functools.partial(self.notebook.keep, number))
+                self.probe(missing, functools.partial(self.store.keep, number))
             probed = {item.key for item in missing}
             for key, (_, label) in due.items():
-                record = self.notebook.known(number)[key]
+                record = self.store.known(number)[key]
                 fresh = key in probed and not record.cached_from
                 self.ran += fresh
                 self.records.setdefault(key, []).append(record)
@@ -124,7 +124,9 @@ class BisectionSession:
         self.seconds += time.monotonic() - started
         return [seen_of(self.records[item.key][number - 1]) for item, number in zip(planned, numbers, strict=True)]
 
-    def settled(self, planned: Sequence[Planned], labels: Sequence[str], noise: Noise, error: float) -> list[Seen]:
+    def settled(
+        self, planned: Sequence[Planned], labels: Sequence[str], noise: Noise, error: float
+    ) -> list[ProbeResult]:
         """Probe each case, outside a search, until it is settled with at most this error."""
         tallies = {item.key: Tally(noise) for item in planned}
         label = {item.key: one for item, one in zip(planned, labels, strict=True)}
@@ -135,7 +137,7 @@ class BisectionSession:
             for item, seen in zip(left, results, strict=True):
                 tallies[item.key].add(seen, error)
             left = [item for item in left if tallies[item.key].settled is None]
-        return [tallies[item.key].settled or Seen.SKIP for item in planned]
+        return [tallies[item.key].settled or ProbeResult.SKIP for item in planned]
 
 
 @dataclass(frozen=True)
@@ -155,7 +157,7 @@ class Bisection:
 def bisect(
     subject: Subject,
     axis: BisectionAxis,
-    old: Seen,
+    old: ProbeResult,
     plan: Plan,
     session: BisectionSession,
     *,
@@ -171,7 +173,7 @@ def bisect(
             cases[place] = axis.case_at(place)
         return cases[place]
 
-    def probe(places: Sequence[int]) -> Iterable[Seen]:
+    def probe(places: Sequence[int]) -> Iterable[ProbeResult]:
         turns.update(places)
         return session.seen(
             [case(place) for place in places],
@@ -201,14 +203,14 @@ def bisect(
 
 def wrong_end(axis: BisectionAxis, error: WrongEndError, record: Record, line: str) -> MatrixError:
     """Return the error for an end that does not have the expected result."""
-    is_not = "is inconclusive" if error.seen is Seen.SKIP else f"is not {error.expected.value}"
+    is_not = "is inconclusive" if error.seen is ProbeResult.SKIP else f"is not {error.expected.value}"
     return MatrixError(
         f"the {error.expected.value} end {is_not}",
         where=axis.points[error.place].label,
         got=f"{error.seen.value} in {error.runs} run{'s' * (error.runs > 1)}: {why(record)}",
         expected={
-            Seen.GOOD: "a pass",
-            Seen.BAD: f"the signature of {record.failure}",
+            ProbeResult.GOOD: "a pass",
+            ProbeResult.BAD: f"the signature of {record.failure}",
         }[error.expected],
         fix=f"nothing was searched; reproduce it: {line}",
     )

@@ -116,7 +116,7 @@ class Rule(Clause):
 
     cases: tuple[Identifier, ...] = ()
 
-    def speaks_of(self, case: str) -> bool:
+    def applies_to(self, case: str) -> bool:
         """Return whether the rule names the case; without a case, whether it names none."""
         return case in self.cases if case else not self.cases
 
@@ -274,7 +274,7 @@ class Failure:
         for named in (case, "") if case else ("",):
             for expectation, rules in ((Expectation.BROKEN, self.affected), (Expectation.WORKS, self.works)):
                 for rule in rules:
-                    if rule.speaks_of(named) and rule.matches(cell):
+                    if rule.applies_to(named) and rule.matches(cell):
                         return expectation, rule
         return Expectation.UNKNOWN, None
 

@@ -26,7 +26,7 @@ TIMEOUT_S: Final = 180.0
 def look(python: str, environ: Mapping[str, str]) -> HostFacts:
     """Return the facts of this machine, with `python` as the interpreter of a job."""
     names = (*VARIABLES, *(name for one in preflights.installed() for name in one.variables))
-    found = devices.ask(python=python)
+    found = devices.query(python=python)
     shm = shutil.disk_usage(SHM) if Path(SHM).is_dir() else None
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return HostFacts(

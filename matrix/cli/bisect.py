@@ -14,9 +14,9 @@ from typing import Any, Final
 from matrix.bisection import axes, joint, report
 from matrix.bisection.axes import AxisName, Subject
 from matrix.bisection.clone import Clone
-from matrix.bisection.commits import Searcher, nobody
+from matrix.bisection.commits import Searcher, none_built
 from matrix.bisection.joint import BisectionStack, Joint, jointly, stack_of
-from matrix.bisection.noise import Noise, Seen
+from matrix.bisection.noise import Noise, ProbeResult
 from matrix.bisection.probing import Ask, CellProbes, ContractProbes, reads_only
 from matrix.bisection.report import BisectionSummary
 from matrix.bisection.search import Plan, ResultKind
@@ -119,7 +119,7 @@ def bisect_command(parsed: argparse.Namespace) -> int:
             good, bad = clone.commit(parsed.good), clone.commit(parsed.bad)
             differ(good.id, bad.id)
             call = subject.failure.contract
-            suspects = partial(reader.suspects, call, clone) if reads and call else nobody
+            suspects = partial(reader.suspects, call, clone) if reads and call else none_built
             found = Searcher(subject, axis, clone, plan, session, suspects).between(good, bad)
         else:
             found = along_releases(subject, axis, parsed, plan, session)
@@ -202,10 +202,10 @@ def along_releases(
         raise MatrixError(
             "the axis has only one point", got=made.points[0].label, expected="at least two", fix=str(made.notes)
         )
-    old = Seen.BAD if swapped else Seen.GOOD
+    old = ProbeResult.BAD if swapped else ProbeResult.GOOD
     if not (parsed.good and parsed.bad):
         (seen,) = session.settled([made.case_at(0)], [made.points[0].label], plan.noise, 1 - plan.confidence)
-        old = seen if seen is not Seen.SKIP else old
+        old = seen if seen is not ProbeResult.SKIP else old
 
     found = bisect(subject, made, old, plan, session, cheap=lambda item: is_cheap(item, session))
     return replace(found, ran=session.ran, seconds=session.seconds)
@@ -213,7 +213,7 @@ def along_releases(
 
 def is_cheap(item: Planned, session: BisectionSession) -> bool:
     """Return whether a case can be probed without making an environment first."""
-    return item.key in session.notebook.known(1) or environment_folder(item.cell.base).is_dir()
+    return item.key in session.store.known(1) or environment_folder(item.cell.base).is_dir()
 
 
 def cells(known: Catalog, parsed: argparse.Namespace) -> CellProbes:

@@ -14,9 +14,9 @@ from matrix.catalog.model import HOST, Catalog
 from matrix.errors import MatrixError, closest
 from matrix.planning import covering
 from matrix.planning import night as plan
+from matrix.planning.host_cases import cases_here, with_host
 from matrix.planning.planned import Planned
 from matrix.planning.selection import select
-from matrix.planning.standing import cases_here, with_host
 from matrix.provision import host, installed, sources
 
 

@@ -71,7 +71,7 @@ def parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
 
 def skip() -> int:
     """Return the exit status that makes `git bisect run` skip a commit."""
-    from matrix.bisection.noise import Seen
-    from matrix.bisection.probing import GIT  # `run --exit-code`, which needs it, has imported it
+    from matrix.bisection.noise import ProbeResult
+    from matrix.bisection.probing import EXIT_STATUS  # `run --exit-code`, which needs it, has imported it
 
-    return GIT[Seen.SKIP]
+    return EXIT_STATUS[ProbeResult.SKIP]

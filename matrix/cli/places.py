@@ -6,7 +6,7 @@ import argparse
 
 from matrix.catalog.model import HOST, Catalog
 from matrix.errors import MatrixError
-from matrix.execution.engine import Engine, Engines, Here, Tox
+from matrix.execution.engine import Engine, Engines, HostEngine, Tox
 from matrix.execution.images import Images
 from matrix.execution.slurm import commands as slurm
 from matrix.execution.slurm.engine import Slurm
@@ -45,4 +45,4 @@ def engine_of(known: Catalog, parsed: argparse.Namespace, jobs: int) -> tuple[En
 def engines(known: Catalog, jobs: int) -> Engines:
     """Return the engine for each kind of base: containers, pytest for the host, at most `jobs` tox environments."""
     ids = {*(image.id for image in known.images), *(container.id for container in known.containers)}
-    return Engines(ids, Images(known), Engines({HOST}, Here(), Tox(jobs)))
+    return Engines(ids, Images(known), Engines({HOST}, HostEngine(), Tox(jobs)))

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from matrix.bisection.probing import LABEL as BISECTS
+from matrix.bisection.probing import RUN_LABEL as BISECTION
 from matrix.errors import MatrixError
 from matrix.report.summary import colour_wanted, summary
 from matrix.store.paths import Paths
@@ -17,7 +17,7 @@ from matrix.verdicts.record import Record
 def newest(out: Path) -> str:
     """Return the id of the newest run, bisection rounds excluded. Raises MatrixError when there is none."""
     runs = sorted(
-        path.name for path in Paths(out).run("").glob("*") if path.is_dir() and not path.name.endswith(f"-{BISECTS}")
+        path.name for path in Paths(out).run("").glob("*") if path.is_dir() and not path.name.endswith(f"-{BISECTION}")
     )
     if not runs:
         raise MatrixError("there is no run yet", where=str(out), fix="megatrix run makes one")

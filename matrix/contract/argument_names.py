@@ -27,7 +27,7 @@ def fit(argument: str, parameter: str) -> float:
     return len(words(argument) & meant) / len(meant) if meant else 0.0
 
 
-def meant_elsewhere(argument: str, landed: str, parameters: Sequence[str]) -> str | None:
+def misplaced(argument: str, landed: str, parameters: Sequence[str]) -> str | None:
     """Return the parameter that an argument's name means, if that is certainly not the parameter it lands on.
 
     It is certain if the name contains every word of the other parameter, and not every word of the one it lands on.

@@ -44,7 +44,7 @@ class Library(Protocol):
     def loads(self, module: str) -> Guard:
         """Return the guard under which importing a module succeeds."""
 
-    def mentions_te(self, module: str) -> bool:
+    def uses_te(self, module: str) -> bool:
         """Return whether a module's source contains "transformer_engine"."""
 
 

@@ -32,7 +32,7 @@ from matrix.contract.value import (
     Outside,
     Reference,
     ReturnValue,
-    bears_on_te,
+    concerns_te,
     gather,
     only,
     under,
@@ -178,7 +178,7 @@ class Body(Bindings):
     ) -> Choice:
         """Return the value of a call to a function of the package, UNKNOWN for a function that is not about TE."""
         node, home = routine.node, routine.home
-        if self.depth >= DEEPEST_RUN or not self.is_about_te(routine):
+        if self.depth >= DEEPEST_RUN or not self.may_depend_on_te(routine):
             return UNKNOWN
         bound = owner is not None and "staticmethod" not in routine.decorators
         names = _parameters(routine, owner if bound else None)
@@ -198,7 +198,7 @@ class Body(Bindings):
             if home.finished:
                 routine.returned[key] = known
         if call is self._statement:
-            self.go_on_if(about_te(known.completes))
+            self.assume_guard(about_te(known.completes))
         return known.value
 
     def outcome(self, end: Guard) -> ReturnValue:
@@ -214,7 +214,7 @@ class Body(Bindings):
         self._statement = node.value
         self.value(node.value)
 
-    def is_about_te(self, routine: FunctionDefinition) -> bool:
+    def may_depend_on_te(self, routine: FunctionDefinition) -> bool:
         """Return whether a function is short and uses a name that bears on TE."""
         if routine.about_te is None:
             routine.about_te = False  # during the evaluation: recursion adds nothing
@@ -224,19 +224,19 @@ class Body(Bindings):
             names = sorted({part.id for part in parts if isinstance(part, ast.Name)})
             imports = any(isinstance(part, (ast.Import, ast.ImportFrom)) for part in parts)
             found = (routine.home.inside.find(name) or () for name in names)
-            routine.about_te = short and not yields and (imports or any(map(self._bears_on_te, found)))
+            routine.about_te = short and not yields and (imports or any(map(self._concerns_te, found)))
         return routine.about_te
 
-    def _bears_on_te(self, choice: Choice) -> bool:
+    def _concerns_te(self, choice: Choice) -> bool:
         for _, value in choice:
             if isinstance(value, InPackage) and value.name:
-                bears = self.library.mentions_te(value.module)
+                bears = self.library.uses_te(value.module)
             elif isinstance(value, FunctionDefinition):
-                bears = self.is_about_te(value)
+                bears = self.may_depend_on_te(value)
             elif isinstance(value, Outside):
                 bears = value.path.startswith(("importlib", "inspect"))
             else:
-                bears = isinstance(value, (Reference, Fact, Keywords)) or bears_on_te(value)
+                bears = isinstance(value, (Reference, Fact, Keywords)) or concerns_te(value)
             if bears:
                 return True
         return False

@@ -59,7 +59,7 @@ class _Package:
 
     def read_all(self) -> None:
         """Read every module that uses TE; functions last, since they run later than all imports."""
-        users = [name for name in sorted(self._paths) if self.mentions_te(name) or CONFIG.search(self._source(name))]
+        users = [name for name in sorted(self._paths) if self.uses_te(name) or CONFIG.search(self._source(name))]
         for module in users:
             self._module(module)
         # Files without a mention of TE may use names of TE that another module re-exports.
@@ -70,7 +70,7 @@ class _Package:
         unread = b"\n".join(self._source(module) for module in sorted(self._paths) if module not in users)
         self.reaches.handed_on |= {name for name in private if name.encode() in unread}
 
-    def mentions_te(self, module: str) -> bool:
+    def uses_te(self, module: str) -> bool:
         return module in self._paths and PACKAGE.encode() in self._source(module)
 
     def is_module(self, module: str) -> bool:
@@ -86,7 +86,7 @@ class _Package:
 
     def loads(self, module: str) -> Guard:
         """Return the guard under which importing a module succeeds; True while it is being read."""
-        if not self.mentions_te(module):
+        if not self.uses_te(module):
             return True
         known = self._module(module)
         return known.loads if known.done else True

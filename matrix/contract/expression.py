@@ -29,8 +29,8 @@ from matrix.contract.value import (  # fmt: skip
     Reference,
     RunningVersion,
     Value,
-    bears_on_te,
     compare_versions,
+    concerns_te,
     gather,
     is_none,
     merge,
@@ -135,7 +135,7 @@ class Expressions(ABC):
         read: Callable[[ast.expr], Choice] | None = getattr(self, f"_{type(node).__name__.lower()}", None)
         if read is not None:
             return read(node)
-        return only(OF_TE if any(bears_on_te(value) for value in self.parts(node)) else ANYTHING)
+        return only(OF_TE if any(concerns_te(value) for value in self.parts(node)) else ANYTHING)
 
     def parts(self, node: ast.AST) -> list[Value]:
         """Return the values of all expressions in a node that has no reader of its own."""
@@ -227,7 +227,7 @@ class Expressions(ABC):
         if isinstance(owner, Anything) and owner.text and not owner.of_te:
             # Every configuration is written `config`, whatever its variable is.
             return only(Anything(f"{'config' if owner.text.endswith('config') else owner.text}.{name}"))
-        return only(OF_TE if bears_on_te(owner) else ANYTHING)
+        return only(OF_TE if concerns_te(owner) else ANYTHING)
 
     def inherited(self, owner: Instance, name: str) -> Choice:
         """Return a method, looked up in the order of the bases; () if no class has it."""
@@ -289,7 +289,7 @@ class Expressions(ABC):
         if len(node.ops) > 1:
             further = [value for part in node.comparators[1:] for _, value in self.value(part)]
             known = [value for choice in (left, right) for _, value in choice] + further
-            return only(Fact(Unclear(shown(node)) if any(map(bears_on_te, known)) else Config(shown(node))))
+            return only(Fact(Unclear(shown(node)) if any(map(concerns_te, known)) else Config(shown(node))))
         if isinstance(op, (ast.Is, ast.IsNot)) and right == only(Literal(None)):
             absent = is_none(left, written(left, node.left))
             return only(Fact(absent if isinstance(op, ast.Is) else negate(absent)))
@@ -313,7 +313,7 @@ class Expressions(ABC):
                 return guard
             if isinstance(left, Literal) and isinstance(right, Literal) and isinstance(op, (ast.Eq, ast.NotEq)):
                 return (left.value == right.value) is isinstance(op, ast.Eq)
-        if bears_on_te(left) or bears_on_te(right):
+        if concerns_te(left) or concerns_te(right):
             return Unclear(text)
         # `x != 1` becomes `not x == 1`, so that the two exclude each other.
         if isinstance(op, (ast.NotEq, ast.NotIn, ast.IsNot)):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from matrix.contract.argument_names import meant_elsewhere
+from matrix.contract.argument_names import misplaced
 from matrix.contract.guard import (
     AnyOf,
     Config,
@@ -198,7 +198,7 @@ def _bound(
     misbound = []
     for place, landed in binding.landed:
         argument = arguments.positional[place]
-        meant = meant_elsewhere(argument, landed, names)
+        meant = misplaced(argument, landed, names)
         if meant is not None and meant not in passed:
             misbound.append(f"positional argument '{argument}' lands on '{landed}', and means '{meant}'")
     return problems, misbound

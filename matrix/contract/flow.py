@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from matrix.contract.definition import dotted
-from matrix.contract.guard import Config, Guard, all_of, any_of, negate, says_te
+from matrix.contract.guard import Config, Guard, all_of, any_of, names_te, negate
 from matrix.contract.invocation import Invocations
 from matrix.contract.reach import PendingUse
 from matrix.contract.value import (  # fmt: skip
@@ -75,7 +75,7 @@ class Flow(Invocations):
         successes = [negate(attempt.failed()) for attempt in self.attempts if attempt.depth >= since]
         return all_of(*self.path[since:], *successes)
 
-    def go_on_if(self, guard: Guard) -> None:
+    def assume_guard(self, guard: Guard) -> None:
         """Restrict the rest of this block to where `guard` holds."""
         self.path[-1] = all_of(self.path[-1], guard)
 
@@ -91,7 +91,7 @@ class Flow(Invocations):
         attempt, number = self.catcher(error)
         if attempt is None:
             # Other packages count as installed: their absence breaks no contract with TE.
-            self.go_on_if(True if isinstance(success, Config) else success)
+            self.assume_guard(True if isinstance(success, Config) else success)
             return
         failure = all_of(self.here(attempt.depth), negate(success))
         if failure is not False:
@@ -164,10 +164,10 @@ class Flow(Invocations):
         elif end is not False or other_end is not False:
             self.names.own = other_names if end is False else names
         if not (end is True and other_end is True):
-            self.go_on_if(any_of(all_of(condition, end), all_of(negate(condition), other_end)))
+            self.assume_guard(any_of(all_of(condition, end), all_of(negate(condition), other_end)))
 
     def _do_assert(self, node: ast.Assert) -> None:
-        self.go_on_if(self.truth(node.test))
+        self.assume_guard(self.truth(node.test))
 
     def _do_raise(self, node: ast.Raise) -> None:
         self.parts(node)
@@ -262,7 +262,7 @@ class Flow(Invocations):
                 self.join(negate(guard), self.names.own, names)
             else:
                 self.names.own, reached = names, True
-        self.go_on_if(any_of(*ends))
+        self.assume_guard(any_of(*ends))
 
     def _record_effect(self, attempt: Attempt, number: int, names: Scope, tried: set[str]) -> None:
         """Record in the uses of a try body the effect of this handler on their failure."""
@@ -287,7 +287,7 @@ class Flow(Invocations):
 
 def _bound_where(guard: Guard, one: Choice, other: Choice) -> Choice:
     """Return the values of a name that one branch binds, guarded by that branch if TE decides which is taken."""
-    if not says_te(guard):
+    if not names_te(guard):
         return one or other
     return gather(under(guard, one) if one else under(negate(guard), other))
 

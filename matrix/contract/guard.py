@@ -211,7 +211,7 @@ def guard_parts(guard: Guard) -> tuple[Guard, ...]:
     return guard.parts if isinstance(guard, AllOf) else (guard,)
 
 
-def says_te(guard: Guard) -> bool:
+def names_te(guard: Guard) -> bool:
     """Return whether a guard depends on Transformer Engine."""
     return isinstance(guard, bool) or any(
         isinstance(leaf, (TeVersion, Offers, Loads, Takes, Unclear)) for leaf in leaves(guard)

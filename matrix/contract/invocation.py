@@ -29,7 +29,7 @@ from matrix.contract.value import (  # fmt: skip
     Reference,
     RunningVersion,
     Value,
-    bears_on_te,
+    concerns_te,
     gather,
     merge,
     only,
@@ -124,7 +124,7 @@ class Invocations(Expressions):
                     self.use("call", value.path, node, guard, partly)
         if path in ("str", "bool", "tuple", "list", "set"):
             return first
-        return only(OF_TE if any(bears_on_te(value) for choice in values for _, value in choice) else ANYTHING)
+        return only(OF_TE if any(concerns_te(value) for choice in values for _, value in choice) else ANYTHING)
 
     def arguments(self, node: ast.Call) -> tuple[list[Choice], Arguments]:
         """Read the arguments of a call; return the values of the positional ones, and how all are passed."""
@@ -166,7 +166,7 @@ class Invocations(Expressions):
                 found.append((guard, Fact(Offers(owner.attribute(name).path))))
                 continue
             # Instance attributes of TE classes are not recorded, so the result is unknown.
-            of_te = bears_on_te(owner) or isinstance(owner, Reference) or self._is_te_instance(owner)
+            of_te = concerns_te(owner) or isinstance(owner, Reference) or self._is_te_instance(owner)
             found.append((guard, Anything(of_te=of_te)))
         return only(Fact(truth_of(gather(found), shown(node))))
 
@@ -230,7 +230,7 @@ def _parsed(value: Value) -> Value:
         return RunningVersion(parsed=True)
     if isinstance(value, Literal) and isinstance(value.value, str) and versions.is_version(value.value):
         return FixedVersion(value.value)
-    return OF_TE if bears_on_te(value) else ANYTHING
+    return OF_TE if concerns_te(value) else ANYTHING
 
 
 def _parameters_of(value: Value) -> Value:

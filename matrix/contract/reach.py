@@ -11,7 +11,19 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
-from matrix.contract.guard import AllOf, AnyOf, Config, Guard, Not, all_of, any_of, guard_parts, leaves, negate, says_te
+from matrix.contract.guard import (
+    AllOf,
+    AnyOf,
+    Config,
+    Guard,
+    Not,
+    all_of,
+    any_of,
+    guard_parts,
+    leaves,
+    names_te,
+    negate,
+)
 from matrix.contract.usage import Use
 from matrix.contract.value import ClassDefinition
 
@@ -83,7 +95,7 @@ class Reaches:
             arguments = replace(arguments, keywords=tuple(passed))
         checks = self._checks_on(reached, *(guard for _, guard in (arguments.keywords if arguments else ())))
         possible = self._checked(reached) is not False
-        guard = about_te(all_of(reached, *filter(says_te, checks)), keep=use.guard) if possible else False
+        guard = about_te(all_of(reached, *filter(names_te, checks)), keep=use.guard) if possible else False
         return replace(
             use, guard=guard, here=use.guard, arguments=arguments,
             swallowed=tuple(draft.swallowed), effect=draft.effect, fallback=draft.fallback,
@@ -144,6 +156,6 @@ def about_te(guard: Guard, keep: Guard = False) -> Guard:
         *(
             part
             for part in guard_parts(guard)
-            if says_te(part) or part in kept or (keep is True and not isinstance(part, AnyOf))
+            if names_te(part) or part in kept or (keep is True and not isinstance(part, AnyOf))
         )
     )

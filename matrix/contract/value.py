@@ -273,7 +273,7 @@ def compare_versions(op: str, left: Value, right: Value) -> Guard | None:
     return None
 
 
-def bears_on_te(value: Value) -> bool:
+def concerns_te(value: Value) -> bool:
     """Return whether a value computed from this one may depend on Transformer Engine."""
     return value.of_te if isinstance(value, Anything) else isinstance(value, (RunningVersion, ParametersOf))
 

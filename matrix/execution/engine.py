@@ -31,7 +31,7 @@ RERUN_HERE: Final = "megatrix run --here"  # start of the command that runs a ca
 
 
 @dataclass(frozen=True)
-class Ending:
+class EngineResult:
     """The result of an engine: `status` is 0 if every process succeeded.
 
     `refused` maps a base to the reason why no process could start on it: a fault of the machine, not of a case.
@@ -62,7 +62,7 @@ class Engine(Protocol):
     def installed(self, base: str) -> BaseContents | None:
         """Return the contents of a base that lacks nothing, None if they are unknown before the base is made."""
 
-    def run(self, bases: Sequence[str], environ: Mapping[str, str], log: Path) -> Ending:
+    def run(self, bases: Sequence[str], environ: Mapping[str, str], log: Path) -> EngineResult:
         """Run the bases and return after all processes have ended."""
 
 
@@ -85,7 +85,7 @@ class Engines:
         """Return the contents that the engine of the base reports."""
         return self._of(base).installed(base)
 
-    def run(self, bases: Sequence[str], environ: Mapping[str, str], log: Path) -> Ending:
+    def run(self, bases: Sequence[str], environ: Mapping[str, str], log: Path) -> EngineResult:
         """Run each engine that has bases."""
         status = 0
         refused: dict[str, str] = {}
@@ -93,7 +93,7 @@ class Engines:
             ending = engine.run(its, environ, log)
             status = status or ending.status
             refused |= ending.refused
-        return Ending(status, refused)
+        return EngineResult(status, refused)
 
     def _parts(self, bases: Collection[str]) -> Iterator[tuple[Engine, list[str]]]:
         for engine, own in ((self._others, False), (self._own, True)):
@@ -126,17 +126,17 @@ class Tox:
         environment = environments.at(folder)
         return BaseContents(environment, folder / "bin" / "python") if environment else None
 
-    def run(self, bases: Sequence[str], environ: Mapping[str, str], log: Path) -> Ending:
+    def run(self, bases: Sequence[str], environ: Mapping[str, str], log: Path) -> EngineResult:
         """Run tox with its output in `log`. Its pytest processes stop when this process ends (relay)."""
         names = ",".join(map(base_name, bases))
         command = [*tox_command(os.environ), "run-parallel", "--parallel-no-spinner", "-p", str(self._jobs)]
         command += ["--workdir", str(work_folder(os.environ)), "-c", str(project.folder() / "tox.ini"), "-e", names]
         command += ["--notest"] if self._only_make else []
         environment = {key: value for key, value in os.environ.items() if not key.startswith("TOX_")}
-        return Ending(run_process(command, {**environment, **settings(), **environ}, log))
+        return EngineResult(run_process(command, {**environment, **settings(), **environ}, log))
 
 
-class Here:
+class HostEngine:
     """pytest with this interpreter, for the base `host`: the packages of this environment."""
 
     def ready(self, bases: Collection[str]) -> None:
@@ -152,11 +152,11 @@ class Here:
         """Return the contents of this interpreter's environment."""
         return BaseContents(environments.current(), Path(sys.executable))
 
-    def run(self, bases: Sequence[str], environ: Mapping[str, str], log: Path) -> Ending:
+    def run(self, bases: Sequence[str], environ: Mapping[str, str], log: Path) -> EngineResult:
         """Run pytest in this environment with its output in `log`."""
         command = [sys.executable, "-m", "pytest", "tests/failures"]
         environment = {RERUN: RERUN_HERE, **os.environ, **CELL_SETTINGS, **settings(), **environ, "MEGATRIX_BASE": ""}
-        return Ending(run_process(command, environment, log, project.folder()))
+        return EngineResult(run_process(command, environment, log, project.folder()))
 
 
 def run_process(command: Sequence[str], environment: Mapping[str, str], log: Path, folder: Path | None = None) -> int:

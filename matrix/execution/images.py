@@ -12,7 +12,7 @@ from pathlib import Path
 from matrix.catalog.model import Catalog
 from matrix.errors import MatrixError
 from matrix.execution import inside
-from matrix.execution.engine import BaseContents, Ending, pending
+from matrix.execution.engine import BaseContents, EngineResult, pending
 from matrix.provision import case_overlays as provision
 from matrix.provision import configuration
 from matrix.provision.commands import Runner, run
@@ -60,7 +60,7 @@ class Images:
             return self._look(base)
         return None
 
-    def run(self, bases: Sequence[str], environ: Mapping[str, str], log: Path) -> Ending:
+    def run(self, bases: Sequence[str], environ: Mapping[str, str], log: Path) -> EngineResult:
         """Run the container of each base with its output in `log`."""
         status, refused = 0, {}
         for base in bases:
@@ -72,7 +72,7 @@ class Images:
             if ended.refusal:
                 refused[base] = ended.refusal
             status = status or ended.status
-        return Ending(status, refused)
+        return EngineResult(status, refused)
 
     def _run_in(self, base: str, folder: Path, environ: Mapping[str, str], log: Path) -> inside.Ended:
         image, found, cases = inside.ref(self._catalog, base), self._look(base), pending(folder, [base])

@@ -98,7 +98,7 @@ def lack(runtime: Runtime | None, image: Ref) -> str:
 def installed(runtime: Runtime, image: Ref, environ: Mapping[str, str]) -> BaseContents:
     """Return the contents of an image. Raises MatrixError if it can't be started or has no Python."""
     spec = box(f"megatrix-asks-{image.id}-{os.getpid()}", environ)
-    result = runtime.ask(image, spec, PYTHON, "-m", "matrix.provision.installed")
+    result = runtime.query(image, spec, PYTHON, "-m", "matrix.provision.installed")
     try:
         # The last line: NGC's entrypoint prints a banner first.
         environment = PythonEnvironment(**json.loads(result.out.strip().splitlines()[-1]))

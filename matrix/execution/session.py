@@ -26,10 +26,10 @@ from matrix.execution.ranks.supervisor import Supervisor
 from matrix.execution.reading import read_case
 from matrix.execution.relay import Sender
 from matrix.execution.reproduction import DEADLINE_S, CaseContext, JobRunner, Reproduction, hidden
+from matrix.planning.host_cases import cases_here, with_host
 from matrix.planning.planned import Planned
 from matrix.planning.rerun import plan_entry, reproduce_line
 from matrix.planning.selection import select
-from matrix.planning.standing import cases_here, with_host
 from matrix.provision import case_overlays as provision
 from matrix.provision import configuration, drivers, host, sources
 from matrix.provision import installed as environments
@@ -145,7 +145,7 @@ class Session:
     @cached_property
     def cuda(self) -> Cuda:
         """Return the user-mode driver that ranks load, read in another process: a process may not fork after cuInit."""
-        return devices.ask(("cuda",)).cuda
+        return devices.query(("cuda",)).cuda
 
     @cached_property
     def journal(self) -> JournalSink:

@@ -104,7 +104,7 @@ class Pyxis:
         """Return FETCH_S for an image that its registry has."""
         return START_S if self._file(image) else FETCH_S
 
-    def ask(self, image: Ref, box: ContainerSpec, *inside: str) -> CommandResult:
+    def query(self, image: Ref, box: ContainerSpec, *inside: str) -> CommandResult:
         """Run a short query in the image; only Slurm limits its time, since the image may be pulled first."""
         return self.run(self.command(image, box, *inside))
 

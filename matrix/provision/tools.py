@@ -64,7 +64,7 @@ class Runtime(Protocol):
     def start_s(self, image: Ref) -> float:
         """Return the seconds that a container of the image may take to start."""
 
-    def ask(self, image: Ref, box: ContainerSpec, *inside: str) -> CommandResult:
+    def query(self, image: Ref, box: ContainerSpec, *inside: str) -> CommandResult:
         """Run a short query in the image."""
 
     def refusal(self, status: int, printed: str) -> str:
@@ -130,7 +130,7 @@ class Tool:
         """Return START_S: a missing image is not pulled (--pull=never)."""
         return START_S
 
-    def ask(self, image: Ref, box: ContainerSpec, *inside: str) -> CommandResult:
+    def query(self, image: Ref, box: ContainerSpec, *inside: str) -> CommandResult:
         """Run a short query in the image; a container that exceeds ANSWER_S is removed."""
         result = self.run(self.command(image, box, *inside), seconds=ANSWER_S)
         if result.code == TIMED_OUT:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from matrix.bisection.joint import JointSummary
-from matrix.bisection.noise import Seen
+from matrix.bisection.noise import ProbeResult
 from matrix.bisection.report import BisectionSummary, ProbeSummary
 from matrix.report.document import document
 from matrix.report.markup import copyable, escape
 
-RESULTS = {Seen.GOOD: "passes", Seen.BAD: "shows the failure", Seen.SKIP: "no result"}
+RESULTS = {ProbeResult.GOOD: "passes", ProbeResult.BAD: "shows the failure", ProbeResult.SKIP: "no result"}
 
 
 def bisection_page(found: BisectionSummary, headline: str, title: str, issue: str) -> str:

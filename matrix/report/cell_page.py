@@ -15,7 +15,7 @@ from matrix.report.markup import copyable, escape, level, listing, word
 from matrix.report.rulings import Ruling
 from matrix.report.strip import strip, trend
 from matrix.report.words import MEANING, WORST_FIRST, is_red, label, outcome_text, render_chain, verdict_reason
-from matrix.store.trend import Past, Pasts, flakes, turns
+from matrix.store.trend import PastResult, Pasts, flakes, turns
 from matrix.verdicts.record import SILENT, Record
 from matrix.verdicts.text import head, one_line, tail
 
@@ -72,7 +72,7 @@ def _facts(records: Sequence[Record]) -> str:
     return "".join(f"<dt>{name}</dt><dd>{escape(fact)}</dd>" for name, fact in facts.items() if fact and fact != "none")
 
 
-def _case(record: Record, pasts: Sequence[Past], link_of: Callable[[str], str]) -> str:
+def _case(record: Record, pasts: Sequence[PastResult], link_of: Callable[[str], str]) -> str:
     outcome = record.outcome
     cached = f", cached from run {record.cached_from}" if record.cached_from else ""
     facts = {
@@ -136,7 +136,7 @@ def _evidence(record: Record) -> str:
     return "".join(parts)
 
 
-def _history(pasts: Sequence[Past]) -> str:
+def _history(pasts: Sequence[PastResult]) -> str:
     if len(pasts) < 2:
         return '<h3>history</h3><p class="soft">This is the first night.</p>'
     ran = [past for past in pasts if past.ran]

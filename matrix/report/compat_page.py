@@ -168,7 +168,7 @@ def _rules(failure: Failure, known: Mapping[str, list[str]]) -> tuple[RuleInPage
         RuleInPage(kind, rule.reason, takes)
         for kind, rules in ((Expectation.BROKEN, failure.affected), (Expectation.WORKS, failure.works))
         for rule in rules
-        if rule.speaks_of("") and (takes := _takes(rule, known)) is not None
+        if rule.applies_to("") and (takes := _takes(rule, known)) is not None
     )
 
 

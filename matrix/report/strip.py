@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from matrix.report.markup import escape
-from matrix.store.trend import Past, steps
+from matrix.store.trend import PastResult, steps
 from matrix.verdicts.record import Verdict
 
 BAR, HEIGHT = 9, 22  # width and height of a night's bar, SVG user units
@@ -15,7 +15,7 @@ HEIGHTS: Final = {"red": 22, "learned": 15, "green": 10}
 TREND: Final = 60  # height of the line of durations, SVG user units
 
 
-def strip(pasts: Sequence[Past]) -> str:
+def strip(pasts: Sequence[PastResult]) -> str:
     """Return a bar for each night, oldest first."""
     bars = "".join(_bar(place, past) for place, past in enumerate(pasts))
     text = escape(render(pasts))
@@ -24,7 +24,7 @@ def strip(pasts: Sequence[Past]) -> str:
     )
 
 
-def render(pasts: Sequence[Past]) -> str:
+def render(pasts: Sequence[PastResult]) -> str:
     """Return the verdicts, oldest first, equal neighbours as one: "holds x 12, regressed x 2"."""
     runs: list[tuple[Verdict, int]] = []
     for past in pasts:
@@ -35,7 +35,7 @@ def render(pasts: Sequence[Past]) -> str:
     return ", ".join(f"{verdict.value} x {count}" for verdict, count in runs)
 
 
-def _bar(place: int, past: Past) -> str:
+def _bar(place: int, past: PastResult) -> str:
     high = HEIGHTS.get(past.verdict.colour, 3)
     tint = ' opacity=".45"' if past.cached else ""
     title = escape(f"{past.run}: {past.verdict.value}{', cached' if past.cached else ''}")
@@ -45,7 +45,7 @@ def _bar(place: int, past: Past) -> str:
     )
 
 
-def trend(pasts: Sequence[Past]) -> str:
+def trend(pasts: Sequence[PastResult]) -> str:
     """Return the durations (s) of the nights in which the case ran as a line, steps marked; "" for fewer than two."""
     ran = [past for past in pasts if past.ran]
     if len(ran) < 2:

@@ -18,7 +18,7 @@ from types import TracebackType
 from matrix.catalog.failure import Level
 from matrix.errors import MatrixError
 from matrix.store.paths import make_folder
-from matrix.store.trend import NIGHTS, Past
+from matrix.store.trend import NIGHTS, PastResult
 from matrix.verdicts.record import Record, Verdict
 
 SCHEMA = 1
@@ -135,7 +135,7 @@ class History:
             )
             return {key: Earlier(number, earlier, Verdict(verdict)) for key, verdict, number, earlier in rows}
 
-    def pasts(self, run: str, nights: int = NIGHTS) -> dict[str, list[Past]]:
+    def pasts(self, run: str, nights: int = NIGHTS) -> dict[str, list[PastResult]]:
         """Return, by case key, the verdicts of this run and those before it, oldest first, at most `nights` runs."""
         with self._as_matrix_errors():
             rows = self._base.execute(
@@ -145,9 +145,11 @@ class History:
                 " ORDER BY number DESC LIMIT ?) ORDER BY run",
                 (run, nights),
             )
-            found: dict[str, list[Past]] = {}
+            found: dict[str, list[PastResult]] = {}
             for key, number, id, verdict, seconds, content, cached in rows:
-                found.setdefault(key, []).append(Past(number, id, Verdict(verdict), seconds, content, bool(cached)))
+                found.setdefault(key, []).append(
+                    PastResult(number, id, Verdict(verdict), seconds, content, bool(cached))
+                )
         return found
 
     def levels(self) -> Mapping[str, frozenset[Level]]:

@@ -26,7 +26,7 @@ from typing import Any
 
 from matrix.errors import MatrixError
 from matrix.store.paths import sync_folder, unwritable
-from matrix.store.secrets import bare, hidden, values
+from matrix.store.secrets import bare, masked_outcome, values
 from matrix.verdicts.record import Record, Verdict
 
 _SEAL = re.compile(rb',"crc":"([0-9a-f]{8})"\}\Z')
@@ -100,7 +100,7 @@ class Journal:
 
     def _masked(self, record: Record) -> Record:
         notes = tuple(bare(note, self._secrets) for note in record.notes)
-        return replace(record, outcome=hidden(record.outcome, self._secrets), notes=notes)
+        return replace(record, outcome=masked_outcome(record.outcome, self._secrets), notes=notes)
 
     def close(self) -> None:
         """Close the file; every line is already on the disk."""

@@ -84,7 +84,7 @@ def bare_bytes(content: bytes, secrets: Sequence[str]) -> bytes:
     return masker.take(content) + masker.rest()
 
 
-def hidden(outcome: Outcome, secrets: Sequence[str]) -> Outcome:
+def masked_outcome(outcome: Outcome, secrets: Sequence[str]) -> Outcome:
     """Return an outcome with these secrets masked in its reason, exceptions, logs, stacks and values."""
     if not secrets:
         return outcome

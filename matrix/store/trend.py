@@ -19,7 +19,7 @@ LEAST_S: Final = 1.0
 
 
 @dataclass(frozen=True)
-class Past:
+class PastResult:
     """The result of a case in one night.
 
     `content` is the verdict-cache key. `cached`: the verdict came from the cache, the case did not run that night.
@@ -39,7 +39,7 @@ class Past:
         return not self.cached and self.verdict not in SILENT
 
 
-Pasts = Mapping[str, Sequence[Past]]  # case key -> nights, oldest first
+Pasts = Mapping[str, Sequence[PastResult]]  # case key -> nights, oldest first
 
 
 @dataclass(frozen=True)
@@ -56,14 +56,14 @@ class Flakes:
         return f"{self.flipped} of {self.again} runs with nothing changed came out otherwise ({share:.0%})"
 
 
-def flakes(pasts: Sequence[Past]) -> Flakes:
+def flakes(pasts: Sequence[PastResult]) -> Flakes:
     """Count the runs with the same content hash as the run before, and those whose colour differs."""
     ran = [past for past in pasts if past.ran and past.content]
     again = [(one, other) for one, other in pairwise(ran) if one.content == other.content]
     return Flakes(sum(one.verdict.colour != other.verdict.colour for one, other in again), len(again))
 
 
-def turns(pasts: Sequence[Past]) -> list[tuple[Past, Past, bool]]:
+def turns(pasts: Sequence[PastResult]) -> list[tuple[PastResult, PastResult, bool]]:
     """Return each change of colour between nights that ran: before, after, and whether the content changed too."""
     ran = [past for past in pasts if past.ran]
     return [

@@ -41,7 +41,7 @@ class NativeCrash:
     printer: str
     frames: tuple[str, ...] = ()
 
-    def went_through(self, function: str) -> bool:
+    def has_frame(self, function: str) -> bool:
         """Return whether a function is in the stack, at any depth; `function` is the end of its qualified name."""
         return any(f"::{frame}".endswith(f"::{function}") for frame in self.frames)
 

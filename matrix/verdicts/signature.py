@@ -48,7 +48,7 @@ def died_of(outcome: Outcome) -> set[str | None]:
 
 
 def _crashed_in(outcome: Outcome, function: str, signal: str | None) -> bool:
-    return any(crash.went_through(function) and signal in (None, crash.signal) for crash in crashes(outcome.evidence))
+    return any(crash.has_frame(function) and signal in (None, crash.signal) for crash in crashes(outcome.evidence))
 
 
 def _is(raised: Raised, signature: Signature) -> bool:

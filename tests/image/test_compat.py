@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import pytest
 
-from matrix.provision.nvidia.devices import ask
+from matrix.provision.nvidia.devices import query
 from matrix.provision.project import ROOT
 from matrix.provision.tools import Tool
 from matrix.store.paths import Paths
@@ -189,6 +189,6 @@ def test_crashing_or_hanging_driver_is_reported(
     flag: str, problem: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LD_LIBRARY_PATH", str(standin.driver(tmp_path, "535.129.03", 12020, flag)))
-    found = ask(seconds=2)
+    found = query(seconds=2)
     assert found.nvml.problem == f"nvmlInit {problem}"
     assert (found.cuda.version, found.cuda.driver, found.cuda.problem) == ("12.2", "535.129.03", f"cuInit {problem}")

@@ -8,7 +8,7 @@ from pathlib import Path
 from matrix.catalog.model import Catalog
 from matrix.errors import MatrixError
 from matrix.execution.cache_key import case_key
-from matrix.execution.engine import BaseContents, Ending, Tox, environment_folder
+from matrix.execution.engine import BaseContents, EngineResult, Tox, environment_folder
 from matrix.execution.relay import Sender
 from matrix.execution.reproduction import CaseContext, make_record
 from matrix.planning.planned import Planned
@@ -62,7 +62,7 @@ class FakeEngine:
     def installed(self, base: str) -> BaseContents | None:
         return Tox(1).installed(base)
 
-    def run(self, bases: Sequence[str], environ: Mapping[str, str], log: Path) -> Ending:
+    def run(self, bases: Sequence[str], environ: Mapping[str, str], log: Path) -> EngineResult:
         folder = Path(environ["MEGATRIX_RUN"])
         log.write_text("what tox printed\n")
         self.bases += bases
@@ -76,7 +76,7 @@ class FakeEngine:
                     sender.close()
                     if isinstance(self.status, BaseException):
                         raise self.status
-                    return Ending(self.status, self.refused)
+                    return EngineResult(self.status, self.refused)
                 self.ran.append(item.key)
                 outcome = self.ends(item)
                 judgement = judge(self.known.failure(item.failure), item.expectation, outcome, self.known.failures)
@@ -85,7 +85,7 @@ class FakeEngine:
                 kept.result(record)
                 sender.send(record)
         sender.close()
-        return Ending(self.status if isinstance(self.status, int) else 0, self.refused)
+        return EngineResult(self.status if isinstance(self.status, int) else 0, self.refused)
 
 
 def content(item: Planned, known: Catalog) -> str:

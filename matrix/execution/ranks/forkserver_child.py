@@ -44,7 +44,7 @@ class ForkserverChild:
     folder: Path
     broken: dict[str, str] = field(default_factory=dict)
 
-    def let_go(self) -> None:
+    def close_inherited(self) -> None:
         """Close the inherited descriptors in a rank just forked.
 
         The lifeline closes when the server dies, which its owner detects. The "alive" pipe closes when the owner dies,
@@ -112,7 +112,7 @@ def enter(task: str, log: Connection, result: Connection, stacks: Connection) ->
         raise MatrixError("a rank starts only from the forkserver")
     os.setsid()
     kernel.die_with_parent(serving.pid)
-    serving.let_go()
+    serving.close_inherited()
     spec = json.loads(task)
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
@@ -140,7 +140,7 @@ def launch(command: list[str], environment: Mapping[str, str], log: Connection) 
         raise MatrixError("a launcher starts only from the forkserver")
     os.setsid()
     kernel.die_with_parent(serving.pid)
-    serving.let_go()
+    serving.close_inherited()
     nothing = os.open(os.devnull, os.O_RDONLY)
     for source, target in ((nothing, 0), (log.fileno(), 1), (log.fileno(), 2)):
         os.dup2(source, target)

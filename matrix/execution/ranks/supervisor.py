@@ -102,4 +102,4 @@ class Supervisor:
             )
         notes = (self._server.note,) if self._server.note and not job.fresh else ()
         outcome = replace(outcome, seconds=seconds, leftovers=leftovers, attempts=notes)
-        return secrets.hidden(outcome, secrets.values(os.environ, job.env))
+        return secrets.masked_outcome(outcome, secrets.values(os.environ, job.env))

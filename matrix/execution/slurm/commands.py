@@ -146,14 +146,14 @@ class Commands:
         found = re.search(r"^MaxArraySize\s*=\s*(\d+)", self._output("scontrol", "show", "config"), re.MULTILINE)
         return int(found[1]) - 1 if found else 1000  # Slurm's default is 1001, one more than the highest index
 
-    def refuses(self, options: Sequence[str]) -> str:
+    def option_error(self, options: Sequence[str]) -> str:
         """Return Slurm's error message if no node can ever run a job with these options, else ""."""
         output = self._call(("sbatch", "--test-only", *options, *self._extra), "#!/bin/sh\n", None)
         return "" if output.status == 0 else words(output.err)
 
     def mistake(self) -> str:
         """Return Slurm's error message if the user's options or SBATCH_* are invalid for every job, else ""."""
-        refusal = self.refuses(())
+        refusal = self.option_error(())
         parsed = "allocation failure" in refusal  # sbatch itself accepted the options
         return refusal if not parsed or UNKNOWN.search(refusal) else ""
 
@@ -161,7 +161,7 @@ class Commands:
         """Submit a job and return its id."""
         output = self._call(("sbatch", "--parsable", *options, *self._extra), script, environ)
         if output.status != 0:
-            raise MatrixError("Slurm refuses the job", got=words(output.err), where=" ".join(options))
+            raise MatrixError("Slurm option_error the job", got=words(output.err), where=" ".join(options))
         return output.out.strip().partition(";")[0]  # in a federation the cluster's name follows the id
 
     def tasks(self, prefix: str) -> list[Task]:

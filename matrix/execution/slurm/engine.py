@@ -19,7 +19,7 @@ from matrix.catalog.failure import Level
 from matrix.catalog.model import Catalog, Container, Image
 from matrix.catalog.versions import NONE
 from matrix.execution import inside
-from matrix.execution.engine import BaseContents, Ending, Engine, pending
+from matrix.execution.engine import BaseContents, Engine, EngineResult, pending
 from matrix.execution.relay import Sender
 from matrix.execution.run import not_run
 from matrix.execution.session import deadline
@@ -97,7 +97,7 @@ class Slurm:
             return False, f"{lack}; {nodes}"
         request = self._needs(planned)
         if request not in self._refused:
-            self._refused[request] = self._commands.refuses(request.options)
+            self._refused[request] = self._commands.option_error(request.options)
         refusal = self._refused[request]
         if not refusal:
             return True, ""
@@ -108,7 +108,7 @@ class Slurm:
         """Return the capabilities of the submitting machine that a verdict at `level` depends on."""
         return self._host.capabilities(level)
 
-    def run(self, bases: Sequence[str], environ: Mapping[str, str], log: Path) -> Ending:
+    def run(self, bases: Sequence[str], environ: Mapping[str, str], log: Path) -> EngineResult:
         """Submit the cases without a result, send results as they arrive, return when the queue has no task of the run.
 
         Cases that a task left without a result run once more, each in its own task, unless the task was cancelled: a
@@ -147,7 +147,7 @@ class Slurm:
             sender.close()
             for printed in queue.parts.glob("*.log"):
                 mask_file(printed)
-        return Ending(status or int(bool(lost)), refused)
+        return EngineResult(status or int(bool(lost)), refused)
 
     def _image(self, base: str) -> Ref | None:
         known = self._catalog.bases.get(base)
@@ -194,7 +194,7 @@ class Slurm:
 
         Returns tox's exit status, and for each base without an environment the reason.
         """
-        ending = self._maker.run(bases, environ, log) if bases else Ending()
+        ending = self._maker.run(bases, environ, log) if bases else EngineResult()
         unmade = {}
         for base in bases:
             if found := self._maker.installed(base):

@@ -43,7 +43,7 @@ class Devices:
     cuda: Cuda = field(default_factory=Cuda)
 
 
-def ask(
+def query(
     libraries: Iterable[str] = tuple(LIBRARIES), python: str = sys.executable, seconds: float = ANSWER_S
 ) -> Devices:
     """Query libraries, each in a process of `python` with this environment, at the same time."""
@@ -110,7 +110,7 @@ def read(library: str, lines: Iterable[str], ended: str) -> Nvml | Cuda | None:
 @cache
 def management() -> Nvml | None:
     """Query NVML, once per process; return None, without starting a process, where the library can't be loaded."""
-    return None if nvml.there() else ask(("nvml",)).nvml
+    return None if nvml.there() else query(("nvml",)).nvml
 
 
 def main(parent: int, library: str) -> None:

@@ -35,10 +35,10 @@ def examine(job: TrainingJob, machine: Machine, _: Contracts) -> Report:
         f"{limit.sequence} tokens fit ({limit.resource} is the limit)" if limit else "the host's sizes are not given"
     )
     answer = Answer("the sequence fits with the mask", status_of(fits), reason, error)
-    return Report(SUBJECT, (answer,), text=in_words(loading, limit), data=data)
+    return Report(SUBJECT, (answer,), text=render(loading, limit), data=data)
 
 
-def in_words(loading: Loading, limit: Limit | None) -> str:
+def render(loading: Loading, limit: Limit | None) -> str:
     """Return the needs and the longest sequence as text."""
     mask, rest = need(loading), without_mask(loading)
     rows = [

@@ -7,7 +7,7 @@ import random
 from collections.abc import Collection, Sequence
 
 from matrix.bisection.ancestry import Ancestry
-from matrix.bisection.noise import Noise, Seen
+from matrix.bisection.noise import Noise, ProbeResult
 
 
 class History:
@@ -19,7 +19,7 @@ class History:
         culprit: int | Sequence[int],
         *,
         skips: Collection[int] = (),
-        old: Seen = Seen.GOOD,
+        old: ProbeResult = ProbeResult.GOOD,
         noise: Noise | None = None,
         seed: int = 0,
     ) -> None:
@@ -28,17 +28,17 @@ class History:
         self.random = random.Random(seed)
         self.probed: list[list[int]] = []
 
-    def __call__(self, places: Sequence[int]) -> list[Seen]:
+    def __call__(self, places: Sequence[int]) -> list[ProbeResult]:
         self.probed.append(list(places))
         return [self.seen(place) for place in places]
 
-    def seen(self, place: int) -> Seen:
+    def seen(self, place: int) -> ProbeResult:
         if place in self.skips:
-            return Seen.SKIP
+            return ProbeResult.SKIP
         changes = sum(self.order.below[place] >> culprit & 1 for culprit in self.culprits)
-        bad = (changes % 2 == 1) is (self.old is Seen.GOOD)
+        bad = (changes % 2 == 1) is (self.old is ProbeResult.GOOD)
         chance = self.noise.shows if bad else self.noise.invents
-        return Seen.BAD if self.random.random() < chance else Seen.GOOD
+        return ProbeResult.BAD if self.random.random() < chance else ProbeResult.GOOD
 
 
 def rounds_needed(candidates: int, at_once: int) -> int:

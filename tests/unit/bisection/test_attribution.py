@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from matrix.bisection.attribution import Attribution, Carrier, Packages, WrongStackError, attribute
-from matrix.bisection.noise import Seen
+from matrix.bisection.noise import ProbeResult
 from matrix.errors import MatrixError
 
 ALL = ("cuda", "driver", "mcore", "nccl", "python", "te", "torch")
@@ -20,9 +20,13 @@ def attributed(
 ) -> Attribution:
     """Attribute among mixtures that are bad if they hold a whole culprit; those in `unknown` are inconclusive."""
 
-    def probe(mixtures: Sequence[Packages]) -> list[Seen]:
+    def probe(mixtures: Sequence[Packages]) -> list[ProbeResult]:
         return [
-            Seen.SKIP if taken in unknown else Seen.BAD if any(one <= taken for one in culprits) else Seen.GOOD
+            ProbeResult.SKIP
+            if taken in unknown
+            else ProbeResult.BAD
+            if any(one <= taken for one in culprits)
+            else ProbeResult.GOOD
             for taken in mixtures
         ]
 
@@ -63,8 +67,10 @@ def test_one_of_three_takes_at_most_five_mixtures() -> None:
     assert len(found.probed) <= 5
 
 
-@pytest.mark.parametrize(("seen", "taken"), [(Seen.GOOD, frozenset({"torch"})), (Seen.BAD, frozenset[str]())])
-def test_mislabeled_stack_stops_the_attribution(seen: Seen, taken: frozenset[str]) -> None:
+@pytest.mark.parametrize(
+    ("seen", "taken"), [(ProbeResult.GOOD, frozenset({"torch"})), (ProbeResult.BAD, frozenset[str]())]
+)
+def test_mislabeled_stack_stops_the_attribution(seen: ProbeResult, taken: frozenset[str]) -> None:
     with pytest.raises(WrongStackError) as caught:
         attribute(["torch"], lambda mixtures: [seen for _ in mixtures])
 
@@ -73,4 +79,4 @@ def test_mislabeled_stack_stops_the_attribution(seen: Seen, taken: frozenset[str
 
 def test_identical_stacks_are_rejected() -> None:
     with pytest.raises(MatrixError, match="do not differ"):
-        attribute([], lambda mixtures: [Seen.GOOD for _ in mixtures])
+        attribute([], lambda mixtures: [ProbeResult.GOOD for _ in mixtures])

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from matrix.bisection.ancestry import Ancestry, places
-from matrix.bisection.noise import Noise, Seen
+from matrix.bisection.noise import Noise, ProbeResult
 from matrix.bisection.search import Plan, ResultKind, WrongEndError, search
 from matrix.errors import MatrixError
 from tests.unit.bisection.histories import History, allowed, rounds_needed
@@ -16,14 +16,18 @@ THOUSAND = Ancestry.chain(1001)  # the good end and 1,000 commits after it
 
 
 @settings(max_examples=150, deadline=None)
-@given(culprit=st.integers(1, 1000), at_once=st.sampled_from([1, 2, 3, 7]), old=st.sampled_from([Seen.GOOD, Seen.BAD]))
-def test_any_culprit_is_found_within_the_bound(culprit: int, at_once: int, old: Seen) -> None:
+@given(
+    culprit=st.integers(1, 1000),
+    at_once=st.sampled_from([1, 2, 3, 7]),
+    old=st.sampled_from([ProbeResult.GOOD, ProbeResult.BAD]),
+)
+def test_any_culprit_is_found_within_the_bound(culprit: int, at_once: int, old: ProbeResult) -> None:
     """Among a thousand commits, in either direction, with at most ceil(log_{k+1} n) rounds."""
     history = History(THOUSAND, culprit, old=old)
     found = search(THOUSAND, history, old, Plan(at_once=at_once))
 
     assert found.candidates == (culprit,)
-    assert found.kind is (ResultKind.FIRST_BAD if old is Seen.GOOD else ResultKind.FIRST_FIXED)
+    assert found.kind is (ResultKind.FIRST_BAD if old is ProbeResult.GOOD else ResultKind.FIRST_FIXED)
     assert found.confidence == 1
     assert found.rounds <= rounds_needed(1000, at_once)
     assert found.rounds == len(history.probed) - (2 if at_once == 1 else 1)
@@ -33,7 +37,9 @@ def test_any_culprit_is_found_within_the_bound(culprit: int, at_once: int, old: 
 @pytest.mark.parametrize(("at_once", "rounds"), [(1, 10), (3, 5), (7, 4)])
 def test_worst_culprit_takes_this_many_rounds(at_once: int, rounds: int) -> None:
     """Of a thousand commits: 10 rounds one at a time, 5 with three at once, 4 with seven."""
-    worst = max(search(THOUSAND, History(THOUSAND, one), Seen.GOOD, Plan(at_once)).rounds for one in range(1, 1001, 7))
+    worst = max(
+        search(THOUSAND, History(THOUSAND, one), ProbeResult.GOOD, Plan(at_once)).rounds for one in range(1, 1001, 7)
+    )
 
     assert rounds == worst
 
@@ -43,7 +49,7 @@ def test_worst_culprit_takes_this_many_rounds(at_once: int, rounds: int) -> None
 def test_candidates_are_culprit_and_adjacent_skips(data: st.DataObject, culprit: int, at_once: int) -> None:
     """Up to 20 % of the places are inconclusive: the candidates are exactly the inseparable places."""
     skips = data.draw(st.sets(st.integers(1, 999), max_size=200))
-    found = search(THOUSAND, History(THOUSAND, culprit, skips=skips), Seen.GOOD, Plan(at_once))
+    found = search(THOUSAND, History(THOUSAND, culprit, skips=skips), ProbeResult.GOOD, Plan(at_once))
 
     first, last = culprit, culprit
     while first - 1 in skips:
@@ -58,10 +64,12 @@ def test_long_inconclusive_stretch_takes_few_probes() -> None:
     """Two hundred commits in the middle don't build: the search does not probe them one by one."""
     skips = range(400, 600)
     for culprit in (3, 399, 600, 998):
-        found = search(THOUSAND, History(THOUSAND, culprit, skips=skips), Seen.GOOD)
+        found = search(THOUSAND, History(THOUSAND, culprit, skips=skips), ProbeResult.GOOD)
         assert culprit in found.candidates
         assert found.kind is ResultKind.FIRST_BAD or culprit == 600
-    counts = [search(THOUSAND, History(THOUSAND, one, skips=skips), Seen.GOOD).probes for one in (3, 250, 750, 998)]
+    counts = [
+        search(THOUSAND, History(THOUSAND, one, skips=skips), ProbeResult.GOOD).probes for one in (3, 250, 750, 998)
+    ]
     assert max(counts) <= 2 + 10 + 3
 
 
@@ -73,7 +81,7 @@ def test_wrong_claims_stay_within_the_stated_error(shows: float) -> None:
         culprit = seed * 331 % 1000 + 1
         history = History(THOUSAND, culprit, noise=noise, seed=seed)
         try:
-            found = search(THOUSAND, history, Seen.GOOD, Plan(noise=noise))
+            found = search(THOUSAND, history, ProbeResult.GOOD, Plan(noise=noise))
         except WrongEndError:  # the bad end did not show the failure in its runs: no claim
             continue
         assert found.confidence >= 0.95
@@ -90,11 +98,11 @@ def test_wrong_claims_stay_within_the_stated_error(shows: float) -> None:
     culprit=st.integers(1, 1000),
     at_once=st.sampled_from([1, 3, 7]),
     seed=st.integers(0, 10**9),
-    old=st.sampled_from([Seen.GOOD, Seen.BAD]),
+    old=st.sampled_from([ProbeResult.GOOD, ProbeResult.BAD]),
     skips=st.sets(st.integers(1, 999), max_size=200),
 )
 def test_noise_and_skips_stay_within_the_error(
-    culprit: int, at_once: int, seed: int, old: Seen, skips: set[int]
+    culprit: int, at_once: int, seed: int, old: ProbeResult, skips: set[int]
 ) -> None:
     """With an error of one in a million no claim is wrong: noise of both kinds, skips, both directions."""
     noise = Noise(shows=0.7, invents=0.05)
@@ -110,26 +118,28 @@ def test_noise_and_skips_stay_within_the_error(
 def test_good_takes_the_repeats_of_the_statistics(shows: float, repeats: int) -> None:
     """5 % over 8 steps: (1 - shows) ** repeats is below 0.05 / 8, and one repeat fewer would not be."""
     order, noise = Ancestry.chain(257), Noise(shows=shows)
-    found = search(order, History(order, 256, noise=noise, seed=5), Seen.GOOD, Plan(noise=noise))
+    found = search(order, History(order, 256, noise=noise, seed=5), ProbeResult.GOOD, Plan(noise=noise))
 
-    assert {tally.runs[Seen.GOOD] for tally in found.tallies.values() if tally.settled is Seen.GOOD} == {repeats}
+    assert {tally.runs[ProbeResult.GOOD] for tally in found.tallies.values() if tally.settled is ProbeResult.GOOD} == {
+        repeats
+    }
 
 
 def test_several_changes_make_the_result_ambiguous() -> None:
     """Broken at 200, fixed at 450, broken at 700: seven probes detect it; the candidate is the last change."""
-    found = search(THOUSAND, History(THOUSAND, [200, 450, 700]), Seen.GOOD, Plan(at_once=7))
+    found = search(THOUSAND, History(THOUSAND, [200, 450, 700]), ProbeResult.GOOD, Plan(at_once=7))
 
     assert found.kind is ResultKind.AMBIGUOUS
     assert found.candidates == (700,)
     assert found.flips
-    assert all(found.tallies[bad].settled is Seen.BAD and bad < good for bad, good in found.flips)
+    assert all(found.tallies[bad].settled is ProbeResult.BAD and bad < good for bad, good in found.flips)
 
 
 def test_checks_detect_changes_that_the_search_misses() -> None:
     """One probe at a time never probes an excluded place; checks do."""
     history = [200, 450, 700]
-    blind = search(THOUSAND, History(THOUSAND, [100, 120, 700]), Seen.GOOD)
-    checked = search(THOUSAND, History(THOUSAND, history), Seen.GOOD, Plan(checks=8))
+    blind = search(THOUSAND, History(THOUSAND, [100, 120, 700]), ProbeResult.GOOD)
+    checked = search(THOUSAND, History(THOUSAND, history), ProbeResult.GOOD, Plan(checks=8))
 
     assert (blind.kind, blind.flips) == (ResultKind.FIRST_BAD, ())
     assert checked.kind is ResultKind.AMBIGUOUS
@@ -138,19 +148,24 @@ def test_checks_detect_changes_that_the_search_misses() -> None:
 
 def test_checks_keep_a_right_claim() -> None:
     """A history that changes once passes its checks; they cost eight probes and no round."""
-    found = search(THOUSAND, History(THOUSAND, 321), Seen.GOOD, Plan(checks=8))
+    found = search(THOUSAND, History(THOUSAND, 321), ProbeResult.GOOD, Plan(checks=8))
 
     assert (found.kind, found.candidates, found.rounds, found.probes) == (ResultKind.FIRST_BAD, (321,), 10, 20)
 
 
 @pytest.mark.parametrize(
     ("culprit", "skips", "place", "seen"),
-    [(5000, (), 1000, Seen.GOOD), (0, (), 0, Seen.BAD), (500, (1000,), 1000, Seen.SKIP), (500, (0,), 0, Seen.SKIP)],
+    [
+        (5000, (), 1000, ProbeResult.GOOD),
+        (0, (), 0, ProbeResult.BAD),
+        (500, (1000,), 1000, ProbeResult.SKIP),
+        (500, (0,), 0, ProbeResult.SKIP),
+    ],
 )
-def test_wrong_end_stops_before_the_search(culprit: int, skips: tuple[int, ...], place: int, seen: Seen) -> None:
+def test_wrong_end_stops_before_the_search(culprit: int, skips: tuple[int, ...], place: int, seen: ProbeResult) -> None:
     history = History(THOUSAND, culprit, skips=skips)
     with pytest.raises(WrongEndError) as caught:
-        search(THOUSAND, history, Seen.GOOD)
+        search(THOUSAND, history, ProbeResult.GOOD)
 
     assert (caught.value.place, caught.value.seen) == (place, seen)
     assert len(history.probed) <= 2
@@ -159,7 +174,7 @@ def test_wrong_end_stops_before_the_search(culprit: int, skips: tuple[int, ...],
 def test_two_neighbours_need_no_search() -> None:
     """Good and bad are adjacent: the ends are the whole search."""
     order = Ancestry.chain(2)
-    found = search(order, History(order, 1), Seen.GOOD, Plan(at_once=7))
+    found = search(order, History(order, 1), ProbeResult.GOOD, Plan(at_once=7))
 
     assert (found.kind, found.candidates, found.rounds, found.probes) == (ResultKind.FIRST_BAD, (1,), 0, 2)
 
@@ -181,7 +196,7 @@ def test_culprit_is_found_in_merged_histories(data: st.DataObject, order: Ancest
     culprit = data.draw(st.integers(1, len(order) - 1))
     skips = data.draw(st.sets(st.integers(1, max(1, len(order) - 2)), max_size=len(order) // 5))
     skips -= {len(order) - 1}
-    found = search(order, History(order, culprit, skips=skips), Seen.GOOD, Plan(at_once))
+    found = search(order, History(order, culprit, skips=skips), ProbeResult.GOOD, Plan(at_once))
 
     assert culprit in found.candidates
     assert not found.flips
@@ -194,7 +209,7 @@ def test_culprit_is_found_in_merged_histories(data: st.DataObject, order: Ancest
 )
 def test_suspects_never_change_the_result(culprit: int, suspects: set[int], at_once: int) -> None:
     """With right or wrong suspects, the result is the culprit; a wrong suspect costs a few probes."""
-    found = search(THOUSAND, History(THOUSAND, culprit), Seen.GOOD, Plan(at_once), suspects=suspects)
+    found = search(THOUSAND, History(THOUSAND, culprit), ProbeResult.GOOD, Plan(at_once), suspects=suspects)
 
     assert (found.kind, found.candidates) == (ResultKind.FIRST_BAD, (culprit,))
     assert found.rounds <= rounds_needed(1000, at_once) + 2 + len(suspects).bit_length()
@@ -202,14 +217,14 @@ def test_suspects_never_change_the_result(culprit: int, suspects: set[int], at_o
 
 def test_right_suspect_takes_two_probes_after_ends() -> None:
     """The probes are the suspect and the commit before it."""
-    found = search(THOUSAND, History(THOUSAND, 123), Seen.GOOD, suspects=[123])
+    found = search(THOUSAND, History(THOUSAND, 123), ProbeResult.GOOD, suspects=[123])
 
     assert (found.candidates, sorted(found.tallies)) == ((123,), [0, 122, 123, 1000])
 
 
 def test_cheap_places_go_before_all_others() -> None:
     """If their results suffice, the search probes nothing else."""
-    found = search(THOUSAND, History(THOUSAND, 500), Seen.GOOD, cheap=[3, 499, 500, 900])
+    found = search(THOUSAND, History(THOUSAND, 500), ProbeResult.GOOD, cheap=[3, 499, 500, 900])
 
     assert found.candidates == (500,)
     assert set(found.tallies) <= {0, 1000, 3, 499, 500, 900}
@@ -218,8 +233,8 @@ def test_cheap_places_go_before_all_others() -> None:
 def test_culprits_on_both_sides_of_merge_are_ambiguous() -> None:
     """0 - 1 (bad) and 0 - 2 (bad), merged in 3: their common ancestor is good."""
     order = Ancestry.of_parents([[], [0], [0], [1, 2]])
-    results = {0: Seen.GOOD, 1: Seen.BAD, 2: Seen.BAD, 3: Seen.BAD}
-    found = search(order, lambda places: [results[one] for one in places], Seen.GOOD, Plan(at_once=3))
+    results = {0: ProbeResult.GOOD, 1: ProbeResult.BAD, 2: ProbeResult.BAD, 3: ProbeResult.BAD}
+    found = search(order, lambda places: [results[one] for one in places], ProbeResult.GOOD, Plan(at_once=3))
 
     assert found.kind is ResultKind.AMBIGUOUS
     assert found.flips == ((1, 2),)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from matrix.bisection import probing
-from matrix.bisection.noise import Seen
+from matrix.bisection.noise import ProbeResult
 from matrix.bisection.probing import exit_code, seen_of
 from matrix.catalog import loading
 from matrix.catalog.failure import Axis, ContractCall, Level, Signature
@@ -298,14 +298,14 @@ def test_the_issue_text_has_no_local_folder(offload: None, tmp_path: Path, capsy
 @pytest.mark.parametrize(
     ("ends", "code", "seen"),
     [
-        ([Outcome(OutcomeKind.PASSED)], 0, Seen.GOOD),
-        ([catalogs.shown(repositories.ENTRY)], 1, Seen.BAD),
-        ([STRANGE], 125, Seen.SKIP),
-        ([Outcome(OutcomeKind.UNAVAILABLE, "no torch")], 125, Seen.SKIP),
-        ([Outcome(OutcomeKind.NOT_REACHED)], 125, Seen.SKIP),
+        ([Outcome(OutcomeKind.PASSED)], 0, ProbeResult.GOOD),
+        ([catalogs.shown(repositories.ENTRY)], 1, ProbeResult.BAD),
+        ([STRANGE], 125, ProbeResult.SKIP),
+        ([Outcome(OutcomeKind.UNAVAILABLE, "no torch")], 125, ProbeResult.SKIP),
+        ([Outcome(OutcomeKind.NOT_REACHED)], 125, ProbeResult.SKIP),
     ],
 )
-def test_the_exit_code_follows_the_signature(ends: list[Outcome], code: int, seen: Seen) -> None:
+def test_the_exit_code_follows_the_signature(ends: list[Outcome], code: int, seen: ProbeResult) -> None:
     """Another failure is a skip (125), never bad (1)."""
     records = [record_of(catalogs.planned(repositories.KNOWN), outcome) for outcome in ends]
 

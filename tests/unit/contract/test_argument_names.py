@@ -2,7 +2,7 @@
 
 import pytest
 
-from matrix.contract.argument_names import fit, meant_elsewhere, words
+from matrix.contract.argument_names import fit, misplaced, words
 
 OFFLOAD = ["enabled", "num_layers", "model_layers", "offload_activations", "offload_weights"]
 UNPERMUTE = ["inp", "row_id_map", "merging_probs", "restore_shape", "probs"]
@@ -30,7 +30,7 @@ def test_words_are_compared_without_their_endings() -> None:
 def test_another_parameter_is_meant_only_if_certain(
     argument: str, landed: str, parameters: list[str], expected: str | None
 ) -> None:
-    assert expected == meant_elsewhere(argument, landed, parameters)
+    assert expected == misplaced(argument, landed, parameters)
 
 
 def test_fit_is_the_share_of_matching_words() -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from matrix.errors import MatrixError
 from matrix.execution import engine
-from matrix.execution.engine import Ending, Engines, Here, Tox, tox_command, work_folder
+from matrix.execution.engine import EngineResult, Engines, HostEngine, Tox, tox_command, work_folder
 from matrix.provision.project import ROOT
 
 HANG_S = 10.0  # limit for hanging tests
@@ -97,7 +97,7 @@ def test_tox_gets_no_variables_of_an_outer_tox(
 @pytest.mark.parametrize("status", [0, 1, 137])
 def test_engine_returns_the_status_of_tox(fake: Callable[[str], Path], tmp_path: Path, status: int) -> None:
     fake(f"sys.exit({status})")
-    assert Ending(status) == Tox(1).run(["torch-2.4.0"], {}, tmp_path / "log")
+    assert EngineResult(status) == Tox(1).run(["torch-2.4.0"], {}, tmp_path / "log")
 
 
 def test_output_of_tox_is_appended_to_the_log(fake: Callable[[str], Path], tmp_path: Path) -> None:
@@ -128,7 +128,7 @@ def test_hanging_tox_is_killed_with_its_children(
 
 def test_here_runs_pytest_in_the_projects_folder(fake: Callable[[str], Path], tmp_path: Path) -> None:
     call = fake("sys.exit(1)")
-    assert Here().run(["host"], {"MEGATRIX_RUN": "/runs/a"}, tmp_path / "log") == Ending(1)
+    assert HostEngine().run(["host"], {"MEGATRIX_RUN": "/runs/a"}, tmp_path / "log") == EngineResult(1)
     got = json.loads(call.read_text())
     assert (got["arguments"], got["folder"]) == (["-m", "pytest", "tests/failures"], str(ROOT))
     assert (tmp_path / "log").read_text() == "what tox prints\n"
@@ -139,7 +139,7 @@ def test_here_clears_the_base_variable(
 ) -> None:
     monkeypatch.setenv("MEGATRIX_BASE", "torch-2.4.0")
     call = fake("sys.exit(0)")
-    Here().run(["host"], {"MEGATRIX_RUN": "/runs/a"}, tmp_path / "log")
+    HostEngine().run(["host"], {"MEGATRIX_RUN": "/runs/a"}, tmp_path / "log")
     got = json.loads(call.read_text())["environment"]
     assert (got["MEGATRIX_BASE"], got["MEGATRIX_RUN"], got["MEGATRIX_PYTEST"]) == ("", "/runs/a", "megatrix run --here")
 
@@ -147,19 +147,19 @@ def test_here_clears_the_base_variable(
 def test_here_forwards_ctrl_c(fake: Callable[[str], Path], tmp_path: Path) -> None:
     fake(INTERRUPTED)
     with pytest.raises(KeyboardInterrupt):
-        Here().run(["host"], {}, tmp_path / "log")
+        HostEngine().run(["host"], {}, tmp_path / "log")
     assert (tmp_path / "interrupted").exists()
 
 
 def test_here_returns_its_own_environment() -> None:
-    held = Here().installed("host")
+    held = HostEngine().installed("host")
     assert held is not None
     assert (held.interpreter, "pytest" in held.environment.packages) == (Path(sys.executable), True)
 
 
-@pytest.mark.parametrize("made", [Tox(1), Here()], ids=lambda made: type(made).__name__)
+@pytest.mark.parametrize("made", [Tox(1), HostEngine()], ids=lambda made: type(made).__name__)
 def test_cache_and_clones_are_absolute_paths(
-    made: Tox | Here, fake: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    made: Tox | HostEngine, fake: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A cell starts in another folder than the caller."""
     monkeypatch.chdir(tmp_path)
@@ -177,7 +177,7 @@ def test_cache_and_clones_are_absolute_paths(
 def test_only_engines_with_bases_are_checked(monkeypatch: pytest.MonkeyPatch) -> None:
     """A run of the host needs no tox."""
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    engines = Engines({"host"}, Here(), Tox(1))
+    engines = Engines({"host"}, HostEngine(), Tox(1))
     engines.ready(["host"])
     with pytest.raises(MatrixError, match="tox is needed to run"):
         engines.ready(["host", "torch-2.4.0"])

@@ -16,7 +16,7 @@ import pytest
 from matrix.catalog.failure import Level
 from matrix.catalog.model import Image
 from matrix.execution import inside
-from matrix.execution.engine import STOP_S, BaseContents, Ending, Engines
+from matrix.execution.engine import STOP_S, BaseContents, EngineResult, Engines
 from matrix.execution.images import Images
 from matrix.execution.inside import COLLECT_S, limit_s
 from matrix.execution.ranks.timeouts import OVERTIME_S
@@ -103,7 +103,7 @@ class ImageRun:
         stdout.write(self.printed.encode())
         return self.process
 
-    def run(self) -> Ending:
+    def run(self) -> EngineResult:
         environ = {"MEGATRIX_RUN": str(self.run_folder), "MEGATRIX_RELAY": str(self.relay)}
         return self.engine.run(["debian-13"], environ, self.run_folder / "engine.log")
 
@@ -125,7 +125,7 @@ def make(tmp_path: Path) -> Make:
 
 def test_container_has_read_only_mounts_and_no_network(make: Make) -> None:
     image_run = make()
-    assert image_run.run() == Ending(0, {})
+    assert image_run.run() == EngineResult(0, {})
     (command,) = image_run.started
     options = dict.fromkeys(command)
     assert command[1:2] == ["run"]
@@ -191,7 +191,7 @@ def test_missing_overlay_affects_only_its_case(make: Make) -> None:
     image_run = make()
     case = planned(KNOWN, base="debian-13", core="0.8.0", source="megatron-lm@core_v0.8.0")
     image_run.plan(CASE, case)
-    assert image_run.run() == Ending(0, {})
+    assert image_run.run() == EngineResult(0, {})
     provided = provision.read(image_run.run_folder / "overlays-debian-13.json")
     assert provided[CASE.key].reason == ""
     assert "MEGATRIX_MEGATRON_LM=PATH" in provided[case.key].reason
@@ -209,7 +209,7 @@ def test_container_that_can_not_start_is_refused(make: Make, code: int) -> None:
 
 @pytest.mark.parametrize("code", [1, 137, 139])
 def test_status_of_pytest_is_not_a_refusal(make: Make, code: int) -> None:
-    assert make(code=code).run() == Ending(code, {})
+    assert make(code=code).run() == EngineResult(code, {})
 
 
 def test_image_that_can_not_start_is_refused(make: Make) -> None:
@@ -238,7 +238,7 @@ def test_hanging_container_is_ended(make: Make) -> None:
     """podman was seen to wait without end for a container that had ended."""
     hung = subprocess.TimeoutExpired("podman", 1)
     image_run = make(waits=[hung, hung])
-    assert image_run.run() == Ending(TIMED_OUT, {})
+    assert image_run.run() == EngineResult(TIMED_OUT, {})
     assert image_run.process.killed
 
 
@@ -280,7 +280,7 @@ def test_present_image_lacks_nothing(make: Make) -> None:
 class FakeBases:
     """An engine that records the bases it runs."""
 
-    def __init__(self, ending: Ending) -> None:
+    def __init__(self, ending: EngineResult) -> None:
         self.ending, self.bases = ending, list[str]()
 
     def ready(self, bases: Collection[str]) -> None:
@@ -292,17 +292,17 @@ class FakeBases:
     def installed(self, base: str) -> BaseContents | None:
         return None
 
-    def run(self, bases: Sequence[str], environ: Mapping[str, str], log: Path) -> Ending:
+    def run(self, bases: Sequence[str], environ: Mapping[str, str], log: Path) -> EngineResult:
         self.bases += bases
         return self.ending
 
 
 def test_each_base_runs_on_its_engine(tmp_path: Path) -> None:
-    images, others = FakeBases(Ending(0, {"debian-13": "no"})), FakeBases(Ending(1))
+    images, others = FakeBases(EngineResult(0, {"debian-13": "no"})), FakeBases(EngineResult(1))
     engines = Engines({"debian-13"}, images, others)
-    assert engines.run(["debian-13", "torch-2.4.0"], {}, tmp_path) == Ending(1, {"debian-13": "no"})
+    assert engines.run(["debian-13", "torch-2.4.0"], {}, tmp_path) == EngineResult(1, {"debian-13": "no"})
     assert (images.bases, others.bases) == (["debian-13"], ["torch-2.4.0"])
-    assert engines.run(["torch-2.4.0"], {}, tmp_path) == Ending(1)
+    assert engines.run(["torch-2.4.0"], {}, tmp_path) == EngineResult(1)
     assert images.bases == ["debian-13"]
 
 

@@ -254,11 +254,11 @@ def test_driver_is_read_once_and_only_for_gpus(folder: Path, monkeypatch: pytest
     current, _ = on_gpus(folder, 2)
     found = devices.Devices(cuda=current.__dict__.pop("cuda"))
 
-    def ask(libraries: object) -> devices.Devices:
+    def query(libraries: object) -> devices.Devices:
         calls.append(libraries)
         return found
 
-    monkeypatch.setattr(devices, "ask", ask)
+    monkeypatch.setattr(devices, "query", query)
     current.reproduction(CASE)
     assert calls == []
     current.reproduction(replace(CASE, level=Level.GPU, gpus=2))

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from matrix.catalog.failure import Level
 from matrix.report.cell_page import by_cell, cell_page, name_of
-from matrix.store.trend import Past, Pasts
+from matrix.store.trend import PastResult, Pasts
 from matrix.verdicts.record import Record, Verdict
 from tests.unit.catalogs import catalog
 from tests.unit.report.samples import LOG, night, record
@@ -71,7 +71,9 @@ def test_history_separates_flakes_from_changes() -> None:
     one = record()
     verdicts = [(Verdict.HOLDS, "a"), (Verdict.REGRESSED, "a"), (Verdict.HOLDS, "b")]
     pasts = {
-        one.key: [Past(n, f"night-{n}", verdict, 1.0, with_, False) for n, (verdict, with_) in enumerate(verdicts)]
+        one.key: [
+            PastResult(n, f"night-{n}", verdict, 1.0, with_, False) for n, (verdict, with_) in enumerate(verdicts)
+        ]
     }
     text = shown(one, pasts=pasts)
 

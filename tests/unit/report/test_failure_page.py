@@ -9,7 +9,7 @@ from dataclasses import replace
 from matrix.catalog.failure import Claim, Failure, Level, Workaround
 from matrix.report.failure_page import failure_page
 from matrix.store.night import Night
-from matrix.store.trend import Past, Pasts
+from matrix.store.trend import PastResult, Pasts
 from matrix.verdicts.record import Record, Verdict
 from tests.unit.catalogs import catalog, clause, failure
 from tests.unit.report.samples import cell, record
@@ -73,8 +73,10 @@ def test_history_shows_occurrences_and_flakes() -> None:
     broken, works = RECORDS[0], RECORDS[2]
     verdicts = [Verdict.HOLDS, Verdict.REGRESSED, Verdict.HOLDS]
     pasts = {
-        broken.key: [Past(n, f"night-{n}", verdict, 1.0, "same", False) for n, verdict in enumerate(verdicts, start=9)],
-        works.key: [Past(n, f"night-{n}", Verdict.HOLDS, 1.0, "same", False) for n in (9, 10, 11)],
+        broken.key: [
+            PastResult(n, f"night-{n}", verdict, 1.0, "same", False) for n, verdict in enumerate(verdicts, start=9)
+        ],
+        works.key: [PastResult(n, f"night-{n}", Verdict.HOLDS, 1.0, "same", False) for n in (9, 10, 11)],
     }
     text = shown(pasts=pasts)
     assert "In the last 3 nights: first seen in night-10, last in night-10." in text

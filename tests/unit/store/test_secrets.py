@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from matrix.execution.ranks.logs import Log
 from matrix.store.journal import Journal, read
-from matrix.store.secrets import MASKED, Masker, hidden, values
+from matrix.store.secrets import MASKED, Masker, masked_outcome, values
 from matrix.verdicts.outcome import Outcome, OutcomeKind, Raised, RankEnd
 from tests.unit.report import samples
 
@@ -59,8 +59,8 @@ def test_an_outcome_holds_no_secret() -> None:
     ranks = (RankEnd(0, 1, chain=chain, value={"url": [message]}, stacks=message),)
     outcome = Outcome(OutcomeKind.RAISED, message, chain=chain, evidence=message, ranks=ranks, attempts=(message,))
 
-    assert SECRET not in json.dumps(hidden(outcome, (SECRET,)).to_json())
-    assert hidden(outcome, ()) == outcome
+    assert SECRET not in json.dumps(masked_outcome(outcome, (SECRET,)).to_json())
+    assert masked_outcome(outcome, ()) == outcome
 
 
 def test_a_journal_holds_no_secret(tmp_path: Path) -> None:

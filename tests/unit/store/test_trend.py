@@ -7,15 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from matrix.report.strip import render, strip, trend
-from matrix.store.trend import AROUND, Past, flakes, steps, turns
+from matrix.store.trend import AROUND, PastResult, flakes, steps, turns
 from matrix.verdicts.record import Verdict
 
 
-def nights(text: str, contents: str = "") -> list[Past]:
+def nights(text: str, contents: str = "") -> list[PastResult]:
     """Return a night per letter: holds, Regressed, unavailable, cached (holds); `contents` has the content of each."""
     verdicts = {"h": Verdict.HOLDS, "R": Verdict.REGRESSED, "u": Verdict.UNAVAILABLE, "c": Verdict.HOLDS}
     return [
-        Past(n, f"night-{n}", verdicts[letter], 1.0, content, letter == "c")
+        PastResult(n, f"night-{n}", verdicts[letter], 1.0, content, letter == "c")
         for n, (letter, content) in enumerate(zip(text, contents or "a" * len(text), strict=True))
     ]
 
@@ -37,7 +37,9 @@ def test_a_flake_changes_colour_with_equal_content(text: str, contents: str, fli
 
 
 def test_unknown_content_is_no_flake() -> None:
-    unknown = [Past(n, "", verdict, 1.0, "", False) for n, verdict in enumerate((Verdict.HOLDS, Verdict.REGRESSED))]
+    unknown = [
+        PastResult(n, "", verdict, 1.0, "", False) for n, verdict in enumerate((Verdict.HOLDS, Verdict.REGRESSED))
+    ]
     assert flakes(unknown).again == 0
     assert [changed for _, _, changed in turns(unknown)] == [True]
 
@@ -76,5 +78,5 @@ def test_strips_and_trends_have_text_equivalents() -> None:
     assert 'aria-label="holds x 2, regressed x 2"' in strip(nights("hhRR"))
     assert strip(nights("hc")).count("opacity") == 1
     assert trend(nights("hu")) == ""
-    slower = [Past(n, f"night-{n}", Verdict.HOLDS, 2.0 if n < 8 else 6.0, "", False) for n in range(16)]
+    slower = [PastResult(n, f"night-{n}", Verdict.HOLDS, 2.0 if n < 8 else 6.0, "", False) for n in range(16)]
     assert "steps from 2.0 s to 6.0 s at night-8" in trend(slower)

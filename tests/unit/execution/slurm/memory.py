@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
 from matrix.catalog.failure import Level
-from matrix.execution.engine import BaseContents, Ending, Tox
+from matrix.execution.engine import BaseContents, EngineResult, Tox
 from matrix.execution.slurm.commands import CommandOutput
 from matrix.planning.night import everything
 from matrix.planning.planned import Planned
@@ -99,8 +99,8 @@ class Maker:
     def installed(self, base: str) -> BaseContents | None:
         return Tox(1).installed(base)
 
-    def run(self, bases: Sequence[str], environ: Mapping[str, str], log: Path) -> Ending:
-        return Ending()
+    def run(self, bases: Sequence[str], environ: Mapping[str, str], log: Path) -> EngineResult:
+        return EngineResult()
 
 
 def passed() -> Record:

@@ -70,12 +70,12 @@ def test_task_is_live_until_an_end_state(state: str, live: bool) -> None:
 
 def test_refuses_returns_slurms_error_message() -> None:
     slurm = FakeSlurm(sbatch=CommandOutput(1, "", NO_FEATURE))
-    assert Commands(("--account=me",), slurm).refuses(("--constraint=driver999",)) == words(NO_FEATURE)
+    assert Commands(("--account=me",), slurm).option_error(("--constraint=driver999",)) == words(NO_FEATURE)
     assert slurm.commands[0][0] == ["sbatch", "--test-only", "--constraint=driver999", "--account=me"]
 
 
 def test_refuses_is_empty_if_a_node_fits() -> None:
-    assert Commands(call=FakeSlurm(sbatch=CommandOutput(0, "", FINE))).refuses(()) == ""
+    assert Commands(call=FakeSlurm(sbatch=CommandOutput(0, "", FINE))).option_error(()) == ""
 
 
 def test_submit_passes_the_users_options_last() -> None:
@@ -103,7 +103,7 @@ def test_unknown_partition_raises_with_the_known_ones() -> None:
 
 def test_known_partition_is_passed_to_sbatch() -> None:
     slurm = FakeSlurm(sinfo=CommandOutput(0, "cpu\ngpu\n", ""), sbatch=CommandOutput(0, "", FINE))
-    of("gpu", ("--account=me",), slurm).refuses(())
+    of("gpu", ("--account=me",), slurm).option_error(())
     assert slurm.commands[-1][0] == ["sbatch", "--test-only", "--partition=gpu", "--account=me"]
 
 

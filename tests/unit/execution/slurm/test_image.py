@@ -116,7 +116,7 @@ def test_array_spec_round_trips_through_json() -> None:
 class Node:
     """The container runtime of a node, with an image of `digest`.
 
-    Containers exit with `status`; `once` refuses the first.
+    Containers exit with `status`; `once` option_error the first.
     """
 
     name = "podman"
@@ -133,7 +133,7 @@ class Node:
     def command(self, image: Ref, box: ContainerSpec, *inside: str) -> list[str]:
         return [*inside]
 
-    def ask(self, image: Ref, box: ContainerSpec, *inside: str) -> CommandResult:
+    def query(self, image: Ref, box: ContainerSpec, *inside: str) -> CommandResult:
         contents = {"python": "3.13.5", "packages": {}}
         return (
             CommandResult(125, err="Error: OCI permission denied")

@@ -14,7 +14,7 @@ import pytest
 
 from matrix.provision.nvidia import devices, nvml
 from matrix.provision.nvidia.cuda import Cuda, CudaDevice
-from matrix.provision.nvidia.devices import Devices, ask
+from matrix.provision.nvidia.devices import Devices, query
 from matrix.provision.nvidia.nvml import Card, Nvml
 
 CUDA = Cuda("12.4", "/usr/lib/libcuda.so.550.54.14", (CudaDevice("H100", "9.0", 80, multicast=True),))
@@ -37,7 +37,7 @@ def printing(folder: Path, *facts: Nvml | Cuda, then: str = "") -> str:
 
 
 def test_the_facts_of_both_libraries_are_returned(tmp_path: Path) -> None:
-    assert ask(python=printing(tmp_path, Nvml(asking="nvmlInit"), NVML, IN_INIT, CUDA)) == Devices(NVML, CUDA)
+    assert query(python=printing(tmp_path, Nvml(asking="nvmlInit"), NVML, IN_INIT, CUDA)) == Devices(NVML, CUDA)
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ def test_the_facts_of_both_libraries_are_returned(tmp_path: Path) -> None:
     ],
 )
 def test_a_hanging_driver_keeps_the_earlier_facts(tmp_path: Path, then: str, end: str) -> None:
-    found = ask(python=printing(tmp_path, NVML, IN_INIT, then=then), seconds=1)
+    found = query(python=printing(tmp_path, NVML, IN_INIT, then=then), seconds=1)
     assert found == Devices(NVML, Cuda("12.4", CUDA.library, problem=f"cuInit {end}"))
 
 
@@ -58,7 +58,7 @@ def test_a_process_stuck_in_the_kernel_is_abandoned(tmp_path: Path, monkeypatch:
     held: list[subprocess.Popen[bytes]] = []
     monkeypatch.setattr(subprocess.Popen, "kill", lambda process: held.append(process))
     monkeypatch.setattr(devices, "GONE_S", 0.1)
-    found = ask(python=printing(tmp_path, NVML, IN_INIT, then="exec sleep 600"), seconds=1)
+    found = query(python=printing(tmp_path, NVML, IN_INIT, then="exec sleep 600"), seconds=1)
     assert found.cuda.problem == "cuInit did not return in 1 s"
     for process in held:
         process.send_signal(signal.SIGKILL)
@@ -70,14 +70,14 @@ def test_a_process_stuck_in_the_kernel_is_abandoned(tmp_path: Path, monkeypatch:
     [("echo SyntaxError; exit 1", "ended with status 1: SyntaxError"), ("", "status 0: output of a library")],
 )
 def test_an_interpreter_without_facts_is_reported(tmp_path: Path, then: str, message: str) -> None:
-    found = ask(python=printing(tmp_path, then=then))
+    found = query(python=printing(tmp_path, then=then))
     assert message in found.nvml.problem == found.cuda.problem
     assert found.nvml.silent
     assert found.cuda.silent
 
 
 def test_a_missing_interpreter_is_reported(tmp_path: Path) -> None:
-    found = ask(python=str(tmp_path / "python")).cuda
+    found = query(python=str(tmp_path / "python")).cuda
     assert found.problem.endswith("can't be started: No such file or directory")
     assert found.silent
 
@@ -85,12 +85,12 @@ def test_a_missing_interpreter_is_reported(tmp_path: Path) -> None:
 def test_a_relative_interpreter_path_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     printing(tmp_path, NVML, CUDA)
     monkeypatch.chdir(tmp_path)
-    assert ask(python="./python") == Devices(NVML, CUDA)
+    assert query(python="./python") == Devices(NVML, CUDA)
 
 
 def test_this_interpreter_reports_both_libraries() -> None:
     """On any machine: each library has GPUs or a reason."""
-    found = ask(python=sys.executable)
+    found = query(python=sys.executable)
     assert all(one.gpus or one.problem for one in (found.nvml, found.cuda))
     assert all(not one.asking for one in (found.nvml, found.cuda))
 
@@ -100,14 +100,14 @@ def test_an_interpreter_without_packages_works(tmp_path: Path) -> None:
     bare = tmp_path / "python"
     bare.write_text(f'#!/bin/sh\nexec "{sys.executable}" -S "$@"\n')
     bare.chmod(0o755)
-    found = ask(python=str(bare))
+    found = query(python=str(bare))
     assert not found.nvml.silent, found.nvml.problem
     assert not found.cuda.silent, found.cuda.problem
 
 
 def test_without_the_library_nothing_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nvml, "there", lambda: "libnvidia-ml.so.1: cannot open shared object file")
-    monkeypatch.setattr(devices, "ask", lambda *_: pytest.fail("a process was started"))
+    monkeypatch.setattr(devices, "query", lambda *_: pytest.fail("a process was started"))
     devices.management.cache_clear()
     assert devices.management() is None
     devices.management.cache_clear()
@@ -121,7 +121,7 @@ def test_nvml_is_queried_once_per_process(monkeypatch: pytest.MonkeyPatch) -> No
         return Devices(nvml=NVML)
 
     monkeypatch.setattr(nvml, "there", lambda: "")
-    monkeypatch.setattr(devices, "ask", answer)
+    monkeypatch.setattr(devices, "query", answer)
     devices.management.cache_clear()
     assert [devices.management(), devices.management()] == [NVML, NVML]
     assert queries == [("nvml",)]

@@ -7,7 +7,7 @@ import pytest
 from matrix.catalog.failure import Level
 from matrix.catalog.model import HOST
 from matrix.errors import MatrixError
-from matrix.planning.standing import cases_here, with_host
+from matrix.planning.host_cases import cases_here, with_host
 from tests.founding import SAVE
 from tests.unit.catalogs import real
 

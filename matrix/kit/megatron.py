@@ -24,7 +24,7 @@ def start(rank: Rank, *, tensor_parallel: int = 1, pipeline_parallel: int = 1) -
         absent_packages.install(**rank.stand_ins)
     else:
         torch.cuda.set_device(device(rank))
-    # Ranks that share one GPU can't use NCCL (it option_error two ranks on a device): gloo moves CUDA tensors as well.
+    # Ranks that share one GPU can't use NCCL (it refuses two ranks on a device): gloo moves CUDA tensors as well.
     shares_a_gpu = rank.device == "cuda" and torch.cuda.device_count() < rank.world_size
     backend = "nccl" if rank.device == "cuda" and not shares_a_gpu else "gloo"
     torch.distributed.init_process_group(

@@ -47,7 +47,7 @@ class Paths:
 
     @property
     def bisections(self) -> Path:
-        """The folder of the bisections, each with a store and a page."""
+        """The folder of the bisections, each with its probe results and a page."""
         return self.out / "bisections"
 
     @property

@@ -128,7 +128,7 @@ def _hung(ends: Sequence[RankEnd], logs: Mapping[int, str], traces: Mapping[int,
     places: dict[str, list[RankEnd]] = {}
     for end in late:
         frame = stacks.innermost(traces.get(end.rank, ""))
-        place = f"in {frame.function} ({PurePath(frame.file).name}:{frame.line})" if frame else "none_built knows where"
+        place = f"in {frame.function} ({PurePath(frame.file).name}:{frame.line})" if frame else "at an unknown place"
         if end.returned:
             place = f"after its body had returned, {place}"
         places.setdefault(place, []).append(end)

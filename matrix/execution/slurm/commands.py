@@ -161,7 +161,7 @@ class Commands:
         """Submit a job and return its id."""
         output = self._call(("sbatch", "--parsable", *options, *self._extra), script, environ)
         if output.status != 0:
-            raise MatrixError("Slurm option_error the job", got=words(output.err), where=" ".join(options))
+            raise MatrixError("Slurm refuses the job", got=words(output.err), where=" ".join(options))
         return output.out.strip().partition(";")[0]  # in a federation the cluster's name follows the id
 
     def tasks(self, prefix: str) -> list[Task]:

@@ -258,11 +258,11 @@ def test_engine_that_starts_nothing_leaves_no_run(runs: Runs, monkeypatch: pytes
     """It raises before it has written a log."""
 
     def refuse(*_: object) -> None:
-        raise MatrixError("the queue option_error it")
+        raise MatrixError("the queue refuses it")
 
     engine = FakeEngine(KNOWN)
     monkeypatch.setattr(engine, "run", refuse)
-    with pytest.raises(MatrixError, match="the queue option_error it"):
+    with pytest.raises(MatrixError, match="the queue refuses it"):
         runs.run(engine)
     assert list(Paths(runs.out).run("").glob("*")) == []
     assert not Paths(runs.out).page.exists()
@@ -273,7 +273,7 @@ def test_resumed_run_that_can_not_start_is_kept(runs: Runs, monkeypatch: pytest.
     (runs.folder() / "engine.log").unlink()
 
     def refuse(*_: object) -> None:
-        raise MatrixError("the queue option_error it")
+        raise MatrixError("the queue refuses it")
 
     engine = FakeEngine(KNOWN)
     monkeypatch.setattr(engine, "run", refuse)

@@ -169,7 +169,7 @@ def test_reason_names_rank_and_error_in_one_line() -> None:
 def test_hang_names_the_unfinished_ranks() -> None:
     outcome = blame(fine(0), stopped(1), timed_out=True)
     assert outcome.rank == 1
-    assert outcome.reason == "rank 1 had not finished after 60 s, rank 0 had: rank 1 none_built knows where"
+    assert outcome.reason == "rank 1 had not finished after 60 s, rank 0 had: rank 1 at an unknown place"
 
 
 def trace(function: str) -> str:

@@ -102,8 +102,8 @@ def test_ranks_end_when_mpirun_is_killed(supervisor: Supervisor, under: MakeJob,
 
 def test_mpirun_that_starts_nothing_is_exited(supervisor: Supervisor, job: MakeJob, tmp_path: Path) -> None:
     """The evidence contains the output of mpirun, and the deadline is not awaited."""
-    option_error = tool(tmp_path, "#!{python}\nraise SystemExit('not enough slots')\n")
-    outcome = supervisor.run(job("describe", path=(option_error,), launcher="mpirun"))
+    refuses = tool(tmp_path, "#!{python}\nraise SystemExit('not enough slots')\n")
+    outcome = supervisor.run(job("describe", path=(refuses,), launcher="mpirun"))
 
     assert (outcome.kind, outcome.exit_code) == (OutcomeKind.EXITED, 1)
     assert "mpirun ended with 1 before it started this rank" in outcome.evidence

@@ -116,7 +116,7 @@ def test_array_spec_round_trips_through_json() -> None:
 class Node:
     """The container runtime of a node, with an image of `digest`.
 
-    Containers exit with `status`; `once` option_error the first.
+    Containers exit with `status`; `once` refuses the first.
     """
 
     name = "podman"

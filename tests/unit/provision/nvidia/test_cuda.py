@@ -15,10 +15,10 @@ NO_DEVICE = "CUDA_ERROR_NO_DEVICE: no GPU was given to this container, or CUDA_V
 
 
 class Driver:
-    """A fake libcuda.so.1. `option_error` gives the error code that a function returns."""
+    """A fake libcuda.so.1. `refuses` gives the error code that a function returns."""
 
-    def __init__(self, attributes: dict[int, int], count: int = 1, **option_error: int) -> None:
-        self.attributes, self.count, self.option_error = attributes, count, option_error
+    def __init__(self, attributes: dict[int, int], count: int = 1, **refuses: int) -> None:
+        self.attributes, self.count, self.refuses = attributes, count, refuses
 
     def __getattr__(self, name: str) -> Any:
         answers = {
@@ -28,8 +28,8 @@ class Driver:
         }
 
         def function(*arguments: Any) -> int:
-            if name in self.option_error:
-                return self.option_error[name]
+            if name in self.refuses:
+                return self.refuses[name]
             if name == "cuDeviceGetName":
                 arguments[0].value = b"NVIDIA H100"
             elif name == "cuDeviceGetAttribute":

@@ -18,17 +18,17 @@ HINT = "the driver was updated while its kernel module was loaded; reload it or 
 
 
 class Library:
-    """A fake libnvidia-ml.so.1. `links`: up or not, for each GPU; `option_error`: the error code of a function."""
+    """A fake libnvidia-ml.so.1. `links`: up or not, for each GPU; `refuses`: the error code of a function."""
 
-    def __init__(self, *links: Sequence[bool], option_error: Mapping[str, int] | None = None, lost: int = -1) -> None:
-        self.links, self.option_error, self.lost = links, option_error or {}, lost
+    def __init__(self, *links: Sequence[bool], refuses: Mapping[str, int] | None = None, lost: int = -1) -> None:
+        self.links, self.refuses, self.lost = links, refuses or {}, lost
 
     def __getattr__(self, name: str) -> Any:
         def function(*arguments: Any) -> int | bytes | None:
             if name == "nvmlErrorString":
                 return TEXTS.get(arguments[0])
-            if name in self.option_error:
-                return self.option_error[name]
+            if name in self.refuses:
+                return self.refuses[name]
             if name == "nvmlSystemGetDriverVersion":
                 arguments[0].value = b"470.161.03"
             elif name == "nvmlSystemGetCudaDriverVersion":
@@ -68,7 +68,7 @@ def test_a_lost_gpu_has_a_problem() -> None:
 
 
 @pytest.mark.parametrize(
-    ("option_error", "expected"),
+    ("refuses", "expected"),
     [
         ({"nvmlInit_v2": MISMATCH}, Nvml(problem=f"nvmlInit returned Driver/library version mismatch: {HINT}")),
         ({"nvmlInit_v2": 77}, Nvml(problem="nvmlInit returned 77")),
@@ -79,8 +79,8 @@ def test_a_lost_gpu_has_a_problem() -> None:
         ({"nvmlSystemGetDriverVersion": 999, "nvmlSystemGetCudaDriverVersion": 999}, Nvml()),
     ],
 )
-def test_an_error_code_is_reported(option_error: Mapping[str, int], expected: Nvml) -> None:
-    assert last(Library(option_error=option_error)) == expected
+def test_an_error_code_is_reported(refuses: Mapping[str, int], expected: Nvml) -> None:
+    assert last(Library(refuses=refuses)) == expected
 
 
 def test_facts_are_yielded_before_a_blocking_call() -> None:

@@ -124,12 +124,15 @@ def fault_of(end: RankEnd, log: str, oom_kills: int) -> RankFault | None:
 def _hung(ends: Sequence[RankEnd], logs: Mapping[int, str], traces: Mapping[int, str], deadline_s: float) -> Outcome:
     """Return the outcome of a hang: the ranks that had not finished, where each stood, and any suspect."""
     late = [end for end in ends if end.stopped or end.exit_code is None]
+    late = late or [end for end in ends if end.seconds >= deadline_s]  # they ended while stacks were collected
     done = [end for end in ends if end not in late]
     places: dict[str, list[RankEnd]] = {}
     for end in late:
         frame = stacks.innermost(traces.get(end.rank, ""))
         place = f"in {frame.function} ({PurePath(frame.file).name}:{frame.line})" if frame else "at an unknown place"
-        if end.returned:
+        if end.exit_code is not None:
+            place = f"finished after {end.seconds:.2f} s"
+        elif end.returned:
             place = f"after its body had returned, {place}"
         places.setdefault(place, []).append(end)
     standing = "; ".join(f"{name_ranks(group)} {place}" for place, group in places.items())

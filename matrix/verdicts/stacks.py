@@ -46,7 +46,7 @@ def spy_on(pids: Sequence[int]) -> list[subprocess.Popen[bytes]]:
     ]
 
 
-def answers(pid: int, number: signal.Signals, proc: Path = Path("/proc")) -> bool:
+def answers(pid: int, number: signal.Signals = signal.SIGUSR1, proc: Path = Path("/proc")) -> bool:
     """Return whether a process has a handler for a signal; a signal without one would kill it."""
     try:
         caught = re.search(r"^SigCgt:\t([0-9a-f]+)$", (proc / str(pid) / "status").read_text(), re.MULTILINE)

@@ -8,6 +8,7 @@ import select
 import signal
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from multiprocessing import forkserver, resource_tracker
@@ -19,6 +20,7 @@ from matrix.errors import MatrixError
 from matrix.execution.ranks import forkserver_child
 
 PRELOAD_S: Final = 300.0  # s; torch and torch.distributed took 2.6 s, 10 s on a busy machine; a network disk is slower
+START_S: Final = 60.0  # s for the forkserver to start all ranks of a job: 8 took 20 ms; a stopped one never does
 ROOT: Final = str(Path(__file__).parents[3])  # holds this package
 
 
@@ -46,7 +48,8 @@ class Forkserver:
 
         Raises MatrixError if it can't be started.
         """
-        if self._lifeline != -1 and not _readable(self._lifeline, 0):
+        if self._lifeline != -1 and not _readable((self._lifeline,), 0):
+            self.folder.mkdir(mode=0o700, exist_ok=True)  # a body can remove it
             return self._lifeline
         self.stop()
         if not self._start(self.modules):
@@ -55,8 +58,20 @@ class Forkserver:
             self.stop()
             self.note = f"the forkserver died while it imported {', '.join(self.modules)}; it runs without them"
             if not self._start(()):
+                self.stop()
                 raise MatrixError("the forkserver dies at its start", fix="see its output on stderr")
         return self._lifeline
+
+    @contextmanager
+    def starting(self) -> Iterator[None]:
+        """Kill the server if a block that starts ranks takes more than START_S: its owner would wait for ever."""
+        killer = threading.Timer(START_S, os.kill, (self.pid, signal.SIGKILL))
+        killer.daemon = True
+        killer.start()
+        try:
+            yield
+        finally:
+            killer.cancel()
 
     def stop(self) -> None:
         """End the server and every process it started. Does nothing if none runs."""
@@ -81,7 +96,10 @@ class Forkserver:
         self._lifeline = os.open(lifeline, os.O_RDONLY | os.O_NONBLOCK)
         try:
             self.pid = self._launch(lifeline, modules)
-            if not _readable(self._lifeline, self._preload_s):
+            # A FIFO reports no end before its first writer, so a server that dies earlier is seen by its pidfd only.
+            with os.fdopen(os.pidfd_open(self.pid)) as process:
+                ready = _readable((self._lifeline, process.fileno()), self._preload_s)
+            if not ready:
                 raise MatrixError(
                     "the forkserver is not ready",
                     got=f"no reply within {self._preload_s:g} s while it imports {', '.join(modules)}",
@@ -121,9 +139,11 @@ def import_path() -> list[str]:
     return [entry or str(Path.cwd()) for entry in sys.path]
 
 
-def _readable(fd: int, limit_s: float) -> bool:
+def _readable(fds: Sequence[int], limit_s: float) -> bool:
+    """Return whether one of `fds` becomes readable or ends within the limit."""
     poll = select.poll()
-    poll.register(fd, select.POLLIN)
+    for fd in fds:
+        poll.register(fd, select.POLLIN)
     return bool(poll.poll(limit_s * 1000))
 
 

@@ -18,7 +18,7 @@ import sys
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from multiprocessing import forkserver, resource_tracker
+from multiprocessing import forkserver, get_context, resource_tracker
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Final
@@ -100,6 +100,21 @@ def serve(request: Mapping[str, Any]) -> ForkserverChild:
     gc.freeze()  # so that a collection in a rank does not unshare the pages of the preloaded modules
     os.write(serving.lifeline, b"ready\n")
     return serving
+
+
+class ForkedProcess(get_context("forkserver").Process):  # type: ignore[misc]  # made at run time
+    """A process forked from the forkserver. It runs its exit handlers, as an interpreter that torchrun starts does.
+
+    multiprocessing ends its children by os._exit: a handler that hangs or changes the exit status would have no effect.
+    Exit handlers of C libraries and the teardown of modules do not run here; they do with fresh=True.
+    """
+
+    def _bootstrap(self, parent_sentinel: int | None = None) -> int:
+        status: int = super()._bootstrap(parent_sentinel)
+        atexit._run_exitfuncs()
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+        return status
 
 
 def enter(task: str, log: Connection, result: Connection, stacks: Connection) -> None:

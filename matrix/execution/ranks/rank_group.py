@@ -22,7 +22,7 @@ from matrix.execution.ranks.forkserver import empty_main
 from matrix.execution.ranks.job import RankJob
 from matrix.execution.ranks.logs import Log, end_of
 from matrix.execution.ranks.pump import Pump, Readable
-from matrix.execution.ranks.rank_process import LauncherProcess, RankProcess
+from matrix.execution.ranks.rank_process import LauncherProcess, RankProcess, parse_report
 from matrix.execution.ranks.rank_spec import free_port, rank_spec
 from matrix.execution.ranks.timeouts import Timeouts
 from matrix.store import secrets
@@ -146,7 +146,7 @@ class RankGroup:
     @property
     def lack(self) -> str:
         """Return what a rank lacked, so that its body did not run; "" if none did."""
-        return next((str(member.message["lacks"]) for member in self._members if "lacks" in member.message), "")
+        return next((member.report.lacks for member in self._members if member.report and member.report.lacks), "")
 
     @property
     def seconds(self) -> float:
@@ -213,12 +213,11 @@ class RankGroup:
             self._turn(min(limit, now + step_s))
 
     def _take_report(self, member: RankProcess, received: bytearray, chunk: bytes) -> None:
-        if member.message or len(received) > REPORT:
+        if member.report or len(received) > REPORT:
             return
         received += chunk
         if chunk.endswith(b"\n"):
-            with suppress(ValueError):  # not JSON: a body that closed all descriptors may reuse the number
-                member.message = dict(json.loads(bytes(received)))
+            member.report = next(filter(None, map(parse_report, bytes(received).splitlines())), None)
             received.clear()
             member.reported_at = self.seconds
             self._note_failure(member)
@@ -258,14 +257,15 @@ class RankGroup:
 
     def _take_stacks(self, limit: float) -> None:
         """Collect the stacks of the running ranks by faulthandler, after the deadline also by py-spy and the kernel."""
-        members = [member for member in self._living if member.process.pid]
+        members = [member for member in self._living if member.process.pid and answers(member.process.pid)]
         for member in members:
             send(os.kill, member.process.pid, signal.SIGUSR1)
         self._wait_for_stacks(limit, lambda: all(member.stacks or member.ended_at is not None for member in members))
         living = [member for member in self._living if member.process.pid]
         for member in living:
             if not member.stacks:
-                member.stacks += f"no answer to SIGUSR1: {kernel_view(member.process.pid or 0)}\n".encode()
+                reason = "no answer to SIGUSR1" if member in members else "no handler for SIGUSR1"
+                member.stacks += f"{reason}: {kernel_view(member.process.pid or 0)}\n".encode()
         if self.timed_out:
             for member in living:
                 self._take_stacks_below(member, limit)
@@ -284,7 +284,7 @@ class RankGroup:
         """Collect the stacks of a rank's descendants. A forked one has its handler and pipe, and may block it."""
         for pid in sorted(look().below(member.process.pid or 0)):
             member.stacks += f"\nprocess {pid}, started by this rank: {kernel_view(pid)}\n".encode()
-            if answers(pid, signal.SIGUSR1) and time.monotonic() < limit:
+            if answers(pid) and time.monotonic() < limit:
                 before = len(member.stacks)
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGUSR1)
@@ -319,6 +319,6 @@ def send(how: Callable[[int, int], None], pid: int | None, number: int) -> None:
 def started(body: Callable[..., None], name: str, *arguments: Any) -> BaseProcess:
     """Return a process forked from the forkserver; the last argument is a list, whose items are passed one by one."""
     *given, writers = arguments
-    process = get_context("forkserver").Process(target=body, args=(*given, *writers), name=name)
+    process = forkserver_child.ForkedProcess(target=body, args=(*given, *writers), name=name)
     process.start()
     return process

@@ -2,27 +2,50 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
 from dataclasses import dataclass, field
 from multiprocessing.process import BaseProcess
 from typing import Any
 
 from matrix.execution.ranks import mpirun
 from matrix.execution.ranks.logs import Log
-from matrix.verdicts.outcome import EVIDENCE, RankEnd, raised_chain
+from matrix.verdicts.outcome import EVIDENCE, Raised, RankEnd, raised_chain
+
+
+@dataclass(frozen=True)
+class RankReport:
+    """The report of a rank: its body returned `value`, raised `chain`, or could not start because it `lacks` something.
+
+    One of the three is set; `returned` distinguishes the value None.
+    """
+
+    returned: bool = False
+    value: Any = None
+    chain: tuple[Raised, ...] = ()
+    lacks: str = ""
+
+
+def parse_report(line: bytes) -> RankReport | None:
+    """Return the report in a line that a rank wrote, None if it is none: a body can write to any open descriptor."""
+    try:
+        report = json.loads(line)
+        if "value" in report:
+            return RankReport(returned=True, value=report["value"])
+        if "raised" in report:
+            return RankReport(chain=raised_chain(report["raised"]))
+        return RankReport(lacks=report["lacks"]) if isinstance(report["lacks"], str) else None
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        return None
 
 
 @dataclass
 class RankProcess:
-    """One rank: its process and the output received so far. Times are seconds since the start of the job.
-
-    `message` is its report: {"value": ...}, {"raised": [...]}, {"lacks": ...}, or {} before the report arrives.
-    """
+    """One rank: its process and the output received so far. Times are seconds since the start of the job."""
 
     rank: int
     process: BaseProcess | mpirun.ShimConnection
     log: Log
-    message: Mapping[str, Any] = field(default_factory=dict)
+    report: RankReport | None = None
     stacks: bytearray = field(default_factory=bytearray)
     exit_code: int | None = None
     ended_at: float | None = None
@@ -32,8 +55,8 @@ class RankProcess:
     @property
     def failed(self) -> bool:
         """Return whether this rank raised, exited with an error, or ended without a value."""
-        ended_badly = self.ended_at is not None and (self.exit_code != 0 or "value" not in self.message)
-        return "raised" in self.message or ended_badly
+        ended_badly = self.ended_at is not None and (self.exit_code != 0 or not self.report or not self.report.returned)
+        return bool(self.report and self.report.chain) or ended_badly
 
     @property
     def trace(self) -> str:
@@ -42,16 +65,16 @@ class RankProcess:
 
     def end(self, now: float) -> RankEnd:
         """Return the end of the rank as a value."""
-        chain = raised_chain(self.message.get("raised", ()))
+        report = self.report or RankReport()
         ended_at = now if self.ended_at is None else self.ended_at
         return RankEnd(
             rank=self.rank,
             exit_code=None if self.stopped else self.exit_code,
-            chain=chain,
-            returned="value" in self.message,
+            chain=report.chain,
+            returned=report.returned,
             stopped=self.stopped,
-            seconds=self.reported_at if chain else ended_at,
-            value=self.message.get("value"),
+            seconds=self.reported_at if report.chain else ended_at,
+            value=report.value,
             log=str(self.log.path),
             stacks=self.trace,
         )

@@ -73,11 +73,12 @@ class Supervisor:
             group = RankGroup(job, Path(folder), path, self._server.modules, lifeline, self._timeouts, cgroup)
             lost = ""
             try:
-                group.start()
+                with self._server.starting():
+                    group.start()
                 group.watch()
                 group.stop(collect_stacks=True)
             except (EOFError, ConnectionError) as error:
-                lost = f"the forkserver died as it started a rank: {error!r}"
+                lost = f"the forkserver died, or was stopped, as it started a rank: {error!r}"
             finally:
                 try:
                     group.stop(collect_stacks=False)  # after an exception or a Ctrl-C ranks may still run

@@ -258,3 +258,9 @@ def blame_alone(end: RankEnd) -> bool:
 def test_first_segfault_is_always_the_root(ends: list[RankEnd], earlier: float) -> None:
     first = min(end.seconds for end in ends) - HEAD_START_S - earlier
     assert blame(*ends, died(99, signal.SIGSEGV, first - 0.001)).rank == 99
+
+
+def test_ranks_that_finish_after_the_deadline_are_named() -> None:
+    outcome = blame(fine(0, 60.01), fine(1, 12.0), timed_out=True)
+    assert outcome.kind is OutcomeKind.HUNG
+    assert outcome.reason == "rank 0 had not finished after 60 s, rank 1 had: rank 0 finished after 60.01 s"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import faulthandler
 import importlib
@@ -10,6 +11,7 @@ import multiprocessing
 import multiprocessing.util
 import os
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -41,6 +43,7 @@ def describe(rank: Rank, **kwargs: Any) -> dict[str, Any]:
         "session": os.getsid(0),
         "group": os.getpgid(0),
         "pid": os.getpid(),
+        "parent": os.getppid(),
         "stdin": sys.stdin.read(),
         "start_method": multiprocessing.get_start_method(allow_none=True),
         "core_limit": resource.getrlimit(resource.RLIMIT_CORE)[0],
@@ -319,4 +322,29 @@ def kill_mpirun(rank: Rank) -> NoReturn:
         shim = os.getppid()
         above = Path(f"/proc/{shim}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[1]
         os.kill(int(above), signal.SIGKILL)
+    wait_forever(rank)
+
+
+def leave_at_exit(rank: Rank, how: str) -> None:
+    """Register an exit handler that sleeps for ever ("hang"), ends the process with status 3 ("exit") or prints."""
+    ends = {
+        "hang": lambda: time.sleep(FOREVER),
+        "exit": lambda: os._exit(3),
+        "print": lambda: sys.stdout.write("at exit"),
+    }
+    atexit.register(ends[how])
+
+
+def write_report(rank: Rank, line: str) -> None:
+    """Write a line to the report pipe, as a body that writes to any open descriptor may."""
+    os.write(sys._getframe(1).f_locals["result"], line.encode() + b"\n")
+
+
+def remove_shared_folder(rank: Rank) -> None:
+    shutil.rmtree(rank.workdir.parents[1])
+
+
+def hang_without_a_handler(rank: Rank) -> NoReturn:
+    """Wait after SIGUSR1's handler was replaced by the default action, as after an exec."""
+    signal.signal(signal.SIGUSR1, signal.SIG_DFL)
     wait_forever(rank)

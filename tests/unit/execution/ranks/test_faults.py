@@ -244,3 +244,50 @@ def test_killed_forkserver_is_not_reached_then_restarted(run: Run, job: MakeJob,
     outcome = run(job("kill_server", fresh=fresh))
     assert (outcome.kind, outcome.reason) == (OutcomeKind.NOT_REACHED, "the forkserver died while the job ran")
     assert run(job("nothing", fresh=fresh)).kind == OutcomeKind.PASSED
+
+
+def test_exit_handler_that_hangs_is_hung(run: Run, job: MakeJob, fresh: bool, soon: float) -> None:
+    outcome = run(job("leave_at_exit", kwargs={"how": "hang"}, deadline_s=soon, fresh=fresh))
+    assert outcome.kind == OutcomeKind.HUNG
+    assert "after its body had returned" in outcome.reason
+
+
+def test_status_of_an_exit_handler_is_exited(run: Run, job: MakeJob, fresh: bool) -> None:
+    outcome = run(job("leave_at_exit", kwargs={"how": "exit"}, fresh=fresh))
+    assert (outcome.kind, outcome.exit_code) == (OutcomeKind.EXITED, 3)
+
+
+def test_output_of_exit_handlers_is_logged_once(run: Run, job: MakeJob, fresh: bool) -> None:
+    outcome = run(job("leave_at_exit", kwargs={"how": "print"}, fresh=fresh))
+    assert outcome.kind == OutcomeKind.PASSED
+    assert [Path(end.log).read_text() for end in outcome.ranks] == ["at exit"] * 2
+
+
+GARBAGE = (
+    "null",
+    "5",
+    "[]",
+    '{"raised": 5}',
+    '{"raised": [1]}',
+    '{"raised": [{}]}',
+    '{"lacks": [1]}',
+    "[" * 100_000,
+    "x",
+)
+
+
+@pytest.mark.parametrize("line", GARBAGE, ids=range(len(GARBAGE)))
+def test_garbage_on_the_report_pipe_is_ignored(run: Run, job: MakeJob, fresh: bool, line: str) -> None:
+    outcome = run(job("write_report", kwargs={"line": line}, world_size=1, fresh=fresh))
+    assert outcome.kind == OutcomeKind.PASSED
+
+
+def test_removed_shared_folder_does_not_break_later_jobs(run: Run, job: MakeJob) -> None:
+    run(job("remove_shared_folder", world_size=1))
+    assert run(job("nothing")).kind == OutcomeKind.PASSED
+
+
+def test_rank_without_sigusr1_handler_is_hung(run: Run, job: MakeJob, fresh: bool, soon: float) -> None:
+    outcome = run(job("hang_without_a_handler", deadline_s=soon, fresh=fresh))
+    assert outcome.kind == OutcomeKind.HUNG
+    assert "no handler for SIGUSR1" in outcome.ranks[0].stacks

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
 import stat
 import sys
 import time
@@ -14,6 +15,7 @@ from typing import Any
 import pytest
 
 from matrix.errors import MatrixError
+from matrix.execution.ranks import forkserver
 from matrix.execution.ranks.forkserver import Forkserver
 from matrix.execution.ranks.forkserver_child import REQUEST
 from matrix.execution.ranks.job import RankJob
@@ -244,6 +246,30 @@ def test_endless_preload_raises(alone: None, tmp_path: Path) -> None:
     module(tmp_path / "base", "endless", "import time\ntime.sleep(3600)")
     with pytest.raises(MatrixError, match="not ready"):
         Forkserver(["endless"], [str(tmp_path / "base")], preload_s=0.5).ensure()
+
+
+def test_forkserver_that_dies_before_its_preload_raises(
+    alone: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module(tmp_path, "sitecustomize", f"import os\nif {REQUEST!r} in os.environ: os._exit(1)")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    with pytest.raises(MatrixError, match="dies at its start"):
+        Forkserver(["json"], [], preload_s=20.0).ensure()
+
+
+def test_stopped_forkserver_is_not_reached_then_restarted(
+    job: MakeJob, alone: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(forkserver, "START_S", 0.5)
+    with Supervisor(preload=()) as supervisor:
+        (end,) = supervisor.run(job("describe", world_size=1)).ranks
+        parent = int(end.value["parent"])
+        os.kill(parent, signal.SIGSTOP)
+        stopped = supervisor.run(job("nothing"))
+        monkeypatch.undo()
+        assert supervisor.run(job("nothing")).kind is OutcomeKind.PASSED
+    assert stopped.kind is OutcomeKind.NOT_REACHED
+    assert "was stopped" in stopped.reason
 
 
 def test_second_forkserver_in_a_process_raises(alone: None) -> None:

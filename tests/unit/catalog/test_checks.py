@@ -183,6 +183,6 @@ def test_a_predicate_over_any_axes_is_accepted(bounds: Any) -> None:
     check(catalog(failure(affected=(clause(**bounds),)), drivers=drivers, stacks=stacks), FACTS)
 
 
-def test_a_contradiction_between_a_base_and_an_engine_is_found() -> None:
+def test_base_contradicting_its_engine_is_found() -> None:
     entry = failure(affected=(clause(torch=">=2.4"),), works=(clause(te=">=1.9"),))
     assert refused(catalog(entry)).what == "a cell is both in affected and in works"

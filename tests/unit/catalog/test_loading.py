@@ -151,7 +151,7 @@ def test_a_group_of_cases_shares_arguments_and_limits(copy: tuple[Path, Path]) -
     assert [one.limits, other.limits] == [Limits(Size(9 * GIB)), Limits(Size(9 * GIB), Size(GIB))]
 
 
-def test_an_entry_with_a_call_is_read_at_level_contract(copy: tuple[Path, Path]) -> None:
+def test_entry_with_call_is_read_at_contract(copy: tuple[Path, Path]) -> None:
     (case,) = load(*copy).failure("start-crashes").case
     assert (case.name, case.levels, case.run) == ("contract", (Level.CONTRACT,), "")
 
@@ -195,9 +195,7 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize(("edit", "key", "remedy"), MISTAKES.values(), ids=MISTAKES.keys())
-def test_the_error_of_a_mistake_has_file_key_and_fix(
-    error_of: Callable[..., str], edit: Edit, key: str, remedy: str
-) -> None:
+def test_error_has_file_key_and_fix(error_of: Callable[..., str], edit: Edit, key: str, remedy: str) -> None:
     message = error_of(*edit)
     assert [word for word in ("megatrix: ", edit[0], key, remedy) if word not in message] == []
 
@@ -217,7 +215,7 @@ def test_the_error_of_a_mistake_has_file_key_and_fix(
         (SAVES, "ranks = 2", "ranks = 0"),
     ],
 )
-def test_the_error_of_a_common_mistake_names_the_file(error_of: Callable[..., str], edit: Edit) -> None:
+def test_error_of_common_mistake_names_the_file(error_of: Callable[..., str], edit: Edit) -> None:
     assert edit[0] in error_of(*edit)
 
 
@@ -260,7 +258,7 @@ IMAGES = (image("ngc-24.06", "2.4.0a0+f70bd71a48"), image("ngc-24.07", "2.4.0a0+
 TWINS = catalog(torches=("2.4.1", "2.4.0", "2.3.1"), containers=IMAGES)
 
 
-def test_a_twin_is_the_lowest_base_of_its_minor() -> None:
+def test_twin_is_lowest_base_of_its_minor() -> None:
     assert [wheels("2.4.0"), wheels("2.4.0"), None] == [TWINS.twin(one) for one in IMAGES]
 
 
@@ -269,7 +267,7 @@ def test_twins_of_returns_the_images_of_a_base() -> None:
     assert [(), IMAGES[:2], ()] == stands_for
 
 
-def test_a_cell_has_torch_and_python_of_its_base() -> None:
+def test_cell_has_torch_and_python_of_base() -> None:
     known = catalog(wheels=(wheels("2.4.0", pythons=("3.12", "3.10")),), containers=(image("ngc-99", None),))
     here, there = known.cell("torch-2.4.0", mcore="0.8.0"), known.cell("ngc-99", te="1.9", driver="535", sm="9.0")
     assert (here.torch, here.python, here.mcore, here.te) == ("2.4.0", "3.12", "0.8.0", NONE)

@@ -55,7 +55,7 @@ def cases(command: str) -> list[str]:
 
 
 @pytest.mark.parametrize("levels", [(Level.CONTRACT, Level.CPU), ALL])
-def test_every_case_of_the_night_is_in_one_job(levels: tuple[Level, ...]) -> None:
+def test_every_night_case_is_in_one_job(levels: tuple[Level, ...]) -> None:
     """The cases of the jobs' commands together are the night."""
     planned = planned_at(levels)
     made = jobs(planned, levels)
@@ -76,7 +76,7 @@ def test_without_level_gpu_jobs_have_no_labels() -> None:
     assert Level.GPU in {level for job in made for level in job.levels}
 
 
-def test_a_gpu_job_is_labelled_with_gpus_and_driver() -> None:
+def test_gpu_job_label_has_gpus_and_driver() -> None:
     job = CiJob("ngc-24.03", "470.161.03", 8, (Level.GPU,), 1)
     assert job.labels == ("gpu-8", "driver-470")
     assert github([job])["include"][0]["runner"] == ["self-hosted", "gpu-8", "driver-470"]

@@ -133,7 +133,7 @@ def test_here_is_the_lack_or_runs() -> None:
         assert here == one.here
 
 
-def test_a_report_s_cell_has_the_report_s_hardware() -> None:
+def test_cell_of_a_report_has_its_hardware() -> None:
     entry = failure("hardware", affected=(clause(sm="<9"),))
     known = catalog(entry, stacks=(stack("hardware", "torch-2.4.0", "0.8.0", sm="8.0"),))
     for id, expectation in (("0.8.0", "broken"), ("0.7.0", "unknown")):

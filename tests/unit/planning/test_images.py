@@ -67,7 +67,7 @@ def test_the_night_has_an_image_s_picked_cells() -> None:
     ]
 
 
-def test_of_base_of_an_image_has_the_night_s_cells() -> None:
+def test_image_base_has_cells_of_the_night() -> None:
     one = entry(on_image(), pick=(pick("0.8.0"),))
     assert [item.cell.mcore for item in of_base(catalog(one, images=(IMAGE,)), "debian-13", ALL)] == ["0.8.0"]
 
@@ -83,7 +83,7 @@ def test_clones_give_releases_by_tag() -> None:
     assert {item.source for item in planned if item.level is Level.CONTRACT} == {""}
 
 
-def test_a_failure_of_the_base_has_one_cell_each() -> None:
+def test_base_failure_has_one_cell_per_base() -> None:
     planned = known(replace(entry(on_image()), axes=(Axis.BASE,)))
     assert {(item.cell.mcore, item.cell.te) for item in planned} == {(NONE, NONE)}
     assert len([item for item in planned if item.level is Level.CPU]) == 1

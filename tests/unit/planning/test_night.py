@@ -62,7 +62,7 @@ def whys(known: Catalog) -> dict[str, tuple[str, ...]]:
     return {short(item): tuple(map(str, item.why)) for item in night(known, no_pairs)}
 
 
-def test_the_boundary_is_last_bad_and_first_good_per_axis() -> None:
+def test_boundary_is_last_bad_and_first_good() -> None:
     by_torch = "boundary: torch 2.3.1 works | 2.4.0 broken"
     by_core = "boundary: mcore 0.8.0 broken | 0.9.0 works"
     expected = {
@@ -175,7 +175,7 @@ def test_a_pairwise_row_has_one_case() -> None:
 
 
 @pytest.mark.parametrize("levels", [(Level.CONTRACT,), (Level.CPU,)])
-def test_a_stack_needs_a_level_of_case_and_night(levels: tuple[Level, ...]) -> None:
+def test_stack_needs_level_of_case_and_night(levels: tuple[Level, ...]) -> None:
     entry = replace(BROKEN, case=(case("read", (Level.CONTRACT,)),))
     known = catalog(entry, stacks=(stack("break", "torch-2.4.0", "0.8.0"),))
     assert {Level.CONTRACT} & set(levels) == {item.level for item in night(known, no_pairs, levels)}
@@ -189,7 +189,7 @@ def test_a_stack_needs_a_level_of_case_and_night(levels: tuple[Level, ...]) -> N
     ],
     ids=lambda levels: "-".join(level.value for level in levels),
 )
-def test_a_stack_in_an_image_uses_the_highest_level(levels: tuple[Level, ...]) -> None:
+def test_stack_in_image_uses_highest_level(levels: tuple[Level, ...]) -> None:
     entry = replace(BROKEN, case=(case("tp2", levels),))
     stacks, images = (stack("break", "ngc-24.07", "0.8.0"),), (image("ngc-24.07", "2.4.0a0+3bcc3cddb5"),)
     known = catalog(entry, stacks=stacks, containers=images)

@@ -97,7 +97,7 @@ def test_of_base_uses_the_installed_engine(engine: str | None, line: str, expect
     assert expected == [item.cell.te for item in items]
 
 
-def test_a_source_runs_in_every_base_of_the_night() -> None:
+def test_source_runs_in_every_night_base() -> None:
     known = catalog(
         BROKEN, failure("te", axes=ENGINE_TOO), wheels=(wheels("2.3.1"), wheels("2.4.0"), wheels("2.5.1", night=""))
     )
@@ -110,7 +110,7 @@ def test_a_source_runs_in_every_base_of_the_night() -> None:
     }
 
 
-def test_a_source_s_default_expectation_is_the_catalog_s() -> None:
+def test_default_expectation_of_source_is_the_catalogs() -> None:
     items = of_source(catalog(BROKEN), "0.8.0", "0.8.0", None, (Level.CPU,))
     assert {item.cell.torch: item.expectation.value for item in items} == {
         "2.3.1": "works",

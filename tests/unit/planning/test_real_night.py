@@ -27,7 +27,7 @@ def test_every_report_is_in_the_real_night(reported: Stack) -> None:
     assert {reported.cell.base} == found
 
 
-def test_every_case_of_the_real_night_has_a_reason() -> None:
+def test_every_case_of_real_night_has_reason() -> None:
     assert [item.key for item in real_night() if not item.why] == []
 
 

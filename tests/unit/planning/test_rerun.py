@@ -41,7 +41,7 @@ def test_the_line_leaves_out_the_catalog_s_clones(monkeypatch: pytest.MonkeyPatc
     assert line == f'tox run -e megatrix -- run --case "{CASE.key}"'
 
 
-def test_a_plan_entry_has_the_case_and_its_line() -> None:
+def test_plan_entry_has_case_and_line() -> None:
     entry = plan_entry(CASE)
     assert Planned.from_json(entry) == CASE
     assert entry["reproduce"] == reproduce_line(CASE)

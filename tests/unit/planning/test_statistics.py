@@ -63,7 +63,7 @@ def test_the_last_row_is_the_sum() -> None:
     assert total.product == sum(one.product for one in each)
 
 
-def test_the_real_night_has_only_known_cases_and_stacks() -> None:
+def test_real_night_has_only_known_cases() -> None:
     planned = night(real(), pairwise, LEVELS)
     strange = [item for item in planned if not is_known(real(), item)]
     assert [item.key for item in strange if item.why[0].kind is not ReasonKind.STACK] == []

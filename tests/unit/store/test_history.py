@@ -41,7 +41,7 @@ def test_a_resumed_run_replaces_not_reached_results(history: History) -> None:
     assert history.cached(CASE.content) is not None
 
 
-def test_a_run_that_fails_half_way_is_not_added(history: History) -> None:
+def test_half_failed_run_is_not_added(history: History) -> None:
     def torn() -> Iterator[Record]:
         yield CASE
         raise RuntimeError
@@ -64,7 +64,7 @@ def test_other_verdicts_are_not_served(history: History, verdict: Verdict) -> No
     assert history.cached(CASE.content) is None
 
 
-def test_a_red_is_not_hidden_by_an_older_green(history: History) -> None:
+def test_older_green_does_not_hide_a_red(history: History) -> None:
     history.add("a", [CASE])
     history.add("b", [replace(CASE, verdict=Verdict.UNEXPLAINED)])
     assert history.cached(CASE.content) is None
@@ -85,7 +85,7 @@ def test_a_silent_night_does_not_hide_a_green(history: History, verdict: Verdict
     assert history.cached(CASE.content) is not None
 
 
-def test_a_cached_verdict_names_the_run_that_executed_it(history: History) -> None:
+def test_cached_verdict_names_the_executing_run(history: History) -> None:
     history.add("a", [CASE])
     for run in ("b", "c"):
         served = history.cached(CASE.content)

@@ -70,7 +70,7 @@ def test_a_case_s_first_result_wins_across_files(tmp_path: Path) -> None:
     assert [each.verdict for each in read(tmp_path).results.values()] == [Verdict.HOLDS]
 
 
-def test_a_resumed_run_gives_a_lost_case_a_result(tmp_path: Path) -> None:
+def test_resumed_run_gives_lost_case_a_result(tmp_path: Path) -> None:
     lost = record(Verdict.NOT_REACHED)
     run(tmp_path, [lost], "a")
     state = read(tmp_path)
@@ -174,7 +174,7 @@ def test_an_unwritable_folder_raises_at_once(tmp_path: Path) -> None:
         Journal(tmp_path / "file" / "journal-a.jsonl")
 
 
-def test_a_failed_write_raises_and_leaves_no_half_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_write_leaves_no_half_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write = os.write
 
     def full(file: int, data: bytes) -> int:
@@ -192,7 +192,7 @@ def test_a_failed_write_raises_and_leaves_no_half_line(tmp_path: Path, monkeypat
     assert list(read(tmp_path).results.values()) == RECORDS[:1]
 
 
-def test_ctrl_c_within_a_write_leaves_no_half_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_during_write_leaves_no_half_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(file: int) -> None:
         raise KeyboardInterrupt
 

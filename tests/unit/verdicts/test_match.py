@@ -80,7 +80,7 @@ def test_a_look_alike_does_not_show_the_failure(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", [path for path in examples(SHOWS) if signature(path).own], ids=name)
-def test_an_own_exception_of_the_project_is_left_out(path: Path) -> None:
+def test_own_exception_of_project_is_left_out(path: Path) -> None:
     """No log of a training has it."""
     assert ids(log_of(outcome(path))) == []
 
@@ -154,7 +154,7 @@ def test_nccl_s_last_error_shows_a_lost_peer(id: str) -> None:
     assert any("Connection closed by remote peer" in fault.what for fault in reading.follows)
 
 
-def test_nccl_s_last_error_is_part_of_an_unknown_failure() -> None:
+def test_nccl_last_error_is_in_unknown_failure() -> None:
     twice = "Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 901000"
     usage = "ncclInvalidUsage: This usually reflects invalid usage of NCCL library."
     (fault,) = read(NCCL.format("invalid usage", usage, twice) + "iteration 11/ 500000\n").unknown
@@ -162,7 +162,7 @@ def test_nccl_s_last_error_is_part_of_an_unknown_failure() -> None:
     assert fault.line == 4
 
 
-def test_keys_that_a_state_dict_lacks_follow_their_error() -> None:
+def test_missing_state_dict_keys_follow_their_error() -> None:
     """torch writes each key on a line of its own, after a tab; other lines are not part of the message."""
     log = (
         'Traceback (most recent call last):\n  File "a.py", line 1, in f\n'
@@ -174,13 +174,13 @@ def test_keys_that_a_state_dict_lacks_follow_their_error() -> None:
 
 
 @pytest.mark.parametrize("end", ["NCCL version 2.20.5", "Last error:"])
-def test_an_exception_at_a_truncated_log_s_end_counts(end: str) -> None:
+def test_exception_at_end_of_truncated_log_counts(end: str) -> None:
     log = NCCL.format("invalid usage", "ncclInvalidUsage: This is.", "")
     (fault,) = read(log[: log.index(end) + len(end)]).unknown
     assert fault.what.startswith("DistBackendError: NCCL error in: ../NCCLUtils.hpp:275, invalid usage")
 
 
-def test_a_log_of_consequences_alone_names_the_first_rank() -> None:
+def test_log_of_consequences_names_the_first_rank() -> None:
     answer = render(read(PEER + SUMMARY))
     assert "nothing that the catalog knows" in answer
     assert "the cause is not in this log: look into the one of rank 0" in answer
@@ -195,7 +195,7 @@ def test_an_unknown_cause_is_reported_as_unknown() -> None:
 
 
 @pytest.mark.parametrize("id", RAISED)
-def test_a_wrapper_of_a_known_failure_is_not_unknown(id: str) -> None:
+def test_wrapper_of_known_failure_is_not_unknown(id: str) -> None:
     assert read(LOGS[id] + SUMMARY).unknown == ()
 
 
@@ -217,7 +217,7 @@ def test_an_exit_status_in_the_log_must_match(path: Path) -> None:
     assert ids(log + SUMMARY) == []
 
 
-def test_a_signature_with_an_exit_status_has_an_example() -> None:
+def test_exit_status_signature_has_an_example() -> None:
     assert EXIT_STATUS
 
 
@@ -313,7 +313,7 @@ def test_line_numbers_do_not_depend_on_chunks(text: str, size: int) -> None:
     }
 
 
-def test_a_line_repeated_thousands_of_times_takes_no_room() -> None:
+def test_repeated_line_takes_no_room() -> None:
     """Without that, the crash would leave the window of 64 KiB, and every line would search the window again."""
     log = CRASH.split("\n")
     place = next(n for n, line in enumerate(log) if "*** Process received signal" in line)

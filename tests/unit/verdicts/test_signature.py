@@ -85,11 +85,11 @@ def test_every_key_that_is_given_must_hold(keys: dict[str, object]) -> None:
         ("default_planner.py", False),
     ],
 )
-def test_a_frame_is_a_path_s_end_and_a_function(frame: str, there: bool) -> None:
+def test_frame_is_path_end_and_function(frame: str, there: bool) -> None:
     assert there == shows(RAISED, Signature("at", exception="AssertionError", frame=frame))  # type: ignore[arg-type]
 
 
-def test_a_callee_s_frame_is_not_the_function_s() -> None:
+def test_callee_frame_does_not_count_as_function() -> None:
     below = Raised("AssertionError", "", (PLANNER, Frame("/python3.10/dataclasses.py", 1453, "replace")))
     at_planner = Signature("at", exception="AssertionError", frame="default_planner.py:create_plan")  # type: ignore[arg-type]
     assert not shows(Outcome(OutcomeKind.RAISED, chain=(below,)), at_planner)
@@ -113,24 +113,24 @@ def test_the_first_signature_that_matches_is_named() -> None:
     assert first == found
 
 
-def test_an_outcome_s_owner_is_the_entry_it_shows() -> None:
+def test_owner_of_outcome_is_the_shown_entry() -> None:
     entries = [failure("this"), failure("other")]
     assert entries[1] == owner(entries, shown(entries[1]))
     assert owner(entries, shown(failure("third"))) is None
 
 
 @pytest.mark.parametrize("status", [139, 255, 1])
-def test_a_launched_rank_s_signal_is_read_from_the_log(status: int) -> None:
+def test_signal_of_launched_rank_comes_from_log(status: int) -> None:
     """mpirun and torchrun end with a status of their own; the log has the signal."""
     launched = replace(RAISED, kind=OutcomeKind.EXITED, signal=None, exit_code=status)
     assert shows(launched, Signature("at", signal="SIGSEGV", stack="createProcessGroupMPI"))  # type: ignore[arg-type]
 
 
-def test_a_stack_printed_for_another_signal_does_not_match() -> None:
+def test_stack_of_another_signal_does_not_match() -> None:
     aborted = replace(RAISED, evidence=RAISED.evidence.replace("Segmentation fault", "Aborted"))
     assert not shows(aborted, Signature("at", signal="SIGSEGV", stack="createProcessGroupMPI"))  # type: ignore[arg-type]
 
 
-def test_a_rank_that_raised_did_not_die_of_a_signal() -> None:
+def test_raising_rank_did_not_die_by_signal() -> None:
     raised = replace(RAISED, signal=None)
     assert not shows(raised, Signature("at", signal="SIGSEGV", stack="createProcessGroupMPI"))  # type: ignore[arg-type]

@@ -92,7 +92,7 @@ def test_rank_has_no_stdin_arguments_or_main_module(describe: Describe) -> None:
     assert (found["stdin"], found["argv"], found["main"]) == ("", ["tests.unit.execution.ranks.bodies:describe"], None)
 
 
-def test_rank_writes_no_core_and_is_oom_killed_first(describe: Describe) -> None:
+def test_rank_writes_no_core_and_ooms_first(describe: Describe) -> None:
     (found,) = describe(world_size=1)
     assert found["core_limit"] == 0
     assert found["oom_score_adj"] > int(Path("/proc/self/oom_score_adj").read_text())

@@ -92,6 +92,7 @@ def loader(environment: ToxEnvironment, root: Path) -> MemoryLoader:
     variables |= {"MEGATRIX_BASE": "", "MEGATRIX_PLACE": environment.place}
     variables |= {"MEGATRIX_PYTEST": f"tox run -e {environment.name} --", **uv_of_tox()}
     python = [str(environment.interpreter)]
+    shared["base"] = ["in_place", "cell"]
     return MemoryLoader(base_python=python, runner="virtualenv", system_site_packages=True, set_env=variables, **shared)
 
 

@@ -106,7 +106,15 @@ class Tool:
 
     def command(self, image: Ref, box: ContainerSpec, *inside: str) -> list[str]:
         """Return the command line of a container that is removed when it ends, without network, read-only."""
-        options = ["--rm", "--pull=never", "--network=none", "--read-only", "--tmpfs=/tmp", f"--workdir={box.folder}"]
+        # exec: Triton, inductor and torch's extensions load the libraries that they compile there.
+        options = [
+            "--rm",
+            "--pull=never",
+            "--network=none",
+            "--read-only",
+            "--tmpfs=/tmp:exec",
+            f"--workdir={box.folder}",
+        ]
         options += ["--security-opt=label=disable"]  # otherwise SELinux denies a container folders that are not its own
         if self.name == "docker":
             options += [f"--user={os.getuid()}:{os.getgid()}"]  # rootless podman already runs as this user

@@ -35,7 +35,14 @@ def laid(tool: Tool) -> Iterator[BuildRequest]:
 
 def inside(tool: Tool, tag: str, *command: str, options: tuple[str, ...] = ()) -> str:
     """Run a command in the image with only the checkout mounted; return its output."""
-    place = ["--rm", "--network=none", "--read-only", "--tmpfs=/tmp", f"--volume={ROOT}:{ROOT}:ro", f"--workdir={ROOT}"]
+    place = [
+        "--rm",
+        "--network=none",
+        "--read-only",
+        "--tmpfs=/tmp:exec",
+        f"--volume={ROOT}:{ROOT}:ro",
+        f"--workdir={ROOT}",
+    ]
     variables = ["--env=MEGATRIX_OUT=/tmp/out", "--env=PYTHONDONTWRITEBYTECODE=1", *options]
     ran = subprocess.run(
         [tool.path, "run", *place, *variables, tag, *command],

@@ -25,7 +25,8 @@ def rank_spec(
         "workdir": f"{folder}/work",
         "stand_ins": dict(job.stand_ins),
         "clones": dict(job.clones),
-        "env": environment(job, rank, port),
+        # A killed rank leaves a lock where it compiled an extension (core 0.15 does at its import).
+        "env": {"TORCH_EXTENSIONS_DIR": f"{folder}/extensions", **environment(job, rank, port)},
         "path": [*job.path, *path],
         "overlays": list(job.path),
         "hidden": list(job.hidden),
@@ -63,6 +64,7 @@ def environment(job: RankJob, rank: int, port: int) -> dict[str, str]:
         "MASTER_PORT": str(port),
         "GLOO_SOCKET_IFNAME": "lo",  # works if the host name does not resolve; traffic stays on the machine
         "OMP_NUM_THREADS": "1",  # as torchrun sets it
+        **({"CUDA_VISIBLE_DEVICES": ""} if job.device == "cpu" else {}),  # the verdict of a machine without a GPU
         **job.env,
     }
 

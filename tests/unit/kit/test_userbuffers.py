@@ -1,13 +1,19 @@
-"""A function of upstream is extracted from a file whose module can't be imported (matrix/kit/userbuffers.py)."""
+"""Start of userbuffers: upstream's function, extracted from its file, and the settings around it."""
 
 from __future__ import annotations
 
+import faulthandler
+import os
 import sys
 import traceback
+import types
 from pathlib import Path
+from unittest.mock import MagicMock
 
 import pytest
 
+from matrix.kit import open_mpi, userbuffers
+from matrix.kit.rank import Rank
 from matrix.kit.userbuffers import function_of
 
 FILE = """
@@ -55,3 +61,55 @@ def test_a_missing_file_or_function_raises(package: str) -> None:
         function_of(package, ("elsewhere.py",), "start", {})
     with pytest.raises(LookupError, match="stop"):
         function_of(package, ("training/initialize.py",), "stop", {})
+
+
+@pytest.fixture
+def no_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Replace torch by one whose process groups do nothing, and Transformer Engine by none."""
+    for name in ("transformer_engine", "transformer_engine.pytorch"):
+        monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
+    module = types.SimpleNamespace(base=types.SimpleNamespace())
+    monkeypatch.setitem(sys.modules, "transformer_engine.pytorch.module", module)
+    torch = MagicMock()
+    torch.distributed.get_backend.return_value = "nccl"
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    monkeypatch.setenv("TMPDIR", "")
+    monkeypatch.setenv("OMPI_MCA_mpi_param_check", "")
+    monkeypatch.setenv("OMPI_MCA_btl_sm_backing_directory", "")
+
+
+@pytest.mark.usefixtures("no_torch")
+@pytest.mark.parametrize(("multicast", "expected"), [(True, None), (False, "1")])
+def test_multicast_needs_an_unset_variable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, multicast: bool, expected: str | None
+) -> None:
+    """Transformer Engine 1.6 - 1.12 tests only whether UB_SKIPMC exists: 0 switches multicast off, too."""
+    monkeypatch.setenv("UB_SKIPMC", "0")
+    seen = []
+
+    def start() -> None:
+        seen.append(os.environ.get("UB_SKIPMC"))
+        sys.modules["torch"].distributed.new_group(backend="nccl")
+
+    userbuffers.started(Rank(0, 2, "cuda", "file:///store", tmp_path), start, False, multicast)
+    assert seen == [expected]
+
+
+@pytest.mark.usefixtures("no_torch")
+def test_userbuffers_are_destroyed_on_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[str] = []
+    base = types.SimpleNamespace(destroy_ub=lambda: calls.append("destroyed"))
+    monkeypatch.setitem(sys.modules, "transformer_engine.pytorch.module", types.SimpleNamespace(base=base))
+    rank = Rank(0, 2, "cuda", "file:///store", tmp_path)
+    userbuffers.started(rank, lambda: sys.modules["torch"].distributed.new_group(backend="nccl"), False)
+    assert calls == ["destroyed"]
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_faulthandler_is_off_on_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, device: str) -> None:
+    """Before Python 3.14 it prints no C stack, and prevents Open MPI from printing one."""
+    calls = []
+    monkeypatch.setattr(faulthandler, "disable", lambda: calls.append("disabled"))
+    monkeypatch.setattr(os, "environ", {})
+    open_mpi.prepare(Rank(0, 2, device, "file:///store", tmp_path), parameter_checks=False)
+    assert calls == (["disabled"] if device == "cuda" else [])

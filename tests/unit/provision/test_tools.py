@@ -30,3 +30,9 @@ def test_a_container_has_the_machines_shared_memory() -> None:
         Ref("any", "localhost/any"), ContainerSpec("name", Path("/project")), "true"
     )
     assert f"--shm-size={shutil.disk_usage('/dev/shm').total}" in command
+
+
+def test_compiled_libraries_load_from_the_temporary_folder() -> None:
+    """podman and docker mount a tmpfs with noexec: Triton and torch's extensions could not load what they compile."""
+    command = Tool("/bin/podman", Shell()).command(Ref("a", "a:1"), ContainerSpec("name", Path("/project")))
+    assert "--tmpfs=/tmp:exec" in command

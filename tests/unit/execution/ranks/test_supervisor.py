@@ -70,6 +70,20 @@ def test_environment_is_torchruns_and_the_jobs(describe: Describe) -> None:
     assert environments[0]["MASTER_PORT"] == environments[1]["MASTER_PORT"]
 
 
+def test_cpu_jobs_hide_gpus(describe: Describe) -> None:
+    """Otherwise torch.cuda.is_available() is true, and upstream passes the CPU device to CUDA functions."""
+    assert {one["environment"]["CUDA_VISIBLE_DEVICES"] for one in describe()} == {""}
+    ranks = describe(device="cuda", env={"CUDA_VISIBLE_DEVICES": "GPU-1"})
+    assert {one["environment"]["CUDA_VISIBLE_DEVICES"] for one in ranks} == {"GPU-1"}
+
+
+def test_extensions_are_built_in_the_jobs_folder(describe: Describe) -> None:
+    """A killed rank leaves a lock in this folder, for which the next compilation would wait."""
+    ranks = describe()
+    folders = {Path(one["environment"]["TORCH_EXTENSIONS_DIR"]).parent for one in ranks}
+    assert folders == {Path(one["workdir"]).parent for one in ranks}
+
+
 def test_environment_has_no_supervisor_variables(describe: Describe) -> None:
     (found,) = describe(world_size=1)
     assert REQUEST not in found["environment"]

@@ -22,6 +22,7 @@ NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
 class Cell:
     """One point of the matrix. `torch` and `python` are the base's; `sm` and `gpus` are those of a report's stack.
 
+    `image` is the container that the base `host` stands in, if any: rules that name it apply.
     Versions are PEP 440 text, "none" where the axis is not used. `driver` is a version (470.161.03) or a branch.
     """
 
@@ -33,6 +34,7 @@ class Cell:
     python: str = NONE
     sm: str = NONE
     gpus: str = NONE
+    image: str = NONE
 
     @property
     def id(self) -> str:
@@ -47,8 +49,8 @@ class Cell:
     def from_json(cls, cell: Mapping[str, str], stack: Mapping[str, str] = NOTHING) -> Cell:
         """Build a cell from the JSON of `to_json`. Raises TypeError for an axis that is missing or unknown.
 
-        Journals, histories and plans of earlier versions hold cells without python, sm and gpus. Such a plan has the
-        three under `stack`, next to each cell; in such a record they are lost and become "none".
+        Journals, histories and plans of earlier versions hold cells without python, sm, gpus and image. Such a plan has
+        the first three under `stack`, next to each cell; in such a record they are lost and become "none".
         """
         return cls(**{axis: value for axis, value in cell.items() if axis != "id"}, **stack)
 
@@ -69,7 +71,7 @@ class Clause:
 
     def matches(self, cell: Cell) -> bool:
         """Return whether every condition holds for `cell`."""
-        if self.base and cell.base not in self.base:
+        if self.base and cell.base not in self.base and cell.image not in self.base:
             return False
         return all(getattr(cell, axis) in bound for axis, bound in self.bounds())
 

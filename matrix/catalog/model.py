@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -53,12 +54,16 @@ class Container:
 
 @dataclass(frozen=True)
 class Wheels:
-    """An environment of released wheels (base kind `wheels`); `night` is why it is in the night, "" if it is not."""
+    """An environment of released wheels (base kind `wheels`); `night` is why it is in the night, "" if it is not.
+
+    The base `host` is one too; `image` is the container that it stands in, if any.
+    """
 
     id: Identifier
     torch: VersionText
     pythons: tuple[str, ...]  # minors, in order of preference
     night: str = ""
+    image: str = field(default=NONE, metadata={"toml": False})
 
 
 @dataclass(frozen=True)
@@ -232,13 +237,31 @@ class Catalog:
                 found[twin.id] = (*found.get(twin.id, ()), image)
         return found
 
+    def container_of(self, torch: str, label: str = "") -> Container | None:
+        """Return the container with this torch, of the same commit; None where there is none or more than one.
+
+        `label` is NVIDIA_PYTORCH_VERSION ("24.07"), which also is the end of torch's local version (+COMMIT.nv24.07).
+        It selects among containers with the same torch, and names one whose torch is not in the catalog.
+        """
+        found = re.fullmatch(r"(\w{7,})(?:\.nv(\d+)\.(\d+))?", parse(torch).local or "")
+        if found is None:
+            return None
+        label = label or (f"{found[2]}.{found[3]:0>2}" if found[2] else "")
+        named = self.bases.get(f"ngc-{label}")
+        same = [one for one in self.containers if one.torch and _same_build(one.torch, torch)]
+        if isinstance(named, Container) and (named in same or (not named.torch and not same)):
+            return named
+        return same[0] if len(same) == 1 else None
+
     def cell(self, base: str, *, mcore: str = NONE, te: str = NONE, driver: str = NONE, **stack: str) -> Cell:
         """Return the cell on a base of the catalog, with the base's torch and Python."""
         known = self.base(base)
         if isinstance(known, ReaderBase):
             return Cell(base, NONE, mcore, te, driver, **stack)
-        python = known.pythons[0] if isinstance(known, Wheels) else known.python
-        return Cell(base, known.torch or NONE, mcore, te, driver, python=python or NONE, **stack)
+        torch = known.torch or NONE
+        if isinstance(known, Wheels):
+            return Cell(base, torch, mcore, te, driver, python=known.pythons[0], image=known.image, **stack)
+        return Cell(base, torch, mcore, te, driver, python=known.python or NONE, **stack)
 
     def cell_of(self, stack: Stack) -> Cell:
         """Return the cell of a report, with the hardware that it names."""
@@ -263,3 +286,10 @@ class Catalog:
     @cached_property
     def _mcore(self) -> Mapping[str, Release]:
         return {release.version: release for release in self.megatron_core}
+
+
+def _same_build(one: str, other: str) -> bool:
+    """Return whether two versions have the same public part and the same commit, which may be abbreviated."""
+    first, second = parse(one), parse(other)
+    short, long = sorted(((version.local or "").partition(".")[0] for version in (first, second)), key=len)
+    return first.public == second.public and short != "" and long.startswith(short)

@@ -45,7 +45,8 @@ def parse_stack(catalog: Catalog, text: str) -> Cell:
         named.setdefault("torch", catalog.cell(base).torch)
         if isinstance(known, Container) and known.te:
             named.setdefault("te", known.te)
-    return Cell(base, **{"torch": NONE, "mcore": NONE, **named})
+    image = None if base or "torch" not in named else catalog.container_of(named["torch"])
+    return Cell(base, **{"torch": NONE, "mcore": NONE, **named}, image=image.id if image else NONE)
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from matrix.catalog.model import HOST, Catalog
 from matrix.errors import MatrixError, closest
 from matrix.planning import covering
 from matrix.planning import night as plan
-from matrix.planning.host_cases import cases_here, with_host
+from matrix.planning.host_cases import LABEL, cases_here, with_host
 from matrix.planning.planned import Planned
 from matrix.planning.selection import select
 from matrix.provision import host, installed, sources
@@ -103,7 +103,7 @@ def installed_cases(known: Catalog, parsed: argparse.Namespace, levels: Sequence
             expected="--here alone, or with --select, --case or --level", fix="leave one out",
         )  # fmt: skip
     environment = installed.current()
-    known = with_host(known, environment.packages, environment.minor)
+    known = with_host(known, environment.packages, environment.minor, os.environ.get(LABEL, ""))
     return cases_here(known, HOST, environment.packages, levels, os.environ.get("MEGATRIX_TE", ""))
 
 

@@ -26,7 +26,7 @@ from matrix.execution.ranks.supervisor import Supervisor
 from matrix.execution.reading import read_case
 from matrix.execution.relay import Sender
 from matrix.execution.reproduction import DEADLINE_S, CaseContext, JobRunner, Reproduction, hidden
-from matrix.planning.host_cases import cases_here, with_host
+from matrix.planning.host_cases import LABEL, cases_here, with_host
 from matrix.planning.planned import Planned
 from matrix.planning.rerun import plan_entry, reproduce_line
 from matrix.planning.selection import select
@@ -108,7 +108,8 @@ class Session:
         """Return the catalog and the id of the base; without a configured base, the host is added as one."""
         if self.options.base:
             return catalog, catalog.base(self.options.base).id
-        return with_host(catalog, self.environment.packages, self.environment.minor), HOST
+        label = os.environ.get(LABEL, "")
+        return with_host(catalog, self.environment.packages, self.environment.minor, label), HOST
 
     @cached_property
     def planned(self) -> list[Planned]:

@@ -4,23 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from typing import Final
 
 from matrix.catalog.failure import Level
 from matrix.catalog.model import HOST, Catalog, ReaderBase, Wheels
 from matrix.catalog.schema import Identifier, VersionText
+from matrix.catalog.versions import NONE
 from matrix.errors import MatrixError
 from matrix.planning.night import of_base
 from matrix.planning.planned import Planned
 
+LABEL: Final = "NVIDIA_PYTORCH_VERSION"  # variable of NGC's PyTorch images: 24.07
 
-def with_host(catalog: Catalog, packages: Mapping[str, str], python: str) -> Catalog:
+
+def with_host(catalog: Catalog, packages: Mapping[str, str], python: str, label: str = "") -> Catalog:
     """Return the catalog with the base `host`: `packages` (name -> version) on a minor of Python ("3.10").
 
-    Without torch, the base only reads sources (level contract).
+    With the torch of a container, it stands in that container; `label` is the value of LABEL, if any. Without torch,
+    the base only reads sources (level contract).
     """
     host, pythons = Identifier(HOST), (python,)
     if torch := packages.get("torch"):
-        return replace(catalog, wheels=(*catalog.wheels, Wheels(host, VersionText(torch), pythons)))
+        image = catalog.container_of(torch, label)
+        stands_in = image.id if image else NONE
+        return replace(catalog, wheels=(*catalog.wheels, Wheels(host, VersionText(torch), pythons, image=stands_in)))
     return replace(catalog, readers=(*catalog.readers, ReaderBase(host, pythons)))
 
 

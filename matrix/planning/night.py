@@ -52,16 +52,11 @@ def of_base(
         found = (
             [*night_cells(catalog, failure), *picked_cells(catalog, failure)] if nightly else cells_of(catalog, failure)
         )
-        cells = [
-            cell
-            for cell in found
-            if cell.base == base
-            and (nightly or cell.te == NONE or minor(cell.te) == line)
-            and core in (None, cell.mcore)
-        ]
-        if installed and not nightly:  # it represents its minor: a build of NGC's is in no list of releases
+        cells = [cell for cell in found if cell.base == base and core in (None, cell.mcore)]
+        if installed and not nightly:  # a build of NGC's, and its minor, are in no list of releases
             own = (catalog.cell(base, mcore=cell.mcore, te=NONE if cell.te == NONE else installed) for cell in cells)
             cells = list(dict.fromkeys(own))
+        cells = [cell for cell in cells if nightly or cell.te == NONE or minor(cell.te) == line]
         if core and not cells and Axis.TE not in failure.axes:
             cells = [catalog.cell(base, mcore=core)]  # a build that is no release: NGC's, or a local one
         planned += [

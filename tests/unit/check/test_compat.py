@@ -117,3 +117,9 @@ def test_failures_of_the_catalog_are_not_unlisted(catalog: Catalog) -> None:
 )  # fmt: skip
 def test_hardware_rules_are_explained(catalog: Catalog, stack: str, message: str) -> None:
     assert message in render(compat(catalog, parse_stack(catalog, stack), {}))
+
+
+@pytest.mark.parametrize("torch", ["2.4.0a0+3bcc3cddb5", "2.4.0a0+3bcc3cddb5.nv24.07"])
+def test_torch_of_a_container_stands_for_it(catalog: Catalog, torch: str) -> None:
+    """It sorts below 2.4.0; the rule that knows it names its container."""
+    assert expectations(catalog, f"torch={torch} mcore=0.8.0")[SAVE] == "broken"

@@ -38,6 +38,12 @@ def check(catalog: Catalog, folder: Path) -> None:
     values = known(catalog)
     for failure in catalog.failures:
         _check_failure(failure, catalog, values, str(failure.folder / ENTRY))
+    for module in catalog.modules:
+        if not values.satisfy(module.when):
+            raise MatrixError(
+                "this module is required by no known cell", where=f"{folder / 'constraints.toml'}: {module.name}.when",
+                got=module.when, expected="at least one cell that needs it",
+            )  # fmt: skip
     for place, exclusion in enumerate(catalog.exclusions):
         if str(exclusion.when) == EVERYTHING:
             raise MatrixError(
@@ -95,12 +101,19 @@ def _check_failure(failure: Failure, catalog: Catalog, values: Known, where: str
                 "a case without a function", where=f"{where}: case {case.name}.run",
                 expected="a function of reproduction.py, or MODULE:FUNCTION of the failure's folder",
             )  # fmt: skip
-        if not case.levels or case.ranks < 1 or case.gpus < 0:
+        if not case.levels or case.ranks < 1 or case.gpus < 0 or case.deadline < 0:
             raise MatrixError(
                 "a case that can't run",
                 where=f"{where}: case {case.name}",
                 got=f"levels {[level.value for level in case.levels]}, ranks {case.ranks}, gpus {case.gpus}",
                 expected="a level, ranks >= 1, gpus >= 0",
+            )
+        if Level.GPU in case.levels and case.gpus < case.ranks:
+            raise MatrixError(
+                "a rank without a GPU",
+                where=f"{where}: case {case.name}.gpus",
+                got=f"ranks {case.ranks}, gpus {case.gpus}",
+                expected="one for each rank; whether ranks can share one is decided on the machine",
             )
         for base in case.bases:
             _known(base, catalog.bases, "base", f"{where}: case {case.name}.bases")

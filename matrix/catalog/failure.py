@@ -41,6 +41,15 @@ class Axis(str, Enum):
     DRIVER = "driver"
 
 
+class Need(str, Enum):
+    """A requirement of a case at level gpu, besides its GPUs, its memory limit and its launcher."""
+
+    COMPILED_TE = "compiled-te"  # any; where the cell names a Transformer Engine, it is that one
+    MEGATRON_LM = "megatron-lm"  # the clone: what it runs is in no wheel
+    MULTICAST = "multicast"  # CUDA Multicast on each of its GPUs
+    NCCL = "nccl"  # more than collectives: gloo sends and receives no CUDA tensors
+
+
 class Package(str, Enum):
     """A package under test."""
 
@@ -77,9 +86,10 @@ class Case:
     `run` is a function of the folder's reproduction.py, or MODULE:FUNCTION of another module there; it receives a
     matrix.kit.rank.Rank and `arguments`. At level contract nothing runs: both APIs are read (Failure.contract), or the
     folder's preflight.py judges the cell. `limits` bound the memory of the ranks.
-    `gpus` are required at level gpu. `bases` are the bases that it runs on above level contract; without them, every
-    base that tox makes. `mcore` is the range of releases that have the code it runs, None = all. `launcher` starts the
-    ranks (matrix.execution.ranks.job). `packages` ("NAME==VERSION", from PyPI) are laid over the base.
+    `gpus` are required at level gpu, one for each rank, and `needs`. `bases` are the bases that it runs on above level
+    contract; without them, every base that tox makes. `mcore` is the range of releases that have the code it runs,
+    None = all. `launcher` starts the ranks (matrix.execution.ranks.job). `packages` ("NAME==VERSION", from PyPI) are
+    laid over the base. `deadline` is its limit in seconds where the usual one (matrix.execution.reproduction) is lower.
     `picked`: the case does not depend on the cell, and runs only where `pick` names it.
     """
 
@@ -95,6 +105,8 @@ class Case:
     launcher: str = LAUNCHERS[0]
     packages: tuple[str, ...] = ()
     picked: bool = False
+    needs: tuple[Need, ...] = ()
+    deadline: int = 0
 
     @property
     def function(self) -> tuple[str, str]:
@@ -287,5 +299,5 @@ class Failure:
         return {build.version: build for build in self.build if build.package is package}
 
     def stand_in_for(self, cell: Cell) -> StandIn | None:
-        """Return the stand-in that a case in `cell` uses at level cpu, None if it needs none."""
+        """Return the stand-in that a case in `cell` uses, None if it needs none."""
         return next((stand_in for stand_in in self.stand_in if stand_in.when.matches(cell)), None)

@@ -20,6 +20,7 @@ from matrix.catalog.model import (
     Image,
     ReaderBase,
     Release,
+    RequiredModule,
     Wheels,
 )
 from matrix.catalog.schema import Identifier, build, convert, read_toml
@@ -59,6 +60,7 @@ def load(facts: Path = FACTS, failures: Path = FAILURES) -> Catalog:
     releases = _tables(
         facts / "releases.toml", {"megatron_core": Release, "transformer_engine": Release, "torch": Release}
     )
+    constraints = _tables(facts / "constraints.toml", {"exclude": Exclusion, "module": RequiredModule})
     catalog = Catalog(
         containers=containers,
         wheels=made["wheels"],
@@ -69,7 +71,8 @@ def load(facts: Path = FACTS, failures: Path = FAILURES) -> Catalog:
         gpus=drivers["gpu"],
         images=made["image"],
         **{name: tuple(sorted(group, key=lambda item: parse(item.version))) for name, group in releases.items()},
-        exclusions=_tables(facts / "constraints.toml", {"exclude": Exclusion})["exclude"],
+        exclusions=constraints["exclude"],
+        modules=constraints["module"],
         failures=read_failures(failures),
     )
     check(catalog, facts)

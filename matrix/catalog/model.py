@@ -169,6 +169,15 @@ class Exclusion:
     reason: str
 
 
+@dataclass(frozen=True)
+class RequiredModule:
+    """A module that cells need of their base."""
+
+    name: Identifier
+    when: Clause
+    reason: str
+
+
 Base = Wheels | ReaderBase | Image | Container
 
 
@@ -189,6 +198,7 @@ class Catalog:
     failures: tuple[Failure, ...]
     gpus: tuple[GpuModel, ...] = ()
     images: tuple[Image, ...] = ()
+    modules: tuple[RequiredModule, ...] = ()
 
     @property
     def stacks(self) -> tuple[Stack, ...]:

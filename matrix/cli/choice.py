@@ -53,7 +53,7 @@ def levels_of(parsed: argparse.Namespace) -> tuple[Level, ...]:
         return tuple(map(Level, parsed.level))
     if getattr(parsed, "engine", "") == "slurm":
         return tuple(Level)
-    return (Level.CONTRACT, Level.CPU, *((Level.GPU,) if host.look().gpus else ()))
+    return (Level.CONTRACT, Level.CPU, *((Level.GPU,) if host.look().listed else ()))
 
 
 def chosen(known: Catalog, parsed: argparse.Namespace) -> tuple[list[Planned], str]:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import argparse
 import json
+from functools import cache
 from typing import Any
 
 from matrix.catalog import loading
 from matrix.cli import COMMANDS, places
+from matrix.execution.engine import offer_of
 from matrix.planning import covering, explain, night
 from matrix.provision import host
 
@@ -24,11 +26,12 @@ def explain_command(parsed: argparse.Namespace) -> int:
     """Print what the catalog expects in the cell."""
     known = loading.load()
     here, runs = host.look(), places.engines(known, 1)
+    offer = cache(lambda base: offer_of(known, runs, base))
     explained = explain.explain(
         known,
         parsed.cell,
         night.night(known, covering.pairwise),
-        lambda item: here.can_run(item)[1] or runs.lacks(item.cell.base),
+        lambda item: str(here.lack(known, item, offer(item.cell.base)) or ""),
     )
     print(json.dumps(explained.to_json()) if parsed.json else explain.render(explained))
     return 0

@@ -15,8 +15,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Protocol
 
+from matrix.catalog.model import Catalog
 from matrix.errors import MatrixError
 from matrix.planning.planned import Planned
+from matrix.planning.requirements import BaseOffer, offered
 from matrix.planning.rerun import RERUN
 from matrix.provision import configuration, project
 from matrix.provision import installed as environments
@@ -64,6 +66,15 @@ class Engine(Protocol):
 
     def run(self, bases: Sequence[str], environ: Mapping[str, str], log: Path) -> EngineResult:
         """Run the bases and return after all processes have ended."""
+
+
+def offer_of(catalog: Catalog, engine: Engine, base: str) -> BaseOffer:
+    """Return what a base offers to cases, by its contents where they are known."""
+    lack = engine.lacks(base)
+    found = None if lack else engine.installed(base)
+    packages, features = (found.environment.packages, found.environment.features) if found else (None, None)
+    clones = configuration.load().sources
+    return offered(catalog, base, packages=packages, features=features, lack=lack, clones=clones)
 
 
 class Engines:

@@ -21,7 +21,7 @@ from matrix.execution.engine import STOP_S, BaseContents
 from matrix.execution.ranks.timeouts import OVERTIME_S
 from matrix.execution.session import deadline
 from matrix.planning.planned import Planned
-from matrix.provision import project
+from matrix.provision import host, project
 from matrix.provision.commands import TIMED_OUT
 from matrix.provision.installed import PythonEnvironment
 from matrix.provision.overlays import default_root
@@ -127,8 +127,7 @@ def run(
     writable, settings = [work.folder, Path(work.settings["MEGATRIX_RELAY"]).parent], work.environ
     given: tuple[str, ...] = ()
     if any(case.level is Level.GPU for case in work.cases):  # all runs of this machine share these locks
-        locks = gpus.locks(environ)
-        locks.mkdir(mode=0o700, parents=True, exist_ok=True)
+        locks = gpus.made(gpus.locks(environ))
         writable, settings = [*writable, locks], {**settings, gpus.LOCKS: str(locks)}
         given = gpus.of_job(environ) or ALL
     inside = box(name, environ, writable, settings, given)
@@ -169,9 +168,9 @@ def box(
     cache = default_root(environ)
     cache.mkdir(parents=True, exist_ok=True)
     passed = {key: environ[key] for key in PASSED if key in environ}
-    if tuple(given) == ALL and gpus.VISIBLE in environ:
-        passed[gpus.VISIBLE] = environ[
-            gpus.VISIBLE
+    if tuple(given) == ALL and host.VISIBLE in environ:
+        passed[host.VISIBLE] = environ[
+            host.VISIBLE
         ]  # the GPUs of a Slurm job are passed by name and renumbered in the container
     root = project.folder()
     return ContainerSpec(

@@ -7,7 +7,9 @@ collects the failure's own tests, test_*.py, instead.
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -83,7 +85,15 @@ def session_of(config: pytest.Config) -> Session:
     if SESSION not in config.stash:
         options = Options.from_environment(os.environ, select=config.getoption("--select"))
         config.stash[SESSION] = Session(options, Path(os.environ.get("MEGATRIX_OUT", OUT)))
+        config.stash[SESSION].say = partial(say, config)
     return config.stash[SESSION]
+
+
+def say(config: pytest.Config, text: str) -> None:
+    """Print a line now; pytest keeps the output of a test until its end."""
+    with config.pluginmanager.getplugin("capturemanager").global_and_fixture_disabled():
+        sys.stderr.write(f"megatrix: {text}\n")
+        sys.stderr.flush()
 
 
 class FailureFile(pytest.File):

@@ -7,10 +7,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from matrix.catalog.failure import Expectation, Failure, Level
+from matrix.catalog.failure import Case, Expectation, Failure, Level, Need
 from matrix.catalog.versions import NONE
 from matrix.errors import MatrixError
 from matrix.execution.ranks.job import RankJob
+from matrix.planning.cases import stand_in_of
 from matrix.planning.planned import Planned
 from matrix.verdicts.judge import Judgement, judge
 from matrix.verdicts.outcome import Outcome, OutcomeKind
@@ -42,7 +43,8 @@ class RecordSink(Protocol):
 class CaseContext:
     """The context of a case: the overlays of its cell, its log folder, the resolved versions.
 
-    `unavailable` is the reason why the case can't run on this machine, "" if it can. `clones` are the site's, by name.
+    `unavailable` is the reason why the case can't run on this machine, "" if it can. `clones` are the site's, by name,
+    `backend` is that of the process groups.
     """
 
     path: tuple[str, ...] = ()
@@ -55,6 +57,7 @@ class CaseContext:
     run: str = ""
     unavailable: str = ""
     clones: Mapping[str, str] = field(default_factory=dict)
+    backend: str = "gloo"
 
 
 class Reproduction:
@@ -97,14 +100,15 @@ class Reproduction:
             world_size=self.planned.ranks,
             path=self._context.path,
             env={},
-            deadline_s=self._context.deadline_s,
+            deadline_s=max(self._context.deadline_s, case.deadline),
             log_dir=self._context.log_dir,
             limits=case.limits,
             launcher=self.planned.launcher,
             device="cuda" if self.planned.level is Level.GPU else "cpu",
-            hidden=hidden(self.planned),
-            stand_ins=stand_ins(self.failure, self.planned),
+            hidden=hidden(case, self.planned),
+            stand_ins=stand_ins(self.failure, case, self.planned),
             clones=self._context.clones,
+            backend=self._context.backend,
         )
 
     def _outcome_run(self) -> Outcome:
@@ -132,9 +136,9 @@ class Reproduction:
         return judge(self.failure, self.planned.expectation, outcome, self._catalog)
 
 
-def stand_ins(failure: Failure, planned: Planned) -> dict[str, Any]:
+def stand_ins(failure: Failure, case: Case, planned: Planned) -> dict[str, Any]:
     """Return the arguments of matrix.kit.absent_packages.install for a case; {} if its cell needs none."""
-    stand_in = failure.stand_in_for(planned.cell) if planned.level is Level.CPU else None
+    stand_in = stand_in_of(failure, case, planned.level, planned.cell)
     if stand_in is None:
         return {}
     return {
@@ -144,13 +148,14 @@ def stand_ins(failure: Failure, planned: Planned) -> dict[str, Any]:
     }
 
 
-def hidden(planned: Planned) -> tuple[str, ...]:
+def hidden(case: Case, planned: Planned) -> tuple[str, ...]:
     """Return the modules that are hidden from a case's ranks.
 
-    megatron-core uses an installed Transformer Engine wherever it can, and fails in its kernels without a GPU.
-    Therefore it is hidden below level gpu in cells without Transformer Engine.
+    megatron-core uses an installed Transformer Engine wherever it can: without a GPU it fails in its kernels, and with
+    one the cell would not be what its id states. It is hidden in cells without it, unless the case needs one.
     """
-    return ("transformer_engine",) if planned.cell.te == NONE and planned.level is Level.CPU else ()
+    absent = planned.cell.te == NONE and planned.level is not Level.CONTRACT and Need.COMPILED_TE not in case.needs
+    return ("transformer_engine",) if absent else ()
 
 
 def make_record(planned: Planned, outcome: Outcome, judgement: Judgement, context: CaseContext, started: str) -> Record:

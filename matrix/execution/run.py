@@ -14,13 +14,13 @@ from matrix.catalog.failure import Failure, Level
 from matrix.catalog.model import Catalog
 from matrix.errors import MatrixError, closest
 from matrix.execution.cache_key import case_key
-from matrix.execution.engine import BaseContents, Engine
+from matrix.execution.engine import BaseContents, Engine, offer_of
 from matrix.execution.relay import Receiver
 from matrix.execution.reproduction import CaseContext, make_record
 from matrix.execution.session import new_run_id
 from matrix.planning.planned import Planned
 from matrix.planning.rerun import plan_entry, reproduce_line
-from matrix.provision import configuration, drivers, host
+from matrix.provision import configuration, host
 from matrix.provision.case_overlays import overlay_digest, overlay_specs
 from matrix.store import journal, night
 from matrix.store.history import History
@@ -126,11 +126,12 @@ def work(
     pending = [item for item in night.planned(folder) if item.key not in done]
     site = place or host.look()
     installed = cache(engine.installed)  # 20 ms per environment, which hundreds of cases share
+    offer = cache(lambda base: offer_of(catalog, engine, base))
     left: list[Planned] = []
     with journal.Journal.new(folder) as kept:
         for item in pending:
-            lack = site.can_run(item)[1] or drivers.lack(catalog, item, site.driver) or engine.lacks(item.cell.base)
-            record = not_run(item, catalog, Outcome(OutcomeKind.UNAVAILABLE, lack), folder.name) if lack else None
+            lack = site.lack(catalog, item, offer(item.cell.base))
+            record = not_run(item, catalog, Outcome(OutcomeKind.UNAVAILABLE, str(lack)), folder.name) if lack else None
             if record is None and request.cache:
                 record = cached(item, catalog.failure(item.failure), installed, site, history, folder.name)
             if record is None:

@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from functools import cached_property
 from pathlib import Path
@@ -20,7 +20,7 @@ from matrix.catalog.versions import NONE
 from matrix.errors import MatrixError
 from matrix.execution import interrupt
 from matrix.execution.cache_key import case_key
-from matrix.execution.gpus import Pool, ReservingRunner, visible
+from matrix.execution.gpus import Pool, ReservingRunner
 from matrix.execution.ranks import mpirun
 from matrix.execution.ranks.supervisor import Supervisor
 from matrix.execution.reading import read_case
@@ -28,6 +28,7 @@ from matrix.execution.relay import Sender
 from matrix.execution.reproduction import DEADLINE_S, CaseContext, JobRunner, Reproduction, hidden
 from matrix.planning.host_cases import LABEL, cases_here, with_host
 from matrix.planning.planned import Planned
+from matrix.planning.requirements import Placement, offered, place
 from matrix.planning.rerun import plan_entry, reproduce_line
 from matrix.planning.selection import select
 from matrix.provision import case_overlays as provision
@@ -36,6 +37,7 @@ from matrix.provision import installed as environments
 from matrix.provision.case_overlays import Provision
 from matrix.provision.nvidia import devices
 from matrix.provision.nvidia.cuda import Cuda
+from matrix.provision.nvidia.nvml import Nvml
 from matrix.provision.overlays import Overlay, Overlays, OverlaySpec, default_root
 from matrix.store import journal, night
 from matrix.store.paths import Paths, make_folder
@@ -103,6 +105,7 @@ class Session:
         self.configuration = configuration.load()
         self._overlays: dict[tuple[sources.Source, ...], Overlay] = {}
         self.records: list[Record] = []
+        self.say: Callable[[str], None] = lambda text: None  # prints a message while a case waits
 
     def _place(self, catalog: Catalog) -> tuple[Catalog, str]:
         """Return the catalog and the id of the base; without a configured base, the host is added as one."""
@@ -119,7 +122,7 @@ class Session:
             done = journal.read(self.options.run_folder).results
             selected = self.options.keys or {item.key for item in plan}
             return [item for item in plan if item.cell.base == self.base and item.key in selected - done.keys()]
-        levels = (Level.CONTRACT, Level.CPU, *((Level.GPU,) if self.host.gpus else ()))
+        levels = (Level.CONTRACT, Level.CPU, *((Level.GPU,) if self.host.listed else ()))
         cases = cases_here(self.catalog, self.base, self.environment.packages, levels, self.options.te_line)
         return select(cases, self.options.select) if self.options.select else cases
 
@@ -141,12 +144,7 @@ class Session:
     @cached_property
     def gpus(self) -> Pool:
         """Return the GPUs that this process may use, shared with other processes that run cases on this machine."""
-        return Pool(visible(self.host.gpus, os.environ))
-
-    @cached_property
-    def cuda(self) -> Cuda:
-        """Return the user-mode driver that ranks load, read in another process: a process may not fork after cuInit."""
-        return devices.query(("cuda",)).cuda
+        return Pool([gpu.uuid for gpu in self.host.offers(Level.GPU).gpus or ()], say=lambda text: self.say(text))
 
     @cached_property
     def journal(self) -> JournalSink:
@@ -164,24 +162,24 @@ class Session:
     def reproduction(self, planned: Planned) -> Reproduction:
         """Return the reproduction of a case."""
         failure = self.catalog.failure(planned.failure)
-        able, reason = self.host.can_run(planned)
+        case = failure.case_named(planned.case) if planned.reproducible else None
         overlays: tuple[Overlay, ...] = ()
-        if able:
+        reason = self._lack(planned)
+        if not reason:
             try:
                 overlays = self._overlays_of(planned)
             except MatrixError as error:
                 reason = error.brief
-        if not reason and planned.launcher == mpirun.NAME and planned.level is not Level.CONTRACT:
-            reason = mpirun.missing([str(overlay.path) for overlay in overlays])
-        on_gpus = planned.level is Level.GPU and planned.gpus > 0
-        cuda = self.cuda if on_gpus and not reason else None
-        if cuda is not None:
-            reason = self.gpus.lacks(planned.gpus) or drivers.unusable(cuda, planned.gpus)
+        if not reason:
+            reason = self._lack(planned, mpirun.find([str(overlay.path) for overlay in overlays]) is not None)
+        placed = place(case, planned, self.host.offers(planned.level)) if case and not reason else None
+        held = placed if isinstance(placed, Placement) else Placement()
+        cuda = self.host.user_mode() if held.gpus else None
         context = CaseContext(
             path=tuple(str(overlay.path) for overlay in overlays),
             log_dir=self.run_folder / "logs" / planned.key.replace("/", "_").replace(" ", "/"),
             deadline_s=self.options.deadline_s,
-            resolved=self._resolved(overlays, cuda),
+            resolved={**self._resolved(overlays, cuda), **self._devices(held, cuda)},
             content=case_key(
                 planned,
                 failure,
@@ -193,16 +191,17 @@ class Session:
             notes=(
                 *self._notes(overlays),
                 *self._hidden(planned),
-                *filter(None, [drivers.note(self.catalog, planned, self.host.driver, cuda)]),
+                *filter(None, [held.note, drivers.note(self.catalog, planned, self.host.driver, cuda)]),
             ),
             reproduce=reproduce_line(planned),
             run=self.run_folder.name,
             unavailable=reason,
             clones=self.configuration.sources,
+            backend=held.backend,
         )
 
         def runs() -> JobRunner:
-            return ReservingRunner(self.supervisor, self.gpus, planned.gpus) if on_gpus else self.supervisor
+            return ReservingRunner(self.supervisor, self.gpus, held.gpus) if held.gpus else self.supervisor
 
         def read() -> Outcome:
             return read_case(failure, failure.case_named(planned.case), planned.cell)
@@ -215,6 +214,28 @@ class Session:
             self.supervisor.__exit__(None, None, None)
         if "journal" in self.__dict__:
             self.journal.close()
+
+    def _lack(self, planned: Planned, mpirun: bool | None = None) -> str:
+        """Return what a case requires and this interpreter or machine does not offer, "" where it can run."""
+        have = self.environment
+        offer = offered(self.catalog, self.base, packages=have.packages, features=have.features)
+        return str(self.host.lack(self.catalog, planned, replace(offer, mpirun=mpirun)) or "")
+
+    def _devices(self, held: Placement, cuda: Cuda | None) -> dict[str, str]:
+        """Return the facts of a record on GPUs: how many are held, their model, SM and NVLinks, NCCL, the backend."""
+        if cuda is None:
+            return {}
+        kinds = dict.fromkeys(f"{gpu.name}, SM {gpu.sm}" for gpu in cuda.gpus)
+        cards = (devices.management() or Nvml()).gpus
+        links = dict.fromkeys(f"{card.up} of {card.links} links up" if card.links else "none" for card in cards)
+        versions = [have for name, have in self.environment.packages.items() if name.startswith("nvidia-nccl-cu")]
+        nccl = next(iter(versions), os.environ.get("NCCL_VERSION", ""))
+        return {
+            "GPUs": f"{held.gpus} of {len(cuda.gpus)} x {' and '.join(kinds)}",
+            "NVLink": " and ".join(links) or "unknown",
+            **({"NCCL": nccl} if nccl else {}),
+            "backend": held.backend,
+        }
 
     def _overlays_of(self, planned: Planned) -> tuple[Overlay, ...]:
         """Return the overlays of a case; in an image, those listed in the file of overlays."""
@@ -247,7 +268,8 @@ class Session:
     def _hidden(self, planned: Planned) -> tuple[str, ...]:
         engine = self.environment.packages.get("transformer-engine", "")
         note = f"Transformer Engine {engine} of this base is hidden from the ranks: it is not part of the cell"
-        return (note,) if engine and hidden(planned) else ()
+        case = self.catalog.failure(planned.failure).case_named(planned.case) if planned.reproducible else None
+        return (note,) if engine and case and hidden(case, planned) else ()
 
     def _notes(self, overlays: Iterable[Overlay]) -> tuple[str, ...]:
         base = self.catalog.bases.get(self.base)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib.util
 from typing import TYPE_CHECKING, Any
 
+from matrix.kit import absent_packages
+
 if TYPE_CHECKING:
     from matrix.kit.rank import Rank
 
@@ -16,19 +18,16 @@ def start(rank: Rank, *, tensor_parallel: int = 1, pipeline_parallel: int = 1) -
     import torch
 
     if rank.device == "cpu":
-        from matrix.kit import absent_packages, cpu_device, te_extension
+        from matrix.kit import cpu_device, te_extension
 
         cpu_device.install()
         if importlib.util.find_spec("transformer_engine") is not None:
             te_extension.install(rank.workdir / f"te-{rank.rank}")
-        absent_packages.install(**rank.stand_ins)
     else:
         torch.cuda.set_device(device(rank))
-    # Ranks that share one GPU can't use NCCL (it refuses two ranks on a device): gloo moves CUDA tensors as well.
-    shares_a_gpu = rank.device == "cuda" and torch.cuda.device_count() < rank.world_size
-    backend = "nccl" if rank.device == "cuda" and not shares_a_gpu else "gloo"
+    absent_packages.install(**rank.stand_ins)
     torch.distributed.init_process_group(
-        backend, init_method=rank.init_method, rank=rank.rank, world_size=rank.world_size
+        rank.backend, init_method=rank.init_method, rank=rank.rank, world_size=rank.world_size
     )
     from megatron.core import parallel_state
     from megatron.core.tensor_parallel.random import model_parallel_cuda_manual_seed

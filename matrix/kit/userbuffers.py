@@ -82,7 +82,7 @@ def started(rank: Rank, start: Callable[[], None], parameter_checks: bool, multi
     else:
         torch.cuda.set_device(rank.rank)
     torch.distributed.init_process_group(
-        "gloo" if rank.device == "cpu" else "nccl",
+        rank.backend,
         init_method=rank.init_method,
         rank=rank.rank,
         world_size=rank.world_size,

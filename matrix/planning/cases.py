@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from matrix.catalog.cell import Cell
-from matrix.catalog.failure import Axis, Case, Expectation, Failure, Level, Package
+from matrix.catalog.failure import Axis, Case, Expectation, Failure, Level, Need, Package, StandIn
 from matrix.catalog.model import Base, Catalog, Image, Release, Wheels
 from matrix.catalog.versions import NONE
 from matrix.kit import te_extension
@@ -70,9 +70,9 @@ def plan_case(catalog: Catalog, failure: Failure, case: Case, level: Level, cell
     base = catalog.bases.get(cell.base)
     if isinstance(base, Wheels) and (images := catalog.twins_of(base)):
         notes.append(f"twin of {', '.join(image.id for image in images)}")
-    stand_in = failure.stand_in_for(cell)
-    if stand_in and level is Level.CPU:
-        notes.append(f"stand-in: {', '.join(stand_in.packages)} ({stand_in.reason})")
+    if stand_in := stand_in_of(failure, case, level, cell):
+        absent = " where absent" if level is Level.GPU else ""
+        notes.append(f"stand-in{absent}: {', '.join(stand_in.packages)} ({stand_in.reason})")
     if cell.te != NONE and level is Level.CPU:
         notes.append(te_extension.NOTE)
     return Planned(
@@ -90,6 +90,11 @@ def plan_case(catalog: Catalog, failure: Failure, case: Case, level: Level, cell
         te_source=source_of(failure, Package.TE, catalog.transformer_engine, cell.te, level),
         notes=tuple(notes),
     )
+
+
+def stand_in_of(failure: Failure, case: Case, level: Level, cell: Cell) -> StandIn | None:
+    """Return the stand-in of a case where it runs; a case that needs the real packages has none."""
+    return failure.stand_in_for(cell) if level is not Level.CONTRACT and Need.COMPILED_TE not in case.needs else None
 
 
 def source_of(failure: Failure, package: Package, releases: Iterable[Release], version: str, level: Level) -> str:

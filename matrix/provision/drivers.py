@@ -1,128 +1,13 @@
-"""Decide whether a kernel driver runs the CUDA of an image: directly, with the image's compat package, or not. Pure.
-
-Facts come from matrix/catalog/facts/drivers.toml and containers.toml; without a fact the answer is unknown.
-"""
+"""The user-mode driver in records: which one the ranks load, and how an image runs on the host's driver. Pure."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from enum import Enum
-
 from matrix.catalog.failure import Level
-from matrix.catalog.model import Catalog, Container, Driver
-from matrix.catalog.versions import NONE, parse
+from matrix.catalog.model import Catalog, Container
+from matrix.catalog.versions import NONE
+from matrix.planning.driver_fit import Fit, driver_of, fitting
 from matrix.planning.planned import Planned
 from matrix.provision.nvidia.cuda import Cuda
-
-
-class Fit(str, Enum):
-    """How an image's CUDA runs on a kernel driver."""
-
-    NATIVE = "native"
-    COMPAT = "compat"  # with the user-mode driver of the image
-    TOO_OLD = "too old"
-    UNKNOWN = "unknown"  # the catalog has no source
-
-
-@dataclass(frozen=True)
-class Fitting:
-    """The result, with its reason."""
-
-    fit: Fit
-    reason: str
-
-
-def fitting(catalog: Catalog, image: Container, driver: str) -> Fitting:
-    """Return how an image runs on a kernel driver, given as a version (470.161.03) or a branch (470)."""
-    if image.cuda is None:
-        return Fitting(Fit.UNKNOWN, f"the CUDA of {image.id} is not known")
-    branch, built = driver.split(".")[0], (image.cuda_driver_version_in_image or "").split(".")[0]
-    if built and int(branch) >= int(built):
-        return Fitting(Fit.NATIVE, f"{image.id} is built for driver {built}")
-    known = next((one for one in catalog.drivers if one.branch == branch), None)
-    if known is None:
-        return Fitting(Fit.UNKNOWN, f"the catalog has no driver {branch}")
-    return _older(image, image.cuda, driver, known)
-
-
-def _older(image: Container, cuda: str, driver: str, known: Driver) -> Fitting:
-    """Return how an image runs on a driver older than the one that it is built for."""
-    major = parse(cuda).major
-    if known.max_cuda_major_without_compat and major <= int(known.max_cuda_major_without_compat):
-        return Fitting(Fit.NATIVE, f"driver {known.branch} runs every CUDA {major}")
-    has = f"{image.id} has CUDA {cuda}"
-    if known.too_old_for_cuda and cuda in known.too_old_for_cuda:
-        return Fitting(Fit.TOO_OLD, f"{has}, for which its compat package does not work on driver {known.branch}")
-    if known.compat_from and known.compat_cuda and cuda in known.compat_cuda:
-        if "." in driver and parse(driver) < parse(known.compat_from):
-            return Fitting(
-                Fit.TOO_OLD, f"{has}, whose compat package needs {known.compat_from} of driver {known.branch}"
-            )
-        return Fitting(Fit.COMPAT, f"{has} and runs by its compat package; GPUs for data centers only")
-    return Fitting(Fit.UNKNOWN, f"no source states whether driver {known.branch} runs CUDA {cuda}")
-
-
-def enough(catalog: Catalog, image: Container) -> str:
-    """Return the lowest branch of the catalog that runs an image directly, "" where none is known."""
-    branches = sorted((driver.branch for driver in catalog.drivers), key=int)
-    return next((branch for branch in branches if fitting(catalog, image, branch).fit is Fit.NATIVE), "")
-
-
-def lack(catalog: Catalog, item: Planned, host: str) -> str:
-    """Return why a case can't run on its driver, with a branch that would do; "" unless it is known not to run.
-
-    The driver is `host`, that of the machine; where that is "none", it is the cell's.
-    """
-    driver = _driver(item, host)
-    return "" if driver == NONE else _runnable(catalog, item, [driver])[1]
-
-
-def runnable(catalog: Catalog, item: Planned, drivers: Iterable[str]) -> tuple[tuple[str, ...], str]:
-    """Return the branches among `drivers` (versions or branches) that a case may use, or the reason why there is none.
-
-    These are the branches known to run the case's image, directly or with its compat package, lowest first; if
-    there are none, the branches for which the catalog has no answer. If the cell names a driver, no other counts. No
-    branch and no reason: any driver will do.
-    """
-    return _runnable(catalog, item, sorted(drivers, key=parse) if item.cell.driver == NONE else [item.cell.driver])
-
-
-def _runnable(catalog: Catalog, item: Planned, drivers: Sequence[str]) -> tuple[tuple[str, ...], str]:
-    image = catalog.bases.get(item.cell.base)
-    if item.level is not Level.GPU:
-        return (), ""
-    if not isinstance(image, Container):
-        return (() if item.cell.driver == NONE else (item.cell.driver.split(".")[0],)), ""
-    fits = {driver: fitting(catalog, image, driver) for driver in drivers}
-    for accepted in ((Fit.NATIVE, Fit.COMPAT), (Fit.UNKNOWN,)):
-        if branches := dict.fromkeys(driver.split(".")[0] for driver in drivers if fits[driver].fit in accepted):
-            return tuple(branches), ""
-    return (), _too_old(drivers, fits[drivers[-1]], enough(catalog, image)) if drivers else ""
-
-
-def _too_old(drivers: Sequence[str], newest: Fitting, would: str) -> str:
-    """Return the reason why no driver will do: the newest one's, with a branch that would do."""
-    several = len(drivers) > 1
-    return (
-        f"driver{'s' * several} {' and '.join(drivers)} {'are' if several else 'is'} too old: {newest.reason}; "
-        f"{f'driver {would} would do' if would else 'none is known to do'}"
-    )
-
-
-def branches(features: Iterable[str]) -> tuple[str, ...]:
-    """Return the driver branches among a cluster's node features, lowest first: 535 for driver535."""
-    found = {match[1] for feature in features if (match := re.fullmatch(r"driver(\d+)", feature))}
-    return tuple(sorted(found, key=int))
-
-
-def unusable(cuda: Cuda, gpus: int) -> str:
-    """Return why a case that needs `gpus` GPUs can't run on those that the user-mode driver shows, "" where it can."""
-    if len(cuda.gpus) >= gpus:
-        return ""
-    why = f": {cuda.problem}" if cuda.problem else ""
-    return f"needs {gpus} GPU{'s' * (gpus > 1)}; CUDA shows {len(cuda.gpus)}{why}"
 
 
 def found(cuda: Cuda, host: str, *, inside: bool) -> str:
@@ -141,7 +26,7 @@ def note(catalog: Catalog, item: Planned, host: str, cuda: Cuda | None) -> str:
     It states how the image runs on the driver by the catalog, and the user-mode driver found. `cuda` is the driver
     found, None where it was not queried.
     """
-    image, driver = catalog.bases.get(item.cell.base), _driver(item, host)
+    image, driver = catalog.bases.get(item.cell.base), driver_of(item, host)
     if item.level is not Level.GPU or not isinstance(image, Container) or driver == NONE:
         return ""
     expected = fitting(catalog, image, driver)
@@ -158,7 +43,3 @@ def note(catalog: Catalog, item: Planned, host: str, cuda: Cuda | None) -> str:
 
 def _is_compat(cuda: Cuda, host: str) -> bool | None:
     return cuda.is_compat(None if host == NONE else host)
-
-
-def _driver(item: Planned, host: str) -> str:
-    return host if host != NONE else item.cell.driver

@@ -2,29 +2,31 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from matrix.catalog.failure import Level
+from matrix.catalog.model import Catalog
 from matrix.catalog.versions import NONE
 from matrix.planning.planned import Planned
+from matrix.planning.requirements import BaseOffer, Gpu, Lack, Machine, unmet
 from matrix.provision.nvidia import devices
+from matrix.provision.nvidia.cuda import Cuda
 from matrix.provision.nvidia.nvml import Nvml
+
+VISIBLE: Final = "CUDA_VISIBLE_DEVICES"
 
 
 class ExecutionSite(Protocol):
     """Where cases run: this machine, or a cluster (matrix.execution.slurm)."""
 
-    @property
-    def driver(self) -> str:
-        """Return the kernel driver's version, "none" where there is none or more than one."""
-
-    def can_run(self, planned: Planned) -> tuple[bool, str]:
-        """Return whether the site has what the case needs, and if not, what is missing."""
+    def lack(self, catalog: Catalog, item: Planned, offer: BaseOffer) -> Lack | None:
+        """Return what a case requires and its base or the site does not offer, None where it can run."""
 
     def capabilities(self, level: Level) -> dict[str, Any]:
         """Return what a verdict at `level` depends on; part of the cache key."""
@@ -34,32 +36,40 @@ class ExecutionSite(Protocol):
 class Host:
     """The number of GPUs that the kernel driver lists, its version ("none" without one), the processor architecture.
 
-    `problem` is the reason why NVML did not report them.
+    `problem` is the reason why NVML did not report them, `memory` the bytes that processes may take, None if unknown.
+    `user_mode` queries the user-mode driver, which decides which GPUs a process can use.
     """
 
-    gpus: int
+    listed: int
     driver: str
     machine: str
     problem: str = ""
+    memory: int | None = None
+    user_mode: Callable[[], Cuda] = field(default=devices.user_mode, compare=False)
 
-    def can_run(self, planned: Planned) -> tuple[bool, str]:
-        """Return whether this machine has what the case needs, and if not, what is missing."""
-        if not planned.reproducible:
-            return False, "the catalog has no reproduction of it yet"
-        if planned.level is Level.GPU and planned.gpus > self.gpus:
-            return False, f"needs {planned.gpus} GPU{'s' * (planned.gpus > 1)}; host has {self.gpus}{self._why}"
-        wanted = planned.cell.driver
-        if planned.level is Level.GPU and wanted != NONE and self.driver.split(".")[0] != wanted.split(".")[0]:
-            return False, f"needs driver {wanted}; host has {self.driver}{self._why}"
-        return True, ""
+    def lack(self, catalog: Catalog, item: Planned, offer: BaseOffer) -> Lack | None:
+        """Return what a case requires and its base or this machine does not offer, None where it can run."""
+        return unmet(catalog, item, offer, self.offers(item.level))
 
-    @property
-    def _why(self) -> str:
-        return f" ({self.problem})" if self.problem else ""
+    def offers(self, level: Level) -> Machine:
+        """Return what this machine offers; its GPUs, which takes seconds on the first call, at level gpu only."""
+        if level is not Level.GPU:
+            return Machine(None, self.driver, self.memory)
+        if not self.listed and self.driver == NONE:
+            return Machine((), self.driver, self.memory, self.problem)
+        cuda = self.user_mode()
+        gpus = tuple(Gpu(one.uuid, one.name, one.sm, one.multicast, one.exclusive) for one in cuda.gpus)
+        return Machine(gpus, self.driver, self.memory, cuda.problem or self._hidden(len(gpus)))
+
+    def _hidden(self, shown: int) -> str:
+        selected = os.environ.get(VISIBLE)
+        if selected is None or shown >= self.listed:
+            return ""
+        return f"{VISIBLE} is {selected!r}; the kernel driver lists {self.listed}"
 
     def capabilities(self, level: Level) -> dict[str, Any]:
         """Return what a verdict at `level` depends on; part of the cache key."""
-        return {"machine": self.machine, **({"gpus": self.gpus, "driver": self.driver} if level is Level.GPU else {})}
+        return {"machine": self.machine, **({"gpus": self.listed, "driver": self.driver} if level is Level.GPU else {})}
 
 
 def look(proc: Path = Path("/proc"), management: Callable[[], Nvml | None] = devices.management) -> Host:
@@ -68,10 +78,10 @@ def look(proc: Path = Path("/proc"), management: Callable[[], Nvml | None] = dev
     Neither torch nor NVML is required; an NVML that hangs costs devices.ANSWER_S, once.
     """
     folder = proc / "driver" / "nvidia" / "gpus"
-    driver, gpus = driver_of(proc), len(list(folder.iterdir())) if folder.is_dir() else None
-    nvml = (management() if driver is None or gpus is None else None) or Nvml()
-    gpus = len(nvml.gpus) if gpus is None else gpus
-    return Host(gpus, driver or nvml.driver or NONE, platform.machine(), nvml.problem)
+    driver, listed = driver_of(proc), len(list(folder.iterdir())) if folder.is_dir() else None
+    nvml = (management() if driver is None or listed is None else None) or Nvml()
+    listed = len(nvml.gpus) if listed is None else listed
+    return Host(listed, driver or nvml.driver or NONE, platform.machine(), nvml.problem, memory_of(proc))
 
 
 def driver_of(proc: Path = Path("/proc")) -> str | None:
@@ -79,3 +89,10 @@ def driver_of(proc: Path = Path("/proc")) -> str | None:
     version = proc / "driver" / "nvidia" / "version"
     found = re.search(r"Kernel Module.*?\s(\d+\.\d+(?:\.\d+)?)\s", version.read_text()) if version.is_file() else None
     return found[1] if found else None
+
+
+def memory_of(proc: Path = Path("/proc")) -> int | None:
+    """Return the memory of this machine in bytes, None where /proc does not report it."""
+    facts = proc / "meminfo"
+    found = re.search(r"^MemTotal: +(\d+) kB$", facts.read_text(), re.MULTILINE) if facts.is_file() else None
+    return int(found[1]) * 1024 if found else None

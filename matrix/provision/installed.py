@@ -9,16 +9,21 @@ import sys
 import sysconfig
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from packaging.utils import canonicalize_name
 
 
 @dataclass(frozen=True)
 class PythonEnvironment:
-    """`python` is the full version, `packages` maps canonical names to versions."""
+    """`python` is the full version, `packages` maps canonical names to versions.
+
+    `features` are those of FEATURES that it has, None where they were not read.
+    """
 
     python: str
     packages: dict[str, str]
+    features: list[str] | None = None
 
     @property
     def minor(self) -> str:
@@ -26,10 +31,24 @@ class PythonEnvironment:
         return ".".join(self.python.split(".")[:2])
 
 
+# What versions do not show (matrix.planning.requirements.Feature), by files in the folders of packages. The extension
+# of Transformer Engine is beside its package, or in it: named differently up to 1.7, in wheel_lib in later wheels.
+FEATURES: Final = {
+    "cuda": ("torch/lib/libtorch_cuda.so",),
+    "compiled-te": (
+        "transformer_engine_extensions*.so",
+        "transformer_engine_torch*.so",
+        "transformer_engine/transformer_engine_torch*.so",
+        "transformer_engine/wheel_lib/transformer_engine_torch*.so",
+    ),
+    "pkg_resources": ("pkg_resources/__init__.py",),
+}
+
+
 def current() -> PythonEnvironment:
     """Return the environment of this process: a virtual environment, an image's or the system's."""
-    folders = dict.fromkeys((sysconfig.get_path("purelib"), sysconfig.get_path("platlib"), *sys.path))
-    return PythonEnvironment(platform.python_version(), packages_in(*folders))
+    folders = tuple(dict.fromkeys((sysconfig.get_path("purelib"), sysconfig.get_path("platlib"), *sys.path)))
+    return PythonEnvironment(platform.python_version(), packages_in(*folders), features_in(*folders))
 
 
 def at(folder: Path) -> PythonEnvironment | None:
@@ -41,8 +60,17 @@ def at(folder: Path) -> PythonEnvironment | None:
     settings = dict(line.replace(" ", "").split("=", 1) for line in lines if "=" in line)
     # venv writes `version`, virtualenv and uv write `version_info`.
     version = ".".join(settings.get("version_info", settings.get("version", "")).split(".")[:3])
-    sites = list(folder.glob("lib/python*/site-packages"))
-    return PythonEnvironment(version, packages_in(*map(str, sites))) if version and sites else None
+    sites = [str(site) for site in folder.glob("lib/python*/site-packages")]
+    return PythonEnvironment(version, packages_in(*sites), features_in(*sites)) if version and sites else None
+
+
+def features_in(*folders: str) -> list[str]:
+    """Return the features that the packages in these folders have."""
+    return [
+        name
+        for name, patterns in FEATURES.items()
+        if any(any(Path(folder).glob(pattern)) for folder in folders for pattern in patterns)
+    ]
 
 
 def packages_in(*folders: str) -> dict[str, str]:

@@ -16,6 +16,7 @@ from matrix.execution.slurm.commands import of
 from matrix.execution.slurm.engine import Slurm
 from matrix.planning.night import everything
 from matrix.planning.planned import Planned
+from matrix.planning.requirements import BaseOffer
 from matrix.provision import host
 from matrix.store import journal, night
 from tests.founding import SAVE
@@ -143,8 +144,8 @@ def case(driver: str, gpus: int) -> Planned:
 )
 def test_unavailable_resources_are_found_before_submission(engine: Slurm, driver: str, gpus: int, words: str) -> None:
     """The reason has the requirements, Slurm's message and the features. n470 has no GPU, n535 has two."""
-    able, reason = engine.can_run(case(driver, gpus))
-    assert able is not bool(words)
-    if words:
+    lack = engine.lack(loading.load(), case(driver, gpus), BaseOffer("torch-2.4.0"))
+    assert (lack is not None) is bool(words)
+    if lack:
         needs = f"needs --gres=gpu:{gpus} --constraint=driver{driver}; Slurm: allocation failure: {words}"
-        assert reason == f"{needs}; features of its nodes: driver470, driver535"
+        assert lack.text == f"{needs}; features of its nodes: driver470, driver535"

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import settings
 
-from matrix.execution.gpus import VISIBLE
+from matrix.provision.host import VISIBLE
 
 # The machines are shared and noisy: no test is judged by its time, hypothesis's own deadline included.
 settings.register_profile("shared machines", deadline=None)

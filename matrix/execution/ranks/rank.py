@@ -49,7 +49,7 @@ def work(spec: Mapping[str, Any], result: int, stacks: int) -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
     rank = Rank(
         spec["rank"], spec["world_size"], spec["device"], spec["init_method"], workdir=Path(spec["workdir"]),
-        stand_ins=spec["stand_ins"], clones=spec["clones"],
+        stand_ins=spec["stand_ins"], clones=spec["clones"], backend=spec["backend"],
     )  # fmt: skip
     try:
         impose(spec)

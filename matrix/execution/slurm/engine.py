@@ -17,7 +17,6 @@ from typing import Any, Final
 
 from matrix.catalog.failure import Level
 from matrix.catalog.model import Catalog, Container, Image
-from matrix.catalog.versions import NONE
 from matrix.execution import inside
 from matrix.execution.engine import BaseContents, Engine, EngineResult, pending
 from matrix.execution.relay import Sender
@@ -27,9 +26,11 @@ from matrix.execution.slurm.array_spec import ArraySpec, ResourceRequest, arrays
 from matrix.execution.slurm.commands import Commands
 from matrix.execution.slurm.image import answer, reported_contents
 from matrix.execution.slurm.queue import Queue
+from matrix.planning import driver_fit
 from matrix.planning.planned import Planned
+from matrix.planning.requirements import BaseOffer, Kind, Lack, Machine, unmet
 from matrix.provision import case_overlays as provision
-from matrix.provision import configuration, drivers, project
+from matrix.provision import configuration, project
 from matrix.provision.host import Host
 from matrix.provision.overlays import Overlays, default_root
 from matrix.provision.tools import Ref
@@ -82,27 +83,26 @@ class Slurm:
         """Return the contents of a tox environment; None for an image, whose contents a node reports later."""
         return None if self._image(base) else self._maker.installed(base)
 
-    @property
-    def driver(self) -> str:
-        """Return "none": each node has its own driver."""
-        return NONE
+    def lack(self, catalog: Catalog, item: Planned, offer: BaseOffer) -> Lack | None:
+        """Return what a case requires and its base or every node lacks, with Slurm's error message.
 
-    def can_run(self, planned: Planned) -> tuple[bool, str]:
-        """Return whether some node can run the case, and if not, its requirements and Slurm's error message."""
-        if not planned.reproducible:
-            return False, "the catalog has no reproduction of it yet"
+        The GPUs of a node are matched where the case runs.
+        """
+        if lack := unmet(catalog, item, offer, Machine()):
+            return lack
         away = [f"{node.name} is {node.state}" for node in self._nodes if node.away]
         nodes = "; ".join((f"features of its nodes: {', '.join(self._features) or 'none'}", *away))
-        if lack := self._branches(planned)[1]:
-            return False, f"{lack}; {nodes}"
-        request = self._needs(planned)
+        if too_old := self._branches(item)[1]:
+            return Lack(Kind.DRIVER, f"{too_old}; {nodes}")
+        request = self._needs(item)
         if request not in self._refused:
             self._refused[request] = self._commands.option_error(request.options)
         refusal = self._refused[request]
         if not refusal:
-            return True, ""
+            return None
         options = " ".join(option for option in request.options if not option.startswith("--cpus"))
-        return False, f"needs {options or request.options[0]}; Slurm: {refusal}; {nodes}"
+        text = f"needs {options or request.options[0]}; Slurm: {refusal}; {nodes}"
+        return Lack(Kind.GPUS if request.gpus else Kind.NODE, text)
 
     def capabilities(self, level: Level) -> dict[str, Any]:
         """Return the capabilities of the submitting machine that a verdict at `level` depends on."""
@@ -258,7 +258,7 @@ class Slurm:
 
     def _branches(self, item: Planned) -> tuple[tuple[str, ...], str]:
         """Return the driver branches for a case (empty: any), and why no node has one, or ""."""
-        return drivers.runnable(self._catalog, item, drivers.branches(self._features))
+        return driver_fit.runnable(self._catalog, item, driver_fit.branches(self._features))
 
     def _record_lost(self, queue: Queue, lost: Iterable[Planned], why: Mapping[str, str]) -> None:
         """Record each case without a result as not reached: how its task ended, or `why` by base without a task."""

@@ -54,7 +54,8 @@ def reported_contents(parts: Path, base: str) -> BaseContents | str | None:
         return None
     if "reason" in report:
         return str(report["reason"])
-    return BaseContents(PythonEnvironment(report["python"], report["packages"]), image=report["image"])
+    environment = PythonEnvironment(report["python"], report["packages"], report.get("features"))
+    return BaseContents(environment, image=report["image"])
 
 
 def answer(parts: Path, base: str) -> Path:

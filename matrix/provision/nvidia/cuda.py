@@ -8,10 +8,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePath
 from typing import Any, Final
+from uuid import UUID
 
 LIBRARY: Final = "libcuda.so.1"
 # CUdevice_attribute of cuda.h.
-MAJOR, MINOR, MULTICAST = 75, 76, 132
+MAJOR, MINOR, MULTICAST, COMPUTE_MODE = 75, 76, 132, 20
+EXCLUSIVE: Final = 3  # CU_COMPUTEMODE_EXCLUSIVE_PROCESS
 NAME_BYTES: Final = 256
 # Hints for errors of cuInit: 802 from cuda.h, 803 and 804 from matrix/catalog/facts/drivers.toml.
 HINTS: Final = {
@@ -24,12 +26,18 @@ HINTS: Final = {
 
 @dataclass(frozen=True)
 class CudaDevice:
-    """A GPU as the user-mode driver reports it; `memory` in bytes, `multicast` the device attribute."""
+    """A GPU as the user-mode driver reports it; `memory` in bytes, `multicast` the device attribute.
+
+    `uuid` is its name in CUDA_VISIBLE_DEVICES, in every container: GPU-..., or MIG-... for a part of a GPU.
+    `exclusive`: its compute mode allows one process at a time.
+    """
 
     name: str
     sm: str
     memory: int
     multicast: bool
+    uuid: str = ""
+    exclusive: bool = False
 
 
 @dataclass(frozen=True)
@@ -110,7 +118,18 @@ def _gpu(driver: Any, place: int) -> CudaDevice:
     driver.cuDeviceGetName(name, NAME_BYTES, device)
     driver.cuDeviceTotalMem_v2(ctypes.byref(size), device)
     sm = f"{_attribute(driver, MAJOR, device)}.{_attribute(driver, MINOR, device)}"
-    return CudaDevice(name.value.decode(), sm, size.value, bool(_attribute(driver, MULTICAST, device)))
+    multicast, mode = bool(_attribute(driver, MULTICAST, device)), _attribute(driver, COMPUTE_MODE, device)
+    return CudaDevice(name.value.decode(), sm, size.value, multicast, _uuid(driver, device), mode == EXCLUSIVE)
+
+
+def _uuid(driver: Any, device: ctypes.c_int) -> str:
+    """Return the UUID; the second version of the call (CUDA 11.4) returns that of the part of a GPU in MIG mode."""
+    whole, part = (ctypes.create_string_buffer(16) for _ in range(2))
+    driver.cuDeviceGetUuid(whole, device)
+    newer = getattr(driver, "cuDeviceGetUuid_v2", None)
+    if newer is None or newer(part, device):
+        part = whole
+    return f"{'GPU' if part.raw == whole.raw else 'MIG'}-{UUID(bytes=part.raw)}"
 
 
 def _attribute(driver: Any, attribute: int, device: ctypes.c_int) -> int:

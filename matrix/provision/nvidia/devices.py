@@ -113,6 +113,12 @@ def management() -> Nvml | None:
     return None if nvml.there() else query(("nvml",)).nvml
 
 
+@cache
+def user_mode() -> Cuda:
+    """Query the user-mode driver that ranks load, once per process, in another: none may fork after cuInit."""
+    return query(("cuda",)).cuda
+
+
 def main(parent: int, library: str) -> None:
     """Print the facts of a library: a line of JSON whenever more is known."""
     die_with_parent(parent)

@@ -13,12 +13,13 @@ from pathlib import Path
 import pytest
 
 from matrix.errors import MatrixError
-from matrix.execution.gpus import Pool, ReservingRunner, visible
+from matrix.execution.gpus import Pool, ReservingRunner, locks
 from matrix.execution.ranks.job import RankJob
+from matrix.execution.ranks.supervisor import Supervisor
 from matrix.provision.project import ROOT
 from matrix.verdicts.outcome import Outcome, OutcomeKind
 
-NAMES = ("0", "1", "2", "3")
+NAMES = ("GPU-0", "GPU-1", "GPU-2", "GPU-3")
 HANG_S = 30.0  # limit for hanging tests
 # Takes GPUs, prints their names, and holds them until its input ends.
 HOLDER = """
@@ -118,11 +119,50 @@ def test_take_more_gpus_than_the_pool_has_raises(tmp_path: Path) -> None:
         pass
 
 
-@pytest.mark.parametrize(
-    ("environ", "names"), [({}, ("0", "1")), ({"CUDA_VISIBLE_DEVICES": "3,GPU-ab"}, ("3", "GPU-ab"))]
-)
-def test_visible_reads_cuda_visible_devices(environ: dict[str, str], names: tuple[str, ...]) -> None:
-    assert visible(2, environ) == names
+def test_a_wait_names_the_holder(holders: Holders) -> None:
+    one = holders.start(HOLDER, count=4)
+    held(one)
+    said: list[str] = []
+
+    def say(text: str) -> None:
+        said.append(text)
+        one.kill()
+
+    with Pool(NAMES, holders.folder, say).take(1):
+        assert said == [f"waiting for GPU-0, held by process {one.pid} (locks: {holders.folder})"]
+
+
+def test_lock_that_is_a_link_raises(tmp_path: Path) -> None:
+    """Another user's link in the folder would make root create a file elsewhere."""
+    folder = tmp_path / "locks"
+    folder.mkdir()
+    (folder / "GPU-0").symlink_to(tmp_path / "created")
+    with pytest.raises(MatrixError, match="a GPU lock can't be used"), Pool(NAMES, folder).take(1):
+        pass
+    assert not (tmp_path / "created").exists()
+
+
+@pytest.mark.parametrize("kind", ["link", "file", "another user's"])
+def test_lock_folder_must_be_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    """Its name in /tmp is predictable: another user can make it first."""
+    folder = tmp_path / "locks"
+    if kind == "link":
+        (tmp_path / "elsewhere").mkdir()
+        folder.symlink_to(tmp_path / "elsewhere")
+    elif kind == "file":
+        folder.touch()
+    else:
+        folder.mkdir()
+        os.chown(folder, 1234, -1) if os.geteuid() == 0 else monkeypatch.setattr(os, "geteuid", lambda: 1)
+    with pytest.raises(MatrixError, match="the GPU locks can't be used"), Pool(NAMES, folder).take(1):
+        pass
+    assert not list((tmp_path / "elsewhere").glob("*"))
+
+
+def test_locks_do_not_depend_on_tmpdir(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two jobs of a user have different folders in TMPDIR, and the same GPUs."""
+    monkeypatch.setenv("TMPDIR", "/scratch/job-7")
+    assert locks({}) == Path(f"/tmp/megatrix-gpus-{os.getuid()}")
 
 
 def test_job_sees_only_its_gpus(tmp_path: Path) -> None:
@@ -136,9 +176,17 @@ def test_job_sees_only_its_gpus(tmp_path: Path) -> None:
     job = RankJob("a:b", {}, 2, (), {"A": "b"}, 1.0, tmp_path)
     with Pool(NAMES, tmp_path).take(1):
         ReservingRunner(Runner(), Pool(NAMES, tmp_path), 2).run(job)
-    assert seen[0].env == {"A": "b", "CUDA_VISIBLE_DEVICES": "1,2"}
+    assert seen[0].env == {"A": "b", "CUDA_VISIBLE_DEVICES": "GPU-1,GPU-2"}
+
+
+def test_unusable_locks_make_a_case_unavailable(tmp_path: Path) -> None:
+    (tmp_path / "locks").touch()
+    runner = ReservingRunner(Supervisor(), Pool(NAMES, tmp_path / "locks"), 2)
+    outcome = runner.run(RankJob("a:b", {}, 2, (), {}, 1.0, tmp_path))
+    assert outcome.kind is OutcomeKind.UNAVAILABLE
+    assert "the GPU locks can't be used" in outcome.reason
 
 
 def test_take_creates_the_lock_folder(tmp_path: Path) -> None:
     with Pool(NAMES, tmp_path / "site" / "locks").take(1) as names:
-        assert names == ("0",)
+        assert names == ("GPU-0",)

@@ -145,7 +145,7 @@ def test_container_gets_its_variables_and_no_secret(make: Make) -> None:
         variables
     )
     assert "s3cret" not in " ".join(image_run.started[0])
-    assert not [option for option in image_run.started[0] if "gpu" in option]
+    assert not [option for option in image_run.started[0] if "nvidia.com/gpu" in option or option == "--gpus"]
 
 
 @pytest.mark.parametrize(

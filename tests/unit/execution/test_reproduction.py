@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from matrix.catalog.failure import Expectation, Level, StandIn
+from matrix.catalog.failure import Expectation, Level, Need, StandIn
 from matrix.catalog.limits import Limits
 from matrix.catalog.schema import Size
 from matrix.errors import MatrixError
 from matrix.execution.ranks.job import RankJob
-from matrix.execution.reproduction import CaseContext, Reproduction, brief, explain_red, hidden
+from matrix.execution.reproduction import CaseContext, Reproduction, brief, explain_red, hidden, stand_ins
 from matrix.planning.planned import Planned
 from matrix.verdicts.outcome import Outcome, OutcomeKind, Raised, RankEnd
 from matrix.verdicts.reason import Reason, ReasonKind
@@ -105,11 +105,34 @@ def test_job_has_the_fields_of_the_case() -> None:
 
 @pytest.mark.parametrize(
     ("level", "te", "expected"),
-    [(Level.CPU, "none", ("transformer_engine",)), (Level.CPU, "1.9", ()), (Level.GPU, "none", ())],
+    [
+        (Level.CPU, "none", ("transformer_engine",)),
+        (Level.CPU, "1.9", ()),
+        (Level.GPU, "none", ("transformer_engine",)),
+        (Level.CONTRACT, "none", ()),
+    ],
 )
-def test_unused_transformer_engine_is_hidden_below_gpu(level: Level, te: str, expected: tuple[str, ...]) -> None:
+def test_unused_transformer_engine_is_hidden(level: Level, te: str, expected: tuple[str, ...]) -> None:
     item = replace(WORKS, level=level, cell=replace(WORKS.cell, te=te))
-    assert expected == hidden(item)
+    assert expected == hidden(CASE, item)
+    assert hidden(replace(CASE, needs=(Need.COMPILED_TE,)), item) == ()
+
+
+@pytest.mark.parametrize("level", [Level.CPU, Level.GPU])
+def test_stand_ins_apply_wherever_ranks_run(level: Level) -> None:
+    """megatron-core <= 0.7 imports the packages on a GPU, too."""
+    bench = Bench(shown(THIS))
+    run(bench, replace(BROKEN, level=level))
+    assert bench.jobs[0].stand_ins["packages"] == ["apex"]
+    assert stand_ins(THIS, replace(CASE, needs=(Need.COMPILED_TE,)), replace(BROKEN, level=level)) == {}
+
+
+def test_deadline_of_a_case_is_a_minimum() -> None:
+    for deadline, expected in ((0, 120.0), (900, 900.0)):
+        item = Reproduction(
+            WORKS, replace(THIS, case=(replace(CASE, deadline=deadline),)), (), CaseContext(), Bench, Bench(), unread
+        )
+        assert item.job.deadline_s == expected
 
 
 def test_hidden_modules_are_in_the_job() -> None:
@@ -137,10 +160,10 @@ def test_unset_limit_is_unavailable_without_a_retry() -> None:
     assert (record.verdict, record.outcome, len(bench.jobs)) == (Verdict.UNAVAILABLE, lacking, 1)
 
 
-def test_gpu_job_is_on_cuda_without_stand_ins() -> None:
+def test_gpu_job_is_on_cuda_with_its_backend() -> None:
     bench = Bench(shown(THIS))
-    run(bench, replace(BROKEN, level=Level.GPU))
-    assert (bench.jobs[0].device, bench.jobs[0].stand_ins) == ("cuda", {})
+    run(bench, replace(BROKEN, level=Level.GPU), CaseContext(backend="nccl"))
+    assert (bench.jobs[0].device, bench.jobs[0].backend) == ("cuda", "nccl")
 
 
 def test_stand_ins_are_in_the_job() -> None:

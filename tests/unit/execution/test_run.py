@@ -327,7 +327,7 @@ def test_too_old_driver_names_a_sufficient_one(runs: Runs) -> None:
     known = replace(real(), failures=(entry,))
     cell = known.cell("ngc-24.03", driver="510.39.01")
     item = plan_case(known, entry, entry.case[0], Level.GPU, cell)
-    place = replace(HOST, gpus=8, driver="510.39.01")
+    place = replace(HOST, listed=8, driver="510.39.01")
     night = execute(Request([item], runs.out), known, FakeEngine(known), runs.shown.append, runs.warned.append, place)
     assert [record.verdict for record in night.records] == [Verdict.UNAVAILABLE]
     assert "driver 510.39.01 is too old" in night.records[0].outcome.reason

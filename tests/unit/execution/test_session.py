@@ -21,6 +21,7 @@ from matrix.provision.host import Host
 from matrix.provision.installed import PythonEnvironment
 from matrix.provision.nvidia import devices
 from matrix.provision.nvidia.cuda import Cuda, CudaDevice
+from matrix.provision.nvidia.nvml import Card, Nvml
 from matrix.provision.overlays import Overlay
 from matrix.store import night
 from matrix.store.journal import Journal
@@ -175,7 +176,7 @@ def test_keys_and_place_are_read_from_the_environment() -> None:
 OWN = "/usr/lib/libcuda.so.535.129.03"
 
 
-def on_gpus(folder: Path, count: int, place: str = "") -> tuple[Session, list[RankJob]]:
+def on_gpus(folder: Path, count: int, place: str = "", cuda: Cuda | None = None) -> tuple[Session, list[RankJob]]:
     """Return a session on a host with `count` GPUs, and the list of the jobs that it runs."""
     current, jobs = Session(Options("torch-2.4.0", folder, place=place), folder), list[RankJob]()
 
@@ -187,8 +188,9 @@ def on_gpus(folder: Path, count: int, place: str = "") -> tuple[Session, list[Ra
         def __exit__(self, *_: object) -> None:
             """Do nothing."""
 
-    current.host = Host(count, "535.129.03", "x86_64")
-    current.__dict__["cuda"] = Cuda("12.2", OWN, (CudaDevice("H100", "9.0", 80, multicast=True),) * count)
+    gpus = tuple(CudaDevice("H100", "9.0", 80, True, f"GPU-{place}") for place in range(count))
+    found = cuda or Cuda("12.2", OWN, gpus)
+    current.host = Host(count, "535.129.03", "x86_64", user_mode=lambda: found)
     current.__dict__["supervisor"] = Runner()
     return current, jobs
 
@@ -197,27 +199,58 @@ def on_gpus(folder: Path, count: int, place: str = "") -> tuple[Session, list[Ra
 def no_overlays(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Replace overlays by none, and put locks in a folder of the test."""
     monkeypatch.setattr(Session, "_overlays_of", lambda *_: ())
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setenv("MEGATRIX_GPU_LOCKS", str(tmp_path / "locks"))
+
+
+ON_GPUS = replace(CASE, level=Level.GPU, gpus=2)
 
 
 @pytest.mark.usefixtures("no_overlays")
-def test_gpu_case_sees_the_gpus_it_needs(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+def test_gpu_case_sees_its_gpus_by_uuid(folder: Path) -> None:
     current, jobs = on_gpus(folder, 8, place="node n535: driver535")
-    made = current.reproduction(replace(CASE, level=Level.GPU, gpus=2)).run()
+    made = current.reproduction(ON_GPUS).run()
     current.close()
-    assert [job.env for job in jobs] == [{"CUDA_VISIBLE_DEVICES": "0,1"}]
+    assert [(job.env, job.backend) for job in jobs] == [({"CUDA_VISIBLE_DEVICES": "GPU-0,GPU-1"}, "nccl")]
     assert made.notes[-1] == "ran on node n535: driver535"
+
+
+@pytest.mark.usefixtures("no_overlays")
+def test_shared_gpu_uses_gloo_and_notes_it(folder: Path) -> None:
+    current, jobs = on_gpus(folder, 1)
+    made = current.reproduction(ON_GPUS).run()
+    current.close()
+    assert [(job.env, job.backend) for job in jobs] == [({"CUDA_VISIBLE_DEVICES": "GPU-0"}, "gloo")]
+    assert "gloo in place of NCCL: 2 ranks share 1 GPU" in made.notes
+    assert made.resolved["backend"] == "gloo"
 
 
 @pytest.mark.usefixtures("no_overlays")
 def test_gpus_outside_cuda_visible_devices_are_unavailable(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
-    current, jobs = on_gpus(folder, 8)
-    made = current.reproduction(replace(CASE, level=Level.GPU, gpus=2)).run()
+    current, jobs = on_gpus(folder, 1)
+    current.host = replace(current.host, listed=8)
+    made = current.reproduction(replace(CASE, level=Level.GPU, gpus=8)).run()
     current.close()
-    assert made.outcome.reason == "needs 2 GPUs; 1 may be used (CUDA_VISIBLE_DEVICES)"
+    hidden = "CUDA_VISIBLE_DEVICES is '3'; the kernel driver lists 8"
+    assert made.outcome.reason == f"needs 8 GPUs; CUDA shows 1: {hidden}"
     assert jobs == []
+
+
+@pytest.mark.usefixtures("no_overlays")
+def test_record_names_gpus_links_and_nccl(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cards = (Card("H100", 18, 18),) * 8
+    monkeypatch.setattr(devices, "management", lambda: Nvml("535.129.03", "12.2", cards))
+    current, _ = on_gpus(folder, 8)
+    current.environment = replace(BASE, packages={**BASE.packages, "nvidia-nccl-cu12": "2.20.5"})
+    resolved = current.reproduction(ON_GPUS).run().resolved
+    current.close()
+    assert {name: resolved[name] for name in ("GPUs", "NVLink", "NCCL", "backend", "host driver")} == {
+        "GPUs": "2 of 8 x H100, SM 9.0",
+        "NVLink": "18 of 18 links up",
+        "NCCL": "2.20.5",
+        "backend": "nccl",
+        "host driver": "535.129.03",
+    }
 
 
 @pytest.mark.usefixtures("no_overlays")
@@ -230,9 +263,9 @@ def test_gpus_outside_cuda_visible_devices_are_unavailable(folder: Path, monkeyp
     ],
 )
 def test_record_names_the_user_mode_driver(folder: Path, library: str, image: str, expected: str) -> None:
-    current, _ = on_gpus(folder, 2)
+    cuda = Cuda("12.2", library, tuple(CudaDevice("H100", "9.0", 80, True, uuid) for uuid in ("GPU-0", "GPU-1")))
+    current, _ = on_gpus(folder, 2, cuda=cuda)
     current.options = replace(current.options, image=image)
-    current.__dict__["cuda"] = replace(current.cuda, library=library)
     made = current.reproduction(replace(CASE, level=Level.GPU, gpus=2)).run()
     current.close()
     assert (made.resolved["host driver"], made.resolved["user-mode driver"]) == ("535.129.03", expected)
@@ -240,8 +273,8 @@ def test_record_names_the_user_mode_driver(folder: Path, library: str, image: st
 
 @pytest.mark.usefixtures("no_overlays")
 def test_failed_cuda_is_unavailable_with_its_error(folder: Path) -> None:
-    current, jobs = on_gpus(folder, 2)
-    current.__dict__["cuda"] = Cuda("12.5", OWN, problem="cuInit says CUDA_ERROR_SYSTEM_DRIVER_MISMATCH")
+    cuda = Cuda("12.5", OWN, problem="cuInit says CUDA_ERROR_SYSTEM_DRIVER_MISMATCH")
+    current, jobs = on_gpus(folder, 2, cuda=cuda)
     made = current.reproduction(replace(CASE, level=Level.GPU, gpus=2)).run()
     current.close()
     assert made.outcome.reason == "needs 2 GPUs; CUDA shows 0: cuInit says CUDA_ERROR_SYSTEM_DRIVER_MISMATCH"
@@ -249,19 +282,7 @@ def test_failed_cuda_is_unavailable_with_its_error(folder: Path) -> None:
 
 
 @pytest.mark.usefixtures("no_overlays")
-def test_driver_is_read_once_and_only_for_gpus(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    calls = list[object]()
+def test_driver_is_queried_for_gpu_cases_only(folder: Path) -> None:
     current, _ = on_gpus(folder, 2)
-    found = devices.Devices(cuda=current.__dict__.pop("cuda"))
-
-    def query(libraries: object) -> devices.Devices:
-        calls.append(libraries)
-        return found
-
-    monkeypatch.setattr(devices, "query", query)
+    current.host = replace(current.host, user_mode=lambda: pytest.fail("the user-mode driver was queried"))
     current.reproduction(CASE)
-    assert calls == []
-    current.reproduction(replace(CASE, level=Level.GPU, gpus=2))
-    current.reproduction(replace(CASE, level=Level.GPU, gpus=1))
-    current.close()
-    assert calls == [("cuda",)]

@@ -12,6 +12,7 @@ from matrix.planning.covering import pairwise
 from matrix.planning.explain import Explanation, explain, render
 from matrix.planning.night import night
 from matrix.planning.planned import Planned
+from matrix.planning.requirements import BaseOffer
 from matrix.provision.host import Host
 from tests.unit.catalogs import case, catalog, clause, exclusion, failure, image, masked, real, stack
 
@@ -33,7 +34,8 @@ HOST = Host(0, "none", "x86_64")
 
 
 def lacks(item: Planned) -> str:
-    return HOST.can_run(item)[1] or ("ngc-24.07 is missing" if item.cell.base == "ngc-24.07" else "")
+    missing = "ngc-24.07 is missing" if item.cell.base == "ngc-24.07" else ""
+    return str(HOST.lack(KNOWN, item, BaseOffer(item.cell.base, missing)) or "")
 
 
 def explained(id: str) -> Explanation:

@@ -9,35 +9,56 @@ from pathlib import Path
 import pytest
 
 from matrix.catalog.failure import Level
+from matrix.planning.planned import Planned
+from matrix.planning.requirements import BaseOffer, Kind, Lack
 from matrix.provision.host import Host, look
+from matrix.provision.nvidia.cuda import Cuda, CudaDevice
 from matrix.provision.nvidia.nvml import Card, Nvml
 from tests.unit.catalogs import catalog, failure, planned
 
 DRIVER = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.129.03  Thu Oct 19 18:56:32 UTC 2023\nGCC version:  gcc\n"
-BARE, SERVER = Host(0, "none", "x86_64"), Host(2, "535.129.03", "x86_64")
-CASE = planned(catalog(failure()))
+GPU = CudaDevice("H100", "9.0", 80, True, "GPU-a")
+BARE = Host(0, "none", "x86_64", user_mode=lambda: pytest.fail("the user-mode driver was queried"))
+SERVER = Host(2, "535.129.03", "x86_64", memory=64, user_mode=lambda: Cuda("12.2", gpus=(GPU, GPU)))
+KNOWN = catalog(failure())
+CASE = planned(KNOWN)
 
 
-def on_gpus(gpus: int, driver: str = "none") -> object:
-    return replace(CASE, level=Level.GPU, gpus=gpus, cell=replace(CASE.cell, driver=driver))
+def on_gpus(gpus: int, driver: str = "none") -> Planned:
+    return replace(CASE, level=Level.GPU, gpus=gpus, ranks=1, cell=replace(CASE.cell, driver=driver))
 
 
 @pytest.mark.parametrize(
     ("host", "case", "answer"),
     [
-        (BARE, CASE, (True, "")),
-        (BARE, replace(CASE, reproducible=False), (False, "the catalog has no reproduction of it yet")),
-        (BARE, on_gpus(1), (False, "needs 1 GPU; host has 0")),
-        (BARE, on_gpus(2), (False, "needs 2 GPUs; host has 0")),
-        (SERVER, on_gpus(2), (True, "")),
-        (SERVER, on_gpus(8), (False, "needs 8 GPUs; host has 2")),
-        (SERVER, on_gpus(1, "535"), (True, "")),
-        (SERVER, on_gpus(1, "535.86"), (True, "")),
-        (SERVER, on_gpus(1, "470.161.03"), (False, "needs driver 470.161.03; host has 535.129.03")),
+        (BARE, CASE, None),
+        (BARE, replace(CASE, reproducible=False), "the catalog has no reproduction of it yet"),
+        (BARE, on_gpus(1), "needs 1 GPU; host has 0"),
+        (BARE, on_gpus(2), "needs 2 GPUs; host has 0"),
+        (SERVER, on_gpus(2), None),
+        (SERVER, on_gpus(8), "needs 8 GPUs; host has 2"),
+        (SERVER, on_gpus(1, "535"), None),
+        (SERVER, on_gpus(1, "535.86"), None),
+        (SERVER, on_gpus(1, "470.161.03"), "needs driver 470.161.03; host has 535.129.03"),
     ],
 )  # fmt: skip
-def test_a_host_reports_what_is_missing(host: Host, case: object, answer: tuple[bool, str]) -> None:
-    assert answer == host.can_run(case)  # type: ignore[arg-type]
+def test_a_host_reports_what_is_missing(host: Host, case: Planned, answer: str | None) -> None:
+    lack = host.lack(KNOWN, case, BaseOffer("torch-2.4.0"))
+    assert answer == (lack and lack.text)
+
+
+def test_gpus_are_those_that_cuda_shows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel driver lists 8, and CUDA_VISIBLE_DEVICES or the container gives one of them."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
+    one = replace(SERVER, listed=8, user_mode=lambda: Cuda("12.2", gpus=(GPU,)))
+    offers = one.offers(Level.GPU)
+    assert [gpu.uuid for gpu in offers.gpus or ()] == ["GPU-a"]
+    assert offers.problem == "CUDA_VISIBLE_DEVICES is '3'; the kernel driver lists 8"
+
+
+def test_below_level_gpu_cuda_is_not_queried() -> None:
+    silent = replace(SERVER, user_mode=BARE.user_mode)
+    assert (silent.offers(Level.CPU).gpus, silent.offers(Level.CPU).memory) == (None, 64)
 
 
 def test_gpus_matter_at_level_gpu_only() -> None:
@@ -47,7 +68,8 @@ def test_gpus_matter_at_level_gpu_only() -> None:
 
 def test_a_failing_nvml_is_part_of_the_reason() -> None:
     silent = replace(BARE, problem="nvmlInit did not return in 30 s")
-    assert silent.can_run(on_gpus(1)) == (False, "needs 1 GPU; host has 0 (nvmlInit did not return in 30 s)")  # type: ignore[arg-type]
+    lack = silent.lack(KNOWN, on_gpus(1), BaseOffer("torch-2.4.0"))
+    assert lack == Lack(Kind.GPUS, "needs 1 GPU; CUDA shows 0: nvmlInit did not return in 30 s")
 
 
 def written(proc: Path, version: str = DRIVER, gpus: tuple[str, ...] = ()) -> Path:
@@ -61,6 +83,11 @@ def written(proc: Path, version: str = DRIVER, gpus: tuple[str, ...] = ()) -> Pa
 
 def no_library() -> None:
     """Stand for devices.management without NVML: return None."""
+
+
+def test_memory_is_read_from_proc(tmp_path: Path) -> None:
+    (tmp_path / "meminfo").write_text("MemTotal:       24000000 kB\nMemFree: 1 kB\n")
+    assert look(tmp_path, no_library).memory == 24_000_000 * 1024
 
 
 def unexpected() -> Nvml:

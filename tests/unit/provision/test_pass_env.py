@@ -8,8 +8,8 @@ from fnmatch import fnmatch
 
 import pytest
 
-from matrix.execution.gpus import VISIBLE
 from matrix.kit.launch import VARIABLES
+from matrix.provision.host import VISIBLE
 from matrix.provision.project import ROOT
 
 GIVEN = ConfigParser(interpolation=None)

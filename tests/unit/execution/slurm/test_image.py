@@ -18,6 +18,7 @@ from matrix.execution.slurm import image, task
 from matrix.execution.slurm.array_spec import ArraySpec
 from matrix.execution.slurm.commands import Commands
 from matrix.execution.slurm.engine import Slurm
+from matrix.planning.requirements import offered
 from matrix.planning.rerun import plan_entry
 from matrix.provision.commands import CommandResult
 from matrix.provision.tools import ContainerSpec, Ref
@@ -233,6 +234,7 @@ def test_gpu_case_requires_a_driver_for_its_image(drivers: tuple[int, ...], opti
     item = planned(known, base="ngc-24.03", core="none", level=Level.GPU)
     cluster = Cluster()
     cluster.nodes = "".join(f"n{driver}|driver{driver}|gpu:8|8|idle\n" for driver in drivers)
-    able, why = Slurm(known, HOST, Maker(), Commands(call=cluster)).can_run(item)
-    assert (able, reason in why) == (not reason, True)
+    lack = Slurm(known, HOST, Maker(), Commands(call=cluster)).lack(known, item, offered(known, item.cell.base))
+    assert reason in (lack.text if lack else "")
+    assert (lack is None) is (reason == "")
     assert [word for command in cluster.commands for word in command if "constraint" in word] == [option] * bool(option)

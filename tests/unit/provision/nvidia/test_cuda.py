@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from matrix.provision.nvidia import cuda
 from matrix.provision.nvidia.cuda import Cuda, CudaDevice
 
 GIB = 2**30
+UUID = uuid.UUID("8f0c7f37-7a4b-4a58-9b1a-0d7c3b1f6e55")
 NO_DEVICE = "CUDA_ERROR_NO_DEVICE: no GPU was given to this container, or CUDA_VISIBLE_DEVICES hides them"
 
 
@@ -18,7 +20,7 @@ class Driver:
     """A fake libcuda.so.1. `refuses` gives the error code that a function returns."""
 
     def __init__(self, attributes: dict[int, int], count: int = 1, **refuses: int) -> None:
-        self.attributes, self.count, self.refuses = attributes, count, refuses
+        self.attributes, self.count, self.refuses, self.part = attributes, count, refuses, UUID
 
     def __getattr__(self, name: str) -> Any:
         answers = {
@@ -30,7 +32,9 @@ class Driver:
         def function(*arguments: Any) -> int:
             if name in self.refuses:
                 return self.refuses[name]
-            if name == "cuDeviceGetName":
+            if name in ("cuDeviceGetUuid", "cuDeviceGetUuid_v2"):
+                arguments[0].raw = (self.part if name.endswith("_v2") else UUID).bytes
+            elif name == "cuDeviceGetName":
                 arguments[0].value = b"NVIDIA H100"
             elif name == "cuDeviceGetAttribute":
                 if arguments[1] not in self.attributes:
@@ -53,8 +57,22 @@ def last(driver: Driver) -> Cuda:
 
 def test_a_driver_reports_its_version_and_gpus() -> None:
     found = last(Driver({75: 9, 76: 0, 132: 1}, count=2))
-    gpu = CudaDevice("NVIDIA H100", "9.0", 80 * GIB, multicast=True)
+    gpu = CudaDevice("NVIDIA H100", "9.0", 80 * GIB, multicast=True, uuid=f"GPU-{UUID}")
     assert (found.version, found.gpus, found.problem) == ("12.4", (gpu, gpu), "")
+
+
+def test_part_of_a_gpu_has_its_own_uuid() -> None:
+    """In MIG mode the two calls differ; a driver before CUDA 11.4 has the first one only."""
+    driver = Driver({75: 9, 76: 0})
+    driver.part = uuid.UUID(int=7)
+    assert last(driver).gpus[0].uuid == f"MIG-{driver.part}"
+    driver.refuses = {"cuDeviceGetUuid_v2": 801}
+    assert last(driver).gpus[0].uuid == f"GPU-{UUID}"
+
+
+@pytest.mark.parametrize(("mode", "exclusive"), [(0, False), (3, True)])
+def test_exclusive_compute_mode_is_reported(mode: int, exclusive: bool) -> None:
+    assert last(Driver({75: 9, 76: 0, 20: mode})).gpus[0].exclusive is exclusive
 
 
 def test_an_old_driver_has_no_multicast() -> None:

@@ -1,0 +1,274 @@
+"""Match what a case requires with what its base and the machine offer. Pure functions.
+
+A property that is not known from here makes no case unavailable: the process that runs the case sees its base and its
+GPUs, and matches again.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+from matrix.catalog.failure import Case, Level, Need
+from matrix.catalog.limits import GIB
+from matrix.catalog.model import Catalog, Container, Image, Wheels
+from matrix.catalog.versions import NONE, minor, parse
+from matrix.planning import driver_fit
+from matrix.planning.cases import CLONE
+from matrix.planning.planned import Planned
+
+MPIRUN: Final = "mpirun"  # the launcher that a base must have; torchrun's variables need no program
+
+
+class Feature(str, Enum):
+    """A property of a Python environment that the versions of its packages do not show."""
+
+    CUDA = "cuda"  # torch is built with CUDA, and so with NCCL
+    COMPILED_TE = "compiled-te"  # Transformer Engine has its compiled extension
+    PKG_RESOURCES = "pkg_resources"  # the module of setuptools
+
+
+class Kind(str, Enum):
+    """The kinds of requirements, in the order in which they are matched."""
+
+    REPRODUCTION = "reproduction"
+    BASE = "base"
+    DRIVER = "driver"
+    CUDA = "torch with CUDA"
+    TE = "compiled Transformer Engine"
+    MODULE = "module"
+    CLONE = "clone"
+    LAUNCHER = "launcher"
+    GPUS = "GPUs"
+    NCCL = "NCCL"
+    SM = "SM"
+    MULTICAST = "multicast"
+    MEMORY = "memory"
+    NODE = "node"  # of a cluster
+
+
+@dataclass(frozen=True)
+class Lack:
+    """A requirement that is missing."""
+
+    kind: Kind
+    text: str
+
+    def __str__(self) -> str:
+        return self.text
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """A GPU as CUDA reports it. `exclusive`: its compute mode allows one process at a time."""
+
+    uuid: str
+    name: str
+    sm: str
+    multicast: bool = False
+    exclusive: bool = False
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What a machine offers; None is unknown.
+
+    `driver` is the kernel driver's version, "none" without one, `memory` the bytes that the ranks of a case may take,
+    `problem` the reason why CUDA shows fewer GPUs than the machine may have.
+    """
+
+    gpus: tuple[Gpu, ...] | None = None
+    driver: str | None = None
+    memory: int | None = None
+    problem: str = ""
+
+
+@dataclass(frozen=True)
+class BaseOffer:
+    """What a base offers; None is unknown. `lack` is what must be installed, built or pulled before it can start.
+
+    `te` is the version of its compiled Transformer Engine, "none" without one. `measured`: the version was read in the
+    base; otherwise it is the catalog's. `clones` are the names of the site's clones.
+    """
+
+    base: str
+    lack: str = ""
+    te: str | None = None
+    measured: bool = False
+    features: frozenset[str] | None = None  # values of Feature
+    clones: frozenset[str] | None = None
+    mpirun: bool | None = None
+
+
+@dataclass(frozen=True)
+class Placement:
+    """The GPUs that a case holds while it runs, and the backend of its process groups."""
+
+    gpus: int = 0
+    backend: str = "gloo"
+    note: str = ""
+
+
+def offered(
+    catalog: Catalog,
+    base: str,
+    *,
+    packages: Mapping[str, str] | None = None,
+    features: Collection[str] | None = None,
+    lack: str = "",
+    clones: Iterable[str] | None = None,
+) -> BaseOffer:
+    """Return what a base offers: by its contents where they are known, else by the catalog.
+
+    The environments that tox makes have no compiled Transformer Engine: overlays hold its Python only.
+    """
+    known, names = catalog.bases.get(base), None if clones is None else frozenset(clones)
+    if packages is not None and features is not None:
+        te = packages.get("transformer-engine", NONE) if Feature.COMPILED_TE.value in features else NONE
+        return BaseOffer(base, lack, te, measured=True, features=frozenset(features), clones=names)
+    if isinstance(known, Container):
+        return BaseOffer(base, lack, known.te, clones=names)
+    return BaseOffer(base, lack, NONE if isinstance(known, (Wheels, Image)) else None, clones=names)
+
+
+def unmet(catalog: Catalog, item: Planned, offer: BaseOffer, machine: Machine) -> Lack | None:
+    """Return the first requirement of a case that its base or the machine does not meet, None where it can run."""
+    if not item.reproducible:
+        return Lack(Kind.REPRODUCTION, "the catalog has no reproduction of it yet")
+    case = catalog.failure(item.failure).case_named(item.case)
+    on_gpu = _on_gpu(case, item, offer, machine, catalog) if item.level is Level.GPU else ()
+    return next((lack for lack in (*on_gpu, *_anywhere(case, item, offer, machine, catalog)) if lack), None)
+
+
+def place(case: Case, item: Planned, machine: Machine) -> Placement | Lack:
+    """Return the GPUs and the backend of a case, or what the machine lacks for it.
+
+    Each rank has its own GPU, and NCCL. With fewer GPUs, ranks that use collectives alone share them over gloo, which
+    sends and receives no CUDA tensors (Need.NCCL).
+    """
+    if item.level is not Level.GPU or not item.gpus:
+        return Placement()
+    if machine.gpus is None or len(machine.gpus) >= item.gpus:
+        return Placement(item.gpus, "nccl")
+    has = len(machine.gpus)
+    shown = f"CUDA shows {has}: {machine.problem}" if machine.problem else f"host has {has}"
+    if not has or item.gpus > item.ranks:
+        return Lack(Kind.GPUS, f"needs {_count(item.gpus)}; {shown}")
+    if Need.NCCL in case.needs:
+        return Lack(Kind.NCCL, f"needs NCCL, so {_count(item.gpus)}, one for each rank; {shown}")
+    if any(gpu.exclusive for gpu in machine.gpus):
+        return Lack(Kind.GPUS, f"needs {_count(item.gpus)}; {shown}, in exclusive compute mode: ranks can't share it")
+    return Placement(has, "gloo", f"gloo in place of NCCL: {item.ranks} ranks share {_count(has)}")
+
+
+Lacks = Iterator[Lack | None]
+
+
+def _on_gpu(case: Case, item: Planned, offer: BaseOffer, machine: Machine, catalog: Catalog) -> Lacks:
+    yield Lack(Kind.BASE, offer.lack) if offer.lack else None
+    yield _driver(catalog, item, machine)
+    if offer.features is not None and Feature.CUDA.value not in offer.features:
+        yield Lack(Kind.CUDA, f"needs a torch with CUDA; that of {offer.base} is built without")
+    yield _te(case, item, offer)
+    placed = place(case, item, machine)
+    yield placed if isinstance(placed, Lack) else None
+    gpus = machine.gpus or ()
+    if item.cell.sm != NONE and gpus and any(parse(gpu.sm) != parse(item.cell.sm) for gpu in gpus):
+        has = ", ".join(sorted({gpu.sm for gpu in gpus}))
+        yield Lack(Kind.SM, f"needs GPUs of SM {item.cell.sm}, as in the report; host has SM {has}")
+    having = sum(gpu.multicast for gpu in gpus)
+    if Need.MULTICAST in case.needs and having < len(gpus):
+        yield Lack(Kind.MULTICAST, f"needs CUDA Multicast; {having} of {_count(len(gpus))} have it")
+
+
+def _anywhere(case: Case, item: Planned, offer: BaseOffer, machine: Machine, catalog: Catalog) -> Lacks:
+    yield Lack(Kind.BASE, offer.lack) if offer.lack else None
+    if item.level is Level.CONTRACT:
+        return
+    for module in catalog.modules:
+        if module.when.matches(item.cell) and offer.features is not None and module.name not in offer.features:
+            yield Lack(Kind.MODULE, f"needs {module.name}, which {offer.base} lacks: {module.reason}")
+    for clone in _clones(case, item, offer):
+        if offer.clones is not None and clone not in offer.clones:
+            yield Lack(Kind.CLONE, f"needs a clone of {clone}: MEGATRIX_{clone.upper().replace('-', '_')}=PATH")
+    if item.launcher == MPIRUN and offer.mpirun is False:
+        yield Lack(Kind.LAUNCHER, "needs mpirun (Debian, Ubuntu: apt-get install openmpi-bin); none on PATH")
+    needed = case.limits.memory
+    if needed and machine.memory is not None and needed > machine.memory:
+        has = f"{machine.memory / GIB:.0f} GiB"
+        yield Lack(Kind.MEMORY, f"needs {needed / GIB:.0f} GiB of memory for its limit; host has {has}")
+
+
+def _te(case: Case, item: Planned, offer: BaseOffer) -> Lack | None:
+    """Return the lack of a compiled Transformer Engine: that of the cell, or any where the case needs one."""
+    wanted = item.cell.te
+    if (wanted == NONE and Need.COMPILED_TE not in case.needs) or offer.te is None:
+        return None
+    text = "needs a compiled Transformer Engine" + (f" {wanted}" if wanted != NONE else "")
+    if offer.te == NONE:
+        return Lack(Kind.TE, f"{text}; {offer.base} has none")
+    same = offer.te == wanted if offer.measured else minor(offer.te) == minor(wanted) if wanted != NONE else True
+    if same or wanted == NONE:
+        return None
+    return Lack(Kind.TE, f"{text}; {offer.base} has {offer.te}, and an overlay holds the Python only")
+
+
+def _driver(catalog: Catalog, item: Planned, machine: Machine) -> Lack | None:
+    wanted, has = item.cell.driver, machine.driver
+    if has is None:
+        return None
+    if wanted != NONE and has.split(".")[0] != wanted.split(".")[0]:
+        why = f" ({machine.problem})" if machine.problem and has == NONE else ""
+        return Lack(Kind.DRIVER, f"needs driver {wanted}; host has {has}{why}")
+    text = driver_fit.lack(catalog, item, has)
+    return Lack(Kind.DRIVER, text) if text else None
+
+
+def _clones(case: Case, item: Planned, offer: BaseOffer) -> Iterator[str]:
+    """Yield the names of the clones that a case needs; a package of the base at the cell's version needs none."""
+    if Need.MEGATRON_LM in case.needs:
+        yield "megatron-lm"
+    own_te = offer.measured and offer.te == item.cell.te
+    for source in (item.source, "" if own_te else item.te_source):
+        name, at, _ = source.partition("@")
+        if at and name in CLONE.values():
+            yield name
+
+
+def _count(gpus: int) -> str:
+    return f"{gpus} GPU{'s' * (gpus != 1)}"
+
+
+@dataclass(frozen=True)
+class Availability:
+    """The cases of a plan on a machine: how many run, and how many are unavailable, by kind of requirement.
+
+    `held` is the largest number of GPUs that are held at once, `shared` the number of cases on gloo in place of NCCL.
+    """
+
+    planned: int
+    runs: int
+    missing: Mapping[Kind, int]
+    shared: int
+    held: int
+
+
+def availability(
+    catalog: Catalog, items: Collection[Planned], offer: Callable[[str], BaseOffer], machine: Machine, processes: int
+) -> Availability:
+    """Return the availability of cases, of which one runs at a time on each base, on at most `processes` bases."""
+    lacks = {item.key: unmet(catalog, item, offer(item.cell.base), machine) for item in items}
+    missing = Counter(lack.kind for lack in lacks.values() if lack)
+    placed: dict[str, list[Placement]] = {}
+    for item in items:
+        if lacks[item.key] is None:
+            found = place(catalog.failure(item.failure).case_named(item.case), item, machine)
+            placed.setdefault(item.cell.base, []).extend([found] if isinstance(found, Placement) else [])
+    largest = sorted((max(one.gpus for one in its) for its in placed.values()), reverse=True)[:processes]
+    held = sum(largest) if machine.gpus is None else min(sum(largest), len(machine.gpus))
+    every = [one for its in placed.values() for one in its]
+    ordered = {kind: missing[kind] for kind in Kind if missing[kind]}
+    return Availability(len(items), len(every), ordered, sum(bool(one.note) for one in every), held)

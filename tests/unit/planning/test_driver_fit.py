@@ -1,0 +1,159 @@
+"""Drivers and images: direct, with the compat package, or too old, and the driver that would do."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as some
+
+from matrix.catalog.failure import Level
+from matrix.catalog.model import Container
+from matrix.planning.cases import plan_case
+from matrix.planning.driver_fit import Fit, branches, enough, fitting, lack, runnable
+from matrix.planning.planned import Planned
+from matrix.provision.drivers import note
+from matrix.provision.nvidia.cuda import Cuda
+from tests.unit.catalogs import case, catalog, failure, planned, real
+
+IMAGES = {image.id: image for image in real().containers}
+
+
+@pytest.mark.parametrize(
+    ("image", "driver", "fit"),
+    [
+        ("ngc-24.03", "550", Fit.NATIVE),  # CUDA 12.4, built for 550
+        ("ngc-24.03", "580.82.07", Fit.NATIVE),
+        ("ngc-24.03", "535", Fit.NATIVE),  # runs every CUDA 12
+        ("ngc-24.03", "470.161.03", Fit.COMPAT),  # TransformerEngine#985
+        ("ngc-24.03", "470.57", Fit.COMPAT),
+        ("ngc-24.03", "470.42.01", Fit.TOO_OLD),
+        ("ngc-24.03", "510", Fit.TOO_OLD),
+        ("ngc-24.10", "530", Fit.TOO_OLD),  # CUDA 12.6
+        ("ngc-24.03", "530", Fit.UNKNOWN),
+        ("ngc-24.03", "515", Fit.UNKNOWN),
+        ("ngc-25.10", "535", Fit.UNKNOWN),  # CUDA 13
+        ("ngc-23.10", "535", Fit.UNKNOWN),
+    ],
+)
+def test_how_an_image_runs_on_a_driver(image: str, driver: str, fit: Fit) -> None:
+    assert fitting(real(), IMAGES[image], driver).fit is fit  # type: ignore[index]
+
+
+PACKAGE = Cuda("12.5", "/usr/local/cuda/compat/lib.real/libcuda.so.555.42.06")
+
+
+def on(image: str, driver: str, level: Level = Level.GPU) -> Planned:
+    entry = failure(case=(case(levels=(level,)),))
+    return plan_case(real(), entry, entry.case[0], level, real().cell(image, driver=driver))
+
+
+def test_an_old_driver_is_named_with_a_fix() -> None:
+    assert lack(real(), on("ngc-24.03", "510"), "none") == (
+        "driver 510 is too old: ngc-24.03 has CUDA 12.4.0.041, for which its compat package does not work on driver "
+        "510; driver 535 would do"
+    )
+
+
+def test_without_a_cell_driver_the_hosts_counts() -> None:
+    item = on("ngc-24.03", "none")
+    assert [bool(lack(real(), item, host)) for host in ("510.39", "535.86", "none")] == [True, False, False]
+
+
+@pytest.mark.parametrize("level", [Level.CPU, Level.CONTRACT])
+def test_below_level_gpu_the_driver_is_ignored(level: Level) -> None:
+    assert (
+        lack(real(), on("ngc-24.03", "510", level), "510")
+        == note(real(), on("ngc-24.03", "470", level), "", None)
+        == ""
+    )
+
+
+def test_a_wheels_base_has_no_driver_rule() -> None:
+    assert lack(real(), replace(on("ngc-24.03", "510"), cell=real().cell("torch-2.4.0", driver="510")), "none") == ""
+
+
+BRANCHES = some.sets(some.sampled_from([driver.branch for driver in real().drivers]))
+
+
+CONTAINERS = some.sampled_from(real().containers)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "found"),
+    [
+        (("550", "470", "510"), ("470", "550")),  # with the compat package; directly; not at all
+        (("515", "550"), ("550",)),  # nothing is known of 515
+        (("515", "510"), ("515",)),
+        ((), ()),
+    ],
+)
+def test_the_branches_that_run_an_image(nodes: tuple[str, ...], found: tuple[str, ...]) -> None:
+    assert runnable(real(), on("ngc-24.03", "none"), nodes) == (found, "")
+
+
+def test_without_a_node_the_reason_names_a_branch() -> None:
+    reason = (
+        "drivers 510 and 520 are too old: ngc-24.03 has CUDA 12.4.0.041, for which its compat package does not work on "
+        "driver 520; driver 535 would do"
+    )
+    assert runnable(real(), on("ngc-24.03", "none"), ("520", "510")) == ((), reason)
+
+
+def test_the_driver_of_a_cell_decides() -> None:
+    assert runnable(real(), on("ngc-24.03", "550.54.14"), ("535", "580")) == (("550",), "")
+    assert runnable(real(), on("ngc-24.03", "510"), ("535", "580"))[1].endswith("driver 535 would do")
+
+
+def test_the_host_driver_overrides_that_of_the_cell() -> None:
+    assert lack(real(), on("ngc-24.03", "470.161.03"), "none") == ""
+    assert "needs 470.57 of driver 470" in lack(real(), on("ngc-24.03", "470.161.03"), "470.42.01")
+    assert note(real(), on("ngc-24.03", "470"), "470.161.03", PACKAGE).startswith("driver 470.161.03: ")
+
+
+@pytest.mark.parametrize("level", [Level.CPU, Level.CONTRACT])
+def test_without_a_gpu_any_node_will_do(level: Level) -> None:
+    assert runnable(real(), on("ngc-24.03", "none", level), ("510",)) == ((), "")
+
+
+@given(CONTAINERS, BRANCHES)
+def test_a_case_has_usable_branches_or_a_reason(image: Container, nodes: set[str]) -> None:
+    item = on(image.id, "none")
+    found, reason = runnable(real(), item, nodes)
+    assert set(found) <= nodes
+    assert list(found) == sorted(found, key=int)
+    assert bool(nodes) == bool(found or reason)
+    assert not (found and reason)
+    assert not any(lack(real(), item, branch) for branch in found)
+    assert not reason or all(lack(real(), item, branch) for branch in nodes)
+
+
+@given(CONTAINERS, BRANCHES, BRANCHES)
+def test_more_nodes_never_make_a_case_unavailable(image: Container, nodes: set[str], further: set[str]) -> None:
+    item = on(image.id, "none")
+    assert runnable(real(), item, nodes | further)[1] == "" or runnable(real(), item, nodes)[0] == ()
+
+
+@given(CONTAINERS, BRANCHES)
+def test_the_suggested_branch_runs_the_case(image: Container, nodes: set[str]) -> None:
+    item, would = on(image.id, "none"), enough(real(), image)
+    if runnable(real(), item, nodes)[1] and would:
+        assert runnable(real(), item, nodes | {would}) == ((would,), "")
+
+
+def test_branches_are_read_from_features() -> None:
+    assert branches(["h100", "driver550", "driver470", "driver", "driver-535", "driver550"]) == ("470", "550")
+
+
+@given(CONTAINERS)
+def test_the_suggested_branch_runs_the_image_directly(image: Container) -> None:
+    branch = enough(real(), image)
+    assert not branch or fitting(real(), image, branch).fit is Fit.NATIVE
+
+
+def test_without_an_image_the_cell_driver_decides() -> None:
+    item = planned(catalog(failure()), level=Level.GPU)
+    assert runnable(catalog(failure()), item, ["535"]) == ((), "")
+    named = replace(item, cell=replace(item.cell, driver="470.161.03"))
+    assert runnable(catalog(failure()), named, ["535"]) == (("470",), "")

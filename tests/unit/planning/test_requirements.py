@@ -1,0 +1,192 @@
+"""What a case requires, matched with what its base and the machine offer."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from matrix.catalog.failure import Case, Level, Need
+from matrix.catalog.limits import GIB, Limits
+from matrix.catalog.model import RequiredModule
+from matrix.catalog.schema import Size
+from matrix.planning.planned import Planned
+from matrix.planning.requirements import (
+    BaseOffer,
+    Feature,
+    Gpu,
+    Kind,
+    Machine,
+    Placement,
+    availability,
+    offered,
+    place,
+    unmet,
+)
+from tests.unit.catalogs import case, catalog, clause, failure, image, planned
+
+H100 = Gpu("GPU-0", "H100", "9.0", multicast=True)
+A800 = Gpu("GPU-0", "A800", "8.0")
+ON_GPU = case(levels=(Level.GPU,), ranks=2, gpus=2)
+BASE = BaseOffer("torch-2.4.0")
+
+
+def item_of(one: Case, **cell: str) -> Planned:
+    made = planned(catalog(failure(case=(one,))))
+    return replace(made, cell=replace(made.cell, **cell))
+
+
+def lack_of(one: Case, machine: Machine, offer: BaseOffer = BASE, **cell: str) -> tuple[Kind, str] | None:
+    """Return the kind and the text of what a case lacks."""
+    known = catalog(failure(case=(one,)), modules=(RequiredModule("pkg_resources", clause(mcore="<0.9"), "a reason"),))  # type: ignore[arg-type]
+    lack = unmet(known, item_of(one, **cell), offer, machine)
+    return (lack.kind, lack.text) if lack else None
+
+
+def gpus(count: int, kind: Gpu = H100, **changes: object) -> Machine:
+    return Machine((replace(kind, **changes),) * count, "550.54.14")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("machine", "expected"),
+    [
+        (gpus(2), Placement(2, "nccl")),
+        (gpus(8), Placement(2, "nccl")),
+        (gpus(1), Placement(1, "gloo", "gloo in place of NCCL: 2 ranks share 1 GPU")),
+        (Machine(), Placement(2, "nccl")),  # what a node offers is not known here
+    ],
+)
+def test_two_ranks_have_two_gpus_or_gloo(machine: Machine, expected: Placement) -> None:
+    assert place(ON_GPU, item_of(ON_GPU), machine) == expected
+
+
+@pytest.mark.parametrize(
+    ("one", "machine", "expected"),
+    [
+        (ON_GPU, Machine(()), (Kind.GPUS, "needs 2 GPUs; host has 0")),
+        (
+            ON_GPU,
+            Machine((), "550", problem="cuInit returned 999"),
+            (Kind.GPUS, "needs 2 GPUs; CUDA shows 0: cuInit returned 999"),
+        ),
+        (
+            replace(ON_GPU, needs=(Need.NCCL,)),
+            gpus(1),
+            (Kind.NCCL, "needs NCCL, so 2 GPUs, one for each rank; host has 1"),
+        ),
+        (
+            ON_GPU,
+            gpus(1, exclusive=True),
+            (Kind.GPUS, "needs 2 GPUs; host has 1, in exclusive compute mode: ranks can't share it"),
+        ),
+        (ON_GPU, gpus(2, exclusive=True), None),
+        (replace(ON_GPU, gpus=8), gpus(2), (Kind.GPUS, "needs 8 GPUs; host has 2")),  # those of a report
+        (
+            replace(ON_GPU, needs=(Need.MULTICAST,)),
+            gpus(2, A800),
+            (Kind.MULTICAST, "needs CUDA Multicast; 0 of 2 GPUs have it"),
+        ),
+        (replace(ON_GPU, needs=(Need.MULTICAST,)), gpus(2), None),
+        (
+            replace(ON_GPU, limits=Limits(memory=Size(40 * GIB))),
+            replace(gpus(2), memory=32 * GIB),
+            (Kind.MEMORY, "needs 40 GiB of memory for its limit; host has 32 GiB"),
+        ),
+    ],
+)
+def test_missing_requirement_is_named(one: Case, machine: Machine, expected: tuple[Kind, str] | None) -> None:
+    assert lack_of(one, machine) == expected
+
+
+@pytest.mark.parametrize(
+    ("machine", "cell", "kind"),
+    [
+        (gpus(2), {"driver": "470.161.03"}, Kind.DRIVER),
+        (gpus(2), {"driver": "550.90"}, None),
+        (gpus(2), {"sm": "8.0"}, Kind.SM),
+        (gpus(2, A800), {"sm": "8.0"}, None),
+    ],
+)
+def test_hardware_of_a_cell_is_required(machine: Machine, cell: dict[str, str], kind: Kind | None) -> None:
+    found = lack_of(ON_GPU, machine, BASE, **cell)
+    assert (found[0] if found else None) is kind
+
+
+COMPILED = BaseOffer("host", te="1.8.0+37280ec", measured=True, features=frozenset(one.value for one in Feature))
+
+
+@pytest.mark.parametrize(
+    ("needs", "te", "offer", "expected"),
+    [
+        ((), "none", replace(BASE, te="none"), ""),
+        ((), "1.9.0", replace(BASE, te="none"), "needs a compiled Transformer Engine 1.9.0; torch-2.4.0 has none"),
+        ((Need.COMPILED_TE,), "none", replace(BASE, te="none"), "needs a compiled Transformer Engine; torch"),
+        ((Need.COMPILED_TE,), "none", COMPILED, ""),
+        ((), "1.8.0+37280ec", COMPILED, ""),
+        ((), "1.9.0", COMPILED, "host has 1.8.0+37280ec, and an overlay holds the Python only"),
+        ((), "1.8.0", COMPILED, "and an overlay holds the Python only"),
+        ((), "1.4.0", BaseOffer("ngc-24.03", te="1.4"), ""),  # the catalog has the minor version
+        ((), "1.9.0.dev0+f9dd37f", BaseOffer("ngc-24.03", te="1.4"), "ngc-24.03 has 1.4, and"),
+        ((), "1.9.0", BaseOffer("ngc-25.01"), ""),  # not known
+    ],
+)  # fmt: skip
+def test_te_must_be_compiled(needs: tuple[Need, ...], te: str, offer: BaseOffer, expected: str) -> None:
+    found = lack_of(replace(ON_GPU, needs=needs), gpus(2), offer, te=te)
+    assert (found is None) is (expected == "")
+    assert found is None or (found[0] is Kind.TE and expected in found[1])
+
+
+def test_below_level_gpu_no_gpu_is_required() -> None:
+    one = replace(ON_GPU, levels=(Level.CPU,), needs=(Need.COMPILED_TE, Need.NCCL))
+    assert lack_of(one, Machine((), "none"), replace(BASE, te="none", features=frozenset({"pkg_resources"}))) is None
+
+
+@pytest.mark.parametrize("level", [Level.CPU, Level.GPU])
+@pytest.mark.parametrize(("core", "kind"), [("0.8.0", Kind.MODULE), ("0.9.0", None)])
+def test_base_without_pkg_resources_is_unavailable(level: Level, core: str, kind: Kind | None) -> None:
+    """setuptools 82 is without it; megatron-core 0.8 imports it."""
+    found = lack_of(replace(ON_GPU, levels=(level,)), gpus(2), replace(BASE, features=frozenset({"cuda"})), mcore=core)
+    assert (found[0] if found else None) is kind
+
+
+def test_torch_without_cuda_is_unavailable() -> None:
+    found = lack_of(ON_GPU, gpus(2), replace(BASE, features=frozenset({"pkg_resources"})))
+    assert found == (Kind.CUDA, "needs a torch with CUDA; that of torch-2.4.0 is built without")
+
+
+@pytest.mark.parametrize(
+    ("clones", "kind"), [(None, None), (frozenset({"megatron-lm"}), None), (frozenset[str](), Kind.CLONE)]
+)
+def test_missing_clone_is_named(clones: frozenset[str] | None, kind: Kind | None) -> None:
+    found = lack_of(replace(ON_GPU, needs=(Need.MEGATRON_LM,)), gpus(2), replace(BASE, clones=clones))
+    assert (found[0] if found else None) is kind
+    assert found is None or "MEGATRIX_MEGATRON_LM=PATH" in found[1]
+
+
+def test_mpirun_is_required_where_it_is_missing() -> None:
+    one = replace(ON_GPU, levels=(Level.CPU,), launcher="mpirun")
+    found = [lack_of(one, Machine(), replace(BASE, mpirun=there)) for there in (None, True, False)]
+    assert [bool(one) for one in found] == [False, False, True]
+
+
+def test_known_contents_replace_the_catalogs_te() -> None:
+    known = catalog(failure(), containers=(image("ngc-24.07", "2.4.0a0", "1.8"),))
+    assert (offered(known, "ngc-24.07").te, offered(known, "torch-2.4.0").te) == ("1.8", "none")
+    packages = {"transformer-engine": "1.9.0"}
+    assert offered(known, "ngc-24.07", packages=packages, features=["compiled-te"]).te == "1.9.0"
+    assert offered(known, "torch-2.4.0", packages=packages, features=["cuda"]).te == "none"
+
+
+def test_availability_counts_kinds_and_gpus_at_once() -> None:
+    """Each base runs one case at a time: with two processes, two bases hold GPUs at once."""
+    one, two = case("one", (Level.GPU,), ranks=1, gpus=1), replace(ON_GPU, needs=(Need.MULTICAST,))
+    known = catalog(failure(case=(one, two)))
+    items = [
+        replace(planned(known, base=base), case=each.name, level=Level.GPU, ranks=each.ranks, gpus=each.gpus)
+        for base in ("torch-2.3.1", "torch-2.4.0", "torch-2.5.1")
+        for each in (one, two)
+    ]
+    found = availability(known, items, BaseOffer, gpus(8), processes=2)
+    assert (found.planned, found.runs, found.held, found.missing) == (6, 6, 4, {})
+    found = availability(known, items, BaseOffer, gpus(8, A800), processes=2)
+    assert (found.runs, found.held, found.missing) == (3, 2, {Kind.MULTICAST: 3})

@@ -27,7 +27,7 @@ ROOT: Final = str(Path(__file__).parents[3])  # holds this package
 class Forkserver:
     """A forkserver with `modules` imported, found on `path` first. `ensure` starts it; one per process.
 
-    `note` is empty, or describes which modules could not be preloaded.
+    `note` is empty, or describes which modules are not preloaded, and why.
     """
 
     def __init__(self, modules: Sequence[str], path: Sequence[str], *, preload_s: float = PRELOAD_S) -> None:
@@ -53,10 +53,9 @@ class Forkserver:
             return self._lifeline
         self.stop()
         if not self._start(self.modules):
-            # An import crashed the process (a segfault in a library). Ranks then import the modules themselves, and the
-            # crash is reported for the rank.
+            # An import crashed the process (a segfault in a library), or started CUDA, which does not work in forks.
+            # Ranks then import the modules themselves, and a crash is reported for the rank.
             self.stop()
-            self.note = f"the forkserver died while it imported {', '.join(self.modules)}; it runs without them"
             if not self._start(()):
                 self.stop()
                 raise MatrixError("the forkserver dies at its start", fix="see its output on stderr")
@@ -110,7 +109,13 @@ class Forkserver:
                 os.kill(self.pid, signal.SIGKILL)
             self.stop()
             raise
-        return os.read(self._lifeline, 64) == b"ready\n"
+        said = os.read(self._lifeline, 64)
+        names = ", ".join(modules)
+        self.note = self.note or {
+            forkserver_child.READY: "",
+            forkserver_child.STARTED_CUDA: f"an import of {names} started CUDA; the forkserver runs without them",
+        }.get(said, f"the forkserver died while it imported {names}; it runs without them")
+        return said == forkserver_child.READY
 
     def _launch(self, lifeline: Path, modules: Sequence[str]) -> int:
         pythonpath = os.environ.get("PYTHONPATH")

@@ -28,7 +28,9 @@ from matrix.execution.ranks.descendants import end_below
 from matrix.execution.ranks.rank import work
 from matrix.execution.ranks.timeouts import OVERTIME_S
 from matrix.provision import kernel
+from matrix.provision.nvidia import cuda
 
+READY, STARTED_CUDA = b"ready\n", b"cuda\n"  # written to the lifeline after the preload
 REQUEST: Final = "MATRIX_FORK_SERVER"  # JSON: {"lifeline": path, "pythonpath": str | None, "path": [], "modules": []}
 FRESH: Final = "import sys; sys.path[:] = {path!r}; from matrix.execution.ranks.rank import resume; resume({fds!r})"
 # If it is set, Open MPI (5.0.7) starts ranks by srun, and at most as many as the Slurm job has tasks.
@@ -84,6 +86,8 @@ def serve(request: Mapping[str, Any]) -> ForkserverChild:
         os.environ["PYTHONPATH"] = request["pythonpath"]
     # libgomp and OpenBLAS read it once, at the import of torch and numpy. A thread pool would not survive a fork.
     os.environ["OMP_NUM_THREADS"] = "1"
+    # torch.cuda.is_available() then queries NVML, and does not start CUDA in this process.
+    os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
     sys.path[:] = request["path"]
     for name in request["modules"]:
         try:
@@ -98,7 +102,7 @@ def serve(request: Mapping[str, Any]) -> ForkserverChild:
             stream.flush()  # otherwise every rank prints the buffer again
     gc.collect()
     gc.freeze()  # so that a collection in a rank does not unshare the pages of the preloaded modules
-    os.write(serving.lifeline, b"ready\n")
+    os.write(serving.lifeline, STARTED_CUDA if cuda.initialised() else READY)
     return serving
 
 

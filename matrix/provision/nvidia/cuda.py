@@ -15,6 +15,8 @@ LIBRARY: Final = "libcuda.so.1"
 MAJOR, MINOR, MULTICAST, COMPUTE_MODE = 75, 76, 132, 20
 EXCLUSIVE: Final = 3  # CU_COMPUTEMODE_EXCLUSIVE_PROCESS
 NAME_BYTES: Final = 256
+NOT_INITIALIZED: Final = 3  # CUDA_ERROR_NOT_INITIALIZED
+MAPS: Final = Path("/proc/self/maps")
 # Hints for errors of cuInit: 802 from cuda.h, 803 and 804 from matrix/catalog/facts/drivers.toml.
 HINTS: Final = {
     "CUDA_ERROR_NO_DEVICE": "no GPU was given to this container, or CUDA_VISIBLE_DEVICES hides them",
@@ -96,6 +98,12 @@ def look(library: Callable[[str], Any] = ctypes.CDLL) -> Iterator[Cuda]:
     yield replace(known, **_gpus(driver))
 
 
+def initialised(library: Callable[[str], Any] = ctypes.CDLL, maps: Path = MAPS) -> bool:
+    """Return whether cuInit was called in this process. CUDA does not work in processes that it forks afterwards."""
+    path = _file(maps)
+    return path != LIBRARY and library(path).cuDeviceGetCount(ctypes.byref(ctypes.c_int())) != NOT_INITIALIZED
+
+
 def dotted(number: int) -> str:
     """Return the text of a version number of CUDA's libraries: 12.4 for 12040."""
     return f"{number // 1000}.{number % 1000 // 10}"
@@ -145,7 +153,7 @@ def _name(driver: Any, code: int) -> str:
     return f"{name}: {HINTS[name]}" if name in HINTS else name
 
 
-def _file(maps: Path = Path("/proc/self/maps")) -> str:
-    """Return the path of the loaded library, links resolved."""
+def _file(maps: Path = MAPS) -> str:
+    """Return the path of the loaded library, links resolved; its name where none is loaded."""
     lines = maps.read_text(errors="replace").splitlines() if maps.is_file() else []
     return next((line.split(maxsplit=5)[-1] for line in lines if "/libcuda.so" in line), LIBRARY)

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from matrix.catalog.checks import check, known
-from matrix.catalog.failure import Axis, ContractCall, Signature
+from matrix.catalog.failure import Axis, ContractCall, Level, Signature
 from matrix.catalog.model import Catalog, Driver
 from matrix.errors import MatrixError
 from tests.unit.catalogs import (
@@ -109,6 +109,11 @@ REFUSALS: dict[str, tuple[Callable[[], Catalog], str, str]] = {
         lambda: catalog(failure(axes=(Axis.MCORE,))),
         f"{ENTRY}: axes",
         "cases that run need the axis base",
+    ),
+    "rank without a GPU": (
+        lambda: catalog(failure(case=(case(levels=(Level.GPU,), ranks=2, gpus=1),))),
+        f"{ENTRY}: case tp2.gpus",
+        "a rank without a GPU",
     ),
     "unknown case": (
         lambda: catalog(failure(affected=(clause(cases=["tp3"]),))),

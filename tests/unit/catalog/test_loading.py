@@ -64,6 +64,7 @@ run = "save"
 levels = ["cpu", "gpu"]
 limits = "sample"
 ranks = 2
+gpus = 2
 each = [
   { name = "tp2", arguments = { tensor_parallel = 2 } },
   { name = "pp2", arguments = { pipeline_parallel = 2 }, limits = { memory = "1 GiB" } },

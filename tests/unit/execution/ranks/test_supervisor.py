@@ -256,6 +256,17 @@ def test_crashing_preload_module_is_skipped(job: MakeJob, alone: None, tmp_path:
     assert (crashed.kind, crashed.signal) == (OutcomeKind.SIGNALED, "SIGABRT")
 
 
+def test_preload_that_starts_cuda_is_undone(job: MakeJob, alone: None, tmp_path: Path) -> None:
+    """CUDA does not work in a process forked after cuInit; a torch of NGC's called it at its import."""
+    module(tmp_path / "base", "eager", "from matrix.provision.nvidia import cuda\ncuda.initialised = lambda: True")
+    with Supervisor(preload=("eager",), preload_path=(str(tmp_path / "base"),)) as supervisor:
+        outcome = supervisor.run(job("describe", world_size=1))
+    assert outcome.attempts == ("an import of eager started CUDA; the forkserver runs without them",)
+    value = outcome.ranks[0].value
+    assert "eager" not in value["modules"]
+    assert value["environment"]["PYTORCH_NVML_BASED_CUDA_CHECK"] == "1"
+
+
 def test_endless_preload_raises(alone: None, tmp_path: Path) -> None:
     module(tmp_path / "base", "endless", "import time\ntime.sleep(3600)")
     with pytest.raises(MatrixError, match="not ready"):

@@ -12,6 +12,7 @@ from matrix.provision.nvidia import cuda
 from matrix.provision.nvidia.cuda import Cuda, CudaDevice
 
 GIB = 2**30
+MAPPED = "7f02-7f03 r-xp 00000000 08:01 12  /lib/libcuda.so.1"
 UUID = uuid.UUID("8f0c7f37-7a4b-4a58-9b1a-0d7c3b1f6e55")
 NO_DEVICE = "CUDA_ERROR_NO_DEVICE: no GPU was given to this container, or CUDA_VISIBLE_DEVICES hides them"
 
@@ -137,6 +138,23 @@ def test_a_pending_driver_update_is_no_compat_package() -> None:
     """After an update whose kernel module is not loaded, the origin is unknown."""
     updated = Cuda("12.5", "/usr/lib/libcuda.so.555.42.06", problem="cuInit returned CUDA_ERROR_SYSTEM_DRIVER_MISMATCH")
     assert updated.is_compat("535.129.03") is None
+
+
+@pytest.mark.parametrize(
+    ("line", "code", "expected"),
+    [("", 0, False), (f"{MAPPED}\n", 3, False), (f"{MAPPED}\n", 0, True)],
+)
+def test_initialised_cuda_is_detected(tmp_path: Path, line: str, code: int, expected: bool) -> None:
+    """A library that is not loaded was not initialised, and is not loaded to find out."""
+    (tmp_path / "maps").write_text(line)
+    loaded: list[str] = []
+
+    def library(name: str) -> Driver:
+        loaded.append(name)
+        return Driver({}, cuDeviceGetCount=code)
+
+    assert cuda.initialised(library, tmp_path / "maps") is expected
+    assert loaded == ["/lib/libcuda.so.1"] * bool(line)
 
 
 def test_the_file_is_the_mapped_one(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ Only values that bear on Transformer Engine are distinguished; all others are An
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -118,12 +118,15 @@ class ReturnValue:
 class ClassDefinition:
     """A class of the consuming package.
 
-    `attributes` are those that only its constructor sets, with their values; filled when the constructor is read.
+    `definitions` are the functions of its body, in the order in which they are read; `methods` those that the class
+    has at the end of its body, by name. `attributes` are those that only its constructor sets, with their values;
+    filled when the constructor is read.
     """
 
     name: str
     bases: tuple[Choice, ...]
-    methods: Mapping[str, FunctionDefinition]
+    definitions: list[FunctionDefinition] = field(default_factory=list)
+    methods: dict[str, Choice] = field(default_factory=dict)
     attributes: dict[str, Choice] = field(default_factory=dict)
 
     @property

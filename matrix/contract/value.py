@@ -6,6 +6,7 @@ Only values that bear on Transformer Engine are distinguished; all others are An
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TypeAlias
@@ -24,6 +25,12 @@ class Reference:
     def attribute(self, name: str) -> Reference:
         """Return the reference to an attribute of this."""
         return Reference(f"{self.path}{name}" if self.path.endswith(":") else f"{self.path}.{name}")
+
+    @property
+    def is_constant(self) -> bool:
+        """Return whether its name is one of a constant, such as HAVE_NCCL or _STARTED, whose value is not recorded."""
+        name = re.split("[:.]", self.path)[-1]
+        return "_" in name and name.isupper()
 
 
 @dataclass(frozen=True)
@@ -255,6 +262,8 @@ def _truth(value: Value, text: str) -> Guard:
         return Unclear(text) if value.of_te else Config(value.text or text)
     if isinstance(value, (Keywords, Instance, Outside)):
         return Config(text)
+    if isinstance(value, Reference) and value.is_constant:
+        return Unclear(text)
     return True
 
 

@@ -14,6 +14,7 @@ from typing import Any, Final, TypeVar, Union, cast, get_args, get_origin, get_t
 
 from packaging.specifiers import InvalidSpecifier
 
+from matrix.catalog.patterns import ambiguity
 from matrix.catalog.versions import Range, is_version
 from matrix.errors import MatrixError, closest
 
@@ -152,6 +153,14 @@ def _scalar(hint: type, value: Any, where: str) -> Any:
                 expected="Python's re syntax",
                 fix="use single quotes in TOML, so that \\ stays",
             ) from None
+        if reason := ambiguity(value):
+            raise MatrixError(
+                "this regular expression may take exponential time",
+                where=where,
+                got=f"{_shown(value)}: {reason}",
+                expected="repeats whose iterations match in one way only",
+                fix="repeat a character class instead of a group: [ab]+, not (a+b?)+",
+            )
     return value
 
 

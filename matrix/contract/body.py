@@ -113,10 +113,10 @@ class Body(Bindings):
         if not self.place.postponed:
             for annotation in _annotations(node):
                 self.value(annotation)
-        routine = (
-            self.blueprint.methods[node.name] if self.blueprint else FunctionDefinition(node, self.place, self.names)
-        )
+        routine = FunctionDefinition(node, self.place, self.names)
         self.names.own[node.name] = only(routine)
+        if self.blueprint:
+            self.blueprint.definitions.append(routine)
         if not self.silent:
             guard = all_of(self.base, self.here())
             first = node.name == "__init__"  # it sets attributes that the other methods read
@@ -146,9 +146,9 @@ class Body(Bindings):
 
     def _constructed(self, blueprint: ClassDefinition) -> list[ClassDefinition]:
         """Return the classes whose constructors have run for an instance: its own, and the bases it calls."""
-        own = blueprint.methods.get("__init__")
-        passes_on = own is None or any(
-            isinstance(part, ast.Attribute) and part.attr == "__init__" for part in ast.walk(own.node)
+        own = [method.node for method in blueprint.definitions if method.node.name == "__init__"]
+        passes_on = not own or any(
+            isinstance(part, ast.Attribute) and part.attr == "__init__" for node in own for part in ast.walk(node)
         )
         found = [blueprint]
         for base in blueprint.bases if passes_on else ():
@@ -163,14 +163,14 @@ class Body(Bindings):
         bases = tuple(self.value(base) for base in node.bases)
         name = f"{self.place.function}.{node.name}" if self.place.function else node.name
         place, names = replace(self.place, function=name), Names({}, self.names, of_class=True)
-        methods = {item.name: FunctionDefinition(item, place, names) for item in node.body if isinstance(item, Node)}
-        blueprint = ClassDefinition(node.name, bases, methods)
+        blueprint = ClassDefinition(node.name, bases)
         self.names.own[node.name] = only(blueprint)
         body = Body(
             self.library, place, names, record=self.record, base=all_of(self.base, self.here()), blueprint=blueprint,
             silent=self.silent, depth=self.depth,
         )  # fmt: skip
         body.read(node.body)
+        blueprint.methods.update(_methods(names))
         self.waiting += body.waiting
 
     def run(
@@ -257,11 +257,20 @@ def _parameters(routine: FunctionDefinition, owner: Instance | None) -> Scope:
     return names
 
 
+def _methods(names: Names) -> Scope:
+    """Return the functions that a class body has at its end: a fork may define one in each branch."""
+    return {
+        name: choice
+        for name, choice in names.own.items()
+        if any(isinstance(value, FunctionDefinition) for _, value in choice)
+    }
+
+
 def _set_only_there(constructor: Node, record: Function, blueprint: ClassDefinition, names: Scope) -> Scope:
     """Return the attributes that only the constructor sets, with their values as other methods read them."""
     changed = {
         part.attr
-        for method in blueprint.methods.values()
+        for method in blueprint.definitions
         if method.node is not constructor
         for part in ast.walk(method.node)
         if isinstance(part, ast.Attribute) and isinstance(part.ctx, ast.Store)

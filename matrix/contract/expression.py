@@ -232,7 +232,7 @@ class Expressions(ABC):
     def inherited(self, owner: Instance, name: str) -> Choice:
         """Return a method, looked up in the order of the bases; () if no class has it."""
         if not owner.parent and name in owner.blueprint.methods:
-            return only(owner.blueprint.methods[name])
+            return owner.blueprint.methods[name]
         found: list[tuple[Guard, Value]] = []
         for base in owner.blueprint.bases:
             for guard, value in self.settled(base):

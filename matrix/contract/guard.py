@@ -152,7 +152,7 @@ def _joined(guards: Iterable[Guard], kind: type[AllOf | AnyOf], dual: type[AllOf
             if part is not neutral:
                 parts[part] = None
     facts: dict[Guard, bool] = {}
-    equal: dict[str, Guard] = {}  # x == a excludes x == b: names are not aliases of one another
+    equal: dict[str, Guard] = {}  # x == a excludes x == b: names of one place are not aliases of one another
     for part in parts:
         if part is (not neutral) or facts.get(part, neutral) is not neutral:
             return not neutral
@@ -191,9 +191,13 @@ def _simplified_parts(guard: AllOf | AnyOf, facts: Mapping[Guard, bool], equal: 
 
 
 def _equated(guard: Config) -> str:
-    """Return the left side of `x == 'mxfp8'`, "" for other conditions."""
-    left, equals, _ = guard.text.partition(" == ")
-    return left if equals else ""
+    """Return the left side of `x == 'mxfp8'` and the function whose local names it has, "" for other conditions.
+
+    `gelu` and `gelu in f` (matrix.contract.reach.elsewhere) may be one imported function.
+    """
+    left, equals, right = guard.text.partition(" == ")
+    _, inside, function = right.partition(" in ")
+    return f"{left}{inside}{function}" if equals else ""
 
 
 @lru_cache(maxsize=65536)

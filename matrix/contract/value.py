@@ -6,7 +6,8 @@ Only values that bear on Transformer Engine are distinguished; all others are An
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -24,6 +25,12 @@ class Reference:
     def attribute(self, name: str) -> Reference:
         """Return the reference to an attribute of this."""
         return Reference(f"{self.path}{name}" if self.path.endswith(":") else f"{self.path}.{name}")
+
+    @property
+    def is_constant(self) -> bool:
+        """Return whether its name is one of a constant, such as HAVE_NCCL or _STARTED, whose value is not recorded."""
+        name = re.split("[:.]", self.path)[-1]
+        return "_" in name and name.isupper()
 
 
 @dataclass(frozen=True)
@@ -118,12 +125,15 @@ class ReturnValue:
 class ClassDefinition:
     """A class of the consuming package.
 
-    `attributes` are those that only its constructor sets, with their values; filled when the constructor is read.
+    `definitions` are the functions of its body, in the order in which they are read; `methods` those that the class
+    has at the end of its body, by name. `attributes` are those that only its constructor sets, with their values;
+    filled when the constructor is read.
     """
 
     name: str
     bases: tuple[Choice, ...]
-    methods: Mapping[str, FunctionDefinition]
+    definitions: list[FunctionDefinition] = field(default_factory=list)
+    methods: dict[str, Choice] = field(default_factory=dict)
     attributes: dict[str, Choice] = field(default_factory=dict)
 
     @property
@@ -252,6 +262,8 @@ def _truth(value: Value, text: str) -> Guard:
         return Unclear(text) if value.of_te else Config(value.text or text)
     if isinstance(value, (Keywords, Instance, Outside)):
         return Config(text)
+    if isinstance(value, Reference) and value.is_constant:
+        return Unclear(text)
     return True
 
 

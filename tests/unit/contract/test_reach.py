@@ -112,6 +112,23 @@ def build(config):
     assert at(source.replace("F.gelu", "F.silu")) == [True, True]
 
 
+def test_imported_function_equals_itself_elsewhere() -> None:
+    """Its name is written as one of each function, which must not make it another value there."""
+    source = """
+from megatron.core.activations import quick
+class LayerConfig:
+    def __post_init__(self):
+        if self.store_fp8:
+            if self.activation != quick:
+                raise ValueError
+def build(config):
+    if config.activation == quick:
+        if config.store_fp8:
+            te.pytorch.get(1, 2)
+"""
+    assert at(source) == [True, True]
+
+
 def test_local_names_of_two_functions_are_distinct() -> None:
     source = """
 def _impl(flag):

@@ -1,0 +1,78 @@
+"""Read a module, class or function: where its definitions are reached, and what its functions return."""
+
+import pytest
+
+from tests.unit.contract.sources import broken, mcore
+
+OFFERED = "def get(a): ..."
+FAILS = [("definite", "get() takes 1 positional argument but 2 were given")]
+HEAD = "import transformer_engine as te\nfrom megatron.core.utils import is_te_min_version\n"
+
+
+def at(source: str) -> list[bool]:
+    """Return whether the break is found below and at TE 2.0."""
+    return [broken(HEAD + source, OFFERED, version) == FAILS for version in ("1.9", "2.0")]
+
+
+@pytest.mark.parametrize(
+    ("fork", "expected"),
+    [
+        ("if is_te_min_version('2.0'):", [False, True]),
+        ("if not is_te_min_version('2.0'):\n        pass\n    else:", [False, True]),
+        ("if not is_te_min_version('2.0'):", [True, False]),
+        ("try:\n        import torch\n    except ImportError:\n        pass\n    else:", [True, True]),
+        ("with torch.no_grad():", [True, True]),
+        ("for _ in range(3):", [True, True]),
+    ],
+)
+def test_method_in_a_fork_of_a_class_is_read(fork: str, expected: list[bool]) -> None:
+    """Its call is recorded under the guard of the fork."""
+    method = "        def forward(self):\n            te.pytorch.get(1, 2)\n"
+    assert at(f"class MLP:\n    {fork}\n{method}") == expected
+
+
+def test_method_in_a_handler_of_a_class_is_read() -> None:
+    source = """
+class MLP:
+    try:
+        from transformer_engine.pytorch import gone
+        def forward(self):
+            te.pytorch.get(1)
+    except ImportError:
+        def forward(self):
+            te.pytorch.get(1, 2)
+"""
+    assert ("definite", FAILS[0][1]) in broken(HEAD + source, OFFERED)
+    assert broken(HEAD + source, f"{OFFERED}\ngone = 1") == []
+
+
+def test_call_of_a_forked_method_takes_the_branch_of_its_te() -> None:
+    source = """
+class MLP:
+    if is_te_min_version("2.0"):
+        def wide(self):
+            return is_te_min_version("1.0")
+    else:
+        def wide(self):
+            return not is_te_min_version("1.0")
+    def forward(self):
+        if self.wide():
+            te.pytorch.get(1, 2)
+"""
+    assert at(source) == [False, True]
+
+
+def test_both_functions_of_a_property_are_read() -> None:
+    """The setter replaces the getter in the class; both run."""
+    source = """
+class MLP:
+    @property
+    def scale(self):
+        te.pytorch.get(1, 2)
+    @scale.setter
+    def scale(self, value):
+        te.pytorch.get(1)
+"""
+    sites = [use.site.line - HEAD.count("\n") for use in mcore(HEAD + source).uses if use.kind == "call"]
+    assert sites == [5, 8]
+    assert at(source) == [True, True]

@@ -1,0 +1,281 @@
+"""Which statements of a body are reached, under which guard, and the values of names after a fork."""
+
+from __future__ import annotations
+
+import ast
+import textwrap
+
+import pytest
+
+from matrix.contract.flow import MOST_ROUNDS, bound_names
+from matrix.contract.guard import AllOf, AnyOf, Config, Guard, Loads, Not, TeVersion, all_of, any_of, negate
+from matrix.contract.usage import Use
+from tests.unit.contract.sources import mcore
+
+OLD, NEW = TeVersion("<", "2.0"), TeVersion(">=", "2.0")
+FLAG, WIDE = Config("config.flag"), Config("config.wide")
+HEAD = """
+import transformer_engine as te
+from megatron.core.utils import is_te_min_version
+NEW = is_te_min_version("2.0")
+def run(config):
+"""
+
+
+def calls(body: str) -> dict[str, Guard]:
+    """Return the guard of each call in a function: te.pytorch.NAME() -> guard, without the imports before it."""
+    source = HEAD + textwrap.indent(textwrap.dedent(body), "    ")
+    found: dict[str, list[Guard]] = {}
+    for use in mcore(source).uses:
+        if use.kind == "call":
+            found.setdefault(use.path.rpartition(".")[2], []).append(without_loads(use.guard))
+    return {name: any_of(*guards) for name, guards in found.items()}
+
+
+def without_loads(guard: Guard) -> Guard:
+    """Return a guard with every import and attribute before the line counted as present."""
+    if isinstance(guard, Loads):
+        return True
+    if isinstance(guard, Not):
+        return negate(without_loads(guard.part))
+    if isinstance(guard, (AllOf, AnyOf)):
+        return (all_of if isinstance(guard, AllOf) else any_of)(*map(without_loads, guard.parts))
+    return guard
+
+
+def test_branches_are_guarded_by_their_conditions() -> None:
+    body = """
+        if NEW:
+            te.pytorch.one()
+        elif config.flag:
+            te.pytorch.two()
+        else:
+            te.pytorch.three()
+        te.pytorch.after()
+    """
+    assert calls(body) == {
+        "one": NEW,
+        "two": all_of(OLD, FLAG),
+        "three": all_of(OLD, negate(FLAG)),
+        "after": True,
+    }
+
+
+@pytest.mark.parametrize("leave", ["return", "raise ValueError", "assert False"])
+def test_early_exit_guards_the_rest(leave: str) -> None:
+    assert calls(f"if config.flag:\n    {leave}\nte.pytorch.after()") == {"after": negate(FLAG)}
+    assert calls(f"{leave}\nte.pytorch.after()") == {}
+    both = f"if config.flag:\n    {leave}\nelse:\n    {leave}\nte.pytorch.after()"
+    assert calls(both) == {}
+
+
+def test_exit_in_a_nested_branch_needs_both_conditions() -> None:
+    body = """
+        if config.flag:
+            if NEW:
+                return
+            te.pytorch.inner()
+        te.pytorch.after()
+    """
+    assert calls(body) == {"inner": all_of(FLAG, OLD), "after": any_of(OLD, negate(FLAG))}
+
+
+def test_type_checking_branch_is_not_read() -> None:
+    body = "if TYPE_CHECKING:\n    te.pytorch.never()\nelse:\n    te.pytorch.always()"
+    assert calls(body) == {"always": True}
+
+
+def test_name_bound_in_both_branches_has_both_values() -> None:
+    body = """
+        if NEW:
+            name = "a"
+        else:
+            name = "b"
+        if name == "a":
+            te.pytorch.one()
+        if name == "b":
+            te.pytorch.two()
+    """
+    assert calls(body) == {"one": NEW, "two": OLD}
+
+
+def test_name_bound_in_one_branch_keeps_its_earlier_value() -> None:
+    body = """
+        name = None
+        if NEW:
+            name = "a"
+        if name is not None:
+            te.pytorch.one()
+        if name is None:
+            te.pytorch.two()
+    """
+    assert calls(body) == {"one": NEW, "two": OLD}
+
+
+def test_value_of_a_left_branch_does_not_remain() -> None:
+    body = """
+        name = "a"
+        if NEW:
+            name = "b"
+            return
+        if name == "b":
+            te.pytorch.never()
+        te.pytorch.after()
+    """
+    assert calls(body) == {"after": OLD}
+
+
+def test_loop_over_constants_is_read_item_by_item() -> None:
+    body = """
+        for name in ("a", "b"):
+            if name == "b":
+                te.pytorch.second()
+            if name == "c":
+                te.pytorch.never()
+        else:
+            te.pytorch.after()
+    """
+    assert calls(body) == {"second": True, "after": True}
+
+
+def test_long_or_unknown_loop_is_read_once() -> None:
+    items = [str(number) for number in range(MOST_ROUNDS + 1)]
+    for iterated in (repr(items), "config.items"):
+        found = calls(f"for name in {iterated}:\n    if name == 'x':\n        te.pytorch.one()\nte.pytorch.after()")
+        assert found["after"] is True
+        assert found["one"] not in (True, False)  # a condition of the run
+
+
+def test_break_ends_only_its_branch() -> None:
+    body = """
+        while config.flag:
+            if NEW:
+                break
+            te.pytorch.inner()
+        te.pytorch.after()
+    """
+    assert calls(body) == {"inner": OLD, "after": True}
+
+
+def test_value_of_a_loop_may_be_missing_after_it() -> None:
+    body = """
+        name = None
+        for item in config.items:
+            name = "a"
+        if name is None:
+            te.pytorch.without()
+        if name == "a":
+            te.pytorch.within()
+    """
+    assert calls(body) == {"without": negate(Config("a loop")), "within": Config("a loop")}
+
+
+def test_cases_of_a_match_are_conditions_of_the_run() -> None:
+    body = """
+        match config.kind:
+            case "a":
+                te.pytorch.one()
+            case _:
+                te.pytorch.two()
+        te.pytorch.after()
+    """
+    assert calls(body) == {"one": Config("a case"), "two": Config("a case"), "after": True}
+
+
+def test_with_block_is_reached_like_its_statement() -> None:
+    assert calls("with te.pytorch.fp8() as context:\n    te.pytorch.inner(context)") == {"fp8": True, "inner": True}
+
+
+def guard_of(source: str, name: str) -> Guard:
+    """Return the guard of the call te.pytorch.NAME() in a module."""
+    [found] = [use.guard for use in mcore(source).uses if use.kind == "call" and use.path.endswith(f".{name}")]
+    return found
+
+
+def test_handler_runs_where_the_import_fails() -> None:
+    source = """
+        import transformer_engine as te
+        try:
+            from transformer_engine.pytorch import gone
+            te.pytorch.inside()
+        except ImportError:
+            te.pytorch.handler()
+        else:
+            te.pytorch.otherwise()
+        finally:
+            te.pytorch.at_last()
+    """
+    loads = Loads("transformer_engine.pytorch:gone")
+    assert loads in parts(guard_of(source, "inside"))
+    assert guard_of(source, "handler") == negate(loads)
+    assert loads in parts(guard_of(source, "otherwise"))
+    assert not {loads, negate(loads)} & parts(guard_of(source, "at_last"))
+
+
+def parts(guard: Guard) -> set[Guard]:
+    return set(guard.parts) if isinstance(guard, AllOf) else {guard}
+
+
+def test_handler_that_leaves_guards_the_rest() -> None:
+    source = """
+        import transformer_engine as te
+        def run():
+            try:
+                from transformer_engine.pytorch import gone
+            except ImportError:
+                return
+            te.pytorch.after()
+    """
+    assert Loads("transformer_engine.pytorch:gone") in parts(guard_of(source, "after"))
+    kept = source.replace("return", "pass")
+    assert Loads("transformer_engine.pytorch:gone") not in parts(guard_of(kept, "after"))
+
+
+def swallowed(handler: str, statement: str = "from transformer_engine.pytorch import gone") -> Use:
+    """Return the use in a try body that has this handler."""
+    source = f"import transformer_engine as te\ntry:\n    {statement}\n{textwrap.dedent(handler)}"
+    [use] = [use for use in mcore(source).uses if use.site.line == 3 and "gone" in use.path]
+    return use
+
+
+def test_handler_s_effect_is_recorded() -> None:
+    both = ("ModuleNotFoundError", "ImportError")
+    use = swallowed("except ImportError:\n    gone = None")
+    assert (set(use.swallowed), use.effect, use.refused) == (set(both), "gone = None", ())
+    assert swallowed("except ImportError:\n    pass").effect == "nothing"
+    assert swallowed("except ModuleNotFoundError:\n    gone = None").swallowed == ("ModuleNotFoundError",)
+    assert swallowed("except (KeyError, ImportError):\n    gone = 1").effect == "gone = 1"
+    assert set(swallowed("except:\n    gone = te.pytorch.get").swallowed) > set(both)
+    assert swallowed("except:\n    gone = te.pytorch.get").fallback
+
+
+def test_handler_that_raises_replaces_or_repeats_the_error() -> None:
+    replaced = swallowed("except ImportError:\n    raise ValueError('old')")
+    assert (replaced.swallowed, set(replaced.refused)) == ((), {"ModuleNotFoundError", "ImportError"})
+    again = swallowed("except ImportError:\n    raise")
+    assert (again.swallowed, again.refused) == ((), ())
+
+
+def test_inner_handler_comes_before_the_outer() -> None:
+    handlers = "except ImportError:\n    gone = 1"
+    inner = "try:\n        from transformer_engine.pytorch import gone\n    except ImportError:\n        gone = 2"
+    source = f"try:\n    {inner}\n{handlers}"
+    [use] = [use for use in mcore(source).uses if use.path.endswith(":gone")]
+    assert use.effect == "gone = 2"
+
+
+@pytest.mark.parametrize(
+    ("source", "names"),
+    [
+        ("x = y", ["x"]),
+        ("a, (b, *c) = 1", ["a", "b", "c"]),
+        ("import a.b, c as d", ["a", "d"]),
+        ("from a import b as c, d", ["c", "d"]),
+        ("def f(): pass", ["f"]),
+        ("class K: pass", ["K"]),
+        ("for i in x: pass", ["i"]),
+        ("print(x)", []),
+    ],
+)
+def test_bound_names_are_those_of_every_statement(source: str, names: list[str]) -> None:
+    assert bound_names(ast.parse(source).body) == names

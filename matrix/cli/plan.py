@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
+from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 from matrix.catalog import loading
-from matrix.cli import COMMANDS, choice
+from matrix.catalog.model import Catalog
+from matrix.cli import COMMANDS, choice, places
 from matrix.errors import MatrixError
+from matrix.execution.engine import offer_of
 from matrix.planning import ci_jobs, statistics
+from matrix.planning.planned import Planned
+from matrix.provision import host
 
 
 def add_parser(commands: Any) -> None:
@@ -19,11 +26,21 @@ def add_parser(commands: Any) -> None:
     parser.add_argument(
         "--stats",
         action="store_true",
-        help="print counts instead: all possible cases, the cases of the night, and the reasons",
+        help="print counts instead: the cases that run on this machine, the missing requirements, the GPUs held at "
+        "once; of a night also all possible cases and the reasons",
     )
     parser.add_argument("--format", choices=ci_jobs.FORMATS, help="print the night as jobs of a CI service instead")
     parser.add_argument("--json", action="store_true", help="print one JSON object per line")
     parser.set_defaults(command=plan_command)
+
+
+def available(known: Catalog, planned: Sequence[Planned]) -> statistics.Availability:
+    """Return how many of the cases run on this machine, one base for each processor core at a time."""
+    jobs = os.cpu_count() or 1
+    engine, here = places.engines(known, jobs), host.look()
+    offer = cache(lambda base: offer_of(known, engine, base))
+    machines = {level: here.offers(level) for level in {item.level for item in planned}}
+    return statistics.availability(known, planned, offer, machines, jobs)
 
 
 def plan_command(parsed: argparse.Namespace) -> int:
@@ -31,16 +48,17 @@ def plan_command(parsed: argparse.Namespace) -> int:
     known = loading.load()
     planned, label = choice.chosen(known, parsed)
     if parsed.stats:
-        if label != "night":
-            raise MatrixError("--stats counts the whole night only", got=f"--stats with --{label}", fix="leave one out")
         if parsed.format:
             raise MatrixError("--stats and --format exclude each other", got="--stats --format", fix="leave one out")
-        counted = statistics.statistics(known, planned, choice.levels_of(parsed))
+        counted = statistics.statistics(known, planned, choice.levels_of(parsed)) if label == "night" else []
+        found = available(known, planned)
         if parsed.json:
-            for one in counted:
-                print(json.dumps(vars(one)))
+            for one in [*map(vars, counted), {"here": statistics.to_json(found)}]:
+                print(json.dumps(one))
         else:
-            print(statistics.render(counted))
+            print(
+                "\n\n".join([*([statistics.render(counted)] if counted else []), statistics.render_availability(found)])
+            )
         return 0
     if parsed.format:
         if label != "night":

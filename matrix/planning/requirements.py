@@ -6,8 +6,7 @@ GPUs, and matches again.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final
@@ -197,6 +196,8 @@ def _anywhere(case: Case, item: Planned, offer: BaseOffer, machine: Machine, cat
     if item.launcher == MPIRUN and offer.mpirun is False:
         yield Lack(Kind.LAUNCHER, "needs mpirun (Debian, Ubuntu: apt-get install openmpi-bin); none on PATH")
     needed = case.limits.memory
+    if needed and isinstance(catalog.bases.get(item.cell.base), (Container, Image)):
+        yield Lack(Kind.MEMORY, "needs a memory cgroup, and in a container its file system is read-only")
     if needed and machine.memory is not None and needed > machine.memory:
         has = f"{machine.memory / GIB:.0f} GiB"
         yield Lack(Kind.MEMORY, f"needs {needed / GIB:.0f} GiB of memory for its limit; host has {has}")
@@ -240,35 +241,3 @@ def _clones(case: Case, item: Planned, offer: BaseOffer) -> Iterator[str]:
 
 def _count(gpus: int) -> str:
     return f"{gpus} GPU{'s' * (gpus != 1)}"
-
-
-@dataclass(frozen=True)
-class Availability:
-    """The cases of a plan on a machine: how many run, and how many are unavailable, by kind of requirement.
-
-    `held` is the largest number of GPUs that are held at once, `shared` the number of cases on gloo in place of NCCL.
-    """
-
-    planned: int
-    runs: int
-    missing: Mapping[Kind, int]
-    shared: int
-    held: int
-
-
-def availability(
-    catalog: Catalog, items: Collection[Planned], offer: Callable[[str], BaseOffer], machine: Machine, processes: int
-) -> Availability:
-    """Return the availability of cases, of which one runs at a time on each base, on at most `processes` bases."""
-    lacks = {item.key: unmet(catalog, item, offer(item.cell.base), machine) for item in items}
-    missing = Counter(lack.kind for lack in lacks.values() if lack)
-    placed: dict[str, list[Placement]] = {}
-    for item in items:
-        if lacks[item.key] is None:
-            found = place(catalog.failure(item.failure).case_named(item.case), item, machine)
-            placed.setdefault(item.cell.base, []).extend([found] if isinstance(found, Placement) else [])
-    largest = sorted((max(one.gpus for one in its) for its in placed.values()), reverse=True)[:processes]
-    held = sum(largest) if machine.gpus is None else min(sum(largest), len(machine.gpus))
-    every = [one for its in placed.values() for one in its]
-    ordered = {kind: missing[kind] for kind in Kind if missing[kind]}
-    return Availability(len(items), len(every), ordered, sum(bool(one.note) for one in every), held)

@@ -1,4 +1,5 @@
-"""Counts of cases: the full product, what the constraints allow, what is known, and what is in the night, by reason.
+"""Counts of cases: the full product, what the constraints allow, what is known, and what is in the night, by reason;
+and how many of a plan run on a machine.
 
 Pure functions of the catalog and a planned night.
 """
@@ -6,16 +7,17 @@ Pure functions of the catalog and a planned night.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from math import prod
-from typing import Final
+from typing import Any, Final
 
 from matrix.catalog.failure import Axis, Expectation, Failure, Level, Package
 from matrix.catalog.model import Catalog
 from matrix.planning.cases import masked_by
 from matrix.planning.night import everything
 from matrix.planning.planned import Planned
+from matrix.planning.requirements import BaseOffer, Kind, Machine, Placement, place, unmet
 from matrix.verdicts.reason import ReasonKind
 
 OF_A_NIGHT: Final = (ReasonKind.BOUNDARY, ReasonKind.PAIRWISE, ReasonKind.PICKED, ReasonKind.STACK)
@@ -105,4 +107,61 @@ def render(counted: Sequence[Counts]) -> str:
         )
         for row in rows
     ]
+    return "\n".join(lines)
+
+
+@dataclass(frozen=True)
+class Availability:
+    """The cases of a plan on a machine: how many run, and how many are unavailable, by kind of requirement.
+
+    `held` is the largest number of GPUs that are held at once, `shared` the number of cases on gloo in place of NCCL.
+    """
+
+    planned: int
+    runs: int
+    missing: Mapping[Kind, int]
+    shared: int
+    held: int
+
+
+def availability(
+    catalog: Catalog,
+    items: Collection[Planned],
+    offer: Callable[[str], BaseOffer],
+    machines: Mapping[Level, Machine],
+    processes: int,
+) -> Availability:
+    """Return the availability of cases, of which one runs at a time on each base, on at most `processes` bases.
+
+    `machines` is what the machine offers at each level.
+    """
+    missing: Counter[Kind] = Counter()
+    placed: dict[str, list[Placement]] = {}
+    for item in items:
+        lack = unmet(catalog, item, offer(item.cell.base), machines[item.level])
+        if lack:
+            missing[lack.kind] += 1
+            continue
+        case = catalog.failure(item.failure).case_named(item.case)
+        found = place(case, item, machines[item.level])
+        if isinstance(found, Placement):
+            placed.setdefault(item.cell.base, []).append(found)
+    largest = sorted((max(one.gpus for one in its) for its in placed.values()), reverse=True)[:processes]
+    known = [len(machine.gpus) for machine in machines.values() if machine.gpus is not None]
+    every = [one for its in placed.values() for one in its]
+    ordered = {kind: missing[kind] for kind in Kind if missing[kind]}
+    held = min([sum(largest), *known])
+    return Availability(len(items), len(every), ordered, sum(bool(one.note) for one in every), held)
+
+
+def to_json(found: Availability) -> dict[str, Any]:
+    """Return plain JSON values."""
+    return {**vars(found), "missing": {kind.value: count for kind, count in found.missing.items()}}
+
+
+def render_availability(found: Availability) -> str:
+    """Return the availability for a terminal."""
+    lines = [f"{found.planned} planned, {found.runs} run on this machine, GPUs held at once: {found.held}"]
+    lines += [f"{found.shared} of them on gloo in place of NCCL"] * bool(found.shared)
+    lines += [f"{count:>6} unavailable: {kind.value}" for kind, count in found.missing.items()]
     return "\n".join(lines)

@@ -6,6 +6,8 @@ import importlib.util
 import json
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -36,6 +38,8 @@ def clone(tmp_path: Path) -> str:
     script = "import json, os, pathlib, sys\npathlib.Path(os.environ['SEEN']).write_text(json.dumps(sys.argv))\n"
     for text, message in ((script, "release"), ("raise SystemExit('main')\n", "main")):
         (folder / "pretrain_gpt.py").write_text(text)
+        (folder / PRETRAIN.HELPERS).mkdir(parents=True, exist_ok=True)
+        (folder / PRETRAIN.HELPERS / "Makefile").write_text("default:\n\ttouch helpers.so\n")
         subprocess.run([*git, "add", "."], check=True)
         subprocess.run([*git, "commit", "-q", "-m", message], check=True)
     subprocess.run([*git, "tag", f"core_v{CORE}", "HEAD~1"], check=True)
@@ -55,6 +59,29 @@ def test_pretraining_runs_the_report_s_command(clone: str, tmp_path: Path, monke
     assert seen[seen.index("--seq-length") + 1] == seen[seen.index("--max-position-embeddings") + 1] == "65536"
     assert seen[seen.index("--context-parallel-size") + 1] == "2"
     assert "--no-create-attention-mask-in-dataloader" in seen
+    assert [seen[seen.index(name) + 1] for name in ("--vocab-size", "--eval-iters", "--num-workers")] == [
+        "8191",
+        "0",
+        "1",
+    ]
+
+
+def test_ranks_share_one_tree_with_compiled_helpers(
+    clone: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rank 1 waits for rank 0: with a tree of its own it would import helpers that nothing compiles."""
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
+    with ThreadPoolExecutor() as threads:
+        second = threads.submit(PRETRAIN.tree_of, replace(rank(tmp_path, clone=clone), rank=1))
+        first = PRETRAIN.tree_of(rank(tmp_path, clone=clone))
+        assert second.result() == first
+    assert (first / PRETRAIN.HELPERS / "helpers.so").is_file()
+
+
+def test_helpers_that_do_not_compile_are_a_lack(tmp_path: Path) -> None:
+    (tmp_path / "Makefile").write_text("default:\n\tno-such-compiler\n")
+    with pytest.raises(LackError, match=r"can't be compiled: make.* Error 127"):
+        PRETRAIN.compile_helpers(tmp_path)
 
 
 def test_pretraining_needs_a_clone(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -61,7 +62,7 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> FakeEngine:
     return made
 
 
-def lines(text: str) -> list[dict[str, object]]:
+def lines(text: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in text.splitlines()]
 
 
@@ -200,7 +201,7 @@ def test_explain_prints_text_and_json(capsys: pytest.CaptureFixture[str]) -> Non
     assert f"{CELL}\n" == capsys.readouterr().out.splitlines(keepends=True)[0]
     assert main(["explain", "--json", CELL]) == 0
     (explained,) = lines(capsys.readouterr().out)
-    assert (explained["cell"], explained["failures"][0]["expectation"]) == (CELL, "broken")  # type: ignore[index]
+    assert (explained["cell"], explained["failures"][0]["expectation"]) == (CELL, "broken")
 
 
 def test_a_green_run_exits_with_0(engine: FakeEngine, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -273,13 +274,17 @@ def test_every_key_of_the_night_can_be_selected(capsys: pytest.CaptureFixture[st
 
 def test_stats_count_the_night(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", "--stats", "--json"]) == 0
-    counted = {line["failure"]: line["night"] for line in lines(capsys.readouterr().out)}
-    assert counted == {"save-breaks": len(NIGHT), "all": len(NIGHT)}
+    *counted, here = lines(capsys.readouterr().out)
+    assert {line["failure"]: line["night"] for line in counted} == {"save-breaks": len(NIGHT), "all": len(NIGHT)}
+    assert here["here"]["planned"] == len(NIGHT)
 
 
-def test_stats_of_a_selection_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["plan", "--stats", "--select", "mcore==0.8.0"]) == 2
-    assert "--stats counts the whole night only" in capsys.readouterr().err
+def test_stats_of_a_selection_count_what_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "--stats", "--json", "--select", "mcore==0.8.0 and torch==2.4.0", "--level", "cpu"]) == 0
+    (line,) = lines(capsys.readouterr().out)
+    found = line["here"]
+    assert found["planned"] == found["runs"] + sum(found["missing"].values())
+    assert found["held"] == 0
 
 
 def test_match_of_a_known_failure_exits_with_0(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

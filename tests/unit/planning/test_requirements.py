@@ -18,7 +18,6 @@ from matrix.planning.requirements import (
     Kind,
     Machine,
     Placement,
-    availability,
     offered,
     place,
     unmet,
@@ -169,24 +168,17 @@ def test_mpirun_is_required_where_it_is_missing() -> None:
     assert [bool(one) for one in found] == [False, False, True]
 
 
+def test_container_can_not_limit_memory() -> None:
+    one = replace(ON_GPU, limits=Limits(memory=Size(GIB)))
+    known = catalog(failure(case=(one,)), containers=(image("ngc-24.07", "2.4.0a0+3bcc3cddb5"),))
+    found = unmet(known, planned(known, base="ngc-24.07"), BaseOffer("ngc-24.07"), gpus(2))
+    assert found is not None
+    assert found.kind is Kind.MEMORY
+
+
 def test_known_contents_replace_the_catalogs_te() -> None:
     known = catalog(failure(), containers=(image("ngc-24.07", "2.4.0a0", "1.8"),))
     assert (offered(known, "ngc-24.07").te, offered(known, "torch-2.4.0").te) == ("1.8", "none")
     packages = {"transformer-engine": "1.9.0"}
     assert offered(known, "ngc-24.07", packages=packages, features=["compiled-te"]).te == "1.9.0"
     assert offered(known, "torch-2.4.0", packages=packages, features=["cuda"]).te == "none"
-
-
-def test_availability_counts_kinds_and_gpus_at_once() -> None:
-    """Each base runs one case at a time: with two processes, two bases hold GPUs at once."""
-    one, two = case("one", (Level.GPU,), ranks=1, gpus=1), replace(ON_GPU, needs=(Need.MULTICAST,))
-    known = catalog(failure(case=(one, two)))
-    items = [
-        replace(planned(known, base=base), case=each.name, level=Level.GPU, ranks=each.ranks, gpus=each.gpus)
-        for base in ("torch-2.3.1", "torch-2.4.0", "torch-2.5.1")
-        for each in (one, two)
-    ]
-    found = availability(known, items, BaseOffer, gpus(8), processes=2)
-    assert (found.planned, found.runs, found.held, found.missing) == (6, 6, 4, {})
-    found = availability(known, items, BaseOffer, gpus(8, A800), processes=2)
-    assert (found.runs, found.held, found.missing) == (3, 2, {Kind.MULTICAST: 3})

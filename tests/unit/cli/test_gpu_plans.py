@@ -1,0 +1,86 @@
+"""What `megatrix plan --here --level gpu --stats` reports on four machines, with stand-ins for their drivers.
+
+Planned, run, missing requirements, GPUs held at once. The packages and drivers are those of a bare machine and of NGC's
+images.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from matrix.cli.main import main
+from matrix.provision import host, installed
+from matrix.provision.host import Host
+from matrix.provision.installed import FEATURES, PythonEnvironment
+from matrix.provision.nvidia.cuda import Cuda, CudaDevice
+
+GIB = 2**30
+
+
+def gpus(count: int, name: str, sm: str, *, multicast: bool) -> Cuda:
+    made = (CudaDevice(name, sm, 80 * GIB, multicast, f"GPU-{place}") for place in range(count))
+    return Cuda("12.4", "/usr/lib/libcuda.so.550.54.14", tuple(made))
+
+
+BARE = PythonEnvironment("3.12.3", {"torch": "2.11.0+cu130", "nvidia-nccl-cu13": "2.28.9"}, ["cuda"])
+NGC_2407 = PythonEnvironment(
+    "3.10.12", {"torch": "2.4.0a0+3bcc3cddb5.nv24.7", "transformer-engine": "1.8.0+37280ec"}, list(FEATURES)
+)
+NGC_2403 = PythonEnvironment(
+    "3.10.12", {"torch": "2.3.0a0+40ec155e58.nv24.3", "transformer-engine": "1.4.0+0fbc76a"}, list(FEATURES)
+)
+CPU = PythonEnvironment("3.11.7", {"torch": "2.4.0+cpu"}, ["pkg_resources"])
+H100, A800 = ("NVIDIA H100", "9.0"), ("NVIDIA A800", "8.0")
+MACHINES = {
+    "one": (BARE, Host(1, "580.82.07", "x86_64", memory=128 * GIB), gpus(1, *H100, multicast=False)),
+    "24.07": (NGC_2407, Host(8, "550.54.14", "x86_64", memory=1024 * GIB), gpus(8, *H100, multicast=True)),
+    "24.03": (NGC_2403, Host(8, "470.161.03", "x86_64", memory=1024 * GIB), gpus(8, *A800, multicast=False)),
+    "CPU": (CPU, Host(0, "none", "x86_64", memory=24 * GIB), Cuda()),
+}
+
+
+@pytest.fixture
+def stand_in(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, request: pytest.FixtureRequest) -> str:
+    """Stand in the environment and machine of that name; return the name."""
+    environment, machine, cuda = MACHINES[request.param]
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(installed, "current", lambda: environment)
+    made = Host(machine.listed, machine.driver, machine.machine, memory=machine.memory, user_mode=lambda: cuda)
+    monkeypatch.setattr(host, "look", lambda: made)
+    return str(request.param)
+
+
+def table(planned: int, runs: int, held: int, shared: int = 0, **missing: int) -> dict[str, Any]:
+    kinds = {name.replace("_", " "): count for name, count in missing.items()}
+    return {"planned": planned, "runs": runs, "missing": kinds, "shared": shared, "held": held}
+
+
+@pytest.mark.parametrize(
+    ("stand_in", "clones", "expected"),
+    [
+        ("one", True, table(147, 32, 1, 25, compiled_Transformer_Engine=90, module=14, NCCL=11)),
+        ("24.07", False, table(182, 64, 2, clone=118)),
+        ("24.07", True, table(182, 182, 2)),
+        ("24.03", False, table(184, 66, 2, clone=106, multicast=12)),
+        ("24.03", True, table(184, 172, 2, multicast=12)),
+        ("CPU", True, table(119, 0, 0, torch_with_CUDA=119)),
+    ],
+    indirect=["stand_in"],
+)
+def test_plan_of_a_machine_has_its_counts(
+    stand_in: str,
+    clones: bool,
+    expected: dict[str, Any],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    """In place one case runs at a time, so two GPUs are held at most."""
+    for name in ("MEGATRIX_MEGATRON_LM", "MEGATRIX_TRANSFORMER_ENGINE") if clones else ():
+        monkeypatch.setenv(name, str(tmp_path))
+    assert main(["plan", "--here", "--level", "gpu", "--stats", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["here"] == expected

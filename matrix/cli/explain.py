@@ -8,6 +8,7 @@ from functools import cache
 from typing import Any
 
 from matrix.catalog import loading
+from matrix.catalog.failure import Level
 from matrix.cli import COMMANDS, places
 from matrix.execution.engine import offer_of
 from matrix.planning import covering, explain, night
@@ -30,7 +31,7 @@ def explain_command(parsed: argparse.Namespace) -> int:
     explained = explain.explain(
         known,
         parsed.cell,
-        night.night(known, covering.pairwise),
+        night.night(known, covering.pairwise, tuple(Level)),
         lambda item: str(here.lack(known, item, offer(item.cell.base)) or ""),
     )
     print(json.dumps(explained.to_json()) if parsed.json else explain.render(explained))

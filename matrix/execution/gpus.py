@@ -21,6 +21,7 @@ from matrix.execution.reproduction import JobRunner
 from matrix.provision import host
 from matrix.verdicts.outcome import Outcome, OutcomeKind
 
+WAIT_S: Final = 3600.0  # s that a container may wait for GPUs that other runs hold; a job of Slurm has its own
 GATE: Final = "gate"  # the lock of the process that collects GPUs
 FIX: Final = "remove it, or name another folder in MEGATRIX_GPU_LOCKS"
 

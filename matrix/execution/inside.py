@@ -126,10 +126,12 @@ def run(
     name = re.sub(r"[^\w.-]", "-", f"megatrix-{work.folder.name}-{work.image.id}-{os.getpid()}")
     writable, settings = [work.folder, Path(work.settings["MEGATRIX_RELAY"]).parent], work.environ
     given: tuple[str, ...] = ()
+    waits_s = 0.0
     if any(case.level is Level.GPU for case in work.cases):  # all runs of this machine share these locks
         locks = gpus.made(gpus.locks(environ))
         writable, settings = [*writable, locks], {**settings, gpus.LOCKS: str(locks)}
         given = gpus.of_job(environ) or ALL
+        waits_s = 0.0 if given != ALL else gpus.WAIT_S
     inside = box(name, environ, writable, settings, given)
     command = runtime.command(work.image, inside, PYTHON, "-m", "pytest", "tests/failures")
     with log.open("ab") as output:
@@ -144,7 +146,7 @@ def run(
         if left:
             threading.Thread(target=end_when_left, args=(runtime, process, name, left), daemon=True).start()
         try:
-            status = process.wait(runtime.start_s(work.image) + limit_s(len(work.cases), environ))
+            status = process.wait(runtime.start_s(work.image) + limit_s(len(work.cases), environ) + waits_s)
         except subprocess.TimeoutExpired:
             stop(runtime, process, name)
             status = TIMED_OUT

@@ -11,7 +11,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final, TypeVar
 
-from matrix.catalog.failure import Level
+from matrix.catalog.failure import Case, Level
+from matrix.catalog.limits import MIB
+from matrix.execution.slurm.commands import Node
 from matrix.planning.planned import Planned
 from matrix.provision.pyxis import FETCH_S
 from matrix.provision.tools import Ref
@@ -24,6 +26,8 @@ T = TypeVar("T")
 TOGETHER: Final = {Level.CONTRACT: 100, Level.CPU: 8, Level.GPU: 4}
 READ_S: Final = 5.0  # the longest case of level contract that was measured took 0.4 s
 START_S: Final = 600.0  # for a task to lay its overlays, which it may have to copy first
+CPUS: Final = 4  # for each rank on a GPU: its own, NCCL's and its DataLoader's processes
+MEMORY: Final = 8 * 1024  # MiB for each rank on a GPU: libraries, CUDA's context and pinned buffers; not measured
 RUNS: Final = 2  # a red case runs once more in new interpreters
 
 
@@ -32,6 +36,7 @@ class ResourceRequest:
     """The resources that the cases of an array share: the base and the requirements on a node.
 
     `drivers` are alternative branches ("535"); empty accepts any driver. `cpus` is at most that of the largest node.
+    `memory` is in MiB, 0 for the site's default. `deadline` is the cases' own in seconds, 0 for the usual one.
     """
 
     base: str
@@ -39,6 +44,8 @@ class ResourceRequest:
     gpus: int
     drivers: tuple[str, ...]
     cpus: int
+    memory: int = 0
+    deadline: int = 0
 
     @property
     def options(self) -> tuple[str, ...]:
@@ -46,6 +53,7 @@ class ResourceRequest:
         return (
             f"--cpus-per-task={self.cpus}",
             *((f"--gres=gpu:{self.gpus}",) if self.gpus else ()),
+            *((f"--mem={self.memory}M",) if self.memory else ()),
             *((f"--constraint={'|'.join(f'driver{one}' for one in self.drivers)}",) if self.drivers else ()),
         )
 
@@ -73,11 +81,20 @@ class ArraySpec:
         return cls(**{**data, "image": Ref(**data["image"]) if data["image"] else None})
 
 
-def needs(item: Planned, cpus: int, drivers: tuple[str, ...]) -> ResourceRequest:
-    """Return the request of a case; `cpus` are those of the largest node, `drivers` the branches that run its base."""
+def needs(item: Planned, case: Case | None, largest: Node, drivers: tuple[str, ...]) -> ResourceRequest:
+    """Return the request of a planned case; `drivers` are the branches that run its base.
+
+    `largest` has the processors and the memory of the largest nodes, `case` is None where there is no reproduction.
+    """
     on_gpu = item.level is Level.GPU
     ranks = 1 if item.level is Level.CONTRACT else item.ranks
-    return ResourceRequest(item.cell.base, item.level, item.gpus if on_gpu else 0, drivers, max(1, min(ranks, cpus)))
+    cpus = max(1, min(ranks * CPUS if on_gpu else ranks, largest.cpus))
+    limit = ((case.limits.memory or 0) if case else 0) // MIB
+    memory = ranks * MEMORY + limit if limit else min(ranks * MEMORY, largest.memory)
+    stated = largest.memory > 1 and on_gpu
+    deadline = case.deadline if case and item.level is not Level.CONTRACT else 0
+    gpus = item.gpus if on_gpu else 0
+    return ResourceRequest(item.cell.base, item.level, gpus, drivers, cpus, memory if stated else 0, deadline)
 
 
 def arrays(
@@ -106,6 +123,9 @@ def cut(items: Sequence[T], most: int) -> list[list[T]]:
 
 def minutes(part: ArraySpec, request: ResourceRequest, deadline_s: float) -> int:
     """Return the time limit of an array's tasks; cases that keep their own deadline stay below it."""
-    cases, each = max(map(len, part.tasks)), READ_S if request.level is Level.CONTRACT else RUNS * deadline_s
+    cases, each = (
+        max(map(len, part.tasks)),
+        READ_S if request.level is Level.CONTRACT else RUNS * max(deadline_s, request.deadline),
+    )
     start = FETCH_S if part.image else START_S
     return math.ceil((start + cases * each) / 60)

@@ -69,13 +69,17 @@ def call(command: Sequence[str], given: str = "", environ: Mapping[str, str] | N
 
 @dataclass(frozen=True)
 class Node:
-    """A node: its features ("driver535"), its generic resources ("gpu:h100:8"), processors and state ("drained")."""
+    """A node: its features ("driver535"), its generic resources ("gpu:h100:8"), processors and state ("drained").
+
+    `memory` is in MiB; 1, Slurm's default, where the site does not state it.
+    """
 
     name: str
     features: tuple[str, ...]
     gres: str
     cpus: int
     state: str
+    memory: int = 1
 
     @property
     def away(self) -> bool:
@@ -127,13 +131,18 @@ class Commands:
 
     def nodes(self) -> list[Node]:
         """Return the nodes in every state, each once."""
-        form = SEPARATOR.join(("%N", "%f", "%G", "%c", "%T"))
+        form = SEPARATOR.join(("%N", "%f", "%G", "%c", "%T", "%m"))
         rows = [line.split(SEPARATOR) for line in self._output("sinfo", "-h", "-N", "-o", form).splitlines()]
         found = {
             name: Node(
-                name, () if features == "(null)" else tuple(features.split(",")), gres, int(cpus.rstrip("+")), state
+                name,
+                () if features == "(null)" else tuple(features.split(",")),
+                gres,
+                int(cpus.rstrip("+")),
+                state,
+                int(memory.rstrip("+")),
             )
-            for name, features, gres, cpus, state in rows
+            for name, features, gres, cpus, state, memory in rows
         }
         return list(found.values())
 

@@ -23,7 +23,7 @@ from matrix.execution.relay import Sender
 from matrix.execution.run import not_run
 from matrix.execution.session import deadline
 from matrix.execution.slurm.array_spec import ArraySpec, ResourceRequest, arrays, minutes, needs
-from matrix.execution.slurm.commands import Commands
+from matrix.execution.slurm.commands import Commands, Node
 from matrix.execution.slurm.image import answer, reported_contents
 from matrix.execution.slurm.queue import Queue
 from matrix.planning import driver_fit
@@ -66,7 +66,8 @@ class Slurm:
         self._catalog, self._host, self._maker, self._commands = catalog, host, maker, commands
         self._environ, self._look_s, self._sleep = environ, look_s, sleep
         self._nodes = commands.nodes()
-        self._cpus = max((node.cpus for node in self._nodes), default=1)
+        cpus, memory = (max((getattr(node, name) for node in self._nodes), default=1) for name in ("cpus", "memory"))
+        self._largest = Node("", (), "", cpus, "", memory)
         self._features = sorted({feature for node in self._nodes for feature in node.features})
         self._refused: dict[ResourceRequest, str] = {}
 
@@ -169,7 +170,7 @@ class Slurm:
             if name not in waiting:
                 answer(queue.parts, base).unlink(missing_ok=True)
                 first = self._needs(pending(queue.folder, [base])[0])
-                request = replace(first, cpus=1, gpus=min(1, first.gpus))  # it only reads
+                request = replace(first, cpus=1, gpus=min(1, first.gpus), memory=0)  # it only reads
                 self._submit(queue, request, ArraySpec([[]], image=images[base]), name)
         return list(unreported)
 
@@ -254,7 +255,8 @@ class Slurm:
         queue.note(f"{queue.name}{path.stem}: job {job}, {len(part.tasks)} tasks")
 
     def _needs(self, item: Planned) -> ResourceRequest:
-        return needs(item, self._cpus, self._branches(item)[0])
+        case = self._catalog.failure(item.failure).case_named(item.case) if item.reproducible else None
+        return needs(item, case, self._largest, self._branches(item)[0])
 
     def _branches(self, item: Planned) -> tuple[tuple[str, ...], str]:
         """Return the driver branches for a case (empty: any), and why no node has one, or ""."""

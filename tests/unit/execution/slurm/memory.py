@@ -19,7 +19,7 @@ from tests.unit.catalogs import case, catalog, clause, failure
 ENTRY = failure(works=(clause(mcore=">=0"),), case=tuple(case(f"case-{place}") for place in range(5)))
 KNOWN = catalog(ENTRY, torches=("2.4.0",))
 CASES = everything(KNOWN, (Level.CPU,))  # 15: two tasks of at most 8
-NODES = "n470|driver470|(null)|8|idle\nn535|driver535|gpu:8|8|idle\n"
+NODES = "n470|driver470|(null)|8|idle|1\nn535|driver535|gpu:8|8|idle|1\n"
 
 
 class Cluster:

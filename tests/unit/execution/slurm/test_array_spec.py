@@ -8,7 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from matrix.catalog.failure import Level
+from matrix.catalog.limits import GIB, Limits
+from matrix.catalog.schema import Size
 from matrix.execution.slurm.array_spec import TOGETHER, ArraySpec, ResourceRequest, arrays, cut, minutes, needs
+from matrix.execution.slurm.commands import Node
 from matrix.planning.planned import Planned
 from matrix.provision.tools import Ref
 from tests.unit.catalogs import catalog, failure, planned
@@ -21,26 +24,39 @@ def on_driver(driver: str, level: Level = Level.GPU, gpus: int = 8) -> Planned:
     return replace(ITEM, level=level, gpus=gpus, cell=replace(ITEM.cell, driver=driver))
 
 
+CASE = KNOWN.failures[0].case[0]
+NODE = Node("n535", (), "gpu:8", 16, "idle", 64_000)
+
+
 def request(item: Planned) -> ResourceRequest:
-    return needs(item, 2, (item.cell.driver,))
+    return needs(item, CASE, NODE, (item.cell.driver,))
 
 
 def test_gpu_case_requests_gpus_and_driver_feature() -> None:
-    options = needs(on_driver("535"), 8, ("535", "550")).options
-    assert options == ("--cpus-per-task=2", "--gres=gpu:8", "--constraint=driver535|driver550")
+    options = needs(on_driver("535"), CASE, NODE, ("535", "550")).options
+    assert options == ("--cpus-per-task=8", "--gres=gpu:8", "--mem=16384M", "--constraint=driver535|driver550")
 
 
 def test_cpu_case_requests_no_gpu() -> None:
-    assert needs(on_driver("535", Level.CPU), 8, ()).options == ("--cpus-per-task=2",)
+    assert needs(on_driver("535", Level.CPU), CASE, NODE, ()).options == ("--cpus-per-task=2",)
+
+
+def test_gpu_case_requests_the_memory_of_its_limit() -> None:
+    """One that no node has is refused by Slurm; a default is never larger than the largest node."""
+    limited = replace(CASE, limits=Limits(memory=Size(40 * GIB)))
+    assert needs(on_driver("535"), limited, NODE, ()).memory == (40 + 2 * 8) * 1024
+    assert needs(on_driver("535"), CASE, replace(NODE, memory=8000), ()).memory == 8000
+    assert needs(on_driver("535"), limited, replace(NODE, memory=1), ()).memory == 0  # its site does not state it
 
 
 def test_requested_cpus_are_limited_to_the_largest_node() -> None:
     """The ranks share the node's processors, as they do on one machine."""
-    assert [needs(replace(ITEM, ranks=ranks), 4, ()).cpus for ranks in (1, 4, 8)] == [1, 4, 4]
+    small = replace(NODE, cpus=4)
+    assert [needs(replace(ITEM, ranks=ranks), CASE, small, ()).cpus for ranks in (1, 4, 8)] == [1, 4, 4]
 
 
 def test_contract_case_requests_one_cpu() -> None:
-    assert needs(replace(ITEM, level=Level.CONTRACT, ranks=8), 64, ()).cpus == 1
+    assert needs(replace(ITEM, level=Level.CONTRACT, ranks=8), CASE, NODE, ()).cpus == 1
 
 
 def test_cases_with_different_requests_are_in_different_arrays() -> None:
@@ -68,5 +84,6 @@ def test_cut_returns_lists_of_even_length(count: int, most: int) -> None:
 def test_time_limit_covers_all_deadlines_and_the_start() -> None:
     """A red case runs twice, each time up to its deadline; the start gets ten minutes, or an hour with an image."""
     limits = ResourceRequest("torch-2.4.0", Level.CPU, 0, (), 2)
+    assert minutes(ArraySpec([["case"]]), replace(limits, deadline=1800), deadline_s=120) == 10 + 2 * 30
     assert minutes(ArraySpec([["case"] * 8, ["case"]]), limits, deadline_s=120) == 10 + 8 * 2 * 2
     assert minutes(ArraySpec([["case"]], image=Ref("ngc-24.07", "tag")), limits, deadline_s=120) == 60 + 2 * 2

@@ -26,10 +26,10 @@ class FakeSlurm:
 
 def test_nodes_lists_each_node_once() -> None:
     """sinfo prints a node once for each of its partitions."""
-    out = "n470|(null)|(null)|2|down*\n" + "n535|driver535,h100|gpu:h100:8|128+|mixed\n" * 2
+    out = "n470|(null)|(null)|2|down*|4000\n" + "n535|driver535,h100|gpu:h100:8|128+|mixed|2000000+\n" * 2
     assert Commands(call=FakeSlurm(sinfo=CommandOutput(0, out, ""))).nodes() == [
-        Node("n470", (), "(null)", 2, "down*"),
-        Node("n535", ("driver535", "h100"), "gpu:h100:8", 128, "mixed"),
+        Node("n470", (), "(null)", 2, "down*", 4000),
+        Node("n535", ("driver535", "h100"), "gpu:h100:8", 128, "mixed", 2_000_000),
     ]
 
 

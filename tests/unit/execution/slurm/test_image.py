@@ -233,7 +233,7 @@ def test_gpu_case_requires_a_driver_for_its_image(drivers: tuple[int, ...], opti
     known = replace(KNOWN, containers=real().containers, drivers=real().drivers)
     item = planned(known, base="ngc-24.03", core="none", level=Level.GPU)
     cluster = Cluster()
-    cluster.nodes = "".join(f"n{driver}|driver{driver}|gpu:8|8|idle\n" for driver in drivers)
+    cluster.nodes = "".join(f"n{driver}|driver{driver}|gpu:8|8|idle|1\n" for driver in drivers)
     lack = Slurm(known, HOST, Maker(), Commands(call=cluster)).lack(known, item, offered(known, item.cell.base))
     assert reason in (lack.text if lack else "")
     assert (lack is None) is (reason == "")

@@ -84,3 +84,18 @@ def test_plan_of_a_machine_has_its_counts(
         monkeypatch.setenv(name, str(tmp_path))
     assert main(["plan", "--here", "--level", "gpu", "--stats", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["here"] == expected
+
+
+@pytest.mark.parametrize("stand_in", ["one"], indirect=True)
+def test_explain_names_the_missing_requirement(
+    stand_in: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("TOX_WORK_DIR", str(tmp_path))
+    assert main(["explain", "torch-2.4.0/mcore-0.8.0/te-none/driver-none", "--json"]) == 0
+    explained = json.loads(capsys.readouterr().out)
+    here = {
+        one["case"]: one["here"] for part in explained["failures"] for one in part["night"] if one["level"] == "gpu"
+    }
+    assert here["tp2"] == "runs"
+    assert here["pp2"] == "needs NCCL, so 2 GPUs, one for each rank; host has 1"
+    assert here["pretrain-cp1"] == "needs a compiled Transformer Engine; torch-2.4.0 has none"

@@ -123,9 +123,7 @@ def cut(items: Sequence[T], most: int) -> list[list[T]]:
 
 def minutes(part: ArraySpec, request: ResourceRequest, deadline_s: float) -> int:
     """Return the time limit of an array's tasks; cases that keep their own deadline stay below it."""
-    cases, each = (
-        max(map(len, part.tasks)),
-        READ_S if request.level is Level.CONTRACT else RUNS * max(deadline_s, request.deadline),
-    )
+    each = READ_S if request.level is Level.CONTRACT else RUNS * max(deadline_s, request.deadline)
+    cases = max(map(len, part.tasks))
     start = FETCH_S if part.image else START_S
     return math.ceil((start + cases * each) / 60)

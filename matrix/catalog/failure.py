@@ -41,7 +41,7 @@ class Axis(str, Enum):
     DRIVER = "driver"
 
 
-class Need(str, Enum):
+class CaseNeed(str, Enum):
     """A requirement of a case at level gpu, besides its GPUs, its memory limit and its launcher."""
 
     COMPILED_TE = "compiled-te"  # any; where the cell names a Transformer Engine, it is that one
@@ -105,7 +105,7 @@ class Case:
     launcher: str = LAUNCHERS[0]
     packages: tuple[str, ...] = ()
     picked: bool = False
-    needs: tuple[Need, ...] = ()
+    needs: tuple[CaseNeed, ...] = ()
     deadline: int = 0
 
     @property

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from matrix.catalog.failure import Case, Expectation, Failure, Level, Need
+from matrix.catalog.failure import Case, CaseNeed, Expectation, Failure, Level
 from matrix.catalog.versions import NONE
 from matrix.errors import MatrixError
 from matrix.execution.ranks.job import RankJob
@@ -154,7 +154,7 @@ def hidden(case: Case, planned: Planned) -> tuple[str, ...]:
     megatron-core uses an installed Transformer Engine wherever it can: without a GPU it fails in its kernels, and with
     one the cell would not be what its id states. It is hidden in cells without it, unless the case needs one.
     """
-    absent = planned.cell.te == NONE and planned.level is not Level.CONTRACT and Need.COMPILED_TE not in case.needs
+    absent = planned.cell.te == NONE and planned.level is not Level.CONTRACT and CaseNeed.COMPILED_TE not in case.needs
     return ("transformer_engine",) if absent else ()
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from matrix.catalog.cell import Cell
-from matrix.catalog.failure import Axis, Case, Expectation, Failure, Level, Need, Package, StandIn
+from matrix.catalog.failure import Axis, Case, CaseNeed, Expectation, Failure, Level, Package, StandIn
 from matrix.catalog.model import Base, Catalog, Image, Release, Wheels
 from matrix.catalog.versions import NONE
 from matrix.kit import te_extension
@@ -94,7 +94,9 @@ def plan_case(catalog: Catalog, failure: Failure, case: Case, level: Level, cell
 
 def stand_in_of(failure: Failure, case: Case, level: Level, cell: Cell) -> StandIn | None:
     """Return the stand-in of a case where it runs; a case that needs the real packages has none."""
-    return failure.stand_in_for(cell) if level is not Level.CONTRACT and Need.COMPILED_TE not in case.needs else None
+    if level is Level.CONTRACT or CaseNeed.COMPILED_TE in case.needs:
+        return None
+    return failure.stand_in_for(cell)
 
 
 def source_of(failure: Failure, package: Package, releases: Iterable[Release], version: str, level: Level) -> str:

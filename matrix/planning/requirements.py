@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
-from matrix.catalog.failure import Case, Level, Need
+from matrix.catalog.failure import Case, CaseNeed, Level
 from matrix.catalog.limits import GIB
 from matrix.catalog.model import Catalog, Container, Image, Wheels
 from matrix.catalog.versions import NONE, minor, parse
@@ -22,7 +22,7 @@ from matrix.planning.planned import Planned
 MPIRUN: Final = "mpirun"  # the launcher that a base must have; torchrun's variables need no program
 
 
-class Feature(str, Enum):
+class BaseFeature(str, Enum):
     """A property of a Python environment that the versions of its packages do not show."""
 
     CUDA = "cuda"  # torch is built with CUDA, and so with NCCL
@@ -72,7 +72,7 @@ class Gpu:
 
 
 @dataclass(frozen=True)
-class Machine:
+class MachineOffer:
     """What a machine offers; None is unknown.
 
     `driver` is the kernel driver's version, "none" without one, `memory` the bytes that the ranks of a case may take,
@@ -97,7 +97,7 @@ class BaseOffer:
     lack: str = ""
     te: str | None = None
     measured: bool = False
-    features: frozenset[str] | None = None  # values of Feature
+    features: frozenset[str] | None = None  # values of BaseFeature
     clones: frozenset[str] | None = None
     mpirun: bool | None = None
 
@@ -126,14 +126,14 @@ def offered(
     """
     known, names = catalog.bases.get(base), None if clones is None else frozenset(clones)
     if packages is not None and features is not None:
-        te = packages.get("transformer-engine", NONE) if Feature.COMPILED_TE.value in features else NONE
+        te = packages.get("transformer-engine", NONE) if BaseFeature.COMPILED_TE.value in features else NONE
         return BaseOffer(base, lack, te, measured=True, features=frozenset(features), clones=names)
     if isinstance(known, Container):
         return BaseOffer(base, lack, known.te, clones=names)
     return BaseOffer(base, lack, NONE if isinstance(known, (Wheels, Image)) else None, clones=names)
 
 
-def unmet(catalog: Catalog, item: Planned, offer: BaseOffer, machine: Machine) -> Lack | None:
+def unmet(catalog: Catalog, item: Planned, offer: BaseOffer, machine: MachineOffer) -> Lack | None:
     """Return the first requirement of a case that its base or the machine does not meet, None where it can run."""
     if not item.reproducible:
         return Lack(Kind.REPRODUCTION, "the catalog has no reproduction of it yet")
@@ -142,11 +142,11 @@ def unmet(catalog: Catalog, item: Planned, offer: BaseOffer, machine: Machine) -
     return next((lack for lack in (*on_gpu, *_anywhere(case, item, offer, machine, catalog)) if lack), None)
 
 
-def place(case: Case, item: Planned, machine: Machine) -> Placement | Lack:
+def place(case: Case, item: Planned, machine: MachineOffer) -> Placement | Lack:
     """Return the GPUs and the backend of a case, or what the machine lacks for it.
 
     Each rank has its own GPU, and NCCL. With fewer GPUs, ranks that use collectives alone share them over gloo, which
-    sends and receives no CUDA tensors (Need.NCCL).
+    sends and receives no CUDA tensors (CaseNeed.NCCL).
     """
     if item.level is not Level.GPU or not item.gpus:
         return Placement()
@@ -156,7 +156,7 @@ def place(case: Case, item: Planned, machine: Machine) -> Placement | Lack:
     shown = f"CUDA shows {has}: {machine.problem}" if machine.problem else f"host has {has}"
     if not has or item.gpus > item.ranks:
         return Lack(Kind.GPUS, f"needs {_count(item.gpus)}; {shown}")
-    if Need.NCCL in case.needs:
+    if CaseNeed.NCCL in case.needs:
         return Lack(Kind.NCCL, f"needs NCCL, so {_count(item.gpus)}, one for each rank; {shown}")
     if any(gpu.exclusive for gpu in machine.gpus):
         return Lack(Kind.GPUS, f"needs {_count(item.gpus)}; {shown}, in exclusive compute mode: ranks can't share it")
@@ -166,10 +166,10 @@ def place(case: Case, item: Planned, machine: Machine) -> Placement | Lack:
 Lacks = Iterator[Lack | None]
 
 
-def _on_gpu(case: Case, item: Planned, offer: BaseOffer, machine: Machine, catalog: Catalog) -> Lacks:
+def _on_gpu(case: Case, item: Planned, offer: BaseOffer, machine: MachineOffer, catalog: Catalog) -> Lacks:
     yield Lack(Kind.BASE, offer.lack) if offer.lack else None
     yield _driver(catalog, item, machine)
-    if offer.features is not None and Feature.CUDA.value not in offer.features:
+    if offer.features is not None and BaseFeature.CUDA.value not in offer.features:
         yield Lack(Kind.CUDA, f"needs a torch with CUDA; that of {offer.base} is built without")
     yield _te(case, item, offer)
     placed = place(case, item, machine)
@@ -179,11 +179,11 @@ def _on_gpu(case: Case, item: Planned, offer: BaseOffer, machine: Machine, catal
         has = ", ".join(sorted({gpu.sm for gpu in gpus}))
         yield Lack(Kind.SM, f"needs GPUs of SM {item.cell.sm}, as in the report; host has SM {has}")
     having = sum(gpu.multicast for gpu in gpus)
-    if Need.MULTICAST in case.needs and having < len(gpus):
+    if CaseNeed.MULTICAST in case.needs and having < len(gpus):
         yield Lack(Kind.MULTICAST, f"needs CUDA Multicast; {having} of {_count(len(gpus))} have it")
 
 
-def _anywhere(case: Case, item: Planned, offer: BaseOffer, machine: Machine, catalog: Catalog) -> Lacks:
+def _anywhere(case: Case, item: Planned, offer: BaseOffer, machine: MachineOffer, catalog: Catalog) -> Lacks:
     yield Lack(Kind.BASE, offer.lack) if offer.lack else None
     if item.level is Level.CONTRACT:
         return
@@ -206,7 +206,7 @@ def _anywhere(case: Case, item: Planned, offer: BaseOffer, machine: Machine, cat
 def _te(case: Case, item: Planned, offer: BaseOffer) -> Lack | None:
     """Return the lack of a compiled Transformer Engine: that of the cell, or any where the case needs one."""
     wanted = item.cell.te
-    if (wanted == NONE and Need.COMPILED_TE not in case.needs) or offer.te is None:
+    if (wanted == NONE and CaseNeed.COMPILED_TE not in case.needs) or offer.te is None:
         return None
     text = "needs a compiled Transformer Engine" + (f" {wanted}" if wanted != NONE else "")
     if offer.te == NONE:
@@ -217,7 +217,7 @@ def _te(case: Case, item: Planned, offer: BaseOffer) -> Lack | None:
     return Lack(Kind.TE, f"{text}; {offer.base} has {offer.te}, and an overlay holds the Python only")
 
 
-def _driver(catalog: Catalog, item: Planned, machine: Machine) -> Lack | None:
+def _driver(catalog: Catalog, item: Planned, machine: MachineOffer) -> Lack | None:
     wanted, has = item.cell.driver, machine.driver
     if has is None:
         return None
@@ -230,7 +230,7 @@ def _driver(catalog: Catalog, item: Planned, machine: Machine) -> Lack | None:
 
 def _clones(case: Case, item: Planned, offer: BaseOffer) -> Iterator[str]:
     """Yield the names of the clones that a case needs; a package of the base at the cell's version needs none."""
-    if Need.MEGATRON_LM in case.needs:
+    if CaseNeed.MEGATRON_LM in case.needs:
         yield "megatron-lm"
     own_te = offer.measured and offer.te == item.cell.te
     for source in (item.source, "" if own_te else item.te_source):

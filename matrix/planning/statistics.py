@@ -17,7 +17,7 @@ from matrix.catalog.model import Catalog
 from matrix.planning.cases import masked_by
 from matrix.planning.night import everything
 from matrix.planning.planned import Planned
-from matrix.planning.requirements import BaseOffer, Kind, Machine, Placement, place, unmet
+from matrix.planning.requirements import BaseOffer, Kind, MachineOffer, Placement, place, unmet
 from matrix.verdicts.reason import ReasonKind
 
 OF_A_NIGHT: Final = (ReasonKind.BOUNDARY, ReasonKind.PAIRWISE, ReasonKind.PICKED, ReasonKind.STACK)
@@ -128,7 +128,7 @@ def availability(
     catalog: Catalog,
     items: Collection[Planned],
     offer: Callable[[str], BaseOffer],
-    machines: Mapping[Level, Machine],
+    machines: Mapping[Level, MachineOffer],
     processes: int,
 ) -> Availability:
     """Return the availability of cases, of which one runs at a time on each base, on at most `processes` bases.

@@ -14,7 +14,7 @@ from matrix.catalog.failure import Level
 from matrix.catalog.model import Catalog
 from matrix.catalog.versions import NONE
 from matrix.planning.planned import Planned
-from matrix.planning.requirements import BaseOffer, Gpu, Lack, Machine, unmet
+from matrix.planning.requirements import BaseOffer, Gpu, Lack, MachineOffer, unmet
 from matrix.provision.nvidia import devices
 from matrix.provision.nvidia.cuda import Cuda
 from matrix.provision.nvidia.nvml import Nvml
@@ -51,15 +51,15 @@ class Host:
         """Return what a case requires and its base or this machine does not offer, None where it can run."""
         return unmet(catalog, item, offer, self.offers(item.level))
 
-    def offers(self, level: Level) -> Machine:
+    def offers(self, level: Level) -> MachineOffer:
         """Return what this machine offers; its GPUs, which takes seconds on the first call, at level gpu only."""
         if level is not Level.GPU:
-            return Machine(None, self.driver, self.memory)
+            return MachineOffer(None, self.driver, self.memory)
         if not self.listed and self.driver == NONE:
-            return Machine((), self.driver, self.memory, self.problem)
+            return MachineOffer((), self.driver, self.memory, self.problem)
         cuda = self.user_mode()
         gpus = tuple(Gpu(one.uuid, one.name, one.sm, one.multicast, one.exclusive) for one in cuda.gpus)
-        return Machine(gpus, self.driver, self.memory, cuda.problem or self._hidden(len(gpus)))
+        return MachineOffer(gpus, self.driver, self.memory, cuda.problem or self._hidden(len(gpus)))
 
     def _hidden(self, shown: int) -> str:
         selected = os.environ.get(VISIBLE)

@@ -31,8 +31,9 @@ class PythonEnvironment:
         return ".".join(self.python.split(".")[:2])
 
 
-# What versions do not show (matrix.planning.requirements.Feature), by files in the folders of packages. The extension
-# of Transformer Engine is beside its package, or in it: named differently up to 1.7, in wheel_lib in later wheels.
+# What versions do not show (matrix.planning.requirements.BaseFeature), by files in the folders of packages. The
+# extension of Transformer Engine is beside its package, or in it: named differently up to 1.7, in wheel_lib in later
+# wheels.
 FEATURES: Final = {
     "cuda": ("torch/lib/libtorch_cuda.so",),
     "compiled-te": (

@@ -57,6 +57,7 @@ int cuInit(unsigned flags)
 
 int cuDeviceGetCount(int *count) { *count = GPUS; return 0; }
 int cuDeviceGet(int *device, int place) { *device = place; return 0; }
+int cuDeviceGetUuid(char *uuid, int device) { memset(uuid, device + 1, 16); return 0; }
 int cuDeviceGetName(char *name, int size, int device) { (void)device; snprintf(name, size, "Stand-in GPU"); return 0; }
 int cuDeviceTotalMem_v2(size_t *size, int device) { (void)device; *size = (size_t)80 << 30; return 0; }
 

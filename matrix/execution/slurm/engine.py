@@ -28,7 +28,7 @@ from matrix.execution.slurm.image import answer, reported_contents
 from matrix.execution.slurm.queue import Queue
 from matrix.planning import driver_fit
 from matrix.planning.planned import Planned
-from matrix.planning.requirements import BaseOffer, Kind, Lack, Machine, unmet
+from matrix.planning.requirements import BaseOffer, Kind, Lack, MachineOffer, unmet
 from matrix.provision import case_overlays as provision
 from matrix.provision import configuration, project
 from matrix.provision.host import Host
@@ -89,7 +89,7 @@ class Slurm:
 
         The GPUs of a node are matched where the case runs.
         """
-        if lack := unmet(catalog, item, offer, Machine()):
+        if lack := unmet(catalog, item, offer, MachineOffer()):
             return lack
         away = [f"{node.name} is {node.state}" for node in self._nodes if node.away]
         nodes = "; ".join((f"features of its nodes: {', '.join(self._features) or 'none'}", *away))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from matrix.catalog.failure import Expectation, Level, Need, StandIn
+from matrix.catalog.failure import CaseNeed, Expectation, Level, StandIn
 from matrix.catalog.limits import Limits
 from matrix.catalog.schema import Size
 from matrix.errors import MatrixError
@@ -115,7 +115,7 @@ def test_job_has_the_fields_of_the_case() -> None:
 def test_unused_transformer_engine_is_hidden(level: Level, te: str, expected: tuple[str, ...]) -> None:
     item = replace(WORKS, level=level, cell=replace(WORKS.cell, te=te))
     assert expected == hidden(CASE, item)
-    assert hidden(replace(CASE, needs=(Need.COMPILED_TE,)), item) == ()
+    assert hidden(replace(CASE, needs=(CaseNeed.COMPILED_TE,)), item) == ()
 
 
 @pytest.mark.parametrize("level", [Level.CPU, Level.GPU])
@@ -124,7 +124,7 @@ def test_stand_ins_apply_wherever_ranks_run(level: Level) -> None:
     bench = Bench(shown(THIS))
     run(bench, replace(BROKEN, level=level))
     assert bench.jobs[0].stand_ins["packages"] == ["apex"]
-    assert stand_ins(THIS, replace(CASE, needs=(Need.COMPILED_TE,)), replace(BROKEN, level=level)) == {}
+    assert stand_ins(THIS, replace(CASE, needs=(CaseNeed.COMPILED_TE,)), replace(BROKEN, level=level)) == {}
 
 
 def test_deadline_of_a_case_is_a_minimum() -> None:

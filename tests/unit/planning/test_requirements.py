@@ -6,17 +6,17 @@ from dataclasses import replace
 
 import pytest
 
-from matrix.catalog.failure import Case, Level, Need
+from matrix.catalog.failure import Case, CaseNeed, Level
 from matrix.catalog.limits import GIB, Limits
 from matrix.catalog.model import RequiredModule
 from matrix.catalog.schema import Size
 from matrix.planning.planned import Planned
 from matrix.planning.requirements import (
+    BaseFeature,
     BaseOffer,
-    Feature,
     Gpu,
     Kind,
-    Machine,
+    MachineOffer,
     Placement,
     offered,
     place,
@@ -35,15 +35,15 @@ def item_of(one: Case, **cell: str) -> Planned:
     return replace(made, cell=replace(made.cell, **cell))
 
 
-def lack_of(one: Case, machine: Machine, offer: BaseOffer = BASE, **cell: str) -> tuple[Kind, str] | None:
+def lack_of(one: Case, machine: MachineOffer, offer: BaseOffer = BASE, **cell: str) -> tuple[Kind, str] | None:
     """Return the kind and the text of what a case lacks."""
     known = catalog(failure(case=(one,)), modules=(RequiredModule("pkg_resources", clause(mcore="<0.9"), "a reason"),))  # type: ignore[arg-type]
     lack = unmet(known, item_of(one, **cell), offer, machine)
     return (lack.kind, lack.text) if lack else None
 
 
-def gpus(count: int, kind: Gpu = H100, **changes: object) -> Machine:
-    return Machine((replace(kind, **changes),) * count, "550.54.14")  # type: ignore[arg-type]
+def gpus(count: int, kind: Gpu = H100, **changes: object) -> MachineOffer:
+    return MachineOffer((replace(kind, **changes),) * count, "550.54.14")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -52,24 +52,24 @@ def gpus(count: int, kind: Gpu = H100, **changes: object) -> Machine:
         (gpus(2), Placement(2, "nccl")),
         (gpus(8), Placement(2, "nccl")),
         (gpus(1), Placement(1, "gloo", "gloo in place of NCCL: 2 ranks share 1 GPU")),
-        (Machine(), Placement(2, "nccl")),  # what a node offers is not known here
+        (MachineOffer(), Placement(2, "nccl")),  # what a node offers is not known here
     ],
 )
-def test_two_ranks_have_two_gpus_or_gloo(machine: Machine, expected: Placement) -> None:
+def test_two_ranks_have_two_gpus_or_gloo(machine: MachineOffer, expected: Placement) -> None:
     assert place(ON_GPU, item_of(ON_GPU), machine) == expected
 
 
 @pytest.mark.parametrize(
     ("one", "machine", "expected"),
     [
-        (ON_GPU, Machine(()), (Kind.GPUS, "needs 2 GPUs; host has 0")),
+        (ON_GPU, MachineOffer(()), (Kind.GPUS, "needs 2 GPUs; host has 0")),
         (
             ON_GPU,
-            Machine((), "550", problem="cuInit returned 999"),
+            MachineOffer((), "550", problem="cuInit returned 999"),
             (Kind.GPUS, "needs 2 GPUs; CUDA shows 0: cuInit returned 999"),
         ),
         (
-            replace(ON_GPU, needs=(Need.NCCL,)),
+            replace(ON_GPU, needs=(CaseNeed.NCCL,)),
             gpus(1),
             (Kind.NCCL, "needs NCCL, so 2 GPUs, one for each rank; host has 1"),
         ),
@@ -81,11 +81,11 @@ def test_two_ranks_have_two_gpus_or_gloo(machine: Machine, expected: Placement) 
         (ON_GPU, gpus(2, exclusive=True), None),
         (replace(ON_GPU, gpus=8), gpus(2), (Kind.GPUS, "needs 8 GPUs; host has 2")),  # those of a report
         (
-            replace(ON_GPU, needs=(Need.MULTICAST,)),
+            replace(ON_GPU, needs=(CaseNeed.MULTICAST,)),
             gpus(2, A800),
             (Kind.MULTICAST, "needs CUDA Multicast; 0 of 2 GPUs have it"),
         ),
-        (replace(ON_GPU, needs=(Need.MULTICAST,)), gpus(2), None),
+        (replace(ON_GPU, needs=(CaseNeed.MULTICAST,)), gpus(2), None),
         (
             replace(ON_GPU, limits=Limits(memory=Size(40 * GIB))),
             replace(gpus(2), memory=32 * GIB),
@@ -93,7 +93,7 @@ def test_two_ranks_have_two_gpus_or_gloo(machine: Machine, expected: Placement) 
         ),
     ],
 )
-def test_missing_requirement_is_named(one: Case, machine: Machine, expected: tuple[Kind, str] | None) -> None:
+def test_missing_requirement_is_named(one: Case, machine: MachineOffer, expected: tuple[Kind, str] | None) -> None:
     assert lack_of(one, machine) == expected
 
 
@@ -106,12 +106,12 @@ def test_missing_requirement_is_named(one: Case, machine: Machine, expected: tup
         (gpus(2, A800), {"sm": "8.0"}, None),
     ],
 )
-def test_hardware_of_a_cell_is_required(machine: Machine, cell: dict[str, str], kind: Kind | None) -> None:
+def test_hardware_of_a_cell_is_required(machine: MachineOffer, cell: dict[str, str], kind: Kind | None) -> None:
     found = lack_of(ON_GPU, machine, BASE, **cell)
     assert (found[0] if found else None) is kind
 
 
-COMPILED = BaseOffer("host", te="1.8.0+37280ec", measured=True, features=frozenset(one.value for one in Feature))
+COMPILED = BaseOffer("host", te="1.8.0+37280ec", measured=True, features=frozenset(one.value for one in BaseFeature))
 
 
 @pytest.mark.parametrize(
@@ -119,8 +119,8 @@ COMPILED = BaseOffer("host", te="1.8.0+37280ec", measured=True, features=frozens
     [
         ((), "none", replace(BASE, te="none"), ""),
         ((), "1.9.0", replace(BASE, te="none"), "needs a compiled Transformer Engine 1.9.0; torch-2.4.0 has none"),
-        ((Need.COMPILED_TE,), "none", replace(BASE, te="none"), "needs a compiled Transformer Engine; torch"),
-        ((Need.COMPILED_TE,), "none", COMPILED, ""),
+        ((CaseNeed.COMPILED_TE,), "none", replace(BASE, te="none"), "needs a compiled Transformer Engine; torch"),
+        ((CaseNeed.COMPILED_TE,), "none", COMPILED, ""),
         ((), "1.8.0+37280ec", COMPILED, ""),
         ((), "1.9.0", COMPILED, "host has 1.8.0+37280ec, and an overlay holds the Python only"),
         ((), "1.8.0", COMPILED, "and an overlay holds the Python only"),
@@ -129,15 +129,17 @@ COMPILED = BaseOffer("host", te="1.8.0+37280ec", measured=True, features=frozens
         ((), "1.9.0", BaseOffer("ngc-25.01"), ""),  # not known
     ],
 )  # fmt: skip
-def test_te_must_be_compiled(needs: tuple[Need, ...], te: str, offer: BaseOffer, expected: str) -> None:
+def test_te_must_be_compiled(needs: tuple[CaseNeed, ...], te: str, offer: BaseOffer, expected: str) -> None:
     found = lack_of(replace(ON_GPU, needs=needs), gpus(2), offer, te=te)
     assert (found is None) is (expected == "")
     assert found is None or (found[0] is Kind.TE and expected in found[1])
 
 
 def test_below_level_gpu_no_gpu_is_required() -> None:
-    one = replace(ON_GPU, levels=(Level.CPU,), needs=(Need.COMPILED_TE, Need.NCCL))
-    assert lack_of(one, Machine((), "none"), replace(BASE, te="none", features=frozenset({"pkg_resources"}))) is None
+    one = replace(ON_GPU, levels=(Level.CPU,), needs=(CaseNeed.COMPILED_TE, CaseNeed.NCCL))
+    assert (
+        lack_of(one, MachineOffer((), "none"), replace(BASE, te="none", features=frozenset({"pkg_resources"}))) is None
+    )
 
 
 @pytest.mark.parametrize("level", [Level.CPU, Level.GPU])
@@ -157,14 +159,14 @@ def test_torch_without_cuda_is_unavailable() -> None:
     ("clones", "kind"), [(None, None), (frozenset({"megatron-lm"}), None), (frozenset[str](), Kind.CLONE)]
 )
 def test_missing_clone_is_named(clones: frozenset[str] | None, kind: Kind | None) -> None:
-    found = lack_of(replace(ON_GPU, needs=(Need.MEGATRON_LM,)), gpus(2), replace(BASE, clones=clones))
+    found = lack_of(replace(ON_GPU, needs=(CaseNeed.MEGATRON_LM,)), gpus(2), replace(BASE, clones=clones))
     assert (found[0] if found else None) is kind
     assert found is None or "MEGATRIX_MEGATRON_LM=PATH" in found[1]
 
 
 def test_mpirun_is_required_where_it_is_missing() -> None:
     one = replace(ON_GPU, levels=(Level.CPU,), launcher="mpirun")
-    found = [lack_of(one, Machine(), replace(BASE, mpirun=there)) for there in (None, True, False)]
+    found = [lack_of(one, MachineOffer(), replace(BASE, mpirun=there)) for there in (None, True, False)]
     assert [bool(one) for one in found] == [False, False, True]
 
 

@@ -1,0 +1,40 @@
+"""What is read of a Python environment besides the versions of its packages."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from matrix.planning.requirements import BaseFeature
+from matrix.provision.installed import FEATURES, at, features_in
+
+
+@pytest.mark.parametrize(
+    ("file", "feature"),
+    [
+        ("torch/lib/libtorch_cuda.so", BaseFeature.CUDA),
+        ("torch/lib/libtorch_cpu.so", None),
+        ("transformer_engine_extensions.cpython-310-x86_64-linux-gnu.so", BaseFeature.COMPILED_TE),
+        ("transformer_engine_torch.cpython-310-x86_64-linux-gnu.so", BaseFeature.COMPILED_TE),
+        ("transformer_engine/transformer_engine_torch.cpython-312-x86_64-linux-gnu.so", BaseFeature.COMPILED_TE),
+        ("transformer_engine/wheel_lib/transformer_engine_torch.cpython-312.so", BaseFeature.COMPILED_TE),
+        ("transformer_engine/__init__.py", None),
+        ("transformer_engine/libtransformer_engine.so", None),  # without its binding for torch
+        ("pkg_resources/__init__.py", BaseFeature.PKG_RESOURCES),
+    ],
+)
+def test_features_are_read_from_files(tmp_path: Path, file: str, feature: BaseFeature | None) -> None:
+    site = tmp_path / "lib" / "python3.10" / "site-packages"
+    (site / file).parent.mkdir(parents=True)
+    (site / file).touch()
+    (tmp_path / "pyvenv.cfg").write_text("version_info = 3.10.13.final.0\n")
+    expected = [feature.value] if feature else []
+    assert features_in("/nowhere", str(site)) == expected
+    found = at(tmp_path)
+    assert found is not None
+    assert found.features == expected
+
+
+def test_features_are_those_of_the_plan() -> None:
+    assert list(FEATURES) == [feature.value for feature in BaseFeature]

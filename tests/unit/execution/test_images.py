@@ -17,6 +17,7 @@ from matrix.catalog.failure import Level
 from matrix.catalog.model import Image
 from matrix.execution import inside
 from matrix.execution.engine import STOP_S, BaseContents, EngineResult, Engines
+from matrix.execution.gpus import WAIT_S
 from matrix.execution.images import Images
 from matrix.execution.inside import COLLECT_S, limit_s
 from matrix.execution.ranks.timeouts import OVERTIME_S
@@ -26,6 +27,7 @@ from matrix.provision import case_overlays as provision
 from matrix.provision.commands import TIMED_OUT, CommandResult
 from matrix.provision.overlays import Overlay
 from matrix.provision.project import ROOT
+from matrix.provision.tools import START_S
 from matrix.store import night
 from tests.unit.catalogs import case, catalog, clause, failure, image, planned
 
@@ -62,8 +64,10 @@ class FakeProcess:
 
     def __init__(self, code: int, waits: Sequence[BaseException] = ()) -> None:
         self.code, self.waits, self.signals, self.killed = code, list(waits), list[int](), False
+        self.limits = list[float]()
 
     def wait(self, timeout: float | None = None) -> int:
+        self.limits.append(timeout or 0.0)
         if self.waits:
             raise self.waits.pop(0)
         return self.code
@@ -167,6 +171,16 @@ def test_gpu_case_gets_the_available_gpus(make: Make, environ: dict[str, str], g
     image_run.run()
     passed = [word for word in image_run.started[0] if "nvidia.com" in word or "CUDA_VISIBLE" in word]
     assert sorted(passed) == sorted(given)
+
+
+@pytest.mark.parametrize(("environ", "waits_s"), [({}, WAIT_S), ({"SLURM_JOB_GPUS": "6,7"}, 0)])
+def test_container_may_wait_for_gpus(make: Make, environ: dict[str, str], waits_s: float) -> None:
+    """Other runs may hold them; a job of Slurm has its own."""
+    image_run = make()
+    image_run.environ |= environ
+    image_run.plan(planned(KNOWN, base="debian-13", core="none", level=Level.GPU, gpus=2))
+    image_run.run()
+    assert image_run.process.limits == [START_S + limit_s(1, {}) + waits_s]
 
 
 def test_banner_of_an_image_is_ignored(make: Make) -> None:

@@ -12,14 +12,14 @@ from matrix.catalog import loading
 from matrix.cli import COMMANDS
 from matrix.errors import MatrixError
 from matrix.report import log_matches
-from matrix.verdicts.lines import numbered
+from matrix.verdicts.lines import texts
 from matrix.verdicts.match import match
 
 
 def add_parser(commands: Any) -> None:
     """Add the command to the object that argparse's add_subparsers returned."""
     parser = commands.add_parser("match", help=COMMANDS["match"], description=COMMANDS["match"])
-    parser.add_argument("log", metavar="LOG", help="log file of any size and encoding; - for standard input")
+    parser.add_argument("log", metavar="LOG", help="log file of any size and encoding, also gzip; - for standard input")
     parser.add_argument(
         "--json", action="store_true", help="print one JSON list of objects, empty when the log shows no known failure"
     )
@@ -30,7 +30,7 @@ def match_command(parsed: argparse.Namespace) -> int:
     """Print the known failures in the log; return 1 where there are none."""
     try:
         with sys.stdin.buffer if parsed.log == "-" else Path(parsed.log).open("rb") as file:
-            matched = match(numbered(file), loading.load().failures)
+            matched = match(texts(file), loading.load().failures)
     except OSError as error:
         raise MatrixError(
             "the log can't be read",

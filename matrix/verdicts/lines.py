@@ -1,16 +1,30 @@
-"""Lines of a log of any size in any encoding, in bounded memory."""
+"""Lines of a log of any size, in any encoding, packed or not, in bounded memory.
+
+A log is read in blocks. Only the lines near a trigger are separated: of a training log, a few in a million.
+"""
 
 from __future__ import annotations
 
 import codecs
 import re
-from collections.abc import Iterable, Iterator
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from itertools import chain
 from typing import BinaryIO, Final
 
-CHUNK: Final = 2**20  # bytes per read
-LINE: Final = 4_096  # characters kept of a line; the longest message in a signature of the catalog has 200
-PROBED: Final = 4_096  # bytes examined for the encoding where there is no byte order mark
+from matrix.errors import MatrixError
 
+CHUNK: Final = 2**20  # bytes per read, and at most of one step of unpacking
+LINE: Final = 65_536  # characters kept of a line: a JSON line holds a whole traceback
+PROBED: Final = 4_096  # bytes examined for the encoding where there is no byte order mark
+BEFORE: Final = 65_536  # characters before a trigger that are read: the frames above an exception
+AFTER: Final = 65_536  # characters after a trigger that are read: the stack below a crash's first line
+SHORTEST: Final = 8  # characters of a word that are searched for when its beginning is left out
+FREQUENT: Final = frozenset(" etaoinsrhldcumfpgwybv0123456789|:.-/")  # characters of the lines of a training
+
+_GZIP: Final = b"\x1f\x8b\x08"
+_GZIP_ONLY: Final = 31  # zlib's word for the format
 _MARKS: Final = (
     (codecs.BOM_UTF8, "utf-8-sig"),
     (codecs.BOM_UTF32_LE, "utf-32"),  # before UTF-16's mark, which is its prefix
@@ -18,12 +32,46 @@ _MARKS: Final = (
     (codecs.BOM_UTF16_LE, "utf-16"),
     (codecs.BOM_UTF16_BE, "utf-16"),
 )
+_ESCAPE: Final = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\r\n]*(?:\x07|\x1b\\)|[@-Z\\^_])")
+# In JSON, a text is between quotes, and \\n and \\" are written out.
+_QUOTED: Final = re.compile(r'"((?:[^"\\]|\\.)*)\\?(?:"|$)')
+_WRITTEN_OUT: Final = re.compile(r"\\(?:u([0-9a-fA-F]{4})|(.))")
+_CONTROLS: Final = {"n": "\n", "r": "\r", "t": "\t", "b": "\b", "f": "\f"}
+_TRACEBACK: Final = "Traceback (most recent call last)"
 _END: Final = re.compile(r"(\r\n|\n|\r)")
 
 
-def numbered(file: BinaryIO) -> Iterator[tuple[int, str]]:
-    """Yield line number (1-based, as editors count) and text of each line of a binary file."""
-    return split(decoded(iter(lambda: file.read(CHUNK), b"")))
+def texts(file: BinaryIO) -> Iterator[str]:
+    """Yield the text of a binary file, decoded and, if it is gzip, unpacked. Raises MatrixError on damaged gzip."""
+    return decoded(unpacked(iter(lambda: file.read(CHUNK), b"")))
+
+
+def unpacked(chunks: Iterable[bytes]) -> Iterator[bytes]:
+    """Unpack gzip, of one or several members; other bytes are unchanged. A cut file ends where it is cut."""
+    rest = iter(chunks)
+    head = b""
+    for chunk in rest:
+        head += chunk
+        if len(head) >= len(_GZIP):
+            break
+    return _gunzipped(chain([head], rest)) if head.startswith(_GZIP) else chain([head] if head else [], rest)
+
+
+def _gunzipped(chunks: Iterable[bytes]) -> Iterator[bytes]:
+    member = zlib.decompressobj(wbits=_GZIP_ONLY)
+    try:
+        for chunk in chunks:
+            data = chunk
+            while data:
+                if member.eof:
+                    member = zlib.decompressobj(wbits=_GZIP_ONLY)
+                yield member.decompress(data, CHUNK)
+                data = member.unused_data.lstrip(b"\0") if member.eof else member.unconsumed_tail
+        yield member.flush()
+    except zlib.error as error:
+        raise MatrixError(
+            "this gzip file is damaged", got=error, expected="gzip, or plain text", fix="copy the log again"
+        ) from None
 
 
 def decoded(chunks: Iterable[bytes]) -> Iterator[str]:
@@ -50,21 +98,163 @@ def encoding_of(start: bytes) -> str:
     return "utf-8"
 
 
-def split(chunks: Iterable[str]) -> Iterator[tuple[int, str]]:
-    """Yield number and text of each line, at most LINE characters of it.
+class Triggers:
+    """Words to be found in a text, any of them; with an empty word, everywhere.
 
-    A carriage return also ends a line (progress bars), but does not increase the number.
+    One word is found fastest by str.find. Words that share a rare character are found by one expression that begins
+    with it, so that 500 words take little more time than ten.
     """
-    number, held, rest = 1, "", ""
-    for chunk in chunks:
-        whole = rest + chunk
-        rest = "\r" if whole.endswith("\r") else ""  # possibly half of a \r\n
-        parts = _END.split(whole.removesuffix("\r") if rest else whole)
-        for text, end in zip(parts[::2], [*parts[1::2], ""], strict=True):
-            held += text[: LINE - len(held)]
-            if end:
-                yield number, held
-                held = ""
-                number += end != "\r"
-    if held:
-        yield number, held
+
+    def __init__(self, words: Iterable[str]) -> None:
+        apart: list[str] = []
+        for word in sorted(set(words), key=lambda word: (len(word), word)):
+            if not any(known in word for known in apart):
+                apart.append(word)
+        self._everywhere = "" in apart
+        searches: list[Callable[[str, int], int]] = []
+        for start, ends in _by_rare_character([] if self._everywhere else apart).items():
+            if start:
+                searches.append(partial(_search, re.compile(f"{re.escape(start)}(?={_tree(ends)})")))
+            else:
+                searches += [partial(_find, word) for word in ends]
+        self._searches = searches
+
+    def places(self, text: str, start: int) -> list[int]:
+        """Return places of words from `start` on, in order; of places closer than AFTER / 2, one is enough."""
+        if self._everywhere:
+            return list(range(start, len(text), AFTER))
+        found: list[int] = []
+        for search in self._searches:
+            place = search(text, start)
+            while place >= 0:
+                found.append(place)
+                place = search(text, place + AFTER // 2)
+        return sorted(found)
+
+
+def _find(word: str, text: str, start: int) -> int:
+    return text.find(word, start)
+
+
+def _search(pattern: re.Pattern[str], text: str, start: int) -> int:
+    found = pattern.search(text, start)
+    return found.start() if found else -1
+
+
+def _by_rare_character(words: Iterable[str]) -> dict[str, list[str]]:
+    """Return the ends of words by the rare character before them, few characters in all; "" has the other words."""
+    left = set(words)
+    groups: dict[str, list[str]] = {}
+    while left:
+        ends: dict[str, dict[str, str]] = {}  # character -> word -> the word from there on
+        for word in sorted(left):
+            for place in range(max(len(word) - SHORTEST, 0) + 1):
+                if word[place : place + 1] not in FREQUENT:
+                    ends.setdefault(word[place], {}).setdefault(word, word[place + 1 :])
+        start = max(ends, key=lambda one: (len(ends[one]), one), default="")
+        if not start or len(ends[start]) == 1:
+            break
+        groups[start] = list(ends[start].values())
+        left -= set(ends[start])
+    return {**groups, "": sorted(left)} if left else groups
+
+
+def _tree(words: Iterable[str]) -> str:
+    """Return an expression that matches any of the words, with common beginnings joined."""
+    by_start: dict[str, list[str]] = {}
+    for word in sorted(words):
+        if not word:
+            return ""
+        by_start.setdefault(word[0], []).append(word[1:])
+    parts = [re.escape(start) + _tree(rest) for start, rest in by_start.items()]
+    return parts[0] if len(parts) == 1 else f"(?:{'|'.join(parts)})"
+
+
+class Excerpts:
+    """The lines of a log near a trigger, with their numbers (1-based, as editors count).
+
+    A carriage return also ends a line (progress bars), but does not increase the number. At most LINE characters of a
+    line are kept; colours and other escape sequences are removed. Once exhausted, `lines` is the count of lines of the
+    whole log, and `is_cut` states whether its last line has no end.
+    """
+
+    def __init__(self, chunks: Iterable[str], triggers: Triggers) -> None:
+        self._chunks, self._triggers = chunks, triggers
+        self.lines, self.is_cut = 0, False
+        self._number = 1  # of the first line of `_before`, or of the next block
+        self._before = ""  # the end of the last block, where no line was near a trigger
+        self._near = 0  # characters of the next block that are near a trigger of the last one
+
+    def __iter__(self) -> Iterator[tuple[int, str]]:
+        rest = ""
+        for chunk in self._chunks:
+            whole = rest + chunk
+            # A \r at the end may be half of a \r\n.
+            end = max(whole.rfind("\n"), whole.rfind("\r", 0, len(whole) - 1)) + 1
+            rest = whole[end:] if end else whole[:LINE]
+            yield from self._block(whole[:end])
+        yield from self._block(rest)
+        self.is_cut = bool(rest) and not rest.endswith("\r")
+        self.lines = self._number + self._before.count("\n") - (not rest)
+
+    def _block(self, block: str) -> Iterator[tuple[int, str]]:
+        if "\x1b" in block:
+            block = _ESCAPE.sub("", block)
+        text, done = self._before + block, 0
+        for start, end in self._zones(text, len(self._before)):
+            self._number += text.count("\n", done, start)
+            for line, ended in split(text[start:end]):
+                yield self._number, line
+                self._number += ended
+            done = end
+        kept = max(done, text.rfind("\n", done, max(len(text) - BEFORE, done)) + 1)
+        self._number += text.count("\n", done, kept)
+        self._before = text[kept:]
+
+    def _zones(self, text: str, new: int) -> list[tuple[int, int]]:
+        """Return start and end of the parts near a trigger, apart and in whole lines; the text from `new` on is new."""
+        zones = [[new, new + self._near]] if self._near else []
+        for place in self._triggers.places(text, new):
+            line = text.rfind("\n", 0, place) + 1
+            start = min(text.find("\n", max(place - BEFORE, 0) - 1, line) + 1 or line, line) if place > BEFORE else 0
+            if zones and start <= zones[-1][1]:
+                zones[-1][1] = place + AFTER
+            else:
+                zones.append([start, place + AFTER])
+        self._near = max(zones[-1][1] - len(text), 0) if zones else 0
+        whole = [(start, text.find("\n", end - 1) + 1 or len(text)) for start, end in zones]
+        return [(max(start, whole[place - 1][1] if place else 0), end) for place, (start, end) in enumerate(whole)]
+
+
+def split(text: str) -> Iterator[tuple[str, bool]]:
+    """Yield each line of a text, at most LINE characters of it, and whether its end increases the line number."""
+    if "\r" not in text:
+        *lines, last = text.split("\n")
+        for line in lines:
+            yield line[:LINE], True
+        if last:
+            yield last[:LINE], False
+        return
+    parts = _END.split(text)
+    for line, end in zip(parts[::2], [*parts[1::2], ""], strict=True):
+        if line or end:
+            yield line[:LINE], end not in ("\r", "")
+
+
+def quoted_lines(line: str) -> list[str]:
+    """Return the lines of the texts that a line of a JSON log holds, or the line itself.
+
+    A line with a traceback in quotes, its line ends written out, counts as one, whatever is around it. Of a JSON
+    object, texts that hold no line end and no colon are left out: keys, levels, names.
+    """
+    is_object = line.lstrip().startswith("{")
+    if not is_object and not (_TRACEBACK in line and "\\n" in line):
+        return [line]
+    found = [part for part in _QUOTED.findall(line) if "\\n" in part or (is_object and ": " in part)]
+    return [inner for part in found for inner, _ in split(_read_escapes(part))] or [line]
+
+
+def _read_escapes(text: str) -> str:
+    """Replace the escapes of JSON; two of them may make one character beyond U+FFFF."""
+    plain = _WRITTEN_OUT.sub(lambda one: chr(int(one[1], 16)) if one[1] else _CONTROLS.get(one[2], one[2]), text)
+    return plain.encode("utf-16", "surrogatepass").decode("utf-16", "replace")

@@ -1,7 +1,8 @@
 """Find the known failures that a log shows: parse its exceptions and native crashes, compare them with the signatures.
 
 A signature is not searched in the text of the whole log: its message is searched in each exception, its stack in each
-printed crash. A log that only quotes a failure does not show it. It is read once, line by line, in bounded memory.
+printed crash. What a log only quotes is likely at most. The log is read once, in bounded memory; lines far from every
+word that an exception or a crash needs are not separated.
 """
 
 from __future__ import annotations
@@ -16,15 +17,18 @@ from typing import Any, Final
 from matrix.catalog.failure import Failure, Signature
 from matrix.verdicts.blame import CASCADE, headline
 from matrix.verdicts.crash import NativeCrash, located
+from matrix.verdicts.lines import Excerpts, Triggers, quoted_lines
 from matrix.verdicts.outcome import EVIDENCE, Outcome, OutcomeKind, Raised
-from matrix.verdicts.signature import shows
+from matrix.verdicts.signature_index import Entry, SignatureIndex
+from matrix.verdicts.traceback_styles import RICH_HEADER
 from matrix.verdicts.tracebacks import HEADER, LoggedException, Tracebacks
 
 STREAMS: Final = 512  # ranks whose lines are kept apart at a time; each takes at most EVIDENCE characters
 LISTED: Final = 20  # unknown faults, and consequences, in a result
+COMPARED: Final = 1_000  # different exceptions that are compared with failures that they resemble
+NEAREST: Final = 3  # failures named as similar to one exception
 CHAINS: Final = 10_000  # tracebacks remembered, to decide which have a known cause
 
-_ESCAPE: Final = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\^_])")
 # Prefixes that launchers and log collectors add to each line: a rank (torchrun, mpirun, srun), a time, a level.
 _BEFORE: Final = re.compile(
     r"(?P<rank>\[(?:rank|default)\d+\]: ?|\[\d+,\d+\]<std(?:out|err)>: ?|\d{1,6}: )"
@@ -32,11 +36,16 @@ _BEFORE: Final = re.compile(
     r"(?:\[?(?:DEBUG|INFO|WARNING|WARN|ERROR|CRITICAL)\]?:? )?"
 )
 _PREFIX: Final = 200  # longest prefix of a traceback's first line that is then removed from the other lines, characters
-
+_HEAD: Final = re.compile(rf"{re.escape(HEADER)}|{RICH_HEADER.pattern}")
 # A window without any of these holds no printed crash (matrix/verdicts/crash.py).
 _CRASH: Final = (
     "Process received signal", "Caught signal", "Fatal Python error", "terminate called", ", PID: ", "*** ",
     "exitcode", "Exit code:", "exited on",
+)  # fmt: skip
+# Every fault has one of these in its first or last line: they are parts of the words above and below, and of the names
+# of exceptions. Each takes a search through the log, so they are few.
+_TRIGGERS: Final = (
+    HEADER[:-1], "rror", "xception", "ignal", "xit", "terminate called", ", PID: ", "*** ", "Watchdog",
 )  # fmt: skip
 # Messages of a rank that was ended, or that waited in vain, because another one failed.
 _CONSEQUENCES: Final = (
@@ -62,7 +71,8 @@ class LogFault:
 class Sighting:
     """A known failure in the log, at its first occurrence. `times` counts the occurrences.
 
-    `certain`: two or more keys of the signature hold in one exception or crash. Otherwise it is likely.
+    `certain`: two or more keys of the signature hold in one exception or crash. Otherwise it is likely: the signature
+    has one key, or the log `lacks` a part of the evidence.
     """
 
     failure: Failure
@@ -70,6 +80,7 @@ class Sighting:
     fault: LogFault
     certain: bool
     times: int = 1
+    lacks: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values."""
@@ -77,6 +88,7 @@ class Sighting:
             "failure": self.failure.id,
             "title": self.failure.title,
             "confidence": "certain" if self.certain else "likely",
+            "lacks": self.lacks,
             "signature": self.signature.name,
             "line": self.fault.line,
             "text": self.fault.what,
@@ -89,10 +101,20 @@ class Sighting:
 
 
 @dataclass(frozen=True)
+class Similar:
+    """An exception in the log that resembles a known failure and is not the same: `differs` states how."""
+
+    failure: Failure
+    fault: LogFault
+    differs: str
+
+
+@dataclass(frozen=True)
 class Reading:
     """The faults of a log: failures of the catalog, unknown faults, and consequences of other faults (`follows`).
 
-    `root_rank` is the rank that torchrun names as the first to fail, None where it names none.
+    `similar` are known failures that unknown faults resemble. `root_rank` is the rank that torchrun names as the first
+    to fail, None where it names none.
     """
 
     known: tuple[Sighting, ...]
@@ -100,6 +122,7 @@ class Reading:
     follows: tuple[LogFault, ...]
     lines: int
     root_rank: int | None = None
+    similar: tuple[Similar, ...] = ()
 
 
 @dataclass
@@ -110,33 +133,48 @@ class _Stream:
     number: int
     window: deque[tuple[int, str]] = field(default_factory=deque)
     size: int = 0
-    crashed: bool = False
+
+
+@dataclass
+class _Chain:
+    """Exceptions that caused each other: the first fault, whether one is a known failure, whether all are consequences.
+
+    `alone`: the first was printed without a traceback.
+    """
+
+    fault: LogFault
+    is_known: bool
+    follows: bool
+    alone: bool
+    similar: list[Similar]
 
 
 class _Reader:
-    def __init__(self, failures: Sequence[Failure]) -> None:
-        self._failures = failures
-        entries = [(failure, signature) for failure in failures for signature in failure.signature if not signature.own]
-        self._of_exceptions = [one for one in entries if _needs_exception(one[1])]
-        self._of_crashes = [one for one in entries if not _needs_exception(one[1])]
-        self._types = {signature.exception for _, signature in entries if signature.exception}
+    def __init__(self, index: SignatureIndex) -> None:
+        self._index = index
         self._streams: OrderedDict[str, _Stream] = OrderedDict()
-        self._opened = 0
+        self._opened = self._compared = 0
         self._shapes: deque[re.Pattern[str]] = deque(maxlen=16)  # prefixes of this log's lines
-        self.found: dict[tuple[str, str], dict[int, tuple[Failure, Signature, LogFault]]] = {}
-        self.chains: dict[tuple[int, int], tuple[LogFault, bool, bool]] = {}  # (first fault, it is known, it follows)
+        self._last: tuple[LoggedException, _Chain] | None = None
+        # The occurrences of each signature by line, apart by what the log lacks of the evidence ("": nothing).
+        self.found: dict[tuple[str, str, str], dict[int, tuple[Entry, LogFault]]] = {}
+        self.chains: dict[tuple[int, int], _Chain] = {}
         self.crashes: dict[int, NativeCrash] = {}
         self.follows: dict[int, LogFault] = {}
         self.root_rank: int | None = None
-        self.shown_by = lru_cache(maxsize=1024)(self._shown_by)
+        self._assessed = lru_cache(maxsize=1024)(self._assess)
 
     def take(self, number: int, line: str) -> None:
         """Process one line of the log."""
-        tags, text = self._without_prefix(_ESCAPE.sub("", line) if "\x1b" in line else line)
+        tags, text = self._without_rank(line)
+        for part in quoted_lines(text) if "\\" in text or text.startswith("{") else (text,):
+            self._take(number, tags, self._without_prefix(part))
+
+    def _take(self, number: int, tags: str, text: str) -> None:
         stream = self._stream(tags)
         for logged in stream.tracebacks.take(number, text):
             self._add_exception(stream, logged)
-        if any(words in text for words in _CONSEQUENCES):
+        if ("ignal" in text or "Watchdog" in text) and any(words in text for words in _CONSEQUENCES):
             self._add_consequence(LogFault(number, text.strip()))
         elif _ROOT in text:
             self.root_rank = -1
@@ -146,38 +184,60 @@ class _Reader:
             return  # a repeated line: scanning a window of a thousand equal lines takes quadratic time
         stream.window.append((number, text))
         stream.size += len(text) + 1
-        stream.crashed = stream.crashed or any(words in text for words in _CRASH)
         if stream.size > EVIDENCE:
             self._search_window(stream)
             while stream.size > EVIDENCE // 2:  # the other half is searched again: a crash may span both
                 stream.size -= len(stream.window.popleft()[1]) + 1
-            stream.crashed = any(words in kept for _, kept in stream.window for words in _CRASH)
 
-    def close(self) -> None:
-        """Process the remaining windows; call it after the last line."""
+    def end(self) -> None:
+        """Process what is pending; call it after the last line, and where lines are left out."""
         for stream in self._streams.values():
             self._end(stream)
+        self._streams.clear()
+
+    def close(self, line: int, *, is_cut: bool) -> None:
+        """Process the end of a log, after its last line, which may be cut."""
+        for stream in self._streams.values():
+            if frame := stream.tracebacks.innermost:
+                fault = LogFault(
+                    line, f"the log ends within a traceback, in {frame.function}, {frame.file}:{frame.line}"
+                )
+                similar = [
+                    Similar(entry.failure, fault, f"raised in {entry.signature.frame}, where the log ends")
+                    for entry in self._index.raised_in(frame)
+                ]
+                self.chains[stream.number, -1] = _Chain(fault, False, False, False, similar)
+        self.end()
+        if is_cut and self._last and self._last[0].line == line and not self._last[1].is_known:
+            logged, chain = self._last
+            for entry in self._index.begun_by(logged.raised):
+                self._add_match(entry, LogFault(line, _one_line(logged.raised)), "the end of the message")
+                chain.is_known = True
 
     def _end(self, stream: _Stream) -> None:
         for logged in stream.tracebacks.close():
             self._add_exception(stream, logged)
         self._search_window(stream)
 
-    def _without_prefix(self, text: str) -> tuple[str, str]:
-        """Return the rank tags of a line, "" if it has none, and the line without its prefix."""
+    def _without_rank(self, text: str) -> tuple[str, str]:
+        """Return the rank tags of a line, "" if it has none, and the line without them and without its time."""
         tags = ""
         while text[:1] in "[0123456789" and (before := _BEFORE.match(text)) and before.end():
             tags += (before["rank"] or "").strip()
             text = text[before.end() :]
-        place = text.find(HEADER, 0, _PREFIX)
-        if place > 0 and (prefix := text[:place].removesuffix("Original ")):
+        return tags, text
+
+    def _without_prefix(self, text: str) -> str:
+        """Return a line without the prefix that the first line of a traceback had."""
+        if HEADER[:-1] in text[: _PREFIX + len(HEADER)] and (head := _HEAD.search(text)) and head.start():
+            prefix = text[: head.start()].removesuffix("Original ")
             shape = re.compile(re.sub(r"\d+", r"\\d+", re.escape(prefix)))
-            if shape not in self._shapes:
+            if prefix and shape not in self._shapes:
                 self._shapes.append(shape)
         for shape in self._shapes:
             if found := shape.match(text):
-                return tags, text[found.end() :]
-        return tags, text
+                return text[found.end() :]
+        return text
 
     def _stream(self, tags: str) -> _Stream:
         if stream := self._streams.get(tags):
@@ -186,28 +246,33 @@ class _Reader:
         if len(self._streams) >= STREAMS:
             self._end(self._streams.popitem(last=False)[1])
         self._opened += 1
-        stream = self._streams[tags] = _Stream(Tracebacks(self._types), self._opened)
+        stream = self._streams[tags] = _Stream(Tracebacks(self._index.types), self._opened)
         return stream
 
     def _add_exception(self, stream: _Stream, logged: LoggedException) -> None:
         fault = LogFault(logged.line, _one_line(logged.raised))
-        owners = self.shown_by(logged.raised)
-        for failure, signature in owners:
-            self._add_match(failure, signature, fault)
-        consequence = logged.raised.type in _PEER_ERRORS or _is_consequence(logged.raised.message)
-        chain = (stream.number, logged.chain)
-        if chain in self.chains or len(self.chains) < CHAINS:
-            first, known, follows = self.chains.get(chain, (fault, False, consequence))
-            first = fault if follows and not consequence else first
-            self.chains[chain] = (first, known or bool(owners), follows and consequence)
+        owners, lacks, similar = self._assessed(logged.raised, logged.alone)
+        for entry in owners:
+            self._add_match(entry, fault, lacks)
+        follows = logged.raised.type in _PEER_ERRORS or _is_consequence(logged.raised.message)
+        key = (stream.number, logged.chain)
+        if key not in self.chains and len(self.chains) >= CHAINS:
+            return
+        chain = self.chains.setdefault(key, _Chain(fault, False, follows, logged.alone, []))
+        chain.fault = fault if chain.follows and not follows else chain.fault
+        chain.is_known |= bool(owners)
+        chain.follows &= follows
+        chain.similar += [Similar(entry.failure, fault, differs) for entry, differs in similar[:NEAREST]]
+        self._last = (logged, chain)
 
-    def _shown_by(self, raised: Raised) -> list[tuple[Failure, Signature]]:
-        """Return the failures that an exception shows, each with the first signature that holds."""
-        outcome, owners = Outcome(OutcomeKind.RAISED, chain=(raised,)), {}
-        for failure, signature in self._of_exceptions:
-            if failure.id not in owners and shows(outcome, signature):
-                owners[failure.id] = (failure, signature)
-        return list(owners.values())
+    def _assess(self, raised: Raised, alone: bool) -> tuple[list[Entry], str, list[tuple[Entry, str]]]:
+        """Return the failures that an exception shows, what the log lacks of it, and the failures that it resembles."""
+        if not alone and (whole := self._index.shown_by(raised)):
+            return whole, "", []
+        part = [] if raised.frames else self._index.partly_shown_by(raised)
+        self._compared += not part
+        similar = self._index.similar_to(raised) if not part and self._compared <= COMPARED else []
+        return part, "the traceback" if alone else "the frames", similar
 
     def _search_window(self, stream: _Stream) -> None:
         """Compare a window with the signatures of native crashes and of log text."""
@@ -216,7 +281,7 @@ class _Reader:
         def at(offset: int) -> int:
             return stream.window[text.count("\n", 0, offset)][0]
 
-        printed = located(text) if stream.crashed else []
+        printed = located(text) if any(words in text for words in _CRASH) else []
         ends = [start for start, _ in printed[1:]] + [len(text)]
         for (start, crash), end in zip(printed, ends, strict=False):
             line = at(start)
@@ -225,62 +290,67 @@ class _Reader:
                 continue
             self.crashes[line] = crash
             outcome = Outcome(OutcomeKind.SIGNALED, signal=crash.signal, evidence=text[start:end])
-            for failure, signature in self._of_crashes:
-                if signature.log is None and shows(outcome, signature):
-                    self._add_match(failure, signature, LogFault(line, _crash_on_one_line(crash)))
-        for failure, signature in self._of_crashes:
-            if signature.log is not None and (found := re.search(signature.log, text)):
-                line = at(found.start())
-                self._add_match(failure, signature, LogFault(line, found[0].partition("\n")[0].strip()))
+            for entry in self._index.shown_by_crash(outcome):
+                self._add_match(entry, LogFault(line, _crash_on_one_line(crash)))
+        for entry, found in self._index.shown_by_text(text):
+            self._add_match(entry, LogFault(at(found.start()), found[0].partition("\n")[0].strip()))
 
-    def _add_match(self, failure: Failure, signature: Signature, fault: LogFault) -> None:
-        seen = self.found.setdefault((failure.id, signature.name), {})
+    def _add_match(self, entry: Entry, fault: LogFault, lacks: str = "") -> None:
+        seen = self.found.setdefault((entry.failure.id, entry.signature.name, lacks), {})
         if len(seen) < CHAINS:
-            seen[fault.line] = (failure, signature, fault)
+            seen[fault.line] = (entry, fault)
 
     def _add_consequence(self, fault: LogFault) -> None:
         if len(self.follows) < LISTED:
             self.follows[fault.line] = fault
 
 
-def match(lines: Iterable[tuple[int, str]], failures: Iterable[Failure]) -> Reading:
-    """Return the faults of a log; signatures marked `own` are left out.
+def match(chunks: Iterable[str], failures: Iterable[Failure]) -> Reading:
+    """Return the faults of a log, given as its text in parts of any size (matrix.verdicts.lines.texts).
 
-    `lines` holds the number and text of each line (matrix.verdicts.lines).
+    Signatures marked `own` are left out.
     """
-    reader, last = _Reader(list(failures)), 0
-    for number, text in lines:
+    index = SignatureIndex(failures)
+    reader, last = _Reader(index), 0
+    excerpts = Excerpts(chunks, Triggers([*_TRIGGERS, *index.types, *index.words()]))
+    for number, text in excerpts:
+        if number > last + 1:
+            reader.end()
         reader.take(number, text)
         last = number
-    reader.close()
+    reader.close(excerpts.lines, is_cut=excerpts.is_cut)
     known = sorted(_known(reader), key=lambda one: (not one.certain, one.fault.line))
     return Reading(
         tuple(known),
         tuple(_unknown(reader, known))[:LISTED],
         tuple(_consequences(reader))[:LISTED],
-        last,
+        excerpts.lines,
         reader.root_rank if reader.root_rank != -1 else None,
+        tuple(_similar(reader, known))[:LISTED],
     )
 
 
 def _known(reader: _Reader) -> Iterator[Sighting]:
     codes = {crash.exit_code for crash in reader.crashes.values() if crash.exit_code is not None}
-    sightings: dict[str, Sighting] = {}
-    for seen in reader.found.values():
-        failure, signature, fault = seen[min(seen)]
+    sightings: dict[str, tuple[bool, bool, int, Sighting]] = {}
+    for (_, _, lacks), seen in reader.found.items():
+        entry, fault = seen[min(seen)]
+        signature = entry.signature
         if signature.exit_code is not None and codes and signature.exit_code not in codes:
             continue  # the log has the ranks' exit statuses, and none is the signature's
-        confirmed = signature.exit_code is None or signature.exit_code in codes
-        sighting = Sighting(failure, signature, fault, confirmed and _key_count(signature) > 1, len(seen))
-        best = sightings.get(failure.id)
-        if best is None or (not sighting.certain, fault.line) < (not best.certain, best.fault.line):
-            sightings[failure.id] = sighting
-    yield from sightings.values()
+        confirmed = not lacks and (signature.exit_code is None or signature.exit_code in codes)
+        sighting = Sighting(entry.failure, signature, fault, confirmed and _key_count(signature) > 1, len(seen), lacks)
+        ranked = (not sighting.certain, bool(lacks), fault.line, sighting)
+        best = sightings.setdefault(entry.failure.id, ranked)
+        if ranked[:3] < best[:3]:
+            sightings[entry.failure.id] = ranked
+    yield from (sighting for *_, sighting in sightings.values())
 
 
 def _unknown(reader: _Reader, known: Sequence[Sighting]) -> Iterator[LogFault]:
     """Yield the faults that are neither known failures nor consequences: each text once, at its first line."""
-    faults = [fault for fault, is_known, follows in reader.chains.values() if not is_known and not follows]
+    chains = [chain for chain in reader.chains.values() if not chain.is_known and not chain.follows]
+    faults = [chain.fault for chain in chains if not chain.alone]
     seen = {line for lines in reader.found.values() for line in lines}
     signals = {one.signature.signal for one in known if one.signature.signal}
     printed = {line: one for line, one in reader.crashes.items() if one.printer not in ("torchrun", "mpirun")}
@@ -290,11 +360,22 @@ def _unknown(reader: _Reader, known: Sequence[Sighting]) -> Iterator[LogFault]:
     for line, crash in crashes.items():
         if line not in seen and crash.signal not in signals:
             faults.append(LogFault(line, _crash_on_one_line(crash)))
-    yield from _distinct(faults)
+    # Without anything else, an exception that has no traceback counts: a log may have its last line alone.
+    yield from _distinct(faults or ([] if known else [chain.fault for chain in chains]))
+
+
+def _similar(reader: _Reader, known: Sequence[Sighting]) -> Iterator[Similar]:
+    """Yield each failure that is not known to be in the log once, at the first exception that resembles it."""
+    listed = {one.failure.id for one in known}
+    for chain in reader.chains.values():
+        for similar in chain.similar if not chain.is_known else ():
+            if similar.failure.id not in listed:
+                listed.add(similar.failure.id)
+                yield similar
 
 
 def _consequences(reader: _Reader) -> Iterator[LogFault]:
-    faults = [fault for fault, is_known, follows in reader.chains.values() if follows and not is_known]
+    faults = [chain.fault for chain in reader.chains.values() if chain.follows and not chain.is_known]
     yield from _distinct([*faults, *reader.follows.values()])
 
 
@@ -309,10 +390,6 @@ def _distinct(faults: Iterable[LogFault]) -> Iterable[LogFault]:
 def _is_consequence(text: str) -> bool:
     """Return whether a message is of a rank that lost another one, or waited for it in vain."""
     return bool(CASCADE.search(text) or _WAITED.search(text))
-
-
-def _needs_exception(signature: Signature) -> bool:
-    return any(key is not None for key in (signature.exception, signature.message, signature.frame))
 
 
 def _key_count(signature: Signature) -> int:

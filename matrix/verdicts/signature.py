@@ -56,10 +56,10 @@ def _is(raised: Raised, signature: Signature) -> bool:
         return False
     if signature.message is not None and not re.search(signature.message, raised.message):
         return False
-    return signature.frame is None or any(_at(frame, signature.frame) for frame in raised.frames[-1:])
+    return signature.frame is None or any(is_at(frame, signature.frame) for frame in raised.frames[-1:])
 
 
-def _at(frame: Frame, place: str) -> bool:
+def is_at(frame: Frame, place: str) -> bool:
     """Return whether a frame is at "file.py:function"; the file is the end of a path."""
     file, _, function = place.rpartition(":")
     return frame.function == function and f"/{frame.file}".endswith(f"/{file}")

@@ -1,17 +1,20 @@
-"""Parser for Python tracebacks in a log."""
+"""Parser for Python exceptions in a log: with their traceback, with a part of it, or with their last line alone."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Container, Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 
 from matrix.verdicts.outcome import Frame, Raised
+from matrix.verdicts.traceback_styles import PYTEST_SUMMARY, RICH_HEADER, Pytest, PytestError, Rich
 
 FRAMES: Final = 200  # kept of one traceback, the innermost: Python prints 1,000 of a recursion at most
-# Unindented lines of other writers within a traceback after which the traceback is given up.
+# Unindented lines of other writers within a traceback after which the traceback is given up, and lines of any kind
+# since its last frame.
 FOREIGN_LINES: Final = 200
+LINES: Final = 2_000
 
 HEADER: Final = "Traceback (most recent call last):"
 # torch marks a traceback that it quotes in a message: "Original " before it (DataLoader), " (RANK 0)" after the header
@@ -24,6 +27,9 @@ _LINKS: Final = (
 _FRAME: Final = re.compile(r'^\s*File "(?P<file>[^"]*)", line (?P<line>\d{1,9})(?:, in (?P<function>.*))?$')
 _RAISED: Final = re.compile(r"^(?P<module>(?:[^\W\d]\w*\.)*)(?P<type>[^\W\d]\w*)(?P<colon>:(?: (?P<message>.*))?)?$")
 _CLASS: Final = re.compile(r"(Error|Exception|Exit|Interrupt|Iteration|Warning|Failure|Expired|Timeout|Empty|Full)$")
+# An exception without its traceback: at the start of a line, or behind the prefix of a log collector.
+_ALONE: Final = re.compile(r"^(?:\S.{0,150}?[|\]]:? {1,4})?(?P<text>(?:[^\W\d]\w*\.)*(?P<type>[^\W\d]\w*): \S.*)$")
+_NAMES: Final = ("Error", "Exception")  # ends of the names of exceptions that are looked for without a traceback
 # torch's messages of several lines: a pattern of the message's last line, and one of a next line that belongs to it.
 # NCCL's errors as in torch 2.4, and the keys that a state dict lacks.
 _MORE: Final = tuple(
@@ -46,70 +52,143 @@ class LoggedException:
     """One exception in a log, on line `line`. Exceptions with the same `chain` number caused or quote each other.
 
     `raised.message` is the first line of the message (the second where the first is empty) and those further lines that
-    torch is known to write: the end of any other message of several lines can't be detected.
+    torch is known to write: the end of any other message of several lines can't be detected. `alone`: it was printed
+    without a traceback, so it may be a quote.
     """
 
     line: int
     chain: int
     raised: Raised
+    alone: bool = False
 
 
 class Tracebacks:
-    """Reader of one rank's lines, in order. `types`: class names that are known to be exceptions."""
+    """Reader of one rank's lines, in order. `types`: class names that are known to be exceptions.
 
-    def __init__(self, types: Container[str] = ()) -> None:
+    It reads the tracebacks of Python, also where the log begins within them, of pytest and of Rich.
+    """
+
+    def __init__(self, types: Collection[str] = ()) -> None:
         self._types = types
+        self._names = [f"{name}: " for name in (*_NAMES, *(name for name in types if not name.endswith(_NAMES)))]
         self._frames: list[Frame] | None = None  # None outside of a traceback
-        self._foreign = self._chain = 0
+        self._headed = False  # the traceback has its first line
+        self._foreign = self._lines = self._chain = 0
         self._linked = False
         self._open: LoggedException | None = None  # its message may continue on the next line
+        self._width = self._printed = 0  # characters of Rich's console, and of the last line of the open message
+        self._box: Rich | None = None
+        self._pytest = Pytest()
+
+    @property
+    def innermost(self) -> Frame | None:
+        """Return the last frame of a traceback whose exception is missing so far, None outside of one."""
+        return self._frames[-1] if self._frames and not self._foreign else None
 
     def take(self, number: int, text: str) -> Iterator[LoggedException]:
         """Process a line without its log's prefix; yield the exceptions that are complete with it."""
         if pending := self._open:
             self._open = None
-            continuation = _continuation(pending.raised.message)
-            if continuation and continuation.match(text):
-                message = f"{pending.raised.message}\n{text.rstrip()}"
+            if message := self._continued(pending.raised.message, text):
                 yield from self._complete(replace(pending, raised=replace(pending.raised, message=message)))
-            else:
-                yield pending
-        if HEADER in text and (header := _HEADER.match(text)):
-            quoted = header[1] or header["behind"].strip()
-            self._chain += not (quoted or self._linked)
-            self._frames, self._foreign, self._linked = [], 0, False
+                return
+            yield pending
+        if self._box:
+            if self._box.take(text):
+                self._frames, self._width, self._box = self._box.frames, self._box.width, None
+        elif HEADER[:-1] in text and (header := _HEADER.match(text) or RICH_HEADER.search(text)):
+            quoted = header.re is _HEADER and (header[1] or header["behind"].strip())
+            self._start([], linked=bool(quoted) or self._linked, headed=True)
+            self._box = Rich(len(header[0])) if header.re is RICH_HEADER else None
         elif text.strip() in _LINKS:
             self._linked = True
         elif self._frames is not None:
-            if frame := _FRAME.match(text):
-                self._frames.append(Frame(frame["file"], int(frame["line"]), frame["function"] or "<module>"))
-                del self._frames[:-FRAMES]
-            elif (raised := _RAISED.match(text)) and self._is_exception(raised):
-                frames, self._frames = tuple(self._frames), None
-                found = LoggedException(
-                    number, self._chain, Raised(raised["type"], (raised["message"] or "").rstrip(), frames)
-                )
-                if raised["colon"]:
-                    yield from self._complete(found)
-                else:
-                    yield found
-            elif text[:1].strip():  # not a source line, which is indented
-                self._foreign += 1
-                if self._foreign > FOREIGN_LINES:
-                    self._frames = None
+            yield from self._within(self._frames, number, text)
+        else:
+            yield from self._outside(number, text)
 
     def close(self) -> Iterator[LoggedException]:
         """Yield the pending exception of a log that ends within its message; call it after the last line."""
         if pending := self._open:
             self._open = None
             yield pending
+        if error := self._pytest.close():
+            yield from self._of_pytest(error)
+
+    def _start(self, frames: list[Frame], *, linked: bool, headed: bool) -> None:
+        self._chain += not linked
+        self._frames, self._headed, self._width = frames, headed, 0
+        self._foreign = self._lines = 0
+        self._linked = False
+
+    def _within(self, frames: list[Frame], number: int, text: str) -> Iterator[LoggedException]:
+        self._lines += 1
+        if frame := _FRAME.match(text):
+            frames.append(Frame(frame["file"], int(frame["line"]), frame["function"] or "<module>"))
+            del frames[:-FRAMES]
+            self._lines = 0
+        elif (raised := _RAISED.match(text)) and self._is_exception(raised):
+            self._frames = None
+            yield from self._found(number, raised, tuple(frames))
+        elif text[:1].strip():  # not a source line, which is indented
+            self._foreign += 1
+            # Without its first line, frames may be those of a printed stack, which no exception follows.
+            if self._foreign > (FOREIGN_LINES if self._headed else 0):
+                self._frames = None
+        if self._lines > LINES:
+            self._frames = None
+
+    def _outside(self, number: int, text: str) -> Iterator[LoggedException]:
+        if error := self._pytest.take(number, text):
+            yield from self._of_pytest(error)
+        if 'File "' in text and (frame := _FRAME.match(text)) and frame["function"]:
+            self._start(
+                [Frame(frame["file"], int(frame["line"]), frame["function"])], linked=self._linked, headed=False
+            )
+        elif any(name in text for name in self._names) and (alone := PYTEST_SUMMARY.match(text) or _ALONE.match(text)):
+            raised = _RAISED.match(alone["text"])
+            if raised and raised["message"] and (raised["type"] in self._types or raised["type"].endswith(_NAMES)):
+                self._chain += 1
+                yield from self._found(number, raised, (), alone=True)
+
+    def _of_pytest(self, error: PytestError) -> Iterator[LoggedException]:
+        self._chain += 1
+        raised = _RAISED.match(error.text.strip().partition("\n")[0])
+        if raised and self._is_exception(raised):
+            message = (raised["message"] or "") + error.text.strip()[raised.end() :]
+            found = Raised(raised["type"], message, error.frames)
+        elif error.type:
+            found = Raised(error.type, error.text, error.frames)
+        else:
+            return
+        yield LoggedException(error.line, self._chain, found, alone=not error.frames)
+
+    def _found(
+        self, number: int, raised: re.Match[str], frames: tuple[Frame, ...], *, alone: bool = False
+    ) -> Iterator[LoggedException]:
+        message = (raised["message"] or "").rstrip()
+        found = LoggedException(number, self._chain, Raised(raised["type"], message, frames), alone)
+        self._printed = len(raised[0].rstrip())
+        if raised["colon"]:
+            yield from self._complete(found)
+        else:
+            yield found
 
     def _complete(self, found: LoggedException) -> Iterator[LoggedException]:
         """Yield an exception, or keep it pending when its message may continue."""
-        if _continuation(found.raised.message):
+        if self._width or _continuation(found.raised.message):
             self._open = found
         else:
             yield found
+
+    def _continued(self, message: str, text: str) -> str:
+        """Return a message with its next line, "" where the line is not a part of it."""
+        if self._width and text.strip() and self._printed + 1 + len(text.split()[0]) > self._width:
+            self._printed = len(text.rstrip())
+            return f"{message} {text.strip()}"
+        self._width = 0
+        continuation = _continuation(message)
+        return f"{message}\n{text.rstrip()}" if continuation and continuation.match(text) else ""
 
     def _is_exception(self, raised: re.Match[str]) -> bool:
         """Return whether a match has the name of an exception, unlike "INFO: starting" of another writer."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from pathlib import Path
 
 from matrix.catalog.failure import Failure
@@ -98,6 +99,40 @@ def printed(raised: Raised) -> str:
     for frame in raised.frames:
         lines += [f'  File "{frame.file}", line {frame.line}, in {frame.function}', f"    {frame.function}()"]
     return "\n".join([*lines, error_message(raised)]) + "\n"
+
+
+def printed_by_pytest(raised: Raised, *, short: bool) -> str:
+    """Return an exception as pytest prints it with --tb=short or --tb=long."""
+    error = error_message(raised).split("\n")
+    lines = ["_" * 30 + " test_train " + "_" * 30]
+    for frame in raised.frames if short else ():
+        lines += [f"{frame.file}:{frame.line}: in {frame.function}", f"    {frame.function}()"]
+    for number, frame in enumerate(() if short else raised.frames):
+        lines += ["", f"    def {frame.function}(self, *args):", ">       fail()", ""]
+        if number < len(raised.frames) - 1:
+            lines += [f"{frame.file}:{frame.line}: ", "_ " * 30]
+    if short:
+        return "\n".join([*lines, *(f"E   {line}" for line in error), ""])
+    last = raised.frames[-1]
+    return "\n".join(
+        [*lines[:-1], *(f"E       {line}" for line in error), "", f"{last.file}:{last.line}: {raised.type}", ""]
+    )
+
+
+def printed_by_rich(raised: Raised, width: int) -> str:
+    """Return an exception as Rich prints it on a console of `width` characters."""
+    head = " Traceback (most recent call last) ".center(width - 2, "─")
+    lines = [f"╭{head}╮"]
+    for number, frame in enumerate(raised.frames):
+        place = f"{frame.file}:{frame.line} in {frame.function}"
+        inside = [*folded(place, width - 4), "", f"❱ {frame.line} {frame.function}()"[: width - 4]]
+        lines += [f"│ {text:{width - 4}} │" for text in ([""] if number else []) + inside]
+    return "\n".join([*lines, f"╰{'─' * (width - 2)}╯", *folded(error_message(raised), width), ""])
+
+
+def folded(text: str, width: int) -> list[str]:
+    """Wrap as Rich does: at spaces; a word that is longer than a line is cut."""
+    return [line for part in text.split("\n") for line in textwrap.wrap(part, width, break_on_hyphens=False)]
 
 
 def summary(exit_code: int | None) -> str:

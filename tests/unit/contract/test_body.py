@@ -25,13 +25,13 @@ def at(source: str) -> list[bool]:
         ("for _ in range(3):", [True, True]),
     ],
 )
-def test_method_in_a_fork_of_a_class_is_read(fork: str, expected: list[bool]) -> None:
+def test_method_in_a_class_fork_is_read(fork: str, expected: list[bool]) -> None:
     """Its call is recorded under the guard of the fork."""
     method = "        def forward(self):\n            te.pytorch.get(1, 2)\n"
     assert at(f"class MLP:\n    {fork}\n{method}") == expected
 
 
-def test_method_in_a_handler_of_a_class_is_read() -> None:
+def test_method_in_a_class_handler_is_read() -> None:
     source = """
 class MLP:
     try:
@@ -46,7 +46,7 @@ class MLP:
     assert broken(HEAD + source, f"{OFFERED}\ngone = 1") == []
 
 
-def test_call_of_a_forked_method_takes_the_branch_of_its_te() -> None:
+def test_forked_method_is_that_of_its_te() -> None:
     source = """
 class MLP:
     if is_te_min_version("2.0"):

@@ -99,7 +99,7 @@ def test_name_bound_in_both_branches_has_both_values() -> None:
     assert calls(body) == {"one": NEW, "two": OLD}
 
 
-def test_name_bound_in_one_branch_keeps_its_earlier_value() -> None:
+def test_name_bound_in_one_branch_keeps_earlier_value() -> None:
     body = """
         name = None
         if NEW:
@@ -157,7 +157,7 @@ def test_break_ends_only_its_branch() -> None:
     assert calls(body) == {"inner": OLD, "after": True}
 
 
-def test_value_of_a_loop_may_be_missing_after_it() -> None:
+def test_value_of_a_loop_may_be_missing() -> None:
     body = """
         name = None
         for item in config.items:
@@ -170,7 +170,7 @@ def test_value_of_a_loop_may_be_missing_after_it() -> None:
     assert calls(body) == {"without": negate(Config("a loop")), "within": Config("a loop")}
 
 
-def test_cases_of_a_match_are_conditions_of_the_run() -> None:
+def test_cases_of_a_match_are_run_conditions() -> None:
     body = """
         match config.kind:
             case "a":

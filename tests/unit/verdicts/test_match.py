@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import gzip
 import io
+import json
+from collections.abc import Iterable
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -13,14 +17,17 @@ from hypothesis import strategies as st
 from matrix.authoring.examples import LOOK_ALIKES, SHOWS
 from matrix.authoring.examples import read as outcome
 from matrix.catalog.failure import Failure, Signature
+from matrix.catalog.patterns import literals
+from matrix.errors import MatrixError
 from matrix.report.log_matches import render
-from matrix.verdicts.lines import LINE, decoded, numbered, split
+from matrix.verdicts.lines import LINE, Excerpts, Triggers, decoded, texts, unpacked
 from matrix.verdicts.match import Reading, match
-from matrix.verdicts.outcome import Outcome, OutcomeKind, Raised
+from matrix.verdicts.outcome import Frame, Outcome, OutcomeKind, Raised
 from matrix.verdicts.signature import matched, shows
 from matrix.verdicts.tracebacks import HEADER
 from tests.unit.catalogs import catalog, failure, real
 from tests.unit.logs import (
+    BEFORE,
     CAUSE,
     NCCL,
     PEER,
@@ -31,6 +38,9 @@ from tests.unit.logs import (
     is_in_the_log,
     log_of,
     name,
+    printed,
+    printed_by_pytest,
+    printed_by_rich,
     summary,
 )
 
@@ -61,7 +71,11 @@ CRASH, CRASH_ID = next(  # Open MPI's printer
 
 
 def read(text: str) -> Reading:
-    return match(split([text]), real().failures)
+    return match([text], real().failures)
+
+
+def all_lines(chunks: Iterable[str]) -> list[tuple[int, str]]:
+    return list(Excerpts(chunks, Triggers([""])))
 
 
 def ids(text: str) -> list[str]:
@@ -90,7 +104,7 @@ def test_an_own_signature_is_left_out() -> None:
     for own, found in ((False, ["this"]), (True, [])):
         mark = Signature("broke", exception="TypeError", message="this broke", own=own)  # type: ignore[arg-type]
         entries = catalog(failure("this", signature=(mark,))).failures
-        assert [one.failure.id for one in match(split([text]), entries).known] == found
+        assert [one.failure.id for one in match([text], entries).known] == found
 
 
 def test_two_marks_of_a_signature_make_it_certain() -> None:
@@ -199,10 +213,172 @@ def test_wrapper_of_known_failure_is_not_unknown(id: str) -> None:
     assert read(LOGS[id] + SUMMARY).unknown == ()
 
 
+def one_exception(id: str) -> Raised:
+    """The exception that shows the failure, with its own text alone: no cause quoted in its message."""
+    shown = raised(id)
+    return replace(shown, message=shown.message.partition(HEADER)[0].rstrip())
+
+
 @pytest.mark.parametrize("id", RAISED)
-def test_a_quoted_failure_is_not_a_failure(id: str) -> None:
-    """A quote is the text of an exception without its traceback: an issue pasted into a log, a grep."""
-    assert ids(error_message(raised(id)).partition(HEADER)[0] + "\n") == []
+def test_last_line_alone_is_likely_at_most(id: str) -> None:
+    """It may be a quote; without a text of its own, or with one that any program raises, it shows nothing."""
+    mark = signature(FIRST[id])
+    exception = one_exception(id)
+    found = read(error_message(exception) + "\n")
+    general = mark.frame is not None and (not exception.message or id in ("create-group-none", "te-version-object"))
+    quotes_its_cause = exception.message != raised(id).message
+    expected = [] if general or quotes_its_cause else [(id, False, "the traceback")]
+    assert [(one.failure.id, one.certain, one.lacks) for one in found.known] == expected
+    inside = read(f"see {error_message(exception)}\n> {error_message(exception)}\n")
+    assert inside.known == ()
+
+
+@pytest.mark.parametrize("id", RAISED)
+def test_last_line_behind_a_prefix_is_likely(id: str) -> None:
+    line = error_message(one_exception(id)).split("\n")[0]
+    for prefix in ("[rank3]: ", "pod-7 trainer | ", "Jul 04 08:02:29 node17 slurmd[4711]: "):
+        assert ids(f"{prefix}{line}\n") == ids(f"{line}\n")
+
+
+def test_a_traceback_is_stronger_than_its_last_line() -> None:
+    for id in RAISED:
+        line = error_message(one_exception(id)) + "\n"
+        alone, both = read(LOGS[id]), read(line + LOGS[id] + line)
+        assert [(one.certain, one.lacks) for one in both.known] == [(one.certain, one.lacks) for one in alone.known]
+
+
+@pytest.mark.parametrize("id", RAISED)
+def test_a_log_cut_by_tail_shows_the_failure(id: str) -> None:
+    """The frame that raised and the exception are enough."""
+    shown = raised(id)
+    lines = log_of(Outcome(OutcomeKind.RAISED, chain=(shown,))).split("\n")
+    first = next(number for number, line in enumerate(lines) if line == HEADER) + 1
+    whole = read("\n".join(lines[first - 1 :])).known
+    for start in range(first, first + 2 * len(shown.frames) - 1):
+        cut = read("\n".join(lines[start:]))
+        assert [(one.failure.id, one.certain) for one in cut.known] == [(one.failure.id, one.certain) for one in whole]
+
+
+def test_a_printed_stack_is_no_cut_traceback() -> None:
+    """logging's stack_info prints frames that no exception follows."""
+    id = "dcp-assertion"
+    frames = "\n".join(printed(raised(id)).split("\n")[1:-2])
+    log = f"Stack (most recent call last):\n{frames}\nsaving the checkpoint\n{error_message(raised(id))}\n"
+    assert [one.lacks for one in read(log).known] == ["the traceback"]
+
+
+@pytest.mark.parametrize("id", RAISED)
+def test_a_message_cut_at_the_end_is_likely(id: str) -> None:
+    text = max(literals(signature(FIRST[id]).message or ""), key=len, default="")
+    log = printed(one_exception(id))
+    place = log.rfind(text) + len(text) * 2 // 3
+    if len(text) * 2 // 3 < 16 or log.rfind(text) < 0:
+        return
+    cut = [(one.failure.id, one.certain, one.lacks) for one in read(BEFORE + log[:place]).known]
+    assert cut == [(id, False, "the end of the message")]
+    assert ids(BEFORE + log[:place] + "\n") == []  # not cut: another message
+
+
+def test_a_cut_message_of_another_frame_shows_nothing() -> None:
+    raised_elsewhere = Raised(
+        "RuntimeError", "DefaultCPUAllocator: can't allocate memory: you", (Frame("/a.py", 1, "f"),)
+    )
+    assert ids(BEFORE + printed(raised_elsewhere).removesuffix("\n")) == []
+
+
+def test_a_log_that_ends_within_a_traceback() -> None:
+    """The exception is missing, so nothing is known; the frame is named, and what is raised there."""
+    lines = printed(raised("dcp-assertion")).split("\n")[:-2]
+    reading = read(BEFORE + "\n".join(lines))
+    assert reading.known == ()
+    assert "the log ends within a traceback, in create_default_global_save_plan" in reading.unknown[0].what
+    assert [one.failure.id for one in reading.similar] == ["dcp-assertion"]
+    assert "errors in this log" in render(reading)
+
+
+@pytest.mark.parametrize("id", RAISED)
+@pytest.mark.parametrize("style", ["short", "long", "rich-100", "rich-80"])
+def test_another_style_of_traceback_changes_nothing(id: str, style: str) -> None:
+    shown = one_exception(id)
+    shown = replace(shown, frames=shown.frames or (Frame("/a/train.py", 12, "train"),))
+    in_python = read(BEFORE + printed(shown)).known
+    log = (
+        printed_by_rich(shown, int(style[5:])) if "rich" in style else printed_by_pytest(shown, short=style == "short")
+    )
+    found = read(BEFORE + log + "done\n")
+    assert [(one.failure.id, one.certain) for one in found.known] == [
+        (one.failure.id, one.certain) for one in in_python
+    ]
+    assert found.unknown == () or not in_python
+
+
+@pytest.mark.parametrize("path", [path for path in examples(LOOK_ALIKES) if outcome(path).chain], ids=name)
+@pytest.mark.parametrize("style", ["short", "long", "rich"])
+def test_a_look_alike_in_another_style_shows_nothing(path: Path, style: str) -> None:
+    for one in outcome(path).chain:
+        if one.frames:
+            log = printed_by_rich(one, 120) if style == "rich" else printed_by_pytest(one, short=style == "short")
+            assert entry(path).id not in ids(log + "done\n")
+
+
+@pytest.mark.parametrize("id", LOGS)
+def test_a_log_in_json_lines_shows_the_failure(id: str) -> None:
+    log = LOGS[id]
+    whole = json.dumps({"level": "error", "message": log, "rank": 0})
+    pretty = f'level=error msg="{json.dumps(log)[1:-1]}" rank=0'
+    docker = "\n".join(json.dumps({"log": f"{line}\n", "stream": "stderr"}) for line in log.split("\n"))
+    expected = [(one.failure.id, one.certain) for one in read(log).known]
+    for text in (whole, docker, *([pretty] if id in RAISED else [])):
+        assert [(one.failure.id, one.certain) for one in read(text + "\n").known] == expected
+    assert {one.fault.line for one in read(f"first\n{whole}\n").known} == {2}
+
+
+@pytest.mark.parametrize("id", LOGS)
+def test_a_packed_log_is_unpacked(id: str) -> None:
+    packed = gzip.compress(BEFORE.encode()) + gzip.compress(LOGS[id].encode())
+    for size in (1, 7, 2**20):
+        parts = [packed[start : start + size] for start in range(0, len(packed), size)]
+        assert "".join(decoded(unpacked(parts))) == BEFORE + LOGS[id]
+    assert [one.failure.id for one in match(texts(io.BytesIO(packed)), real().failures).known] == [id]
+
+
+def test_a_packed_log_without_end_is_read() -> None:
+    packed = gzip.compress(b"x" * 99 + b"\n")
+    assert b"".join(unpacked([packed[:-8]])) == b"x" * 99 + b"\n"
+    with pytest.raises(MatrixError, match="damaged"):
+        list(unpacked([packed[:10] + b"\xff" * 9]))
+    assert b"".join(unpacked([b"\x1f"])) == b"\x1f"
+
+
+def test_the_same_error_elsewhere_is_similar() -> None:
+    """It is listed with its difference, and never counts as a match."""
+    log = (
+        'Traceback (most recent call last):\n  File "/a/gpt_dataset.py", line 1, in other\n'
+        "RuntimeError: DefaultCPUAllocator: can't allocate memory: you tried to allocate 17179869184 bytes\n"
+    )
+    reading = read(log)
+    assert reading.known == ()
+    [similar] = [one for one in reading.similar if one.failure.id == "long-context"]
+    assert "raised in /a/gpt_dataset.py:other" in similar.differs
+    assert "similar, not the same:" in render(reading)
+
+
+def test_another_keyword_of_the_same_function_is_similar() -> None:
+    log = printed(Raised("TypeError", "initialize_ub() got an unexpected keyword argument 'more'"))
+    reading = read(log)
+    assert reading.known == ()
+    assert "ub-tp-size" in [one.failure.id for one in reading.similar]
+    assert read("KeyError: 'loss'\n").similar == ()
+
+
+@pytest.mark.parametrize("id", RAISED)
+def test_a_known_failure_is_not_similar_to_itself(id: str) -> None:
+    assert id not in [one.failure.id for one in read(LOGS[id]).similar]
+
+
+def test_a_crash_signature_s_log_text_is_insufficient() -> None:
+    """Signatures of crashes also name a text of the log; that text alone shows nothing."""
+    assert ids("Requirement already satisfied: mpi4py==3.1.4\n") == []
 
 
 EXIT_STATUS = [path for path in IN_LOGS if signature(path).exit_code and signature(path).log]
@@ -265,7 +441,7 @@ def test_a_prefix_of_every_line_changes_nothing(id: str, prefix: str) -> None:
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-16-le", "utf-16-be", "utf-32", "latin-1"])
 def test_the_encoding_changes_nothing(id: str, encoding: str) -> None:
     data = ("µ naïve\n" if encoding != "utf-16-le" else "") + LOGS[id]
-    reading = match(numbered(io.BytesIO(data.encode(encoding))), real().failures)
+    reading = match(texts(io.BytesIO(data.encode(encoding))), real().failures)
     assert [one.failure.id for one in reading.known] == [id]
 
 
@@ -288,7 +464,7 @@ def test_colours_and_junk_between_lines_change_nothing(id: str, data: st.DataObj
 @settings(max_examples=60, deadline=None)
 @given(st.binary(max_size=4000))
 def test_junk_shows_nothing(data: bytes) -> None:
-    assert match(numbered(io.BytesIO(data)), real().failures).known == ()
+    assert match(texts(io.BytesIO(data)), real().failures).known == ()
 
 
 @settings(max_examples=60, deadline=None)
@@ -302,9 +478,9 @@ def test_shuffled_lines_show_no_other_failure(id: str, data: st.DataObject) -> N
 def test_line_numbers_do_not_depend_on_chunks(text: str, size: int) -> None:
     """Line numbers are those of an editor."""
     chunks = [text[start : start + size] for start in range(0, len(text), size)]
-    lines = list(split(chunks))
+    lines = all_lines(chunks)
 
-    assert lines == list(split([text]))
+    assert lines == all_lines([text])
     assert {number: line for number, line in lines if line} == {
         number: line
         for number, whole in enumerate(text.replace("\r\n", "\n").split("\n"), start=1)
@@ -325,7 +501,7 @@ def test_repeated_line_takes_no_room() -> None:
 def test_the_line_after_a_cut_line_is_read() -> None:
     log = "x" * 5_000_000 + "\n" + LOGS[RAISED[0]]
     assert ids(log) == [RAISED[0]]
-    assert max(len(line) for _, line in split([log])) == LINE
+    assert max(len(line) for _, line in all_lines([log])) == LINE
 
 
 def test_bytes_cut_within_a_character_are_decoded() -> None:

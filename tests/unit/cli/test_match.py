@@ -1,0 +1,61 @@
+"""`megatrix match` on the command line."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from matrix.cli.main import main
+
+KNOWN = "TypeError: initialize_ub() got an unexpected keyword argument 'tp_size'\n"
+HEADER = "Traceback (most recent call last):\n"
+
+
+@pytest.mark.parametrize(
+    ("log", "status", "confidence"),
+    [
+        (HEADER + KNOWN, 0, ["certain"]),
+        (KNOWN, 0, ["likely"]),
+        (KNOWN.replace("tp_size", "other"), 1, []),  # similar, not the same
+        ("", 1, []),
+    ],
+)
+@pytest.mark.parametrize("packed", [False, True])
+def test_exit_status_is_0_for_known_failures(
+    log: str, status: int, confidence: list[str], packed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    data = gzip.compress(log.encode()) if packed else log.encode()
+    path = tmp_path / "train.log"
+    path.write_bytes(data)
+    assert main(["match", str(path), "--json"]) == status
+    assert [one["confidence"] for one in json.loads(capsys.readouterr().out)] == confidence
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data)))
+    assert main(["match", "-", "--json"]) == status
+    assert [one["confidence"] for one in json.loads(capsys.readouterr().out)] == confidence
+
+
+def test_text_names_lacking_evidence_and_similar(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "train.log"
+    path.write_text(KNOWN)
+    main(["match", str(path)])
+    out = capsys.readouterr().out
+    assert out.startswith("LIKELY ub-tp-size")
+    assert "likely: the log lacks the traceback" in out
+    path.write_text(KNOWN.replace("tp_size", "other"))
+    main(["match", str(path)])
+    out = capsys.readouterr().out
+    assert out.startswith("nothing that the catalog knows")
+    assert "similar, not the same:\n  ub-tp-size" in out
+
+
+def test_damaged_gzip_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "train.log.gz"
+    path.write_bytes(gzip.compress(KNOWN.encode())[:10] + b"\xff" * 9)
+    assert main(["match", str(path)]) == 2
+    assert "this gzip file is damaged" in capsys.readouterr().err

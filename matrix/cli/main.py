@@ -28,7 +28,7 @@ terms:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command; return its exit status: 0 green, 1 red or not reached, 2 invalid input."""
+    """Run a command; return its exit status (docs/exit-status.md)."""
     given = sys.argv[1:] if arguments is None else arguments
     parsed = parser(given).parse_args(given)
     try:
@@ -37,12 +37,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"megatrix: {error}", file=sys.stderr)
         return skip() if getattr(parsed, "exit_code", False) else 2  # git bisect counts 2 as "bad"
     except KeyboardInterrupt:
-        hint = getattr(parsed, "resume_hint", "continue with `megatrix run --resume`")
-        print(f"megatrix: interrupted; {hint}", file=sys.stderr)
+        hint = getattr(parsed, "resume_hint", "")
+        print(f"megatrix: interrupted{hint and f'; {hint}'}", file=sys.stderr)
         return INTERRUPTED
     except BrokenPipeError:  # the reader (head, less) has exited
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return skip() if getattr(parsed, "exit_code", False) else 0
+    except OSError as error:
+        if error.filename is None:
+            raise
+        print(f"megatrix: {error.filename}: {error.strerror}", file=sys.stderr)
+        return skip() if getattr(parsed, "exit_code", False) else 2
     return status
 
 

@@ -10,6 +10,7 @@ from matrix.catalog import loading
 from matrix.cli import COMMANDS, choice
 from matrix.errors import MatrixError
 from matrix.planning import ci_jobs, statistics
+from matrix.provision import configuration
 
 
 def add_parser(commands: Any) -> None:
@@ -29,6 +30,7 @@ def add_parser(commands: Any) -> None:
 def plan_command(parsed: argparse.Namespace) -> int:
     """Print the cases, their counts, or jobs for a CI service."""
     known = loading.load()
+    configuration.load()
     planned, label = choice.chosen(known, parsed)
     if parsed.stats:
         if label != "night":

@@ -130,7 +130,10 @@ class CaseItem(pytest.Item):
 
     def runtest(self) -> None:
         """Run the case and convert its verdict to a pytest result."""
-        record = session_of(self.config).reproduction(self.planned).run()
+        from matrix.store import scratch
+
+        with scratch.entered():
+            record = session_of(self.config).reproduction(self.planned).run()
         self.user_properties.append((VERDICT, record.verdict.value))
         if record.verdict.colour == "red":
             raise RedError(record)

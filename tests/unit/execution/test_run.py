@@ -11,7 +11,7 @@ import pytest
 
 from matrix.catalog.failure import Level
 from matrix.errors import MatrixError
-from matrix.execution.run import Request, as_line, execute, exit_status
+from matrix.execution.run import NOTHING_RAN, Request, as_line, execute, exit_status
 from matrix.planning.cases import plan_case
 from matrix.planning.night import everything
 from matrix.planning.planned import Planned
@@ -80,7 +80,7 @@ def test_each_planned_case_runs_and_is_reported_once(runs: Runs) -> None:
     assert [one.key for one in night.records] == KEYS
     assert sorted(KEYS) == sorted(one.key for one in runs.shown)
     assert {Verdict.REPRODUCED, Verdict.HOLDS} == {one.verdict for one in night.records}
-    assert (exit_status(night.records), runs.warned) == (0, [])
+    assert (exit_status(night), runs.warned) == (0, [])
 
 
 def test_engine_gets_each_base_once_and_a_log(runs: Runs) -> None:
@@ -106,7 +106,7 @@ def test_unavailable_cases_are_recorded_without_the_engine(runs: Runs) -> None:
         "the catalog has no reproduction of it yet",
     ]
     assert {Verdict.UNAVAILABLE} == {one.verdict for one in night.records}
-    assert (engine.bases, exit_status(night.records)) == ([], 0)
+    assert (engine.bases, exit_status(night)) == ([], NOTHING_RAN)
     assert len(runs.shown) == 3
 
 
@@ -160,7 +160,7 @@ def test_red_is_never_read_from_the_history(runs: Runs, built: Path) -> None:
     first = runs.run(FakeEngine(KNOWN, ends=lambda _: STRANGE), label="first")
     engine = FakeEngine(KNOWN)
     runs.run(engine, label="second")
-    assert (exit_status(first.records), engine.ran) == (1, KEYS)
+    assert (exit_status(first), engine.ran) == (1, KEYS)
 
 
 def test_missing_environment_has_no_cached_verdicts(runs: Runs) -> None:
@@ -177,7 +177,7 @@ def test_dead_engine_leaves_cases_not_reached(runs: Runs) -> None:
     assert [Verdict.NOT_REACHED] * (len(KEYS) - 3) == verdicts[3:]
     assert Verdict.NOT_REACHED not in verdicts[:3]
     assert night.records[3].outcome.reason.endswith("never finished: the run was interrupted")
-    assert exit_status(night.records) == 1
+    assert exit_status(night) == 1
     (warning,) = runs.warned
     assert f"{len(KEYS) - 3} of {len(KEYS)} cases were not reached: the engine ended with 137" in warning
     assert str(runs.folder() / "engine.log") in warning
@@ -186,7 +186,7 @@ def test_dead_engine_leaves_cases_not_reached(runs: Runs) -> None:
 def test_engine_without_results_is_not_green(runs: Runs) -> None:
     night = runs.run(FakeEngine(KNOWN, limit=0))
     assert {Verdict.NOT_REACHED} == {one.verdict for one in night.records}
-    assert exit_status(night.records) == 1
+    assert exit_status(night) == 1
 
 
 @pytest.mark.parametrize("limit", [0, 1, 5])
@@ -196,7 +196,7 @@ def test_resume_runs_only_the_remaining_cases(runs: Runs, limit: int) -> None:
     night = runs.run(engine, [], resume=runs.folder().name)
     assert KEYS[limit:] == engine.ran
     assert [one.key for one in night.records] == KEYS
-    assert (runs.folder().name, 0) == (night.run, exit_status(night.records))
+    assert (runs.folder().name, 0) == (night.run, exit_status(night))
 
 
 def test_resume_of_a_finished_run_runs_nothing(runs: Runs) -> None:
@@ -235,7 +235,7 @@ def test_ctrl_c_can_be_resumed(runs: Runs) -> None:
         runs.run(FakeEngine(KNOWN, limit=2, status=KeyboardInterrupt()))
     engine = FakeEngine(KNOWN)
     night = runs.run(engine, [], resume=runs.folder().name)
-    assert (KEYS[2:], 0) == (engine.ran, exit_status(night.records))
+    assert (KEYS[2:], 0) == (engine.ran, exit_status(night))
 
 
 def test_run_of_a_failed_engine_is_reported(runs: Runs) -> None:
@@ -282,12 +282,16 @@ def test_resumed_run_that_can_not_start_is_kept(runs: Runs, monkeypatch: pytest.
     assert len(journal.read(runs.folder()).results) == 1
 
 
-def test_unreadable_history_leaves_no_run(runs: Runs) -> None:
+def test_unreadable_history_does_not_stop_a_night(runs: Runs) -> None:
     runs.out.mkdir()
-    Paths(runs.out).history.write_text("this is no database, and longer than the header of one " * 4)
-    with pytest.raises(MatrixError, match="the history can't be used"):
-        runs.run(FakeEngine(KNOWN))
-    assert list(Paths(runs.out).run("").glob("*")) == []
+    Paths(runs.out).history.write_text(broken := "this is no database, and longer than the header of one " * 4)
+    night = runs.run(FakeEngine(KNOWN))
+    assert (len(night.records), exit_status(night)) == (len(KEYS), 0)
+    (warning,) = runs.warned
+    assert "the history can't be used" in warning
+    assert "move it away" in warning
+    assert Paths(runs.out).page.is_file()
+    assert Paths(runs.out).history.read_text() == broken
 
 
 def test_file_named_runs_raises(runs: Runs) -> None:
@@ -308,11 +312,12 @@ def test_unwritable_lock_raises(runs: Runs) -> None:
 @pytest.mark.parametrize("verdict", list(Verdict))
 def test_exit_status_for_red_and_not_reached(verdict: Verdict) -> None:
     bad = verdict.colour in ("red", "not-reached")
-    assert int(bad) == exit_status([record(Verdict.HOLDS), record(verdict)])
+    assert int(bad) == exit_status(Night("run-1", (record(Verdict.HOLDS), record(verdict))))
 
 
-def test_exit_status_without_records_is_0() -> None:
-    assert exit_status([]) == 0
+@pytest.mark.parametrize("records", [(), (record(Verdict.UNAVAILABLE),)])
+def test_run_without_results_is_not_green(records: tuple[Record, ...]) -> None:
+    assert exit_status(Night("run-1", records)) == NOTHING_RAN
 
 
 def test_as_line_is_one_line_of_json() -> None:

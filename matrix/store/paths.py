@@ -47,11 +47,13 @@ class Paths:
 
     def new_run(self, label: str) -> Path:
         """Create and return the folder of a run. Its id sorts after all others, also when the clock was set back."""
-        now = f"{datetime.now(timezone.utc):{STAMP}}"
         stamps = [run.partition("Z-")[0] for run in self.runs()]
-        last = max((stamp for stamp in stamps if re.fullmatch(r"\d{8}T\d{12,}", stamp)), default="")
-        # A digit more sorts after it, and two processes that start at once differ in the digits of their clocks.
-        folder = self.run(f"{now if now > last else last + now[-6:]}Z-{label}")
+        last = max((stamp for stamp in stamps if re.fullmatch(r"\d{8}T\d{12}", stamp)), default="")
+        stamp = f"{datetime.now(timezone.utc):{STAMP}}"
+        if stamp <= last:
+            digits = f"{int(last.replace('T', '')) + 1}"
+            stamp = f"{digits[:8]}T{digits[8:]}"
+        folder = self.run(f"{stamp}Z-{label}")
         make_folder(folder)
         return folder
 

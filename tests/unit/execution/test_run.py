@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -337,3 +339,82 @@ def test_too_old_driver_names_a_sufficient_one(runs: Runs) -> None:
     assert [record.verdict for record in night.records] == [Verdict.UNAVAILABLE]
     assert "driver 510.39.01 is too old" in night.records[0].outcome.reason
     assert night.records[0].outcome.reason.endswith("driver 535 would do")
+
+
+@pytest.mark.parametrize("attach", [False, True])
+def test_resume_beside_a_live_run_is_refused(runs: Runs, attach: bool) -> None:
+    """From its plan to its report; `attach` is the resume of a Slurm run."""
+    refused: list[MatrixError] = []
+
+    def resume(*_: object) -> None:
+        with pytest.raises(MatrixError, match="another process works on this run") as caught:
+            execute(
+                Request(out=runs.out, resume=runs.folder().name, attach=attach),
+                KNOWN, FakeEngine(KNOWN), lambda _: None, lambda _: None,
+            )  # fmt: skip
+        refused.append(caught.value)
+
+    engine = FakeEngine(KNOWN)
+
+    def ends(item: Planned) -> Outcome:
+        resume()
+        return engine.as_expected(item)
+
+    engine.ends = ends
+
+    def report(folder: Path, history: History) -> Night:
+        resume()
+        return output.render(folder, runs.out, history, KNOWN)
+
+    execute(Request(CASES, runs.out), KNOWN, engine, lambda _: None, lambda _: None, report=report)
+    assert len(refused) == len(KEYS) + 1
+    assert f"kill -INT {os.getpid()}" in str(refused[0].fix)
+    assert engine.ran == KEYS
+    assert runs.run(FakeEngine(KNOWN), [], resume=runs.folder().name).run == runs.folder().name
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"failure": "nothing"}, "no such failure"),
+        ({"case": "tp9"}, "does not have this planned case"),
+        ({"ranks": 10**9}, "does not have this planned case"),
+        ({"level": "gpu"}, "does not have this planned case"),
+        ({"base": "torch-9"}, "no such base"),
+    ],
+)
+def test_resume_refuses_a_plan_that_can_not_run(runs: Runs, changes: dict[str, Any], words: str) -> None:
+    runs.run(FakeEngine(KNOWN, limit=0, status=137))
+    plan = runs.folder() / "plan.json"
+    entries = json.loads(plan.read_text())
+    entry = entries[0] | changes
+    entry["cell"]["base"] = changes.get("base", entry["cell"]["base"])
+    item = replace(CASES[0], failure=entry["failure"], case=entry["case"], level=Level(entry["level"]))
+    item = replace(item, cell=replace(item.cell, base=entry["cell"]["base"]))
+    plan.write_text(json.dumps([entry | {"key": item.key}, *entries[1:]]))
+    engine = FakeEngine(KNOWN)
+    with pytest.raises(MatrixError, match=words):
+        runs.run(engine, [], resume=runs.folder().name)
+    assert engine.ran == []
+
+
+def test_set_back_clock_keeps_the_order_of_runs(tmp_path: Path) -> None:
+    """Run ids contain the time; the newest is the one that was made last."""
+    paths = Paths(tmp_path)
+    for future in ("29990131T020000000000Z-night", "not-a-run"):
+        paths.run(future).mkdir(parents=True)
+        (paths.run(future) / "plan.json").write_text("[]")
+    made = []
+    for label in ("night", "select", "night"):
+        made.append(paths.new_run(label).name)
+        (paths.run(made[-1]) / "plan.json").write_text("[]")
+    assert paths.runs() == ["29990131T020000000000Z-night", *made, "not-a-run"]
+
+
+def test_run_without_a_plan_is_not_the_newest(tmp_path: Path) -> None:
+    """Its process was killed before the run had a plan."""
+    paths = Paths(tmp_path)
+    first = paths.new_run("night")
+    (first / "plan.json").write_text("[]")
+    assert paths.new_run("night").name > first.name
+    assert paths.runs() == [first.name]

@@ -34,7 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         status: int = parsed.command(parsed)
     except MatrixError as error:
-        print(f"megatrix: {error}", file=sys.stderr)
+        print(f"megatrix: {shown(error)}", file=sys.stderr)
         return skip() if getattr(parsed, "exit_code", False) else 2  # git bisect counts 2 as "bad"
     except KeyboardInterrupt:
         hint = getattr(parsed, "resume_hint", "")
@@ -46,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except OSError as error:
         if error.filename is None:
             raise
-        print(f"megatrix: {error.filename}: {error.strerror}", file=sys.stderr)
+        print(f"megatrix: {shown(f'{error.filename}: {error.strerror}')}", file=sys.stderr)
         return skip() if getattr(parsed, "exit_code", False) else 2
     return status
 
@@ -72,6 +72,13 @@ def parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
         else:
             commands.add_parser(name, help=text)
     return top
+
+
+def shown(error: object) -> str:
+    """Return an error for a terminal: it may quote an input with control characters."""
+    from matrix.verdicts.text import visible
+
+    return visible(str(error))
 
 
 def skip() -> int:

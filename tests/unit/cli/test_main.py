@@ -276,6 +276,28 @@ def test_a_run_in_which_nothing_ran_is_not_green(
     assert main(["report"]) == 3
 
 
+@pytest.mark.parametrize("command", [["run", "--resume"], ["report"], ["catalog", "keep"], ["compat", "mcore=0.8.0"]])
+def test_unreadable_output_folder_exits_with_2(
+    command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """For root, every folder is readable: the system's answer is replaced."""
+
+    def refuse(path: Path) -> None:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "iterdir", refuse)
+    monkeypatch.setattr(Path, "glob", lambda path, pattern: refuse(path))
+    monkeypatch.setattr(Path, "is_file", refuse)
+    assert main([*command, "--out", str(tmp_path)]) == (0 if command[0] == "compat" else 2)
+    assert ("Permission denied" in capsys.readouterr().err) is (command[0] != "compat")
+
+
+def test_error_shows_no_escape_sequences(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", "\x1b]0;title\x07"]) == 2
+    assert "\\x1b]0;title" in (printed := capsys.readouterr().err)
+    assert "\x1b" not in printed
+
+
 def test_settings_are_checked_first(
     engine: FakeEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -267,7 +267,7 @@ def test_desk_run_is_named(command: list[str], engine: FakeEngine, capsys: pytes
     assert main(command) == 0
 
 
-def test_a_run_in_which_nothing_ran_is_not_green(
+def test_run_in_which_nothing_ran_is_not_green(
     engine: FakeEngine, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(engine, "lacks", lambda base: "no podman")

@@ -122,7 +122,7 @@ def damage_history(run: Path, rng: random.Random) -> None:
 
 
 @pytest.mark.parametrize("damage", [damage_journal, damage_plan, damage_history])
-def test_damaged_file_is_an_error_or_a_complete_run(
+def test_damaged_file_is_an_error_or_complete(
     damage: Callable[[Path, random.Random], None], run: Path, tmp_path: Path
 ) -> None:
     """Each accepted run has a result for each of its cases, all of which the catalog has."""

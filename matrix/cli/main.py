@@ -28,7 +28,7 @@ terms:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command; return its exit status (docs/exit-status.md)."""
+    """Run a command; return its exit status (docs/runs.md)."""
     given = sys.argv[1:] if arguments is None else arguments
     parsed = parser(given).parse_args(given)
     try:

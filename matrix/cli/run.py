@@ -57,7 +57,7 @@ def add_parser(commands: Any) -> None:
 
 
 def run_command(parsed: argparse.Namespace) -> int:
-    """Run the cases and print the summary; return the exit status of the run (docs/exit-status.md)."""
+    """Run the cases and print the summary; return the exit status of the run (docs/runs.md)."""
     interrupt.once()
     configuration.load()  # a mistake in it is reported once, not by each case
     parsed.resume_hint = "nothing was started"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import re
+import signal
 import sys
 from collections.abc import Iterable
 from functools import cache
@@ -22,7 +23,7 @@ from matrix.catalog.loading import load
 from matrix.errors import MatrixError, closest
 
 # tox has the project's folder on sys.path only while it loads this file: no imports inside hooks.
-from matrix.provision import current_image
+from matrix.provision import current_image, kernel
 from matrix.provision.indexes import site_environment
 from matrix.provision.interpreters import find as find_interpreter
 from matrix.provision.tox_environments import CELL_SETTINGS, ToxEnvironment, environments, in_place
@@ -32,6 +33,10 @@ os.environ.update(site_environment())
 os.environ.setdefault("UV_PYTHON_DOWNLOADS", "never")
 # A run starts tox again, by this interpreter: a provisioned tox is not on PATH.
 os.environ["MEGATRIX_TOX"] = sys.executable
+
+# tox stops its commands at SIGINT, not at SIGTERM. Its commands follow it, too (matrix/execution/interrupt.py).
+kernel.follow(os.environ, signal.SIGINT)
+os.environ[kernel.PARENT] = str(os.getpid())
 
 find = cache(find_interpreter)  # hundreds of environments use a handful of Pythons
 UNITS = {f"unit{minor.replace('.', '')}": minor for minor in ("3.10", "3.11", "3.12", "3.13")}

@@ -41,7 +41,7 @@ class MatrixError(Exception):
 def closest(word: str, known: Iterable[str], *, count: int = 3) -> str:
     """Return a "did you mean ...?" for `word`, or the first known words when none is close."""
     options = sorted(set(known))
-    near = difflib.get_close_matches(word, options, n=count, cutoff=0.5)
+    near = difflib.get_close_matches(word, options, n=count, cutoff=0.6)
     if near:
         return f"did you mean {' or '.join(near)}?"
     shown = ", ".join(options[:12])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -18,6 +19,8 @@ from matrix.verdicts.signature import owner
 
 AXES: Final = ("base", "torch", "mcore", "te", "driver", "sm", "gpus")
 HARDWARE: Final = ("driver", "sm", "gpus")
+EXAMPLES: Final = {"torch": "2.4.1", "mcore": "0.9.0", "te": "1.9.0", "driver": "535", "sm": "9.0", "gpus": "8"}
+RELEASE_TAG: Final = re.compile(r"^core_v(?=\d)")
 FORM: Final = (
     '"mcore=0.9.0 te=1.9.0+e79d915 torch=2.4.1 driver=535"; base=ngc-24.07 stands for the torch and TE of an image'
 )
@@ -26,8 +29,12 @@ FORM: Final = (
 def parse_stack(catalog: Catalog, text: str) -> Cell:
     """Return the stack as a cell; an axis without a value is "none". Raises MatrixError with a suggestion."""
     named: dict[str, str] = {}
+    tags = {container.tag: container.id for container in catalog.containers}
     for word in text.replace(",", " ").split():
         axis, equals, value = word.partition("=")
+        value = RELEASE_TAG.sub("", value.removeprefix("="))  # as written in a requirements file, or as a tag of git
+        if word in tags or value in tags:
+            axis, equals, value = "base", "=", tags.get(word) or tags[value]
         if not equals or not value:
             raise MatrixError("not a stack", got=word, expected=FORM)
         if axis not in AXES:
@@ -35,7 +42,7 @@ def parse_stack(catalog: Catalog, text: str) -> Cell:
         if axis in named:
             raise MatrixError("an axis is named twice", got=word, expected=f"one {axis}")
         if axis != "base" and not is_version(value):
-            raise MatrixError("not a version", got=word, expected=f"a PEP 440 version, such as {axis}=2.4.1")
+            raise MatrixError("not a version", got=word, expected=f"a PEP 440 version, such as {axis}={EXAMPLES[axis]}")
         named[axis] = value
     if not named:
         raise MatrixError("no stack", got=repr(text), expected=FORM)

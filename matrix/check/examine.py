@@ -10,7 +10,7 @@ from typing import Any, Final
 from matrix.catalog.failure import Failure
 from matrix.catalog.versions import NONE, is_version, parse
 from matrix.check.facts import HostFacts, capabilities
-from matrix.contract import calling
+from matrix.contract import calling, reading
 from matrix.errors import MatrixError
 from matrix.execution import preflights
 from matrix.kit.launch import VARIABLES, Launcher, World, environment_of, world_of
@@ -126,6 +126,8 @@ def examine(
     release that is not recorded; an installed one that is not recorded is not judged.
     """
     job, machine = job_of(host, assumed), machine_of(host, assumed)
+    if job.mcore == assumed.mcore and not job.te:  # with a Transformer Engine the preflights read both
+        reading.calls_of(job.mcore)
     reports = []
     for one in judges() if known is None else known:
         try:
@@ -134,6 +136,8 @@ def examine(
             if assumed.te or assumed.mcore:
                 raise
             report = unjudged(one.subject, error.brief)
+        except Exception as error:  # of one entry; the others are still of use
+            report = unjudged(one.subject, f"its preflight failed: {type(error).__name__}: {error}")
         reports.append(replace(report, answers=tuple(_named(answer, failures) for answer in report.answers)))
     return Diagnosis(host, capabilities(host), job, machine, tuple(reports))
 

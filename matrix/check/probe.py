@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from matrix.check.facts import SHM, HostFacts, InterpreterFacts, Mpi
+from matrix.errors import MatrixError
 from matrix.execution import preflights
 from matrix.execution.ranks.memory import allowed, available
 from matrix.kit.launch import VARIABLES
@@ -45,13 +46,17 @@ def look(python: str, environ: Mapping[str, str]) -> HostFacts:
 
 
 def interpreter_facts(python: str) -> InterpreterFacts:
-    """Return the facts of an interpreter. One that crashes or hangs while it imports is reported in `problems`."""
+    """Return the facts of an interpreter. One that crashes or hangs while it imports is reported in `problems`.
+
+    Raises MatrixError if it can't be started.
+    """
     try:
         process = subprocess.run(
             [python, "-c", SCRIPT.read_text(encoding="utf-8")], capture_output=True, text=True, timeout=TIMEOUT_S
         )  # fmt: skip
     except OSError as error:
-        return InterpreterFacts(python, problems=(f"{python} can't be started: {error.strerror}",))
+        what, fix = "the interpreter can't be started", "--python PATH names another one"
+        raise MatrixError(what, where=python, got=error.strerror, fix=fix) from None
     except subprocess.TimeoutExpired:
         return InterpreterFacts(python, problems=(f"{python} did not finish in {TIMEOUT_S:.0f} s",))
     try:

@@ -7,6 +7,7 @@ from typing import Any
 
 from matrix.catalog import loading
 from matrix.cli import COMMANDS
+from matrix.execution import interrupt
 from matrix.provision import building
 from matrix.provision.images import Builder
 
@@ -31,6 +32,7 @@ def add_parser(commands: Any) -> None:
 
 def build_command(parsed: argparse.Namespace) -> int:
     """Build the image and print its tag and digest."""
+    interrupt.once()
     request = building.build_request(loading.load(), parsed.image, parsed.mcore, parsed.te, parsed.mirror)
     digest = building.build(request, Builder(lambda text: print(text, flush=True)), parsed.mirror)
     print(f"{request.tag} {digest}")

@@ -76,7 +76,7 @@ def check_command(parsed: argparse.Namespace) -> int:
 def keep_command(parsed: argparse.Namespace) -> int:
     """Write the examples of a run that do not exist yet and print their paths; return 1 where none was written."""
     known = load()
-    ended = runs.read(Paths(parsed.out).run(parsed.run or results.newest(parsed.out)))
+    ended = runs.read(Paths(parsed.out).run(parsed.run or results.newest(parsed.out, night=False)))
     wanted = [known.failure(id) for id in parsed.failure] if parsed.failure else known.failures
     written = 0
     for failure in wanted:

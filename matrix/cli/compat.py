@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 from typing import Any
 
 from matrix.catalog import loading
 from matrix.catalog.failure import Expectation
 from matrix.catalog.versions import NONE
 from matrix.check import compat
-from matrix.cli import COMMANDS, out
+from matrix.cli import COMMANDS, out, results
 from matrix.errors import MatrixError
-from matrix.store.history import History
+from matrix.store.history import with_history
 from matrix.store.paths import Paths
 
 
@@ -33,10 +34,7 @@ def compat_command(parsed: argparse.Namespace) -> int:
     known = loading.load()
     stack = compat.parse_stack(known, " ".join(parsed.stack))
     path = Paths(parsed.out).history
-    levels = {}
-    if path.is_file():
-        with History(path) as history:
-            levels = dict(history.levels())
+    levels = with_history(path, lambda history: history.levels(), results.warn) if os.access(path, os.F_OK) else {}
     listed = compat.compat(known, stack, levels)
     unlisted, why = [], ""
     if NONE not in (stack.mcore, stack.te):

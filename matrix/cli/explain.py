@@ -12,7 +12,7 @@ from matrix.catalog.failure import Level
 from matrix.cli import COMMANDS, places
 from matrix.execution.engine import offer_of
 from matrix.planning import covering, explain, night
-from matrix.provision import host
+from matrix.provision import configuration, host
 
 
 def add_parser(commands: Any) -> None:
@@ -26,6 +26,7 @@ def add_parser(commands: Any) -> None:
 def explain_command(parsed: argparse.Namespace) -> int:
     """Print what the catalog expects in the cell."""
     known = loading.load()
+    configuration.load()
     here, runs = host.look(), places.engines(known, 1)
     offer = cache(lambda base: offer_of(known, runs, base))
     explained = explain.explain(

@@ -28,21 +28,26 @@ terms:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command; return its exit status: 0 green, 1 red or not reached, 2 invalid input."""
+    """Run a command; return its exit status (docs/runs.md)."""
     given = sys.argv[1:] if arguments is None else arguments
     parsed = parser(given).parse_args(given)
     try:
         status: int = parsed.command(parsed)
     except MatrixError as error:
-        print(f"megatrix: {error}", file=sys.stderr)
+        print(f"megatrix: {shown(error)}", file=sys.stderr)
         return skip() if getattr(parsed, "exit_code", False) else 2  # git bisect counts 2 as "bad"
     except KeyboardInterrupt:
-        hint = getattr(parsed, "resume_hint", "continue with `megatrix run --resume`")
-        print(f"megatrix: interrupted; {hint}", file=sys.stderr)
+        hint = getattr(parsed, "resume_hint", "")
+        print(f"megatrix: interrupted{hint and f'; {hint}'}", file=sys.stderr)
         return INTERRUPTED
     except BrokenPipeError:  # the reader (head, less) has exited
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return skip() if getattr(parsed, "exit_code", False) else 0
+    except OSError as error:
+        if error.filename is None:
+            raise
+        print(f"megatrix: {shown(f'{error.filename}: {error.strerror}')}", file=sys.stderr)
+        return skip() if getattr(parsed, "exit_code", False) else 2
     return status
 
 
@@ -67,6 +72,13 @@ def parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
         else:
             commands.add_parser(name, help=text)
     return top
+
+
+def shown(error: object) -> str:
+    """Return an error for a terminal: it may quote an input with control characters."""
+    from matrix.verdicts.text import visible
+
+    return visible(str(error))
 
 
 def skip() -> int:

@@ -16,7 +16,7 @@ from matrix.errors import MatrixError
 from matrix.execution.engine import offer_of
 from matrix.planning import ci_jobs, statistics
 from matrix.planning.planned import Planned
-from matrix.provision import host
+from matrix.provision import configuration, host
 
 
 def add_parser(commands: Any) -> None:
@@ -46,6 +46,7 @@ def available(known: Catalog, planned: Sequence[Planned]) -> statistics.Availabi
 def plan_command(parsed: argparse.Namespace) -> int:
     """Print the cases, their counts, or jobs for a CI service."""
     known = loading.load()
+    configuration.load()
     planned, label = choice.chosen(known, parsed)
     if parsed.stats:
         if parsed.format:

@@ -11,8 +11,9 @@ from matrix.catalog import loading
 from matrix.cli import COMMANDS, out, results
 from matrix.execution import run
 from matrix.report import markdown, output
-from matrix.report.changes import changes
-from matrix.store.history import History
+from matrix.report.changes import Changes, changes
+from matrix.store.history import History, with_history
+from matrix.store.night import Night
 from matrix.store.paths import Paths
 
 FORMATS: Final = ("markdown", "issue", "webhook")
@@ -21,7 +22,7 @@ FORMATS: Final = ("markdown", "issue", "webhook")
 def add_parser(commands: Any) -> None:
     """Add the command to the object that argparse's add_subparsers returned."""
     parser = commands.add_parser("report", help=COMMANDS["report"], description=COMMANDS["report"])
-    parser.add_argument("run", nargs="?", default="", metavar="RUN", help="id of the run (default: the newest)")
+    parser.add_argument("run", nargs="?", default="", metavar="RUN", help="id of the run (default: the newest night)")
     parser.add_argument(
         "--format",
         choices=FORMATS,
@@ -33,12 +34,15 @@ def add_parser(commands: Any) -> None:
 
 
 def report_command(parsed: argparse.Namespace) -> int:
-    """Write the pages and print the summary; return 1 where something is red or was not reached."""
+    """Write the pages and print the summary; return the exit status of the run."""
     paths = Paths(parsed.out)
-    folder = paths.run(parsed.run or results.newest(parsed.out))
-    with History(paths.history) as history:
+    folder = paths.run(parsed.run or results.newest(parsed.out, night=True))
+
+    def render(history: History) -> tuple[Night, Changes]:
         night = output.render(folder, parsed.out, history, loading.load())
-        different = changes(night.records, history.previous(night.run))
+        return night, changes(night.records, history.previous(night.run))
+
+    night, different = with_history(paths.history, render, results.warn)
     if parsed.format == "markdown":
         print(markdown.job_summary(night, different), end="")
     elif parsed.format == "issue":
@@ -49,5 +53,5 @@ def report_command(parsed: argparse.Namespace) -> int:
         for record in night.records:
             print(run.as_line(record))
     else:
-        results.print_summary(night.records, parsed.out, shutil.get_terminal_size().columns)
-    return run.exit_status(night.records)
+        results.print_summary(night, parsed.out, shutil.get_terminal_size().columns)
+    return run.exit_status(night)

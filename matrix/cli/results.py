@@ -4,28 +4,37 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 from matrix.bisection.probing import RUN_LABEL as BISECTION
 from matrix.errors import MatrixError
 from matrix.report.summary import colour_wanted, summary
-from matrix.store.paths import Paths
-from matrix.verdicts.record import Record
+from matrix.store.night import Night
+from matrix.store.paths import Paths, is_night
 
 
-def newest(out: Path) -> str:
-    """Return the id of the newest run, bisection rounds excluded. Raises MatrixError when there is none."""
-    runs = sorted(
-        path.name for path in Paths(out).run("").glob("*") if path.is_dir() and not path.name.endswith(f"-{BISECTION}")
-    )
+def newest(out: Path, *, night: bool) -> str:
+    """Return the id of the newest run, or of the newest night; bisection rounds are excluded.
+
+    Raises MatrixError when there is none.
+    """
+    runs = [run for run in Paths(out).runs() if not run.endswith(f"-{BISECTION}")]
     if not runs:
         raise MatrixError("there is no run yet", where=str(out), fix="megatrix run makes one")
-    return runs[-1]
+    found = [run for run in runs if is_night(run)] if night else runs
+    if not found:
+        raise MatrixError("there is no night yet", where=str(out), fix=f"name the run; the newest is {runs[-1]}")
+    return found[-1]
 
 
-def print_summary(records: Sequence[Record], out: Path, width: int) -> None:
-    """Print the summary and the paths of the pages."""
+def print_summary(night: Night, out: Path, width: int) -> None:
+    """Print the summary of a run and the paths of its pages."""
+    pages = Paths(out).pages(night.run)
     print()
-    print(summary(records, width=width, colour=colour_wanted(sys.stdout, os.environ)), end="")
-    print(f"page: {Paths(out).page}  junit: {Paths(out).junit}")
+    print(summary(night.records, night.missing, width=width, colour=colour_wanted(sys.stdout, os.environ)), end="")
+    print(f"page: {pages.page}  junit: {pages.junit}")
+
+
+def warn(text: str) -> None:
+    """Print a warning to standard error."""
+    print(f"megatrix: {text}", file=sys.stderr)

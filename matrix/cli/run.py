@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -15,15 +17,17 @@ from matrix.errors import MatrixError
 from matrix.execution import interrupt, run
 from matrix.execution.engine import RERUN_HERE
 from matrix.planning.rerun import RERUN
+from matrix.provision import configuration
 from matrix.report import output
 from matrix.report.screen import Screen
 from matrix.store import night
 from matrix.store.history import History
-from matrix.store.paths import Paths, unwritable
+from matrix.store.paths import NIGHT, OUT, Paths, unwritable
 from matrix.verdicts.record import Record
 
 # A folder in the output folder: a run that is red by design stays out of the history of nights.
 BROKEN = "broken-on-purpose"
+PART = "part"  # the label of a run of a part of the night
 
 
 def add_parser(commands: Any) -> None:
@@ -32,7 +36,7 @@ def add_parser(commands: Any) -> None:
     choice.add_cases(parser)
     parser.add_argument("--no-cache", action="store_true", help="also run cases whose result is cached")
     parser.add_argument(
-        "--resume", nargs="?", const="", metavar="RUN", help="finish an interrupted run (default: the newest)"
+        "--resume", nargs="?", const="", metavar="RUN", help="finish an interrupted run (default: the newest night)"
     )
     parser.add_argument(
         "--exit-code", action="store_true", help="exit with 0 (good), 1 (bad) or 125 (skip), for git bisect run"
@@ -53,8 +57,10 @@ def add_parser(commands: Any) -> None:
 
 
 def run_command(parsed: argparse.Namespace) -> int:
-    """Run the cases and print the summary; return 1 where something is red or was not reached."""
+    """Run the cases and print the summary; return the exit status of the run (docs/runs.md)."""
     interrupt.once()
+    configuration.load()  # a mistake in it is reported once, not by each case
+    parsed.resume_hint = "nothing was started"
     if parsed.jobs < 1:
         raise MatrixError("--jobs must be at least 1", got=f"--jobs {parsed.jobs}", expected=">= 1")
     if parsed.here:
@@ -72,12 +78,13 @@ def run_command(parsed: argparse.Namespace) -> int:
         request = run.Request(
             out=parsed.out,
             cache=not parsed.no_cache,
-            resume=parsed.resume or results.newest(parsed.out),
+            resume=parsed.resume or results.newest(parsed.out, night=True),
             attach=place is not None,
         )
-        total = len(night.plan(Paths(parsed.out).run(request.resume)))
+        total = len(night.planned(Paths(parsed.out).run(request.resume)))
     else:
         planned, label = choice.chosen(known, parsed)
+        label = PART if label == NIGHT and (parsed.within or parsed.level) else label
         request = run.Request(planned, parsed.out, not parsed.no_cache, label=label)
         if parsed.break_:
             known.failure(parsed.break_)
@@ -92,11 +99,14 @@ def run_command(parsed: argparse.Namespace) -> int:
     show, begun = (as_json, lambda key: None) if parsed.json else (screen.show, screen.begin)
 
     def report(folder: Path, history: History) -> night.Night:
+        parsed.resume_hint = (
+            "run it again" if parsed.break_ else f"continue with: {resume_line(folder.name, parsed.out)}"
+        )
         return output.render(folder, request.out, history, known)
 
     ended = run.execute(request, known, engine, show, screen.warn, place, begun, report)
     if not parsed.json:
-        results.print_summary(ended.records, request.out, screen.width)
+        results.print_summary(ended, request.out, screen.width)
     if parsed.break_:
         broken, text = breaking.outcome(ended.records)
         print(text)
@@ -104,7 +114,14 @@ def run_command(parsed: argparse.Namespace) -> int:
     if page := os.environ.get("GITHUB_STEP_SUMMARY"):
         try:
             with Path(page).open("a", encoding="utf-8") as file:
-                file.write(Paths(parsed.out).summary.read_text("utf-8"))
+                file.write(Paths(parsed.out).pages(ended.run).summary.read_text("utf-8"))
         except OSError as error:
             raise unwritable(Path(page), error) from error
-    return exit_code(ended.records) if parsed.exit_code else run.exit_status(ended.records)
+    return exit_code(ended.records) if parsed.exit_code else run.exit_status(ended)
+
+
+def resume_line(name: str, out: Path) -> str:
+    """Return the command that resumes a run, by the name under which this process was started."""
+    command = os.environ.get("MEGATRIX_COMMAND") or ("megatrix" if shutil.which("megatrix") else "python3 -m matrix")
+    given = [] if out == OUT else ["--out", str(out)]
+    return f"{command} {shlex.join(['run', '--resume', name, *given])}"

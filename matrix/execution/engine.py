@@ -20,12 +20,12 @@ from matrix.errors import MatrixError
 from matrix.planning.planned import Planned
 from matrix.planning.requirements import BaseOffer, offered
 from matrix.planning.rerun import RERUN
-from matrix.provision import configuration, project
+from matrix.provision import configuration, kernel, project
 from matrix.provision import installed as environments
 from matrix.provision.installed import PythonEnvironment
 from matrix.provision.overlays import default_root
 from matrix.provision.tox_environments import CELL_SETTINGS, base_name
-from matrix.store import journal, night
+from matrix.store import journal, night, scratch
 
 # Seconds after Ctrl-C for tox and its pytest processes to stop their ranks and close their journals.
 STOP_S: Final = 4.0
@@ -173,8 +173,10 @@ class HostEngine:
 def run_process(command: Sequence[str], environment: Mapping[str, str], log: Path, folder: Path | None = None) -> int:
     """Run a process to its end and return its status; its output is appended to `log`.
 
-    A Ctrl-C is forwarded; STOP_S later its process group is killed.
+    A Ctrl-C is forwarded; STOP_S later its process group is killed. The process and its pytest processes follow this
+    process if it dies (toxfile.py, interrupt.once), and keep their temporary files in its folder.
     """
+    own = {kernel.PARENT: str(os.getpid()), **scratch.environment()}
     with log.open("ab") as output:
         process = subprocess.Popen(
             command,
@@ -182,7 +184,7 @@ def run_process(command: Sequence[str], environment: Mapping[str, str], log: Pat
             stdout=output,
             stderr=subprocess.STDOUT,
             cwd=folder,
-            env=environment,
+            env={**environment, **own},
             start_new_session=True,  # so that the terminal does not send a second SIGINT
         )
         try:

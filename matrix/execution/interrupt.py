@@ -1,24 +1,33 @@
-"""Raise KeyboardInterrupt at the first SIGINT or SIGTERM only, so that later ones do not interrupt the clean-up.
+"""Stop a process in order: at the first SIGINT, SIGTERM or SIGHUP, and when the process that started it dies.
 
-tox sends SIGINT twice, and the terminal sends it once more.
+Only the first signal raises KeyboardInterrupt, so that later ones do not interrupt the clean-up: tox sends SIGINT
+twice, and the terminal sends it once more.
 """
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 from types import FrameType
+from typing import Final
+
+from matrix.provision import kernel
+
+SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def once() -> None:
-    """Install the handler. Does nothing outside of the main thread."""
+    """Install the handler. Does nothing outside of the main thread; under nohup SIGHUP stays ignored."""
     if threading.current_thread() is not threading.main_thread():
         return
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, _raise)
+    for number in SIGNALS:
+        if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, _raise)
+    kernel.follow(os.environ)
 
 
 def _raise(number: int, frame: FrameType | None) -> None:
-    for other in (signal.SIGINT, signal.SIGTERM):
+    for other in SIGNALS:
         signal.signal(other, signal.SIG_IGN)
     raise KeyboardInterrupt

@@ -130,12 +130,19 @@ class CaseItem(pytest.Item):
 
     def runtest(self) -> None:
         """Run the case and convert its verdict to a pytest result."""
-        record = session_of(self.config).reproduction(self.planned).run()
+        from matrix.store import scratch
+        from matrix.verdicts.text import visible
+
+        try:
+            with scratch.entered():
+                record = session_of(self.config).reproduction(self.planned).run()
+        except MatrixError as error:  # nothing can be recorded, of the next cases neither
+            pytest.exit(f"megatrix: {visible(str(error))}", returncode=2)
         self.user_properties.append((VERDICT, record.verdict.value))
         if record.verdict.colour == "red":
             raise RedError(record)
         if record.verdict.colour in ("unavailable", "not-reached"):
-            pytest.skip(f"{record.verdict.value}: {record.outcome.reason}")
+            pytest.skip(visible(f"{record.verdict.value}: {record.outcome.reason}"))
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: object = None) -> str:
         """Return why a red case is red; for any other exception, pytest's text."""

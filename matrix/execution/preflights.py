@@ -11,15 +11,23 @@ from matrix.catalog.folders import FAILURES, load_module
 from matrix.errors import MatrixError
 from matrix.kit import options
 from matrix.kit.launch import Launcher, environment_of, world_of
-from matrix.kit.preflight import Contracts, Machine, Preflight, TrainingJob
+from matrix.kit.preflight import Contracts, Machine, Preflight, TrainingJob, unjudged
 from matrix.verdicts.outcome import Outcome, OutcomeKind, Raised
 
 FILE: Final = "preflight.py"
 
 
 def installed(root: Path = FAILURES) -> tuple[Preflight, ...]:
-    """Return the preflights of all failures that have one, by folder. Raises MatrixError."""
-    return tuple(preflight_of(path.parent) for path in sorted(root.glob(f"*/{FILE}")))
+    """Return the preflights of all failures that have one, by folder; a broken one becomes one that reports that."""
+    return tuple(_found(path.parent) for path in sorted(root.glob(f"*/{FILE}")))
+
+
+def _found(folder: Path) -> Preflight:
+    try:
+        return preflight_of(folder)
+    except Exception as error:  # whatever the module of one entry raises
+        subject, reason = folder.name, f"{folder / FILE} fails: {type(error).__name__}: {error}"
+        return Preflight(subject, lambda job, machine, contracts: unjudged(subject, reason))
 
 
 def preflight_of(folder: Path) -> Preflight:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import json
 import socket
-import tempfile
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,9 +15,8 @@ from pathlib import Path
 from types import TracebackType
 
 from matrix.errors import MatrixError
+from matrix.store import scratch
 from matrix.verdicts.record import Record
-
-SHORT = 70  # bytes of a temporary folder's path that leave room for the rest of the address
 
 
 @dataclass(frozen=True)
@@ -63,9 +61,7 @@ class Receiver:
         left: Callable[[], None] = lambda: None,
     ) -> None:
         self._show, self._begun, self._left, self._lock = show, begun, left, threading.Lock()
-        # The path of a socket has at most 107 bytes (unix(7)), and the path of a temporary folder may be long.
-        short = len(tempfile.gettempdir()) < SHORT
-        self._folder = tempfile.TemporaryDirectory(prefix="megatrix-", dir=None if short else "/tmp")  # noqa: S108
+        self._folder = scratch.temporary("relay")
         self.address = str(Path(self._folder.name) / "records")
         self._socket = socket.socket(socket.AF_UNIX)
         self._socket.bind(self.address)

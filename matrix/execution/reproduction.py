@@ -16,6 +16,7 @@ from matrix.planning.planned import Planned
 from matrix.verdicts.judge import Judgement, judge
 from matrix.verdicts.outcome import Outcome, OutcomeKind
 from matrix.verdicts.record import Record, Verdict
+from matrix.verdicts.text import visible
 
 # Seconds for one case. A save-and-load case takes 1 s to 10 s on 2 cores, 15 s on busy ones; upstream's complete
 # training loop takes 14 s. Override: MEGATRIX_DEADLINE.
@@ -186,7 +187,7 @@ def brief(outcome: Outcome) -> str:
 
 
 def explain_red(record: Record) -> str:
-    """Return why a red record is red, as the text of the failed test."""
+    """Return why a red record is red, as the text of the failed test, without control characters."""
     expected = {
         Expectation.BROKEN: "the catalog expects this failure in this cell",
         Expectation.WORKS: "the catalog expects no failure in this cell",
@@ -201,4 +202,4 @@ def explain_red(record: Record) -> str:
     lines += [f"  note:      {note}" for note in record.notes]
     lines += [f"  log:       {end.log}" for end in record.outcome.ranks if end.log]
     lines.append(f"  reproduce: {record.reproduce}")
-    return "\n".join(lines)
+    return visible("\n".join(lines))

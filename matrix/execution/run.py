@@ -6,31 +6,32 @@ import json
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Final
 
 from matrix.catalog.failure import Failure, Level
-from matrix.catalog.model import Catalog
+from matrix.catalog.model import HOST, Catalog
 from matrix.errors import MatrixError, closest
 from matrix.execution.cache_key import case_key
 from matrix.execution.engine import BaseContents, Engine, offer_of
 from matrix.execution.relay import Receiver
 from matrix.execution.reproduction import CaseContext, make_record
-from matrix.execution.session import new_run_id
 from matrix.planning.planned import Planned
 from matrix.planning.rerun import plan_entry, reproduce_line
 from matrix.provision import configuration, host
 from matrix.provision.case_overlays import overlay_digest, overlay_specs
 from matrix.store import journal, night
-from matrix.store.history import History
+from matrix.store.history import History, with_history
 from matrix.store.night import Night
-from matrix.store.paths import Paths, make_folder
+from matrix.store.paths import NIGHT, Paths
+from matrix.store.run_lock import RunLock
 from matrix.store.secrets import mask_file
 from matrix.verdicts.judge import judge
 from matrix.verdicts.outcome import Outcome, OutcomeKind
-from matrix.verdicts.record import Record, Verdict
+from matrix.verdicts.record import SILENT, Record, Verdict
 
+NOTHING_RAN: Final = 3  # exit status of a run that tested nothing, or a level less than nights before it
 ENGINE_LOG: Final = "engine.log"  # in the run's folder: the output of tox and pytest
 
 
@@ -46,7 +47,7 @@ class Request:
     cache: bool = True
     resume: str = ""
     attach: bool = False
-    label: str = "night"
+    label: str = NIGHT
 
 
 def execute(
@@ -63,36 +64,40 @@ def execute(
 
     `show` is called with each record when it arrives, `warn` with warnings, `begun` with the key of each case that
     begins. `report` is called with the run's folder at the end, also after a Ctrl-C, which is raised again; the default
-    adds the run to the history and writes no page. Raises MatrixError; a run that can't start leaves no folder.
+    adds the run to the history and writes no page. Without a usable history the run warns and has an empty one.
+
+    Raises MatrixError, also if another process works on the run; a run that can't start leaves no folder.
     """
     paths = Paths(request.out)
     if not request.resume:
         engine.ready({item.cell.base for item in request.planned})
-    with History(paths.history) as history:
-        folder = start(request, paths)
+    warn_once = cache(warn)
+    folder, lock = start(request, paths, catalog, warn)
+
+    def reported() -> Night:
+        return with_history(paths.history, partial(report or night.added, folder), warn_once)
+
+    with lock:
         try:
-            work(request, catalog, engine, folder, history, show, warn, place, begun)
+            with_history(
+                paths.history,
+                lambda history: work(request, catalog, engine, folder, history, show, warn, place, begun),
+                warn_once,
+            )
         except MatrixError:
             if request.resume or (folder / ENGINE_LOG).exists():
-                (report or kept)(folder, history)
+                reported()
             else:  # the engine started nothing: no run to report or resume
                 shutil.rmtree(folder, ignore_errors=True)
             raise
         except BaseException:
-            (report or kept)(folder, history)
+            reported()
             raise
-        return (report or kept)(folder, history)
+        return reported()
 
 
-def kept(folder: Path, history: History) -> Night:
-    """Add a run to the history and return it."""
-    ended = night.read(folder)
-    history.add(ended.run, ended.records)
-    return ended
-
-
-def start(request: Request, paths: Paths) -> Path:
-    """Return the folder of the run, which contains its plan."""
+def start(request: Request, paths: Paths, catalog: Catalog, warn: Callable[[str], None]) -> tuple[Path, RunLock]:
+    """Return the folder of the run, which contains its plan, and the lock on it."""
     if request.resume:
         folder = paths.run(request.resume)
         if not folder.is_dir():
@@ -101,13 +106,32 @@ def start(request: Request, paths: Paths) -> Path:
                 "no such run", got=request.resume, expected=f"a folder under {folder.parent}",
                 fix=closest(request.resume, known),
             )  # fmt: skip
+        lock = RunLock(folder)
+        for item in night.planned(folder):
+            check(item, catalog)
         if not request.attach:
-            journal.settle(folder)
-        return folder
-    folder = paths.run(new_run_id(request.label))
-    make_folder(folder)
+            journal.settle(folder, lambda: warn("waiting until the processes of the interrupted run have ended"))
+        return folder, lock
+    folder = paths.new_run(request.label)
+    lock = RunLock(folder)
     night.write_plan(folder, [plan_entry(item) for item in request.planned])
-    return folder
+    return folder, lock
+
+
+def check(item: Planned, catalog: Catalog) -> None:
+    """Raise MatrixError unless the catalog has this case of a plan, as it was planned."""
+    failure = catalog.failure(item.failure)
+    if item.cell.base != HOST:
+        catalog.base(item.cell.base)
+    if not item.reproducible:
+        return
+    case = next((one for one in failure.case if one.name == item.case and item.level in one.levels), None)
+    if case is None or (case.ranks, case.launcher) != (item.ranks, item.launcher):
+        raise MatrixError(
+            "the catalog does not have this planned case", got=f"{item.key}, {item.ranks} ranks, {item.launcher}",
+            expected=f"{case.ranks} ranks, {case.launcher}" if case else "a case of the failure at this level",
+            fix="start a new run: the plan was changed, or is of another version",
+        )  # fmt: skip
 
 
 def work(
@@ -191,20 +215,23 @@ def cached(
         specs = overlay_specs(item, held.environment, configuration.load(), held.interpreter)
         digests = [overlay_digest(spec) for spec in specs]
         content = case_key(item, failure, held.environment, digests, site, held.image)
+        found = history.cached(content)
     except MatrixError:
-        return None  # a source is missing; the case reports that when it runs
-    found = history.cached(content)
+        return (
+            None  # a source is missing, which the case reports when it runs; or the history fails, as the report will
+        )
     if found is None or found.key != item.key:
         return None
     return replace(found, cell=item.cell, why=item.why, run=run, reproduce=reproduce_line(item))
 
 
-def exit_status(records: Sequence[Record]) -> int:
-    """Return 1 if a record is red or was not reached, else 0."""
-    bad = any(record.verdict.colour == "red" or record.verdict is Verdict.NOT_REACHED for record in records)
-    return 1 if bad else 0
+def exit_status(ended: Night) -> int:
+    """Return 1 if a record is red or not reached, NOTHING_RAN if none has a result or a level is missing, else 0."""
+    if any(record.verdict.colour == "red" or record.verdict is Verdict.NOT_REACHED for record in ended.records):
+        return 1
+    return NOTHING_RAN if ended.missing or all(record.verdict in SILENT for record in ended.records) else 0
 
 
 def as_line(record: Record) -> str:
     """Return the record as one line of JSON."""
-    return json.dumps(record.to_json(), ensure_ascii=False)
+    return json.dumps(record.to_json())  # ASCII: a text that was not UTF-8 can't be printed

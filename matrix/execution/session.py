@@ -8,7 +8,6 @@ import signal
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from datetime import datetime, timezone
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
@@ -40,7 +39,8 @@ from matrix.provision.nvidia.cuda import Cuda
 from matrix.provision.nvidia.nvml import Nvml
 from matrix.provision.overlays import Overlay, Overlays, OverlaySpec, default_root
 from matrix.store import journal, night
-from matrix.store.paths import Paths, make_folder
+from matrix.store.paths import Paths
+from matrix.store.run_lock import RunLock
 from matrix.verdicts.outcome import Outcome
 from matrix.verdicts.record import Record
 
@@ -106,6 +106,7 @@ class Session:
         self._overlays: dict[tuple[sources.Source, ...], Overlay] = {}
         self.records: list[Record] = []
         self.say: Callable[[str], None] = lambda text: None  # prints a message while a case waits
+        self._lock: RunLock | None = None
 
     def _place(self, catalog: Catalog) -> tuple[Catalog, str]:
         """Return the catalog and the id of the base; without a configured base, the host is added as one."""
@@ -131,8 +132,8 @@ class Session:
         """Return the folder of the run; for a run of this session, write its plan first."""
         if self.options.run_folder:
             return self.options.run_folder
-        folder = Paths(self.out).run(new_run_id(self.base))
-        make_folder(folder)
+        folder = Paths(self.out).new_run(self.base)
+        self._lock = RunLock(folder)
         night.write_plan(folder, [plan_entry(item) for item in self.planned])
         return folder
 
@@ -214,6 +215,8 @@ class Session:
             self.supervisor.__exit__(None, None, None)
         if "journal" in self.__dict__:
             self.journal.close()
+        if self._lock:
+            self._lock.release()
 
     def _lack(self, planned: Planned, mpirun: bool | None = None) -> str:
         """Return what a case requires and this interpreter or machine does not offer, "" where it can run."""
@@ -304,8 +307,3 @@ class JournalSink:
         """Close the connection and the journal."""
         self._sender.close()
         self._journal.close()
-
-
-def new_run_id(label: str) -> str:
-    """Return an id for a run that starts now, to the microsecond; ids sort by time."""
-    return f"{datetime.now(timezone.utc):%Y%m%dT%H%M%S%f}Z-{label}"

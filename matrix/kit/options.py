@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from matrix.catalog.schema import UNITS
 from matrix.errors import MatrixError, closest
+
+DIGITS: Final = r"[0-9]{1,15}"  # a number of them is exact as a float, and so are its products with a unit
 
 
 @dataclass(frozen=True)
@@ -64,19 +66,24 @@ def count(least: int) -> Callable[[str, str], int]:
     """Return a reader of whole numbers >= `least`; its error for 128k suggests 131072."""
 
     def number(text: str, where: str) -> int:
-        if re.fullmatch(r"\d+", text) and int(text) >= least:
+        if re.fullmatch(DIGITS, text) and int(text) >= least:
             return int(text)
-        thousands = re.fullmatch(r"(\d+)k", text, re.IGNORECASE)
+        thousands = re.fullmatch(rf"({DIGITS})k", text, re.IGNORECASE)
         fix = f"{int(thousands[1]) * 1024} for {text}" if thousands else None
-        raise MatrixError("not a count", where=where, got=text, expected=f"a whole number, {least} or more", fix=fix)
+        expected = f"a whole number, {least} or more, of at most 15 digits"
+        raise MatrixError("not a count", where=where, got=_brief(text), expected=expected, fix=fix)
 
     return number
 
 
 def size(text: str, where: str) -> int:
     """Return the bytes of "880G". Raises MatrixError."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)([KMGT])(?:i?B)?", text.strip(), re.IGNORECASE)
+    found = re.fullmatch(rf"({DIGITS}(?:\.{DIGITS})?)([KMGT])(?:i?B)?", text.strip(), re.IGNORECASE)
     bytes_ = int(float(found[1]) * UNITS[found[2].upper()]) if found else 0
     if bytes_ < 1:
-        raise MatrixError("not a size", where=where, got=text, expected="a number with K, M, G or T: 880G")
+        raise MatrixError("not a size", where=where, got=_brief(text), expected="a number with K, M, G or T: 880G")
     return bytes_
+
+
+def _brief(text: str) -> str:
+    return text if len(text) <= 40 else f"{text[:40]}... ({len(text)} characters)"

@@ -21,6 +21,7 @@ MOST: Final = {"github": 256, "gitlab": 500}
 HOSTED: Final = "ubuntu-latest"  # a GitHub-hosted runner, for jobs that need no GPU
 PYTHON: Final = "python:3.11"  # the image of such jobs on GitLab
 OUT: Final = "reports/out"
+JUNIT: Final = f"{OUT}/desk/junit.xml"  # a job runs a part of the night (docs/runs.md)
 
 
 @dataclass(frozen=True)
@@ -101,7 +102,7 @@ def gitlab(made: Sequence[CiJob]) -> dict[str, Any]:
 
 
 def _gitlab_job(job: CiJob) -> Mapping[str, Any]:
-    kept = {"when": "always", "paths": [OUT], "reports": {"junit": f"{OUT}/junit.xml"}}
+    kept = {"when": "always", "paths": [OUT], "reports": {"junit": JUNIT}}
     return {
         **({"tags": list(job.labels)} if job.labels else {"image": PYTHON}),
         "script": ["python3 -m venv .venv", ". .venv/bin/activate", "pip install -e '.[desk]'", job.command],

@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Any, Final
 
 from matrix.catalog.cell import Cell
+from matrix.catalog.conform import conforming, items
 from matrix.catalog.failure import LAUNCHERS, Expectation, Level
 from matrix.verdicts.reason import Reason
 from matrix.verdicts.record import case_key
@@ -68,8 +69,8 @@ class Planned:
 
     @classmethod
     def from_json(cls, record: Mapping[str, Any]) -> Planned:
-        """Build a case from the JSON of `to_json`. Raises KeyError or ValueError on anything else."""
-        return cls(
+        """Build a case from the JSON of `to_json`. Raises one of MALFORMED (catalog.conform) on anything else."""
+        made = cls(
             cell=Cell.from_json(record["cell"], record.get("stack", {})),
             failure=record["failure"],
             case=record["case"],
@@ -79,9 +80,14 @@ class Planned:
             ranks=record["ranks"],
             gpus=record["gpus"],
             launcher=record["launcher"],
-            packages=tuple(record["packages"]),
+            packages=items(record["packages"]),
             source=record["source"],
             te_source=record["te_source"],
-            why=tuple(map(Reason.from_json, record["why"])),
-            notes=tuple(record["notes"]),
+            why=tuple(map(Reason.from_json, items(record["why"]))),
+            notes=items(record["notes"]),
         )
+        if record["key"] != made.key:
+            raise ValueError(f"the key is {repr(record['key'])[:80]}, not {made.key}")
+        if made.ranks < 1 or made.gpus < 0 or made.launcher not in LAUNCHERS:
+            raise ValueError(f"{made.ranks} ranks, {made.gpus} GPUs, launcher {made.launcher}")
+        return conforming(made)

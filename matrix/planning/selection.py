@@ -26,6 +26,7 @@ NAMED: Final[dict[str, Callable[[Planned], str]]] = {
     "expectation": lambda planned: planned.expectation.value,
 }
 TOKEN: Final = re.compile(r"\s*(?:(and|or|not|\(|\))(?![\w.-])|(\()|(\))|(\w+)\s*(==|!=|>=|<=|>|<|=)\s*([^\s()]+))")
+DEEPEST: Final = 50  # levels of parentheses and "not"
 FORM: Final = 'conditions joined by and, or, not and parentheses: "mcore==0.8.* and torch>=2.4 and not case==pp2"'
 
 
@@ -64,27 +65,29 @@ def compile_expression(expression: str, planned: Iterable[Planned]) -> Test:
         position += 1
         return word
 
-    def either() -> Test:
-        terms = [both()]
+    def either(depth: int) -> Test:
+        terms = [both(depth)]
         while peek() == "or":
             take()
-            terms.append(both())
+            terms.append(both(depth))
         return terms[0] if len(terms) == 1 else lambda item: any(term(item) for term in terms)
 
-    def both() -> Test:
-        terms = [single()]
+    def both(depth: int) -> Test:
+        terms = [single(depth)]
         while peek() == "and":
             take()
-            terms.append(single())
+            terms.append(single(depth))
         return terms[0] if len(terms) == 1 else lambda item: all(term(item) for term in terms)
 
-    def single() -> Test:
+    def single(depth: int) -> Test:
+        if depth > DEEPEST:
+            raise MatrixError("the selection is nested too deeply", expected=f"at most {DEEPEST} levels of ( and not")
         word = take()
         if word == "not":
-            inner = single()
+            inner = single(depth + 1)
             return lambda item: not inner(item)
         if word == "(":
-            inner = either()
+            inner = either(depth + 1)
             if take() != ")":
                 raise MatrixError("a parenthesis is not closed", got=expression, expected=FORM)
             return inner
@@ -92,7 +95,7 @@ def compile_expression(expression: str, planned: Iterable[Planned]) -> Test:
             return _condition(*word, known)
         raise MatrixError("the selection ends too early or has a stray word", got=expression, expected=FORM)
 
-    test = either()
+    test = either(0)
     if position != len(words):
         raise MatrixError("the selection goes on after its end", got=expression, expected=FORM)
     return test

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import re
+import signal
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 NOT_STARTED = 127  # exit status of a shell for a missing command
+STOP_S: Final = 4.0  # s for an interrupted command to undo what it did, such as debootstrap's mounts
 TIMED_OUT = 124  # exit status of timeout(1)
 
 
@@ -40,23 +44,42 @@ class Runner(Protocol):
 def run(
     command: Sequence[str], *, environment: Mapping[str, str] | None = None, seconds: float | None = None
 ) -> CommandResult:
-    """Run a process with empty standard input. The code is 127 for a missing tool and 124 on timeout, as in a shell."""
+    """Run a process with empty standard input. The code is 127 for a missing tool and 124 on timeout, as in a shell.
+
+    After a timeout or a Ctrl-C its process group is interrupted, and STOP_S later killed.
+    """
     try:
-        done = subprocess.run(
+        process = subprocess.Popen(
             list(command),
             env=environment,
             stdin=subprocess.DEVNULL,
-            capture_output=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
             encoding="utf-8",
             errors="replace",
-            timeout=seconds,
-            check=False,
+            start_new_session=True,  # a group of its own, which is ended with its children
         )
-    except subprocess.TimeoutExpired:
-        return CommandResult(TIMED_OUT, err=f"no result within {seconds} s")
     except OSError as error:
         return CommandResult(NOT_STARTED, err=str(error))
-    return CommandResult(done.returncode, done.stdout, done.stderr)
+    with process:
+        try:
+            out, err = process.communicate(timeout=seconds)
+        except subprocess.TimeoutExpired:
+            _end(process)
+            return CommandResult(TIMED_OUT, err=f"no result within {seconds} s")
+        except BaseException:
+            _end(process)
+            raise
+    return CommandResult(process.returncode, out, err)
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    """End a process and its group: what it wrote can be deleted then."""
+    with contextlib.suppress(subprocess.TimeoutExpired, ProcessLookupError):
+        os.killpg(process.pid, signal.SIGINT)
+        process.wait(STOP_S)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
 
 
 def redacted(text: str) -> str:

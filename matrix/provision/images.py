@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,6 +19,7 @@ from matrix.provision.commands import Runner, run
 from matrix.provision.indexes import site_options
 from matrix.provision.pip_inside import PipInside, pip_inside
 from matrix.provision.tools import NO_TOOL, find
+from matrix.store import scratch
 
 SUITE: Final = "trixie"  # the Debian whose python3-torch has the mpi backend
 BASE_TAG: Final = f"localhost/megatrix/{SUITE}:latest"
@@ -58,7 +58,7 @@ class Builder:
     def debian(self, packages: Sequence[str], tag: str, *, mirror: str = "") -> str:
         """Build a Debian image with these packages from `mirror` ("": the default of the tool)."""
         maker = base_maker(self._environ, self._user)
-        with tempfile.TemporaryDirectory(prefix="megatrix-image-") as folder:
+        with scratch.temporary("image") as folder:
             archive = Path(folder) / "base.tar"
             for text, command in base_steps(maker, Path(folder), archive, mirror):
                 self._step(text, command)
@@ -132,7 +132,7 @@ class Builder:
             "-t",
             tag,
         ]
-        with tempfile.TemporaryDirectory(prefix="megatrix-context-") as empty:
+        with scratch.temporary("context") as empty:
             self._step(f"building {tag}", [*command, empty], fix)
         return self.tool.image(tag)
 
@@ -152,7 +152,7 @@ def containerfile() -> Path:
 @contextmanager
 def build_options(inside: PipInside) -> Iterator[list[str]]:
     """Yield the options of a build that pass pip's configuration in; its file is deleted afterwards."""
-    with tempfile.TemporaryDirectory(prefix="megatrix-pip-") as folder:  # readable by this user only
+    with scratch.temporary("pip") as folder:  # readable by this user only
         options = [
             f"--volume={folder_here}:{folder_inside}:ro" for folder_here, folder_inside in inside.folders.items()
         ]

@@ -5,8 +5,10 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
+from collections.abc import Mapping
 from typing import Final
 
+PARENT: Final = "MEGATRIX_PARENT"  # the pid of the process that starts another one and is to be followed
 PR_SET_PDEATHSIG: Final = 1  # <linux/prctl.h>
 PR_SET_CHILD_SUBREAPER: Final = 36
 CLONE_NEWNS: Final = 0x20000  # <linux/sched.h>
@@ -19,6 +21,18 @@ def die_with_parent(parent: int) -> None:
     _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)
+
+
+def follow(environ: Mapping[str, str], number: int = signal.SIGTERM) -> None:
+    """Send a signal to this process when the process dies that started it with $MEGATRIX_PARENT, its pid.
+
+    A shell or a job of nohup does not set the variable: what it started outlives it.
+    """
+    parent = environ.get(PARENT, "")
+    if parent == str(os.getppid()):
+        _prctl(PR_SET_PDEATHSIG, number)
+        if parent != str(os.getppid()):  # it died meanwhile
+            os.kill(os.getpid(), number)
 
 
 def adopt_orphans() -> None:

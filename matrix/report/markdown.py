@@ -23,7 +23,7 @@ WIDTH = 160  # characters of a log text in a table
 
 def job_summary(night: Night, changes: Changes) -> str:
     """Return the night for the page of a CI job: a row per cause of red cases, missing results, counts."""
-    summary = headline(night.records)
+    summary = headline(night.records, night.missing)
     counts = Counter(record.verdict for record in night.records)
     parts = [
         f"## Megatrix: {summary.colour}",
@@ -59,7 +59,7 @@ def issue(night: Night, changes: Changes) -> str:
 
 def webhook(night: Night, changes: Changes) -> dict[str, str]:
     """Return the payload of an incoming webhook (Slack, Mattermost, Rocket.Chat): the night in a few lines."""
-    summary = headline(night.records)
+    summary = headline(night.records, night.missing)
     lines = [f"Megatrix {summary.colour.upper()}: {summary.text}; {summary.no_result} ({one_line(night.run)})"]
     for reds in _causes(night.records, changes)[:CAUSES]:
         new = "NEW " if _is_new(reds, changes) else ""

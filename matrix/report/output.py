@@ -22,13 +22,14 @@ from matrix.store.paths import Paths, write_whole
 
 
 def render(run_folder: Path, out: Path, history: History, catalog: Catalog) -> Night:
-    """Add a run to the history and write its reports under `out`. Returns the night.
+    """Add a run to the history and write its reports: a night's under `out`, any other run's in a folder of their own.
+
+    Returns the night.
 
     May be called repeatedly, also for an interrupted or an older run. Raises MatrixError if the run, the history or
     the output folder can't be used.
     """
-    current, paths = night.read(run_folder), Paths(out)
-    history.add(current.run, current.records)
+    current, paths = night.added(run_folder, history), Paths(out).pages(run_folder.name)
     levels, pasts = history.levels(), history.pasts(current.run)
     different = changes(current.records, history.previous(current.run))
     write_whole(

@@ -43,7 +43,7 @@ def page(night: Night, changes: Changes, levels: Mapping[str, frozenset[Level]],
     `levels`: the levels at which each failure has ever run on this machine; `bisections`: names of bisection pages.
     """
     records, anchors = night.records, anchors_of(night.records)
-    summary = headline(records)
+    summary = headline(records, night.missing)
     body = f"""{_top(night)}
 {_changes(changes, anchors)}
 {_reds(records, anchors, changes.newly_red)}
@@ -69,7 +69,7 @@ def anchors_of(records: Sequence[Record]) -> dict[str, str]:
 
 
 def _top(night: Night) -> str:
-    summary = headline(night.records)
+    summary = headline(night.records, night.missing)
     counts = Counter(record.verdict for record in night.records)
     cached = sum(bool(record.cached_from) for record in night.records)
     listed = "".join(f"<li>{word(verdict)} <b>{counts[verdict]}</b></li>" for verdict in WORST_FIRST if counts[verdict])

@@ -12,7 +12,17 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TextIO
 
 from matrix.catalog.failure import Level
-from matrix.report.words import MEANING, WORST_FIRST, group_by, headline, is_red, label, row_order, verdict_reason
+from matrix.report.words import (
+    MEANING,
+    NONE_MISSING,
+    WORST_FIRST,
+    group_by,
+    headline,
+    is_red,
+    label,
+    row_order,
+    verdict_reason,
+)
 from matrix.verdicts.record import SILENT, Record, Verdict
 from matrix.verdicts.text import one_line, shorten, visible
 
@@ -27,7 +37,9 @@ def colour_wanted(stream: TextIO, environ: Mapping[str, str]) -> bool:
     return stream.isatty() and not environ.get("NO_COLOR") and environ.get("TERM") != "dumb"
 
 
-def summary(records: Sequence[Record], *, width: int = WIDTH, colour: bool = False) -> str:
+def summary(
+    records: Sequence[Record], missing: Mapping[str, str] = NONE_MISSING, *, width: int = WIDTH, colour: bool = False
+) -> str:
     """Return the summary: red cases with reason and command, tables, cases without a result, counts, headline.
 
     The headline comes last, where a terminal shows it without scrolling.
@@ -41,7 +53,7 @@ def summary(records: Sequence[Record], *, width: int = WIDTH, colour: bool = Fal
         *filter(None, (_table(members, width, colour) for _, members in sorted(tables.items()))),
         "\n".join(_silent(silent, width, colour)),
         "\n".join(_wrapped(text, width, indent=2) for text in _drivers(records)),
-        _closing(records, width, colour),
+        _closing(records, missing, width, colour),
     ]
     return "\n\n".join(filter(None, parts)) + "\n"
 
@@ -194,8 +206,8 @@ def _silent(records: Sequence[Record], width: int, colour: bool) -> list[str]:
     return lines
 
 
-def _closing(records: Sequence[Record], width: int, colour: bool) -> str:
-    night = headline(records)
+def _closing(records: Sequence[Record], missing: Mapping[str, str], width: int, colour: bool) -> str:
+    night = headline(records, missing)
     lines = [_counts(records, width, 0, colour)] if records else []
     text = _wrapped(f"{night.colour.upper()}: {night.text}; {night.no_result}", width, indent=0)
     return "\n".join(

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, TypeVar
+from types import MappingProxyType
+from typing import Any, Final, TypeVar
 
 from packaging.version import Version
 
@@ -39,6 +40,7 @@ MEANING = {
 }
 # Frames shown of one exception, the innermost ones: the outer ones are the training loop's.
 FRAMES = 15
+NONE_MISSING: Final[Mapping[str, str]] = MappingProxyType({})
 
 Key = TypeVar("Key", bound=Hashable)
 
@@ -55,8 +57,12 @@ class Headline:
     no_result: str
 
 
-def headline(records: Sequence[Record]) -> Headline:
-    """Return the night in one line; green only if nothing is red, every case was reached and at least one ran."""
+def headline(records: Sequence[Record], missing: Mapping[str, str] = NONE_MISSING) -> Headline:
+    """Return the night in one line.
+
+    It is green only if nothing is red, every case was reached, at least one has a result, and no level is `missing`
+    (level -> the last night in which it ran).
+    """
     counts = Counter(record.verdict.colour for record in records)
     total, red, lost, unavailable = len(records), counts["red"], counts["not-reached"], counts["unavailable"]
     no_result = f"{unavailable} unavailable, {lost} not reached"
@@ -66,7 +72,15 @@ def headline(records: Sequence[Record]) -> Headline:
         return Headline("incomplete", f"none of {total} cases ran", no_result)
     if lost:
         return Headline("incomplete", f"nothing is red, but {lost} of {total} cases were not reached", no_result)
-    return Headline("green", f"nothing is red in {total - unavailable} cases that ran", no_result)
+    if missing:
+        lost_levels = " and ".join(f"level {level}, which ran in {run}," for level, run in sorted(missing.items()))
+        return Headline("incomplete", f"nothing is red, but {lost_levels} did not run", no_result)
+    cached = Counter(record.cached_from for record in records if record.cached_from)
+    if not cached:
+        return Headline("green", f"nothing is red in {total - unavailable} cases that ran", no_result)
+    ran, runs = total - unavailable - cached.total(), " and ".join(cached) if len(cached) < 3 else f"{len(cached)} runs"
+    text = f"nothing is red in {total - unavailable} cases: {ran} ran, {cached.total()} from the cache of {runs}"
+    return Headline("green", text, no_result)
 
 
 def is_red(record: Record) -> bool:

@@ -9,19 +9,22 @@ from __future__ import annotations
 import json
 import sqlite3
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
+from typing import Final, TypeVar
 
+from matrix.catalog.conform import MALFORMED, conforming
 from matrix.catalog.failure import Level
 from matrix.errors import MatrixError
-from matrix.store.paths import make_folder
+from matrix.store.paths import NIGHT, is_night, make_folder
 from matrix.store.trend import NIGHTS, PastResult
 from matrix.verdicts.record import Record, Verdict
 
 SCHEMA = 1
+T = TypeVar("T")
 # Seconds to wait for another process's write. A night of 100,000 results is added in about 10 s.
 BUSY = 60.0
 
@@ -58,6 +61,30 @@ CACHED = (
     " WHERE content = ? AND verdict NOT IN (?, ?) ORDER BY run DESC, results.started DESC LIMIT 1"
 )
 _SILENT = (Verdict.UNAVAILABLE.value, Verdict.NOT_REACHED.value)
+# Fixes by a part of SQLite's message, the first that occurs (Python 3.10 has no error codes).
+_FIXES: Final = {
+    "full": "free disk space",
+    "locked": "another process writes to it: try again",
+    "readonly": "make the file and its folder writable, or choose another output folder",
+    "unable to open": "make the file and its folder writable, or choose another output folder",
+    "malformed": "move it away: the next run creates a new one",
+    "not a database": "move it away: the next run creates a new one",
+}
+
+
+class HistoryError(MatrixError):
+    """The history can't be used. Runs and reports do without."""
+
+
+def with_history(path: Path, use: Callable[[History], T], warn: Callable[[str], None]) -> T:
+    """Return `use` of the history; if it can't be used, warn, and use an empty one that is not stored."""
+    try:
+        with History(path) as history:
+            return use(history)
+    except HistoryError as error:
+        warn(f"no history: nothing comes from the cache, nothing is compared with earlier runs\n{error}")
+    with History(None) as empty:
+        return use(empty)
 
 
 @dataclass(frozen=True)
@@ -70,13 +97,17 @@ class Earlier:
 
 
 class History:
-    """The history in one file, created when missing. Every method raises MatrixError on a file that it can't use."""
+    """The history in one file, created when missing; None keeps it in memory.
 
-    def __init__(self, path: Path) -> None:
+    Every method raises HistoryError on a file that it can't use.
+    """
+
+    def __init__(self, path: Path | None) -> None:
         self._path = path
-        make_folder(path.parent, exist_ok=True)
-        with self._as_matrix_errors():
-            self._base = sqlite3.connect(path, timeout=BUSY, isolation_level=None)
+        if path:
+            make_folder(path.parent, exist_ok=True)
+        with self._as_history_errors():
+            self._base = sqlite3.connect(path or ":memory:", timeout=BUSY, isolation_level=None)
             try:
                 self._open()
             except BaseException:
@@ -97,7 +128,7 @@ class History:
 
     def add(self, run: str, records: Iterable[Record]) -> None:
         """Add a run's results, all or none. A resumed run is added again; its results replace the earlier ones."""
-        with self._as_matrix_errors(), self._transaction():
+        with self._as_history_errors(), self._transaction():
             self._base.execute("INSERT INTO runs (id) VALUES (?) ON CONFLICT DO NOTHING", (run,))
             (number,) = self._base.execute("SELECT number FROM runs WHERE id = ?", (run,)).fetchone()
             self._base.executemany(_ADD, (_row(number, record) for record in records))
@@ -110,7 +141,7 @@ class History:
         """
         if not content:
             return None
-        with self._as_matrix_errors():
+        with self._as_history_errors():
             found = self._base.execute(
                 CACHED,
                 (content, *_SILENT),
@@ -125,36 +156,52 @@ class History:
     def previous(self, run: str) -> Mapping[str, Earlier]:
         """Return, by case key, the last verdict before this run; `not-reached` is skipped.
 
-        A run that is not in the history yet comes after all others.
+        A run that is not in the history yet comes after all others. Before a night only nights count.
         """
-        with self._as_matrix_errors():
+        with self._as_history_errors():
             rows = self._base.execute(
                 "SELECT key, verdict, max(run), runs.id FROM results JOIN runs ON runs.number = run"
-                " WHERE run < coalesce((SELECT number FROM runs WHERE id = ?), 1 << 62) AND verdict <> ? GROUP BY key",
-                (run, Verdict.NOT_REACHED.value),
+                " WHERE run < coalesce((SELECT number FROM runs WHERE id = ?), 1 << 62) AND verdict <> ?"
+                " AND runs.id LIKE ? GROUP BY key",
+                (run, Verdict.NOT_REACHED.value, _compared(run)),
             )
-            return {key: Earlier(number, earlier, Verdict(verdict)) for key, verdict, number, earlier in rows}
+            return {
+                key: conforming(Earlier(number, earlier, Verdict(verdict))) for key, verdict, number, earlier in rows
+            }
 
     def pasts(self, run: str, nights: int = NIGHTS) -> dict[str, list[PastResult]]:
-        """Return, by case key, the verdicts of this run and those before it, oldest first, at most `nights` runs."""
-        with self._as_matrix_errors():
+        """Return, by case key, the verdicts of this run and those before it, oldest first, at most `nights` runs.
+
+        Before a night only nights count.
+        """
+        with self._as_history_errors():
             rows = self._base.execute(
                 "SELECT key, run, runs.id, verdict, seconds, content, cached_from FROM results"
                 " JOIN runs ON runs.number = run WHERE run IN (SELECT number FROM runs"
                 " WHERE number <= coalesce((SELECT number FROM runs WHERE id = ?), 1 << 62)"
-                " ORDER BY number DESC LIMIT ?) ORDER BY run",
-                (run, nights),
+                " AND id LIKE ? ORDER BY number DESC LIMIT ?) ORDER BY run",
+                (run, _compared(run), nights),
             )
             found: dict[str, list[PastResult]] = {}
             for key, number, id, verdict, seconds, content, cached in rows:
-                found.setdefault(key, []).append(
-                    PastResult(number, id, Verdict(verdict), seconds, content, bool(cached))
-                )
+                past = PastResult(number, id, Verdict(verdict), seconds, content, bool(cached))
+                found.setdefault(key, []).append(conforming(past))
         return found
+
+    def last_with(self, run: str, nights: int = NIGHTS) -> dict[Level, str]:
+        """Return, for each level that ran in one of the `nights` nights before this run, the last such night."""
+        with self._as_history_errors():
+            rows = self._base.execute(
+                "SELECT level, runs.id, max(run) FROM results JOIN runs ON runs.number = run WHERE run IN"
+                " (SELECT number FROM runs WHERE number < coalesce((SELECT number FROM runs WHERE id = ?), 1 << 62)"
+                " AND id LIKE ? ORDER BY number DESC LIMIT ?) AND verdict NOT IN (?, ?) GROUP BY level",
+                (run, f"%-{NIGHT}", nights, *_SILENT),
+            )
+            return {Level(level): night for level, night, _ in rows}
 
     def levels(self) -> Mapping[str, frozenset[Level]]:
         """Return the levels at which each failure has run in this history, by failure id."""
-        with self._as_matrix_errors():
+        with self._as_history_errors():
             rows = self._base.execute(
                 "SELECT DISTINCT failure, level FROM results WHERE verdict NOT IN (?, ?)", _SILENT
             ).fetchall()
@@ -167,7 +214,7 @@ class History:
         (version,) = self._base.execute("PRAGMA user_version").fetchone()
         (tables,) = self._base.execute("SELECT count(*) FROM sqlite_master").fetchone()
         if version != SCHEMA and (version or tables):
-            raise MatrixError(
+            raise HistoryError(
                 "not a history that this version of megatrix can read; the file is kept as it is",
                 where=str(self._path),
                 got=f"schema {version}",
@@ -195,16 +242,21 @@ class History:
         self._base.execute("COMMIT")
 
     @contextmanager
-    def _as_matrix_errors(self) -> Iterator[None]:
+    def _as_history_errors(self) -> Iterator[None]:
         try:
             yield
-        except (sqlite3.Error, zlib.error, OSError, KeyError, ValueError) as error:
-            raise MatrixError(
+        except (sqlite3.Error, zlib.error, OSError, OverflowError, *MALFORMED) as error:
+            raise HistoryError(
                 "the history can't be used; the file is kept as it is",
                 where=str(self._path),
                 got=f"{type(error).__name__}: {error}",
-                fix="if the file is broken, move it away: the next run creates a new one",
+                fix=next((fix for part, fix in _FIXES.items() if part in str(error)), _FIXES["malformed"]),
             ) from error
+
+
+def _compared(run: str) -> str:
+    """Return the pattern of the runs that a run is compared with: a night with nights, any other with all."""
+    return f"%-{NIGHT}" if is_night(run) else "%"
 
 
 def _row(number: int, record: Record) -> tuple[object, ...]:

@@ -24,8 +24,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from matrix.catalog.conform import MALFORMED
 from matrix.errors import MatrixError
-from matrix.store.paths import sync_folder, unwritable
+from matrix.store.paths import regular, sync_folder, unwritable
 from matrix.store.secrets import bare, masked_outcome, values
 from matrix.verdicts.record import Record, Verdict
 
@@ -134,9 +135,16 @@ class Journal:
             return at
 
 
-def settle(run_folder: Path) -> None:
-    """Wait until no process has a journal open in the folder: processes of a killed run take seconds to stop."""
-    os.close(_hold(run_folder, fcntl.LOCK_EX))
+def settle(run_folder: Path, waits: Callable[[], None] = lambda: None) -> None:
+    """Wait until no process has a journal open in the folder: processes of a killed run take seconds to stop.
+
+    `waits` is called first if there are any.
+    """
+    try:
+        os.close(_hold(run_folder, fcntl.LOCK_EX | fcntl.LOCK_NB))
+    except BlockingIOError:
+        waits()
+        os.close(_hold(run_folder, fcntl.LOCK_EX))
 
 
 def _hold(run_folder: Path, how: int) -> int:
@@ -149,7 +157,11 @@ def _hold(run_folder: Path, how: int) -> int:
         held = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
     except OSError as error:
         raise unwritable(path, error) from error
-    fcntl.flock(held, how)
+    try:
+        fcntl.flock(held, how)
+    except BaseException:
+        os.close(held)
+        raise
     return held
 
 
@@ -166,14 +178,17 @@ def read(run_folder: Path) -> JournalState:
     for path in sorted(run_folder.glob("journal-*.jsonl")):
         for number, entry in _entries(path):
             try:
-                times.append(entry["at"])
-                if "started" in entry:
-                    started[entry["started"]] = entry["at"]
-                    lost.pop(entry["started"], None)
+                at, key = entry["at"], entry.get("started", "")
+                if not isinstance(at, str) or not isinstance(key, str):
+                    raise TypeError("a time or a case that is not a text")
+                times.append(at)
+                if key:
+                    started[key] = at
+                    lost.pop(key, None)
                 else:
                     record = Record.from_json(entry["result"])
                     (lost if record.verdict is Verdict.NOT_REACHED else results).setdefault(record.key, record)
-            except (KeyError, TypeError, ValueError) as error:
+            except MALFORMED as error:
                 raise MatrixError(
                     "a whole line that this version can't read",
                     where=f"{path}:{number}",
@@ -194,9 +209,9 @@ def _entries(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield line number and content of every intact line."""
     bad = 0
     try:
-        with path.open("rb") as file:
+        with regular(path) as file:
             for number, line in enumerate(file, start=1):
-                if not bad and (entry := _opened(line.rstrip(b"\n"))):
+                if not bad and (entry := _opened(line.rstrip(b"\n"))) is not None:
                     yield number, entry
                 elif bad or _SEAL_INSIDE.search(line):
                     break
@@ -205,7 +220,7 @@ def _entries(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
             else:
                 return
     except OSError as error:
-        raise MatrixError("the journal can't be read", where=str(path), got=error.strerror) from error
+        raise MatrixError("the journal can't be read", where=str(path), got=error.strerror or error) from error
     raise MatrixError(
         "a corrupt line within the journal",
         where=f"{path}:{bad or number}",
@@ -221,9 +236,12 @@ def _sealed(entry: Mapping[str, object]) -> bytes:
 
 
 def _opened(line: bytes) -> dict[str, Any] | None:
-    """Return the content of a line, or None when its checksum is missing or wrong."""
+    """Return the content of a line, {} when it is no JSON object, or None when its checksum is missing or wrong."""
     seal = _SEAL.search(line)
     if seal is None or zlib.crc32(line[: seal.start()]) != int(seal[1], 16):
         return None
-    entry: dict[str, Any] = json.loads(line)
-    return entry
+    try:
+        entry = json.loads(line)
+    except (ValueError, RecursionError):
+        return {}
+    return entry if isinstance(entry, dict) else {}

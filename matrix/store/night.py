@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from matrix.catalog.cell import Cell
+from matrix.catalog.conform import MALFORMED, conforming, items
 from matrix.catalog.failure import Expectation, Level
 from matrix.errors import MatrixError
 from matrix.planning.planned import Planned
 from matrix.store import journal
-from matrix.store.paths import write_whole
+from matrix.store.history import History
+from matrix.store.paths import PLAN, is_night, regular, write_whole
 from matrix.verdicts.outcome import Outcome, OutcomeKind
 from matrix.verdicts.reason import Reason
-from matrix.verdicts.record import Record, Verdict, case_key
-
-PLAN = "plan.json"
+from matrix.verdicts.record import SILENT, Record, Verdict, case_key
 
 
 @dataclass(frozen=True)
@@ -26,12 +26,25 @@ class Night:
     """The current state of a run: one record per planned case, in the order of the plan.
 
     `began`, `ended`: times (UTC, ISO 8601) of the first and last journal line; "" when nothing was started.
+    `missing`: level -> the last night in which it ran, for each level of earlier nights that did not run in this one.
     """
 
     run: str
     records: tuple[Record, ...]
     began: str = ""
     ended: str = ""
+    missing: Mapping[str, str] = field(default_factory=dict)
+
+
+def added(run_folder: Path, history: History) -> Night:
+    """Add a run to the history and return it, compared with the nights before it."""
+    ended = read(run_folder)
+    history.add(ended.run, ended.records)
+    if not is_night(ended.run):
+        return ended
+    ran = {record.level for record in ended.records if record.verdict not in SILENT}
+    before = history.last_with(ended.run)
+    return replace(ended, missing={level.value: run for level, run in before.items() if level not in ran})
 
 
 def write_plan(run_folder: Path, cases: Sequence[Mapping[str, Any]]) -> None:
@@ -75,30 +88,36 @@ def plan(run_folder: Path) -> list[dict[str, Any]]:
     """Return the cases of a run's plan, as `write_plan` received them."""
     path = run_folder / PLAN
     try:
-        cases: list[dict[str, Any]] = json.loads(path.read_text("utf-8"))
+        with regular(path) as file:
+            cases: list[dict[str, Any]] = json.loads(file.read())
         if not isinstance(cases, list) or not all(isinstance(case, dict) for case in cases):
             raise MatrixError("not a plan", where=str(path), expected="a JSON list of objects, one per case")
     except FileNotFoundError as error:
-        raise MatrixError("no such run", where=str(path), fix="name the folder of a run") from error
-    except (OSError, ValueError) as error:
-        raise MatrixError("the plan can't be read", where=str(path), got=error) from error
+        raise MatrixError(
+            "no such run, or it ended before it had a plan", where=str(path), fix="name another run, or start a new one"
+        ) from error
+    except (OSError, ValueError, RecursionError) as error:
+        raise MatrixError("the plan can't be read", where=str(path), got=error, fix="start a new run") from error
     return cases
 
 
 def planned(run_folder: Path) -> list[Planned]:
     """Return the cases of a run's plan. Raises MatrixError on a missing or broken plan."""
-    found = []
+    found: dict[str, Planned] = {}
     for number, case in enumerate(plan(run_folder)):
         try:
-            found.append(Planned.from_json(case))
-        except (KeyError, TypeError, ValueError) as error:
+            item = Planned.from_json(case)
+            if item.key in found:
+                raise ValueError("it is planned twice")
+            found[item.key] = item
+        except MALFORMED as error:
             raise MatrixError(
                 "not a planned case",
                 where=f"{run_folder / PLAN}, case {number}",
                 got=f"{type(error).__name__}: {error}",
                 fix="start a new run: another version wrote this plan",
             ) from error
-    return found
+    return [*found.values()]
 
 
 def _not_reached(case: Mapping[str, Any], where: str, run: str, started: str) -> Record:
@@ -115,15 +134,16 @@ def _not_reached(case: Mapping[str, Any], where: str, run: str, started: str) ->
             outcome=Outcome(OutcomeKind.NOT_REACHED, reason),
             signature=None,
             reproduce=case["reproduce"],
-            notes=tuple(case["notes"]),
-            why=tuple(map(Reason.from_json, case["why"])),
+            notes=items(case["notes"]),
+            why=tuple(map(Reason.from_json, items(case["why"]))),
             run=run,
             started=started,
         )
+        conforming(record)
         expected = case_key(record.cell.id, record.failure, record.case, record.level)
         if case["key"] != expected:
             raise MatrixError("a case whose key is not its own", where=where, got=case["key"], expected=expected)
-    except (KeyError, TypeError, ValueError) as error:
+    except MALFORMED as error:
         raise MatrixError(
             "not a planned case",
             where=where,

@@ -3,13 +3,27 @@
 from __future__ import annotations
 
 import os
+import re
+import stat
 from dataclasses import dataclass
+from datetime import datetime, timezone
 from pathlib import Path
+from typing import BinaryIO, Final
 
 from matrix.errors import MatrixError
 
 # Output folder of runs, relative to the current folder (a checkout's root). Every entry point has an option for it.
 OUT = Path("reports") / "out"
+STAMP: Final = "%Y%m%dT%H%M%S%f"  # start of a run's id: its time in UTC, to the microsecond
+NIGHT: Final = "night"  # the label of a run without a selection
+PLAN: Final = "plan.json"  # in the folder of a run
+READABLE: Final = "make the folder readable, or choose another one with --out"
+DESK: Final = "desk"  # the folder of the pages of every other run
+
+
+def is_night(run: str) -> bool:
+    """Return whether the run of this id is a night."""
+    return run.endswith(f"-{NIGHT}")
 
 
 @dataclass(frozen=True)
@@ -21,6 +35,31 @@ class Paths:
     def run(self, run: str) -> Path:
         """Return the folder of one run: plan.json, journal-*.jsonl, logs/."""
         return self.out / "runs" / run
+
+    def runs(self) -> list[str]:
+        """Return the ids of the runs that have a plan, oldest first. Raises MatrixError for an unreadable folder."""
+        try:
+            return sorted(path.name for path in self.run("").iterdir() if os.access(path / PLAN, os.F_OK))
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        except OSError as error:
+            raise MatrixError("can't be read", where=str(self.run("")), got=error.strerror, fix=READABLE) from error
+
+    def new_run(self, label: str) -> Path:
+        """Create and return the folder of a run. Its id sorts after all others, also when the clock was set back."""
+        stamps = [run.partition("Z-")[0] for run in self.runs()]
+        last = max((stamp for stamp in stamps if re.fullmatch(r"\d{8}T\d{12}", stamp)), default="")
+        stamp = f"{datetime.now(timezone.utc):{STAMP}}"
+        if stamp <= last:
+            digits = f"{int(last.replace('T', '')) + 1}"
+            stamp = f"{digits[:8]}T{digits[8:]}"
+        folder = self.run(f"{stamp}Z-{label}")
+        make_folder(folder)
+        return folder
+
+    def pages(self, run: str) -> Paths:
+        """Return the paths of a run's pages: of a night here, of any other run in a folder that a night never uses."""
+        return self if is_night(run) else Paths(self.out / DESK)
 
     @property
     def history(self) -> Path:
@@ -67,6 +106,15 @@ def make_folder(path: Path, *, exist_ok: bool = False) -> None:
         path.mkdir(parents=True, exist_ok=exist_ok)
     except OSError as error:
         raise unwritable(path, error) from error
+
+
+def regular(path: Path) -> BinaryIO:
+    """Open a file to read bytes. Raises OSError, also for a FIFO, which would block, or a device."""
+    held = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    if not stat.S_ISREG(os.fstat(held).st_mode):
+        os.close(held)
+        raise OSError(f"{path} is not a regular file")
+    return os.fdopen(held, "rb")
 
 
 def write_whole(path: Path, text: str, *, durable: bool = True) -> None:

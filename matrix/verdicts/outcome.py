@@ -7,6 +7,8 @@ from dataclasses import asdict, dataclass
 from enum import Enum
 from typing import Any, Final
 
+from matrix.catalog.conform import conforming, items
+
 
 class OutcomeKind(str, Enum):
     """How a run ended."""
@@ -90,20 +92,20 @@ class Outcome:
 
     @classmethod
     def from_json(cls, record: Mapping[str, Any]) -> Outcome:
-        """Build an outcome from the JSON of `to_json`."""
+        """Build an outcome from the JSON of `to_json`. Raises one of MALFORMED (catalog.conform) on anything else."""
         fields = dict(record)
         fields["kind"] = OutcomeKind(fields["kind"])
         fields["chain"] = raised_chain(fields.get("chain", ()))
-        fields["attempts"] = tuple(fields.get("attempts", ()))
+        fields["attempts"] = items(fields.get("attempts", ()))
         fields["ranks"] = tuple(
-            RankEnd(**{**rank, "chain": raised_chain(rank.get("chain", ()))}) for rank in fields.get("ranks", ())
+            RankEnd(**{**rank, "chain": raised_chain(rank.get("chain", ()))}) for rank in items(fields.get("ranks", ()))
         )
-        return cls(**fields)
+        return conforming(cls(**fields))
 
 
 def raised_chain(records: Sequence[Mapping[str, Any]]) -> tuple[Raised, ...]:
     """Read a chain of exceptions from JSON."""
     return tuple(
-        Raised(record["type"], record["message"], tuple(Frame(**frame) for frame in record.get("frames", ())))
-        for record in records
+        Raised(record["type"], record["message"], tuple(Frame(**frame) for frame in items(record.get("frames", ()))))
+        for record in items(records)
     )

@@ -8,6 +8,7 @@ from enum import Enum
 from typing import Any, Final
 
 from matrix.catalog.cell import Cell
+from matrix.catalog.conform import conforming, items
 from matrix.catalog.failure import Expectation, Level
 from matrix.verdicts.outcome import Outcome
 from matrix.verdicts.reason import Reason
@@ -103,8 +104,8 @@ class Record:
 
     @classmethod
     def from_json(cls, record: Mapping[str, Any]) -> Record:
-        """Build a record from the JSON of `to_json`. Raises KeyError or ValueError on anything else."""
-        return cls(
+        """Build a record from the JSON of `to_json`. Raises one of MALFORMED (catalog.conform) on anything else."""
+        made = cls(
             failure=record["failure"],
             case=record["case"],
             cell=Cell.from_json(record["cell"]),
@@ -115,14 +116,15 @@ class Record:
             signature=record["signature"],
             reproduce=record["reproduce"],
             other=record["other"],
-            notes=tuple(record["notes"]),
-            why=tuple(map(Reason.from_json, record["why"])),
+            notes=items(record["notes"]),
+            why=tuple(map(Reason.from_json, items(record["why"]))),
             resolved=record["resolved"],
             content=record["content"],
             cached_from=record["cached_from"],
             run=record["run"],
             started=record["started"],
         )
+        return conforming(made)
 
 
 def case_key(cell: str, failure: str, case: str, level: Level) -> str:

@@ -30,12 +30,12 @@ from matrix.planning import driver_fit
 from matrix.planning.planned import Planned
 from matrix.planning.requirements import BaseOffer, Kind, Lack, MachineOffer, unmet
 from matrix.provision import case_overlays as provision
-from matrix.provision import configuration, project
+from matrix.provision import configuration, kernel, project
 from matrix.provision.host import Host
 from matrix.provision.overlays import Overlays, default_root
 from matrix.provision.tools import Ref
 from matrix.provision.tox_environments import CELL_SETTINGS
-from matrix.store import journal
+from matrix.store import journal, scratch
 from matrix.store.secrets import mask_file
 from matrix.verdicts.outcome import Outcome, OutcomeKind
 
@@ -43,7 +43,8 @@ from matrix.verdicts.outcome import Outcome, OutcomeKind
 # tasks in the queue (two busy cores, Slurm 22.05).
 LOOK_S: Final = 2.0
 ASK: Final = "ask-"  # prefix of the array of one task that reports the contents of an image; the base follows
-SETTINGS: Final = {**CELL_SETTINGS, "PYTHONDONTWRITEBYTECODE": "1"}  # the nodes share the folder
+# The nodes share the folder, and are neither this machine nor children of this process.
+SETTINGS: Final = {**CELL_SETTINGS, "PYTHONDONTWRITEBYTECODE": "1", kernel.PARENT: "", scratch.VARIABLE: ""}
 
 
 class Slurm:

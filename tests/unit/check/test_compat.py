@@ -123,3 +123,22 @@ def test_hardware_rules_are_explained(catalog: Catalog, stack: str, message: str
 def test_torch_of_a_container_stands_for_it(catalog: Catalog, torch: str) -> None:
     """It sorts below 2.4.0; the rule that knows it names its container."""
     assert expectations(catalog, f"torch={torch} mcore=0.8.0")[SAVE] == "broken"
+
+
+@pytest.mark.parametrize(
+    ("written", "same"),
+    [
+        ("mcore==0.8.0", "mcore=0.8.0"),
+        ("mcore=core_v0.8.0", "mcore=0.8.0"),
+        ("nvcr.io/nvidia/pytorch:24.07-py3", "base=ngc-24.07"),
+        ("base=nvcr.io/nvidia/pytorch:24.07-py3", "base=ngc-24.07"),
+    ],
+)
+def test_usual_ways_of_writing_are_read(catalog: Catalog, written: str, same: str) -> None:
+    """A line of a requirements file, a tag of Megatron-LM, the name of an image."""
+    assert parse_stack(catalog, written) == parse_stack(catalog, same)
+
+
+def test_example_of_an_error_is_of_its_axis(catalog: Catalog) -> None:
+    with pytest.raises(MatrixError, match="such as driver=535"):
+        parse_stack(catalog, "driver=abc")

@@ -155,3 +155,17 @@ def test_json_holds_every_answer() -> None:
 def test_an_invalid_value_is_an_error(given: dict[str, Any], expected: str) -> None:
     with pytest.raises(MatrixError, match=expected):
         job(**given)
+
+
+def test_unrecorded_megatron_is_refused_without_te() -> None:
+    with pytest.raises(MatrixError, match="no recorded megatron-core"):
+        look(BARE, *KNOWN, mcore="99")
+
+
+def test_failing_preflight_leaves_the_others() -> None:
+    def fail(job: TrainingJob, machine: Machine, contracts: Contracts) -> Report:
+        raise KeyError("a mistake of one entry")
+
+    diagnosis = look(NGC, Preflight("a flag", fail), preflight(BREAKS))
+    assert "its preflight failed: KeyError: 'a mistake of one entry'" in diagnosis.reports[0].answers[0].reason
+    assert (len(diagnosis.reports), diagnosis.fails) == (2, True)

@@ -22,7 +22,7 @@ from matrix.errors import MatrixError
 from matrix.planning.covering import pairwise
 from matrix.planning.night import everything, night
 from matrix.planning.planned import Planned
-from matrix.provision import host, installed
+from matrix.provision import host, installed, project
 from matrix.provision.installed import PythonEnvironment
 from matrix.provision.project import ROOT
 from matrix.verdicts.outcome import Outcome, OutcomeKind, Raised
@@ -208,7 +208,7 @@ def test_a_green_run_exits_with_0(engine: FakeEngine, tmp_path: Path, capsys: py
     assert main(["run", "--select", "mcore==0.8.0 and torch>=2.4"]) == 0
     printed = capsys.readouterr().out
     assert "[4/4] save-breaks" in printed
-    assert f"page: {tmp_path / 'out' / 'index.html'}" in printed
+    assert f"page: {tmp_path / 'out' / 'desk' / 'index.html'}" in printed
     assert len(engine.ran) == 4
 
 
@@ -224,29 +224,98 @@ def test_run_json_is_one_record_per_line(engine: FakeEngine, capsys: pytest.Capt
     assert (Record.from_json(line).key, line["verdict"]) == (KEY, "reproduced")
 
 
-def test_a_resumed_run_reaches_the_remaining_cases(engine: FakeEngine, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_resumed_run_reaches_the_remaining_cases(
+    engine: FakeEngine, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """The interrupted run exits with 1; no case runs twice."""
     engine.limit, engine.status = 1, 137
     assert main(["run", "--select", "mcore==0.8.0"]) == 1
+    (folder,) = (tmp_path / "out" / "runs").iterdir()
     assert "megatrix: 5 of 6 cases were not reached: the engine ended with 137" in capsys.readouterr().err
     engine.limit = None
     engine.status = 0
-    assert main(["run", "--resume"]) == 0
+    assert main(["run", "--resume", folder.name]) == 0
     assert 6 == len(set(engine.ran)) == len(engine.ran)
 
 
-def test_ctrl_c_exits_with_130_and_names_resume(engine: FakeEngine, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("called", ["tox run -e megatrix --", ""])
+def test_ctrl_c_exits_with_130_and_names_resume(
+    called: str, engine: FakeEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The command is one that this user has, with the folder that this user gave; it works."""
+    monkeypatch.setenv("MEGATRIX_COMMAND", called)
+    monkeypatch.setenv("PATH", "")
+    out = str(tmp_path / "a folder")
     engine.limit, engine.status = 1, KeyboardInterrupt()
-    assert main(["run", "--select", "mcore==0.8.0"]) == 130
-    assert capsys.readouterr().err == "megatrix: interrupted; continue with `megatrix run --resume`\n"
+    assert main(["run", "--select", "mcore==0.8.0", "--out", out]) == 130
+    hint = capsys.readouterr().err.removeprefix("megatrix: interrupted; continue with: ").rstrip("\n")
+    assert hint.startswith(f"{called or 'python3 -m matrix'} run --resume 2")
+    engine.limit, engine.status = None, 0
+    assert main(shlex.split(hint[hint.index("run --resume") :])) == 0
+    assert 6 == len(set(engine.ran)) == len(engine.ran)
+
+
+@pytest.mark.parametrize("command", [["run", "--resume"], ["report"]])
+def test_desk_run_is_named(command: list[str], engine: FakeEngine, capsys: pytest.CaptureFixture[str]) -> None:
+    """Without a name the newest night is meant, also if a desk run or a run without a plan is newer."""
+    main(["run", "--case", KEY])
+    assert main(command) == 2
+    assert "there is no night yet" in (printed := capsys.readouterr().err)
+    assert main([*command, printed.split()[-1]]) == 0
+    main(["run"])
+    engine.ends = lambda item: STRANGE
+    main(["run", "--case", KEY, "--no-cache"])
+    assert main(command) == 0
+
+
+def test_run_in_which_nothing_ran_is_not_green(
+    engine: FakeEngine, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(engine, "lacks", lambda base: "no podman")
+    assert main(["run"]) == 3
+    assert "INCOMPLETE: none of " in capsys.readouterr().out
+    assert main(["report"]) == 3
+
+
+@pytest.mark.parametrize("command", [["run", "--resume"], ["report"], ["catalog", "keep"], ["compat", "mcore=0.8.0"]])
+def test_unreadable_output_folder_exits_with_2(
+    command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """For root, every folder is readable: the system's answer is replaced."""
+
+    def refuse(path: Path) -> None:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "iterdir", refuse)
+    monkeypatch.setattr(Path, "glob", lambda path, pattern: refuse(path))
+    monkeypatch.setattr(Path, "is_file", refuse)
+    assert main([*command, "--out", str(tmp_path)]) == (0 if command[0] == "compat" else 2)
+    assert ("Permission denied" in capsys.readouterr().err) is (command[0] != "compat")
+
+
+def test_error_shows_no_escape_sequences(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", "\x1b]0;title\x07"]) == 2
+    assert "\\x1b]0;title" in (printed := capsys.readouterr().err)
+    assert "\x1b" not in printed
+
+
+def test_settings_are_checked_first(
+    engine: FakeEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(project, "home", lambda: tmp_path)
+    (tmp_path / "megatrix.toml").write_text("[source]\nmegatron-lm = 'x'\n")
+    for command in (["plan"], ["explain", CELL], ["run"], ["run", "--case", KEY]):
+        assert main(command) == 2
+        assert "megatrix.toml.source: unknown key" in capsys.readouterr().err
+    assert engine.bases == []
 
 
 def test_report_rebuilds_the_report_of_a_run(engine: FakeEngine, capsys: pytest.CaptureFixture[str]) -> None:
     engine.ends = lambda item: STRANGE
-    main(["run", "--case", KEY])
+    main(["run"])
     capsys.readouterr()
     assert main(["report", "--json"]) == 1
-    assert [Record.from_json(line).key for line in lines(capsys.readouterr().out)] == [KEY]
+    assert [Record.from_json(line).key for line in lines(capsys.readouterr().out)] == [item.key for item in NIGHT]
     assert main(["report"]) == 1
     assert "page: " in capsys.readouterr().out
 
@@ -368,13 +437,13 @@ def test_a_report_prints_an_issue_or_a_payload(engine: FakeEngine, capsys: pytes
     assert json.loads(capsys.readouterr().out)["text"].startswith("Megatrix RED: ")
 
 
-def test_a_broken_history_is_an_error(engine: FakeEngine, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_report_needs_no_history(engine: FakeEngine, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The file is kept as it is."""
     main(["run"])
     history = tmp_path / "out" / "history.sqlite"
     history.write_bytes(b"no database at all, and long enough to be looked at" * 100)
 
-    assert main(["report"]) == 2
+    assert main(["report"]) == 0
     assert "the history can't be used; the file is kept as it is" in capsys.readouterr().err
     assert history.read_bytes().startswith(b"no database at all")
 

@@ -29,6 +29,7 @@ from matrix.provision.overlays import Overlay
 from matrix.provision.project import ROOT
 from matrix.provision.tools import START_S
 from matrix.store import night
+from matrix.store.paths import PLAN
 from tests.unit.catalogs import case, catalog, clause, failure, image, planned
 
 BUILT = Image("debian-13", "2.6.0", "3.13", ("python3-torch",))  # type: ignore[arg-type]  # built by this project, not pulled
@@ -95,7 +96,7 @@ class ImageRun:
 
     def plan(self, *cases: Planned) -> None:
         """Write these cases to the plan of the run."""
-        (self.run_folder / night.PLAN).unlink(missing_ok=True)
+        (self.run_folder / PLAN).unlink(missing_ok=True)
         night.write_plan(self.run_folder, [plan_entry(one) for one in cases])
 
     @property

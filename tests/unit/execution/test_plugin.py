@@ -102,6 +102,18 @@ def test_exitfirst_stops_at_the_first_red_case(pytester: pytest.Pytester, sessio
     assert session.ran == ["tp2", "pp2"]
 
 
+def test_unwritable_run_ends_the_session_once(pytester: pytest.Pytester, session: FakeSession) -> None:
+    """A full disk or a read-only output folder: the next cases could not be recorded either."""
+
+    def refuse(item: Planned) -> FakeSession:
+        raise MatrixError("can't be written", where="/reports/out")
+
+    session.reproduction = refuse  # type: ignore[method-assign]
+    result = run(pytester, "save_breaks")
+    assert result.ret == 2
+    assert result.stdout.str().count("/reports/out: can't be written") == 1
+
+
 def test_own_tests_run_without_cases(pytester: pytest.Pytester, session: FakeSession) -> None:
     run(pytester, "save_breaks", "--own-tests").assert_outcomes(passed=1)
     assert session.ran == []

@@ -10,6 +10,7 @@ from matrix.catalog.cell import Cell
 from matrix.contract import calling
 from matrix.errors import MatrixError
 from matrix.execution.preflights import installed, preflight_of, preflight_outcome
+from matrix.kit.preflight import Machine, TrainingJob
 from matrix.verdicts.outcome import OutcomeKind, Raised
 
 CELL = Cell("debian-13", "2.6.0", mcore="0.9.0", te="1.9.0")
@@ -66,3 +67,14 @@ def test_module_without_a_preflight_raises(folder: Path) -> None:
     (folder / "preflight.py").write_text("")
     with pytest.raises(MatrixError, match="PREFLIGHT"):
         preflight_of(folder)
+
+
+@pytest.mark.parametrize("code", ["", "raise RuntimeError('no')", "def", "import nothing_of_that_name"])
+def test_broken_preflight_reports_itself(folder: Path, code: str) -> None:
+    """`doctor` and `advise` list the preflights of all failures before they read their options."""
+    (broken := folder.parent / "broken").mkdir()
+    (broken / "preflight.py").write_text(code)
+    sound, other = sorted(installed(folder.parent), key=lambda one: one.subject)
+    report = other.examine(TrainingJob(), Machine(), calling)
+    assert (sound.subject, report.judged) == ("a flag", False)
+    assert str(broken / "preflight.py") in report.answers[0].reason

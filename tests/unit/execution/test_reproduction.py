@@ -19,6 +19,7 @@ from matrix.verdicts.outcome import Outcome, OutcomeKind, Raised, RankEnd
 from matrix.verdicts.reason import Reason, ReasonKind
 from matrix.verdicts.record import Record, Verdict
 from tests.unit.catalogs import case, catalog, clause, failure, planned, shown
+from tests.unit.report.samples import record
 
 STAND_IN = StandIn(clause(mcore="<0.9"), "imported unasked", ("apex",), ("apex.contrib",), {"apex.Norm": "tests:Norm"})
 CASE = replace(case(), arguments={"tensor_parallel": 2}, limits=Limits(Size(2**30)))
@@ -286,3 +287,11 @@ def test_unreadable_release_is_unavailable() -> None:
     record = read(Bench(), check)
     reason = "no recorded megatron-core has that version: got 0.99"
     assert (record.verdict, record.outcome.reason) == (Verdict.UNAVAILABLE, reason)
+
+
+def test_explain_red_has_no_escape_sequences() -> None:
+    """The message of an exception reaches a terminal and engine.log."""
+    outcome = Outcome(OutcomeKind.RAISED, "\x1b]0;title\x07\x1b[2J")
+    one = replace(record(Verdict.UNEXPLAINED), outcome=outcome, notes=("\x1b[1m",))
+    assert "\x1b" not in (text := explain_red(one))
+    assert "\\x1b]0;title\\x07\\x1b[2J" in text

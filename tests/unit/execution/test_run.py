@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from matrix.catalog.failure import Level
 from matrix.errors import MatrixError
-from matrix.execution.run import Request, as_line, execute, exit_status
+from matrix.execution.run import NOTHING_RAN, Request, as_line, execute, exit_status
 from matrix.planning.cases import plan_case
 from matrix.planning.night import everything
 from matrix.planning.planned import Planned
@@ -80,7 +82,7 @@ def test_each_planned_case_runs_and_is_reported_once(runs: Runs) -> None:
     assert [one.key for one in night.records] == KEYS
     assert sorted(KEYS) == sorted(one.key for one in runs.shown)
     assert {Verdict.REPRODUCED, Verdict.HOLDS} == {one.verdict for one in night.records}
-    assert (exit_status(night.records), runs.warned) == (0, [])
+    assert (exit_status(night), runs.warned) == (0, [])
 
 
 def test_engine_gets_each_base_once_and_a_log(runs: Runs) -> None:
@@ -106,7 +108,7 @@ def test_unavailable_cases_are_recorded_without_the_engine(runs: Runs) -> None:
         "the catalog has no reproduction of it yet",
     ]
     assert {Verdict.UNAVAILABLE} == {one.verdict for one in night.records}
-    assert (engine.bases, exit_status(night.records)) == ([], 0)
+    assert (engine.bases, exit_status(night)) == ([], NOTHING_RAN)
     assert len(runs.shown) == 3
 
 
@@ -160,7 +162,7 @@ def test_red_is_never_read_from_the_history(runs: Runs, built: Path) -> None:
     first = runs.run(FakeEngine(KNOWN, ends=lambda _: STRANGE), label="first")
     engine = FakeEngine(KNOWN)
     runs.run(engine, label="second")
-    assert (exit_status(first.records), engine.ran) == (1, KEYS)
+    assert (exit_status(first), engine.ran) == (1, KEYS)
 
 
 def test_missing_environment_has_no_cached_verdicts(runs: Runs) -> None:
@@ -177,7 +179,7 @@ def test_dead_engine_leaves_cases_not_reached(runs: Runs) -> None:
     assert [Verdict.NOT_REACHED] * (len(KEYS) - 3) == verdicts[3:]
     assert Verdict.NOT_REACHED not in verdicts[:3]
     assert night.records[3].outcome.reason.endswith("never finished: the run was interrupted")
-    assert exit_status(night.records) == 1
+    assert exit_status(night) == 1
     (warning,) = runs.warned
     assert f"{len(KEYS) - 3} of {len(KEYS)} cases were not reached: the engine ended with 137" in warning
     assert str(runs.folder() / "engine.log") in warning
@@ -186,7 +188,7 @@ def test_dead_engine_leaves_cases_not_reached(runs: Runs) -> None:
 def test_engine_without_results_is_not_green(runs: Runs) -> None:
     night = runs.run(FakeEngine(KNOWN, limit=0))
     assert {Verdict.NOT_REACHED} == {one.verdict for one in night.records}
-    assert exit_status(night.records) == 1
+    assert exit_status(night) == 1
 
 
 @pytest.mark.parametrize("limit", [0, 1, 5])
@@ -196,7 +198,7 @@ def test_resume_runs_only_the_remaining_cases(runs: Runs, limit: int) -> None:
     night = runs.run(engine, [], resume=runs.folder().name)
     assert KEYS[limit:] == engine.ran
     assert [one.key for one in night.records] == KEYS
-    assert (runs.folder().name, 0) == (night.run, exit_status(night.records))
+    assert (runs.folder().name, 0) == (night.run, exit_status(night))
 
 
 def test_resume_of_a_finished_run_runs_nothing(runs: Runs) -> None:
@@ -235,7 +237,7 @@ def test_ctrl_c_can_be_resumed(runs: Runs) -> None:
         runs.run(FakeEngine(KNOWN, limit=2, status=KeyboardInterrupt()))
     engine = FakeEngine(KNOWN)
     night = runs.run(engine, [], resume=runs.folder().name)
-    assert (KEYS[2:], 0) == (engine.ran, exit_status(night.records))
+    assert (KEYS[2:], 0) == (engine.ran, exit_status(night))
 
 
 def test_run_of_a_failed_engine_is_reported(runs: Runs) -> None:
@@ -282,12 +284,16 @@ def test_resumed_run_that_can_not_start_is_kept(runs: Runs, monkeypatch: pytest.
     assert len(journal.read(runs.folder()).results) == 1
 
 
-def test_unreadable_history_leaves_no_run(runs: Runs) -> None:
+def test_unreadable_history_does_not_stop_a_night(runs: Runs) -> None:
     runs.out.mkdir()
-    Paths(runs.out).history.write_text("this is no database, and longer than the header of one " * 4)
-    with pytest.raises(MatrixError, match="the history can't be used"):
-        runs.run(FakeEngine(KNOWN))
-    assert list(Paths(runs.out).run("").glob("*")) == []
+    Paths(runs.out).history.write_text(broken := "this is no database, and longer than the header of one " * 4)
+    night = runs.run(FakeEngine(KNOWN))
+    assert (len(night.records), exit_status(night)) == (len(KEYS), 0)
+    (warning,) = runs.warned
+    assert "the history can't be used" in warning
+    assert "move it away" in warning
+    assert Paths(runs.out).page.is_file()
+    assert Paths(runs.out).history.read_text() == broken
 
 
 def test_file_named_runs_raises(runs: Runs) -> None:
@@ -308,11 +314,12 @@ def test_unwritable_lock_raises(runs: Runs) -> None:
 @pytest.mark.parametrize("verdict", list(Verdict))
 def test_exit_status_for_red_and_not_reached(verdict: Verdict) -> None:
     bad = verdict.colour in ("red", "not-reached")
-    assert int(bad) == exit_status([record(Verdict.HOLDS), record(verdict)])
+    assert int(bad) == exit_status(Night("run-1", (record(Verdict.HOLDS), record(verdict))))
 
 
-def test_exit_status_without_records_is_0() -> None:
-    assert exit_status([]) == 0
+@pytest.mark.parametrize("records", [(), (record(Verdict.UNAVAILABLE),)])
+def test_run_without_results_is_not_green(records: tuple[Record, ...]) -> None:
+    assert exit_status(Night("run-1", records)) == NOTHING_RAN
 
 
 def test_as_line_is_one_line_of_json() -> None:
@@ -332,3 +339,82 @@ def test_too_old_driver_names_a_sufficient_one(runs: Runs) -> None:
     assert [record.verdict for record in night.records] == [Verdict.UNAVAILABLE]
     assert "driver 510.39.01 is too old" in night.records[0].outcome.reason
     assert night.records[0].outcome.reason.endswith("driver 535 would do")
+
+
+@pytest.mark.parametrize("attach", [False, True])
+def test_resume_beside_a_live_run_is_refused(runs: Runs, attach: bool) -> None:
+    """From its plan to its report; `attach` is the resume of a Slurm run."""
+    refused: list[MatrixError] = []
+
+    def resume(*_: object) -> None:
+        with pytest.raises(MatrixError, match="another process works on this run") as caught:
+            execute(
+                Request(out=runs.out, resume=runs.folder().name, attach=attach),
+                KNOWN, FakeEngine(KNOWN), lambda _: None, lambda _: None,
+            )  # fmt: skip
+        refused.append(caught.value)
+
+    engine = FakeEngine(KNOWN)
+
+    def ends(item: Planned) -> Outcome:
+        resume()
+        return engine.as_expected(item)
+
+    engine.ends = ends
+
+    def report(folder: Path, history: History) -> Night:
+        resume()
+        return output.render(folder, runs.out, history, KNOWN)
+
+    execute(Request(CASES, runs.out), KNOWN, engine, lambda _: None, lambda _: None, report=report)
+    assert len(refused) == len(KEYS) + 1
+    assert f"kill -INT {os.getpid()}" in str(refused[0].fix)
+    assert engine.ran == KEYS
+    assert runs.run(FakeEngine(KNOWN), [], resume=runs.folder().name).run == runs.folder().name
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"failure": "nothing"}, "no such failure"),
+        ({"case": "tp9"}, "does not have this planned case"),
+        ({"ranks": 10**9}, "does not have this planned case"),
+        ({"level": "gpu"}, "does not have this planned case"),
+        ({"base": "torch-9"}, "no such base"),
+    ],
+)
+def test_resume_refuses_a_plan_that_can_not_run(runs: Runs, changes: dict[str, Any], words: str) -> None:
+    runs.run(FakeEngine(KNOWN, limit=0, status=137))
+    plan = runs.folder() / "plan.json"
+    entries = json.loads(plan.read_text())
+    entry = entries[0] | changes
+    entry["cell"]["base"] = changes.get("base", entry["cell"]["base"])
+    item = replace(CASES[0], failure=entry["failure"], case=entry["case"], level=Level(entry["level"]))
+    item = replace(item, cell=replace(item.cell, base=entry["cell"]["base"]))
+    plan.write_text(json.dumps([entry | {"key": item.key}, *entries[1:]]))
+    engine = FakeEngine(KNOWN)
+    with pytest.raises(MatrixError, match=words):
+        runs.run(engine, [], resume=runs.folder().name)
+    assert engine.ran == []
+
+
+def test_set_back_clock_keeps_the_order_of_runs(tmp_path: Path) -> None:
+    """Run ids contain the time; the newest is the one that was made last."""
+    paths = Paths(tmp_path)
+    for future in ("29990131T020000000000Z-night", "not-a-run"):
+        paths.run(future).mkdir(parents=True)
+        (paths.run(future) / "plan.json").write_text("[]")
+    made = []
+    for label in ("night", "select", "night"):
+        made.append(paths.new_run(label).name)
+        (paths.run(made[-1]) / "plan.json").write_text("[]")
+    assert paths.runs() == ["29990131T020000000000Z-night", *made, "not-a-run"]
+
+
+def test_run_without_a_plan_is_not_the_newest(tmp_path: Path) -> None:
+    """Its process was killed before the run had a plan."""
+    paths = Paths(tmp_path)
+    first = paths.new_run("night")
+    (first / "plan.json").write_text("[]")
+    assert paths.new_run("night").name > first.name
+    assert paths.runs() == [first.name]

@@ -12,7 +12,7 @@ from matrix.errors import MatrixError
 from matrix.execution import interrupt, session
 from matrix.execution.ranks.job import RankJob
 from matrix.execution.reproduction import DEADLINE_S
-from matrix.execution.session import Options, Session, new_run_id
+from matrix.execution.session import Options, Session
 from matrix.planning.rerun import plan_entry
 from matrix.provision import case_overlays as provision
 from matrix.provision import installed as environments
@@ -53,12 +53,6 @@ def test_empty_environment_gives_default_options() -> None:
 def test_invalid_deadline_raises() -> None:
     with pytest.raises(MatrixError, match="MEGATRIX_DEADLINE"):
         Options.from_environment({"MEGATRIX_DEADLINE": "two minutes"})
-
-
-def test_run_id_contains_time_and_label() -> None:
-    first, second = new_run_id("night"), new_run_id("night")
-    assert first < second
-    assert first.endswith("Z-night")
 
 
 @pytest.fixture

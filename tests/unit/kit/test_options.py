@@ -58,3 +58,12 @@ def test_a_count_is_a_whole_number(text: str) -> None:
 def test_a_length_in_thousands_gets_a_suggestion() -> None:
     with pytest.raises(MatrixError, match="131072 for 128k"):
         count(1)("128k", "--seq-length")
+
+
+@pytest.mark.parametrize("digits", [16, 400, 5000])
+def test_huge_number_is_refused_in_brief(digits: int) -> None:
+    """A float can't hold it, and Python converts no text of more than 4300 digits."""
+    for read_text, text in ((count(1), "9" * digits), (size, "9" * digits + "G")):
+        with pytest.raises(MatrixError) as refused:
+            read_text(text, "--seq-length")
+        assert len(str(refused.value)) < 300

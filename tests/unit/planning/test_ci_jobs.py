@@ -8,6 +8,7 @@ import shlex
 from collections import Counter
 from dataclasses import replace
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,10 +20,11 @@ from matrix.cli import choice
 from matrix.cli import main as cli
 from matrix.errors import MatrixError
 from matrix.planning import night as plan
-from matrix.planning.ci_jobs import MOST, CiJob, github, gitlab, jobs
+from matrix.planning.ci_jobs import JUNIT, MOST, OUT, CiJob, github, gitlab, jobs
 from matrix.planning.covering import pairwise
 from matrix.planning.planned import Planned
 from matrix.provision.project import ROOT
+from matrix.store.paths import Paths
 from tests.unit.catalogs import real
 
 ALL = tuple(Level)
@@ -142,3 +144,7 @@ def test_the_github_workflow_uses_the_matrix_fields() -> None:
     text = (CI / "github-nightly.yml").read_text()
     (job,) = github([CiJob("torch-2.4.0", "none", 0, ALL, 9)])["include"]
     assert set(re.findall(r"matrix\.(\w+) ", text)) == {"name", "runner", "command"} <= set(job)
+
+
+def test_junit_file_is_that_of_a_part() -> None:
+    assert str(Paths(Path(OUT)).pages("20260131T020000000000Z-part").junit) == JUNIT

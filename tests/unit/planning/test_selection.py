@@ -193,3 +193,13 @@ def test_any_text_selects_cases_or_raises_matrix_error(text: str) -> None:
     except MatrixError as error:
         chosen = [error.expected or error.fix]  # type: ignore[list-item]
     assert chosen not in ([], [None])
+
+
+@pytest.mark.parametrize("expression", ["(" * 5000 + "case==tp2" + ")" * 5000, "not " * 5000 + "case==tp2", "(" * 5000])
+def test_deep_nesting_raises(expression: str) -> None:
+    with pytest.raises(MatrixError, match="nested too deeply"):
+        select(PLANNED, expression)
+
+
+def test_long_flat_expression_selects() -> None:
+    assert select(PLANNED, " and ".join(["(case==tp2)"] * 2000)) == select(PLANNED, "case==tp2")

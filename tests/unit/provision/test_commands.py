@@ -1,6 +1,10 @@
 from __future__ import annotations
 
+import os
+import select
+import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -19,6 +23,32 @@ def test_a_missing_tool_has_the_status_of_shells() -> None:
 
 def test_a_tool_is_stopped_on_timeout() -> None:
     assert run([sys.executable, "-c", "input_ = __import__('time').sleep(60)"], seconds=0.2).code == TIMED_OUT
+
+
+def test_ctrl_c_ends_what_a_tool_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """debootstrap's children write into a folder that is then deleted."""
+    os.mkfifo(tmp_path / "child")
+    pids: list[str] = []
+
+    def interrupted(*_: object, **__: object) -> None:
+        pids.append((tmp_path / "child").read_text())
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(subprocess.Popen, "communicate", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        run(["sh", "-c", f"sh -c 'trap \"\" INT; echo $$ > {tmp_path}/child; sleep 60' & wait"])
+    assert ended(int(pids[0]))
+
+
+def ended(process: int) -> bool:
+    """Return whether a process that is no child of this one ends within 10 s."""
+    try:
+        handle = os.pidfd_open(process)
+    except ProcessLookupError:
+        return True
+    readable, _, _ = select.select([handle], [], [], 10)
+    os.close(handle)
+    return bool(readable)
 
 
 def test_undecodable_bytes_are_replaced() -> None:

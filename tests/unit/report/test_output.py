@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from matrix.catalog.failure import Level
 from matrix.errors import MatrixError
 from matrix.report.output import render
 from matrix.store.history import History
@@ -33,7 +34,7 @@ def rendered(paths: Paths, run: str, *, until: int | None = None) -> Night:
 
 def test_run_writes_page_junit_and_history(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     paths = Paths(tmp_path / "out")
-    current = rendered(paths, "one")
+    current = rendered(paths, "1-night")
     assert len(current.records) == len(night())
     assert "15 of 134 cases are red" in paths.page.read_text("utf-8")
     assert len(ET.parse(paths.junit).findall(".//testcase")) == len(night())
@@ -44,27 +45,53 @@ def test_run_writes_page_junit_and_history(tmp_path: Path, capsys: pytest.Captur
 
 def test_interrupted_run_is_rendered_and_again_after_resume(tmp_path: Path) -> None:
     paths = Paths(tmp_path)
-    lost = [each.verdict for each in rendered(paths, "one", until=50).records].count(Verdict.NOT_REACHED)
+    lost = [each.verdict for each in rendered(paths, "1-night", until=50).records].count(Verdict.NOT_REACHED)
     assert lost == len(night()) - 50
-    lost = [each.verdict for each in rendered(paths, "one").records].count(Verdict.NOT_REACHED)
+    lost = [each.verdict for each in rendered(paths, "1-night").records].count(Verdict.NOT_REACHED)
     assert lost == 3
 
 
 def test_second_night_is_compared_with_the_first(tmp_path: Path) -> None:
     paths = Paths(tmp_path)
-    rendered(paths, "one")
+    rendered(paths, "1-night")
     assert "no earlier run to compare with" in paths.page.read_text("utf-8")
-    rendered(paths, "two", until=90)
+    rendered(paths, "2-night", until=90)
     page = paths.page.read_text("utf-8")
-    assert "since one" in page
-    rendered(paths, "one")  # an older run again: compared neither with itself nor with later runs
+    assert "since 1-night" in page
+    rendered(paths, "1-night")  # an older run again: compared neither with itself nor with later runs
     assert "no earlier run to compare with" in paths.page.read_text("utf-8")
 
 
 def test_only_reports_are_left(tmp_path: Path) -> None:
-    rendered(Paths(tmp_path), "one")
+    rendered(Paths(tmp_path), "1-night")
     made = ["cells", "compat.html", "failures", "history.sqlite", "index.html", "junit.xml", "runs", "summary.md"]
     assert sorted(path.name for path in tmp_path.iterdir()) == made
+
+
+def test_desk_run_leaves_the_nights_pages(tmp_path: Path) -> None:
+    """It is compared with the night; the next night is compared with the night alone."""
+    paths = Paths(tmp_path)
+    rendered(paths, "1-night")
+    before = {path: path.read_bytes() for path in (paths.page, paths.junit, paths.summary)}
+    rendered(paths, "2-select", until=90)
+    assert before == {path: path.read_bytes() for path in before}
+    assert "since 1-night" in paths.pages("2-select").page.read_text("utf-8")
+    rendered(paths, "3-night")
+    assert "since 1-night" in paths.page.read_text("utf-8")
+
+
+def test_level_without_results_is_missing(tmp_path: Path) -> None:
+    """A GPU runner that lost its driver plans no case of level gpu; here it is level contract."""
+    paths = Paths(tmp_path)
+    assert rendered(paths, "1-night").missing == {}
+    few = [each for each in night() if each.level is Level.CPU and each.verdict.colour == "green"]
+    write_plan(paths.run("2-night"), [planned(each) for each in few])
+    with Journal.new(paths.run("2-night")) as journal:
+        for each in few:
+            journal.result(each)
+    with History(paths.history) as history:
+        assert render(paths.run("2-night"), paths.out, history, real()).missing == {"contract": "1-night"}
+    assert "level contract, which ran in 1-night, did not run" in paths.page.read_text("utf-8")
 
 
 def test_failed_write_raises_and_keeps_the_old_file(tmp_path: Path) -> None:

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from matrix.errors import MatrixError
 from matrix.store.journal import Journal
-from matrix.store.night import PLAN, read, write_plan
+from matrix.store.night import read, write_plan
+from matrix.store.paths import PLAN
 from matrix.verdicts.outcome import Outcome, OutcomeKind
 from matrix.verdicts.record import Record, Verdict
 from tests.unit.report.samples import MCORES, cell, planned, record

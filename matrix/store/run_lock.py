@@ -1,0 +1,70 @@
+"""The lock of a run: one process at a time works on a run, from its plan to its report."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import socket
+import sys
+from pathlib import Path
+from types import TracebackType
+from typing import Final
+
+from matrix.errors import MatrixError
+from matrix.store.paths import unwritable
+
+FILE: Final = "run.lock"  # in the run's folder; its content names the holder
+
+
+class RunLock:
+    """Holds a run until `release` or the end of this process, also by kill -9; child processes do not inherit it.
+
+    Raises MatrixError at once, with the holder's pid, if another process holds it.
+    """
+
+    def __init__(self, run_folder: Path) -> None:
+        path = run_folder / FILE
+        try:
+            self._held = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK, 0o644)
+        except OSError as error:
+            raise unwritable(path, error) from error
+        try:
+            fcntl.flock(self._held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            holder = {"pid": os.getpid(), "host": socket.gethostname(), "command": " ".join(sys.argv)}
+            os.ftruncate(self._held, 0)
+            os.pwrite(self._held, json.dumps(holder).encode(), 0)
+        except BlockingIOError:
+            pid, who = _holder(self._held)
+            os.close(self._held)
+            raise MatrixError(
+                "another process works on this run",
+                where=str(run_folder),
+                got=who,
+                expected="one process at a time",
+                fix=f"wait until it ends, or stop it (kill -INT {pid}), then resume the run",
+            ) from None
+        except OSError as error:
+            os.close(self._held)
+            raise unwritable(path, error) from error
+
+    def release(self) -> None:
+        """Release the run."""
+        os.close(self._held)
+
+    def __enter__(self) -> RunLock:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.release()
+
+
+def _holder(held: int) -> tuple[str, str]:
+    """Return the pid of the holder and its description; it may not have written them yet."""
+    try:
+        found = json.loads(os.pread(held, 65536, 0))
+        return str(found["pid"]), f"process {found['pid']} on {found['host']}: {found['command']}"
+    except (ValueError, KeyError, TypeError, OSError):
+        return "PID", "a process that has just started"

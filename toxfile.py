@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import sys
+
+if sys.version_info < (3, 10):  # noqa: UP036  (before imports that need it; tox itself runs on older ones)
+    raise SystemExit(
+        f"Megatrix needs Python 3.10 or later; this tox runs on {'.'.join(map(str, sys.version_info[:3]))}\n"
+        "  fix: pip install uv && uvx --python 3.12 tox run -e nightly"
+    )
+
 import importlib.util
 import os
 import re
 import signal
-import sys
 from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
@@ -30,7 +37,9 @@ from matrix.provision.tox_environments import CELL_SETTINGS, ToxEnvironment, env
 
 # tox-uv passes UV_* on to uv and to the environments, so this applies to venv creation and every install.
 os.environ.update(site_environment())
-os.environ.setdefault("UV_PYTHON_DOWNLOADS", "never")
+# Interpreters are downloaded by a run alone, which first reports it (matrix.provision.python_downloads).
+os.environ.setdefault("MEGATRIX_PYTHON_DOWNLOADS", os.environ.get("UV_PYTHON_DOWNLOADS", ""))
+os.environ["UV_PYTHON_DOWNLOADS"] = "never"
 # A run starts tox again, by this interpreter: a provisioned tox is not on PATH.
 os.environ["MEGATRIX_TOX"] = sys.executable
 
@@ -91,7 +100,9 @@ def loader(environment: ToxEnvironment, root: Path) -> MemoryLoader:
     variables = {**CELL_SETTINGS, "MEGATRIX_TE": environment.te}
     if environment.interpreter is None:
         return on_python(
-            environment.base.pythons, **shared, set_env={**variables, "MEGATRIX_BASE": environment.base.id}
+            (*environment.base.pythons, *environment.base.fallbacks),
+            **shared,
+            set_env={**variables, "MEGATRIX_BASE": environment.base.id},
         )
     # The session finds the base among the installed packages. The runner is pip: uv ignores the image's packages.
     variables |= {"MEGATRIX_BASE": "", "MEGATRIX_PLACE": environment.place}

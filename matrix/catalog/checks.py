@@ -28,11 +28,12 @@ def check(catalog: Catalog, folder: Path) -> None:
     for name in ("megatron_core", "transformer_engine", "torch"):
         _unique((item.version for item in getattr(catalog, name)), f"{folder / 'releases.toml'}: {name}")
     for base in catalog.made:
-        if not base.pythons or not all(re.fullmatch(r"3\.\d+", python) for python in base.pythons):
+        minors = (*base.pythons, *base.fallbacks)
+        if not base.pythons or not all(re.fullmatch(r"3\.\d+", python) for python in minors):
             raise MatrixError(
                 "a base without Python minors",
-                where=f"{folder / 'bases.toml'}: {base.id}.pythons",
-                got=list(base.pythons),
+                where=f"{folder / 'bases.toml'}: {base.id}.pythons, fallbacks",
+                got=list(minors),
                 expected='minors in order of preference: ["3.10", "3.11"]',
             )
     values = known(catalog)

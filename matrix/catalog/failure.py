@@ -42,8 +42,9 @@ class Axis(str, Enum):
 
 
 class CaseNeed(str, Enum):
-    """A requirement of a case at level gpu, besides its GPUs, its memory limit and its launcher."""
+    """A requirement of a case, besides its GPUs, its memory limit and its launcher; most are for level gpu."""
 
+    DATASET_HELPER = "dataset-helper"  # megatron-core's compiled one, which some overlays lack, at every level
     COMPILED_TE = "compiled-te"  # any; where the cell names a Transformer Engine, it is that one
     MEGATRON_LM = "megatron-lm"  # the clone: what it runs is in no wheel
     MULTICAST = "multicast"  # CUDA Multicast on each of its GPUs

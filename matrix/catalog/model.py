@@ -64,6 +64,7 @@ class Wheels:
     pythons: tuple[str, ...]  # minors, in order of preference
     night: str = ""
     image: str = field(default=NONE, metadata={"toml": False})
+    fallbacks: tuple[str, ...] = ()  # minors for a machine without any of `pythons`: some cases can't run on them
 
 
 @dataclass(frozen=True)
@@ -73,6 +74,7 @@ class ReaderBase:
     id: Identifier
     pythons: tuple[str, ...]  # minors, in order of preference
     night: str = ""
+    fallbacks: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

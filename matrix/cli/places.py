@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 
 from matrix.catalog.model import HOST, Catalog
 from matrix.errors import MatrixError
@@ -35,7 +36,7 @@ def engine_of(known: Catalog, parsed: argparse.Namespace, jobs: int) -> tuple[En
     """Return the engine that the options select, and its execution site; None for this machine."""
     if parsed.engine == "slurm":
         commands = slurm.of(parsed.partition, parsed.sbatch)
-        cluster = Slurm(known, host.look(), Tox(jobs, only_make=True), commands)
+        cluster = Slurm(known, host.look(), tox(known, jobs, only_make=True), commands)
         return cluster, cluster
     if parsed.partition or parsed.sbatch:
         raise MatrixError("--partition and --sbatch require --engine slurm", expected="--engine slurm with them")
@@ -45,4 +46,10 @@ def engine_of(known: Catalog, parsed: argparse.Namespace, jobs: int) -> tuple[En
 def engines(known: Catalog, jobs: int) -> Engines:
     """Return the engine for each kind of base: containers, pytest for the host, at most `jobs` tox environments."""
     ids = {*(image.id for image in known.images), *(container.id for container in known.containers)}
-    return Engines(ids, Images(known), Engines({HOST}, HostEngine(), Tox(jobs)))
+    return Engines(ids, Images(known), Engines({HOST}, HostEngine(), tox(known, jobs)))
+
+
+def tox(known: Catalog, jobs: int, *, only_make: bool = False) -> Tox:
+    """Return the engine of the bases that tox makes; notices go to stderr, since stdout may be JSON."""
+    made = {str(base.id): base for base in known.made}
+    return Tox(jobs, made, only_make=only_make, say=lambda text: print(text, file=sys.stderr, flush=True))

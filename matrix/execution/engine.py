@@ -6,29 +6,36 @@ The base `host` is the environment of this process. The image bases have another
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Collection, Iterator, Mapping, Sequence
+import tempfile
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
-from typing import Final, Protocol
+from types import MappingProxyType
+from typing import Any, Final, Protocol
 
-from matrix.catalog.model import Catalog
+from matrix.catalog.model import Catalog, ReaderBase, Wheels
 from matrix.errors import MatrixError
 from matrix.planning.planned import Planned
 from matrix.planning.requirements import BaseOffer, offered
 from matrix.planning.rerun import RERUN
 from matrix.provision import configuration, kernel, project
 from matrix.provision import installed as environments
+from matrix.provision.commands import CommandResult
 from matrix.provision.installed import PythonEnvironment
 from matrix.provision.overlays import default_root
+from matrix.provision.python_downloads import Pythons
 from matrix.provision.tox_environments import CELL_SETTINGS, base_name
 from matrix.store import journal, night, scratch
 
 # Seconds after Ctrl-C for tox and its pytest processes to stop their ranks and close their journals.
 STOP_S: Final = 4.0
+NO_BASES: Final[Mapping[str, Wheels | ReaderBase]] = MappingProxyType({})
 RERUN_HERE: Final = "megatrix run --here"  # start of the command that runs a case of the base `host` again
 
 
@@ -116,20 +123,43 @@ class Engines:
 
 
 class Tox:
-    """tox's parallel run over the environments of the bases; with `only_make` it makes them and runs no case."""
+    """tox's parallel run over the environments of the bases; with `only_make` it makes them and runs no case.
 
-    def __init__(self, jobs: int, *, only_make: bool = False) -> None:
-        self._jobs, self._only_make = jobs, only_make
+    `made` are the bases of the catalog by id, whose missing interpreters are downloaded; `say` receives notices of it.
+    """
+
+    def __init__(
+        self,
+        jobs: int,
+        made: Mapping[str, Wheels | ReaderBase] = NO_BASES,
+        *,
+        only_make: bool = False,
+        say: Callable[[str], None] = lambda text: None,
+    ) -> None:
+        self._jobs, self._made, self._only_make, self._say = jobs, made, only_make, say
+        self._lacking: dict[str, str] = {}
 
     def ready(self, bases: Collection[str]) -> None:
-        """Raise MatrixError if tox is missing, or the project's folder or settings can't be used."""
+        """Download missing interpreters where that is allowed.
+
+        Raises MatrixError if tox is missing, or the project's folder or settings can't be used.
+        """
         tox_command(os.environ)
         project.folder()
         settings()
+        for base in bases:
+            if base in self._made:
+                self._pythons.provide(self._made[base])
 
     def lacks(self, base: str) -> str:
-        """Return "": tox reports what an environment lacks when it makes it."""
-        return ""
+        """Return which Python is missing; what else an environment lacks is known when tox has tried to make it."""
+        if base not in self._lacking:
+            self._lacking[base] = self._pythons.lack(self._made[base]) if base in self._made else ""
+        return self._lacking[base]
+
+    @cached_property
+    def _pythons(self) -> Pythons:
+        return Pythons(configuration.load(), self._say)
 
     def installed(self, base: str) -> BaseContents | None:
         """Return the contents of the base's tox environment, None if it does not exist yet."""
@@ -144,7 +174,12 @@ class Tox:
         command += ["--workdir", str(work_folder(os.environ)), "-c", str(project.folder() / "tox.ini"), "-e", names]
         command += ["--notest"] if self._only_make else []
         environment = {key: value for key, value in os.environ.items() if not key.startswith("TOX_")}
-        return EngineResult(run_process(command, {**environment, **settings(), **environ}, log))
+        with tempfile.TemporaryDirectory() as folder:  # not beside the log: it holds output with secrets
+            results = Path(folder, "results.json")
+            command += ["--result-json", str(results)]
+            status = run_process(command, {**environment, **settings(), **environ}, log)
+            done = json.loads(results.read_text(encoding="utf-8")) if results.is_file() else {}
+        return EngineResult(status, unmade(bases, done.get("testenvs", {})))
 
 
 class HostEngine:
@@ -168,6 +203,19 @@ class HostEngine:
         command = [sys.executable, "-m", "pytest", "tests/failures"]
         environment = {RERUN: RERUN_HERE, **os.environ, **CELL_SETTINGS, **settings(), **environ, "MEGATRIX_BASE": ""}
         return EngineResult(run_process(command, environment, log, project.folder()))
+
+
+def unmade(bases: Iterable[str], done: Mapping[str, Any]) -> dict[str, str]:
+    """Return why tox could not make the environments of bases, by base, from the `testenvs` of its result JSON."""
+    refused = {}
+    for base in bases:
+        one = done.get(base_name(base), {})
+        failed = [step for step in one.get("setup", ()) if step["retcode"]]
+        if failed and not one.get("test"):
+            complaint = CommandResult(failed[-1]["retcode"], failed[-1]["output"], failed[-1]["err"]).complaint
+            why = " ".join(complaint.split())
+            refused[base] = f"tox can't make its environment: {why}; see tox run -e {base_name(base)} --notest"
+    return refused
 
 
 def run_process(command: Sequence[str], environment: Mapping[str, str], log: Path, folder: Path | None = None) -> int:

@@ -17,6 +17,7 @@ from matrix.execution.cache_key import case_key
 from matrix.execution.engine import BaseContents, Engine, offer_of
 from matrix.execution.relay import Receiver
 from matrix.execution.reproduction import CaseContext, make_record
+from matrix.planning.cases import on_python
 from matrix.planning.planned import Planned
 from matrix.planning.rerun import plan_entry, reproduce_line
 from matrix.provision import configuration, host
@@ -211,6 +212,7 @@ def cached(
     held = installed(item.cell.base)
     if held is None:
         return None
+    item = on_python(failure, item, held.environment.minor)
     try:
         specs = overlay_specs(item, held.environment, configuration.load(), held.interpreter)
         digests = [overlay_digest(spec) for spec in specs]

@@ -6,7 +6,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -25,19 +25,21 @@ from matrix.execution.ranks.supervisor import Supervisor
 from matrix.execution.reading import read_case
 from matrix.execution.relay import Sender
 from matrix.execution.reproduction import DEADLINE_S, CaseContext, JobRunner, Reproduction, hidden
+from matrix.planning.cases import on_python
 from matrix.planning.host_cases import LABEL, cases_here, with_host
 from matrix.planning.planned import Planned
 from matrix.planning.requirements import Placement, offered, place
 from matrix.planning.rerun import plan_entry, reproduce_line
 from matrix.planning.selection import select
 from matrix.provision import case_overlays as provision
-from matrix.provision import configuration, drivers, host, sources
+from matrix.provision import configuration, drivers, host, python_downloads, sources
 from matrix.provision import installed as environments
 from matrix.provision.case_overlays import Provision
 from matrix.provision.nvidia import devices
 from matrix.provision.nvidia.cuda import Cuda
 from matrix.provision.nvidia.nvml import Nvml
 from matrix.provision.overlays import Overlay, Overlays, OverlaySpec, default_root
+from matrix.provision.tox_environments import base_name
 from matrix.store import journal, night
 from matrix.store.paths import Paths
 from matrix.store.run_lock import RunLock
@@ -98,6 +100,8 @@ class Session:
 
     def __init__(self, options: Options, out: Path) -> None:
         interrupt.once()
+        if sys.flags.optimize:
+            raise MatrixError("ranks would run without asserts", got="python -O or PYTHONOPTIMIZE", fix="leave it out")
         self.options, self.out = options, out
         self.environment = environments.current()
         self.host = host.look()
@@ -111,7 +115,13 @@ class Session:
     def _place(self, catalog: Catalog) -> tuple[Catalog, str]:
         """Return the catalog and the id of the base; without a configured base, the host is added as one."""
         if self.options.base:
-            return catalog, catalog.base(self.options.base).id
+            base = catalog.base(self.options.base)
+            if isinstance(base, Wheels) and "torch" not in self.environment.packages:
+                raise MatrixError(
+                    f"this environment is not {base.id}", got=f"no torch in {sys.prefix}",
+                    expected=f"torch {base.torch}", fix=f"tox run -e {base_name(base.id)}, or unset MEGATRIX_BASE",
+                )  # fmt: skip
+            return catalog, base.id
         label = os.environ.get(LABEL, "")
         return with_host(catalog, self.environment.packages, self.environment.minor, label), HOST
 
@@ -122,10 +132,16 @@ class Session:
             plan = night.planned(self.options.run_folder)
             done = journal.read(self.options.run_folder).results
             selected = self.options.keys or {item.key for item in plan}
-            return [item for item in plan if item.cell.base == self.base and item.key in selected - done.keys()]
+            cases = [item for item in plan if item.cell.base == self.base and item.key in selected - done.keys()]
+            return [self._here(item) for item in cases]
         levels = (Level.CONTRACT, Level.CPU, *((Level.GPU,) if self.host.listed else ()))
         cases = cases_here(self.catalog, self.base, self.environment.packages, levels, self.options.te_line)
+        cases = [self._here(item) for item in cases]
         return select(cases, self.options.select) if self.options.select else cases
+
+    def _here(self, item: Planned) -> Planned:
+        """Return a case in the cell of this environment, whose Python may not be the base's first."""
+        return on_python(self.catalog.failure(item.failure), item, self.environment.minor)
 
     @cached_property
     def run_folder(self) -> Path:
@@ -170,9 +186,9 @@ class Session:
             try:
                 overlays = self._overlays_of(planned)
             except MatrixError as error:
-                reason = error.brief
+                reason = error.brief + self._better_python
         if not reason:
-            reason = self._lack(planned, mpirun.find([str(overlay.path) for overlay in overlays]) is not None)
+            reason = self._lack(planned, overlays)
         placed = place(case, planned, self.host.offers(planned.level)) if case and not reason else None
         held = placed if isinstance(placed, Placement) else Placement()
         cuda = self.host.user_mode() if held.gpus else None
@@ -218,11 +234,15 @@ class Session:
         if self._lock:
             self._lock.release()
 
-    def _lack(self, planned: Planned, mpirun: bool | None = None) -> str:
-        """Return what a case requires and this interpreter or machine does not offer, "" where it can run."""
+    def _lack(self, planned: Planned, overlays: Sequence[Overlay] | None = None) -> str:
+        """Return what a case requires and this interpreter, its overlays or the machine do not offer, "" if nothing."""
         have = self.environment
         offer = offered(self.catalog, self.base, packages=have.packages, features=have.features)
-        return str(self.host.lack(self.catalog, planned, replace(offer, mpirun=mpirun)) or "")
+        if overlays is not None:
+            helpers = (overlay.no_helper + self._better_python for overlay in overlays if overlay.no_helper)
+            found = mpirun.find([str(overlay.path) for overlay in overlays]) is not None
+            offer = replace(offer, mpirun=found, no_helper=next(helpers, ""))
+        return str(self.host.lack(self.catalog, planned, offer) or "")
 
     def _devices(self, held: Placement, cuda: Cuda | None) -> dict[str, str]:
         """Return the facts of a record on GPUs: how many are held, their model, SM and NVLinks, NCCL, the backend."""
@@ -259,6 +279,14 @@ class Session:
             self._overlays[spec.sources] = Overlays(default_root()).provide(spec)
         return self._overlays[spec.sources]
 
+    @property
+    def _better_python(self) -> str:
+        """Return the command that installs the base's preferred Python, where another stands in for it; else ""."""
+        base = self.catalog.bases.get(self.base)
+        if not isinstance(base, Wheels) or self.environment.minor not in base.fallbacks:
+            return ""
+        return f"; Python {base.pythons[0]} can run it: {python_downloads.command(base.pythons[0])}"
+
     def _resolved(self, overlays: Iterable[Overlay], cuda: Cuda | None) -> dict[str, str]:
         laid = {name: version for overlay in overlays for name, version in overlay.packages.items()}
         image = {"image": self.options.image} if self.options.image else {}
@@ -281,7 +309,7 @@ class Session:
             () if expected == self.environment.minor else (f"ran on Python {self.environment.python}, not {expected}",)
         )
         place = (f"ran on {self.options.place}",) if self.options.place else ()
-        return (*(note for overlay in overlays for note in overlay.notes), *other, *place)
+        return (*(overlay.no_helper for overlay in overlays if overlay.no_helper), *other, *place)
 
 
 class JournalSink:

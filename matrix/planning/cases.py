@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Final
 
 from matrix.catalog.cell import Cell
@@ -97,6 +98,18 @@ def stand_in_of(failure: Failure, case: Case, level: Level, cell: Cell) -> Stand
     if level is Level.CONTRACT or CaseNeed.COMPILED_TE in case.needs:
         return None
     return failure.stand_in_for(cell)
+
+
+def on_python(failure: Failure, item: Planned, python: str) -> Planned:
+    """Return a case in the cell of an environment with this minor of Python, which may not be the base's first.
+
+    An expectation that is not the catalog's (of --expect or --break) stays.
+    """
+    if item.cell.python in (python, NONE):
+        return item
+    cell = replace(item.cell, python=python)
+    claimed = item.expectation is failure.expectation(item.cell, item.case)
+    return replace(item, cell=cell, expectation=failure.expectation(cell, item.case) if claimed else item.expectation)
 
 
 def source_of(failure: Failure, package: Package, releases: Iterable[Release], version: str, level: Level) -> str:

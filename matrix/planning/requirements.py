@@ -40,6 +40,7 @@ class Kind(str, Enum):
     TE = "compiled Transformer Engine"
     MODULE = "module"
     CLONE = "clone"
+    HELPER = "dataset helper"
     LAUNCHER = "launcher"
     GPUS = "GPUs"
     NCCL = "NCCL"
@@ -91,6 +92,7 @@ class BaseOffer:
 
     `te` is the version of its compiled Transformer Engine, "none" without one. `measured`: the version was read in the
     base; otherwise it is the catalog's. `clones` are the names of the site's clones.
+    `no_helper` is the reason why the overlay of megatron-core has no compiled dataset helper, "" for one that has it.
     """
 
     base: str
@@ -100,6 +102,7 @@ class BaseOffer:
     features: frozenset[str] | None = None  # values of BaseFeature
     clones: frozenset[str] | None = None
     mpirun: bool | None = None
+    no_helper: str = ""
 
 
 @dataclass(frozen=True)
@@ -193,6 +196,8 @@ def _anywhere(case: Case, item: Planned, offer: BaseOffer, machine: MachineOffer
     for clone in _clones(case, item, offer):
         if offer.clones is not None and clone not in offer.clones:
             yield Lack(Kind.CLONE, f"needs a clone of {clone}: MEGATRIX_{clone.upper().replace('-', '_')}=PATH")
+    if Need.DATASET_HELPER in case.needs and offer.no_helper:
+        yield Lack(Kind.HELPER, offer.no_helper)
     if item.launcher == MPIRUN and offer.mpirun is False:
         yield Lack(Kind.LAUNCHER, "needs mpirun (Debian, Ubuntu: apt-get install openmpi-bin); none on PATH")
     needed = case.limits.memory

@@ -99,4 +99,4 @@ def _plain(overlay: Overlay) -> dict[str, Any]:
 
 
 def _overlay(values: Mapping[str, Any]) -> Overlay:
-    return Overlay(Path(values["path"]), values["digest"], values["packages"], tuple(values["notes"]))
+    return Overlay(Path(values["path"]), values["digest"], values["packages"], values["no_helper"])

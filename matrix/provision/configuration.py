@@ -1,4 +1,4 @@
-"""A site's settings: the paths of its clones of upstream repositories.
+"""A site's settings: the paths of its clones of upstream repositories, and whether interpreters are downloaded.
 
 They come from `megatrix.toml` in the checkout, or without one in the current folder; the environment overrides it:
 
@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
@@ -27,10 +27,18 @@ CLONES: Final = {"megatron-lm": "Megatron-LM", "transformer-engine": "Transforme
 
 
 @dataclass(frozen=True)
+class InterpreterSettings:
+    """`download`: whether uv may download a Python that this machine lacks."""
+
+    download: bool = True
+
+
+@dataclass(frozen=True)
 class Configuration:
     """A site's settings; `sources` maps "megatron-lm" and "transformer-engine" to clones."""
 
     sources: Mapping[str, str] = field(default_factory=dict)
+    interpreters: InterpreterSettings = InterpreterSettings()
 
     @property
     def environment(self) -> dict[str, str]:
@@ -69,4 +77,5 @@ def load(environ: Mapping[str, str] = os.environ, folder: Path | None = None) ->
             raise MatrixError("no such source", where=f"{path}: sources.{name}", got=name, fix=closest(name, CLONES))
     paths = {name: str((folder / where).resolve()) for name, where in settings.sources.items()}
     from_environment = {name: environ[variable(name)] for name in CLONES if environ.get(variable(name))}
-    return Configuration(paths | {name: str(Path(where).absolute()) for name, where in from_environment.items()})
+    paths |= {name: str(Path(where).absolute()) for name, where in from_environment.items()}
+    return replace(settings, sources=paths)

@@ -1,4 +1,4 @@
-"""Find the Python interpreters of this machine that run, by minor version. Nothing is ever downloaded."""
+"""Find the Python interpreters of this machine that run, by minor version. They are downloaded elsewhere."""
 
 from __future__ import annotations
 
@@ -63,8 +63,8 @@ def find(
         f"no Python {' or '.join(minors)} found",
         got="; ".join([*versions, *broken]) or "no Python at all",
         expected=f"python{minors[0]} on PATH, under {pyenv_root(environ)}/versions or {uv_pythons(environ)}",
-        fix=f"install one (it is never downloaded automatically): `uv python install {minors[0]}`, "
-        f"`pyenv install {minors[0]}` or the system's package",
+        fix=f"install one: `pip install uv && uv python install {minors[0]}`, `pyenv install {minors[0]}` or the "
+        f"system's package",
     )
 
 

@@ -12,6 +12,7 @@ import importlib.metadata
 import importlib.util
 import json
 import os
+import re
 import shutil
 import sys
 import sysconfig
@@ -32,7 +33,10 @@ from matrix.provision.indexes import site_environment
 from matrix.provision.sources import Contents, Source, SourceKind, inspect, unpack
 
 MANIFEST = "overlay.json"
-LAYOUT = 1  # version of the manifest and the folder; incremented when either changes, so that overlays are rebuilt
+NO_WHEEL = re.compile(r"has no (usable )?wheels")  # uv's error for a release without a wheel for a Python
+OLDEST = 10  # the oldest minor of Python 3 that this project runs on
+HELPER = "megatron/core/datasets/helpers"  # start of the paths of the compiled dataset helper
+LAYOUT = 2  # version of the manifest and the folder; incremented when either changes, so that overlays are rebuilt
 
 
 @dataclass(frozen=True)
@@ -61,12 +65,15 @@ class PackageMetadata:
 
 @dataclass(frozen=True)
 class Overlay:
-    """A finished overlay. `packages` maps canonical names to versions; `notes` are its limitations."""
+    """A finished overlay. `packages` maps canonical names to versions.
+
+    `no_helper` is the reason why megatron-core's compiled dataset helper is missing, "" if nothing is missing.
+    """
 
     path: Path
     digest: str
     packages: Mapping[str, str]
-    notes: tuple[str, ...] = ()
+    no_helper: str = ""
 
 
 class Overlays:
@@ -100,7 +107,7 @@ class Overlays:
                 fix="use a base that has these versions",
             )
         versions = {name: package.version for name, package in packages.items()}
-        return Overlay(folder, digest, versions, tuple(manifest["notes"]))
+        return Overlay(folder, digest, versions, manifest["no helper"])
 
     def make(self, folder: Path, contents: Sequence[Contents], spec: OverlaySpec, ingredients: object) -> None:
         """Create one overlay in a temporary folder and rename it; the caller holds its lock."""
@@ -108,9 +115,9 @@ class Overlays:
             shutil.rmtree(dead)
         making = Path(tempfile.mkdtemp(prefix=f"{folder.name}.", suffix=".making", dir=self.root))
         try:
-            notes = [note for content in contents for note in self.lay(content, making, spec)]
+            missing = "; ".join(filter(None, [self.lay(content, making, spec) for content in contents]))
             packages = {name: vars(package) for name, package in installed(making).items()}
-            manifest = {"packages": packages, "notes": notes, "made from": ingredients}
+            manifest = {"packages": packages, "no helper": missing, "made from": ingredients}
             (making / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
             making.chmod(0o755)  # mkdtemp's 0700 would deny access to a container's user
             for path in (*making.rglob("*"), making):  # so that a folder that survives a power cut has its files
@@ -120,32 +127,57 @@ class Overlays:
         finally:
             shutil.rmtree(making, ignore_errors=True)  # already renamed unless an error was raised
 
-    def lay(self, content: Contents, folder: Path, spec: OverlaySpec) -> list[str]:
-        """Put one package into `folder`; return notes on its limitations."""
+    def lay(self, content: Contents, folder: Path, spec: OverlaySpec) -> str:
+        """Put one package into `folder`; return why its compiled helper is missing, "" if nothing is missing."""
         source = content.source
         if source.kind is SourceKind.PYPI:
-            self.install([f"{name}=={source.revision}" for name in source.layout.releases], folder, spec)
+            requirements = [f"{name}=={source.revision}" for name in source.layout.releases]
+            try:
+                self.install(requirements, folder, spec.python)
+            except MatrixError as error:
+                if source.package != "megatron-core" or not NO_WHEEL.search(str(error.got)):
+                    raise
+                return self.borrow(requirements, folder, spec.python, error)
         elif source.kind is SourceKind.WHEEL:
-            self.install([source.location], folder, spec)
+            self.install([source.location], folder, spec.python)
         else:
             unpack(content, folder, self.run)
             if source.package == "megatron-core":
                 if spec.interpreter is None:
-                    return ["no compiled dataset helper: the interpreter of the base is not available"]
-                note = build_helper(folder, spec.interpreter, self.run, self.root.parent / "helpers")
-                return [note] if note else []
-        return []
+                    return "no compiled dataset helper: the interpreter of the base is not available"
+                return build_helper(folder, spec.interpreter, self.run, self.root.parent / "helpers")
+        return ""
 
-    def install(self, requirements: Sequence[str], folder: Path, spec: OverlaySpec) -> None:
+    def borrow(self, requirements: Sequence[str], folder: Path, python: str, refusal: MatrixError) -> str:
+        """Install megatron-core's wheel for an earlier Python, without its only compiled module, the dataset helper.
+
+        Returns why the helper is missing. Raises `refusal` if there is no such wheel, or it has further compiled
+        modules.
+        """
+        for minor in range(int(python.partition(".")[2]) - 1, OLDEST - 1, -1):
+            try:
+                self.install(requirements, folder, f"3.{minor}")
+            except MatrixError:
+                continue
+            compiled = list(folder.rglob("*.so"))
+            if all(path.relative_to(folder).as_posix().startswith(HELPER) for path in compiled):
+                for path in compiled:
+                    path.unlink()
+                needed = " ".join(requirements)
+                return f"no compiled dataset helper: {needed} has no wheel for Python {python}, only for 3.{minor}"
+            break
+        raise refusal
+
+    def install(self, requirements: Sequence[str], folder: Path, python: str) -> None:
         """Install wheels into `folder` with uv: wheels only, so that nothing is compiled for another Python."""
         environment = {**os.environ, **site_environment(), "UV_PYTHON_DOWNLOADS": "never"}
         # --directory: the current folder may hold uv settings of another project.
         options = ["--quiet", "--no-deps", "--no-build", "--directory", str(folder), "--target", str(folder)]
-        options += ["--python", sys.executable, "--python-version", spec.python]
+        options += ["--python", sys.executable, "--python-version", python]
         result = self.run([*uv(environment), "pip", "install", *options, *requirements], environment=environment)
         if result.code:
             raise MatrixError(
-                f"uv cannot install this for Python {spec.python}",
+                f"uv cannot install this for Python {python}",
                 where=" ".join(requirements),
                 got=result.complaint,
                 fix="check the version, and that the package index is reachable",

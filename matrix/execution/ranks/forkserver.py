@@ -14,10 +14,10 @@ from contextlib import contextmanager
 from multiprocessing import forkserver, resource_tracker
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Final
+from typing import Final
 
 from matrix.errors import MatrixError
-from matrix.execution.ranks import forkserver_child
+from matrix.execution.ranks import forkserver_child, variables
 
 PRELOAD_S: Final = 300.0  # s; torch and torch.distributed took 2.6 s, 10 s on a busy machine; a network disk is slower
 START_S: Final = 60.0  # s for the forkserver to start all ranks of a job: 8 took 20 ms; a stopped one never does
@@ -118,21 +118,16 @@ class Forkserver:
         return said == forkserver_child.READY
 
     def _launch(self, lifeline: Path, modules: Sequence[str]) -> int:
-        pythonpath = os.environ.get("PYTHONPATH")
-        request = {
-            "lifeline": str(lifeline),
-            "pythonpath": pythonpath,
-            "path": [*self.path, *import_path()],
-            "modules": modules,
-        }
+        request = {"lifeline": str(lifeline), "path": [*self.path, *import_path()], "modules": modules}
         # multiprocessing passes its owner's sys.path to the children of the server, not to the server (3.10 to 3.13).
-        # PYTHONPATH therefore contains the folder of this package; the server restores its environment.
-        found = ROOT if pythonpath is None else ROOT + os.pathsep + pythonpath
+        # PYTHONPATH therefore contains the folder of this package; the server removes it.
+        own = {forkserver_child.REQUEST: json.dumps(request), "PYTHONPATH": ROOT}
         forkserver.set_forkserver_preload([forkserver_child.__name__])
         resource_tracker.ensure_running()  # the forkserver requires it, and starting it unblocks SIGINT
         with (
-            environment({forkserver_child.REQUEST: json.dumps(request), "PYTHONPATH": found}),
+            environment({**variables.of_cpu(), **own}),
             empty_main(),
+            no_warning_options(),
             no_interrupt(),
         ):
             forkserver.ensure_running()
@@ -187,15 +182,24 @@ def no_interrupt() -> Iterator[None]:
 
 
 @contextmanager
-def environment(changes: Mapping[str, str]) -> Iterator[None]:
-    """Set some environment variables for the length of a block."""
-    before: dict[str, Any] = {name: os.environ.get(name) for name in changes}
-    os.environ.update(changes)
+def no_warning_options() -> Iterator[None]:
+    """Empty this process's warning options (-W, PYTHONWARNINGS), which multiprocessing passes to the server."""
+    before = sys.warnoptions[:]
+    sys.warnoptions.clear()
     try:
         yield
     finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
+        sys.warnoptions[:] = before
+
+
+@contextmanager
+def environment(environ: Mapping[str, str]) -> Iterator[None]:
+    """Replace the environment variables for the length of a block."""
+    before = dict(os.environ)
+    os.environ.clear()
+    os.environ.update(environ)
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)

@@ -31,7 +31,7 @@ from matrix.provision import kernel
 from matrix.provision.nvidia import cuda
 
 READY, STARTED_CUDA = b"ready\n", b"cuda\n"  # written to the lifeline after the preload
-REQUEST: Final = "MATRIX_FORK_SERVER"  # JSON: {"lifeline": path, "pythonpath": str | None, "path": [], "modules": []}
+REQUEST: Final = "MATRIX_FORK_SERVER"  # JSON: {"lifeline": path, "path": [], "modules": []}
 FRESH: Final = "import sys; sys.path[:] = {path!r}; from matrix.execution.ranks.rank import resume; resume({fds!r})"
 # If it is set, Open MPI (5.0.7) starts ranks by srun, and at most as many as the Slurm job has tasks.
 SCHEDULED: Final = "SLURM_JOBID"
@@ -80,10 +80,7 @@ def serve(request: Mapping[str, Any]) -> ForkserverChild:
     atexit.register(_end_all, serving)
     # Adopted orphans end in this process too. multiprocessing warns about each child that it did not start.
     warnings.filterwarnings("ignore", "forkserver: waitpid returned unexpected pid", UserWarning)
-    if request["pythonpath"] is None:
-        del os.environ["PYTHONPATH"]
-    else:
-        os.environ["PYTHONPATH"] = request["pythonpath"]
+    del os.environ["PYTHONPATH"]
     # libgomp and OpenBLAS read it once, at the import of torch and numpy. A thread pool would not survive a fork.
     os.environ["OMP_NUM_THREADS"] = "1"
     # torch.cuda.is_available() then queries NVML, and does not start CUDA in this process.
@@ -139,6 +136,7 @@ def enter(task: str, log: Connection, result: Connection, stacks: Connection) ->
     os.dup2(log.fileno(), 1)
     os.dup2(log.fileno(), 2)
     log.close()
+    os.environ.clear()
     os.environ.update(spec["env"])
     if spec["fresh"]:
         _start_afresh(task, spec["path"], result.fileno(), stacks.fileno())
@@ -163,7 +161,7 @@ def launch(command: list[str], environment: Mapping[str, str], log: Connection) 
     nothing = os.open(os.devnull, os.O_RDONLY)
     for source, target in ((nothing, 0), (log.fileno(), 1), (log.fileno(), 2)):
         os.dup2(source, target)
-    variables = {name: value for name, value in {**os.environ, **environment}.items() if name != SCHEDULED}
+    variables = {name: value for name, value in environment.items() if name != SCHEDULED}
     os.execve(command[0], command, variables)  # noqa: S606  (no shell)
 
 

@@ -24,8 +24,8 @@ class RankJob:
     `backend` are passed to the Rank.
     `path` lists overlay directories, which come first on sys.path of every rank before it imports the target.
     `hidden` are packages of the base that ranks can't import.
-    `env` is added to each rank's environment. A variable that a preloaded package reads at its import (e.g. a thread
-    count) has an effect only with `fresh`.
+    `env` is added to each rank's environment (matrix.execution.ranks.variables). A variable that a preloaded package
+    reads at its import (e.g. a thread count) has an effect only with `fresh`.
     `deadline_s` counts from the start of the first rank. `log_dir` receives rank-N.log and, for stopped ranks,
     rank-N.stacks.
     `limits` are set before the target is imported; if one can't be set, the outcome is `unavailable`.

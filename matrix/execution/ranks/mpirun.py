@@ -24,6 +24,7 @@ from types import FrameType
 from typing import Final
 
 from matrix.errors import MatrixError
+from matrix.execution.ranks import variables
 from matrix.provision import kernel
 
 NAME: Final = "mpirun"
@@ -148,7 +149,9 @@ def run_shim(handoff: str) -> None:
     os.dup2(log, 1)
     os.dup2(log, 2)
     os.close(log)
-    os.environ.update(spec["env"])
+    environ = {**{name: value for name, value in os.environ.items() if name.startswith(variables.MPI)}, **spec["env"]}
+    os.environ.clear()
+    os.environ.update(environ)
     sys.path[:] = spec["path"]
     from matrix.execution.ranks.rank import work  # not at the top: the rank group does not need it
 

@@ -16,7 +16,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, Final
 
-from matrix.execution.ranks import forkserver_child, mpirun
+from matrix.execution.ranks import forkserver_child, mpirun, variables
 from matrix.execution.ranks.descendants import look
 from matrix.execution.ranks.forkserver import empty_main
 from matrix.execution.ranks.job import RankJob
@@ -167,7 +167,7 @@ class RankGroup:
         for rank, task in enumerate(tasks):
             self._admit(rank, partial(handoff.expect, rank, task))
         # A killed mpirun leaves its temporary folder, which is then removed with the job's folder.
-        environment = {**self._job.env, "TMPDIR": str(self._folder)}
+        environment = {**variables.of_device(self._job.device), **self._job.env, "TMPDIR": str(self._folder)}
         command = mpirun.command(self._job.path, len(tasks), self._path, handoff.place)
         output, writer = get_context("forkserver").Pipe(duplex=False)
         with writer:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from matrix.execution.ranks import mpirun
+from matrix.execution.ranks import mpirun, variables
 from matrix.execution.ranks.job import RankJob
 
 
@@ -40,7 +40,7 @@ def rank_spec(
 
 
 def environment(job: RankJob, rank: int, port: int) -> dict[str, str]:
-    """Return the variables added to a rank's environment: those of its launcher, then those of the job.
+    """Return the environment of a rank: that of its device, the variables of its launcher, those of the job.
 
     mpirun does not set RANK; job scripts derive it from mpirun's variables. TORCHELASTIC_USE_AGENT_STORE is left out,
     because it means that torchrun's agent serves a store at MASTER_PORT.
@@ -56,6 +56,7 @@ def environment(job: RankJob, rank: int, port: int) -> dict[str, str]:
         "TORCHELASTIC_RUN_ID": "none",  # torchrun's default for one node
     }
     return {
+        **variables.of_device(job.device),
         **({} if job.launcher == mpirun.NAME else torchrun),
         "RANK": str(rank),
         "LOCAL_RANK": str(rank),

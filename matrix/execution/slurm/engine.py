@@ -78,8 +78,8 @@ class Slurm:
             self._maker.ready(made)
 
     def lacks(self, base: str) -> str:
-        """Return "": tox reports what an environment lacks, and the nodes report what an image lacks."""
-        return ""
+        """Return which Python the environment of a base lacks; the nodes report what an image lacks."""
+        return "" if self._image(base) else self._maker.lacks(base)
 
     def installed(self, base: str) -> BaseContents | None:
         """Return the contents of a tox environment; None for an image, whose contents a node reports later."""

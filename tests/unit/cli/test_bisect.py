@@ -47,7 +47,7 @@ def surroundings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, handlers: None
 def engine(monkeypatch: pytest.MonkeyPatch) -> FakeEngine:
     """A fake engine in place of tox, and the small catalog."""
     made = FakeEngine(KNOWN)
-    monkeypatch.setattr(places, "Tox", lambda jobs: made)
+    monkeypatch.setattr(places, "Tox", lambda *_, **__: made)
     monkeypatch.setattr(loading, "load", lambda: KNOWN)
     return made
 

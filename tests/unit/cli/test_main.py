@@ -58,7 +58,7 @@ def surroundings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, handlers: None
 def engine(monkeypatch: pytest.MonkeyPatch) -> FakeEngine:
     """A fake engine in place of tox; a test may change its outcomes."""
     made = FakeEngine(KNOWN)
-    monkeypatch.setattr(places, "Tox", lambda jobs: made)
+    monkeypatch.setattr(places, "Tox", lambda *_, **__: made)
     return made
 
 

@@ -11,10 +11,13 @@ from pathlib import Path
 
 import pytest
 
+from matrix.catalog.model import Wheels
 from matrix.errors import MatrixError
 from matrix.execution import engine
 from matrix.execution.engine import EngineResult, Engines, HostEngine, Tox, tox_command, work_folder
+from matrix.provision.configuration import Configuration
 from matrix.provision.project import ROOT
+from tests.unit.catalogs import wheels
 
 HANG_S = 10.0  # limit for hanging tests
 # Replaces the interpreter with tox: writes its arguments and environment to a file, then runs `body`.
@@ -78,7 +81,7 @@ def test_tox_runs_the_environments_in_parallel(
     Tox(3).run(["torch-2.3.1", "torch-2.4.0"], {"MEGATRIX_RUN": "/runs/a"}, tmp_path / "log")
     arguments = json.loads(call.read_text())["arguments"]
     assert arguments[:6] == ["-m", "tox", "run-parallel", "--parallel-no-spinner", "-p", "3"]
-    assert ["--workdir", "/somewhere", "-c", str(ROOT / "tox.ini"), "-e", "torch2.3.1,torch2.4.0"] == arguments[6:]
+    assert ["--workdir", "/somewhere", "-c", str(ROOT / "tox.ini"), "-e", "torch2.3.1,torch2.4.0"] == arguments[6:12]
 
 
 def test_tox_gets_no_variables_of_an_outer_tox(
@@ -98,6 +101,48 @@ def test_tox_gets_no_variables_of_an_outer_tox(
 def test_engine_returns_the_status_of_tox(fake: Callable[[str], Path], tmp_path: Path, status: int) -> None:
     fake(f"sys.exit({status})")
     assert EngineResult(status) == Tox(1).run(["torch-2.4.0"], {}, tmp_path / "log")
+
+
+RESULTS = """
+import json, sys
+failed = {"retcode": 1, "output": "", "err": "error: no solution\\n  cause: https://me:secret@index/simple fails"}
+done = {"torch2.4.0": {"setup": [{"retcode": 0}, failed]}, "torch2.3.1": {"setup": [failed], "test": [{"retcode": 1}]}}
+open(sys.argv[sys.argv.index("--result-json") + 1], "w").write(json.dumps({"testenvs": done}))
+sys.exit(1)
+"""
+
+
+def test_a_base_without_its_environment_is_refused(fake: Callable[[str], Path], tmp_path: Path) -> None:
+    """Its cases are unavailable with uv's reason; a base whose tests began is not refused."""
+    fake(RESULTS)
+
+    ended = Tox(1).run(["torch-2.3.1", "torch-2.4.0", "torch-2.4.1"], {}, tmp_path / "log")
+
+    assert ended.refused == {
+        "torch-2.4.0": "tox can't make its environment: error: no solution cause: https://***@index/simple fails; "
+        "see tox run -e torch2.4.0 --notest"
+    }
+
+
+def test_tox_downloads_and_reports_missing_pythons(monkeypatch: pytest.MonkeyPatch) -> None:
+    base, said, provided = wheels("2.4.0"), list[str](), list[str]()
+
+    class Fake:
+        def __init__(self, configuration: Configuration, say: Callable[[str], None]) -> None:
+            say("downloads")
+
+        def provide(self, base: Wheels) -> None:
+            provided.append(base.id)
+
+        def lack(self, base: Wheels) -> str:
+            return f"needs Python for {base.id}"
+
+    monkeypatch.setattr(engine, "Pythons", Fake)
+    made = Tox(1, {base.id: base}, say=said.append)
+    made.ready(["torch-2.4.0", "another"])
+
+    assert (provided, said) == (["torch-2.4.0"], ["downloads"])
+    assert [made.lacks(one) for one in ("torch-2.4.0", "another")] == ["needs Python for torch-2.4.0", ""]
 
 
 def test_output_of_tox_is_appended_to_the_log(fake: Callable[[str], Path], tmp_path: Path) -> None:

@@ -322,7 +322,7 @@ def test_each_base_runs_on_its_engine(tmp_path: Path) -> None:
 
 
 def test_provisions_round_trip_through_their_file(tmp_path: Path) -> None:
-    overlay = Overlay(Path("/cache/overlays/ab"), "ab", {"megatron-core": "0.8.0"}, ("a note",))
+    overlay = Overlay(Path("/cache/overlays/ab"), "ab", {"megatron-core": "0.8.0"}, "no helper")
     provisions = {"one": provision.Provision((overlay,)), "two": provision.Provision(reason="no clone")}
     provision.write(tmp_path / "overlays.json", provisions)
     assert provision.read(tmp_path / "overlays.json") == provisions

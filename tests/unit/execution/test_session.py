@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from matrix.catalog.failure import Level
+from matrix.catalog.failure import Level, Need
 from matrix.errors import MatrixError
 from matrix.execution import interrupt, session
 from matrix.execution.ranks.job import RankJob
@@ -26,7 +28,7 @@ from matrix.provision.overlays import Overlay
 from matrix.store import night
 from matrix.store.journal import Journal
 from matrix.verdicts.outcome import Outcome, OutcomeKind
-from tests.unit.catalogs import catalog, failure, planned
+from tests.unit.catalogs import case, catalog, failure, planned, wheels
 from tests.unit.report.samples import record
 
 KNOWN = catalog(failure())
@@ -94,6 +96,52 @@ def test_interpreter_without_a_base_is_the_host(folder: Path) -> None:
 def test_unknown_base_raises(folder: Path) -> None:
     with pytest.raises(MatrixError, match="did you mean torch-2"):
         Session(Options("torch-2.4"), folder)
+
+
+def test_base_without_torch_raises(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(environments, "current", lambda: replace(BASE, packages={"pytest": "9.2.0"}))
+    with pytest.raises(MatrixError, match=r"this environment is not torch-2\.4\.0(.|\n)*tox run -e torch2\.4\.0"):
+        Session(Options("torch-2.4.0"), folder)
+
+
+def test_interpreter_without_asserts_raises(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ranks inherit -O, and upstream's AssertionError, which a failure is, would not be raised."""
+    monkeypatch.setattr(sys, "flags", SimpleNamespace(optimize=1))
+    with pytest.raises(MatrixError, match="without asserts"):
+        Session(Options("torch-2.4.0"), folder)
+
+
+def test_cells_have_the_python_of_their_environment(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The base prefers 3.10; the key of a case, and so its history, stays the same."""
+    monkeypatch.setattr(environments, "current", lambda: replace(BASE, python="3.12.1"))
+
+    for options in (Options("torch-2.4.0", folder), Options("torch-2.4.0", select="mcore==0.8.0")):
+        (found,) = Session(options, folder).planned
+        assert (CASE.cell.python, found.cell.python, found.key) == ("3.10", "3.12", CASE.key)
+
+
+def fallback(folder: Path, monkeypatch: pytest.MonkeyPatch, *needs: Need) -> Session:
+    """Return a session on a fallback Python, whose overlay lacks the dataset helper, that its case may need."""
+    entry = failure(case=(replace(case(), needs=needs),))
+    known = catalog(entry, wheels=(wheels("2.4.0", fallbacks=("3.12",)), wheels("2.3.1")))
+    monkeypatch.setattr(session, "load", lambda: known)
+    monkeypatch.setattr(environments, "current", lambda: replace(BASE, python="3.12.1"))
+    return provided(folder, Provision((Overlay(folder / "mcore", "ab", {}, "no compiled dataset helper: no wheel"),)))
+
+
+def test_case_that_needs_a_missing_helper_is_unavailable(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    current = fallback(folder, monkeypatch, Need.DATASET_HELPER)
+    assert current.reproduction(CASE)._context.unavailable == (
+        "no compiled dataset helper: no wheel; Python 3.10 can run it: pip install uv && uv python install 3.10"
+    )
+
+
+def test_other_case_runs_with_a_note(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    context = fallback(folder, monkeypatch).reproduction(CASE)._context
+    assert (context.unavailable, context.notes) == (
+        "",
+        ("no compiled dataset helper: no wheel", "ran on Python 3.12.1, not 3.10"),
+    )
 
 
 def test_environment_without_a_case_raises(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

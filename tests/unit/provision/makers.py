@@ -23,9 +23,15 @@ __package_name__ = 'megatron_core'
 
 
 def make_wheel(
-    folder: Path, version: str, *, name: str = "megatron_core", python: str = "", requires: Sequence[str] = ()
+    folder: Path,
+    version: str,
+    *,
+    name: str = "megatron_core",
+    python: str = "",
+    requires: Sequence[str] = (),
+    compiled: Sequence[str] = (),
 ) -> Path:
-    """Write a wheel as small as uv and zipfile accept."""
+    """Write a wheel as small as uv and zipfile accept; `compiled` are the paths of compiled modules."""
     info = f"{name}-{version}.dist-info"
     lines = ["Metadata-Version: 2.1", f"Name: {name}", f"Version: {version}"]
     lines += [f"Requires-Python: {python}"] if python else []
@@ -34,6 +40,8 @@ def make_wheel(
     wheel = folder / f"{name}-{version}-py3-none-any.whl"
     with zipfile.ZipFile(wheel, "w") as file:
         file.writestr("megatron/core/__init__.py", f"__version__ = {version!r}\n")
+        for path in compiled:
+            file.writestr(path, "")
         file.writestr(f"{info}/METADATA", "\n".join(lines) + "\n")
         file.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
         file.writestr(f"{info}/RECORD", "")
@@ -81,11 +89,15 @@ def git(folder: Path, *arguments: str) -> str:
 
 @dataclass(frozen=True)
 class FolderUv:
-    """A runner whose uv unpacks wheels from `wheels`, counting in `log`; every other command really runs."""
+    """A runner whose uv unpacks wheels from `wheels`, counting in `log`; every other command really runs.
+
+    With `pythons` the wheels are for these minors alone.
+    """
 
     wheels: Path
     log: Path
     seconds: float = 0.0  # duration of an installation
+    pythons: tuple[str, ...] = ()
 
     def __call__(
         self, command: Sequence[str], *, environment: Mapping[str, str] | None = None, seconds: float | None = None
@@ -95,6 +107,8 @@ class FolderUv:
         with self.log.open("a") as log:
             log.write(" ".join(command) + "\n")
         time.sleep(self.seconds)
+        if self.pythons and command[command.index("--python-version") + 1] not in self.pythons:
+            return CommandResult(1, err="error: no solution\n  cause: because megatron-core has no usable wheels")
         target = Path(command[command.index("--target") + 1])
         for wanted in command:
             name = wanted.replace("==", "-").replace("megatron-core", "megatron_core")

@@ -63,7 +63,7 @@ def test_an_overlay_is_a_folder_for_sys_path(tmp_path: Path, index: FolderUv) ->
     assert (overlay.path / "megatron/core/__init__.py").is_file()
     assert overlay.packages == {"megatron-core": "0.9.0"}
     assert overlay.path.name == overlay.digest
-    assert overlay.notes == ()
+    assert overlay.no_helper == ""
 
 
 def test_a_second_provide_runs_nothing(tmp_path: Path, index: FolderUv) -> None:
@@ -236,8 +236,36 @@ def test_a_revision_becomes_an_overlay_without_uv(tmp_path: Path) -> None:
 
     assert (overlay.path / "megatron/core/model.py").read_text() == "LAYERS = 3\n"
     assert overlay.packages["megatron-core"].startswith("0.9.0rc0+")
-    assert overlay.notes == ("no compiled dataset helper: the interpreter of the base is not available",)
+    assert overlay.no_helper == "no compiled dataset helper: the interpreter of the base is not available"
     assert not (tmp_path / "log").exists()
+
+
+def test_a_wheel_for_another_python_has_no_helper(tmp_path: Path) -> None:
+    """megatron-core < 0.14 has no wheel for Python 3.12; all but its compiled dataset helper is pure Python."""
+    helper = "megatron/core/datasets/helpers.cpython-311-x86_64-linux-gnu.so"
+    make_wheel(tmp_path / "wheels", "0.9.0", compiled=[helper])
+    index = FolderUv(tmp_path / "wheels", tmp_path / "log", pythons=("3.10", "3.11"))
+
+    overlay = Overlays(tmp_path, index).provide(replace(SPEC, python="3.12"))
+
+    assert (overlay.path / "megatron/core/__init__.py").is_file()
+    assert not (overlay.path / helper).exists()
+    assert overlay.no_helper == (
+        "no compiled dataset helper: megatron-core==0.9.0 has no wheel for Python 3.12, only for 3.11"
+    )
+
+
+@pytest.mark.parametrize(
+    ("compiled", "pythons"), [(["megatron/core/kernels.so"], ("3.11",)), ([], ("3.13",))], ids=["compiled", "newer"]
+)
+def test_no_other_wheel_fits(tmp_path: Path, compiled: list[str], pythons: tuple[str, ...]) -> None:
+    """One with a further compiled module; none for an earlier Python."""
+    make_wheel(tmp_path / "wheels", "0.9.0", compiled=compiled)
+
+    with pytest.raises(MatrixError, match=r"uv cannot install this for Python 3\.12"):
+        Overlays(tmp_path, FolderUv(tmp_path / "wheels", tmp_path / "log", pythons=pythons)).provide(
+            replace(SPEC, python="3.12")
+        )
 
 
 def test_a_changed_working_tree_makes_another_overlay(tmp_path: Path) -> None:
@@ -269,7 +297,7 @@ def test_an_available_interpreter_makes_another_overlay(tmp_path: Path) -> None:
     plain = Overlays(tmp_path, forbidden).provide(spec)
     with_python = Overlays(tmp_path, forbidden).provide(replace(spec, interpreter=Path("/env/bin/python")))
 
-    assert with_python.notes == ("no compiled dataset helper: megatron/core/datasets/helpers.cpp is not in this tree",)
+    assert with_python.no_helper == "no compiled dataset helper: megatron/core/datasets/helpers.cpp is not in this tree"
     assert plain.digest != with_python.digest
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import runpy
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,6 +12,7 @@ import pytest
 from matrix.catalog.model import Catalog, Release
 from matrix.provision.current_image import CurrentImage
 from matrix.provision.installed import PythonEnvironment
+from matrix.provision.project import ROOT
 from matrix.provision.tox_environments import CELL_REQUIRES, ToxEnvironment, base_name, environments, in_place, te_lines
 from tests.unit.catalogs import catalog, image, real, releases, wheels
 
@@ -143,3 +146,10 @@ def test_a_base_is_never_in_place(name: str) -> None:
     """A night requires exactly these releases."""
     one = environments(real())[name]
     assert in_place(one, image_with(torch="2.4.0")) is one
+
+
+def test_tox_on_an_old_python_names_the_fix(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python 3.9, which RHEL 9 has: the project's own modules do not import there."""
+    monkeypatch.setattr(sys, "version_info", (3, 9, 18, "final", 0))
+    with pytest.raises(SystemExit, match=r"needs Python 3\.10 or later; this tox runs on 3\.9\.18\n  fix: .*uvx"):
+        runpy.run_path(str(ROOT / "toxfile.py"))

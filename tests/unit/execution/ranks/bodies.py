@@ -49,6 +49,8 @@ def describe(rank: Rank, **kwargs: Any) -> dict[str, Any]:
         "core_limit": resource.getrlimit(resource.RLIMIT_CORE)[0],
         "oom_score_adj": int(Path("/proc/self/oom_score_adj").read_text()),
         "main": getattr(sys.modules["__main__"], "__file__", None),
+        "tools": {name: shutil.which(name) for name in ("nvcc", "ninja", "c++")},
+        "flags": {"optimize": sys.flags.optimize, "warnoptions": list(sys.warnoptions)},
     }
 
 
@@ -198,7 +200,7 @@ def stick() -> None:
 
 
 def hang_with_child(rank: Rank) -> NoReturn:
-    subprocess.Popen(["sleep", str(FOREVER)])
+    subprocess.Popen(["/bin/sleep", str(FOREVER)])
     wait_forever(rank)
 
 
@@ -234,12 +236,12 @@ def write_bytes(rank: Rank, text: str) -> None:
 
 def leave_children(rank: Rank) -> None:
     """Leave a child, a daemonized grandchild and its child; none ends with this process."""
-    subprocess.Popen(["sleep", str(FOREVER)])
+    subprocess.Popen(["/bin/sleep", str(FOREVER)])
     if os.fork() == 0:
         os.setsid()
         if os.fork() == 0:
             os.setsid()
-            subprocess.Popen(["sleep", str(FOREVER)], start_new_session=True)
+            subprocess.Popen(["/bin/sleep", str(FOREVER)], start_new_session=True)
             time.sleep(FOREVER)
         os._exit(0)
 

@@ -32,6 +32,12 @@ def supervisor(mark: str) -> Iterator[Supervisor]:
 
 
 @pytest.fixture
+def alone(supervisor: Supervisor) -> None:
+    """Stop the forkserver of the tests, since a process has only one; the next job starts it again."""
+    supervisor.__exit__(None, None, None)
+
+
+@pytest.fixture
 def job(tmp_path: Path) -> Callable[..., RankJob]:
     """Return a function that makes jobs from the name of a body in bodies.py and changed fields."""
 

@@ -6,7 +6,10 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
+from matrix.execution.ranks import variables
+
 MARK = "MATRIX_TEST_MARK"
+variables.KEPT[MARK] = "the tests find the processes of a supervisor by it"
 
 
 def marked(value: str) -> dict[int, str]:

@@ -107,7 +107,6 @@ def test_forkserver_ends_if_its_owner_died_at_start(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "ranks" / "lifeline")  # without a reader
     request: dict[str, object] = {
         "lifeline": str(tmp_path / "ranks" / "lifeline"),
-        "pythonpath": None,
         "path": [],
         "modules": [],
     }

@@ -38,12 +38,6 @@ def describe(supervisor: Supervisor, job: MakeJob, fresh: bool) -> Callable[...,
     return run
 
 
-@pytest.fixture
-def alone(supervisor: Supervisor) -> None:
-    """Stop the forkserver of the tests, since a process has only one; the next job starts it again."""
-    supervisor.__exit__(None, None, None)
-
-
 Describe = Callable[..., list[dict[str, Any]]]
 
 
@@ -277,7 +271,7 @@ def test_forkserver_that_dies_before_its_preload_raises(
     alone: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     module(tmp_path, "sitecustomize", f"import os\nif {REQUEST!r} in os.environ: os._exit(1)")
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setattr(forkserver, "ROOT", f"{tmp_path}{os.pathsep}{forkserver.ROOT}")
     with pytest.raises(MatrixError, match="dies at its start"):
         Forkserver(["json"], [], preload_s=20.0).ensure()
 

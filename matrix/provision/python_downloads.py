@@ -1,0 +1,91 @@
+"""Download missing interpreters with uv (`uv python install`), unless the site forbids it.
+
+uv honours its own variables: UV_PYTHON_INSTALL_MIRROR, UV_PYTHON_DOWNLOADS_JSON_URL, UV_PYTHON_INSTALL_DIR, UV_OFFLINE,
+a proxy, certificates. MEGATRIX_PYTHON_DOWNLOADS is the user's UV_PYTHON_DOWNLOADS: toxfile.py sets the latter for uv.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from matrix.catalog.model import ReaderBase, Wheels
+from matrix.errors import MatrixError
+from matrix.provision import interpreters
+from matrix.provision.commands import Runner, run
+from matrix.provision.configuration import FILE, Configuration
+from matrix.provision.indexes import site_environment
+from matrix.provision.overlays import uv
+
+SIZE: Final = "about 30 MB, 100 MB unpacked"  # of uv's builds of CPython 3.10 to 3.13 for Linux
+SETTING: Final = "MEGATRIX_PYTHON_DOWNLOADS"
+
+
+def command(minor: str) -> str:
+    """Return the command that installs a minor of Python for this project, "3.10"."""
+    return f"pip install uv && uv python install {minor}"
+
+
+def forbidden(configuration: Configuration, environ: Mapping[str, str] = os.environ) -> str:
+    """Return the setting that forbids downloads, "" if they are allowed."""
+    name = SETTING if SETTING in environ else "UV_PYTHON_DOWNLOADS"
+    if environ.get(name, "").lower() in ("never", "manual", "false"):
+        return f"{name}={environ[name]}"
+    return "" if configuration.interpreters.download else f"interpreters.download = false in {FILE}"
+
+
+class Pythons:
+    """The interpreters of the bases of a run: those of this machine, and downloaded ones. `say` receives notices."""
+
+    def __init__(
+        self,
+        configuration: Configuration,
+        say: Callable[[str], None],
+        *,
+        environ: Mapping[str, str] = os.environ,
+        run: Runner = run,
+        find: Callable[..., interpreters.Interpreter] = interpreters.find,
+    ) -> None:
+        self._forbidden = forbidden(configuration, environ)
+        self._say, self._environ, self._run, self._find = say, environ, run, find
+        self._failed: dict[str, str] = {}  # minor -> why it can't be downloaded
+
+    def provide(self, base: Wheels | ReaderBase) -> None:
+        """Download the preferred Python of a base for which this machine has none, once; report a failure."""
+        minor = base.pythons[0]
+        if self._lacks(base.pythons) and not self._forbidden and minor not in self._failed:
+            folder = interpreters.uv_pythons(self._environ)
+            self._say(
+                f"Python {' or '.join(base.pythons)} is missing: uv downloads Python {minor} ({SIZE}) to {folder}; "
+                f"UV_PYTHON_DOWNLOADS=never forbids it"
+            )
+            if why := self._download(minor):
+                self._failed[minor] = why
+                self._say(f"Python {minor} was not downloaded: {why}")
+
+    def lack(self, base: Wheels | ReaderBase) -> str:
+        """Return that this machine has no Python for a base and the command that installs one; "" if it has one."""
+        if not self._lacks((*base.pythons, *base.fallbacks)):
+            return ""
+        minor = base.pythons[0]
+        why = self._failed.get(minor) or self._forbidden
+        tried = f" ({why})" if why else ""
+        return f"needs Python {' or '.join((*base.pythons, *base.fallbacks))}{tried}: {command(minor)}"
+
+    def _lacks(self, minors: tuple[str, ...]) -> bool:
+        try:
+            self._find(minors, environ=self._environ)
+        except MatrixError:
+            return True
+        return False
+
+    def _download(self, minor: str) -> str:
+        """Return "" after a download, else why it failed."""
+        # `manual`: downloads only by a command, such as this one; `never` refuses it too.
+        environment = {**self._environ, **site_environment(self._environ), "UV_PYTHON_DOWNLOADS": "manual"}
+        try:
+            result = self._run([*uv(environment), "python", "install", "--no-bin", minor], environment=environment)
+        except MatrixError as error:
+            return error.brief
+        return result.complaint.splitlines()[-1].strip() if result.code else ""

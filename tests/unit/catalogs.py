@@ -76,7 +76,7 @@ def shown(entry: Failure) -> Outcome:
 def wheels(
     torch: str, *, night: str = "by hand", pythons: Sequence[str] = ("3.10",), fallbacks: Sequence[str] = ()
 ) -> Wheels:
-    return Wheels(f"torch-{torch}", torch, tuple(pythons), night, tuple(fallbacks))  # type: ignore[arg-type]
+    return Wheels(f"torch-{torch}", torch, tuple(pythons), night, fallbacks=tuple(fallbacks))  # type: ignore[arg-type]
 
 
 def reader(*, night: str = "by hand") -> ReaderBase:

@@ -83,8 +83,6 @@ def serve(request: Mapping[str, Any]) -> ForkserverChild:
     del os.environ["PYTHONPATH"]
     # libgomp and OpenBLAS read it once, at the import of torch and numpy. A thread pool would not survive a fork.
     os.environ["OMP_NUM_THREADS"] = "1"
-    # torch.cuda.is_available() then queries NVML, and does not start CUDA in this process.
-    os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
     sys.path[:] = request["path"]
     for name in request["modules"]:
         try:

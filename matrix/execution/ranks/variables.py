@@ -33,8 +33,11 @@ KEPT: Final[dict[str, str]] = {
 }
 # Open MPI's: of an image, whose MPI may be relocated, and of its launcher. tox passes none to a base of wheels.
 MPI: Final = ("OMPI_", "OPAL_", "PMIX_", "PRTE_")
+# torch.cuda.is_available() then queries NVML, and does not start CUDA, which would not work in a process forked later.
+NVML_CHECK: Final = {"PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
 FIXED: Final = {
     **CELL_SETTINGS,
+    **NVML_CHECK,
     "CUDA_HOME": "/nonexistent",  # unset, torch looks for nvcc, then for /usr/local/cuda
     "LC_ALL": "C.UTF-8",
     "PATH": str(Path(sys.executable).parent),
@@ -48,4 +51,4 @@ def of_cpu(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
 
 def of_device(device: str, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
     """Return the variables of ranks on "cpu" or "cuda"."""
-    return of_cpu(environ) if device == "cpu" else dict(environ)
+    return of_cpu(environ) if device == "cpu" else {**NVML_CHECK, **environ}

@@ -41,7 +41,7 @@ def test_ranks_at_level_cpu_get_listed_variables_only() -> None:
 
 
 def test_ranks_at_level_gpu_keep_every_variable() -> None:
-    assert variables.of_device("cuda", HOST) == HOST
+    assert variables.of_device("cuda", HOST) == {**HOST, **variables.NVML_CHECK}
 
 
 def test_variables_of_an_images_mpi_are_kept() -> None:

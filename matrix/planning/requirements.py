@@ -196,7 +196,7 @@ def _anywhere(case: Case, item: Planned, offer: BaseOffer, machine: MachineOffer
     for clone in _clones(case, item, offer):
         if offer.clones is not None and clone not in offer.clones:
             yield Lack(Kind.CLONE, f"needs a clone of {clone}: MEGATRIX_{clone.upper().replace('-', '_')}=PATH")
-    if Need.DATASET_HELPER in case.needs and offer.no_helper:
+    if CaseNeed.DATASET_HELPER in case.needs and offer.no_helper:
         yield Lack(Kind.HELPER, offer.no_helper)
     if item.launcher == MPIRUN and offer.mpirun is False:
         yield Lack(Kind.LAUNCHER, "needs mpirun (Debian, Ubuntu: apt-get install openmpi-bin); none on PATH")

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from matrix.catalog.failure import Level, Need
+from matrix.catalog.failure import CaseNeed, Level
 from matrix.errors import MatrixError
 from matrix.execution import interrupt, session
 from matrix.execution.ranks.job import RankJob
@@ -120,7 +120,7 @@ def test_cells_have_the_python_of_their_environment(folder: Path, monkeypatch: p
         assert (CASE.cell.python, found.cell.python, found.key) == ("3.10", "3.12", CASE.key)
 
 
-def fallback(folder: Path, monkeypatch: pytest.MonkeyPatch, *needs: Need) -> Session:
+def fallback(folder: Path, monkeypatch: pytest.MonkeyPatch, *needs: CaseNeed) -> Session:
     """Return a session on a fallback Python, whose overlay lacks the dataset helper, that its case may need."""
     entry = failure(case=(replace(case(), needs=needs),))
     known = catalog(entry, wheels=(wheels("2.4.0", fallbacks=("3.12",)), wheels("2.3.1")))
@@ -130,7 +130,7 @@ def fallback(folder: Path, monkeypatch: pytest.MonkeyPatch, *needs: Need) -> Ses
 
 
 def test_case_that_needs_a_missing_helper_is_unavailable(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    current = fallback(folder, monkeypatch, Need.DATASET_HELPER)
+    current = fallback(folder, monkeypatch, CaseNeed.DATASET_HELPER)
     assert current.reproduction(CASE)._context.unavailable == (
         "no compiled dataset helper: no wheel; Python 3.10 can run it: pip install uv && uv python install 3.10"
     )

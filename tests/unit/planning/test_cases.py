@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from matrix.catalog.failure import Expectation, Failure, Level, Need
+from matrix.catalog.failure import CaseNeed, Expectation, Failure, Level
 from matrix.planning.cases import on_python
 from tests.unit.catalogs import catalog, clause, failure, planned, real
 
@@ -35,4 +35,4 @@ def test_users_of_datasets_declare_the_helper(entry: Failure) -> None:
     for case in entry.case:
         source = entry.folder / f"{case.function[0]}.py"
         uses = bool(case.run) and "gpt_dataset" in source.read_text(encoding="utf-8")
-        assert Need.DATASET_HELPER in case.needs or case.levels == (Level.GPU,) or not uses, case.name
+        assert CaseNeed.DATASET_HELPER in case.needs or case.levels == (Level.GPU,) or not uses, case.name

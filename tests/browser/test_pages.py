@@ -11,8 +11,7 @@ import pytest
 from matrix.catalog.failure import Expectation
 from matrix.check.compat import compat, parse_stack
 from matrix.cli.main import main
-from matrix.report.cell_page import name_of
-from matrix.store.paths import Paths
+from matrix.store.paths import Paths, page_name
 from tests.browser.chromium import Browser
 from tests.founding import SAVE
 from tests.unit.catalogs import real
@@ -23,7 +22,7 @@ PAGES = (
     "index.html",
     "compat.html#mcore=0.8.0 torch=2.4.0",
     f"failures/{SAVE}.html",
-    f"cells/{name_of(RED_CELL)}",
+    f"cells/{page_name(RED_CELL)}",
 )
 NAMES = ("night", "compat", "failure", "cell")
 WIDTHS = (400, 1600)

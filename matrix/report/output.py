@@ -39,14 +39,17 @@ def render(run_folder: Path, out: Path, history: History, catalog: Catalog) -> N
         write_whole(paths.failure(failure.id), failure_page(failure, catalog, current, levels, pasts), durable=False)
     for cell, records in by_cell(current.records).items():
         path = paths.cell(cell)
-        log_of = partial(_log, path.parent)
+        log_of = partial(_log, path.parent, run_folder)
         write_whole(path, cell_page(current.run, records, catalog, pasts, log_of), durable=False)
     write_whole(paths.junit, junit(current))
     write_whole(paths.summary, job_summary(current, different))
     return current
 
 
-def _log(page_folder: Path, log: str) -> Log:
-    """Return a rank's log for a page in `page_folder`."""
-    path = Path(log)
-    return Log(log, quote(os.path.relpath(path.resolve(), page_folder.resolve())) if path.is_file() else "")
+def _log(page_folder: Path, run_folder: Path, log: str) -> Log:
+    """Return a rank's log for a page in `page_folder`; a file in the run's folder is named relative to that folder."""
+    if not (path := Path(log)).is_file():
+        return Log(log, "")
+    path, run = path.resolve(), run_folder.resolve()
+    name = str(path.relative_to(run)) if path.is_relative_to(run) else log
+    return Log(name, quote(os.path.relpath(path, page_folder.resolve())))

@@ -7,7 +7,6 @@ command line to run.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -17,16 +16,8 @@ from matrix.catalog.failure import Expectation, Failure, Level, Package, Rule
 from matrix.catalog.model import Base, Catalog, Container
 from matrix.catalog.versions import NONE, is_version, position
 from matrix.report.document import document
-from matrix.report.markup import copyable, escape
 
-PICKED: Final = (
-    "base",
-    "mcore",
-    "te",
-    "torch",
-    "driver",
-    "sm",
-)  # the axes with an input field; rules on other axes are left out
+# The axes with an input field, and its label; rules on other axes are left out.
 TITLES: Final = {
     "base": "container",
     "mcore": "megatron-core",
@@ -35,29 +26,12 @@ TITLES: Final = {
     "driver": "driver",
     "sm": "compute capability",
 }
+PICKED: Final = tuple(TITLES)
 
 
 def compat_page(catalog: Catalog, levels: Mapping[str, frozenset[Level]]) -> str:
     """Return the page. `levels`: the levels at which each failure has ever run on this machine."""
-    embedded = data(catalog, levels)
-    fields = "".join(
-        f'<label>{TITLES[axis]}<input list="known-{axis}" id="pick-{axis}" size="16" autocomplete="off" '
-        f'spellcheck="false"></label><datalist id="known-{axis}">'
-        + "".join(f'<option value="{escape(value)}"></option>' for value in embedded.known[axis] if value != NONE)
-        + "</datalist>"
-        for axis in PICKED
-    )
-    # In the text of a <script> only "<" can end the element or open a comment.
-    script = json.dumps(embedded.to_json(), separators=(",", ":")).replace("<", "\\u003c")
-    body = f"""<header><p class="eyebrow"><a href="index.html">Megatrix</a>, compatibility</p>
-<h1>Known failures of a stack</h1></header>
-<section class="card"><div class="filters" id="picks">{fields}</div>
-<p class="soft">A container sets torch and Transformer Engine. Leave a field empty if the stack does not have it;
-rules that need it are then not applied.</p>{copyable("megatrix compat")}
-<p class="soft">The command prints the same for any version. It also compares the APIs (level contract).</p></section>
-<div id="answer" aria-live="polite"><noscript>This page needs JavaScript. The command above does not.</noscript></div>
-<script type="application/json" id="data">{script}</script>"""
-    return document("Compatibility - Megatrix", body, script="compat.js")
+    return document("compat.html.j2", titles=TITLES, embedded=data(catalog, levels))
 
 
 @dataclass(frozen=True)

@@ -1,34 +1,72 @@
-"""The HTML document around every page: no network; only its own style and script may run.
+"""The templates of the pages and how a value gets into them. No page uses the network; only its own script may run.
 
-Untrusted text passes through `escape` (HTML) and `one_line`, `head` or `tail` (control characters, secrets, size). The
-content security policy blocks any markup that gets through.
+Every value that a template prints passes through `visible` and is escaped. Markup comes from templates and from a
+failure's chart.py alone; the content security policy blocks any other that gets through. Texts of logs also pass
+through `one_line`, `head` or `tail` (secrets, size).
 """
 
 from __future__ import annotations
 
 import base64
 import hashlib
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
+from typing import Any, Final
 
-from matrix.report.markup import escape, marks
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
 
-_HERE = Path(__file__).parent
+from matrix.report.words import MEANING, WORST_FIRST, label, outcome_text, render_chain, verdict_reason
+from matrix.store.paths import page_name
+from matrix.verdicts.record import SILENT
+from matrix.verdicts.text import head, one_line, tail, visible
 
-
-def document(title: str, body: str, *, script: str = "page.js") -> str:
-    """Return a whole page. `title` is text, `body` HTML; `script` is a file name in this folder, "" for none."""
-    style = (_HERE / "page.css").read_text("utf-8")
-    code = "".join((_HERE / name).read_text("utf-8") for name in ("copy.js", script)) if script else ""
-    allowed = f"style-src {_digest(style)};{f' script-src {_digest(code)};' if script else ''}"
-    return f"""<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; {allowed} base-uri 'none'">
-<title>{escape(title)}</title>
-<style>{style}</style></head><body>{marks()}<main>
-{body}
-</main>{f"<script>{code}</script>" if script else ""}</body></html>
-"""
+_FOLDER: Final = Path(__file__).parent / "templates"
 
 
-def _digest(text: str) -> str:
-    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+def document(template: str, **values: Any) -> str:
+    """Return a page. `template` is the name of a file in templates/."""
+    return _ENVIRONMENT.get_template(template).render(values)
+
+
+@dataclass(frozen=True)
+class Inline:
+    """The text of a style or script element, and its SHA-256 (base64) for the content security policy."""
+
+    text: Markup
+    digest: str
+
+
+@cache
+def inline(*names: str) -> Inline:
+    """Return files of templates/ as the text of one element."""
+    text = "".join((_FOLDER / name).read_text("utf-8") for name in names)
+    return Inline(Markup(text), base64.b64encode(hashlib.sha256(text.encode()).digest()).decode())  # noqa: S704
+
+
+def flat(text: str) -> str:
+    """Return the text on one line."""
+    return " ".join(visible(text).split())
+
+
+def _printed(value: object) -> str:
+    return value if isinstance(value, Markup) else visible(str(value))
+
+
+_ENVIRONMENT: Final = Environment(
+    loader=FileSystemLoader(_FOLDER),
+    autoescape=True,
+    finalize=_printed,
+    undefined=StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+    auto_reload=False,
+)
+_ENVIRONMENT.filters |= {
+    each.__name__: each
+    for each in (flat, head, label, one_line, outcome_text, page_name, render_chain, tail, verdict_reason)
+}
+_ENVIRONMENT.globals |= {"MEANING": MEANING, "SILENT": SILENT, "WORST_FIRST": WORST_FIRST, "inline": inline}
+# In the order of the object: compat.js shows the axes in it.
+_ENVIRONMENT.policies["json.dumps_kwargs"] = {"separators": (",", ":")}

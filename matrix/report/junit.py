@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import html
 from collections.abc import Sequence
 
-from matrix.report.markup import escape  # valid for XML too: escapes every character that XML forbids
 from matrix.report.words import MEANING, group_by, is_red, render_chain, verdict_reason
 from matrix.store.night import Night
 from matrix.verdicts.record import SILENT, Record
-from matrix.verdicts.text import one_line, tail
+from matrix.verdicts.text import one_line, tail, visible
 
 
 def junit(night: Night) -> str:
@@ -70,3 +70,8 @@ def _end(record: Record) -> str:
 
 def _lines(*parts: str) -> str:
     return "\n".join(parts)
+
+
+def escape(text: str) -> str:
+    """Return text for XML: control characters, which XML forbids, made visible; markup and quotes escaped."""
+    return html.escape(visible(text))

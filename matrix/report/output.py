@@ -8,7 +8,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from matrix.catalog.model import Catalog
-from matrix.report.cell_page import by_cell, cell_page, name_of
+from matrix.report.cell_page import Log, by_cell, cell_page
 from matrix.report.changes import changes
 from matrix.report.compat_page import compat_page
 from matrix.report.failure_page import failure_page
@@ -39,15 +39,18 @@ def render(run_folder: Path, out: Path, history: History, catalog: Catalog) -> N
     for failure in catalog.failures:
         write_whole(paths.failure(failure.id), failure_page(failure, catalog, current, levels, pasts), durable=False)
     for cell, records in by_cell(current.records).items():
-        path = paths.cell(name_of(cell))
-        link_of = partial(_link, path.parent)
-        write_whole(path, cell_page(current.run, records, catalog, pasts, link_of), durable=False)
+        path = paths.cell(cell)
+        log_of = partial(_log, path.parent, run_folder)
+        write_whole(path, cell_page(current.run, records, catalog, pasts, log_of), durable=False)
     write_whole(paths.junit, junit(current))
     write_whole(paths.summary, job_summary(current, different))
     return current
 
 
-def _link(folder: Path, log: str) -> str:
-    """Return the relative link from a page in `folder` to a log file, "" if the file is missing on this machine."""
-    path = Path(log)
-    return quote(os.path.relpath(path.resolve(), folder.resolve())) if path.is_file() else ""
+def _log(page_folder: Path, run_folder: Path, log: str) -> Log:
+    """Return a rank's log for a page in `page_folder`; a file in the run's folder is named relative to that folder."""
+    if not (path := Path(log)).is_file():
+        return Log(log, "")
+    path, run = path.resolve(), run_folder.resolve()
+    name = str(path.relative_to(run)) if path.is_relative_to(run) else log
+    return Log(name, quote(os.path.relpath(path, page_folder.resolve())))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import stat
@@ -80,9 +81,9 @@ class Paths:
         """The compatibility table."""
         return self.out / "compat.html"
 
-    def cell(self, name: str) -> Path:
-        """Return the page of one cell (cell_page.name_of)."""
-        return self.out / "cells" / name
+    def cell(self, cell: str) -> Path:
+        """Return the page of one cell, by the cell's id."""
+        return self.out / "cells" / page_name(cell)
 
     @property
     def bisections(self) -> Path:
@@ -98,6 +99,12 @@ class Paths:
     def summary(self) -> Path:
         """The night in Markdown, for the page of a CI job."""
         return self.out / "summary.md"
+
+
+def page_name(cell: str) -> str:
+    """Return the file name of a cell's page: its id, other characters than [A-Za-z0-9_.-] replaced, and a digest."""
+    plain = re.sub(r"[^\w.-]", "_", cell, flags=re.ASCII)[:100]
+    return f"{plain}-{hashlib.sha256(cell.encode(errors='surrogatepass')).hexdigest()[:8]}.html"
 
 
 def make_folder(path: Path, *, exist_ok: bool = False) -> None:

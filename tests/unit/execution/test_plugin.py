@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -144,3 +146,20 @@ def test_conftest_imports_nothing() -> None:
     """It is loaded in cells, where a test library may be missing, or be there and unable to write."""
     tree = ast.parse((ROOT / "conftest.py").read_text())
     assert [node for node in ast.walk(tree) if isinstance(node, (ast.Import, ast.ImportFrom))] == []
+
+
+def test_cells_import_only_pytest_and_packaging() -> None:
+    """Every module of matrix.execution and what it imports; a cell has no library of the pages or of the planner."""
+    text = """
+import importlib, pkgutil, sys
+import packaging, pytest
+before = set(sys.modules)
+import matrix.execution
+for module in pkgutil.walk_packages(matrix.execution.__path__, "matrix.execution."):
+    importlib.import_module(module.name)
+added = {name.partition(".")[0] for name in set(sys.modules) - before}
+assert "matrix.execution.plugin" in sys.modules
+print(*sorted(added - set(sys.stdlib_module_names)))
+"""
+    done = subprocess.run([sys.executable, "-c", text], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert set(done.stdout.split()) - {"__mp_main__", "packaging", "pytest", "_pytest", "tomli"} == {"matrix"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import xml.etree.ElementTree as ET
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,9 +15,10 @@ from matrix.store.history import History
 from matrix.store.journal import Journal
 from matrix.store.night import Night, write_plan
 from matrix.store.paths import Paths, write_whole
+from matrix.verdicts.outcome import RankEnd
 from matrix.verdicts.record import Verdict
 from tests.unit.catalogs import real
-from tests.unit.report.samples import night, planned
+from tests.unit.report.samples import night, planned, record
 
 
 def rendered(paths: Paths, run: str, *, until: int | None = None) -> Night:
@@ -92,6 +94,27 @@ def test_level_without_results_is_missing(tmp_path: Path) -> None:
     with History(paths.history) as history:
         assert render(paths.run("2-night"), paths.out, history, real()).missing == {"contract": "1-night"}
     assert "level contract, which ran in 1-night, did not run" in paths.page.read_text("utf-8")
+
+
+def test_log_is_named_relative_to_its_run(tmp_path: Path) -> None:
+    """The link leads to the file. A log of another run, or one that is missing here, has its whole path."""
+    paths, red = Paths(tmp_path), record(Verdict.REGRESSED)
+    ours, others = paths.run("1-night") / "logs" / "x" / "rank-0.log", tmp_path / "rank-1.log"
+    for log in (ours, others):
+        log.parent.mkdir(parents=True, exist_ok=True)
+        log.touch()
+    ranks = [RankEnd(n, 1, log=str(log)) for n, log in enumerate((ours, others, tmp_path / "missing.log"))]
+    red = replace(red, outcome=replace(red.outcome, ranks=tuple(ranks)))
+    write_plan(paths.run("1-night"), [planned(red)])
+    with Journal.new(paths.run("1-night")) as journal:
+        journal.result(red)
+    with History(paths.history) as history:
+        render(paths.run("1-night"), paths.out, history, real())
+
+    page = paths.cell(red.cell.id).read_text("utf-8")
+    assert '<a href="../runs/1-night/logs/x/rank-0.log">logs/x/rank-0.log</a>' in page
+    assert f'<a href="../rank-1.log">{others}</a>' in page
+    assert f'<td class="id">{tmp_path / "missing.log"}</td>' in page
 
 
 def test_failed_write_raises_and_keeps_the_old_file(tmp_path: Path) -> None:

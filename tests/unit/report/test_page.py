@@ -12,13 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from matrix.catalog.failure import Level
-from matrix.report.cell_page import name_of
 from matrix.report.changes import Changes, changes
 from matrix.report.junit import junit
 from matrix.report.page import page
 from matrix.report.summary import Progress, summary
 from matrix.store.history import Earlier
 from matrix.store.night import Night
+from matrix.store.paths import page_name
 from matrix.verdicts.outcome import Raised
 from matrix.verdicts.reason import Reason, ReasonKind
 from matrix.verdicts.record import Record, Verdict
@@ -76,7 +76,7 @@ def test_every_link_has_a_target() -> None:
     """Targets are ids of the page, the pages of failures and cells, and compat.html."""
     document = Document(made(night()))
     pages = {f"failures/{each.failure}.html" for each in night()} | {
-        f"cells/{name_of(each.cell.id)}" for each in night()
+        f"cells/{page_name(each.cell.id)}" for each in night()
     }
     assert {link.removeprefix("#") for link in document.values("href")} <= {
         *document.values("id"),

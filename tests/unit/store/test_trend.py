@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from matrix.report.strip import render, strip, trend
 from matrix.store.trend import AROUND, PastResult, flakes, steps, turns
 from matrix.verdicts.record import Verdict
 
@@ -71,12 +70,3 @@ def test_one_slow_night_is_no_step(slow: int, seconds: list[float]) -> None:
 
 def test_too_few_nights_have_no_step() -> None:
     assert steps([1.0] * 4 + [9.0] * 4) == []
-
-
-def test_strips_and_trends_have_text_equivalents() -> None:
-    assert render(nights("hhRR")) == "holds x 2, regressed x 2"
-    assert 'aria-label="holds x 2, regressed x 2"' in strip(nights("hhRR"))
-    assert strip(nights("hc")).count("opacity") == 1
-    assert trend(nights("hu")) == ""
-    slower = [PastResult(n, f"night-{n}", Verdict.HOLDS, 2.0 if n < 8 else 6.0, "", False) for n in range(16)]
-    assert "steps from 2.0 s to 6.0 s at night-8" in trend(slower)

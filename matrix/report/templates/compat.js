@@ -17,19 +17,18 @@
   const ruling = (failure, places) =>
     failure.rules.find((rule) => Object.entries(rule.takes).every(([axis, taken]) => taken.includes(places[axis])));
 
+  // The words are those of `megatrix compat` (render in matrix/check/compat.py).
   const card = (failure, rule) => {
     const made = element("section", "", "card");
     const title = element("h3");
     const link = element("a", failure.failure);
     link.href = `failures/${failure.failure}.html`;
     title.append("BREAKS ", link, ": " + failure.title);
-    made.append(title, element("p", rule.reason));
-    const ran = element("p", failure.levels.length ? "Run on this machine at level " : "Never run on this machine.");
-    for (const level of failure.levels) ran.append(element("span", level, "level"), " ");
-    made.append(ran);
-    if (failure.fix) made.append(element("p", "Fix: " + failure.fix));
+    const reason = element("p", `${rule.reason}; ${failure.levels.length ? "run on this machine at level " : "never run on this machine"}`);
+    failure.levels.forEach((level, place) => reason.append(place ? ", " : "", element("span", level, "level")));
+    made.append(title, reason, element("p", "fix: " + failure.fix));
     for (const workaround of failure.workarounds)
-      made.append(element("p", `Workaround: ${workaround.text} (${workaround.verified || "not verified"})`));
+      made.append(element("p", `workaround: ${workaround.text}${workaround.verified ? ` [${workaround.verified}]` : ""}`));
     made.append(element("p", failure.references.join(", "), "soft"));
     return made;
   };
@@ -56,10 +55,14 @@
       found[rule ? rule.expectation : "unknown"].push([failure, rule]);
     }
     const count = found.broken.length;
-    answer.append(element("h2", count ? `${count} known failure${count > 1 ? "s" : ""}` : "The catalog has no failure for this stack"));
+    answer.append(element("h2", count ? `${count} known failure${count > 1 ? "s" : ""}` : "no failure of the catalog is known to occur in this stack"));
     answer.append(...found.broken.map(([failure, rule]) => card(failure, rule)));
-    for (const [kind, title] of [["works", "Works: "], ["unknown", "No rule for: "]])
+    for (const [kind, title] of [["works", "known to work: "], ["unknown", "not known: "]]) {
       if (found[kind].length) answer.append(element("p", title + found[kind].map(([failure]) => failure.failure).join(", ")));
+      // Where the rule depends on hardware, "works" alone would mislead: show the reason.
+      for (const [failure, rule] of found[kind])
+        if (rule && ("driver" in rule.takes || "sm" in rule.takes)) answer.append(element("p", `${failure.failure}: ${rule.reason}`));
+    }
   };
 
   for (const axis of axes) field(axis).addEventListener("input", update);

@@ -54,7 +54,7 @@ def results(count: int, night: int, seed: random.Random) -> list[Record]:
             verdict = Verdict.UNEXPLAINED if number % 2 else Verdict.REGRESSED
         elif number % 10 == 9:
             verdict = Verdict.UNAVAILABLE
-        one = record(verdict, where=cell(base, mcore), case=case, run=f"night-{night:02}")
+        one = record(verdict, where=cell(base, mcore), case=case, run=f"{night:02}-night")
         made.append(replace(one, outcome=replace(one.outcome, seconds=2 + seed.random())))
     return made
 
@@ -71,9 +71,9 @@ def main() -> None:
         start = time.monotonic()
         with History(paths.history) as history:
             for night in range(1, parsed.nights):
-                history.add(f"night-{night:02}", results(each, night, seed))
+                history.add(f"{night:02}-night", results(each, night, seed))
             print(f"{parsed.nights - 1} nights of {each} results into the history: {time.monotonic() - start:.1f} s")
-            last = paths.run(f"night-{parsed.nights:02}")
+            last = paths.run(f"{parsed.nights:02}-night")
             records = results(each, parsed.nights, seed)
             write_plan(last, [planned(one) for one in records])
             with Journal.new(last) as journal:

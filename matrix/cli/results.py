@@ -14,17 +14,15 @@ from matrix.store.paths import Paths, is_night
 
 
 def newest(out: Path, *, night: bool) -> str:
-    """Return the id of the newest run, or of the newest night; bisection rounds are excluded.
+    """Return the id of the newest run, or of the newest night if there is one; bisection rounds are excluded.
 
     Raises MatrixError when there is none.
     """
     runs = [run for run in Paths(out).runs() if not run.endswith(f"-{BISECTION}")]
+    nights = [run for run in runs if is_night(run)] if night else []
     if not runs:
         raise MatrixError("there is no run yet", where=str(out), fix="megatrix run makes one")
-    found = [run for run in runs if is_night(run)] if night else runs
-    if not found:
-        raise MatrixError("there is no night yet", where=str(out), fix=f"name the run; the newest is {runs[-1]}")
-    return found[-1]
+    return (nights or runs)[-1]
 
 
 def print_summary(night: Night, out: Path, width: int) -> None:

@@ -36,7 +36,11 @@ def add_parser(commands: Any) -> None:
     choice.add_cases(parser)
     parser.add_argument("--no-cache", action="store_true", help="also run cases whose result is cached")
     parser.add_argument(
-        "--resume", nargs="?", const="", metavar="RUN", help="finish an interrupted run (default: the newest night)"
+        "--resume",
+        nargs="?",
+        const="",
+        metavar="RUN",
+        help="finish an interrupted run (default: the newest night)",
     )
     parser.add_argument(
         "--exit-code", action="store_true", help="exit with 0 (good), 1 (bad) or 125 (skip), for git bisect run"

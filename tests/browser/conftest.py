@@ -57,7 +57,7 @@ def browser() -> Iterator[Browser]:
 def site(tmp_path_factory: pytest.TempPathFactory) -> Paths:
     """Three nights with every verdict; the last one has logs on disk."""
     paths = Paths(tmp_path_factory.mktemp("site"))
-    for run, until in (("2026-01-29", 90), ("2026-01-30", None), ("2026-01-31", None)):
+    for run, until in (("2026-01-29-night", 90), ("2026-01-30-night", None), ("2026-01-31-night", None)):
         write_plan(paths.run(run), [planned(each) for each in real_night()])
         with Journal.new(paths.run(run)) as journal:
             for each in real_night()[:until]:
@@ -79,7 +79,7 @@ def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeEng
     monkeypatch.setattr(places, "Tox", lambda *_, **__: engine)
     monkeypatch.setenv("MEGATRIX_OUT", str(tmp_path / "out"))
     monkeypatch.setenv("TOX_WORK_DIR", str(tmp_path / "tox"))
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     yield engine
     for number, handler in before.items():  # `megatrix run` installs its own
         signal.signal(number, handler)

@@ -16,6 +16,7 @@ from matrix.planning.night import night
 from matrix.planning.planned import Planned
 from matrix.provision.tools import Tool
 from matrix.store import night as nights
+from matrix.store.paths import Paths
 from tests.founding import BEHIND_MPI, MPI
 from tests.real.conftest import ROOT, Megatrix, command
 
@@ -99,7 +100,7 @@ def test_ctrl_c_stops_the_container_and_reports(tool: Tool, tmp_path: Path) -> N
     no_container_left(tool, tmp_path)
     report = nights.read(next((tmp_path / "runs").iterdir()))
     assert Counter(record.verdict.value for record in report.records)["not-reached"] > 0
-    assert (tmp_path / "index.html").is_file()
+    assert Paths(tmp_path).pages(report.run).page.is_file()
 
 
 def test_kill_9_of_the_run_ends_its_container(tool: Tool, tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from matrix.store import journal, night
+from matrix.store.paths import Paths
 from tests.founding import SAVE
 from tests.real.conftest import ROOT, Megatrix, command, processes
 
@@ -94,5 +95,5 @@ def test_ctrl_c_stops_within_5_s_and_reports(tmp_path: Path) -> None:
     report = night.read(run_folder(tmp_path))
     assert len(report.records) == CASES
     assert len(journal.read(run_folder(tmp_path)).results) >= 1
-    assert (tmp_path / "index.html").is_file()
+    assert Paths(tmp_path).pages(run_folder(tmp_path).name).page.is_file()
     assert took < 5

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import html
 from collections.abc import Sequence
+from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
 from matrix.report.words import MEANING, group_by, is_red, render_chain, verdict_reason
 from matrix.store.night import Night
@@ -13,28 +13,30 @@ from matrix.verdicts.text import one_line, tail, visible
 
 def junit(night: Night) -> str:
     """Return the document: a suite per failure and level, a test case per planned case, its axes as properties."""
+    root = Element("testsuites", {"name": visible(night.run), **_totals(night.records)})
     groups = group_by(lambda record: (record.failure, record.level), night.records)
-    suites = "".join(_suite(members, night.began) for _, members in sorted(groups.items()))
-    return (
-        '<?xml version="1.0" encoding="UTF-8"?>\n'
-        f'<testsuites name="{escape(night.run)}" {_totals(night.records)}>\n{suites}</testsuites>\n'
-    )
+    for (failure, level), members in sorted(groups.items()):
+        timestamp = {"timestamp": visible(night.began[:19])} if night.began else {}
+        name = visible(f"{failure}.{level.value}")
+        suite = SubElement(root, "testsuite", {"name": name, **_totals(members), **timestamp})
+        for record in members:
+            _add_case(suite, record, name)
+    indent(root, "")
+    return f'<?xml version="1.0" encoding="UTF-8"?>\n{tostring(root, "unicode")}\n'
 
 
-def _suite(records: Sequence[Record], began: str) -> str:
-    name = f"{records[0].failure}.{records[0].level.value}"
-    timestamp = f' timestamp="{escape(began[:19])}"' if began else ""
-    cases = "".join(_case(record, name) for record in records)
-    return f'<testsuite name="{escape(name)}" {_totals(records)}{timestamp}>\n{cases}</testsuite>\n'
+def _totals(records: Sequence[Record]) -> dict[str, str]:
+    return {
+        "tests": str(len(records)),
+        "failures": str(sum(map(is_red, records))),
+        "errors": "0",
+        "skipped": str(sum(record.verdict in SILENT for record in records)),
+        "time": f"{sum(record.outcome.seconds for record in records):.3f}",
+    }
 
 
-def _totals(records: Sequence[Record]) -> str:
-    failures, skipped = sum(map(is_red, records)), sum(record.verdict in SILENT for record in records)
-    seconds = sum(record.outcome.seconds for record in records)
-    return f'tests="{len(records)}" failures="{failures}" errors="0" skipped="{skipped}" time="{seconds:.3f}"'
-
-
-def _case(record: Record, suite: str) -> str:
+def _add_case(suite: Element, record: Record, classname: str) -> None:
+    """Add a test case; what XML can't hold of a text is written out (`visible`)."""
     facts = {
         "cell": record.cell.id,
         "base": record.cell.base,
@@ -47,31 +49,24 @@ def _case(record: Record, suite: str) -> str:
         "verdict": record.verdict.value,
         "cached_from": record.cached_from,
     }
-    properties = "".join(f'<property name="{name}" value="{escape(fact)}"/>' for name, fact in facts.items() if fact)
-    return (
-        f'<testcase classname="{escape(suite)}" name="{escape(f"{record.case} {record.cell.id}")}" '
-        f'time="{record.outcome.seconds:.3f}"><properties>{properties}</properties>{_end(record)}</testcase>\n'
-    )
-
-
-def _end(record: Record) -> str:
+    name = visible(f"{record.case} {record.cell.id}")
+    case = SubElement(suite, "testcase", classname=classname, name=name, time=f"{record.outcome.seconds:.3f}")
+    properties = SubElement(case, "properties")
+    for fact, value in facts.items():
+        if value:
+            SubElement(properties, "property", name=fact, value=visible(value))
     if record.verdict in SILENT:
-        return f'<skipped message="{escape(f"{record.verdict.value}: {verdict_reason(record)}")}"/>'
+        SubElement(case, "skipped", message=visible(f"{record.verdict.value}: {verdict_reason(record)}"))
+        return
     texts = [f"reproduce: {record.reproduce}", *(f"note: {one_line(note)}" for note in record.notes)]
-    if not is_red(record):
-        return f"<system-out>{escape(_lines(verdict_reason(record), *texts))}</system-out>"
-    if record.outcome.chain:
-        texts.append(render_chain(record.outcome.chain))
-    if record.outcome.evidence:
-        texts.append(_lines("end of the log:", tail(record.outcome.evidence)))
-    message = f"{record.verdict.value} ({MEANING[record.verdict]}): {verdict_reason(record)}"
-    return f'<failure type="{record.verdict.value}" message="{escape(message)}">{escape(_lines(*texts))}</failure>'
-
-
-def _lines(*parts: str) -> str:
-    return "\n".join(parts)
-
-
-def escape(text: str) -> str:
-    """Return text for XML: control characters, which XML forbids, made visible; markup and quotes escaped."""
-    return html.escape(visible(text))
+    if is_red(record):
+        if record.outcome.chain:
+            texts.append(render_chain(record.outcome.chain))
+        if record.outcome.evidence:
+            texts += ["end of the log:", tail(record.outcome.evidence)]
+        message = visible(f"{record.verdict.value} ({MEANING[record.verdict]}): {verdict_reason(record)}")
+        end = SubElement(case, "failure", type=record.verdict.value, message=message)
+    else:
+        end = SubElement(case, "system-out")
+        texts.insert(0, verdict_reason(record))
+    end.text = visible("\n".join(texts))

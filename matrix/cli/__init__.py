@@ -4,21 +4,82 @@ A command's module has the command's name and is imported only for that command:
 """
 
 from collections.abc import Mapping
-from typing import Final
+from typing import Final, NamedTuple
 
-# Each command in one line, in the order of `megatrix --help`.
-COMMANDS: Final[Mapping[str, str]] = {
-    "plan": "List the cases of the night or of a selection, with the reason for each; run nothing.",
-    "run": "Run the cases of the night or of a selection, and report their verdicts.",
-    "explain": "Show what the catalog expects in one cell, and why the cell is or is not in the night.",
-    "build": "Build an image, or install releases over an existing image (docs/images.md).",
-    "compat": "List the known failures of a set of versions, with fixes and workarounds.",
-    "match": "Find known failures in a log, with fixes and workarounds.",
-    "contract": "Check the calls that megatron-core makes into Transformer Engine against the signatures there.",
-    "surface": "Record the API of a Transformer Engine source, or the calls that a Megatron-LM source makes into it.",
-    "bisect": "Find the release, commit, container or driver at which a failure starts or ends.",
-    "advise": "Report what a job will need before it starts.",
-    "doctor": "Report what this machine has, whether a job would start on it, and what to change.",
-    "catalog": "Create, check and export entries of the failure catalog (CONTRIBUTING.md).",
-    "report": "Rebuild the pages of a finished run and print its summary.",
+
+class Command(NamedTuple):
+    """A command in one line, its exit statuses but 2 (invalid input), and the arguments of an example."""
+
+    text: str
+    status: str
+    example: str
+
+
+# In the order of `megatrix --help`.
+COMMANDS: Final[Mapping[str, Command]] = {
+    "plan": Command(
+        "List the cases of the night or of a selection, with the reason for each; run nothing.",
+        "0 listed",
+        'plan --select "mcore==0.8.* and torch>=2.4"',
+    ),
+    "run": Command(
+        "Run the cases of the night or of a selection, and report their verdicts.",
+        "0 green, 1 red or not reached, 130 interrupted",
+        'run --within "base==torch-2.4.0"',
+    ),
+    "explain": Command(
+        "Show what the catalog expects in one cell, and why the cell is or is not in the night.",
+        "0 explained",
+        "explain torch-2.4.0/mcore-0.8.0/te-none/driver-none",
+    ),
+    "build": Command(
+        "Build an image, or install releases over an existing image (docs/images.md).",
+        "0 built",
+        "build debian-13 --mcore 0.12.0",
+    ),
+    "compat": Command(
+        "List the known failures of a set of versions, with fixes and workarounds.",
+        "0 no known failure, 1 at least one",
+        'compat "mcore=0.8.0 torch=2.4.1"',
+    ),
+    "match": Command(
+        "Find known failures in a log, with fixes and workarounds.",
+        "0 a known failure found, 1 none",
+        "match train.log",
+    ),
+    "contract": Command(
+        "Check the calls that megatron-core makes into Transformer Engine against the signatures there.",
+        "0 no call breaks or a side is not named, 1 a call breaks",
+        "contract --mcore 0.17.1 --te 2.6.0",
+    ),
+    "surface": Command(
+        "Record the API of a Transformer Engine source, or the calls that a Megatron-LM source makes into it.",
+        "0 recorded",
+        "surface record ./TransformerEngine@v2.6",
+    ),
+    "bisect": Command(
+        "Find the release, commit, container or driver at which a failure starts or ends.",
+        "0 a unique answer, 1 an ambiguous one, 130 interrupted",
+        "bisect FAILURE --axis torch --mcore 0.8.0",
+    ),
+    "advise": Command(
+        "Report what a job will need before it starts.",
+        "0 no known failure, 1 the job will fail",
+        "advise TOPIC --help",
+    ),
+    "doctor": Command(
+        "Report what this machine has, whether a job would start on it, and what to change.",
+        "0 no known failure applies, 1 the job will fail",
+        "doctor --mcore 0.9.0 --te 1.9.0 --launcher torchrun --world-size 8",
+    ),
+    "catalog": Command(
+        "Create, check and export entries of the failure catalog (CONTRIBUTING.md).",
+        "0 done, 1 problems found or no example written",
+        "catalog check my-failure",
+    ),
+    "report": Command(
+        "Rebuild the pages of a finished run and print its summary.",
+        "0 green, 1 red or not reached",
+        "report --format markdown",
+    ),
 }

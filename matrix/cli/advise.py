@@ -7,8 +7,9 @@ import json
 import sys
 from typing import Any
 
-from matrix.cli import COMMANDS
+from matrix.cli import COMMANDS, Command
 from matrix.cli.options import add_options, given
+from matrix.cli.usage import add_command
 from matrix.contract import calling
 from matrix.execution import preflights
 from matrix.kit.options import read
@@ -17,11 +18,12 @@ from matrix.kit.preflight import Machine, TrainingJob
 
 def add_parser(commands: Any) -> None:
     """Add the command to the object that argparse's add_subparsers returned."""
-    advise = commands.add_parser("advise", help=COMMANDS["advise"], description=COMMANDS["advise"])
-    topics = advise.add_subparsers(required=True, metavar="TOPIC")
+    topics = add_command(commands, "advise").add_subparsers(required=True, metavar="TOPIC")
     for one in preflights.installed():
         if one.topic:
-            topic = topics.add_parser(one.topic, help=one.about, description=one.about)
+            required = " ".join(f"--{option.name} {option.metavar}" for option in one.options if option.required)
+            described = Command(one.about, COMMANDS["advise"].status, f"advise {one.topic} {required}")
+            topic = add_command(topics, one.topic, described)
             add_options(topic, one.options)
             topic.add_argument("--json", action="store_true", help="print one JSON object")
             topic.set_defaults(command=advise_command, preflight=one)

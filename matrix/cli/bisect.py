@@ -25,7 +25,8 @@ from matrix.catalog import loading
 from matrix.catalog.failure import Level, Package
 from matrix.catalog.model import Catalog, Container
 from matrix.catalog.versions import NONE
-from matrix.cli import COMMANDS, out, places
+from matrix.cli import out, places
+from matrix.cli.usage import add_command
 from matrix.errors import MatrixError
 from matrix.execution import interrupt
 from matrix.execution.engine import environment_folder
@@ -40,7 +41,7 @@ SIDE: Final = "a version, PATH@REV of a clone, a folder or a wheel"
 
 def add_parser(commands: Any) -> None:
     """Add the command to the object that argparse's add_subparsers returned."""
-    parser = commands.add_parser("bisect", help=COMMANDS["bisect"], description=COMMANDS["bisect"])
+    parser = add_command(commands, "bisect")
     parser.add_argument("failure", metavar="FAILURE", help="id of a failure in the catalog")
     parser.add_argument(
         "--axis",

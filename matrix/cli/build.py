@@ -6,7 +6,7 @@ import argparse
 from typing import Any
 
 from matrix.catalog import loading
-from matrix.cli import COMMANDS
+from matrix.cli.usage import add_command
 from matrix.execution import interrupt
 from matrix.provision import building
 from matrix.provision.images import Builder
@@ -14,7 +14,7 @@ from matrix.provision.images import Builder
 
 def add_parser(commands: Any) -> None:
     """Add the command to the object that argparse's add_subparsers returned."""
-    parser = commands.add_parser("build", help=COMMANDS["build"], description=COMMANDS["build"])
+    parser = add_command(commands, "build")
     parser.add_argument(
         "image",
         metavar="IMAGE",

@@ -5,47 +5,55 @@ from __future__ import annotations
 import argparse
 import json
 from collections import Counter
-from typing import Any
+from typing import Any, Final
 
 from matrix.authoring import entry, examples, export, skeleton
 from matrix.catalog.folders import FAILURES
 from matrix.catalog.loading import load
-from matrix.cli import COMMANDS, results
+from matrix.cli import Command, results
 from matrix.cli.out import add_out
+from matrix.cli.usage import add_command
 from matrix.planning.covering import pairwise
 from matrix.planning.night import night
 from matrix.store import night as runs
 from matrix.store.paths import Paths, write_whole
 
+ACTIONS: Final = {
+    "new": Command("Create the folder of a new failure from a template.", "0 created", "catalog new my-failure"),
+    "check": Command(
+        "Check entries: function, arguments, rules, examples.", "0 no problems, 1 problems", "catalog check my-failure"
+    ),
+    "keep": Command(
+        "Save the outcomes that a run reproduced as examples, with look-alikes.",
+        "0 examples written, 1 none",
+        "catalog keep --failure my-failure",
+    ),
+    "export": Command("Print the catalog as one JSON object.", "0 printed", "catalog export"),
+}
+
 
 def add_parser(commands: Any) -> None:
     """Add the command to the object that argparse's add_subparsers returned."""
-    parser = commands.add_parser("catalog", help=COMMANDS["catalog"], description=COMMANDS["catalog"])
+    parser = add_command(commands, "catalog")
     topics = parser.add_subparsers(required=True, metavar="ACTION")
-    new = add_action(topics, "new", "Create the folder of a new failure from a template.")
+    new = add_command(topics, "new", ACTIONS["new"])
     new.add_argument("id", metavar="ID", help="id of the failure: small letters, digits and -, such as my-failure")
     new.add_argument(
         "--contract", action="store_true", help="a failing call into Transformer Engine, checked without running code"
     )
     new.set_defaults(command=new_command)
-    check = add_action(topics, "check", "Check entries: function, arguments, rules, examples.")
+    check = add_command(topics, "check", ACTIONS["check"])
     check.add_argument("id", metavar="ID", nargs="*", help="ids of the failures to check (default: all)")
     check.set_defaults(command=check_command)
-    keep = add_action(topics, "keep", "Save the outcomes that a run reproduced as examples, with look-alikes.")
+    keep = add_command(topics, "keep", ACTIONS["keep"])
     keep.add_argument("run", metavar="RUN", nargs="?", default="", help="id of the run (default: the newest)")
     keep.add_argument(
         "--failure", metavar="ID", action="append", help="keep examples of this failure only; may be repeated"
     )
     add_out(keep)
     keep.set_defaults(command=keep_command)
-    exporting = add_action(topics, "export", "Print the catalog as one JSON object.")
+    exporting = add_command(topics, "export", ACTIONS["export"])
     exporting.set_defaults(command=export_command)
-
-
-def add_action(topics: Any, name: str, text: str) -> argparse.ArgumentParser:
-    """Add an action of the command; return its parser."""
-    parser: argparse.ArgumentParser = topics.add_parser(name, help=text, description=text)
-    return parser
 
 
 def new_command(parsed: argparse.Namespace) -> int:

@@ -11,7 +11,8 @@ from matrix.catalog import loading
 from matrix.catalog.failure import Expectation
 from matrix.catalog.versions import NONE
 from matrix.check import compat
-from matrix.cli import COMMANDS, out, results
+from matrix.cli import out, results
+from matrix.cli.usage import add_command
 from matrix.errors import MatrixError
 from matrix.store.history import with_history
 from matrix.store.paths import Paths
@@ -19,7 +20,7 @@ from matrix.store.paths import Paths
 
 def add_parser(commands: Any) -> None:
     """Add the command to the object that argparse's add_subparsers returned."""
-    parser = commands.add_parser("compat", help=COMMANDS["compat"], description=COMMANDS["compat"])
+    parser = add_command(commands, "compat")
     parser.add_argument("stack", metavar="STACK", nargs="+", help=f"versions as AXIS=VALUE: {compat.FORM}")
     out.add_out(
         parser,

@@ -6,7 +6,7 @@ import argparse
 import json
 from typing import Any
 
-from matrix.cli import COMMANDS
+from matrix.cli.usage import add_command
 from matrix.contract import finding as findings
 from matrix.contract import reading, recording, table
 from matrix.contract.recording import MCORE, SUFFIX, TE
@@ -16,7 +16,7 @@ SIDE = f"a recorded version, tag or commit, a *{SUFFIX} file, a wheel, a folder,
 
 def add_parser(commands: Any) -> None:
     """Add the command to the object that argparse's add_subparsers returned."""
-    parser = commands.add_parser("contract", help=COMMANDS["contract"], description=COMMANDS["contract"])
+    parser = add_command(commands, "contract")
     parser.add_argument("--mcore", metavar="V", help=f"Megatron-LM: {SIDE}")
     parser.add_argument("--te", metavar="V", help=f"Transformer Engine: {SIDE}")
     parser.add_argument("--json", action="store_true", help="print one JSON object per finding and line")

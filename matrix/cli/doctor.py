@@ -12,15 +12,15 @@ from typing import Any
 from matrix.catalog import loading
 from matrix.check import probe
 from matrix.check.examine import Diagnosis, assume, examine, judges, options_of
-from matrix.cli import COMMANDS
 from matrix.cli.options import add_options, given
+from matrix.cli.usage import add_command
 from matrix.kit.preflight import Answer, TrainingJob
 
 
 def add_parser(commands: Any) -> None:
     """Add the command to the object that argparse's add_subparsers returned."""
     known = judges()
-    doctor = commands.add_parser("doctor", help=COMMANDS["doctor"], description=COMMANDS["doctor"])
+    doctor = add_command(commands, "doctor")
     add_options(doctor, options_of(known))
     doctor.add_argument(
         "--python", metavar="PATH", default=sys.executable, help="Python interpreter of the job (default: this one)"

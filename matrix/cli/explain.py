@@ -9,7 +9,8 @@ from typing import Any
 
 from matrix.catalog import loading
 from matrix.catalog.failure import Level
-from matrix.cli import COMMANDS, places
+from matrix.cli import places
+from matrix.cli.usage import add_command
 from matrix.execution.engine import offer_of
 from matrix.planning import covering, explain, night
 from matrix.provision import configuration, host
@@ -17,7 +18,7 @@ from matrix.provision import configuration, host
 
 def add_parser(commands: Any) -> None:
     """Add the command to the object that argparse's add_subparsers returned."""
-    parser = commands.add_parser("explain", help=COMMANDS["explain"], description=COMMANDS["explain"])
+    parser = add_command(commands, "explain")
     parser.add_argument("cell", metavar="CELL", help="a cell id, such as torch-2.4.0/mcore-0.8.0/te-none/driver-none")
     parser.add_argument("--json", action="store_true", help="print one JSON object per line")
     parser.set_defaults(command=explain_command)

@@ -10,14 +10,15 @@ from collections.abc import Sequence
 
 from matrix import __version__
 from matrix.cli import COMMANDS
+from matrix.cli.usage import Help
 from matrix.errors import MatrixError
 
 INTERRUPTED = 130  # exit status after Ctrl-C, as in a shell
 EPILOG = """\
 terms:
   base      what provides Python and PyTorch: a container image, an environment of wheels, or this interpreter
-  cell      one combination of base, megatron-core, Transformer Engine and driver:
-            torch-2.4.0/mcore-0.8.0/te-none/driver-none
+  cell      one combination of base, megatron-core, Transformer Engine and driver: \
+torch-2.4.0/mcore-0.8.0/te-none/driver-none
   failure   an entry of the catalog: one known failure, where it occurs, how it is reproduced
   case      one way to reproduce a failure; a planned case is written "CELL FAILURE CASE LEVEL"
   level     contract (both APIs are read), cpu (upstream code runs without a GPU), gpu (the full stack)
@@ -58,19 +59,19 @@ def parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
     """
     top = argparse.ArgumentParser(
         prog="megatrix",
-        description="Run a catalog of known Megatron-LM x Transformer Engine x PyTorch x driver failures against the\n"
+        description="Run a catalog of known Megatron-LM x Transformer Engine x PyTorch x driver failures against the "
         "real packages, and report each cell whose result differs from the catalog.",
         epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=Help,
     )
     top.add_argument("--version", action="version", version=f"megatrix {__version__}")
     commands = top.add_subparsers(required=True, metavar="COMMAND")
     chosen = next((word for word in arguments if not word.startswith("-")), "")
-    for name, text in COMMANDS.items():
+    for name, command in COMMANDS.items():
         if name == chosen:
             importlib.import_module(f"{__package__}.{name}").add_parser(commands)
         else:
-            commands.add_parser(name, help=text)
+            commands.add_parser(name, help=command.text)
     return top
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from matrix.catalog import loading
-from matrix.cli import COMMANDS
+from matrix.cli.usage import add_command
 from matrix.errors import MatrixError
 from matrix.report import log_matches
 from matrix.verdicts.lines import texts
@@ -18,7 +18,7 @@ from matrix.verdicts.match import match
 
 def add_parser(commands: Any) -> None:
     """Add the command to the object that argparse's add_subparsers returned."""
-    parser = commands.add_parser("match", help=COMMANDS["match"], description=COMMANDS["match"])
+    parser = add_command(commands, "match")
     parser.add_argument("log", metavar="LOG", help="log file of any size and encoding, also gzip; - for standard input")
     parser.add_argument(
         "--json", action="store_true", help="print one JSON list of objects, empty when the log shows no known failure"

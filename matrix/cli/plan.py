@@ -11,7 +11,8 @@ from typing import Any
 
 from matrix.catalog import loading
 from matrix.catalog.model import Catalog
-from matrix.cli import COMMANDS, choice, places
+from matrix.cli import choice, places
+from matrix.cli.usage import add_command
 from matrix.errors import MatrixError
 from matrix.execution.engine import offer_of
 from matrix.planning import ci_jobs, statistics
@@ -21,7 +22,7 @@ from matrix.provision import configuration, host
 
 def add_parser(commands: Any) -> None:
     """Add the command to the object that argparse's add_subparsers returned."""
-    parser = commands.add_parser("plan", help=COMMANDS["plan"], description=COMMANDS["plan"])
+    parser = add_command(commands, "plan")
     choice.add_cases(parser)
     parser.add_argument(
         "--stats",

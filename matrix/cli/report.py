@@ -8,7 +8,8 @@ import shutil
 from typing import Any, Final
 
 from matrix.catalog import loading
-from matrix.cli import COMMANDS, out, results
+from matrix.cli import out, results
+from matrix.cli.usage import add_command
 from matrix.execution import run
 from matrix.report import markdown, output
 from matrix.report.changes import Changes, changes
@@ -21,7 +22,7 @@ FORMATS: Final = ("markdown", "issue", "webhook")
 
 def add_parser(commands: Any) -> None:
     """Add the command to the object that argparse's add_subparsers returned."""
-    parser = commands.add_parser("report", help=COMMANDS["report"], description=COMMANDS["report"])
+    parser = add_command(commands, "report")
     parser.add_argument("run", nargs="?", default="", metavar="RUN", help="id of the run (default: the newest night)")
     parser.add_argument(
         "--format",

@@ -12,7 +12,8 @@ from typing import Any
 from matrix.authoring import breaking
 from matrix.bisection.probing import exit_code
 from matrix.catalog import loading
-from matrix.cli import COMMANDS, choice, out, places, results
+from matrix.cli import choice, out, places, results
+from matrix.cli.usage import add_command
 from matrix.errors import MatrixError
 from matrix.execution import interrupt, run
 from matrix.execution.engine import RERUN_HERE
@@ -32,7 +33,7 @@ PART = "part"  # the label of a run of a part of the night
 
 def add_parser(commands: Any) -> None:
     """Add the command to the object that argparse's add_subparsers returned."""
-    parser = commands.add_parser("run", help=COMMANDS["run"], description=COMMANDS["run"])
+    parser = add_command(commands, "run")
     choice.add_cases(parser)
     parser.add_argument("--no-cache", action="store_true", help="also run cases whose result is cached")
     parser.add_argument(

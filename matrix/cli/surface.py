@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from matrix.cli import COMMANDS
+from matrix.cli.usage import add_command
 from matrix.contract import reading, recording
 from matrix.contract.recording import MCORE, SUFFIX, TE
 from matrix.contract.surface import Surface
@@ -17,11 +18,8 @@ from matrix.provision.sources import Contents, SourceKind
 
 def add_parser(commands: Any) -> None:
     """Add the command to the object that argparse's add_subparsers returned."""
-    text = COMMANDS["surface"]
-    actions = commands.add_parser("surface", help=text, description=text).add_subparsers(
-        required=True, metavar="record"
-    )
-    parser = actions.add_parser("record", help=text, description=text)
+    actions = add_command(commands, "surface").add_subparsers(required=True, metavar="record")
+    parser = add_command(actions, "record", COMMANDS["surface"])
     parser.add_argument("source", metavar="SOURCE", help="a wheel, a source folder, or PATH@REV of a clone")
     parser.add_argument(
         "-o", "--output", type=Path, metavar="FILE", help=f"output file (default: ./PACKAGE-VERSION{SUFFIX})"

@@ -72,7 +72,8 @@ def test_every_command_has_help(command: str, capsys: pytest.CaptureFixture[str]
         main([command, "--help"])
     shown = capsys.readouterr().out
     assert (caught.value.code, f"usage: megatrix {command} " in shown) == (0, True)
-    assert " ".join(COMMANDS[command].split()) in " ".join(shown.split())
+    assert COMMANDS[command].text in " ".join(shown.split())
+    assert re.search(r"\nexit status: 0 .+, 2 invalid\s+input\n\nexample:\n    megatrix \S.*\n$", shown)
 
 
 def test_help_imports_no_command() -> None:
@@ -80,7 +81,20 @@ def test_help_imports_no_command() -> None:
     text = "import sys; from matrix.cli.main import parser; parser(['--help']).format_help(); print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", text], cwd=ROOT, capture_output=True, text=True, check=True)
     ours = {name for name in done.stdout.split() if name.partition(".")[0] == "matrix"}
-    assert ours == {"matrix", "matrix.cli", "matrix.cli.main", "matrix.errors"}
+    assert ours == {"matrix", "matrix.cli", "matrix.cli.main", "matrix.cli.usage", "matrix.errors"}
+
+
+@pytest.mark.parametrize("command", ["", *COMMANDS])
+@pytest.mark.parametrize("width", [80, 120])
+def test_help_fits_the_terminal(
+    command: str, width: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Only commands and a long word may be wider."""
+    monkeypatch.setenv("COLUMNS", str(width))
+    with pytest.raises(SystemExit):
+        main([*command.split(), "--help"])
+    wide = [line for line in capsys.readouterr().out.splitlines() if len(line) > width]
+    assert [line for line in wide if not line.startswith("    megatrix ") and len(line.split()) > 1] == []
 
 
 def test_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:

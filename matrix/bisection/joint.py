@@ -245,20 +245,6 @@ def summarize(found: Joint) -> JointSummary:
     )
 
 
-def render(found: JointSummary, page: str) -> str:
-    """Return the summary as text for the terminal."""
-    lines = [headline(found)]
-    lines += [f"  {name}: {good} -> {bad}" for name, (good, bad) in found.differ.items()]
-    for carrier in found.carriers:
-        if carrier.doubtful:
-            lines.append(f"  no mixture shows whether the failure needs {' and '.join(sorted(carrier.doubtful))}")
-    lines += [f"  in {package}: {report.headline(inside)}" for package, inside in found.inside.items()]
-    lines.append(f"  cost: {len(found.probes)} mixtures, {found.ran} run now, {found.seconds:.1f} s")
-    lines += [f"  note: {note}" for note in found.notes]
-    lines += [f"  {one.seen.value + ':':6} {one.mixture}\n         {one.reproduce}" for one in found.probes]
-    return "\n".join([*lines, f"  page: {page}"])
-
-
 def headline(found: JointSummary) -> str:
     """Return the result in one line."""
     sets = [" and ".join(sorted(carrier.packages)) for carrier in found.carriers]

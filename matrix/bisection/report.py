@@ -1,4 +1,4 @@
-"""The summary of a bisection: as terminal text, as JSON, and as text for an upstream issue."""
+"""The summary of a bisection: as JSON, and as text for an upstream issue."""
 
 from __future__ import annotations
 
@@ -27,7 +27,6 @@ PACKAGE = {
     AxisName.DRIVER: "driver",
 }
 SHOWN = {ResultKind.FIRST_BAD: "first bad", ResultKind.FIRST_FIXED: "first fixed", ResultKind.AMBIGUOUS: "ambiguous"}
-AT_MOST = 12  # candidates of an ambiguous result that the terminal lists
 
 
 @dataclass(frozen=True)
@@ -199,22 +198,6 @@ def _fixed(bisection: Bisection) -> dict[str, str]:
     return {axis: value for axis, value in sides.items() if axis != own and value not in ("", NONE)}
 
 
-def render(found: BisectionSummary, page: str = "") -> str:
-    """Return the summary as text for the terminal."""
-    lines = [headline(found)]
-    if found.before:
-        lines.append(f"  before it:  {found.before}")
-    lines += [f"  may be:     {label}" for label in found.candidates[:AT_MOST]]
-    if len(found.candidates) > AT_MOST:
-        lines.append(f"              ... {len(found.candidates)} in all")
-    lines += [f"  contradiction: no single change explains {one} and {other}" for one, other in found.flips]
-    lines.append(f"  {_sure(found)}")
-    lines.append(f"  {_cost(found.cost)}")
-    lines += [f"  note:       {note}" for note in found.notes]
-    lines += [f"  {probe.seen.value + ':':11} {probe.reproduce}" for probe in found.ends]
-    return "\n".join(lines + ([f"  page:       {page}"] if page else []))
-
-
 def headline(found: BisectionSummary) -> str:
     """Return the result in one line."""
     package = PACKAGE[found.axis]
@@ -222,17 +205,6 @@ def headline(found: BisectionSummary) -> str:
         return f"{SHOWN[found.kind]}: {package} {found.label}"
     reason = "the history changes more than once" if found.flips else "the points between are inconclusive"
     return f"ambiguous: {len(found.candidates)} of {package}: {reason}"
-
-
-def _sure(found: BisectionSummary) -> str:
-    return f"confidence: {found.confidence:.2%}, assuming that the history changes once, and the stated noise"
-
-
-def _cost(cost: Cost) -> str:
-    return (
-        f"cost:       {cost.asked} probes of {cost.points} points in {cost.rounds} rounds after the ends, "
-        f"{cost.ran} run now, {cost.seconds:.1f} s"
-    )
 
 
 def issue_text(found: BisectionSummary, title: str) -> str:

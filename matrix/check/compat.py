@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -136,27 +136,3 @@ def render_findings(found: list[Finding], stack: Cell) -> str:
         return "level contract finds nothing else in the calls from Megatron into Transformer Engine"
     head = "level contract finds more in the calls from Megatron into Transformer Engine; most require a flag:"
     return f"{head}\n\n{table.table(found, [stack.mcore], [stack.te])}"
-
-
-def render(found: Sequence[FailureInStack]) -> str:
-    """Return the answer for a terminal."""
-    lines = []
-    for one in found:
-        if one.expectation is not Expectation.BROKEN:
-            continue
-        runs = f"run on this machine at level {', '.join(one.seen)}" if one.seen else "never run on this machine"
-        lines += [f"BREAKS {one.failure.id}: {one.failure.title}", f"  {one.reason}; {runs}", f"  fix: {one.fix}"]
-        for workaround in one.failure.workaround:
-            lines.append(
-                f"  workaround: {workaround.text}{' [' + workaround.verified + ']' if workaround.verified else ''}"
-            )
-        lines.append(f"  {', '.join(one.failure.references)}")
-    if not lines:
-        lines.append("no failure of the catalog is known to occur in this stack")
-    for kind, text in ((Expectation.WORKS, "known to work"), (Expectation.UNKNOWN, "not known")):
-        ruled = [one for one in found if one.expectation is kind]
-        if ruled:
-            lines.append(f"{text}: {', '.join(one.failure.id for one in ruled)}")
-        # Where the rule depends on hardware, "works" alone would mislead: print the reason.
-        lines += [f"  {one.failure.id}: {one.reason}" for one in ruled if set(one.axes) & set(HARDWARE)]
-    return "\n".join(lines)

@@ -24,7 +24,7 @@ COMMANDS: Final[Mapping[str, Command]] = {
     ),
     "run": Command(
         "Run the cases of the night or of a selection, and report their verdicts.",
-        "0 green, 1 red or not reached, 130 interrupted",
+        "0 green, 1 red or not reached, 3 without a result, 130 interrupted (docs/runs.md)",
         'run --within "base==torch-2.4.0"',
     ),
     "explain": Command(
@@ -79,7 +79,7 @@ COMMANDS: Final[Mapping[str, Command]] = {
     ),
     "report": Command(
         "Rebuild the pages of a finished run and print its summary.",
-        "0 green, 1 red or not reached",
+        "0 green, 1 red or not reached, 3 without a result (docs/runs.md)",
         "report --format markdown",
     ),
 }

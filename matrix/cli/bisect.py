@@ -31,8 +31,11 @@ from matrix.errors import MatrixError
 from matrix.execution import interrupt
 from matrix.execution.engine import environment_folder
 from matrix.planning.planned import Planned
+from matrix.report.bisection import render, render_joint
 from matrix.report.bisection_page import bisection_page, joint_page
+from matrix.report.terminal import show, warn
 from matrix.store.paths import Paths, write_whole
+from matrix.verdicts.text import visible
 
 # Extra points that are probed at the end, outside the searched range; reading one takes under a second.
 CHECKS_READ: Final = 6
@@ -126,7 +129,10 @@ def bisect_command(parsed: argparse.Namespace) -> int:
             found = along_releases(subject, axis, parsed, plan, session)
     summary = report.summarize(found)
     page = write_pages(summary, found, parsed.out)
-    print(json.dumps(summary.to_json()) if parsed.json else report.render(summary, str(page)))
+    if parsed.json:
+        print(json.dumps(summary.to_json()))
+    else:
+        show(*render(summary, str(page)))
     return 1 if found.found.kind is ResultKind.AMBIGUOUS else 0
 
 
@@ -221,9 +227,6 @@ def cells(known: Catalog, parsed: argparse.Namespace) -> CellProbes:
     """Return the probes that run cells, on the engines of `megatrix run`."""
     engine, place = places.engine_of(known, parsed, parsed.at_once)
 
-    def warn(text: str) -> None:
-        print(f"megatrix: {text}", file=sys.stderr)
-
     return CellProbes(known, engine, parsed.out, warn, place, cache=not parsed.no_cache)
 
 
@@ -236,7 +239,7 @@ def differ(good: str, bad: str) -> None:
 def progress(probe: ProbeReport) -> None:
     """Print the result of a probe to standard error."""
     source = "known" if probe.known else f"{probe.seconds:.1f} s"
-    print(f"{probe.seen.value:4}  {probe.label[:90]}  [{source}]  {probe.why[:120]}", file=sys.stderr, flush=True)
+    print(visible(f"{probe.seen.value:4}  {probe.label}  [{source}]  {probe.why}"), file=sys.stderr, flush=True)
 
 
 def write_pages(summary: BisectionSummary, found: Bisection, out: Path) -> Path:
@@ -255,7 +258,10 @@ def print_joint(found: Joint, parsed: argparse.Namespace) -> int:
     summary, failure = joint.summarize(found), found.subject.failure
     path = page_path(parsed.out, f"{failure.id}-{summary.case}-{parsed.good}-{parsed.bad}")
     write_whole(path, joint_page(summary, joint.headline(summary), failure.title))
-    print(json.dumps(summary.to_json()) if parsed.json else joint.render(summary, str(path)))
+    if parsed.json:
+        print(json.dumps(summary.to_json()))
+    else:
+        show(*render_joint(summary, str(path)))
     return 1 if summary.ambiguous else 0
 
 

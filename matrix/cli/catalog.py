@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections import Counter
+from textwrap import indent
 from typing import Any, Final
 
 from matrix.authoring import entry, examples, export, skeleton
@@ -15,6 +16,7 @@ from matrix.cli.out import add_out
 from matrix.cli.usage import add_command
 from matrix.planning.covering import pairwise
 from matrix.planning.night import night
+from matrix.report.terminal import paragraphs, show, table
 from matrix.store import night as runs
 from matrix.store.paths import Paths, write_whole
 
@@ -73,11 +75,8 @@ def check_command(parsed: argparse.Namespace) -> int:
         failure = known.failure(id)
         found = entry.problems(known, failure, planned)
         wrong += len(found)
-        print(
-            f"{failure.id}: {len(found) or 'no'} problems; {len(failure.case)} cases, {counts[failure.id]} in a night"
-        )
-        for problem in found:
-            print(f"  {problem}".replace("\n", "\n  "))
+        checked = f"{len(found) or 'no'} problems; {len(failure.case)} cases, {counts[failure.id]} in a night"
+        show(table([(f"{failure.id}:", checked)]), *paragraphs(indent("\n".join(map(str, found)), "  ")))
     return 1 if wrong else 0
 
 

@@ -11,9 +11,11 @@ from matrix.catalog import loading
 from matrix.catalog.failure import Expectation
 from matrix.catalog.versions import NONE
 from matrix.check import compat
-from matrix.cli import out, results
+from matrix.cli import out
 from matrix.cli.usage import add_command
 from matrix.errors import MatrixError
+from matrix.report.compat import render
+from matrix.report.terminal import paragraphs, show, warn
 from matrix.store.history import with_history
 from matrix.store.paths import Paths
 
@@ -35,7 +37,7 @@ def compat_command(parsed: argparse.Namespace) -> int:
     known = loading.load()
     stack = compat.parse_stack(known, " ".join(parsed.stack))
     path = Paths(parsed.out).history
-    levels = with_history(path, lambda history: history.levels(), results.warn) if os.access(path, os.F_OK) else {}
+    levels = with_history(path, lambda history: history.levels(), warn) if os.access(path, os.F_OK) else {}
     listed = compat.compat(known, stack, levels)
     unlisted, why = [], ""
     if NONE not in (stack.mcore, stack.te):
@@ -47,7 +49,8 @@ def compat_command(parsed: argparse.Namespace) -> int:
         for one in [*(one.to_json() for one in listed), *(finding.to_json() for finding in unlisted)]:
             print(json.dumps(one))
     else:
-        print(compat.render(listed))
+        show(*render(listed))
         if NONE not in (stack.mcore, stack.te):
-            print(f"\n{why or compat.render_findings(unlisted, stack)}".rstrip())
+            found = (why or compat.render_findings(unlisted, stack)).rstrip()
+            show("", *paragraphs(found))
     return 1 if any(one.expectation is Expectation.BROKEN for one in listed) else 0

@@ -10,6 +10,7 @@ from matrix.cli.usage import add_command
 from matrix.contract import finding as findings
 from matrix.contract import reading, recording, table
 from matrix.contract.recording import MCORE, SUFFIX, TE
+from matrix.report.terminal import paragraphs, show
 
 SIDE = f"a recorded version, tag or commit, a *{SUFFIX} file, a wheel, a folder, or PATH@REV (default: all releases)"
 
@@ -39,6 +40,6 @@ def contract_command(parsed: argparse.Namespace) -> int:
                 for one in new:
                     print(json.dumps(one.to_json()))
     if not parsed.json:
-        print(table.table(found, [one.version for one in consumers], [one.version for one in offers]), end="")
+        show(*paragraphs(table.table(found, [one.version for one in consumers], [one.version for one in offers])))
     broken = any(one.kind in (findings.FindingKind.DEFINITE, findings.FindingKind.MISBOUND) for one in found)
     return int(broken and bool(parsed.mcore and parsed.te))

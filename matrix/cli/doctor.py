@@ -6,7 +6,7 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from matrix.catalog import loading
@@ -15,6 +15,7 @@ from matrix.check.examine import Diagnosis, assume, examine, judges, options_of
 from matrix.cli.options import add_options, given
 from matrix.cli.usage import add_command
 from matrix.kit.preflight import Answer, TrainingJob
+from matrix.report.terminal import RED, Alternative, Part, Prose, show, table, text
 
 
 def add_parser(commands: Any) -> None:
@@ -34,37 +35,37 @@ def doctor_command(parsed: argparse.Namespace) -> int:
     known = parsed.preflights
     assumed = assume(given(parsed, options_of(known)), known)
     diagnosis = examine(probe.look(parsed.python, os.environ), assumed, loading.load().failures, known)
-    print(json.dumps(diagnosis.to_json()) if parsed.json else render(diagnosis))
+    if parsed.json:
+        print(json.dumps(diagnosis.to_json()))
+    else:
+        show(*render(diagnosis))
     return int(diagnosis.fails)
 
 
-def render(diagnosis: Diagnosis) -> str:
-    """Return the diagnosis for a terminal."""
-    lines = ["this machine", *_rows(diagnosis.host), ""]
+def render(diagnosis: Diagnosis) -> Iterator[Part]:
+    """Yield the facts of the machine, each report, and what will fail."""
+    yield from ("this machine", _answers(diagnosis.host), "")
     for report in diagnosis.reports:
-        lines += [f"a job with {report.subject}{_stack(diagnosis.job)}", *_rows(report.answers), ""]
+        yield from (f"a job with {report.subject}{_stack(diagnosis.job)}", _answers(report.answers), "")
     answers = [answer for report in diagnosis.reports for answer in report.answers]
-    lines += [f"note: {answer.warns}" for answer in (*diagnosis.host, *answers) if answer.warns]
-    if not diagnosis.judged:
-        return "\n".join([*lines, "no job was judged"])
+    yield from (table([("note:", answer.warns)]) for answer in (*diagnosis.host, *answers) if answer.warns)
     if not diagnosis.fails:
-        return "\n".join([*lines, "no known failure applies"])
+        yield "no known failure applies" if diagnosis.judged else "no job was judged"
+        return
     for report in diagnosis.reports:
         if report.fails:
-            lines += [
-                f"WILL FAIL: {answer.error}{f' ({answer.failure})' if answer.failure else ''}"
-                for answer in report.answers
-                if answer.error
-            ]
-            lines.append("change one of these:" if report.changes else "no known change makes it start")
-            lines += [f"  {', and '.join(one)}" for one in report.changes]
-    return "\n".join(lines)
+            for answer in report.answers:
+                if answer.error:
+                    failure = f" ({answer.failure})" if answer.failure else ""
+                    yield table([(text(("WILL FAIL:", RED)), f"{answer.error}{failure}")])
+            yield "change one of these:" if report.changes else "no known change makes it start"
+            yield from (Prose(", and ".join(one), 2) for one in report.changes)
 
 
-def _rows(answers: Sequence[Answer]) -> list[str]:
-    """Return one line per answer, aligned in columns."""
-    width = max(len(answer.question) for answer in answers)
-    return [f"  {answer.status.value:<9}{answer.question:<{width}}  {answer.reason}" for answer in answers]
+def _answers(answers: Sequence[Answer]) -> Part:
+    rows = [(answer.status.value, answer.question, answer.reason) for answer in answers]
+    narrow = [(status, f"{question}: {reason}") for status, question, reason in rows]
+    return Alternative(table(rows, indent=2, gap=2), (table(narrow, indent=2, gap=2),))
 
 
 def _stack(job: TrainingJob) -> str:

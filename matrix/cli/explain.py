@@ -14,6 +14,8 @@ from matrix.cli.usage import add_command
 from matrix.execution.engine import offer_of
 from matrix.planning import covering, explain, night
 from matrix.provision import configuration, host
+from matrix.report import explanation
+from matrix.report.terminal import show
 
 
 def add_parser(commands: Any) -> None:
@@ -36,5 +38,8 @@ def explain_command(parsed: argparse.Namespace) -> int:
         night.night(known, covering.pairwise, tuple(Level)),
         lambda item: str(here.lack(known, item, offer(item.cell.base)) or ""),
     )
-    print(json.dumps(explained.to_json()) if parsed.json else explain.render(explained))
+    if parsed.json:
+        print(json.dumps(explained.to_json()))
+    else:
+        show(*explanation.render(explained))
     return 0

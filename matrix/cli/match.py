@@ -12,6 +12,7 @@ from matrix.catalog import loading
 from matrix.cli.usage import add_command
 from matrix.errors import MatrixError
 from matrix.report import log_matches
+from matrix.report.terminal import show
 from matrix.verdicts.lines import texts
 from matrix.verdicts.match import match
 
@@ -38,5 +39,8 @@ def match_command(parsed: argparse.Namespace) -> int:
             got=error.strerror,
             fix="name a readable file, or - for standard input",
         ) from error
-    print(json.dumps([one.to_json() for one in matched.known]) if parsed.json else log_matches.render(matched))
+    if parsed.json:
+        print(json.dumps([one.to_json() for one in matched.known]))
+    else:
+        show(*log_matches.render(matched))
     return 0 if matched.known else 1

@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import fields
 from functools import cache
 from typing import Any
 
@@ -18,6 +19,7 @@ from matrix.execution.engine import offer_of
 from matrix.planning import ci_jobs, statistics
 from matrix.planning.planned import Planned
 from matrix.provision import configuration, host
+from matrix.report.terminal import Part, Prose, show, table
 
 
 def add_parser(commands: Any) -> None:
@@ -58,22 +60,35 @@ def plan_command(parsed: argparse.Namespace) -> int:
             for one in [*map(vars, counted), {"here": statistics.to_json(found)}]:
                 print(json.dumps(one))
         else:
-            print(
-                "\n\n".join([*([statistics.render(counted)] if counted else []), statistics.render_availability(found)])
-            )
+            show(*counts(counted, found))
         return 0
     if parsed.format:
         if label != "night":
             raise MatrixError("--format prints the night only", got=f"--format with --{label}", fix="use --within")
         print(json.dumps(ci_jobs.FORMATS[parsed.format](ci_jobs.jobs(planned, choice.levels_of(parsed)))))
         return 0
-    for item in planned:
-        if parsed.json:
+    if parsed.json:
+        for item in planned:
             print(json.dumps(item.to_json()))
-        else:
-            print(f"{item.key}  [{item.expectation.value}]")
-            for why in item.why:
-                print(f"    {why}")
-    if not parsed.json:
-        print(f"{len(planned)} cases in {len({item.cell.id for item in planned})} cells")
+    else:
+        show(*(part for item in planned for part in listed(item)))
+        show(f"{len(planned)} cases in {len({item.cell.id for item in planned})} cells")
     return 0
+
+
+def counts(counted: Sequence[statistics.Counts], found: statistics.Availability) -> Iterator[Part]:
+    """Yield the counts of a night as a table, then the number of cases that run on this machine."""
+    if counted:
+        names = [field.name for field in fields(statistics.Counts)]
+        yield table([[str(getattr(one, name)) for name in names] for one in counted], names, right=True)
+        yield ""
+    yield Prose(f"{found.planned} planned, {found.runs} run on this machine, GPUs held at once: {found.held}")
+    if found.shared:
+        yield Prose(f"{found.shared} of them on gloo in place of NCCL")
+    yield from (Prose(f"{count:>6} unavailable: {kind.value}") for kind, count in found.missing.items())
+
+
+def listed(item: Planned) -> Iterator[Part]:
+    """Yield a case, then the reasons for it."""
+    yield f"{item.key}  [{item.expectation.value}]"
+    yield from (Prose(str(why), 4) for why in item.why)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import shutil
 from typing import Any, Final
 
 from matrix.catalog import loading
@@ -13,6 +12,7 @@ from matrix.cli.usage import add_command
 from matrix.execution import run
 from matrix.report import markdown, output
 from matrix.report.changes import Changes, changes
+from matrix.report.terminal import warn
 from matrix.store.history import History, with_history
 from matrix.store.night import Night
 from matrix.store.paths import Paths
@@ -43,7 +43,7 @@ def report_command(parsed: argparse.Namespace) -> int:
         night = output.render(folder, parsed.out, history, loading.load())
         return night, changes(night.records, history.previous(night.run))
 
-    night, different = with_history(paths.history, render, results.warn)
+    night, different = with_history(paths.history, render, warn)
     if parsed.format == "markdown":
         print(markdown.job_summary(night, different), end="")
     elif parsed.format == "issue":
@@ -54,5 +54,5 @@ def report_command(parsed: argparse.Namespace) -> int:
         for record in night.records:
             print(run.as_line(record))
     else:
-        results.print_summary(night, parsed.out, shutil.get_terminal_size().columns)
+        results.print_summary(night, parsed.out)
     return run.exit_status(night)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from pathlib import Path
 
 from matrix.bisection.probing import RUN_LABEL as BISECTION
 from matrix.errors import MatrixError
-from matrix.report.summary import colour_wanted, summary
+from matrix.report.summary import summary
+from matrix.report.terminal import show
 from matrix.store.night import Night
 from matrix.store.paths import Paths, is_night
 
@@ -25,14 +24,7 @@ def newest(out: Path, *, night: bool) -> str:
     return (nights or runs)[-1]
 
 
-def print_summary(night: Night, out: Path, width: int) -> None:
+def print_summary(night: Night, out: Path) -> None:
     """Print the summary of a run and the paths of its pages."""
     pages = Paths(out).pages(night.run)
-    print()
-    print(summary(night.records, night.missing, width=width, colour=colour_wanted(sys.stdout, os.environ)), end="")
-    print(f"page: {pages.page}  junit: {pages.junit}")
-
-
-def warn(text: str) -> None:
-    """Print a warning to standard error."""
-    print(f"megatrix: {text}", file=sys.stderr)
+    show("", *summary(night.records, night.missing), f"page: {pages.page}  junit: {pages.junit}")

@@ -6,6 +6,7 @@ import argparse
 import os
 import shlex
 import shutil
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from matrix.planning.rerun import RERUN
 from matrix.provision import configuration
 from matrix.report import output
 from matrix.report.screen import Screen
+from matrix.report.terminal import warn
 from matrix.store import night
 from matrix.store.history import History
 from matrix.store.paths import NIGHT, OUT, Paths, unwritable
@@ -96,7 +98,7 @@ def run_command(parsed: argparse.Namespace) -> int:
             planned = breaking.swapped(planned, parsed.break_)
             request = run.Request(planned, parsed.out / BROKEN, cache=False, label="break")
         total = len(planned)
-    screen = Screen(total, os.environ)
+    screen = Screen(total)
 
     def as_json(record: Record) -> None:
         print(run.as_line(record), flush=True)
@@ -109,9 +111,10 @@ def run_command(parsed: argparse.Namespace) -> int:
         )
         return output.render(folder, request.out, history, known)
 
-    ended = run.execute(request, known, engine, show, screen.warn, place, begun, report)
+    with nullcontext() if parsed.json else screen.animated():
+        ended = run.execute(request, known, engine, show, warn, place, begun, report)
     if not parsed.json:
-        results.print_summary(ended, request.out, screen.width)
+        results.print_summary(ended, request.out)
     if parsed.break_:
         broken, text = breaking.outcome(ended.records)
         print(text)

@@ -148,26 +148,3 @@ def _failure(
     planned = [item for item in night if item.cell.id == cell.id and item.failure == failure.id]
     cases = tuple(PlannedCase(item, lacks(item)) for item in planned)
     return FailureInCell(failure, *failure.ruling(cell), masked_by(catalog, failure, cell), cases)
-
-
-def render(explanation: Explanation) -> str:
-    """Return the explanation as text for a terminal."""
-    cell = explanation.cell
-    lines = [cell.id, f"  base: {explanation.base}, torch {cell.torch}, Python {cell.python}; {explanation.twin}"]
-    if explanation.excluded:
-        lines.append(f"  excluded: {explanation.excluded}")
-    for one in explanation.failures:
-        lines += ["", f"  {one.failure.id}: {one.failure.title}", f"    expected: {one.expectation.value}"]
-        if one.rule:
-            lines.append(f"    rule:     {one.rule}")
-        lines.append(f"    reason:   {one.reason}")
-        if one.masked:
-            lines.append(f"    masked:   {one.masked}; not planned in this cell")
-        for case in one.night:
-            item = case.planned
-            expected = "" if item.expectation is one.expectation else f", expected: {item.expectation.value}"
-            lines.append(f"    night:    {item.case} at level {item.level.value}{expected} ({case.here})")
-            lines += [f"              {why}" for why in item.why]
-        if not one.night:
-            lines.append("    night:    no case")
-    return "\n".join(lines)

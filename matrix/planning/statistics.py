@@ -22,7 +22,6 @@ from matrix.verdicts.reason import ReasonKind
 
 OF_A_NIGHT: Final = (ReasonKind.BOUNDARY, ReasonKind.PAIRWISE, ReasonKind.PICKED, ReasonKind.STACK)
 ALL: Final = "all"  # name of the sum's row
-HEADS: Final = {"product": "full product", "allowed": "constraints", "known": "known"}
 
 
 @dataclass(frozen=True)
@@ -95,21 +94,6 @@ def reasons(planned: Iterable[Planned]) -> dict[str, int]:
     return {kind.value: counted[kind] for kind in OF_A_NIGHT}
 
 
-def render(counted: Sequence[Counts]) -> str:
-    """Return the counts as a table for a terminal."""
-    names = [field.name for field in fields(Counts)]
-    rows = [[HEADS.get(name, name) for name in names]]
-    rows += [[f"{getattr(one, name)}" for name in names] for one in counted]
-    widths = [max(len(row[place]) for row in rows) for place in range(len(names))]
-    lines = [
-        "  ".join(
-            [row[0].ljust(widths[0]), *(word.rjust(width) for word, width in zip(row[1:], widths[1:], strict=True))]
-        )
-        for row in rows
-    ]
-    return "\n".join(lines)
-
-
 @dataclass(frozen=True)
 class Availability:
     """The cases of a plan on a machine: how many run, and how many are unavailable, by kind of requirement.
@@ -157,11 +141,3 @@ def availability(
 def to_json(found: Availability) -> dict[str, Any]:
     """Return plain JSON values."""
     return {**vars(found), "missing": {kind.value: count for kind, count in found.missing.items()}}
-
-
-def render_availability(found: Availability) -> str:
-    """Return the availability for a terminal."""
-    lines = [f"{found.planned} planned, {found.runs} run on this machine, GPUs held at once: {found.held}"]
-    lines += [f"{found.shared} of them on gloo in place of NCCL"] * bool(found.shared)
-    lines += [f"{count:>6} unavailable: {kind.value}" for kind, count in found.missing.items()]
-    return "\n".join(lines)

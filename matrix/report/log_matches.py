@@ -1,59 +1,62 @@
-"""The known failures found in a log, as text for a terminal."""
+"""The known failures found in a log, for the terminal."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Final
 
+from matrix.report.terminal import Part, Prose, table
 from matrix.verdicts.match import LogFault, Reading, Sighting, Similar
 from matrix.verdicts.text import one_line
 
-SHOWN = 5  # faults listed of each kind
+SHOWN: Final = 5  # faults listed of each kind
 
 
-def render(reading: Reading) -> str:
-    """Return the report; texts from the log are escaped and their secrets masked."""
-    lines = [line for sighting in reading.known for line in _known(sighting)]
+def render(reading: Reading) -> Iterator[Part]:
+    """Yield the known failures, then the other errors; texts from the log are escaped and their secrets masked."""
+    for sighting in reading.known:
+        yield from _known(sighting)
     if not reading.known:
-        lines.append(f"nothing that the catalog knows is in these {reading.lines:,} lines")
-    lines += _listed("NOT IN THE CATALOG, further errors:" if reading.known else "errors in this log:", reading.unknown)
-    lines += _similar(reading.similar)
-    lines += _listed("consequences of another rank's failure, not causes:", reading.follows)
+        yield Prose(f"nothing that the catalog knows is in these {reading.lines:,} lines")
+    head = "NOT IN THE CATALOG, further errors:" if reading.known else "errors in this log:"
+    yield from _listed(head, reading.unknown)
+    yield from _similar(reading.similar)
+    yield from _listed("consequences of another rank's failure, not causes:", reading.follows)
     if reading.root_rank is not None:
-        lines.append(f"torchrun reports rank {reading.root_rank} as the first failed rank")
+        yield Prose(f"torchrun reports rank {reading.root_rank} as the first failed rank")
     if reading.follows and not reading.known and not reading.unknown:
         rank = "another rank" if reading.root_rank is None else f"rank {reading.root_rank}"
-        lines.append(f"the cause is not in this log: look into the one of {rank}")
-    return "\n".join(lines)
+        yield Prose(f"the cause is not in this log: look into the one of {rank}")
 
 
-def _known(sighting: Sighting) -> Iterator[str]:
+def _known(sighting: Sighting) -> Iterator[Part]:
     failure = sighting.failure
-    prefix = "" if sighting.certain else "LIKELY "
     count = f", {sighting.times} times in total" if sighting.times > 1 else ""
-    yield f"{prefix}{failure.id}: {failure.title}"
-    yield f"  line {sighting.fault.line:,}: {one_line(sighting.fault.what)}{count}"
     lacks = f": the log lacks {sighting.lacks}" if sighting.lacks else ""
-    yield f"  by signature {sighting.signature.name}, {'certain' if sighting.certain else 'likely'}{lacks}"
-    for rule in failure.affected:
-        yield f"  breaks where: {rule} ({rule.reason})"
-    if failure.fix:
-        yield f"  fix: {' '.join(failure.fix.split())}"
-    for workaround in failure.workaround:
-        yield f"  workaround: {workaround.text} [{workaround.verified or 'not verified'}]"
-    yield f"  {', '.join(failure.references)}"
+    yield table([(f"{'' if sighting.certain else 'LIKELY '}{failure.id}:", failure.title)])
+    facts = [
+        (f"line {sighting.fault.line:,}:", f"{one_line(sighting.fault.what)}{count}"),
+        ("signature:", f"{sighting.signature.name}, {'certain' if sighting.certain else 'likely'}{lacks}"),
+        *(("breaks where:", f"{rule} ({rule.reason})") for rule in failure.affected),
+        *([("fix:", " ".join(failure.fix.split()))] if failure.fix else []),
+        *(("workaround:", f"{one.text} [{one.verified or 'not verified'}]") for one in failure.workaround),
+    ]
+    yield table(facts, indent=2)
+    yield Prose(", ".join(failure.references), 2)
     yield ""
 
 
-def _similar(similar: Sequence[Similar]) -> Iterator[str]:
+def _similar(similar: Sequence[Similar]) -> Iterator[Part]:
     if similar:
         yield "similar, not the same:"
     for one in similar[:SHOWN]:
-        yield f"  {one.failure.id}: {one.failure.title}"
-        yield f"    line {one.fault.line:,}: {one_line(one.differs)}"
+        yield table([(f"{one.failure.id}:", one.failure.title)], indent=2)
+        yield table([(f"line {one.fault.line:,}:", one_line(one.differs))], indent=4)
 
 
-def _listed(head: str, faults: Sequence[LogFault]) -> list[str]:
-    if not faults:
-        return []
-    more = [f"  and {len(faults) - SHOWN} more"] if len(faults) > SHOWN else []
-    return [head, *(f"  line {fault.line:,}: {one_line(fault.what)}" for fault in faults[:SHOWN]), *more]
+def _listed(head: str, faults: Sequence[LogFault]) -> Iterator[Part]:
+    if faults:
+        yield Prose(head)
+        yield table([(f"line {fault.line:,}:", one_line(fault.what)) for fault in faults[:SHOWN]], indent=2)
+    if len(faults) > SHOWN:
+        yield f"  and {len(faults) - SHOWN} more"

@@ -1,42 +1,87 @@
-"""Terminal output during a run: a line for each case that ends and, on a terminal, the running cases."""
+"""Terminal output during a run: a line for each case that ends and, on a terminal, progress and the running cases."""
 
 from __future__ import annotations
 
-import shutil
+import os
 import sys
-import time
-from collections.abc import Mapping
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
-from matrix.report.summary import Progress, colour_wanted
-from matrix.verdicts.record import Record
+from matrix.report.summary import styled
+from matrix.report.terminal import Part, console, show, table, text
+from matrix.report.words import is_red, label, verdict_reason
+from matrix.verdicts.record import SILENT, Record
+from matrix.verdicts.text import one_line, visible
 
-ERASE = "\r\x1b[K"  # return to the start of the line and clear it
+if TYPE_CHECKING:
+    from rich.progress import Progress
 
 
 class Screen:
-    """Shows a run of `total` cases on stdout and its warnings on stderr."""
+    """Shows a run of `total` cases on stdout."""
 
-    def __init__(self, total: int, environ: Mapping[str, str]) -> None:
-        live = sys.stdout.isatty()
-        self.width = shutil.get_terminal_size().columns
-        self._erase = ERASE if live else ""
-        colour = colour_wanted(sys.stdout, environ)
-        self._progress = Progress(total, width=self.width, colour=colour, clock=time.monotonic if live else None)
+    def __init__(self, total: int) -> None:
+        self._total, self._done = total, 0
+        self._running: dict[str, None] = {}
+        self._progress: Progress | None = None
+
+    @contextmanager
+    def animated(self) -> Iterator[None]:
+        """Show progress and the running cases below the output, where stdout is a terminal that can."""
+        target = console(sys.stdout, os.environ)
+        if not target.is_interactive:
+            yield
+            return
+        from rich.console import RenderableType
+        from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+        from rich.text import Text
+
+        running = self._running
+
+        class Live(Progress):
+            def get_renderables(self) -> Iterator[RenderableType]:
+                """Yield the bar, then the running cases."""
+                yield self.make_tasks_table(self.tasks)
+                yield from (Text(visible(f"now: {key}"), overflow="fold") for key in tuple(running))
+
+        columns = (BarColumn(), TextColumn("{task.description}", markup=False), TimeRemainingColumn(compact=True))
+        with Live(
+            *columns,
+            console=target,
+            refresh_per_second=2,
+            speed_estimate_period=3600,  # seconds; a case may take minutes
+            redirect_stderr=sys.stderr.isatty(),
+            transient=True,
+        ) as self._progress:
+            self._progress.add_task(f"0/{self._total}", total=self._total)
+            yield
+        self._progress = None
 
     def show(self, record: Record) -> None:
         """Print the line of a case that ended."""
-        print(self._erase + self._progress.line(record), flush=True)
-        self._show_running()
+        line = self.line(record)
+        if self._progress:
+            (task,) = self._progress.tasks
+            # The remaining time is that of cases that run: others take no time.
+            runs = record.verdict not in SILENT and not record.cached_from
+            total = (task.total or 0) - (not runs)
+            self._progress.update(task.id, description=f"{self._done}/{self._total}", total=total, advance=int(runs))
+        show(line)
 
     def begin(self, key: str) -> None:
-        """Add a case to the line of running cases."""
-        self._progress.begin(key)
-        self._show_running()
+        """Add a running case."""
+        self._running[key] = None
 
-    def warn(self, text: str) -> None:
-        """Print a warning to stderr."""
-        print(f"{self._erase}megatrix: {text}", file=sys.stderr)
+    def line(self, record: Record) -> Part:
+        """Count the case as done; return what it is and how it ended, and the reason of a red one below.
 
-    def _show_running(self) -> None:
-        if self._erase:
-            print(self._erase + self._progress.now(), end="", flush=True)
+        [ 3/24] dud-assertion tp2 cpu torch-2.4.0/mcore-0.8.0 reproduced 1.1 s
+        """
+        self._done += 1
+        self._running.pop(record.key, None)
+        count = f"[{self._done:>{len(str(self._total))}}/{self._total}]"
+        duration = f"from {one_line(record.cached_from)}" if record.cached_from else f"{record.outcome.seconds:.1f} s"
+        case = f"{record.failure} {record.case} {record.level.value} {label(record.cell)}"
+        ended = text(f"{case} ", styled(record.verdict), f" {duration}")
+        return table([(count, ended), *([("", verdict_reason(record))] if is_red(record) else [])])

@@ -29,9 +29,13 @@ def handlers() -> Iterator[None]:
         signal.signal(number, handler)
 
 
+# What changes printed text; readline, which a pytest-xdist worker imports, sets COLUMNS.
+PRINTING = ("COLUMNS", "FORCE_COLOR", "GITHUB_ACTIONS", "LINES", "NO_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE")
+
+
 @pytest.fixture(autouse=True)
 def no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Hide the project's settings of the user or tox, and the user's choice of GPUs, from every test."""
+    """Hide the settings of the user or tox for the project, GPUs and printing from every test."""
     for name in os.environ:
-        if name.startswith("MEGATRIX_") or name == VISIBLE:
+        if name.startswith("MEGATRIX_") or name in (VISIBLE, *PRINTING):
             monkeypatch.delenv(name)

@@ -18,11 +18,13 @@ from matrix.catalog.failure import Axis, Level
 from matrix.catalog.versions import parse
 from matrix.errors import MatrixError
 from matrix.planning.planned import Planned
+from matrix.report.bisection import render_joint
 from matrix.report.bisection_page import joint_page
 from matrix.verdicts.outcome import Outcome, OutcomeKind
 from tests.unit import catalogs
 from tests.unit.bisection.repositories import FakeProbe
 from tests.unit.catalogs import failure
+from tests.unit.terminals import piped
 
 ENTRY = failure("break", axes=(Axis.BASE, Axis.MCORE, Axis.TE))
 KNOWN = catalogs.catalog(ENTRY, containers=(catalogs.image("ngc-24.07", "2.4.0a0+3bcc3cd", "1.8"),))
@@ -140,7 +142,10 @@ def test_twin_replaces_an_image_that_cannot_run() -> None:
 def test_text_and_page_hold_result_and_command(tmp_path: Path) -> None:
     summary = joint.summarize(found(tmp_path, lambda item: since(item.cell.torch, "2.4.0")))
 
-    rendered, page = joint.render(summary, "page.html"), joint_page(summary, joint.headline(summary), "it breaks")
+    rendered, page = (
+        piped(*render_joint(summary, "page.html")),
+        joint_page(summary, joint.headline(summary), "it breaks"),
+    )
     for text in (rendered, page):
         assert "guilty: torch" in text
         assert "2.4.0" in text

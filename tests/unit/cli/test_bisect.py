@@ -12,9 +12,11 @@ import pytest
 from matrix.bisection import probing
 from matrix.bisection.noise import ProbeResult
 from matrix.bisection.probing import exit_code, seen_of
+from matrix.bisection.session import ProbeReport
 from matrix.catalog import loading
 from matrix.catalog.failure import Axis, ContractCall, Level, Signature
 from matrix.cli import places
+from matrix.cli.bisect import progress
 from matrix.cli.main import main
 from matrix.execution.images import Images
 from matrix.provision import host
@@ -184,6 +186,13 @@ def test_points_are_probed_at_once_in_one_round(engine: FakeEngine, capsys: pyte
     assert answer["answer"] == "2.4.0"
 
 
+def test_progress_names_points_in_full(capsys: pytest.CaptureFixture[str]) -> None:
+    label = f"mcore 0.9.0 (Fix {'a long subject ' * 10}) \x1b[2J"
+    progress(ProbeReport(label, ProbeResult.BAD, "raised", 1.0, False))
+    visible = label.replace("\x1b", "\\x1b")
+    assert capsys.readouterr().err == f"bad   {visible}  [1.0 s]  raised\n"
+
+
 def test_the_page_and_issue_text_hold_the_answer(
     engine: FakeEngine, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
@@ -192,7 +201,7 @@ def test_the_page_and_issue_text_hold_the_answer(
     (page,) = (tmp_path / "out" / "bisections").glob("*.html")
 
     assert "first bad: PyTorch 2.4.0" in out
-    assert f"page:       {page}" in out
+    assert f"page: {page}" in out
     for text in (page.read_text(), page.with_suffix(".md").read_text(), out):
         assert "2.4.0" in text
         assert "2.3.1" in text

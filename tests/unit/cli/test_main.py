@@ -30,6 +30,7 @@ from matrix.verdicts.record import Record
 from tests.unit import catalogs
 from tests.unit.catalogs import case, clause, failure, stack
 from tests.unit.engines import HOST, FakeEngine
+from tests.unit.terminals import words
 
 ENTRY = failure(
     "save-breaks",
@@ -95,6 +96,13 @@ def test_help_fits_the_terminal(
         main([*command.split(), "--help"])
     wide = [line for line in capsys.readouterr().out.splitlines() if len(line) > width]
     assert [line for line in wide if not line.startswith("    megatrix ") and len(line.split()) > 1] == []
+
+
+def test_json_does_not_import_rich() -> None:
+    text = "import sys; from matrix.cli.main import main; main(['compat', '--json', 'mcore=0.8.0']); "
+    text += "print('rich' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", text], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "False"
 
 
 def test_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
@@ -324,6 +332,20 @@ def test_settings_are_checked_first(
     assert engine.bases == []
 
 
+@pytest.mark.parametrize("columns", ["0", "1", "5", "16", "80"])
+def test_report_is_complete_at_any_width(
+    columns: str, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    engine.ends = lambda item: STRANGE
+    main(["run"])
+    capsys.readouterr()
+    monkeypatch.setenv("COLUMNS", columns)
+    assert main(["report"]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert f'    megatrix run --case "{KEY}"' in lines
+    assert "  torch-2.4.0/mcore-0.8.0 tp2 cpu" in lines
+
+
 def test_report_rebuilds_the_report_of_a_run(engine: FakeEngine, capsys: pytest.CaptureFixture[str]) -> None:
     engine.ends = lambda item: STRANGE
     main(["run"])
@@ -370,12 +392,22 @@ def test_stats_of_a_selection_count_what_runs(capsys: pytest.CaptureFixture[str]
     assert found["held"] == 0
 
 
+def test_stats_are_a_table(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "--stats"]) == 0
+    text, here = capsys.readouterr().out.split("\n\n")
+    heads, *rows = [line.split() for line in text.splitlines()]
+    assert (heads[0], heads[-1]) == ("failure", "night")
+    assert [(row[0], row[-1]) for row in rows] == [("save-breaks", str(len(NIGHT))), ("all", str(len(NIGHT)))]
+    assert {len(row) for row in rows} == {len(heads)}
+    assert here.startswith(f"{len(NIGHT)} planned, ")
+
+
 def test_match_of_a_known_failure_exits_with_0(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     log = tmp_path / "rank-0.log"
     log.write_text('Traceback (most recent call last):\n  File "a.py", line 1, in f\nTypeError: save-breaks broke\n')
 
     assert main(["match", str(log)]) == 0
-    assert "line 3: TypeError: save-breaks broke" in capsys.readouterr().out
+    assert "line 3: TypeError: save-breaks broke" in words(capsys.readouterr().out)
 
 
 def test_match_without_a_known_failure_exits_with_1(

@@ -75,6 +75,25 @@ def run(pytester: pytest.Pytester, *arguments: str) -> pytest.RunResult:
     return pytester.runpytest_inprocess("-p", "matrix.execution.plugin", *arguments)
 
 
+def test_cells_do_not_import_rich() -> None:
+    """The modules of every layer that a cell imports, with rich absent: a cell has pytest and packaging only."""
+    text = """
+import importlib, pkgutil, sys
+desk = ("rich", "jinja2", "covertable")
+sys.modules.update(dict.fromkeys(desk))
+for layer in ("execution", "contract", "provision", "store", "planning", "kit", "verdicts", "catalog"):
+    package = importlib.import_module(f"matrix.{layer}")
+    for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+        try:
+            print(importlib.import_module(module.name).__name__)
+        except ModuleNotFoundError as error:  # torch is not installed here
+            if error.name in desk:
+                raise
+"""
+    done = subprocess.run([sys.executable, "-c", text], cwd=ROOT, capture_output=True, text=True)
+    assert (done.returncode, "matrix.execution.plugin" in done.stdout.split()) == (0, True), done.stderr
+
+
 @pytest.mark.usefixtures("session")
 def test_verdict_is_shown_and_counted(pytester: pytest.Pytester) -> None:
     result = run(pytester, "-v", "save_breaks")

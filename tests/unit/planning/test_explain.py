@@ -9,7 +9,7 @@ import pytest
 
 from matrix.errors import MatrixError
 from matrix.planning.covering import pairwise
-from matrix.planning.explain import Explanation, explain, render
+from matrix.planning.explain import Explanation, explain
 from matrix.planning.night import night
 from matrix.planning.planned import Planned
 from matrix.planning.requirements import BaseOffer
@@ -109,18 +109,6 @@ def test_the_explanation_is_plain_json() -> None:
     first = answer["failures"][0]
     assert list(first) == ["failure", "title", "expectation", "rule", "reason", "masked", "night"]
     assert list(first["night"][0]) == ["case", "level", "expectation", "why", "here"]
-
-
-def test_render_returns_the_explanation_as_text() -> None:
-    lines = render(explained("torch-2.4.0/mcore-0.8.0/te-none/driver-none")).splitlines()
-    assert lines[:2] == [
-        "torch-2.4.0/mcore-0.8.0/te-none/driver-none",
-        "  base: wheels, torch 2.4.0, Python 3.10; stands for ngc-24.07",
-    ]
-    assert "    rule:     torch >=2.4 and mcore ==0.8.0" in lines
-    assert "    masked:   break: it fails before; not planned in this cell" in lines
-    assert "    night:    tp2 at level cpu (runs)" in lines
-    assert "    night:    no case" in lines
 
 
 def test_here_is_the_lack_or_runs() -> None:

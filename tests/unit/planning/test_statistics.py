@@ -5,7 +5,7 @@ from __future__ import annotations
 from matrix.catalog.failure import Axis, Level
 from matrix.planning.covering import pairwise
 from matrix.planning.night import everything, night
-from matrix.planning.statistics import Counts, is_known, product, reasons, render, statistics
+from matrix.planning.statistics import Counts, is_known, product, reasons, statistics
 from matrix.verdicts.reason import Reason, ReasonKind
 from tests.unit.catalogs import case, catalog, clause, exclusion, failure, masked, planned, real, stack
 
@@ -67,10 +67,3 @@ def test_real_night_has_only_known_cases() -> None:
     planned = night(real(), pairwise, LEVELS)
     strange = [item for item in planned if not is_known(real(), item)]
     assert [item.key for item in strange if item.why[0].kind is not ReasonKind.STACK] == []
-
-
-def test_every_column_is_in_the_table() -> None:
-    table = render([Counts("all", 1000, 200, 100, 30, 20, 1, 2, 40)])
-    assert (
-        table.splitlines()[1] == "all              1000          200    100        30        20       1      2     40"
-    )

@@ -39,6 +39,13 @@ def test_launcher_variables_are_passed_to_megatrix_only(name: str) -> None:
     assert not passes("in_place", name)
 
 
+@pytest.mark.parametrize("name", ["GITHUB_ACTIONS", "NO_COLOR", "TERM"])
+@pytest.mark.parametrize("section", ["testenv:nightly", "testenv:megatrix"])
+def test_what_changes_printed_text_is_passed(section: str, name: str) -> None:
+    """tox itself passes FORCE_COLOR, and sets COLUMNS."""
+    assert passes(section, name)
+
+
 @pytest.mark.parametrize("name", ["SLURM_CONF", "SBATCH_PARTITION"])
 @pytest.mark.parametrize("section", ["testenv:nightly", "testenv:megatrix"])
 def test_slurm_variables_are_passed_for_sbatch(section: str, name: str) -> None:

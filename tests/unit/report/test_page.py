@@ -15,7 +15,8 @@ from matrix.catalog.failure import Level
 from matrix.report.changes import Changes, changes
 from matrix.report.junit import junit
 from matrix.report.page import page
-from matrix.report.summary import Progress, summary
+from matrix.report.screen import Screen
+from matrix.report.summary import summary
 from matrix.store.history import Earlier
 from matrix.store.night import Night
 from matrix.store.paths import page_name
@@ -23,6 +24,7 @@ from matrix.verdicts.outcome import Raised
 from matrix.verdicts.reason import Reason, ReasonKind
 from matrix.verdicts.record import Record, Verdict
 from tests.unit.report.samples import cell, night, record
+from tests.unit.terminals import piped
 
 NO_CHANGES = Changes("", (), ())
 VOID = {"meta", "input", "br"}
@@ -226,6 +228,7 @@ def test_secrets_are_masked_in_every_report() -> None:
     )
     red = replace(red, outcome=outcome, notes=(text,), why=(Reason(ReasonKind.PICKED, text),))
     current = Night("a", (red, replace(red, verdict=Verdict.UNAVAILABLE, case="pp2")))
-    for text in (page(current, NO_CHANGES, {}), junit(current), summary(current.records), Progress(1).line(red)):
+    printed = piped(*summary(current.records)), piped(Screen(1).line(red))
+    for text in (page(current, NO_CHANGES, {}), junit(current), *printed):
         assert "hunter2" not in text
         assert "[masked]" in text

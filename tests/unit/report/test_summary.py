@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import re
 from dataclasses import replace
 
@@ -11,10 +10,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from matrix.catalog.failure import Level
-from matrix.report.summary import Progress, colour_wanted, summary
+from matrix.report.summary import summary as parts
 from matrix.verdicts.outcome import Raised
-from matrix.verdicts.record import Verdict
+from matrix.verdicts.record import Record, Verdict
 from tests.unit.report.samples import cell, night, record
+from tests.unit.terminals import coloured, piped, shown
+
+
+def summary(records: list[Record], width: int = 80) -> str:
+    return shown(*parts(records), width=width)
 
 
 def test_every_red_case_has_its_command() -> None:
@@ -77,10 +81,25 @@ def test_case_not_planned_is_a_dash() -> None:
     assert re.search(r"mcore-0\.9\.0 +holds +-\n", text)
 
 
-@pytest.mark.parametrize("width", [40, 80, 120])
-def test_only_commands_are_wider_than_the_terminal(width: int) -> None:
-    wide = [line for line in summary(night(), width=width).splitlines() if len(line) > width]
-    assert all(line.lstrip().startswith("megatrix run") for line in wide)
+@pytest.mark.parametrize("width", [1, 16, 40, 80, 120])
+def test_only_commands_and_cells_are_wider(width: int) -> None:
+    lines = summary(night(), width=width).splitlines()
+    wide = [line.strip() for line in lines if len(line) > max(width, 40)]
+    assert all(line.startswith(("megatrix run", "torch-", "ngc-", "host/")) for line in wide)
+    assert {red.reproduce for red in night() if red.verdict.colour == "red"} <= {line.strip() for line in lines}
+
+
+def test_pipe_has_each_red_case_whole() -> None:
+    """No line is wrapped, and nothing is cut: the cell with its Transformer Engine, the reason, the command."""
+    where = cell("ngc-24.03", "0.9.0rc0+094d66b", "1.9.0.dev0+f9dd37f", "470.161.03")
+    reds = [record(Verdict.UNEXPLAINED, where=where), record(Verdict.VANISHED, where=where, case="train-loop")]
+    text = piped(*parts(reds))
+    lines = text.splitlines()
+    for red in reds:
+        place = lines.index(f"  {where.id} {red.case} cpu")
+        assert f"    {red.reproduce}" in lines[place:]
+    assert "'storage_key' and 'serialization_format'" in text
+    assert "\x1b" not in text
 
 
 def test_cases_are_counted_if_columns_do_not_fit() -> None:
@@ -88,10 +107,10 @@ def test_cases_are_counted_if_columns_do_not_fit() -> None:
 
 
 def test_colour_leaves_the_text_unchanged() -> None:
-    plain, coloured = summary(night()), summary(night(), colour=True)
+    plain, colours = summary(night()), coloured(*parts(night()))
     assert "\x1b" not in plain
-    assert plain != coloured
-    assert plain == re.sub(r"\x1b\[[0-9;]*m", "", coloured)
+    assert plain != colours
+    assert plain == re.sub(r"\x1b\[[0-9;]*m", "", colours)
 
 
 @settings(max_examples=50, deadline=None)
@@ -105,73 +124,3 @@ def test_messages_are_escaped_for_the_terminal(message: str) -> None:
 
 def test_night_without_cases_is_incomplete() -> None:
     assert summary([]) == "INCOMPLETE: none of 0 cases ran; 0 unavailable, 0 not reached\n"
-
-
-def test_progress_counts_and_names_the_case() -> None:
-    progress = Progress(24)
-    lines = [progress.line(record(Verdict.REPRODUCED)) for _ in range(3)]
-    assert lines[2] == "[ 3/24] dud-assertion tp2 cpu torch-2.4.0/mcore-0.8.0 reproduced 1.1 s"
-
-
-def test_progress_shows_reason_of_a_red_case() -> None:
-    first, *rest = Progress(1).line(record(Verdict.UNEXPLAINED)).splitlines()
-    assert first.endswith("unexplained 1.1 s")
-    assert "_write_item() missing" in " ".join(rest)
-
-
-def test_progress_names_the_run_of_a_cached_verdict() -> None:
-    assert Progress(1).line(record(cached_from="a")).endswith("holds from a")
-
-
-def test_long_cell_is_cut_and_verdict_kept() -> None:
-    line = Progress(1).line(record(where=cell("ngc-24.03", "0.7.0", "1.9.0.dev0+f9dd37f", "470.161.03")))
-    assert len(line) == 80
-    assert line.endswith("... holds 1.1 s")
-
-
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
-
-
-@pytest.mark.parametrize(
-    ("stream", "environ", "wanted"),
-    [
-        (Terminal(), {}, True),
-        (Terminal(), {"NO_COLOR": "1"}, False),
-        (Terminal(), {"NO_COLOR": ""}, True),
-        (Terminal(), {"TERM": "dumb"}, False),
-        (io.StringIO(), {}, False),
-    ],
-)
-def test_colour_requires_a_terminal_and_no_opt_out(stream: io.StringIO, environ: dict[str, str], wanted: bool) -> None:
-    assert colour_wanted(stream, environ) is wanted
-
-
-def test_remaining_time_is_shown_once_enough_ran() -> None:
-    now = iter([0.0, *(60.0 * n for n in range(5, 13))])
-    progress = Progress(12, clock=lambda: next(now))
-    lines = [progress.line(record(Verdict.UNAVAILABLE))]  # did not run, so it does not count
-    lines += [progress.line(record()) for _ in range(11)]
-
-    assert not any("to go" in line for line in lines[:5])
-    assert lines[5].endswith("holds 1.1 s, 6 min to go")
-    assert lines[10].endswith("holds 1.1 s, 60 s to go")
-    assert lines[11].endswith("holds 1.1 s")
-
-
-def test_no_remaining_time_without_a_clock() -> None:
-    progress = Progress(12)
-    assert not any("to go" in progress.line(record()) for _ in range(12))
-
-
-def test_running_cases_are_one_line_that_fits() -> None:
-    progress, one = Progress(2, width=40), record()
-    progress.begin(one.key)
-    progress.begin("torch-2.4.0/mcore-0.9.0/te-none/driver-none dud-assertion pp2 cpu")
-    assert progress.now().startswith("now: torch-2.4.0")
-    assert len(progress.now()) < 40
-    progress.line(one)
-    assert one.case not in progress.now().replace("pp2", "")
-    progress.line(record(case="pp2", where=cell(mcore="0.9.0")))
-    assert progress.now() == ""

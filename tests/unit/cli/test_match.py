@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from matrix.cli.main import main
+from tests.founding import BEHIND_MPI
 
 KNOWN = "TypeError: initialize_ub() got an unexpected keyword argument 'tp_size'\n"
 HEADER = "Traceback (most recent call last):\n"
@@ -45,13 +46,13 @@ def test_text_names_lacking_evidence_and_similar(tmp_path: Path, capsys: pytest.
     path.write_text(KNOWN)
     main(["match", str(path)])
     out = capsys.readouterr().out
-    assert out.startswith("LIKELY ub-tp-size")
+    assert out.startswith(f"LIKELY {BEHIND_MPI}: ")
     assert "likely: the log lacks the traceback" in out
     path.write_text(KNOWN.replace("tp_size", "other"))
     main(["match", str(path)])
     out = capsys.readouterr().out
     assert out.startswith("nothing that the catalog knows")
-    assert "similar, not the same:\n  ub-tp-size" in out
+    assert f"similar, not the same:\n  {BEHIND_MPI}: " in out
 
 
 def test_damaged_gzip_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

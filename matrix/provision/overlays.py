@@ -87,7 +87,7 @@ class Overlays:
 
         Raises MatrixError when a source is missing, cannot be installed for this Python, or contradicts the base.
         """
-        contents = [inspect(source, self.run) for source in spec.sources]
+        contents = [inspect(source) for source in spec.sources]
         digest, ingredients = identify(contents, spec)
         folder = self.root / digest
         if not (folder / MANIFEST).is_file():
@@ -141,7 +141,7 @@ class Overlays:
         elif source.kind is SourceKind.WHEEL:
             self.install([source.location], folder, spec.python)
         else:
-            unpack(content, folder, self.run)
+            unpack(content, folder)
             if source.package == "megatron-core":
                 if spec.interpreter is None:
                     return "no compiled dataset helper: the interpreter of the base is not available"

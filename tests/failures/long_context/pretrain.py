@@ -16,6 +16,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from matrix.errors import MatrixError
+from matrix.kit.git import Repository
 from matrix.kit.rank import LackError
 
 if TYPE_CHECKING:
@@ -58,10 +60,11 @@ def tree_of(rank: Rank) -> Path:
     tree = rank.workdir / "megatron-lm"
     if rank.rank == 0:
         made = rank.workdir / "megatron-lm.part"
-        made.mkdir()
-        tag = f"core_v{version('megatron-core')}"
-        archive = subprocess.run(["git", "-C", clone, "archive", tag], check=True, capture_output=True)
-        subprocess.run(["tar", "-x", "-C", made], input=archive.stdout, check=True)
+        try:
+            with Repository(clone) as repository:
+                repository.write(f"core_v{version('megatron-core')}", "", made)
+        except MatrixError as error:  # a clone without this tag
+            raise LackError(error.brief) from None
         compile_helpers(made / HELPERS)
         made.rename(tree)
     while not tree.is_dir():  # up to the case's deadline

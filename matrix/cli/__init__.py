@@ -19,6 +19,7 @@ COMMANDS: Final[Mapping[str, str]] = {
     "bisect": "Find the release, commit, container or driver at which a failure starts or ends.",
     "advise": "Report what a job will need before it starts.",
     "doctor": "Report what this machine has, whether a job would start on it, and what to change.",
+    "sources": "List the clones of upstream repositories that cases read, or fetch them into the cache.",
     "catalog": "Create, check and export entries of the failure catalog (CONTRIBUTING.md).",
     "report": "Rebuild the pages of a finished run and print its summary.",
 }

@@ -8,6 +8,8 @@ from pathlib import Path
 
 from matrix.bisection.probing import RUN_LABEL as BISECTION
 from matrix.errors import MatrixError
+from matrix.provision.clones import SIZE_MB
+from matrix.report.offers import offers
 from matrix.report.summary import colour_wanted, summary
 from matrix.store.night import Night
 from matrix.store.paths import Paths, is_night
@@ -30,6 +32,8 @@ def print_summary(night: Night, out: Path, width: int) -> None:
     pages = Paths(out).pages(night.run)
     print()
     print(summary(night.records, night.missing, width=width, colour=colour_wanted(sys.stdout, os.environ)), end="")
+    for line in offers(night.records, os.environ.get("MEGATRIX_COMMAND", "megatrix"), SIZE_MB):
+        print(line)
     print(f"page: {pages.page}  junit: {pages.junit}")
 
 

@@ -94,7 +94,9 @@ def parse(text: str, package: str, *, folder: Path | None = None) -> Source:
         return Source(package, SourceKind.PYPI, revision=text)
     path = absolute(folder, text)
     if path.suffix == ".whl":
-        return Source(package, SourceKind.WHEEL, str(existing(path, text)))
+        if existing(path, text).is_file():
+            return Source(package, SourceKind.WHEEL, str(path))
+        raise MatrixError("not a wheel", where=str(path), got="a folder, pipe or device", expected="a file")
     if text and path.is_dir():
         return Source(package, SourceKind.TREE, str(path))
     # A folder name and a revision may contain @, too: the first split whose left side is a folder counts.
@@ -102,7 +104,8 @@ def parse(text: str, package: str, *, folder: Path | None = None) -> Source:
         clone = absolute(folder, text[: at.start()])
         if at.start() and clone.is_dir():
             return Source(package, SourceKind.GIT, str(clone), text[at.end() :])
-    return Source(package, SourceKind.TREE, str(existing(absolute(folder, text.partition("@")[0] or text), text)))
+    other = existing(absolute(folder, text.partition("@")[0] or text), text)
+    raise MatrixError("no such source", where=str(other), got="a file, pipe or device", expected=FORMS)
 
 
 def pinned(text: str) -> Source:

@@ -54,7 +54,7 @@ def tree_of(rank: Rank) -> Path:
     """Return Megatron-LM's tree, which all ranks share: rank 0 makes it and compiles its helpers, the others wait."""
     clone = rank.clones.get("megatron-lm")
     if clone is None:
-        raise LackError("needs a clone of Megatron-LM: MEGATRIX_MEGATRON_LM=PATH")
+        raise LackError("needs a clone of Megatron-LM: megatrix sources fetch, or MEGATRIX_MEGATRON_LM=PATH")
     if importlib.util.find_spec("transformer_engine") is None:
         raise LackError("needs Transformer Engine, as an image has it")
     tree = rank.workdir / "megatron-lm"

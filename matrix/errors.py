@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from typing import Final
+
+LONGEST: Final = 1_000  # characters shown of one part of an error; a value in a file can have megabytes
 
 
 class MatrixError(Exception):
@@ -22,26 +25,32 @@ class MatrixError(Exception):
         fix: str | None = None,
     ) -> None:
         self.what, self.where, self.got, self.expected, self.fix = what, where, got, expected, fix
-        lines = [f"{where}: {what}" if where else what]
+        lines = [f"{_bounded(where)}: {_bounded(what)}" if where else _bounded(what)]
         if got is not None:
-            lines.append(f"  got:      {got}")
+            lines.append(f"  got:      {_bounded(got)}")
         if expected is not None:
-            lines.append(f"  expected: {expected}")
+            lines.append(f"  expected: {_bounded(expected)}")
         if fix is not None:
-            lines.append(f"  fix:      {fix}")
+            lines.append(f"  fix:      {_bounded(fix)}")
         super().__init__("\n".join(lines))
 
     @property
     def brief(self) -> str:
         """Return the error in one line, for a report."""
         parts = (self.where, self.what, self.got and f"got {self.got}", self.expected and f"expected {self.expected}")
-        return ": ".join(" ".join(str(part).split()) for part in parts if part)
+        return ": ".join(" ".join(_bounded(part).split()) for part in parts if part)
+
+
+def _bounded(part: object) -> str:
+    """Return the text of a part; of a long one the start, with its length."""
+    text = str(part)
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]}... ({len(text):,} characters)"
 
 
 def closest(word: str, known: Iterable[str], *, count: int = 3) -> str:
     """Return a "did you mean ...?" for `word`, or the first known words when none is close."""
     options = sorted(set(known))
-    near = difflib.get_close_matches(word, options, n=count, cutoff=0.6)
+    near = difflib.get_close_matches(word[:LONGEST], options, n=count, cutoff=0.6)
     if near:
         return f"did you mean {' or '.join(near)}?"
     shown = ", ".join(options[:12])

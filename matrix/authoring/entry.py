@@ -75,8 +75,21 @@ def _function_problems(failure: Failure, case: Case, where: str) -> Iterator[Ent
     for argument in case.arguments:
         if argument not in named and parameters.kwarg is None:
             yield EntryProblem(where, f"{name} has no argument {argument}", f"one of: {', '.join(named) or 'none'}")
+    for one in (*parameters.args, *parameters.kwonlyargs):
+        allowed = list(_literals(one.annotation))
+        value = case.arguments.get(one.arg)
+        if allowed and value is not None and value not in allowed:
+            fix = f"one of: {', '.join(map(repr, allowed))}"
+            yield EntryProblem(where, f"{name} does not take {one.arg} = {str(value)[:80]!r}", fix)
     for argument in sorted(needed - case.arguments.keys()):
         yield EntryProblem(where, f"{name} needs the argument {argument}", f"arguments = {{ {argument} = ... }}")
+
+
+def _literals(annotation: ast.expr | None) -> Iterator[object]:
+    """Yield the values of each Literal[...] in an annotation."""
+    for node in ast.walk(annotation) if annotation else ():
+        if isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name) and node.value.id == "Literal":
+            yield from (one.value for one in ast.walk(node.slice) if isinstance(one, ast.Constant))
 
 
 def find_function(path: Path, name: str) -> ast.FunctionDef | None:

@@ -1,20 +1,16 @@
 """A clone of an upstream repository, read for a bisection: its history, and the files of a commit by blob id.
 
 Nothing is checked out, fetched or written. A bare clone is enough; uncommitted changes of a work tree are ignored.
-Folders are cached by tree id: a folder that several commits share is read once.
 """
 
 from __future__ import annotations
 
-import os
-import subprocess
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import TracebackType
 
-from matrix.errors import MatrixError
-from matrix.provision import commands, sources, trees
-from matrix.provision.commands import CommandResult
+from matrix.kit.git import Repository
+from matrix.provision import sources, trees
 from matrix.provision.sources import Source, SourceKind
 from matrix.verdicts.text import one_line
 
@@ -36,21 +32,13 @@ class Commit:
 
 
 class Clone:
-    """A context manager around one `git cat-file --batch` process, which reads all contents and ends on exit."""
+    """A clone whose commits are read; a context manager around its repository."""
 
     def __init__(self, path: str, package: str) -> None:
         self.package = package
         source = sources.parse(f"{path}@HEAD", package)  # raises MatrixError for a wrong path
         self.path, self._layout = source.location, source.layout
-        self._trees: dict[str, list[tuple[str, bool, str]]] = {}
-        environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
-        self._reader = subprocess.Popen(
-            ["git", "-C", self.path, "cat-file", "--batch"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            env=environment,
-        )
+        self._repository = Repository(self.path)
 
     def __enter__(self) -> Clone:
         return self
@@ -58,7 +46,7 @@ class Clone:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._reader.communicate()
+        self._repository.__exit__(kind, error, traceback)
 
     def source(self, commit: str) -> Source:
         """Return the source of a commit: PATH@COMMIT."""
@@ -71,7 +59,7 @@ class Clone:
 
     def version(self, commit: str) -> str:
         """Return the version that a commit declares, with the commit as local version."""
-        read = self._text(commit)
+        read = self._repository.text(commit)
         return f"{trees.declared(self._layout, f'{self.path}@{commit[:10]}', read)}+{commit[:7]}"
 
     def between(self, old: str, new: str) -> list[Commit]:
@@ -87,13 +75,11 @@ class Clone:
 
     def fork(self, one: str, other: str) -> str:
         """Return the merge base of two commits, "" where the histories are unrelated."""
-        return self._git("merge-base", one, other).out.strip()
+        return self._repository.git("merge-base", one, other).stdout.strip()
 
     def files(self, commit: str, part: Callable[[str], bool]) -> dict[str, str]:
         """Return path -> blob id of the package's files that `part` selects."""
-        found: dict[str, str] = {}
-        self._walk(f"{commit}:{self._layout.folder}", self._layout.folder, part, found)
-        return found
+        return self._repository.files(commit, self._layout.folder, part)
 
     def blobs(self, files: Mapping[str, str]) -> dict[str, bytes]:
         """Return path -> content."""
@@ -101,66 +87,8 @@ class Clone:
 
     def blob(self, id: str) -> bytes:
         """Return the content of a file."""
-        return self._object(id)[1]
-
-    def _walk(self, id: str, folder: str, part: Callable[[str], bool], found: dict[str, str]) -> None:
-        if id not in self._trees:
-            self._trees[id] = list(_entries(*self._object(id)))
-        for name, is_folder, child in self._trees[id]:
-            path = f"{folder}/{name}"
-            if is_folder:
-                self._walk(child, path, part, found)
-            elif part(path):
-                found[path] = child
-
-    def _text(self, commit: str) -> trees.Read:
-        def read(path: str) -> str | None:
-            result = self._git("show", f"{commit}:{path}")
-            return None if result.code else result.out
-
-        return read
-
-    def _object(self, name: str) -> tuple[str, bytes]:
-        """Return (id, content) of the object that git resolves `name` to. Raises MatrixError when git can't read it."""
-        requests, replies = self._reader.stdin, self._reader.stdout
-        if requests is None or replies is None:  # Popen creates both
-            raise RuntimeError("git cat-file has no pipes")
-        try:
-            requests.write(f"{name}\n".encode())
-            requests.flush()
-            head = replies.readline().split()
-        except BrokenPipeError:
-            head = []
-        if len(head) != 3:
-            got = b" ".join(head).decode(errors="replace") or "git cat-file ended"
-            raise MatrixError(
-                "git cannot read this object", where=self.path, got=got,
-                fix="if the clone is partial or damaged: git fsck checks it, git fetch --refetch repairs it",
-            )  # fmt: skip
-        content = replies.read(int(head[2]))
-        replies.read(1)
-        return head[0].decode(), content
+        return self._repository.object(id)[1]
 
     def _log(self, *arguments: str) -> list[Commit]:
-        result = self._git("log", f"--format={FIELDS}", *arguments)
-        if result.code:
-            raise MatrixError("git cannot list this history", where=self.path, got=result.complaint)
-        rows = [line.split("\0", 3) for line in result.out.splitlines()]
+        rows = self._repository.history(FIELDS, *arguments)
         return [Commit(id, tuple(parents.split()), date, subject) for id, parents, date, subject in rows]
-
-    def _git(self, *arguments: str) -> CommandResult:
-        return sources.git(commands.run, self.path, *arguments)
-
-
-def _entries(id: str, tree: bytes) -> list[tuple[str, bool, str]]:
-    """Return (name, is a folder, id) of the entries of a raw tree object; submodules and links are left out."""
-    size = len(id) // 2  # bytes of an id: SHA-1 or SHA-256
-    found, place = [], 0
-    while place < len(tree):
-        space, end = tree.index(b" ", place), tree.index(b"\0", place)
-        mode, name = tree[place:space], tree[space + 1 : end].decode("utf-8", "replace")
-        child = tree[end + 1 : end + 1 + size].hex()
-        if mode in (b"40000", b"100644", b"100755"):
-            found.append((name, mode == b"40000", child))
-        place = end + 1 + size
-    return found

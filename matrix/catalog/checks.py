@@ -17,6 +17,8 @@ from matrix.catalog.model import Catalog
 from matrix.catalog.versions import NONE, is_version
 from matrix.errors import MatrixError, closest
 
+MOST_RANKS: Final = 1024  # ranks, GPUs of a case: 16 are the most that a case has, on one machine
+MOST_S: Final = 86_400  # seconds of a case's deadline; the longest case takes minutes
 KINDS: Final = ("definite", "misbound")  # values of ContractCall.kind
 
 
@@ -102,12 +104,15 @@ def _check_failure(failure: Failure, catalog: Catalog, values: Known, where: str
                 "a case without a function", where=f"{where}: case {case.name}.run",
                 expected="a function of reproduction.py, or MODULE:FUNCTION of the failure's folder",
             )  # fmt: skip
-        if not case.levels or case.ranks < 1 or case.gpus < 0 or case.deadline < 0:
+        _unique((level.value for level in case.levels), f"{where}: case {case.name}.levels")
+        bounded = 1 <= case.ranks <= MOST_RANKS and 0 <= case.gpus <= MOST_RANKS and 0 <= case.deadline <= MOST_S
+        if not case.levels or not bounded:
             raise MatrixError(
                 "a case that can't run",
                 where=f"{where}: case {case.name}",
-                got=f"levels {[level.value for level in case.levels]}, ranks {case.ranks}, gpus {case.gpus}",
-                expected="a level, ranks >= 1, gpus >= 0",
+                got=f"levels {[level.value for level in case.levels]}, ranks {case.ranks}, gpus {case.gpus}, "
+                f"deadline {case.deadline}",
+                expected=f"a level, ranks of 1 - {MOST_RANKS}, gpus of 0 - {MOST_RANKS}, seconds of 0 - {MOST_S}",
             )
         if Level.GPU in case.levels and case.gpus < case.ranks:
             raise MatrixError(

@@ -72,6 +72,11 @@ COMMANDS: Final[Mapping[str, Command]] = {
         "0 no known failure applies, 1 the job will fail",
         "doctor --mcore 0.9.0 --te 1.9.0 --launcher torchrun --world-size 8",
     ),
+    "sources": Command(
+        "List the clones of upstream repositories that cases read, or fetch them into the cache.",
+        "0 listed or fetched, 130 interrupted",
+        "sources fetch",
+    ),
     "catalog": Command(
         "Create, check and export entries of the failure catalog (CONTRIBUTING.md).",
         "0 done, 1 problems found or no example written",

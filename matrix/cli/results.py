@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from matrix.bisection.probing import RUN_LABEL as BISECTION
 from matrix.errors import MatrixError
+from matrix.provision.clones import SIZE_MB
+from matrix.report.offers import offers
 from matrix.report.summary import summary
-from matrix.report.terminal import show
+from matrix.report.terminal import Prose, show
 from matrix.store.night import Night
 from matrix.store.paths import Paths, is_night
 
@@ -27,4 +30,10 @@ def newest(out: Path, *, night: bool) -> str:
 def print_summary(night: Night, out: Path) -> None:
     """Print the summary of a run and the paths of its pages."""
     pages = Paths(out).pages(night.run)
-    show("", *summary(night.records, night.missing), f"page: {pages.page}  junit: {pages.junit}")
+    offered = offers(night.records, os.environ.get("MEGATRIX_COMMAND", "megatrix"), SIZE_MB)
+    show(
+        "",
+        *summary(night.records, night.missing),
+        *map(Prose, offered),
+        f"page: {pages.page}  junit: {pages.junit}",
+    )

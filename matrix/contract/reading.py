@@ -1,12 +1,10 @@
 """Read a surface or calls from a recorded version, a wheel, a folder or a revision of a clone.
 
-A revision is read with `git archive`: nothing is checked out, and a bare clone is enough.
+A revision is read by its objects: nothing is checked out, and a bare clone is enough.
 """
 
 from __future__ import annotations
 
-import tarfile
-import tempfile
 import zipfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -17,7 +15,8 @@ from matrix.contract.recording import MCORE, SUFFIX, TE
 from matrix.contract.surface import Surface
 from matrix.contract.usage import Calls
 from matrix.errors import MatrixError
-from matrix.provision import commands, sources
+from matrix.kit.git import Repository
+from matrix.provision import sources
 from matrix.provision.sources import Contents, Source, SourceKind
 from matrix.provision.trees import package_files
 
@@ -80,16 +79,9 @@ def files_of(contents: Contents, part: Select) -> Mapping[str, bytes]:
         paths = {file.relative_to(root).as_posix(): file for file in package_files(root / source.layout.folder)}
         return {name: file.read_bytes() for name, file in paths.items() if part(name)}
     commit = contents.identity.split()[1]
-    with tempfile.TemporaryDirectory() as folder:
-        archive = Path(folder) / "package.tar"
-        result = sources.git(
-            commands.run, source.location, "archive", f"--output={archive}", commit, source.layout.folder
-        )  # fmt: skip
-        if result.code:
-            raise MatrixError("git cannot export this revision", where=str(source), got=result.complaint)
-        with tarfile.open(archive) as tar:
-            members = [member for member in tar if member.isfile() and part(member.name)]
-            return {member.name: content.read() for member in members if (content := tar.extractfile(member))}
+    with Repository(source.location) as clone:
+        blobs = clone.files(commit, source.layout.folder, part)
+        return {path: clone.object(id)[1] for path, id in blobs.items()}
 
 
 def _some(contents: Contents, part: Select, fix: str) -> Mapping[str, bytes]:

@@ -92,7 +92,9 @@ def ref(catalog: Catalog, base: str) -> Ref:
 
 def lack(runtime: Runtime | None, image: Ref) -> str:
     """Return what must be installed, built or pulled before a container of an image can run, "" for nothing."""
-    return runtime.lack(image) if runtime else f"{image.id} is an image: {NO_TOOL}"
+    if runtime:
+        return runtime.lack(image)
+    return f"{image.id} is an image: {NO_TOOL}, then {image.build or f'podman pull {image.tag}'}"
 
 
 def installed(runtime: Runtime, image: Ref, environ: Mapping[str, str]) -> BaseContents:

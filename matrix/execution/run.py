@@ -19,6 +19,7 @@ from matrix.execution.relay import Receiver
 from matrix.execution.reproduction import CaseContext, make_record
 from matrix.planning.cases import on_python
 from matrix.planning.planned import Planned
+from matrix.planning.requirements import BaseOffer, MachineOffer, lacks
 from matrix.planning.rerun import plan_entry, reproduce_line
 from matrix.provision import configuration, host
 from matrix.provision.case_overlays import overlay_digest, overlay_specs
@@ -30,6 +31,7 @@ from matrix.store.run_lock import RunLock
 from matrix.store.secrets import mask_file
 from matrix.verdicts.judge import judge
 from matrix.verdicts.outcome import Outcome, OutcomeKind
+from matrix.verdicts.reason import Lack
 from matrix.verdicts.record import SILENT, Record, Verdict
 
 NOTHING_RAN: Final = 3  # exit status of a run that tested nothing, or a level less than nights before it
@@ -155,8 +157,10 @@ def work(
     left: list[Planned] = []
     with journal.Journal.new(folder) as kept:
         for item in pending:
-            lack = site.lack(catalog, item, offer(item.cell.base))
-            record = not_run(item, catalog, Outcome(OutcomeKind.UNAVAILABLE, str(lack)), folder.name) if lack else None
+            record = None
+            if lack := site.lack(catalog, item, offer(item.cell.base)):
+                outcome = unavailable(catalog, item, offer(item.cell.base), site, lack)
+                record = not_run(item, catalog, outcome, folder.name)
             if record is None and request.cache:
                 record = cached(item, catalog.failure(item.failure), installed, site, history, folder.name)
             if record is None:
@@ -187,6 +191,14 @@ def work(
             f"{len(lost)} of {len(left)} cases were not reached: the engine ended with {ending.status}; "
             f"see its output in {folder / ENGINE_LOG}"
         )
+
+
+def unavailable(catalog: Catalog, item: Planned, offer: BaseOffer, site: host.ExecutionSite, first: Lack) -> Outcome:
+    """Return the outcome of a case that lacks something: `first`, which is its reason, and what it lacks besides."""
+    added = replace(offer, lack="", clones=None)  # what the site lacks when base and clones are there
+    others = (*lacks(catalog, item, offer, MachineOffer()), site.lack(catalog, item, added))
+    every = tuple(dict.fromkeys(lack for lack in (first, *others) if lack))
+    return Outcome(OutcomeKind.UNAVAILABLE, first.text, lacks=every)
 
 
 def not_run(item: Planned, catalog: Catalog, outcome: Outcome, run: str) -> Record:

@@ -8,7 +8,7 @@ import os
 import types
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from matrix.kit import open_mpi
 from matrix.kit.megatron import wait_for_all
@@ -25,7 +25,11 @@ ANSWERS = {"device_supports_multicast": False, "ubuf_built_with_mpi": False}
 
 
 def through_megatron(
-    rank: Rank, *, bootstrap: str | None = None, parameter_checks: bool = False, multicast: bool = False
+    rank: Rank,
+    *,
+    bootstrap: Literal["gloo", "mpi", "nccl"] | None = None,
+    parameter_checks: bool = False,
+    multicast: bool = False,
 ) -> dict[str, Any]:
     """Call Megatron-LM's _initialize_tp_communicators(); return the groups made and the message where it stopped.
 

@@ -124,6 +124,19 @@ def source_of(failure: Failure, package: Package, releases: Iterable[Release], v
     return ""
 
 
+def revisions(catalog: Catalog) -> dict[str, tuple[str, ...]]:
+    """Return the revisions that cases may need of each clone: builds, and tags of releases where clones are used."""
+    found: dict[str, set[str]] = {name: set() for name in CLONE.values()}
+    for failure in catalog.failures:
+        for build in failure.build:
+            name, _, revision = build.source.partition("@")
+            found[name].add(revision)
+    if any(failure.clones for failure in catalog.failures):
+        for package, releases in ((Package.MCORE, catalog.megatron_core), (Package.TE, catalog.transformer_engine)):
+            found[CLONE[package]] |= {release.revision for release in releases if release.revision}
+    return {name: tuple(sorted(names)) for name, names in found.items()}
+
+
 def masked_by(catalog: Catalog, failure: Failure, cell: Cell, case: str = "") -> str | None:
     """Return why `case` is masked in `cell`, None if it is not; without a case, why every one is masked."""
     for masked in failure.masked:

@@ -18,6 +18,7 @@ from matrix.catalog.versions import NONE, minor, parse
 from matrix.planning import driver_fit
 from matrix.planning.cases import CLONE
 from matrix.planning.planned import Planned
+from matrix.verdicts.reason import Kind, Lack
 
 MPIRUN: Final = "mpirun"  # the launcher that a base must have; torchrun's variables need no program
 
@@ -28,37 +29,6 @@ class BaseFeature(str, Enum):
     CUDA = "cuda"  # torch is built with CUDA, and so with NCCL
     COMPILED_TE = "compiled-te"  # Transformer Engine has its compiled extension
     PKG_RESOURCES = "pkg_resources"  # the module of setuptools
-
-
-class Kind(str, Enum):
-    """The kinds of requirements, in the order in which they are matched."""
-
-    REPRODUCTION = "reproduction"
-    BASE = "base"
-    DRIVER = "driver"
-    CUDA = "torch with CUDA"
-    TE = "compiled Transformer Engine"
-    MODULE = "module"
-    CLONE = "clone"
-    HELPER = "dataset helper"
-    LAUNCHER = "launcher"
-    GPUS = "GPUs"
-    NCCL = "NCCL"
-    SM = "SM"
-    MULTICAST = "multicast"
-    MEMORY = "memory"
-    NODE = "node"  # of a cluster
-
-
-@dataclass(frozen=True)
-class Lack:
-    """A requirement that is missing."""
-
-    kind: Kind
-    text: str
-
-    def __str__(self) -> str:
-        return self.text
 
 
 @dataclass(frozen=True)
@@ -138,11 +108,17 @@ def offered(
 
 def unmet(catalog: Catalog, item: Planned, offer: BaseOffer, machine: MachineOffer) -> Lack | None:
     """Return the first requirement of a case that its base or the machine does not meet, None where it can run."""
+    return next(lacks(catalog, item, offer, machine), None)
+
+
+def lacks(catalog: Catalog, item: Planned, offer: BaseOffer, machine: MachineOffer) -> Iterator[Lack]:
+    """Yield each requirement of a case that its base or the machine does not meet."""
     if not item.reproducible:
-        return Lack(Kind.REPRODUCTION, "the catalog has no reproduction of it yet")
+        yield Lack(Kind.REPRODUCTION, "the catalog has no reproduction of it yet")
+        return
     case = catalog.failure(item.failure).case_named(item.case)
     on_gpu = _on_gpu(case, item, offer, machine, catalog) if item.level is Level.GPU else ()
-    return next((lack for lack in (*on_gpu, *_anywhere(case, item, offer, machine, catalog)) if lack), None)
+    yield from filter(None, (*on_gpu, *_anywhere(case, item, offer, machine, catalog)))
 
 
 def place(case: Case, item: Planned, machine: MachineOffer) -> Placement | Lack:
@@ -170,7 +146,7 @@ Lacks = Iterator[Lack | None]
 
 
 def _on_gpu(case: Case, item: Planned, offer: BaseOffer, machine: MachineOffer, catalog: Catalog) -> Lacks:
-    yield Lack(Kind.BASE, offer.lack) if offer.lack else None
+    yield Lack(Kind.BASE, offer.lack, offer.base) if offer.lack else None
     yield _driver(catalog, item, machine)
     if offer.features is not None and BaseFeature.CUDA.value not in offer.features:
         yield Lack(Kind.CUDA, f"needs a torch with CUDA; that of {offer.base} is built without")
@@ -187,7 +163,7 @@ def _on_gpu(case: Case, item: Planned, offer: BaseOffer, machine: MachineOffer, 
 
 
 def _anywhere(case: Case, item: Planned, offer: BaseOffer, machine: MachineOffer, catalog: Catalog) -> Lacks:
-    yield Lack(Kind.BASE, offer.lack) if offer.lack else None
+    yield Lack(Kind.BASE, offer.lack, offer.base) if offer.lack else None
     if item.level is Level.CONTRACT:
         return
     for module in catalog.modules:
@@ -195,7 +171,7 @@ def _anywhere(case: Case, item: Planned, offer: BaseOffer, machine: MachineOffer
             yield Lack(Kind.MODULE, f"needs {module.name}, which {offer.base} lacks: {module.reason}")
     for clone in _clones(case, item, offer):
         if offer.clones is not None and clone not in offer.clones:
-            yield Lack(Kind.CLONE, f"needs a clone of {clone}: MEGATRIX_{clone.upper().replace('-', '_')}=PATH")
+            yield Lack(Kind.CLONE, f"needs a clone of {clone}: megatrix sources fetch", clone)
     if CaseNeed.DATASET_HELPER in case.needs and offer.no_helper:
         yield Lack(Kind.HELPER, offer.no_helper)
     if item.launcher == MPIRUN and offer.mpirun is False:

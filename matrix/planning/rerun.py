@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import os
+import shlex
 from typing import Any, Final
 
 from matrix.catalog.model import HOST
@@ -31,8 +31,8 @@ def reproduce_line(planned: Planned) -> str:
             "case": planned.case,
             "level": planned.level.value,
         }
-        return f'{pytest} --select "{" and ".join(f"{name}=={value}" for name, value in named.items())}"'
+        return f"{pytest} --select {shlex.quote(' and '.join(f'{name}=={value}' for name, value in named.items()))}"
     command = os.environ.get("MEGATRIX_COMMAND", "megatrix")
     given = planned.source and not planned.source.startswith(tuple(CLONE.values()))
-    source = f" --mcore {json.dumps(planned.source)}" if given else ""
-    return f'{command} run{source} --case "{planned.key}"'
+    source = f" --mcore {shlex.quote(planned.source)}" if given else ""
+    return f"{command} run{source} --case {shlex.quote(planned.key)}"

@@ -17,8 +17,8 @@ from matrix.catalog.model import Catalog
 from matrix.planning.cases import masked_by
 from matrix.planning.night import everything
 from matrix.planning.planned import Planned
-from matrix.planning.requirements import BaseOffer, Kind, MachineOffer, Placement, place, unmet
-from matrix.verdicts.reason import ReasonKind
+from matrix.planning.requirements import BaseOffer, MachineOffer, Placement, place, unmet
+from matrix.verdicts.reason import Kind, ReasonKind
 
 OF_A_NIGHT: Final = (ReasonKind.BOUNDARY, ReasonKind.PAIRWISE, ReasonKind.PICKED, ReasonKind.STACK)
 ALL: Final = "all"  # name of the sum's row

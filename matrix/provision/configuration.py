@@ -1,4 +1,4 @@
-"""A site's settings: the paths of its clones of upstream repositories, and whether interpreters are downloaded.
+"""A site's settings: its clones of upstream repositories, their URLs, and whether interpreters are downloaded.
 
 They come from `megatrix.toml` in the checkout, or without one in the current folder; the environment overrides it:
 
@@ -6,8 +6,11 @@ They come from `megatrix.toml` in the checkout, or without one in the current fo
     megatron-lm = "/clones/Megatron-LM"             MEGATRIX_TRANSFORMER_ENGINE=/clones/TransformerEngine
     transformer-engine = "../TransformerEngine"
 
+    [upstreams]                                     MEGATRIX_MEGATRON_LM_URL=https://mirror.example/Megatron-LM.git
+    megatron-lm = "https://mirror.example/Megatron-LM.git"
+
 A relative path starts at the file's folder, in the environment at the current folder. Clones are only read; bare ones
-suffice.
+suffice. Without a path, the clone that `megatrix sources fetch` made is used (matrix.provision.clones).
 """
 
 from __future__ import annotations
@@ -20,7 +23,7 @@ from typing import Final
 
 from matrix.catalog.schema import build, read_toml
 from matrix.errors import MatrixError, closest
-from matrix.provision import project
+from matrix.provision import clones, project
 
 FILE: Final = "megatrix.toml"
 CLONES: Final = {"megatron-lm": "Megatron-LM", "transformer-engine": "TransformerEngine"}
@@ -35,9 +38,10 @@ class InterpreterSettings:
 
 @dataclass(frozen=True)
 class Configuration:
-    """A site's settings; `sources` maps "megatron-lm" and "transformer-engine" to clones."""
+    """A site's settings; `sources` maps "megatron-lm" and "transformer-engine" to clones, `upstreams` to URLs."""
 
     sources: Mapping[str, str] = field(default_factory=dict)
+    upstreams: Mapping[str, str] = field(default_factory=dict)
     interpreters: InterpreterSettings = InterpreterSettings()
 
     @property
@@ -58,6 +62,7 @@ class Configuration:
                 f"needs a clone of {CLONES[name]}",
                 got="none is configured",
                 expected=f"{variable(name)}=PATH, or {name} under [sources] in {FILE}",
+                fix="megatrix sources fetch",
             )
         return f"{self.sources[name]}@{revision}"
 
@@ -72,10 +77,15 @@ def load(environ: Mapping[str, str] = os.environ, folder: Path | None = None) ->
     folder = folder or project.home()
     path = folder / FILE
     settings = build(Configuration, read_toml(path), str(path)) if path.is_file() else Configuration()
-    for name in settings.sources:
-        if name not in CLONES:
-            raise MatrixError("no such source", where=f"{path}: sources.{name}", got=name, fix=closest(name, CLONES))
+    for table in ("sources", "upstreams"):
+        for name in getattr(settings, table):
+            if name not in CLONES:
+                raise MatrixError(
+                    "no such source", where=f"{path}: {table}.{name}", got=name, fix=closest(name, CLONES)
+                )
+    fetched = {name: str(made) for name in CLONES if (made := clones.folder_of(name, environ)).is_dir()}
     paths = {name: str((folder / where).resolve()) for name, where in settings.sources.items()}
-    from_environment = {name: environ[variable(name)] for name in CLONES if environ.get(variable(name))}
-    paths |= {name: str(Path(where).absolute()) for name, where in from_environment.items()}
-    return replace(settings, sources=paths)
+    given = {name: str(Path(where).absolute()) for name in CLONES if (where := environ.get(variable(name)))}
+    urls = {name: url for name in CLONES if (url := environ.get(f"{variable(name)}_URL"))}
+    upstreams = {name: f"https://github.com/NVIDIA/{title}.git" for name, title in CLONES.items()}
+    return replace(settings, sources=fetched | paths | given, upstreams={**upstreams, **settings.upstreams, **urls})

@@ -14,10 +14,11 @@ from matrix.catalog.failure import Level
 from matrix.catalog.model import Catalog
 from matrix.catalog.versions import NONE
 from matrix.planning.planned import Planned
-from matrix.planning.requirements import BaseOffer, Gpu, Lack, MachineOffer, unmet
+from matrix.planning.requirements import BaseOffer, Gpu, MachineOffer, unmet
 from matrix.provision.nvidia import devices
 from matrix.provision.nvidia.cuda import Cuda
 from matrix.provision.nvidia.nvml import Nvml
+from matrix.verdicts.reason import Lack
 
 VISIBLE: Final = "CUDA_VISIBLE_DEVICES"
 

@@ -1,7 +1,8 @@
 """Overlays: a package set laid over a base without rebuilding it, as a folder at the front of sys.path.
 
 A folder is named by the digest of its inputs and never changes: every cell, run and process that needs the same
-packages shares it. Creating one requires uv; finding one takes milliseconds and requires neither uv nor a network.
+packages shares it. Creating one requires uv; finding one takes milliseconds and requires neither uv nor a network. One
+that was damaged since is made anew: the manifest has the size, time and hash of each file.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
@@ -31,12 +33,13 @@ from matrix.provision.commands import Runner, run
 from matrix.provision.helpers import build_helper, compiler
 from matrix.provision.indexes import site_environment
 from matrix.provision.sources import Contents, Source, SourceKind, inspect, unpack
+from matrix.provision.trees import sha256
 
 MANIFEST = "overlay.json"
 NO_WHEEL = re.compile(r"has no (usable )?wheels")  # uv's error for a release without a wheel for a Python
 OLDEST = 10  # the oldest minor of Python 3 that this project runs on
 HELPER = "megatron/core/datasets/helpers"  # start of the paths of the compiled dataset helper
-LAYOUT = 2  # version of the manifest and the folder; incremented when either changes, so that overlays are rebuilt
+LAYOUT = 3  # version of the manifest and the folder; incremented when either changes, so that overlays are rebuilt
 
 
 @dataclass(frozen=True)
@@ -87,15 +90,14 @@ class Overlays:
 
         Raises MatrixError when a source is missing, cannot be installed for this Python, or contradicts the base.
         """
-        contents = [inspect(source, self.run) for source in spec.sources]
+        contents = [inspect(source) for source in spec.sources]
         digest, ingredients = identify(contents, spec)
         folder = self.root / digest
-        if not (folder / MANIFEST).is_file():
+        manifest = intact(folder)
+        if manifest is None:
             self.root.mkdir(parents=True, exist_ok=True)
             with locked(self.root / f"{digest}.lock"):
-                if not (folder / MANIFEST).is_file():
-                    self.make(folder, contents, spec, ingredients)
-        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+                manifest = intact(folder) or self.make(folder, contents, spec, ingredients)
         packages = {name: PackageMetadata(**values) for name, values in manifest["packages"].items()}
         reasons = contradictions(packages, spec.base, spec.python)
         if reasons:
@@ -109,46 +111,60 @@ class Overlays:
         versions = {name: package.version for name, package in packages.items()}
         return Overlay(folder, digest, versions, manifest["no helper"])
 
-    def make(self, folder: Path, contents: Sequence[Contents], spec: OverlaySpec, ingredients: object) -> None:
-        """Create one overlay in a temporary folder and rename it; the caller holds its lock."""
+    def make(
+        self, folder: Path, contents: Sequence[Contents], spec: OverlaySpec, ingredients: object
+    ) -> dict[str, Any]:
+        """Create one overlay in a temporary folder, rename it and return its manifest; the caller holds its lock."""
+        damaged = folder.exists()
         for dead in self.root.glob(f"{folder.name}.*.making"):  # left by a killed process: the lock is held here
             shutil.rmtree(dead)
         making = Path(tempfile.mkdtemp(prefix=f"{folder.name}.", suffix=".making", dir=self.root))
         try:
-            missing = "; ".join(filter(None, [self.lay(content, making, spec) for content in contents]))
+            missing = "; ".join(filter(None, [self.lay(content, making, spec, damaged) for content in contents]))
             packages = {name: vars(package) for name, package in installed(making).items()}
-            manifest = {"packages": packages, "no helper": missing, "made from": ingredients}
+            files = {str(path.relative_to(making)): state(path) for path in sorted(making.rglob("*")) if path.is_file()}
+            manifest = {"packages": packages, "no helper": missing, "made from": ingredients, "files": files}
+            manifest["digest"] = digest_of(manifest)
             (making / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
             making.chmod(0o755)  # mkdtemp's 0700 would deny access to a container's user
             for path in (*making.rglob("*"), making):  # so that a folder that survives a power cut has its files
                 flush(path)
+            if damaged:  # a process that imports from it finds the same files there again
+                folder.rename(making.with_name(f"{folder.name}.damaged.making"))
             making.rename(folder)
             flush(self.root)
+            return json.loads(json.dumps(manifest))  # type: ignore[no-any-return]  # as `intact` reads it
         finally:
             shutil.rmtree(making, ignore_errors=True)  # already renamed unless an error was raised
+            shutil.rmtree(self.root / f"{folder.name}.damaged.making", ignore_errors=True)
 
-    def lay(self, content: Contents, folder: Path, spec: OverlaySpec) -> str:
-        """Put one package into `folder`; return why its compiled helper is missing, "" if nothing is missing."""
+    def lay(self, content: Contents, folder: Path, spec: OverlaySpec, damaged: bool) -> str:
+        """Put one package into `folder`; return why its compiled helper is missing, "" if nothing is missing.
+
+        For an overlay that was `damaged` wheels are fetched again: uv's cache may share the damaged file.
+        """
         source = content.source
         if source.kind is SourceKind.PYPI:
             requirements = [f"{name}=={source.revision}" for name in source.layout.releases]
             try:
-                self.install(requirements, folder, spec.python)
+                self.install(requirements, folder, spec.python, damaged)
             except MatrixError as error:
                 if source.package != "megatron-core" or not NO_WHEEL.search(str(error.got)):
                     raise
-                return self.borrow(requirements, folder, spec.python, error)
+                return self.borrow(requirements, folder, spec.python, damaged, error)
         elif source.kind is SourceKind.WHEEL:
-            self.install([source.location], folder, spec.python)
+            self.install([source.location], folder, spec.python, damaged)
         else:
-            unpack(content, folder, self.run)
+            unpack(content, folder)
             if source.package == "megatron-core":
                 if spec.interpreter is None:
                     return "no compiled dataset helper: the interpreter of the base is not available"
                 return build_helper(folder, spec.interpreter, self.run, self.root.parent / "helpers")
         return ""
 
-    def borrow(self, requirements: Sequence[str], folder: Path, python: str, refusal: MatrixError) -> str:
+    def borrow(
+        self, requirements: Sequence[str], folder: Path, python: str, damaged: bool, refusal: MatrixError
+    ) -> str:
         """Install megatron-core's wheel for an earlier Python, without its only compiled module, the dataset helper.
 
         Returns why the helper is missing. Raises `refusal` if there is no such wheel, or it has further compiled
@@ -156,7 +172,7 @@ class Overlays:
         """
         for minor in range(int(python.partition(".")[2]) - 1, OLDEST - 1, -1):
             try:
-                self.install(requirements, folder, f"3.{minor}")
+                self.install(requirements, folder, f"3.{minor}", damaged)
             except MatrixError:
                 continue
             compiled = list(folder.rglob("*.so"))
@@ -168,12 +184,12 @@ class Overlays:
             break
         raise refusal
 
-    def install(self, requirements: Sequence[str], folder: Path, python: str) -> None:
+    def install(self, requirements: Sequence[str], folder: Path, python: str, damaged: bool = False) -> None:
         """Install wheels into `folder` with uv: wheels only, so that nothing is compiled for another Python."""
         environment = {**os.environ, **site_environment(), "UV_PYTHON_DOWNLOADS": "never"}
         # --directory: the current folder may hold uv settings of another project.
         options = ["--quiet", "--no-deps", "--no-build", "--directory", str(folder), "--target", str(folder)]
-        options += ["--python", sys.executable, "--python-version", python]
+        options += ["--python", sys.executable, "--python-version", python, *["--no-cache"] * damaged]
         result = self.run([*uv(environment), "pip", "install", *options, *requirements], environment=environment)
         if result.code:
             raise MatrixError(
@@ -182,6 +198,36 @@ class Overlays:
                 got=result.complaint,
                 fix="check the version, and that the package index is reachable",
             )
+
+
+def intact(folder: Path) -> dict[str, Any] | None:
+    """Return the manifest of an overlay whose files are as they were made, None for a damaged or missing one.
+
+    Files that were added (compiled modules) do not count. 1 ms for megatron-core: a file is read only if its time
+    differs.
+    """
+    try:
+        manifest: dict[str, Any] = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+        if manifest.pop("digest") != digest_of(manifest):
+            return None
+        for name, (size, time, digest) in manifest["files"].items():
+            found = (folder / name).stat()
+            if found.st_size != size or (found.st_mtime_ns != time and sha256(folder / name) != digest):
+                return None
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        return None
+    return manifest
+
+
+def state(path: Path) -> tuple[int, int, str]:
+    """Return the size in bytes, the time in ns and the SHA-256 of a file."""
+    found = path.stat()
+    return found.st_size, found.st_mtime_ns, sha256(path)
+
+
+def digest_of(manifest: Mapping[str, Any]) -> str:
+    """Return the SHA-256 of a manifest."""
+    return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
 
 
 def default_root(environ: Mapping[str, str] = os.environ) -> Path:

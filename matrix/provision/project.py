@@ -2,14 +2,16 @@
 
 It is the checkout where there is one. An installed package has the other files of the checkout as data
 (pyproject.toml); they are written to the user's cache as a checkout, in a folder named by its content that never
-changes.
+changes. The folders of the versions that were used last are kept.
 """
 
 from __future__ import annotations
 
 import hashlib
+import os
 import shutil
 import tempfile
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Final
@@ -20,6 +22,7 @@ from matrix.provision.overlays import default_root, flush, locked
 
 PACKAGE: Final = Path(__file__).resolve().parents[1]
 ROOT: Final = PACKAGE.parent  # parent of the package: the checkout, or site-packages
+KEPT: Final = 3  # laid-out versions, by last use: a run of another version may be going on
 # Folders of an installed package and their places in a checkout; all other files of the package are in matrix/.
 DATA: Final = {"project": (), "failures": ("tests", "failures")}
 
@@ -62,19 +65,29 @@ def materialise(package: Path, root: Path) -> Path:
     for place, content in sorted(contents.items()):
         digest.update(f"{place}\0{len(content)}\0".encode() + content)
     made = root / f"{__version__}-{digest.hexdigest()[:16]}"
-    if made.is_dir():
-        return made
     try:
-        root.mkdir(parents=True, exist_ok=True)
-        with locked(root / "lock"):
-            if not made.is_dir():
-                _write(contents, made)
+        if not made.is_dir():
+            root.mkdir(parents=True, exist_ok=True)
+            with locked(root / "lock"):
+                if not made.is_dir():
+                    _write(contents, made)
+                    _prune(made)
+        with suppress(OSError):  # a read-only cache, or one of another user
+            os.utime(made)  # the time of its last use
     except OSError as error:
         raise MatrixError(
             "the project's folder can't be created", where=str(made), got=error.strerror or error,
             expected="a cache folder that can be written", fix="set MEGATRIX_CACHE to one",
         ) from error  # fmt: skip
     return made
+
+
+def _prune(made: Path) -> None:
+    """Remove the folders that were used least recently, beyond KEPT; the caller holds the lock of their parent."""
+    others = [path for path in made.parent.iterdir() if path.is_dir() and path != made]
+    for path in sorted(others, key=lambda path: path.stat().st_mtime_ns, reverse=True)[KEPT - 1 :]:
+        dead = path.rename(path.with_name(f"{path.name}.making"))  # in one step: no process finds half of it
+        shutil.rmtree(dead, ignore_errors=True)
 
 
 def _write(contents: dict[Path, bytes], made: Path) -> None:

@@ -20,7 +20,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from matrix.errors import MatrixError, closest
-from matrix.provision.commands import NOT_STARTED, CommandResult, Runner, run
+from matrix.kit.git import Repository
 from matrix.provision.trees import (
     LAYOUTS,
     Layout,
@@ -94,7 +94,9 @@ def parse(text: str, package: str, *, folder: Path | None = None) -> Source:
         return Source(package, SourceKind.PYPI, revision=text)
     path = absolute(folder, text)
     if path.suffix == ".whl":
-        return Source(package, SourceKind.WHEEL, str(existing(path, text)))
+        if existing(path, text).is_file():
+            return Source(package, SourceKind.WHEEL, str(path))
+        raise MatrixError("not a wheel", where=str(path), got="a folder, pipe or device", expected="a file")
     if text and path.is_dir():
         return Source(package, SourceKind.TREE, str(path))
     # A folder name and a revision may contain @, too: the first split whose left side is a folder counts.
@@ -102,7 +104,8 @@ def parse(text: str, package: str, *, folder: Path | None = None) -> Source:
         clone = absolute(folder, text[: at.start()])
         if at.start() and clone.is_dir():
             return Source(package, SourceKind.GIT, str(clone), text[at.end() :])
-    return Source(package, SourceKind.TREE, str(existing(absolute(folder, text.partition("@")[0] or text), text)))
+    other = existing(absolute(folder, text.partition("@")[0] or text), text)
+    raise MatrixError("no such source", where=str(other), got="a file, pipe or device", expected=FORMS)
 
 
 def pinned(text: str) -> Source:
@@ -111,7 +114,7 @@ def pinned(text: str) -> Source:
     return Source(name, SourceKind.PYPI, revision=version)
 
 
-def inspect(source: Source, run: Runner = run) -> Contents:
+def inspect(source: Source) -> Contents:
     """Return the current contents of a source. Reads files and runs git; a release on PyPI is not checked.
 
     Raises MatrixError when the revision is missing, the folder or wheel belongs to another project, or the wheel is
@@ -122,7 +125,7 @@ def inspect(source: Source, run: Runner = run) -> Contents:
     if source.kind is SourceKind.WHEEL:
         return inspect_wheel(source)
     if source.kind is SourceKind.GIT:
-        return inspect_revision(source, run)
+        return inspect_revision(source)
     return inspect_tree(source)
 
 
@@ -149,31 +152,24 @@ def inspect_wheel(source: Source) -> Contents:
     return Contents(source, f"wheel {digest}", checked_version(headers.get("Version", ""), str(path)))
 
 
-def inspect_revision(source: Source, run: Runner) -> Contents:
+def inspect_revision(source: Source) -> Contents:
     """Return a revision's commit, the tree of its package's folder, and the version that it declares."""
-    found = git(run, source.location, "rev-parse", "--verify", "--quiet", f"{source.revision}^0")
-    if found.code:
-        refs = git(run, source.location, "for-each-ref", "--format=%(refname:short)")
-        if refs.code:
-            raise MatrixError("git cannot read this clone", where=source.location, got=refs.complaint)
-        raise MatrixError(
-            "no such revision in this clone",
-            where=source.location,
-            got=source.revision or "nothing after the @",
-            expected=closest(source.revision, refs.out.split()),
-            fix="git fetch it into the clone first; a clone under test is only read",
-        )
-    commit = found.out.strip()
-
-    def read(path: str) -> str | None:
-        blob = git(run, source.location, "show", f"{commit}:{path}")
-        return None if blob.code else blob.out
-
-    version = declared(source.layout, str(source), read)
-    if not is_release_tag(source.revision, version):
-        version += f"+{commit[:7]}"
-    tree = git(run, source.location, "rev-parse", f"{commit}:{source.layout.folder}").out.strip()
-    return Contents(source, f"git {commit} {tree}", version, metadata(source.package, version, str(source), read))
+    with Repository(source.location) as clone:
+        commit = clone.commit(source.revision)
+        if not commit:
+            raise MatrixError(
+                "no such revision in this clone",
+                where=source.location,
+                got=source.revision or "nothing after the @",
+                expected=closest(source.revision, clone.refs()),
+                fix="git fetch it into the clone first; a clone under test is only read",
+            )
+        read = clone.text(commit)
+        version = declared(source.layout, str(source), read)
+        if not is_release_tag(source.revision, version):
+            version += f"+{commit[:7]}"
+        tree, _ = clone.object(f"{commit}:{source.layout.folder}")
+        return Contents(source, f"git {commit} {tree}", version, metadata(source.package, version, str(source), read))
 
 
 def is_release_tag(revision: str, version: str) -> bool:
@@ -196,7 +192,7 @@ def inspect_tree(source: Source) -> Contents:
     return Contents(source, f"tree {digest}", version, metadata(source.package, version, str(source), read))
 
 
-def unpack(contents: Contents, folder: Path, run: Runner = run) -> None:
+def unpack(contents: Contents, folder: Path) -> None:
     """Write the package of a git revision or a working tree into `folder`, with metadata as if it were installed.
 
     Raises MatrixError when a working tree changes meanwhile: the code that ran would differ from the record.
@@ -204,14 +200,9 @@ def unpack(contents: Contents, folder: Path, run: Runner = run) -> None:
     source = contents.source
     package = source.layout.folder
     if source.kind is SourceKind.GIT:
-        archive = folder / "package.zip"
         _, commit, _ = contents.identity.split()
-        exported = git(run, source.location, "archive", "--format=zip", f"--output={archive}", commit, package)
-        if exported.code:
-            raise MatrixError("git cannot export this revision", where=str(source), got=exported.complaint)
-        with zipfile.ZipFile(archive) as package_zip:
-            package_zip.extractall(folder)
-        archive.unlink()
+        with Repository(source.location) as clone:
+            clone.write(commit, package, folder)
     else:
         for file in package_files(Path(source.location) / package):
             copy = folder / file.relative_to(source.location)
@@ -243,14 +234,3 @@ def existing(path: Path, text: str) -> Path:
         expected=FORMS,
         fix=closest(path.name, near) if near else f"there is no folder {folder}",
     )
-
-
-def git(run: Runner, clone: str, *arguments: str) -> CommandResult:
-    """Run git on a clone, without GIT_* variables: set by a git hook, they would select another repository."""
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
-    result = run(["git", "-C", clone, *arguments], environment={**environment, "LC_ALL": "C"})
-    if result.code == NOT_STARTED:
-        raise MatrixError(
-            "git is required to read a clone", got=result.err, fix="install git, or give a folder or wheel"
-        )
-    return result

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import hashlib
-import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
+FILES = "files and folders, or links to them"
 Read = Callable[[str], "str | None"]  # path in the tree -> text, None when the tree has no such file
 
 
@@ -124,10 +124,34 @@ def tree_hash(folder: Path) -> str:
 
 
 def package_files(folder: Path) -> Iterator[Path]:
-    """Yield the files of a package in order, links followed; without caches and dot files, which no import reads."""
-    for parent, folders, files in os.walk(folder, followlinks=True):
-        folders[:] = sorted(name for name in folders if name != "__pycache__" and not name.startswith("."))
-        yield from (Path(parent, name) for name in sorted(files) if not name.startswith("."))
+    """Yield the files of a package in order, links followed; without caches and dot files, which no import reads.
+
+    Raises MatrixError for a link to nothing or to a folder that contains it, and for a pipe, socket or device.
+    """
+    yield from _files(folder, (folder.resolve(),))
+
+
+def _files(folder: Path, above: tuple[Path, ...]) -> Iterator[Path]:
+    """Yield the files of a folder; `above` are the real paths of it and of the folders that led to it."""
+    folders = []
+    for path in sorted(folder.iterdir()) if folder.is_dir() else ():
+        if path.name.startswith(".") or path.name == "__pycache__":
+            continue
+        if path.is_dir():
+            folders.append(path)
+        elif path.is_file():
+            yield path
+        else:
+            got = f"a link to {path.readlink()}" if path.is_symlink() else "a pipe, socket or device"
+            raise MatrixError("not a file of a package", where=str(path), got=got, expected=FILES, fix="remove it")
+    for path in folders:
+        real = path.resolve()
+        if real in above:
+            raise MatrixError(
+                "a link to a folder that contains it", where=str(path), got=f"a link to {real}", expected=FILES,
+                fix="remove it",
+            )  # fmt: skip
+        yield from _files(path, (*above, real))
 
 
 def sha256(path: Path) -> str:

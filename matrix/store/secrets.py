@@ -1,4 +1,4 @@
-"""Masking of environment values that must not leak: found by the names of their variables, masked in stored text.
+"""Masking of environment values that must not leak: those of variables named like secrets, and passwords in URLs.
 
 Any other text that looks like a secret is masked where it is displayed (matrix/verdicts/text.py).
 """
@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import unquote
 
 from matrix.verdicts.outcome import Outcome, Raised
 
@@ -18,19 +19,41 @@ MASKED: Final = "[masked]"
 SHORTEST: Final = 7  # characters of a masked value; shorter ones ("1", "true", "none") occur in every text
 LONGEST: Final = 4_096  # characters masked of a value; the rest of a longer one is not
 
-_NAME: Final = re.compile(r"(TOKEN|KEY|JWT|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIALS?)S?(_|$)", re.IGNORECASE)
+_NAME: Final = re.compile(
+    r"(TOKEN|KEY|JWT|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIALS?|(?<![A-Z])(PASS|PWD|PAT|AUTH|BEARER))S?(_|$)",
+    re.IGNORECASE,
+)
+_SHELL: Final = ("PWD", "OLDPWD")  # the shell's folders
+_PLACE: Final = re.compile(r"_(FILE|PATH|DIR|FOLDER|SOCK)$", re.IGNORECASE)  # names of paths, existing or not
+_USER: Final = re.compile(r"(?<=://)[^/\s@]*@")  # user:password of a URL, as in PIP_EXTRA_INDEX_URL
 
 
 def values(*environs: Mapping[str, str]) -> tuple[str, ...]:
     """Return the values in these environments (default: this process's) that look like secrets, longest first."""
     found = {
-        value[:LONGEST]
+        secret[:LONGEST]
         for environ in environs or (os.environ,)
         for name, value in environ.items()
-        # A path is no secret, and shows the reader where a run searched.
-        if _NAME.search(name) and len(value) >= SHORTEST and not value.startswith("/")
+        for secret in (*([value] if _is_secret(name, value) else []), *_passwords(value))
+        if len(secret) >= SHORTEST
     }
     return tuple(sorted(found, key=lambda value: (-len(value), value)))
+
+
+def _is_secret(name: str, value: str) -> bool:
+    """Return whether a variable holds a secret. A path is none, and shows the reader where a run searched."""
+    if not _NAME.search(name) or name in _SHELL:
+        return False
+    return not (value.startswith("/") and (_PLACE.search(name) or os.path.exists(value)))  # noqa: PTH110  (any text)
+
+
+def _passwords(value: str) -> Iterator[str]:
+    """Yield what precedes the @ of each URL in a value: USER:PASSWORD, the password alone, and both decoded."""
+    for found in _USER.findall(value) if "://" in value else ():
+        user = found[:-1]
+        for text in (user, unquote(user)):
+            yield text
+            yield text.partition(":")[2]
 
 
 class Masker:

@@ -8,6 +8,7 @@ from enum import Enum
 from typing import Any, Final
 
 from matrix.catalog.conform import conforming, items
+from matrix.verdicts.reason import Kind, Lack
 
 
 class OutcomeKind(str, Enum):
@@ -83,11 +84,13 @@ class Outcome:
     ranks: tuple[RankEnd, ...] = ()
     leftovers: int = 0  # processes of the job that outlived their rank and were killed
     attempts: tuple[str, ...] = ()  # descriptions of earlier attempts of this job: a retry is evidence
+    lacks: tuple[Lack, ...] = ()  # all that an unavailable case lacks, as far as that is known before it runs
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values; `from_json` reads them back."""
         record = asdict(self)
         record["kind"] = self.kind.value
+        record["lacks"] = [{**asdict(lack), "kind": lack.kind.value} for lack in self.lacks]
         return record
 
     @classmethod
@@ -97,6 +100,9 @@ class Outcome:
         fields["kind"] = OutcomeKind(fields["kind"])
         fields["chain"] = raised_chain(fields.get("chain", ()))
         fields["attempts"] = items(fields.get("attempts", ()))
+        fields["lacks"] = tuple(
+            Lack(Kind(lack["kind"]), lack["text"], lack["name"]) for lack in items(fields.get("lacks", ()))
+        )
         fields["ranks"] = tuple(
             RankEnd(**{**rank, "chain": raised_chain(rank.get("chain", ()))}) for rank in items(fields.get("ranks", ()))
         )

@@ -1,4 +1,4 @@
-"""Reasons for which a case is in a plan."""
+"""Reasons for which a case is in a plan, and for which it can't run."""
 
 from __future__ import annotations
 
@@ -52,3 +52,35 @@ class Reason:
         if isinstance(reason, str):
             return cls(ReasonKind.UNSORTED, reason)
         return cls(ReasonKind(reason["kind"]), reason["text"])
+
+
+class Kind(str, Enum):
+    """The kinds of requirements, in the order in which they are matched."""
+
+    REPRODUCTION = "reproduction"
+    BASE = "base"
+    DRIVER = "driver"
+    CUDA = "torch with CUDA"
+    TE = "compiled Transformer Engine"
+    MODULE = "module"
+    CLONE = "clone"
+    HELPER = "dataset helper"
+    LAUNCHER = "launcher"
+    GPUS = "GPUs"
+    NCCL = "NCCL"
+    SM = "SM"
+    MULTICAST = "multicast"
+    MEMORY = "memory"
+    NODE = "node"  # of a cluster
+
+
+@dataclass(frozen=True)
+class Lack:
+    """A requirement that is missing; `name` is that of a missing clone or base, which a person can add."""
+
+    kind: Kind
+    text: str
+    name: str = ""
+
+    def __str__(self) -> str:
+        return self.text

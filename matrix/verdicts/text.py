@@ -25,7 +25,7 @@ _ODD = re.compile(r"[^ -~\n\t]")
 # only in capitals, as in environment variables.
 _NAME = (
     r"(?<![\w-])[\w-]{0,40}?(?:(?i:passw(?:or)?d|passphrase|secret|credential"
-    r"|(?:api|access|private|auth|signing|encryption)[_-]?key)[\w-]{0,20}|(?i:token)(?![\w-])|_KEY(?![\w-]))"
+    r"|(?:api|access|private|auth|signing|encryption)[_-]?key)[\w-]{0,20}|(?i:token)(?![\w-])|_(?:KEY|PASS|PWD|PAT|AUTH|BEARER)(?![\w-]))"
 )
 _VALUE = r"(?:\"[^\"\n]*\"?|'[^'\n]*'?|[^\s,;&\"']+)"
 _ASSIGNED = re.compile(rf"({_NAME}[\"']?[ \t]*[=:][ \t]*){_VALUE}")  # NAME=value, NAME: value, "NAME": "value"
@@ -34,6 +34,7 @@ _HEADER = re.compile(r"(?i)((?<![\w-])(?:(?:proxy-)?authorization|(?:set-)?cooki
 # Secrets that are recognised by their format, whatever their name.
 _SHAPED = re.compile(
     r"(?<=://)[^/\s@]{1,256}(?=@)"  # user:password@host
+    r"|(?i:(?<=bearer )|(?<=bearer\t))(?=\S{0,200}\d|\S{20})[\w.~+/=-]{8,}"  # Bearer TOKEN, in a header or not
     r"|(?<![\w-])(?:gh[oprsu]_\w{16,}|github_pat_\w{16,}|glpat-[\w-]{16,}|hf_\w{16,}|nvapi-[\w-]{16,}|sk-[\w-]{16,}"
     r"|pypi-[\w-]{16,}|xox[a-z]-[\w-]{10,}|A[KS]IA[0-9A-Z]{12,}|eyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*)"
     r"|-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----(?s:.*?)(?:-----END [A-Z ]{0,40}PRIVATE KEY-----|\Z)"

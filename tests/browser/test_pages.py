@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import shlex
@@ -9,8 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from matrix.check.compat import compat, parse_stack, render
+from matrix.check.compat import compat, parse_stack
 from matrix.cli.main import main
+from matrix.report.compat import render
+from matrix.report.terminal import console, rendered
 from matrix.store.history import History
 from matrix.store.paths import Paths, page_name
 from tests.browser.chromium import Browser
@@ -114,7 +117,8 @@ def test_compat_page_agrees_with_the_command_line(browser: Browser, site: Paths,
         found = compat(real(), parse_stack(real(), stack), history.levels())
     texts = browser.js("[...document.querySelectorAll('#answer :is(h2, h3, p)')].map((each) => each.textContent)")
 
-    assert [line.strip() for line in render(found).splitlines()] == [
+    printed = rendered(console(io.StringIO(), {}), *render(found))
+    assert [line.strip() for line in printed.splitlines()] == [
         text.strip() for text in texts if not re.fullmatch(r"\d+ known failures?", text)
     ]
     assert browser.errors() == []

@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
+from matrix.provision import clones
 from matrix.provision.host import VISIBLE
 
 # The machines are shared and noisy: no test is judged by its time, hypothesis's own deadline included.
@@ -39,3 +41,5 @@ def no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in os.environ:
         if name.startswith("MEGATRIX_") or name in (VISIBLE, *PRINTING):
             monkeypatch.delenv(name)
+    # Nor does a test find the clones of the user's cache.
+    monkeypatch.setattr(clones, "default_root", lambda environ: Path(environ.get("MEGATRIX_CACHE", "/nonexistent")))

@@ -28,7 +28,7 @@ from matrix.execution.slurm.image import answer, reported_contents
 from matrix.execution.slurm.queue import Queue
 from matrix.planning import driver_fit
 from matrix.planning.planned import Planned
-from matrix.planning.requirements import BaseOffer, Kind, Lack, MachineOffer, unmet
+from matrix.planning.requirements import BaseOffer, MachineOffer, unmet
 from matrix.provision import case_overlays as provision
 from matrix.provision import configuration, kernel, project
 from matrix.provision.host import Host
@@ -38,6 +38,7 @@ from matrix.provision.tox_environments import CELL_SETTINGS
 from matrix.store import journal, scratch
 from matrix.store.secrets import mask_file
 from matrix.verdicts.outcome import Outcome, OutcomeKind
+from matrix.verdicts.reason import Kind, Lack
 
 # Seconds between two polls of the queue and the journals; neither can notify another machine. squeue takes 5 ms with 20
 # tasks in the queue (two busy cores, Slurm 22.05).

@@ -16,6 +16,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from matrix.errors import MatrixError
+from matrix.kit.git import Repository
 from matrix.kit.rank import LackError
 
 if TYPE_CHECKING:
@@ -52,16 +54,17 @@ def tree_of(rank: Rank) -> Path:
     """Return Megatron-LM's tree, which all ranks share: rank 0 makes it and compiles its helpers, the others wait."""
     clone = rank.clones.get("megatron-lm")
     if clone is None:
-        raise LackError("needs a clone of Megatron-LM: MEGATRIX_MEGATRON_LM=PATH")
+        raise LackError("needs a clone of Megatron-LM: megatrix sources fetch, or MEGATRIX_MEGATRON_LM=PATH")
     if importlib.util.find_spec("transformer_engine") is None:
         raise LackError("needs Transformer Engine, as an image has it")
     tree = rank.workdir / "megatron-lm"
     if rank.rank == 0:
         made = rank.workdir / "megatron-lm.part"
-        made.mkdir()
-        tag = f"core_v{version('megatron-core')}"
-        archive = subprocess.run(["git", "-C", clone, "archive", tag], check=True, capture_output=True)
-        subprocess.run(["tar", "-x", "-C", made], input=archive.stdout, check=True)
+        try:
+            with Repository(clone) as repository:
+                repository.write(f"core_v{version('megatron-core')}", "", made)
+        except MatrixError as error:  # a clone without this tag
+            raise LackError(error.brief) from None
         compile_helpers(made / HELPERS)
         made.rename(tree)
     while not tree.is_dir():  # up to the case's deadline

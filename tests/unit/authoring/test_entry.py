@@ -25,6 +25,9 @@ from .sibling import from_sibling
 
 def save(rank, *, tensor_parallel, steps=5):
     pass
+
+def start(rank, *, bootstrap: Literal["gloo", "mpi"] | None = None):
+    pass
 """
 
 
@@ -87,6 +90,10 @@ CASES: dict[str, tuple[Sequence[Case], str]] = {
     "an unknown argument of a sibling": (
         [a_case("from_sibling", {"tensors": 2})],
         "case tp2: from_sibling has no argument tensors",
+    ),
+    "an unknown value": (
+        [a_case("start", {"bootstrap": "glooo"})],
+        "case tp2: start does not take bootstrap = 'glooo'",
     ),
     "nothing reads": (
         [a_case("save", {"tensor_parallel": 2}), replace(case("read", [Level.CONTRACT]), run="")],

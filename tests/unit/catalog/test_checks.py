@@ -95,6 +95,26 @@ REFUSALS: dict[str, tuple[Callable[[], Catalog], str, str]] = {
         f"{ENTRY}: stack[0].cell.base",
         "no such base",
     ),
+    "a level twice": (
+        lambda: catalog(failure(case=(replace(case(), levels=case().levels * 2),))),
+        f"{ENTRY}: case tp2.levels",
+        "an id is used twice",
+    ),
+    **{
+        f"a case with {changes}": (
+            lambda changes=changes: catalog(failure(case=(replace(case(), **changes),))),  # type: ignore[misc]
+            f"{ENTRY}: case tp2",
+            "a case that can't run",
+        )
+        for changes in (
+            {"ranks": 0},
+            {"ranks": 10**30},
+            {"gpus": -1},
+            {"gpus": 10**30},
+            {"deadline": 1e30},
+            {"levels": ()},
+        )
+    },
     "a case without a function": (
         lambda: catalog(failure(case=(replace(case(), run=""),))),
         f"{ENTRY}: case tp2.run",

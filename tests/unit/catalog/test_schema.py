@@ -119,7 +119,12 @@ def test_read_toml_reads_a_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "what"), [(b"name = [", "the file is not TOML"), (b'name = "\xff"', "the file is not TOML")]
+    ("content", "what"),
+    [
+        (text, "the file is not TOML")
+        for text in (b"name = [", b'name = "\xff"', b"ranks = " + b"9" * 5_000, b"a = " + b"[" * 20_000)
+    ],
+    ids=["cut", "not UTF-8", "5,000 digits", "nested"],
 )
 def test_the_error_of_invalid_toml_names_the_file(tmp_path: Path, content: bytes, what: str) -> None:
     (tmp_path / "a.toml").write_bytes(content)

@@ -77,7 +77,7 @@ def test_the_first_bad_torch_is_named(engine: FakeEngine, capsys: pytest.Capture
         ("2.4.0", "bad"),
         ("2.5.1", "bad"),
     ]
-    assert all('megatrix run --case "torch-' in probe["reproduce"] for probe in answer["probes"])
+    assert all("megatrix run --case 'torch-" in probe["reproduce"] for probe in answer["probes"])
     assert len(progress.splitlines()) == 3
 
 

@@ -237,7 +237,7 @@ def test_a_green_run_exits_with_0(engine: FakeEngine, tmp_path: Path, capsys: py
 def test_a_red_run_exits_with_1(engine: FakeEngine, capsys: pytest.CaptureFixture[str]) -> None:
     engine.ends = lambda item: STRANGE
     assert main(["run", "--case", KEY]) == 1
-    assert f'megatrix run --case "{KEY}"' in capsys.readouterr().out
+    assert f"megatrix run --case '{KEY}'" in capsys.readouterr().out
 
 
 def test_run_json_is_one_record_per_line(engine: FakeEngine, capsys: pytest.CaptureFixture[str]) -> None:

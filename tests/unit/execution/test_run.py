@@ -24,6 +24,7 @@ from matrix.store.history import History
 from matrix.store.night import Night
 from matrix.store.paths import Paths
 from matrix.verdicts.outcome import Outcome, OutcomeKind, Raised
+from matrix.verdicts.reason import Kind
 from matrix.verdicts.record import Record, Verdict
 from tests.unit.catalogs import case, catalog, clause, failure, image, planned, real
 from tests.unit.engines import HOST, FakeEngine, make_environment
@@ -100,7 +101,7 @@ def test_secrets_are_masked_in_the_engine_log(runs: Runs, monkeypatch: pytest.Mo
 
 def test_unavailable_cases_are_recorded_without_the_engine(runs: Runs) -> None:
     engine = FakeEngine(KNOWN, lack="ngc-24.07 is an image: needs podman")
-    on_image = planned(KNOWN, base="ngc-24.07")
+    on_image = planned(KNOWN, base="ngc-24.07", source="megatron-lm@abc")
     night = runs.run(engine, [ON_GPU, on_image, planned(KNOWN, reproducible=False)])
     assert [one.outcome.reason for one in night.records] == [
         "needs 2 GPUs; host has 0",
@@ -108,8 +109,22 @@ def test_unavailable_cases_are_recorded_without_the_engine(runs: Runs) -> None:
         "the catalog has no reproduction of it yet",
     ]
     assert {Verdict.UNAVAILABLE} == {one.verdict for one in night.records}
+    assert [[(lack.kind, lack.name) for lack in one.outcome.lacks] for one in night.records] == [
+        [(Kind.GPUS, "")],
+        [(Kind.BASE, "ngc-24.07"), (Kind.CLONE, "megatron-lm")],
+        [(Kind.REPRODUCTION, "")],
+    ]
     assert (engine.bases, exit_status(night)) == ([], NOTHING_RAN)
     assert len(runs.shown) == 3
+
+
+def test_an_image_and_its_gpus_are_both_missing(runs: Runs) -> None:
+    """The reason is the image, and the offers must not promise that it alone helps."""
+    on_gpus = planned(KNOWN, base="ngc-24.07", level=Level.GPU, gpus=2)
+    (one,) = runs.run(FakeEngine(KNOWN, lack="needs podman"), [on_gpus]).records
+    assert one.outcome.reason == "needs podman"
+    assert {Kind.BASE, Kind.GPUS} <= {lack.kind for lack in one.outcome.lacks}
+    assert Outcome.from_json(json.loads(json.dumps(one.outcome.to_json()))) == one.outcome
 
 
 def test_refused_base_is_unavailable_and_others_run(runs: Runs) -> None:

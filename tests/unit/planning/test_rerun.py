@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import shlex
+import subprocess
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -18,10 +20,22 @@ from tests.unit.catalogs import catalog, failure, planned
 CASE = planned(catalog(failure()))
 
 
-@pytest.mark.parametrize("source", ["", "./Megatron-LM@fix", "/a folder/of mine"])
+@pytest.mark.parametrize(
+    "source", ["", "./Megatron-LM@fix", "/a folder/of mine", "./Megatron-LM@$(touch${IFS}x)", "it's@`x`", "a\nb@!x"]
+)
 def test_the_line_has_the_case_and_its_source(source: str) -> None:
     given = ["--mcore", source] if source else []
     assert ["megatrix", "run", *given, "--case", CASE.key] == shlex.split(reproduce_line(replace(CASE, source=source)))
+
+
+def test_a_pasted_line_executes_nothing(tmp_path: Path) -> None:
+    """A branch may have any of these names; `megatrix` is a function that prints its arguments."""
+    source = "./Megatron-LM@feat$(touch${IFS}x)`touch${IFS}x`;touch${IFS}x"
+    line = reproduce_line(replace(CASE, source=source))
+    shell = f"megatrix() {{ printf '%s\\n' \"$@\"; }}\n{line}\n"
+    printed = subprocess.run(["sh", "-c", shell], cwd=tmp_path, capture_output=True, text=True, check=True).stdout
+    assert printed.splitlines() == ["run", "--mcore", source, "--case", CASE.key]
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_the_line_of_base_host_calls_pytest(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -38,7 +52,7 @@ def test_the_line_of_base_host_calls_pytest(monkeypatch: pytest.MonkeyPatch) -> 
 def test_the_line_leaves_out_the_catalog_s_clones(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MEGATRIX_COMMAND", "tox run -e megatrix --")
     line = reproduce_line(replace(CASE, source="megatron-lm@094d66b488"))
-    assert line == f'tox run -e megatrix -- run --case "{CASE.key}"'
+    assert line == f"tox run -e megatrix -- run --case '{CASE.key}'"
 
 
 def test_plan_entry_has_case_and_line() -> None:

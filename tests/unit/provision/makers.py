@@ -72,6 +72,88 @@ def make_clone(folder: Path) -> Path:
     return folder
 
 
+HOSTILE = """
+[core]
+    fsmonitor = {run}
+    hooksPath = {hooks}
+    pager = {run}
+    sshCommand = {run}
+    gitProxy = {run}
+    askPass = {run}
+    alternateRefsCommand = {run}
+    worktree = /nonexistent
+[filter "evil"]
+    smudge = {run}
+    clean = {run}
+    process = {run}
+[diff]
+    external = {run}
+[diff "evil"]
+    textconv = {run}
+    command = {run}
+[gpg]
+    program = {run}
+[log]
+    showSignature = true
+[alias]
+    rev-parse = !{run}
+    cat-file = !{run}
+[pager]
+    rev-list = {run}
+    cat-file = {run}
+[credential]
+    helper = !{run}
+[tar "tar"]
+    command = {run}
+[uploadpack]
+    packObjectsHook = {run}
+[protocol]
+    allow = always
+[extensions]
+    partialClone = origin
+[remote "origin"]
+    url = {url}
+    promisor = true
+    partialclonefilter = blob:none
+    uploadpack = {run}
+"""
+
+
+def make_hostile_clone(folder: Path, marker: Path) -> Path:
+    """Write a clone as of `make_clone` that names a command, which creates `marker`, wherever git may run one.
+
+    Its branch main has a signature, attributes, a link and a submodule; the file of its tag `partial` is missing.
+    """
+    make_clone(folder)
+    run = folder.parent / "evil.sh"
+    run.write_text(f"#!/bin/sh\ntouch {marker}\nexit 1\n")
+    run.chmod(0o755)
+    (folder / ".gitattributes").write_text("* filter=evil diff=evil export-subst\n")
+    (folder / "megatron/core/link.py").symlink_to("/etc/passwd")
+    git(folder, "update-index", "--add", "--cacheinfo", f"160000,{git(folder, 'rev-parse', 'HEAD')},megatron/sub")
+    commit(folder, "Add attributes, a link and a submodule")
+    signed = git(folder, "cat-file", "commit", "HEAD").replace(
+        "\n\n", "\ngpgsig -----BEGIN PGP SIGNATURE-----\n \n -----END PGP SIGNATURE-----\n\n", 1
+    )
+    (folder.parent / "signed").write_text(signed + "\n")
+    id = git(folder, "hash-object", "-t", "commit", "-w", str(folder.parent / "signed"))
+    git(folder, "update-ref", "refs/heads/main", id)
+    (folder / "megatron/core/model.py").write_text("MISSING = True\n")
+    commit(folder, "Add a file that is missing")
+    git(folder, "tag", "partial")
+    missing = git(folder, "rev-parse", "partial:megatron/core/model.py")
+    (folder / ".git/objects" / missing[:2] / missing[2:]).unlink()
+    git(folder, "update-ref", "refs/heads/main", id)
+    for hook in ("post-checkout", "post-index-change", "reference-transaction", "fsmonitor-watchman", "pre-auto-gc"):
+        (folder / ".git/hooks").mkdir(exist_ok=True)
+        (folder / ".git/hooks" / hook).symlink_to(run)
+    (folder / ".git/objects/info/alternates").write_text("/nonexistent\n")
+    (folder / ".git/info/attributes").write_text("* filter=evil diff=evil\n")
+    with (folder / ".git/config").open("a") as settings:
+        settings.write(HOSTILE.format(run=run, hooks=folder / ".git/hooks", url=f"file://{folder}"))
+    return folder
+
+
 def commit(folder: Path, subject: str) -> str:
     """Commit everything and return the commit's id."""
     git(folder, "add", "--all")

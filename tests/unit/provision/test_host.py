@@ -10,10 +10,11 @@ import pytest
 
 from matrix.catalog.failure import Level
 from matrix.planning.planned import Planned
-from matrix.planning.requirements import BaseOffer, Kind, Lack
+from matrix.planning.requirements import BaseOffer
 from matrix.provision.host import Host, look
 from matrix.provision.nvidia.cuda import Cuda, CudaDevice
 from matrix.provision.nvidia.nvml import Card, Nvml
+from matrix.verdicts.reason import Kind, Lack
 from tests.unit.catalogs import catalog, failure, planned
 
 DRIVER = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.129.03  Thu Oct 19 18:56:32 UTC 2023\nGCC version:  gcc\n"

@@ -2,9 +2,11 @@ from __future__ import annotations
 
 import json
 import multiprocessing
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -129,6 +131,56 @@ def test_files_of_a_killed_process_are_removed(tmp_path: Path, index: FolderUv) 
 
     assert list((tmp_path / "overlays").glob("*.making")) == []
     assert index.installs == 2
+
+
+MODULE = "megatron/core/__init__.py"
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-5])
+
+
+def same_size(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[::-1])
+
+
+def one_bit(path: Path) -> None:
+    path.write_text(path.read_text().replace("0.9.0", "0.9.1"))
+
+
+@pytest.mark.parametrize(
+    ("name", "damage"),
+    [
+        (MANIFEST, Path.unlink),
+        (MANIFEST, cut),
+        (MANIFEST, one_bit),
+        *((MANIFEST, partial(Path.write_text, data=text)) for text in ("", "[]", "{}", '{"digest": 1}')),
+        (MODULE, Path.unlink),
+        (MODULE, cut),
+        (MODULE, same_size),
+        ("megatron_core-0.9.0.dist-info/METADATA", Path.unlink),
+    ],
+)
+def test_a_damaged_overlay_is_made_anew(
+    tmp_path: Path, index: FolderUv, name: str, damage: Callable[[Path], object]
+) -> None:
+    """uv fetches again: its cache may share the damaged file."""
+    overlay = Overlays(tmp_path, index).provide(SPEC)
+    whole = (overlay.path / MODULE).read_text()
+    damage(overlay.path / name)
+
+    assert Overlays(tmp_path, index).provide(SPEC) == overlay
+    assert (overlay.path / MODULE).read_text() == whole
+    assert ["--no-cache" in line for line in index.log.read_text().splitlines()] == [False, True]
+    assert Overlays(tmp_path, forbidden).provide(SPEC) == overlay
+    assert [path.name for path in overlay.path.parent.iterdir() if path.suffix != ".lock"] == [overlay.digest]
+
+
+def test_a_copied_overlay_with_other_times_is_intact(tmp_path: Path, index: FolderUv) -> None:
+    overlay = Overlays(tmp_path, index).provide(SPEC)
+    os.utime(overlay.path / MODULE, (0, 0))
+    (overlay.path / "megatron/core/helpers.so").touch()
+    assert Overlays(tmp_path, forbidden).provide(SPEC) == overlay
 
 
 def provide(root: Path, index: FolderUv) -> Overlay:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -79,9 +80,9 @@ def test_every_file_has_a_place(package: Path) -> None:
 
 def test_the_same_content_is_laid_out_once(package: Path, tmp_path: Path) -> None:
     made = materialise(package, tmp_path)
-    before = made.stat().st_mtime_ns
+    before = (made / "tox.ini").stat()
     assert materialise(package, tmp_path) == made
-    assert made.stat().st_mtime_ns == before
+    assert (made / "tox.ini").stat() == before
 
 
 @pytest.mark.parametrize("name", INSTALLED)
@@ -112,6 +113,26 @@ def test_files_of_a_killed_process_are_removed(package: Path, tmp_path: Path) ->
     (tmp_path / "projects" / "abc.making" / "matrix").mkdir(parents=True)
     materialise(package, tmp_path / "projects")
     assert not (tmp_path / "projects" / "abc.making").exists()
+
+
+def test_the_versions_used_last_are_kept(package: Path, tmp_path: Path) -> None:
+    """The first of four is used again, so that the second goes."""
+    made = [laid_out(package, tmp_path, number) for number in range(3)]
+    for used, one in enumerate((made[1], made[2], made[0])):
+        os.utime(one, (used, used))
+    new = laid_out(package, tmp_path, 3)
+    assert {path for path in new.parent.iterdir() if path.is_dir()} == {made[0], made[2], new}
+
+
+def laid_out(package: Path, root: Path, number: int) -> Path:
+    (package / "errors.py").write_text(str(number))
+    return materialise(package, root / "projects")
+
+
+def test_a_use_is_noted(package: Path, tmp_path: Path) -> None:
+    made = materialise(package, tmp_path)
+    os.utime(made, (0, 0))
+    assert materialise(package, tmp_path).stat().st_mtime > 0
 
 
 def test_an_unwritable_cache_has_a_fix(package: Path, tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -237,5 +238,13 @@ def test_what_is_unpacked_counts_as_installed(tmp_path: Path, clone: Path) -> No
 def test_an_export_that_fails_is_an_error(tmp_path: Path, clone: Path) -> None:
     gone = replace(inspect(mcore(f"{clone}@main", clone)), identity=f"git {'0' * 40} x")
 
-    with pytest.raises(MatrixError, match="git cannot export this revision"):
+    with pytest.raises(MatrixError, match="git cannot read this object"):
         unpack(gone, tmp_path)
+
+
+@pytest.mark.parametrize("name", ["x.whl", "x"])
+def test_a_pipe_is_no_source(tmp_path: Path, name: str) -> None:
+    """Opened, it would block for ever."""
+    os.mkfifo(tmp_path / name)
+    with pytest.raises(MatrixError, match=r"a (file|folder), pipe or device"):
+        inspect(mcore(f"./{name}", tmp_path))

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,7 @@ from hypothesis import strategies as st
 from packaging.version import Version
 
 from matrix.errors import MatrixError
-from matrix.provision.trees import LAYOUTS, declared, is_version, metadata, python_version, tree_hash
+from matrix.provision.trees import LAYOUTS, declared, is_version, metadata, package_files, python_version, tree_hash
 from tests.unit.provision.makers import PACKAGE_INFO, make_tree
 
 MCORE, TE = LAYOUTS["megatron-core"], LAYOUTS["transformer-engine"]
@@ -113,3 +114,39 @@ def test_caches_and_dot_files_are_ignored(tmp_path: Path) -> None:
 )
 def test_versions_are_those_of_pep_440(text: str, is_one: bool) -> None:
     assert is_version(text) is is_one
+
+
+@pytest.mark.parametrize("target", [".", "..", "../core", "link"])
+def test_a_link_to_its_own_folder_is_refused(tmp_path: Path, target: str) -> None:
+    (tmp_path / "core").mkdir()
+    (tmp_path / "core/link").symlink_to(target)
+    with pytest.raises(MatrixError, match=r"core/link: (a link to a folder that contains it|not a file of a package)"):
+        tree_hash(tmp_path)
+
+
+def test_a_link_to_nothing_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "model.py").symlink_to("gone.py")
+    with pytest.raises(MatrixError, match=r"model.py: not a file of a package\n  got:      a link to gone.py"):
+        tree_hash(tmp_path)
+
+
+@pytest.mark.parametrize("kind", ["pipe", "device"])
+def test_what_never_ends_is_refused(tmp_path: Path, kind: str) -> None:
+    if kind == "pipe":
+        os.mkfifo(tmp_path / "model.py")
+    else:
+        (tmp_path / "model.py").symlink_to("/dev/zero")
+    with pytest.raises(MatrixError, match="not a file of a package"):
+        tree_hash(tmp_path)
+
+
+def test_links_to_files_and_folders_are_followed(tmp_path: Path) -> None:
+    (tmp_path / "shared").mkdir()
+    (tmp_path / "shared/a.py").write_text("1")
+    package = tmp_path / "package"
+    (package / "core").mkdir(parents=True)
+    (package / "core/a.py").symlink_to(tmp_path / "shared/a.py")
+    for name in ("one", "two"):
+        (package / name).symlink_to(tmp_path / "shared")
+    names = [path.relative_to(package).as_posix() for path in package_files(package)]
+    assert names == ["core/a.py", "one/a.py", "two/a.py"]

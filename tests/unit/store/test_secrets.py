@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -25,6 +26,40 @@ def test_secrets_are_found_by_variable_name() -> None:
     }  # fmt: skip
     assert {value for value in values(environ) if value.startswith("abcdefg")} == {f"abcdefg{n}" for n in range(1, 6)}
     assert not {"falsefalse", "qwertyui", "/home/me/.ssh/id", "true"} & set(values(environ))
+
+
+@pytest.mark.parametrize("name", ["DB_PWD", "DB_PASS", "PASS", "GH_PAT", "NPM_AUTH", "BEARER", "AUTH_HEADER"])
+def test_short_names_of_secrets_count(name: str) -> None:
+    assert values({name: SECRET}) == (SECRET,)
+
+
+@pytest.mark.parametrize("name", ["PWD", "OLDPWD", "COMPAT", "BYPASS", "PATH", "AUTHOR", "PATTERN", "XAUTHORITY"])
+def test_names_that_only_look_alike_do_not_count(name: str) -> None:
+    assert values({name: "cuda-12.4-runtime"}) == ()
+
+
+def test_a_secret_may_start_with_a_slash(tmp_path: Path) -> None:
+    """As one in 64 of base64 does; a path that exists is no secret, nor what a variable calls a file."""
+    paths = {"SSH_AUTH_SOCK": "/tmp/agent.1", "SSL_KEY": str(tmp_path), "API_KEY_FILE": "/run/secrets/api"}
+    assert values({"API_KEY": "/abcdef+1234", **paths}) == ("/abcdef+1234",)
+
+
+def test_passwords_in_urls_are_secrets() -> None:
+    """Of any variable: PIP_EXTRA_INDEX_URL has several URLs, and pip prints them decoded or not."""
+    found = values({
+        "PIP_EXTRA_INDEX_URL": "https://me:hunter2%40work@a.example/simple https://0123456789@b.example/simple",
+        "UV_INDEX_URL": "https://c.example/simple",
+        "HTTPS_PROXY": "http://u:pass@proxy:3128",
+    })  # fmt: skip
+    assert set(found) == {"me:hunter2%40work", "hunter2%40work", "me:hunter2@work", "hunter2@work", "0123456789"}
+
+
+def test_a_url_in_a_log_keeps_its_host(tmp_path: Path) -> None:
+    secrets = values({"PIP_INDEX_URL": "https://me:hunter22@host.example/simple"})
+    log = Log(tmp_path / "log", secrets=secrets)
+    log.write(b"Looking in indexes: https://me:hunter22@host.example/simple")
+    log.close()
+    assert log.path.read_bytes() == b"Looking in indexes: https://[masked]@host.example/simple"
 
 
 @given(

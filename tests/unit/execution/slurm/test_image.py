@@ -21,7 +21,7 @@ from matrix.execution.slurm.engine import Slurm
 from matrix.planning.requirements import offered
 from matrix.planning.rerun import plan_entry
 from matrix.provision.commands import CommandResult
-from matrix.provision.tools import ContainerSpec, Ref
+from matrix.provision.tools import NO_TOOL, ContainerSpec, Ref
 from matrix.store import journal, night
 from matrix.verdicts.record import Record
 from tests.unit.catalogs import case, catalog, clause, failure, planned, real
@@ -179,7 +179,7 @@ def on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Node | None
 @pytest.mark.parametrize(
     ("node", "reason"),
     [
-        (None, "debian-13 is an image: needs podman or docker (Debian, Ubuntu: apt-get install podman) (node n470)"),
+        (None, f"debian-13 is an image: {NO_TOOL}, then megatrix build debian-13 (node n470)"),
         (Node(lack="debian-13 is not built yet"), "debian-13 is not built yet (node n470)"),
         (
             Node("sha256:cd"),

@@ -1,0 +1,101 @@
+"""`megatrix sources` and `megatrix sources fetch`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import time
+from functools import partial
+from typing import Any
+
+from matrix.catalog import loading
+from matrix.cli.usage import add_command
+from matrix.errors import MatrixError, closest
+from matrix.execution import interrupt
+from matrix.planning.cases import revisions
+from matrix.provision import clones, configuration
+from matrix.provision.commands import redacted
+from matrix.provision.configuration import CLONES, Configuration, variable
+
+ABOUT = f"""Cases that need unreleased commits, or Megatron-LM's training code, read them from clones. `fetch` makes \
+or updates them in the cache ($MEGATRIX_CACHE), with all that cases need; a run then needs no network for them.
+
+A clone of your own:   {variable("megatron-lm")}=PATH, or megatron-lm = "PATH" under [sources] in {configuration.FILE}
+The URL of a mirror:   {variable("megatron-lm")}_URL=URL, or megatron-lm = "URL" under [upstreams] there"""
+
+
+def add_parser(commands: Any) -> None:
+    """Add the command to the object that argparse's add_subparsers returned."""
+    parser = add_command(commands, "sources")
+    parser.description = f"{parser.description}\n\n{ABOUT}"
+    parser.add_argument("action", nargs="?", choices=("list", "fetch"), default="list", help="default: list")
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"{' or '.join(CLONES)} (default: both)")
+    parser.add_argument("--json", action="store_true", help="print one JSON object per line")
+    parser.set_defaults(command=sources_command, resume_hint="nothing half-made is left; fetch again")
+
+
+def sources_command(parsed: argparse.Namespace) -> int:
+    """List the clones, or fetch them into the cache."""
+    for name in parsed.names:
+        if name not in CLONES:
+            raise MatrixError("no such source", got=name, expected=" or ".join(CLONES), fix=closest(name, CLONES))
+    needed = revisions(loading.load())
+    names = parsed.names or list(CLONES)
+    if parsed.action == "fetch":
+        interrupt.once()
+        settings = configuration.load()
+        for name in names:
+            began = time.monotonic()
+            folder = clones.folder_of(name)
+            clones.fetch(folder, settings.upstreams[name], needed[name], partial(say, name))
+            say(name, f"{clones.size_of(folder) / clones.MB:.0f} MB in {time.monotonic() - began:.0f} s")
+    settings = configuration.load()
+    for row in (described(name, settings, needed[name]) for name in names):
+        print(json.dumps(row) if parsed.json else text(row))
+    return 0
+
+
+def say(name: str, line: str) -> None:
+    """Print a step of a fetch."""
+    print(f"{name}: {line}", flush=True)
+
+
+def described(name: str, settings: Configuration, needed: tuple[str, ...]) -> dict[str, Any]:
+    """Return what is known of a clone: path, who named it, size in bytes, when it was fetched, what it lacks."""
+    path = settings.sources.get(name)
+    if path is None:
+        return {"name": name, "path": None, "url": redacted(settings.upstreams[name])}
+    cached = clones.folder_of(name)
+    by = variable(name) if os.environ.get(variable(name)) else "cache" if path == str(cached) else configuration.FILE
+    note = clones.note_of(cached) if by == "cache" else None
+    return {
+        "name": name,
+        "path": path,
+        "by": by,
+        "bytes": clones.size_of(cached) if note else None,
+        "url": note.url if note else None,
+        "fetched": note.at if note else None,
+        "lacks": sorted(set(needed) - set(note.revisions)) if note else None,
+        "gone": list(note.missing) if note else None,
+    }
+
+
+def text(row: dict[str, Any]) -> str:
+    """Return a row of `described` as text."""
+    head = f"{row['name']:<20}"
+    if row["path"] is None:
+        return (
+            f"{head}none; `megatrix sources fetch` gets it from {row['url']} (about {clones.SIZE_MB[row['name']]} MB)"
+        )
+    if not row["fetched"]:
+        return f"{head}{row['path']} (named by {row['by']})"
+    lines = [
+        f"{head}{row['path']}",
+        f"{row['bytes'] / clones.MB:.0f} MB, fetched {clones.age(row['fetched'])} ago from {row['url']}",
+    ]
+    if new := sorted(set(row["lacks"]) - set(row["gone"])):
+        lines.append(f"cases need more: {', '.join(new)}; `megatrix sources fetch` gets them")
+    if row["gone"]:
+        lines.append(f"that repository lacks {', '.join(row['gone'])}; cases that need it are unavailable")
+    return f"\n{'':<20}".join(lines)

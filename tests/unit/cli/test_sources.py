@@ -1,0 +1,91 @@
+"""`megatrix sources`: what is there, where, how old; `fetch` from a mirror; the offer at the end of a night."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from matrix.catalog import loading
+from matrix.cli import results
+from matrix.cli.main import main
+from matrix.planning.cases import revisions
+from matrix.store.night import Night
+from matrix.verdicts.outcome import Outcome, OutcomeKind
+from matrix.verdicts.reason import Kind, Lack
+from matrix.verdicts.record import Verdict
+from tests.unit import catalogs
+from tests.unit.catalogs import failure
+from tests.unit.provision.makers import git, make_clone
+from tests.unit.report.samples import record
+
+
+@pytest.fixture(autouse=True)
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, handlers: None) -> None:
+    """Set a small catalog, an empty cache and a mirror of Megatron-LM."""
+    mirror = make_clone(tmp_path / "mirror")
+    git(mirror, "config", "uploadpack.allowFilter", "true")
+    monkeypatch.setattr(loading, "load", lambda: catalogs.catalog(failure()))
+    monkeypatch.setattr("matrix.cli.sources.revisions", lambda known: dict.fromkeys(revisions(known), ("main",)))
+    monkeypatch.setenv("MEGATRIX_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("MEGATRIX_MEGATRON_LM_URL", str(mirror))
+    monkeypatch.chdir(tmp_path)
+
+
+def test_missing_clones_are_listed_with_the_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["sources"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[:2] for line in lines] == [["megatron-lm", "none;"], ["transformer-engine", "none;"]]
+    assert all("`megatrix sources fetch` gets it from" in line for line in lines)
+
+
+def test_fetch_makes_a_clone_and_lists_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["sources", "fetch", "megatron-lm"]) == 0
+    out = capsys.readouterr().out
+    assert f"megatron-lm         {tmp_path}/cache/sources/megatron-lm\n" in out
+    assert "fetched less than a minute ago from file://" in out
+
+
+def test_new_revisions_of_the_catalog_are_listed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main(["sources", "fetch", "megatron-lm"])
+    monkeypatch.setattr("matrix.cli.sources.revisions", lambda known: dict.fromkeys(revisions(known), ("main", "v9")))
+    main(["sources"])
+    assert "cases need more: v9; `megatrix sources fetch` gets them" in capsys.readouterr().out
+    main(["sources", "fetch", "megatron-lm"])
+    assert "that repository lacks v9; cases that need it are unavailable" in capsys.readouterr().out
+
+
+def test_a_named_clone_is_listed_with_its_setting(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("MEGATRIX_MEGATRON_LM", "/mine")
+    main(["sources", "list", "megatron-lm", "--json"])
+    row = json.loads(capsys.readouterr().out)
+    assert (row["path"], row["by"], row["fetched"]) == ("/mine", "MEGATRIX_MEGATRON_LM", None)
+
+
+def test_a_misspelled_clone_has_a_suggestion(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["sources", "fetch", "megatron"]) == 2
+    assert "did you mean megatron-lm?" in capsys.readouterr().err
+
+
+def test_an_unreachable_mirror_ends_with_two(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("MEGATRIX_MEGATRON_LM_URL", f"file://{tmp_path}/nothing")
+    assert main(["sources", "fetch", "megatron-lm"]) == 2
+    assert "fix:      set the URL of a mirror" in capsys.readouterr().err
+
+
+def test_a_night_ends_with_the_offer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    outcome = Outcome(
+        OutcomeKind.UNAVAILABLE, "needs a clone", lacks=(Lack(Kind.CLONE, "needs a clone", "megatron-lm"),)
+    )
+    records = (record(), replace(record(Verdict.UNAVAILABLE), outcome=outcome))
+    results.print_summary(Night("one", records), tmp_path)
+    last = capsys.readouterr().out.splitlines()[-2]
+    assert last.endswith("`megatrix sources fetch` (1 clone, about 54 MB) would run 1")

@@ -19,12 +19,13 @@ import pytest
 from matrix.provision.project import ROOT
 from matrix.store import journal, night
 from matrix.store.paths import Paths
+from tests.founding import BEHIND_MPI
 from tests.real.conftest import processes
 
 pytestmark = pytest.mark.real
 
-# 60 cases at level contract, which need no torch; they run in the environment of these tests.
-CHOICE = ("--here", "--select", "failure==ub-tp-size", "--no-cache")
+# Some dozen cases at level contract, which need no torch; they run in the environment of these tests.
+CHOICE = ("--here", "--select", f"level==contract and failure=={BEHIND_MPI}", "--no-cache")
 KILLS = int(os.environ.get("MEGATRIX_KILLS", "8"))  # about 5 s each on 2 cores
 SEED = int(os.environ.get("MEGATRIX_SEED", "1"))
 LONGEST_S = 5.0  # a run takes about 5 s; later it is over

@@ -121,3 +121,17 @@ def test_versions_sort_by_pep_440_and_bases_numerically() -> None:
 @example(["²", "9" * 5000, "a" + "9" * 5000, "a"])
 def test_any_text_can_be_sorted(texts: list[str]) -> None:
     sorted(texts, key=version_order)
+
+
+@pytest.mark.parametrize(
+    ("runs", "words"),
+    [
+        (("a", "a"), "2 cases: 0 ran, 2 from the cache of a"),
+        (("", "a"), "2 cases: 1 ran, 1 from the cache of a"),
+        (("a", "b"), "2 cases: 0 ran, 2 from the cache of a and b"),
+        (("", ""), "2 cases that ran"),
+    ],
+)
+def test_results_from_the_cache_are_counted(runs: tuple[str, str], words: str) -> None:
+    summary = headline([replace(record(), cached_from=run) for run in runs])
+    assert (summary.colour, summary.text) == ("green", f"nothing is red in {words}")

@@ -22,7 +22,7 @@ SHOWN: Final = 10  # colour changes listed for a case
 
 
 @dataclass(frozen=True)
-class Log:
+class LogLink:
     """A log file: its name on the page, and the link to it, "" if the file is missing on this machine."""
 
     name: str
@@ -51,7 +51,9 @@ class CellRule:
     cases: tuple[str, ...]
 
 
-def cell_page(run: str, records: Sequence[Record], catalog: Catalog, pasts: Pasts, log_of: Callable[[str], Log]) -> str:
+def cell_page(
+    run: str, records: Sequence[Record], catalog: Catalog, pasts: Pasts, log_of: Callable[[str], LogLink]
+) -> str:
     """Return the page.
 
     `records`: all records of one cell; `pasts`: the results of each case in earlier nights; `log_of` takes the path

@@ -8,7 +8,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from matrix.catalog.model import Catalog
-from matrix.report.cell_page import Log, by_cell, cell_page
+from matrix.report.cell_page import LogLink, by_cell, cell_page
 from matrix.report.changes import changes
 from matrix.report.compat_page import compat_page
 from matrix.report.failure_page import failure_page
@@ -47,10 +47,10 @@ def render(run_folder: Path, out: Path, history: History, catalog: Catalog) -> N
     return current
 
 
-def _log(page_folder: Path, run_folder: Path, log: str) -> Log:
+def _log(page_folder: Path, run_folder: Path, log: str) -> LogLink:
     """Return a rank's log for a page in `page_folder`; a file in the run's folder is named relative to that folder."""
     if not (path := Path(log)).is_file():
-        return Log(log, "")
+        return LogLink(log, "")
     path, run = path.resolve(), run_folder.resolve()
     name = str(path.relative_to(run)) if path.is_relative_to(run) else log
-    return Log(name, quote(os.path.relpath(path, page_folder.resolve())))
+    return LogLink(name, quote(os.path.relpath(path, page_folder.resolve())))

@@ -16,8 +16,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from matrix.errors import MatrixError
-from matrix.kit.git import Repository
+from matrix.kit.git import write_tree
 from matrix.kit.rank import LackError
 
 if TYPE_CHECKING:
@@ -60,11 +59,7 @@ def tree_of(rank: Rank) -> Path:
     tree = rank.workdir / "megatron-lm"
     if rank.rank == 0:
         made = rank.workdir / "megatron-lm.part"
-        try:
-            with Repository(clone) as repository:
-                repository.write(f"core_v{version('megatron-core')}", "", made)
-        except MatrixError as error:  # a clone without this tag
-            raise LackError(error.brief) from None
+        write_tree(clone, f"core_v{version('megatron-core')}", made)
         compile_helpers(made / HELPERS)
         made.rename(tree)
     while not tree.is_dir():  # up to the case's deadline

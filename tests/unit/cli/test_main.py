@@ -342,7 +342,7 @@ def test_report_is_complete_at_any_width(
     monkeypatch.setenv("COLUMNS", columns)
     assert main(["report"]) == 1
     lines = capsys.readouterr().out.splitlines()
-    assert f'    megatrix run --case "{KEY}"' in lines
+    assert f"    megatrix run --case '{KEY}'" in lines
     assert "  torch-2.4.0/mcore-0.8.0 tp2 cpu" in lines
 
 

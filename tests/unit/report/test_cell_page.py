@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from matrix.catalog.failure import Level
-from matrix.report.cell_page import Log, by_cell, cell_page
+from matrix.report.cell_page import LogLink, by_cell, cell_page
 from matrix.store.trend import PastResult, Pasts
 from matrix.verdicts.record import Record, Verdict
 from tests.unit.catalogs import catalog
@@ -17,7 +17,7 @@ from tests.unit.report.test_failure_page import ENTRY
 
 
 def page(records: Sequence[Record], pasts: Pasts | None = None, link: str = "") -> str:
-    return cell_page("one", records, catalog(ENTRY), pasts or {}, lambda log: Log(log, link))
+    return cell_page("one", records, catalog(ENTRY), pasts or {}, lambda log: LogLink(log, link))
 
 
 def shown(*records: Record, pasts: Pasts | None = None) -> str:
@@ -88,7 +88,7 @@ def test_first_night_has_no_history() -> None:
     assert "This is the first night." in shown(record())
 
 
-def test_every_record_is_on_the_page_of_its_cell() -> None:
+def test_every_record_is_on_its_cell_page() -> None:
     cells = by_cell(night())
     assert all(record.cell.id == cell for cell, records in cells.items() for record in records)
     assert sum(map(len, cells.values())) == len(night())

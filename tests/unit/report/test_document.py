@@ -21,7 +21,7 @@ from matrix.bisection.search import ResultKind
 from matrix.catalog.failure import Claim, Level, Workaround
 from matrix.report import document
 from matrix.report.bisection_page import bisection_page, joint_page
-from matrix.report.cell_page import Log, cell_page
+from matrix.report.cell_page import LogLink, cell_page
 from matrix.report.compat_page import compat_page
 from matrix.report.failure_page import failure_page
 from matrix.store.night import Night
@@ -55,7 +55,7 @@ def every_page(text: str) -> dict[str, str]:
     mixtures = tuple(MixtureSummary(text, frozenset(), seen, text, text) for seen in ProbeResult)
     joint = JointSummary((), text, text, Level.CPU, {text: (text, text)}, mixtures, {text: found}, 3, 2.0, (text,))
     return {
-        "cell": cell_page(text, [one], known, pasts, lambda log: Log(log, text)),
+        "cell": cell_page(text, [one], known, pasts, lambda log: LogLink(log, text)),
         "failure": failure_page(entry, known, Night(text, (one,)), levels, pasts),
         "compat": compat_page(known, levels),
         "bisection": bisection_page(found, text, text, text),
@@ -78,7 +78,7 @@ def test_no_text_becomes_markup_on_any_page(text: str) -> None:
         assert all(char in "\n\t" or char.isprintable() for char in html)
 
 
-def test_policy_allows_only_the_style_and_script_of_the_page() -> None:
+def test_policy_allows_only_own_style_and_script() -> None:
     """Data in a script element needs no permission: it does not run."""
     for html in every_page("text").values():
         (policy,) = (value for value in Document(html).values("content") if "default-src" in value)

@@ -203,8 +203,8 @@ class Overlays:
 def intact(folder: Path) -> dict[str, Any] | None:
     """Return the manifest of an overlay whose files are as they were made, None for a damaged or missing one.
 
-    Files that were added (compiled modules) do not count. 1 ms for megatron-core: a file is read only if its time
-    differs.
+    Files that were added (compiled modules) do not count. A file is read only if its time differs: 112 - 355 files take
+    2 - 60 ms on two busy cores.
     """
     try:
         manifest: dict[str, Any] = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))

@@ -13,7 +13,8 @@ from matrix.bisection.clone import Clone
 from matrix.catalog.failure import Package
 from matrix.contract import reading
 from matrix.errors import MatrixError
-from matrix.kit.git import Repository
+from matrix.kit.git import Repository, write_tree
+from matrix.kit.rank import LackError
 from matrix.provision import sources
 from matrix.provision.overlays import Overlays, OverlaySpec
 from tests.unit.provision.makers import commit, git, make_clone, make_hostile_clone
@@ -48,8 +49,7 @@ def by_run(clone: Path) -> None:
 
 
 def by_reproduction(clone: Path) -> None:
-    with Repository(clone) as read:
-        read.write("main", "", clone.parent / "tree")
+    write_tree(str(clone), "main", clone.parent / "tree")
 
 
 def by_missing_revision(clone: Path) -> None:
@@ -99,6 +99,12 @@ def test_clones_of_other_users_are_read(tmp_path: Path, read: Callable[[Path], N
 def commit_change(clone: Path) -> str:
     (clone / "README").touch()
     return commit(clone, "Add a file")
+
+
+def test_a_missing_tag_is_a_lack(tmp_path: Path) -> None:
+    """A reproduction is then unavailable, not red."""
+    with pytest.raises(LackError, match="core_v9"):
+        write_tree(str(make_clone(tmp_path / "Megatron-LM")), "core_v9", tmp_path / "tree")
 
 
 def test_a_linked_work_tree_is_read(tmp_path: Path) -> None:

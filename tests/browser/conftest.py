@@ -14,11 +14,12 @@ from matrix.catalog import loading
 from matrix.catalog.failure import Level
 from matrix.cli import places
 from matrix.provision import host
+from matrix.report.bisection_page import bisection_page, joint_page
 from matrix.report.output import render
 from matrix.store.history import History
 from matrix.store.journal import Journal
 from matrix.store.night import write_plan
-from matrix.store.paths import Paths
+from matrix.store.paths import Paths, write_whole
 from matrix.verdicts.outcome import Outcome, OutcomeKind, Raised
 from matrix.verdicts.record import Record, Verdict
 from tests.browser.chromium import Browser
@@ -26,7 +27,7 @@ from tests.founding import BEHIND_SAVE, CALL, MASK, MPI, SAVE
 from tests.unit import catalogs
 from tests.unit.catalogs import case, clause, failure, real, stack
 from tests.unit.engines import HOST, FakeEngine
-from tests.unit.report.samples import night, planned
+from tests.unit.report.samples import attribution, bisection, night, planned
 
 ENTRY = failure(
     "save-breaks",
@@ -39,6 +40,9 @@ KNOWN = catalogs.catalog(ENTRY, stacks=(stack("save-breaks", "torch-2.4.0", "0.8
 REAL = {"dud-assertion": SAVE, "dud-write-item": BEHIND_SAVE, "cut-offload-args": CALL, "tx-overlap": MPI,
         "long-samples": MASK}  # fmt: skip
 STRANGE = Outcome(OutcomeKind.RAISED, "rank 0 raised: KeyError", 0, chain=(Raised("KeyError", "'loss'"),))
+
+# A command or a stack without a space at which it could be broken.
+LONG = "run:" + "/".join(["ngc-24.07", "mcore-0.9.0rc0+094d66b", "te-1.8.0+37280ec", "driver-550.54.15"] * 3)
 
 
 def real_night() -> list[Record]:
@@ -55,7 +59,7 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture(scope="session")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Paths:
-    """Three nights with every verdict; the last one has logs on disk."""
+    """Three nights with every verdict, a bisection and an attribution."""
     paths = Paths(tmp_path_factory.mktemp("site"))
     for run, until in (("2026-01-29-night", 90), ("2026-01-30-night", None), ("2026-01-31-night", None)):
         write_plan(paths.run(run), [planned(each) for each in real_night()])
@@ -66,6 +70,9 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Paths:
                     journal.result(each)
         with History(paths.history) as history:
             render(paths.run(run), paths.out, history, real())
+    one, two = bisection(LONG), attribution(LONG)
+    write_whole(paths.bisections / "one.html", bisection_page(one, LONG, LONG, LONG))
+    write_whole(paths.bisections / "two.html", joint_page(two, LONG, LONG))
     return paths
 
 

@@ -27,8 +27,10 @@ PAGES = (
     "compat.html#mcore=0.8.0 torch=2.4.0",
     f"failures/{SAVE}.html",
     f"cells/{page_name(RED_CELL)}",
+    "bisections/one.html",
+    "bisections/two.html",
 )
-NAMES = ("night", "compat", "failure", "cell")
+NAMES = ("night", "compat", "failure", "cell", "bisection", "attribution")
 WIDTHS = (400, 1600)
 FILL = """(name, text) => {
   const field = document.getElementById("filter-" + name);

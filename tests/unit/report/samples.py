@@ -1,4 +1,4 @@
-"""Records of a night: cells of the catalog's first failures, every verdict."""
+"""Records of a night: cells of the catalog's first failures, every verdict. Bisections with one text everywhere."""
 
 from __future__ import annotations
 
@@ -6,6 +6,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from matrix.bisection.axes import AxisName
+from matrix.bisection.joint import JointSummary, MixtureSummary
+from matrix.bisection.noise import ProbeResult
+from matrix.bisection.report import BisectionSummary, Cost, ProbeSummary
+from matrix.bisection.search import ResultKind
 from matrix.catalog.cell import Cell
 from matrix.catalog.failure import Expectation, Level
 from matrix.verdicts.outcome import Frame, Outcome, OutcomeKind, Raised, RankEnd
@@ -154,3 +159,21 @@ def night() -> list[Record]:
     ), attempts=("hung after 120 s in the fork-server",))  # fmt: skip
     records.append(record(Verdict.UNEXPLAINED, where=where, failure="long-samples", case="cp4-131072", outcome=hung))
     return records
+
+
+def bisection(text: str) -> BisectionSummary:
+    """Return a bisection with every result and `text` in every field."""
+    probes = tuple(
+        ProbeSummary(text, text, seen, {seen: 1}, text, text, (text,), 1.0, text, {text: text}) for seen in ProbeResult
+    )
+    return BisectionSummary(
+        text, ResultKind.FIRST_BAD, 0.95, text, text, text, text, Level.CPU, AxisName.MCORE, {text: text}, text,
+        (text,), ((text, text),), probes, Cost(5, 4, 3, 2, 1.5), (text,),
+    )  # fmt: skip
+
+
+def attribution(text: str) -> JointSummary:
+    """Return an attribution with every result and `text` in every field."""
+    mixtures = tuple(MixtureSummary(text, frozenset(), seen, text, text) for seen in ProbeResult)
+    within = {text: bisection(text)}
+    return JointSummary((), text, text, Level.CPU, {text: (text, text)}, mixtures, within, 3, 2.0, (text,))

@@ -13,11 +13,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jinja2 import UndefinedError
 
-from matrix.bisection.axes import AxisName
-from matrix.bisection.joint import JointSummary, MixtureSummary
-from matrix.bisection.noise import ProbeResult
-from matrix.bisection.report import BisectionSummary, Cost, ProbeSummary
-from matrix.bisection.search import ResultKind
 from matrix.catalog.failure import Claim, Level, Workaround
 from matrix.report import document
 from matrix.report.bisection_page import bisection_page, joint_page
@@ -28,7 +23,7 @@ from matrix.store.night import Night
 from matrix.store.trend import PastResult
 from matrix.verdicts.record import Verdict
 from tests.unit.catalogs import catalog, clause
-from tests.unit.report.samples import record
+from tests.unit.report.samples import attribution, bisection, record
 from tests.unit.report.test_failure_page import ENTRY
 from tests.unit.report.test_page import HOSTILE, Document, poisoned
 
@@ -45,21 +40,12 @@ def every_page(text: str) -> dict[str, str]:
         workaround=(Workaround(text, text),), affected=(clause(mcore="<0.9", reason=text),),
     )  # fmt: skip
     known, levels = catalog(entry), {str(entry.id): frozenset({Level.CPU})}
-    probes = tuple(
-        ProbeSummary(text, text, seen, {seen: 1}, text, text, (text,), 1.0, text, {text: text}) for seen in ProbeResult
-    )
-    found = BisectionSummary(
-        text, ResultKind.FIRST_BAD, 0.95, text, text, text, text, Level.CPU, AxisName.MCORE, {text: text}, text,
-        (text,), ((text, text),), probes, Cost(5, 4, 3, 2, 1.5), (text,),
-    )  # fmt: skip
-    mixtures = tuple(MixtureSummary(text, frozenset(), seen, text, text) for seen in ProbeResult)
-    joint = JointSummary((), text, text, Level.CPU, {text: (text, text)}, mixtures, {text: found}, 3, 2.0, (text,))
     return {
         "cell": cell_page(text, [one], known, pasts, lambda log: LogLink(log, text)),
         "failure": failure_page(entry, known, Night(text, (one,)), levels, pasts),
         "compat": compat_page(known, levels),
-        "bisection": bisection_page(found, text, text, text),
-        "attribution": joint_page(joint, text, text),
+        "bisection": bisection_page(bisection(text), text, text, text),
+        "attribution": joint_page(attribution(text), text, text),
     }
 
 

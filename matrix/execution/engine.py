@@ -147,9 +147,9 @@ class Tox:
         tox_command(os.environ)
         project.folder()
         settings()
-        for base in bases:
-            if base in self._made:
-                self._pythons.provide(self._made[base])
+        for base, made in self._made.items():  # in the catalog's order: a download for one base may serve the next
+            if base in bases:
+                self._pythons.provide(made)
 
     def lacks(self, base: str) -> str:
         """Return which Python is missing; what else an environment lacks is known when tox has tried to make it."""

@@ -138,10 +138,10 @@ def test_tox_downloads_and_reports_missing_pythons(monkeypatch: pytest.MonkeyPat
             return f"needs Python for {base.id}"
 
     monkeypatch.setattr(engine, "Pythons", Fake)
-    made = Tox(1, {base.id: base}, say=said.append)
-    made.ready(["torch-2.4.0", "another"])
+    made = Tox(1, {base.id: base, "torch-2.5.1": wheels("2.5.1"), "torch-2.6.0": wheels("2.6.0")}, say=said.append)
+    made.ready(["torch-2.5.1", "another", "torch-2.4.0"])
 
-    assert (provided, said) == (["torch-2.4.0"], ["downloads"])
+    assert (provided, said) == (["torch-2.4.0", "torch-2.5.1"], ["downloads"])
     assert [made.lacks(one) for one in ("torch-2.4.0", "another")] == ["needs Python for torch-2.4.0", ""]
 
 

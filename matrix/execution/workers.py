@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import threading
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -27,6 +26,7 @@ from matrix.execution.session import Options, Session, item_name
 from matrix.planning.planned import Planned
 from matrix.store import journal
 from matrix.verdicts.outcome import Outcome, OutcomeKind
+from matrix.verdicts.record import Record
 
 DIST: Final = "loadgroup"  # the value of --dist for which the controller's scheduler is used
 HANDED: Final = "megatrix"  # the controller's message in a worker's input
@@ -169,7 +169,7 @@ class Controller:
         self._ended: dict[str, str] = {}  # why a worker ended, by its id
         self._workers = 0
         self._error = ""  # why the journal can't be written
-        self._lock = threading.Lock()  # results come from the relay's threads, losses from the main thread
+        self._lost: list[Record] = []
         self._relay = Receiver(
             lambda record: self._store(session.journal.result, record),
             lambda key: self._store(session.journal.started, key),
@@ -217,12 +217,12 @@ class Controller:
         self._ended[node.gateway.id] = str(error)
 
     def pytest_handlecrashitem(self, crashitem: str, report: Any) -> None:
-        """Record the case that was lost with its worker."""
+        """Keep the record of a case that was lost with its worker."""
         if item := self._of(crashitem):
             worker = report.node.gateway.id
             outcome = Outcome(OutcomeKind.NOT_REACHED, LOST.format(worker=worker, error=self._ended.get(worker)))
             run = self._session.run_folder.name
-            self._store(self._session.journal.result, not_run(item, self._session.catalog, outcome, run))
+            self._lost.append(not_run(item, self._session.catalog, outcome, run))
 
     def pytest_keyboard_interrupt(self) -> None:
         """Interrupt the workers, which then stop the ranks of their cases."""
@@ -230,11 +230,16 @@ class Controller:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_sessionfinish(self) -> Generator[None, object, object]:
-        """Close the relay after xdist's hook, which waits for the workers."""
+        """After xdist's hook, which waits for the workers, close the relay and store the losses.
+
+        A loss must follow its start in the journal, and starts may still have been on their way.
+        """
         try:
             return (yield)
         finally:
             self._relay.__exit__(None, None, None)
+            for record in self._lost:
+                self._store(self._session.journal.result, record)
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Print why the journal can't be written."""
@@ -251,8 +256,7 @@ class Controller:
     def _store(self, write: Callable[[Any], str], value: object) -> None:
         """Write to the journal; if it can't be written, end the session, in which no case may run unrecorded."""
         try:
-            with self._lock:
-                write(value)
+            write(value)
         except MatrixError as error:
             self._error = str(error)
             os.kill(os.getpid(), signal.SIGINT)

@@ -32,24 +32,37 @@ def add_places(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def engine_of(known: Catalog, parsed: argparse.Namespace, jobs: int) -> tuple[Engine, host.ExecutionSite | None]:
+def engine_of(
+    known: Catalog, parsed: argparse.Namespace, jobs: int, workers: int = 1
+) -> tuple[Engine, host.ExecutionSite | None]:
     """Return the engine that the options select, and its execution site; None for this machine."""
     if parsed.engine == "slurm":
+        if workers > 1:
+            raise MatrixError(
+                "-n is for this machine", got="-n with --engine slurm", fix="leave -n out: Slurm schedules"
+            )
         commands = slurm.of(parsed.partition, parsed.sbatch)
         cluster = Slurm(known, host.look(), tox(known, jobs, only_make=True), commands)
         return cluster, cluster
     if parsed.partition or parsed.sbatch:
         raise MatrixError("--partition and --sbatch require --engine slurm", expected="--engine slurm with them")
-    return engines(known, jobs), None
+    return engines(known, jobs, workers), None
 
 
-def engines(known: Catalog, jobs: int) -> Engines:
-    """Return the engine for each kind of base: containers, pytest for the host, at most `jobs` tox environments."""
+def engines(known: Catalog, jobs: int, workers: int = 1) -> Engines:
+    """Return the engine for each kind of base: containers, pytest for the host, at most `jobs` tox environments.
+
+    In the last two, `workers` cases run at a time.
+    """
     ids = {*(image.id for image in known.images), *(container.id for container in known.containers)}
-    return Engines(ids, Images(known), Engines({HOST}, HostEngine(), tox(known, jobs)))
+    return Engines(ids, Images(known), Engines({HOST}, HostEngine(workers), tox(known, jobs, workers=workers)))
 
 
-def tox(known: Catalog, jobs: int, *, only_make: bool = False) -> Tox:
+def tox(known: Catalog, jobs: int, *, workers: int = 1, only_make: bool = False) -> Tox:
     """Return the engine of the bases that tox makes; notices go to stderr, since stdout may be JSON."""
     made = {str(base.id): base for base in known.made}
-    return Tox(jobs, made, only_make=only_make, say=lambda text: print(text, file=sys.stderr, flush=True))
+
+    def say(text: str) -> None:
+        print(text, file=sys.stderr, flush=True)
+
+    return Tox(jobs, made, workers=workers, only_make=only_make, say=say)

@@ -52,6 +52,14 @@ def add_parser(commands: Any) -> None:
         "--jobs", type=int, default=os.cpu_count() or 1, metavar="N", help="bases to run at a time (default: CPU cores)"
     )
     parser.add_argument(
+        "-n",
+        dest="workers",
+        type=int,
+        default=1,
+        metavar="N",
+        help="cases to run at a time on each base that is no image, in workers of pytest-xdist (default: 1)",
+    )
+    parser.add_argument(
         "--break",
         dest="break_",
         metavar="ID",
@@ -68,12 +76,13 @@ def run_command(parsed: argparse.Namespace) -> int:
     interrupt.once()
     configuration.load()  # a mistake in it is reported once, not by each case
     parsed.resume_hint = "nothing was started"
-    if parsed.jobs < 1:
-        raise MatrixError("--jobs must be at least 1", got=f"--jobs {parsed.jobs}", expected=">= 1")
+    for option, count in (("--jobs", parsed.jobs), ("-n", parsed.workers)):
+        if count < 1:
+            raise MatrixError(f"{option} must be at least 1", got=f"{option} {count}", expected=">= 1")
     if parsed.here:
         os.environ.setdefault(RERUN, RERUN_HERE)  # for the rerun commands of the plan; its pytest sets the same
     known = loading.load()
-    engine, place = places.engine_of(known, parsed, parsed.jobs)
+    engine, place = places.engine_of(known, parsed, parsed.jobs, parsed.workers)
     if parsed.resume is not None:
         chosen = (parsed.select, parsed.within, parsed.case, parsed.mcore, parsed.level, parsed.expect, parsed.here)
         if any((*chosen, parsed.break_)):

@@ -125,6 +125,7 @@ class Engines:
 class Tox:
     """tox's parallel run over the environments of the bases; with `only_make` it makes them and runs no case.
 
+    `jobs` bases run at a time, and `workers` cases on each of them, in pytest-xdist's workers.
     `made` are the bases of the catalog by id, whose missing interpreters are downloaded; `say` receives notices of it.
     """
 
@@ -133,10 +134,11 @@ class Tox:
         jobs: int,
         made: Mapping[str, Wheels | ReaderBase] = NO_BASES,
         *,
+        workers: int = 1,
         only_make: bool = False,
         say: Callable[[str], None] = lambda text: None,
     ) -> None:
-        self._jobs, self._made, self._only_make, self._say = jobs, made, only_make, say
+        self._jobs, self._workers, self._made, self._only_make, self._say = jobs, workers, made, only_make, say
         self._lacking: dict[str, str] = {}
 
     def ready(self, bases: Collection[str]) -> None:
@@ -176,7 +178,7 @@ class Tox:
         environment = {key: value for key, value in os.environ.items() if not key.startswith("TOX_")}
         with tempfile.TemporaryDirectory() as folder:  # not beside the log: it holds output with secrets
             results = Path(folder, "results.json")
-            command += ["--result-json", str(results)]
+            command += ["--result-json", str(results), "--", *distribution(self._workers)]
             status = run_process(command, {**environment, **settings(), **environ}, log)
             done = json.loads(results.read_text(encoding="utf-8")) if results.is_file() else {}
         return EngineResult(status, unmade(bases, done.get("testenvs", {})))
@@ -185,8 +187,14 @@ class Tox:
 class HostEngine:
     """pytest with this interpreter, for the base `host`: the packages of this environment."""
 
+    def __init__(self, workers: int = 1) -> None:
+        self._workers = workers
+
     def ready(self, bases: Collection[str]) -> None:
-        """Raise MatrixError if the project's folder or settings can't be used."""
+        """Raise MatrixError if the project's folder or settings can't be used, or pytest-xdist is missing for -n."""
+        if self._workers > 1 and importlib.util.find_spec("xdist") is None:
+            fix = "pip install pytest-xdist, or leave -n out"
+            raise MatrixError("-n needs pytest-xdist", got=f"no pytest-xdist in {sys.prefix}", fix=fix)
         project.folder()
         settings()
 
@@ -200,7 +208,7 @@ class HostEngine:
 
     def run(self, bases: Sequence[str], environ: Mapping[str, str], log: Path) -> EngineResult:
         """Run pytest in this environment with its output in `log`."""
-        command = [sys.executable, "-m", "pytest", "tests/failures"]
+        command = [sys.executable, "-m", "pytest", "tests/failures", *distribution(self._workers)]
         environment = {RERUN: RERUN_HERE, **os.environ, **CELL_SETTINGS, **settings(), **environ, "MEGATRIX_BASE": ""}
         return EngineResult(run_process(command, environment, log, project.folder()))
 
@@ -216,6 +224,11 @@ def unmade(bases: Iterable[str], done: Mapping[str, Any]) -> dict[str, str]:
             why = " ".join(complaint.split())
             refused[base] = f"tox can't make its environment: {why}; see tox run -e {base_name(base)} --notest"
     return refused
+
+
+def distribution(workers: int) -> list[str]:
+    """Return the options of pytest for this many cases at a time; without them, pytest needs no pytest-xdist."""
+    return ["-n", str(workers)] if workers > 1 else []
 
 
 def run_process(command: Sequence[str], environment: Mapping[str, str], log: Path, folder: Path | None = None) -> int:

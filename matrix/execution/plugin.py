@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -36,9 +36,38 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--own-tests", action="store_true", help="run the failures' own tests instead of their cases")
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_cmdline_main(config: pytest.Config) -> Generator[None, object, object]:
+    """Before pytest-xdist's hook: with -n and without --dist, a group of cases goes to one worker."""
+    if config.getoption("numprocesses", None) and config.getoption("dist") == "no" and has_cases(config):
+        from matrix.execution.workers import DIST
+
+        config.option.dist = DIST
+    return (yield)
+
+
 def pytest_configure(config: pytest.Config) -> None:
-    """Replace the argument matrix.failures, which is no package, by the folder of the installed failures."""
+    """Replace the argument matrix.failures, which is no package, by the folder of the installed failures.
+
+    In the process that distributes cases to pytest-xdist's workers, create the session and its hooks.
+    """
     config.args[:] = [str(FAILURES) if one == PYARGS else one for one in config.args]
+    if config.getoption("dist", "no") != "no" and not config.getoption("collectonly") and has_cases(config):
+        from matrix.execution.workers import Controller
+
+        try:
+            config.pluginmanager.register(Controller(session_of(config)))
+        except MatrixError as error:
+            raise pytest.UsageError(str(error)) from None
+
+
+def has_cases(config: pytest.Config) -> bool:
+    """Return whether the arguments of pytest include failures, whose cases are to be run."""
+    if config.getoption("--own-tests"):
+        return False
+    folder = config.invocation_params.dir
+    paths = [FAILURES if one == PYARGS else (folder / one.partition("::")[0]).resolve() for one in config.args]
+    return any(path in (FAILURES, *FAILURES.parents) or FAILURES in path.parents for path in paths)
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
@@ -53,6 +82,12 @@ def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> FailureFil
         return None
     made: FailureFile = FailureFile.from_parent(parent, path=file_path)
     return made
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Limit the plan to the selected cases; pytest-xdist's workers leave that to their controller."""
+    if SESSION in session.config.stash and not hasattr(session.config, "workerinput"):
+        session.config.stash[SESSION].choose({item.planned.key for item in session.items if isinstance(item, CaseItem)})
 
 
 def pytest_report_collectionfinish(config: pytest.Config) -> list[str]:
@@ -80,11 +115,16 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 def session_of(config: pytest.Config) -> Session:
     """Return this process's session, created when the first failure is collected. Raises MatrixError."""
     from matrix.execution.session import Options, Session
+    from matrix.execution.workers import WorkerSession
     from matrix.store.paths import OUT
 
     if SESSION not in config.stash:
         options = Options.from_environment(os.environ, select=config.getoption("--select"))
-        config.stash[SESSION] = Session(options, Path(os.environ.get("MEGATRIX_OUT", OUT)))
+        out = Path(os.environ.get("MEGATRIX_OUT", OUT))
+        if hasattr(config, "workerinput"):
+            config.stash[SESSION] = WorkerSession(options, out, config.workerinput)
+        else:
+            config.stash[SESSION] = Session(options, out)
         config.stash[SESSION].say = partial(say, config)
     return config.stash[SESSION]
 
@@ -103,6 +143,8 @@ class FailureFile(pytest.File):
         """Yield the failure's part of the plan. If the plan can't be made, only the first file reports the error."""
         if BROKEN in self.config.stash:
             return
+        from matrix.execution.session import item_name
+
         try:
             session = session_of(self.config)
             planned = session.planned
@@ -114,9 +156,7 @@ class FailureFile(pytest.File):
             raise self.CollectError(str(error)) from None
         for item in planned:
             if item.failure == failure.id:
-                # No brackets: pytest reads them as parameters of a function, and --lf does not find such an item.
-                name = f"{item.failure}-{item.case}-{item.level.value}-{item.cell.id}"
-                made: CaseItem = CaseItem.from_parent(self, name=name, planned=item)
+                made: CaseItem = CaseItem.from_parent(self, name=item_name(item), planned=item)
                 yield made
 
 

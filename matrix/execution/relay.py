@@ -1,6 +1,7 @@
 """Send the start and the record of each case from the pytest processes of a run to the process that shows progress.
 
-JSON lines over a Unix socket. Results are stored in the journal; the relay only shows them.
+JSON lines over a Unix socket. Each process stores its results in its journal,
+and the relay only shows them; under pytest-xdist the receiver stores those of the workers.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from types import TracebackType
 
 from matrix.errors import MatrixError
 from matrix.store import scratch
+from matrix.store.journal import utc_now
 from matrix.verdicts.record import Record
 
 
@@ -66,6 +68,7 @@ class Receiver:
         self._socket = socket.socket(socket.AF_UNIX)
         self._socket.bind(self.address)
         self._socket.listen()
+        self._connections: list[socket.socket] = []
         self._threads = [threading.Thread(target=self._accept, daemon=True)]
         self._threads[0].start()
 
@@ -81,12 +84,19 @@ class Receiver:
         self._socket.close()
         self._folder.cleanup()
 
+    def stop(self) -> None:
+        """Let the connected processes call `orphaned`. What they still send is received."""
+        for connection in self._connections:
+            with contextlib.suppress(OSError):  # it has disconnected
+                connection.shutdown(socket.SHUT_WR)
+
     def _accept(self) -> None:
         while True:
             try:
                 connection, _ = self._socket.accept()
             except OSError:
                 return
+            self._connections.append(connection)
             thread = threading.Thread(target=self._read, args=(connection,), daemon=True)
             self._threads.append(thread)
             thread.start()
@@ -124,18 +134,19 @@ class Sender:
                 raise MatrixError("the run of this process has ended", where=address, got=error) from error
             threading.Thread(target=self._watch, args=(orphaned,), daemon=True).start()
 
-    def send(self, record: Record) -> None:
-        """Send one record. Does not raise if the receiver is gone; `orphaned` handles that."""
-        self._send(CaseEnded(record))
+    def started(self, key: str) -> str:
+        """Send that a case starts; return the time."""
+        return self._send(CaseBegun(key))
 
-    def begin(self, key: str) -> None:
-        """Send that a case begins."""
-        self._send(CaseBegun(key))
+    def result(self, record: Record) -> str:
+        """Send one record; return the time. Does not raise if the receiver is gone; `orphaned` handles that."""
+        return self._send(CaseEnded(record))
 
-    def _send(self, message: Message) -> None:
+    def _send(self, message: Message) -> str:
         if self._socket is not None:
             with contextlib.suppress(OSError):
                 self._socket.sendall(encode(message))
+        return utc_now()
 
     def close(self) -> None:
         """Disconnect."""

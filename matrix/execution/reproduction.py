@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from matrix.catalog.failure import Case, CaseNeed, Expectation, Failure, Level
+from matrix.catalog.model import Catalog
 from matrix.catalog.versions import NONE
 from matrix.errors import MatrixError
 from matrix.execution.ranks.job import RankJob
 from matrix.planning.cases import stand_in_of
 from matrix.planning.planned import Planned
+from matrix.planning.rerun import reproduce_line
 from matrix.verdicts.judge import Judgement, judge
 from matrix.verdicts.outcome import Outcome, OutcomeKind
 from matrix.verdicts.record import Record, Verdict
@@ -179,6 +181,12 @@ def make_record(planned: Planned, outcome: Outcome, judgement: Judgement, contex
         run=context.run,
         started=started,
     )
+
+
+def not_run(item: Planned, catalog: Catalog, outcome: Outcome, run: str) -> Record:
+    """Return the record of a case that did not run: unavailable or not reached."""
+    context = CaseContext(reproduce=reproduce_line(item), run=run)
+    return make_record(item, outcome, judge(catalog.failure(item.failure), item.expectation, outcome), context, "")
 
 
 def brief(outcome: Outcome) -> str:

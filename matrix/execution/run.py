@@ -16,7 +16,7 @@ from matrix.errors import MatrixError, closest
 from matrix.execution.cache_key import case_key
 from matrix.execution.engine import BaseContents, Engine, offer_of
 from matrix.execution.relay import Receiver
-from matrix.execution.reproduction import CaseContext, make_record
+from matrix.execution.reproduction import not_run
 from matrix.planning.cases import on_python
 from matrix.planning.planned import Planned
 from matrix.planning.requirements import BaseOffer, MachineOffer, lacks
@@ -29,7 +29,6 @@ from matrix.store.night import Night
 from matrix.store.paths import NIGHT, Paths
 from matrix.store.run_lock import RunLock
 from matrix.store.secrets import mask_file
-from matrix.verdicts.judge import judge
 from matrix.verdicts.outcome import Outcome, OutcomeKind
 from matrix.verdicts.reason import Lack
 from matrix.verdicts.record import SILENT, Record, Verdict
@@ -199,12 +198,6 @@ def unavailable(catalog: Catalog, item: Planned, offer: BaseOffer, site: host.Ex
     others = (*lacks(catalog, item, offer, MachineOffer()), site.lack(catalog, item, added))
     every = tuple(dict.fromkeys(lack for lack in (first, *others) if lack))
     return Outcome(OutcomeKind.UNAVAILABLE, first.text, lacks=every)
-
-
-def not_run(item: Planned, catalog: Catalog, outcome: Outcome, run: str) -> Record:
-    """Return the record of a case that did not run: unavailable or not reached."""
-    context = CaseContext(reproduce=reproduce_line(item), run=run)
-    return make_record(item, outcome, judge(catalog.failure(item.failure), item.expectation, outcome), context, "")
 
 
 def cached(

@@ -6,7 +6,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -41,7 +41,7 @@ from matrix.provision.nvidia.nvml import Nvml
 from matrix.provision.overlays import Overlay, Overlays, OverlaySpec, default_root
 from matrix.provision.tox_environments import base_name
 from matrix.store import journal, night
-from matrix.store.paths import Paths
+from matrix.store.paths import Paths, make_folder
 from matrix.store.run_lock import RunLock
 from matrix.verdicts.outcome import Outcome
 from matrix.verdicts.record import Record
@@ -143,15 +143,14 @@ class Session:
         """Return a case in the cell of this environment, whose Python may not be the base's first."""
         return on_python(self.catalog.failure(item.failure), item, self.environment.minor)
 
+    def choose(self, keys: Collection[str]) -> None:
+        """Limit the plan to these cases: those that pytest did not deselect."""
+        self.planned = [item for item in self.planned if item.key in keys]
+
     @cached_property
     def run_folder(self) -> Path:
-        """Return the folder of the run; for a run of this session, write its plan first."""
-        if self.options.run_folder:
-            return self.options.run_folder
-        folder = Paths(self.out).new_run(self.base)
-        self._lock = RunLock(folder)
-        night.write_plan(folder, [plan_entry(item) for item in self.planned])
-        return folder
+        """Return the folder of the run; a run of this session makes it with its journal."""
+        return self.options.run_folder or Paths(self.out).next_run(self.base)
 
     @cached_property
     def supervisor(self) -> Supervisor:
@@ -164,10 +163,18 @@ class Session:
         return Pool([gpu.uuid for gpu in self.host.offers(Level.GPU).gpus or ()], say=lambda text: self.say(text))
 
     @cached_property
-    def journal(self) -> JournalSink:
-        """Return the session's journal."""
-        sender = Sender(self.options.relay, lambda: os.kill(os.getpid(), signal.SIGINT))
-        return JournalSink(journal.Journal.new(self.run_folder), sender, self.records.append)
+    def sender(self) -> Sender:
+        """Return the connection to the process that started this one; when that ends, this one is interrupted."""
+        return Sender(self.options.relay, lambda: os.kill(os.getpid(), signal.SIGINT))
+
+    @cached_property
+    def journal(self) -> JournalSink | Sender:
+        """Return the session's journal; for a run of this session, write its plan first."""
+        if not self.options.run_folder:
+            make_folder(self.run_folder)
+            self._lock = RunLock(self.run_folder)
+            night.write_plan(self.run_folder, [plan_entry(item) for item in self.planned])
+        return JournalSink(journal.Journal.new(self.run_folder), self.sender, self.records.append)
 
     @property
     def header(self) -> str:
@@ -321,13 +328,13 @@ class JournalSink:
     def started(self, key: str) -> str:
         """Store that a case starts, and send it."""
         at = self._journal.started(key)
-        self._sender.begin(key)
+        self._sender.started(key)
         return at
 
     def result(self, record: Record) -> str:
         """Store a record and send it."""
         at = self._journal.result(record)
-        self._sender.send(record)
+        self._sender.result(record)
         self._also(record)
         return at
 
@@ -335,3 +342,11 @@ class JournalSink:
         """Close the connection and the journal."""
         self._sender.close()
         self._journal.close()
+
+
+def item_name(planned: Planned) -> str:
+    """Return the name of a case in pytest, unique in a plan.
+
+    It has no brackets: pytest reads them as parameters of a function, and --lf does not find such an item.
+    """
+    return f"{planned.failure}-{planned.case}-{planned.level.value}-{planned.cell.id}"

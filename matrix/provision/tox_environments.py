@@ -21,8 +21,9 @@ from matrix.catalog.model import Catalog, Container, ReaderBase, Wheels
 from matrix.catalog.versions import minor, parse
 from matrix.provision.current_image import CurrentImage
 
-# Packages that Megatrix itself needs in a cell: pytest and the imports of matrix/. tomli is for Python 3.10.
-CELL_REQUIRES: Final = ("pytest>=8", "packaging>=24", "tomli>=2; python_version < '3.11'")
+# Packages that Megatrix itself needs in a cell: pytest and the imports of matrix/. tomli is for Python 3.10,
+# pytest-xdist for -n alone.
+CELL_REQUIRES: Final = ("pytest>=8", "pytest-xdist>=3.6", "packaging>=24", "tomli>=2; python_version < '3.11'")
 # Variables of every interpreter of a cell. PYTHONHASHSEED: a rerun must be deterministic. NO_VCS_VERSION: otherwise
 # megatron-core >= 0.17 records the commit of a git repository around the overlay.
 CELL_SETTINGS: Final = {"PYTHONUNBUFFERED": "1", "PYTHONHASHSEED": "0", "NO_VCS_VERSION": "1"}

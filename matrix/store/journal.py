@@ -77,7 +77,7 @@ class Journal:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o644)
             sync_folder(path.parent)
-            self._held = _hold(path.parent, fcntl.LOCK_SH)
+            self._held = hold(path.parent, fcntl.LOCK_SH)
         except OSError as error:
             if path.exists():
                 fix = "each process writes a file of its own"
@@ -141,16 +141,16 @@ def settle(run_folder: Path, waits: Callable[[], None] = lambda: None) -> None:
     `waits` is called first if there are any.
     """
     try:
-        os.close(_hold(run_folder, fcntl.LOCK_EX | fcntl.LOCK_NB))
+        os.close(hold(run_folder, fcntl.LOCK_EX | fcntl.LOCK_NB))
     except BlockingIOError:
         waits()
-        os.close(_hold(run_folder, fcntl.LOCK_EX))
+        os.close(hold(run_folder, fcntl.LOCK_EX))
 
 
-def _hold(run_folder: Path, how: int) -> int:
+def hold(run_folder: Path, how: int = fcntl.LOCK_SH) -> int:
     """Return a file descriptor that holds the run's lock; the system releases it when the process dies.
 
-    Raises MatrixError where the lock file can't be written.
+    Processes that run cases share it (LOCK_SH). Raises MatrixError where the lock file can't be written.
     """
     path = run_folder / "lock"
     try:

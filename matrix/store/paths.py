@@ -47,16 +47,20 @@ class Paths:
             raise MatrixError("can't be read", where=str(self.run("")), got=error.strerror, fix=READABLE) from error
 
     def new_run(self, label: str) -> Path:
-        """Create and return the folder of a run. Its id sorts after all others, also when the clock was set back."""
+        """Create and return the folder of a run."""
+        folder = self.next_run(label)
+        make_folder(folder)
+        return folder
+
+    def next_run(self, label: str) -> Path:
+        """Return the folder of a new run. Its id sorts after all others, also when the clock was set back."""
         stamps = [run.partition("Z-")[0] for run in self.runs()]
         last = max((stamp for stamp in stamps if re.fullmatch(r"\d{8}T\d{12}", stamp)), default="")
         stamp = f"{datetime.now(timezone.utc):{STAMP}}"
         if stamp <= last:
             digits = f"{int(last.replace('T', '')) + 1}"
             stamp = f"{digits[:8]}T{digits[8:]}"
-        folder = self.run(f"{stamp}Z-{label}")
-        make_folder(folder)
-        return folder
+        return self.run(f"{stamp}Z-{label}")
 
     def pages(self, run: str) -> Paths:
         """Return the paths of a run's pages: of a night here, of any other run in a folder that a night never uses."""

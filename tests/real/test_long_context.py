@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from matrix.execution.engine import environment_folder
@@ -17,6 +17,7 @@ from matrix.provision.installed import at
 from matrix.provision.overlays import Overlays, OverlaySpec, default_root
 from matrix.provision.sources import parse
 from tests.founding import MASK
+from tests.profiles import tries
 from tests.real.conftest import ROOT, Megatrix, Ran
 
 pytestmark = pytest.mark.real
@@ -102,7 +103,7 @@ def cut(ran: Ran) -> Iterator[Slice]:
 sizes = st.integers(2, 16)  # of the context-parallel group
 chunks = st.integers(1, 4)  # tokens in one of its 2*cp chunks
 samples = st.integers(1, 2)
-examples = settings(max_examples=50, deadline=None)
+fifty = tries(50)
 
 
 def chunk_rows(length: int, cp: int) -> list[list[int]]:
@@ -113,7 +114,7 @@ def chunk_rows(length: int, cp: int) -> list[list[int]]:
     ]
 
 
-@examples
+@fifty
 @given(sizes, chunks, samples)
 def test_ranks_partition_the_positions(cut: Slice, cp: int, chunk: int, batch: int) -> None:
     """Each position of each sample is on exactly one rank."""
@@ -122,7 +123,7 @@ def test_ranks_partition_the_positions(cut: Slice, cp: int, chunk: int, batch: i
     assert sorted(held) == list(range(batch * length))
 
 
-@examples
+@fifty
 @given(sizes, chunks, samples)
 def test_every_key_is_sliced_alike(cut: Slice, cp: int, chunk: int, batch: int) -> None:
     """Each rank has the rows of its two chunks for every key, for the mask with all its columns."""
@@ -137,7 +138,7 @@ def test_every_key_is_sliced_alike(cut: Slice, cp: int, chunk: int, batch: int) 
         ]
 
 
-@examples
+@fifty
 @given(sizes, chunks)
 def test_label_in_a_chunk_is_the_next_token(cut: Slice, cp: int, chunk: int) -> None:
     for part in cut(cp, 2 * cp * chunk, 1)["parts"]:
@@ -146,7 +147,7 @@ def test_label_in_a_chunk_is_the_next_token(cut: Slice, cp: int, chunk: int) -> 
             assert labels[start : start + chunk - 1] == tokens[start + 1 : start + chunk]
 
 
-@examples
+@fifty
 @given(sizes, chunks)
 def test_causal_work_is_equal_on_all_ranks(cut: Slice, cp: int, chunk: int) -> None:
     """A query attends to itself and all before it; the sums over a rank's queries are equal."""
@@ -154,7 +155,7 @@ def test_causal_work_is_equal_on_all_ranks(cut: Slice, cp: int, chunk: int) -> N
     assert len(work) == 1
 
 
-@examples
+@fifty
 @given(sizes, st.integers(1, 128))
 def test_indivisible_length_is_the_known_error(cut: Slice, cp: int, length: int) -> None:
     """2*cp must divide the length: Megatron-LM checks its arguments, megatron-core fails in view()."""

@@ -8,18 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
 
 from matrix.provision import clones
 from matrix.provision.host import VISIBLE
-
-# The machines are shared and noisy: no test is judged by its time, hypothesis's own deadline included.
-settings.register_profile("shared machines", deadline=None)
-settings.load_profile("shared machines")
-
-# nohup, `&` in a script and some CI runners start processes with SIGINT ignored, and children inherit that.
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture

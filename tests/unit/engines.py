@@ -83,7 +83,7 @@ class FakeEngine:
                 where = CaseContext(run=folder.name, content=content(item, self.known), reproduce=reproduce_line(item))
                 record = make_record(item, outcome, judgement, where, started)
                 kept.result(record)
-                sender.send(record)
+                sender.result(record)
         sender.close()
         return EngineResult(self.status if isinstance(self.status, int) else 0, self.refused)
 

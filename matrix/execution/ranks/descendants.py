@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final
 
 LEAVE_S: Final = 0.25  # s for processes that end with their rank: multiprocessing's resource tracker took 15 ms
+TRACKER_S: Final = 2.0  # s for a resource tracker to end after all others: 0.4 s while it starts on a busy machine
 KILL_S: Final = 0.5  # s for killed processes to exit: 40 of them took 3 ms, one with 1 GiB took 80 ms
 LOOKS: Final = 10  # attempts to get a picture that is not torn; 2 were always enough
 
@@ -78,8 +79,8 @@ def end_below(
 ) -> int:
     """Kill every descendant of `root`, including new ones, and return how many were killed.
 
-    Descendants get `leave_s` seconds to end by themselves. Gives up `kill_s` seconds later: a process in
-    uninterruptible sleep survives SIGKILL until its device responds.
+    Descendants get `leave_s` seconds to end by themselves, resource trackers TRACKER_S more. Gives up `kill_s` seconds
+    later: a process in uninterruptible sleep survives SIGKILL until its device responds.
     """
 
     def below() -> set[int]:
@@ -94,15 +95,31 @@ def end_below(
         wait_for(found, leave_s)
         found = below()
     killed: set[int] = set()
+    spare: Callable[[int], bool] = is_tracker
     give_up = time.monotonic() + kill_s
     while found and time.monotonic() < give_up:
-        for pid in found:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        killed |= found
-        wait_for(found, give_up - time.monotonic())
+        if doomed := {pid for pid in found if not spare(pid)}:
+            for pid in doomed:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            killed |= doomed
+            wait_for(doomed, give_up - time.monotonic())
+        else:  # only trackers are left
+            wait_for(found, TRACKER_S)
+            spare, give_up = (lambda pid: False), time.monotonic() + kill_s
         found = below()
     return len(killed)
+
+
+def is_tracker(pid: int) -> bool:
+    """Return whether a process is a resource tracker of multiprocessing.
+
+    It removes the named semaphores of its ranks from /dev/shm when the last of their processes has ended.
+    """
+    try:
+        return b"multiprocessing.resource_tracker" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return False
 
 
 def wait_for(pids: Iterable[int], limit_s: float) -> None:

@@ -20,7 +20,7 @@ from matrix.catalog.model import Catalog, Container, Image
 from matrix.execution import inside
 from matrix.execution.engine import BaseContents, Engine, EngineResult, pending
 from matrix.execution.relay import Sender
-from matrix.execution.run import not_run
+from matrix.execution.reproduction import not_run
 from matrix.execution.session import deadline
 from matrix.execution.slurm.array_spec import ArraySpec, ResourceRequest, arrays, minutes, needs
 from matrix.execution.slurm.commands import Commands, Node
@@ -127,7 +127,7 @@ class Slurm:
             for key, record in journal.read(folder).results.items():
                 if key not in sent:
                     sent.add(key)
-                    sender.send(record)
+                    sender.result(record)
 
         try:
             reports = self._request_contents(queue, images) if images else []

@@ -16,7 +16,7 @@ from matrix.errors import MatrixError
 from matrix.execution import inside
 from matrix.execution.engine import BaseContents, pending
 from matrix.execution.relay import Receiver
-from matrix.execution.run import not_run
+from matrix.execution.reproduction import not_run
 from matrix.execution.slurm.array_spec import ArraySpec
 from matrix.provision import pyxis, tools
 from matrix.provision.installed import PythonEnvironment

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from matrix.bisection.ancestry import Ancestry, places
 from matrix.bisection.noise import Noise, ProbeResult
 from matrix.bisection.search import Plan, ResultKind, WrongEndError, search
 from matrix.errors import MatrixError
+from tests.profiles import tries
 from tests.unit.bisection.histories import History, allowed, rounds_needed
 
 THOUSAND = Ancestry.chain(1001)  # the good end and 1,000 commits after it
 
 
-@settings(max_examples=150, deadline=None)
+@tries(150)
 @given(
     culprit=st.integers(1, 1000),
     at_once=st.sampled_from([1, 2, 3, 7]),
@@ -44,7 +45,7 @@ def test_worst_culprit_takes_this_many_rounds(at_once: int, rounds: int) -> None
     assert rounds == worst
 
 
-@settings(max_examples=150, deadline=None)
+@tries(150)
 @given(data=st.data(), culprit=st.integers(1, 1000), at_once=st.sampled_from([1, 3, 7]))
 def test_candidates_are_culprit_and_adjacent_skips(data: st.DataObject, culprit: int, at_once: int) -> None:
     """Up to 20 % of the places are inconclusive: the candidates are exactly the inseparable places."""
@@ -93,7 +94,7 @@ def test_wrong_claims_stay_within_the_stated_error(shows: float) -> None:
     assert wrong <= allowed(0.05, claims)
 
 
-@settings(max_examples=60, deadline=None)
+@tries(60)
 @given(
     culprit=st.integers(1, 1000),
     at_once=st.sampled_from([1, 3, 7]),
@@ -189,7 +190,7 @@ def merged_histories(draw: st.DrawFn) -> Ancestry:
     return Ancestry.of_parents([*parents, sorted(heads)])
 
 
-@settings(max_examples=200, deadline=None)
+@tries(200)
 @given(data=st.data(), order=merged_histories(), at_once=st.sampled_from([1, 3]))
 def test_culprit_is_found_in_merged_histories(data: st.DataObject, order: Ancestry, at_once: int) -> None:
     """The failure is in every descendant of its commit, and in nothing on the other side of a merge."""
@@ -203,7 +204,7 @@ def test_culprit_is_found_in_merged_histories(data: st.DataObject, order: Ancest
     assert found.kind is ResultKind.FIRST_BAD or set(found.candidates) & skips
 
 
-@settings(max_examples=100, deadline=None)
+@tries(100)
 @given(
     culprit=st.integers(1, 1000), suspects=st.sets(st.integers(0, 1000), max_size=30), at_once=st.sampled_from([1, 7])
 )

@@ -84,6 +84,22 @@ def test_tox_runs_the_environments_in_parallel(
     assert ["--workdir", "/somewhere", "-c", str(ROOT / "tox.ini"), "-e", "torch2.3.1,torch2.4.0"] == arguments[6:12]
 
 
+def test_workers_are_passed_to_pytest(fake: Callable[[str], Path], tmp_path: Path) -> None:
+    call = fake("sys.exit(0)")
+    Tox(2, workers=3).run(["torch-2.4.0"], {}, tmp_path / "log")
+    assert json.loads(call.read_text())["arguments"][-3:] == ["--", "-n", "3"]
+    HostEngine(3).run(["host"], {}, tmp_path / "log")
+    assert json.loads(call.read_text())["arguments"] == ["-m", "pytest", "tests/failures", "-n", "3"]
+
+
+def test_workers_here_need_xdist(monkeypatch: pytest.MonkeyPatch) -> None:
+    HostEngine(2).ready(["host"])
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    HostEngine(1).ready(["host"])
+    with pytest.raises(MatrixError, match="-n needs pytest-xdist"):
+        HostEngine(2).ready(["host"])
+
+
 def test_tox_gets_no_variables_of_an_outer_tox(
     fake: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

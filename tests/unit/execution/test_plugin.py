@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
+from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -44,6 +45,9 @@ class FakeSession:
         verdict = self._verdicts.get(self.ran[-1], Verdict.HOLDS)
         outcome = Outcome(OutcomeKind.PASSED, "needs 8 GPUs" if verdict is Verdict.UNAVAILABLE else "")
         return replace(record(), verdict=verdict, outcome=outcome)
+
+    def choose(self, keys: Collection[str]) -> None:
+        self.planned = [item for item in self.planned if item.key in keys]
 
     def close(self) -> None:
         """Do nothing."""
@@ -108,7 +112,7 @@ def test_keyword_selects_by_failure_and_case(
     pytester: pytest.Pytester, session: FakeSession, word: str, count: int
 ) -> None:
     run(pytester, "save_breaks", "-k", word)
-    assert len(session.ran) == count
+    assert len(session.ran) == len(session.planned) == count
 
 
 def test_last_failed_runs_only_red_cases(pytester: pytest.Pytester, session: FakeSession) -> None:

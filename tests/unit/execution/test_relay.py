@@ -31,7 +31,7 @@ def test_each_record_arrives_once_and_unchanged() -> None:
     with Receiver(shown.put) as receiver:
         sender = Sender(receiver.address, nothing)
         for one in RECORDS:
-            sender.send(one)
+            sender.result(one)
         got = [shown.get(timeout=HANG_S) for _ in RECORDS]
         sender.close()
     assert got == RECORDS
@@ -64,7 +64,7 @@ def test_calls_of_several_senders_do_not_overlap() -> None:
 
         def send(one: Record) -> None:
             sender = Sender(receiver.address, nothing)
-            sender.send(one)
+            sender.result(one)
             sender.close()
 
         threads = [threading.Thread(target=send, args=(one,)) for one in RECORDS]
@@ -80,14 +80,14 @@ def test_sent_records_are_shown_before_the_receiver_closes() -> None:
     with Receiver(shown.append) as receiver:
         sender = Sender(receiver.address, nothing)
         for one in RECORDS:
-            sender.send(one)
+            sender.result(one)
         sender.close()
     assert len(RECORDS) == len(shown)
 
 
 def test_empty_address_sends_nothing() -> None:
     sender = Sender("", nothing)
-    sender.send(RECORDS[0])
+    sender.result(RECORDS[0])
     sender.close()
 
 
@@ -106,7 +106,7 @@ def test_orphaned_is_called_when_the_receiver_dies(tmp_path: Path) -> None:
         assert not orphaned.is_set()
         connection.close()
     assert orphaned.wait(HANG_S)
-    sender.send(RECORDS[0])  # is dropped without an error
+    sender.result(RECORDS[0])  # is dropped without an error
     sender.close()
 
 
@@ -138,8 +138,8 @@ def test_begin_arrives_before_the_record() -> None:
     shown: queue.Queue[object] = queue.Queue()
     with Receiver(shown.put, shown.put) as receiver:
         sender = Sender(receiver.address, nothing)
-        sender.begin("a case")
-        sender.send(RECORDS[0])
+        sender.started("a case")
+        sender.result(RECORDS[0])
         assert [shown.get(timeout=HANG_S), shown.get(timeout=HANG_S)] == ["a case", RECORDS[0]]
         sender.close()
 

@@ -81,6 +81,7 @@ def test_session_skips_cases_with_a_result(folder: Path) -> None:
 def test_session_without_a_run_writes_its_plan(folder: Path) -> None:
     current = Session(Options("torch-2.4.0", select="mcore==0.8.0"), folder)
     assert current.planned == [CASE]
+    current.journal.close()
     assert [plan_entry(CASE)] == night.plan(current.run_folder)
 
 

@@ -6,10 +6,11 @@ import itertools
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from matrix.planning.covering import pairwise
+from tests.profiles import tries
 
 KEYS = ("base", "mcore", "te")
 Rows = set[tuple[str, str, str]]
@@ -37,7 +38,7 @@ def constrained(draw: st.DrawFn) -> tuple[Mapping[str, list[str]], Rows]:
     return {**used, "case": given["case"]}, rows
 
 
-@settings(deadline=None, max_examples=60)
+@tries(60)
 @given(constrained())
 def test_allowed_rows_cover_every_feasible_pair(drawn: tuple[Mapping[str, list[str]], Rows]) -> None:
     given, rows = drawn

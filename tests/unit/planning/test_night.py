@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from matrix.catalog.cell import Cell
@@ -24,6 +24,7 @@ from matrix.planning.night import everything, newest_patches, night, night_cells
 from matrix.planning.planned import Planned
 from matrix.provision.project import ROOT
 from matrix.verdicts.reason import Reason, ReasonKind
+from tests.profiles import tries
 from tests.unit.catalogs import (
     CORES,
     ENGINES,
@@ -251,7 +252,7 @@ def changes(cells: list[Cell], entry: Any) -> set[Cell]:
     return sides
 
 
-@settings(deadline=None, max_examples=60)
+@tries(60)
 @given(ENTRIES)
 def test_every_change_of_expectation_is_planned(entry: Any) -> None:
     known = catalog(entry)
@@ -287,7 +288,7 @@ def test_a_control_has_its_own_expectation() -> None:
     assert {("tp2", "broken"), ("tp2", "works"), ("control", "works")} == covered
 
 
-@settings(deadline=None, max_examples=40)
+@tries(40)
 @given(ENTRIES)
 def test_planned_cases_are_unique_known_and_have_reasons(entry: Any) -> None:
     items = night(catalog(entry), pairwise)
@@ -297,7 +298,7 @@ def test_planned_cases_are_unique_known_and_have_reasons(entry: Any) -> None:
     assert {item.cell for item in items} <= set(night_cells(catalog(entry), entry))
 
 
-@settings(deadline=None, max_examples=20)
+@tries(20)
 @given(ENTRIES)
 def test_every_base_core_and_engine_is_planned(entry: Any) -> None:
     cells, items = night_cells(catalog(entry), entry), night(catalog(entry), pairwise)
@@ -310,6 +311,7 @@ import sys; sys.path.insert(0, {root!r})
 from matrix.planning.covering import pairwise
 from matrix.planning.night import night
 from tests.unit.planning.test_night import BROKEN, catalog
+from tests.profiles import tries
 print([(item.key, item.why) for item in night(catalog(BROKEN), pairwise)])
 """
 

@@ -6,7 +6,7 @@ import json
 import re
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from matrix.catalog.cell import Cell
@@ -15,6 +15,7 @@ from matrix.catalog.versions import NONE
 from matrix.check.compat import parse_stack
 from matrix.report.compat_page import PICKED, compat_page, data
 from tests.founding import SAVE
+from tests.profiles import tries
 from tests.unit.catalogs import catalog, clause, failure, real
 
 EMBEDDED = data(real(), {SAVE: frozenset({Level.CPU})}).to_json()
@@ -33,7 +34,7 @@ def page_result(stack: dict[str, str]) -> dict[str, str]:
     return {failure["failure"]: ruling(failure) for failure in EMBEDDED["failures"]}
 
 
-@settings(max_examples=300, deadline=None)
+@tries(300)
 @given(st.fixed_dictionaries({}, optional={axis: st.sampled_from(EMBEDDED["known"][axis]) for axis in PICKED}))
 def test_page_agrees_with_the_catalog(stack: dict[str, str]) -> None:
     cell = Cell(**{"base": "", "torch": NONE, "mcore": NONE, **stack})

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import xml.etree.ElementTree as ET
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from matrix.report.junit import junit
 from matrix.store.night import Night
 from matrix.verdicts.record import Record, Verdict
+from tests.profiles import tries
 from tests.unit.report.samples import night, record
 from tests.unit.report.test_page import HOSTILE, poisoned
 
@@ -62,7 +63,7 @@ def test_secrets_are_masked() -> None:
     assert "hunter2" not in junit(Night("a", (record(Verdict.UNEXPLAINED),)))
 
 
-@settings(max_examples=100, deadline=None)
+@tries(100)
 @given(st.sampled_from(list(Verdict)), st.sampled_from(HOSTILE) | st.text(st.characters()))
 def test_any_text_yields_well_formed_xml(verdict: Verdict, text: str) -> None:
     assert len(made([poisoned(record(verdict), text)]).findall(".//testcase")) == 1

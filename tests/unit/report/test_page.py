@@ -8,7 +8,7 @@ from dataclasses import replace
 from html.parser import HTMLParser
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from matrix.catalog.failure import Level
@@ -23,6 +23,7 @@ from matrix.store.paths import page_name
 from matrix.verdicts.outcome import Raised
 from matrix.verdicts.reason import Reason, ReasonKind
 from matrix.verdicts.record import Record, Verdict
+from tests.profiles import tries
 from tests.unit.report.samples import cell, night, record
 from tests.unit.terminals import piped
 
@@ -182,7 +183,7 @@ HOSTILE = [
 ]  # fmt: skip
 
 
-@settings(max_examples=30, deadline=None)
+@tries(30)
 @given(st.sampled_from(HOSTILE) | st.text(st.characters()))
 @pytest.mark.parametrize("verdict", [Verdict.UNEXPLAINED, Verdict.HOLDS, Verdict.UNAVAILABLE])
 def test_no_text_becomes_markup(verdict: Verdict, text: str) -> None:

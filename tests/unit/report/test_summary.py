@@ -6,13 +6,14 @@ import re
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from matrix.catalog.failure import Level
 from matrix.report.summary import summary as parts
 from matrix.verdicts.outcome import Raised
 from matrix.verdicts.record import Record, Verdict
+from tests.profiles import tries
 from tests.unit.report.samples import cell, night, record
 from tests.unit.terminals import coloured, piped, shown
 
@@ -113,7 +114,7 @@ def test_colour_leaves_the_text_unchanged() -> None:
     assert plain == re.sub(r"\x1b\[[0-9;]*m", "", colours)
 
 
-@settings(max_examples=50, deadline=None)
+@tries(50)
 @given(st.text(st.characters()))
 def test_messages_are_escaped_for_the_terminal(message: str) -> None:
     red = record(Verdict.UNEXPLAINED)

@@ -14,12 +14,13 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from matrix.errors import MatrixError
 from matrix.store.journal import Journal, read
 from matrix.verdicts.record import Record, Verdict
+from tests.profiles import tries
 from tests.unit.report.samples import MCORES, cell, record
 
 RECORDS = [record(where=cell(mcore=mcore)) for mcore in MCORES[:4]]
@@ -92,7 +93,7 @@ def test_a_folder_without_journals_has_no_results(tmp_path: Path) -> None:
     assert (read(tmp_path).results, read(tmp_path).started) == ({}, {})
 
 
-@settings(max_examples=200, deadline=None)
+@tries(200)
 @given(st.data())
 def test_a_resumed_run_completes_a_truncated_journal(data: st.DataObject) -> None:
     """Cut at any byte, the journal holds a prefix of the results; each case then has exactly one result."""
@@ -113,7 +114,7 @@ def test_a_resumed_run_completes_a_truncated_journal(data: st.DataObject) -> Non
         assert after.started_only == frozenset()
 
 
-@settings(max_examples=200, deadline=None)
+@tries(200)
 @given(st.data())
 def test_a_changed_byte_is_detected(data: st.DataObject) -> None:
     """In the last line it makes that line torn, so the line is ignored; elsewhere the error names the line."""

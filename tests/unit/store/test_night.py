@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from matrix.errors import MatrixError
@@ -55,7 +55,6 @@ def test_records_follow_the_order_of_the_plan(folder: Path) -> None:
     assert list(read(folder).records) == RECORDS
 
 
-@settings(deadline=None)
 @given(st.lists(st.sampled_from(RECORDS)))
 def test_every_planned_case_has_one_record(tmp_path_factory: pytest.TempPathFactory, results: list[Record]) -> None:
     folder = tmp_path_factory.mktemp("run")

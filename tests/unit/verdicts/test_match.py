@@ -11,7 +11,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from matrix.authoring.examples import LOOK_ALIKES, SHOWS
@@ -25,6 +25,7 @@ from matrix.verdicts.match import Reading, match
 from matrix.verdicts.outcome import Frame, Outcome, OutcomeKind, Raised
 from matrix.verdicts.signature import matched, shows
 from matrix.verdicts.tracebacks import HEADER
+from tests.profiles import tries
 from tests.unit.catalogs import catalog, failure, real
 from tests.unit.logs import (
     BEFORE,
@@ -451,7 +452,7 @@ COLOURS = st.sampled_from(["\x1b[31m", "\x1b[0m", "\x1b[1;38;5;9m", "\x1b[K", "\
 WORDS = st.text(st.characters(exclude_characters="\n\r", exclude_categories=["Cs"]), max_size=60)
 
 
-@settings(max_examples=60, deadline=None)
+@tries(60)
 @given(st.sampled_from(sorted(LOGS)), st.data())
 def test_colours_and_junk_between_lines_change_nothing(id: str, data: st.DataObject) -> None:
     lines = LOGS[id].split("\n")
@@ -463,13 +464,13 @@ def test_colours_and_junk_between_lines_change_nothing(id: str, data: st.DataObj
     assert ids("\n".join(lines)) == [id]
 
 
-@settings(max_examples=60, deadline=None)
+@tries(60)
 @given(st.binary(max_size=4000))
 def test_junk_shows_nothing(data: bytes) -> None:
     assert match(texts(io.BytesIO(data)), real().failures).known == ()
 
 
-@settings(max_examples=60, deadline=None)
+@tries(60)
 @given(st.sampled_from(sorted(LOGS)), st.data())
 def test_shuffled_lines_show_no_other_failure(id: str, data: st.DataObject) -> None:
     shuffled = data.draw(st.permutations(LOGS[id].split("\n")))

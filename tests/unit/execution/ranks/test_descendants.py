@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
@@ -97,6 +98,19 @@ def test_end_below_kills_and_counts(sleeper: Callable[..., subprocess.Popen[byte
     process = sleeper(3600)
     assert end_below(os.getpid(), look=looking_at(process.pid)) == 1
     assert process.wait() == -9
+
+
+def test_resource_tracker_ends_by_itself() -> None:
+    """It ends when the last process that holds its pipe has ended. Killed before, it leaves semaphores in /dev/shm."""
+    ours, theirs = os.pipe()
+    command = [sys.executable, "-c", "import sys; sys.stdin.read()  # multiprocessing.resource_tracker"]
+    tracker = subprocess.Popen(command, stdin=ours)
+    holder = subprocess.Popen(["sleep", "3600"], stdout=theirs)
+    os.close(ours)
+    os.close(theirs)
+    with tracker, holder:
+        assert end_below(os.getpid(), leave_s=0, kill_s=30.0, look=looking_at(tracker.pid, holder.pid)) == 1
+        assert (tracker.wait(), holder.wait()) == (0, -9)
 
 
 def test_end_below_does_not_count_processes_that_end(sleeper: Callable[..., subprocess.Popen[bytes]]) -> None:

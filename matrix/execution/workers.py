@@ -1,0 +1,269 @@
+"""Cases in pytest-xdist: the controller owns the plan and the journal, and its workers run the cases.
+
+A worker sends starts and records to the controller's relay, as the processes of a run send theirs to the run. Nothing
+here imports xdist, which a cell may lack: the hooks and the scheduler follow its protocols.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+import pytest
+
+from matrix.catalog.failure import Level
+from matrix.catalog.folders import FAILURES
+from matrix.errors import MatrixError
+from matrix.execution.relay import Receiver, Sender
+from matrix.execution.reproduction import not_run
+from matrix.execution.session import Options, Session, item_name
+from matrix.planning.planned import Planned
+from matrix.store import journal
+from matrix.verdicts.outcome import Outcome, OutcomeKind
+from matrix.verdicts.record import Record
+
+DIST: Final = "loadgroup"  # the value of --dist for which the controller's scheduler is used
+HANDED: Final = "megatrix"  # the controller's message in a worker's input
+AHEAD: Final = 2  # cases that a worker holds: xdist starts one only when the next, or the end, is known
+LOST: Final = "started and not finished: its pytest worker {worker} ended ({error})"
+
+
+class Worker(Protocol):
+    """A worker, as its controller sees it (xdist.workermanage.WorkerController)."""
+
+    gateway: Any
+    workerinput: dict[str, Any]
+
+    @property
+    def shutting_down(self) -> bool:
+        """Whether it has been asked to end, or has ended."""
+
+    def send_runtest_some(self, indices: Sequence[int]) -> None:
+        """Send it the items with these indices of its collection."""
+
+    def shutdown(self) -> None:
+        """Let it end after the items that it has."""
+
+
+class WorkerSession(Session):
+    """The session of a worker: the plan is its controller's, and so is the journal, behind the relay."""
+
+    def __init__(self, options: Options, out: Path, workerinput: Mapping[str, Any]) -> None:
+        if HANDED not in workerinput:
+            fix = f"name them, e.g. pytest -n 2 {FAILURES}"
+            raise MatrixError("pytest-xdist's controller has no plan", got="cases outside of its arguments", fix=fix)
+        given = json.loads(workerinput[HANDED])
+        super().__init__(replace(options, run_folder=Path(given["run_folder"]), relay=given["relay"]), out)
+        self.planned = [Planned.from_json(item) for item in given["planned"]]
+
+    @cached_property
+    def journal(self) -> Sender:
+        """Return the connection to the controller; a resumed run waits until this process has ended."""
+        journal.hold(self.run_folder)
+        return self.sender
+
+
+class Groups:
+    """A scheduler of pytest-xdist: the cases of a group go to one worker, the largest group first.
+
+    xdist's own for groups hands a case out again that ended its worker, and puts the group into the ids of the cases,
+    which --lf then does not find. `started` holds the ids of the cases whose start was reported.
+    """
+
+    def __init__(self, workers: int, group: Callable[[str], str], started: Collection[str]) -> None:
+        self._workers, self._group, self._started = workers, group, started
+        self._ids: dict[Worker, list[str]] = {}  # the collection of each worker
+        self._waiting: list[list[str]] = []  # groups without a worker
+        self._rest: dict[Worker, list[str]] = {}  # of a worker's group: not sent to it yet
+        self._sent: dict[Worker, list[str]] = {}  # sent and not complete; the first one runs
+        self._scheduled = False
+
+    @property
+    def nodes(self) -> list[Worker]:
+        """The workers."""
+        return list(self._sent)
+
+    @property
+    def collection_is_completed(self) -> bool:
+        """Whether all initial workers have collected."""
+        return self._scheduled or len(self._ids) >= self._workers
+
+    @property
+    def has_pending(self) -> bool:
+        """Whether a case is not complete."""
+        return bool(self._waiting or any(self._rest.values()) or any(self._sent.values()))
+
+    @property
+    def tests_finished(self) -> bool:
+        """Whether no worker needs another case, so that all may end after those that they have."""
+        left = self._waiting or any(self._rest.values()) or any(len(sent) >= AHEAD for sent in self._sent.values())
+        return self._scheduled and not left
+
+    def add_node(self, node: Worker) -> None:
+        """Add a worker that starts to collect."""
+        self._sent[node], self._rest[node] = [], []
+
+    def add_node_collection(self, node: Worker, collection: Sequence[str]) -> None:
+        """Store what a worker collected. Raises pytest.UsageError if another worker collected something else."""
+        self._ids[node] = list(collection)
+        if any(ids != self._ids[node] for ids in self._ids.values()):
+            raise pytest.UsageError(f"{node.gateway.id} collected other cases than the other workers of pytest-xdist")
+
+    def schedule(self) -> None:
+        """Send cases to the workers that have collected."""
+        if not self._scheduled:
+            self._scheduled = True
+            groups: dict[str, list[str]] = {}
+            for one in next(iter(self._ids.values())):
+                groups.setdefault(self._group(one), []).append(one)
+            self._waiting = sorted(groups.values(), key=len, reverse=True)
+        for node in self.nodes:
+            self._feed(node)
+
+    def mark_test_complete(self, node: Worker, item_index: int, duration: float = 0) -> None:
+        """Send a worker that completed a case the next one."""
+        self._sent[node].remove(self._ids[node][item_index])
+        self._feed(node)
+
+    def remove_node(self, node: Worker) -> str | None:
+        """Return the case that a worker ran when it ended, if any; the others that it had go to another worker."""
+        sent, rest = self._sent.pop(node), self._rest.pop(node)
+        lost = sent.pop(0) if sent and sent[0] in self._started else None
+        if sent or rest:
+            self._waiting.insert(0, [*sent, *rest])
+        for other in self.nodes:
+            self._feed(other)
+        return lost
+
+    def mark_test_pending(self, item: str) -> None:
+        """Do nothing: no case runs twice."""
+
+    def remove_pending_tests_from_node(self, node: Worker, indices: Sequence[int]) -> None:
+        """Do nothing: cases that were sent are not taken back."""
+
+    def _feed(self, node: Worker) -> None:
+        if node not in self._ids or node.shutting_down:
+            return
+        while len(self._sent[node]) < AHEAD:
+            if not self._rest[node] and not self._waiting:
+                node.shutdown()
+                return
+            self._rest[node] = self._rest[node] or self._waiting.pop(0)
+            self._sent[node].append(self._rest[node].pop(0))
+            node.send_runtest_some([self._ids[node].index(self._sent[node][-1])])
+
+
+class Controller:
+    """The hooks of the process that distributes the cases of `session` to workers."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._named: Mapping[str, Planned] = {item_name(item): item for item in session.planned}
+        self._started: set[str] = set()
+        self._ended: dict[str, str] = {}  # why a worker ended, by its id
+        self._workers = 0
+        self._error = ""  # why the journal can't be written
+        self._lost: list[Record] = []
+        self._relay = Receiver(
+            lambda record: self._store(session.journal.result, record),
+            lambda key: self._store(session.journal.started, key),
+        )
+        self._plan = json.dumps(
+            {
+                "run_folder": str(session.run_folder.absolute()),
+                "relay": self._relay.address,
+                "planned": [item.to_json() for item in session.planned],
+            }
+        )
+
+    def pytest_report_header(self) -> str:
+        """Return the line that names the base."""
+        return self._session.header
+
+    def pytest_xdist_setupnodes(self, specs: Sequence[object]) -> None:
+        """Store how many workers start."""
+        self._workers = len(specs)
+
+    def pytest_configure_node(self, node: Worker) -> None:
+        """Give a worker the plan. It is the whole one: a worker that replaces another must collect the same."""
+        node.workerinput[HANDED] = self._plan
+
+    def pytest_xdist_make_scheduler(self, config: pytest.Config) -> Groups | None:
+        """Return the scheduler, unless another one was chosen with --dist."""
+        return Groups(self._workers, self._group, self._started) if config.getoption("dist") == DIST else None
+
+    def pytest_xdist_node_collection_finished(self, ids: Sequence[str]) -> None:
+        """Limit the plan to what the workers collected (-k, --lf), and write it."""
+        self._session.choose({item.key for item in map(self._of, ids) if item})
+        if self._session.planned:
+            try:
+                _ = self._session.journal
+            except MatrixError as error:
+                raise pytest.UsageError(str(error)) from None
+
+    def pytest_runtest_logstart(self, nodeid: str) -> None:
+        """Store that a worker reported the start of a case."""
+        self._started.add(nodeid)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_testnodedown(self, node: Worker, error: object) -> None:
+        """Store why a worker ended."""
+        self._ended[node.gateway.id] = str(error)
+
+    def pytest_handlecrashitem(self, crashitem: str, report: Any) -> None:
+        """Keep the record of a case that was lost with its worker."""
+        if item := self._of(crashitem):
+            worker = report.node.gateway.id
+            outcome = Outcome(OutcomeKind.NOT_REACHED, LOST.format(worker=worker, error=self._ended.get(worker)))
+            run = self._session.run_folder.name
+            self._lost.append(not_run(item, self._session.catalog, outcome, run))
+
+    def pytest_keyboard_interrupt(self) -> None:
+        """Interrupt the workers, which then stop the ranks of their cases."""
+        self._relay.stop()
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_sessionfinish(self) -> Generator[None, object, object]:
+        """After xdist's hook, which waits for the workers, close the relay and store the losses.
+
+        A loss must follow its start in the journal, and starts may still have been on their way.
+        """
+        try:
+            return (yield)
+        finally:
+            self._relay.__exit__(None, None, None)
+            for record in self._lost:
+                self._store(self._session.journal.result, record)
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        """Print why the journal can't be written."""
+        if self._error:
+            terminalreporter.write_line(self._error, red=True)
+
+    def _of(self, nodeid: str) -> Planned | None:
+        return self._named.get(nodeid.partition("::")[2])
+
+    def _group(self, nodeid: str) -> str:
+        item = self._of(nodeid)
+        return group(item) if item else nodeid
+
+    def _store(self, write: Callable[[Any], str], value: object) -> None:
+        """Write to the journal; if it can't be written, end the session, in which no case may run unrecorded."""
+        try:
+            write(value)
+        except MatrixError as error:
+            self._error = str(error)
+            os.kill(os.getpid(), signal.SIGINT)
+
+
+def group(item: Planned) -> str:
+    """Return the group of a case: its overlays, which one worker provides once; at level contract the case itself."""
+    if item.level is Level.CONTRACT:
+        return item.key
+    return " ".join((item.source or item.cell.mcore, item.te_source or item.cell.te, *item.packages))

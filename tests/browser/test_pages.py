@@ -9,14 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from matrix.check.compat import compat, parse_stack, render
+from matrix.check.compat import compat, parse_stack
 from matrix.cli.main import main
+from matrix.report.compat import render
 from matrix.store.history import History
 from matrix.store.paths import Paths, page_name
 from tests.browser.chromium import Browser
 from tests.founding import SAVE
 from tests.unit.catalogs import real
 from tests.unit.engines import FakeEngine
+from tests.unit.terminals import piped, words
 
 RED_CELL = "torch-2.4.1/mcore-0.14.0/te-none/driver-none"
 PAGES = (
@@ -108,13 +110,13 @@ def test_copied_command_runs_the_red_case(
     ],
 )
 def test_compat_page_agrees_with_the_command_line(browser: Browser, site: Paths, stack: str) -> None:
-    """In every word, except for the heading that counts the failures."""
+    """In every word, except for the heading that counts the failures; the command line aligns columns."""
     browser.open(url(site, f"compat.html#{stack}"))
     with History(site.history) as history:
         found = compat(real(), parse_stack(real(), stack), history.levels())
     texts = browser.js("[...document.querySelectorAll('#answer :is(h2, h3, p)')].map((each) => each.textContent)")
 
-    assert [line.strip() for line in render(found).splitlines()] == [
+    assert [words(line).strip() for line in piped(*render(found)).splitlines()] == [
         text.strip() for text in texts if not re.fullmatch(r"\d+ known failures?", text)
     ]
     assert browser.errors() == []

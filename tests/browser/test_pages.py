@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import os
 import re
 import shlex
@@ -13,13 +12,13 @@ import pytest
 from matrix.check.compat import compat, parse_stack
 from matrix.cli.main import main
 from matrix.report.compat import render
-from matrix.report.terminal import console, rendered
 from matrix.store.history import History
 from matrix.store.paths import Paths, page_name
 from tests.browser.chromium import Browser
 from tests.founding import SAVE
 from tests.unit.catalogs import real
 from tests.unit.engines import FakeEngine
+from tests.unit.terminals import piped, words
 
 RED_CELL = "torch-2.4.1/mcore-0.14.0/te-none/driver-none"
 PAGES = (
@@ -27,10 +26,8 @@ PAGES = (
     "compat.html#mcore=0.8.0 torch=2.4.0",
     f"failures/{SAVE}.html",
     f"cells/{page_name(RED_CELL)}",
-    "bisections/one.html",
-    "bisections/two.html",
 )
-NAMES = ("night", "compat", "failure", "cell", "bisection", "attribution")
+NAMES = ("night", "compat", "failure", "cell")
 WIDTHS = (400, 1600)
 FILL = """(name, text) => {
   const field = document.getElementById("filter-" + name);
@@ -113,14 +110,13 @@ def test_copied_command_runs_the_red_case(
     ],
 )
 def test_compat_page_agrees_with_the_command_line(browser: Browser, site: Paths, stack: str) -> None:
-    """In every word, except for the heading that counts the failures."""
+    """In every word, except for the heading that counts the failures; the command line aligns columns."""
     browser.open(url(site, f"compat.html#{stack}"))
     with History(site.history) as history:
         found = compat(real(), parse_stack(real(), stack), history.levels())
     texts = browser.js("[...document.querySelectorAll('#answer :is(h2, h3, p)')].map((each) => each.textContent)")
 
-    printed = rendered(console(io.StringIO(), {}), *render(found))
-    assert [line.strip() for line in printed.splitlines()] == [
+    assert [words(line).strip() for line in piped(*render(found)).splitlines()] == [
         text.strip() for text in texts if not re.fullmatch(r"\d+ known failures?", text)
     ]
     assert browser.errors() == []

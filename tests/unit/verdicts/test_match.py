@@ -299,7 +299,7 @@ def test_a_log_that_ends_within_a_traceback() -> None:
     assert reading.known == ()
     assert f"the log ends within a traceback, in {raised(FRAMED).frames[-1].function}" in reading.unknown[0].what
     assert [one.failure.id for one in reading.similar] == [FRAMED]
-    assert "errors in this log" in render(reading)
+    assert "errors in this log" in piped(*render(reading))
 
 
 @pytest.mark.parametrize("id", RAISED)
@@ -362,7 +362,7 @@ def test_the_same_error_elsewhere_is_similar() -> None:
     assert reading.known == ()
     [similar] = [one for one in reading.similar if one.failure.id == FRAMED]
     assert "raised in /a/other.py:f" in similar.differs
-    assert "similar, not the same:" in render(reading)
+    assert "similar, not the same:" in piped(*render(reading))
 
 
 def test_another_keyword_of_the_same_function_is_similar() -> None:

@@ -154,6 +154,7 @@ def test_tox_downloads_and_reports_missing_pythons(monkeypatch: pytest.MonkeyPat
             return f"needs Python for {base.id}"
 
     monkeypatch.setattr(engine, "Pythons", Fake)
+    monkeypatch.setenv("MEGATRIX_TOX", sys.executable)  # these tests run without tox, too
     made = Tox(1, {base.id: base, "torch-2.5.1": wheels("2.5.1"), "torch-2.6.0": wheels("2.6.0")}, say=said.append)
     made.ready(["torch-2.5.1", "another", "torch-2.4.0"])
 

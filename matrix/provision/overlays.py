@@ -179,8 +179,7 @@ class Overlays:
             if all(path.relative_to(folder).as_posix().startswith(HELPER) for path in compiled):
                 for path in compiled:
                     path.unlink()
-                needed = " ".join(requirements)
-                return f"no compiled dataset helper: {needed} has no wheel for Python {python}, only for 3.{minor}"
+                return f"no compiled dataset helper: this release has no wheel for Python {python}, only for 3.{minor}"
             break
         raise refusal
 

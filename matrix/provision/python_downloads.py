@@ -60,9 +60,9 @@ class Pythons:
                 f"Python {' or '.join(base.pythons)} is missing: uv downloads Python {minor} ({SIZE}) to {folder}; "
                 f"UV_PYTHON_DOWNLOADS=never forbids it"
             )
-            if why := self._download(minor):
+            if why := self._download(minor) or self._lacks(base.pythons):
                 self._failed[minor] = why
-                self._say(f"Python {minor} was not downloaded: {why}")
+                self._say(f"Python {minor} is not available after the download: {why}")
 
     def lack(self, base: Wheels | ReaderBase) -> str:
         """Return that this machine has no Python for a base and the command that installs one; "" if it has one."""
@@ -73,12 +73,13 @@ class Pythons:
         tried = f" ({why})" if why else ""
         return f"needs Python {' or '.join((*base.pythons, *base.fallbacks))}{tried}: {command(minor)}"
 
-    def _lacks(self, minors: tuple[str, ...]) -> bool:
+    def _lacks(self, minors: tuple[str, ...]) -> str:
+        """Return "" if this machine has one of these minors, else what it has, and which of its Pythons do not run."""
         try:
             self._find(minors, environ=self._environ)
-        except MatrixError:
-            return True
-        return False
+        except MatrixError as error:
+            return str(error.got)
+        return ""
 
     def _download(self, minor: str) -> str:
         """Return "" after a download, else why it failed."""

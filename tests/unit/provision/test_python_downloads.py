@@ -28,10 +28,10 @@ MINOR = f"3.{sys.version_info.minor}"
 
 
 class Machine:
-    """A machine with some minors of Python; its uv adds one, or fails with `refusal`."""
+    """A machine with some minors of Python; its uv adds one, which `breaks` or not, or fails with `refusal`."""
 
-    def __init__(self, *minors: str, refusal: str = "") -> None:
-        self.minors, self.refusal = set(minors), refusal
+    def __init__(self, *minors: str, refusal: str = "", breaks: bool = False) -> None:
+        self.minors, self.refusal, self.breaks = set(minors), refusal, breaks
         self.commands: list[list[str]] = []
         self.environment: Mapping[str, str] = {}
         self.said: list[str] = []
@@ -43,14 +43,14 @@ class Machine:
         self.environment = environment or {}
         if self.refusal:
             return CommandResult(1, err=f"error: Failed to install\n  cause: {self.refusal}\n")
-        self.minors.add(command[-1])
+        self.minors |= set() if self.breaks else {command[-1]}
         return CommandResult(0)
 
     def find(self, minors: Sequence[str], *, environ: Mapping[str, str]) -> Interpreter:
         for minor in minors:
             if minor in self.minors:
                 return Interpreter(Path(f"/python{minor}"), f"{minor}.1")
-        raise MatrixError("no Python found")
+        raise MatrixError("no Python found", got="python3.10: does not run")
 
     def pythons(self, configuration: Configuration | None = None, **environ: str) -> Pythons:
         return Pythons(
@@ -92,8 +92,17 @@ def test_a_fallback_replaces_a_failed_download() -> None:
     pythons.provide(BASE)
 
     assert len(machine.commands) == 1  # a site without network waits for uv's retries once
-    assert machine.said[1:] == ["Python 3.10 was not downloaded: cause: dns error"]
+    assert machine.said[1:] == ["Python 3.10 is not available after the download: cause: dns error"]
     assert pythons.lack(BASE) == ""
+
+
+def test_a_downloaded_python_that_fails_is_reported() -> None:
+    """For example one that does not find its libraries on this machine."""
+    machine = Machine("3.12", breaks=True)
+
+    machine.pythons().provide(BASE)
+
+    assert machine.said[1:] == ["Python 3.10 is not available after the download: python3.10: does not run"]
 
 
 def test_without_any_python_the_command_is_named() -> None:

@@ -89,4 +89,6 @@ class Pythons:
             result = self._run([*uv(environment), "python", "install", "--no-bin", minor], environment=environment)
         except MatrixError as error:
             return error.brief
-        return result.complaint.splitlines()[-1].strip() if result.code else ""
+        # uv's first cause and its last: "Request failed after 3 retries", "failed to lookup address information".
+        lines = [line.strip().removeprefix("cause: ") for line in result.complaint.splitlines()]
+        return "; ".join(dict.fromkeys([*lines[1:2], lines[-1]])) if result.code else ""

@@ -42,7 +42,7 @@ class Machine:
         self.commands.append(list(command))
         self.environment = environment or {}
         if self.refusal:
-            return CommandResult(1, err=f"error: Failed to install\n  cause: {self.refusal}\n")
+            return CommandResult(1, err=f"error: not installed\n  cause: request failed\n  cause: {self.refusal}\n")
         self.minors |= set() if self.breaks else {command[-1]}
         return CommandResult(0)
 
@@ -92,7 +92,7 @@ def test_a_fallback_replaces_a_failed_download() -> None:
     pythons.provide(BASE)
 
     assert len(machine.commands) == 1  # a site without network waits for uv's retries once
-    assert machine.said[1:] == ["Python 3.10 is not available after the download: cause: dns error"]
+    assert machine.said[1:] == ["Python 3.10 is not available after the download: request failed; dns error"]
     assert pythons.lack(BASE) == ""
 
 
@@ -112,7 +112,7 @@ def test_without_any_python_the_command_is_named() -> None:
     pythons.provide(BASE)
 
     assert pythons.lack(BASE) == (
-        "needs Python 3.10 or 3.11 or 3.12 (cause: dns error): pip install uv && uv python install 3.10"
+        "needs Python 3.10 or 3.11 or 3.12 (request failed; dns error): pip install uv && uv python install 3.10"
     )
 
 

@@ -51,7 +51,10 @@ def flat(text: str) -> str:
 
 
 def _printed(value: object) -> str:
-    return value if isinstance(value, Markup) else visible(str(value))
+    if isinstance(value, Markup):
+        return value
+    text = str(value)
+    return text if text.isprintable() else visible(text)  # a report prints a million values: call `visible` for few
 
 
 _ENVIRONMENT: Final = Environment(

@@ -14,7 +14,8 @@ from matrix.report.words import WORST_FIRST, group_by, headline, is_red, verdict
 from matrix.store.night import Night
 from matrix.verdicts.record import SILENT, Record
 
-# The cell axes with a filter, each shown only if the records have more than one value.
+# The cell axes with a filter, each shown only if the records have more than one value. index.html.j2 names them in the
+# rows that the filters hide.
 AXES: Final = ("base", "mcore", "te", "driver")
 
 
@@ -37,7 +38,6 @@ def page(night: Night, changes: Changes, levels: Mapping[str, frozenset[Level]],
         causes=_causes(records, changes.newly_red),
         grids=grids(records, {key: f"#{anchor}" for key, anchor in anchors.items()}, levels),
         silent=sorted(silent.items(), key=lambda group: -len(group[1])),
-        axes=AXES,
         choices=_choices(records),
         bisections=bisections,
     )

@@ -17,7 +17,7 @@
   const ruling = (failure, places) =>
     failure.rules.find((rule) => Object.entries(rule.takes).every(([axis, taken]) => taken.includes(places[axis])));
 
-  // The words are those of `megatrix compat` (render in matrix/check/compat.py).
+  // The words are those of `megatrix compat` (matrix/report/compat.py).
   const card = (failure, rule) => {
     const made = element("section", "", "card");
     const title = element("h3");

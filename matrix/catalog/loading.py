@@ -35,7 +35,7 @@ READ: Final = "contract"  # name of the case at level contract that an entry wit
 
 @dataclass(frozen=True)
 class Common:
-    """The packages of every wheels base besides torch, as pip requirements."""
+    """The packages of a wheels base besides torch, as pip requirements; a base may have its own list."""
 
     requires: tuple[str, ...]
 
@@ -63,9 +63,8 @@ def load(facts: Path = FACTS, failures: Path = FAILURES) -> Catalog:
     constraints = _tables(facts / "constraints.toml", {"exclude": Exclusion, "module": RequiredModule})
     catalog = Catalog(
         containers=containers,
-        wheels=made["wheels"],
+        wheels=tuple(replace(base, requires=base.requires or common.requires) for base in made["wheels"]),
         readers=made["reader"],
-        common_requires=common.requires,
         drivers=drivers["driver"],
         features=drivers["feature"],
         gpus=drivers["gpu"],

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
-from typing import Final
+from functools import cache, cached_property
+from typing import Any, Final
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from matrix.catalog.cell import Cell, Clause
 from matrix.catalog.failure import Failure, Stack
@@ -56,6 +59,8 @@ class Container:
 class Wheels:
     """An environment of released wheels (base kind `wheels`); `night` is why it is in the night, "" if it is not.
 
+    `requires` are its pip requirements besides torch, by default those of [common]. `variant` is why there is a further
+    base with the torch of another, "" for a torch's standard base: only that one is a twin or a point of a bisection.
     The base `host` is one too; `image` is the container that it stands in, if any.
     """
 
@@ -65,6 +70,12 @@ class Wheels:
     night: str = ""
     image: str = field(default=NONE, metadata={"toml": False})
     fallbacks: tuple[str, ...] = ()  # minors for a machine without any of `pythons`: some cases can't run on them
+    requires: tuple[str, ...] = ()
+    variant: str = ""
+
+    def provided(self, python: str) -> tuple[str, ...]:
+        """Return the packages that it pins on a minor of Python, as "NAME==VERSION"."""
+        return _pinned(self.requires, python)
 
 
 @dataclass(frozen=True)
@@ -173,9 +184,10 @@ class Exclusion:
 
 @dataclass(frozen=True)
 class RequiredModule:
-    """A module that cells need of their base."""
+    """A module that cells need of their base; `package` has it."""
 
     name: Identifier
+    package: Identifier
     when: Clause
     reason: str
 
@@ -190,7 +202,6 @@ class Catalog:
     containers: tuple[Container, ...]
     wheels: tuple[Wheels, ...]
     readers: tuple[ReaderBase, ...]
-    common_requires: tuple[str, ...]
     drivers: tuple[Driver, ...]
     features: tuple[Feature, ...]
     megatron_core: tuple[Release, ...]
@@ -230,11 +241,16 @@ class Catalog:
             raise MatrixError("no such base", got=id, expected="a base of the catalog", fix=closest(id, self.bases))
         return self.bases[id]
 
+    @property
+    def standard(self) -> tuple[Wheels, ...]:
+        """The wheels bases without the variants: one for each torch."""
+        return tuple(base for base in self.wheels if not base.variant)
+
     def twin(self, image: Container) -> Wheels | None:
-        """Return the twin of an image: the lowest wheels base with its torch minor, None if there is none."""
+        """Return the twin of an image: the lowest standard base with its torch minor, None if there is none."""
         if image.torch is None:
             return None
-        same = [base for base in self.wheels if minor(base.torch) == minor(image.torch)]
+        same = [base for base in self.standard if minor(base.torch) == minor(image.torch)]
         return min(same, key=lambda base: parse(base.torch), default=None)
 
     def twins_of(self, base: Wheels) -> tuple[Container, ...]:
@@ -265,39 +281,56 @@ class Catalog:
             return named
         return same[0] if len(same) == 1 else None
 
-    def cell(self, base: str, *, mcore: str = NONE, te: str = NONE, driver: str = NONE, **stack: str) -> Cell:
-        """Return the cell on a base of the catalog, with the base's torch and Python."""
+    def cell(self, base: str, *, mcore: str = NONE, te: str = NONE, driver: str = NONE, **more: Any) -> Cell:
+        """Return the cell on a base of the catalog, with the base's torch, Python and packages; `more` are axes."""
         known = self.base(base)
         if isinstance(known, ReaderBase):
-            return Cell(base, NONE, mcore, te, driver, **stack)
+            return Cell(base, NONE, mcore, te, driver, **more)
         torch = known.torch or NONE
         if isinstance(known, Wheels):
-            return Cell(base, torch, mcore, te, driver, python=known.pythons[0], image=known.image, **stack)
-        return Cell(base, torch, mcore, te, driver, python=known.python or NONE, **stack)
+            python = known.pythons[0]
+            fixed: dict[str, Any] = {"python": python, "image": known.image, "provided": known.provided(python)}
+            return Cell(base, torch, mcore, te, driver, **fixed, **more)
+        return Cell(base, torch, mcore, te, driver, python=known.python or NONE, **more)
 
     def cell_of(self, stack: Stack) -> Cell:
         """Return the cell of a report, with the hardware that it names."""
         named = {name: value for name, value in vars(stack.cell).items() if name != "base" and value is not None}
         return self.cell(stack.cell.base, **named)
 
-    def excluded(self, cell: Cell) -> str | None:
-        """Return why the cell must not be planned, None if it may."""
+    def excluded(self, cell: Cell, overridden: Collection[str] = ()) -> str | None:
+        """Return why the cell must not be planned, None if it may.
+
+        `overridden` are packages whose ranges do not count (Failure.overrides).
+        """
         for exclusion in self.exclusions:
-            if exclusion.when.matches(cell):
+            if exclusion.when.matches(cell) and not exclusion.when.packages.keys() & set(overridden):
                 return exclusion.reason
         release = self._mcore.get(cell.mcore)
         if release is None:
             return None
         if release.requires_python and cell.python != NONE and cell.python not in release.requires_python:
             return f"megatron-core {cell.mcore} needs Python {release.requires_python.text}; the base has {cell.python}"
-        required = release.requires.get("torch")
-        if required and cell.torch != NONE and cell.torch not in required:
-            return f"megatron-core {cell.mcore} declares torch{required.text}; the base has {cell.torch}"
+        for name, declared in release.requires.items():
+            version = cell.version(name)
+            if version != NONE and version not in declared and name not in overridden:
+                return f"megatron-core {cell.mcore} declares {name}{declared.text}; the base has {version}"
         return None
 
     @cached_property
     def _mcore(self) -> Mapping[str, Release]:
         return {release.version: release for release in self.megatron_core}
+
+
+@cache
+def _pinned(requires: tuple[str, ...], python: str) -> tuple[str, ...]:
+    """Return the exact pins among pip requirements for a minor of Python."""
+    marked = {"python_version": python, "python_full_version": f"{python}.0"}
+    return tuple(
+        f"{canonicalize_name(one.name)}{one.specifier}"
+        for one in map(Requirement, requires)
+        if str(one.specifier).startswith("==") and (one.marker is None or one.marker.evaluate(marked))
+    )
 
 
 def _same_build(one: str, other: str) -> bool:

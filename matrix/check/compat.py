@@ -53,7 +53,8 @@ def parse_stack(catalog: Catalog, text: str) -> Cell:
         if isinstance(known, Container) and known.te:
             named.setdefault("te", known.te)
     image = None if base or "torch" not in named else catalog.container_of(named["torch"])
-    return Cell(base, **{"torch": NONE, "mcore": NONE, **named}, image=image.id if image else NONE)
+    axes: dict[str, Any] = {"torch": NONE, "mcore": NONE, **named}
+    return Cell(base, **axes, image=image.id if image else NONE)
 
 
 @dataclass(frozen=True)

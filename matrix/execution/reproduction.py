@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -11,6 +12,7 @@ from matrix.catalog.failure import Case, CaseNeed, Expectation, Failure, Level
 from matrix.catalog.model import Catalog
 from matrix.catalog.versions import NONE
 from matrix.errors import MatrixError
+from matrix.execution import checkpoints
 from matrix.execution.ranks.job import RankJob
 from matrix.planning.cases import stand_in_of
 from matrix.planning.planned import Planned
@@ -46,8 +48,9 @@ class RecordSink(Protocol):
 class CaseContext:
     """The context of a case: the overlays of its cell, its log folder, the resolved versions.
 
-    `unavailable` is the reason why the case can't run on this machine, "" if it can. `clones` are the site's, by name,
-    `backend` is that of the process groups.
+    `unavailable` is the reason why the case can't run on this machine, "" if it can. `writer_path` are the overlays of
+    its writer, `checkpoint` is the folder for what that writes. `clones` are the site's, by name, `backend` is that of
+    the process groups.
     """
 
     path: tuple[str, ...] = ()
@@ -59,6 +62,8 @@ class CaseContext:
     reproduce: str = ""
     run: str = ""
     unavailable: str = ""
+    writer_path: tuple[str, ...] = ()
+    checkpoint: Path = Path()
     clones: Mapping[str, str] = field(default_factory=dict)
     backend: str = "gloo"
 
@@ -96,29 +101,43 @@ class Reproduction:
     def job(self) -> RankJob:
         """Return the rank job of the case."""
         case = self.failure.case_named(self.planned.case)
-        module, function = case.function
+        return self._job(self.planned, case.function, self._context.path)
+
+    def _job(self, planned: Planned, function: tuple[str, str], path: tuple[str, ...]) -> RankJob:
+        """Return the job of a function (module, name) in a cell with the overlays `path`."""
+        case = self.failure.case_named(planned.case)
         return RankJob(
-            target=f"{self.failure.folder / module}.py:{function}",
+            target=f"{self.failure.folder / function[0]}.py:{function[1]}",
             kwargs=case.arguments,
-            world_size=self.planned.ranks,
-            path=self._context.path,
+            world_size=planned.ranks,
+            path=path,
             env={},
             deadline_s=max(self._context.deadline_s, case.deadline),
             log_dir=self._context.log_dir,
             limits=case.limits,
-            launcher=self.planned.launcher,
-            device="cuda" if self.planned.level is Level.GPU else "cpu",
-            hidden=hidden(case, self.planned),
-            stand_ins=stand_ins(self.failure, case, self.planned),
+            launcher=planned.launcher,
+            device="cuda" if planned.level is Level.GPU else "cpu",
+            hidden=hidden(case, planned),
+            stand_ins=stand_ins(self.failure, case, planned),
             clones=self._context.clones,
             backend=self._context.backend,
+            checkpoint=self._context.checkpoint,
         )
+
+    def _write(self, writer: Planned, folder: Path) -> Outcome:
+        """Write the checkpoint that the case reads into `folder`, in the cell of its writer."""
+        job = self._job(writer, self.failure.case_named(self.planned.case).writer, self._context.writer_path)
+        return self._supervisor().run(replace(job, checkpoint=folder, log_dir=job.log_dir / "writer"))
 
     def _outcome_run(self) -> Outcome:
         """Run the job; run it once more in new interpreters if the outcome is red.
 
         The second run is evidence only: the verdict stays red, and the record notes a difference.
         """
+        if writer := self.planned.writer:
+            missing = checkpoints.provide(self._context.checkpoint, partial(self._write, writer))
+            if missing:
+                return missing
         job = self.job
         outcome = self._supervisor().run(job)
         if self._judged(outcome).verdict.colour == "red":

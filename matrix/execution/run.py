@@ -10,7 +10,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Final
 
-from matrix.catalog.failure import Failure, Level
+from matrix.catalog.failure import Level
 from matrix.catalog.model import HOST, Catalog
 from matrix.errors import MatrixError, closest
 from matrix.execution.cache_key import case_key
@@ -161,7 +161,7 @@ def work(
                 outcome = unavailable(catalog, item, offer(item.cell.base), site, lack)
                 record = not_run(item, catalog, outcome, folder.name)
             if record is None and request.cache:
-                record = cached(item, catalog.failure(item.failure), installed, site, history, folder.name)
+                record = cached(item, catalog, installed, site, history, folder.name)
             if record is None:
                 left.append(item)
                 continue
@@ -202,7 +202,7 @@ def unavailable(catalog: Catalog, item: Planned, offer: BaseOffer, site: host.Ex
 
 def cached(
     item: Planned,
-    failure: Failure,
+    catalog: Catalog,
     installed: Callable[[str], BaseContents | None],
     site: host.ExecutionSite,
     history: History,
@@ -217,11 +217,12 @@ def cached(
     held = installed(item.cell.base)
     if held is None:
         return None
-    item = on_python(failure, item, held.environment.minor)
+    item = on_python(catalog, item, held.environment.minor)
     try:
-        specs = overlay_specs(item, held.environment, configuration.load(), held.interpreter)
+        settings, both = configuration.load(), filter(None, (item, item.writer))
+        specs = [spec for one in both for spec in overlay_specs(one, held.environment, settings, held.interpreter)]
         digests = [overlay_digest(spec) for spec in specs]
-        content = case_key(item, failure, held.environment, digests, site, held.image)
+        content = case_key(item, catalog.failure(item.failure), held.environment, digests, site, held.image)
         found = history.cached(content)
     except MatrixError:
         return (

@@ -12,7 +12,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
-from matrix.catalog.failure import Level
+from matrix.catalog.failure import Failure, Level
 from matrix.catalog.loading import load
 from matrix.catalog.model import HOST, Catalog, ReaderBase, Wheels
 from matrix.catalog.versions import NONE
@@ -141,7 +141,7 @@ class Session:
 
     def _here(self, item: Planned) -> Planned:
         """Return a case in the cell of this environment, whose Python may not be the base's first."""
-        return on_python(self.catalog.failure(item.failure), item, self.environment.minor)
+        return on_python(self.catalog, item, self.environment.minor)
 
     def choose(self, keys: Collection[str]) -> None:
         """Limit the plan to these cases: those that pytest did not deselect."""
@@ -188,10 +188,13 @@ class Session:
         failure = self.catalog.failure(planned.failure)
         case = failure.case_named(planned.case) if planned.reproducible else None
         overlays: tuple[Overlay, ...] = ()
+        written: tuple[Overlay, ...] = ()
+        writer = planned.writer
         reason = self._lack(planned)
         if not reason:
             try:
                 overlays = self._overlays_of(planned)
+                written = self._overlays_of(writer) if writer else ()
             except MatrixError as error:
                 reason = error.brief + self._better_python
         if not reason:
@@ -208,7 +211,7 @@ class Session:
                 planned,
                 failure,
                 self.environment,
-                [overlay.digest for overlay in overlays],
+                [overlay.digest for overlay in (*overlays, *written)],
                 self.host,
                 self.options.image,
             ),
@@ -220,6 +223,8 @@ class Session:
             reproduce=reproduce_line(planned),
             run=self.run_folder.name,
             unavailable=reason,
+            writer_path=tuple(str(overlay.path) for overlay in written),
+            checkpoint=self._checkpoint(writer, failure, written) if writer else Path(),
             clones=self.configuration.sources,
             backend=held.backend,
         )
@@ -231,6 +236,12 @@ class Session:
             return read_case(failure, failure.case_named(planned.case), planned.cell)
 
         return Reproduction(planned, failure, self.catalog.failures, context, runs, self.journal, read)
+
+    def _checkpoint(self, writer: Planned, failure: Failure, overlays: Sequence[Overlay]) -> Path:
+        """Return the folder of a writer's checkpoint: cases whose writer is the same share it."""
+        digests = [overlay.digest for overlay in overlays]
+        content = case_key(writer, failure, self.environment, digests, self.host, self.options.image)
+        return self.run_folder / "checkpoints" / content[:20]
 
     def close(self) -> None:
         """Stop the forkserver and close the journal, if they were created."""

@@ -19,7 +19,8 @@ class Rank:
     `init_method` is for torch.distributed.init_process_group: a file:// store, which avoids port conflicts.
     `workdir` is shared by the job's ranks and removed after the job. `stand_ins` are the arguments of
     matrix.kit.absent_packages.install, {} where the cell needs none. `clones` are the site's clones by name
-    ("megatron-lm": path). `backend` is that of the process groups: nccl where each rank has its own GPU.
+    ("megatron-lm": path). `backend` is that of the process groups: nccl where each rank has its own GPU. `checkpoint`
+    is the folder that the case's writer fills and its reader reads, Path() where it has no writer.
     """
 
     rank: int
@@ -30,3 +31,4 @@ class Rank:
     stand_ins: Mapping[str, Any] = field(default_factory=dict)
     clones: Mapping[str, str] = field(default_factory=dict)
     backend: str = "gloo"
+    checkpoint: Path = Path()

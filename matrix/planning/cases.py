@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final
@@ -22,17 +23,34 @@ CLONE: Final = {
 def cells_of(catalog: Catalog, failure: Failure) -> list[Cell]:
     """Return the cells that differ on the failure's axes, without the excluded ones.
 
-    They combine releases and the failure's builds with the bases that tox makes and the images that its cases name.
+    They combine releases, the failure's builds and its open packages with the bases that tox makes and the images that
+    its cases name.
     """
     made = catalog.wheels if Axis.BASE in failure.axes else catalog.readers
     named = {base for case in failure.case for base in case.bases}
     cells = (
-        catalog.cell(base.id, mcore=core, te=engine)
+        catalog.cell(base.id, mcore=core, te=engine, packages=packages, writer_mcore=writer_core, writer_te=writer_te)
         for base in (*made, *(image for image in catalog.images if image.id in named))
         for core in versions_of(failure, Package.MCORE, catalog.megatron_core, base)
         for engine in versions_of(failure, Package.TE, catalog.transformer_engine, base)
+        for packages in package_sets(failure)
+        for writer_core in versions_of(failure, Package.MCORE, catalog.megatron_core, base, Axis.WRITER_MCORE)
+        for writer_te in versions_of(failure, Package.TE, catalog.transformer_engine, base, Axis.WRITER_TE)
     )
-    return [cell for cell in cells if catalog.excluded(cell) is None]
+    return [cell for cell in cells if excluded(catalog, failure, cell) is None]
+
+
+def excluded(catalog: Catalog, failure: Failure, cell: Cell) -> str | None:
+    """Return why a cell of the failure must not be planned, None if it may: by itself or by the cell of its writer."""
+    reasons = (catalog.excluded(one, failure.overrides) for one in (cell, cell.writer) if one)
+    return next(filter(None, reasons), None)
+
+
+def package_sets(failure: Failure) -> list[tuple[str, ...]]:
+    """Return the sets of open packages of the failure's cells, as "NAME==VERSION": one version of each name."""
+    names = dict.fromkeys(one.name for one in failure.package)
+    pins = [[f"{one.name}=={one.version}" for one in failure.package if one.name == name] for name in names]
+    return list(itertools.product(*pins))
 
 
 def picked_cells(catalog: Catalog, failure: Failure) -> list[Cell]:
@@ -40,12 +58,14 @@ def picked_cells(catalog: Catalog, failure: Failure) -> list[Cell]:
     return [catalog.cell(pick.base, mcore=pick.mcore, te=pick.te) for pick in failure.pick]
 
 
-def versions_of(failure: Failure, package: Package, releases: Iterable[Release], base: Base) -> list[str]:
-    """Return the versions of a package for a base; only "none" where the failure does not depend on the package.
+def versions_of(
+    failure: Failure, package: Package, releases: Iterable[Release], base: Base, axis: Axis | None = None
+) -> list[str]:
+    """Return the versions of a package for a base; only "none" where the failure does not have its axis.
 
     They are the releases on PyPI and the failure's builds; in an image, where clones are used, the releases in a clone.
     """
-    if {Package.MCORE: Axis.MCORE, Package.TE: Axis.TE}[package] not in failure.axes:
+    if (axis or {Package.MCORE: Axis.MCORE, Package.TE: Axis.TE}[package]) not in failure.axes:
         return [NONE]
     cloned = isinstance(base, Image) and failure.clones
     known = [str(release.version) for release in releases if (release.revision if cloned else release.on_pypi)]
@@ -86,11 +106,18 @@ def plan_case(catalog: Catalog, failure: Failure, case: Case, level: Level, cell
         case.ranks,
         case.gpus,
         case.launcher,
-        case.packages,
+        (*case.packages, *laid(failure, cell)),
+        failure.overrides,
         source=source_of(failure, Package.MCORE, catalog.megatron_core, cell.mcore, level),
         te_source=source_of(failure, Package.TE, catalog.transformer_engine, cell.te, level),
         notes=tuple(notes),
     )
+
+
+def laid(failure: Failure, cell: Cell) -> tuple[str, ...]:
+    """Return the open packages of a cell with those that they require, as "NAME==VERSION"."""
+    required = {f"{one.name}=={one.version}": one.requires for one in failure.package}
+    return tuple(pin for package in cell.packages for pin in (package, *required.get(package, ())))
 
 
 def stand_in_of(failure: Failure, case: Case, level: Level, cell: Cell) -> StandIn | None:
@@ -100,14 +127,16 @@ def stand_in_of(failure: Failure, case: Case, level: Level, cell: Cell) -> Stand
     return failure.stand_in_for(cell)
 
 
-def on_python(failure: Failure, item: Planned, python: str) -> Planned:
+def on_python(catalog: Catalog, item: Planned, python: str) -> Planned:
     """Return a case in the cell of an environment with this minor of Python, which may not be the base's first.
 
     An expectation that is not the catalog's (of --expect or --break) stays.
     """
     if item.cell.python in (python, NONE):
         return item
-    cell = replace(item.cell, python=python)
+    base, failure = catalog.bases.get(item.cell.base), catalog.failure(item.failure)
+    provided = base.provided(python) if isinstance(base, Wheels) else item.cell.provided
+    cell = replace(item.cell, python=python, provided=provided)
     claimed = item.expectation is failure.expectation(item.cell, item.case)
     return replace(item, cell=cell, expectation=failure.expectation(cell, item.case) if claimed else item.expectation)
 

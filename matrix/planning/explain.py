@@ -121,6 +121,9 @@ def known_cell(catalog: Catalog, id: str) -> Cell:
         raise MatrixError(
             "not a Transformer Engine version", where=id, got=named["te"], fix=closest(named["te"], engines)
         )
+    writer = named.get("writer_mcore", NONE)
+    if writer not in (NONE, *cores, *builds):
+        raise MatrixError("no such megatron-core release", where=id, got=f"writer {writer}", fix=closest(writer, cores))
     if named["driver"] != NONE and not is_version(named["driver"]):
         raise MatrixError("not a driver version", where=id, got=named["driver"], expected="535 or 535.129.03")
     return reported_cells(catalog).get(id) or catalog.cell(**named)

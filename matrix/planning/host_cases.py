@@ -27,7 +27,10 @@ def with_host(catalog: Catalog, packages: Mapping[str, str], python: str, label:
     if torch := packages.get("torch"):
         image = catalog.container_of(torch, label)
         stands_in = image.id if image else NONE
-        return replace(catalog, wheels=(*catalog.wheels, Wheels(host, VersionText(torch), pythons, image=stands_in)))
+        open_ = dict.fromkeys(name for failure in catalog.failures for name in failure.open)
+        requires = tuple(f"{name}=={packages[name]}" for name in open_ if name in packages)
+        base = Wheels(host, VersionText(torch), pythons, image=stands_in, requires=requires, variant=HOST)
+        return replace(catalog, wheels=(*catalog.wheels, base))
     return replace(catalog, readers=(*catalog.readers, ReaderBase(host, pythons)))
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from matrix.catalog.cell import Cell
+from matrix.catalog.cell import WRITER, Cell
 from matrix.catalog.failure import Axis, Case, Expectation, Failure, Level, Package
 from matrix.catalog.model import Catalog, Container, Image, ReaderBase
 from matrix.catalog.schema import Identifier
@@ -149,37 +149,41 @@ def night_cells(catalog: Catalog, failure: Failure) -> list[Cell]:
 
 
 def newest_patches(cells: Iterable[Cell]) -> list[Cell]:
-    """Return, for each base, TE and megatron-core minor, the cell with the newest patch.
+    """Return, for each base, TE, set of packages and megatron-core minor (of the writer, too), the newest patch.
 
     Builds with a local version are not releases: each is kept.
     """
-    newest: dict[tuple[str, str, str], Cell] = {}
-    for cell in sorted(cells, key=lambda cell: position(cell.mcore)):
-        line = cell.mcore if "+" in cell.mcore or cell.mcore == NONE else minor(cell.mcore)
-        newest[cell.base, line, cell.te] = cell
+    newest: dict[tuple[object, ...], Cell] = {}
+    for cell in sorted(cells, key=lambda cell: (position(cell.mcore), position(cell.writer_mcore))):
+        lines = (_line(cell.mcore), _line(cell.writer_mcore))
+        newest[cell.base, lines, cell.te, cell.writer_te, cell.packages] = cell
     return list(newest.values())
+
+
+def _line(version: str) -> str:
+    return version if "+" in version or version == NONE else minor(version)
 
 
 Choice = tuple[Cell, frozenset[str], Reason]  # a cell, the names of the cases to run there, and the reason
 
 
 def covering_cases(catalog: Catalog, cells: Sequence[Cell], failure: Failure, pairwise: Pairwise) -> Iterable[Choice]:
-    """Yield a pairwise covering array of base x megatron-core x TE x case."""
+    """Yield a pairwise covering array of base x megatron-core x TE x case, and what else the failure's cells name."""
     if not cells or not failure.case:
         return
+    more = [axis for axis in (*WRITER, "packages") if any(getattr(cell, axis) not in (NONE, ()) for cell in cells)]
+    axes = ("base", "mcore", "te", *more)
     allowed = {
-        (cell.base, cell.mcore, cell.te, case.name): cell
+        (*(getattr(cell, axis) for axis in axes), case.name): cell
         for cell in cells
         for case in failure.case
         if expected(catalog, failure, cell, case) is not Expectation.UNKNOWN
     }
     factors: dict[str, Sequence[Any]] = {
-        "base": list(dict.fromkeys(cell.base for cell in cells)),
-        "mcore": list(dict.fromkeys(cell.mcore for cell in cells)),
-        "te": list(dict.fromkeys(cell.te for cell in cells)),
-        "case": [case.name for case in failure.case],
+        axis: list(dict.fromkeys(getattr(cell, axis) for cell in cells)) for axis in axes
     }
-    keys = ("base", "mcore", "te", "case")
+    factors["case"] = [case.name for case in failure.case]
+    keys = (*axes, "case")
     for row in pairwise(factors, keys, lambda row: tuple(row[key] for key in keys) in allowed):
         yield (
             allowed[tuple(row[key] for key in keys)],
@@ -231,14 +235,16 @@ def boundary_cases(catalog: Catalog, cells: Sequence[Cell], failure: Failure) ->
 
     Neighbours are adjacent among the values that `cells` have on one axis, with the other axes equal.
     """
-    for axis in ("torch", "mcore", "te"):
-        lines: dict[tuple[str, ...], list[Cell]] = {}
+    axes = ("torch", "mcore", "te", *WRITER, *failure.open)
+    for axis in axes:
+        lines: dict[tuple[object, ...], list[Cell]] = {}
         for cell in cells:
-            if getattr(cell, axis) != NONE:
-                rest = tuple(getattr(cell, other) for other in ("torch", "mcore", "te") if other != axis)
+            if cell.version(axis) != NONE:
+                # The torch of a variant base is the standard one's; its other packages are not.
+                rest = (*(cell.version(other) for other in axes if other != axis), axis != "torch" or cell.provided)
                 lines.setdefault(rest, []).append(cell)
         for line in lines.values():
-            ordered = sorted((parse(getattr(cell, axis)), cell) for cell in line)
+            ordered = sorted((parse(cell.version(axis)), cell) for cell in line)
             for (lower, before), (upper, after) in itertools.pairwise(ordered):
                 changes: dict[tuple[Expectation, Expectation], set[str]] = {}
                 for case in failure.case:

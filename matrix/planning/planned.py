@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Final
 
@@ -32,7 +32,8 @@ class Planned:
 
     `why` holds the reasons for which it is in the plan. `reproducible`: the catalog has a reproduction of it. `source`
     and `te_source` are the sources of megatron-core and Transformer Engine that are not PyPI (a wheel, a
-    clone@revision, a working tree). `packages` ("NAME==VERSION") are laid over the base too.
+    clone@revision, a working tree). `packages` ("NAME==VERSION") are laid over the base too. What any of them requires
+    of a package in `overrides` does not count.
     """
 
     cell: Cell
@@ -45,6 +46,7 @@ class Planned:
     gpus: int
     launcher: str = LAUNCHERS[0]
     packages: tuple[str, ...] = ()
+    overrides: tuple[str, ...] = ()
     source: str = ""
     te_source: str = ""
     why: tuple[Reason, ...] = ()
@@ -55,6 +57,13 @@ class Planned:
         """Return the case's name within a plan."""
         return case_key(self.cell.id, self.failure, self.case, self.level)
 
+    @property
+    def writer(self) -> Planned | None:
+        """Return the case in the cell that writes the checkpoint it reads, None if it reads none."""
+        cell = self.cell.writer
+        unknown = Expectation.UNKNOWN
+        return replace(self, cell=cell, expectation=unknown, source="", te_source="") if cell else None
+
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values: the fields and the key."""
         return {
@@ -63,6 +72,7 @@ class Planned:
             "level": self.level.value,
             "expectation": self.expectation.value,
             "packages": list(self.packages),
+            "overrides": list(self.overrides),
             "why": [reason.to_json() for reason in self.why],
             "notes": list(self.notes),
         }
@@ -81,6 +91,7 @@ class Planned:
             gpus=record["gpus"],
             launcher=record["launcher"],
             packages=items(record["packages"]),
+            overrides=items(record.get("overrides", ())),  # plans of earlier versions have none
             source=record["source"],
             te_source=record["te_source"],
             why=tuple(map(Reason.from_json, items(record["why"]))),

@@ -167,7 +167,8 @@ def _anywhere(case: Case, item: Planned, offer: BaseOffer, machine: MachineOffer
     if item.level is Level.CONTRACT:
         return
     for module in catalog.modules:
-        if module.when.matches(item.cell) and offer.features is not None and module.name not in offer.features:
+        required = module.when.matches(item.cell) and module.package not in item.overrides
+        if required and offer.features is not None and module.name not in offer.features:
             yield Lack(Kind.MODULE, f"needs {module.name}, which {offer.base} lacks: {module.reason}")
     for clone in _clones(case, item, offer):
         if offer.clones is not None and clone not in offer.clones:

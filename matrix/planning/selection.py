@@ -10,13 +10,14 @@ from typing import Final
 from packaging.specifiers import InvalidSpecifier
 from packaging.version import InvalidVersion
 
-from matrix.catalog.versions import Range, is_version
+from matrix.catalog.cell import WRITER, pinned
+from matrix.catalog.versions import NONE, Range, is_version
 from matrix.errors import MatrixError, closest
 from matrix.planning.planned import Planned
 
 Test = Callable[[Planned], bool]
 
-VERSIONED: Final = ("torch", "mcore", "te", "driver", "python", "sm", "gpus")
+VERSIONED: Final = ("torch", "mcore", "te", "driver", "python", "sm", "gpus", *WRITER)
 NAMED: Final[dict[str, Callable[[Planned], str]]] = {
     "failure": lambda planned: planned.failure,
     "case": lambda planned: planned.case,
@@ -25,7 +26,7 @@ NAMED: Final[dict[str, Callable[[Planned], str]]] = {
     "cell": lambda planned: planned.cell.id,
     "expectation": lambda planned: planned.expectation.value,
 }
-TOKEN: Final = re.compile(r"\s*(?:(and|or|not|\(|\))(?![\w.-])|(\()|(\))|(\w+)\s*(==|!=|>=|<=|>|<|=)\s*([^\s()]+))")
+TOKEN: Final = re.compile(r"\s*(?:(and|or|not|\(|\))(?![\w.-])|(\()|(\))|([\w-]+)\s*(==|!=|>=|<=|>|<|=)\s*([^\s()]+))")
 DEEPEST: Final = 50  # levels of parentheses and "not"
 FORM: Final = 'conditions joined by and, or, not and parentheses: "mcore==0.8.* and torch>=2.4 and not case==pp2"'
 
@@ -33,9 +34,9 @@ FORM: Final = 'conditions joined by and, or, not and parentheses: "mcore==0.8.* 
 def select(planned: Sequence[Planned], expression: str) -> list[Planned]:
     """Return the cases that match `expression`.
 
-    Axes take PEP 440 comparisons (mcore>=0.9, torch==2.4.*); names take == and != with shell patterns
-    (base==torch-*, failure==save-breaks). Raises MatrixError for a bad expression, a name that no case has, and an
-    expression that selects nothing.
+    Axes and packages take PEP 440 comparisons (mcore>=0.9, torch==2.4.*, numpy>=2); names take == and != with shell
+    patterns (base==torch-*, failure==save-breaks). Raises MatrixError for a bad expression, a name that no case has,
+    and an expression that selects nothing.
     """
     test = compile_expression(expression, planned)
     chosen = [item for item in planned if test(item)]
@@ -53,7 +54,8 @@ def compile_expression(expression: str, planned: Iterable[Planned]) -> Test:
     """Return the expression as a test; names and versions must occur in `planned`."""
     words = _words(expression)
     known = {name: {read(item) for item in planned} for name, read in NAMED.items()}
-    known |= {name: {getattr(item.cell, name) for item in planned} for name in VERSIONED}
+    packages = {name for item in planned for name in pinned(item.cell.packages + item.cell.provided)}
+    known |= {name: {item.cell.version(name) for item in planned} for name in (*VERSIONED, *packages)}
     position = 0
 
     def peek() -> str | tuple[str, str, str] | None:
@@ -124,11 +126,11 @@ def _condition(name: str, operator: str, value: str, known: dict[str, set[str]])
             raise MatrixError(f"no case has this {name}", got=value, fix=closest(value, known[name]))
         read, equal = NAMED[name], operator == "=="
         return lambda item: fnmatchcase(read(item), value) is equal
-    if name not in VERSIONED:
-        raise MatrixError("unknown axis or name", got=name, fix=closest(name, (*VERSIONED, *NAMED)))
+    if name not in known:
+        raise MatrixError("unknown axis or name", got=name, fix=closest(name, known))
     if value == "none" and operator in ("==", "!="):
         equal = operator == "=="
-        return lambda item: (getattr(item.cell, name) == "none") is equal
+        return lambda item: (item.cell.version(name) == NONE) is equal
     try:
         bound = Range(f"{operator}{value}")
     except (InvalidSpecifier, InvalidVersion):
@@ -136,4 +138,4 @@ def _condition(name: str, operator: str, value: str, known: dict[str, set[str]])
         raise MatrixError("not a version", got=f"{name}{operator}{value}", expected=expected) from None
     if operator == "==" and not any(version in bound for version in known[name]):
         raise MatrixError(f"no case has this {name}", got=value, fix=closest(value, known[name]))
-    return lambda item: getattr(item.cell, name) in bound
+    return lambda item: item.cell.version(name) in bound

@@ -53,7 +53,9 @@ def overlay_specs(
         if version != NONE and (version != environment.packages.get(package) or (source and package == "megatron-core"))
     ]
     found += [sources.pinned(package) for package in planned.packages]
-    return tuple(OverlaySpec((source,), environment.minor, dict(base), interpreter) for source in found)
+    return tuple(
+        OverlaySpec((source,), environment.minor, dict(base), interpreter, planned.overrides) for source in found
+    )
 
 
 def provide(
@@ -63,9 +65,9 @@ def provide(
     interpreter: Path | None,
     overlays: Overlays,
 ) -> dict[str, Provision]:
-    """Return the provision of each case by key; missing overlays are created."""
+    """Return the provision of each case and of its writer by key; missing overlays are created."""
     provided = {}
-    for case in cases:
+    for case in (one for item in cases for one in (item, item.writer) if one):
         try:
             specs = overlay_specs(case, environment, configuration, interpreter)
             provided[case.key] = Provision(tuple(map(overlays.provide, specs)))

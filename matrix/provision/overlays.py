@@ -18,7 +18,7 @@ import shutil
 import sys
 import sysconfig
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,13 +48,15 @@ class OverlaySpec:
 
     `python` is the base's minor ("3.10"). `base` holds the packages that the base preloads (torch, numpy), name ->
     version: an overlay must not replace them. With `interpreter`, the python of the base, the dataset helper of a
-    megatron-core source tree is compiled; without it the overlay has a note.
+    megatron-core source tree is compiled; without it the overlay has a note. `overridden` are packages of the base for
+    which declared ranges do not count.
     """
 
     sources: tuple[Source, ...]
     python: str
     base: Mapping[str, str]
     interpreter: Path | None = None
+    overridden: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -99,7 +101,7 @@ class Overlays:
             with locked(self.root / f"{digest}.lock"):
                 manifest = intact(folder) or self.make(folder, contents, spec, ingredients)
         packages = {name: PackageMetadata(**values) for name, values in manifest["packages"].items()}
-        reasons = contradictions(packages, spec.base, spec.python)
+        reasons = contradictions(packages, spec.base, spec.python, spec.overridden)
         if reasons:
             raise MatrixError(
                 "this overlay contradicts its base",
@@ -266,7 +268,9 @@ def installed(folder: Path) -> dict[str, PackageMetadata]:
     }
 
 
-def contradictions(packages: Mapping[str, PackageMetadata], base: Mapping[str, str], python: str) -> list[str]:
+def contradictions(
+    packages: Mapping[str, PackageMetadata], base: Mapping[str, str], python: str, overridden: Collection[str] = ()
+) -> list[str]:
     """Return the reasons why these packages cannot be laid over the base; empty when they can.
 
     A requirement counts when its marker holds on the base's Python without any extra. Pre-releases are compared as
@@ -282,7 +286,11 @@ def contradictions(packages: Mapping[str, PackageMetadata], base: Mapping[str, s
             reasons.append(f"{name} {package.version} requires Python {package.python}, the base has {python}")
         for needed in map(Requirement, package.requires):
             have = preloaded.get(canonicalize_name(needed.name))
-            counts = have is not None and (needed.marker is None or needed.marker.evaluate(environment))
+            counts = (
+                have is not None
+                and needed.name not in overridden
+                and (needed.marker is None or needed.marker.evaluate(environment))
+            )
             if counts and not needed.specifier.contains(have or "", prereleases=True):
                 reasons.append(
                     f"{name} {package.version} requires {needed.name}{needed.specifier}, the base has {have}"

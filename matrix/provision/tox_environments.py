@@ -97,13 +97,13 @@ def newest_of_its_day(catalog: Catalog, line: str) -> Wheels:
     """
     day = min(release.day for release in catalog.transformer_engine if minor(release.version) == line)
     out = {release.version for release in catalog.torch if "" < release.day <= day}
-    bases = sorted(catalog.wheels, key=lambda base: parse(base.torch))
+    bases = sorted(catalog.standard, key=lambda base: parse(base.torch))
     return next((base for base in reversed(bases) if base.torch in out), bases[0])
 
 
 def _bases(catalog: Catalog) -> Iterator[ToxEnvironment]:
     for base in catalog.wheels:
-        yield _environment(catalog, base_name(base.id), base, "", f"reproductions on {base.id}")
+        yield _environment(base_name(base.id), base, "", f"reproductions on {base.id}")
     for reader in catalog.readers:
         text = "checks that read both sides' API, and run nothing"
         yield ToxEnvironment(base_name(reader.id), reader, "", CELL_REQUIRES, text)
@@ -118,16 +118,16 @@ def _lines(catalog: Catalog) -> Iterator[ToxEnvironment]:
             text = f"{base.id}, twin of {image.id} (which shipped it: {image.te_source})"
         else:
             text = f"{base.id}, the newest of its day ({image.id if image else 'no image'} is known to have shipped it)"
-        yield _environment(catalog, name, base, line, f"Transformer Engine {line}: {text}")
-        for other in {minor(base.torch): base for base in reversed(catalog.wheels)}.values():
+        yield _environment(name, base, line, f"Transformer Engine {line}: {text}")
+        for other in {minor(base.torch): base for base in reversed(catalog.standard)}.values():
             long = f"{name}-torch{minor(other.torch).replace('.', '')}"
-            yield _environment(catalog, long, other, line, f"Transformer Engine {line} on {other.id}")
+            yield _environment(long, other, line, f"Transformer Engine {line} on {other.id}")
 
 
 def _name(requirement: str) -> str:
     return canonicalize_name(Requirement(requirement).name)
 
 
-def _environment(catalog: Catalog, name: str, base: Wheels, te: str, description: str) -> ToxEnvironment:
-    requirements = (f"torch=={base.torch}", *catalog.common_requires, *CELL_REQUIRES)
+def _environment(name: str, base: Wheels, te: str, description: str) -> ToxEnvironment:
+    requirements = (f"torch=={base.torch}", *base.requires, *CELL_REQUIRES)
     return ToxEnvironment(name, base, te, requirements, description)

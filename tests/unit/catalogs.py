@@ -73,10 +73,8 @@ def shown(entry: Failure) -> Outcome:
     )
 
 
-def wheels(
-    torch: str, *, night: str = "by hand", pythons: Sequence[str] = ("3.10",), fallbacks: Sequence[str] = ()
-) -> Wheels:
-    return Wheels(f"torch-{torch}", torch, tuple(pythons), night, fallbacks=tuple(fallbacks))  # type: ignore[arg-type]
+def wheels(torch: str, *, night: str = "by hand", pythons: Sequence[str] = ("3.10",), **more: Any) -> Wheels:
+    return Wheels(f"torch-{torch}", torch, tuple(pythons), night, **more)  # type: ignore[arg-type]
 
 
 def reader(*, night: str = "by hand") -> ReaderBase:

@@ -20,8 +20,8 @@ class RankJob:
     """One call of `target` on `world_size` ranks, each its own process. Raises MatrixError for an invalid job.
 
     `target` is "package.module:function", or "FOLDER/module.py:function" in a failure's folder. The function is
-    called with (rank: Rank, **kwargs) and returns JSON or None. `stand_ins`, `clones` and
-    `backend` are passed to the Rank.
+    called with (rank: Rank, **kwargs) and returns JSON or None. `stand_ins`, `clones`, `backend` and `checkpoint` are
+    passed to the Rank.
     `path` lists overlay directories, which come first on sys.path of every rank before it imports the target.
     `hidden` are packages of the base that ranks can't import.
     `env` is added to each rank's environment (matrix.execution.ranks.variables). A variable that a preloaded package
@@ -49,6 +49,7 @@ class RankJob:
     stand_ins: Mapping[str, Any] = field(default_factory=dict)
     clones: Mapping[str, str] = field(default_factory=dict)
     backend: str = "gloo"
+    checkpoint: Path = Path()
 
     def __post_init__(self) -> None:
         module, _, function = self.target.rpartition(":")

@@ -26,6 +26,7 @@ def rank_spec(
         "stand_ins": dict(job.stand_ins),
         "clones": dict(job.clones),
         "backend": job.backend,
+        "checkpoint": str(job.checkpoint),
         # A killed rank leaves a lock where it compiled an extension (core 0.15 does at its import).
         "env": {"TORCH_EXTENSIONS_DIR": f"{folder}/extensions", **environment(job, rank, port)},
         "path": [*job.path, *path],

@@ -9,24 +9,26 @@ from matrix.planning.cases import on_python
 from tests.unit.catalogs import catalog, clause, failure, planned, real
 
 ENTRY = failure(affected=(clause(python="<3.12"),), works=(clause(python=">=3.12"),))
-CASE = planned(catalog(ENTRY))
+CATALOG = catalog(ENTRY)
+CASE = planned(CATALOG)
 
 
 def test_a_case_moves_to_the_environments_python() -> None:
-    moved = on_python(ENTRY, CASE, "3.12")
+    moved = on_python(CATALOG, CASE, "3.12")
 
     assert (moved.key, moved.cell) == (CASE.key, replace(CASE.cell, python="3.12"))
     assert (CASE.expectation, moved.expectation) == (Expectation.BROKEN, Expectation.WORKS)
 
 
 def test_a_given_expectation_stays() -> None:
-    assert on_python(ENTRY, replace(CASE, expectation=Expectation.UNKNOWN), "3.12").expectation is Expectation.UNKNOWN
+    unknown = replace(CASE, expectation=Expectation.UNKNOWN)
+    assert on_python(CATALOG, unknown, "3.12").expectation is Expectation.UNKNOWN
 
 
 @pytest.mark.parametrize("python", ["3.10", "none"])
 def test_the_planned_python_or_none_changes_nothing(python: str) -> None:
     item = replace(CASE, cell=replace(CASE.cell, python=python))
-    assert on_python(ENTRY, item, "3.10") is item
+    assert on_python(CATALOG, item, "3.10") is item
 
 
 @pytest.mark.parametrize("entry", real().failures, ids=lambda entry: str(entry.id))

@@ -37,7 +37,9 @@ def item_of(one: Case, **cell: str) -> Planned:
 
 def lack_of(one: Case, machine: MachineOffer, offer: BaseOffer = BASE, **cell: str) -> tuple[Kind, str] | None:
     """Return the kind and the text of what a case lacks."""
-    known = catalog(failure(case=(one,)), modules=(RequiredModule("pkg_resources", clause(mcore="<0.9"), "a reason"),))  # type: ignore[arg-type]
+    known = catalog(
+        failure(case=(one,)), modules=(RequiredModule("pkg_resources", "setuptools", clause(mcore="<0.9"), "a reason"),)
+    )  # type: ignore[arg-type]
     lack = unmet(known, item_of(one, **cell), offer, machine)
     return (lack.kind, lack.text) if lack else None
 

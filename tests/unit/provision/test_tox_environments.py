@@ -17,14 +17,13 @@ from matrix.provision.tox_environments import CELL_REQUIRES, ToxEnvironment, bas
 from tests.unit.catalogs import catalog, image, real, releases, wheels
 
 SMALL = catalog(
-    torches=("2.3.1", "2.4.0", "2.4.1"),
+    wheels=tuple(wheels(torch, requires=("numpy<2",)) for torch in ("2.3.1", "2.4.0", "2.4.1")),
     transformer_engine=releases(["1.8", "1.9", "1.10", "2.0"]),
     containers=(
         image("ngc-24.05", "2.4.0a0+07cecf4168", "1.8"),
         image("ngc-24.07", "2.4.0a0+3bcc3cddb5", "1.8.0+37280ec"),
         image("ngc-24.08", "2.9.0a0+872d972e41", "1.9"),
     ),
-    common_requires=("numpy<2",),
 )
 
 
@@ -51,7 +50,7 @@ def test_every_base_has_an_environment() -> None:
 
 def test_a_line_is_the_twin_of_its_image() -> None:
     made = environments(SMALL)
-    assert made["te18"].base == wheels("2.4.0")
+    assert made["te18"].base.id == "torch-2.4.0"
     assert "twin of ngc-24.07 (which shipped it: inferred)" in made["te18"].description
 
 

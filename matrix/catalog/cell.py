@@ -51,9 +51,13 @@ class Cell:
 
         Open packages and the writer follow where the cell has them: .../transformers-4.57.6, .../writer-mcore-0.19.2.
         """
-        more = [f"{axis.replace('_', '-')}-{getattr(self, axis)}" for axis in WRITER if getattr(self, axis) != NONE]
-        more += [f"{name}-{version}" for name, version in pinned(self.packages).items()]
-        return "/".join((self.base, f"mcore-{self.mcore}", f"te-{self.te}", f"driver-{self.driver}", *more))
+        return "/".join([self.base, *(f"{name}-{version}" for name, version in self.named.items())])
+
+    @property
+    def named(self) -> dict[str, str]:
+        """Return what the id names besides the base: name -> version, "none" for an axis that is not used."""
+        writer = {axis.replace("_", "-"): getattr(self, axis) for axis in WRITER if getattr(self, axis) != NONE}
+        return {"mcore": self.mcore, "te": self.te, "driver": self.driver, **writer, **pinned(self.packages)}
 
     def version(self, axis: str) -> str:
         """Return the version on an axis, or of a package by name; "none" where there is none."""

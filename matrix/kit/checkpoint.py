@@ -1,14 +1,18 @@
-"""A checkpoint round trip: train a tiny GPT, save it, zero it, load it, compare."""
+"""Checkpoints of a tiny GPT: a round trip in one cell, or written in one cell and read in another."""
 
 from __future__ import annotations
 
 import hashlib
+import json
 from typing import TYPE_CHECKING, Any
 
 from matrix.kit import gpt, megatron
 
 if TYPE_CHECKING:
     from matrix.kit.rank import Rank
+
+
+DIGEST = "digest.json"  # beside the checkpoint: what its writer saved
 
 
 class CheckpointMismatch(AssertionError):
@@ -43,6 +47,44 @@ def round_trip(rank: Rank, torch: Any, model: Any) -> dict[str, Any]:
     model.load_state_dict(state)
     compare(torch, before, parameters(model))
     return {"parameters": len(before), "digest": digest(before)}
+
+
+def write(rank: Rank) -> dict[str, Any]:
+    """Train one step and save into rank.checkpoint, with a digest of the parameters; return what was written."""
+    from megatron.core import dist_checkpointing
+
+    torch = megatron.start(rank)
+    model = gpt.build_model(rank)
+    gpt.train(torch, model, gpt.batch_stream(torch, megatron.device(rank)), 1)
+    folder = rank.checkpoint / "model"
+    folder.mkdir()
+    state = {"iteration": 1, "model": model.sharded_state_dict(prefix="")}
+    dist_checkpointing.save(sharded_state_dict=state, checkpoint_dir=str(folder))
+    written = {"parameters": len(parameters(model)), "digest": digest(parameters(model))}
+    (rank.checkpoint / DIGEST).write_text(json.dumps(written), encoding="utf-8")
+    megatron.stop()
+    return written
+
+
+def read(rank: Rank) -> dict[str, Any]:
+    """Load what `write` saved into a model of zeros, and compare; return the number of parameters and their digest.
+
+    Raises CheckpointMismatch when a parameter differs, and whatever megatron-core raises.
+    """
+    from megatron.core import dist_checkpointing
+
+    torch = megatron.start(rank)
+    model = gpt.build_model(rank)
+    zero(torch, model)
+    state = {"model": model.sharded_state_dict(prefix="")}
+    loaded = dist_checkpointing.load(sharded_state_dict=state, checkpoint_dir=str(rank.checkpoint / "model"))
+    model.load_state_dict(loaded["model"])
+    found = {"parameters": len(parameters(model)), "digest": digest(parameters(model))}
+    written = json.loads((rank.checkpoint / DIGEST).read_text(encoding="utf-8"))
+    if (found, loaded.get("iteration")) != (written, 1):
+        raise CheckpointMismatch(f"read {found}, iteration {loaded.get('iteration')}, where {written}, 1 was written")
+    megatron.stop()
+    return found
 
 
 def parameters(model: Any) -> dict[str, Any]:

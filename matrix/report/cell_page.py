@@ -13,7 +13,7 @@ from matrix.report import rulings
 from matrix.report.document import document
 from matrix.report.rulings import Ruling
 from matrix.report.strip import Strip, Trend, strip, trend
-from matrix.report.words import WORST_FIRST
+from matrix.report.words import WORST_FIRST, beside_mcore
 from matrix.store.trend import Flakes, PastResult, Pasts, flakes, turns
 from matrix.verdicts.record import Record
 from matrix.verdicts.text import one_line
@@ -80,7 +80,7 @@ def _facts(records: Sequence[Record]) -> dict[str, str]:
         "base": f"{cell.base}, torch {cell.torch}",
         "Megatron": cell.mcore,
         "Transformer Engine": cell.te,
-        "driver": cell.driver,
+        **{axis: version for axis, version in beside_mcore(cell).items() if axis != "te"},
         "compute capability": cell.sm,
         "GPUs": cell.gpus,
         "image": resolved.pop("image", ""),

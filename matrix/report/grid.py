@@ -1,4 +1,7 @@
-"""The matrix: a grid per failure and level; rows are base x TE x driver, columns Megatron versions."""
+"""The matrix: a grid per failure and level; columns are Megatron versions, rows the other axes of its cells.
+
+The rows of a failure with a writer cell are writers, so its grid is writer x reader.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from dataclasses import dataclass
 
 from matrix.catalog.cell import Cell
 from matrix.catalog.failure import Level
-from matrix.report.words import group_by, row_order, version_order, worst
+from matrix.report.words import beside_mcore, group_by, row_order, version_order, worst
 from matrix.verdicts.record import Record, Verdict
 
 
@@ -76,18 +79,20 @@ def _grid(records: Sequence[Record], links: Mapping[str, str], ran: frozenset[Le
         tuple(dict.fromkeys(record.case for record in records)),
         tuple(level.value for level in never_run),
         tuple(columns),
-        tuple(GridRow(row[0], _axes(*row), _cells(members, columns, links)) for row, members in rows.items()),
+        tuple(
+            GridRow(members[0].cell.base, _axes(members[0].cell), _cells(members, columns, links)) for members in rows.values()
+        ),
         Counter(note for record in records for note in record.notes),
     )
 
 
-def _row(cell: Cell) -> tuple[str, str, str, str]:
-    return cell.base, cell.torch, cell.te, cell.driver
+def _row(cell: Cell) -> tuple[object, ...]:
+    return cell.base, cell.torch, *beside_mcore(cell).items()
 
 
-def _axes(base: str, torch: str, te: str, driver: str) -> str:
-    axes = (("torch", torch if torch not in base else "none"), ("te", te), ("driver", driver))
-    return ", ".join(f"{axis} {value}" for axis, value in axes if value != "none")
+def _axes(cell: Cell) -> str:
+    axes = {"torch": cell.torch if cell.torch not in cell.base else "none", **beside_mcore(cell)}
+    return ", ".join(f"{axis} {value}" for axis, value in axes.items() if value != "none")
 
 
 def _cells(records: Sequence[Record], columns: Sequence[str], links: Mapping[str, str]) -> tuple[GridCell | None, ...]:

@@ -12,6 +12,7 @@ from matrix.report.words import (
     MEANING,
     NONE_MISSING,
     WORST_FIRST,
+    beside_mcore,
     group_by,
     headline,
     is_red,
@@ -126,7 +127,7 @@ def _table(records: Sequence[Record]) -> list[Part]:
 
 
 def _alike(one: Sequence[Record], other: Sequence[Record]) -> bool:
-    cells = [(group[0].cell.base, group[0].cell.te, group[0].cell.driver) for group in (one, other)]
+    cells = [(group[0].cell.base, beside_mcore(group[0].cell)) for group in (one, other)]
     verdicts = [[(record.case, record.verdict) for record in group] for group in (one, other)]
     return cells[0] == cells[1] and verdicts[0] == verdicts[1]
 

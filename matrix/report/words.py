@@ -140,8 +140,13 @@ def render_chain(chain: Sequence[Raised]) -> str:
 
 def label(cell: Cell, mcore: str | None = None) -> str:
     """Return the cell's id without the axes that are "none"; `mcore` replaces its Megatron version if given."""
-    axes = (("mcore", mcore or cell.mcore), ("te", cell.te), ("driver", cell.driver))
-    return visible("/".join([cell.base, *(f"{axis}-{value}" for axis, value in axes if value != "none")]))
+    axes = {**cell.named, "mcore": mcore or cell.mcore}
+    return visible("/".join([cell.base, *(f"{axis}-{value}" for axis, value in axes.items() if value != "none")]))
+
+
+def beside_mcore(cell: Cell) -> dict[str, str]:
+    """Return what the cell's id names besides base and megatron-core: name -> version."""
+    return {axis: value for axis, value in cell.named.items() if axis != "mcore"}
 
 
 def group_by(key: Callable[[Record], Key], records: Iterable[Record]) -> dict[Key, list[Record]]:
@@ -171,5 +176,5 @@ def version_order(text: str) -> tuple[Any, ...]:
 
 
 def row_order(cell: Cell) -> tuple[Any, ...]:
-    """Return a sort key for rows: base, TE, driver, mcore."""
-    return tuple(version_order(axis) for axis in (cell.base, cell.te, cell.driver, cell.mcore))
+    """Return a sort key for rows: base, TE, driver, what else the cell names, mcore."""
+    return tuple(version_order(axis) for axis in (cell.base, *beside_mcore(cell).values(), cell.mcore))

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 from functools import cache
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from matrix.catalog.failure import Axis, Case, Failure, Level, Masked, Rule, Signature, Stack, StackCell
@@ -33,9 +34,17 @@ def copy_of_facts(folder: Path) -> Path:
     return Path(shutil.copytree(FACTS, folder / "facts", ignore=shutil.ignore_patterns("surfaces")))
 
 
-def clause(*, base: Sequence[str] = (), cases: Sequence[str] = (), reason: str = "by hand", **bounds: str) -> Rule:
+def clause(
+    *,
+    base: Sequence[str] = (),
+    cases: Sequence[str] = (),
+    packages: Mapping[str, str] = MappingProxyType({}),
+    reason: str = "by hand",
+    **bounds: str,
+) -> Rule:
     """Return a rule with bounds as texts: clause(mcore=">=0.8", torch="<2.4")."""
     ranges: dict[str, Any] = {axis: Range(text) for axis, text in bounds.items()}
+    ranges["packages"] = {name: Range(text) for name, text in packages.items()}
     return Rule(base=tuple(base), cases=tuple(cases), reason=reason, **ranges)  # type: ignore[arg-type]  # not from TOML
 
 

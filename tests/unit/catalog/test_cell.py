@@ -81,3 +81,27 @@ def test_str_of_a_clause_lists_its_conditions() -> None:
     condition = clause(base=["ngc-24.07"], mcore=">=0.7,<0.9", torch=">=2.4")
     assert str(condition) == "base in (ngc-24.07) and torch >=2.4 and mcore >=0.7,<0.9"
     assert str(clause()) == "everything"
+
+
+@given(st.lists(st.sampled_from(["numpy==2.5.5", "nvidia-resiliency-ext==0.4.1", "transformers==5.23.0"]), unique=True))
+def test_an_id_keeps_packages_and_writer(packages: list[str]) -> None:
+    cell = replace(CELL, packages=tuple(packages), provided=("setuptools==80.0",), writer_mcore="0.19.2")
+    named = parse_cell_id(cell.id)
+    assert (tuple(packages), "0.19.2") == (named.get("packages", ()), named["writer_mcore"])
+    assert Cell.from_json(json.loads(json.dumps(cell.to_json()))) == cell
+    assert "setuptools" not in cell.id
+
+
+def test_a_clause_bounds_packages() -> None:
+    """A package laid over the base counts, then one that the base has; one that is neither matches no range."""
+    laid = replace(CELL, packages=("numpy==2.5.5",), provided=("numpy==1.26.4",))
+    clauses = [clause(packages={"numpy": ">=2"}), clause(packages={"setuptools": ">=0"})]
+    assert [one.matches(laid) for one in clauses] == [True, False]
+    assert [one.matches(replace(laid, packages=())) for one in clauses] == [False, False]
+    assert str(clauses[0]) == "numpy >=2"
+
+
+def test_a_writer_cell_has_the_writers_packages() -> None:
+    assert CELL.writer is None
+    assert replace(CELL, writer_mcore="0.19.2").writer == replace(CELL, mcore="0.19.2")
+    assert replace(CELL, writer_te="2.0").writer == replace(CELL, te="2.0")

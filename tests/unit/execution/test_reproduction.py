@@ -295,3 +295,30 @@ def test_explain_red_has_no_escape_sequences() -> None:
     one = replace(record(Verdict.UNEXPLAINED), outcome=outcome, notes=("\x1b[1m",))
     assert "\x1b" not in (text := explain_red(one))
     assert "\\x1b]0;title\\x07\\x1b[2J" in text
+
+
+def run_reading(bench: Bench, folder: Path) -> Record:
+    """Run a case that reads what megatron-core 0.9.0 wrote."""
+    entry = replace(THIS, case=(replace(CASE, write="save"),))
+    item = replace(BROKEN, cell=replace(BROKEN.cell, writer_mcore="0.9.0"))
+    context = CaseContext(
+        path=("reader",), writer_path=("writer",), checkpoint=folder / "checkpoint", log_dir=folder / "logs"
+    )
+    return Reproduction(item, entry, (entry,), context, lambda: bench, bench, unread).run()
+
+
+def test_the_writer_runs_before_the_reader(tmp_path: Path) -> None:
+    bench = Bench(PASSED, shown(THIS))
+    assert run_reading(bench, tmp_path).verdict is Verdict.REPRODUCED
+    wrote, read = bench.jobs
+    assert (wrote.target, wrote.path) == ("failures/this/reproduction.py:save", ("writer",))
+    assert (read.target, read.path) == ("failures/this/reproduction.py:run_tp2", ("reader",))
+    assert (wrote.log_dir, read.log_dir) == (tmp_path / "logs" / "writer", tmp_path / "logs")
+    assert read.checkpoint == tmp_path / "checkpoint"
+
+
+def test_a_failed_writer_is_never_the_failure(tmp_path: Path) -> None:
+    """Even where the writer fails with the very signature of the entry."""
+    record = run_reading(Bench(shown(THIS)), tmp_path)
+    assert (record.verdict, record.signature) == (Verdict.UNEXPLAINED, None)
+    assert record.outcome.reason == "the checkpoint was not written: raised: rank 0 raised: this"

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from matrix.catalog.cell import Cell
-from matrix.catalog.failure import Axis, Expectation, Level, NightShare
+from matrix.catalog.failure import Axis, Expectation, Level, NightShare, OpenPackage
 from matrix.catalog.model import Catalog, Release
 from matrix.catalog.schema import Identifier
 from matrix.catalog.versions import NONE, Range, parse
@@ -346,3 +346,73 @@ def test_only_the_masked_control_is_left_out() -> None:
     planned = {(item.cell.mcore, item.case) for item in items}
     assert planned >= {("0.8.0", "tp2"), ("0.9.0", "tp2"), ("0.9.0", "control")}
     assert {core for core, name in planned if name == "control"} == {"0.9.0"}
+
+
+def test_the_boundary_of_a_package_is_planned() -> None:
+    """The last bad and the first good version of an open package, with everything else equal."""
+    pins = [OpenPackage("sentinels", version) for version in ("4.0", "4.5", "5.0")]  # type: ignore[arg-type]
+    entry = failure(
+        package=tuple(pins),
+        affected=(clause(packages={"sentinels": ">=5"}),),
+        works=(clause(packages={"sentinels": "<5"}),),
+    )
+    planned = night(catalog(entry, torches=("2.4.0",), megatron_core=releases(["0.8.0"])), no_pairs)
+    assert [(item.cell.id, item.packages) for item in planned] == [
+        (f"torch-2.4.0/mcore-0.8.0/te-none/driver-none/sentinels-{version}", (f"sentinels=={version}",))
+        for version in ("4.5", "5.0")
+    ]
+
+
+def test_a_package_brings_what_it_requires() -> None:
+    pin = OpenPackage("sentinels", "5.0", ("tokens==1.0",))  # type: ignore[arg-type]
+    entry = failure(package=(pin,), affected=(clause(packages={"sentinels": ">=5"}),))
+    planned = everything(catalog(entry, torches=("2.4.0",)), [Level.CPU])
+    assert {item.packages for item in planned} == {("sentinels==5.0", "tokens==1.0")}
+
+
+def test_writers_and_readers_are_combined() -> None:
+    """Each pair of releases is a cell; its boundary is planned on either side, and pairs cover the rest."""
+    entry = failure(
+        axes=(Axis.BASE, Axis.MCORE, Axis.WRITER_MCORE),
+        affected=(clause(mcore="<0.9", writer_mcore=">=0.9"),),
+        works=(clause(mcore=">=0.9"), clause(writer_mcore="<0.9")),
+    )
+    known = catalog(entry, torches=("2.4.0",))
+    assert len(everything(known, [Level.CPU])) == len(CORES) ** 2
+    planned = {(item.cell.writer_mcore, item.cell.mcore) for item in night(known, no_pairs)}
+    assert planned == {
+        ("0.9.0", "0.8.0"),
+        ("0.9.0", "0.9.0"),
+        ("0.8.0", "0.8.0"),
+        ("0.8.0", "0.7.0"),
+        ("0.9.0", "0.7.0"),
+    }
+    assert {item.cell.writer_mcore for item in night(known, pairwise)} == set(CORES)
+
+
+def test_a_writer_that_can_not_run_is_excluded() -> None:
+    entry = failure(axes=(Axis.BASE, Axis.MCORE, Axis.WRITER_MCORE), affected=(clause(mcore=">=0.7"),))
+    known = catalog(entry, torches=("2.4.0",), exclusions=(exclusion(mcore="<0.8"),))
+    assert {item.cell.writer_mcore for item in everything(known, [Level.CPU])} == {"0.8.0", "0.9.0"}
+
+
+def test_an_overridden_range_excludes_no_cell() -> None:
+    """A release declares numpy<2, and a user installs numpy 2 nevertheless."""
+    new = wheels("2.4.0", requires=("numpy==2.5.5",))
+    cores = (Release("0.9.0", requires={"numpy": Range("<2")}),)  # type: ignore[arg-type]
+    strict, lenient = failure(affected=(clause(mcore=">=0.9"),)), failure(overrides=("numpy",))
+    assert everything(catalog(strict, wheels=(new,), megatron_core=cores), [Level.CPU]) == []
+    (item,) = everything(catalog(lenient, wheels=(new,), megatron_core=cores), [Level.CPU])
+    assert (item.overrides, item.cell.provided) == (("numpy",), ("numpy==2.5.5",))
+
+
+def test_a_variant_base_is_no_neighbour() -> None:
+    """Its torch is that of the standard base, so there is no boundary of torch between the two."""
+    variant = replace(wheels("2.4.0", requires=("numpy==2.5.5",), variant="numpy 2"), id=Identifier("torch-2.4.0-new"))
+    standard = wheels("2.4.0", requires=("numpy==1.26.4",))
+    entry = failure(affected=(clause(packages={"numpy": ">=2"}),), works=(clause(packages={"numpy": "<2"}),))
+    known = catalog(entry, wheels=(standard, variant), megatron_core=releases(["0.9.0"]))
+    reasons = {reason.text for item in night(known, no_pairs) for reason in item.why}
+    assert reasons == {"numpy 1.26.4 works | 2.5.5 broken"}
+    assert known.standard == (standard,)
+    assert known.twin(image("ngc-24.07", "2.4.0a0+3bcc3cddb5")) == standard

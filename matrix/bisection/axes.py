@@ -28,6 +28,7 @@ class AxisName(str, Enum):
     MCORE = "mcore"
     CONTAINER = "container"
     DRIVER = "driver"
+    WRITER = "writer"  # the megatron-core that wrote the checkpoint
 
 
 PACKAGES: Final = {AxisName.MCORE: Package.MCORE, AxisName.TE: Package.TE}
@@ -56,10 +57,12 @@ class Subject:
     mcore: Side = field(default_factory=Side)
     te: Side = field(default_factory=Side)
     driver: str = NONE
+    writer: str = NONE
 
     def planned(self) -> Planned:
         """Return the planned case. A side with a source of its own has no expectation in the catalog: UNKNOWN."""
-        cell = self.catalog.cell(self.base, mcore=self.mcore.version, te=self.te.version, driver=self.driver)
+        mcore, te = self.mcore.version, self.te.version
+        cell = self.catalog.cell(self.base, mcore=mcore, te=te, driver=self.driver, writer_mcore=self.writer)
         planned = plan_case(self.catalog, self.failure, self.case, self.level, cell)
         if not self.mcore.source and not self.te.source:
             return planned
@@ -70,6 +73,8 @@ class Subject:
         """Return the subject with another side; on the axes torch and container the side is a base's id."""
         if axis is AxisName.DRIVER:
             return replace(self, driver=side.version)
+        if axis is AxisName.WRITER:
+            return replace(self, writer=side.version)
         if axis in PACKAGES:
             return replace(self, mcore=side) if axis is AxisName.MCORE else replace(self, te=side)
         return replace(self, base=side.version)
@@ -154,7 +159,7 @@ def released(subject: Subject, axis: AxisName) -> dict[str, str]:
     if axis is AxisName.DRIVER:
         branches = sorted({driver.branch for driver in catalog.drivers}, key=parse)
         return {branch: branch for branch in branches}
-    group = catalog.megatron_core if axis is AxisName.MCORE else catalog.transformer_engine
+    group = catalog.transformer_engine if axis is AxisName.TE else catalog.megatron_core
     versions = [str(release.version) for release in group if release.on_pypi]
     return {version: version for version in (recording.released(PACKAGES[axis].value) if contract else versions)}
 

@@ -25,6 +25,7 @@ PACKAGE = {
     AxisName.TORCH: "PyTorch",
     AxisName.CONTAINER: "container",
     AxisName.DRIVER: "driver",
+    AxisName.WRITER: "Megatron-LM that wrote the checkpoint",
 }
 SHOWN = {ResultKind.FIRST_BAD: "first bad", ResultKind.FIRST_FIXED: "first fixed", ResultKind.AMBIGUOUS: "ambiguous"}
 
@@ -195,6 +196,7 @@ def _fixed(bisection: Bisection) -> dict[str, str]:
     own = {AxisName.TORCH: "base", AxisName.CONTAINER: "base"}.get(name, name.value)
     base = subject.base if subject.level is not Level.CONTRACT else ""
     sides = {"base": base, "mcore": str(subject.mcore), "te": str(subject.te), "driver": subject.driver}
+    sides["writer"] = subject.writer
     return {axis: value for axis, value in sides.items() if axis != own and value not in ("", NONE)}
 
 

@@ -68,6 +68,9 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("--torch", default="", metavar="V", help="use the base with this torch")
     parser.add_argument("--mcore", default="", metavar="V", help=f"megatron-core of every point: {SIDE}")
     parser.add_argument("--te", default="", metavar="V", help=f"Transformer Engine of every point: {SIDE}")
+    parser.add_argument(
+        "--writer", default=NONE, metavar="V", help="release of megatron-core that writes the checkpoint of every point"
+    )
     parser.add_argument("--driver", default=NONE, metavar="V", help="driver of every point")
     parser.add_argument("--at-once", type=int, default=1, metavar="K", help="points to probe at a time (default: 1)")
     parser.add_argument(
@@ -141,7 +144,7 @@ def subject_of(known: Catalog, parsed: argparse.Namespace) -> Subject:
     failure = known.failure(parsed.failure)
     case, level = axes.choose_case(failure, Level(parsed.level) if parsed.level else None, parsed.case)
     mcore, te = axes.side_of(parsed.mcore, Package.MCORE), axes.side_of(parsed.te, Package.TE)
-    subject = Subject(known, failure, case, level, "", mcore, te, parsed.driver)
+    subject = Subject(known, failure, case, level, "", mcore, te, parsed.driver, parsed.writer)
     if not parsed.axis:
         if not (parsed.good and parsed.bad) or parsed.repo or parsed.base or parsed.torch:
             raise MatrixError(
@@ -153,6 +156,7 @@ def subject_of(known: Catalog, parsed: argparse.Namespace) -> Subject:
     axis = AxisName(parsed.axis)
     own = {AxisName.TORCH: parsed.torch or parsed.base, AxisName.CONTAINER: parsed.torch or parsed.base}
     own |= {AxisName.MCORE: parsed.mcore, AxisName.TE: parsed.te}
+    own |= {AxisName.WRITER: "" if parsed.writer == NONE else parsed.writer}
     if own.get(axis):
         raise MatrixError(
             f"the axis {axis.value} can't be fixed",
@@ -167,7 +171,15 @@ def subject_of(known: Catalog, parsed: argparse.Namespace) -> Subject:
             expected="--good REV --bad REV",
             fix="give both; either may be the older commit",
         )
-    for name, side, needed in (("mcore", mcore, True), ("te", te, reads_only(failure, level))):
+    writes = bool(case.write)
+    if not writes and (axis is AxisName.WRITER or parsed.writer != NONE):
+        raise MatrixError("this failure reads no checkpoint of another release", got=failure.id)
+    needs = (
+        ("mcore", mcore, True),
+        ("te", te, reads_only(failure, level)),
+        ("writer", axes.Side(parsed.writer), writes),
+    )
+    for name, side, needed in needs:
         if needed and side.version == NONE and axis.value != name:
             raise MatrixError(f"--{name} is required: it is the same at every point", got="none", expected=SIDE)
     return replace(subject, base=axes.base_for(subject, parsed.base, parsed.torch, axis))

@@ -49,9 +49,10 @@ def of_base(
     nightly = isinstance(catalog.bases.get(base), (ReaderBase, Image))
     planned = []
     for failure in catalog.failures:
-        found = (
-            [*night_cells(catalog, failure), *picked_cells(catalog, failure)] if nightly else cells_of(catalog, failure)
-        )
+        if nightly:
+            found = [*night_cells(catalog, failure), *picked_cells(catalog, failure)]
+        else:
+            found = cells_of(catalog, failure, of=base)  # all bases have a hundred thousand cells
         cells = [cell for cell in found if cell.base == base and core in (None, cell.mcore)]
         if installed and not nightly:  # a build of NGC's, and its minor, are in no list of releases
             own = (catalog.cell(base, mcore=cell.mcore, te=NONE if cell.te == NONE else installed) for cell in cells)

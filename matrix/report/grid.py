@@ -80,7 +80,8 @@ def _grid(records: Sequence[Record], links: Mapping[str, str], ran: frozenset[Le
         tuple(level.value for level in never_run),
         tuple(columns),
         tuple(
-            GridRow(members[0].cell.base, _axes(members[0].cell), _cells(members, columns, links)) for members in rows.values()
+            GridRow(members[0].cell.base, _axes(members[0].cell), _cells(members, columns, links))
+            for members in rows.values()
         ),
         Counter(note for record in records for note in record.notes),
     )

@@ -40,7 +40,7 @@ def clause(
     cases: Sequence[str] = (),
     packages: Mapping[str, str] = MappingProxyType({}),
     reason: str = "by hand",
-    **bounds: str,
+    **bounds: Any,
 ) -> Rule:
     """Return a rule with bounds as texts: clause(mcore=">=0.8", torch="<2.4")."""
     ranges: dict[str, Any] = {axis: Range(text) for axis, text in bounds.items()}
@@ -99,7 +99,7 @@ def stack(failure: str, base: str, core: str, *, gpus: int = 2, **cell: str) -> 
     return failure, Stack("Some#1", "as reported", StackCell(base, core, **cell), gpus)  # type: ignore[arg-type]
 
 
-def exclusion(reason: str = "by hand", **bounds: str) -> Exclusion:
+def exclusion(reason: str = "by hand", **bounds: Any) -> Exclusion:
     return Exclusion(clause(**bounds), reason)
 
 

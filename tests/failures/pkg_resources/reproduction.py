@@ -1,4 +1,4 @@
-"""Import the modules of megatron-core that need pkg_resources."""
+"""Import a module of megatron-core that needed pkg_resources in each release that used it."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ if TYPE_CHECKING:
     from matrix.kit.rank import Rank
 
 
-def import_transformer(rank: Rank) -> str:
-    """Return the version of megatron-core whose transformer modules were imported."""
-    import megatron.core
-    import megatron.core.transformer.transformer_config  # noqa: F401
+def import_attention(rank: Rank) -> str:
+    """Return the name of the imported module."""
+    from megatron.core.transformer import attention
 
-    return str(megatron.core.__version__)
+    return str(attention.__name__)

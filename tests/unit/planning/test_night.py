@@ -225,7 +225,7 @@ BOUNDS = {
     axis: st.builds("{}{}".format, st.sampled_from(["<", "<=", ">", ">=", "=="]), st.sampled_from(versions))
     for axis, versions in VERSIONS.items()
 }
-CLAUSES = st.lists(st.fixed_dictionaries({}, optional=BOUNDS).map(lambda bounds: clause(**bounds)), max_size=3).map(
+CLAUSES = st.lists(st.fixed_dictionaries({}, optional=BOUNDS).map(lambda bounds: clause(**dict[str, Any](bounds))), max_size=3).map(
     tuple
 )
 ENTRIES = st.builds(

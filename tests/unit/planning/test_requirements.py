@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from matrix.catalog.failure import Case, CaseNeed, Level
 from matrix.catalog.limits import GIB, Limits
 from matrix.catalog.model import RequiredModule
-from matrix.catalog.schema import Size
+from matrix.catalog.schema import Identifier, Size
 from matrix.planning.planned import Planned
 from matrix.planning.requirements import (
     BaseFeature,
@@ -30,16 +31,15 @@ ON_GPU = case(levels=(Level.GPU,), ranks=2, gpus=2)
 BASE = BaseOffer("torch-2.4.0")
 
 
-def item_of(one: Case, **cell: str) -> Planned:
+def item_of(one: Case, **cell: Any) -> Planned:
     made = planned(catalog(failure(case=(one,))))
     return replace(made, cell=replace(made.cell, **cell))
 
 
-def lack_of(one: Case, machine: MachineOffer, offer: BaseOffer = BASE, **cell: str) -> tuple[Kind, str] | None:
+def lack_of(one: Case, machine: MachineOffer, offer: BaseOffer = BASE, **cell: Any) -> tuple[Kind, str] | None:
     """Return the kind and the text of what a case lacks."""
-    known = catalog(
-        failure(case=(one,)), modules=(RequiredModule("pkg_resources", "setuptools", clause(mcore="<0.9"), "a reason"),)
-    )  # type: ignore[arg-type]
+    module = RequiredModule(Identifier("pkg_resources"), Identifier("setuptools"), clause(mcore="<0.9"), "a reason")
+    known = catalog(failure(case=(one,)), modules=(module,))
     lack = unmet(known, item_of(one, **cell), offer, machine)
     return (lack.kind, lack.text) if lack else None
 

@@ -1,0 +1,26 @@
+"""The grid of a failure: columns are releases of megatron-core, rows all else that a cell names."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from matrix.report.grid import grids
+from tests.unit.report.samples import cell, record
+
+
+def test_writers_are_rows_and_readers_columns() -> None:
+    cells = [
+        replace(cell(mcore=reader), writer_mcore=writer)
+        for writer in ("0.9.0", "0.8.0")
+        for reader in ("0.9.0", "0.8.0")
+    ]
+    records = [record(where=one) for one in cells]
+    (grid,) = grids(records, {one.key: "" for one in records}, {})
+    assert grid.columns == ("0.8.0", "0.9.0")
+    assert [row.axes for row in grid.rows] == ["writer-mcore 0.8.0", "writer-mcore 0.9.0"]
+
+
+def test_packages_are_rows() -> None:
+    records = [record(where=replace(cell(), packages=(f"transformers=={version}",))) for version in ("5.0", "4.57")]
+    (grid,) = grids(records, {one.key: "" for one in records}, {})
+    assert [row.axes for row in grid.rows] == ["transformers 4.57", "transformers 5.0"]

@@ -53,7 +53,12 @@ def of_base(
             found = [*night_cells(catalog, failure), *picked_cells(catalog, failure)]
         else:
             found = cells_of(catalog, failure, of=base)  # all bases have a hundred thousand cells
-        cells = [cell for cell in found if cell.base == base and core in (None, cell.mcore)]
+        # Of writers and readers, only the pairs with a claim: all pairs would be hundreds.
+        cells = [
+            cell
+            for cell in found
+            if cell.base == base and core in (None, cell.mcore) and (not cell.writer or claimed(catalog, failure, cell))
+        ]
         if installed and not nightly:  # a build of NGC's, and its minor, are in no list of releases
             own = (catalog.cell(base, mcore=cell.mcore, te=NONE if cell.te == NONE else installed) for cell in cells)
             cells = list(dict.fromkeys(own))
@@ -142,11 +147,12 @@ def night_cells(catalog: Catalog, failure: Failure) -> list[Cell]:
             and (not share.te or cell.te in {*share.te, *failure.builds(Package.TE)})
             and (not share.mcore or cell.mcore in {*share.mcore, *failure.builds(Package.MCORE)})
         ]
-    return [
-        cell
-        for cell in newest_patches(cells)
-        if any(expected(catalog, failure, cell, case) is not Expectation.UNKNOWN for case in failure.case)
-    ]
+    return [cell for cell in newest_patches(cells) if claimed(catalog, failure, cell)]
+
+
+def claimed(catalog: Catalog, failure: Failure, cell: Cell) -> bool:
+    """Return whether some case has an expectation in the cell."""
+    return any(expected(catalog, failure, cell, case) is not Expectation.UNKNOWN for case in failure.case)
 
 
 def newest_patches(cells: Iterable[Cell]) -> list[Cell]:

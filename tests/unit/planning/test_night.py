@@ -225,9 +225,9 @@ BOUNDS = {
     axis: st.builds("{}{}".format, st.sampled_from(["<", "<=", ">", ">=", "=="]), st.sampled_from(versions))
     for axis, versions in VERSIONS.items()
 }
-CLAUSES = st.lists(st.fixed_dictionaries({}, optional=BOUNDS).map(lambda bounds: clause(**dict[str, Any](bounds))), max_size=3).map(
-    tuple
-)
+CLAUSES = st.lists(
+    st.fixed_dictionaries({}, optional=BOUNDS).map(lambda bounds: clause(**dict[str, Any](bounds))), max_size=3
+).map(tuple)
 ENTRIES = st.builds(
     failure,
     axes=st.sampled_from([ENGINE_TOO, ENGINE_TOO[:2]]),

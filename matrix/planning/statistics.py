@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from matrix.catalog.failure import Axis, Expectation, Failure, Level, Package
 from matrix.catalog.model import Catalog
-from matrix.planning.cases import masked_by
+from matrix.planning.cases import masked_by, package_sets
 from matrix.planning.night import everything
 from matrix.planning.planned import Planned
 from matrix.planning.requirements import BaseOffer, MachineOffer, Placement, place, unmet
@@ -66,15 +66,19 @@ def statistics(catalog: Catalog, night: Sequence[Planned], levels: Sequence[Leve
 
 def product(catalog: Catalog, failure: Failure, levels: Iterable[Level]) -> int:
     """Return the number of cases without any constraint."""
+    cores = len(catalog.megatron_core) + len(failure.builds(Package.MCORE))
+    engines = len(catalog.transformer_engine) + len(failure.builds(Package.TE))
     values = {
         Axis.BASE: len(catalog.bases),
-        Axis.MCORE: len(catalog.megatron_core) + len(failure.builds(Package.MCORE)),
-        Axis.TE: len(catalog.transformer_engine) + len(failure.builds(Package.TE)),
+        Axis.MCORE: cores,
+        Axis.TE: engines,
         Axis.DRIVER: len(catalog.drivers),
+        Axis.WRITER_MCORE: cores,
+        Axis.WRITER_TE: engines,
     }
     counted = set(levels)
     cases = sum(len(counted.intersection(case.levels)) for case in failure.case)
-    return cases * prod(values[axis] for axis in failure.axes)
+    return cases * len(package_sets(failure)) * prod(values[axis] for axis in failure.axes)
 
 
 def is_known(catalog: Catalog, item: Planned) -> bool:

@@ -306,3 +306,32 @@ def test_an_unknown_release_is_not_excluded() -> None:
 def test_every_base_of_the_night_has_cases() -> None:
     nights = [base.id for base in real().wheels if base.night]
     assert nights == [base for base in nights if of_base(real(), base, tuple(Level))]
+
+
+NEW = '\n[[wheels]]\nid = "torch-2.4.0-new"\ntorch = "2.4.0"\npythons = ["3.12"]\nrequires = ["numpy==2.5.5"]\n'
+
+
+def test_a_base_has_its_own_packages_or_the_common(tmp_path: Path) -> None:
+    facts = copy_of_facts(tmp_path)
+    with (facts / "bases.toml").open("a", encoding="utf-8") as file:
+        file.write(f'{NEW}variant = "numpy 2"\n')
+    known = load(facts)
+    own, common = (known.cell(base).provided for base in ("torch-2.4.0-new", "torch-2.4.0"))
+    assert (own, common) == (("numpy==2.5.5",), ("numpy==1.26.4",))
+
+
+def test_a_second_base_of_a_torch_says_why(tmp_path: Path) -> None:
+    """Otherwise a torch had two twins and two points on the axis torch."""
+    facts = copy_of_facts(tmp_path)
+    with (facts / "bases.toml").open("a", encoding="utf-8") as file:
+        file.write(NEW)
+    with pytest.raises(MatrixError) as caught:
+        load(facts)
+    assert (caught.value.what, caught.value.got) == ("an id is used twice", "2.4.0")
+
+
+def test_provided_packages_follow_the_python() -> None:
+    base = wheels(
+        "2.4.0", requires=("numpy==1; python_version < '3.13'", "numpy==2; python_version >= '3.13'", "zarr<3")
+    )
+    assert [base.provided(python) for python in ("3.10", "3.13")] == [("numpy==1",), ("numpy==2",)]

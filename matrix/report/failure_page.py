@@ -7,6 +7,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from matrix.authoring.examples import SHOWS, read
+from matrix.catalog.conform import MALFORMED
 from matrix.catalog.failure import Expectation, Failure, Level
 from matrix.catalog.model import Catalog
 from matrix.report import rulings
@@ -16,11 +18,13 @@ from matrix.report.grid import grids
 from matrix.report.page import anchors_of
 from matrix.report.rulings import Ruling
 from matrix.report.strip import Strip, strip
-from matrix.report.words import WORST_FIRST
+from matrix.report.words import WORST_FIRST, render_chain
 from matrix.store.night import Night
 from matrix.store.trend import Flakes, Pasts, flakes, turns
 from matrix.verdicts.record import Record, Verdict
+from matrix.verdicts.text import tail
 
+LINES = 40  # of an example's log: a crash with its native stack
 ROWS = 100  # shown of the cases whose verdict changed
 SHOWN = (Verdict.REPRODUCED, Verdict.REGRESSED)  # the verdicts of a case in which the failure occurred
 
@@ -63,6 +67,7 @@ def failure_page(
         rules={ruling: _counts(members) for ruling, members in _by_rule(failure, catalog, records).items()},
         grids=grids(records, links, levels),
         chart=chart(failure.folder, records),
+        example=_example(failure),
         history=_history(records, pasts),
         signatures={
             one.name: {name: value for name, value in vars(one).items() if name != "name" and value is not None}
@@ -75,6 +80,17 @@ def _thread(text: str) -> str:
     """Return the URL of the thread OWNER/NAME#NUMBER, "" for anything else."""
     thread = re.fullmatch(r"([\w.-]+/[\w.-]+)#(\d+)", text)
     return f"https://github.com/{thread[1]}/issues/{thread[2]}" if thread else ""
+
+
+def _example(failure: Failure) -> str:
+    """Return the exceptions, or the end of the log, of the first example of the failure; "" where none can be read."""
+    for path in sorted((failure.folder / "examples" / SHOWS).glob("*.json")):
+        try:
+            outcome = read(path)
+        except (OSError, *MALFORMED):  # `catalog check` reports it
+            continue
+        return render_chain(outcome.chain) if outcome.chain else tail(outcome.evidence or outcome.reason, LINES)
+    return ""
 
 
 def _counts(records: Sequence[Record]) -> dict[tuple[Verdict, Level], int]:

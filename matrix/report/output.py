@@ -32,9 +32,8 @@ def render(run_folder: Path, out: Path, history: History, catalog: Catalog) -> N
     current, paths = night.added(run_folder, history), Paths(out).pages(run_folder.name)
     levels, pasts = history.levels(), history.pasts(current.run)
     different = changes(current.records, history.previous(current.run))
-    write_whole(
-        paths.page, page(current, different, levels, sorted(one.stem for one in paths.bisections.glob("*.html")))
-    )
+    bisections = sorted(one.stem for one in paths.bisections.glob("*.html"))
+    write_whole(paths.page, page(current, different, levels, bisections, pasts))
     write_whole(paths.compat, compat_page(catalog, levels), durable=False)
     for failure in catalog.failures:
         write_whole(paths.failure(failure.id), failure_page(failure, catalog, current, levels, pasts), durable=False)

@@ -4,25 +4,58 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from matrix.catalog.failure import Level
 from matrix.report.changes import Changes
 from matrix.report.document import document
-from matrix.report.grid import grids
+from matrix.report.grid import Grid, grids
 from matrix.report.words import WORST_FIRST, group_by, headline, is_red, verdict_reason, version_order
 from matrix.store.night import Night
-from matrix.verdicts.record import SILENT, Record
+from matrix.store.trend import NO_PASTS, Pasts, turns
+from matrix.verdicts.record import SILENT, Record, Verdict
 
 # The cell axes with a filter, each shown only if the records have more than one value. index.html.j2 names them in the
 # rows that the filters hide.
 AXES: Final = ("base", "mcore", "te", "driver")
 
 
-def page(night: Night, changes: Changes, levels: Mapping[str, frozenset[Level]], bisections: Sequence[str] = ()) -> str:
+@dataclass(frozen=True)
+class FailureRow:
+    """One failure of the run: its verdicts, most urgent first, its grids, and the run of its last change ("": none).
+
+    `order` sorts the rows: red ones first, then by the last change.
+    """
+
+    failure: str
+    counts: Mapping[Verdict, int]
+    grids: Sequence[Grid]
+    changed: str
+    order: tuple[bool, int, str]
+
+    @property
+    def tested(self) -> bool:
+        """Return whether a case of it has a result."""
+        return any(verdict not in SILENT for verdict in self.counts)
+
+    @property
+    def red(self) -> bool:
+        """Return whether a case of it is red."""
+        return any(verdict.colour == "red" for verdict in self.counts)
+
+
+def page(
+    night: Night,
+    changes: Changes,
+    levels: Mapping[str, frozenset[Level]],
+    bisections: Sequence[str] = (),
+    pasts: Pasts = NO_PASTS,
+) -> str:
     """Return the page.
 
-    `levels`: the levels at which each failure has ever run on this machine; `bisections`: names of bisection pages.
+    `levels`: the levels at which each failure has ever run on this machine; `bisections`: names of bisection pages;
+    `pasts`: the results of each case in earlier nights.
     """
     records, anchors = night.records, anchors_of(night.records)
     silent = group_by(
@@ -36,7 +69,7 @@ def page(night: Night, changes: Changes, levels: Mapping[str, frozenset[Level]],
         changes=changes,
         anchors=anchors,
         causes=_causes(records, changes.newly_red),
-        grids=grids(records, {key: f"#{anchor}" for key, anchor in anchors.items()}, levels),
+        failures=_failures(records, grids(records, {key: f"#{one}" for key, one in anchors.items()}, levels), pasts),
         silent=sorted(silent.items(), key=lambda group: -len(group[1])),
         choices=_choices(records),
         bisections=bisections,
@@ -46,6 +79,18 @@ def page(night: Night, changes: Changes, levels: Mapping[str, frozenset[Level]],
 def anchors_of(records: Sequence[Record]) -> dict[str, str]:
     """Return the HTML id of each case on the page: case key -> id."""
     return {record.key: f"{'red' if is_red(record) else 'case'}-{n}" for n, record in enumerate(records, start=1)}
+
+
+def _failures(records: Sequence[Record], made: Sequence[Grid], pasts: Pasts) -> list[FailureRow]:
+    rows = []
+    for failure, members in group_by(lambda record: record.failure, records).items():
+        found = Counter(record.verdict for record in members)
+        counts = {verdict: found[verdict] for verdict in WORST_FIRST if found[verdict]}
+        changes = [after for record in members for _, after, _ in turns(pasts.get(record.key, ()))]
+        number, last = max(((after.number, after.run) for after in changes), default=(0, ""))
+        order = (not any(is_red(record) for record in members), -number, failure)
+        rows.append(FailureRow(failure, counts, [one for one in made if one.failure == failure], last, order))
+    return sorted(rows, key=lambda row: row.order)
 
 
 def _causes(records: Sequence[Record], new: frozenset[str]) -> list[list[Record]]:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median
+from types import MappingProxyType
 from typing import Final
 
 from matrix.verdicts.record import SILENT, Verdict
@@ -40,6 +41,7 @@ class PastResult:
 
 
 Pasts = Mapping[str, Sequence[PastResult]]  # case key -> nights, oldest first
+NO_PASTS: Final[Pasts] = MappingProxyType({})
 
 
 @dataclass(frozen=True)

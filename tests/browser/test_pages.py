@@ -52,7 +52,10 @@ def test_filters_narrow_the_cases(browser: Browser, site: Paths) -> None:
     browser.open(url(site))
     shown = "document.querySelectorAll('#cases tbody tr:not([hidden])').length"
 
+    assert browser.js(shown) == 100
+    browser.js("document.getElementById('more').click()")
     assert browser.js(shown) == 134
+    assert browser.js("document.querySelector('.more').hidden") is True
     browser.js(f"({FILL})('verdict', 'red')")
     assert browser.js(shown) == 15
     browser.js(f"({FILL})('text', 'torch-2.13.0 mcore-0.12')")

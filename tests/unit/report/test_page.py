@@ -20,6 +20,7 @@ from matrix.report.summary import summary
 from matrix.store.history import Earlier
 from matrix.store.night import Night
 from matrix.store.paths import page_name
+from matrix.store.trend import PastResult
 from matrix.verdicts.outcome import Raised
 from matrix.verdicts.reason import Reason, ReasonKind
 from matrix.verdicts.record import Record, Verdict
@@ -119,7 +120,7 @@ def test_every_red_case_has_command_and_reason() -> None:
 def test_red_banner_counts_cases_without_result() -> None:
     html = made(night())
     assert '<div class="banner red">' in html
-    assert "15 of 134 cases are red</h1><span>9 unavailable, 3 not reached</span>" in html
+    assert "15 of 134 cases are red</h1><span>9 unavailable, 3 not reached; 3 of 4 failures tested</span>" in html
 
 
 def test_night_without_red_has_a_green_banner() -> None:
@@ -139,6 +140,34 @@ def test_each_grid_names_levels_never_run() -> None:
     )
     assert html.count('<table class="grid">') == 2
     assert html.count("; never run at level gpu on this machine") == 2
+
+
+def rows(html: str) -> list[str]:
+    """Return the failures of the page in order, with " open" where the grids are shown."""
+    found = re.findall(r'<details class="card failure"( open)?><summary><h3>([\w-]+)</h3>', html)
+    return [f"{name}{shown}" for shown, name in found]
+
+
+def test_red_failures_come_first_and_open() -> None:
+    cases = [record(failure="calm"), record(Verdict.REGRESSED, failure="loud"), record(failure="other")]
+    assert rows(made(cases)) == ["loud open", "calm", "other"]
+
+
+def test_the_failure_that_changed_last_comes_first() -> None:
+    calm, changed = record(failure="calm"), record(failure="moved")
+    past = [
+        PastResult(1, "monday", Verdict.REGRESSED, 1.0, "x", False),
+        PastResult(2, "now", Verdict.HOLDS, 1.0, "y", False),
+    ]
+    html = page(Night("now", (calm, changed)), NO_CHANGES, {}, (), {changed.key: past})
+    assert rows(html) == ["moved", "calm"]
+    assert "last change in now" in html
+
+
+def test_a_failure_without_result_is_not_tested() -> None:
+    html = made([record(), record(Verdict.UNAVAILABLE, failure="away")])
+    assert "1 unavailable, 0 not reached; 1 of 2 failures tested" in html
+    assert html.count('<span class="soft">not tested</span>') == 1
 
 
 def test_changes_come_before_red_cases() -> None:

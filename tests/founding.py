@@ -35,3 +35,6 @@ SHIFTED_CALL: Final = "cpu-offload-shifted"
 
 HARDWARE: Final = "ub-multicast"
 """Read, not run: whether it breaks depends on driver and compute capability, which the stack of a report names."""
+
+RESUME: Final = "ckpt-rollback-metadata"
+"""At level cpu in seconds on torch 2.13.0: megatron-core 0.14.0 can't read what 0.15.3 wrote, and reads its own."""

@@ -10,7 +10,7 @@ import pytest
 
 from matrix.provision.overlays import Overlays, OverlaySpec, default_root
 from matrix.provision.sources import parse
-from tests.founding import BEHIND_SAVE, SAVE
+from tests.founding import BEHIND_SAVE, RESUME, SAVE
 from tests.real.conftest import Megatrix
 
 pytestmark = pytest.mark.real
@@ -108,3 +108,19 @@ def test_gate_that_loses_data_is_red(megatrix: Megatrix, tmp_path: Path) -> None
     assert [one["verdict"] for one in ran.records] == ["unexplained"], ran.stderr
     assert "KeyError" in {raised["type"] for one in ran.records for raised in one["detail"]["chain"]}
     assert ran.status == 1
+
+
+def test_a_checkpoint_is_written_once_for_its_readers(megatrix: Megatrix, tmp_path: Path) -> None:
+    """Two writers and two readers: one pair is broken, and each writer runs once."""
+    cores = "(mcore==0.14.0 or mcore==0.15.3) and (writer_mcore==0.14.0 or writer_mcore==0.15.3)"
+    ran = megatrix("--select", f"failure=={RESUME} and torch==2.13.0 and {cores}", out=tmp_path)
+
+    verdicts = {(one["cell"]["writer_mcore"], one["cell"]["mcore"]): one["verdict"] for one in ran.records}
+    assert verdicts == {
+        ("0.15.3", "0.14.0"): "reproduced",
+        ("0.15.3", "0.15.3"): "holds",
+        ("0.14.0", "0.14.0"): "holds",
+        ("0.14.0", "0.15.3"): "holds",
+    }, ran.stderr
+    assert len(list(tmp_path.glob("runs/*/checkpoints/*/model"))) == 2
+    assert len(list(tmp_path.glob("runs/*/logs/**/writer/rank-0.log"))) == 2

@@ -145,7 +145,10 @@ def night_cells(catalog: Catalog, failure: Failure) -> list[Cell]:
             for cell in cells
             if (not share.bases or cell.base in share.bases)
             and (not share.te or cell.te in {*share.te, *failure.builds(Package.TE)})
-            and (not share.mcore or cell.mcore in {*share.mcore, *failure.builds(Package.MCORE)})
+            and (
+                not share.mcore
+                or {cell.mcore, cell.writer_mcore} <= {NONE, *share.mcore, *failure.builds(Package.MCORE)}
+            )
         ]
     return [cell for cell in newest_patches(cells) if claimed(catalog, failure, cell)]
 

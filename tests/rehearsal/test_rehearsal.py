@@ -1,0 +1,61 @@
+"""Every case of level gpu as a rehearsal, in the cell that the catalog knows best."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from matrix.catalog.failure import Case, Expectation, Level
+from matrix.catalog.loading import load
+from matrix.catalog.versions import parse
+from matrix.planning.host_cases import cases_here, with_host
+from matrix.planning.planned import Planned
+from matrix.verdicts.outcome import OutcomeKind
+from matrix.verdicts.record import Verdict
+from tests.rehearsal.conftest import Rehearsals
+
+pytestmark = pytest.mark.real
+
+CASES = [(failure.id, case) for failure in load().failures for case in failure.case if Level.GPU in case.levels]
+OLDEST = parse("0.10.0")  # the first megatron-core whose userbuffers need no MPI, which this torch is built without
+
+
+def cell_of(failure: str, case: Case, rehearsals: Rehearsals) -> Planned:
+    """Return the planned case with the oldest release from OLDEST on, if possible one that works."""
+    packages, minor = rehearsals.contents.packages, rehearsals.contents.minor
+    catalog = with_host(load(), packages, minor)
+    planned = cases_here(catalog, "host", packages, [Level.GPU])
+    mine = [item for item in planned if (item.failure, item.case) == (failure, case.name)]
+    known = [item for item in mine if item.expectation is not Expectation.UNKNOWN]
+    rank = {Expectation.WORKS: 0, Expectation.BROKEN: 1}
+    new = [item for item in known if parse(item.cell.mcore) >= OLDEST and "+" not in item.cell.mcore]  # no build
+    return min(new, key=lambda item: (rank[item.expectation], parse(item.cell.mcore)))
+
+
+@pytest.mark.parametrize(
+    ("failure", "case"), [pytest.param(failure, case, id=f"{failure}-{case.name}") for failure, case in CASES]
+)
+def test_case_runs_as_on_gpus(
+    failure: str, case: Case, rehearsals: Rehearsals, tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
+    """It holds a GPU for each rank and ends as the catalog expects; with small sizes nothing breaks."""
+    if case.no_rehearsal:
+        return
+    item = cell_of(failure, case, rehearsals)
+    expression = f"failure=={failure} and case=={case.name} and level==gpu and mcore=={item.cell.mcore}"
+    records, printed = rehearsals.run(expression, tmp_path)
+    assert len(records) == 1, printed
+    (record,) = records
+
+    record_property("seconds", record.outcome.seconds)
+    record_property("ranks", [end.value for end in record.outcome.ranks])
+    assert record.outcome.kind is not OutcomeKind.UNAVAILABLE, record.outcome.reason
+    assert record.resolved["GPUs"].startswith(f"{case.gpus} of 8 x Stand-in GPU"), record.resolved
+    assert record.resolved["backend"] == "nccl"
+    assert [note for note in record.notes if "gloo in place" in note] == []
+    if case.rehearsal:
+        assert record.outcome.kind is OutcomeKind.PASSED, printed
+    else:
+        assert record.verdict in (Verdict.HOLDS, Verdict.REPRODUCED), printed

@@ -24,7 +24,7 @@ TORCH: Final = "2.4.0a0+3bcc3cddb5.nv24.07"
 NORMAL: Final = "2.4.0a0+3bcc3cddb5.nv24.7"  # as pip writes it
 LABEL: Final = "24.07"
 ENGINE: Final = "1.8.0+37280ec"
-TORCH_FILES: Final = ("torch", "torchgen", "functorch")
+ABSENT: Final = ("zarr",)  # of the base of wheels, not in NGC's images
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ def imitate(root: Path, interpreter: Path, below: Path, open_mpi: Path, *overlay
     linked(lib / minor, stdlib, {"site-packages"})
     made = Imitation(root)
     site = stdlib / "site-packages"
-    linked(below, site, {path.name for path in below.glob("torch-*.dist-info")} | {"torch"})
+    linked(below, site, {path.name for name in (*ABSENT, "torch") for path in (below / name, *below.glob(f"{name}-*"))})
     linked(below / "torch", site / "torch", {"version.py", "__pycache__"})
     version = (below / "torch" / "version.py").read_text()
     released = next(line for line in version.splitlines() if line.startswith("__version__"))

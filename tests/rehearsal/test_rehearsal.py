@@ -14,11 +14,19 @@ from matrix.planning.host_cases import cases_here, with_host
 from matrix.planning.planned import Planned
 from matrix.verdicts.outcome import OutcomeKind
 from matrix.verdicts.record import Verdict
-from tests.rehearsal.conftest import Rehearsals
+from tests.founding import SAVE
+from tests.rehearsal.conftest import GPUS, Rehearsals
 
 pytestmark = pytest.mark.real
 
-CASES = [(failure.id, case) for failure in load().failures for case in failure.case if Level.GPU in case.levels]
+# An entry gives the reason for a case without a rehearsal.
+CASES = [
+    (failure.id, case)
+    for failure in load().failures
+    for case in failure.case
+    if Level.GPU in case.levels and not case.no_rehearsal
+]
+FIRST = "GPU-01010101-0101-0101-0101-010101010101"  # the first GPU of the stand-in driver
 OLDEST = parse("0.10.0")  # the first megatron-core whose userbuffers need no MPI, which this torch is built without
 
 
@@ -41,8 +49,6 @@ def test_case_runs_as_on_gpus(
     failure: str, case: Case, rehearsals: Rehearsals, tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
     """It holds a GPU for each rank and ends as the catalog expects; with small sizes nothing breaks."""
-    if case.no_rehearsal:
-        return
     item = cell_of(failure, case, rehearsals)
     expression = f"failure=={failure} and case=={case.name} and level==gpu and mcore=={item.cell.mcore}"
     records, printed = rehearsals.run(expression, tmp_path)
@@ -59,3 +65,17 @@ def test_case_runs_as_on_gpus(
         assert record.outcome.kind is OutcomeKind.PASSED, printed
     else:
         assert record.verdict in (Verdict.HOLDS, Verdict.REPRODUCED), printed
+
+
+def test_ranks_share_one_gpu_over_gloo(rehearsals: Rehearsals, tmp_path: Path) -> None:
+    """With one of the GPUs: collectives go over gloo and the record notes it; send and receive need NCCL."""
+    expression = f"failure=={SAVE} and (case==tp2 or case==pp2) and level==gpu and mcore=={OLDEST}"
+    records, printed = rehearsals.run(expression, tmp_path, CUDA_VISIBLE_DEVICES=FIRST)
+    found = {record.case: record for record in records}
+    assert found["tp2"].verdict is Verdict.HOLDS, printed
+    assert "gloo in place of NCCL: 2 ranks share 1 GPU" in found["tp2"].notes
+    assert found["pp2"].outcome.kind is OutcomeKind.UNAVAILABLE
+    assert found["pp2"].outcome.reason == (
+        "needs NCCL, so 2 GPUs, one for each rank; CUDA shows 1: "
+        f"CUDA_VISIBLE_DEVICES is '{FIRST}'; the kernel driver lists {GPUS}"
+    )

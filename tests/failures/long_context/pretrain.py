@@ -14,7 +14,7 @@ import sys
 import time
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from matrix.kit.git import write_tree
 from matrix.kit.rank import LackError
@@ -30,15 +30,16 @@ ARGUMENTS = (
     "--transformer-impl transformer_engine --use-flash-attn --bf16 --num-layers 1 --hidden-size 64 "
     "--num-attention-heads 2 --position-embedding-type rope --micro-batch-size 1 --global-batch-size 1 "
     "--train-iters 2 --lr 1e-4 --mock-data --tokenizer-type NullTokenizer --vocab-size 8191 "
-    "--eval-iters 0 --num-workers 1 --no-gradient-accumulation-fusion"
+    "--eval-iters 0 --num-workers 1 --log-interval 1 --no-gradient-accumulation-fusion"
 )
 HELPERS = "megatron/core/datasets"  # whose C++ the training compiles on rank 0 while the other ranks import it
 LOOK_S = 0.1  # s between two looks for the tree, which rank 0 makes in a few seconds
 
 
-def pretrain(rank: Rank, *, sequence: int, mask: bool = True) -> None:
+def pretrain(rank: Rank, *, sequence: int, mask: bool = True) -> dict[str, Any]:
     """Train two iterations with the sequence shared by all ranks, from the clone at the tag of the cell's release.
 
+    Return the number of samples that the training counted.
     Raises LackError where the clone, a compiler or Transformer Engine is missing, and whatever Megatron-LM raises.
     """
     tree = tree_of(rank)
@@ -47,7 +48,8 @@ def pretrain(rank: Rank, *, sequence: int, mask: bool = True) -> None:
     sys.argv = ["pretrain_gpt.py", *ARGUMENTS.split(), "--context-parallel-size", str(rank.world_size)]
     sys.argv += ["--seq-length", str(sequence), "--max-position-embeddings", str(sequence)]
     sys.argv += [] if mask else ["--no-create-attention-mask-in-dataloader"]
-    runpy.run_path(str(tree / "pretrain_gpt.py"), run_name="__main__")
+    names = runpy.run_path(str(tree / "pretrain_gpt.py"), run_name="__main__")
+    return {"samples": names["get_args"]().consumed_train_samples}
 
 
 def tree_of(rank: Rank) -> Path:

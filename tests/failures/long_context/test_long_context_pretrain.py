@@ -35,7 +35,8 @@ def clone(tmp_path: Path) -> str:
     folder = tmp_path / "clone"
     git = ["git", "-C", str(folder), "-c", "user.name=a", "-c", "user.email=a@b"]
     subprocess.run(["git", "init", "-q", str(folder)], check=True)
-    script = "import json, os, pathlib, sys\npathlib.Path(os.environ['SEEN']).write_text(json.dumps(sys.argv))\n"
+    script = "import json, os, pathlib, sys, types\npathlib.Path(os.environ['SEEN']).write_text(json.dumps(sys.argv))\n"
+    script += "get_args = lambda: types.SimpleNamespace(consumed_train_samples=2)\n"
     for text, message in ((script, "release"), ("raise SystemExit('main')\n", "main")):
         (folder / "pretrain_gpt.py").write_text(text)
         (folder / PRETRAIN.HELPERS).mkdir(parents=True, exist_ok=True)
@@ -53,7 +54,7 @@ def test_pretraining_runs_the_report_s_command(clone: str, tmp_path: Path, monke
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.setenv("CUDA_DEVICE_MAX_CONNECTIONS", "")
     monkeypatch.setenv("SEEN", str(tmp_path / "seen"))
-    PRETRAIN.pretrain(rank(tmp_path, clone=clone), sequence=65536, mask=False)
+    assert PRETRAIN.pretrain(rank(tmp_path, clone=clone), sequence=65536, mask=False) == {"samples": 2}
     seen = json.loads((tmp_path / "seen").read_text())
     assert seen[0].endswith("pretrain_gpt.py")
     assert seen[seen.index("--seq-length") + 1] == seen[seen.index("--max-position-embeddings") + 1] == "65536"

@@ -25,6 +25,7 @@ NORMAL: Final = "2.4.0a0+3bcc3cddb5.nv24.7"  # as pip writes it
 LABEL: Final = "24.07"
 ENGINE: Final = "1.8.0+37280ec"
 ABSENT: Final = ("zarr",)  # of the base of wheels, not in NGC's images
+CONSTRAINT: Final = "zarr==2.16.1"  # not the newest that a line would take
 
 
 @dataclass(frozen=True)
@@ -92,7 +93,7 @@ def imitate(root: Path, interpreter: Path, below: Path, open_mpi: Path, *overlay
     (root / "etc/pip").mkdir(parents=True)
     kept = packages_in(str(site))
     pinned = (f"{name}=={version}" for name, version in sorted(kept.items()) if name in ("torch", "numpy"))
-    (root / "etc/pip/constraint.txt").write_text("\n".join([*pinned, ""]))
+    (root / "etc/pip/constraint.txt").write_text("\n".join([*pinned, CONSTRAINT, ""]))
     return made
 
 

@@ -131,13 +131,14 @@ def test_variables_of_the_image_survive_tox(image: Imitation, tmp_path: Path) ->
     """A line runs in place, under the image's constraint file; its Open MPI, which was moved, starts by OPAL_PREFIX."""
     environ = image.environ(**settings(), TOX_WORK_DIR=str(tmp_path / "tox"), OMPI_COMM_WORLD_SIZE="2")
     tox = [sys.executable, "-m", "tox", "-qq", "-c", str(ROOT / "tox.ini")]
-    program = "import json, os; print(json.dumps(dict(os.environ)))"
+    program = "import json, os, torch, zarr; print(json.dumps([torch.__version__, zarr.__version__, dict(os.environ)]))"
     ran = subprocess.run(
         [*tox, "exec", "-e", "te18", "--", "python", "-c", program],
         cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=COMMAND_S, check=False,
     )  # fmt: skip
     assert ran.returncode == 0, ran.stdout + ran.stderr
-    seen = json.loads(ran.stdout.splitlines()[-1])
+    torch, zarr, seen = json.loads(ran.stdout.splitlines()[-1])
+    assert (torch, f"zarr=={zarr}") == (ngc.TORCH, ngc.CONSTRAINT)
     names = (
         "OPAL_PREFIX",
         "OMPI_MCA_coll_hcoll_enable",
@@ -148,10 +149,9 @@ def test_variables_of_the_image_survive_tox(image: Imitation, tmp_path: Path) ->
     )
     assert {name: seen.get(name) for name in names} == {name: environ[name] for name in names}
     assert "OMPI_COMM_WORLD_SIZE" not in seen  # else a rank counts as one of a job around it
+    job = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-np", "2", "sh", "-c", "echo $OMPI_COMM_WORLD_SIZE"]
     started = subprocess.run(
-        [*tox, "exec", "-e", "te18", "--", "python", "-c", "import subprocess, torch; print(torch.__version__)\n"
-         "print(subprocess.check_output(['mpirun', '--allow-run-as-root', '--oversubscribe', '-np', '2', 'sh', '-c',"
-         " 'echo $OMPI_COMM_WORLD_SIZE'], text=True))"],
+        [*tox, "exec", "-e", "te18", "--", "python", "-c", f"import subprocess; subprocess.run({job}, check=True)"],
         cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=COMMAND_S, check=False,
     )  # fmt: skip
-    assert started.stdout.split() == [ngc.TORCH, "2", "2"], started.stdout + started.stderr
+    assert started.stdout.split() == ["2", "2"], started.stdout + started.stderr

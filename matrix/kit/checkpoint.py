@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 DIGEST = "digest.json"  # beside the checkpoint: what its writer saved
-# Packages that some releases import when they save, and that an image may lack; 0.7 and 0.8 write with zarr 2.
+# Packages that releases import when they save, and that an image may lack: 0.6 does not save without zarr.
 STORES: Final = {"zarr": "zarr<3", "tensorstore": "tensorstore", "psutil": "psutil"}
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import importlib.util
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
 from types import SimpleNamespace
 from typing import Any, Final
@@ -28,6 +28,7 @@ USERBUFFERS: Final = (
     "CommOverlap",
 )
 ORDINAL: Final = "CUDA error: invalid device ordinal"
+DUPLICATE: Final = "NCCL error: Duplicate GPU detected"
 
 
 def rehearse(rank: Rank, *, target: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -67,6 +68,7 @@ def install() -> dict[str, str]:
     import torch._dynamo  # it reads torch.cuda.Stream at import, which must still be the real one
 
     replaced: dict[str, str] = {}
+    chosen = [0]  # the current device
     devices = driver_devices()
     cpu_device.install()
 
@@ -91,6 +93,7 @@ def install() -> dict[str, str]:
         place = device if isinstance(device, int) else torch.device(device).index
         if place is not None and not 0 <= place < devices:
             raise RuntimeError(ORDINAL)
+        chosen[0] = place or 0
 
     torch.cuda.device_count = lambda: devices
     torch.cuda.is_available = lambda: devices > 0
@@ -107,7 +110,7 @@ def install() -> dict[str, str]:
     torch.Tensor.type = typed(torch.Tensor.type)
     distributed = torch.distributed
     for name in ("init_process_group", "new_group"):
-        setattr(distributed, name, over_gloo(getattr(distributed, name), replaced))
+        setattr(distributed, name, over_gloo(getattr(distributed, name), replaced, chosen))
     return replaced
 
 
@@ -122,17 +125,28 @@ def typed(function: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-def over_gloo(function: Callable[..., Any], replaced: dict[str, str]) -> Callable[..., Any]:
-    """Return a function of torch.distributed that makes a group of gloo where one of NCCL is asked for."""
+def over_gloo(function: Callable[..., Any], replaced: dict[str, str], chosen: Sequence[int]) -> Callable[..., Any]:
+    """Return init_process_group or new_group, which makes a group of gloo where one of NCCL is asked for.
+
+    Like NCCL it refuses two ranks on one device; `chosen` holds that of this rank.
+    """
+    whole = function.__name__ == "init_process_group"  # its first argument is the backend, that of new_group the ranks
 
     @wraps(function)
-    def call(*arguments: Any, **named: Any) -> Any:
-        named["backend"] = named.get("backend") or (
-            arguments[0] if arguments and function.__name__ == "init_process_group" else None
-        )
-        if named["backend"] == "nccl":
-            replaced["nccl"] = named["backend"] = "gloo"
-        positional = arguments if function.__name__ == "new_group" else arguments[1:]
-        return function(*positional, **named)
+    def call(*arguments: Any, backend: str | None = None, **named: Any) -> Any:
+        if whole and arguments:
+            backend, arguments = arguments[0], arguments[1:]
+        on_gpus = backend == "nccl"
+        if on_gpus:
+            replaced["nccl"] = backend = "gloo"
+        made = function(*arguments, backend=backend, **named)
+        if whole and on_gpus:
+            import torch
+
+            devices = [0] * torch.distributed.get_world_size()
+            torch.distributed.all_gather_object(devices, chosen[0])
+            if len(set(devices)) < len(devices):
+                raise RuntimeError(DUPLICATE)
+        return made
 
     return call

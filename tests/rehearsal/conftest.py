@@ -28,9 +28,6 @@ REQUIRES: Final = ("pyyaml", "pybind11", "regex", "nltk", "sentencepiece", "six"
 EDGE: Final = "tests.rehearsal.edge"
 GPUS: Final = 8
 RUN_S: Final = 600  # s for one rehearsal; they took 5 to 60 s on two cores
-CONFIG: Final = """#!/bin/sh
-exec {python} -c 'import sysconfig; print(sysconfig.get_config_var("EXT_SUFFIX"))'
-"""
 
 
 @dataclass(frozen=True)
@@ -80,9 +77,6 @@ def rehearsals(tmp_path_factory: pytest.TempPathFactory) -> Rehearsals:
     (site / "base.pth").write_text(f"{below}\n{engine.path}\n")
     (site / "transformer_engine_torch.stand-in.so").touch()
     uv("pip", "install", "--python", str(python), *REQUIRES)
-    config = python.with_name("python3-config")
-    config.write_text(CONFIG.format(python=python))
-    config.chmod(0o755)
     listed = subprocess.run(
         [python, "-m", "matrix.provision.installed"], cwd=ROOT, capture_output=True, text=True, check=True
     )

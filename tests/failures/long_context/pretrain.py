@@ -11,6 +11,7 @@ import os
 import runpy
 import subprocess
 import sys
+import sysconfig
 import time
 from importlib.metadata import version
 from pathlib import Path
@@ -72,6 +73,8 @@ def tree_of(rank: Rank) -> Path:
 
 def compile_helpers(folder: Path) -> None:
     """Compile the data helpers with Megatron-LM's own Makefile, for this interpreter. Raises LackError."""
+    # Else the Makefile asks a python3-config, which may be another Python's; the training runs make once more.
+    os.environ["MAKEFLAGS"] = f"LIBEXT={sysconfig.get_config_var('EXT_SUFFIX')}"
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
     try:
         made = subprocess.run(["make", "-C", folder], env={**os.environ, "PATH": path}, capture_output=True, text=True)

@@ -103,6 +103,8 @@ def test_failure_is_reproduced_in_the_image(image: Imitation, tmp_path: Path) ->
 
 def test_cases_run_read_only_and_unprivileged(image: Imitation, tmp_path: Path) -> None:
     """pytest in the checkout, without a writable home, cache or temporary folder but one, and without a user name."""
+    if subprocess.run([*NAMESPACE, "true"], check=False).returncode:
+        pytest.skip("this machine allows no user namespaces")
     out = tmp_path / "out"
     out.mkdir()
     environ = image.environ(

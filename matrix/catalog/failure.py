@@ -96,6 +96,8 @@ class Case:
     `write`, a function like `run`, writes the checkpoint that the case reads: it runs with the writer's packages, on as
     many ranks, and both functions find the folder in Rank.checkpoint.
     `picked`: the case does not depend on the cell, and runs only where `pick` names it.
+    `rehearsal` are the arguments with small sizes for a rehearsal of level gpu on a machine without GPUs (docs/gpu.md);
+    `no_rehearsal` is the reason why there is none.
     """
 
     name: Identifier
@@ -113,6 +115,8 @@ class Case:
     needs: tuple[CaseNeed, ...] = ()
     deadline: int = 0
     write: str = ""
+    rehearsal: Mapping[str, Any] = field(default_factory=dict)
+    no_rehearsal: str = ""
 
     @property
     def function(self) -> tuple[str, str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import subprocess
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 
@@ -65,23 +65,23 @@ class Images:
         status, refused = 0, {}
         for base in bases:
             try:
-                ended = self._run_in(base, Path(environ["MEGATRIX_RUN"]), environ, log)
+                for ended in self._run_in(base, Path(environ["MEGATRIX_RUN"]), environ, log):
+                    if ended.refusal:
+                        refused[base] = ended.refusal
+                    status = status or ended.status
             except MatrixError as error:
                 refused[base] = error.brief
-                continue
-            if ended.refusal:
-                refused[base] = ended.refusal
-            status = status or ended.status
         return EngineResult(status, refused)
 
-    def _run_in(self, base: str, folder: Path, environ: Mapping[str, str], log: Path) -> inside.Ended:
+    def _run_in(self, base: str, folder: Path, environ: Mapping[str, str], log: Path) -> Iterator[inside.Ended]:
         image, found, cases = inside.ref(self._catalog, base), self._look(base), pending(folder, [base])
         provided = folder / f"overlays-{base}.json"
         overlays = Overlays(default_root(self._environ), self._run)
         settings = configuration.load(self._environ)
         provision.write(provided, provision.provide(cases, found.environment, settings, None, overlays))
         work = inside.ContainerJob(image, found.image, folder, provided, cases, environ)
-        return inside.run(self._tool, work, self._environ, log, self._start)
+        for one in inside.containers(self._catalog, work, settings.sources):
+            yield inside.run(self._tool, one, self._environ, log, self._start)
 
     def _look(self, base: str) -> BaseContents:
         """Return the contents of an image, read once. Raises MatrixError if it can't be started."""

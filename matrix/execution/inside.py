@@ -8,12 +8,12 @@ import re
 import signal
 import subprocess
 import threading
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from matrix.catalog.failure import Level
+from matrix.catalog.failure import CaseNeed, Level
 from matrix.catalog.model import Catalog, Container, Image
 from matrix.errors import MatrixError
 from matrix.execution import gpus
@@ -21,7 +21,7 @@ from matrix.execution.engine import STOP_S, BaseContents
 from matrix.execution.ranks.timeouts import OVERTIME_S
 from matrix.execution.session import deadline
 from matrix.planning.planned import Planned
-from matrix.provision import host, project
+from matrix.provision import configuration, host, project
 from matrix.provision.commands import TIMED_OUT
 from matrix.provision.installed import PythonEnvironment
 from matrix.provision.overlays import default_root
@@ -52,7 +52,9 @@ class Start(Protocol):
 class ContainerJob:
     """The work of one container: `cases` of the run in `folder`; `settings` are further MEGATRIX_* variables.
 
-    `overlays` is the file with the overlays of each case, `digest` that of the image.
+    `overlays` is the file with the overlays of each case, `digest` that of the image. `memory` is the limit in bytes of
+    all its processes, None for no limit, `clones` are those that its cases read, by name, and `deadline` is the longest
+    of its cases' own in seconds, 0 for the usual one.
     """
 
     image: Ref
@@ -61,12 +63,16 @@ class ContainerJob:
     overlays: Path
     cases: Sequence[Planned]
     settings: Mapping[str, str]
+    memory: int | None = None
+    clones: Mapping[str, str] = field(default_factory=dict)
+    deadline: int = 0
 
     @property
     def environ(self) -> dict[str, str]:
         """Return the MEGATRIX_* variables of its session."""
         return {
             **self.settings,
+            **{configuration.variable(name): path for name, path in self.clones.items()},
             "MEGATRIX_RUN": str(self.folder),
             "MEGATRIX_BASE": self.image.id,
             "MEGATRIX_IMAGE": self.digest,
@@ -111,6 +117,26 @@ def installed(runtime: Runtime, image: Ref, environ: Mapping[str, str]) -> BaseC
     return BaseContents(environment, image=runtime.digest(image))
 
 
+def containers(catalog: Catalog, work: ContainerJob, clones: Mapping[str, str]) -> Iterator[ContainerJob]:
+    """Yield the work of each container: one for the cases of each memory limit, since a container has one for all.
+
+    `clones` are the site's, by name. Below level gpu a limit is smaller than what a session takes, so it is left out.
+    """
+    limits: dict[int | None, list[Planned]] = {}
+    known = {item.key: catalog.failure(item.failure).case_named(item.case) for item in work.cases if item.reproducible}
+    for item in work.cases:
+        limited = item.level is Level.GPU and item.key in known
+        limits.setdefault(known[item.key].limits.memory if limited else None, []).append(item)
+    for memory, items in limits.items():
+        cases = [known[item.key] for item in items if item.key in known]
+        keys = {"MEGATRIX_KEYS": json.dumps([item.key for item in items])} if len(limits) > 1 else {}
+        read = clones if any(CaseNeed.MEGATRON_LM in case.needs for case in cases) else {}
+        yield replace(
+            work, cases=items, settings={**work.settings, **keys}, memory=memory, clones=read,
+            deadline=max((case.deadline for case in cases), default=0),
+        )  # fmt: skip
+
+
 def run(
     runtime: Runtime,
     work: ContainerJob,
@@ -134,8 +160,9 @@ def run(
         writable, settings = [*writable, locks], {**settings, gpus.LOCKS: str(locks)}
         given = gpus.of_job(environ) or ALL
         waits_s = 0.0 if given != ALL else gpus.WAIT_S
-    inside = box(name, environ, writable, settings, given)
-    command = runtime.command(work.image, inside, PYTHON, "-m", "pytest", "tests/failures")
+    spec = box(name, environ, writable, settings, given)
+    spec = replace(spec, readable=(*spec.readable, *map(Path, work.clones.values())), memory=work.memory)
+    command = runtime.command(work.image, spec, PYTHON, "-m", "pytest", "tests/failures")
     with log.open("ab") as output:
         begins = output.tell()  # codespell:ignore
         process = start(
@@ -148,7 +175,9 @@ def run(
         if left:
             threading.Thread(target=end_when_left, args=(runtime, process, name, left), daemon=True).start()
         try:
-            status = process.wait(runtime.start_s(work.image) + limit_s(len(work.cases), environ) + waits_s)
+            status = process.wait(
+                runtime.start_s(work.image) + limit_s(len(work.cases), environ, work.deadline) + waits_s
+            )
         except subprocess.TimeoutExpired:
             stop(runtime, process, name)
             status = TIMED_OUT
@@ -182,9 +211,12 @@ def box(
     )
 
 
-def limit_s(cases: int, environ: Mapping[str, str]) -> float:
-    """Return the time limit of a started container in seconds: each case takes its deadline at most twice."""
-    return COLLECT_S + cases * 2 * (deadline(environ.get("MEGATRIX_DEADLINE", "")) + OVERTIME_S)
+def limit_s(cases: int, environ: Mapping[str, str], own: int = 0) -> float:
+    """Return the time limit of a started container in seconds: each case takes its deadline at most twice.
+
+    `own` is the longest deadline of its cases' own.
+    """
+    return COLLECT_S + cases * 2 * (max(deadline(environ.get("MEGATRIX_DEADLINE", "")), own) + OVERTIME_S)
 
 
 def end_when_left(runtime: Runtime, process: subprocess.Popen[bytes], name: str, left: threading.Event) -> None:

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Final
 
 from matrix.kit import gpt, megatron
+from matrix.kit.rank import LackError
 
 if TYPE_CHECKING:
     from matrix.kit.rank import Rank
 
 
 DIGEST = "digest.json"  # beside the checkpoint: what its writer saved
+# Packages that releases import when they save, and that an image may lack: 0.6 does not save without zarr.
+STORES: Final = {"zarr": "zarr<3", "tensorstore": "tensorstore", "psutil": "psutil"}
 
 
 class CheckpointMismatch(AssertionError):
@@ -41,7 +46,8 @@ def round_trip(rank: Rank, torch: Any, model: Any) -> dict[str, Any]:
     before = parameters(model)
     folder = rank.workdir / "checkpoint"
     folder.mkdir(exist_ok=True)
-    dist_checkpointing.save(sharded_state_dict=model.sharded_state_dict(prefix=""), checkpoint_dir=str(folder))
+    with required():
+        dist_checkpointing.save(sharded_state_dict=model.sharded_state_dict(prefix=""), checkpoint_dir=str(folder))
     zero(torch, model)
     state = dist_checkpointing.load(sharded_state_dict=model.sharded_state_dict(prefix=""), checkpoint_dir=str(folder))
     model.load_state_dict(state)
@@ -59,7 +65,8 @@ def write(rank: Rank) -> dict[str, Any]:
     folder = rank.checkpoint / "model"
     folder.mkdir()
     state = {"iteration": 1, "model": model.sharded_state_dict(prefix="")}
-    dist_checkpointing.save(sharded_state_dict=state, checkpoint_dir=str(folder))
+    with required():
+        dist_checkpointing.save(sharded_state_dict=state, checkpoint_dir=str(folder))
     written = {"parameters": len(parameters(model)), "digest": digest(parameters(model))}
     (rank.checkpoint / DIGEST).write_text(json.dumps(written), encoding="utf-8")
     megatron.stop()
@@ -85,6 +92,20 @@ def read(rank: Rank) -> dict[str, Any]:
         raise CheckpointMismatch(f"read {found}, iteration {loaded.get('iteration')}, where {written}, 1 was written")
     megatron.stop()
     return found
+
+
+@contextlib.contextmanager
+def required() -> Iterator[None]:
+    """Raise LackError where a save needs a package of STORES that is absent."""
+    try:
+        yield
+    except Exception as error:
+        cause: BaseException | None = error
+        while cause is not None:
+            if isinstance(cause, ModuleNotFoundError) and cause.name in STORES:
+                raise LackError(f"needs {cause.name} to save: pip install '{STORES[cause.name]}'") from error
+            cause = cause.__cause__
+        raise
 
 
 def parameters(model: Any) -> dict[str, Any]:

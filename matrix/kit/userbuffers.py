@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 FUNCTION = "_initialize_tp_communicators"
 FILES = ("training/initialize.py", "initialize.py")  # of the package megatron; core 0.4 has no megatron.training
-SHAPE = {"seq_length": 8, "micro_batch_size": 1, "hidden_size": 8}
+# Each side divides by the ranks of a host, by the four parts of a pipelined overlap, and by the 16 of an FP8 product.
+SHAPE = {"seq_length": 512, "micro_batch_size": 1, "hidden_size": 512}
 # Results of the stand-in extension's functions: no multicast, not built with MPI.
 ANSWERS = {"device_supports_multicast": False, "ubuf_built_with_mpi": False}
 
@@ -30,17 +31,20 @@ def through_megatron(
     bootstrap: Literal["gloo", "mpi", "nccl"] | None = None,
     parameter_checks: bool = False,
     multicast: bool = False,
+    fp8: bool = False,
 ) -> dict[str, Any]:
     """Call Megatron-LM's _initialize_tp_communicators(); return the groups made and the message where it stopped.
 
-    `bootstrap` is --tp-comm-bootstrap-backend, None for Megatron-LM's default. Raises what upstream raises.
+    `bootstrap` is --tp-comm-bootstrap-backend, None for Megatron-LM's default; `fp8` is --fp8-format hybrid, whose
+    buffers of all-gathers hold bytes; without it they are of BF16. Raises what upstream raises.
     """
     arguments = {
         **SHAPE,
         "tp_comm_overlap_cfg": None,
         "context_parallel_size": 1,
         "tensor_model_parallel_size": rank.world_size,
-        "fp8": None,
+        "fp8": "hybrid" if fp8 else None,
+        "first_last_layers_bf16": False,
         "tp_comm_bootstrap_backend": bootstrap or "nccl",  # the default since core 0.10, which has the option
     }
 

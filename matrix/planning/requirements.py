@@ -178,7 +178,8 @@ def _anywhere(case: Case, item: Planned, offer: BaseOffer, machine: MachineOffer
     if item.launcher == MPIRUN and offer.mpirun is False:
         yield Lack(Kind.LAUNCHER, "needs mpirun (Debian, Ubuntu: apt-get install openmpi-bin); none on PATH")
     needed = case.limits.memory
-    if needed and isinstance(catalog.bases.get(item.cell.base), (Container, Image)):
+    # At level gpu the container has the limit of its case; the few hundred MiB of the session are little of it.
+    if needed and item.level is not Level.GPU and isinstance(catalog.bases.get(item.cell.base), (Container, Image)):
         yield Lack(Kind.MEMORY, "needs a memory cgroup, and in a container its file system is read-only")
     if needed and machine.memory is not None and needed > machine.memory:
         has = f"{machine.memory / GIB:.0f} GiB"

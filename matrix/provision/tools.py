@@ -34,7 +34,7 @@ class ContainerSpec:
     """The settings of a container. Folders have the same path inside and outside; all others are read-only.
 
     `name` is the name of the container, `environ` is added to the variables of the image, `gpus` are device names of
-    the machine, or ALL.
+    the machine, or ALL. `memory` limits all its processes together, in bytes; Pyxis can't set it.
     """
 
     name: str
@@ -43,6 +43,7 @@ class ContainerSpec:
     writable: tuple[Path, ...] = ()
     environ: Mapping[str, str] = field(default_factory=dict)
     gpus: tuple[str, ...] = ()
+    memory: int | None = None
 
 
 class Runtime(Protocol):
@@ -127,6 +128,8 @@ class Tool:
         for key, value in box.environ.items():
             options += ["--env", f"{key}={value}"]
         options += self._gpus(box.gpus) if box.gpus else []
+        # The same with swap: a case above its limit must be killed, not slowed down.
+        options += [f"--memory={box.memory}", f"--memory-swap={box.memory}"] if box.memory else []
         return [self.path, "run", "--name", box.name, *options, image.tag, *inside]
 
     def _gpus(self, names: tuple[str, ...]) -> list[str]:

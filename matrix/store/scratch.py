@@ -6,7 +6,6 @@ that nobody holds was left by kill -9.
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import fcntl
 import os
@@ -16,6 +15,7 @@ import stat
 import tempfile
 from collections.abc import Iterator
 from functools import cache
+from multiprocessing import util
 from pathlib import Path
 from typing import Final
 
@@ -25,6 +25,7 @@ LOCK: Final = "lock"
 # multiprocessing's forkserver adds 56 to it.
 SHORT: Final = 50
 MOUNTS: Final = Path("/proc/self/mountinfo")
+LAST: Final = -200  # priority at exit: multiprocessing deletes its own folder, which is in this one, at -100
 
 
 def root() -> Path:
@@ -47,7 +48,7 @@ def folder() -> Path:
     while True:
         made = Path(tempfile.mkdtemp(prefix=_prefix(), dir=root()))
         if _hold(made, fcntl.LOCK_SH) is not None:  # else another process swept it before it was locked
-            atexit.register(_leave, made, os.getpid())
+            util.Finalize(None, _delete, (made,), exitpriority=LAST)  # not in a fork
             return made
 
 
@@ -113,11 +114,6 @@ def _hold(folder: Path, how: int) -> int | None:
         pass
     os.close(held)
     return None
-
-
-def _leave(made: Path, owner: int) -> None:
-    if os.getpid() == owner:  # not in a fork
-        _delete(made)
 
 
 def _delete(folder: Path) -> None:

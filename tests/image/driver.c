@@ -3,15 +3,19 @@
  *   VERSION  the library's own driver version, "470.161.03"
  *   OFFERS   the CUDA version that it offers, 11040
  *   KERNEL   the file with the version of the stand-in kernel driver
+ *   GPUS     their number, by default 2
  * A user-mode driver works with its own kernel driver. A newer one works too, like a compat package, but not on a
  * workstation GPU (the file KERNEL ends in "geforce"). With -DCRASH or -DHANG the driver crashes or hangs.
  */
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+#ifndef GPUS
 #define GPUS 2
+#endif
 
 static int kernel(int version[3], char *rest)
 {
@@ -36,7 +40,34 @@ static void misbehave(void)
 
 #ifdef CUDA
 
-enum { NO_DEVICE = 100, MISMATCH = 803, NOT_THIS_DEVICE = 804 };
+enum { NOT_INITIALIZED = 3, NO_DEVICE = 100, MISMATCH = 803, NOT_THIS_DEVICE = 804 };
+
+static int initialised, shown, places[GPUS];  /* the GPUs shown, by their places in the machine */
+
+/* All, or those of CUDA_VISIBLE_DEVICES up to the first that the machine lacks, as with the real driver. */
+static void show(void)
+{
+    char uuid[64], number[16], list[1024];
+    const char *selected = getenv("CUDA_VISIBLE_DEVICES");
+    shown = 0;
+    if (!selected) {
+        for (; shown < GPUS; shown++) places[shown] = shown;
+        return;
+    }
+    snprintf(list, sizeof list, "%s", selected);
+    for (char *name = strtok(list, ","); name; name = strtok(0, ",")) {
+        int place = 0;
+        for (; place < GPUS; place++) {
+            unsigned b = place + 1;
+            snprintf(uuid, sizeof uuid, "GPU-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x",
+                     b, b, b, b, b, b, b, b, b, b, b, b, b, b, b, b);
+            snprintf(number, sizeof number, "%d", place);
+            if (!strcmp(name, uuid) || !strcmp(name, number)) break;
+        }
+        if (place == GPUS) return;
+        places[shown++] = place;
+    }
+}
 
 int cuDriverGetVersion(int *version) { *version = OFFERS; return 0; }
 
@@ -50,13 +81,16 @@ int cuInit(unsigned flags)
     sscanf(VERSION, "%d.%d.%d", &own[0], &own[1], &own[2]);
     for (int place = 0; place < 3; place++) {
         if (own[place] < under[place]) return MISMATCH;
-        if (own[place] > under[place]) return strcmp(rest, "geforce") ? 0 : NOT_THIS_DEVICE;
+        if (own[place] > under[place] && strcmp(rest, "geforce") == 0) return NOT_THIS_DEVICE;
+        if (own[place] > under[place]) break;
     }
-    return 0;
+    show();
+    initialised = 1;
+    return shown ? 0 : NO_DEVICE;
 }
 
-int cuDeviceGetCount(int *count) { *count = GPUS; return 0; }
-int cuDeviceGet(int *device, int place) { *device = place; return 0; }
+int cuDeviceGetCount(int *count) { *count = shown; return initialised ? 0 : NOT_INITIALIZED; }
+int cuDeviceGet(int *device, int place) { *device = places[place]; return 0; }
 int cuDeviceGetUuid(char *uuid, int device) { memset(uuid, device + 1, 16); return 0; }
 int cuDeviceGetName(char *name, int size, int device) { (void)device; snprintf(name, size, "Stand-in GPU"); return 0; }
 int cuDeviceTotalMem_v2(size_t *size, int device) { (void)device; *size = (size_t)80 << 30; return 0; }

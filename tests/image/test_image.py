@@ -10,11 +10,12 @@ from collections import Counter
 from pathlib import Path
 
 from matrix.catalog.failure import Expectation, Level
+from matrix.catalog.limits import MIB
 from matrix.catalog.loading import load
 from matrix.planning.covering import pairwise
 from matrix.planning.night import night
 from matrix.planning.planned import Planned
-from matrix.provision.tools import Tool
+from matrix.provision.tools import ContainerSpec, Ref, Tool
 from matrix.store import night as nights
 from matrix.store.paths import Paths
 from tests.founding import BEHIND_MPI, MPI
@@ -53,6 +54,19 @@ def test_night_of_the_image_has_expected_verdicts(megatrix: Megatrix, tool: Tool
     assert {record.outcome.leftovers for record in report.records} == {0}
     assert {record.resolved["image"][:7] for record in report.records} == {"sha256:"}
     assert containers(tool, tmp_path) == []
+
+
+def test_container_limits_the_memory_of_its_case(tool: Tool) -> None:
+    """A cgroup can't be made in a container: the container has the limit, and the kill of a rank counts as such."""
+    (image,) = load().images
+    found = []
+    for limit in (256 * MIB, 255 * MIB):  # the container has the first
+        spec = ContainerSpec(
+            f"megatrix-memory-{os.getpid()}", ROOT, (ROOT,), environ={"PYTHONPATH": str(ROOT)}, memory=256 * MIB
+        )
+        ended = tool.query(Ref(image.id, image.tag), spec, "python3", "-m", "tests.image.memory_job", str(limit))
+        found += ended.out.split()
+    assert found == ["out-of-memory", "unavailable"], ended.err
 
 
 def test_error_behind_the_crash_names_its_entry(megatrix: Megatrix, tool: Tool, tmp_path: Path) -> None:

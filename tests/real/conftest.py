@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from matrix.execution.engine import Tox, environment_folder
+from matrix.provision.indexes import site_environment
 
 ROOT = Path(__file__).resolve().parents[2]
 # Seconds for one command; the first one makes environments (torch with its CUDA libraries: about a minute each).
@@ -47,6 +52,22 @@ def megatrix(tmp_path_factory: pytest.TempPathFactory) -> Megatrix:
         return Ran(done.returncode, records, done.stdout, done.stderr)
 
     return call
+
+
+def made_base(base: str) -> Path:
+    """Return the folder of a base's tox environment, which is made if it is missing."""
+    folder = environment_folder(base)
+    if not folder.is_dir():
+        with tempfile.NamedTemporaryFile() as log:
+            Tox(1, only_make=True).run([base], {}, Path(log.name))
+    return folder
+
+
+def uv(*arguments: str) -> None:
+    """Run uv with the site's indexes."""
+    subprocess.run(
+        [sys.executable, "-m", "uv", "--quiet", *arguments], env={**os.environ, **site_environment()}, check=True
+    )
 
 
 def command(arguments: Sequence[str], out: Path) -> list[str]:

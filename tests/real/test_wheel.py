@@ -13,9 +13,8 @@ from pathlib import Path
 import pytest
 
 from matrix.execution.engine import environment_folder
-from matrix.provision.indexes import site_environment
 from tests.founding import BEHIND_MPI, SAVE
-from tests.real.conftest import COMMAND_S, ROOT, Megatrix
+from tests.real.conftest import COMMAND_S, ROOT, Megatrix, uv
 
 pytestmark = pytest.mark.real
 
@@ -51,16 +50,11 @@ COMMANDS = {
 Command = Callable[..., subprocess.CompletedProcess[str]]
 
 
-def uv(*arguments: str) -> None:
-    """Run uv with the site's indexes."""
-    subprocess.run([sys.executable, "-m", "uv", *arguments], env={**os.environ, **site_environment()}, check=True)
-
-
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Build the wheel from this checkout."""
     folder = tmp_path_factory.mktemp("dist")
-    uv("build", "--quiet", "--wheel", "--out-dir", str(folder), str(ROOT))
+    uv("build", "--wheel", "--out-dir", str(folder), str(ROOT))
     (made,) = folder.glob("*.whl")
     return made
 
@@ -84,8 +78,8 @@ def test_every_command_works_from_an_empty_folder(wheel: Path, tmp_path: Path) -
     venv, folder = tmp_path / "venv", tmp_path / "empty"
     folder.mkdir()
     (folder / "train.log").write_text(LOG)
-    uv("venv", "--quiet", "--python", sys.executable, str(venv))
-    uv("pip", "install", "--quiet", "--python", str(venv / "bin" / "python"), str(wheel))
+    uv("venv", "--python", sys.executable, str(venv))
+    uv("pip", "install", "--python", str(venv / "bin" / "python"), str(wheel))
     megatrix = command_of(venv / "bin" / "python", folder)
 
     ran = {line: megatrix(line) for line in COMMANDS}
@@ -103,10 +97,10 @@ def test_environment_with_torch_reproduces_a_failure(megatrix: Megatrix, wheel: 
     base, venv, folder = environment_folder("torch-2.4.0"), tmp_path / "venv", tmp_path / "empty"
     folder.mkdir()
     python = venv / "bin" / "python"
-    uv("venv", "--quiet", "--python", str((base / "bin" / "python").resolve()), str(venv))
+    uv("venv", "--python", str((base / "bin" / "python").resolve()), str(venv))
     (own,), (site,) = venv.glob("lib/python*/site-packages"), base.glob("lib/python*/site-packages")
     (own / "base.pth").write_text(f"{site}\n")
-    uv("pip", "install", "--quiet", "--python", str(python), str(wheel), "megatron-core==0.8.0")
+    uv("pip", "install", "--python", str(python), str(wheel), "megatron-core==0.8.0")
 
     ran = command_of(python, folder)(f"run --here --json --select 'failure=={SAVE} and case==tp2 and mcore==0.8.0'")
 

@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
-from matrix.execution.ranks.memory import LIMITS, MEMBERSHIP, available
+from matrix.execution.ranks.memory import LIMITS, MEMBERSHIP, allowed, available
 from matrix.kit.rank import LackError
 
 # Limits on swap too: a job above its limit must be killed, not slowed down by swapping.
@@ -21,9 +21,10 @@ WITH_SWAP: Final = {"memory.memsw.limit_in_bytes": None, "memory.swap.max": 0}  
 def memory_group(limit_bytes: int | None, root: Path = Path("/")) -> Iterator[str]:
     """Make a group of at most `limit_bytes` and yield its folder, "" for None. Raises LackError if that is impossible.
 
+    A process that already has this limit needs no group: its container was started with it (matrix.execution.inside).
     An empty group remains if its owner is killed by SIGKILL.
     """
-    if limit_bytes is None:
+    if limit_bytes is None or allowed(limit_bytes + 1, root) == limit_bytes:
         yield ""
         return
     left = available(root)

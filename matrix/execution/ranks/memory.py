@@ -23,7 +23,9 @@ def oom_kills(root: Path = Path("/"), group: str = "") -> dict[str, int]:
     sources = [root / "proc/vmstat"]
     sources += [Path(group) / name for name in COUNTS if group]
     for controller, path in MEMBERSHIP.findall(_text(root / "proc/self/cgroup")):
-        place = root / "sys/fs/cgroup" / controller / path.lstrip("/")
+        top = root / "sys/fs/cgroup" / controller
+        own = top / path.lstrip("/")
+        place = own if own.is_dir() else top  # a container may see its own group as the root
         sources.append(place / ("memory.oom_control" if controller else "memory.events"))
     return {str(source): int(count[1]) for source in sources if (count := COUNT.search(_text(source)))}
 

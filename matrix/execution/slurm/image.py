@@ -18,7 +18,7 @@ from matrix.execution.engine import BaseContents, pending
 from matrix.execution.relay import Receiver
 from matrix.execution.reproduction import not_run
 from matrix.execution.slurm.array_spec import ArraySpec
-from matrix.provision import pyxis, tools
+from matrix.provision import configuration, pyxis, tools
 from matrix.provision.installed import PythonEnvironment
 from matrix.provision.tools import Ref, Runtime
 from matrix.store import journal
@@ -76,21 +76,23 @@ def run(part: ArraySpec, image: Ref, keys: Sequence[str], folder: Path, overlays
         record_unavailable(folder, image.id, keys, f"{lack} (node {node})")
         return 0
     cases = [case for case in pending(folder, [image.id]) if case.key in keys]
-    left = threading.Event()
+    left, status = threading.Event(), 0
     # This socket shows the container that this task has ended, and the task that the container has.
     with Receiver(lambda record: None, left=left.set) as receiver:
         settings = {name: os.environ[name] for name in ("MEGATRIX_KEYS", "MEGATRIX_PLACE")}
-        work = inside.ContainerJob(
-            image, part.digest, folder, overlays, cases, {**settings, "MEGATRIX_RELAY": receiver.address}
-        )
-        ended = inside.run(found, work, os.environ, log, left=left)
-        if ended.refusal:
-            # Slurm restarts a task under the same name, for which enroot finds the files of the dead task. The next
-            # step of the task has another name.
-            ended = inside.run(found, work, os.environ, log, left=left)
-    if ended.refusal:
-        record_unavailable(folder, image.id, keys, f"{ended.refusal} (node {node})")
-    return ended.status
+        settings |= {"MEGATRIX_RELAY": receiver.address}
+        work = inside.ContainerJob(image, part.digest, folder, overlays, cases, settings)
+        for one in inside.containers(load(), work, configuration.load().sources):
+            ended = inside.run(found, one, os.environ, log, left=left)
+            if ended.refusal:
+                # Slurm restarts a task under the same name, for which enroot finds the files of the dead task. The next
+                # step of the task has another name.
+                ended = inside.run(found, one, os.environ, log, left=left)
+            if ended.refusal:
+                reason = f"{ended.refusal} (node {node})"
+                record_unavailable(folder, image.id, [item.key for item in one.cases], reason)
+            status = status or ended.status
+    return status
 
 
 def record_unavailable(folder: Path, base: str, keys: Iterable[str], reason: str) -> None:

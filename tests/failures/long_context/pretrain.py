@@ -11,10 +11,11 @@ import os
 import runpy
 import subprocess
 import sys
+import sysconfig
 import time
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from matrix.kit.git import write_tree
 from matrix.kit.rank import LackError
@@ -24,20 +25,22 @@ if TYPE_CHECKING:
 
 # The command of the report, as small as a model can be; sequence length and context parallelism come with the case.
 # The tokens of the mock data of core 0.7 - 0.14 reach 4095 whatever the vocabulary. Evaluation, 100 iterations in its
-# own workers by default, and a second worker would only take more of the memory.
+# own workers by default, and a second worker would only take more of the memory. The fusion of gradient accumulation is
+# on by default and requires Apex's compiled extensions.
 ARGUMENTS = (
     "--transformer-impl transformer_engine --use-flash-attn --bf16 --num-layers 1 --hidden-size 64 "
     "--num-attention-heads 2 --position-embedding-type rope --micro-batch-size 1 --global-batch-size 1 "
     "--train-iters 2 --lr 1e-4 --mock-data --tokenizer-type NullTokenizer --vocab-size 8191 "
-    "--eval-iters 0 --num-workers 1"
+    "--eval-iters 0 --num-workers 1 --log-interval 1 --no-gradient-accumulation-fusion"
 )
 HELPERS = "megatron/core/datasets"  # whose C++ the training compiles on rank 0 while the other ranks import it
 LOOK_S = 0.1  # s between two looks for the tree, which rank 0 makes in a few seconds
 
 
-def pretrain(rank: Rank, *, sequence: int, mask: bool = True) -> None:
+def pretrain(rank: Rank, *, sequence: int, mask: bool = True) -> dict[str, Any]:
     """Train two iterations with the sequence shared by all ranks, from the clone at the tag of the cell's release.
 
+    Return the number of samples that the training counted.
     Raises LackError where the clone, a compiler or Transformer Engine is missing, and whatever Megatron-LM raises.
     """
     tree = tree_of(rank)
@@ -46,7 +49,8 @@ def pretrain(rank: Rank, *, sequence: int, mask: bool = True) -> None:
     sys.argv = ["pretrain_gpt.py", *ARGUMENTS.split(), "--context-parallel-size", str(rank.world_size)]
     sys.argv += ["--seq-length", str(sequence), "--max-position-embeddings", str(sequence)]
     sys.argv += [] if mask else ["--no-create-attention-mask-in-dataloader"]
-    runpy.run_path(str(tree / "pretrain_gpt.py"), run_name="__main__")
+    names = runpy.run_path(str(tree / "pretrain_gpt.py"), run_name="__main__")
+    return {"samples": names["get_args"]().consumed_train_samples}
 
 
 def tree_of(rank: Rank) -> Path:
@@ -69,6 +73,8 @@ def tree_of(rank: Rank) -> Path:
 
 def compile_helpers(folder: Path) -> None:
     """Compile the data helpers with Megatron-LM's own Makefile, for this interpreter. Raises LackError."""
+    # Else the Makefile asks a python3-config, which may be another Python's; the training runs make once more.
+    os.environ["MAKEFLAGS"] = f"LIBEXT={sysconfig.get_config_var('EXT_SUFFIX')}"
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
     try:
         made = subprocess.run(["make", "-C", folder], env={**os.environ, "PATH": path}, capture_output=True, text=True)

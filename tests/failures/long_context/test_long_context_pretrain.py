@@ -6,6 +6,7 @@ import importlib.util
 import json
 import subprocess
 import sys
+import sysconfig
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -17,12 +18,15 @@ from matrix.kit.rank import LackError, Rank
 
 PRETRAIN = load_module(Path(__file__).parent, "pretrain")
 CORE = "0.8.0"
+SUFFIX = sysconfig.get_config_var("EXT_SUFFIX")
+MAKEFILE = "LIBEXT = $(shell no-such-config)\ndefault:\n\ttouch helpers$(LIBEXT)\n"
 
 
 @pytest.fixture(autouse=True)
 def installed_core(monkeypatch: pytest.MonkeyPatch) -> None:
     """Replace the version of the installed megatron-core."""
     monkeypatch.setattr(PRETRAIN, "version", lambda name: CORE)
+    monkeypatch.setenv("MAKEFLAGS", "")
 
 
 def rank(workdir: Path, **clones: str) -> Rank:
@@ -35,11 +39,12 @@ def clone(tmp_path: Path) -> str:
     folder = tmp_path / "clone"
     git = ["git", "-C", str(folder), "-c", "user.name=a", "-c", "user.email=a@b"]
     subprocess.run(["git", "init", "-q", str(folder)], check=True)
-    script = "import json, os, pathlib, sys\npathlib.Path(os.environ['SEEN']).write_text(json.dumps(sys.argv))\n"
+    script = "import json, os, pathlib, sys, types\npathlib.Path(os.environ['SEEN']).write_text(json.dumps(sys.argv))\n"
+    script += "get_args = lambda: types.SimpleNamespace(consumed_train_samples=2)\n"
     for text, message in ((script, "release"), ("raise SystemExit('main')\n", "main")):
         (folder / "pretrain_gpt.py").write_text(text)
         (folder / PRETRAIN.HELPERS).mkdir(parents=True, exist_ok=True)
-        (folder / PRETRAIN.HELPERS / "Makefile").write_text("default:\n\ttouch helpers.so\n")
+        (folder / PRETRAIN.HELPERS / "Makefile").write_text(MAKEFILE)
         subprocess.run([*git, "add", "."], check=True)
         subprocess.run([*git, "commit", "-q", "-m", message], check=True)
     subprocess.run([*git, "tag", f"core_v{CORE}", "HEAD~1"], check=True)
@@ -53,7 +58,7 @@ def test_pretraining_runs_the_report_s_command(clone: str, tmp_path: Path, monke
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.setenv("CUDA_DEVICE_MAX_CONNECTIONS", "")
     monkeypatch.setenv("SEEN", str(tmp_path / "seen"))
-    PRETRAIN.pretrain(rank(tmp_path, clone=clone), sequence=65536, mask=False)
+    assert PRETRAIN.pretrain(rank(tmp_path, clone=clone), sequence=65536, mask=False) == {"samples": 2}
     seen = json.loads((tmp_path / "seen").read_text())
     assert seen[0].endswith("pretrain_gpt.py")
     assert seen[seen.index("--seq-length") + 1] == seen[seen.index("--max-position-embeddings") + 1] == "65536"
@@ -75,7 +80,7 @@ def test_ranks_share_one_tree_with_compiled_helpers(
         second = threads.submit(PRETRAIN.tree_of, replace(rank(tmp_path, clone=clone), rank=1))
         first = PRETRAIN.tree_of(rank(tmp_path, clone=clone))
         assert second.result() == first
-    assert (first / PRETRAIN.HELPERS / "helpers.so").is_file()
+    assert (first / PRETRAIN.HELPERS / f"helpers{SUFFIX}").is_file()
 
 
 def test_helpers_that_do_not_compile_are_a_lack(tmp_path: Path) -> None:

@@ -135,6 +135,24 @@ REFUSALS: dict[str, tuple[Callable[[], Catalog], str, str]] = {
         f"{ENTRY}: case tp2.gpus",
         "a rank without a GPU",
     ),
+    **{
+        f"a rehearsal with {changes}": (
+            lambda changes=changes: catalog(failure(case=(replace(case(), **changes),))),  # type: ignore[misc]
+            f"{ENTRY}: case tp2.{'rehearsal' if 'rehearsal' in changes else 'no_rehearsal'}",
+            "a rehearsal that can't be",
+        )
+        for changes in (
+            {"no_rehearsal": "no GPU is needed", "levels": (Level.CPU,)},
+            {"levels": (Level.GPU,), "gpus": 2, "rehearsal": {"sequence": 8}},
+            {
+                "levels": (Level.GPU,),
+                "gpus": 2,
+                "arguments": {"sequence": 65536},
+                "rehearsal": {"sequence": 8},
+                "no_rehearsal": "too long",
+            },
+        )
+    },
     "unknown case": (
         lambda: catalog(failure(affected=(clause(cases=["tp3"]),))),
         f"{ENTRY}: affected[0].cases",

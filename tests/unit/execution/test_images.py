@@ -7,20 +7,24 @@ import signal
 import subprocess
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from matrix.catalog.failure import Level
+from matrix.catalog.failure import CaseNeed, Level
+from matrix.catalog.limits import Limits
 from matrix.catalog.model import Image
+from matrix.catalog.schema import Size
 from matrix.execution import inside
 from matrix.execution.engine import STOP_S, BaseContents, EngineResult, Engines
 from matrix.execution.gpus import WAIT_S
 from matrix.execution.images import Images
 from matrix.execution.inside import COLLECT_S, limit_s
 from matrix.execution.ranks.timeouts import OVERTIME_S
+from matrix.planning.cases import plan_case
 from matrix.planning.planned import Planned
 from matrix.planning.rerun import plan_entry
 from matrix.provision import case_overlays as provision
@@ -272,9 +276,46 @@ def test_tool_waiting_for_an_ended_container_is_killed(monkeypatch: pytest.Monke
     assert (process.returncode, killed) == (-signal.SIGKILL, ["box"])
 
 
-def test_limit_covers_each_deadline_twice() -> None:
-    """A red case runs twice."""
-    assert limit_s(3, {"MEGATRIX_DEADLINE": "10"}) == COLLECT_S + 3 * 2 * (10 + OVERTIME_S)
+@pytest.mark.parametrize(("own", "deadline_s"), [(0, 10), (600, 600)])
+def test_limit_covers_each_deadline_twice(own: int, deadline_s: int) -> None:
+    """A red case runs twice; some have a longer deadline of their own."""
+    assert limit_s(3, {"MEGATRIX_DEADLINE": "10"}, own) == COLLECT_S + 3 * 2 * (deadline_s + OVERTIME_S)
+
+
+def test_each_memory_limit_has_its_container(tmp_path: Path) -> None:
+    """With the clones and the deadline of its cases; below level gpu a limit is not the container's."""
+    limited = Limits(memory=Size(7))
+    big = replace(case("big", [Level.GPU, Level.CPU]), limits=limited, needs=(CaseNeed.MEGATRON_LM,), deadline=600)
+    known = catalog(failure(case=(case("tp2", [Level.GPU]), big)), images=(BUILT,))
+    entry, cell = known.failures[0], known.cell("debian-13")
+    plan = [plan_case(known, entry, one, level, cell) for one in entry.case for level in one.levels]
+    work = inside.ContainerJob(inside.ref(known, "debian-13"), DIGEST, tmp_path, tmp_path, plan, {})
+    made = list(inside.containers(known, work, {"megatron-lm": "/clone"}))
+    assert [([item.case for item in one.cases], one.memory, one.deadline) for one in made] == [
+        (["tp2", "big"], None, 600),
+        (["big"], 7, 600),
+    ]
+    assert [json.loads(one.environ["MEGATRIX_KEYS"]) for one in made] == [
+        [item.key for item in one.cases] for one in made
+    ]
+    assert made[1].environ["MEGATRIX_MEGATRON_LM"] == "/clone"
+
+
+def test_clone_and_limit_reach_the_container(make: Make, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Megatron-LM's training code is read from the clone, which is mounted read-only at its path."""
+    monkeypatch.setenv("MEGATRIX_MEGATRON_LM", str(tmp_path))
+    one = replace(case("big", [Level.GPU]), limits=Limits(memory=Size(7)), needs=(CaseNeed.MEGATRON_LM,))
+    known = catalog(failure(case=(one,)), images=(BUILT,))
+    image_run = make()
+    image_run.environ |= {"MEGATRIX_MEGATRON_LM": str(tmp_path)}
+    image_run.plan(planned(known, base="debian-13", core="none"))
+    engine = Images(known, image_run.environ, run=image_run.podman, start=image_run.start)  # type: ignore[arg-type]
+    environ = {"MEGATRIX_RUN": str(image_run.run_folder), "MEGATRIX_RELAY": str(image_run.relay)}
+    engine.run(["debian-13"], environ, image_run.run_folder / "engine.log")
+    (command,) = image_run.started
+    assert f"{tmp_path}:{tmp_path}:ro" in command
+    assert f"MEGATRIX_MEGATRON_LM={tmp_path}" in command
+    assert "--memory=7" in command
 
 
 def test_missing_tool_names_the_package(make: Make) -> None:

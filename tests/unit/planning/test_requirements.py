@@ -172,12 +172,13 @@ def test_mpirun_is_required_where_it_is_missing() -> None:
     assert [bool(one) for one in found] == [False, False, True]
 
 
-def test_container_can_not_limit_memory() -> None:
-    one = replace(ON_GPU, limits=Limits(memory=Size(GIB)))
+@pytest.mark.parametrize(("level", "kind"), [(Level.CPU, Kind.MEMORY), (Level.GPU, None)])
+def test_container_limits_memory_at_level_gpu(level: Level, kind: Kind | None) -> None:
+    """The limits of other levels are smaller than what a session in the container takes."""
+    one = replace(ON_GPU, levels=(level,), limits=Limits(memory=Size(GIB)))
     known = catalog(failure(case=(one,)), containers=(image("ngc-24.07", "2.4.0a0+3bcc3cddb5"),))
     found = unmet(known, planned(known, base="ngc-24.07"), BaseOffer("ngc-24.07"), gpus(2))
-    assert found is not None
-    assert found.kind is Kind.MEMORY
+    assert (found and found.kind) == kind
 
 
 def test_known_contents_replace_the_catalogs_te() -> None:

@@ -32,6 +32,12 @@ def test_a_container_has_the_machines_shared_memory() -> None:
     assert f"--shm-size={shutil.disk_usage('/dev/shm').total}" in command
 
 
+def test_memory_limit_of_a_container_includes_swap() -> None:
+    spec = ContainerSpec("name", Path("/project"), memory=7)
+    command = Tool("/bin/podman", Shell()).command(Ref("a", "a:1"), spec)
+    assert [word for word in command if "memory" in word] == ["--memory=7", "--memory-swap=7"]
+
+
 def test_compiled_libraries_load_from_the_temporary_folder() -> None:
     """podman and docker mount a tmpfs with noexec: Triton and torch's extensions could not load what they compile."""
     command = Tool("/bin/podman", Shell()).command(Ref("a", "a:1"), ContainerSpec("name", Path("/project")))

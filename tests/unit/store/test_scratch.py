@@ -62,6 +62,16 @@ def test_folder_is_deleted_at_exit(root: Path) -> None:
     root.rmdir()
 
 
+def test_folder_is_deleted_after_multiprocessings(root: Path) -> None:
+    """Its folder for sockets lies in this one; at exit it would print a traceback, had this one been deleted before."""
+    code = "from multiprocessing import util\nfrom matrix.store import scratch\n"
+    code += "with scratch.entered():\n    print(scratch.folder(), util.get_temp_dir())"
+    environment = {**os.environ, "TMPDIR": str(root), scratch.VARIABLE: ""}
+    ended = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=environment, capture_output=True, text=True)
+    folder, inner = map(Path, ended.stdout.split())
+    assert (inner.parent, folder.exists(), ended.stderr) == (folder, False, "")
+
+
 def test_killed_owner_is_swept_a_live_one_not(root: Path) -> None:
     dead, alive = Owner(root), Owner(root)
     dead.kill()

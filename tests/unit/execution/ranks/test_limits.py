@@ -122,6 +122,19 @@ def test_limit_above_available_memory_raises_lack_error(tmp_path: Path) -> None:
         pass
 
 
+@pytest.mark.parametrize(("limit", "made"), [("3145728", True), ("4194304", False), ("max", False)])
+def test_container_with_the_limit_needs_no_group(tmp_path: Path, limit: str, made: bool) -> None:
+    """Its cgroup file system is read-only, and it was started with the limit of its cases."""
+    write(tmp_path / "proc/self/cgroup", "0::/\n")
+    write(tmp_path / "sys/fs/cgroup/memory.max", f"{limit}\n")
+    try:
+        with cgroup.memory_group(3 * MIB, tmp_path) as folder:
+            found = folder == ""
+    except LackError:
+        found = False
+    assert found is made
+
+
 @pytest.mark.parametrize(
     ("files", "expected"),
     [

@@ -29,6 +29,13 @@ def test_cgroup_v2_is_read(tmp_path: Path) -> None:
     assert list(oom_kills(tmp_path).values()) == [5]
 
 
+def test_group_of_a_container_is_the_root(tmp_path: Path) -> None:
+    """Its path on the host does not exist in the container, which sees its own group there."""
+    write(tmp_path / "proc/self/cgroup", "4:memory:/libpod/4711\n")
+    write(tmp_path / "sys/fs/cgroup/memory/memory.oom_control", "oom_kill_disable 0\noom_kill 2\n")
+    assert list(oom_kills(tmp_path).values()) == [2]
+
+
 def test_no_source_returns_no_count(tmp_path: Path) -> None:
     assert oom_kills(tmp_path) == {}
 

@@ -1,0 +1,40 @@
+"""A plugin for pytest in the environment of a rehearsal: its cases are small, and run on stand-ins of the device."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from matrix.catalog.failure import Case
+from matrix.catalog.limits import NO_LIMITS
+from matrix.catalog.loading import load
+from matrix.catalog.model import Catalog
+from matrix.execution import session
+from matrix.execution.ranks.job import RankJob
+from matrix.execution.reproduction import Reproduction
+
+TARGET: Final = "tests.rehearsal.device:rehearse"
+real_job: Final = Reproduction.job.fget  # type: ignore[attr-defined]  # the function of a property
+
+
+def small(case: Case) -> Case:
+    """Return a case with the sizes of its rehearsal, and without limits: those of its memory go with its sizes."""
+    return replace(case, arguments={**case.arguments, **case.rehearsal}, limits=NO_LIMITS)
+
+
+def small_catalog(*folders: Path) -> Catalog:
+    """Return the catalog with small cases."""
+    catalog = load(*folders)
+    failures = (replace(failure, case=tuple(map(small, failure.case))) for failure in catalog.failures)
+    return replace(catalog, failures=tuple(failures))
+
+
+def rehearsed(reproduction: Reproduction) -> RankJob:
+    """Return the job of a case with its body inside the stand-ins."""
+    job: RankJob = real_job(reproduction)
+    return replace(job, target=TARGET, kwargs={"target": job.target, "arguments": dict(job.kwargs)})
+
+
+setattr(session, load.__name__, small_catalog)  # this process runs rehearsals alone
+Reproduction.job = property(rehearsed)  # type: ignore[assignment]

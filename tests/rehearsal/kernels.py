@@ -1,0 +1,58 @@
+"""What a rehearsal computes in place of Transformer Engine's kernels: the forward passes that a tiny GPT takes."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from matrix.kit import te_extension
+
+
+def install() -> None:
+    """Replace the forward passes of Transformer Engine's modules in this process. Parameters and arguments are TE's.
+
+    Attention is causal within each rank: the exchange of context parallelism is one of TE's kernels.
+    """
+    import torch
+    import transformer_engine.pytorch as te
+    from transformer_engine.pytorch import attention as attentions
+    from transformer_engine.pytorch import cpp_extensions
+
+    # megatron-core then takes torch's optimizers; TE's are kernels.
+    sys.modules["transformer_engine.pytorch.optimizers"] = None  # type: ignore[assignment]  # import raises ImportError
+    functional = torch.nn.functional
+
+    def norm(module: Any, weight: Any, bias: Any, values: Any) -> Any:
+        scale = weight + 1 if module.zero_centered_gamma else weight
+        return functional.layer_norm(values, values.shape[-1:], scale, bias, module.eps)
+
+    def linear(module: Any, values: Any, *_: Any, **__: Any) -> Any:
+        weight = torch.cat([getattr(module, name) for name in module.weight_names])
+        bias = torch.cat([getattr(module, name) for name in module.bias_names]) if module.use_bias else None
+        made = functional.linear(values, weight, bias if module.apply_bias else None)
+        return (made, bias) if module.return_bias else made
+
+    def norm_and_linear(module: Any, values: Any, *_: Any, **__: Any) -> Any:
+        return linear(module, norm(module, module.layer_norm_weight, module.layer_norm_bias, values))
+
+    def attention(module: Any, query: Any, key: Any, value: Any, *_: Any, **__: Any) -> Any:
+        # [tokens, samples, heads, channels] -> [samples, heads, tokens, channels] and back
+        made = functional.scaled_dot_product_attention(
+            *(each.permute(1, 2, 0, 3) for each in (query, key, value)), is_causal=True
+        )
+        return made.permute(2, 0, 1, 3).flatten(2)
+
+    def rotary(values: Any, angles: Any, *_: Any) -> Any:
+        first, second = values.chunk(2, -1)
+        turned = torch.cat((-second, first), -1)
+        return values * angles.cos().to(values.dtype) + turned * angles.sin().to(values.dtype)
+
+    attentions.FusedRoPEFunc.apply = rotary
+    attentions._flash_attn_version = attentions._flash_attn_version_required
+    cpp_extensions.get_cudnn_version = lambda: 90100
+    # It has the names that the extension lists, and the stand-in lists none.
+    cpp_extensions.__getattr__ = lambda name: getattr(sys.modules[te_extension.EXTENSION], name)
+    te.LayerNorm.forward = lambda module, values: norm(module, module.weight, module.bias, values)
+    te.Linear.forward = linear
+    te.LayerNormLinear.forward = norm_and_linear
+    te.DotProductAttention.forward = attention

@@ -17,7 +17,7 @@ from matrix.catalog.failure import Level
 from matrix.catalog.model import Catalog, Container, Image
 from matrix.errors import MatrixError
 from matrix.execution import gpus
-from matrix.execution.engine import STOP_S, BaseContents
+from matrix.execution.engine import STOP_S, BaseContents, distribution
 from matrix.execution.ranks.timeouts import OVERTIME_S
 from matrix.execution.session import deadline
 from matrix.planning.planned import Planned
@@ -52,7 +52,8 @@ class Start(Protocol):
 class ContainerJob:
     """The work of one container: `cases` of the run in `folder`; `settings` are further MEGATRIX_* variables.
 
-    `overlays` is the file with the overlays of each case, `digest` that of the image.
+    `overlays` is the file with the overlays of each case, `digest` that of the image, `workers` the number of cases
+    that run at a time.
     """
 
     image: Ref
@@ -61,6 +62,7 @@ class ContainerJob:
     overlays: Path
     cases: Sequence[Planned]
     settings: Mapping[str, str]
+    workers: int = 1
 
     @property
     def environ(self) -> dict[str, str]:
@@ -131,11 +133,13 @@ def run(
     waits_s = 0.0
     if any(case.level is Level.GPU for case in work.cases):  # all runs of this machine share these locks
         locks = gpus.made(gpus.locks(environ))
-        writable, settings = [*writable, locks], {**settings, gpus.LOCKS: str(locks)}
         given = gpus.of_job(environ) or ALL
-        waits_s = 0.0 if given != ALL else gpus.WAIT_S
+        waits_s = gpus.wait_s(environ) or gpus.WAIT_S
+        writable = [*writable, locks]
+        settings = {**settings, gpus.LOCKS: str(locks), gpus.WAIT: str(waits_s)}
     inside = box(name, environ, writable, settings, given)
-    command = runtime.command(work.image, inside, PYTHON, "-m", "pytest", "tests/failures")
+    pytest = ("-m", "pytest", "tests/failures", *distribution(work.workers))
+    command = runtime.command(work.image, inside, PYTHON, *pytest)
     with log.open("ab") as output:
         begins = output.tell()  # codespell:ignore
         process = start(

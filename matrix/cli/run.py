@@ -13,6 +13,7 @@ from typing import Any
 from matrix.authoring import breaking
 from matrix.bisection.probing import exit_code
 from matrix.catalog import loading
+from matrix.catalog.failure import Level
 from matrix.cli import choice, out, places, results
 from matrix.cli.usage import add_command
 from matrix.errors import MatrixError
@@ -21,7 +22,7 @@ from matrix.execution.engine import RERUN_HERE
 from matrix.planning.rerun import RERUN
 from matrix.provision import configuration, host, tools
 from matrix.provision.images import Builder
-from matrix.report import output
+from matrix.report import gpu_results, output
 from matrix.report.screen import Screen
 from matrix.report.terminal import warn
 from matrix.store import night
@@ -70,6 +71,12 @@ def add_parser(commands: Any) -> None:
         "--pull", action="store_true", help="first pull the missing images whose cases can run on this machine"
     )
     parser.add_argument(
+        "--results",
+        type=Path,
+        metavar="FOLDER",
+        help="write the results of level gpu as a page that can be committed; without a GPU run nothing, exit with 3",
+    )
+    parser.add_argument(
         "--break",
         dest="break_",
         metavar="ID",
@@ -92,6 +99,10 @@ def run_command(parsed: argparse.Namespace) -> int:
     limit_s = None if parsed.time_limit is None else 60 * parsed.time_limit
     if limit_s is not None and not limit_s > 0:
         raise MatrixError("--time-limit must be above 0", got=f"{parsed.time_limit}", expected="minutes, such as 60")
+    if parsed.results and not host.look().offers(Level.GPU).gpus:
+        problem = host.look().offers(Level.GPU).problem
+        warn(f"nothing was run: CUDA shows no GPU on this machine{f' ({problem})' if problem else ''}")
+        return run.NOTHING_RAN
     if parsed.here:
         os.environ.setdefault(RERUN, RERUN_HERE)  # for the rerun commands of the plan; its pytest sets the same
     known = loading.load()
@@ -144,6 +155,8 @@ def run_command(parsed: argparse.Namespace) -> int:
         ended = run.execute(request, known, engine, show, warn, place, begun, report)
     if not parsed.json:
         results.print_summary(ended, request.out)
+    if parsed.results:
+        print(f"results: {write_results(parsed.results, ended)}")
     if parsed.break_:
         broken, text = breaking.outcome(ended.records)
         print(text)
@@ -155,6 +168,19 @@ def run_command(parsed: argparse.Namespace) -> int:
         except OSError as error:
             raise unwritable(Path(page), error) from error
     return exit_code(ended.records) if parsed.exit_code else run.exit_status(ended)
+
+
+def write_results(folder: Path, ended: night.Night) -> Path:
+    """Write the page of a run at level gpu; return its path."""
+    here = host.look()
+    gpus = here.offers(Level.GPU).gpus or ()
+    path = folder / gpu_results.name(ended, gpus)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        path.write_text(gpu_results.page(ended, gpus, here.driver), encoding="utf-8")
+    except OSError as error:
+        raise unwritable(path, error) from error
+    return path
 
 
 def resume_line(name: str, out: Path) -> str:

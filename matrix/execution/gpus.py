@@ -191,10 +191,11 @@ class Pool:
         return found
 
     def _holders(self) -> str:
-        """Return which processes have the GPUs."""
+        """Return which processes have the GPUs, if any."""
         with self._gate():
             every = dict.fromkeys(str(claim.process) for claim in self._claims().values() if claim.ends is not None)
-        return f"held by process {', '.join(every) or 'unknown'} (locks: {self._folder})"
+        held = f"held by process {', '.join(every)}" if every else "free, and another case is next"
+        return f"{held} (locks: {self._folder})"
 
     @contextlib.contextmanager
     def _gate(self) -> Iterator[None]:

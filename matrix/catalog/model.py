@@ -25,6 +25,7 @@ class Container:
     """An OCI image (base kind `image`). A value of None is unknown: no source was found.
 
     `te_source` is "sourced" (printed in a container or an issue) or "inferred" (from Transformer Engine's cadence).
+    `night` is the reason why a night at level gpu has cases in it, "" if it has only those of reports and picks.
     """
 
     id: Identifier
@@ -53,6 +54,7 @@ class Container:
     note: str = ""
     source: str = ""
     sources: tuple[str, ...] = ()
+    night: str = ""
 
 
 @dataclass(frozen=True)

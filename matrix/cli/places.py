@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import sys
+from collections.abc import Iterable
 
+from matrix.catalog.failure import Level
 from matrix.catalog.model import HOST, Catalog
 from matrix.errors import MatrixError
 from matrix.execution.engine import Engine, Engines, HostEngine, Tox
 from matrix.execution.images import Images
 from matrix.execution.slurm import commands as slurm
 from matrix.execution.slurm.engine import Slurm
+from matrix.planning.planned import Planned
 from matrix.provision import host
 
 
@@ -35,7 +39,10 @@ def add_places(parser: argparse.ArgumentParser) -> None:
 def engine_of(
     known: Catalog, parsed: argparse.Namespace, jobs: int, workers: int = 1
 ) -> tuple[Engine, host.ExecutionSite | None]:
-    """Return the engine that the options select, and its execution site; None for this machine."""
+    """Return the engine that the options select, and its execution site; None for this machine.
+
+    `workers` cases run at a time on each base.
+    """
     if parsed.engine == "slurm":
         if workers > 1:
             raise MatrixError(
@@ -52,10 +59,23 @@ def engine_of(
 def engines(known: Catalog, jobs: int, workers: int = 1) -> Engines:
     """Return the engine for each kind of base: containers, pytest for the host, at most `jobs` tox environments.
 
-    In the last two, `workers` cases run at a time.
+    `workers` cases run at a time on each base; in an image that has pytest-xdist.
     """
     ids = {*(image.id for image in known.images), *(container.id for container in known.containers)}
-    return Engines(ids, Images(known), Engines({HOST}, HostEngine(workers), tox(known, jobs, workers=workers)))
+    return Engines(
+        ids, Images(known, workers=workers), Engines({HOST}, HostEngine(workers), tox(known, jobs, workers=workers))
+    )
+
+
+def workers_for(items: Iterable[Planned], here: host.Host) -> int:
+    """Return the number of cases that run at a time on each base by default: at level gpu one for each GPU.
+
+    Cases that wait for GPUs hold none. Without pytest-xdist in this environment, its own cases run one at a time.
+    """
+    on_gpu = {item.cell.base for item in items if item.level is Level.GPU}
+    if not on_gpu or (on_gpu == {HOST} and importlib.util.find_spec("xdist") is None):
+        return 1
+    return max(1, len(here.offers(Level.GPU).gpus or ()))
 
 
 def tox(known: Catalog, jobs: int, *, workers: int = 1, only_make: bool = False) -> Tox:

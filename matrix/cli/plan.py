@@ -5,20 +5,25 @@ from __future__ import annotations
 import argparse
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import fields
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 from matrix.catalog import loading
-from matrix.catalog.model import Catalog
-from matrix.cli import choice, places
+from matrix.catalog.model import Catalog, Container
+from matrix.cli import choice, out, places, results
 from matrix.cli.usage import add_command
 from matrix.errors import MatrixError
+from matrix.execution import images
 from matrix.execution.engine import offer_of
 from matrix.planning import ci_jobs, statistics
+from matrix.planning.estimates import DEFAULT_TEXT, Basis
 from matrix.planning.planned import Planned
-from matrix.provision import configuration, host
+from matrix.planning.requirements import BaseOffer, offered
+from matrix.planning.statistics import Availability
+from matrix.provision import configuration, host, tools
 from matrix.report.terminal import Part, Prose, show, table
 
 
@@ -29,21 +34,32 @@ def add_parser(commands: Any) -> None:
     parser.add_argument(
         "--stats",
         action="store_true",
-        help="print counts instead: the cases that run on this machine, the missing requirements, the GPUs held at "
-        "once; of a night also all possible cases and the reasons",
+        help="print counts instead: the cases that run on this machine, their expected minutes, the missing "
+        "requirements, the GPUs held at once; of a night also all possible cases and the reasons",
     )
+    parser.add_argument("--pull", action="store_true", help="with --stats: count images to pull as local")
     parser.add_argument("--format", choices=ci_jobs.FORMATS, help="print the night as jobs of a CI service instead")
+    out.add_out(parser, "output folder, whose history has the seconds of earlier runs")
     parser.add_argument("--json", action="store_true", help="print one JSON object per line")
     parser.set_defaults(command=plan_command)
 
 
-def available(known: Catalog, planned: Sequence[Planned]) -> statistics.Availability:
-    """Return how many of the cases run on this machine, one base for each processor core at a time."""
-    jobs = os.cpu_count() or 1
-    engine, here = places.engines(known, jobs), host.look()
-    offer = cache(lambda base: offer_of(known, engine, base))
+def available(known: Catalog, planned: Sequence[Planned], out: Path, missing: Collection[Container]) -> Availability:
+    """Return how many of the cases run here, and for how long, as `run` runs them by default.
+
+    `missing` are images that are not local and count as if they were.
+    """
+    jobs, here = os.cpu_count() or 1, host.look()
+    engine, ids = places.engines(known, jobs), {image.id for image in missing}
+    clones = configuration.load().sources
+
+    @cache
+    def offer(base: str) -> BaseOffer:
+        return offered(known, base, clones=clones) if base in ids else offer_of(known, engine, base)
+
     machines = {level: here.offers(level) for level in {item.level for item in planned}}
-    return statistics.availability(known, planned, offer, machines, jobs)
+    parallel = statistics.Parallel(jobs, places.workers_for(planned, here))
+    return statistics.availability(known, planned, offer, machines, results.durations(known, out), parallel)
 
 
 def plan_command(parsed: argparse.Namespace) -> int:
@@ -55,12 +71,14 @@ def plan_command(parsed: argparse.Namespace) -> int:
         if parsed.format:
             raise MatrixError("--stats and --format exclude each other", got="--stats --format", fix="leave one out")
         counted = statistics.statistics(known, planned, choice.levels_of(parsed)) if label == "night" else []
-        found = available(known, planned)
+        absent = images.to_pull(known, planned, host.look(), tools.find())
+        found = available(known, planned, parsed.out, absent if parsed.pull else ())
         if parsed.json:
-            for one in [*map(vars, counted), {"here": statistics.to_json(found)}]:
+            here = {**statistics.to_json(found), "images_to_pull": [image.tag for image in absent]}
+            for one in [*map(vars, counted), {"here": here}]:
                 print(json.dumps(one))
         else:
-            show(*counts(counted, found))
+            show(*counts(counted, found), *pulls(absent, counted=parsed.pull))
         return 0
     if parsed.format:
         if label != "night":
@@ -76,16 +94,29 @@ def plan_command(parsed: argparse.Namespace) -> int:
     return 0
 
 
-def counts(counted: Sequence[statistics.Counts], found: statistics.Availability) -> Iterator[Part]:
+def counts(counted: Sequence[statistics.Counts], found: Availability) -> Iterator[Part]:
     """Yield the counts of a night as a table, then the number of cases that run on this machine."""
     if counted:
         names = [field.name for field in fields(statistics.Counts)]
         yield table([[str(getattr(one, name)) for name in names] for one in counted], names, right=True)
         yield ""
     yield Prose(f"{found.planned} planned, {found.runs} run on this machine, GPUs held at once: {found.held}")
+    if found.runs:
+        yield Prose(f"expected: {found.seconds / 60:.0f} minutes, {found.gpu_seconds / 60:.0f} GPU-minutes")
+        yield from (Prose(f"{count:>6} by {basis.value}") for basis, count in found.basis.items())
+    if Basis.DEFAULT in found.basis:
+        yield Prose(f"default of a case: {DEFAULT_TEXT}")
     if found.shared:
         yield Prose(f"{found.shared} of them on gloo in place of NCCL")
     yield from (Prose(f"{count:>6} unavailable: {kind.value}") for kind, count in found.missing.items())
+
+
+def pulls(absent: Collection[Container], *, counted: bool) -> Iterator[Part]:
+    """Yield the images that `run --pull` pulls."""
+    if absent:
+        text = "" if counted else "; --pull counts their cases"
+        yield Prose(f"images to pull: {len(absent)}, sizes not in the catalog{text}")
+        yield from (Prose(image.tag, 2) for image in absent)
 
 
 def listed(item: Planned) -> Iterator[Part]:

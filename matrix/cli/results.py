@@ -6,11 +6,14 @@ import os
 from pathlib import Path
 
 from matrix.bisection.probing import RUN_LABEL as BISECTION
+from matrix.catalog.model import Catalog
 from matrix.errors import MatrixError
+from matrix.planning.estimates import Durations
 from matrix.provision.clones import SIZE_MB
 from matrix.report.offers import offers
 from matrix.report.summary import summary
-from matrix.report.terminal import Prose, show
+from matrix.report.terminal import Prose, show, warn
+from matrix.store.history import History, with_history
 from matrix.store.night import Night
 from matrix.store.paths import Paths, is_night
 
@@ -25,6 +28,13 @@ def newest(out: Path, *, night: bool) -> str:
     if not runs:
         raise MatrixError("there is no run yet", where=str(out), fix="megatrix run makes one")
     return (nights or runs)[-1]
+
+
+def durations(known: Catalog, out: Path) -> Durations:
+    """Return the durations of the cases in the history of an output folder; none where it has no usable history."""
+    path = Paths(out).history
+    past = with_history(path, History.seconds, warn) if path.is_file() else {}
+    return Durations(known, past)
 
 
 def print_summary(night: Night, out: Path) -> None:

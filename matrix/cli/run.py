@@ -13,14 +13,16 @@ from typing import Any
 from matrix.authoring import breaking
 from matrix.bisection.probing import exit_code
 from matrix.catalog import loading
+from matrix.catalog.failure import Level
 from matrix.cli import choice, out, places, results
 from matrix.cli.usage import add_command
 from matrix.errors import MatrixError
-from matrix.execution import interrupt, run
+from matrix.execution import images, interrupt, run
 from matrix.execution.engine import RERUN_HERE
 from matrix.planning.rerun import RERUN
-from matrix.provision import configuration
-from matrix.report import output
+from matrix.provision import configuration, host, tools
+from matrix.provision.images import Builder
+from matrix.report import gpu_results, output
 from matrix.report.screen import Screen
 from matrix.report.terminal import warn
 from matrix.store import night
@@ -55,9 +57,24 @@ def add_parser(commands: Any) -> None:
         "-n",
         dest="workers",
         type=int,
-        default=1,
         metavar="N",
-        help="cases to run at a time on each base that is no image, in workers of pytest-xdist (default: 1)",
+        help="cases to run at a time on each base, in workers of pytest-xdist (default: 1; at level gpu, one for each "
+        "GPU)",
+    )
+    parser.add_argument(
+        "--time-limit",
+        type=float,
+        metavar="MINUTES",
+        help="stop after this time; cases without a result are not reached, and --resume runs them",
+    )
+    parser.add_argument(
+        "--pull", action="store_true", help="first pull the missing images whose cases can run on this machine"
+    )
+    parser.add_argument(
+        "--results",
+        type=Path,
+        metavar="FOLDER",
+        help="write the results of level gpu as a page that can be committed; without a GPU run nothing, exit with 3",
     )
     parser.add_argument(
         "--break",
@@ -77,12 +94,18 @@ def run_command(parsed: argparse.Namespace) -> int:
     configuration.load()  # a mistake in it is reported once, not by each case
     parsed.resume_hint = "nothing was started"
     for option, count in (("--jobs", parsed.jobs), ("-n", parsed.workers)):
-        if count < 1:
+        if count is not None and count < 1:
             raise MatrixError(f"{option} must be at least 1", got=f"{option} {count}", expected=">= 1")
+    limit_s = None if parsed.time_limit is None else 60 * parsed.time_limit
+    if limit_s is not None and not limit_s > 0:
+        raise MatrixError("--time-limit must be above 0", got=f"{parsed.time_limit}", expected="minutes, such as 60")
+    if parsed.results and not host.look().offers(Level.GPU).gpus:
+        problem = host.look().offers(Level.GPU).problem
+        warn(f"nothing was run: CUDA shows no GPU on this machine{f' ({problem})' if problem else ''}")
+        return run.NOTHING_RAN
     if parsed.here:
         os.environ.setdefault(RERUN, RERUN_HERE)  # for the rerun commands of the plan; its pytest sets the same
     known = loading.load()
-    engine, place = places.engine_of(known, parsed, parsed.jobs, parsed.workers)
     if parsed.resume is not None:
         chosen = (parsed.select, parsed.within, parsed.case, parsed.mcore, parsed.level, parsed.expect, parsed.here)
         if any((*chosen, parsed.break_)):
@@ -95,19 +118,27 @@ def run_command(parsed: argparse.Namespace) -> int:
             out=parsed.out,
             cache=not parsed.no_cache,
             resume=parsed.resume or results.newest(parsed.out, night=True),
-            attach=place is not None,
+            attach=parsed.engine == "slurm",
+            limit_s=limit_s,
         )
-        total = len(night.planned(Paths(parsed.out).run(request.resume)))
+        planned = night.planned(Paths(parsed.out).run(request.resume))
     else:
         planned, label = choice.chosen(known, parsed)
         label = PART if label == NIGHT and (parsed.within or parsed.level) else label
-        request = run.Request(planned, parsed.out, not parsed.no_cache, label=label)
+        planned = results.durations(known, parsed.out).timed(planned)
+        request = run.Request(planned, parsed.out, not parsed.no_cache, label=label, limit_s=limit_s)
         if parsed.break_:
             known.failure(parsed.break_)
             planned = breaking.swapped(planned, parsed.break_)
-            request = run.Request(planned, parsed.out / BROKEN, cache=False, label="break")
-        total = len(planned)
-    screen = Screen(total)
+            request = run.Request(planned, parsed.out / BROKEN, cache=False, label="break", limit_s=limit_s)
+    here = parsed.engine == "local"
+    workers = parsed.workers or (places.workers_for(planned, host.look()) if here else 1)
+    engine, place = places.engine_of(known, parsed, parsed.jobs, workers)
+    if parsed.pull and not here:
+        raise MatrixError("--pull is for this machine", got="--pull with --engine slurm", fix="leave --pull out")
+    if parsed.pull and (absent := images.to_pull(known, planned, host.look(), tools.find())):
+        images.pull(absent, Builder(warn), warn)
+    screen = Screen(len(planned))
 
     def as_json(record: Record) -> None:
         print(run.as_line(record), flush=True)
@@ -124,6 +155,8 @@ def run_command(parsed: argparse.Namespace) -> int:
         ended = run.execute(request, known, engine, show, warn, place, begun, report)
     if not parsed.json:
         results.print_summary(ended, request.out)
+    if parsed.results:
+        print(f"results: {write_results(parsed.results, ended)}")
     if parsed.break_:
         broken, text = breaking.outcome(ended.records)
         print(text)
@@ -135,6 +168,19 @@ def run_command(parsed: argparse.Namespace) -> int:
         except OSError as error:
             raise unwritable(Path(page), error) from error
     return exit_code(ended.records) if parsed.exit_code else run.exit_status(ended)
+
+
+def write_results(folder: Path, ended: night.Night) -> Path:
+    """Write the page of a run at level gpu; return its path."""
+    here = host.look()
+    gpus = here.offers(Level.GPU).gpus or ()
+    path = folder / gpu_results.name(ended, gpus)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        path.write_text(gpu_results.page(ended, gpus, here.driver), encoding="utf-8")
+    except OSError as error:
+        raise unwritable(path, error) from error
+    return path
 
 
 def resume_line(name: str, out: Path) -> str:

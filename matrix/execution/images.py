@@ -5,23 +5,30 @@ from __future__ import annotations
 import contextlib
 import os
 import subprocess
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
+from typing import Final
 
-from matrix.catalog.model import Catalog
+from matrix.catalog.model import Catalog, Container
 from matrix.errors import MatrixError
 from matrix.execution import inside
 from matrix.execution.engine import BaseContents, EngineResult, pending
+from matrix.planning.planned import Planned
+from matrix.planning.requirements import offered
 from matrix.provision import case_overlays as provision
 from matrix.provision import configuration
 from matrix.provision.commands import Runner, run
+from matrix.provision.host import ExecutionSite
+from matrix.provision.images import Builder
 from matrix.provision.overlays import Overlays, default_root
 from matrix.provision.tools import NO_TOOL, Tool, find
 
+XDIST: Final = "pytest-xdist"  # NGC's PyTorch images have it; without it, an image runs one case at a time
+
 
 class Images:
-    """Runs the image bases in containers without a network.
+    """Runs the image bases in containers without a network, `workers` cases at a time.
 
     The project and the overlays are mounted read-only, the run's folder and the relay's socket writable, all at the
     same paths as on the host.
@@ -32,10 +39,11 @@ class Images:
         catalog: Catalog,
         environ: Mapping[str, str] = os.environ,
         *,
+        workers: int = 1,
         run: Runner = run,
         start: inside.Start = subprocess.Popen,  # type: ignore[assignment]  # only the parameters used in this module
     ) -> None:
-        self._catalog, self._environ, self._run, self._start = catalog, environ, run, start
+        self._catalog, self._workers, self._environ, self._run, self._start = catalog, workers, environ, run, start
         self._lacks: dict[str, str] = {}
         self._installed: dict[str, BaseContents | MatrixError] = {}
 
@@ -79,7 +87,8 @@ class Images:
         overlays = Overlays(default_root(self._environ), self._run)
         settings = configuration.load(self._environ)
         provision.write(provided, provision.provide(cases, found.environment, settings, None, overlays))
-        work = inside.ContainerJob(image, found.image, folder, provided, cases, environ)
+        workers = self._workers if XDIST in found.environment.packages else 1
+        work = inside.ContainerJob(image, found.image, folder, provided, cases, environ, workers)
         for one in inside.containers(self._catalog, work, settings.sources):
             yield inside.run(self._tool, one, self._environ, log, self._start)
 
@@ -101,3 +110,24 @@ class Images:
         if self.tool is None:
             raise MatrixError("no container tool works", fix=NO_TOOL)
         return self.tool
+
+
+def to_pull(catalog: Catalog, items: Iterable[Planned], site: ExecutionSite, tool: Tool | None) -> list[Container]:
+    """Return the images of registries that are not local, and without which a case lacks nothing else here."""
+    clones, found = configuration.load().sources, dict[str, Container]()
+    for item in items:
+        image = catalog.bases.get(item.cell.base)
+        if tool is None or not isinstance(image, Container) or image.id in found:
+            continue
+        if not site.lack(catalog, item, offered(catalog, image.id, clones=clones)):
+            found[image.id] = image
+    return [image for image in found.values() if tool and not tool.image(image.tag)]
+
+
+def pull(images: Iterable[Container], builder: Builder, say: Callable[[str], None]) -> None:
+    """Pull images, each once; one that can't be pulled stays missing, and its cases report that."""
+    for image in images:
+        try:
+            builder.fetch(image.tag)
+        except MatrixError as error:
+            say(error.brief)

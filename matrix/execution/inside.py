@@ -17,7 +17,7 @@ from matrix.catalog.failure import CaseNeed, Level
 from matrix.catalog.model import Catalog, Container, Image
 from matrix.errors import MatrixError
 from matrix.execution import gpus
-from matrix.execution.engine import STOP_S, BaseContents
+from matrix.execution.engine import STOP_S, BaseContents, distribution
 from matrix.execution.ranks.timeouts import OVERTIME_S
 from matrix.execution.session import deadline
 from matrix.planning.planned import Planned
@@ -52,9 +52,9 @@ class Start(Protocol):
 class ContainerJob:
     """The work of one container: `cases` of the run in `folder`; `settings` are further MEGATRIX_* variables.
 
-    `overlays` is the file with the overlays of each case, `digest` that of the image. `memory` is the limit in bytes of
-    all its processes, None for no limit, `clones` are those that its cases read, by name, and `deadline` is the longest
-    of its cases' own in seconds, 0 for the usual one.
+    `overlays` is the file with the overlays of each case, `digest` that of the image, `workers` the number of cases
+    that run at a time. `memory` is the limit in bytes of all its processes, None for no limit, `clones` are those that
+    its cases read, by name, and `deadline` is the longest of its cases' own in seconds, 0 for the usual one.
     """
 
     image: Ref
@@ -63,6 +63,7 @@ class ContainerJob:
     overlays: Path
     cases: Sequence[Planned]
     settings: Mapping[str, str]
+    workers: int = 1
     memory: int | None = None
     clones: Mapping[str, str] = field(default_factory=dict)
     deadline: int = 0
@@ -157,12 +158,14 @@ def run(
     waits_s = 0.0
     if any(case.level is Level.GPU for case in work.cases):  # all runs of this machine share these locks
         locks = gpus.made(gpus.locks(environ))
-        writable, settings = [*writable, locks], {**settings, gpus.LOCKS: str(locks)}
         given = gpus.of_job(environ) or ALL
-        waits_s = 0.0 if given != ALL else gpus.WAIT_S
+        waits_s = gpus.wait_s(environ) or gpus.WAIT_S
+        writable = [*writable, locks]
+        settings = {**settings, gpus.LOCKS: str(locks), gpus.WAIT: str(waits_s)}
     spec = box(name, environ, writable, settings, given)
     spec = replace(spec, readable=(*spec.readable, *map(Path, work.clones.values())), memory=work.memory)
-    command = runtime.command(work.image, spec, PYTHON, "-m", "pytest", "tests/failures")
+    pytest = ("-m", "pytest", "tests/failures", *distribution(work.workers))
+    command = runtime.command(work.image, spec, PYTHON, *pytest)
     with log.open("ab") as output:
         begins = output.tell()  # codespell:ignore
         process = start(

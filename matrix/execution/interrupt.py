@@ -9,6 +9,8 @@ from __future__ import annotations
 import os
 import signal
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import FrameType
 from typing import Final
 
@@ -25,6 +27,29 @@ def once() -> None:
         if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, _raise)
     kernel.follow(os.environ)
+
+
+class TimeLimitReached(KeyboardInterrupt):
+    """The time limit of a run has passed: its processes stop as at a Ctrl-C."""
+
+
+@contextmanager
+def after(seconds: float | None) -> Iterator[None]:
+    """Raise TimeLimitReached in the block after this time, None for never; only in the main thread."""
+
+    def end(number: int, frame: FrameType | None) -> None:
+        raise TimeLimitReached
+
+    if seconds is None:
+        yield
+        return
+    before = signal.signal(signal.SIGALRM, end)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
 
 
 def _raise(number: int, frame: FrameType | None) -> None:

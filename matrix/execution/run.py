@@ -13,8 +13,9 @@ from typing import Final
 from matrix.catalog.failure import Level
 from matrix.catalog.model import HOST, Catalog
 from matrix.errors import MatrixError, closest
+from matrix.execution import interrupt
 from matrix.execution.cache_key import case_key
-from matrix.execution.engine import BaseContents, Engine, offer_of
+from matrix.execution.engine import BaseContents, Engine, EngineResult, offer_of
 from matrix.execution.relay import Receiver
 from matrix.execution.reproduction import not_run
 from matrix.planning.cases import on_python
@@ -41,7 +42,8 @@ ENGINE_LOG: Final = "engine.log"  # in the run's folder: the output of tox and p
 class Request:
     """The options of a run. `resume` names an earlier run to finish with its own plan.
 
-    With `attach` the engine uses the processes of that run that still run; otherwise they are awaited first.
+    With `attach` the engine uses the processes of that run that still run; otherwise they are awaited first. After
+    `limit_s` seconds the run stops; cases without a result are not reached.
     """
 
     planned: Sequence[Planned] = ()
@@ -50,6 +52,7 @@ class Request:
     resume: str = ""
     attach: bool = False
     label: str = NIGHT
+    limit_s: float | None = None
 
 
 def execute(
@@ -170,10 +173,14 @@ def work(
     if not left:
         return
     bases = list(dict.fromkeys(item.cell.base for item in left))
+    ending, passed = EngineResult(), False
     with Receiver(show, begun) as receiver:
         environ = {"MEGATRIX_RUN": str(folder.resolve()), "MEGATRIX_RELAY": receiver.address}
         try:
-            ending = engine.run(bases, environ, folder / ENGINE_LOG)
+            with interrupt.after(request.limit_s):
+                ending = engine.run(bases, environ, folder / ENGINE_LOG)
+        except interrupt.TimeLimitReached:
+            passed = True
         finally:
             mask_file(folder / ENGINE_LOG)
     done = journal.read(folder).results
@@ -185,7 +192,9 @@ def work(
                 kept.result(record)
                 show(record)
     lost = {item.key for item in left} - set(journal.read(folder).results)
-    if lost:
+    if lost and passed:
+        warn(f"{len(lost)} of {len(left)} cases were not reached within the time limit; --resume runs them")
+    elif lost:
         warn(
             f"{len(lost)} of {len(left)} cases were not reached: the engine ended with {ending.status}; "
             f"see its output in {folder / ENGINE_LOG}"

@@ -19,14 +19,16 @@ from matrix.catalog.versions import NONE
 from matrix.errors import MatrixError
 from matrix.execution import interrupt
 from matrix.execution.cache_key import case_key
-from matrix.execution.gpus import Pool, ReservingRunner
+from matrix.execution.gpus import Pool, ReservingRunner, wait_s
 from matrix.execution.ranks import mpirun
 from matrix.execution.ranks.supervisor import Supervisor
 from matrix.execution.reading import read_case
 from matrix.execution.relay import Sender
 from matrix.execution.reproduction import DEADLINE_S, CaseContext, JobRunner, Reproduction, hidden
 from matrix.planning.cases import on_python
+from matrix.planning.estimates import Durations
 from matrix.planning.host_cases import LABEL, cases_here, with_host
+from matrix.planning.packing import Demand
 from matrix.planning.planned import Planned
 from matrix.planning.requirements import Placement, offered, place
 from matrix.planning.rerun import plan_entry, reproduce_line
@@ -136,7 +138,7 @@ class Session:
             return [self._here(item) for item in cases]
         levels = (Level.CONTRACT, Level.CPU, *((Level.GPU,) if self.host.listed else ()))
         cases = cases_here(self.catalog, self.base, self.environment.packages, levels, self.options.te_line)
-        cases = [self._here(item) for item in cases]
+        cases = Durations(self.catalog, {}).timed(map(self._here, cases))
         return select(cases, self.options.select) if self.options.select else cases
 
     def _here(self, item: Planned) -> Planned:
@@ -160,7 +162,12 @@ class Session:
     @cached_property
     def gpus(self) -> Pool:
         """Return the GPUs that this process may use, shared with other processes that run cases on this machine."""
-        return Pool([gpu.uuid for gpu in self.host.offers(Level.GPU).gpus or ()], say=lambda text: self.say(text))
+        return Pool(
+            [gpu.uuid for gpu in self.host.offers(Level.GPU).gpus or ()],
+            say=lambda text: self.say(text),
+            memory=self.host.memory,
+            wait_s=wait_s(os.environ),
+        )
 
     @cached_property
     def sender(self) -> Sender:
@@ -230,7 +237,10 @@ class Session:
         )
 
         def runs() -> JobRunner:
-            return ReservingRunner(self.supervisor, self.gpus, held.gpus) if held.gpus else self.supervisor
+            if not case or not held.gpus:
+                return self.supervisor
+            demand = Demand(held.gpus, planned.seconds, case.limits.memory or 0)
+            return ReservingRunner(self.supervisor, self.gpus, demand)
 
         def read() -> Outcome:
             return read_case(failure, failure.case_named(planned.case), planned.cell)

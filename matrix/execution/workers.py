@@ -23,6 +23,7 @@ from matrix.errors import MatrixError
 from matrix.execution.relay import Receiver, Sender
 from matrix.execution.reproduction import not_run
 from matrix.execution.session import Options, Session, item_name
+from matrix.planning.packing import Demand
 from matrix.planning.planned import Planned
 from matrix.store import journal
 from matrix.verdicts.outcome import Outcome, OutcomeKind
@@ -70,14 +71,21 @@ class WorkerSession(Session):
 
 
 class Groups:
-    """A scheduler of pytest-xdist: the cases of a group go to one worker, the largest group first.
+    """A scheduler of pytest-xdist: the cases of a group go to one worker, the group with the largest case first.
 
     xdist's own for groups hands a case out again that ended its worker, and puts the group into the ids of the cases,
-    which --lf then does not find. `started` holds the ids of the cases whose start was reported.
+    which --lf then does not find. `size` is the sort key of a case; groups whose largest cases are equal are sorted by
+    their length. `started` holds the ids of the cases whose start was reported.
     """
 
-    def __init__(self, workers: int, group: Callable[[str], str], started: Collection[str]) -> None:
-        self._workers, self._group, self._started = workers, group, started
+    def __init__(
+        self,
+        workers: int,
+        group: Callable[[str], str],
+        started: Collection[str],
+        size: Callable[[str], tuple[int, float]] = lambda one: (0, 0.0),
+    ) -> None:
+        self._workers, self._group, self._started, self._size = workers, group, started, size
         self._ids: dict[Worker, list[str]] = {}  # the collection of each worker
         self._waiting: list[list[str]] = []  # groups without a worker
         self._rest: dict[Worker, list[str]] = {}  # of a worker's group: not sent to it yet
@@ -122,7 +130,7 @@ class Groups:
             groups: dict[str, list[str]] = {}
             for one in next(iter(self._ids.values())):
                 groups.setdefault(self._group(one), []).append(one)
-            self._waiting = sorted(groups.values(), key=len, reverse=True)
+            self._waiting = sorted(groups.values(), key=lambda ids: (max(map(self._size, ids)), len(ids)), reverse=True)
         for node in self.nodes:
             self._feed(node)
 
@@ -196,7 +204,9 @@ class Controller:
 
     def pytest_xdist_make_scheduler(self, config: pytest.Config) -> Groups | None:
         """Return the scheduler, unless another one was chosen with --dist."""
-        return Groups(self._workers, self._group, self._started) if config.getoption("dist") == DIST else None
+        if config.getoption("dist") != DIST:
+            return None
+        return Groups(self._workers, self._group, self._started, self._size)
 
     def pytest_xdist_node_collection_finished(self, ids: Sequence[str]) -> None:
         """Limit the plan to what the workers collected (-k, --lf), and write it."""
@@ -253,6 +263,10 @@ class Controller:
         item = self._of(nodeid)
         return group(item) if item else nodeid
 
+    def _size(self, nodeid: str) -> tuple[int, float]:
+        item = self._of(nodeid)
+        return size(item) if item else (0, 0.0)
+
     def _store(self, write: Callable[[Any], str], value: object) -> None:
         """Write to the journal; if it can't be written, end the session, in which no case may run unrecorded."""
         try:
@@ -263,7 +277,15 @@ class Controller:
 
 
 def group(item: Planned) -> str:
-    """Return the group of a case: its overlays, which one worker provides once; at level contract the case itself."""
-    if item.level is Level.CONTRACT:
+    """Return the group of a case: its overlays, which one worker provides once.
+
+    At level contract, where it has none, and at level gpu, where it may wait for GPUs, it is the case itself.
+    """
+    if item.level is not Level.CPU:
         return item.key
     return " ".join((item.source or item.cell.mcore, item.te_source or item.cell.te, *item.packages))
+
+
+def size(item: Planned) -> tuple[int, float]:
+    """Return the sort key of a case: at level gpu the most GPUs first, then the longest, with reverse=True."""
+    return Demand(item.gpus, item.seconds).size if item.level is Level.GPU else (0, 0.0)

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -56,7 +56,7 @@ class CiJob:
         return shlex.join(["megatrix", "run", *levels, "--within", f"base=={self.base} and driver=={self.driver}"])
 
 
-def jobs(planned: Iterable[Planned], levels: Iterable[Level]) -> list[CiJob]:
+def jobs(planned: Iterable[Planned], levels: Collection[Level]) -> list[CiJob]:
     """Return the jobs of a night at `levels`, in the order of its cases.
 
     A night has the reports' stacks at level gpu whatever its levels are. Without that level any machine runs them and
@@ -67,16 +67,14 @@ def jobs(planned: Iterable[Planned], levels: Iterable[Level]) -> list[CiJob]:
     for item in planned:
         on_gpu = with_gpus and item.level is Level.GPU
         groups.setdefault((item.cell.base, item.cell.driver, on_gpu), []).append(item)
-    return [
-        CiJob(
-            base,
-            driver,
-            max(1, *(item.gpus for item in items)) if on_gpu else 0,
-            tuple(level for level in Level if level in {item.level for item in items}),
-            len(items),
-        )
-        for (base, driver, on_gpu), items in groups.items()
-    ]
+    made = []
+    for (base, driver, on_gpu), items in groups.items():
+        own = {item.level for item in items}
+        # --level gpu would also run the other cases of an image.
+        names = own if with_gpus or Level.GPU not in own else levels
+        most = max(1, *(item.gpus for item in items)) if on_gpu else 0
+        made.append(CiJob(base, driver, most, tuple(level for level in Level if level in names), len(items)))
+    return made
 
 
 def github(made: Sequence[CiJob]) -> dict[str, Any]:

@@ -12,9 +12,10 @@ from matrix.catalog.failure import Axis, Case, Expectation, Failure, Level, Pack
 from matrix.catalog.model import Catalog, Container, Image, ReaderBase
 from matrix.catalog.schema import Identifier
 from matrix.catalog.versions import NONE, minor, parse, position
-from matrix.planning.cases import cells_of, expected, masked_by, picked_cells, plan_case, run_in
+from matrix.planning.cases import cells_of, expected, masked_by, picked_cells, plan_case, run_in, versions_of
 from matrix.planning.planned import Planned
-from matrix.verdicts.reason import Reason, ReasonKind
+from matrix.planning.requirements import MachineOffer, offered, unmet
+from matrix.verdicts.reason import Kind, Reason, ReasonKind
 
 REPORT: Final = Identifier("report")  # the case of a stack whose failure has no reproduction yet
 
@@ -109,6 +110,8 @@ Pairwise = Callable[
 def night(catalog: Catalog, pairwise: Pairwise, levels: Iterable[Level] = (Level.CONTRACT, Level.CPU)) -> list[Planned]:
     """Return the cases of a night: the reports' stacks, the boundary of every failure, and a covering array.
 
+    At level gpu also those of images, which alone have a compiled Transformer Engine.
+
     The bases are those that bases.toml marks for the night, the megatron-core releases the newest patch of each minor.
     Each case has the reasons for its choice. `pairwise` makes the covering array (matrix.planning.covering).
     """
@@ -118,11 +121,14 @@ def night(catalog: Catalog, pairwise: Pairwise, levels: Iterable[Level] = (Level
         cells = night_cells(catalog, failure)
         boundary = boundary_cases(catalog, cells, failure)
         picked = picked_cases(catalog, failure)
-        for cell, names, why in (*boundary, *covering_cases(catalog, cells, failure, pairwise), *picked):
+        made = [*boundary, *covering_cases(catalog, cells, failure, pairwise), *picked]
+        images = [*image_cases(catalog, failure)]
+        for choices, at in ((made, levels), (images, {Level.GPU}.intersection(levels))):
             found += [
-                (plan_case(catalog, failure, case, level, cell), why)
-                for case, level in run_in(catalog, failure, cell, levels)
-                if case.name in names
+                (planned, why)
+                for cell, names, why in choices
+                for case, level in run_in(catalog, failure, cell, at)
+                if case.name in names and possible(catalog, planned := plan_case(catalog, failure, case, level, cell))
             ]
     for planned, why in found:
         known = chosen.get(planned.key, planned)
@@ -133,6 +139,43 @@ def night(catalog: Catalog, pairwise: Pairwise, levels: Iterable[Level] = (Level
         chosen.values(),
         key=lambda item: (order[item.cell.base], item.failure, position(item.cell.mcore), item.cell.te, item.case),
     )
+
+
+def possible(catalog: Catalog, item: Planned) -> bool:
+    """Return whether some machine can run a case on its base: no environment of wheels has a compiled extension."""
+    lack = unmet(catalog, item, offered(catalog, item.cell.base), MachineOffer())
+    return lack is None or lack.kind is not Kind.TE
+
+
+def image_cases(catalog: Catalog, failure: Failure) -> Iterable[Choice]:
+    """Yield, for each case in each image of the night, the last bad and the first good megatron-core, or the newest.
+
+    A failure that depends on Transformer Engine uses the image's own. Where a failure has a share of the night, its
+    releases apply, and unless it depends on Transformer Engine also its bases: to the images that they are twins of.
+    """
+    share = failure.night
+    bases = share.bases if share and Axis.TE not in failure.axes else ()
+    twins = {image.id for base in catalog.wheels if base.id in bases for image in catalog.twins_of(base)}
+    for image in catalog.containers:
+        if not image.night or (bases and image.id not in twins):
+            continue
+        te = image.te if Axis.TE in failure.axes else NONE
+        cells = [
+            catalog.cell(image.id, mcore=core, te=te)
+            for core in versions_of(failure, Package.MCORE, catalog.megatron_core, image)
+            if te and not (share and share.mcore and core not in share.mcore)
+        ]
+        cells = newest_patches(cell for cell in cells if catalog.excluded(cell) is None)
+        for case in (case for case in failure.case if Level.GPU in case.levels):
+            sides = [(cell, expected(catalog, failure, cell, case)) for cell in cells]
+            known = [(cell, side) for cell, side in sides if side is not Expectation.UNKNOWN]
+            changes = [pair for pair in itertools.pairwise(known) if pair[0][1] is not pair[1][1]]
+            for (cell, was), (other, becomes) in changes:
+                change = Reason(ReasonKind.BOUNDARY, f"mcore {cell.mcore} {was.value} | {other.mcore} {becomes.value}")
+                yield cell, frozenset({case.name}), change
+                yield other, frozenset({case.name}), change
+            if known and not changes:
+                yield known[-1][0], frozenset({case.name}), Reason(ReasonKind.PICKED, f"{image.id} {image.night}")
 
 
 def night_cells(catalog: Catalog, failure: Failure) -> list[Cell]:

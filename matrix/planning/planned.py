@@ -23,6 +23,7 @@ FIELDS: Final = (
     "launcher",
     "source",
     "te_source",
+    "seconds",
 )  # fields whose values are JSON
 
 
@@ -33,7 +34,7 @@ class Planned:
     `why` holds the reasons for which it is in the plan. `reproducible`: the catalog has a reproduction of it. `source`
     and `te_source` are the sources of megatron-core and Transformer Engine that are not PyPI (a wheel, a
     clone@revision, a working tree). `packages` ("NAME==VERSION") are laid over the base too. What any of them requires
-    of a package in `overrides` does not count.
+    of a package in `overrides` does not count. `seconds` is its expected time, 0 for unknown.
     """
 
     cell: Cell
@@ -49,6 +50,7 @@ class Planned:
     overrides: tuple[str, ...] = ()
     source: str = ""
     te_source: str = ""
+    seconds: float = 0.0
     why: tuple[Reason, ...] = ()
     notes: tuple[str, ...] = ()
 
@@ -94,6 +96,7 @@ class Planned:
             overrides=items(record.get("overrides", ())),  # plans of earlier versions have none
             source=record["source"],
             te_source=record["te_source"],
+            seconds=record.get("seconds", 0.0),
             why=tuple(map(Reason.from_json, items(record["why"]))),
             notes=items(record["notes"]),
         )

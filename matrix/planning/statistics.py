@@ -1,5 +1,5 @@
 """Counts of cases: the full product, what the constraints allow, what is known, and what is in the night, by reason;
-and how many of a plan run on a machine.
+and how many of a plan run on a machine, for how long.
 
 Pure functions of the catalog and a planned night.
 """
@@ -13,9 +13,11 @@ from math import prod
 from typing import Any, Final
 
 from matrix.catalog.failure import Axis, Expectation, Failure, Level, Package
-from matrix.catalog.model import Catalog
+from matrix.catalog.model import Catalog, Container, Image
 from matrix.planning.cases import masked_by, package_sets
+from matrix.planning.estimates import Basis, Durations
 from matrix.planning.night import everything
+from matrix.planning.packing import Demand, Free, largest_first, schedule
 from matrix.planning.planned import Planned
 from matrix.planning.requirements import BaseOffer, MachineOffer, Placement, place, unmet
 from matrix.verdicts.reason import Kind, ReasonKind
@@ -103,6 +105,8 @@ class Availability:
     """The cases of a plan on a machine: how many run, and how many are unavailable, by kind of requirement.
 
     `held` is the largest number of GPUs that are held at once, `shared` the number of cases on gloo in place of NCCL.
+    `seconds` is the expected wall-clock time, `gpu_seconds` the sum over all GPUs that are used, `basis` the number of
+    cases by what their expected seconds rest on.
     """
 
     planned: int
@@ -110,6 +114,17 @@ class Availability:
     missing: Mapping[Kind, int]
     shared: int
     held: int
+    seconds: float
+    gpu_seconds: float
+    basis: Mapping[Basis, int]
+
+
+@dataclass(frozen=True)
+class Parallel:
+    """What runs at a time: `bases` that are no images, and `workers` cases on each base. Images run one at a time."""
+
+    bases: int = 1
+    workers: int = 1
 
 
 def availability(
@@ -117,14 +132,14 @@ def availability(
     items: Collection[Planned],
     offer: Callable[[str], BaseOffer],
     machines: Mapping[Level, MachineOffer],
-    processes: int,
+    durations: Durations,
+    parallel: Parallel,
 ) -> Availability:
-    """Return the availability of cases, of which one runs at a time on each base, on at most `processes` bases.
-
-    `machines` is what the machine offers at each level.
-    """
+    """Return the availability of cases. `machines` is what the machine offers at each level."""
     missing: Counter[Kind] = Counter()
+    basis: Counter[Basis] = Counter()
     placed: dict[str, list[Placement]] = {}
+    demands: dict[str, list[Demand]] = {}
     for item in items:
         lack = unmet(catalog, item, offer(item.cell.base), machines[item.level])
         if lack:
@@ -133,15 +148,47 @@ def availability(
         case = catalog.failure(item.failure).case_named(item.case)
         found = place(case, item, machines[item.level])
         if isinstance(found, Placement):
+            estimate = durations.estimate(item)
+            basis[estimate.basis] += 1
             placed.setdefault(item.cell.base, []).append(found)
-    largest = sorted((max(one.gpus for one in its) for its in placed.values()), reverse=True)[:processes]
-    known = [len(machine.gpus) for machine in machines.values() if machine.gpus is not None]
+            demand = Demand(found.gpus, estimate.seconds, case.limits.memory or 0)
+            demands.setdefault(item.cell.base, []).append(demand)
     every = [one for its in placed.values() for one in its]
-    ordered = {kind: missing[kind] for kind in Kind if missing[kind]}
-    held = min([sum(largest), *known])
-    return Availability(len(items), len(every), ordered, sum(bool(one.note) for one in every), held)
+    at_once, seconds = _packed(catalog, demands, list(machines.values()), parallel)
+    return Availability(
+        len(items),
+        len(every),
+        {kind: missing[kind] for kind in Kind if missing[kind]},
+        sum(bool(one.note) for one in every),
+        at_once,
+        seconds,
+        sum(one.gpus * one.seconds for its in demands.values() for one in its),
+        {kind: basis[kind] for kind in Basis if basis[kind]},
+    )
+
+
+def _packed(
+    catalog: Catalog, demands: Mapping[str, list[Demand]], machines: Sequence[MachineOffer], parallel: Parallel
+) -> tuple[int, float]:
+    """Return the most GPUs held at once, and the seconds of the cases of all bases."""
+    images = {base for base in demands if isinstance(catalog.bases.get(base), (Container, Image))}
+    parts = [[base for base in demands if base not in images], *([base] for base in images)]
+    gpus = [len(machine.gpus) for machine in machines if machine.gpus is not None]
+    memory = [machine.memory for machine in machines if machine.memory is not None]
+    free = Free(min(gpus, default=sum(one.gpus for its in demands.values() for one in its)), min(memory, default=None))
+    found = []
+    for bases in filter(None, parts):
+        queue = largest_first(one for base in bases for one in demands[base])
+        found.append(schedule(queue, free, min(parallel.bases, len(bases)) * parallel.workers))
+    return max((one.most for one in found), default=0), sum(one.seconds for one in found)
 
 
 def to_json(found: Availability) -> dict[str, Any]:
-    """Return plain JSON values."""
-    return {**vars(found), "missing": {kind.value: count for kind, count in found.missing.items()}}
+    """Return plain JSON values; the times are in minutes."""
+    minutes = {"minutes": round(found.seconds / 60, 1), "gpu_minutes": round(found.gpu_seconds / 60, 1)}
+    return {
+        **{name: getattr(found, name) for name in ("planned", "runs", "shared", "held")},
+        **minutes,
+        "missing": {kind.value: count for kind, count in found.missing.items()},
+        "estimates": {basis.value: count for basis, count in found.basis.items()},
+    }

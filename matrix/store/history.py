@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import median
 from types import TracebackType
 from typing import Final, TypeVar
 
@@ -198,6 +199,19 @@ class History:
                 (run, f"%-{NIGHT}", nights, *_SILENT),
             )
             return {Level(level): night for level, night, _ in rows}
+
+    def seconds(self, nights: int = NIGHTS) -> dict[str, float]:
+        """Return, by case key, the median of the seconds that it took in the last `nights` runs in which it ran."""
+        with self._as_history_errors():
+            rows = self._base.execute(
+                "SELECT key, seconds FROM results WHERE verdict NOT IN (?, ?) AND cached_from = '' AND seconds > 0"
+                " AND run IN (SELECT number FROM runs ORDER BY number DESC LIMIT ?)",
+                (*_SILENT, nights),
+            )
+            taken: dict[str, list[float]] = {}
+            for key, seconds in rows:
+                taken.setdefault(key, []).append(float(seconds))
+        return {key: median(each) for key, each in taken.items()}
 
     def levels(self) -> Mapping[str, frozenset[Level]]:
         """Return the levels at which each failure has run in this history, by failure id."""

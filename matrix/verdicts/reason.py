@@ -14,7 +14,7 @@ class ReasonKind(str, Enum):
     STACK = "stack"  # the stack of a report
     BOUNDARY = "boundary"  # the expectation changes next to its cell
     PAIRWISE = "pairwise"  # a row of the covering array
-    PICKED = "picked"  # its failure names the cell
+    PICKED = "picked"  # its failure names the cell, or the catalog the image
     SOURCE = "source"  # the user gave the package under test
     UNSORTED = "unsorted"  # written by a version whose reasons had no kind
 

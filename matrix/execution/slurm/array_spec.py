@@ -13,6 +13,7 @@ from typing import Any, Final, TypeVar
 
 from matrix.catalog.failure import Case, Level
 from matrix.catalog.limits import MIB
+from matrix.execution.gpus import JOB_WAIT_S
 from matrix.execution.slurm.commands import Node
 from matrix.planning.planned import Planned
 from matrix.provision.pyxis import FETCH_S
@@ -124,6 +125,7 @@ def cut(items: Sequence[T], most: int) -> list[list[T]]:
 def minutes(part: ArraySpec, request: ResourceRequest, deadline_s: float) -> int:
     """Return the time limit of an array's tasks; cases that keep their own deadline stay below it."""
     each = READ_S if request.level is Level.CONTRACT else RUNS * max(deadline_s, request.deadline)
+    each += RUNS * JOB_WAIT_S if request.gpus else 0.0
     cases = max(map(len, part.tasks))
     start = FETCH_S if part.image else START_S
     return math.ceil((start + cases * each) / 60)

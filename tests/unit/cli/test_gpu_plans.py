@@ -1,22 +1,28 @@
 """What `megatrix plan --here --level gpu --stats` reports on four machines, with stand-ins for their drivers.
 
-Planned, run, missing requirements, GPUs held at once. The packages and drivers are those of a bare machine and of NGC's
-images.
+Planned, run, missing requirements, GPUs held at once, expected minutes. The packages and drivers are those of a bare
+machine and of NGC's images.
 """
 
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from matrix.catalog.failure import Level
 from matrix.cli.main import main
+from matrix.execution.run import NOTHING_RAN
+from matrix.planning.estimates import DEFAULT_S, Basis
 from matrix.provision import host, installed
 from matrix.provision.host import Host
 from matrix.provision.installed import FEATURES, PythonEnvironment
 from matrix.provision.nvidia.cuda import Cuda, CudaDevice
+from matrix.store.history import History
+from tests.unit.report.samples import record
 
 GIB = 2**30
 
@@ -54,20 +60,20 @@ def stand_in(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, request: pytest.Fi
     return str(request.param)
 
 
-def table(planned: int, runs: int, held: int, shared: int = 0, **missing: int) -> dict[str, Any]:
+def table(planned: int, runs: int, held: int, minutes: float, shared: int = 0, **missing: int) -> dict[str, Any]:
     kinds = {name.replace("_", " "): count for name, count in missing.items()}
-    return {"planned": planned, "runs": runs, "missing": kinds, "shared": shared, "held": held}
+    return {"planned": planned, "runs": runs, "missing": kinds, "shared": shared, "held": held, "minutes": minutes}
 
 
 @pytest.mark.parametrize(
     ("stand_in", "clones", "expected"),
     [
-        ("one", True, table(147, 32, 1, 25, compiled_Transformer_Engine=90, module=14, NCCL=11)),
-        ("24.07", False, table(194, 64, 2, clone=130)),
-        ("24.07", True, table(194, 194, 2)),
-        ("24.03", False, table(229, 66, 2, clone=151, multicast=12)),
-        ("24.03", True, table(229, 217, 2, multicast=12)),
-        ("CPU", True, table(119, 0, 0, torch_with_CUDA=119)),
+        ("one", True, table(147, 32, 1, 21.3, 25, compiled_Transformer_Engine=90, module=14, NCCL=11)),
+        ("24.07", False, table(194, 64, 8, 9.3, clone=130)),
+        ("24.07", True, table(194, 194, 8, 148.7)),
+        ("24.03", False, table(229, 66, 8, 9.3, clone=151, multicast=12)),
+        ("24.03", True, table(229, 217, 8, 147.0, multicast=12)),
+        ("CPU", True, table(119, 0, 0, 0, torch_with_CUDA=119)),
     ],
     indirect=["stand_in"],
 )
@@ -79,11 +85,39 @@ def test_plan_of_a_machine_has_its_counts(
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
 ) -> None:
-    """In place one case runs at a time, so two GPUs are held at most."""
     for name in ("MEGATRIX_MEGATRON_LM", "MEGATRIX_TRANSFORMER_ENGINE") if clones else ():
         monkeypatch.setenv(name, str(tmp_path))
     assert main(["plan", "--here", "--level", "gpu", "--stats", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["here"] == expected
+    here = json.loads(capsys.readouterr().out)["here"]
+    assert {name: here[name] for name in expected} == expected
+
+
+@pytest.mark.parametrize("stand_in", ["CPU"], indirect=True)
+def test_results_without_a_gpu_exit_with_3(stand_in: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """Never green, and no page."""
+    assert main(["run", "--level", "gpu", "--results", str(tmp_path / "results")]) == NOTHING_RAN
+    assert "nothing was run: CUDA shows no GPU on this machine" in capsys.readouterr().err
+    assert not (tmp_path / "results").exists()
+
+
+@pytest.mark.parametrize("stand_in", ["24.07"], indirect=True)
+def test_earlier_runs_replace_the_default_seconds(
+    stand_in: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A case that took 400 s in one cell is expected to take 400 s in each."""
+
+    def minutes() -> tuple[float, dict[str, int]]:
+        assert main(["plan", "--here", "--level", "gpu", "--stats", "--json", "--out", str(tmp_path)]) == 0
+        here = json.loads(capsys.readouterr().out)["here"]
+        return here["gpu_minutes"], here["estimates"]
+
+    before, basis = minutes()
+    assert basis == {Basis.DEFAULT.value: 64}
+    ran = record(failure="dcp-assertion", case="tp2", level=Level.GPU)
+    with History(tmp_path / "history.sqlite") as history:
+        history.add("a", [replace(ran, outcome=replace(ran.outcome, seconds=DEFAULT_S[Level.GPU] + 360.0))])
+    after, basis = minutes()
+    assert after - before == pytest.approx(2 * 6.0 * basis[Basis.OTHER_CELLS.value], abs=0.2)
 
 
 @pytest.mark.parametrize("stand_in", ["one"], indirect=True)
@@ -98,4 +132,4 @@ def test_explain_names_the_missing_requirement(
     }
     assert here["tp2"] == "runs"
     assert here["pp2"] == "needs NCCL, so 2 GPUs, one for each rank; host has 1"
-    assert here["pretrain-cp1"] == "needs a compiled Transformer Engine; torch-2.4.0 has none"
+    assert "pretrain-cp1" not in here  # it needs a compiled Transformer Engine, which no environment of wheels has

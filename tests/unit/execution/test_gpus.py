@@ -13,9 +13,11 @@ from pathlib import Path
 import pytest
 
 from matrix.errors import MatrixError
+from matrix.execution import gpus
 from matrix.execution.gpus import Pool, ReservingRunner, locks
 from matrix.execution.ranks.job import RankJob
 from matrix.execution.ranks.supervisor import Supervisor
+from matrix.planning.packing import Demand
 from matrix.provision.project import ROOT
 from matrix.verdicts.outcome import Outcome, OutcomeKind
 
@@ -26,7 +28,8 @@ HOLDER = """
 import sys
 from pathlib import Path
 from matrix.execution.gpus import Pool
-with Pool({names!r}, Path({folder!r})).take({count}) as names:
+from matrix.planning.packing import Demand
+with Pool({names!r}, Path({folder!r})).take(Demand({count})) as names:
     print(",".join(names), flush=True)
     sys.stdin.read()
 """
@@ -34,10 +37,13 @@ with Pool({names!r}, Path({folder!r})).take({count}) as names:
 WORKER = """
 import os, random, sys
 from pathlib import Path
+from matrix.execution import gpus
 from matrix.execution.gpus import Pool
+from matrix.planning.packing import Demand
+gpus.LOOK_S = 0.001
 pool, folder, chance = Pool({names!r}, Path({folder!r})), Path({folder!r}), random.Random({seed})
 for _ in range(40):
-    with pool.take(chance.randint(1, 4)) as names:
+    with pool.take(Demand(chance.randint(1, 4))) as names:
         for name in names:
             os.close(os.open(folder / f"user-{{name}}", os.O_CREAT | os.O_EXCL))
         for name in names:
@@ -58,6 +64,12 @@ class Holders:
         )
         self.started.append(process)
         return process
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Look often: the tests wait many times."""
+    monkeypatch.setattr(gpus, "LOOK_S", 0.001)
 
 
 @pytest.fixture
@@ -95,7 +107,7 @@ def test_a_killed_holder_frees_its_gpus(holders: Holders) -> None:
     holder = holders.start(HOLDER, count=4)
     held(holder)
     os.kill(holder.pid, signal.SIGKILL)
-    with Pool(NAMES, holders.folder).take(4) as names:
+    with Pool(NAMES, holders.folder).take(Demand(4)) as names:
         assert set(names) == set(NAMES)
 
 
@@ -115,7 +127,7 @@ def test_concurrent_takers_do_not_overlap_or_hang(holders: Holders) -> None:
 
 
 def test_take_more_gpus_than_the_pool_has_raises(tmp_path: Path) -> None:
-    with pytest.raises(MatrixError, match="not enough GPUs"), Pool(NAMES, tmp_path).take(5):
+    with pytest.raises(MatrixError, match="not enough GPUs"), Pool(NAMES, tmp_path).take(Demand(5)):
         pass
 
 
@@ -128,8 +140,8 @@ def test_a_wait_names_the_holder(holders: Holders) -> None:
         said.append(text)
         one.kill()
 
-    with Pool(NAMES, holders.folder, say).take(1):
-        assert said == [f"waiting for GPU-0, held by process {one.pid} (locks: {holders.folder})"]
+    with Pool(NAMES, holders.folder, say).take(Demand(1)):
+        assert said == [f"waiting for 1 of 4 GPUs, held by process {one.pid} (locks: {holders.folder})"]
 
 
 def test_lock_that_is_a_link_raises(tmp_path: Path) -> None:
@@ -137,7 +149,7 @@ def test_lock_that_is_a_link_raises(tmp_path: Path) -> None:
     folder = tmp_path / "locks"
     folder.mkdir()
     (folder / "GPU-0").symlink_to(tmp_path / "created")
-    with pytest.raises(MatrixError, match="a GPU lock can't be used"), Pool(NAMES, folder).take(1):
+    with pytest.raises(MatrixError, match="a GPU lock can't be used"), Pool(NAMES, folder).take(Demand(1)):
         pass
     assert not (tmp_path / "created").exists()
 
@@ -154,7 +166,7 @@ def test_lock_folder_must_be_ones_own(tmp_path: Path, monkeypatch: pytest.Monkey
     else:
         folder.mkdir()
         os.chown(folder, 1234, -1) if os.geteuid() == 0 else monkeypatch.setattr(os, "geteuid", lambda: 1)
-    with pytest.raises(MatrixError, match="the GPU locks can't be used"), Pool(NAMES, folder).take(1):
+    with pytest.raises(MatrixError, match="the GPU locks can't be used"), Pool(NAMES, folder).take(Demand(1)):
         pass
     assert not list((tmp_path / "elsewhere").glob("*"))
 
@@ -174,19 +186,19 @@ def test_job_sees_only_its_gpus(tmp_path: Path) -> None:
             return Outcome(OutcomeKind.PASSED)
 
     job = RankJob("a:b", {}, 2, (), {"A": "b"}, 1.0, tmp_path)
-    with Pool(NAMES, tmp_path).take(1):
-        ReservingRunner(Runner(), Pool(NAMES, tmp_path), 2).run(job)
+    with Pool(NAMES, tmp_path).take(Demand(1)):
+        ReservingRunner(Runner(), Pool(NAMES, tmp_path), Demand(2)).run(job)
     assert seen[0].env == {"A": "b", "CUDA_VISIBLE_DEVICES": "GPU-1,GPU-2"}
 
 
 def test_unusable_locks_make_a_case_unavailable(tmp_path: Path) -> None:
     (tmp_path / "locks").touch()
-    runner = ReservingRunner(Supervisor(), Pool(NAMES, tmp_path / "locks"), 2)
+    runner = ReservingRunner(Supervisor(), Pool(NAMES, tmp_path / "locks"), Demand(2))
     outcome = runner.run(RankJob("a:b", {}, 2, (), {}, 1.0, tmp_path))
     assert outcome.kind is OutcomeKind.UNAVAILABLE
     assert "the GPU locks can't be used" in outcome.reason
 
 
 def test_take_creates_the_lock_folder(tmp_path: Path) -> None:
-    with Pool(NAMES, tmp_path / "site" / "locks").take(1) as names:
+    with Pool(NAMES, tmp_path / "site" / "locks").take(Demand(1)) as names:
         assert names == ("GPU-0",)

@@ -12,7 +12,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from matrix.execution import gpus
 from matrix.execution.gpus import Pool
+from matrix.planning.packing import Demand
 from tests.profiles import tries
 
 NAMES = ("0", "1", "2", "3")
@@ -25,6 +27,7 @@ class Sharing(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.temporary = TemporaryDirectory()
+        gpus.LOOK_S = 0.001  # type: ignore[misc]  # a test waits many times
         self.running: list[tuple[tuple[str, ...], contextlib.ExitStack]] = []
         self.waiting: threading.Thread | None = None
         self.served: queue.Queue[tuple[tuple[str, ...], contextlib.ExitStack]] = queue.Queue()
@@ -37,7 +40,7 @@ class Sharing(RuleBasedStateMachine):
     def take(self, count: int) -> None:
         """Take GPUs, perhaps after a wait."""
         held = contextlib.ExitStack()
-        names = held.enter_context(Pool(NAMES, Path(self.temporary.name)).take(count))
+        names = held.enter_context(Pool(NAMES, Path(self.temporary.name)).take(Demand(count)))
         self.served.put((names, held))
 
     @precondition(lambda self: not self.waiting and self.free)

@@ -16,24 +16,27 @@ import pytest
 
 from matrix.catalog.failure import CaseNeed, Level
 from matrix.catalog.limits import Limits
-from matrix.catalog.model import Image
+from matrix.catalog.model import Catalog, Image
 from matrix.catalog.schema import Size
 from matrix.execution import inside
 from matrix.execution.engine import STOP_S, BaseContents, EngineResult, Engines
-from matrix.execution.gpus import WAIT_S
-from matrix.execution.images import Images
+from matrix.execution.gpus import JOB_WAIT_S, WAIT_S
+from matrix.execution.images import Images, pull, to_pull
 from matrix.execution.inside import COLLECT_S, limit_s
 from matrix.execution.ranks.timeouts import OVERTIME_S
 from matrix.planning.cases import plan_case
 from matrix.planning.planned import Planned
+from matrix.planning.requirements import BaseOffer
 from matrix.planning.rerun import plan_entry
 from matrix.provision import case_overlays as provision
 from matrix.provision.commands import TIMED_OUT, CommandResult
+from matrix.provision.images import Builder
 from matrix.provision.overlays import Overlay
 from matrix.provision.project import ROOT
-from matrix.provision.tools import START_S
+from matrix.provision.tools import START_S, Tool
 from matrix.store import night
 from matrix.store.paths import PLAN
+from matrix.verdicts.reason import Lack
 from tests.unit.catalogs import case, catalog, clause, failure, image, planned
 
 BUILT = Image("debian-13", "2.6.0", "3.13", ("python3-torch",))  # type: ignore[arg-type]  # built by this project, not pulled
@@ -87,8 +90,11 @@ class FakeProcess:
 class ImageRun:
     """A run with one case on an image, and the commands it started."""
 
-    def __init__(self, folder: Path, podman: FakePodman, process: FakeProcess, printed: str = "") -> None:
+    def __init__(
+        self, folder: Path, podman: FakePodman, process: FakeProcess, printed: str = "", workers: int = 1
+    ) -> None:
         self.podman, self.process, self.printed, self.started = podman, process, printed, list[list[str]]()
+        self.workers = workers
         self.run_folder, self.relay = folder / "20260101-night", folder / "relay" / "records"
         self.run_folder.mkdir()
         (folder / "bin").mkdir()
@@ -105,7 +111,7 @@ class ImageRun:
 
     @property
     def engine(self) -> Images:
-        return Images(KNOWN, self.environ, run=self.podman, start=self.start)  # type: ignore[arg-type]
+        return Images(KNOWN, self.environ, workers=self.workers, run=self.podman, start=self.start)  # type: ignore[arg-type]
 
     def start(self, command: Sequence[str], *, stdout: Any, **settings: Any) -> FakeProcess:
         self.started.append(list(command))
@@ -125,9 +131,14 @@ def make(tmp_path: Path) -> Make:
     """Return a function that makes runs from podman, the end of the container and its output."""
 
     def made(
-        podman: FakePodman | None = None, *, code: int = 0, printed: str = "", waits: Sequence[Any] = ()
+        podman: FakePodman | None = None,
+        *,
+        code: int = 0,
+        printed: str = "",
+        waits: Sequence[Any] = (),
+        workers: int = 1,
     ) -> ImageRun:
-        return ImageRun(tmp_path, podman or FakePodman(), FakeProcess(code, waits), printed)
+        return ImageRun(tmp_path, podman or FakePodman(), FakeProcess(code, waits), printed, workers)
 
     return made
 
@@ -178,7 +189,7 @@ def test_gpu_case_gets_the_available_gpus(make: Make, environ: dict[str, str], g
     assert sorted(passed) == sorted(given)
 
 
-@pytest.mark.parametrize(("environ", "waits_s"), [({}, WAIT_S), ({"SLURM_JOB_GPUS": "6,7"}, 0)])
+@pytest.mark.parametrize(("environ", "waits_s"), [({}, WAIT_S), ({"SLURM_JOB_GPUS": "6,7"}, JOB_WAIT_S)])
 def test_container_may_wait_for_gpus(make: Make, environ: dict[str, str], waits_s: float) -> None:
     """Other runs may hold them; a job of Slurm has its own."""
     image_run = make()
@@ -186,6 +197,44 @@ def test_container_may_wait_for_gpus(make: Make, environ: dict[str, str], waits_
     image_run.plan(planned(KNOWN, base="debian-13", core="none", level=Level.GPU, gpus=2))
     image_run.run()
     assert image_run.process.limits == [START_S + limit_s(1, {}) + waits_s]
+
+
+@pytest.mark.parametrize(("packages", "given"), [({}, []), ({"pytest-xdist": "3.6.1"}, ["-n", "4"])])
+def test_image_with_xdist_runs_cases_at_once(make: Make, packages: dict[str, str], given: list[str]) -> None:
+    inside = {**INSIDE, "packages": {"torch": "2.6.0", **packages}}
+    image_run = make(FakePodman(inside=CommandResult(0, json.dumps(inside))), workers=4)
+    image_run.run()
+    command = image_run.started[0]
+    assert command[command.index("tests/failures") + 1 :] == given
+
+
+def test_missing_images_are_pulled_once(make: Make) -> None:
+    """Only those of which a case could run here; one that can't be pulled does not stop the others."""
+    known = catalog(
+        failure(case=(case("tp2", levels=(Level.GPU,)),)),
+        containers=tuple(image(f"ngc-{name}", "2.4.0a0") for name in ("24.05", "24.06", "24.07")),
+    )
+    items = [planned(known, base=f"ngc-{name}", level=Level.GPU) for name in ("24.05", "24.06", "24.07", "24.07")]
+    calls, said = list[tuple[str, ...]](), list[str]()
+
+    def podman(command: Sequence[str], **_: object) -> CommandResult:
+        calls.append(tuple(command[1:]))
+        missing = command[1] == "image" and not command[-1].endswith("24.05")
+        refused = command[1] == "pull" and command[-1].endswith("24.06")
+        return CommandResult(125, err="denied") if missing or refused else CommandResult(0, "1")
+
+    class Site:
+        def lack(self, catalog: Catalog, item: Planned, offer: BaseOffer) -> Lack | None:
+            return None
+
+        def capabilities(self, level: Level) -> dict[str, Any]:
+            return {}
+
+    absent = to_pull(known, items, Site(), Tool("podman", podman))
+    assert [one.id for one in absent] == ["ngc-24.06", "ngc-24.07"]
+    pull(absent, Builder(said.append, make().environ, run=podman), said.append)
+    assert [call[-1] for call in calls if call[0] == "pull"] == [one.tag for one in absent]
+    assert "the pull from its registry failed" in " ".join(said)
 
 
 def test_banner_of_an_image_is_ignored(make: Make) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -253,6 +254,26 @@ def test_ctrl_c_can_be_resumed(runs: Runs) -> None:
     engine = FakeEngine(KNOWN)
     night = runs.run(engine, [], resume=runs.folder().name)
     assert (KEYS[2:], 0) == (engine.ran, exit_status(night))
+
+
+def test_time_limit_leaves_cases_not_reached(runs: Runs) -> None:
+    """The run ends as after Ctrl-C, with a report and an exit status of its own; --resume runs the rest."""
+
+    def ends(item: Planned) -> Outcome:
+        if item.key == KEYS[2]:
+            signal.raise_signal(signal.SIGALRM)
+        return FakeEngine(KNOWN).as_expected(item)
+
+    night = runs.run(FakeEngine(KNOWN, ends=ends), limit_s=3600.0)
+    assert [one.verdict for one in night.records[2:]] == [Verdict.NOT_REACHED] * (len(KEYS) - 2)
+    assert Verdict.NOT_REACHED not in {one.verdict for one in night.records[:2]}
+    assert exit_status(night) == 1
+    left = len(KEYS) - 2
+    assert runs.warned == [f"{left} of {len(KEYS)} cases were not reached within the time limit; --resume runs them"]
+    assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
+    engine = FakeEngine(KNOWN)
+    runs.run(engine, [], resume=runs.folder().name)
+    assert engine.ran == KEYS[2:]
 
 
 def test_run_of_a_failed_engine_is_reported(runs: Runs) -> None:

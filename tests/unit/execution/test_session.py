@@ -15,6 +15,7 @@ from matrix.execution import interrupt, session
 from matrix.execution.ranks.job import RankJob
 from matrix.execution.reproduction import DEADLINE_S
 from matrix.execution.session import Options, Session
+from matrix.planning.estimates import DEFAULT_S
 from matrix.planning.rerun import plan_entry
 from matrix.provision import case_overlays as provision
 from matrix.provision import installed as environments
@@ -80,9 +81,9 @@ def test_session_skips_cases_with_a_result(folder: Path) -> None:
 
 def test_session_without_a_run_writes_its_plan(folder: Path) -> None:
     current = Session(Options("torch-2.4.0", select="mcore==0.8.0"), folder)
-    assert current.planned == [CASE]
+    assert current.planned == [replace(CASE, seconds=DEFAULT_S[Level.CPU])]
     current.journal.close()
-    assert [plan_entry(CASE)] == night.plan(current.run_folder)
+    assert [plan_entry(planned) for planned in current.planned] == night.plan(current.run_folder)
 
 
 def test_interpreter_without_a_base_is_the_host(folder: Path) -> None:

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from matrix.catalog.cell import Cell
-from matrix.catalog.failure import Axis, Expectation, Level, NightShare, OpenPackage
+from matrix.catalog.failure import Axis, CaseNeed, Expectation, Failure, Level, NightShare, OpenPackage
 from matrix.catalog.model import Catalog, Release
 from matrix.catalog.schema import Identifier
 from matrix.catalog.versions import NONE, Range, parse
@@ -416,3 +416,46 @@ def test_a_variant_base_is_no_neighbour() -> None:
     assert reasons == {"numpy 1.26.4 works | 2.5.5 broken"}
     assert known.standard == (standard,)
     assert known.twin(image("ngc-24.07", "2.4.0a0+3bcc3cddb5")) == standard
+
+
+def in_images(*entries: Failure) -> list[Planned]:
+    """Return the night at level gpu on torch 2.4.0 and two images, of which one is for the night."""
+    named = image("ngc-24.05", "2.4.0a0", "1.9.0"), replace(image("ngc-24.08", "2.4.0a0", "1.9.0"), night="ships it")
+    return night(catalog(*entries, torches=("2.4.0",), containers=named), no_pairs, (Level.GPU,))
+
+
+ON_GPU = case("tp2", (Level.CPU, Level.GPU))
+
+
+def test_image_has_both_sides_of_a_change() -> None:
+    """The last bad and the first good megatron-core, or the newest where nothing changes."""
+    sides = failure("sides", affected=(clause(mcore="<0.9"),), works=(clause(mcore=">=0.9"),), case=(ON_GPU,))
+    same = failure("same", affected=(clause(),), case=(ON_GPU,))
+    found = [item for item in in_images(sides, same) if item.cell.base != "torch-2.4.0"]
+    assert {item.cell.base for item in found} == {"ngc-24.08"}
+    assert [(item.failure, item.cell.mcore, str(item.why[0])) for item in found] == [
+        ("same", "0.9.0", "picked: ngc-24.08 ships it"),
+        ("sides", "0.8.0", "boundary: mcore 0.8.0 broken | 0.9.0 works"),
+        ("sides", "0.9.0", "boundary: mcore 0.8.0 broken | 0.9.0 works"),
+    ]
+
+
+def test_image_uses_its_own_transformer_engine() -> None:
+    entry = failure(axes=ENGINE_TOO, affected=(clause(te="<1.9"),), works=(clause(te=">=1.9"),), case=(ON_GPU,))
+    assert {(item.cell.base, item.cell.te) for item in in_images(entry)} == {("ngc-24.08", "1.9.0")}
+
+
+def test_wheels_have_no_case_for_a_compiled_engine() -> None:
+    """No machine can run it there: overlays hold Transformer Engine's Python only."""
+    needing = replace(ON_GPU, needs=(CaseNeed.COMPILED_TE,))
+    entry = failure(affected=(clause(mcore="<0.9"),), works=(clause(mcore=">=0.9"),), case=(needing,))
+    assert {item.cell.base for item in in_images(entry)} == {"ngc-24.08"}
+
+
+def test_share_of_the_night_limits_its_images() -> None:
+    """Its bases name the images that they are twins of."""
+    entry = failure(affected=(clause(),), case=(ON_GPU,), night=NightShare("one is enough", ("torch-2.3.1",)))  # type: ignore[arg-type]
+    assert in_images(entry) == []
+    there = replace(entry, night=NightShare("one is enough", ("torch-2.4.0",), mcore=("0.8.0",)))  # type: ignore[arg-type]
+    found = [item.cell.mcore for item in in_images(there) if item.cell.base == "ngc-24.08"]
+    assert found == ["0.8.0"]

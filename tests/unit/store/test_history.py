@@ -139,6 +139,17 @@ def test_levels_are_those_that_ran(history: History) -> None:
     assert history.levels() == {"dud-assertion": {Level.CPU, Level.CONTRACT}}
 
 
+def test_seconds_are_the_median_of_what_ran(history: History) -> None:
+    """Results from the cache and of cases that did not run have no time of their own."""
+    for run, seconds in (("a", 2.0), ("b", 9.0), ("c", 4.0)):
+        history.add(run, [replace(CASE, outcome=replace(CASE.outcome, seconds=seconds))])
+    long = replace(CASE, outcome=replace(CASE.outcome, seconds=500.0))
+    history.add("d", [replace(long, cached_from="a")])
+    history.add("e", [replace(long, verdict=Verdict.UNAVAILABLE)])
+    assert history.seconds() == {CASE.key: 4.0}
+    assert history.seconds(nights=3) == {CASE.key: 4.0}
+
+
 def test_added_records_persist_in_the_file(tmp_path: Path) -> None:
     with History(tmp_path / "history.sqlite") as history:
         history.add("a", [CASE])

@@ -1,0 +1,78 @@
+"""The results of a run at level gpu as a page in Markdown that can be committed: docs/results/DATE-GPUS.md."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Final
+
+from matrix.planning.requirements import Gpu
+from matrix.report.changes import changes
+from matrix.report.markdown import code, job_summary
+from matrix.report.words import WORST_FIRST
+from matrix.store.night import Night
+from matrix.verdicts.record import SILENT, Record
+
+FACTS: Final = ("torch", "transformer-engine", "NCCL", "user-mode driver", "NVLink", "backend")  # of a record
+
+
+def name(night: Night, gpus: Sequence[Gpu]) -> str:
+    """Return the name of the file: 2026-01-31-8x-nvidia-h100.md."""
+    models = Counter(gpu.name for gpu in gpus)
+    text = " ".join(f"{count}x {model}" for model, count in models.items())
+    return f"{night.began[:10]}-{re.sub(r'[^a-z0-9]+', '-', text.lower()).strip('-')}.md"
+
+
+def page(night: Night, gpus: Sequence[Gpu], driver: str) -> str:
+    """Return the page: the machine, the packages of each base, the verdicts of each failure, the summary of the run."""
+    kinds = Counter(f"{gpu.name}, SM {gpu.sm}{', multicast' if gpu.multicast else ''}" for gpu in gpus)
+    ran = [record for record in night.records if record.verdict not in SILENT]
+    used = sum(held(record) * record.outcome.seconds for record in ran)
+    took = (datetime.fromisoformat(night.ended) - datetime.fromisoformat(night.began)).total_seconds() if ran else 0.0
+    share = f", {used / (len(gpus) * took):.0%} of those of the machine" if took and gpus else ""
+    parts = [
+        f"# Level gpu, {night.began[:10]}",
+        "\n".join(
+            (
+                f"- GPUs: {', '.join(f'{count} x {kind}' for kind, count in kinds.items())}",
+                f"- kernel driver: {driver}",
+                f"- {len(ran)} of {len(night.records)} cases ran in {took / 60:.0f} minutes; "
+                f"{used / 60:.0f} GPU-minutes{share}",
+            )
+        ),
+        table(["base", "cases", *FACTS], bases(ran)),
+        table(["failure", *(one.value for one in WORST_FIRST)], failures(night.records)),
+        job_summary(night, changes(night.records, {})),
+    ]
+    return "\n\n".join(filter(None, parts))
+
+
+def held(record: Record) -> int:
+    """Return the number of GPUs that a case held, from the fact "2 of 8 x NVIDIA H100, SM 9.0"."""
+    found = re.match(r"(\d+) of ", record.resolved.get("GPUs", ""))
+    return int(found[1]) if found else 0
+
+
+def bases(ran: Sequence[Record]) -> list[list[str]]:
+    """Return a row for each base: the number of its cases, and the values of FACTS."""
+    rows = []
+    for base in dict.fromkeys(record.cell.base for record in ran):
+        its = [record for record in ran if record.cell.base == base]
+        values = (dict.fromkeys(one.resolved[fact] for one in its if fact in one.resolved) for fact in FACTS)
+        rows.append([code(base), str(len(its)), *(", ".join(value) or "-" for value in values)])
+    return rows
+
+
+def failures(records: Sequence[Record]) -> list[list[str]]:
+    """Return a row for each failure: the number of cases with each verdict."""
+    counts = Counter((record.failure, record.verdict) for record in records)
+    ids = dict.fromkeys(record.failure for record in records)
+    return [[code(id), *(str(counts[id, verdict] or "") for verdict in WORST_FIRST)] for id in ids]
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return a table, "" without rows."""
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines) if rows else ""

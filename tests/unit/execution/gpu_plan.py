@@ -1,0 +1,67 @@
+"""A plugin of pytest: twelve cases of 1, 2, 4 and 8 GPUs on a machine with eight stand-in GPUs.
+
+A rank group is replaced by a check: while a case runs, a file exists for each of its GPUs, which a second case on one
+of them can't create. The case that $KILLED names ends its process meanwhile.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+
+from matrix.catalog.failure import Level
+from matrix.execution import plugin, session
+from matrix.execution.ranks.job import RankJob
+from matrix.provision import host
+from matrix.provision import installed as environments
+from matrix.provision.host import Host
+from matrix.provision.installed import PythonEnvironment
+from matrix.provision.nvidia import devices
+from matrix.provision.nvidia.cuda import Cuda, CudaDevice
+from matrix.verdicts.outcome import Outcome, OutcomeKind
+from tests.unit.catalogs import case, catalog, failure
+
+FOLDER = Path(os.environ["GPU_PLAN"])  # the failure's folder; `used`, GPUs in use; `ran`, a line for each case
+SIZES = (1, 2, 4, 8)
+CASES = tuple(replace(case(f"gpus{size}", (Level.GPU,)), ranks=size, gpus=size) for size in SIZES)
+CUDA = Cuda("12.4", "", tuple(CudaDevice("NVIDIA H100", "9.0", 2**30, False, f"GPU-{place}") for place in range(8)))
+
+
+class CheckingSupervisor:
+    """Runs a job as its GPUs in use by no other."""
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Do nothing."""
+
+    def run(self, job: RankJob) -> Outcome:
+        """Use the GPUs; raise FileExistsError if another case does."""
+        used = [FOLDER / "used" / name for name in job.env["CUDA_VISIBLE_DEVICES"].split(",")]
+        for path in used:
+            os.close(os.open(path, os.O_CREAT | os.O_EXCL))
+        with (FOLDER / "ran").open("a") as file:
+            file.write(f"{job.log_dir.parent.name} {len(used)}\n")
+        if os.environ.get("KILLED") == job.log_dir.parent.name:
+            for path in used:
+                path.unlink()  # what follows must get the GPUs again
+            os.kill(os.getpid(), signal.SIGKILL)
+        for path in used:
+            path.unlink()
+        return Outcome(OutcomeKind.PASSED)
+
+
+for module, name, value in (
+    (plugin, "FAILURES", FOLDER),
+    (session, "load", lambda: catalog(failure(folder=FOLDER / "break", case=CASES))),
+    (session, "Supervisor", CheckingSupervisor),
+    (session, "case_key", lambda *_: ""),  # to read the code takes a second
+    (session.Session, "_overlays_of", lambda *_: ()),
+    (environments, "current", lambda: PythonEnvironment("3.10.13", {"torch": "2.4.0"}, ["cuda"])),
+    (host, "look", lambda: Host(8, "550.54.14", "x86_64", user_mode=lambda: CUDA)),
+    (devices, "management", lambda: None),
+):
+    setattr(module, name, value)

@@ -1,0 +1,47 @@
+"""The expected seconds of a case: its own past, that of the case elsewhere, half of its deadline, or a default."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from matrix.catalog.failure import Level
+from matrix.planning.estimates import DEFAULT_S, Basis, Durations, Estimate
+from tests.unit.catalogs import case, catalog, failure, planned
+
+KNOWN = catalog(failure(case=(case("tp2"), replace(case("slow"), deadline=600))))
+HERE, ELSEWHERE = planned(KNOWN), planned(KNOWN, core="0.9.0")
+
+
+@pytest.mark.parametrize(
+    ("past", "expected"),
+    [
+        ({HERE.key: 3.0, ELSEWHERE.key: 7.0}, Estimate(3.0, Basis.CASE)),
+        ({ELSEWHERE.key: 7.0}, Estimate(7.0, Basis.OTHER_CELLS)),
+        ({replace(HERE, level=Level.GPU).key: 7.0}, Estimate(DEFAULT_S[Level.CPU], Basis.DEFAULT)),
+    ],
+)
+def test_estimate_uses_the_nearest_past(past: dict[str, float], expected: Estimate) -> None:
+    assert Durations(KNOWN, past).estimate(HERE) == expected
+
+
+def test_own_deadline_bounds_the_estimate() -> None:
+    """A case that may take longer than others usually does; at level contract it is only read."""
+    slow = replace(HERE, case="slow", level=Level.GPU)
+    none = Durations(KNOWN, {})
+    assert none.estimate(slow) == Estimate(300.0, Basis.DEADLINE)
+    assert none.estimate(replace(slow, level=Level.CONTRACT)).basis is Basis.DEFAULT
+
+
+def test_timed_cases_carry_their_seconds() -> None:
+    (timed,) = Durations(KNOWN, {HERE.key: 3.0}).timed([HERE])
+    assert timed == replace(HERE, seconds=3.0)
+    assert type(timed).from_json(timed.to_json()) == timed
+
+
+def test_plan_without_seconds_is_read() -> None:
+    """Plans of earlier versions have none."""
+    entry = HERE.to_json()
+    del entry["seconds"]
+    assert type(HERE).from_json(entry) == HERE

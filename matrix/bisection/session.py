@@ -22,6 +22,7 @@ from matrix.execution.reproduction import brief
 from matrix.planning.planned import Planned
 from matrix.store import journal
 from matrix.store.paths import make_folder, unwritable
+from matrix.store.run_lock import RunLock
 from matrix.verdicts.outcome import OutcomeKind
 from matrix.verdicts.record import Record
 from matrix.verdicts.text import one_line
@@ -44,14 +45,17 @@ class ProbeStore:
     """The records of a bisection, stored as journals: one folder for the first run of each case, one for the second...
 
     A bisection that starts again, and a search that passes the same points, reads them. `fresh` deletes the stored
-    records first.
+    records first. Raises MatrixError if another process uses the store.
     """
 
     def __init__(self, folder: Path, *, fresh: bool = False) -> None:
         self.folder = folder
-        if fresh and folder.is_dir():
+        make_folder(folder, exist_ok=True)
+        self._lock = RunLock(folder, "bisection")
+        if fresh:
             try:
-                shutil.rmtree(folder)
+                for runs in filter(Path.is_dir, folder.iterdir()):
+                    shutil.rmtree(runs)
             except OSError as error:
                 raise unwritable(folder, error) from error
         self._known: dict[int, dict[str, Record]] = {}
@@ -75,10 +79,11 @@ class ProbeStore:
         self._open[number].result(record)
 
     def close(self) -> None:
-        """Close the journals."""
+        """Close the journals, and release the store."""
         for kept in self._open.values():
             kept.close()
         self._open.clear()
+        self._lock.release()
 
 
 def store_name(subject: Subject) -> str:

@@ -18,12 +18,14 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 from matrix.errors import MatrixError
 from matrix.kit.git import Repository
 from matrix.provision.commands import redacted
+from matrix.provision.kernel import die_with_parent
 from matrix.provision.overlays import default_root, locked
 
 CONNECT_S: Final = 30.0  # seconds for a server's first answer; 1 s is usual. Override: MEGATRIX_CONNECT_TIMEOUT
@@ -175,11 +177,15 @@ class _Upstream:
         self._git(*noop, "fetch", *options, *arguments, given=given, check=check)
 
     def _git(self, *arguments: str, given: str = "", seconds: float | None = None, check: bool = True) -> str:
-        """Run git in its own process group, which is killed after `seconds` or on Ctrl-C, and return its output."""
+        """Run git in its own process group, which is killed after `seconds` or on Ctrl-C, and return its output.
+
+        git ends with this process, also after kill -9; its transport then finds its pipe closed.
+        """
         try:
             process = subprocess.Popen(
                 ["git", *OPTIONS, "-c", f"remote.origin.url={self._url}", *arguments],
                 env=self._environment(), start_new_session=True, text=True,
+                preexec_fn=partial(die_with_parent, os.getpid()),  # this process has one thread
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, errors="replace",
             )  # fmt: skip
         except OSError as error:

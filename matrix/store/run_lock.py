@@ -1,4 +1,4 @@
-"""The lock of a run: one process at a time works on a run, from its plan to its report."""
+"""The lock of a folder: one process at a time works on a run, from its plan to its report, or on a bisection."""
 
 from __future__ import annotations
 
@@ -14,17 +14,18 @@ from typing import Final
 from matrix.errors import MatrixError
 from matrix.store.paths import unwritable
 
-FILE: Final = "run.lock"  # in the run's folder; its content names the holder
+FILE: Final = "run.lock"  # in the folder; its content names the holder
 
 
 class RunLock:
-    """Holds a run until `release` or the end of this process, also by kill -9; child processes do not inherit it.
+    """Holds the folder of a `work` (run, bisection) until `release` or the end of this process, also by kill -9.
 
+    Child processes do not inherit it.
     Raises MatrixError at once, with the holder's pid, if another process holds it.
     """
 
-    def __init__(self, run_folder: Path) -> None:
-        path = run_folder / FILE
+    def __init__(self, folder: Path, work: str = "run") -> None:
+        path = folder / FILE
         try:
             self._held = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK, 0o644)
         except OSError as error:
@@ -38,18 +39,18 @@ class RunLock:
             pid, who = _holder(self._held)
             os.close(self._held)
             raise MatrixError(
-                "another process works on this run",
-                where=str(run_folder),
+                f"another process works on this {work}",
+                where=str(folder),
                 got=who,
                 expected="one process at a time",
-                fix=f"wait until it ends, or stop it (kill -INT {pid}), then resume the run",
+                fix=f"wait until it ends, or stop it (kill -INT {pid}), then repeat the command",
             ) from None
         except OSError as error:
             os.close(self._held)
             raise unwritable(path, error) from error
 
     def release(self) -> None:
-        """Release the run."""
+        """Release the folder."""
         os.close(self._held)
 
     def __enter__(self) -> RunLock:

@@ -53,7 +53,7 @@ class Forkserver:
             return self._lifeline
         self.stop()
         if not self._start(self.modules):
-            # An import crashed the process (a segfault in a library), or started CUDA, which does not work in forks.
+            # An import crashed the process (a segfault in a library), or started CUDA or a thread, which a fork lacks.
             # Ranks then import the modules themselves, and a crash is reported for the rank.
             self.stop()
             if not self._start(()):
@@ -114,6 +114,7 @@ class Forkserver:
         self.note = self.note or {
             forkserver_child.READY: "",
             forkserver_child.STARTED_CUDA: f"an import of {names} started CUDA; the forkserver runs without them",
+            forkserver_child.STARTED_THREADS: f"an import of {names} left a thread; the forkserver runs without them",
         }.get(said, f"the forkserver died while it imported {names}; it runs without them")
         return said == forkserver_child.READY
 

@@ -30,7 +30,7 @@ from matrix.execution.ranks.timeouts import OVERTIME_S
 from matrix.provision import kernel
 from matrix.provision.nvidia import cuda
 
-READY, STARTED_CUDA = b"ready\n", b"cuda\n"  # written to the lifeline after the preload
+READY, STARTED_CUDA, STARTED_THREADS = b"ready\n", b"cuda\n", b"threads\n"  # written to the lifeline after the preload
 REQUEST: Final = "MATRIX_FORK_SERVER"  # JSON: {"lifeline": path, "path": [], "modules": []}
 FRESH: Final = "import sys; sys.path[:] = {path!r}; from matrix.execution.ranks.rank import resume; resume({fds!r})"
 # If it is set, Open MPI (5.0.7) starts ranks by srun, and at most as many as the Slurm job has tasks.
@@ -97,7 +97,9 @@ def serve(request: Mapping[str, Any]) -> ForkserverChild:
             stream.flush()  # otherwise every rank prints the buffer again
     gc.collect()
     gc.freeze()  # so that a collection in a rank does not unshare the pages of the preloaded modules
-    os.write(serving.lifeline, STARTED_CUDA if cuda.initialised() else READY)
+    # A rank would inherit the locks that a thread holds at the fork, and not the thread that releases them.
+    threads = len([*Path("/proc/self/task").iterdir()]) > 1
+    os.write(serving.lifeline, STARTED_CUDA if cuda.initialised() else STARTED_THREADS if threads else READY)
     return serving
 
 

@@ -22,8 +22,18 @@ from matrix.store import secrets
 from matrix.verdicts.blame import classify
 from matrix.verdicts.outcome import Outcome, OutcomeKind
 
-# With the last module preloaded, which imports sympy and dynamo, a rank imports megatron-core in 0.35 s, else in 5.2 s.
-PRELOAD: Final = ("numpy", "torch", "torch.distributed", "torch.distributed.checkpoint")
+# What cases import of torch; megatron-core itself differs from case to case. The checkpoint imports sympy: a rank then
+# imports megatron-core 0.8 in 0.1 s, else in 5 s. An optimizer on torch 2.13 imports dynamo, megatron-core >= 0.14
+# hipify: 0.7 s and 0.5 s of processor for each rank. torch.utils.cpp_extension reads CUDA_HOME at its import, which at
+# level gpu is the machine's: it is not preloaded.
+PRELOAD: Final = (
+    "numpy",
+    "torch",
+    "torch.distributed",
+    "torch.distributed.checkpoint",
+    "torch._dynamo",
+    "torch.utils.hipify.hipify_python",
+)
 
 
 class Supervisor:

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import select
 import shutil
+import signal
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from functools import partial
@@ -183,6 +188,36 @@ def test_an_interrupted_fetch_leaves_nothing(upstream: Path, cached: Path, monke
     with pytest.raises(KeyboardInterrupt):
         fetched(upstream, cached)
     assert [path.name for path in cached.parent.iterdir()] == ["megatron-lm.lock"]
+
+
+def test_git_ends_with_a_killed_fetch(cached: Path, tmp_path: Path) -> None:
+    """kill -9 of the fetch: a large transfer would go on for minutes, into a folder that nobody uses."""
+    tool = tmp_path / "bin/git"
+    tool.parent.mkdir()
+    tool.write_text("#!/bin/sh\necho $$ >&4\nexec sleep 600\n")
+    tool.chmod(0o755)
+    reader, writer = os.pipe()
+    code = f"""
+import os, subprocess
+from functools import partial
+from pathlib import Path
+from matrix.provision import clones
+os.dup2({writer}, 4)
+subprocess.Popen = partial(subprocess.Popen, pass_fds=(4,))
+clones.fetch(Path({str(cached)!r}), "https://localhost", (), len)
+"""
+    path = f"{tool.parent}{os.pathsep}{os.environ['PATH']}"
+    with subprocess.Popen([sys.executable, "-c", code], env={**os.environ, "PATH": path}, pass_fds=(writer,)) as run:
+        os.close(writer)
+        with os.fdopen(reader) as started:
+            child = os.pidfd_open(int(started.readline()))
+        run.kill()
+    try:
+        assert select.select([child], [], [], 20)[0]
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(child, signal.SIGKILL)
+        os.close(child)
 
 
 def test_remains_of_a_killed_fetch_are_removed(upstream: Path, cached: Path) -> None:

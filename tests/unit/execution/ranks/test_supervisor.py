@@ -261,6 +261,16 @@ def test_preload_that_starts_cuda_is_undone(job: MakeJob, alone: None, tmp_path:
     assert value["environment"]["PYTORCH_NVML_BASED_CUDA_CHECK"] == "1"
 
 
+def test_preload_that_leaves_a_thread_is_undone(job: MakeJob, alone: None, tmp_path: Path) -> None:
+    """A rank would inherit its locks and not the thread that releases them, and could hang at any later fork."""
+    lasting = "import threading\nthreading.Thread(target=threading.Event().wait, daemon=True).start()"
+    module(tmp_path / "base", "threaded", lasting)
+    with Supervisor(preload=("threaded",), preload_path=(str(tmp_path / "base"),)) as supervisor:
+        outcome = supervisor.run(job("describe", world_size=1))
+    assert outcome.attempts == ("an import of threaded left a thread; the forkserver runs without them",)
+    assert "threaded" not in outcome.ranks[0].value["modules"]
+
+
 def test_endless_preload_raises(alone: None, tmp_path: Path) -> None:
     module(tmp_path / "base", "endless", "import time\ntime.sleep(3600)")
     with pytest.raises(MatrixError, match="not ready"):

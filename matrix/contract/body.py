@@ -1,4 +1,4 @@
-"""Read one module or function of a consuming package: its definitions and its uses of Transformer Engine.
+"""Read one module or function of a consuming package: its definitions and its uses of the provider.
 
 A module is read in import order; its functions afterwards, since they run later. An import that can fail is a fork:
 the code after it is guarded by its success, a handler that catches it by its failure. A use behind a failed import is
@@ -11,7 +11,8 @@ import ast
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from matrix.contract.binding import Bindings, Library, loaded
+from matrix.contract.binding import Bindings, Library
+from matrix.contract.definition import function_entry
 from matrix.contract.flow import Scope
 from matrix.contract.guard import Guard, all_of, any_of, negate
 from matrix.contract.reach import Function, PendingUse, about_te, elsewhere, is_local
@@ -32,6 +33,7 @@ from matrix.contract.value import (
     Outside,
     Reference,
     ReturnValue,
+    Value,
     concerns_te,
     gather,
     only,
@@ -82,18 +84,19 @@ class Body(Bindings):
         arguments: Arguments | None = None,
         *,
         bound: bool = False,
+        signature: str = "",
     ) -> None:
         """Record a use. It fails if its path is missing: then a handler runs, or the code after it is not reached."""
         if not self.silent:
             reached = all_of(self.base, self.here(), guard)
             if reached is not False:
                 site = Site(self.place.path, getattr(node, "lineno", 0), self.place.function)
-                draft = PendingUse(Use(kind, path, site, reached, reached, arguments, bound), self.record)
+                draft = PendingUse(Use(kind, path, site, reached, reached, arguments, bound, signature=signature), self.record)
                 self.library.drafts.append(draft)
                 for attempt in self.attempts:
                     attempt.drafts.append(draft)
-        if kind != "import":
-            self.may_fail("AttributeError", any_of(negate(guard), loaded(path)))
+        if kind in ("attribute", "call"):
+            self.may_fail("AttributeError", any_of(negate(guard), self.loaded(path)))
 
     def mention(self, name: str, *, called: bool) -> None:
         """Record the callers of a private function, or that it is passed as a value."""
@@ -171,7 +174,27 @@ class Body(Bindings):
         )  # fmt: skip
         body.read(node.body)
         blueprint.methods.update(_methods(names))
+        self._record_overrides(blueprint, body)
         self.waiting += body.waiting
+
+    def _record_overrides(self, blueprint: ClassDefinition, body: Body) -> None:
+        """Record the methods that a class defines over those of the provider's classes among its bases."""
+        for guard, base in self._provided_bases(blueprint):
+            for method in blueprint.definitions:
+                name, signature = method.node.name, function_entry(method.node, member=True)
+                if signature.endswith(")") and not (name.startswith("__") and name != "__init__"):
+                    body.use("override", base.attribute(name).path, method.node, guard, bound=True, signature=signature)
+
+    def _provided_bases(self, blueprint: ClassDefinition) -> Choice:
+        """Return the provider's classes that a class extends, itself or through others of the package."""
+        found: list[tuple[Guard, Value]] = []
+        for base in blueprint.bases:
+            for guard, value in self.settled(base):
+                if isinstance(value, Reference):
+                    found.append((guard, value))
+                elif isinstance(value, ClassDefinition) and value is not blueprint:
+                    found += under(guard, self._provided_bases(value))
+        return gather(found)
 
     def run(
         self, routine: FunctionDefinition, values: Sequence[Choice], call: ast.Call, owner: Instance | None
@@ -230,7 +253,7 @@ class Body(Bindings):
     def _concerns_te(self, choice: Choice) -> bool:
         for _, value in choice:
             if isinstance(value, InPackage) and value.name:
-                bears = self.library.uses_te(value.module)
+                bears = self.library.mentions(value.module)
             elif isinstance(value, FunctionDefinition):
                 bears = self.may_depend_on_te(value)
             elif isinstance(value, Outside):

@@ -13,8 +13,11 @@ from matrix.contract.surface import Entry
 TRANSPARENT = {
     "abstractmethod", "assume_constant_result", "cache", "compile", "contextmanager", "_disable_dynamo",
     "dropout_fuser", "fp32_compute", "jit_fuser", "lru_cache", "no_grad", "no_torch_dynamo", "once_differentiable",
-    "override", "script", "wraps", "append_parent_docstring", "api_method",
+    "override", "script", "wraps", "append_parent_docstring", "api_method", "nvtx_decorator", "internal_api",
+    "deprecated", "experimental_api", "experimental_fn", "_dcp_method_logger", "_time_logger", "_exception_logger",
+    "_use_grad_for_differentiable", "_disable_dynamo_if_unsupported", "profile",
 }  # fmt: skip
+LOOSE = "_api_bc_check"  # of torch: passes a second positional argument on by keyword
 # Called with a value to look up a member: the signature is not checked.
 ENUMERATIONS = ("Enum", "IntEnum", "Flag", "IntFlag")
 Names = dict[str, Entry]
@@ -37,12 +40,19 @@ def class_entry(node: ast.ClassDef, bases: Sequence[Entry], names: Mapping[str, 
     if "__init__" not in members:
         if is_dataclass or "NamedTuple" in kinds:
             inherited = _inherited_fields(bases, names)
-            members["__init__"] = _generated(inherited, fields, open_keywords=is_dataclass and pydantic)
+            made = _generated(inherited, fields, open_keywords=is_dataclass and pydantic)
+            # The fields of a base in another module are added at look-up.
+            members["__init__"] = f"d{made}" if is_dataclass and _has_distant(bases, names) else made
         elif kinds & set(ENUMERATIONS):
             members["__init__"] = "~"
     if any(keyword.arg == "metaclass" and "ABCMeta" not in dotted(keyword.value) for keyword in node.keywords):
         members["__init__"] = "~"
     return {"bases": list(bases), "members": members}
+
+
+def _has_distant(bases: Sequence[Entry], names: Mapping[str, Entry]) -> bool:
+    local = [isinstance(names.get(base.partition(":")[2]), (dict, list)) for base in bases if isinstance(base, str)]
+    return not all(local)
 
 
 def _inherited_fields(bases: Sequence[Entry], names: Mapping[str, Entry]) -> list[Field]:
@@ -70,16 +80,20 @@ def _generated(inherited: Sequence[Field], fields: Sequence[Field], *, open_keyw
 
 def function_entry(node: ast.FunctionDef | ast.AsyncFunctionDef, *, member: bool = False) -> str:
     """Return the entry of a function: its signature, "~" if a decorator may change it, "=" for a property."""
-    mark = ""
+    mark, arguments = "", node.args
     for decorator in node.decorator_list:
         word = dotted(called(decorator)).rpartition(".")[2]
         if member and word in ("staticmethod", "classmethod"):
             mark = word[0]
         elif member and word in ("property", "cached_property", "setter", "getter"):
             return "="
+        elif word == LOOSE:
+            defaults = [default for default in arguments.kw_defaults if default is not None]
+            slots = [*arguments.args, *arguments.kwonlyargs]
+            arguments = ast.arguments([], slots, None, [], [], None, [*arguments.defaults, *defaults])
         elif word not in TRANSPARENT:
             return "~"
-    return mark + signature_text(node.args)
+    return mark + signature_text(arguments)
 
 
 def _member(node: ast.stmt, members: Names, fields: list[Field]) -> None:

@@ -1,11 +1,12 @@
-"""Check the uses of a consuming release against the surface of a TE release: every break is a finding."""
+"""Check the uses of a consuming package against the surface of a provider's release: every break is a finding."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
+from functools import partial
+from typing import Any, Final
 
 from matrix.contract.argument_names import misplaced
 from matrix.contract.guard import (
@@ -21,11 +22,13 @@ from matrix.contract.guard import (
     describe,
     guard_parts,
 )
-from matrix.contract.signature import CallSignature
+from matrix.contract.provider import MEGATRON_CORE, PROVIDERS, TRANSFORMER_ENGINE, provider_of
+from matrix.contract.signature import CallSignature, parse_signature
 from matrix.contract.surface import Absent, ResolvedPath, Surface
 from matrix.contract.usage import Arguments, Calls, Site, Use
 from matrix.verdicts.outcome import Raised
 
+REPLACING = ("override", "patch")
 SHOWN = (TeVersion, Offers, Takes)  # guards in the source that a finding shows even where this TE decides them
 
 
@@ -35,15 +38,19 @@ class FindingKind(str, Enum):
     DEFINITE = "definite"  # the line raises the exception whenever it is reached
     POSSIBLE = "possible"  # it depends on a guard or a definition that was not understood
     MISBOUND = "misbound"  # no exception: an argument binds to another parameter than its caller means
+    OVERRIDE = "override"  # the provider calls a method or function that this code replaces, and it can't take the call
     SILENTLY_OFF = "silently-off"  # the exception is caught, and a feature is silently off or replaced
+
+
+BREAKING: Final = (FindingKind.DEFINITE, FindingKind.MISBOUND, FindingKind.OVERRIDE)
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One break of the contract between two releases."""
+    """One break of the contract between a consuming package and a release of a provider."""
 
-    mcore: str
-    te: str
+    consumer: str  # versions
+    provider: str
     callee: str  # dotted path
     call_site: Site
     guard: str  # under which the line is reached, "" for always
@@ -51,6 +58,7 @@ class Finding:
     message: str  # Python's message, or a description where Python raises nothing
     signature: str = ""  # of the callee, "" where it has none
     exception: str = ""  # that Python raises, "" for a misbinding
+    packages: tuple[str, str] = (MEGATRON_CORE.package, TRANSFORMER_ENGINE.package)  # consumer, provider
 
     @property
     def raised(self) -> Raised:
@@ -59,17 +67,25 @@ class Finding:
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values."""
-        record: dict[str, Any] = dict(vars(self))
+        consumer, provider = self.packages
+        known = PROVIDERS.get(consumer)
+        record: dict[str, Any] = {known.key if known else "consumer": self.consumer, PROVIDERS[provider].key: self.provider}
+        left_out = ("consumer", "provider", "packages")
+        record.update((name, value) for name, value in vars(self).items() if name not in left_out)
         return {**record, "call_site": str(self.call_site), "kind": self.kind.value}
 
 
-def find(calls: Calls, surface: Surface, te_version: str | None = None) -> list[Finding]:
-    """Return every break between a consuming release and a TE release, by call site.
+def find(
+    calls: Calls, surface: Surface, version: str | None = None, ever: Callable[[str], bool] = lambda path: False
+) -> list[Finding]:
+    """Return every break between a consuming package and a release of its provider, by call site.
 
-    `te_version` is the version that this TE reports at run time, if it differs from the surface's (a build of a
-    release branch has a local version).
+    `version` is the one that the provider reports at run time, if it differs from the surface's (a build of a release
+    branch has a local version). `ever` returns whether any release offers a path: only then is an override or a patch
+    of a missing name a finding.
     """
-    version = te_version or surface.version
+    version = version or surface.version
+    title = provider_of(surface.package).title
     judge = Judge(surface, version)
     found: dict[tuple[Any, ...], Finding] = {}
     stops: dict[tuple[str, str], list[tuple[int, Guard]]] = {}  # function -> lines that certainly raise
@@ -83,7 +99,7 @@ def find(calls: Calls, surface: Surface, te_version: str | None = None) -> list[
             continue
         if any(line < use.site.line and _implies(judge.rest(use.guard), stop) for line, stop in stops.get(body, ())):
             continue  # an earlier line raises whenever this one would be reached
-        for break_ in _breaks(use, target, judge):
+        for break_ in _breaks(use, target, judge, surface, ever):
             if break_.exception in use.refused:
                 continue  # upstream rejects this TE itself, with its own error
             if break_.is_sure and reached is not Truth.UNCLEAR:
@@ -91,8 +107,8 @@ def find(calls: Calls, surface: Surface, te_version: str | None = None) -> list[
             truth = min(reached, break_.truth)
             finding = Finding(
                 calls.version, version, use.path.rstrip(":").replace(":", "."), use.site,
-                describe(_visible(use, break_.guard, judge)), _kind(break_, truth), break_.message, break_.signature,
-                break_.exception,
+                describe(_visible(use, break_.guard, judge), title), _kind(break_, truth), break_.message,
+                break_.signature, break_.exception, (calls.consumer, surface.package),
             )  # fmt: skip
             found.setdefault((finding.callee, str(finding.call_site), finding.kind, finding.message), finding)
     return list(found.values())
@@ -113,17 +129,20 @@ class _Break:
     guard: Guard = True  # beyond the use's own
     swallowed: bool = False
     signature: str = ""
+    kind: FindingKind | None = None  # if it does not follow from the others
 
     @property
     def is_sure(self) -> bool:
         """Return whether the code after it never runs."""
-        return bool(self.exception) and not self.swallowed and self.truth is Truth.YES and self.guard is True
+        return bool(self.exception) and not self.kind and not self.swallowed and self.truth is Truth.YES and self.guard is True
 
 
 def _fits(use: Use, found: ResolvedPath | Absent) -> bool:
     """Return whether a use can't break with any subset of its keywords, so that its guards need no evaluation."""
     if isinstance(found, Absent):
         return False
+    if use.kind in REPLACING:
+        return not use.signature
     if use.arguments is None:
         return True
     every = frozenset(name for name, _ in use.arguments.keywords)
@@ -135,8 +154,12 @@ def _fits(use: Use, found: ResolvedPath | Absent) -> bool:
     )
 
 
-def _breaks(use: Use, found: ResolvedPath | Absent, judge: Judge) -> Iterator[_Break]:
-    if isinstance(found, Absent):
+def _breaks(
+    use: Use, found: ResolvedPath | Absent, judge: Judge, surface: Surface, ever: Callable[[str], bool]
+) -> Iterator[_Break]:
+    if use.kind in REPLACING:
+        yield from _replacing(use, found, surface, ever)
+    elif isinstance(found, Absent):
         exception, message = _absence(found, use)
         swallowed = exception in use.swallowed
         if not (swallowed and use.fallback):  # the TE fallback is a use of its own
@@ -146,7 +169,39 @@ def _breaks(use: Use, found: ResolvedPath | Absent, judge: Judge) -> Iterator[_B
         yield from _binding(use, use.arguments, found, judge)
 
 
+def _replacing(
+    use: Use, found: ResolvedPath | Absent, surface: Surface, ever: Callable[[str], bool]
+) -> Iterator[_Break]:
+    """Bind the calls that the provider makes to the method or function that the consuming package puts in its place."""
+    name = use.path.rpartition(".")[2].rpartition(":")[2]
+    if isinstance(found, Absent):
+        if found.name == name and ever(use.path):
+            effect = "override is never called" if use.kind == "override" else "patch replaces nothing"
+            missing = f"'{found.owner}' has no '{name}'"
+            yield _Break(f"{missing}: the {effect}", "", kind=FindingKind.SILENTLY_OFF)
+        return
+    text = use.signature.lstrip("cs")
+    bound = use.signature[0] == "c" or (use.signature[0] == "(" and any(bound for _, bound in found.callables))
+    for site, positional, keywords, starred, open_keywords in surface.called.get(name, ()):
+        passed = list(keywords)
+        if name == "__init__" and any(signature.takes("submodules") for signature, _ in found.callables):
+            passed.append("submodules")  # the builder passes them from the spec
+        bind = partial(
+            CallSignature.bind, positional=positional, keywords=passed, starred=bool(starred),
+            open_keywords=bool(open_keywords),
+        )  # fmt: skip
+        if not any(not bind(signature, bound=given).problems for signature, given in found.callables):
+            continue  # a call to something else with that name
+        problems = bind(parse_signature(text), bound=bound).problems
+        if problems:
+            message = f"{found.name}() as replaced {problems[0].message}, called at {site}"
+            yield _Break(message, "TypeError", signature=text, kind=FindingKind.OVERRIDE)
+            return
+
+
 def _absence(absent: Absent, use: Use) -> tuple[str, str]:
+    if absent.what == "object":
+        return "AttributeError", f"'{absent.owner}' object has no attribute '{absent.name}'"
     if absent.what == "member":
         return "AttributeError", f"type object '{absent.owner}' has no attribute '{absent.name}'"
     if absent.what == "module":
@@ -207,6 +262,8 @@ def _bound(
 def _kind(break_: _Break, truth: Truth) -> FindingKind:
     if truth is Truth.UNCLEAR:
         return FindingKind.POSSIBLE
+    if break_.kind:
+        return break_.kind
     if not break_.exception:
         return FindingKind.MISBOUND
     return FindingKind.SILENTLY_OFF if break_.swallowed else FindingKind.DEFINITE

@@ -311,16 +311,16 @@ def _known(holds: bool | None) -> Truth:
     return Truth.UNCLEAR if holds is None else Truth.YES if holds else Truth.NO
 
 
-def describe(guard: Guard) -> str:
+def describe(guard: Guard, title: str = "TE") -> str:
     """Return the guard as one line of text: 'TE > 1.8.0 and config.cpu_offloading'; "" for True."""
-    return "" if guard is True else _text(guard, top=True)
+    return "" if guard is True else _text(guard, title, top=True)
 
 
-def _text(guard: Guard, *, top: bool = False) -> str:
+def _text(guard: Guard, title: str, *, top: bool = False) -> str:
     if isinstance(guard, bool):
         return "always" if guard else "never"
     if isinstance(guard, TeVersion):
-        return f"TE {guard.op} {guard.version}"
+        return f"{title} {guard.op} {guard.version}"
     if isinstance(guard, (Offers, Loads)):
         return f"has {guard.path.rstrip(':').replace(':', '.')}"
     if isinstance(guard, Takes):
@@ -330,7 +330,7 @@ def _text(guard: Guard, *, top: bool = False) -> str:
     if isinstance(guard, Unclear):
         return f"{guard.text} (not understood)"
     if isinstance(guard, Not):
-        return f"not {_text(guard.part)}"
+        return f"not {_text(guard.part, title)}"
     word = " and " if isinstance(guard, AllOf) else " or "
-    joined = word.join(_text(part) for part in guard.parts)
+    joined = word.join(_text(part, title) for part in guard.parts)
     return joined if top else f"({joined})"

@@ -40,7 +40,6 @@ from matrix.contract.value import (  # fmt: skip
 
 VERSION_PARSERS = ("packaging.version.Version", "packaging.version.parse")
 VERSION_READERS = ("importlib.metadata.version", "importlib_metadata.version")
-TE_DISTRIBUTIONS = ("transformer-engine", "transformer_engine")
 SIGNATURE_READERS = ("inspect.signature", "inspect.getfullargspec")
 
 
@@ -106,7 +105,8 @@ class Invocations(Expressions):
         first = values[0] if values else UNKNOWN
         if path.endswith(VERSION_PARSERS):
             return gather((guard, _parsed(value)) for guard, value in first)
-        if path in VERSION_READERS and any(isinstance(v, Literal) and v.value in TE_DISTRIBUTIONS for _, v in first):
+        named = self.provider.distributions
+        if path in VERSION_READERS and any(isinstance(v, Literal) and v.value in named for _, v in first):
             return only(RunningVersion(parsed=False))
         if path in SIGNATURE_READERS:
             return gather((guard, _parameters_of(value)) for guard, value in first)

@@ -1,4 +1,4 @@
-"""The API of one Transformer Engine release: modules, functions, classes and values; lookups follow re-exports.
+"""The API of one release of a provider: modules, functions, classes and values; lookups follow re-exports.
 
 An entry of a module is recorded as
     "(a,b=1)"            a function and its signature
@@ -7,19 +7,23 @@ An entry of a module is recorded as
     "~"                  something from outside the package, or unknown
     {"bases": [...], "members": {...}}   a class; bases are written like entries
     [entry, ...]         alternatives from different branches
-and a member of a class as "(self,a)", "c(cls,a)" (classmethod), "s(a)" (staticmethod), "=" or "~".
+and a member of a class as "(self,a)", "c(cls,a)" (classmethod), "s(a)" (staticmethod), "=" or "~". "d(self,a)" is a
+dataclass's constructor without the fields of its bases in other modules.
 The key "*" of a module lists the modules outside the package that it imports with `import *`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
 
+from matrix.contract.provider import provider_of
 from matrix.contract.signature import CallSignature, parse_signature
 
 Entry: TypeAlias = Any  # JSON, as above
+CallShape: TypeAlias = "list[Any]"  # [module:line, number of positionals, [keyword], has *args, has **kwargs]
+Instance: TypeAlias = "list[str]"  # [class, attribute, ...]
 DEEPEST = 12  # re-exports followed one after another; the longest chain in any release is 5
 
 
@@ -39,7 +43,7 @@ class ResolvedPath:
 class Absent:
     """A path that is missing.
 
-    `what` is "module", "name" (of a module: an import fails) or "member" (of a class).
+    `what` is "module", "name" (of a module: an import fails), "member" (of a class) or "object" (an instance).
     """
 
     what: str
@@ -61,13 +65,17 @@ class Surface:
     """The API of one release. Lookups are cached; the data never changes.
 
     `dormant` are the modules that an import of the package does not load: they can be imported, but are no attributes
-    of their parents.
+    of their parents. `called` has the calls that the provider itself makes, one of each form, by the callee's last name;
+    `instances` the module-level objects whose attributes are known, by path.
     """
 
     version: str
     modules: Mapping[str, Mapping[str, Entry]]
     dormant: frozenset[str] = frozenset()
     origin: Mapping[str, str] = field(default_factory=dict)  # tag, commit, wheel
+    package: str = "transformer-engine"
+    called: Mapping[str, Sequence[CallShape]] = field(default_factory=dict)
+    instances: Mapping[str, Instance] = field(default_factory=dict)
     _known: dict[tuple[str, bool], ResolvedPath | Absent | None] = field(default_factory=dict, repr=False)
 
     def lookup(self, path: str, *, via_instance: bool = False) -> ResolvedPath | Absent | None:
@@ -96,7 +104,8 @@ class Surface:
     def _lookup(self, path: str, via_instance: bool) -> ResolvedPath | Absent | None:
         module, _, attributes = path.partition(":")
         if module not in self.modules:
-            return None if self._outside(module) else Absent("module", "", module)
+            missing = not self._outside(module) and provider_of(self.package).records(module)
+            return Absent("module", "", module) if missing else None
         places = [_Place(f">{module}:", module, module.rpartition(".")[2])]
         names = attributes.split(".") if attributes else []
         for depth, name in enumerate(names):
@@ -126,7 +135,10 @@ class Surface:
         entry = place.entry
         if isinstance(entry, dict):
             return self._member(place, name, place.name)
-        if entry in ("=", "~") or entry[0] in "(sc":
+        known = self.instances.get(f"{place.module}:{place.name}") if entry == "~" and not place.owner else None
+        if known is not None:
+            return [_Place("~", place.module, name, known[0])] if name in known[1:] else Absent("object", known[0], name)
+        if entry in ("=", "~") or entry[0] in "(scd":
             return None  # an attribute of a value or of a function: not recorded
         module = entry[1:].rstrip(":")
         submodule = f"{module}.{name}"
@@ -168,6 +180,8 @@ class Surface:
         """Look up a class member along its bases; None if a base is outside the package. `owner` is for errors."""
         members = place.entry["members"]
         if name in members:
+            if isinstance(members[name], str) and members[name].startswith("d("):
+                return [_Place(self._generated(place), place.module, name, owner=place.name)]
             return [_Place(members[name], place.module, name, owner=owner)]
         unknown = "__getattr__" in members
         for base in place.entry["bases"]:
@@ -182,6 +196,21 @@ class Surface:
         if unknown:
             return self._autograd_apply(place) if name == "apply" else None
         return Absent("member", owner, name)
+
+    def _generated(self, place: _Place) -> Entry:
+        """Return the constructor of a dataclass with the fields of its bases; "~" where a base is unknown."""
+        slots: dict[str, str] = {}
+        for base in reversed(place.entry["bases"]):
+            for parent in self._follow(base, place.module, ""):
+                step = self._member(parent, "__init__", "") if isinstance(parent.entry, dict) else None
+                if isinstance(step, Absent):
+                    continue
+                if step is None or not isinstance(step[0].entry, str) or not step[0].entry.startswith("(self"):
+                    return "~"
+                slots.update((item.partition("=")[0], item) for item in step[0].entry[1:-1].split(","))
+        own = place.entry["members"]["__init__"][2:-1]
+        slots.update((item.partition("=")[0], item) for item in own.split(","))
+        return f"({','.join(['self', *(item for name, item in slots.items() if name != 'self')])})"
 
     def _autograd_apply(self, place: _Place) -> list[_Place] | None:
         """Return `apply` of a torch.autograd.Function: positional-only, and torch passes a context first."""

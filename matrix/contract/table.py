@@ -11,6 +11,7 @@ from matrix.contract.finding import Finding, FindingKind
 MEANING = {
     FindingKind.DEFINITE: "the line raises the exception whenever it is reached",
     FindingKind.MISBOUND: "no exception: an argument binds to another parameter than its caller means",
+    FindingKind.OVERRIDE: "the provider calls what this code replaces with arguments that the replacement refuses",
     FindingKind.POSSIBLE: "it depends on a guard or a definition that was not understood",
     FindingKind.SILENTLY_OFF: "the exception is caught, and a feature is silently off or replaced",
 }
@@ -47,7 +48,7 @@ def _entry(same: Sequence[Finding], mcore: Sequence[str], te: Sequence[str]) -> 
         yield f"    signature {newest.signature}"
     partners: dict[str, set[str]] = defaultdict(set)
     for finding in same:
-        partners[finding.mcore].add(finding.te)
+        partners[finding.consumer].add(finding.provider)
     by_partners: dict[frozenset[str], list[str]] = defaultdict(list)
     for version, others in partners.items():
         by_partners[frozenset(others)].append(version)

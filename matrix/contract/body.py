@@ -91,7 +91,9 @@ class Body(Bindings):
             reached = all_of(self.base, self.here(), guard)
             if reached is not False:
                 site = Site(self.place.path, getattr(node, "lineno", 0), self.place.function)
-                draft = PendingUse(Use(kind, path, site, reached, reached, arguments, bound, signature=signature), self.record)
+                draft = PendingUse(
+                    Use(kind, path, site, reached, reached, arguments, bound, signature=signature), self.record
+                )
                 self.library.drafts.append(draft)
                 for attempt in self.attempts:
                     attempt.drafts.append(draft)

@@ -24,10 +24,12 @@ Names = dict[str, Entry]
 Field = tuple[str, "str | None"]  # name, default
 
 
-def class_entry(node: ast.ClassDef, bases: Sequence[Entry], names: Mapping[str, Entry], *, pydantic: bool) -> Entry:
+def class_entry(
+    node: ast.ClassDef, bases: Sequence[Entry], names: Mapping[str, Entry], *, pydantic: bool, with_own: bool
+) -> Entry:
     """Return the entry of a class; `bases` are entries, `names` those of its module.
 
-    `pydantic`: the module's dataclasses are pydantic's.
+    `pydantic`: the module's dataclasses are pydantic's. `with_own`: add the attributes that its methods set on self.
     """
     members: Names = {}
     fields: list[Field] = []
@@ -47,7 +49,8 @@ def class_entry(node: ast.ClassDef, bases: Sequence[Entry], names: Mapping[str, 
             members["__init__"] = "~"
     if any(keyword.arg == "metaclass" and "ABCMeta" not in dotted(keyword.value) for keyword in node.keywords):
         members["__init__"] = "~"
-    return {"bases": list(bases), "members": members}
+    own = sorted(set(_assigned_on_self(node)) - set(members)) if with_own else []
+    return {"bases": list(bases), "members": members, **({"own": own} if own else {})}
 
 
 def _has_distant(bases: Sequence[Entry], names: Mapping[str, Entry]) -> bool:
@@ -134,6 +137,12 @@ def _assigned_on_class(node: ast.ClassDef) -> Iterator[str]:
             owner = child.value
             if isinstance(owner, ast.Name) and owner.id in ("cls", node.name):
                 yield child.attr
+
+
+def _assigned_on_self(node: ast.ClassDef) -> Iterator[str]:
+    for child in ast.walk(node):
+        if isinstance(child, ast.Attribute) and isinstance(child.ctx, ast.Store) and dotted(child.value) == "self":
+            yield child.attr
 
 
 def parsed(source: str | bytes, path: str = "<source>") -> ast.Module:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+import re
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from enum import Enum
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from matrix.contract.argument_names import misplaced
 from matrix.contract.guard import (
@@ -69,20 +70,31 @@ class Finding:
         """Return plain JSON values."""
         consumer, provider = self.packages
         known = PROVIDERS.get(consumer)
-        record: dict[str, Any] = {known.key if known else "consumer": self.consumer, PROVIDERS[provider].key: self.provider}
+        record: dict[str, Any] = {
+            known.key if known else "consumer": self.consumer,
+            PROVIDERS[provider].key: self.provider,
+        }
         left_out = ("consumer", "provider", "packages")
         record.update((name, value) for name, value in vars(self).items() if name not in left_out)
         return {**record, "call_site": str(self.call_site), "kind": self.kind.value}
 
 
-def find(
-    calls: Calls, surface: Surface, version: str | None = None, ever: Callable[[str], bool] = lambda path: False
-) -> list[Finding]:
+class History(Protocol):
+    """The other releases of a provider."""
+
+    def offered(self, path: str) -> bool:
+        """Return whether any release has a path."""
+
+    def fitted(self, use: Use) -> bool:
+        """Return whether an override or a patch fits any release."""
+
+
+def find(calls: Calls, surface: Surface, version: str | None = None, history: History | None = None) -> list[Finding]:
     """Return every break between a consuming package and a release of its provider, by call site.
 
     `version` is the one that the provider reports at run time, if it differs from the surface's (a build of a release
-    branch has a local version). `ever` returns whether any release offers a path: only then is an override or a patch
-    of a missing name a finding.
+    branch has a local version). With `history`, an override or a patch is a finding only where it fits another release:
+    what fits none was never meant to.
     """
     version = version or surface.version
     title = provider_of(surface.package).title
@@ -99,7 +111,7 @@ def find(
             continue
         if any(line < use.site.line and _implies(judge.rest(use.guard), stop) for line, stop in stops.get(body, ())):
             continue  # an earlier line raises whenever this one would be reached
-        for break_ in _breaks(use, target, judge, surface, ever):
+        for break_ in _breaks(use, target, judge, surface, history):
             if break_.exception in use.refused:
                 continue  # upstream rejects this TE itself, with its own error
             if break_.is_sure and reached is not Truth.UNCLEAR:
@@ -134,7 +146,13 @@ class _Break:
     @property
     def is_sure(self) -> bool:
         """Return whether the code after it never runs."""
-        return bool(self.exception) and not self.kind and not self.swallowed and self.truth is Truth.YES and self.guard is True
+        return (
+            bool(self.exception)
+            and not self.kind
+            and not self.swallowed
+            and self.truth is Truth.YES
+            and self.guard is True
+        )
 
 
 def _fits(use: Use, found: ResolvedPath | Absent) -> bool:
@@ -155,10 +173,10 @@ def _fits(use: Use, found: ResolvedPath | Absent) -> bool:
 
 
 def _breaks(
-    use: Use, found: ResolvedPath | Absent, judge: Judge, surface: Surface, ever: Callable[[str], bool]
+    use: Use, found: ResolvedPath | Absent, judge: Judge, surface: Surface, history: History | None
 ) -> Iterator[_Break]:
     if use.kind in REPLACING:
-        yield from _replacing(use, found, surface, ever)
+        yield from _replacing(use, found, surface, history)
     elif isinstance(found, Absent):
         exception, message = _absence(found, use)
         swallowed = exception in use.swallowed
@@ -169,34 +187,43 @@ def _breaks(
         yield from _binding(use, use.arguments, found, judge)
 
 
-def _replacing(
-    use: Use, found: ResolvedPath | Absent, surface: Surface, ever: Callable[[str], bool]
-) -> Iterator[_Break]:
+def _replacing(use: Use, found: ResolvedPath | Absent, surface: Surface, history: History | None) -> Iterator[_Break]:
     """Bind the calls that the provider makes to the method or function that the consuming package puts in its place."""
-    name = use.path.rpartition(".")[2].rpartition(":")[2]
     if isinstance(found, Absent):
-        if found.name == name and ever(use.path):
+        if use.path.endswith((f":{found.name}", f".{found.name}")) and history and history.offered(use.path):
             effect = "override is never called" if use.kind == "override" else "patch replaces nothing"
-            missing = f"'{found.owner}' has no '{name}'"
-            yield _Break(f"{missing}: the {effect}", "", kind=FindingKind.SILENTLY_OFF)
+            yield _Break(f"'{found.owner}' has no '{found.name}': the {effect}", "", kind=FindingKind.SILENTLY_OFF)
         return
-    text = use.signature.lstrip("cs")
-    bound = use.signature[0] == "c" or (use.signature[0] == "(" and any(bound for _, bound in found.callables))
+    refused = list(_refused(use, found, surface))
+    if refused and (history is None or history.fitted(use)):
+        message, site = max(refused, key=lambda one: sum(one[0] == other for other, _ in refused))
+        text = f"{found.name}() as replaced {message}, called at {site}"
+        yield _Break(text, "TypeError", signature=use.signature.lstrip("cs"), kind=FindingKind.OVERRIDE)
+
+
+def fits(use: Use, surface: Surface) -> bool:
+    """Return whether a release has what an override or a patch replaces, and all of its own calls fit."""
+    found = surface.lookup(use.path, via_instance=True)
+    return isinstance(found, ResolvedPath) and not any(_refused(use, found, surface))
+
+
+def _refused(use: Use, found: ResolvedPath, surface: Surface) -> Iterator[tuple[str, str]]:
+    """Yield (Python's message, call site) for each of the provider's calls that the replacement refuses."""
+    name = re.split("[:.]", use.path)[-1]
+    known = [signature for signature, _ in found.callables]
+    built = name == "__init__"
+    if built and not any(signature.takes("submodules") for signature in known):
+        return  # not the class of a spec: nothing but its own package constructs it
+    new = parse_signature(use.signature.lstrip("cs"))
+    given = use.signature[0] == "c" or (use.signature[0] == "(" and any(bound for _, bound in found.callables))
     for site, positional, keywords, starred, open_keywords in surface.called.get(name, ()):
-        passed = list(keywords)
-        if name == "__init__" and any(signature.takes("submodules") for signature, _ in found.callables):
-            passed.append("submodules")  # the builder passes them from the spec
         bind = partial(
-            CallSignature.bind, positional=positional, keywords=passed, starred=bool(starred),
-            open_keywords=bool(open_keywords),
+            CallSignature.bind, positional=positional, keywords=[*keywords, *["submodules"] * built],
+            starred=bool(starred), open_keywords=bool(open_keywords),
         )  # fmt: skip
-        if not any(not bind(signature, bound=given).problems for signature, given in found.callables):
-            continue  # a call to something else with that name
-        problems = bind(parse_signature(text), bound=bound).problems
-        if problems:
-            message = f"{found.name}() as replaced {problems[0].message}, called at {site}"
-            yield _Break(message, "TypeError", signature=text, kind=FindingKind.OVERRIDE)
-            return
+        # A call that the original refuses, too, is one of something else with that name.
+        if any(not bind(signature, bound=bound).problems for signature, bound in found.callables):
+            yield from ((problem.message, site) for problem in bind(new, bound=given).problems[:1])
 
 
 def _absence(absent: Absent, use: Use) -> tuple[str, str]:

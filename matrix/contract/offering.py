@@ -53,9 +53,7 @@ def read_offering(
     # Without the root, the modules that importing it loads are unknown.
     dormant = frozenset(sources) - _imported(provider.top, readers) if provider.top in sources else frozenset()
     trees = {name: reader.tree for name, reader in readers.items()}
-    return Surface(
-        version, modules, dormant, dict(origin or {}), provider.package, *use_within(modules, trees)
-    )
+    return Surface(version, modules, dormant, dict(origin or {}), provider.package, *use_within(modules, trees))
 
 
 def is_part(path: str) -> bool:
@@ -195,7 +193,7 @@ class _ModuleReader:
 
     def _class(self, node: ast.ClassDef, names: Names) -> Entry:
         bases = [self._base(base, names) for base in node.bases if dotted(base) not in ("object", "ABC", "abc.ABC")]
-        return class_entry(node, bases, names, pydantic=_imports_pydantic(self.tree))
+        return class_entry(node, bases, names, pydantic=_imports_pydantic(self.tree), with_own=self.provider.with_own)
 
     def _base(self, node: ast.expr, names: Names) -> Entry:
         if isinstance(node, ast.Attribute):

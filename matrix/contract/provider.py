@@ -25,6 +25,8 @@ class Provider:
     modules: re.Pattern[str]
     files: re.Pattern[str]
     version_paths: frozenset[str]
+    fix: str  # where its Python is
+    with_own: bool = True  # its classes are recorded with the attributes of their instances
 
     def owns(self, module: str) -> bool:
         """Return whether a module belongs to it, by name."""
@@ -54,12 +56,17 @@ TRANSFORMER_ENGINE: Final = Provider(
         r"transformer_engine/(?!(jax|paddle|tensorflow)(/|$))(.*\.py|(.*/)?(csrc/(.*/)?[^/]*|[^/]*pybind[^/]*)\.(cpp|h))"
     ),
     version_paths=frozenset({"transformer_engine:__version__"}),
+    fix="its Python is in the wheel transformer_engine_cu12, and in most transformer_engine wheels",
+    with_own=False,
 )  # fmt: skip
 MEGATRON_CORE: Final = Provider(
     "megatron-core", "mcore", "megatron-core", "megatron",
     modules=re.compile(r"megatron\.(core|training)(\..*)?"),
     files=re.compile(r"megatron/(core|training)/(?!.*\btests?/).*\.py"),
-    version_paths=frozenset({"megatron.core:__version__", "megatron.core.package_info:__version__"}),
+    version_paths=frozenset(
+        {"megatron.core:__version__", "megatron:core.__version__", "megatron.core.package_info:__version__"}
+    ),
+    fix="name a megatron-core wheel or a Megatron-LM clone",
 )  # fmt: skip
 TORCH: Final = Provider(
     "torch", "torch", "torch", "torch",
@@ -69,7 +76,8 @@ TORCH: Final = Provider(
         r"torch/(distributed/(__init__|device_mesh|distributed_c10d|rendezvous|utils|remote_device|_functional_collectives"
         r"|(checkpoint|fsdp|_composable|tensor|_tensor|_shard|algorithms/_checkpoint)/.*)|optim/.*|utils/checkpoint)\.py"
     ),
-    version_paths=frozenset({"torch:__version__", "torch.version:__version__", "torch.torch_version:__version__"}),
+    version_paths=frozenset({"torch:__version__", "torch:version.__version__", "torch.version:__version__"}),
+    fix="name a wheel of torch; those for macOS are the smallest",
 )  # fmt: skip
 PROVIDERS: Final[Mapping[str, Provider]] = {one.package: one for one in (TRANSFORMER_ENGINE, MEGATRON_CORE, TORCH)}
 

@@ -5,7 +5,7 @@ An entry of a module is recorded as
     ">module:name"       a name of another module of the package (">module:" is a module)
     "="                  a value
     "~"                  something from outside the package, or unknown
-    {"bases": [...], "members": {...}}   a class; bases are written like entries
+    {"bases": [...], "members": {...}}   a class; bases are written like entries; "own": attributes of its instances
     [entry, ...]         alternatives from different branches
 and a member of a class as "(self,a)", "c(cls,a)" (classmethod), "s(a)" (staticmethod), "=" or "~". "d(self,a)" is a
 dataclass's constructor without the fields of its bases in other modules.
@@ -65,8 +65,8 @@ class Surface:
     """The API of one release. Lookups are cached; the data never changes.
 
     `dormant` are the modules that an import of the package does not load: they can be imported, but are no attributes
-    of their parents. `called` has the calls that the provider itself makes, one of each form, by the callee's last name;
-    `instances` the module-level objects whose attributes are known, by path.
+    of their parents. `called` has the calls that the provider itself makes, one of each form, by the callee's last
+    name; `instances` the module-level objects whose attributes are known, by path.
     """
 
     version: str
@@ -137,7 +137,9 @@ class Surface:
             return self._member(place, name, place.name)
         known = self.instances.get(f"{place.module}:{place.name}") if entry == "~" and not place.owner else None
         if known is not None:
-            return [_Place("~", place.module, name, known[0])] if name in known[1:] else Absent("object", known[0], name)
+            return (
+                [_Place("~", place.module, name, known[0])] if name in known[1:] else Absent("object", known[0], name)
+            )
         if entry in ("=", "~") or entry[0] in "(scd":
             return None  # an attribute of a value or of a function: not recorded
         module = entry[1:].rstrip(":")
@@ -183,7 +185,7 @@ class Surface:
             if isinstance(members[name], str) and members[name].startswith("d("):
                 return [_Place(self._generated(place), place.module, name, owner=place.name)]
             return [_Place(members[name], place.module, name, owner=owner)]
-        unknown = "__getattr__" in members
+        unknown = "__getattr__" in members or name in place.entry.get("own", ())
         for base in place.entry["bases"]:
             for parent in self._follow(base, place.module, ""):
                 if not isinstance(parent.entry, dict):

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from matrix.catalog import versions
 from matrix.contract.finding import Finding, FindingKind
+from matrix.contract.provider import PROVIDERS, Provider
 
 MEANING = {
     FindingKind.DEFINITE: "the line raises the exception whenever it is reached",
@@ -17,7 +18,23 @@ MEANING = {
 }
 
 
-def table(findings: Sequence[Finding], mcore: Sequence[str], te: Sequence[str]) -> str:
+def releases(found: Sequence[Finding], consumers: Sequence[str], versions: Sequence[str], provider: Provider) -> str:
+    """Return what breaks in each release of a provider, newest first, then each break with its releases."""
+    width = max(map(len, [provider.title, *versions]))
+    lines = [f"{provider.title:{width}}  breaks"]
+    for version in reversed(versions):
+        here = [one for one in found if one.provider == version]
+        counts = Counter(one.kind for one in here)
+        written = ", ".join(f"{counts[kind]} {kind.value}" for kind in MEANING if counts[kind])
+        lines.append(f"{version:{width}}  {written or 'nothing'}")
+    if not found:
+        return "\n".join(lines) + "\n"
+    return "\n".join([*lines, "", table(found, consumers, versions, ("mcore", provider.title))])
+
+
+def table(
+    findings: Sequence[Finding], mcore: Sequence[str], te: Sequence[str], titles: tuple[str, str] = ("mcore", "TE")
+) -> str:
     """Return the findings between releases `mcore` and `te` (oldest first) as text, worst kind first."""
     counts = Counter(finding.kind for finding in findings)
     lines: list[str] = []
@@ -26,7 +43,7 @@ def table(findings: Sequence[Finding], mcore: Sequence[str], te: Sequence[str]) 
         if entries:
             lines += [f"{kind.value}: {meaning}", ""]
         for same in entries.values():
-            lines += [*_entry(same, mcore, te), ""]
+            lines += [*_entry(same, mcore, te, titles), ""]
     total = ", ".join(f"{counts[kind]} {kind.value}" for kind in MEANING)
     return "\n".join([*lines, f"{_pairs(len(mcore) * len(te))}: {total}"]) + "\n"
 
@@ -39,7 +56,7 @@ def _grouped(findings: Iterable[Finding]) -> Mapping[tuple[str, str, str], list[
     return groups
 
 
-def _entry(same: Sequence[Finding], mcore: Sequence[str], te: Sequence[str]) -> Iterator[str]:
+def _entry(same: Sequence[Finding], mcore: Sequence[str], te: Sequence[str], titles: tuple[str, str]) -> Iterator[str]:
     newest = same[-1]
     yield f"  {newest.callee}"
     yield f"    {newest.message}"
@@ -53,7 +70,9 @@ def _entry(same: Sequence[Finding], mcore: Sequence[str], te: Sequence[str]) -> 
     for version, others in partners.items():
         by_partners[frozenset(others)].append(version)
     for te_versions, mcore_versions in by_partners.items():
-        yield f"    mcore {spans(mcore_versions, mcore)}  x  TE {spans(te_versions, te)}"
+        # A project has one version.
+        consumer = f"{titles[0]} {spans(mcore_versions, mcore)}  x  " if newest.packages[0] in PROVIDERS else ""
+        yield f"    {consumer}{titles[1]} {spans(te_versions, te)}"
 
 
 def spans(some: Iterable[str], known: Sequence[str]) -> str:

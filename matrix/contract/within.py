@@ -34,8 +34,10 @@ def use_within(
     called: dict[str, dict[tuple[object, ...], CallShape]] = defaultdict(dict)
     instances: dict[str, Instance] = {}
     for module, tree in trees.items():
-        classes = {node.name: node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)}
-        for node in ast.walk(tree):
+        kinds = (ast.Call, ast.Assign, ast.AnnAssign, ast.ClassDef)
+        nodes = [node for node in ast.walk(tree) if isinstance(node, kinds)]
+        classes = {node.name: node for node in nodes if isinstance(node, ast.ClassDef)}
+        for node in nodes:
             if isinstance(node, ast.Call):
                 name = _callee(node, defined | methods)
                 if name:

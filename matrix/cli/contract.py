@@ -31,7 +31,9 @@ def add_parser(commands: Any) -> None:
         "--against", metavar="PACKAGE", action="append",
         help=f"what the consumer calls: {against.FORMS}; several times for several packages (default: megatron-core)",
     )  # fmt: skip
-    parser.add_argument("--json", action="store_const", const="json", dest="format", help="same as --format json")
+    parser.add_argument(
+        "--json", action="store_const", const="json", dest="format", default="text", help="same as --format json"
+    )
     parser.add_argument(
         "--format", choices=FORMATS, default="text",
         help="json: one object per finding and line; sarif: for code scanning; github: annotations of a workflow",

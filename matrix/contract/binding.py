@@ -193,7 +193,7 @@ class Bindings(Flow):
         self.may_fail("ImportError", self.library.loads(source) if inside else _installed(source))
         for alias in node.names:
             name = f"{source}.{alias.name}"  # `from megatron import core`
-            if self.provider.owns(name) and not self.library.is_module(name):
+            if self.provider.owns(name) and not self.provider.owns(source) and not self.library.is_module(name):
                 self.names.own[alias.asname or alias.name] = only(self.import_module(name, node))
                 continue
             value: Value = InPackage(source, alias.name) if inside else Outside(f"{source}.{alias.name}")

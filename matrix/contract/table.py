@@ -44,7 +44,8 @@ def table(
             lines += [f"{kind.value}: {meaning}", ""]
         for same in entries.values():
             lines += [*_entry(same, mcore, te, titles), ""]
-    total = ", ".join(f"{counts[kind]} {kind.value}" for kind in MEANING)
+    always = [kind for kind in MEANING if counts[kind] or kind is not FindingKind.OVERRIDE]
+    total = ", ".join(f"{counts[kind]} {kind.value}" for kind in always)
     return "\n".join([*lines, f"{_pairs(len(mcore) * len(te))}: {total}"]) + "\n"
 
 

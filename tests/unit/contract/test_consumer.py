@@ -1,0 +1,261 @@
+"""Any project against megatron-core or torch: calls, imports, overrides, patches, versions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from matrix.contract.finding import Finding, fits, find
+from matrix.contract.provider import MEGATRON_CORE, TORCH
+from matrix.contract.surface import Surface
+from matrix.contract.usage import Calls, Use
+from tests.unit.contract.sources import core, project, torch
+
+LAYER = """
+class TransformerLayer:
+    def __init__(self, config, submodules, layer_number=1): ...
+    def forward(self, hidden_states, attention_mask=None): ...
+    def _forward_mlp(self, hidden_states, residual): ...
+    def run(self, x):
+        return self._forward_mlp(x, x)
+"""
+CONFIG = """
+from dataclasses import dataclass
+from megatron.core.parallel import ParallelConfig
+@dataclass
+class TransformerConfig(ParallelConfig):
+    num_layers: int = 0
+"""
+PARALLEL = """
+from dataclasses import dataclass
+@dataclass
+class ParallelConfig:
+    tensor_model_parallel_size: int = 1
+    def __post_init__(self): ...
+"""
+
+
+class Past:
+    """Releases given as surfaces."""
+
+    def __init__(self, *surfaces: Surface) -> None:
+        self._surfaces = surfaces
+
+    def offered(self, path: str) -> bool:
+        return any(surface.offers(path) for surface in self._surfaces)
+
+    def fitted(self, use: Use) -> bool:
+        return any(fits(use, surface) for surface in self._surfaces)
+
+
+def breaks(calls: Calls, surface: Surface, *others: Surface) -> Sequence[tuple[str, str]]:
+    return [(one.kind.value, one.message) for one in find(calls, surface, history=Past(surface, *others))]
+
+
+def test_missing_name_of_megatron_core_is_found() -> None:
+    fork = project("from megatron.core.models import GPTModel, LLaMA\n")
+
+    assert breaks(fork, core({"models.py": "class GPTModel: ...\n"})) == [
+        ("definite", "cannot import name 'LLaMA' from 'megatron.core.models'")
+    ]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "import megatron.core\nmegatron.core.mpu.initialize(1, 2)\n",
+        "from megatron import core\ncore.mpu.initialize(1, 2)\n",
+        "from megatron.core import mpu\nmpu.initialize(1, 2)\n",
+        "import megatron.core.mpu as m\nm.initialize(1, 2)\n",
+    ],
+)
+def test_every_import_form_is_followed(text: str) -> None:
+    messages = [("definite", "initialize() takes 1 positional argument but 2 were given")]
+
+    assert breaks(project(text), core({"mpu.py": "def initialize(size): ...\n"})) == messages
+
+
+@pytest.mark.parametrize(
+    "guard",
+    [
+        "from packaging import version\nimport megatron.core\n"
+        "if version.parse(megatron.core.__version__) >= version.parse('0.17.0rc0'):\n",
+        "from megatron.core import __version__ as v\nfrom packaging.version import Version\n"
+        "if Version(v) >= Version('0.17'):\n",
+        "from importlib.metadata import version\nfrom packaging.version import parse\n"
+        "if parse(version('megatron-core')) > parse('0.16.0'):\n",
+    ],
+)
+def test_version_guards_of_a_framework_are_read(guard: str) -> None:
+    fork = project(f"{guard}    from megatron.core.new import f\n")
+
+    assert breaks(fork, core({}, "0.16.0")) == []
+    assert breaks(fork, core({}, "0.17.0")) == [("definite", "No module named 'megatron.core.new'")]
+
+
+def test_vendored_modules_of_a_project_win() -> None:
+    fork = project({"megatron/training/loop.py": "", "run.py": "from megatron.training.loop import train\n"})
+
+    assert breaks(fork, core({})) == []
+
+
+def test_dataclass_takes_fields_of_distant_bases() -> None:
+    """TransformerConfig extends a dataclass of another module."""
+    surface = core({"config.py": CONFIG, "parallel.py": PARALLEL})
+    fork = project(
+        "from megatron.core.config import TransformerConfig as C\n"
+        "C(num_layers=2, tensor_model_parallel_size=2)\nC(num_layers=2, gone=1)\n"
+    )
+
+    assert breaks(fork, surface) == [
+        ("definite", "TransformerConfig.__init__() got an unexpected keyword argument 'gone'")
+    ]
+
+
+def test_attribute_set_by_methods_is_no_missing_method() -> None:
+    wrapper = "class Wrapper:\n    def __init__(self, model):\n        self.model = model\n"
+    fork = project(
+        "from megatron.core.wrapper import Wrapper\nclass Mine(Wrapper):\n"
+        "    def run(self):\n        self.model(1)\n        self.other(1)\n"
+    )
+
+    assert breaks(fork, core({"wrapper.py": wrapper})) == [
+        ("definite", "type object 'Wrapper' has no attribute 'other'")
+    ]
+
+
+class TestOverrides:
+    FORK = """
+    from megatron.core.layer import TransformerLayer
+    class Mine(TransformerLayer):
+        def _forward_mlp(self, hidden_states, residual): ...
+    """
+
+    def test_new_argument_of_the_caller_is_found(self) -> None:
+        later = LAYER.replace("(self, hidden_states, residual)", "(self, hidden_states, residual, padding_mask=None)")
+        later = later.replace("(x, x)", "(x, x, padding_mask=None)")
+
+        assert breaks(project(self.FORK), core({"layer.py": later}), core({"layer.py": LAYER})) == [
+            (
+                "override",
+                "TransformerLayer._forward_mlp() as replaced got an unexpected keyword argument 'padding_mask', "
+                "called at megatron.core.layer:7",
+            )
+        ]
+
+    def test_override_that_fits_is_no_finding(self) -> None:
+        assert breaks(project(self.FORK), core({"layer.py": LAYER})) == []
+
+    def test_override_that_never_fits_is_no_finding(self) -> None:
+        """It fits no release: it was not written for the provider's own calls."""
+        fork = self.FORK.replace("hidden_states, residual", "pixels")
+
+        assert breaks(project(fork), core({"layer.py": LAYER})) == []
+
+    def test_gone_method_is_silently_off(self) -> None:
+        gone = LAYER.replace("_forward_mlp", "_mlp")
+
+        assert breaks(project(self.FORK), core({"layer.py": gone}), core({"layer.py": LAYER})) == [
+            ("silently-off", "'TransformerLayer' has no '_forward_mlp': the override is never called")
+        ]
+
+    def test_builder_constructs_the_class_of_a_spec(self) -> None:
+        """build_module passes a keyword that the subclass does not take."""
+        block = "def build(spec, config):\n    build_module(spec, config=config, layer_number=1{})\n"
+        later = LAYER.replace("layer_number=1)", "layer_number=1, pg_collection=None)")
+        surface = core({"layer.py": later, "block.py": block.format(", pg_collection=None")})
+        fork = project(
+            "from megatron.core.layer import TransformerLayer\nclass Mine(TransformerLayer):\n"
+            "    def __init__(self, config, submodules, layer_number=1): ...\n"
+        )
+
+        assert [
+            message for _, message in breaks(fork, surface, core({"layer.py": LAYER, "b.py": block.format("")}))
+        ] == [
+            "TransformerLayer.__init__() as replaced got an unexpected keyword argument 'pg_collection', "
+            "called at megatron.core.block:2"
+        ]
+
+    def test_call_of_another_thing_is_ignored(self) -> None:
+        """A call that the overridden method would refuse itself is one of something with the same name."""
+        other = LAYER + "def elsewhere(optimizer):\n    optimizer._forward_mlp(1, 2, 3, 4)\n"
+
+        assert breaks(project(self.FORK), core({"layer.py": other})) == []
+
+
+class TestPatches:
+    def test_patch_is_held_against_the_calls(self) -> None:
+        fork = project("from megatron.core import utils\ndef mine(a): ...\nutils.reduce = mine\n")
+        before = core({"utils.py": "def reduce(a): ...\ndef f():\n    reduce(1)\n"})
+        after = core({"utils.py": "def reduce(a, group=None): ...\ndef f():\n    reduce(1, group=2)\n"})
+
+        assert breaks(fork, before) == []
+        assert [kind for kind, _ in breaks(fork, after, before)] == ["override"]
+
+    def test_patch_of_a_method_binds_self(self) -> None:
+        fork = project(
+            "from megatron.core.layer import TransformerLayer\n"
+            "def forward_mlp(self, hidden_states, residual): ...\n"
+            "TransformerLayer._forward_mlp = forward_mlp\n"
+        )
+
+        assert breaks(fork, core({"layer.py": LAYER})) == []
+
+    def test_patch_of_a_gone_name_replaces_nothing(self) -> None:
+        fork = project("from megatron.core import utils\nutils.reduce = None\nutils.mine = 1\n")
+        past = core({"utils.py": "def reduce(a): ...\n"})
+
+        assert breaks(fork, core({"utils.py": ""}), past) == [
+            ("silently-off", "'megatron.core.utils' has no 'reduce': the patch replaces nothing")
+        ]
+
+
+class TestTorch:
+    def test_unrecorded_modules_are_unknown(self) -> None:
+        fork = project("import torch\nimport torch.nn.gone\ntorch.nn.functional.gone(1)\n", TORCH)
+
+        assert breaks(fork, torch({})) == []
+
+    def test_missing_recorded_module_is_found(self) -> None:
+        fork = project("import torch.distributed.tensor\n", TORCH)
+
+        assert breaks(fork, torch({})) == [("definite", "No module named 'torch.distributed.tensor'")]
+
+    def test_logged_api_keeps_its_signature(self) -> None:
+        """load() has two decorators, and one of them passes a second positional argument on by keyword."""
+        load = "@_dcp_method_logger(log_exceptions=True)\n@_api_bc_check\ndef load(state_dict, *, checkpoint_id=None): ...\n"
+        fork = project(
+            "from torch.distributed import checkpoint as c\nc.load({}, 'path')\nc.load({}, no_dist=True)\n", TORCH
+        )
+
+        assert breaks(fork, torch({"checkpoint/__init__.py": load})) == [
+            ("definite", "load() got an unexpected keyword argument 'no_dist'")
+        ]
+
+    def test_attribute_of_a_module_level_object_is_found(self) -> None:
+        mesh = """
+        import threading
+        class _MeshEnv(threading.local):
+            def __init__(self):
+                self.mesh_stack = []
+        _mesh_resources: _MeshEnv = _MeshEnv()
+        """
+        fork = project(
+            "from torch.distributed.device_mesh import _mesh_resources as m\n"
+            "m.mesh_stack.append(1)\nm.child_to_root_mapping.items()\n",
+            TORCH,
+        )
+
+        assert breaks(fork, torch({"device_mesh.py": mesh})) == [
+            ("definite", "'_MeshEnv' object has no attribute 'child_to_root_mapping'")
+        ]
+
+
+def test_json_names_the_packages() -> None:
+    found: list[Finding] = find(project("from megatron.core import gone\n"), core({}))
+    torch_found = find(project("import torch.distributed.tensor\n", TORCH), torch({}))
+
+    assert {"consumer": "fork", "mcore": "0.16.0"}.items() <= found[0].to_json().items()
+    assert {"consumer": "fork", "torch": "2.6.0"}.items() <= torch_found[0].to_json().items()
+    assert MEGATRON_CORE.key == "mcore"

@@ -20,6 +20,7 @@ TRANSPARENT = {
 LOOSE = "_api_bc_check"  # of torch: passes a second positional argument on by keyword
 # Called with a value to look up a member: the signature is not checked.
 ENUMERATIONS = ("Enum", "IntEnum", "Flag", "IntFlag")
+OF_ENUMERATIONS = ("__members__", "name", "value")
 Names = dict[str, Entry]
 Field = tuple[str, "str | None"]  # name, default
 
@@ -50,6 +51,7 @@ def class_entry(
     if any(keyword.arg == "metaclass" and "ABCMeta" not in dotted(keyword.value) for keyword in node.keywords):
         members["__init__"] = "~"
     own = sorted(set(_assigned_on_self(node)) - set(members)) if with_own else []
+    own += OF_ENUMERATIONS if with_own and kinds & set(ENUMERATIONS) else ()
     return {"bases": list(bases), "members": members, **({"own": own} if own else {})}
 
 

@@ -16,7 +16,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from matrix.contract.definition import Names, absolute, class_entry, dotted, function_entry, parsed
+from matrix.contract.definition import ENUMERATIONS, Names, absolute, class_entry, dotted, function_entry, parsed
 from matrix.contract.provider import TRANSFORMER_ENGINE, Provider
 from matrix.contract.surface import Entry, Surface
 from matrix.contract.within import use_within
@@ -192,8 +192,12 @@ class _ModuleReader:
         return f">{module}:{'.'.join(rest)}" if len(rest) < 2 else "~"
 
     def _class(self, node: ast.ClassDef, names: Names) -> Entry:
-        bases = [self._base(base, names) for base in node.bases if dotted(base) not in ("object", "ABC", "abc.ABC")]
-        return class_entry(node, bases, names, pydantic=_imports_pydantic(self.tree), with_own=self.provider.with_own)
+        with_own = self.provider.with_own
+        empty = {"object", "ABC", "abc.ABC"}
+        if with_own and any(dotted(base).rpartition(".")[2] in ENUMERATIONS for base in node.bases):
+            empty |= {"str", "int", *ENUMERATIONS, *(f"enum.{name}" for name in ENUMERATIONS)}
+        bases = [self._base(base, names) for base in node.bases if dotted(base) not in empty]
+        return class_entry(node, bases, names, pydantic=_imports_pydantic(self.tree), with_own=with_own)
 
     def _base(self, node: ast.expr, names: Names) -> Entry:
         if isinstance(node, ast.Attribute):

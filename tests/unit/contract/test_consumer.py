@@ -125,6 +125,15 @@ def test_attribute_set_by_methods_is_no_missing_method() -> None:
     ]
 
 
+def test_gone_member_of_an_enumeration_is_found() -> None:
+    """verl#6936: ModelType.encoder_and_decoder went with core 0.18."""
+    fork = project("from megatron.core.enums import ModelType as M\nM.a\nM.b\nM.__members__\n")
+
+    assert breaks(fork, core({"enums.py": "import enum\nclass ModelType(enum.Enum):\n    a = 1\n"})) == [
+        ("definite", "type object 'ModelType' has no attribute 'b'")
+    ]
+
+
 class TestOverrides:
     FORK = """
     from megatron.core.layer import TransformerLayer

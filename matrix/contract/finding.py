@@ -25,7 +25,7 @@ from matrix.contract.guard import (
 )
 from matrix.contract.provider import MEGATRON_CORE, PROVIDERS, TRANSFORMER_ENGINE, provider_of
 from matrix.contract.signature import CallSignature, parse_signature
-from matrix.contract.surface import Absent, ResolvedPath, Surface
+from matrix.contract.surface import ANONYMOUS, Absent, ResolvedPath, Surface
 from matrix.contract.usage import Arguments, Calls, Site, Use
 from matrix.verdicts.outcome import Raised
 
@@ -59,6 +59,8 @@ class Finding:
     message: str  # Python's message, or a description where Python raises nothing
     signature: str = ""  # of the callee, "" where it has none
     exception: str = ""  # that Python raises, "" for a misbinding
+    masked: str = ""  # the break of the same pair that raises before this line, "" for none
+    lost: str = ""  # the feature that is silently off, "" where that is unknown
     packages: tuple[str, str] = (MEGATRON_CORE.package, TRANSFORMER_ENGINE.package)  # consumer, provider
 
     @property
@@ -76,6 +78,9 @@ class Finding:
         }
         left_out = ("consumer", "provider", "packages")
         record.update((name, value) for name, value in vars(self).items() if name not in left_out)
+        for name in ("masked", "lost"):
+            if not record[name]:
+                del record[name]
         return {**record, "call_site": str(self.call_site), "kind": self.kind.value}
 
 
@@ -98,12 +103,13 @@ def find(calls: Calls, surface: Surface, version: str | None = None, history: Hi
     """
     version = version or surface.version
     title = provider_of(surface.package).title
-    judge = Judge(surface, version)
+    added = {use.path for use in calls.uses if use.kind == "patch"}
+    judge = Judge(surface, version, added)
     found: dict[tuple[Any, ...], Finding] = {}
     stops: dict[tuple[str, str], list[tuple[int, Guard]]] = {}  # function -> lines that certainly raise
     for use in calls.uses:
         target = surface.lookup(use.path, via_instance=use.bound)
-        if target is None or _fits(use, target):
+        if target is None or _fits(use, target) or (isinstance(target, Absent) and _is_added(use, added)):
             continue
         reached = judge.truth(use.guard)
         body = (use.site.path, use.site.function)
@@ -120,10 +126,15 @@ def find(calls: Calls, surface: Surface, version: str | None = None, history: Hi
             finding = Finding(
                 calls.version, version, use.path.rstrip(":").replace(":", "."), use.site,
                 describe(_visible(use, break_.guard, judge), title), _kind(break_, truth), break_.message,
-                break_.signature, break_.exception, (calls.consumer, surface.package),
+                break_.signature, break_.exception, packages=(calls.consumer, surface.package),
             )  # fmt: skip
             found.setdefault((finding.callee, str(finding.call_site), finding.kind, finding.message), finding)
     return list(found.values())
+
+
+def _is_added(use: Use, added: Collection[str]) -> bool:
+    """Return whether the consuming package itself assigns what is missing."""
+    return use.kind not in REPLACING and use.path in added
 
 
 def _implies(guard: Guard, other: Guard) -> bool:
@@ -197,7 +208,7 @@ def _replacing(use: Use, found: ResolvedPath | Absent, surface: Surface, history
     refused = list(_refused(use, found, surface))
     if refused and (history is None or history.fitted(use)):
         message, site = max(refused, key=lambda one: sum(one[0] == other for other, _ in refused))
-        text = f"{found.name}() as replaced {message}, called at {site}"
+        text = f"{found.name}() as replaced {message}, called in {site}"
         yield _Break(text, "TypeError", signature=use.signature.lstrip("cs"), kind=FindingKind.OVERRIDE)
 
 
@@ -221,9 +232,13 @@ def _refused(use: Use, found: ResolvedPath, surface: Surface) -> Iterator[tuple[
             CallSignature.bind, positional=positional, keywords=[*keywords, *["submodules"] * built],
             starred=bool(starred), open_keywords=bool(open_keywords),
         )  # fmt: skip
-        # A call that the original refuses, too, is one of something else with that name.
-        if any(not bind(signature, bound=bound).problems for signature, bound in found.callables):
-            yield from ((problem.message, site) for problem in bind(new, bound=given).problems[:1])
+        # A call that the original refuses, too, is one of something else with that name. What is called without a name
+        # of its own must match by its keywords.
+        if any(
+            not bind(signature, bound=bound).problems and (name != ANONYMOUS or all(map(signature.takes, keywords)))
+            for signature, bound in found.callables
+        ):
+            yield from ((problem.message, site.partition(":")[0]) for problem in bind(new, bound=given).problems[:1])
 
 
 def _absence(absent: Absent, use: Use) -> tuple[str, str]:

@@ -19,7 +19,7 @@ Unclear makes a finding `possible`.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import lru_cache
@@ -249,11 +249,12 @@ COMPARE: dict[str, Callable[[Version, Version], bool]] = {
 class Judge:
     """Evaluates guards for one TE, each once.
 
-    `surface` decides Offers, Loads and Takes; `version` is the version that this TE reports at run time.
+    `surface` decides Offers, Loads and Takes; `version` is the version that this TE reports at run time; `added` are
+    the paths that the consuming package assigns.
     """
 
-    def __init__(self, surface: Offer, version: str) -> None:
-        self._surface = surface
+    def __init__(self, surface: Offer, version: str, added: Collection[str] = ()) -> None:
+        self._surface, self._added = surface, added
         self._version = versions.parse(version)
         self._known: dict[Guard, Truth] = {}
         self._rest: dict[Guard, Guard] = {}
@@ -282,7 +283,9 @@ class Judge:
         if isinstance(guard, TeVersion):
             return _known(COMPARE[guard.op](self._version, versions.parse(guard.version)))
         if isinstance(guard, Offers):
-            return _known(self._surface.offers(guard.path))
+            offered = self._surface.offers(guard.path)
+            # What the consuming package itself may have added before.
+            return Truth.REACHABLE if not offered and guard.path in self._added else _known(offered)
         if isinstance(guard, Loads):
             return _known(self._surface.offers(guard.path) is not False)
         if isinstance(guard, Takes):

@@ -24,6 +24,7 @@ from matrix.contract.signature import CallSignature, parse_signature
 Entry: TypeAlias = Any  # JSON, as above
 CallShape: TypeAlias = "list[Any]"  # [module:line, number of positionals, [keyword], has *args, has **kwargs]
 Instance: TypeAlias = "list[str]"  # [class, attribute, ...]
+ANONYMOUS = "forward"  # `layer(hidden_states=...)` calls an object, whose class has this method
 DEEPEST = 12  # re-exports followed one after another; the longest chain in any release is 5
 
 

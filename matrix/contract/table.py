@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from matrix.catalog import versions
-from matrix.contract.finding import Finding, FindingKind
+from matrix.contract.finding import BREAKING, Finding, FindingKind
 from matrix.contract.provider import PROVIDERS, Provider
 
 MEANING = {
@@ -27,9 +27,22 @@ def releases(found: Sequence[Finding], consumers: Sequence[str], versions: Seque
         counts = Counter(one.kind for one in here)
         written = ", ".join(f"{counts[kind]} {kind.value}" for kind in MEANING if counts[kind])
         lines.append(f"{version:{width}}  {written or 'nothing'}")
-    if not found:
-        return "\n".join(lines) + "\n"
-    return "\n".join([*lines, "", table(found, consumers, versions, ("mcore", provider.title))])
+    clean = [version for version in versions if not any(one.provider == version and _is_break(one) for one in found)]
+    lines += ["", f"no break found: {spans(clean, versions) or 'in no release'}", ""]
+    place = {version: number for number, version in enumerate(versions)}
+    latest: dict[tuple[str, str, str], int] = defaultdict(int)  # breaks of the newest releases first
+    for one in found:
+        latest[_key(one)] = max(latest[_key(one)], place[one.provider])
+    ordered = sorted(found, key=lambda one: -latest[_key(one)])
+    return "\n".join([*lines, table(ordered, consumers, versions, ("mcore", provider.title))])
+
+
+def _is_break(one: Finding) -> bool:
+    return one.kind in BREAKING
+
+
+def _key(one: Finding) -> tuple[str, str, str]:
+    return one.callee, one.call_site.function, one.message
 
 
 def table(
@@ -53,7 +66,7 @@ def _grouped(findings: Iterable[Finding]) -> Mapping[tuple[str, str, str], list[
     """Group the findings of one break across releases: lines differ, callee, function and message are the same."""
     groups: dict[tuple[str, str, str], list[Finding]] = defaultdict(list)
     for finding in findings:
-        groups[finding.callee, finding.call_site.function, finding.message].append(finding)
+        groups[_key(finding)].append(finding)
     return groups
 
 

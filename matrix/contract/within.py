@@ -10,10 +10,9 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 
 from matrix.contract.definition import Names, dotted
-from matrix.contract.surface import CallShape, Instance
+from matrix.contract.surface import ANONYMOUS, CallShape, Instance
 
 BUILDERS = ("build_module",)  # megatron-core constructs the class of a spec with their keyword arguments
-ANONYMOUS = "forward"  # `layer(hidden_states=...)` calls an object, whose class has this method
 PLAIN_BASES = ("object", "threading.local")  # outside the package, without attributes of their own
 FEWEST = 2  # keywords by which such a call is recognised
 

@@ -11,6 +11,7 @@ from matrix.cli.usage import add_command
 from matrix.contract import against, annotations, reading, recording, table
 from matrix.contract.finding import BREAKING, Finding, find
 from matrix.contract.recording import MCORE, SUFFIX, TE
+from matrix.contract.relevance import is_yanked, relevance
 from matrix.errors import MatrixError
 from matrix.report.terminal import paragraphs, show
 
@@ -35,6 +36,10 @@ def add_parser(commands: Any) -> None:
         "--json", action="store_const", const="json", dest="format", default="text", help="same as --format json"
     )
     parser.add_argument(
+        "--all", action="store_true",
+        help="with withdrawn releases, pairs that nobody runs, and breaks that come after another one",
+    )  # fmt: skip
+    parser.add_argument(
         "--format", choices=FORMATS, default="text",
         help="json: one object per finding and line; sarif: for code scanning; github: annotations of a workflow",
     )  # fmt: skip
@@ -52,21 +57,27 @@ def contract_command(parsed: argparse.Namespace) -> int:
         return _consumer(parsed.consumer, [against.parse(text) for text in parsed.against or [MCORE]], parsed.format)
     if parsed.against:
         raise MatrixError("--against needs a consumer", fix="--consumer PROJECT")
-    consumers = [reading.calls_of(text) for text in ([parsed.mcore] if parsed.mcore else recording.released(MCORE))]
-    offers = [reading.surface_of(text) for text in ([parsed.te] if parsed.te else recording.released(TE))]
+    consumers = [reading.calls_of(text) for text in _sides(parsed.mcore, MCORE, parsed.all)]
+    offers = [reading.surface_of(text) for text in _sides(parsed.te, TE, parsed.all)]
     found: list[Finding] = []
     for calls in consumers:
         for surface in offers:
-            new = find(calls, surface)
+            new = relevance().judged(find(calls, surface))
             found += new
             if parsed.format == "json":
                 _print_json(new)
     versions = [one.version for one in consumers], [one.version for one in offers]
     if parsed.format == "text":
-        show(*paragraphs(table.table(found, *versions)))
+        whole = parsed.all or (parsed.mcore and parsed.te)
+        show(*paragraphs(table.table(found, *versions) if whole else table.folded(found, *versions)))
     elif parsed.format != "json":
         _annotate(found, versions[1], parsed.format, "")
     return int(_is_broken(found) and bool(parsed.mcore and parsed.te))
+
+
+def _sides(named: str | None, package: str, whole: bool) -> list[str]:
+    """Return the named side, or the releases of a package without the withdrawn ones."""
+    return [named] if named else [v for v in recording.released(package) if whole or not is_yanked(package, v)]
 
 
 def _consumer(text: str, targets: Sequence[against.Target], form: str) -> int:

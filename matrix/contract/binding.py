@@ -58,6 +58,7 @@ class Bindings(Flow):
         self.library, self.place, self.names = library, place, names
         self.provider = library.provider
         self._bindings: dict[str, int] = {}
+        self._unpacks: dict[ast.AST, int] = {}  # call -> number of names that its result is unpacked into
 
     def look_up(self, module: str, name: str) -> Choice:
         """Return the values of `name` in another module of the package."""
@@ -66,6 +67,10 @@ class Bindings(Flow):
     # ------------------------------------------------------------------ names
 
     def _do_assign(self, node: ast.Assign) -> None:
+        target = node.targets[0]
+        if isinstance(target, (ast.Tuple, ast.List)) and isinstance(node.value, ast.Call):
+            starred = any(isinstance(element, ast.Starred) for element in target.elts)
+            self._unpacks[node.value] = 0 if starred or not self.provider.with_own else len(target.elts)
         choice = self.value(node.value)
         for target in node.targets:
             self.bind(target, node.value, choice)
@@ -116,12 +121,13 @@ class Bindings(Flow):
 
     def _named(self, name: str, choice: Choice) -> Choice:
         """Return `choice`, or for an unknown value one named after its variable; each rebinding adds a prime."""
-        if choice != UNKNOWN:
+        of_class = choice[0][1].of_class if len(choice) == 1 and isinstance(choice[0][1], Anything) else ""
+        if choice != UNKNOWN and not of_class:
             return choice
         held = "." in name and not self.place.function.endswith("__init__")  # an attribute set before this call
         before = self._bindings.get(name, int(name in self.names.own or held))
         self._bindings[name] = before + 1
-        return only(Anything(name + "'" * before))
+        return only(Anything(name + "'" * before, of_class=of_class))
 
     def _change(self, owner: ast.expr, change: Callable[[Keywords], Keywords]) -> bool:
         """Change a variable if it holds collected keywords; return whether it does."""

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from matrix.contract.binding import Bindings, Library
-from matrix.contract.definition import function_entry
+from matrix.contract.definition import called, dotted, function_entry
 from matrix.contract.flow import Scope
 from matrix.contract.guard import Guard, all_of, any_of, negate
 from matrix.contract.reach import Function, PendingUse, about_te, elsewhere, is_local
@@ -68,6 +68,28 @@ class Body(Bindings):
         self.names.finished = True
         return all_of(*self.path)
 
+    def type_parameters(self, node: Node) -> None:
+        """Give parameters that are annotated with a class of the provider its type."""
+        for slot in [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]:
+            known = self.names.own.get(slot.arg)
+            if self.provider.with_own and slot.annotation is not None and known == only(Anything(slot.arg)):
+                path = self._annotated(slot.annotation)
+                self.names.own[slot.arg] = only(Anything(slot.arg, of_class=path))
+
+    def _annotated(self, node: ast.expr) -> str:
+        """Return the path of the provider's class that an annotation names, "" for others."""
+        if isinstance(node, ast.Subscript) and dotted(node.value).rpartition(".")[2] == "Optional":
+            return self._annotated(node.slice)
+        if isinstance(node, ast.BinOp) and isinstance(node.right, ast.Constant) and node.right.value is None:
+            return self._annotated(node.left)
+        first, *rest = dotted(node).split(".")
+        for _, value in self.settled(self.names.find(first) or ()):
+            if isinstance(value, Reference):
+                for name in rest:
+                    value = value.attribute(name)
+                return value.path
+        return ""
+
     def read_functions(self, reached: Guard = True) -> None:
         """Read the functions defined in this body, which run only where `reached` holds."""
         while self.waiting:
@@ -91,9 +113,11 @@ class Body(Bindings):
             reached = all_of(self.base, self.here(), guard)
             if reached is not False:
                 site = Site(self.place.path, getattr(node, "lineno", 0), self.place.function)
-                draft = PendingUse(
-                    Use(kind, path, site, reached, reached, arguments, bound, signature=signature), self.record
-                )
+                unpacks = self._unpacks.get(node, 0)
+                use = Use(
+                    kind, path, site, reached, reached, arguments, bound, signature=signature, unpacks=unpacks
+                )  # fmt: skip
+                draft = PendingUse(use, self.record)
                 self.library.drafts.append(draft)
                 for attempt in self.attempts:
                     attempt.drafts.append(draft)
@@ -140,6 +164,7 @@ class Body(Bindings):
             record.blueprints = tuple(self._constructed(method_of))
         names = Names(_parameters(routine, Instance(blueprint) if blueprint else None), self.names.inside)
         body = Body(self.library, replace(self.place, function=name), names, record=record)
+        body.type_parameters(node)
         end = body.read(node.body)
         record.completes = body.outcome(end).completes
         if method_of and node.name == "__init__":
@@ -168,7 +193,7 @@ class Body(Bindings):
         bases = tuple(self.value(base) for base in node.bases)
         name = f"{self.place.function}.{node.name}" if self.place.function else node.name
         place, names = replace(self.place, function=name), Names({}, self.names, of_class=True)
-        blueprint = ClassDefinition(node.name, bases)
+        blueprint = ClassDefinition(node.name, bases, own_fields=_fields(node))
         self.names.own[node.name] = only(blueprint)
         body = Body(
             self.library, place, names, record=self.record, base=all_of(self.base, self.here()), blueprint=blueprint,
@@ -313,6 +338,15 @@ def _kept(name: str, choice: Choice, record: Function) -> Choice:
             Anything(f"self.{name}") if isinstance(value, Anything) and is_local(value.text) else value,
         )
         for guard, value in choice
+    )
+
+
+def _fields(node: ast.ClassDef) -> frozenset[str] | None:
+    """Return the fields that a dataclass adds to the constructor, None for another class."""
+    if not any(dotted(called(decorator)).rpartition(".")[2] == "dataclass" for decorator in node.decorator_list):
+        return None
+    return frozenset(
+        part.target.id for part in node.body if isinstance(part, ast.AnnAssign) and isinstance(part.target, ast.Name)
     )
 
 

@@ -50,6 +50,10 @@ def class_entry(
             members["__init__"] = "~"
     if any(keyword.arg == "metaclass" and "ABCMeta" not in dotted(keyword.value) for keyword in node.keywords):
         members["__init__"] = "~"
+        if with_own:
+            members["__getattr__"] = "~"  # a metaclass may define more
+    if with_own and "__new__" in members:
+        members["__getattr__"] = "~"  # it may return an object of another class
     own = sorted(set(_assigned_on_self(node)) - set(members)) if with_own else []
     own += OF_ENUMERATIONS if with_own and kinds & set(ENUMERATIONS) else ()
     return {"bases": list(bases), "members": members, **({"own": own} if own else {})}

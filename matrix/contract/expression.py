@@ -24,6 +24,7 @@ from matrix.contract.value import (  # fmt: skip
     Instance,
     Keywords,
     Literal,
+    Method,
     Names,
     Outside,
     ParametersOf,
@@ -194,6 +195,8 @@ class Expressions(ABC):
         found: list[tuple[Guard, Value]] = []
         for guard, owner in owners:
             of_owner = self._instance(owner, node.attr, called) if isinstance(owner, Instance) else None
+            if called and isinstance(owner, Anything) and owner.of_class:
+                of_owner = only(Method(Reference(owner.of_class).attribute(node.attr).path))
             for inner, value in of_owner or self.attribute_of(owner, node.attr):
                 if whole and not called and isinstance(value, Reference) and isinstance(node.ctx, ast.Load):
                     self.use("attribute", value.path, node, all_of(guard, inner), bound=of_owner is not None)

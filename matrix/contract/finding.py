@@ -30,6 +30,7 @@ from matrix.contract.usage import Arguments, Calls, Site, Use
 from matrix.verdicts.outcome import Raised
 
 REPLACING = ("override", "patch")
+OPTIONAL = ("masked", "lost", "implausible")  # in JSON only where they hold
 SHOWN = (TeVersion, Offers, Takes)  # guards in the source that a finding shows even where this TE decides them
 
 
@@ -61,6 +62,7 @@ class Finding:
     exception: str = ""  # that Python raises, "" for a misbinding
     masked: str = ""  # the break of the same pair that raises before this line, "" for none
     lost: str = ""  # the feature that is silently off, "" where that is unknown
+    implausible: str = ""  # why nobody runs this pair of releases, "" for a plausible one
     packages: tuple[str, str] = (MEGATRON_CORE.package, TRANSFORMER_ENGINE.package)  # consumer, provider
 
     @property
@@ -78,7 +80,7 @@ class Finding:
         }
         left_out = ("consumer", "provider", "packages")
         record.update((name, value) for name, value in vars(self).items() if name not in left_out)
-        for name in ("masked", "lost"):
+        for name in OPTIONAL:
             if not record[name]:
                 del record[name]
         return {**record, "call_site": str(self.call_site), "kind": self.kind.value}
@@ -176,6 +178,8 @@ def _fits(use: Use, found: ResolvedPath | Absent) -> bool:
         return True
     every = frozenset(name for name, _ in use.arguments.keywords)
     always = frozenset(name for name, guard in use.arguments.keywords if guard is True)
+    if use.unpacks and found.returns not in (0, use.unpacks):
+        return False
     return not any(
         any(_bound(use.arguments, signature, bound, passed))
         for signature, bound in found.callables
@@ -195,7 +199,12 @@ def _breaks(
             effect = f"; swallowed: {use.effect}" if swallowed else ""
             yield _Break(message + effect, exception, swallowed=swallowed)
     elif use.arguments is not None:
-        yield from _binding(use, use.arguments, found, judge)
+        broken = list(_binding(use, use.arguments, found, judge))
+        yield from broken
+        if use.unpacks and found.returns not in (0, use.unpacks) and not any(one.is_sure for one in broken):
+            yield _Break(
+                _unpacking(use.unpacks, found.returns), "ValueError", signature=f"returns {found.returns} values"
+            )
 
 
 def _replacing(use: Use, found: ResolvedPath | Absent, surface: Surface, history: History | None) -> Iterator[_Break]:
@@ -239,6 +248,12 @@ def _refused(use: Use, found: ResolvedPath, surface: Surface) -> Iterator[tuple[
             for signature, bound in found.callables
         ):
             yield from ((problem.message, site.partition(":")[0]) for problem in bind(new, bound=given).problems[:1])
+
+
+def _unpacking(expected: int, got: int) -> str:
+    if got > expected:
+        return f"too many values to unpack (expected {expected})"
+    return f"not enough values to unpack (expected {expected}, got {got})"
 
 
 def _absence(absent: Absent, use: Use) -> tuple[str, str]:

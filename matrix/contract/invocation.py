@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import ast
+import re
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from matrix.catalog import versions
 from matrix.contract.definition import dotted
@@ -24,6 +25,7 @@ from matrix.contract.value import (  # fmt: skip
     Instance,
     Keywords,
     Literal,
+    Method,
     Outside,
     ParametersOf,
     Reference,
@@ -88,17 +90,32 @@ class Invocations(Expressions):
     ) -> Choice:  # fmt: skip
         if isinstance(callee, Reference):
             self.use("call", callee.path, node, guard, arguments, bound=owner is not None)
+            if self.provider.with_own and re.match(r"_*[A-Z]", callee.path.rpartition(":")[2].rpartition(".")[2]):
+                return only(Anything(of_class=callee.path))
+        elif isinstance(callee, Method):
+            self.use("call", callee.path, node, guard, arguments, bound=True)
         elif isinstance(callee, FunctionDefinition):
             return self.run(callee, values, node, owner)
         elif isinstance(callee, ClassDefinition):
             for inner, value in self.inherited(Instance(callee), "__init__"):
                 if isinstance(value, Reference):
-                    self.use("call", value.path, node, all_of(guard, inner), arguments, bound=True)
+                    own = self._own_fields(callee)
+                    passed = arguments if own is None else _without(arguments, own)
+                    self.use("call", value.path, node, all_of(guard, inner), passed, bound=True)
         elif isinstance(callee, Outside):
             return self._outside(callee.path, values, arguments, node)
         elif isinstance(callee, Anything) and callee.of_te:
             return only(OF_TE)
         return UNKNOWN
+
+    def _own_fields(self, blueprint: ClassDefinition) -> frozenset[str] | None:
+        """Return the fields that a dataclass and its bases in the package add; None where none is a dataclass."""
+        fields = blueprint.own_fields
+        for base in blueprint.bases:
+            for _, value in self.settled(base):
+                inherited = self._own_fields(value) if isinstance(value, ClassDefinition) else None
+                fields = fields if inherited is None else (fields or frozenset()) | inherited
+        return fields
 
     def _outside(self, path: str, values: Sequence[Choice], arguments: Arguments, node: ast.Call) -> Choice:
         """Return the value of a call to something in neither package; `values` are the positional arguments."""
@@ -218,6 +235,12 @@ class Invocations(Expressions):
     def _dictcomp(self, node: ast.DictComp) -> Choice:
         self.parts(node)
         return only(Keywords(open=True))
+
+
+def _without(arguments: Arguments, own: Collection[str]) -> Arguments:
+    """Return the arguments of a dataclass's constructor without those of the fields that it adds to its base."""
+    keywords = tuple(pair for pair in arguments.keywords if pair[0] not in own)
+    return Arguments((), keywords, starred=True, open_keywords=True)
 
 
 def _text(node: ast.Call, place: int) -> str:

@@ -53,7 +53,9 @@ def read_offering(
     # Without the root, the modules that importing it loads are unknown.
     dormant = frozenset(sources) - _imported(provider.top, readers) if provider.top in sources else frozenset()
     trees = {name: reader.tree for name, reader in readers.items()}
-    return Surface(version, modules, dormant, dict(origin or {}), provider.package, *use_within(modules, trees))
+    return Surface(
+        version, modules, dormant, dict(origin or {}), provider.package, *use_within(modules, trees, provider)
+    )
 
 
 def is_part(path: str) -> bool:
@@ -110,6 +112,8 @@ class _ModuleReader:
             self._import_from(node, names)
         elif isinstance(node, (ast.Assign, ast.AnnAssign)):
             self._assign(node, names)
+        elif isinstance(node, ast.AugAssign) and dotted(node.target) == "__all__" and self.public is not None:
+            self.public += _texts(node.value)
         elif isinstance(node, ast.If):
             if not _is_type_checking(node.test):
                 self._branches([node.body, node.orelse], names)
@@ -167,7 +171,7 @@ class _ModuleReader:
         for target in targets:
             if isinstance(target, ast.Name):
                 if target.id == "__all__":
-                    self.public = [str(e.value) for e in ast.walk(node.value) if isinstance(e, ast.Constant)]
+                    self.public = _texts(node.value)
                 names[target.id] = self._value(node.value, names)
             elif isinstance(target, (ast.Tuple, ast.List)):
                 names.update({e.id: "=" for e in target.elts if isinstance(e, ast.Name)})
@@ -244,6 +248,10 @@ def _alternatives(entries: Iterable[Entry]) -> Entry:
             if alternative not in found:
                 found.append(alternative)
     return found[0] if len(found) == 1 else found
+
+
+def _texts(node: ast.expr) -> list[str]:
+    return [str(part.value) for part in ast.walk(node) if isinstance(part, ast.Constant)]
 
 
 def _is_type_checking(node: ast.expr) -> bool:

@@ -197,7 +197,7 @@ def _record(facts: Surface | Calls) -> dict[str, Any]:
     record: dict[str, Any] = {"format": FORMAT, "version": facts.version, "origin": dict(facts.origin)}
     if isinstance(facts, Surface):
         record |= {"package": facts.package, "modules": facts.modules, "dormant": sorted(facts.dormant)}
-        own = {"called": facts.called, "instances": facts.instances}
+        own = {"called": facts.called, "instances": facts.instances, "returned": facts.returned}
         return record | ({} if facts.package == TE else own)
     table = _GuardTable()
     uses = [_use_to_json(use, table) for use in facts.uses]
@@ -234,7 +234,7 @@ def read_surface(path: Path) -> Surface:
 def _surface(record: Mapping[str, Any]) -> Surface:
     return Surface(
         record["version"], record["modules"], frozenset(record["dormant"]), record["origin"], record["package"],
-        record.get("called", {}), record.get("instances", {}),
+        record.get("called", {}), record.get("instances", {}), record.get("returned", {}),
     )  # fmt: skip
 
 
@@ -304,16 +304,16 @@ def _use_to_json(use: Use, table: _GuardTable) -> list[Any]:
         use.kind, use.path, use.site.path, use.site.line, use.site.function, table.row(use.guard), table.row(use.here),
         passed,
         int(use.bound), list(use.swallowed), use.effect, int(use.fallback), list(use.refused),
-        *([use.signature] if use.signature else []),
+        *([use.signature, use.unpacks] if use.signature or use.unpacks else []),
     ]  # fmt: skip
 
 
 def _use_from_json(row: list[Any], table: list[Guard]) -> Use:
-    kind, path, file, line, function, guard, here, passed, bound, swallowed, effect, fallback, refused, *signature = row
+    kind, path, file, line, function, guard, here, passed, bound, swallowed, effect, fallback, refused, *more = row
     arguments = passed and Arguments(
         tuple(passed[0]), tuple((name, table[place]) for name, place in passed[1]), bool(passed[2]), bool(passed[3])
     )
     return Use(
         kind, path, Site(file, line, function), table[guard], table[here], arguments, bool(bound), tuple(swallowed),
-        effect, bool(fallback), tuple(refused), *signature,
+        effect, bool(fallback), tuple(refused), *more,
     )  # fmt: skip

@@ -60,10 +60,11 @@ class Relevance:
     yanked: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def judged(self, found: Sequence[Finding]) -> list[Finding]:
-        """Return the findings of one pair, without intended fallbacks; masks and lost features are added."""
+        """Return the findings of one pair of core and TE, without intended fallbacks; the other facts are added."""
         sure = [one for one in found if one.kind is FindingKind.DEFINITE]
         judged = []
-        for one in found:
+        for original in found:
+            one = replace(original, implausible=implausible(original.consumer, original.provider))
             feature = next((known for known in self.feature if known.matches(one)), None)
             if one.kind is FindingKind.SILENTLY_OFF and feature:
                 if not feature.fallback:
@@ -89,15 +90,28 @@ def is_yanked(package: str, version: str) -> bool:
 @cache
 def implausible(mcore: str, te: str) -> str:
     """Return why nobody runs a pair, "" for a plausible one and for releases without a known date."""
+    days = days_between(mcore, te)
+    if days is None or days <= MOST_DAYS:
+        return ""
     releases, images = _releases()
-    core, engine = releases.get((MCORE, mcore)), releases.get((TE, te))
+    tested = {
+        versions.parse(images[month]).release[:2]
+        for text in releases[MCORE, mcore].ci_base_images
+        for month in images
+        if month in text
+    }
+    return "" if versions.parse(te).release[:2] in tested else f"TE {te} is {days} days older"
+
+
+@cache
+def days_between(mcore: str, te: str) -> int | None:
+    """Return the days from the release of a TE to that of a core; None where a date is unknown."""
+    releases, _ = _releases()
+    core = releases.get((MCORE, mcore))
+    engine = releases.get((TE, te)) or releases.get((TE, versions.parse(te).base_version))  # 2.6.0.post1
     if core is None or engine is None or not (core.day and engine.day):
-        return ""
-    days = (date.fromisoformat(core.day) - date.fromisoformat(engine.day)).days
-    tested = {images[month] for text in core.ci_base_images for month in images if month in text}
-    if days <= MOST_DAYS or any(versions.parse(te).release[:2] == versions.parse(one).release[:2] for one in tested):
-        return ""
-    return f"TE {te} is {days} days older"
+        return None
+    return (date.fromisoformat(core.day) - date.fromisoformat(engine.day)).days
 
 
 @cache

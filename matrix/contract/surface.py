@@ -33,11 +33,13 @@ class ResolvedPath:
     """A path that exists.
 
     `callables` holds (signature, bound) for each possible definition; empty if the signature is unknown. `bound`:
-    Python supplies the first argument. `name` is its name in Python's error messages.
+    Python supplies the first argument. `name` is its name in Python's error messages. `returns`: the size of the tuple
+    that it returns, 0 if that is not fixed.
     """
 
     name: str
     callables: tuple[tuple[CallSignature, bool], ...] = ()
+    returns: int = 0
 
 
 @dataclass(frozen=True)
@@ -67,7 +69,8 @@ class Surface:
 
     `dormant` are the modules that an import of the package does not load: they can be imported, but are no attributes
     of their parents. `called` has the calls that the provider itself makes, one of each form, by the callee's last
-    name; `instances` the module-level objects whose attributes are known, by path.
+    name; `instances` the module-level objects whose attributes are known, by path; `returned` the sizes of the tuples
+    that functions always return, by path.
     """
 
     version: str
@@ -77,6 +80,7 @@ class Surface:
     package: str = "transformer-engine"
     called: Mapping[str, Sequence[CallShape]] = field(default_factory=dict)
     instances: Mapping[str, Instance] = field(default_factory=dict)
+    returned: Mapping[str, int] = field(default_factory=dict)
     _known: dict[tuple[str, bool], ResolvedPath | Absent | None] = field(default_factory=dict, repr=False)
 
     def lookup(self, path: str, *, via_instance: bool = False) -> ResolvedPath | Absent | None:
@@ -232,7 +236,10 @@ class Surface:
                 return ResolvedPath(_error_name(places[0]))
             callables += [(parse_signature(text), bound) for _, text, bound in definitions]
             name = definitions[0][0]
-        return ResolvedPath(name if callables else _error_name(places[0]), tuple(callables))
+        sizes = {self.returned.get(f"{place.module}:{_error_name(place)}", 0) for place in places}
+        return ResolvedPath(
+            name if callables else _error_name(places[0]), tuple(callables), sizes.pop() if len(sizes) == 1 else 0
+        )
 
     def _definitions(self, place: _Place, via_instance: bool) -> list[tuple[str, str, bool]]:
         """Return (name in errors, signature, bound) for each possible definition of the place; empty if unknown."""

@@ -8,7 +8,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from matrix.catalog import versions
 from matrix.contract.finding import BREAKING, Finding, FindingKind
 from matrix.contract.provider import PROVIDERS, Provider
+from matrix.contract.relevance import MOST_DAYS, days_between
 
+MOST = 10**6  # days, of releases without a date
 MEANING = {
     FindingKind.DEFINITE: "the line raises the exception whenever it is reached",
     FindingKind.MISBOUND: "no exception: an argument binds to another parameter than its caller means",
@@ -35,6 +37,26 @@ def releases(found: Sequence[Finding], consumers: Sequence[str], versions: Seque
         latest[_key(one)] = max(latest[_key(one)], place[one.provider])
     ordered = sorted(found, key=lambda one: -latest[_key(one)])
     return "\n".join([*lines, table(ordered, consumers, versions, ("mcore", provider.title))])
+
+
+def folded(found: Sequence[Finding], mcore: Sequence[str], te: Sequence[str]) -> str:
+    """Return the table without what matters least: pairs that nobody runs, and breaks that come after another one.
+
+    The breaks of releases that are near to one another come first.
+    """
+    shown = [one for one in found if not (one.implausible or one.masked)]
+    nearest: dict[tuple[str, str, str], int] = {}
+    for one in shown:
+        days = days_between(one.consumer, one.provider)
+        nearest[_key(one)] = min(nearest.get(_key(one), MOST), MOST if days is None else abs(days))
+    text = table(sorted(shown, key=lambda one: nearest[_key(one)]), mcore, te)
+    rare = [one for one in found if one.implausible]
+    pairs = {(one.consumer, one.provider) for one in rare}
+    masked = sum(bool(one.masked) and not one.implausible for one in found)
+    return (
+        f"{text}folded (--all shows them): {len(rare)} findings in {_pairs(len(pairs))} with a TE more than "
+        f"{MOST_DAYS} days older than the core; {masked} that come after another break of the same pair\n"
+    )
 
 
 def _is_break(one: Finding) -> bool:
@@ -77,6 +99,10 @@ def _entry(same: Sequence[Finding], mcore: Sequence[str], te: Sequence[str], tit
     yield f"    at {newest.call_site}" + (f", where {newest.guard}" if newest.guard else "")
     if newest.signature:
         yield f"    signature {newest.signature}"
+    if newest.lost:
+        yield f"    lost: {newest.lost}"
+    if newest.masked:
+        yield f"    masked by {newest.masked}"
     partners: dict[str, set[str]] = defaultdict(set)
     for finding in same:
         partners[finding.consumer].add(finding.provider)

@@ -45,7 +45,7 @@ class Use:
     the last attribute is read from an instance or super(). `swallowed` lists the exceptions that the surrounding code
     catches and does not raise again, `effect` is the assignment that it makes instead ("fused_permute = None");
     `fallback`: it then uses another part of the provider, which is a use of its own. `refused` lists the exceptions
-    that it replaces by an error of its own.
+    that it replaces by an error of its own. `unpacks`: the number of names that a call's result is unpacked into.
     """
 
     kind: str
@@ -60,6 +60,7 @@ class Use:
     fallback: bool = False
     refused: tuple[str, ...] = ()
     signature: str = ""
+    unpacks: int = 0
 
 
 @dataclass(frozen=True)

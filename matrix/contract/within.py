@@ -1,4 +1,4 @@
-"""How a provider uses its own API: the arguments of its calls, and the attributes of its module-level instances.
+"""How a provider uses its own API: the arguments of its calls, what it returns, the attributes of its instances.
 
 A consuming package overrides methods and replaces functions. Whether those fit depends on how the provider calls them.
 """
@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import ast
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
-from matrix.contract.definition import Names, dotted
+from matrix.contract.definition import Names, called, dotted
+from matrix.contract.provider import Provider
 from matrix.contract.surface import ANONYMOUS, CallShape, Instance
 
 BUILDERS = ("build_module",)  # megatron-core constructs the class of a spec with their keyword arguments
@@ -18,9 +19,14 @@ FEWEST = 2  # keywords by which such a call is recognised
 
 
 def use_within(
-    modules: Mapping[str, Names], trees: Mapping[str, ast.Module]
-) -> tuple[Mapping[str, list[CallShape]], Mapping[str, Instance]]:
-    """Return the shapes of calls by the callee's last name, and the module-level instances by path."""
+    modules: Mapping[str, Names], trees: Mapping[str, ast.Module], provider: Provider
+) -> tuple[Mapping[str, list[CallShape]], Mapping[str, Instance], Mapping[str, int]]:
+    """Return the shapes of calls by the callee's last name, module-level instances, and sizes of returned tuples.
+
+    The latter two are by path ("module:name", "module:class.name").
+    """
+    if not provider.with_own:
+        return {}, {}, {}
     defined = {name for names in modules.values() for name, entry in names.items() if _is_callable(entry)}
     methods = {
         name
@@ -30,7 +36,7 @@ def use_within(
         for name, member in entry["members"].items()
         if _is_callable(member)
     }
-    called: dict[str, dict[tuple[object, ...], CallShape]] = defaultdict(dict)
+    shapes_of: dict[str, dict[tuple[object, ...], CallShape]] = defaultdict(dict)
     instances: dict[str, Instance] = {}
     for module, tree in trees.items():
         kinds = (ast.Call, ast.Assign, ast.AnnAssign, ast.ClassDef)
@@ -41,7 +47,7 @@ def use_within(
                 name = _callee(node, defined | methods)
                 if name:
                     shape = _shape(node, module, bool(name == "__init__"))
-                    called[name].setdefault(tuple(map(str, shape[1:])), shape)
+                    shapes_of[name].setdefault(tuple(map(str, shape[1:])), shape)
             elif isinstance(node, (ast.Assign, ast.AnnAssign)) and isinstance(node.value, ast.Call):
                 made = classes.get(dotted(node.value.func))
                 target = node.targets[0] if isinstance(node, ast.Assign) else node.target
@@ -49,7 +55,40 @@ def use_within(
                     attributes = _attributes(made, classes)
                     if attributes is not None:
                         instances[f"{module}:{target.id}"] = [made.name, *sorted(attributes)]
-    return {name: [*shapes.values()] for name, shapes in sorted(called.items())}, instances
+    returned = {path: size for module, tree in trees.items() for path, size in _sizes(tree.body, f"{module}:")}
+    return {name: [*shapes.values()] for name, shapes in sorted(shapes_of.items())}, instances, returned
+
+
+def _sizes(body: Sequence[ast.stmt], before: str) -> Iterator[tuple[str, int]]:
+    """Yield the functions and methods whose every return statement has a tuple of one size."""
+    for node in body:
+        if isinstance(node, ast.ClassDef):
+            yield from _sizes(node.body, f"{before}{node.name}.")
+        elif isinstance(node, ast.FunctionDef) and not set(map(_word, node.decorator_list)) - {"staticmethod"}:
+            sizes = {
+                _size(part) for part in _own_nodes(node) if isinstance(part, (ast.Return, ast.Yield, ast.YieldFrom))
+            }
+            if len(sizes) == 1 and (size := sizes.pop()):
+                yield f"{before}{node.name}", size
+
+
+def _size(node: ast.AST) -> int:
+    """Return the size of a returned tuple, 0 if it is not fixed."""
+    value = node.value if isinstance(node, ast.Return) else None
+    fixed = isinstance(value, ast.Tuple) and not any(isinstance(element, ast.Starred) for element in value.elts)
+    return len(value.elts) if isinstance(value, ast.Tuple) and fixed else 0
+
+
+def _own_nodes(node: ast.AST) -> Iterator[ast.AST]:
+    """Yield the parts of a function without those of the functions and classes in it."""
+    for child in ast.iter_child_nodes(node):
+        if not isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)):
+            yield child
+            yield from _own_nodes(child)
+
+
+def _word(node: ast.expr) -> str:
+    return dotted(called(node)).rpartition(".")[2]
 
 
 def _is_callable(entry: object) -> bool:

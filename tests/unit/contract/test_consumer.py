@@ -233,7 +233,8 @@ class TestTorch:
 
     def test_logged_api_keeps_its_signature(self) -> None:
         """load() has two decorators, and one of them passes a second positional argument on by keyword."""
-        load = "@_dcp_method_logger(log_exceptions=True)\n@_api_bc_check\ndef load(state_dict, *, checkpoint_id=None): ...\n"
+        decorators = "@_dcp_method_logger(log_exceptions=True)\n@_api_bc_check\n"
+        load = f"{decorators}def load(state_dict, *, checkpoint_id=None): ...\n"
         fork = project(
             "from torch.distributed import checkpoint as c\nc.load({}, 'path')\nc.load({}, no_dist=True)\n", TORCH
         )
@@ -268,3 +269,84 @@ def test_json_names_the_packages() -> None:
     assert {"consumer": "fork", "mcore": "0.16.0"}.items() <= found[0].to_json().items()
     assert {"consumer": "fork", "torch": "2.6.0"}.items() <= torch_found[0].to_json().items()
     assert MEGATRON_CORE.key == "mcore"
+
+
+class TestReturnedTuples:
+    @pytest.mark.parametrize(
+        ("returned", "message"),
+        [
+            ("a, b", []),
+            ("a, b, c", [("definite", "too many values to unpack (expected 2)")]),
+            ("(a,)", [("definite", "not enough values to unpack (expected 2, got 1)")]),
+            ("a", []),
+        ],
+    )
+    def test_changed_size_of_a_returned_tuple(self, returned: str, message: list[tuple[str, str]]) -> None:
+        fork = project("from megatron.core.schedule import step\nloss, norm = step()\n")
+
+        assert breaks(fork, core({"schedule.py": f"def step():\n    return {returned}\n"})) == message
+
+    def test_returns_that_differ_are_unknown(self) -> None:
+        fork = project("from megatron.core.schedule import step\nloss, norm = step(1)\n")
+        text = "def step(x):\n    if x:\n        return 1, 2, 3\n    return 1, 2\n"
+
+        assert breaks(fork, core({"schedule.py": text})) == []
+
+
+def test_metaclass_and_own_construction_are_unknown() -> None:
+    """The metaclass may define WORLD; __new__ may return an object of another class."""
+    text = "class _Meta(type):\n    WORLD = 1\nclass group(metaclass=_Meta): ...\n"
+    found = breaks(
+        project("from torch.distributed.checkpoint import group\ngroup.WORLD\ngroup.x\n", TORCH),
+        torch({"checkpoint/__init__.py": text}),
+    )
+    assert found == []
+
+
+def test_added_public_names_are_exported() -> None:
+    own = "__all__ = ['a']\ndef a(): ...\ndef b(): ...\n__all__ += ['b']\n"
+    surface = torch({"checkpoint/api.py": own, "checkpoint/__init__.py": "from .api import *\n"})
+
+    assert breaks(project("from torch.distributed.checkpoint import a, b\n", TORCH), surface) == []
+
+
+class TestTypes:
+    PLANNER = (
+        "class SavePlanner:\n    def set_up_planner(self, state_dict, storage_meta=None, is_coordinator=False): ...\n"
+    )
+
+    @pytest.mark.parametrize("annotation", ["SavePlanner", "Optional[SavePlanner]", "SavePlanner | None"])
+    def test_annotated_parameter_has_the_methods_of_its_class(self, annotation: str) -> None:
+        fork = project(
+            "from typing import Optional\nfrom torch.distributed.checkpoint import SavePlanner\n"
+            f"def save(planner: {annotation}, is_coordinator):\n    planner.set_up_planner({{}}, is_coordinator)\n",
+            TORCH,
+        )
+
+        assert breaks(fork, torch({"checkpoint/__init__.py": self.PLANNER})) == [
+            (
+                "misbound",
+                "SavePlanner.set_up_planner(): positional argument 'is_coordinator' lands on 'storage_meta', "
+                "and means 'is_coordinator'",
+            )
+        ]
+
+    def test_constructed_object_has_the_methods_of_its_class(self) -> None:
+        fork = project(
+            "from torch.distributed.checkpoint import SavePlanner\n"
+            "planner = SavePlanner()\nplanner.set_up_planner(1, 2, 3, 4)\n",
+            TORCH,
+        )
+
+        assert [kind for kind, _ in breaks(fork, torch({"checkpoint/__init__.py": self.PLANNER}))] == ["definite"]
+
+    def test_dataclass_adds_its_fields_to_the_constructor(self) -> None:
+        fork = project(
+            "from dataclasses import dataclass\nfrom megatron.core.parallel import ParallelConfig\n@dataclass\n"
+            "class Mine(ParallelConfig):\n    extra: int = 0\n"
+            "Mine(extra=1, tensor_model_parallel_size=2)\nMine(extra=1, gone=2)\n"
+        )
+
+        assert breaks(fork, core({"parallel.py": PARALLEL})) == [
+            ("definite", "ParallelConfig.__init__() got an unexpected keyword argument 'gone'")
+        ]

@@ -68,11 +68,19 @@ class Body(Bindings):
         self.names.finished = True
         return all_of(*self.path)
 
+    def declare_globals(self, node: Node) -> None:
+        """Give the constants of the module that a function reassigns the values that its first call finds."""
+        for part in ast.walk(node):
+            for name in part.names if isinstance(part, ast.Global) else ():
+                first = self.names.first(name)
+                if first is not None:
+                    self.names.own[name] = first
+
     def type_parameters(self, node: Node) -> None:
         """Give parameters that are annotated with a class of the provider its type."""
         for slot in [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]:
             known = self.names.own.get(slot.arg)
-            if self.provider.with_own and slot.annotation is not None and known == only(Anything(slot.arg)):
+            if self.provider.detailed and slot.annotation is not None and known == only(Anything(slot.arg)):
                 path = self._annotated(slot.annotation)
                 self.names.own[slot.arg] = only(Anything(slot.arg, of_class=path))
 
@@ -165,6 +173,7 @@ class Body(Bindings):
         names = Names(_parameters(routine, Instance(blueprint) if blueprint else None), self.names.inside)
         body = Body(self.library, replace(self.place, function=name), names, record=record)
         body.type_parameters(node)
+        body.declare_globals(node)
         end = body.read(node.body)
         record.completes = body.outcome(end).completes
         if method_of and node.name == "__init__":
@@ -206,7 +215,7 @@ class Body(Bindings):
 
     def _record_overrides(self, blueprint: ClassDefinition, body: Body) -> None:
         """Record the methods that a class defines over those of the provider's classes among its bases."""
-        for guard, base in self._provided_bases(blueprint):
+        for guard, base in self._provided_bases(blueprint) if self.provider.detailed else ():
             for method in blueprint.definitions:
                 name, signature = method.node.name, function_entry(method.node, member=True)
                 if signature.endswith(")") and not (name.startswith("__") and name != "__init__"):
@@ -241,6 +250,7 @@ class Body(Bindings):
         for keyword in call.keywords:
             if keyword.arg in names:
                 names[keyword.arg] = self.value(keyword.value)
+        body.declare_globals(node)
         key = tuple(names.items())
         known = routine.returned.get(key)
         if known is None:

@@ -113,6 +113,9 @@ class _Package:
             place = BodyLocation(module, path, path.endswith("__init__.py"), postponed=_postpones_annotations(tree))
             known = self._read[module] = _Module(Body(self, place, Names()))
             known.loads = known.body.read(tree.body)
+            for node in ast.walk(tree) if b"global " in self._files[path] else ():
+                for name in node.names if isinstance(node, ast.Global) else ():
+                    known.body.names.reassign(name)
             known.done = True
         return self._read[module]
 

@@ -90,7 +90,7 @@ class Invocations(Expressions):
     ) -> Choice:  # fmt: skip
         if isinstance(callee, Reference):
             self.use("call", callee.path, node, guard, arguments, bound=owner is not None)
-            if self.provider.with_own and re.match(r"_*[A-Z]", callee.path.rpartition(":")[2].rpartition(".")[2]):
+            if self.provider.detailed and re.match(r"_*[A-Z]", callee.path.rpartition(":")[2].rpartition(".")[2]):
                 return only(Anything(of_class=callee.path))
         elif isinstance(callee, Method):
             self.use("call", callee.path, node, guard, arguments, bound=True)
@@ -181,6 +181,9 @@ class Invocations(Expressions):
         for guard, owner in self.value(node.args[0]):
             if isinstance(owner, Reference) and name:
                 found.append((guard, Fact(Offers(owner.attribute(name).path))))
+                continue
+            if isinstance(owner, Literal) and name:  # getattr(module, "x", None)
+                found.append((guard, Fact(hasattr(owner.value, name))))
                 continue
             # Instance attributes of TE classes are not recorded, so the result is unknown.
             of_te = concerns_te(owner) or isinstance(owner, Reference) or self._is_te_instance(owner)

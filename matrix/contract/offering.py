@@ -196,12 +196,12 @@ class _ModuleReader:
         return f">{module}:{'.'.join(rest)}" if len(rest) < 2 else "~"
 
     def _class(self, node: ast.ClassDef, names: Names) -> Entry:
-        with_own = self.provider.with_own
+        detailed = self.provider.detailed
         empty = {"object", "ABC", "abc.ABC"}
-        if with_own and any(dotted(base).rpartition(".")[2] in ENUMERATIONS for base in node.bases):
+        if detailed and any(dotted(base).rpartition(".")[2] in ENUMERATIONS for base in node.bases):
             empty |= {"str", "int", *ENUMERATIONS, *(f"enum.{name}" for name in ENUMERATIONS)}
         bases = [self._base(base, names) for base in node.bases if dotted(base) not in empty]
-        return class_entry(node, bases, names, pydantic=_imports_pydantic(self.tree), with_own=with_own)
+        return class_entry(node, bases, names, pydantic=_imports_pydantic(self.tree), detailed=detailed)
 
     def _base(self, node: ast.expr, names: Names) -> Entry:
         if isinstance(node, ast.Attribute):

@@ -16,6 +16,7 @@ class Provider:
 
     `package` is its name on PyPI, `key` its name in JSON, `title` in text. `modules` matches its import names, `files`
     the paths of its recorded files. `version_paths` are the names that hold its version.
+    `fix` says where its Python is. `detailed`: its surfaces have what overrides, patches and objects are compared with.
     """
 
     package: str
@@ -25,8 +26,8 @@ class Provider:
     modules: re.Pattern[str]
     files: re.Pattern[str]
     version_paths: frozenset[str]
-    fix: str  # where its Python is
-    with_own: bool = True  # its classes are recorded with the attributes of their instances
+    fix: str
+    detailed: bool = True
 
     def owns(self, module: str) -> bool:
         """Return whether a module belongs to it, by name."""
@@ -57,7 +58,7 @@ TRANSFORMER_ENGINE: Final = Provider(
     ),
     version_paths=frozenset({"transformer_engine:__version__"}),
     fix="its Python is in the wheel transformer_engine_cu12, and in most transformer_engine wheels",
-    with_own=False,
+    detailed=False,
 )  # fmt: skip
 MEGATRON_CORE: Final = Provider(
     "megatron-core", "mcore", "megatron-core", "megatron",

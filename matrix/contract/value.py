@@ -302,12 +302,27 @@ def concerns_te(value: Value) -> bool:
 
 @dataclass
 class Names:
-    """The names of one body and of the bodies around it. `finished`: the body was read to its end."""
+    """The names of one body and of the bodies around it. `finished`: the body was read to its end.
+
+    `initial` holds the constants of a module that a function reassigns: they have these values until then, and any value
+    for other functions.
+    """
 
     own: dict[str, Choice] = field(default_factory=dict)
     around: Names | None = None
     of_class: bool = False
     finished: bool = False
+    initial: dict[str, Choice] = field(default_factory=dict)
+
+    def reassign(self, name: str) -> None:
+        """Make a constant unknown to the functions that only read it."""
+        choice = self.own.get(name)
+        if choice and all(isinstance(value, Literal) for _, value in choice):
+            self.initial[name], self.own[name] = choice, only(Anything(name))
+
+    def first(self, name: str) -> Choice | None:
+        """Return the value of a reassigned constant before any function runs."""
+        return self.initial.get(name) or (self.around.first(name) if self.around else None)
 
     @property
     def inside(self) -> Names:

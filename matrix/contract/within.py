@@ -25,7 +25,7 @@ def use_within(
 
     The latter two are by path ("module:name", "module:class.name").
     """
-    if not provider.with_own:
+    if not provider.detailed:
         return {}, {}, {}
     defined = {name for names in modules.values() for name, entry in names.items() if _is_callable(entry)}
     methods = {

@@ -12,6 +12,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from matrix.contract import reading, recording
 from matrix.contract.finding import Finding, find, fits
 from matrix.contract.provider import Provider, provider_of
+from matrix.contract.relevance import is_yanked
 from matrix.contract.surface import Surface
 from matrix.contract.trees import calls_of_project
 from matrix.contract.usage import Calls, Use
@@ -46,7 +47,8 @@ def parse(text: str) -> Target:
     except InvalidRequirement as error:
         raise MatrixError("not a provider", got=text, expected=FORMS, fix=str(error).splitlines()[0]) from None
     provider = provider_of(requirement.name)
-    known = recording.recorded_surfaces(provider)
+    recorded_ones = recording.recorded_surfaces(provider)
+    known = [v for v in recorded_ones if not is_yanked(provider.package, v) or f"=={v}" in text]
     selected = tuple(requirement.specifier.filter(known))
     if not selected:
         raise MatrixError(

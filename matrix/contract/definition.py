@@ -61,8 +61,16 @@ def class_entry(
 
 
 def _has_distant(bases: Sequence[Entry], names: Mapping[str, Entry]) -> bool:
-    local = [isinstance(names.get(base.partition(":")[2]), (dict, list)) for base in bases if isinstance(base, str)]
-    return not all(local)
+    local = [names.get(base.partition(":")[2]) for base in bases if isinstance(base, str)]
+    return not all(
+        isinstance(entry, (dict, list)) and not (isinstance(entry, dict) and _is_partial(entry)) for entry in local
+    )
+
+
+def _is_partial(entry: Mapping[str, Entry]) -> bool:
+    """Return whether the fields of a dataclass's bases are added at look-up."""
+    made = entry["members"].get("__init__")
+    return isinstance(made, str) and made.startswith("d(")
 
 
 def _inherited_fields(bases: Sequence[Entry], names: Mapping[str, Entry]) -> list[Field]:

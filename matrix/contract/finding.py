@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import partial
+from itertools import takewhile
 from typing import Any, Final, Protocol
 
 from matrix.contract.argument_names import misplaced
@@ -24,8 +25,8 @@ from matrix.contract.guard import (
     guard_parts,
 )
 from matrix.contract.provider import MEGATRON_CORE, PROVIDERS, TRANSFORMER_ENGINE, provider_of
-from matrix.contract.signature import CallSignature, parse_signature
-from matrix.contract.surface import ANONYMOUS, Absent, ResolvedPath, Surface
+from matrix.contract.signature import Binding, CallSignature, parse_signature
+from matrix.contract.surface import Absent, ResolvedPath, Surface
 from matrix.contract.usage import Arguments, Calls, Site, Use
 from matrix.verdicts.outcome import Raised
 
@@ -216,9 +217,19 @@ def _replacing(use: Use, found: ResolvedPath | Absent, surface: Surface, history
         return
     refused = list(_refused(use, found, surface))
     if refused and (history is None or history.fitted(use)):
-        message, site = max(refused, key=lambda one: sum(one[0] == other for other, _ in refused))
+        # The most frequent one, and of several call sites the one nearest to the original.
+        message, site = max(
+            refused,
+            key=lambda one: (sum(one[0] == other for other, _ in refused), _nearness(one[1], use.path)),
+        )
         text = f"{found.name}() as replaced {message}, called in {site}"
         yield _Break(text, "TypeError", signature=use.signature.lstrip("cs"), kind=FindingKind.OVERRIDE)
+
+
+def _nearness(module: str, path: str) -> int:
+    """Return the number of leading names that a module and a path share."""
+    pairs = zip(module.split("."), re.split("[:.]", path), strict=False)
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
 
 
 def fits(use: Use, surface: Surface) -> bool:
@@ -241,13 +252,17 @@ def _refused(use: Use, found: ResolvedPath, surface: Surface) -> Iterator[tuple[
             CallSignature.bind, positional=positional, keywords=[*keywords, *["submodules"] * built],
             starred=bool(starred), open_keywords=bool(open_keywords),
         )  # fmt: skip
-        # A call that the original refuses, too, is one of something else with that name. What is called without a name
-        # of its own must match by its keywords.
-        if any(
-            not bind(signature, bound=bound).problems and (name != ANONYMOUS or all(map(signature.takes, keywords)))
-            for signature, bound in found.callables
-        ):
+        if any(_is_meant(signature, bound, bind, positional, keywords) for signature, bound in found.callables):
             yield from ((problem.message, site.partition(":")[0]) for problem in bind(new, bound=given).problems[:1])
+
+
+def _is_meant(
+    original: CallSignature, bound: bool, bind: Callable[..., Binding], positional: int, keywords: Sequence[str]
+) -> bool:
+    """Return whether a call may be one of the original: it binds to named parameters, not to *args or **kwargs."""
+    slots = sum(parameter.kind in ("positional", "either") for parameter in original.parameters)
+    named = positional + bound <= slots and all(map(original.takes, keywords))
+    return named and not bind(original, bound=bound).problems
 
 
 def _unpacking(expected: int, got: int) -> str:

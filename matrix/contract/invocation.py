@@ -173,7 +173,11 @@ class Invocations(Expressions):
     # --------------------------------------------------------------- builtins
 
     def _call_super(self, node: ast.Call) -> Choice:
-        return self.names.find("super()") or UNKNOWN
+        known = self.names.find("super()") or UNKNOWN
+        named = self.value(node.args[0]) if node.args else ()
+        # super(Other, self) continues behind another class.
+        own = [one.blueprint for _, one in known if isinstance(one, Instance)]
+        return known if all(value in own for _, value in named) else UNKNOWN
 
     def _call_hasattr(self, node: ast.Call) -> Choice:
         name = _text(node, 1)

@@ -61,7 +61,7 @@ class Relevance:
 
     def judged(self, found: Sequence[Finding]) -> list[Finding]:
         """Return the findings of one pair of core and TE, without intended fallbacks; the other facts are added."""
-        sure = [one for one in found if one.kind is FindingKind.DEFINITE]
+        sure = [one for one in found if one.kind in (FindingKind.DEFINITE, FindingKind.SILENTLY_OFF)]
         judged = []
         for original in found:
             one = replace(original, implausible=implausible(original.consumer, original.provider))

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import ModuleType
 from typing import Any, NamedTuple, TypeAlias
 
 from matrix.contract.provider import provider_of
@@ -25,6 +26,8 @@ Entry: TypeAlias = Any  # JSON, as above
 CallShape: TypeAlias = "list[Any]"  # [module:line, number of positionals, [keyword], has *args, has **kwargs]
 Instance: TypeAlias = "list[str]"  # [class, attribute, ...]
 ANONYMOUS = "forward"  # `layer(hidden_states=...)` calls an object, whose class has this method
+OF_MODULES = frozenset(dir(ModuleType("any"))) | {"__file__", "__path__"}  # what every module has
+OF_CLASSES = frozenset(dir(type)) - {"__init__", "__new__", "__call__"}
 DEEPEST = 12  # re-exports followed one after another; the longest chain in any release is 5
 
 
@@ -159,7 +162,8 @@ class Surface:
                 return None
             if name in self.modules[source]:
                 return list(self._follow(self.modules[source][name], source, name))
-        return None if "__getattr__" in names or submodule in self.modules else Absent("name", module, name)
+        unknown = "__getattr__" in names or submodule in self.modules or name in OF_MODULES
+        return None if unknown else Absent("name", module, name)
 
     def _follow(self, entry: Entry, module: str, name: str, depth: int = 0) -> Iterator[_Place]:
         """Follow re-exports to the definition; yield one place for each alternative."""
@@ -190,7 +194,7 @@ class Surface:
             if isinstance(members[name], str) and members[name].startswith("d("):
                 return [_Place(self._generated(place), place.module, name, owner=place.name)]
             return [_Place(members[name], place.module, name, owner=owner)]
-        unknown = "__getattr__" in members or name in place.entry.get("own", ())
+        unknown = "__getattr__" in members or name in OF_CLASSES or name in place.entry.get("own", ())
         for base in place.entry["bases"]:
             for parent in self._follow(base, place.module, ""):
                 if not isinstance(parent.entry, dict):

@@ -22,13 +22,19 @@ MEANING = {
 
 def releases(found: Sequence[Finding], consumers: Sequence[str], versions: Sequence[str], provider: Provider) -> str:
     """Return what breaks in each release of a provider, newest first, then each break with its releases."""
-    width = max(map(len, [provider.title, *versions]))
-    lines = [f"{provider.title:{width}}  breaks"]
+    runs: list[tuple[set[tuple[str, str, str]], Counter[FindingKind], list[str]]] = []  # neighbours that break alike
     for version in reversed(versions):
         here = [one for one in found if one.provider == version]
-        counts = Counter(one.kind for one in here)
-        written = ", ".join(f"{counts[kind]} {kind.value}" for kind in MEANING if counts[kind])
-        lines.append(f"{version:{width}}  {written or 'nothing'}")
+        same = {_key(one) for one in here}
+        if not runs or runs[-1][0] != same:
+            runs.append((same, Counter(one.kind for one in here), []))
+        runs[-1][2].append(version)
+    rows = [
+        (spans(run, versions), ", ".join(f"{counts[kind]} {kind.value}" for kind in MEANING if counts[kind]))
+        for _, counts, run in runs
+    ]
+    width = max(len(provider.title), *(len(name) for name, _ in rows))
+    lines = [f"{provider.title:{width}}  breaks", *(f"{name:{width}}  {what or 'nothing'}" for name, what in rows)]
     clean = [version for version in versions if not any(one.provider == version and _is_break(one) for one in found)]
     lines += ["", f"no break found: {spans(clean, versions) or 'in no release'}", ""]
     place = {version: number for number, version in enumerate(versions)}

@@ -304,8 +304,8 @@ def concerns_te(value: Value) -> bool:
 class Names:
     """The names of one body and of the bodies around it. `finished`: the body was read to its end.
 
-    `initial` holds the constants of a module that a function reassigns: they have these values until then, and any value
-    for other functions.
+    `initial` holds the constants of a module that a function reassigns: their values until then; for other functions
+    they are unknown.
     """
 
     own: dict[str, Choice] = field(default_factory=dict)

@@ -350,3 +350,37 @@ class TestTypes:
         assert breaks(fork, core({"parallel.py": PARALLEL})) == [
             ("definite", "ParallelConfig.__init__() got an unexpected keyword argument 'gone'")
         ]
+
+
+def test_super_of_another_class_is_unknown() -> None:
+    """super(TransformerLayer, self) calls the constructor behind TransformerLayer."""
+    fork = project(
+        "from megatron.core.layer import TransformerLayer\nclass Mine(TransformerLayer):\n"
+        "    def __init__(self):\n        super(TransformerLayer, self).__init__(anything=1)\n"
+        "class Own(TransformerLayer):\n"
+        "    def __init__(self):\n        super(Own, self).__init__(anything=1)\n"
+    )
+
+    assert [one.call_site.function for one in find(fork, core({"layer.py": LAYER}))] == ["Own.__init__"]
+
+
+def test_names_that_every_module_and_class_has() -> None:
+    fork = project(
+        "from megatron.core import layer as l\nl.__file__\nl.TransformerLayer.__name__\nl.TransformerLayer.__x__\n"
+    )
+
+    assert [message for _, message in breaks(fork, core({"layer.py": LAYER}))] == [
+        "type object 'TransformerLayer' has no attribute '__x__'"
+    ]
+
+
+def test_dataclass_of_one_module_inherits_distant_fields() -> None:
+    """MLATransformerConfig extends TransformerConfig, which extends a dataclass of another module."""
+    mla = "@dataclass\nclass MLAConfig(TransformerConfig):\n    q_lora_rank: int = 0\n"
+    surface = core({"config.py": f"{CONFIG}{mla}", "parallel.py": PARALLEL})
+    fork = project(
+        "from megatron.core.config import MLAConfig\n"
+        "MLAConfig(num_layers=2, tensor_model_parallel_size=2, q_lora_rank=1)\nMLAConfig(gone=1)\n"
+    )
+
+    assert breaks(fork, surface) == [("definite", "MLAConfig.__init__() got an unexpected keyword argument 'gone'")]

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from matrix.cli.usage import add_command
-from matrix.contract import against, annotations, reading, recording, table
+from matrix.contract import against, ci_annotations, reading, recording, table
 from matrix.contract.finding import BREAKING, Finding, find
 from matrix.contract.recording import MCORE, SUFFIX, TE
 from matrix.contract.relevance import is_yanked, relevance
@@ -102,8 +102,8 @@ def _consumer(text: str, targets: Sequence[against.Target], form: str) -> int:
 
 
 def _annotate(found: Sequence[Finding], versions: Sequence[str], form: str, root: str) -> None:
-    write = annotations.sarif if form == "sarif" else annotations.github
-    print(write(found, versions, annotations.prefix(root)))
+    write = ci_annotations.sarif if form == "sarif" else ci_annotations.github
+    print(write(found, versions, ci_annotations.prefix(root)))
 
 
 def _print_json(found: Sequence[Finding]) -> None:

@@ -42,19 +42,26 @@ def parse(text: str) -> Target:
     name, equals, source = text.partition("=")
     if equals and source[:1] not in "=" and name[-1:] not in "<>!~=":
         return Target(provider_of(name.strip()), (), chosen=True, source=source)
-    try:
-        requirement = Requirement(text)
-    except InvalidRequirement as error:
-        raise MatrixError("not a provider", got=text, expected=FORMS, fix=str(error).splitlines()[0]) from None
+    requirement = _requirement(text)
     provider = provider_of(requirement.name)
-    recorded_ones = recording.recorded_surfaces(provider)
-    known = [v for v in recorded_ones if not is_yanked(provider.package, v) or f"=={v}" in text]
-    selected = tuple(requirement.specifier.filter(known))
-    if not selected:
-        raise MatrixError(
-            f"no recorded release of {provider.package} is in this range", got=text, expected=", ".join(known)
-        )
+    selected = _selected(text, provider.package, recording.recorded_surfaces(provider))
     return Target(provider, selected, chosen=bool(requirement.specifier))
+
+
+def _requirement(text: str) -> Requirement:
+    try:
+        return Requirement(text)
+    except InvalidRequirement as error:
+        raise MatrixError("not a package", got=text, expected=FORMS, fix=str(error).splitlines()[0]) from None
+
+
+def _selected(text: str, package: str, known: Sequence[str]) -> tuple[str, ...]:
+    """Return the releases in a range, without withdrawn ones that it does not name."""
+    kept = [version for version in known if not is_yanked(package, version) or f"=={version}" in text]
+    selected = tuple(_requirement(text).specifier.filter(kept))
+    if not selected:
+        raise MatrixError(f"no recorded release of {package} is in this range", got=text, expected=", ".join(kept))
+    return selected
 
 
 def consumers(text: str, provider: Provider) -> list[Calls]:
@@ -63,8 +70,8 @@ def consumers(text: str, provider: Provider) -> list[Calls]:
     Raises MatrixError for a text that names neither.
     """
     if text.startswith(recording.MCORE) and provider.package != recording.MCORE:
-        specifier = Requirement(text).specifier
-        return [recording.recorded_calls(provider, v) for v in specifier.filter(recording.recorded_consumers(provider))]
+        known = recording.recorded_consumers(provider)
+        return [recording.recorded_calls(provider, version) for version in _selected(text, recording.MCORE, known)]
     return [calls_of_project(text, provider)]
 
 

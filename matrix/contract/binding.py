@@ -20,6 +20,7 @@ from matrix.contract.value import (
     InPackage,
     Instance,
     Keywords,
+    Literal,
     Names,
     Outside,
     Reference,
@@ -110,14 +111,20 @@ class Bindings(Flow):
 
     def _patch(self, owner: ast.expr, name: str, node: ast.AST, choice: Choice) -> None:
         """Record an assignment to an attribute of something of the provider."""
-        if self.provider.detailed and isinstance(owner, (ast.Name, ast.Attribute)) and dotted(owner):
-            for guard, value in self.value(owner):
-                for inner, new in choice if isinstance(value, Reference) else ():
-                    signature = function_entry(new.node) if isinstance(new, FunctionDefinition) else ""
-                    self.use(
-                        "patch", value.attribute(name).path, node, all_of(guard, inner), bound=True,  # type: ignore[union-attr]
-                        signature=signature,
-                    )  # fmt: skip
+        if not (self.provider.detailed and dotted(owner)):
+            return
+        for guard, value in self.value(owner):
+            for inner, new in choice if isinstance(value, Reference) else ():
+                path = value.attribute(name).path if isinstance(value, Reference) else ""
+                signature = function_entry(new.node) if isinstance(new, FunctionDefinition) else ""
+                self.use("patch", path, node, all_of(guard, inner), bound=True, signature=signature)
+
+    def _call_setattr(self, node: ast.Call) -> Choice:
+        values, _ = self.arguments(node)
+        for _, name in values[1] if len(values) > 2 else ():
+            if isinstance(name, Literal) and isinstance(name.value, str):
+                self._patch(node.args[0], name.value, node, values[2])
+        return UNKNOWN
 
     def _named(self, name: str, choice: Choice) -> Choice:
         """Return `choice`, or for an unknown value one named after its variable; each rebinding adds a prime."""

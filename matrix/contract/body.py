@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import reduce
 
 from matrix.contract.binding import Bindings, Library
 from matrix.contract.definition import called, dotted, function_entry
@@ -93,9 +94,7 @@ class Body(Bindings):
         first, *rest = dotted(node).split(".")
         for _, value in self.settled(self.names.find(first) or ()):
             if isinstance(value, Reference):
-                for name in rest:
-                    value = value.attribute(name)
-                return value.path
+                return reduce(Reference.attribute, rest, value).path
         return ""
 
     def read_functions(self, reached: Guard = True) -> None:

@@ -33,16 +33,16 @@ def surface_of(text: str) -> Surface:
     return recording.load_surface(text) if source is None else extract_surface(sources.inspect(source))
 
 
-def surface_of_source(text: str, provider: Provider) -> Surface:
+def surface_of_source(text: str, provider: Provider, version: str | None = None) -> Surface:
     """Return the surface of a wheel, a folder or PATH@REV of a provider. Raises MatrixError when there is none."""
     if provider.package in LAYOUTS:
-        return extract_surface(sources.inspect(sources.parse(text, provider.package)), provider=provider)
+        return extract_surface(sources.inspect(sources.parse(text, provider.package)), version, provider)
     path = sources.existing(sources.absolute(Path.cwd(), text), text)
     if path.suffix != ".whl":
         raise MatrixError(
             f"{provider.package} is read from wheels only", got=text, expected="FILE.whl", fix=provider.fix
         )
-    return extract_surface(sources.inspect(Source(provider.package, SourceKind.WHEEL, str(path))), provider=provider)
+    return extract_surface(sources.inspect(Source(provider.package, SourceKind.WHEEL, str(path))), version, provider)
 
 
 def calls_of(text: str) -> Calls:
@@ -60,9 +60,14 @@ def recorded_or_source(text: str, package: str) -> Source | None:
     return None if source is None or source.kind is SourceKind.PYPI else source
 
 
-def extract(package: str, contents: Contents, version: str | None = None) -> Surface | Calls:
-    """Read a surface or calls from a source; `version` replaces the one that the source declares."""
-    return extract_surface(contents, version) if package == TE else extract_calls(contents, version)
+def extract(
+    package: str, contents: Contents, version: str | None = None, into: Provider = TRANSFORMER_ENGINE
+) -> Surface | Calls:
+    """Read the surface of a TE, or the calls of a Megatron into a provider.
+
+    `version` replaces the one that the source declares.
+    """
+    return extract_surface(contents, version) if package == TE else extract_calls(contents, version, into)
 
 
 def extract_surface(contents: Contents, version: str | None = None, provider: Provider = TRANSFORMER_ENGINE) -> Surface:

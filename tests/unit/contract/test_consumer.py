@@ -196,11 +196,13 @@ class TestOverrides:
 class TestPatches:
     def test_patch_is_held_against_the_calls(self) -> None:
         fork = project("from megatron.core import utils\ndef mine(a): ...\nutils.reduce = mine\n")
+        again = project("from megatron.core import utils\ndef mine(a): ...\nsetattr(utils, 'reduce', mine)\n")
         before = core({"utils.py": "def reduce(a): ...\ndef f():\n    reduce(1)\n"})
         after = core({"utils.py": "def reduce(a, group=None): ...\ndef f():\n    reduce(1, group=2)\n"})
 
         assert breaks(fork, before) == []
         assert [kind for kind, _ in breaks(fork, after, before)] == ["override"]
+        assert breaks(again, after, before) == breaks(fork, after, before)
 
     def test_patch_of_a_method_binds_self(self) -> None:
         fork = project(

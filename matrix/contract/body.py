@@ -34,7 +34,6 @@ from matrix.contract.value import (
     Outside,
     Reference,
     ReturnValue,
-    Value,
     concerns_te,
     gather,
     only,
@@ -70,7 +69,10 @@ class Body(Bindings):
         return all_of(*self.path)
 
     def declare_globals(self, node: Node) -> None:
-        """Give the constants of the module that a function reassigns the values that its first call finds."""
+        """Give the constants of the module that a function reassigns the values that its first call finds.
+
+        So `if _version is None: _version = ...` returns that version.
+        """
         for part in ast.walk(node):
             for name in part.names if isinstance(part, ast.Global) else ():
                 first = self.names.first(name)
@@ -220,16 +222,16 @@ class Body(Bindings):
                 if signature.endswith(")") and not (name.startswith("__") and name != "__init__"):
                     body.use("override", base.attribute(name).path, method.node, guard, bound=True, signature=signature)
 
-    def _provided_bases(self, blueprint: ClassDefinition) -> Choice:
+    def _provided_bases(self, blueprint: ClassDefinition) -> list[tuple[Guard, Reference]]:
         """Return the provider's classes that a class extends, itself or through others of the package."""
-        found: list[tuple[Guard, Value]] = []
+        found: list[tuple[Guard, Reference]] = []
         for base in blueprint.bases:
             for guard, value in self.settled(base):
                 if isinstance(value, Reference):
                     found.append((guard, value))
                 elif isinstance(value, ClassDefinition) and value is not blueprint:
-                    found += under(guard, self._provided_bases(value))
-        return gather(found)
+                    found += [(all_of(guard, inner), above) for inner, above in self._provided_bases(value)]
+        return list(dict.fromkeys(found))
 
     def run(
         self, routine: FunctionDefinition, values: Sequence[Choice], call: ast.Call, owner: Instance | None

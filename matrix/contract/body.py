@@ -73,9 +73,9 @@ class Body(Bindings):
 
         So `if _version is None: _version = ...` returns that version.
         """
-        for part in ast.walk(node):
+        for part in ast.walk(node) if self.names.module.initial else ():
             for name in part.names if isinstance(part, ast.Global) else ():
-                first = self.names.first(name)
+                first = self.names.module.initial.get(name)
                 if first is not None:
                     self.names.own[name] = first
 
@@ -118,6 +118,8 @@ class Body(Bindings):
         signature: str = "",
     ) -> None:
         """Record a use. It fails if its path is missing: then a handler runs, or the code after it is not reached."""
+        if not self.provider.covers(path):
+            return
         if not self.silent:
             reached = all_of(self.base, self.here(), guard)
             if reached is not False:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Final
 
 from matrix.errors import MatrixError, closest
@@ -37,6 +38,13 @@ class Provider:
         """Return whether a surface has that module if the release has it."""
         path = module.replace(".", "/")
         return any(self.files.fullmatch(file) for file in (f"{path}.py", f"{path}/__init__.py"))
+
+    @cache
+    def covers(self, path: str) -> bool:
+        """Return whether a surface may have a path ("torch:distributed.checkpoint.load"), so that a use of it counts."""
+        module, _, attributes = path.partition(":")
+        names = [*module.split("."), *(attributes.split(".") if attributes else [])]
+        return any(self.records(".".join(names[:size])) for size in range(1, len(names) + 1))
 
     @property
     def mention(self) -> bytes:

@@ -320,9 +320,10 @@ class Names:
         if choice and all(isinstance(value, Literal) for _, value in choice):
             self.initial[name], self.own[name] = choice, only(Anything(name))
 
-    def first(self, name: str) -> Choice | None:
-        """Return the value of a reassigned constant before any function runs."""
-        return self.initial.get(name) or (self.around.first(name) if self.around else None)
+    @property
+    def module(self) -> Names:
+        """Return the names of the module."""
+        return self.around.module if self.around else self
 
     @property
     def inside(self) -> Names:

@@ -10,6 +10,7 @@ from typing import Any
 from matrix.cli.usage import add_command
 from matrix.contract import against, ci_annotations, reading, recording, table
 from matrix.contract.finding import BREAKING, Finding, find
+from matrix.contract.provider import TRANSFORMER_ENGINE
 from matrix.contract.recording import MCORE, SUFFIX, TE
 from matrix.contract.relevance import is_yanked, relevance
 from matrix.errors import MatrixError
@@ -59,10 +60,11 @@ def contract_command(parsed: argparse.Namespace) -> int:
         raise MatrixError("--against needs a consumer", fix="--consumer PROJECT")
     consumers = [reading.calls_of(text) for text in _sides(parsed.mcore, MCORE, parsed.all)]
     offers = [reading.surface_of(text) for text in _sides(parsed.te, TE, parsed.all)]
+    releases = against.RecordedReleases(TRANSFORMER_ENGINE)
     found: list[Finding] = []
     for calls in consumers:
         for surface in offers:
-            new = relevance().judged(find(calls, surface))
+            new = relevance().judged(find(calls, surface, history=releases))
             found += new
             if parsed.format == "json":
                 _print_json(new)

@@ -88,7 +88,7 @@ def recorded(provider: Provider, version: str) -> Surface:
 
 
 class RecordedReleases:
-    """The recorded releases of a provider, newest first, as matrix.contract.finding.History."""
+    """The recorded releases of a provider, newest first, as matrix.contract.finding.OtherReleases."""
 
     def __init__(self, provider: Provider) -> None:
         self._provider = provider
@@ -104,6 +104,13 @@ class RecordedReleases:
     def fitted(self, use: Use) -> bool:
         """Return whether an override or a patch fits any release."""
         return any(fits(use, surface) for surface in self._surfaces())
+
+    def taken(self, path: str, parameter: str) -> bool:
+        """Return whether the callable at `path` has that parameter in any release."""
+        key = f"{path}({parameter})"
+        if key not in self._offered:
+            self._offered[key] = any(surface.takes(path, parameter) for surface in self._surfaces())
+        return self._offered[key]
 
     def _surfaces(self) -> Iterator[Surface]:
         return (recorded(self._provider, version) for version in self._versions)

@@ -16,6 +16,7 @@ from matrix.contract.table import MEANING, spans
 LEVELS: Final[Mapping[FindingKind, tuple[str, str]]] = {  # SARIF, GitHub
     **dict.fromkeys(BREAKING, ("error", "error")),
     FindingKind.POSSIBLE: ("warning", "warning"),
+    FindingKind.IGNORED: ("warning", "warning"),
     FindingKind.SILENTLY_OFF: ("note", "notice"),
 }
 SCHEMA: Final = "https://json.schemastore.org/sarif-2.1.0.json"

@@ -30,6 +30,7 @@ from matrix.contract.surface import Absent, ResolvedPath, Surface
 from matrix.contract.usage import Arguments, Calls, Site, Use
 from matrix.verdicts.outcome import Raised
 
+DROPPING = ",**extra)"  # the constructor of a dataclass of pydantic; see matrix.contract.definition
 REPLACING = ("override", "patch")
 OPTIONAL = ("masked", "lost", "implausible")  # in JSON only where they hold
 SHOWN = (TeVersion, Offers, Takes)  # guards in the source that a finding shows even where this TE decides them
@@ -42,6 +43,7 @@ class FindingKind(str, Enum):
     POSSIBLE = "possible"  # it depends on a guard or a definition that was not understood
     MISBOUND = "misbound"  # no exception: an argument binds to another parameter than its caller means
     OVERRIDE = "override"  # the provider calls a method or function that this code replaces, and it can't take the call
+    IGNORED = "ignored"  # no exception: a dataclass of pydantic drops a keyword that other releases take
     SILENTLY_OFF = "silently-off"  # the exception is caught, and a feature is silently off or replaced
 
 
@@ -87,7 +89,7 @@ class Finding:
         return {**record, "call_site": str(self.call_site), "kind": self.kind.value}
 
 
-class History(Protocol):
+class OtherReleases(Protocol):
     """The other releases of a provider."""
 
     def offered(self, path: str) -> bool:
@@ -96,8 +98,13 @@ class History(Protocol):
     def fitted(self, use: Use) -> bool:
         """Return whether an override or a patch fits any release."""
 
+    def taken(self, path: str, parameter: str) -> bool:
+        """Return whether the callable at `path` has that parameter in any release."""
 
-def find(calls: Calls, surface: Surface, version: str | None = None, history: History | None = None) -> list[Finding]:
+
+def find(
+    calls: Calls, surface: Surface, version: str | None = None, history: OtherReleases | None = None
+) -> list[Finding]:
     """Return every break between a consuming package and a release of its provider, by call site.
 
     `version` is the one that the provider reports at run time, if it differs from the surface's (a build of a release
@@ -178,6 +185,10 @@ def _fits(use: Use, found: ResolvedPath | Absent) -> bool:
     if use.arguments is None:
         return True
     every = frozenset(name for name, _ in use.arguments.keywords)
+    if any(
+        signature.text.endswith(DROPPING) and not all(map(signature.takes, every)) for signature, _ in found.callables
+    ):
+        return False
     always = frozenset(name for name, guard in use.arguments.keywords if guard is True)
     if use.unpacks and found.returns not in (0, use.unpacks):
         return False
@@ -189,7 +200,7 @@ def _fits(use: Use, found: ResolvedPath | Absent) -> bool:
 
 
 def _breaks(
-    use: Use, found: ResolvedPath | Absent, judge: Judge, surface: Surface, history: History | None
+    use: Use, found: ResolvedPath | Absent, judge: Judge, surface: Surface, history: OtherReleases | None
 ) -> Iterator[_Break]:
     if use.kind in REPLACING:
         yield from _replacing(use, found, surface, history)
@@ -202,13 +213,16 @@ def _breaks(
     elif use.arguments is not None:
         broken = list(_binding(use, use.arguments, found, judge))
         yield from broken
+        yield from _dropped(use, use.arguments, found, judge, history)
         if use.unpacks and found.returns not in (0, use.unpacks) and not any(one.is_sure for one in broken):
             yield _Break(
                 _unpacking(use.unpacks, found.returns), "ValueError", signature=f"returns {found.returns} values"
             )
 
 
-def _replacing(use: Use, found: ResolvedPath | Absent, surface: Surface, history: History | None) -> Iterator[_Break]:
+def _replacing(
+    use: Use, found: ResolvedPath | Absent, surface: Surface, history: OtherReleases | None
+) -> Iterator[_Break]:
     """Bind the calls that the provider makes to the method or function that the consuming package puts in its place."""
     if isinstance(found, Absent):
         if use.path.endswith((f":{found.name}", f".{found.name}")) and history and history.offered(use.path):
@@ -263,6 +277,19 @@ def _is_meant(
     slots = sum(parameter.kind in ("positional", "either") for parameter in original.parameters)
     named = positional + bound <= slots and all(map(original.takes, keywords))
     return named and not bind(original, bound=bound).problems
+
+
+def _dropped(
+    use: Use, arguments: Arguments, found: ResolvedPath, judge: Judge, history: OtherReleases | None
+) -> Iterator[_Break]:
+    """Yield the keywords that a dataclass of pydantic drops, and that another release takes."""
+    for signature, _ in found.callables if history else ():
+        for name, guard in arguments.keywords if signature.text.endswith(DROPPING) else ():
+            truth = judge.truth(all_of(judge.rest(use.guard), judge.rest(guard)))
+            known = signature.takes(name) or truth is Truth.NO or history is None or not history.taken(use.path, name)
+            if not known:
+                message = f"{found.name}() drops the keyword argument '{name}'"
+                yield _Break(message, "", truth, guard, signature=signature.text, kind=FindingKind.IGNORED)
 
 
 def _unpacking(expected: int, got: int) -> str:

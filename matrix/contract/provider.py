@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
 from typing import Final
 
 from matrix.errors import MatrixError, closest
@@ -39,9 +38,8 @@ class Provider:
         path = module.replace(".", "/")
         return any(self.files.fullmatch(file) for file in (f"{path}.py", f"{path}/__init__.py"))
 
-    @cache
     def covers(self, path: str) -> bool:
-        """Return whether a surface may have a path ("torch:distributed.checkpoint.load"), so that a use of it counts."""
+        """Return whether a surface may have a path ("torch:distributed.checkpoint.load"): other uses do not count."""
         module, _, attributes = path.partition(":")
         names = [*module.split("."), *(attributes.split(".") if attributes else [])]
         return any(self.records(".".join(names[:size])) for size in range(1, len(names) + 1))

@@ -10,11 +10,13 @@ from matrix.contract.finding import BREAKING, Finding, FindingKind
 from matrix.contract.provider import PROVIDERS, Provider
 from matrix.contract.relevance import MOST_DAYS, days_between
 
+RARE = (FindingKind.OVERRIDE, FindingKind.IGNORED)  # not counted where there is none
 MOST = 10**6  # days, of releases without a date
 MEANING = {
     FindingKind.DEFINITE: "the line raises the exception whenever it is reached",
     FindingKind.MISBOUND: "no exception: an argument binds to another parameter than its caller means",
     FindingKind.OVERRIDE: "the provider calls what this code replaces with arguments that the replacement refuses",
+    FindingKind.IGNORED: "no exception: a dataclass drops a keyword argument that other releases take",
     FindingKind.POSSIBLE: "it depends on a guard or a definition that was not understood",
     FindingKind.SILENTLY_OFF: "the exception is caught, and a feature is silently off or replaced",
 }
@@ -85,7 +87,7 @@ def table(
             lines += [f"{kind.value}: {meaning}", ""]
         for same in entries.values():
             lines += [*_entry(same, mcore, te, titles), ""]
-    always = [kind for kind in MEANING if counts[kind] or kind is not FindingKind.OVERRIDE]
+    always = [kind for kind in MEANING if counts[kind] or kind not in RARE]
     total = ", ".join(f"{counts[kind]} {kind.value}" for kind in always)
     return "\n".join([*lines, f"{_pairs(len(mcore) * len(te))}: {total}"]) + "\n"
 

@@ -56,7 +56,7 @@ def test_provider_is_read_from_a_source(tmp_path: Path) -> None:
     assert target.chosen
 
 
-def test_project_is_a_folder_a_revision_or_a_wheel(tmp_path: Path) -> None:
+def test_project_is_folder_revision_or_wheel(tmp_path: Path) -> None:
     fork = tree(tmp_path / "fork", {"src/pkg/train.py": USE, "venv/x.py": "broken(", ".git2/x.py": "broken("})
     wheel = tmp_path / "fork-1.0-py3-none-any.whl"
     with zipfile.ZipFile(wheel, "w") as file:

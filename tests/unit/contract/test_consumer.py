@@ -10,7 +10,7 @@ from matrix.contract.finding import Finding, find, fits
 from matrix.contract.provider import MEGATRON_CORE, TORCH
 from matrix.contract.surface import Surface
 from matrix.contract.usage import Calls, Use
-from tests.unit.contract.sources import core, project, torch
+from tests.unit.contract.sources import core, mcore, project, te, torch
 
 LAYER = """
 class TransformerLayer:
@@ -47,6 +47,9 @@ class Past:
 
     def fitted(self, use: Use) -> bool:
         return any(fits(use, surface) for surface in self._surfaces)
+
+    def taken(self, path: str, parameter: str) -> bool:
+        return any(surface.takes(path, parameter) for surface in self._surfaces)
 
 
 def breaks(calls: Calls, surface: Surface, *others: Surface) -> Sequence[tuple[str, str]]:
@@ -386,3 +389,17 @@ def test_dataclass_of_one_module_inherits_distant_fields() -> None:
     )
 
     assert breaks(fork, surface) == [("definite", "MLAConfig.__init__() got an unexpected keyword argument 'gone'")]
+
+
+def test_keyword_that_pydantic_drops_is_ignored() -> None:
+    """DelayedScaling drops fp8_dpa before TE 1.6; no release takes `other`."""
+    recipe = "from pydantic.dataclasses import dataclass\n@dataclass\nclass DelayedScaling:\n    margin: int = 0\n{}"
+    old = te({"common/__init__.py": "", "common/recipe.py": recipe.format("")})
+    new = te({"common/__init__.py": "", "common/recipe.py": recipe.format("    fp8_dpa: bool = False\n")})
+    fork = mcore(
+        "from transformer_engine.common.recipe import DelayedScaling\nDelayedScaling(margin=1, fp8_dpa=True, other=1)\n"
+    )
+
+    assert breaks(fork, old, new) == [("ignored", "DelayedScaling.__init__() drops the keyword argument 'fp8_dpa'")]
+    assert breaks(fork, new, old) == []
+    assert find(fork, old) == []

@@ -51,7 +51,7 @@ def show(title: str, sample: Sequence[Finding]) -> None:
     """Print a sample."""
     print(f"\n{title}: {len(sample)}\n")
     for number, one in enumerate(sample, 1):
-        print(f"{number:2}  megatron-core {one.mcore} x Transformer Engine {one.te}: {one.callee}")
+        print(f"{number:2}  megatron-core {one.consumer} x Transformer Engine {one.provider}: {one.callee}")
         print(f"    {one.message}")
         print(f"    at {one.call_site}" + (f", where {one.guard}" if one.guard else ""))
         if one.signature:

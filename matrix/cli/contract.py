@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Sequence
 from typing import Any
 
 from matrix.cli.usage import add_command
-from matrix.contract import finding as findings
-from matrix.contract import reading, recording, table
+from matrix.contract import against, ci_annotations, reading, recording, table
+from matrix.contract.finding import BREAKING, Finding, find
+from matrix.contract.provider import TRANSFORMER_ENGINE
 from matrix.contract.recording import MCORE, SUFFIX, TE
+from matrix.contract.relevance import is_yanked, relevance
+from matrix.errors import MatrixError
 from matrix.report.terminal import paragraphs, show
 
 SIDE = f"a recorded version, tag or commit, a *{SUFFIX} file, a wheel, a folder, or PATH@REV (default: all releases)"
+FORMATS = ("text", "json", "sarif", "github")
 
 
 def add_parser(commands: Any) -> None:
@@ -20,26 +25,93 @@ def add_parser(commands: Any) -> None:
     parser = add_command(commands, "contract")
     parser.add_argument("--mcore", metavar="V", help=f"Megatron-LM: {SIDE}")
     parser.add_argument("--te", metavar="V", help=f"Transformer Engine: {SIDE}")
-    parser.add_argument("--json", action="store_true", help="print one JSON object per finding and line")
+    parser.add_argument(
+        "--consumer", metavar="PROJECT",
+        help="a fork, framework or training code: a folder, a wheel or PATH@REV; or megatron-core[==V]",
+    )  # fmt: skip
+    parser.add_argument(
+        "--against", metavar="PACKAGE", action="append",
+        help=f"what the consumer calls: {against.FORMS}; several times for several packages (default: megatron-core)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--json", action="store_const", const="json", dest="format", default="text", help="same as --format json"
+    )
+    parser.add_argument(
+        "--all", action="store_true",
+        help="with withdrawn releases, pairs that nobody runs, and breaks that come after another one",
+    )  # fmt: skip
+    parser.add_argument(
+        "--format", choices=FORMATS, default="text",
+        help="json: one object per finding and line; sarif: for code scanning; github: annotations of a workflow",
+    )  # fmt: skip
     parser.set_defaults(command=contract_command)
 
 
 def contract_command(parsed: argparse.Namespace) -> int:
-    """Print the findings; return 1 where both sides are named and a call surely breaks or is misbound, else 0.
+    """Print the findings; return 1 where releases are selected and a call surely breaks or is misbound, else 0.
 
-    Over many pairs some call always breaks, so the exit status is 0 there.
+    Over all releases some call always breaks, so the exit status is 0 there.
     """
-    consumers = [reading.calls_of(text) for text in ([parsed.mcore] if parsed.mcore else recording.released(MCORE))]
-    offers = [reading.surface_of(text) for text in ([parsed.te] if parsed.te else recording.released(TE))]
-    found: list[findings.Finding] = []
+    if parsed.consumer:
+        if parsed.mcore or parsed.te:
+            raise MatrixError("--consumer replaces --mcore and --te", fix=f"--against {TE}=={parsed.te or 'VERSION'}")
+        return _consumer(parsed.consumer, [against.parse(text) for text in parsed.against or [MCORE]], parsed.format)
+    if parsed.against:
+        raise MatrixError("--against needs a consumer", fix="--consumer PROJECT")
+    consumers = [reading.calls_of(text) for text in _sides(parsed.mcore, MCORE, parsed.all)]
+    offers = [reading.surface_of(text) for text in _sides(parsed.te, TE, parsed.all)]
+    releases = against.RecordedReleases(TRANSFORMER_ENGINE)
+    found: list[Finding] = []
     for calls in consumers:
         for surface in offers:
-            new = findings.find(calls, surface)
+            new = relevance().judged(find(calls, surface, history=releases))
             found += new
-            if parsed.json:
-                for one in new:
-                    print(json.dumps(one.to_json()))
-    if not parsed.json:
-        show(*paragraphs(table.table(found, [one.version for one in consumers], [one.version for one in offers])))
-    broken = any(one.kind in (findings.FindingKind.DEFINITE, findings.FindingKind.MISBOUND) for one in found)
-    return int(broken and bool(parsed.mcore and parsed.te))
+            if parsed.format == "json":
+                _print_json(new)
+    versions = [one.version for one in consumers], [one.version for one in offers]
+    if parsed.format == "text":
+        whole = parsed.all or (parsed.mcore and parsed.te)
+        show(*paragraphs(table.table(found, *versions) if whole else table.folded(found, *versions)))
+    elif parsed.format != "json":
+        _annotate(found, versions[1], parsed.format, "")
+    return int(_is_broken(found) and bool(parsed.mcore and parsed.te))
+
+
+def _sides(named: str | None, package: str, whole: bool) -> list[str]:
+    """Return the named side, or the releases of a package without the withdrawn ones."""
+    return [named] if named else [v for v in recording.released(package) if whole or not is_yanked(package, v)]
+
+
+def _consumer(text: str, targets: Sequence[against.Target], form: str) -> int:
+    status = 0
+    results: list[Finding] = []
+    order: list[str] = []
+    for target in targets:
+        consumers = against.consumers(text, target.provider)
+        surfaces = target.surfaces()
+        found = [finding for calls in consumers for finding in against.findings(calls, target.provider, surfaces)]
+        versions = [surface.version for surface in surfaces]
+        order += versions
+        results += found
+        status = max(status, int(_is_broken(found) and target.chosen))
+        if form == "json":
+            _print_json(found)
+        elif form == "text":
+            show(*paragraphs(table.releases(found, [one.version for one in consumers], versions, target.provider)))
+    if form in ("sarif", "github"):
+        _annotate(results, order, form, text)
+    return status
+
+
+def _annotate(found: Sequence[Finding], versions: Sequence[str], form: str, root: str) -> None:
+    write = ci_annotations.sarif if form == "sarif" else ci_annotations.github
+    print(write(found, versions, ci_annotations.prefix(root)))
+
+
+def _print_json(found: Sequence[Finding]) -> None:
+    for one in found:
+        print(json.dumps(one.to_json()))
+
+
+def _is_broken(found: Sequence[Finding]) -> bool:
+    return any(one.kind in BREAKING for one in found)

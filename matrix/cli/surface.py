@@ -9,8 +9,10 @@ from typing import Any
 from matrix.cli import COMMANDS
 from matrix.cli.usage import add_command
 from matrix.contract import reading, recording
-from matrix.contract.recording import MCORE, SUFFIX, TE
+from matrix.contract.provider import provider_of
+from matrix.contract.recording import ARCHIVE, MCORE, SUFFIX, TE
 from matrix.contract.surface import Surface
+from matrix.contract.usage import Calls
 from matrix.errors import MatrixError
 from matrix.provision import sources
 from matrix.provision.sources import Contents, SourceKind
@@ -22,18 +24,29 @@ def add_parser(commands: Any) -> None:
     parser = add_command(actions, "record", COMMANDS["surface"])
     parser.add_argument("source", metavar="SOURCE", help="a wheel, a source folder, or PATH@REV of a clone")
     parser.add_argument(
-        "-o", "--output", type=Path, metavar="FILE", help=f"output file (default: ./PACKAGE-VERSION{SUFFIX})"
+        "-o",
+        "--output",
+        type=Path,
+        metavar="FILE",
+        help=f"output file (default: ./PACKAGE-VERSION{SUFFIX}); a *{ARCHIVE} file gets one more release",
     )
     parser.add_argument(
         "--as", dest="version", metavar="VERSION", help="version to record (default: the version of the source)"
     )
+    parser.add_argument("--api", metavar="PACKAGE", help="record the API of megatron-core or torch, not calls")
+    parser.add_argument("--into", metavar="PACKAGE", default=TE, help=f"record the calls into PACKAGE (default: {TE})")
     parser.set_defaults(command=record_command)
 
 
 def record_command(parsed: argparse.Namespace) -> int:
     """Record a source into a file and print a summary of its content."""
-    package, contents = identify(parsed.source)
-    facts = reading.extract(package, contents, parsed.version)
+    facts: Surface | Calls
+    if parsed.api:
+        package = parsed.api
+        facts = reading.surface_of_source(parsed.source, provider_of(package), parsed.version)
+    else:
+        package, contents = identify(parsed.source)
+        facts = reading.extract(package, contents, parsed.version, provider_of(parsed.into))
     output = parsed.output or Path(f"{package}-{facts.version}{SUFFIX}")
     recording.write(facts, output)
     size = f"{len(facts.modules)} modules" if isinstance(facts, Surface) else f"{len(facts.uses)} uses"

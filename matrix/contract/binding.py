@@ -6,19 +6,21 @@ import ast
 from collections.abc import Callable
 from typing import Protocol
 
-from matrix.contract.definition import absolute, dotted
+from matrix.contract.definition import absolute, dotted, function_entry
 from matrix.contract.flow import Flow
-from matrix.contract.guard import Config, Guard, Loads
-from matrix.contract.offering import PACKAGE
+from matrix.contract.guard import Config, Guard, Loads, all_of
+from matrix.contract.provider import Provider
 from matrix.contract.reach import PendingUse, Reaches
 from matrix.contract.value import (
     UNKNOWN,
     Anything,
     BodyLocation,
     Choice,
+    FunctionDefinition,
     InPackage,
     Instance,
     Keywords,
+    Literal,
     Names,
     Outside,
     Reference,
@@ -34,6 +36,7 @@ class Library(Protocol):
 
     drafts: list[PendingUse]
     reaches: Reaches
+    provider: Provider
 
     def is_module(self, module: str) -> bool:
         """Return whether the package has that module."""
@@ -44,8 +47,8 @@ class Library(Protocol):
     def loads(self, module: str) -> Guard:
         """Return the guard under which importing a module succeeds."""
 
-    def uses_te(self, module: str) -> bool:
-        """Return whether a module's source contains "transformer_engine"."""
+    def mentions(self, module: str) -> bool:
+        """Return whether a module's source contains the name of the provider."""
 
 
 class Bindings(Flow):
@@ -54,7 +57,9 @@ class Bindings(Flow):
     def __init__(self, library: Library, place: BodyLocation, names: Names) -> None:
         super().__init__()
         self.library, self.place, self.names = library, place, names
+        self.provider = library.provider
         self._bindings: dict[str, int] = {}
+        self._unpacks: dict[ast.AST, int] = {}  # call -> number of names that its result is unpacked into
 
     def look_up(self, module: str, name: str) -> Choice:
         """Return the values of `name` in another module of the package."""
@@ -63,6 +68,10 @@ class Bindings(Flow):
     # ------------------------------------------------------------------ names
 
     def _do_assign(self, node: ast.Assign) -> None:
+        target = node.targets[0]
+        if isinstance(target, (ast.Tuple, ast.List)) and isinstance(node.value, ast.Call):
+            starred = any(isinstance(element, ast.Starred) for element in target.elts)
+            self._unpacks[node.value] = 0 if starred or not self.provider.detailed else len(target.elts)
         choice = self.value(node.value)
         for target in node.targets:
             self.bind(target, node.value, choice)
@@ -90,20 +99,42 @@ class Bindings(Flow):
             owner = self.names.find(target.value.id)
             if owner and isinstance(owner[0][1], Instance):
                 self.names.own[dotted(target)] = self._named(dotted(target), choice)
+            else:
+                self._patch(target.value, target.attr, target, choice)
+        elif isinstance(target, ast.Attribute):
+            self._patch(target.value, target.attr, target, choice)
         elif isinstance(target, ast.Subscript):
             key = target.slice
             self.value(key)
             name = key.value if isinstance(key, ast.Constant) and isinstance(key.value, str) else ""
             self._change(target.value, lambda kept: kept.put(name) if name else Keywords(kept.entries, open=True))
 
+    def _patch(self, owner: ast.expr, name: str, node: ast.AST, choice: Choice) -> None:
+        """Record an assignment to an attribute of something of the provider."""
+        if not (self.provider.detailed and dotted(owner)):
+            return
+        for guard, value in self.value(owner):
+            for inner, new in choice if isinstance(value, Reference) else ():
+                path = value.attribute(name).path if isinstance(value, Reference) else ""
+                signature = function_entry(new.node) if isinstance(new, FunctionDefinition) else ""
+                self.use("patch", path, node, all_of(guard, inner), bound=True, signature=signature)
+
+    def _call_setattr(self, node: ast.Call) -> Choice:
+        values, _ = self.arguments(node)
+        for _, name in values[1] if len(values) > 2 else ():
+            if isinstance(name, Literal) and isinstance(name.value, str):
+                self._patch(node.args[0], name.value, node, values[2])
+        return UNKNOWN
+
     def _named(self, name: str, choice: Choice) -> Choice:
         """Return `choice`, or for an unknown value one named after its variable; each rebinding adds a prime."""
-        if choice != UNKNOWN:
+        of_class = choice[0][1].of_class if len(choice) == 1 and isinstance(choice[0][1], Anything) else ""
+        if choice != UNKNOWN and not of_class:
             return choice
         held = "." in name and not self.place.function.endswith("__init__")  # an attribute set before this call
         before = self._bindings.get(name, int(name in self.names.own or held))
         self._bindings[name] = before + 1
-        return only(Anything(name + "'" * before))
+        return only(Anything(name + "'" * before, of_class=of_class))
 
     def _change(self, owner: ast.expr, change: Callable[[Keywords], Keywords]) -> bool:
         """Change a variable if it holds collected keywords; return whether it does."""
@@ -150,37 +181,40 @@ class Bindings(Flow):
 
     def import_module(self, name: str, node: ast.AST) -> Value:
         """Import a module by name; record the use and the possible failure."""
-        if name.partition(".")[0].startswith(PACKAGE):
-            self.use("import", f"{name}:", node, True)
-            self.may_fail("ModuleNotFoundError", loaded(f"{name}:"))
-            return Reference(f"{name}:")
         if self.library.is_module(name):
             self.may_fail("ImportError", self.library.loads(name))
             return InPackage(name)
+        if self.provider.owns(name):
+            self.use("import", f"{name}:", node, True)
+            self.may_fail("ModuleNotFoundError", self.loaded(f"{name}:"))
+            return Reference(f"{name}:")
         self.may_fail("ModuleNotFoundError", _installed(name))
         return Outside(name)
 
     def _do_importfrom(self, node: ast.ImportFrom) -> None:
         source = absolute("." * node.level + (node.module or ""), self.place.module, self.place.is_package)
-        if source.partition(".")[0].startswith(PACKAGE):
+        inside = self.library.is_module(source)
+        if self.provider.owns(source) and not inside:
             for alias in node.names:
                 path = f"{source}:" if alias.name == "*" else f"{source}:{alias.name}"
                 self.use("import", path, node, True)
                 if self.catcher("ModuleNotFoundError") != self.catcher("ImportError"):
-                    self.may_fail("ModuleNotFoundError", loaded(f"{source}:"))
-                self.may_fail("ImportError", loaded(path))
-                self.names.own[alias.asname or alias.name] = only(Reference(path))
+                    self.may_fail("ModuleNotFoundError", self.loaded(f"{source}:"))
+                self.may_fail("ImportError", self.loaded(path))
+                self.names.own[alias.asname or alias.name] = only(self.provided(Reference(path)))
             return
-        inside = self.library.is_module(source)
         self.may_fail("ImportError", self.library.loads(source) if inside else _installed(source))
         for alias in node.names:
+            name = f"{source}.{alias.name}"  # `from megatron import core`
+            if self.provider.owns(name) and not self.provider.owns(source) and not self.library.is_module(name):
+                self.names.own[alias.asname or alias.name] = only(self.import_module(name, node))
+                continue
             value: Value = InPackage(source, alias.name) if inside else Outside(f"{source}.{alias.name}")
             self.names.own[alias.asname or alias.name] = only(value)
 
-
-def loaded(path: str) -> Guard:
-    """Return the guard under which a path loads; importing the package itself succeeds, since TE is installed."""
-    return True if path == f"{PACKAGE}:" else Loads(path)
+    def loaded(self, path: str) -> Guard:
+        """Return the guard under which a path loads; importing the provider itself succeeds, since it is installed."""
+        return True if path == f"{self.provider.top}:" else Loads(path)
 
 
 def _installed(module: str) -> Guard:

@@ -1,4 +1,4 @@
-"""Read one module or function of a consuming package: its definitions and its uses of Transformer Engine.
+"""Read one module or function of a consuming package: its definitions and its uses of the provider.
 
 A module is read in import order; its functions afterwards, since they run later. An import that can fail is a fork:
 the code after it is guarded by its success, a handler that catches it by its failure. A use behind a failed import is
@@ -10,8 +10,10 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import reduce
 
-from matrix.contract.binding import Bindings, Library, loaded
+from matrix.contract.binding import Bindings, Library
+from matrix.contract.definition import called, dotted, function_entry
 from matrix.contract.flow import Scope
 from matrix.contract.guard import Guard, all_of, any_of, negate
 from matrix.contract.reach import Function, PendingUse, about_te, elsewhere, is_local
@@ -66,6 +68,37 @@ class Body(Bindings):
         self.names.finished = True
         return all_of(*self.path)
 
+    def declare_globals(self, node: Node) -> None:
+        """Give the constants of the module that a function reassigns the values that its first call finds.
+
+        So `if _version is None: _version = ...` returns that version.
+        """
+        for part in ast.walk(node) if self.names.module.initial else ():
+            for name in part.names if isinstance(part, ast.Global) else ():
+                first = self.names.module.initial.get(name)
+                if first is not None:
+                    self.names.own[name] = first
+
+    def type_parameters(self, node: Node) -> None:
+        """Give parameters that are annotated with a class of the provider its type."""
+        for slot in [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]:
+            known = self.names.own.get(slot.arg)
+            if self.provider.detailed and slot.annotation is not None and known == only(Anything(slot.arg)):
+                path = self._annotated(slot.annotation)
+                self.names.own[slot.arg] = only(Anything(slot.arg, of_class=path))
+
+    def _annotated(self, node: ast.expr) -> str:
+        """Return the path of the provider's class that an annotation names, "" for others."""
+        if isinstance(node, ast.Subscript) and dotted(node.value).rpartition(".")[2] == "Optional":
+            return self._annotated(node.slice)
+        if isinstance(node, ast.BinOp) and isinstance(node.right, ast.Constant) and node.right.value is None:
+            return self._annotated(node.left)
+        first, *rest = dotted(node).split(".")
+        for _, value in self.settled(self.names.find(first) or ()):
+            if isinstance(value, Reference):
+                return reduce(Reference.attribute, rest, value).path
+        return ""
+
     def read_functions(self, reached: Guard = True) -> None:
         """Read the functions defined in this body, which run only where `reached` holds."""
         while self.waiting:
@@ -82,18 +115,25 @@ class Body(Bindings):
         arguments: Arguments | None = None,
         *,
         bound: bool = False,
+        signature: str = "",
     ) -> None:
         """Record a use. It fails if its path is missing: then a handler runs, or the code after it is not reached."""
+        if not self.provider.covers(path):
+            return
         if not self.silent:
             reached = all_of(self.base, self.here(), guard)
             if reached is not False:
                 site = Site(self.place.path, getattr(node, "lineno", 0), self.place.function)
-                draft = PendingUse(Use(kind, path, site, reached, reached, arguments, bound), self.record)
+                unpacks = self._unpacks.get(node, 0)
+                use = Use(
+                    kind, path, site, reached, reached, arguments, bound, signature=signature, unpacks=unpacks
+                )  # fmt: skip
+                draft = PendingUse(use, self.record)
                 self.library.drafts.append(draft)
                 for attempt in self.attempts:
                     attempt.drafts.append(draft)
-        if kind != "import":
-            self.may_fail("AttributeError", any_of(negate(guard), loaded(path)))
+        if kind in ("attribute", "call"):
+            self.may_fail("AttributeError", any_of(negate(guard), self.loaded(path)))
 
     def mention(self, name: str, *, called: bool) -> None:
         """Record the callers of a private function, or that it is passed as a value."""
@@ -135,6 +175,8 @@ class Body(Bindings):
             record.blueprints = tuple(self._constructed(method_of))
         names = Names(_parameters(routine, Instance(blueprint) if blueprint else None), self.names.inside)
         body = Body(self.library, replace(self.place, function=name), names, record=record)
+        body.type_parameters(node)
+        body.declare_globals(node)
         end = body.read(node.body)
         record.completes = body.outcome(end).completes
         if method_of and node.name == "__init__":
@@ -163,7 +205,7 @@ class Body(Bindings):
         bases = tuple(self.value(base) for base in node.bases)
         name = f"{self.place.function}.{node.name}" if self.place.function else node.name
         place, names = replace(self.place, function=name), Names({}, self.names, of_class=True)
-        blueprint = ClassDefinition(node.name, bases)
+        blueprint = ClassDefinition(node.name, bases, own_fields=_fields(node))
         self.names.own[node.name] = only(blueprint)
         body = Body(
             self.library, place, names, record=self.record, base=all_of(self.base, self.here()), blueprint=blueprint,
@@ -171,7 +213,27 @@ class Body(Bindings):
         )  # fmt: skip
         body.read(node.body)
         blueprint.methods.update(_methods(names))
+        self._record_overrides(blueprint, body)
         self.waiting += body.waiting
+
+    def _record_overrides(self, blueprint: ClassDefinition, body: Body) -> None:
+        """Record the methods that a class defines over those of the provider's classes among its bases."""
+        for guard, base in self._provided_bases(blueprint) if self.provider.detailed else ():
+            for method in blueprint.definitions:
+                name, signature = method.node.name, function_entry(method.node, member=True)
+                if signature.endswith(")") and not (name.startswith("__") and name != "__init__"):
+                    body.use("override", base.attribute(name).path, method.node, guard, bound=True, signature=signature)
+
+    def _provided_bases(self, blueprint: ClassDefinition) -> list[tuple[Guard, Reference]]:
+        """Return the provider's classes that a class extends, itself or through others of the package."""
+        found: list[tuple[Guard, Reference]] = []
+        for base in blueprint.bases:
+            for guard, value in self.settled(base):
+                if isinstance(value, Reference):
+                    found.append((guard, value))
+                elif isinstance(value, ClassDefinition) and value is not blueprint:
+                    found += [(all_of(guard, inner), above) for inner, above in self._provided_bases(value)]
+        return list(dict.fromkeys(found))
 
     def run(
         self, routine: FunctionDefinition, values: Sequence[Choice], call: ast.Call, owner: Instance | None
@@ -191,6 +253,7 @@ class Body(Bindings):
         for keyword in call.keywords:
             if keyword.arg in names:
                 names[keyword.arg] = self.value(keyword.value)
+        body.declare_globals(node)
         key = tuple(names.items())
         known = routine.returned.get(key)
         if known is None:
@@ -230,7 +293,7 @@ class Body(Bindings):
     def _concerns_te(self, choice: Choice) -> bool:
         for _, value in choice:
             if isinstance(value, InPackage) and value.name:
-                bears = self.library.uses_te(value.module)
+                bears = self.library.mentions(value.module)
             elif isinstance(value, FunctionDefinition):
                 bears = self.may_depend_on_te(value)
             elif isinstance(value, Outside):
@@ -288,6 +351,15 @@ def _kept(name: str, choice: Choice, record: Function) -> Choice:
             Anything(f"self.{name}") if isinstance(value, Anything) and is_local(value.text) else value,
         )
         for guard, value in choice
+    )
+
+
+def _fields(node: ast.ClassDef) -> frozenset[str] | None:
+    """Return the fields that a dataclass adds to the constructor, None for another class."""
+    if not any(dotted(called(decorator)).rpartition(".")[2] == "dataclass" for decorator in node.decorator_list):
+        return None
+    return frozenset(
+        part.target.id for part in node.body if isinstance(part, ast.AnnAssign) and isinstance(part.target, ast.Name)
     )
 
 

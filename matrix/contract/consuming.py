@@ -1,16 +1,16 @@
-"""Read the uses of Transformer Engine in the sources of megatron.core and megatron.training; nothing is imported."""
+"""Read the uses of a provider in the sources of a consuming package; nothing is imported."""
 
 from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from matrix.contract.body import Body
 from matrix.contract.definition import absolute, parsed
 from matrix.contract.guard import Guard
-from matrix.contract.offering import PACKAGE
+from matrix.contract.provider import MEGATRON_CORE, TRANSFORMER_ENGINE, Provider
 from matrix.contract.reach import PendingUse, Reaches
 from matrix.contract.usage import Calls
 from matrix.contract.value import UNKNOWN, BodyLocation, Choice, InPackage, Names, Reference, only
@@ -23,17 +23,28 @@ IMPORTS = re.compile(rf"^[ \t]*from[ \t]+([.]+[.\w]*|{ROOT}[.\w]*)[ \t]+import[ 
 
 
 def is_part(path: str) -> bool:
-    """Return whether a file is read: megatron.core, megatron.training and the top-level files of megatron."""
+    """Return whether a file of Megatron-LM is read: megatron.core, megatron.training and its top-level files."""
     return PART.fullmatch(path) is not None
 
 
-def read_calls(files: Mapping[str, bytes], version: str, origin: Mapping[str, str] | None = None) -> Calls:
-    """Return the uses of TE in `files` (path -> content). Raises SyntaxError on a broken file."""
-    package = _Package({path: content for path, content in files.items() if is_part(path)})
+def read_calls(
+    files: Mapping[str, bytes],
+    version: str,
+    origin: Mapping[str, str] | None = None,
+    provider: Provider = TRANSFORMER_ENGINE,
+    *,
+    consumer: str = MEGATRON_CORE.package,
+    part: Callable[[str], bool] = is_part,
+) -> Calls:
+    """Return the uses of a provider in `files` (path -> content) that `part` selects.
+
+    Raises SyntaxError on a broken file.
+    """
+    package = _Package({path: content for path, content in files.items() if part(path)}, provider)
     package.read_all()
     uses = dict.fromkeys(package.reaches.finish(package.drafts))
     order = sorted(uses, key=lambda use: (use.site.path, use.site.line, use.path, use.kind))
-    return Calls(version, tuple(order), dict(origin or {}))
+    return Calls(version, tuple(order), dict(origin or {}), consumer, provider.package)
 
 
 @dataclass
@@ -46,11 +57,11 @@ class _Module:
 class _Package:
     """The modules of the consuming package, each read on first use."""
 
-    def __init__(self, files: Mapping[str, bytes]) -> None:
-        self._files = files
+    def __init__(self, files: Mapping[str, bytes], provider: Provider) -> None:
+        self._files, self.provider = files, provider
         self._paths: dict[str, str] = {}
         for path in sorted(files):
-            parts = path.removesuffix(".py").split("/")
+            parts = path.removeprefix("src/").removesuffix(".py").split("/")
             self._paths[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
         self._packages = {name.rsplit(".", depth)[0] for name in self._paths for depth in range(name.count(".") + 1)}
         self._read: dict[str, _Module] = {}
@@ -59,7 +70,7 @@ class _Package:
 
     def read_all(self) -> None:
         """Read every module that uses TE; functions last, since they run later than all imports."""
-        users = [name for name in sorted(self._paths) if self.uses_te(name) or CONFIG.search(self._source(name))]
+        users = [name for name in sorted(self._paths) if self.mentions(name) or CONFIG.search(self._source(name))]
         for module in users:
             self._module(module)
         # Files without a mention of TE may use names of TE that another module re-exports.
@@ -70,8 +81,8 @@ class _Package:
         unread = b"\n".join(self._source(module) for module in sorted(self._paths) if module not in users)
         self.reaches.handed_on |= {name for name in private if name.encode() in unread}
 
-    def uses_te(self, module: str) -> bool:
-        return module in self._paths and PACKAGE.encode() in self._source(module)
+    def mentions(self, module: str) -> bool:
+        return module in self._paths and self.provider.mention in self._source(module)
 
     def is_module(self, module: str) -> bool:
         return module in self._packages
@@ -86,7 +97,7 @@ class _Package:
 
     def loads(self, module: str) -> Guard:
         """Return the guard under which importing a module succeeds; True while it is being read."""
-        if not self.uses_te(module):
+        if not self.mentions(module):
             return True
         known = self._module(module)
         return known.loads if known.done else True
@@ -102,6 +113,9 @@ class _Package:
             place = BodyLocation(module, path, path.endswith("__init__.py"), postponed=_postpones_annotations(tree))
             known = self._read[module] = _Module(Body(self, place, Names()))
             known.loads = known.body.read(tree.body)
+            for node in ast.walk(tree) if b"global " in self._files[path] else ():
+                for name in node.names if isinstance(node, ast.Global) else ():
+                    known.body.names.reassign(name)
             known.done = True
         return self._read[module]
 

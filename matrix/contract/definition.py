@@ -13,18 +13,25 @@ from matrix.contract.surface import Entry
 TRANSPARENT = {
     "abstractmethod", "assume_constant_result", "cache", "compile", "contextmanager", "_disable_dynamo",
     "dropout_fuser", "fp32_compute", "jit_fuser", "lru_cache", "no_grad", "no_torch_dynamo", "once_differentiable",
-    "override", "script", "wraps", "append_parent_docstring", "api_method",
+    "override", "script", "wraps", "append_parent_docstring", "api_method", "nvtx_decorator", "internal_api",
+    "deprecated", "experimental_api", "experimental_fn", "_dcp_method_logger", "_time_logger", "_exception_logger",
+    "_use_grad_for_differentiable", "_disable_dynamo_if_unsupported", "profile",
 }  # fmt: skip
+LOOSE = "_api_bc_check"  # of torch: passes a second positional argument on by keyword
 # Called with a value to look up a member: the signature is not checked.
 ENUMERATIONS = ("Enum", "IntEnum", "Flag", "IntFlag")
+OF_ENUMERATIONS = ("__members__", "name", "value")
 Names = dict[str, Entry]
 Field = tuple[str, "str | None"]  # name, default
 
 
-def class_entry(node: ast.ClassDef, bases: Sequence[Entry], names: Mapping[str, Entry], *, pydantic: bool) -> Entry:
+def class_entry(
+    node: ast.ClassDef, bases: Sequence[Entry], names: Mapping[str, Entry], *, pydantic: bool, detailed: bool
+) -> Entry:
     """Return the entry of a class; `bases` are entries, `names` those of its module.
 
-    `pydantic`: the module's dataclasses are pydantic's.
+    `pydantic`: the module's dataclasses are pydantic's. `detailed`: add the attributes that its methods set on self,
+    and mark where more may exist.
     """
     members: Names = {}
     fields: list[Field] = []
@@ -37,12 +44,33 @@ def class_entry(node: ast.ClassDef, bases: Sequence[Entry], names: Mapping[str, 
     if "__init__" not in members:
         if is_dataclass or "NamedTuple" in kinds:
             inherited = _inherited_fields(bases, names)
-            members["__init__"] = _generated(inherited, fields, open_keywords=is_dataclass and pydantic)
+            made = _generated(inherited, fields, open_keywords=is_dataclass and pydantic)
+            # The fields of a base in another module are added at look-up.
+            members["__init__"] = f"d{made}" if detailed and is_dataclass and _has_distant(bases, names) else made
         elif kinds & set(ENUMERATIONS):
             members["__init__"] = "~"
     if any(keyword.arg == "metaclass" and "ABCMeta" not in dotted(keyword.value) for keyword in node.keywords):
         members["__init__"] = "~"
-    return {"bases": list(bases), "members": members}
+        if detailed:
+            members["__getattr__"] = "~"  # a metaclass may define more
+    if detailed and "__new__" in members:
+        members["__getattr__"] = "~"  # it may return an object of another class
+    own = sorted(set(_assigned_on_self(node)) - set(members)) if detailed else []
+    own += OF_ENUMERATIONS if detailed and kinds & set(ENUMERATIONS) else ()
+    return {"bases": list(bases), "members": members, **({"own": own} if own else {})}
+
+
+def _has_distant(bases: Sequence[Entry], names: Mapping[str, Entry]) -> bool:
+    local = [names.get(base.partition(":")[2]) for base in bases if isinstance(base, str)]
+    return not all(
+        isinstance(entry, (dict, list)) and not (isinstance(entry, dict) and _is_partial(entry)) for entry in local
+    )
+
+
+def _is_partial(entry: Mapping[str, Entry]) -> bool:
+    """Return whether the fields of a dataclass's bases are added at look-up."""
+    made = entry["members"].get("__init__")
+    return isinstance(made, str) and made.startswith("d(")
 
 
 def _inherited_fields(bases: Sequence[Entry], names: Mapping[str, Entry]) -> list[Field]:
@@ -70,16 +98,20 @@ def _generated(inherited: Sequence[Field], fields: Sequence[Field], *, open_keyw
 
 def function_entry(node: ast.FunctionDef | ast.AsyncFunctionDef, *, member: bool = False) -> str:
     """Return the entry of a function: its signature, "~" if a decorator may change it, "=" for a property."""
-    mark = ""
+    mark, arguments = "", node.args
     for decorator in node.decorator_list:
         word = dotted(called(decorator)).rpartition(".")[2]
         if member and word in ("staticmethod", "classmethod"):
             mark = word[0]
         elif member and word in ("property", "cached_property", "setter", "getter"):
             return "="
+        elif word == LOOSE:
+            defaults = [default for default in arguments.kw_defaults if default is not None]
+            slots = [*arguments.args, *arguments.kwonlyargs]
+            arguments = ast.arguments([], slots, None, [], [], None, [*arguments.defaults, *defaults])
         elif word not in TRANSPARENT:
             return "~"
-    return mark + signature_text(node.args)
+    return mark + signature_text(arguments)
 
 
 def _member(node: ast.stmt, members: Names, fields: list[Field]) -> None:
@@ -120,6 +152,12 @@ def _assigned_on_class(node: ast.ClassDef) -> Iterator[str]:
             owner = child.value
             if isinstance(owner, ast.Name) and owner.id in ("cls", node.name):
                 yield child.attr
+
+
+def _assigned_on_self(node: ast.ClassDef) -> Iterator[str]:
+    for child in ast.walk(node):
+        if isinstance(child, ast.Attribute) and isinstance(child.ctx, ast.Store) and dotted(child.value) == "self":
+            yield child.attr
 
 
 def parsed(source: str | bytes, path: str = "<source>") -> ast.Module:

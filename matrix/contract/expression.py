@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 from matrix.contract.definition import dotted
 from matrix.contract.guard import Config, Guard, Takes, Unclear, all_of, any_of, negate
+from matrix.contract.provider import Provider
 from matrix.contract.usage import Arguments
 from matrix.contract.value import (  # fmt: skip
     ANYTHING,
@@ -23,6 +24,7 @@ from matrix.contract.value import (  # fmt: skip
     Instance,
     Keywords,
     Literal,
+    Method,
     Names,
     Outside,
     ParametersOf,
@@ -99,6 +101,7 @@ class Expressions(ABC):
     """Evaluates expressions in the names of one body. The subclass records the uses."""
 
     names: Names
+    provider: Provider
 
     @abstractmethod
     def use(
@@ -110,6 +113,7 @@ class Expressions(ABC):
         arguments: Arguments | None = None,
         *,
         bound: bool = False,
+        signature: str = "",
     ) -> None:
         """Record a use that happens where `guard` holds, in addition to the guard of its statement."""
 
@@ -191,6 +195,8 @@ class Expressions(ABC):
         found: list[tuple[Guard, Value]] = []
         for guard, owner in owners:
             of_owner = self._instance(owner, node.attr, called) if isinstance(owner, Instance) else None
+            if called and isinstance(owner, Anything) and owner.of_class:
+                of_owner = only(Method(Reference(owner.of_class).attribute(node.attr).path))
             for inner, value in of_owner or self.attribute_of(owner, node.attr):
                 if whole and not called and isinstance(value, Reference) and isinstance(node.ctx, ast.Load):
                     self.use("attribute", value.path, node, all_of(guard, inner), bound=of_owner is not None)
@@ -214,8 +220,7 @@ class Expressions(ABC):
     def attribute_of(self, owner: Value, name: str) -> Choice:
         """Return the values of an attribute of a value."""
         if isinstance(owner, Reference):
-            is_version = owner.path == "transformer_engine:" and name == "__version__"
-            return only(RunningVersion(parsed=False) if is_version else owner.attribute(name))
+            return only(self.provided(owner.attribute(name)))
         if isinstance(owner, Outside):
             return only(Outside(f"{owner.path}.{name}"))
         if isinstance(owner, InPackage):
@@ -228,6 +233,10 @@ class Expressions(ABC):
             # Every configuration is written `config`, whatever its variable is.
             return only(Anything(f"{'config' if owner.text.endswith('config') else owner.text}.{name}"))
         return only(OF_TE if concerns_te(owner) else ANYTHING)
+
+    def provided(self, reference: Reference) -> Value:
+        """Return the running version for a name that holds the provider's version, else the reference itself."""
+        return RunningVersion(parsed=False) if reference.path in self.provider.version_paths else reference
 
     def inherited(self, owner: Instance, name: str) -> Choice:
         """Return a method, looked up in the order of the bases; () if no class has it."""

@@ -1,11 +1,14 @@
-"""Check the uses of a consuming release against the surface of a TE release: every break is a finding."""
+"""Check the uses of a consuming package against the surface of a provider's release: every break is a finding."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+import re
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
+from functools import partial
+from itertools import takewhile
+from typing import Any, Final, Protocol
 
 from matrix.contract.argument_names import misplaced
 from matrix.contract.guard import (
@@ -21,11 +24,15 @@ from matrix.contract.guard import (
     describe,
     guard_parts,
 )
-from matrix.contract.signature import CallSignature
+from matrix.contract.provider import MEGATRON_CORE, PROVIDERS, TRANSFORMER_ENGINE, provider_of
+from matrix.contract.signature import Binding, CallSignature, parse_signature
 from matrix.contract.surface import Absent, ResolvedPath, Surface
 from matrix.contract.usage import Arguments, Calls, Site, Use
 from matrix.verdicts.outcome import Raised
 
+DROPPING = ",**extra)"  # the constructor of a dataclass of pydantic; see matrix.contract.definition
+REPLACING = ("override", "patch")
+OPTIONAL = ("masked", "lost", "implausible")  # in JSON only where they hold
 SHOWN = (TeVersion, Offers, Takes)  # guards in the source that a finding shows even where this TE decides them
 
 
@@ -35,15 +42,20 @@ class FindingKind(str, Enum):
     DEFINITE = "definite"  # the line raises the exception whenever it is reached
     POSSIBLE = "possible"  # it depends on a guard or a definition that was not understood
     MISBOUND = "misbound"  # no exception: an argument binds to another parameter than its caller means
+    OVERRIDE = "override"  # the provider calls a method or function that this code replaces, and it can't take the call
+    IGNORED = "ignored"  # no exception: a dataclass of pydantic drops a keyword that other releases take
     SILENTLY_OFF = "silently-off"  # the exception is caught, and a feature is silently off or replaced
+
+
+BREAKING: Final = (FindingKind.DEFINITE, FindingKind.MISBOUND, FindingKind.OVERRIDE)
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One break of the contract between two releases."""
+    """One break of the contract between a consuming package and a release of a provider."""
 
-    mcore: str
-    te: str
+    consumer: str  # versions
+    provider: str
     callee: str  # dotted path
     call_site: Site
     guard: str  # under which the line is reached, "" for always
@@ -51,6 +63,10 @@ class Finding:
     message: str  # Python's message, or a description where Python raises nothing
     signature: str = ""  # of the callee, "" where it has none
     exception: str = ""  # that Python raises, "" for a misbinding
+    masked: str = ""  # the break of the same pair that raises before this line, "" for none
+    lost: str = ""  # the feature that is silently off, "" where that is unknown
+    implausible: str = ""  # why nobody runs this pair of releases, "" for a plausible one
+    packages: tuple[str, str] = (MEGATRON_CORE.package, TRANSFORMER_ENGINE.package)  # consumer, provider
 
     @property
     def raised(self) -> Raised:
@@ -59,23 +75,51 @@ class Finding:
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values."""
-        record: dict[str, Any] = dict(vars(self))
+        consumer, provider = self.packages
+        known = PROVIDERS.get(consumer)
+        record: dict[str, Any] = {
+            known.key if known else "consumer": self.consumer,
+            PROVIDERS[provider].key: self.provider,
+        }
+        left_out = ("consumer", "provider", "packages")
+        record.update((name, value) for name, value in vars(self).items() if name not in left_out)
+        for name in OPTIONAL:
+            if not record[name]:
+                del record[name]
         return {**record, "call_site": str(self.call_site), "kind": self.kind.value}
 
 
-def find(calls: Calls, surface: Surface, te_version: str | None = None) -> list[Finding]:
-    """Return every break between a consuming release and a TE release, by call site.
+class OtherReleases(Protocol):
+    """The other releases of a provider."""
 
-    `te_version` is the version that this TE reports at run time, if it differs from the surface's (a build of a
-    release branch has a local version).
+    def offered(self, path: str) -> bool:
+        """Return whether any release has a path."""
+
+    def fitted(self, use: Use) -> bool:
+        """Return whether an override or a patch fits any release."""
+
+    def taken(self, path: str, parameter: str) -> bool:
+        """Return whether the callable at `path` has that parameter in any release."""
+
+
+def find(
+    calls: Calls, surface: Surface, version: str | None = None, history: OtherReleases | None = None
+) -> list[Finding]:
+    """Return every break between a consuming package and a release of its provider, by call site.
+
+    `version` is the one that the provider reports at run time, if it differs from the surface's (a build of a release
+    branch has a local version). With `history`, an override or a patch is a finding only where it fits another release:
+    what fits none was never meant to.
     """
-    version = te_version or surface.version
-    judge = Judge(surface, version)
+    version = version or surface.version
+    title = provider_of(surface.package).title
+    added = {use.path for use in calls.uses if use.kind == "patch"}
+    judge = Judge(surface, version, added)
     found: dict[tuple[Any, ...], Finding] = {}
     stops: dict[tuple[str, str], list[tuple[int, Guard]]] = {}  # function -> lines that certainly raise
     for use in calls.uses:
         target = surface.lookup(use.path, via_instance=use.bound)
-        if target is None or _fits(use, target):
+        if target is None or _fits(use, target) or (isinstance(target, Absent) and _is_added(use, added)):
             continue
         reached = judge.truth(use.guard)
         body = (use.site.path, use.site.function)
@@ -83,7 +127,7 @@ def find(calls: Calls, surface: Surface, te_version: str | None = None) -> list[
             continue
         if any(line < use.site.line and _implies(judge.rest(use.guard), stop) for line, stop in stops.get(body, ())):
             continue  # an earlier line raises whenever this one would be reached
-        for break_ in _breaks(use, target, judge):
+        for break_ in _breaks(use, target, judge, surface, history):
             if break_.exception in use.refused:
                 continue  # upstream rejects this TE itself, with its own error
             if break_.is_sure and reached is not Truth.UNCLEAR:
@@ -91,11 +135,16 @@ def find(calls: Calls, surface: Surface, te_version: str | None = None) -> list[
             truth = min(reached, break_.truth)
             finding = Finding(
                 calls.version, version, use.path.rstrip(":").replace(":", "."), use.site,
-                describe(_visible(use, break_.guard, judge)), _kind(break_, truth), break_.message, break_.signature,
-                break_.exception,
+                describe(_visible(use, break_.guard, judge), title), _kind(break_, truth), break_.message,
+                break_.signature, break_.exception, packages=(calls.consumer, surface.package),
             )  # fmt: skip
             found.setdefault((finding.callee, str(finding.call_site), finding.kind, finding.message), finding)
     return list(found.values())
+
+
+def _is_added(use: Use, added: Collection[str]) -> bool:
+    """Return whether the consuming package itself assigns what is missing."""
+    return use.kind not in REPLACING and use.path in added
 
 
 def _implies(guard: Guard, other: Guard) -> bool:
@@ -113,21 +162,36 @@ class _Break:
     guard: Guard = True  # beyond the use's own
     swallowed: bool = False
     signature: str = ""
+    kind: FindingKind | None = None  # if it does not follow from the others
 
     @property
     def is_sure(self) -> bool:
         """Return whether the code after it never runs."""
-        return bool(self.exception) and not self.swallowed and self.truth is Truth.YES and self.guard is True
+        return (
+            bool(self.exception)
+            and not self.kind
+            and not self.swallowed
+            and self.truth is Truth.YES
+            and self.guard is True
+        )
 
 
 def _fits(use: Use, found: ResolvedPath | Absent) -> bool:
     """Return whether a use can't break with any subset of its keywords, so that its guards need no evaluation."""
     if isinstance(found, Absent):
         return False
+    if use.kind in REPLACING:
+        return not use.signature
     if use.arguments is None:
         return True
     every = frozenset(name for name, _ in use.arguments.keywords)
+    if any(
+        signature.text.endswith(DROPPING) and not all(map(signature.takes, every)) for signature, _ in found.callables
+    ):
+        return False
     always = frozenset(name for name, guard in use.arguments.keywords if guard is True)
+    if use.unpacks and found.returns not in (0, use.unpacks):
+        return False
     return not any(
         any(_bound(use.arguments, signature, bound, passed))
         for signature, bound in found.callables
@@ -135,18 +199,108 @@ def _fits(use: Use, found: ResolvedPath | Absent) -> bool:
     )
 
 
-def _breaks(use: Use, found: ResolvedPath | Absent, judge: Judge) -> Iterator[_Break]:
-    if isinstance(found, Absent):
+def _breaks(
+    use: Use, found: ResolvedPath | Absent, judge: Judge, surface: Surface, history: OtherReleases | None
+) -> Iterator[_Break]:
+    if use.kind in REPLACING:
+        yield from _replacing(use, found, surface, history)
+    elif isinstance(found, Absent):
         exception, message = _absence(found, use)
         swallowed = exception in use.swallowed
         if not (swallowed and use.fallback):  # the TE fallback is a use of its own
             effect = f"; swallowed: {use.effect}" if swallowed else ""
             yield _Break(message + effect, exception, swallowed=swallowed)
     elif use.arguments is not None:
-        yield from _binding(use, use.arguments, found, judge)
+        broken = list(_binding(use, use.arguments, found, judge))
+        yield from broken
+        yield from _dropped(use, use.arguments, found, judge, history)
+        if use.unpacks and found.returns not in (0, use.unpacks) and not any(one.is_sure for one in broken):
+            yield _Break(
+                _unpacking(use.unpacks, found.returns), "ValueError", signature=f"returns {found.returns} values"
+            )
+
+
+def _replacing(
+    use: Use, found: ResolvedPath | Absent, surface: Surface, history: OtherReleases | None
+) -> Iterator[_Break]:
+    """Bind the calls that the provider makes to the method or function that the consuming package puts in its place."""
+    if isinstance(found, Absent):
+        if use.path.endswith((f":{found.name}", f".{found.name}")) and history and history.offered(use.path):
+            effect = "override is never called" if use.kind == "override" else "patch replaces nothing"
+            yield _Break(f"'{found.owner}' has no '{found.name}': the {effect}", "", kind=FindingKind.SILENTLY_OFF)
+        return
+    refused = list(_refused(use, found, surface))
+    if refused and (history is None or history.fitted(use)):
+        # The most frequent one, and of several call sites the one nearest to the original.
+        message, site = max(
+            refused,
+            key=lambda one: (sum(one[0] == other for other, _ in refused), _nearness(one[1], use.path)),
+        )
+        text = f"{found.name}() as replaced {message}, called in {site}"
+        yield _Break(text, "TypeError", signature=use.signature.lstrip("cs"), kind=FindingKind.OVERRIDE)
+
+
+def _nearness(module: str, path: str) -> int:
+    """Return the number of leading names that a module and a path share."""
+    pairs = zip(module.split("."), re.split("[:.]", path), strict=False)
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+
+
+def fits(use: Use, surface: Surface) -> bool:
+    """Return whether a release has what an override or a patch replaces, and all of its own calls fit."""
+    found = surface.lookup(use.path, via_instance=True)
+    return isinstance(found, ResolvedPath) and not any(_refused(use, found, surface))
+
+
+def _refused(use: Use, found: ResolvedPath, surface: Surface) -> Iterator[tuple[str, str]]:
+    """Yield (Python's message, call site) for each of the provider's calls that the replacement refuses."""
+    name = re.split("[:.]", use.path)[-1]
+    known = [signature for signature, _ in found.callables]
+    built = name == "__init__"
+    if built and not any(signature.takes("submodules") for signature in known):
+        return  # not the class of a spec: nothing but its own package constructs it
+    new = parse_signature(use.signature.lstrip("cs"))
+    given = use.signature[0] == "c" or (use.signature[0] == "(" and any(bound for _, bound in found.callables))
+    for site, positional, keywords, starred, open_keywords in surface.called.get(name, ()):
+        bind = partial(
+            CallSignature.bind, positional=positional, keywords=[*keywords, *["submodules"] * built],
+            starred=bool(starred), open_keywords=bool(open_keywords),
+        )  # fmt: skip
+        if any(_is_meant(signature, bound, bind, positional, keywords) for signature, bound in found.callables):
+            yield from ((problem.message, site.partition(":")[0]) for problem in bind(new, bound=given).problems[:1])
+
+
+def _is_meant(
+    original: CallSignature, bound: bool, bind: Callable[..., Binding], positional: int, keywords: Sequence[str]
+) -> bool:
+    """Return whether a call may be one of the original: it binds to named parameters, not to *args or **kwargs."""
+    slots = sum(parameter.kind in ("positional", "either") for parameter in original.parameters)
+    named = positional + bound <= slots and all(map(original.takes, keywords))
+    return named and not bind(original, bound=bound).problems
+
+
+def _dropped(
+    use: Use, arguments: Arguments, found: ResolvedPath, judge: Judge, history: OtherReleases | None
+) -> Iterator[_Break]:
+    """Yield the keywords that a dataclass of pydantic drops, and that another release takes."""
+    for signature, _ in found.callables if history else ():
+        for name, guard in arguments.keywords if signature.text.endswith(DROPPING) else ():
+            truth = judge.truth(all_of(judge.rest(use.guard), judge.rest(guard)))
+            known = signature.takes(name) or truth is Truth.NO or history is None or not history.taken(use.path, name)
+            if not known:
+                message = f"{found.name}() drops the keyword argument '{name}'"
+                yield _Break(message, "", truth, guard, signature=signature.text, kind=FindingKind.IGNORED)
+
+
+def _unpacking(expected: int, got: int) -> str:
+    if got > expected:
+        return f"too many values to unpack (expected {expected})"
+    return f"not enough values to unpack (expected {expected}, got {got})"
 
 
 def _absence(absent: Absent, use: Use) -> tuple[str, str]:
+    if absent.what == "object":
+        return "AttributeError", f"'{absent.owner}' object has no attribute '{absent.name}'"
     if absent.what == "member":
         return "AttributeError", f"type object '{absent.owner}' has no attribute '{absent.name}'"
     if absent.what == "module":
@@ -207,6 +361,8 @@ def _bound(
 def _kind(break_: _Break, truth: Truth) -> FindingKind:
     if truth is Truth.UNCLEAR:
         return FindingKind.POSSIBLE
+    if break_.kind:
+        return break_.kind
     if not break_.exception:
         return FindingKind.MISBOUND
     return FindingKind.SILENTLY_OFF if break_.swallowed else FindingKind.DEFINITE

@@ -19,7 +19,7 @@ Unclear makes a finding `possible`.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import lru_cache
@@ -249,11 +249,12 @@ COMPARE: dict[str, Callable[[Version, Version], bool]] = {
 class Judge:
     """Evaluates guards for one TE, each once.
 
-    `surface` decides Offers, Loads and Takes; `version` is the version that this TE reports at run time.
+    `surface` decides Offers, Loads and Takes; `version` is the version that this TE reports at run time; `added` are
+    the paths that the consuming package assigns.
     """
 
-    def __init__(self, surface: Offer, version: str) -> None:
-        self._surface = surface
+    def __init__(self, surface: Offer, version: str, added: Collection[str] = ()) -> None:
+        self._surface, self._added = surface, added
         self._version = versions.parse(version)
         self._known: dict[Guard, Truth] = {}
         self._rest: dict[Guard, Guard] = {}
@@ -282,7 +283,9 @@ class Judge:
         if isinstance(guard, TeVersion):
             return _known(COMPARE[guard.op](self._version, versions.parse(guard.version)))
         if isinstance(guard, Offers):
-            return _known(self._surface.offers(guard.path))
+            offered = self._surface.offers(guard.path)
+            # What the consuming package itself may have added before.
+            return Truth.REACHABLE if not offered and guard.path in self._added else _known(offered)
         if isinstance(guard, Loads):
             return _known(self._surface.offers(guard.path) is not False)
         if isinstance(guard, Takes):
@@ -311,16 +314,16 @@ def _known(holds: bool | None) -> Truth:
     return Truth.UNCLEAR if holds is None else Truth.YES if holds else Truth.NO
 
 
-def describe(guard: Guard) -> str:
+def describe(guard: Guard, title: str = "TE") -> str:
     """Return the guard as one line of text: 'TE > 1.8.0 and config.cpu_offloading'; "" for True."""
-    return "" if guard is True else _text(guard, top=True)
+    return "" if guard is True else _text(guard, title, top=True)
 
 
-def _text(guard: Guard, *, top: bool = False) -> str:
+def _text(guard: Guard, title: str, *, top: bool = False) -> str:
     if isinstance(guard, bool):
         return "always" if guard else "never"
     if isinstance(guard, TeVersion):
-        return f"TE {guard.op} {guard.version}"
+        return f"{title} {guard.op} {guard.version}"
     if isinstance(guard, (Offers, Loads)):
         return f"has {guard.path.rstrip(':').replace(':', '.')}"
     if isinstance(guard, Takes):
@@ -330,7 +333,7 @@ def _text(guard: Guard, *, top: bool = False) -> str:
     if isinstance(guard, Unclear):
         return f"{guard.text} (not understood)"
     if isinstance(guard, Not):
-        return f"not {_text(guard.part)}"
+        return f"not {_text(guard.part, title)}"
     word = " and " if isinstance(guard, AllOf) else " or "
-    joined = word.join(_text(part) for part in guard.parts)
+    joined = word.join(_text(part, title) for part in guard.parts)
     return joined if top else f"({joined})"

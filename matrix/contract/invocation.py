@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import ast
+import re
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from matrix.catalog import versions
 from matrix.contract.definition import dotted
@@ -24,6 +25,7 @@ from matrix.contract.value import (  # fmt: skip
     Instance,
     Keywords,
     Literal,
+    Method,
     Outside,
     ParametersOf,
     Reference,
@@ -40,7 +42,6 @@ from matrix.contract.value import (  # fmt: skip
 
 VERSION_PARSERS = ("packaging.version.Version", "packaging.version.parse")
 VERSION_READERS = ("importlib.metadata.version", "importlib_metadata.version")
-TE_DISTRIBUTIONS = ("transformer-engine", "transformer_engine")
 SIGNATURE_READERS = ("inspect.signature", "inspect.getfullargspec")
 
 
@@ -89,24 +90,40 @@ class Invocations(Expressions):
     ) -> Choice:  # fmt: skip
         if isinstance(callee, Reference):
             self.use("call", callee.path, node, guard, arguments, bound=owner is not None)
+            if self.provider.detailed and re.match(r"_*[A-Z]", callee.path.rpartition(":")[2].rpartition(".")[2]):
+                return only(Anything(of_class=callee.path))
+        elif isinstance(callee, Method):
+            self.use("call", callee.path, node, guard, arguments, bound=True)
         elif isinstance(callee, FunctionDefinition):
             return self.run(callee, values, node, owner)
         elif isinstance(callee, ClassDefinition):
             for inner, value in self.inherited(Instance(callee), "__init__"):
                 if isinstance(value, Reference):
-                    self.use("call", value.path, node, all_of(guard, inner), arguments, bound=True)
+                    own = self._own_fields(callee)
+                    passed = arguments if own is None else _without(arguments, own)
+                    self.use("call", value.path, node, all_of(guard, inner), passed, bound=True)
         elif isinstance(callee, Outside):
             return self._outside(callee.path, values, arguments, node)
         elif isinstance(callee, Anything) and callee.of_te:
             return only(OF_TE)
         return UNKNOWN
 
+    def _own_fields(self, blueprint: ClassDefinition) -> frozenset[str] | None:
+        """Return the fields that a dataclass and its bases in the package add; None where none is a dataclass."""
+        fields = blueprint.own_fields
+        for base in blueprint.bases:
+            for _, value in self.settled(base):
+                inherited = self._own_fields(value) if isinstance(value, ClassDefinition) else None
+                fields = fields if inherited is None else (fields or frozenset()) | inherited
+        return fields
+
     def _outside(self, path: str, values: Sequence[Choice], arguments: Arguments, node: ast.Call) -> Choice:
         """Return the value of a call to something in neither package; `values` are the positional arguments."""
         first = values[0] if values else UNKNOWN
         if path.endswith(VERSION_PARSERS):
             return gather((guard, _parsed(value)) for guard, value in first)
-        if path in VERSION_READERS and any(isinstance(v, Literal) and v.value in TE_DISTRIBUTIONS for _, v in first):
+        named = self.provider.distributions
+        if path in VERSION_READERS and any(isinstance(v, Literal) and v.value in named for _, v in first):
             return only(RunningVersion(parsed=False))
         if path in SIGNATURE_READERS:
             return gather((guard, _parameters_of(value)) for guard, value in first)
@@ -156,7 +173,11 @@ class Invocations(Expressions):
     # --------------------------------------------------------------- builtins
 
     def _call_super(self, node: ast.Call) -> Choice:
-        return self.names.find("super()") or UNKNOWN
+        known = self.names.find("super()") or UNKNOWN
+        named = self.value(node.args[0]) if node.args else ()
+        # super(Other, self) continues behind another class.
+        own = [one.blueprint for _, one in known if isinstance(one, Instance)]
+        return known if all(value in own for _, value in named) else UNKNOWN
 
     def _call_hasattr(self, node: ast.Call) -> Choice:
         name = _text(node, 1)
@@ -164,6 +185,9 @@ class Invocations(Expressions):
         for guard, owner in self.value(node.args[0]):
             if isinstance(owner, Reference) and name:
                 found.append((guard, Fact(Offers(owner.attribute(name).path))))
+                continue
+            if isinstance(owner, Literal) and name:  # getattr(module, "x", None)
+                found.append((guard, Fact(hasattr(owner.value, name))))
                 continue
             # Instance attributes of TE classes are not recorded, so the result is unknown.
             of_te = concerns_te(owner) or isinstance(owner, Reference) or self._is_te_instance(owner)
@@ -218,6 +242,12 @@ class Invocations(Expressions):
     def _dictcomp(self, node: ast.DictComp) -> Choice:
         self.parts(node)
         return only(Keywords(open=True))
+
+
+def _without(arguments: Arguments, own: Collection[str]) -> Arguments:
+    """Return the arguments of a dataclass's constructor without those of the fields that it adds to its base."""
+    keywords = tuple(pair for pair in arguments.keywords if pair[0] not in own)
+    return Arguments((), keywords, starred=True, open_keywords=True)
 
 
 def _text(node: ast.Call, place: int) -> str:

@@ -1,4 +1,4 @@
-"""Read the API of Transformer Engine from its sources, without importing it.
+"""Read the API of a provider (Transformer Engine, megatron-core, torch) from its sources, without importing it.
 
 This uses the standard library's ast, not griffe (2.4.1, still released regularly, pure Python). griffe was tried on
 TE 2.18: it resolves re-exports well, but takes 1.1 s where ast takes 0.4 s, keeps only one definition of a name that
@@ -16,46 +16,56 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from matrix.contract.definition import Names, absolute, class_entry, dotted, function_entry, parsed
+from matrix.contract.definition import ENUMERATIONS, Names, absolute, class_entry, dotted, function_entry, parsed
+from matrix.contract.provider import TRANSFORMER_ENGINE, Provider
 from matrix.contract.surface import Entry, Surface
+from matrix.contract.within import use_within
 
-PACKAGE = "transformer_engine"
-OTHER_FRAMEWORKS = ("jax", "paddle", "tensorflow")
 PYBIND_NAME = re.compile(
     r'(?:\bm\.(?:def|attr)\s*\(|(?:py|pybind11)::(?:enum_|class_)\s*<[^;{]*?>\s*\(\s*m\s*,)\s*"(\w+)"', re.DOTALL
 )
-COMPILED_IMPORT = re.compile(rf"^\s*(?:from|import)\s+({PACKAGE}_(?:torch|extensions))\b", re.MULTILINE)
+COMPILED_IMPORT = re.compile(r"^\s*(?:from|import)\s+(transformer_engine_(?:torch|extensions))\b", re.MULTILINE)
+UNKNOWN: Names = {"__getattr__": "~"}  # of a module that is not recorded itself
 
 
-def read_offering(files: Mapping[str, bytes], version: str, origin: Mapping[str, str] | None = None) -> Surface:
-    """Return the surface of a TE, given its `files` (path -> content). Raises SyntaxError for a broken file."""
-    sources = dict(_python_modules(files))
+def read_offering(
+    files: Mapping[str, bytes],
+    version: str,
+    origin: Mapping[str, str] | None = None,
+    provider: Provider = TRANSFORMER_ENGINE,
+) -> Surface:
+    """Return the surface of a provider, given its `files` (path -> content). Raises SyntaxError for a broken file."""
+    sources = dict(_python_modules(files, provider))
     readers = {
-        name: _ModuleReader(name, is_package, frozenset(sources), parsed(text))
+        name: _ModuleReader(name, is_package, frozenset(sources), parsed(text), provider)
         for name, (is_package, text) in sources.items()
     }
     modules = {name: reader.names for name, reader in readers.items()}
     for name in modules:
         _expand_stars(name, readers)
-    imported = _imported(PACKAGE, readers)
+    for name in list(modules):
+        for place in range(name.count(".")):
+            modules.setdefault(name.rsplit(".", place + 1)[0], UNKNOWN)
     compiled = {match for _, text in sources.values() for match in COMPILED_IMPORT.findall(text)}
     compiled_names = _compiled_names(files)
     if compiled_names:
         modules.update(dict.fromkeys(compiled, compiled_names))
-    return Surface(version, modules, frozenset(sources) - imported, dict(origin or {}))
+    # Without the root, the modules that importing it loads are unknown.
+    dormant = frozenset(sources) - _imported(provider.top, readers) if provider.top in sources else frozenset()
+    trees = {name: reader.tree for name, reader in readers.items()}
+    return Surface(
+        version, modules, dormant, dict(origin or {}), provider.package, *use_within(modules, trees, provider)
+    )
 
 
 def is_part(path: str) -> bool:
-    """Return whether a file belongs to the surface: TE's Python without the other frameworks, and its pybind11."""
-    parts = path.split("/")
-    if parts[0] != PACKAGE or parts[1:2] in ([name] for name in OTHER_FRAMEWORKS):
-        return False
-    return path.endswith(".py") or (path.endswith((".cpp", ".h")) and ("csrc" in parts or "pybind" in parts[-1]))
+    """Return whether a file belongs to the surface of Transformer Engine."""
+    return TRANSFORMER_ENGINE.files.fullmatch(path) is not None
 
 
-def _python_modules(files: Mapping[str, bytes]) -> Iterator[tuple[str, tuple[bool, str]]]:
+def _python_modules(files: Mapping[str, bytes], provider: Provider) -> Iterator[tuple[str, tuple[bool, str]]]:
     for path in sorted(files):
-        if path.endswith(".py") and is_part(path):
+        if path.endswith(".py") and provider.files.fullmatch(path):
             parts = path.removesuffix(".py").split("/")
             is_package = parts[-1] == "__init__"
             name = ".".join(parts[:-1] if is_package else parts)
@@ -78,6 +88,7 @@ class _ModuleReader:
     is_package: bool
     known: frozenset[str]
     tree: ast.Module
+    provider: Provider
     names: Names = field(default_factory=dict)
     imports: set[str] = field(default_factory=set)
     stars: list[str] = field(default_factory=list)
@@ -101,6 +112,8 @@ class _ModuleReader:
             self._import_from(node, names)
         elif isinstance(node, (ast.Assign, ast.AnnAssign)):
             self._assign(node, names)
+        elif isinstance(node, ast.AugAssign) and dotted(node.target) == "__all__" and self.public is not None:
+            self.public += _texts(node.value)
         elif isinstance(node, ast.If):
             if not _is_type_checking(node.test):
                 self._branches([node.body, node.orelse], names)
@@ -127,7 +140,7 @@ class _ModuleReader:
 
     def _import(self, node: ast.Import, names: Names) -> None:
         for alias in node.names:
-            if not alias.name.startswith(PACKAGE):
+            if not self.provider.owns(alias.name):
                 names[alias.asname or alias.name.partition(".")[0]] = "~"
                 continue
             self.imports.add(alias.name)
@@ -145,8 +158,8 @@ class _ModuleReader:
             names[alias.asname or alias.name] = self._imported_name(source, alias.name)
 
     def _imported_name(self, source: str, name: str) -> Entry:
-        if not source.startswith(PACKAGE):
-            return "~"
+        if not self.provider.owns(source):
+            return f">{source}.{name}:" if self.provider.owns(f"{source}.{name}") else "~"
         # `from . import x` in the package itself imports the submodule, not the name that it defines.
         submodule = source == self.name and f"{source}.{name}" in self.known
         return f">{source}.{name}:" if submodule else f">{source}:{name}"
@@ -158,7 +171,7 @@ class _ModuleReader:
         for target in targets:
             if isinstance(target, ast.Name):
                 if target.id == "__all__":
-                    self.public = [str(e.value) for e in ast.walk(node.value) if isinstance(e, ast.Constant)]
+                    self.public = _texts(node.value)
                 names[target.id] = self._value(node.value, names)
             elif isinstance(target, (ast.Tuple, ast.List)):
                 names.update({e.id: "=" for e in target.elts if isinstance(e, ast.Name)})
@@ -183,8 +196,12 @@ class _ModuleReader:
         return f">{module}:{'.'.join(rest)}" if len(rest) < 2 else "~"
 
     def _class(self, node: ast.ClassDef, names: Names) -> Entry:
-        bases = [self._base(base, names) for base in node.bases if dotted(base) not in ("object", "ABC", "abc.ABC")]
-        return class_entry(node, bases, names, pydantic=_imports_pydantic(self.tree))
+        detailed = self.provider.detailed
+        empty = {"object", "ABC", "abc.ABC"}
+        if detailed and any(dotted(base).rpartition(".")[2] in ENUMERATIONS for base in node.bases):
+            empty |= {"str", "int", *ENUMERATIONS, *(f"enum.{name}" for name in ENUMERATIONS)}
+        bases = [self._base(base, names) for base in node.bases if dotted(base) not in empty]
+        return class_entry(node, bases, names, pydantic=_imports_pydantic(self.tree), detailed=detailed)
 
     def _base(self, node: ast.expr, names: Names) -> Entry:
         if isinstance(node, ast.Attribute):
@@ -200,7 +217,7 @@ def _expand_stars(name: str, readers: Mapping[str, _ModuleReader]) -> None:
     while reader.stars:
         source = reader.stars.pop(0)
         if source not in readers:
-            if source.startswith(PACKAGE):
+            if reader.provider.owns(source):
                 reader.names["*"] = [*reader.names.get("*", ()), source]
             continue
         _expand_stars(source, readers)
@@ -231,6 +248,10 @@ def _alternatives(entries: Iterable[Entry]) -> Entry:
             if alternative not in found:
                 found.append(alternative)
     return found[0] if len(found) == 1 else found
+
+
+def _texts(node: ast.expr) -> list[str]:
+    return [str(part.value) for part in ast.walk(node) if isinstance(part, ast.Constant)]
 
 
 def _is_type_checking(node: ast.expr) -> bool:

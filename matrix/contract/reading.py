@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from matrix.contract import consuming, offering, recording
+from matrix.contract.provider import TRANSFORMER_ENGINE, Provider
 from matrix.contract.recording import MCORE, SUFFIX, TE
 from matrix.contract.surface import Surface
 from matrix.contract.usage import Calls
@@ -18,7 +19,7 @@ from matrix.errors import MatrixError
 from matrix.kit.git import Repository
 from matrix.provision import sources
 from matrix.provision.sources import Contents, Source, SourceKind
-from matrix.provision.trees import package_files
+from matrix.provision.trees import LAYOUTS, package_files
 
 Select = Callable[[str], bool]
 Facts = TypeVar("Facts", Surface, Calls)
@@ -30,6 +31,18 @@ def surface_of(text: str) -> Surface:
         return recording.read_surface(Path(text))
     source = recorded_or_source(text, TE)
     return recording.load_surface(text) if source is None else extract_surface(sources.inspect(source))
+
+
+def surface_of_source(text: str, provider: Provider, version: str | None = None) -> Surface:
+    """Return the surface of a wheel, a folder or PATH@REV of a provider. Raises MatrixError when there is none."""
+    if provider.package in LAYOUTS:
+        return extract_surface(sources.inspect(sources.parse(text, provider.package)), version, provider)
+    path = sources.existing(sources.absolute(Path.cwd(), text), text)
+    if path.suffix != ".whl":
+        raise MatrixError(
+            f"{provider.package} is read from wheels only", got=text, expected="FILE.whl", fix=provider.fix
+        )
+    return extract_surface(sources.inspect(Source(provider.package, SourceKind.WHEEL, str(path))), version, provider)
 
 
 def calls_of(text: str) -> Calls:
@@ -47,25 +60,28 @@ def recorded_or_source(text: str, package: str) -> Source | None:
     return None if source is None or source.kind is SourceKind.PYPI else source
 
 
-def extract(package: str, contents: Contents, version: str | None = None) -> Surface | Calls:
-    """Read a surface or calls from a source; `version` replaces the one that the source declares."""
-    return extract_surface(contents, version) if package == TE else extract_calls(contents, version)
+def extract(
+    package: str, contents: Contents, version: str | None = None, into: Provider = TRANSFORMER_ENGINE
+) -> Surface | Calls:
+    """Read the surface of a TE, or the calls of a Megatron into a provider.
+
+    `version` replaces the one that the source declares.
+    """
+    return extract_surface(contents, version) if package == TE else extract_calls(contents, version, into)
 
 
-def extract_surface(contents: Contents, version: str | None = None) -> Surface:
-    """Read the surface of a TE source. Raises MatrixError when it holds no Python of TE."""
-    files = _some(
-        contents,
-        offering.is_part,
-        "its Python is in the wheel transformer_engine_cu12, and in most transformer_engine wheels",
-    )
-    return _parsed(contents, lambda: offering.read_offering(files, version or contents.version, _origin(contents)))
+def extract_surface(contents: Contents, version: str | None = None, provider: Provider = TRANSFORMER_ENGINE) -> Surface:
+    """Read the surface of a provider's source. Raises MatrixError when it holds none of its Python."""
+    files = _some(contents, lambda path: bool(provider.files.fullmatch(path)), provider.fix)
+    origin = _origin(contents)
+    return _parsed(contents, lambda: offering.read_offering(files, version or contents.version, origin, provider))
 
 
-def extract_calls(contents: Contents, version: str | None = None) -> Calls:
-    """Read the calls of a Megatron source. Raises MatrixError when it holds none of its Python."""
+def extract_calls(contents: Contents, version: str | None = None, provider: Provider = TRANSFORMER_ENGINE) -> Calls:
+    """Read the calls of a Megatron source into a provider. Raises MatrixError when it holds none of its Python."""
     files = _some(contents, consuming.is_part, "name a megatron-core wheel or a Megatron-LM clone")
-    return _parsed(contents, lambda: consuming.read_calls(files, version or contents.version, _origin(contents)))
+    origin = _origin(contents)
+    return _parsed(contents, lambda: consuming.read_calls(files, version or contents.version, origin, provider))
 
 
 def files_of(contents: Contents, part: Select) -> Mapping[str, bytes]:

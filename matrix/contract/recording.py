@@ -1,13 +1,18 @@
-"""Surfaces and calls as files: gzipped JSON, one file per release; equal facts give equal bytes.
+"""Surfaces and calls as files; equal facts give equal bytes.
 
-Recorded releases are in matrix/catalog/facts/surfaces/PACKAGE/VERSION.json.gz. They hold names, parameters, positions
-and guards in a form of their own, and no upstream source text.
+matrix/catalog/facts/surfaces/ holds the recorded releases:
+    transformer-engine/VERSION.json.gz   the API of TE              megatron-core/VERSION.json.gz    its calls into TE
+    megatron-core/api.jsonl.xz           the API of megatron-core   megatron-core/torch.jsonl.xz  its calls into torch
+    torch/api.jsonl.xz                   the API of torch
+A .jsonl.xz file has one release in each line, oldest first: together they take a sixth of the size. The
+records hold names, parameters, positions and guards in a form of their own, and no upstream source text.
 """
 
 from __future__ import annotations
 
 import gzip
 import json
+import lzma
 import zlib
 from collections.abc import Mapping
 from functools import cache
@@ -18,6 +23,7 @@ from packaging.version import Version
 
 from matrix.catalog import versions
 from matrix.contract.guard import AllOf, AnyOf, Config, Guard, Loads, Not, Offers, Takes, TeVersion, Unclear
+from matrix.contract.provider import Provider
 from matrix.contract.surface import Surface
 from matrix.contract.usage import Arguments, Calls, Site, Use
 from matrix.errors import MatrixError, closest
@@ -26,7 +32,9 @@ TE = "transformer-engine"
 MCORE = "megatron-core"
 FORMAT = 1
 SUFFIX = ".json.gz"
+ARCHIVE = ".jsonl.xz"
 SHORTEST_COMMIT = 7  # characters, as git and TE's own builds abbreviate
+FIRST = b'{"as":"'  # of a line of an archive
 FIX = "record it again: megatrix surface record SOURCE -o FILE"
 LEAVES: Mapping[str, type[Guard]] = {
     "version": TeVersion, "offers": Offers, "loads": Loads, "takes": Takes, "config": Config, "unclear": Unclear,
@@ -103,26 +111,98 @@ def _commit(path: Path) -> str:
     return commit
 
 
+def archive_of(provider: Provider, consumer: str = "") -> Path:
+    """Return the file of the recorded APIs of a provider, or of the calls of a consumer into it."""
+    if consumer:
+        return folder() / consumer / f"{provider.key}{ARCHIVE}"
+    return folder() / provider.package / f"api{ARCHIVE}"
+
+
+def recorded_surfaces(provider: Provider) -> list[str]:
+    """Return the versions of a provider whose API is recorded and that were released, oldest first."""
+    return released(TE) if provider.package == TE else list(read_archive(archive_of(provider)))
+
+
+def recorded_surface(provider: Provider, version: str) -> Surface:
+    """Return the recorded API of a release. Raises MatrixError when there is none."""
+    return load_surface(version) if provider.package == TE else _surface(_of_release(archive_of(provider), version))
+
+
+def recorded_consumers(provider: Provider) -> list[str]:
+    """Return the releases of megatron-core whose calls into a provider are recorded, oldest first."""
+    return released(MCORE) if provider.package == TE else list(read_archive(archive_of(provider, MCORE)))
+
+
+def recorded_calls(provider: Provider, version: str) -> Calls:
+    """Return the recorded calls of a megatron-core into a provider. Raises MatrixError when there are none."""
+    if provider.package == TE:
+        return load_calls(version)
+    return _calls(_of_release(archive_of(provider, MCORE), version))
+
+
+def _of_release(path: Path, version: str) -> dict[str, Any]:
+    lines = read_archive(path)
+    known = version in lines or not versions.is_version(version)
+    same = version if known else next((v for v in lines if versions.parse(v) == versions.parse(version)), version)
+    if same not in lines:
+        raise MatrixError(
+            f"no recorded {path.parent.name} has that version", where=path.name, got=version,
+            expected=f"{next(iter(lines))} .. {next(reversed(lines))}", fix=closest(version, lines),
+        )  # fmt: skip
+    return _checked(json.loads(lines[same]), path)
+
+
+@cache
+def read_archive(path: Path) -> dict[str, bytes]:
+    """Return the lines of an archive by version. Raises MatrixError when it is unreadable or damaged."""
+    try:
+        lines = lzma.decompress(path.read_bytes()).splitlines()
+    except OSError as error:
+        raise MatrixError("this surface can't be read", where=str(path), got=error, fix=FIX) from None
+    except (EOFError, lzma.LZMAError) as error:
+        raise MatrixError("this surface file is damaged or cut short", where=str(path), got=error, fix=FIX) from None
+    return {line[len(FIRST) : line.index(b'"', len(FIRST))].decode(): line for line in lines}
+
+
 # --------------------------------------------------------------------- files
 
 
 def write(facts: Surface | Calls, path: Path) -> None:
-    """Write a surface or calls."""
+    """Write a surface or calls; in an archive, add them or replace those of the same version."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(encode(facts))
+    if not path.name.endswith(ARCHIVE):
+        path.write_bytes(encode(facts))
+        return
+    lines = {**(read_archive(path) if path.exists() else {}), facts.version: _line(facts)}
+    ordered = sorted(lines.items(), key=lambda item: versions.parse(item[0]))
+    path.write_bytes(lzma.compress(b"\n".join(line for _, line in ordered), preset=9 | lzma.PRESET_EXTREME))
+    read_archive.cache_clear()
 
 
 def encode(facts: Surface | Calls) -> bytes:
     """Return the content of the file of a surface or calls."""
-    common = {"format": FORMAT, "version": facts.version, "origin": dict(facts.origin)}
+    return gzip.compress(_text(_record(facts)), compresslevel=9, mtime=0)
+
+
+def _line(facts: Surface | Calls) -> bytes:
+    """Return a line of an archive; the version comes first, so that a line is found without parsing all of them."""
+    return FIRST + facts.version.encode() + b'",' + _text(_record(facts))[1:]
+
+
+def _text(record: Mapping[str, Any]) -> bytes:
+    return json.dumps(record, separators=(",", ":"), sort_keys=True, ensure_ascii=True).encode()
+
+
+def _record(facts: Surface | Calls) -> dict[str, Any]:
+    record: dict[str, Any] = {"format": FORMAT, "version": facts.version, "origin": dict(facts.origin)}
     if isinstance(facts, Surface):
-        record = {**common, "package": TE, "modules": facts.modules, "dormant": sorted(facts.dormant)}
-    else:
-        table = _GuardTable()
-        uses = [_use_to_json(use, table) for use in facts.uses]
-        record = {**common, "package": MCORE, "guards": table.rows, "uses": uses}
-    text = json.dumps(record, separators=(",", ":"), sort_keys=True, ensure_ascii=True)
-    return gzip.compress(text.encode(), compresslevel=9, mtime=0)
+        record |= {"package": facts.package, "modules": facts.modules, "dormant": sorted(facts.dormant)}
+        own = {"called": facts.called, "instances": facts.instances, "returned": facts.returned}
+        return record | ({} if facts.package == TE else own)
+    table = _GuardTable()
+    uses = [_use_to_json(use, table) for use in facts.uses]
+    record |= {"package": facts.consumer, "guards": table.rows, "uses": uses}
+    return record | ({} if facts.provider == TE else {"provider": facts.provider})
 
 
 @cache
@@ -134,6 +214,10 @@ def read_file(path: Path) -> dict[str, Any]:
         raise MatrixError("this surface can't be read", where=str(path), got=error, fix=FIX) from None
     except (EOFError, zlib.error, ValueError) as error:
         raise MatrixError("this surface file is damaged or cut short", where=str(path), got=error, fix=FIX) from None
+    return _checked(record, path)
+
+
+def _checked(record: Any, path: Path) -> dict[str, Any]:
     if not isinstance(record, dict) or record.get("format") != FORMAT:
         got = record.get("format") if isinstance(record, dict) else type(record).__name__
         raise MatrixError(
@@ -144,15 +228,25 @@ def read_file(path: Path) -> dict[str, Any]:
 
 def read_surface(path: Path) -> Surface:
     """Read the surface of a TE. Raises MatrixError when the file holds something else."""
-    record = _of_package(path, TE)
-    return Surface(record["version"], record["modules"], frozenset(record["dormant"]), record["origin"])
+    return _surface(_of_package(path, TE))
+
+
+def _surface(record: Mapping[str, Any]) -> Surface:
+    return Surface(
+        record["version"], record["modules"], frozenset(record["dormant"]), record["origin"], record["package"],
+        record.get("called", {}), record.get("instances", {}), record.get("returned", {}),
+    )  # fmt: skip
 
 
 def read_calls(path: Path) -> Calls:
     """Read the calls of a megatron-core. Raises MatrixError when the file holds something else."""
-    record = _of_package(path, MCORE)
+    return _calls(_of_package(path, MCORE))
+
+
+def _calls(record: Mapping[str, Any]) -> Calls:
     table = _guards_from_json(record["guards"])
-    return Calls(record["version"], tuple(_use_from_json(row, table) for row in record["uses"]), record["origin"])
+    uses = tuple(_use_from_json(row, table) for row in record["uses"])
+    return Calls(record["version"], uses, record["origin"], record["package"], record.get("provider", TE))
 
 
 def _of_package(path: Path, package: str) -> dict[str, Any]:
@@ -210,15 +304,16 @@ def _use_to_json(use: Use, table: _GuardTable) -> list[Any]:
         use.kind, use.path, use.site.path, use.site.line, use.site.function, table.row(use.guard), table.row(use.here),
         passed,
         int(use.bound), list(use.swallowed), use.effect, int(use.fallback), list(use.refused),
+        *([use.signature, use.unpacks] if use.signature or use.unpacks else []),
     ]  # fmt: skip
 
 
 def _use_from_json(row: list[Any], table: list[Guard]) -> Use:
-    kind, path, file, line, function, guard, here, passed, bound, swallowed, effect, fallback, refused = row
+    kind, path, file, line, function, guard, here, passed, bound, swallowed, effect, fallback, refused, *more = row
     arguments = passed and Arguments(
         tuple(passed[0]), tuple((name, table[place]) for name, place in passed[1]), bool(passed[2]), bool(passed[3])
     )
     return Use(
         kind, path, Site(file, line, function), table[guard], table[here], arguments, bool(bound), tuple(swallowed),
-        effect, bool(fallback), tuple(refused),
+        effect, bool(fallback), tuple(refused), *more,
     )  # fmt: skip

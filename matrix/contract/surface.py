@@ -1,25 +1,33 @@
-"""The API of one Transformer Engine release: modules, functions, classes and values; lookups follow re-exports.
+"""The API of one release of a provider: modules, functions, classes and values; lookups follow re-exports.
 
 An entry of a module is recorded as
     "(a,b=1)"            a function and its signature
     ">module:name"       a name of another module of the package (">module:" is a module)
     "="                  a value
     "~"                  something from outside the package, or unknown
-    {"bases": [...], "members": {...}}   a class; bases are written like entries
+    {"bases": [...], "members": {...}}   a class; bases are written like entries; "own": attributes of its instances
     [entry, ...]         alternatives from different branches
-and a member of a class as "(self,a)", "c(cls,a)" (classmethod), "s(a)" (staticmethod), "=" or "~".
+and a member of a class as "(self,a)", "c(cls,a)" (classmethod), "s(a)" (staticmethod), "=" or "~". "d(self,a)" is a
+dataclass's constructor without the fields of its bases in other modules.
 The key "*" of a module lists the modules outside the package that it imports with `import *`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import ModuleType
 from typing import Any, NamedTuple, TypeAlias
 
+from matrix.contract.provider import provider_of
 from matrix.contract.signature import CallSignature, parse_signature
 
 Entry: TypeAlias = Any  # JSON, as above
+CallShape: TypeAlias = "list[Any]"  # [module:line, number of positionals, [keyword], has *args, has **kwargs]
+Instance: TypeAlias = "list[str]"  # [class, attribute, ...]
+ANONYMOUS = "forward"  # `layer(hidden_states=...)` calls an object, whose class has this method
+OF_MODULES = frozenset(dir(ModuleType("any"))) | {"__file__", "__path__"}  # what every module has
+OF_CLASSES = frozenset(dir(type)) - {"__init__", "__new__", "__call__"}
 DEEPEST = 12  # re-exports followed one after another; the longest chain in any release is 5
 
 
@@ -28,18 +36,20 @@ class ResolvedPath:
     """A path that exists.
 
     `callables` holds (signature, bound) for each possible definition; empty if the signature is unknown. `bound`:
-    Python supplies the first argument. `name` is its name in Python's error messages.
+    Python supplies the first argument. `name` is its name in Python's error messages. `returns`: the size of the tuple
+    that it returns, 0 if that is not fixed.
     """
 
     name: str
     callables: tuple[tuple[CallSignature, bool], ...] = ()
+    returns: int = 0
 
 
 @dataclass(frozen=True)
 class Absent:
     """A path that is missing.
 
-    `what` is "module", "name" (of a module: an import fails) or "member" (of a class).
+    `what` is "module", "name" (of a module: an import fails), "member" (of a class) or "object" (an instance).
     """
 
     what: str
@@ -61,13 +71,19 @@ class Surface:
     """The API of one release. Lookups are cached; the data never changes.
 
     `dormant` are the modules that an import of the package does not load: they can be imported, but are no attributes
-    of their parents.
+    of their parents. `called` has the calls that the provider itself makes, one of each form, by the callee's last
+    name; `instances` the module-level objects whose attributes are known, by path; `returned` the sizes of the tuples
+    that functions always return, by path.
     """
 
     version: str
     modules: Mapping[str, Mapping[str, Entry]]
     dormant: frozenset[str] = frozenset()
     origin: Mapping[str, str] = field(default_factory=dict)  # tag, commit, wheel
+    package: str = "transformer-engine"
+    called: Mapping[str, Sequence[CallShape]] = field(default_factory=dict)
+    instances: Mapping[str, Instance] = field(default_factory=dict)
+    returned: Mapping[str, int] = field(default_factory=dict)
     _known: dict[tuple[str, bool], ResolvedPath | Absent | None] = field(default_factory=dict, repr=False)
 
     def lookup(self, path: str, *, via_instance: bool = False) -> ResolvedPath | Absent | None:
@@ -96,7 +112,8 @@ class Surface:
     def _lookup(self, path: str, via_instance: bool) -> ResolvedPath | Absent | None:
         module, _, attributes = path.partition(":")
         if module not in self.modules:
-            return None if self._outside(module) else Absent("module", "", module)
+            missing = not self._outside(module) and provider_of(self.package).records(module)
+            return Absent("module", "", module) if missing else None
         places = [_Place(f">{module}:", module, module.rpartition(".")[2])]
         names = attributes.split(".") if attributes else []
         for depth, name in enumerate(names):
@@ -126,7 +143,12 @@ class Surface:
         entry = place.entry
         if isinstance(entry, dict):
             return self._member(place, name, place.name)
-        if entry in ("=", "~") or entry[0] in "(sc":
+        known = self.instances.get(f"{place.module}:{place.name}") if entry == "~" and not place.owner else None
+        if known is not None:
+            return (
+                [_Place("~", place.module, name, known[0])] if name in known[1:] else Absent("object", known[0], name)
+            )
+        if entry in ("=", "~") or entry[0] in "(scd":
             return None  # an attribute of a value or of a function: not recorded
         module = entry[1:].rstrip(":")
         submodule = f"{module}.{name}"
@@ -140,7 +162,8 @@ class Surface:
                 return None
             if name in self.modules[source]:
                 return list(self._follow(self.modules[source][name], source, name))
-        return None if "__getattr__" in names or submodule in self.modules else Absent("name", module, name)
+        unknown = "__getattr__" in names or submodule in self.modules or name in OF_MODULES
+        return None if unknown else Absent("name", module, name)
 
     def _follow(self, entry: Entry, module: str, name: str, depth: int = 0) -> Iterator[_Place]:
         """Follow re-exports to the definition; yield one place for each alternative."""
@@ -168,8 +191,10 @@ class Surface:
         """Look up a class member along its bases; None if a base is outside the package. `owner` is for errors."""
         members = place.entry["members"]
         if name in members:
+            if isinstance(members[name], str) and members[name].startswith("d("):
+                return [_Place(self._generated(place), place.module, name, owner=place.name)]
             return [_Place(members[name], place.module, name, owner=owner)]
-        unknown = "__getattr__" in members
+        unknown = "__getattr__" in members or name in OF_CLASSES or name in place.entry.get("own", ())
         for base in place.entry["bases"]:
             for parent in self._follow(base, place.module, ""):
                 if not isinstance(parent.entry, dict):
@@ -182,6 +207,21 @@ class Surface:
         if unknown:
             return self._autograd_apply(place) if name == "apply" else None
         return Absent("member", owner, name)
+
+    def _generated(self, place: _Place) -> Entry:
+        """Return the constructor of a dataclass with the fields of its bases; "~" where a base is unknown."""
+        slots: dict[str, str] = {}
+        for base in reversed(place.entry["bases"]):
+            for parent in self._follow(base, place.module, ""):
+                step = self._member(parent, "__init__", "") if isinstance(parent.entry, dict) else None
+                if isinstance(step, Absent):
+                    continue
+                if step is None or not isinstance(step[0].entry, str) or not step[0].entry.startswith("(self"):
+                    return "~"
+                slots.update((item.partition("=")[0], item) for item in step[0].entry[1:-1].split(","))
+        own = place.entry["members"]["__init__"][2:-1]
+        slots.update((item.partition("=")[0], item) for item in own.split(","))
+        return f"({','.join(['self', *(item for name, item in slots.items() if name != 'self')])})"
 
     def _autograd_apply(self, place: _Place) -> list[_Place] | None:
         """Return `apply` of a torch.autograd.Function: positional-only, and torch passes a context first."""
@@ -200,7 +240,10 @@ class Surface:
                 return ResolvedPath(_error_name(places[0]))
             callables += [(parse_signature(text), bound) for _, text, bound in definitions]
             name = definitions[0][0]
-        return ResolvedPath(name if callables else _error_name(places[0]), tuple(callables))
+        sizes = {self.returned.get(f"{place.module}:{_error_name(place)}", 0) for place in places}
+        return ResolvedPath(
+            name if callables else _error_name(places[0]), tuple(callables), sizes.pop() if len(sizes) == 1 else 0
+        )
 
     def _definitions(self, place: _Place, via_instance: bool) -> list[tuple[str, str, bool]]:
         """Return (name in errors, signature, bound) for each possible definition of the place; empty if unknown."""

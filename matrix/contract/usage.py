@@ -1,4 +1,4 @@
-"""The uses of Transformer Engine in a consuming package (megatron.core, megatron.training)."""
+"""The uses of a provider (Transformer Engine, megatron-core, torch) in a consuming package."""
 
 from __future__ import annotations
 
@@ -38,13 +38,14 @@ class Arguments:
 
 @dataclass(frozen=True)
 class Use:
-    """One use of Transformer Engine.
+    """One use of the provider.
 
-    `path` is "module:attribute.attribute". `kind` is "import", "attribute" or "call". `bound`: the last attribute is
-    read from an instance or super(). `swallowed` lists the exceptions that the surrounding code catches and does not
-    raise again, `effect` is the assignment that it makes instead ("fused_permute = None"); `fallback`: it then uses
-    another part of Transformer Engine, which is a use of its own. `refused` lists the exceptions that it replaces by
-    an error of its own.
+    `path` is "module:attribute.attribute". `kind` is "import", "attribute", "call", "override" (a method of a subclass)
+    or "patch" (an assignment to something of the provider); `signature` is that of the override or the patch. `bound`:
+    the last attribute is read from an instance or super(). `swallowed` lists the exceptions that the surrounding code
+    catches and does not raise again, `effect` is the assignment that it makes instead ("fused_permute = None");
+    `fallback`: it then uses another part of the provider, which is a use of its own. `refused` lists the exceptions
+    that it replaces by an error of its own. `unpacks`: the number of names that a call's result is unpacked into.
     """
 
     kind: str
@@ -58,12 +59,16 @@ class Use:
     effect: str = ""
     fallback: bool = False
     refused: tuple[str, ...] = ()
+    signature: str = ""
+    unpacks: int = 0
 
 
 @dataclass(frozen=True)
 class Calls:
-    """All uses of Transformer Engine in one release of a consuming package."""
+    """All uses of a provider in one release of a consuming package."""
 
     version: str
     uses: tuple[Use, ...]
     origin: Mapping[str, str] = field(default_factory=dict)  # tag, commit, wheel
+    consumer: str = "megatron-core"
+    provider: str = "transformer-engine"

@@ -34,6 +34,13 @@ class Reference:
 
 
 @dataclass(frozen=True)
+class Method:
+    """A method of an object of the provider, by the path of its class."""
+
+    path: str
+
+
+@dataclass(frozen=True)
 class Literal:
     """A constant: None, a bool, a number, a string, or a tuple of constants."""
 
@@ -126,14 +133,15 @@ class ClassDefinition:
     """A class of the consuming package.
 
     `definitions` are the functions of its body, in the order in which they are read; `methods` those that the class
-    has at the end of its body, by name. `attributes` are those that only its constructor sets, with their values;
-    filled when the constructor is read.
+    has at the end of its body, by name; `own_fields` those that a dataclass adds, None for another class. `attributes`
+    are those that only its constructor sets, with their values; filled when the constructor is read.
     """
 
     name: str
     bases: tuple[Choice, ...]
     definitions: list[FunctionDefinition] = field(default_factory=list)
     methods: dict[str, Choice] = field(default_factory=dict)
+    own_fields: frozenset[str] | None = None
     attributes: dict[str, Choice] = field(default_factory=dict)
 
     @property
@@ -170,15 +178,17 @@ class Keywords:
 class Anything:
     """An unknown value; `text` is its expression ("config.fp8"; "" for a computed value).
 
-    `of_te`: it was computed from Transformer Engine's version or API, so a condition on it is a guard.
+    `of_te`: it was computed from Transformer Engine's version or API, so a condition on it is a guard. `of_class`: the
+    provider's class whose instance it is, by path.
     """
 
     text: str = ""
     of_te: bool = False
+    of_class: str = ""
 
 
 Value: TypeAlias = (
-    Reference | Literal | Fact | RunningVersion | FixedVersion | ParametersOf | Outside | InPackage
+    Reference | Method | Literal | Fact | RunningVersion | FixedVersion | ParametersOf | Outside | InPackage
     | FunctionDefinition | ClassDefinition | Instance | Keywords | Anything
 )  # fmt: skip
 Choice: TypeAlias = "tuple[tuple[Guard, Value], ...]"
@@ -292,12 +302,28 @@ def concerns_te(value: Value) -> bool:
 
 @dataclass
 class Names:
-    """The names of one body and of the bodies around it. `finished`: the body was read to its end."""
+    """The names of one body and of the bodies around it. `finished`: the body was read to its end.
+
+    `initial` holds the constants of a module that a function reassigns: their values until then; for other functions
+    they are unknown.
+    """
 
     own: dict[str, Choice] = field(default_factory=dict)
     around: Names | None = None
     of_class: bool = False
     finished: bool = False
+    initial: dict[str, Choice] = field(default_factory=dict)
+
+    def reassign(self, name: str) -> None:
+        """Make a constant unknown to the functions that only read it."""
+        choice = self.own.get(name)
+        if choice and all(isinstance(value, Literal) for _, value in choice):
+            self.initial[name], self.own[name] = choice, only(Anything(name))
+
+    @property
+    def module(self) -> Names:
+        """Return the names of the module."""
+        return self.around.module if self.around else self
 
     @property
     def inside(self) -> Names:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
 
 from matrix.contract import consuming, offering, recording
+from matrix.contract.definition import dotted
+from matrix.contract.provider import TRANSFORMER_ENGINE
 from matrix.provision.commands import run
 from matrix.provision.overlays import Overlays
 
@@ -41,3 +44,28 @@ def test_megatron_core_release_equals_its_recorded_calls(version: str, tmp_path:
     known = recording.load_calls(version)
     assert calls.uses == tuple(use for use in known.uses if use.site.path.startswith("megatron/core/"))
     assert len(calls.uses) > 50
+
+
+def plain_calls(source: bytes) -> set[int]:
+    """Return the lines of the calls that start with a name that an import of Transformer Engine binds."""
+    nodes = list(ast.walk(ast.parse(source)))
+    owns = TRANSFORMER_ENGINE.owns
+    imports = [node for node in nodes if isinstance(node, ast.Import)]
+    names = {a.asname or a.name.partition(".")[0] for node in imports for a in node.names if owns(a.name)}
+    sources = [
+        node for node in nodes if isinstance(node, ast.ImportFrom) and owns(node.module or "") and not node.level
+    ]
+    names |= {alias.asname or alias.name for node in sources for alias in node.names}
+    return {n.lineno for n in nodes if isinstance(n, ast.Call) and dotted(n.func).partition(".")[0] in names}
+
+
+@pytest.mark.parametrize("version", recording.released(recording.MCORE))
+def test_every_plain_call_is_recorded(version: str, tmp_path: Path) -> None:
+    """What ast sees through an import of Transformer Engine, without following anything, is in the record."""
+    files = fetched(tmp_path, f"megatron-core=={version}", consuming.is_part)
+    recorded = {(use.site.path, use.site.line) for use in recording.load_calls(version).uses if use.kind == "call"}
+
+    seen = {(path, line) for path, source in files.items() for line in plain_calls(source)}
+
+    assert seen - recorded == set()
+    assert seen

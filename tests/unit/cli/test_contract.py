@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from matrix.cli import contract, surface
+from matrix.contract import recording
 from matrix.contract.table import spans
 from matrix.errors import MatrixError
 from tests.unit.contract.test_reading import commit, engine, megatron  # noqa: F401 - fixtures
@@ -38,7 +39,7 @@ def test_the_table_groups_pairs_and_counts(capsys: pytest.CaptureFixture[str]) -
     assert status == 0  # many pairs: no verdict
     assert "initialize_ub() got an unexpected keyword argument 'tp_size'" in out
     assert "mcore 0.4.0 .. 0.19.2  x  TE 1.8" in out
-    assert out.splitlines()[-1].startswith("29 pairs: ")
+    assert out.splitlines()[-2].startswith("27 pairs: ")  # without the withdrawn 0.18.1 and 0.19.1
 
 
 def test_a_pair_without_findings_exits_with_0(capsys: pytest.CaptureFixture[str]) -> None:
@@ -110,3 +111,82 @@ def test_versions_are_printed_as_spans() -> None:
     known = ["1.0", "1.1", "1.2", "2.0"]
     assert spans(["1.0", "1.1", "2.0"], known) == "1.0 .. 1.1, 2.0"
     assert spans(["1.9+local"], known) == "1.9+local"
+
+
+FORK = "from megatron.core import parallel_state\nparallel_state.initialize_model_parallel(gone=1)\n"
+
+
+@pytest.fixture
+def fork(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "fork").mkdir()
+    (tmp_path / "fork/train.py").write_text(FORK)
+    return tmp_path / "fork"
+
+
+def test_consumer_gets_a_table_of_releases(fork: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("contract", "--consumer", str(fork)) == 0  # all releases: no verdict
+    out = capsys.readouterr().out
+    assert out.splitlines()[1:3] == ["0.4.0 .. 0.19.2  1 definite", ""]
+    assert "no break found: in no release" in out
+    assert "initialize_model_parallel() got an unexpected keyword argument 'gone'\n    at train.py:2" in out
+
+
+def test_consumer_is_a_gate_for_chosen_releases(fork: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("contract", "--consumer", str(fork), "--against", "megatron-core==0.16.1", "--json") == 1
+    line = json.loads(capsys.readouterr().out)
+    assert (line["consumer"], line["mcore"], line["call_site"]) == ("fork", "0.16.1", "train.py:2")
+
+    (fork / "train.py").write_text(FORK.replace("gone", "context_parallel_size"))
+    assert run("contract", "--consumer", str(fork), "--against", "megatron-core>=0.16,<0.18") == 0
+    assert "0.16.0 .. 0.17.1  nothing" in capsys.readouterr().out
+
+
+def test_annotations_name_the_file(fork: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("contract", "--consumer", "fork", "--against", "megatron-core>=0.19", "--format", "github") == 1
+    assert capsys.readouterr().out.startswith(
+        "::error file=fork/train.py,line=2,title=definite with megatron-core 0.19.0 .. 0.19.2::megatron.core"
+    )
+
+    assert run("contract", "--consumer", "fork", "--against", "megatron-core>=0.19", "--format", "sarif") == 1
+    assert json.loads(capsys.readouterr().out)["version"] == "2.1.0"
+
+
+def test_megatron_core_is_a_consumer_of_torch(capsys: pytest.CaptureFixture[str]) -> None:
+    """NVIDIA/Megatron-LM#4457."""
+    status = run("contract", "--consumer", "megatron-core==0.19.0", "--against", "torch==2.6.0", "--json")
+    found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+    assert status == 1
+    assert ("0.19.0", "2.6.0", "load() got an unexpected keyword argument 'no_dist'") in {
+        (one["mcore"], one["torch"], one["message"]) for one in found
+    }
+
+
+@pytest.mark.parametrize("arguments", [("--consumer", ".", "--te", "2.0.0"), ("--against", "torch")])
+def test_options_that_exclude_one_another(arguments: tuple[str, ...]) -> None:
+    with pytest.raises(MatrixError):
+        run("contract", *arguments)
+
+
+def test_everything_is_shown_on_request(capsys: pytest.CaptureFixture[str]) -> None:
+    run("contract", "--te", "1.4", "--all")
+    out = capsys.readouterr().out
+    assert "29 pairs: " in out
+    assert "folded" not in out
+    assert "masked by megatron/core/extensions/transformer_engine.py" in out
+
+    run("contract", "--te", "1.4")
+    out = capsys.readouterr().out
+    assert "27 pairs: " in out
+    assert "masked by" not in out
+    assert "lost: CUDA graphs of TE layers" in out
+
+
+def test_api_is_added_to_an_archive(megatron: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:  # noqa: F811
+    output = tmp_path / "api.jsonl.xz"
+    for version in ("0.10.0", "0.9.0", "0.10.0"):
+        run("surface", "record", str(megatron), "--api", "megatron-core", "--as", version, "-o", str(output))
+
+    assert list(recording.read_archive(output)) == ["0.9.0", "0.10.0"]
+    assert "megatron-core 0.10.0, 7 modules" in capsys.readouterr().out

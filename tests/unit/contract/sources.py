@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from matrix.contract import consuming, offering
 from matrix.contract.finding import Finding, find
+from matrix.contract.provider import MEGATRON_CORE, TORCH, Provider
 from matrix.contract.surface import Surface
 from matrix.contract.usage import Calls
 
@@ -56,6 +57,31 @@ def mcore(files: Mapping[str, str] | str, version: str = "0.9.0") -> Calls:
     return consuming.read_calls(
         {f"megatron/core/{path}": textwrap.dedent(text).encode() for path, text in full.items()}, version
     )
+
+
+def core(files: Mapping[str, str], version: str = "0.16.0") -> Surface:
+    """Return the API of a megatron-core with these files under megatron/core/."""
+    full = {
+        "megatron/core/__init__.py": "__version__ = ''\n",
+        **{f"megatron/core/{path}": text for path, text in files.items()},
+    }
+    return offering.read_offering(_encoded(full), version, provider=MEGATRON_CORE)
+
+
+def torch(files: Mapping[str, str], version: str = "2.6.0") -> Surface:
+    """Return the API of a torch with these files under torch/distributed/."""
+    full = {"torch/distributed/__init__.py": "", **{f"torch/distributed/{path}": text for path, text in files.items()}}
+    return offering.read_offering(_encoded(full), version, provider=TORCH)
+
+
+def project(files: Mapping[str, str] | str, provider: Provider = MEGATRON_CORE) -> Calls:
+    """Return the calls of a project with these files into a provider; a string is train.py."""
+    own = {"train.py": files} if isinstance(files, str) else files
+    return consuming.read_calls(_encoded(own), "fork", provider=provider, consumer="fork", part=lambda path: True)
+
+
+def _encoded(files: Mapping[str, str]) -> dict[str, bytes]:
+    return {path: textwrap.dedent(text).encode() for path, text in files.items()}
 
 
 def broken(calls: str | Calls, offered: str | Surface, version: str = "1.9.0") -> list[tuple[str, str]]:

@@ -247,3 +247,34 @@ def test_version_check_semantics_are_read_from_source() -> None:
         }
     )
     assert [broken(calls, te(FOUR), version) for version in ("1.8.0", "1.9.0")] == [FAILS, FINE]
+
+
+REASSIGNED = """
+import transformer_engine as te
+_READY = False
+def start():
+    global _READY
+    _READY = True
+def run():
+    assert _READY
+    te.pytorch.get(1, 2)
+"""
+
+
+def test_reassigned_constant_is_not_fixed() -> None:
+    """random.py of Megatron-LM: the constant is False when the module is imported, and a function sets it."""
+    assert broken(REASSIGNED, "def get(a): ...\n") == [
+        ("definite", "get() takes 1 positional argument but 2 were given")
+    ]
+
+
+def test_hasattr_of_a_default_is_decided() -> None:
+    """hasattr(getattr(te, "x", None), "y") is false where x is missing."""
+    source = """
+    import transformer_engine.pytorch as te
+    if hasattr(getattr(te, "ops", None), "get"):
+        te.ops.get(1, 2)
+    """
+
+    assert broken(source, "") == []
+    assert broken(source, "class ops:\n    @staticmethod\n    def get(a): ...\n") != []

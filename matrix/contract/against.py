@@ -1,0 +1,116 @@
+"""The releases of a provider that a consuming package is held against, from text: "megatron-core>=0.16,<0.20"."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Final
+
+from packaging.requirements import InvalidRequirement, Requirement
+
+from matrix.contract import reading, recording
+from matrix.contract.finding import Finding, find, fits
+from matrix.contract.provider import Provider, provider_of
+from matrix.contract.relevance import is_yanked
+from matrix.contract.surface import Surface
+from matrix.contract.trees import calls_of_project
+from matrix.contract.usage import Calls, Use
+from matrix.errors import MatrixError
+
+FORMS: Final = '"megatron-core" (all recorded releases), "megatron-core>=0.16,<0.20", "torch==2.6.0", "torch=FILE.whl"'
+
+
+@dataclass(frozen=True)
+class Target:
+    """Releases of a provider. `chosen`: the text selects some of them, so a break in any is an error."""
+
+    provider: Provider
+    versions: tuple[str, ...]
+    chosen: bool
+    source: str = ""  # of the only release, if that is not a recorded one
+
+    def surfaces(self) -> list[Surface]:
+        """Return the APIs. Raises MatrixError for a source that can't be read."""
+        if self.source:
+            return [reading.surface_of_source(self.source, self.provider)]
+        return [recorded(self.provider, version) for version in self.versions]
+
+
+def parse(text: str) -> Target:
+    """Return the releases that a text selects. Raises MatrixError when it is in none of FORMS, or selects none."""
+    name, equals, source = text.partition("=")
+    if equals and source[:1] not in "=" and name[-1:] not in "<>!~=":
+        return Target(provider_of(name.strip()), (), chosen=True, source=source)
+    requirement = _requirement(text)
+    provider = provider_of(requirement.name)
+    selected = _selected(text, provider.package, recording.recorded_surfaces(provider))
+    return Target(provider, selected, chosen=bool(requirement.specifier))
+
+
+def _requirement(text: str) -> Requirement:
+    try:
+        return Requirement(text)
+    except InvalidRequirement as error:
+        raise MatrixError("not a package", got=text, expected=FORMS, fix=str(error).splitlines()[0]) from None
+
+
+def _selected(text: str, package: str, known: Sequence[str]) -> tuple[str, ...]:
+    """Return the releases in a range, without withdrawn ones that it does not name."""
+    kept = [version for version in known if not is_yanked(package, version) or f"=={version}" in text]
+    selected = tuple(_requirement(text).specifier.filter(kept))
+    if not selected:
+        raise MatrixError(f"no recorded release of {package} is in this range", got=text, expected=", ".join(kept))
+    return selected
+
+
+def consumers(text: str, provider: Provider) -> list[Calls]:
+    """Return the calls of a consumer into a provider: recorded releases of megatron-core, or a project.
+
+    Raises MatrixError for a text that names neither.
+    """
+    if text.startswith(recording.MCORE) and provider.package != recording.MCORE:
+        known = recording.recorded_consumers(provider)
+        return [recording.recorded_calls(provider, version) for version in _selected(text, recording.MCORE, known)]
+    return [calls_of_project(text, provider)]
+
+
+def findings(calls: Calls, provider: Provider, surfaces: Sequence[Surface]) -> list[Finding]:
+    """Return the findings of a consumer in releases of a provider, by release."""
+    history = RecordedReleases(provider)
+    return [finding for surface in surfaces for finding in find(calls, surface, history=history)]
+
+
+@cache
+def recorded(provider: Provider, version: str) -> Surface:
+    """Return a recorded API."""
+    return recording.recorded_surface(provider, version)
+
+
+class RecordedReleases:
+    """The recorded releases of a provider, newest first, as matrix.contract.finding.OtherReleases."""
+
+    def __init__(self, provider: Provider) -> None:
+        self._provider = provider
+        self._versions = recording.recorded_surfaces(provider)[::-1]
+        self._offered: dict[str, bool] = {}
+
+    def offered(self, path: str) -> bool:
+        """Return whether any release has a path."""
+        if path not in self._offered:
+            self._offered[path] = any(surface.offers(path) for surface in self._surfaces())
+        return self._offered[path]
+
+    def fitted(self, use: Use) -> bool:
+        """Return whether an override or a patch fits any release."""
+        return any(fits(use, surface) for surface in self._surfaces())
+
+    def taken(self, path: str, parameter: str) -> bool:
+        """Return whether the callable at `path` has that parameter in any release."""
+        key = f"{path}({parameter})"
+        if key not in self._offered:
+            self._offered[key] = any(surface.takes(path, parameter) for surface in self._surfaces())
+        return self._offered[key]
+
+    def _surfaces(self) -> Iterator[Surface]:
+        return (recorded(self._provider, version) for version in self._versions)

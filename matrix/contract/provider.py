@@ -1,0 +1,97 @@
+"""The packages whose API a consuming package uses: Transformer Engine, megatron-core, torch."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from matrix.errors import MatrixError, closest
+
+
+@dataclass(frozen=True)
+class Provider:
+    """A package that others call.
+
+    `package` is its name on PyPI, `key` its name in JSON, `title` in text. `modules` matches its import names, `files`
+    the paths of its recorded files. `version_paths` are the names that hold its version.
+    `fix` says where its Python is. `detailed`: its surfaces have what overrides, patches and objects are compared with.
+    """
+
+    package: str
+    key: str
+    title: str
+    top: str
+    modules: re.Pattern[str]
+    files: re.Pattern[str]
+    version_paths: frozenset[str]
+    fix: str
+    detailed: bool = True
+
+    def owns(self, module: str) -> bool:
+        """Return whether a module belongs to it, by name."""
+        return self.modules.fullmatch(module) is not None
+
+    def records(self, module: str) -> bool:
+        """Return whether a surface has that module if the release has it."""
+        path = module.replace(".", "/")
+        return any(self.files.fullmatch(file) for file in (f"{path}.py", f"{path}/__init__.py"))
+
+    def covers(self, path: str) -> bool:
+        """Return whether a surface may have a path ("torch:distributed.checkpoint.load"): other uses do not count."""
+        module, _, attributes = path.partition(":")
+        names = [*module.split("."), *(attributes.split(".") if attributes else [])]
+        return any(self.records(".".join(names[:size])) for size in range(1, len(names) + 1))
+
+    @property
+    def mention(self) -> bytes:
+        """Return the text that every file which uses it contains."""
+        return self.top.encode()
+
+    @property
+    def distributions(self) -> tuple[str, str]:
+        """Return the spellings of its name that importlib.metadata accepts."""
+        return self.package, self.package.replace("-", "_")
+
+
+TRANSFORMER_ENGINE: Final = Provider(
+    "transformer-engine", "te", "TE", "transformer_engine",
+    modules=re.compile(r"transformer_engine\w*(\..*)?"),
+    # Its Python without the other frameworks, and its pybind11 sources.
+    files=re.compile(
+        r"transformer_engine/(?!(jax|paddle|tensorflow)(/|$))(.*\.py|(.*/)?(csrc/(.*/)?[^/]*|[^/]*pybind[^/]*)\.(cpp|h))"
+    ),
+    version_paths=frozenset({"transformer_engine:__version__"}),
+    fix="its Python is in the wheel transformer_engine_cu12, and in most transformer_engine wheels",
+    detailed=False,
+)  # fmt: skip
+MEGATRON_CORE: Final = Provider(
+    "megatron-core", "mcore", "megatron-core", "megatron",
+    modules=re.compile(r"megatron\.(core|training)(\..*)?"),
+    files=re.compile(r"megatron/(core|training)/(?!.*\btests?/).*\.py"),
+    version_paths=frozenset(
+        {"megatron.core:__version__", "megatron:core.__version__", "megatron.core.package_info:__version__"}
+    ),
+    fix="name a megatron-core wheel or a Megatron-LM clone",
+)  # fmt: skip
+TORCH: Final = Provider(
+    "torch", "torch", "torch", "torch",
+    modules=re.compile(r"torch(\..*)?"),
+    # What megatron-core calls or extends: distributed checkpoints, FSDP, device meshes, tensors, optimizers.
+    files=re.compile(
+        r"torch/(distributed/(__init__|device_mesh|distributed_c10d|rendezvous|utils|remote_device|_functional_collectives"
+        r"|(checkpoint|fsdp|_composable|tensor|_tensor|_shard|algorithms/_checkpoint)/.*)|optim/.*|utils/checkpoint)\.py"
+    ),
+    version_paths=frozenset({"torch:__version__", "torch:version.__version__", "torch.version:__version__"}),
+    fix="name a wheel of torch; those for macOS are the smallest",
+)  # fmt: skip
+PROVIDERS: Final[Mapping[str, Provider]] = {one.package: one for one in (TRANSFORMER_ENGINE, MEGATRON_CORE, TORCH)}
+
+
+def provider_of(package: str) -> Provider:
+    """Return the provider with that name. Raises MatrixError for another name."""
+    for one in PROVIDERS.values():
+        if package in (*one.distributions, one.key):
+            return one
+    raise MatrixError("no API of this package is recorded", got=package, expected=closest(package, PROVIDERS))

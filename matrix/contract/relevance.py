@@ -1,0 +1,129 @@
+"""How much a finding matters: whether another break masks it, what feature is lost, whether anyone has that pair."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import date
+from functools import cache
+from typing import Final
+
+from matrix.catalog import versions
+from matrix.catalog.model import Container, Release
+from matrix.catalog.schema import build, read_toml
+from matrix.contract.finding import Finding, FindingKind
+from matrix.contract.recording import MCORE, TE, folder
+
+MOST_DAYS: Final = 365  # a TE that is older than a core by more is implausible, unless upstream tests the pair
+
+
+@dataclass(frozen=True)
+class LostFeature:
+    """The feature that a caught failure at `callee` (a part of its path) turns off."""
+
+    callee: str
+    lost: str
+    effect: str = ""
+    fallback: bool = False
+
+    def matches(self, one: Finding) -> bool:
+        """Return whether a finding is about this feature."""
+        return self.callee in one.callee and one.message.endswith(self.effect)
+
+
+@dataclass(frozen=True)
+class Mask:
+    """The functions `later` run only after `first` has returned, for the reason."""
+
+    first: str
+    later: tuple[str, ...]
+    reason: str
+    callee: str = ""
+    same: bool = False
+
+    def hides(self, break_: Finding, one: Finding) -> bool:
+        """Return whether a break masks a finding of the same pair."""
+        return (
+            break_.call_site.function == self.first
+            and one.call_site.function in self.later
+            and break_.callee.endswith(self.callee)
+            and (not self.same or break_.callee == one.callee)
+        )
+
+
+@dataclass(frozen=True)
+class Relevance:
+    """The facts by which findings are ranked."""
+
+    feature: tuple[LostFeature, ...] = ()
+    mask: tuple[Mask, ...] = ()
+    yanked: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    def judged(self, found: Sequence[Finding]) -> list[Finding]:
+        """Return the findings of one pair of core and TE, without intended fallbacks; the other facts are added."""
+        sure = [one for one in found if one.kind in (FindingKind.DEFINITE, FindingKind.SILENTLY_OFF)]
+        judged = []
+        for original in found:
+            one = replace(original, implausible=implausible(original.consumer, original.provider))
+            feature = next((known for known in self.feature if known.matches(one)), None)
+            if one.kind is FindingKind.SILENTLY_OFF and feature:
+                if not feature.fallback:
+                    judged.append(replace(one, lost=feature.lost))
+                continue
+            by = next(((break_, mask) for mask in self.mask for break_ in sure if mask.hides(break_, one)), None)
+            judged.append(replace(one, masked=f"{by[0].call_site}: {by[1].reason}") if by else one)
+        return judged
+
+
+@cache
+def relevance() -> Relevance:
+    """Return the facts of contract.toml."""
+    path = folder().parent / "contract.toml"
+    return build(Relevance, read_toml(path), str(path))
+
+
+def is_yanked(package: str, version: str) -> bool:
+    """Return whether a release was withdrawn."""
+    return version in relevance().yanked.get(package, ())
+
+
+@cache
+def implausible(mcore: str, te: str) -> str:
+    """Return why nobody runs a pair, "" for a plausible one and for releases without a known date."""
+    days = days_between(mcore, te)
+    if days is None or days <= MOST_DAYS:
+        return ""
+    releases, images = _releases()
+    tested = {
+        versions.parse(images[month]).release[:2]
+        for text in releases[MCORE, mcore].ci_base_images
+        for month in images
+        if month in text
+    }
+    return "" if versions.parse(te).release[:2] in tested else f"TE {te} is {days} days older"
+
+
+@cache
+def days_between(mcore: str, te: str) -> int | None:
+    """Return the days from the release of a TE to that of a core; None where a date is unknown."""
+    releases, _ = _releases()
+    core = releases.get((MCORE, mcore))
+    engine = releases.get((TE, te)) or releases.get((TE, versions.parse(te).base_version))  # 2.6.0.post1
+    if core is None or engine is None or not (core.day and engine.day):
+        return None
+    return (date.fromisoformat(core.day) - date.fromisoformat(engine.day)).days
+
+
+@cache
+def _releases() -> tuple[Mapping[tuple[str, str], Release], Mapping[str, str]]:
+    """Return the releases by package and version, and the TE of each NGC image by its month ("24.07")."""
+    facts = folder().parent
+    known = read_toml(facts / "releases.toml")
+    tables = {MCORE: known["megatron_core"], TE: known["transformer_engine"]}
+    releases = {
+        (package, row["version"]): build(Release, row, f"releases.toml: {package} {row['version']}")
+        for package, rows in tables.items()
+        for row in rows
+    }
+    images = [build(Container, row, "containers.toml") for row in read_toml(facts / "containers.toml")["container"]]
+    return releases, {one.id.removeprefix("ngc-"): one.te for one in images if one.te}

@@ -1,0 +1,96 @@
+"""Releases of a provider from text, and projects as consumers."""
+
+from __future__ import annotations
+
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from matrix.contract import against
+from matrix.contract.provider import MEGATRON_CORE, TORCH, TRANSFORMER_ENGINE
+from matrix.errors import MatrixError
+from tests.unit.contract.test_reading import commit, tree
+
+USE = "from megatron.core import parallel_state\nparallel_state.initialize_model_parallel(gone=1)\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "provider", "first", "last", "chosen"),
+    [
+        ("megatron-core", MEGATRON_CORE, "0.4.0", "0.19.2", False),
+        ("megatron_core>=0.16,<0.18", MEGATRON_CORE, "0.16.0", "0.17.1", True),
+        ("torch==2.6.0", TORCH, "2.6.0", "2.6.0", True),
+        ("transformer-engine<2", TRANSFORMER_ENGINE, "1.0.0", "1.13.0", True),
+    ],
+)
+def test_range_selects_recorded_releases(text: str, provider: object, first: str, last: str, chosen: bool) -> None:
+    target = against.parse(text)
+
+    assert (target.provider, target.versions[0], target.versions[-1], target.chosen) == (provider, first, last, chosen)
+
+
+def test_withdrawn_release_must_be_named() -> None:
+    assert "0.18.1" not in against.parse("megatron-core>=0.18").versions
+    assert against.parse("megatron-core==0.18.1").versions == ("0.18.1",)
+
+
+@pytest.mark.parametrize("text", ["numpy", "megatron-core>=9", "==1.0", "megatron-core=="])
+def test_other_text_is_an_error(text: str) -> None:
+    with pytest.raises(MatrixError):
+        against.parse(text)
+
+
+def test_provider_is_read_from_a_source(tmp_path: Path) -> None:
+    files = {
+        "megatron/core/__init__.py": "",
+        "megatron/core/package_info.py": "MAJOR = 0\nMINOR = 20\nPATCH = 0\nPRE_RELEASE = 'rc0'\n",
+        "megatron/core/parallel_state.py": "def initialize_model_parallel(gone): ...\n",
+    }
+    fork = tree(tmp_path / "fork", {"train.py": USE})
+    target = against.parse(f"megatron-core={tree(tmp_path / 'Megatron-LM', files)}")
+
+    calls = against.consumers(str(fork), target.provider)
+
+    assert against.findings(calls[0], target.provider, target.surfaces()) == []
+    assert target.chosen
+
+
+def test_project_is_folder_revision_or_wheel(tmp_path: Path) -> None:
+    fork = tree(tmp_path / "fork", {"src/pkg/train.py": USE, "venv/x.py": "broken(", ".git2/x.py": "broken("})
+    wheel = tmp_path / "fork-1.0-py3-none-any.whl"
+    with zipfile.ZipFile(wheel, "w") as file:
+        file.writestr("pkg/train.py", USE)
+    commit(fork)
+
+    for text in (str(fork), f"{fork}@HEAD", str(wheel)):
+        target = against.parse("megatron-core==0.16.1")
+        found = against.findings(against.consumers(text, MEGATRON_CORE)[0], MEGATRON_CORE, target.surfaces())
+        assert [one.message for one in found] == [
+            "initialize_model_parallel() got an unexpected keyword argument 'gone'"
+        ]
+
+
+def test_own_copy_of_the_provider_is_left_out(tmp_path: Path) -> None:
+    """A fork of Megatron-LM is held against other releases of megatron-core."""
+    fork = tree(tmp_path / "fork", {"megatron/core/parallel_state.py": "", "train.py": USE})
+
+    calls = against.consumers(str(fork), MEGATRON_CORE)[0]
+
+    assert {use.site.path for use in calls.uses} == {"train.py"}
+    assert "megatron.core:parallel_state" in {use.path for use in calls.uses}
+
+
+def test_project_without_uses_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(MatrixError, match="nothing in this project uses torch"):
+        against.consumers(str(tree(tmp_path / "fork", {"a.py": "x = 1\n"})), TORCH)
+
+
+def test_broken_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(MatrixError, match=r"a\.py:2"):
+        against.consumers(str(tree(tmp_path / "fork", {"a.py": "import torch\nx = (\n"})), TORCH)
+
+
+def test_project_that_is_missing_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(MatrixError, match="no such"):
+        against.consumers(str(tmp_path / "none"), TORCH)

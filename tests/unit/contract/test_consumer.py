@@ -1,0 +1,405 @@
+"""Any project against megatron-core or torch: calls, imports, overrides, patches, versions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from matrix.contract.finding import Finding, find, fits
+from matrix.contract.provider import MEGATRON_CORE, TORCH
+from matrix.contract.surface import Surface
+from matrix.contract.usage import Calls, Use
+from tests.unit.contract.sources import core, mcore, project, te, torch
+
+LAYER = """
+class TransformerLayer:
+    def __init__(self, config, submodules, layer_number=1): ...
+    def forward(self, hidden_states, attention_mask=None): ...
+    def _forward_mlp(self, hidden_states, residual): ...
+    def run(self, x):
+        return self._forward_mlp(x, x)
+"""
+CONFIG = """
+from dataclasses import dataclass
+from megatron.core.parallel import ParallelConfig
+@dataclass
+class TransformerConfig(ParallelConfig):
+    num_layers: int = 0
+"""
+PARALLEL = """
+from dataclasses import dataclass
+@dataclass
+class ParallelConfig:
+    tensor_model_parallel_size: int = 1
+    def __post_init__(self): ...
+"""
+
+
+class Past:
+    """Releases given as surfaces."""
+
+    def __init__(self, *surfaces: Surface) -> None:
+        self._surfaces = surfaces
+
+    def offered(self, path: str) -> bool:
+        return any(surface.offers(path) for surface in self._surfaces)
+
+    def fitted(self, use: Use) -> bool:
+        return any(fits(use, surface) for surface in self._surfaces)
+
+    def taken(self, path: str, parameter: str) -> bool:
+        return any(surface.takes(path, parameter) for surface in self._surfaces)
+
+
+def breaks(calls: Calls, surface: Surface, *others: Surface) -> Sequence[tuple[str, str]]:
+    return [(one.kind.value, one.message) for one in find(calls, surface, history=Past(surface, *others))]
+
+
+def test_missing_name_of_megatron_core_is_found() -> None:
+    fork = project("from megatron.core.models import GPTModel, LLaMA\n")
+
+    assert breaks(fork, core({"models.py": "class GPTModel: ...\n"})) == [
+        ("definite", "cannot import name 'LLaMA' from 'megatron.core.models'")
+    ]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "import megatron.core\nmegatron.core.mpu.initialize(1, 2)\n",
+        "from megatron import core\ncore.mpu.initialize(1, 2)\n",
+        "from megatron.core import mpu\nmpu.initialize(1, 2)\n",
+        "import megatron.core.mpu as m\nm.initialize(1, 2)\n",
+    ],
+)
+def test_every_import_form_is_followed(text: str) -> None:
+    messages = [("definite", "initialize() takes 1 positional argument but 2 were given")]
+
+    assert breaks(project(text), core({"mpu.py": "def initialize(size): ...\n"})) == messages
+
+
+@pytest.mark.parametrize(
+    "guard",
+    [
+        "from packaging import version\nimport megatron.core\n"
+        "if version.parse(megatron.core.__version__) >= version.parse('0.17.0rc0'):\n",
+        "from megatron.core import __version__ as v\nfrom packaging.version import Version\n"
+        "if Version(v) >= Version('0.17'):\n",
+        "from importlib.metadata import version\nfrom packaging.version import parse\n"
+        "if parse(version('megatron-core')) > parse('0.16.0'):\n",
+    ],
+)
+def test_version_guards_of_a_framework_are_read(guard: str) -> None:
+    fork = project(f"{guard}    from megatron.core.new import f\n")
+
+    assert breaks(fork, core({}, "0.16.0")) == []
+    assert breaks(fork, core({}, "0.17.0")) == [("definite", "No module named 'megatron.core.new'")]
+
+
+def test_vendored_modules_of_a_project_win() -> None:
+    fork = project({"megatron/training/loop.py": "", "run.py": "from megatron.training.loop import train\n"})
+
+    assert breaks(fork, core({})) == []
+
+
+def test_dataclass_takes_fields_of_distant_bases() -> None:
+    """TransformerConfig extends a dataclass of another module."""
+    surface = core({"config.py": CONFIG, "parallel.py": PARALLEL})
+    fork = project(
+        "from megatron.core.config import TransformerConfig as C\n"
+        "C(num_layers=2, tensor_model_parallel_size=2)\nC(num_layers=2, gone=1)\n"
+    )
+
+    assert breaks(fork, surface) == [
+        ("definite", "TransformerConfig.__init__() got an unexpected keyword argument 'gone'")
+    ]
+
+
+def test_attribute_set_by_methods_is_no_missing_method() -> None:
+    wrapper = "class Wrapper:\n    def __init__(self, model):\n        self.model = model\n"
+    fork = project(
+        "from megatron.core.wrapper import Wrapper\nclass Mine(Wrapper):\n"
+        "    def run(self):\n        self.model(1)\n        self.other(1)\n"
+    )
+
+    assert breaks(fork, core({"wrapper.py": wrapper})) == [
+        ("definite", "type object 'Wrapper' has no attribute 'other'")
+    ]
+
+
+def test_gone_member_of_an_enumeration_is_found() -> None:
+    """verl#6936: ModelType.encoder_and_decoder went with core 0.18."""
+    fork = project("from megatron.core.enums import ModelType as M\nM.a\nM.b\nM.__members__\n")
+
+    assert breaks(fork, core({"enums.py": "import enum\nclass ModelType(enum.Enum):\n    a = 1\n"})) == [
+        ("definite", "type object 'ModelType' has no attribute 'b'")
+    ]
+
+
+class TestOverrides:
+    FORK = """
+    from megatron.core.layer import TransformerLayer
+    class Mine(TransformerLayer):
+        def _forward_mlp(self, hidden_states, residual): ...
+    """
+
+    def test_new_argument_of_the_caller_is_found(self) -> None:
+        later = LAYER.replace("(self, hidden_states, residual)", "(self, hidden_states, residual, padding_mask=None)")
+        later = later.replace("(x, x)", "(x, x, padding_mask=None)")
+
+        assert breaks(project(self.FORK), core({"layer.py": later}), core({"layer.py": LAYER})) == [
+            (
+                "override",
+                "TransformerLayer._forward_mlp() as replaced got an unexpected keyword argument 'padding_mask', "
+                "called in megatron.core.layer",
+            )
+        ]
+
+    def test_override_that_fits_is_no_finding(self) -> None:
+        assert breaks(project(self.FORK), core({"layer.py": LAYER})) == []
+
+    def test_override_that_never_fits_is_no_finding(self) -> None:
+        """It fits no release: it was not written for the provider's own calls."""
+        fork = self.FORK.replace("hidden_states, residual", "pixels")
+
+        assert breaks(project(fork), core({"layer.py": LAYER})) == []
+
+    def test_gone_method_is_silently_off(self) -> None:
+        gone = LAYER.replace("_forward_mlp", "_mlp")
+
+        assert breaks(project(self.FORK), core({"layer.py": gone}), core({"layer.py": LAYER})) == [
+            ("silently-off", "'TransformerLayer' has no '_forward_mlp': the override is never called")
+        ]
+
+    def test_builder_constructs_the_class_of_a_spec(self) -> None:
+        """build_module passes a keyword that the subclass does not take."""
+        block = "def build(spec, config):\n    build_module(spec, config=config, layer_number=1{})\n"
+        later = LAYER.replace("layer_number=1)", "layer_number=1, pg_collection=None)")
+        surface = core({"layer.py": later, "block.py": block.format(", pg_collection=None")})
+        fork = project(
+            "from megatron.core.layer import TransformerLayer\nclass Mine(TransformerLayer):\n"
+            "    def __init__(self, config, submodules, layer_number=1): ...\n"
+        )
+
+        assert [
+            message for _, message in breaks(fork, surface, core({"layer.py": LAYER, "b.py": block.format("")}))
+        ] == [
+            "TransformerLayer.__init__() as replaced got an unexpected keyword argument 'pg_collection', "
+            "called in megatron.core.block"
+        ]
+
+    def test_call_of_another_thing_is_ignored(self) -> None:
+        """A call that the overridden method would refuse itself is one of something with the same name."""
+        other = LAYER + "def elsewhere(optimizer):\n    optimizer._forward_mlp(1, 2, 3, 4)\n"
+
+        assert breaks(project(self.FORK), core({"layer.py": other})) == []
+
+
+class TestPatches:
+    def test_patch_is_held_against_the_calls(self) -> None:
+        fork = project("from megatron.core import utils\ndef mine(a): ...\nutils.reduce = mine\n")
+        again = project("from megatron.core import utils\ndef mine(a): ...\nsetattr(utils, 'reduce', mine)\n")
+        before = core({"utils.py": "def reduce(a): ...\ndef f():\n    reduce(1)\n"})
+        after = core({"utils.py": "def reduce(a, group=None): ...\ndef f():\n    reduce(1, group=2)\n"})
+
+        assert breaks(fork, before) == []
+        assert [kind for kind, _ in breaks(fork, after, before)] == ["override"]
+        assert breaks(again, after, before) == breaks(fork, after, before)
+
+    def test_patch_of_a_method_binds_self(self) -> None:
+        fork = project(
+            "from megatron.core.layer import TransformerLayer\n"
+            "def forward_mlp(self, hidden_states, residual): ...\n"
+            "TransformerLayer._forward_mlp = forward_mlp\n"
+        )
+
+        assert breaks(fork, core({"layer.py": LAYER})) == []
+
+    def test_patch_of_a_gone_name_replaces_nothing(self) -> None:
+        fork = project("from megatron.core import utils\nutils.reduce = None\nutils.mine = 1\n")
+        past = core({"utils.py": "def reduce(a): ...\n"})
+
+        assert breaks(fork, core({"utils.py": ""}), past) == [
+            ("silently-off", "'megatron.core.utils' has no 'reduce': the patch replaces nothing")
+        ]
+
+
+class TestTorch:
+    def test_unrecorded_modules_are_unknown(self) -> None:
+        fork = project("import torch\nimport torch.nn.gone\ntorch.nn.functional.gone(1)\n", TORCH)
+
+        assert breaks(fork, torch({})) == []
+
+    def test_missing_recorded_module_is_found(self) -> None:
+        fork = project("import torch.distributed.tensor\n", TORCH)
+
+        assert breaks(fork, torch({})) == [("definite", "No module named 'torch.distributed.tensor'")]
+
+    def test_logged_api_keeps_its_signature(self) -> None:
+        """load() has two decorators, and one of them passes a second positional argument on by keyword."""
+        decorators = "@_dcp_method_logger(log_exceptions=True)\n@_api_bc_check\n"
+        load = f"{decorators}def load(state_dict, *, checkpoint_id=None): ...\n"
+        fork = project(
+            "from torch.distributed import checkpoint as c\nc.load({}, 'path')\nc.load({}, no_dist=True)\n", TORCH
+        )
+
+        assert breaks(fork, torch({"checkpoint/__init__.py": load})) == [
+            ("definite", "load() got an unexpected keyword argument 'no_dist'")
+        ]
+
+    def test_attribute_of_a_module_level_object_is_found(self) -> None:
+        mesh = """
+        import threading
+        class _MeshEnv(threading.local):
+            def __init__(self):
+                self.mesh_stack = []
+        _mesh_resources: _MeshEnv = _MeshEnv()
+        """
+        fork = project(
+            "from torch.distributed.device_mesh import _mesh_resources as m\n"
+            "m.mesh_stack.append(1)\nm.child_to_root_mapping.items()\n",
+            TORCH,
+        )
+
+        assert breaks(fork, torch({"device_mesh.py": mesh})) == [
+            ("definite", "'_MeshEnv' object has no attribute 'child_to_root_mapping'")
+        ]
+
+
+def test_json_names_the_packages() -> None:
+    found: list[Finding] = find(project("from megatron.core import gone\n"), core({}))
+    torch_found = find(project("import torch.distributed.tensor\n", TORCH), torch({}))
+
+    assert {"consumer": "fork", "mcore": "0.16.0"}.items() <= found[0].to_json().items()
+    assert {"consumer": "fork", "torch": "2.6.0"}.items() <= torch_found[0].to_json().items()
+    assert MEGATRON_CORE.key == "mcore"
+
+
+class TestReturnedTuples:
+    @pytest.mark.parametrize(
+        ("returned", "message"),
+        [
+            ("a, b", []),
+            ("a, b, c", [("definite", "too many values to unpack (expected 2)")]),
+            ("(a,)", [("definite", "not enough values to unpack (expected 2, got 1)")]),
+            ("a", []),
+        ],
+    )
+    def test_changed_size_of_a_returned_tuple(self, returned: str, message: list[tuple[str, str]]) -> None:
+        fork = project("from megatron.core.schedule import step\nloss, norm = step()\n")
+
+        assert breaks(fork, core({"schedule.py": f"def step():\n    return {returned}\n"})) == message
+
+    def test_returns_that_differ_are_unknown(self) -> None:
+        fork = project("from megatron.core.schedule import step\nloss, norm = step(1)\n")
+        text = "def step(x):\n    if x:\n        return 1, 2, 3\n    return 1, 2\n"
+
+        assert breaks(fork, core({"schedule.py": text})) == []
+
+
+def test_metaclass_and_own_construction_are_unknown() -> None:
+    """The metaclass may define WORLD; __new__ may return an object of another class."""
+    text = "class _Meta(type):\n    WORLD = 1\nclass group(metaclass=_Meta): ...\n"
+    found = breaks(
+        project("from torch.distributed.checkpoint import group\ngroup.WORLD\ngroup.x\n", TORCH),
+        torch({"checkpoint/__init__.py": text}),
+    )
+    assert found == []
+
+
+def test_added_public_names_are_exported() -> None:
+    own = "__all__ = ['a']\ndef a(): ...\ndef b(): ...\n__all__ += ['b']\n"
+    surface = torch({"checkpoint/api.py": own, "checkpoint/__init__.py": "from .api import *\n"})
+
+    assert breaks(project("from torch.distributed.checkpoint import a, b\n", TORCH), surface) == []
+
+
+class TestTypes:
+    PLANNER = (
+        "class SavePlanner:\n    def set_up_planner(self, state_dict, storage_meta=None, is_coordinator=False): ...\n"
+    )
+
+    @pytest.mark.parametrize("annotation", ["SavePlanner", "Optional[SavePlanner]", "SavePlanner | None"])
+    def test_annotated_parameter_has_the_methods_of_its_class(self, annotation: str) -> None:
+        fork = project(
+            "from typing import Optional\nfrom torch.distributed.checkpoint import SavePlanner\n"
+            f"def save(planner: {annotation}, is_coordinator):\n    planner.set_up_planner({{}}, is_coordinator)\n",
+            TORCH,
+        )
+
+        assert breaks(fork, torch({"checkpoint/__init__.py": self.PLANNER})) == [
+            (
+                "misbound",
+                "SavePlanner.set_up_planner(): positional argument 'is_coordinator' lands on 'storage_meta', "
+                "and means 'is_coordinator'",
+            )
+        ]
+
+    def test_constructed_object_has_the_methods_of_its_class(self) -> None:
+        fork = project(
+            "from torch.distributed.checkpoint import SavePlanner\n"
+            "planner = SavePlanner()\nplanner.set_up_planner(1, 2, 3, 4)\n",
+            TORCH,
+        )
+
+        assert [kind for kind, _ in breaks(fork, torch({"checkpoint/__init__.py": self.PLANNER}))] == ["definite"]
+
+    def test_dataclass_adds_its_fields_to_the_constructor(self) -> None:
+        fork = project(
+            "from dataclasses import dataclass\nfrom megatron.core.parallel import ParallelConfig\n@dataclass\n"
+            "class Mine(ParallelConfig):\n    extra: int = 0\n"
+            "Mine(extra=1, tensor_model_parallel_size=2)\nMine(extra=1, gone=2)\n"
+        )
+
+        assert breaks(fork, core({"parallel.py": PARALLEL})) == [
+            ("definite", "ParallelConfig.__init__() got an unexpected keyword argument 'gone'")
+        ]
+
+
+def test_super_of_another_class_is_unknown() -> None:
+    """super(TransformerLayer, self) calls the constructor behind TransformerLayer."""
+    fork = project(
+        "from megatron.core.layer import TransformerLayer\nclass Mine(TransformerLayer):\n"
+        "    def __init__(self):\n        super(TransformerLayer, self).__init__(anything=1)\n"
+        "class Own(TransformerLayer):\n"
+        "    def __init__(self):\n        super(Own, self).__init__(anything=1)\n"
+    )
+
+    assert [one.call_site.function for one in find(fork, core({"layer.py": LAYER}))] == ["Own.__init__"]
+
+
+def test_names_that_every_module_and_class_has() -> None:
+    fork = project(
+        "from megatron.core import layer as l\nl.__file__\nl.TransformerLayer.__name__\nl.TransformerLayer.__x__\n"
+    )
+
+    assert [message for _, message in breaks(fork, core({"layer.py": LAYER}))] == [
+        "type object 'TransformerLayer' has no attribute '__x__'"
+    ]
+
+
+def test_dataclass_of_one_module_inherits_distant_fields() -> None:
+    """MLATransformerConfig extends TransformerConfig, which extends a dataclass of another module."""
+    mla = "@dataclass\nclass MLAConfig(TransformerConfig):\n    q_lora_rank: int = 0\n"
+    surface = core({"config.py": f"{CONFIG}{mla}", "parallel.py": PARALLEL})
+    fork = project(
+        "from megatron.core.config import MLAConfig\n"
+        "MLAConfig(num_layers=2, tensor_model_parallel_size=2, q_lora_rank=1)\nMLAConfig(gone=1)\n"
+    )
+
+    assert breaks(fork, surface) == [("definite", "MLAConfig.__init__() got an unexpected keyword argument 'gone'")]
+
+
+def test_keyword_that_pydantic_drops_is_ignored() -> None:
+    """DelayedScaling drops fp8_dpa before TE 1.6; no release takes `other`."""
+    recipe = "from pydantic.dataclasses import dataclass\n@dataclass\nclass DelayedScaling:\n    margin: int = 0\n{}"
+    old = te({"common/__init__.py": "", "common/recipe.py": recipe.format("")})
+    new = te({"common/__init__.py": "", "common/recipe.py": recipe.format("    fp8_dpa: bool = False\n")})
+    fork = mcore(
+        "from transformer_engine.common.recipe import DelayedScaling\nDelayedScaling(margin=1, fp8_dpa=True, other=1)\n"
+    )
+
+    assert breaks(fork, old, new) == [("ignored", "DelayedScaling.__init__() drops the keyword argument 'fp8_dpa'")]
+    assert breaks(fork, new, old) == []
+    assert find(fork, old) == []

@@ -1,0 +1,78 @@
+"""Masks, lost features, implausible pairs and withdrawn releases."""
+
+from __future__ import annotations
+
+import pytest
+
+from matrix.contract import recording
+from matrix.contract.finding import Finding, FindingKind, find
+from matrix.contract.recording import MCORE, TE
+from matrix.contract.relevance import days_between, implausible, is_yanked, relevance
+from matrix.contract.usage import Site
+
+
+def finding(
+    function: str, callee: str = "te.get", kind: FindingKind = FindingKind.DEFINITE, message: str = ""
+) -> Finding:
+    return Finding("0.19.2", "2.1.0", callee, Site("a.py", 1, function), "", kind, message)
+
+
+def judged(mcore: str, te: str) -> list[Finding]:
+    return relevance().judged(find(recording.load_calls(mcore), recording.load_surface(te)))
+
+
+def test_forward_is_masked_by_the_constructor() -> None:
+    first, later = relevance().judged([finding("TENorm.__new__"), finding("TEDotProductAttention.forward")])
+
+    assert not first.masked
+    assert later.masked == (
+        "a.py:1 TENorm.__new__: the norm of every model of the TE spec is constructed before a forward pass"
+    )
+
+
+def test_mask_of_one_callee_leaves_others() -> None:
+    """A recipe that is missing when a layer is constructed masks the same recipe only."""
+    found = [
+        finding("_get_fp8_model_init_for_quant_recipe", "recipe.A"),
+        finding("_get_fp8_autocast_for_quant_recipe", "recipe.A"),
+        finding("_get_fp8_autocast_for_quant_recipe", "recipe.B"),
+    ]
+
+    assert [bool(one.masked) for one in relevance().judged(found)] == [False, True, False]
+
+
+def test_intended_fallback_is_no_finding() -> None:
+    def off(effect: str) -> Finding:
+        callee = "transformer_engine.pytorch.module.base.get_workspace"
+        return finding("", callee, FindingKind.SILENTLY_OFF, f"cannot import; swallowed: {effect}")
+
+    kept = relevance().judged([off("_get_workspace = None"), off("te_general_gemm = None")])
+
+    assert [one.lost for one in kept] == ["the router's GEMM in TE (--moe-router-dtype); torch computes it"]
+
+
+@pytest.mark.parametrize("te", ["1.4.0", "1.13.0", "2.1.0", "2.9.0", "2.16.1", "2.20.2"])
+def test_every_silent_loss_is_named(te: str) -> None:
+    for mcore in recording.released(MCORE):
+        nameless = [one.callee for one in judged(mcore, te) if one.kind is FindingKind.SILENTLY_OFF and not one.lost]
+        assert not nameless, mcore
+
+
+def test_pair_far_apart_is_implausible() -> None:
+    assert implausible("0.19.2", "1.5.0").startswith("TE 1.5.0 is ")
+    assert implausible("0.19.2", "2.20.2") == ""
+    assert implausible("0.8.0", "2.20.2") == ""  # an old core in a new image
+    assert days_between("0.9.0", "1.9.0.post1") == days_between("0.9.0", "1.9.0")
+    assert days_between("0.9.0rc0+094d66b", "1.9.0") is None
+
+
+def test_te_of_a_tested_image_is_plausible() -> None:
+    """megatron-core 0.12 was tested in nvcr.io/nvidia/pytorch:24.01 with TE 1.2, more than a year older."""
+    assert (days_between("0.12.0", "1.2.0") or 0) > 365
+    assert implausible("0.12.0", "1.2.0") == ""
+    assert implausible("0.12.0", "1.1.0") != ""
+
+
+def test_withdrawn_releases_are_known() -> None:
+    assert [v for v in recording.released(MCORE) if is_yanked(MCORE, v)] == ["0.18.1", "0.19.1"]
+    assert not any(is_yanked(TE, v) for v in recording.released(TE))

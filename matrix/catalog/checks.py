@@ -86,13 +86,14 @@ def _check_failure(failure: Failure, catalog: Catalog, values: Known, where: str
                 got=signature.stack,
                 expected="a function's name, or the end of its qualified name: Class::method",
             )
-        if signature.frame is not None and not re.fullmatch(r"[^:]+\.py:\w+", signature.frame):
-            raise MatrixError(
-                "not a frame",
-                where=f"{where}: signature {signature.name}.frame",
-                got=signature.frame,
-                expected="file.py:function",
-            )
+        for key, frame in (("frame", signature.frame), ("through", signature.through)):
+            if frame is not None and not re.fullmatch(r"[^:]+\.py:\w+", frame):
+                raise MatrixError(
+                    "not a frame",
+                    where=f"{where}: signature {signature.name}.{key}",
+                    got=frame,
+                    expected="file.py:function",
+                )
         if signature.signal is not None:
             _known(
                 signature.signal, signal.Signals.__members__, "signal", f"{where}: signature {signature.name}.signal"

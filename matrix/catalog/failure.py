@@ -65,9 +65,9 @@ class Signature:
     """The signature of a failure; every given key must hold, in one exception of the chain or in the log.
 
     `exception` is a class name. `message` is searched in that exception's text. `frame` is "file.py:function", the end
-    of a path and the function that raised that exception. `signal` is a name such as "SIGSEGV". `stack` is a function
-    ("name", "class::name") on the stack of a native crash in the log, at any depth; with `signal`, of that signal.
-    `log` is searched in the end of the log of the rank to blame.
+    of a path and the function that raised that exception; `through`, one at any depth of its traceback. `signal` is a
+    name such as "SIGSEGV". `stack` is a function ("name", "class::name") on the stack of a native crash in the log, at
+    any depth; with `signal`, of that signal. `log` is searched in the end of the log of the rank to blame.
     `own`: this project's own check raises the exception, so no training log contains it.
     """
 
@@ -75,11 +75,17 @@ class Signature:
     exception: str | None = None
     message: Pattern | None = None
     frame: str | None = None
+    through: str | None = None
     signal: str | None = None
     stack: str | None = None
     exit_code: int | None = None
     log: Pattern | None = None
     own: bool = False
+
+    @property
+    def place(self) -> str:
+        """Return where the exception is raised, "" where the signature does not say."""
+        return f"in {self.frame}" if self.frame else f"below {self.through}" if self.through else ""
 
 
 @dataclass(frozen=True)
@@ -166,11 +172,15 @@ class Rule(Clause):
 
 @dataclass(frozen=True)
 class Masked:
-    """A failure that hides this one: where `by` is expected broken, `cases` (default: all) are not planned."""
+    """A failure that hides this one: where `by` is expected broken, `cases` (default: all) are not planned.
+
+    `when` limits it to some of these cells.
+    """
 
     by: Identifier
     reason: str
     cases: tuple[Identifier, ...] = ()
+    when: Clause = field(default_factory=Clause)
 
 
 @dataclass(frozen=True)

@@ -171,7 +171,7 @@ def masked_by(catalog: Catalog, failure: Failure, cell: Cell, case: str = "") ->
     """Return why `case` is masked in `cell`, None if it is not; without a case, why every one is masked."""
     for masked in failure.masked:
         applies = not masked.cases or case in masked.cases
-        if applies and catalog.failure(masked.by).expectation(cell) is Expectation.BROKEN:
+        if applies and masked.when.matches(cell) and catalog.failure(masked.by).expectation(cell) is Expectation.BROKEN:
             return f"{masked.by}: {masked.reason}"
     return None
 

@@ -26,7 +26,7 @@ def owner(failures: Iterable[Failure], outcome: Outcome) -> Failure | None:
 
 
 def shows(outcome: Outcome, signature: Signature) -> bool:
-    """Return whether every key of the signature holds; exception, message and frame must hold in one exception."""
+    """Return whether every key of the signature holds; exception, message and frames must hold in one exception."""
     if signature.signal is not None and signature.signal not in died_of(outcome):
         return False
     if signature.stack is not None and not _crashed_in(outcome, signature.stack, signature.signal):
@@ -35,7 +35,7 @@ def shows(outcome: Outcome, signature: Signature) -> bool:
         return False
     if signature.log is not None and not re.search(signature.log, outcome.evidence):
         return False
-    if signature.exception is None and signature.message is None and signature.frame is None:
+    if signature.exception is None and signature.message is None and not signature.place:
         return True
     return any(_is(raised, signature) for raised in outcome.chain)
 
@@ -56,7 +56,9 @@ def _is(raised: Raised, signature: Signature) -> bool:
         return False
     if signature.message is not None and not re.search(signature.message, raised.message):
         return False
-    return signature.frame is None or any(is_at(frame, signature.frame) for frame in raised.frames[-1:])
+    if signature.frame is not None and not any(is_at(frame, signature.frame) for frame in raised.frames[-1:]):
+        return False
+    return signature.through is None or any(is_at(frame, signature.through) for frame in raised.frames)
 
 
 def is_at(frame: Frame, place: str) -> bool:

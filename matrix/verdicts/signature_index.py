@@ -35,7 +35,7 @@ class Entry:
     @property
     def of_exception(self) -> bool:
         """Return whether only an exception can show it."""
-        return any(key is not None for key in (self.signature.exception, self.signature.message, self.signature.frame))
+        return any((self.signature.exception, self.signature.message, self.signature.place))
 
     @property
     def of_crash(self) -> bool:
@@ -111,7 +111,7 @@ class SignatureIndex:
         return _first(
             entry
             for entry in self._candidates(raised)
-            if (text := entry.message_in(raised.message)) and (entry.signature.frame is None or _is_specific(text))
+            if (text := entry.message_in(raised.message)) and (not entry.signature.place or _is_specific(text))
         )
 
     def begun_by(self, raised: Raised) -> list[Entry]:
@@ -135,10 +135,10 @@ class SignatureIndex:
         words = frozenset(_WORD.findall(raised.message))
         for entry in self._candidates(raised):
             mark = entry.signature
-            if mark.frame and entry.message_in(raised.message):
+            if mark.place and entry.message_in(raised.message):
                 frame = raised.frames[-1] if raised.frames else None
                 place = f"raised in {frame.file}:{frame.function}" if frame else "the log lacks the frames"
-                found.append((1.0, entry, f"{place}; the known failure is raised in {mark.frame}"))
+                found.append((1.0, entry, f"{place}; the known failure is raised {mark.place}"))
             elif len(entry.words) >= FEWEST_WORDS and not entry.message_in(raised.message):
                 share = len(words & entry.words) / len(entry.words)
                 if share >= ALIKE:

@@ -71,8 +71,8 @@ def failure(id: str = "break", **further: Any) -> Failure:
     return Failure(**given)
 
 
-def masked(by: str) -> Masked:
-    return Masked(by, "it fails before")  # type: ignore[arg-type]
+def masked(by: str, **when: str) -> Masked:
+    return Masked(by, "it fails before", when=clause(**when))  # type: ignore[arg-type]
 
 
 def shown(entry: Failure) -> Outcome:

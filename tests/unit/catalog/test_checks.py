@@ -70,6 +70,11 @@ REFUSALS: dict[str, tuple[Callable[[], Catalog], str, str]] = {
         f"{ENTRY}: signature all",
         "a signature that would match any failure",
     ),
+    "a place that is no frame": (
+        lambda: catalog(failure(signature=(Signature("all", exception="KeyError", through="a.py"),))),  # type: ignore[arg-type]
+        f"{ENTRY}: signature all.through",
+        "not a frame",
+    ),
     "a mask that is not there": (
         lambda: catalog(failure(masked=(masked("breaks"),))),
         f"{ENTRY}: masked.by",

@@ -71,8 +71,9 @@ def test_of_base_uses_the_installed_megatron_core(core: str) -> None:
 
 def test_of_base_has_no_masked_case() -> None:
     mask = failure("mask", affected=(clause(mcore="<0.9"),))
-    known = catalog(failure(masked=(masked("mask"),)), mask)
-    assert [i.cell.mcore for i in of_base(known, "torch-2.4.0", (Level.CPU,)) if i.failure == "break"] == ["0.9.0"]
+    for when, left in (({}, ["0.9.0"]), ({"mcore": ">=0.8"}, ["0.7.0", "0.9.0"]), ({"torch": ">=2.4"}, ["0.9.0"])):
+        known = catalog(failure(masked=(masked("mask", **when),)), mask)
+        assert [i.cell.mcore for i in of_base(known, "torch-2.4.0", (Level.CPU,)) if i.failure == "break"] == left
 
 
 def test_te_line_adds_the_cells_of_its_engines() -> None:

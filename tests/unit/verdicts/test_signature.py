@@ -61,6 +61,7 @@ KEYS = {
     "exception": ("AssertionError", "KeyError"),
     "message": (r"not in \w+", "not out of"),
     "frame": ("default_planner.py:create_plan", "planner.py:create_plan"),
+    "through": ("default_planner.py:create_plan", "default_planner.py:plan"),
     "signal": ("SIGSEGV", "SIGABRT"),
     "stack": ("createProcessGroupMPI", "createProcessGroup"),
     "exit_code": (6, 1),
@@ -93,6 +94,9 @@ def test_callee_frame_does_not_count_as_function() -> None:
     below = Raised("AssertionError", "", (PLANNER, Frame("/python3.10/dataclasses.py", 1453, "replace")))
     at_planner = Signature("at", exception="AssertionError", frame="default_planner.py:create_plan")  # type: ignore[arg-type]
     assert not shows(Outcome(OutcomeKind.RAISED, chain=(below,)), at_planner)
+    through_planner = Signature("by", exception="AssertionError", through="default_planner.py:create_plan")  # type: ignore[arg-type]
+    assert shows(Outcome(OutcomeKind.RAISED, chain=(below,)), through_planner)
+    assert not shows(Outcome(OutcomeKind.RAISED, chain=(replace(below, frames=below.frames[1:]),)), through_planner)
 
 
 def test_exception_message_and_frame_hold_in_one_exception() -> None:

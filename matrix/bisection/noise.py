@@ -11,7 +11,7 @@ import math
 from collections import Counter
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Final
+from typing import Final, Protocol
 
 from matrix.errors import MatrixError
 
@@ -26,6 +26,16 @@ class ProbeResult(str, Enum):
     GOOD = "good"  # it passed
     BAD = "bad"  # it failed with this failure's signature
     SKIP = "skip"  # inconclusive: another failure, unavailable, not reached
+
+
+Seen = ProbeResult | float  # the result of one run, or the number that it printed
+
+
+class RunTest(Protocol):
+    """Weighs the runs of a point: Noise for results, Metric for numbers."""
+
+    def weigh(self, seen: Seen) -> tuple[ProbeResult, float]:
+        """Return the result of one run, and the logarithm of its likelihood ratio bad : good."""
 
 
 @dataclass(frozen=True)
@@ -47,11 +57,13 @@ class Noise:
                 expected="0 <= invents < shows <= 1",
             )
 
-    def weight(self, seen: ProbeResult) -> float:
-        """Return the logarithm of the likelihood ratio bad : good of one run; infinite where one run is proof."""
+    def weigh(self, seen: Seen) -> tuple[ProbeResult, float]:
+        """Return the result, and the logarithm of its likelihood ratio bad : good; infinite where one run is proof."""
         if seen is ProbeResult.BAD:
-            return math.log(self.shows / self.invents) if self.invents else math.inf
-        return math.log((1 - self.shows) / (1 - self.invents)) if self.shows < 1 else -math.inf
+            return seen, math.log(self.shows / self.invents) if self.invents else math.inf
+        if seen is ProbeResult.GOOD:
+            return seen, math.log((1 - self.shows) / (1 - self.invents)) if self.shows < 1 else -math.inf
+        return ProbeResult.SKIP, 0.0
 
 
 CERTAIN: Final = Noise()
@@ -61,18 +73,19 @@ CERTAIN: Final = Noise()
 class Tally:
     """The runs of one point so far."""
 
-    noise: Noise
+    noise: RunTest
     runs: Counter[ProbeResult] = field(default_factory=Counter)
     weight: float = 0.0
     settled: ProbeResult | None = None
 
-    def add(self, seen: ProbeResult, error: float) -> None:
+    def add(self, seen: Seen, error: float) -> None:
         """Count one more run; settle the point when the probability of a wrong result is at most `error`."""
-        self.runs[seen] += 1
-        if seen is ProbeResult.SKIP:
+        result, weight = self.noise.weigh(seen)
+        self.runs[result] += 1
+        if result is ProbeResult.SKIP:
             self.settled = ProbeResult.SKIP
             return
-        self.weight += self.noise.weight(seen)
+        self.weight += weight
         if abs(self.weight) >= -math.log(error):
             self.settled = ProbeResult.BAD if self.weight > 0 else ProbeResult.GOOD
         elif self.runs.total() >= MAX_RUNS:

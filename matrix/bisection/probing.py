@@ -10,10 +10,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from statistics import fmean
 from typing import Any, Final
 
 from matrix.bisection.clone import Clone, Commit
-from matrix.bisection.noise import ProbeResult
+from matrix.bisection.noise import ProbeResult, Seen
 from matrix.catalog.failure import ContractCall, Failure, Level
 from matrix.catalog.model import Catalog
 from matrix.contract import consuming, offering, reading
@@ -25,6 +26,7 @@ from matrix.errors import MatrixError
 from matrix.execution import run
 from matrix.execution.engine import Engine
 from matrix.execution.reproduction import CaseContext, make_record
+from matrix.kit.command import METRIC
 from matrix.planning.planned import Planned
 from matrix.planning.rerun import reproduce_line
 from matrix.provision import configuration
@@ -45,6 +47,19 @@ def seen_of(record: Record) -> ProbeResult:
     if record.signature is not None:
         return ProbeResult.BAD
     return ProbeResult.GOOD if record.outcome.kind is OutcomeKind.PASSED else ProbeResult.SKIP
+
+
+def number_of(record: Record) -> float | None:
+    """Return the number that the command of a record printed (the mean of its repeats), None if it has none."""
+    value = record.outcome.ranks[0].value if record.outcome.ranks else None
+    numbers = value.get(METRIC) if isinstance(value, dict) else None
+    return fmean(numbers) if numbers else None
+
+
+def metric_of(record: Record) -> Seen:
+    """Return the number of a record; a run without one is a skip."""
+    number = number_of(record)
+    return ProbeResult.SKIP if number is None else number
 
 
 # `git bisect run` reads an exit status of 0 as good, 1 - 124, 126 and 127 as bad, 125 as a skip.

@@ -126,7 +126,7 @@ def summarize(bisection: Bisection) -> BisectionSummary:
     """Return the summary of a bisection."""
     found, points, subject = bisection.found, bisection.axis.points, bisection.subject
     claimed = found.kind is not ResultKind.AMBIGUOUS
-    before = _before(bisection)
+    before = place_before(bisection)
     return BisectionSummary(
         answer=points[found.candidates[0]].id if claimed else None,
         kind=found.kind,
@@ -178,7 +178,7 @@ def _typical(runs: tuple[Record, ...], settled: ProbeResult | None) -> Record:
     return next((record for record in reversed(runs) if seen_of(record) is settled), runs[-1])
 
 
-def _before(bisection: Bisection) -> int | None:
+def place_before(bisection: Bisection) -> int | None:
     """Return the probed ancestor nearest to the change that still has the result of the old end."""
     new = bisection.found.tallies[len(bisection.axis.points) - 1].settled
     below = bisection.axis.order.below[bisection.found.candidates[-1]]

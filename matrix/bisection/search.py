@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from enum import Enum
 
 from matrix.bisection.ancestry import Ancestry, places
-from matrix.bisection.noise import CERTAIN, Noise, ProbeResult, Tally
+from matrix.bisection.noise import CERTAIN, ProbeResult, RunTest, Seen, Tally
 from matrix.errors import MatrixError
 
-Probe = Callable[[Sequence[int]], Iterable[ProbeResult]]  # runs these places together, each once
+Probe = Callable[[Sequence[int]], Iterable[Seen]]  # runs these places together, each once
 
 
 class ResultKind(str, Enum):
@@ -37,7 +37,7 @@ class Plan:
     """
 
     at_once: int = 1
-    noise: Noise = CERTAIN
+    noise: RunTest = CERTAIN
     confidence: float = 0.95
     checks: int = 0
 

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Final
 
 from matrix.bisection.axes import BisectionAxis, Subject
-from matrix.bisection.noise import Noise, ProbeResult, Tally
-from matrix.bisection.probing import Ask, line_of, seen_of
+from matrix.bisection.noise import ProbeResult, RunTest, Seen, Tally
+from matrix.bisection.probing import Ask, line_of, number_of, seen_of
 from matrix.bisection.search import Plan, SearchResult, WrongEndError, search
 from matrix.errors import MatrixError
 from matrix.execution.cache_key import code_digest, entry_digest
@@ -100,11 +100,12 @@ class BisectionSession:
     probe: Ask
     store: ProbeStore
     show: Callable[[ProbeReport], None]
+    read: Callable[[Record], Seen] = seen_of
     records: dict[str, list[Record]] = field(default_factory=dict)  # case key -> its runs
     ran: int = 0
     seconds: float = 0.0
 
-    def seen(self, planned: Sequence[Planned], labels: Sequence[str], numbers: Sequence[int]) -> list[ProbeResult]:
+    def seen(self, planned: Sequence[Planned], labels: Sequence[str], numbers: Sequence[int]) -> list[Seen]:
         """Return the result of the run of each case with that number (1, 2, ...); a stored run is not repeated.
 
         Points with the same case share its runs.
@@ -127,10 +128,10 @@ class BisectionSession:
                 self.records.setdefault(key, []).append(record)
                 self.show(ProbeReport(label, seen_of(record), why(record), record.outcome.seconds, not fresh))
         self.seconds += time.monotonic() - started
-        return [seen_of(self.records[item.key][number - 1]) for item, number in zip(planned, numbers, strict=True)]
+        return [self.read(self.records[item.key][number - 1]) for item, number in zip(planned, numbers, strict=True)]
 
     def settled(
-        self, planned: Sequence[Planned], labels: Sequence[str], noise: Noise, error: float
+        self, planned: Sequence[Planned], labels: Sequence[str], noise: RunTest, error: float
     ) -> list[ProbeResult]:
         """Probe each case, outside a search, until it is settled with at most this error."""
         tallies = {item.key: Tally(noise) for item in planned}
@@ -178,7 +179,7 @@ def bisect(
             cases[place] = axis.case_at(place)
         return cases[place]
 
-    def probe(places: Sequence[int]) -> Iterable[ProbeResult]:
+    def probe(places: Sequence[int]) -> Iterable[Seen]:
         turns.update(places)
         return session.seen(
             [case(place) for place in places],
@@ -224,6 +225,8 @@ def wrong_end(axis: BisectionAxis, error: WrongEndError, record: Record, line: s
 def why(record: Record) -> str:
     """Return the reason of a result in one line, with secrets masked and control characters visible."""
     reason = brief(record.outcome)
+    if (number := number_of(record)) is not None:
+        return f"the metric is {number:.6g}"
     if record.signature:
         return one_line(f"{record.signature}: {reason}")
     if record.other:

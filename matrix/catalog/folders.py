@@ -1,4 +1,4 @@
-"""The folders of failures: tests/failures in a checkout, matrix/failures in an installed wheel.
+"""The folders of failures: tests/failures in a checkout, matrix/failures in an installed wheel; a site adds its own.
 
 A folder has the name of its failure's id, with _ for -. Its modules are loaded by path: no other module imports them.
 """
@@ -6,10 +6,14 @@ A folder has the name of its failure's id, with _ for -. Its modules are loaded 
 from __future__ import annotations
 
 import importlib
+import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Final
+
+from matrix.errors import MatrixError
 
 _PACKAGE: Final = Path(__file__).resolve().parents[1]
 FAILURES: Final = next(
@@ -17,6 +21,19 @@ FAILURES: Final = next(
     _PACKAGE / "failures",
 )
 ENTRY: Final = "failure.toml"
+SITE: Final = "MEGATRIX_FAILURES"  # the variable with a site's folders of failures, separated as in PATH
+
+
+def roots(environ: Mapping[str, str] = os.environ) -> tuple[Path, ...]:
+    """Return the folders that hold failures: the project's, then the site's. Raises MatrixError for a missing one."""
+    site = [Path(name) for name in environ.get(SITE, "").split(os.pathsep) if name]
+    for path in site:
+        if not (path.is_absolute() and path.is_dir()):
+            raise MatrixError(
+                "no such folder of failures", where=SITE, got=path,
+                expected="absolute paths of folders that hold a folder for each failure",
+            )  # fmt: skip
+    return (FAILURES, *site)
 
 
 def entries(root: Path = FAILURES) -> list[Path]:

@@ -9,7 +9,7 @@ from typing import Any, Final, TypeVar
 
 from matrix.catalog.checks import check
 from matrix.catalog.failure import Axis, Case, Failure, Level, StandIn
-from matrix.catalog.folders import FAILURES, entries, folder_name
+from matrix.catalog.folders import entries, folder_name, roots
 from matrix.catalog.model import (
     Catalog,
     Container,
@@ -48,8 +48,11 @@ class Shared:
     limits: Mapping[str, Mapping[str, str]]
 
 
-def load(facts: Path = FACTS, failures: Path = FAILURES) -> Catalog:
-    """Read and check the catalog. Raises MatrixError with file, key, got, expected and fix."""
+def load(facts: Path = FACTS, *failures: Path) -> Catalog:
+    """Read and check the catalog, with the failures in these folders (default: the project's and the site's).
+
+    Raises MatrixError with file, key, got, expected and fix.
+    """
     if not (facts / "bases.toml").is_file():
         raise MatrixError("not a catalog", got=facts, expected="a folder with bases.toml, releases.toml, ...")
     containers = _tables(facts / "containers.toml", {"container": Container})["container"]
@@ -72,16 +75,16 @@ def load(facts: Path = FACTS, failures: Path = FAILURES) -> Catalog:
         **{name: tuple(sorted(group, key=lambda item: parse(item.version))) for name, group in releases.items()},
         exclusions=constraints["exclude"],
         modules=constraints["module"],
-        failures=read_failures(failures),
+        failures=read_failures(*failures),
     )
     check(catalog, facts)
     return catalog
 
 
-def read_failures(root: Path = FAILURES) -> tuple[Failure, ...]:
-    """Return the failures whose folders are in `root`, by id. Raises MatrixError."""
+def read_failures(*folders: Path) -> tuple[Failure, ...]:
+    """Return the failures in these folders (default: the project's and the site's), by id. Raises MatrixError."""
     shared = build(Shared, read_toml(SHARED), str(SHARED))
-    found = [read_failure(path, shared) for path in entries(root)]
+    found = [read_failure(path, shared) for root in folders or roots() for path in entries(root)]
     return tuple(sorted(found, key=lambda failure: failure.id))
 
 

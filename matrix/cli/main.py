@@ -13,6 +13,7 @@ from matrix.cli import COMMANDS
 from matrix.cli.usage import Help
 from matrix.errors import MatrixError
 
+OWN = {"bisect"}  # commands that take another command after --
 INTERRUPTED = 130  # exit status after Ctrl-C, as in a shell
 EPILOG = """\
 terms:
@@ -31,7 +32,8 @@ torch-2.4.0/mcore-0.8.0/te-none/driver-none
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; return its exit status (docs/runs.md)."""
     given = sys.argv[1:] if arguments is None else arguments
-    parsed = parser(given).parse_args(given)
+    given, own = divided(given)
+    parsed = parser(given).parse_args(given, argparse.Namespace(own=own))
     try:
         status: int = parsed.command(parsed)
     except MatrixError as error:
@@ -50,6 +52,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"megatrix: {shown(f'{error.filename}: {error.strerror}')}", file=sys.stderr)
         return skip() if getattr(parsed, "exit_code", False) else 2
     return status
+
+
+def divided(arguments: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
+    """Return the arguments before --, and the user's own command after it, for the commands that take one."""
+    if not {*arguments[:1]} & OWN or "--" not in arguments:
+        return arguments, ()
+    place = list(arguments).index("--")
+    return arguments[:place], arguments[place + 1 :]
 
 
 def parser(arguments: Sequence[str]) -> argparse.ArgumentParser:

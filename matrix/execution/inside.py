@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from matrix.catalog.failure import CaseNeed, Level
+from matrix.catalog.folders import SITE, roots
 from matrix.catalog.model import Catalog, Container, Image
 from matrix.errors import MatrixError
 from matrix.execution import gpus
@@ -38,7 +39,7 @@ SETTINGS: Final = {
     "USER": "megatrix",  # torch requires a user name, and the image has none for docker's --user
 }
 # The only variables of the environment that are passed into the container.
-PASSED: Final = ("MEGATRIX_DEADLINE", "MEGATRIX_COMMAND", "MEGATRIX_TOX")
+PASSED: Final = (SITE, "MEGATRIX_DEADLINE", "MEGATRIX_COMMAND", "MEGATRIX_TOX")
 
 
 class Start(Protocol):
@@ -200,7 +201,10 @@ def box(
     settings: Mapping[str, str] | None = None,
     given: Sequence[str] = (),
 ) -> ContainerSpec:
-    """Return the spec of a container: project and cache read-only, `writable` folders, variables and `given` GPUs."""
+    """Return the spec of a container with `writable` folders, variables and `given` GPUs.
+
+    The project, the site's failures and the cache are read-only.
+    """
     cache = default_root(environ)
     cache.mkdir(parents=True, exist_ok=True)
     passed = {key: environ[key] for key in PASSED if key in environ}
@@ -210,7 +214,12 @@ def box(
         ]  # the GPUs of a Slurm job are passed by name and renumbered in the container
     root = project.folder()
     return ContainerSpec(
-        name, root, (root, cache), tuple(writable), {**SETTINGS, **passed, **(settings or {})}, tuple(given)
+        name,
+        root,
+        (root, cache, *roots(environ)[1:]),
+        tuple(writable),
+        {**SETTINGS, **passed, **(settings or {})},
+        tuple(given),
     )
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from matrix.catalog.folders import ENTRY, FAILURES
+from matrix.catalog.folders import ENTRY, FAILURES, roots
 from matrix.errors import MatrixError
 
 if TYPE_CHECKING:  # every pytest run of an environment with this project loads this plugin: keep its imports few
@@ -49,9 +49,12 @@ def pytest_cmdline_main(config: pytest.Config) -> Generator[None, object, object
 def pytest_configure(config: pytest.Config) -> None:
     """Replace the argument matrix.failures, which is no package, by the folder of the installed failures.
 
-    In the process that distributes cases to pytest-xdist's workers, create the session and its hooks.
+    Where the project's failures are collected, collect the site's too. In the process that
+    distributes cases to pytest-xdist's workers, create the session and its hooks.
     """
     config.args[:] = [str(FAILURES) if one == PYARGS else one for one in config.args]
+    if FAILURES in argument_paths(config):
+        config.args += [str(root) for root in site_roots() if str(root) not in config.args]
     if config.getoption("dist", "no") != "no" and not config.getoption("collectonly") and has_cases(config):
         from matrix.execution.workers import Controller
 
@@ -65,9 +68,24 @@ def has_cases(config: pytest.Config) -> bool:
     """Return whether the arguments of pytest include failures, whose cases are to be run."""
     if config.getoption("--own-tests"):
         return False
+    holders = (FAILURES, *site_roots())
+    return any(
+        path in (root, *root.parents) or root in path.parents for path in argument_paths(config) for root in holders
+    )
+
+
+def argument_paths(config: pytest.Config) -> list[Path]:
+    """Return the files and folders that pytest collects."""
     folder = config.invocation_params.dir
-    paths = [FAILURES if one == PYARGS else (folder / one.partition("::")[0]).resolve() for one in config.args]
-    return any(path in (FAILURES, *FAILURES.parents) or FAILURES in path.parents for path in paths)
+    return [FAILURES if one == PYARGS else (folder / one.partition("::")[0]).resolve() for one in config.args]
+
+
+def site_roots() -> tuple[Path, ...]:
+    """Return the site's folders of failures. Raises pytest.UsageError for a missing one."""
+    try:
+        return roots()[1:]
+    except MatrixError as error:
+        raise pytest.UsageError(str(error)) from None
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
@@ -150,7 +168,11 @@ class FailureFile(pytest.File):
             planned = session.planned
             failure = next((one for one in session.catalog.failures if one.folder == self.path.parent), None)
             if failure is None:
-                raise MatrixError("no failure of the catalog", where=str(self.path), expected=f"a folder in {FAILURES}")
+                raise MatrixError(
+                    "no failure of the catalog",
+                    where=str(self.path),
+                    expected=f"a folder in {', '.join(map(str, roots()))}",
+                )
         except MatrixError as error:
             self.config.stash[BROKEN] = True
             raise self.CollectError(str(error)) from None

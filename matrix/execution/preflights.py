@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from matrix.catalog.cell import Cell
-from matrix.catalog.folders import FAILURES, load_module
+from matrix.catalog.folders import load_module, roots
 from matrix.errors import MatrixError
 from matrix.kit import options
 from matrix.kit.launch import Launcher, environment_of, world_of
@@ -17,9 +17,9 @@ from matrix.verdicts.outcome import Outcome, OutcomeKind, Raised
 FILE: Final = "preflight.py"
 
 
-def installed(root: Path = FAILURES) -> tuple[Preflight, ...]:
+def installed(*folders: Path) -> tuple[Preflight, ...]:
     """Return the preflights of all failures that have one, by folder; a broken one becomes one that reports that."""
-    return tuple(_found(path.parent) for path in sorted(root.glob(f"*/{FILE}")))
+    return tuple(_found(path.parent) for root in folders or roots() for path in sorted(root.glob(f"*/{FILE}")))
 
 
 def _found(folder: Path) -> Preflight:

@@ -20,7 +20,8 @@ class Rank:
     `workdir` is shared by the job's ranks and removed after the job. `stand_ins` are the arguments of
     matrix.kit.absent_packages.install, {} where the cell needs none. `clones` are the site's clones by name
     ("megatron-lm": path). `backend` is that of the process groups: nccl where each rank has its own GPU. `checkpoint`
-    is the folder that the case's writer fills and its reader reads, Path() where it has no writer.
+    is the folder that the case's writer fills and its reader reads, Path() where it has no writer. `overlays` come
+    first on sys.path, and `hidden` modules can't be imported: a process that a rank starts must do the same.
     """
 
     rank: int
@@ -32,3 +33,5 @@ class Rank:
     clones: Mapping[str, str] = field(default_factory=dict)
     backend: str = "gloo"
     checkpoint: Path = Path()
+    overlays: tuple[str, ...] = ()
+    hidden: tuple[str, ...] = ()

@@ -6,6 +6,7 @@ import os
 import shlex
 from typing import Any, Final
 
+from matrix.catalog.folders import SITE
 from matrix.catalog.model import HOST
 from matrix.planning.cases import CLONE
 from matrix.planning.planned import Planned
@@ -33,6 +34,8 @@ def reproduce_line(planned: Planned) -> str:
         }
         return f"{pytest} --select {shlex.quote(' and '.join(f'{name}=={value}' for name, value in named.items()))}"
     command = os.environ.get("MEGATRIX_COMMAND", "megatrix")
+    if site := os.environ.get(SITE):
+        command = f"{SITE}={shlex.quote(site)} {command}"
     given = planned.source and not planned.source.startswith(tuple(CLONE.values()))
     source = f" --mcore {shlex.quote(planned.source)}" if given else ""
     return f"{command} run{source} --case {shlex.quote(planned.key)}"

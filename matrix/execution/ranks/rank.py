@@ -50,7 +50,7 @@ def work(spec: Mapping[str, Any], result: int, stacks: int) -> None:
     rank = Rank(
         spec["rank"], spec["world_size"], spec["device"], spec["init_method"], workdir=Path(spec["workdir"]),
         stand_ins=spec["stand_ins"], clones=spec["clones"], backend=spec["backend"],
-        checkpoint=Path(spec["checkpoint"]),
+        checkpoint=Path(spec["checkpoint"]), overlays=tuple(spec["overlays"]), hidden=tuple(spec["hidden"]),
     )  # fmt: skip
     try:
         impose(spec)

@@ -15,7 +15,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from matrix.catalog.folders import ENTRY, FAILURES, folder_name
+from matrix.catalog.folders import entries, folder_name, roots
 from matrix.execution import interrupt
 from matrix.execution.slurm import image
 from matrix.execution.slurm.array_spec import ArraySpec
@@ -62,7 +62,8 @@ def in_this_interpreter(folder: Path) -> Callable[[list[str]], int]:
 
     def run(keys: list[str]) -> int:
         failures = {item.failure for item in night.planned(folder) if item.key in set(keys)}
-        return int(pytest.main([str(FAILURES / folder_name(failure) / ENTRY) for failure in sorted(failures)]))
+        names = {folder_name(failure) for failure in failures}
+        return int(pytest.main([str(path) for root in roots() for path in entries(root) if path.parent.name in names]))
 
     return run
 

@@ -1,0 +1,321 @@
+"""A command of the user's own as a failure of its own folder, whose signature is learned from its failing end."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+from matrix.bisection import joint, report
+from matrix.bisection import metric as metrics
+from matrix.bisection.joint import Joint
+from matrix.bisection.metric import Metric
+from matrix.bisection.noise import ProbeResult
+from matrix.bisection.probing import line_of, number_of
+from matrix.bisection.search import ResultKind
+from matrix.bisection.session import Bisection, BisectionSession, ProbeStore, why
+from matrix.catalog.failure import Failure, Level, Signature
+from matrix.catalog.folders import ENTRY, SITE, folder_name
+from matrix.catalog.schema import build, read_toml
+from matrix.catalog.versions import NONE
+from matrix.errors import MatrixError
+from matrix.planning.planned import Planned
+from matrix.store.paths import write_whole
+from matrix.verdicts.judge import judge
+from matrix.verdicts.learning import learned
+from matrix.verdicts.outcome import OutcomeKind
+from matrix.verdicts.record import Record
+from matrix.verdicts.text import mask, one_line, tail
+
+CASE: Final = "command"
+DEADLINE: Final = "MEGATRIX_DEADLINE"
+LARGEST: Final = 2**24  # bytes of a file named by the command whose content counts
+TITLE: Final = 60  # characters of a command in a title
+_ENTRY: Final = """\
+id = {id}
+title = {title}
+references = []
+axes = ["base", "mcore", "te", "driver"]
+stand_ins = ["mcore-0.7"]
+symptom = {symptom}
+cause = {cause}
+fix = {fix}
+affected = []
+
+[[case]]
+name = "command"
+run = "run_command"
+levels = [{level}]
+gpus = {gpus}
+deadline = {deadline}
+arguments = {{ {arguments} }}
+"""
+_REPRODUCTION: Final = '''\
+"""Run the command of the entry in the cell."""
+
+from matrix.kit.command import run as run_command
+
+__all__ = ["run_command"]
+'''
+TODO: Final = "TODO"
+
+
+@dataclass(frozen=True)
+class OwnCommand:
+    """A command to bisect: its words, the folder that it runs in, its deadline in seconds.
+
+    `metric` is the regular expression of its number, "" where it passes or fails; `repeats` are its runs per probe.
+    `ends` are the options that select the failing end, from which a signature is learned.
+    """
+
+    command: tuple[str, ...]
+    folder: Path
+    level: Level = Level.CPU
+    deadline: int = 0
+    metric: str = ""
+    repeats: int = 1
+    ends: tuple[str, ...] = ()
+
+    @property
+    def id(self) -> str:
+        """Return the failure's id. It depends on the content of the files that the command names."""
+        named = [path for word in self.command if (path := self.folder / word).is_file()]
+        files = [hashlib.sha256(path.read_bytes()).hexdigest() for path in named if path.stat().st_size <= LARGEST]
+        values = [*self.command, str(self.folder), self.level.value, self.metric, *self.ends, *files]
+        content = json.dumps([*values, self.deadline, self.repeats])
+        return f"own-{hashlib.sha256(content.encode(errors='surrogatepass')).hexdigest()[:12]}"
+
+    @property
+    def line(self) -> str:
+        """Return the command as a shell's line, without secrets."""
+        return mask(shlex.join(self.command))
+
+    def write(self, root: Path, signatures: Sequence[Signature]) -> Path:
+        """Write the failure's folder under `root`; return the path of its entry."""
+        folder = root / folder_name(self.id)
+        write_whole(folder / "reproduction.py", _REPRODUCTION)
+        write_whole(folder / ENTRY, self.entry(signatures))
+        return folder / ENTRY
+
+    def signatures(self, root: Path) -> tuple[Signature, ...]:
+        """Return the signatures of the entry that an earlier bisection wrote under `root`, () without one."""
+        path = root / folder_name(self.id) / ENTRY
+        return tables_of(read_toml(path), path) if path.is_file() else ()
+
+    def draft(self, folder: Path, found: Bisection | Joint) -> Path:
+        """Write the draft of a catalog failure, with what the search measured; return its entry."""
+        entry = read_toml(folder / "failures" / folder_name(self.id) / ENTRY)
+        path = folder / "draft" / folder_name(self.id) / ENTRY
+        write_whole(path.with_name("reproduction.py"), _REPRODUCTION)
+        headline = joint.headline(joint.summarize(found)) if isinstance(found, Joint) else of_axis(found)
+        records = measured_cells(found)
+        rules = "".join(map(rule_text, records))
+        plain = self.entry(tables_of(entry, path), {"cause": f"TODO. Bisected: {headline}"})
+        write_whole(path, (plain.replace("affected = []\n", "", 1) if "[[affected]]" in rules else plain) + rules)
+        return path
+
+    def entry(self, signatures: Sequence[Signature], texts: Mapping[str, str] | None = None) -> str:
+        """Return the text of failure.toml; `texts` replace its title, symptom, cause and fix."""
+        values: dict[str, Any] = {"command": list(self.command), "folder": str(self.folder)}
+        if self.metric:
+            values |= {"metric": self.metric, "repeats": self.repeats}
+        shown = one_line(self.line, TITLE)
+        said = {
+            "title": f"{shown} fails",
+            "symptom": f"{self.line} fails, in {self.folder}.",
+            "cause": TODO,
+            "fix": TODO,
+        }
+        return _ENTRY.format(
+            id=toml(self.id),
+            level=toml(self.level.value),
+            gpus=int(self.level is Level.GPU),
+            deadline=self.deadline,
+            arguments=", ".join(f"{name} = {toml(value)}" for name, value in values.items()),
+            **{name: toml(text) for name, text in {**said, **(texts or {})}.items()},
+        ) + "".join(signature_text(signature) for signature in signatures)
+
+
+def toml(value: Any) -> str:
+    """Return a text, a whole number or a list of these as TOML. Raises MatrixError for a text that is not UTF-8."""
+    if isinstance(value, list):
+        return f"[{', '.join(map(toml, value))}]"
+    text = json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise MatrixError(
+            "not a text in UTF-8", got=ascii(value), expected="UTF-8: the command is kept as TOML"
+        ) from error
+    return text
+
+
+def signature_text(signature: Signature) -> str:
+    """Return a signature as TOML."""
+    given = {name: value for name, value in vars(signature).items() if value not in (None, False)}
+    return "\n[[signature]]\n" + "".join(f"{name} = {toml(value)}\n" for name, value in given.items())
+
+
+def signatures_in(path: Path) -> tuple[Signature, ...]:
+    """Return the [[signature]] tables of a file. Raises MatrixError."""
+    content = read_toml(path)
+    if set(content) != {"signature"} or not isinstance(content["signature"], list):
+        raise MatrixError(
+            "not a file of signatures", where=str(path), expected="[[signature]] tables, as in failure.toml"
+        )
+    return tables_of(content, path)
+
+
+def tables_of(content: Mapping[str, Any], path: Path) -> tuple[Signature, ...]:
+    """Return the signatures in the content of a file. Raises MatrixError."""
+    tables = content.get("signature", [])
+    return tuple(build(Signature, item, f"{path}: signature[{place}]") for place, item in enumerate(tables))
+
+
+def of_axis(found: Bisection) -> str:
+    """Return the result of a search along an axis in one line."""
+    return report.headline(report.summarize(found))
+
+
+def measured_cells(found: Bisection | Joint) -> list[tuple[Record, ProbeResult]]:
+    """Return a record and the result of each released cell that a search probed; commits have no rule in a catalog."""
+    if isinstance(found, Joint):
+        seen = [(found.records[taken], result) for taken, result in found.attribution.probed.items()]
+        return [*seen, *(one for inside in found.inside.values() for one in measured_cells(inside))]
+    if found.axis.clone:
+        return []
+    settled = {place: tally.settled or ProbeResult.SKIP for place, tally in found.found.tallies.items()}
+    return [(found.records[place][-1], result) for place, result in settled.items()]
+
+
+def rule_text(one: tuple[Record, ProbeResult]) -> str:
+    """Return the rule of a measured cell as TOML, "" for a skip."""
+    record, seen = one
+    if seen is ProbeResult.SKIP:
+        return ""
+    cell = record.cell
+    bounds = {name: f"=={value}" for name in ("mcore", "te") if (value := getattr(cell, name)) != NONE}
+    where = "".join(f"{name} = {toml(value)}\n" for name, value in bounds.items())
+    kind = "affected" if seen is ProbeResult.BAD else "works"
+    reason = f"measured: {one_line(why(record), 100)}"
+    return f"\n[[{kind}]]\nbase = [{toml(cell.base)}]\n{where}reason = {toml(reason)}\n"
+
+
+@contextmanager
+def site(root: Path, deadline: int) -> Iterator[None]:
+    """Make this process, and those that it starts, load the failures in `root`, and use a deadline."""
+    before = {name: os.environ.get(name) for name in (SITE, DEADLINE)}
+    os.environ[SITE] = os.pathsep.join(filter(None, [before[SITE], str(root)]))
+    if deadline:
+        os.environ[DEADLINE] = str(deadline)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+@dataclass(frozen=True)
+class End:
+    """An end of a search: its case and its name."""
+
+    planned: Planned
+    label: str
+
+
+def ran(session: BisectionSession, failure: Failure, good: End, bad: End) -> tuple[Record, Record]:
+    """Run both ends once and return their records. Raises MatrixError unless one passes and the other fails."""
+    ends = (good, bad)
+    session.seen([end.planned for end in ends], [end.label for end in ends], [1, 1])
+    first, last = (session.records[end.planned.key][0] for end in ends)
+    if first.outcome.kind is not OutcomeKind.PASSED:
+        raise not_as_stated("good", good, first, failure, "a pass: the command ends with status 0")
+    if last.outcome.kind in (OutcomeKind.PASSED, OutcomeKind.UNAVAILABLE, OutcomeKind.NOT_REACHED):
+        raise not_as_stated("bad", bad, last, failure, "a failure: another status than 0, or a signal")
+    return first, last
+
+
+def learn(record: Record, end: End, failure: Failure) -> Signature:
+    """Return the signature of the failing end. Raises MatrixError where it hangs."""
+    found = learned(record.outcome)
+    if found is None:
+        raise MatrixError(
+            "no signature can be learned from the bad end", where=end.label, got=why(record),
+            expected="an exception, a signal or a status",
+            fix="a command that hangs: -- timeout 60 COMMAND ends it with status 124; a slow one: --deadline SECONDS; "
+            f"reproduce it: {line_of(failure, end.planned)}",
+        )  # fmt: skip
+    return found
+
+
+def not_as_stated(name: str, end: End, record: Record, failure: Failure, expected: str) -> MatrixError:
+    """Return the error for an end that passes or fails where it should not, with the last lines of its output."""
+    printed = tail(record.outcome.evidence, 5) if record.outcome.kind is not OutcomeKind.RAISED else ""
+    return MatrixError(
+        f"the {name} end is not {name}", where=end.label,
+        got=why(record) + "".join(f"\n            {line}" for line in printed.splitlines()),
+        expected=expected, fix=f"nothing was searched; reproduce it: {line_of(failure, end.planned)}",
+    )  # fmt: skip
+
+
+def keep_judged(store: ProbeStore, failure: Failure, records: Sequence[Record]) -> None:
+    """Store the records of both ends as probes, judged by the signature that one of them provided."""
+    for record in records:
+        if record.key not in store.known(1):
+            judgement = judge(failure, record.expectation, record.outcome)
+            store.keep(1, replace(record, verdict=judgement.verdict, signature=judgement.signature, other=None))
+
+
+def measured(
+    session: BisectionSession, failure: Failure, good: End, bad: End, worse: float, confidence: float
+) -> Metric:
+    """Measure both ends until the noise allows the test, and return it. Raises MatrixError."""
+    count = metrics.LEAST
+    while True:
+        numbers = {}
+        for end, name in ((good, "good"), (bad, "bad")):
+            numbers[name] = runs_of(session, failure, end, name, count)
+        needed = metrics.runs_needed(numbers["good"], numbers["bad"], worse)
+        if needed > metrics.MOST:
+            raise MatrixError(
+                "the number is too noisy", expected=f"at most {metrics.MOST} runs of each end", got=f"{needed} needed",
+                fix="a larger --worse-than, --repeats N for the mean of N runs, or a quieter machine",
+            )  # fmt: skip
+        if needed <= count:
+            return metrics.calibrated(numbers["good"], numbers["bad"], worse, confidence)
+        count = needed
+
+
+def runs_of(session: BisectionSession, failure: Failure, end: End, name: str, count: int) -> list[float]:
+    """Return the numbers of `count` runs of a point. Raises MatrixError for a run without one."""
+    for number in range(1, count + 1):
+        session.seen([end.planned], [end.label], [number])
+        record = session.records[end.planned.key][number - 1]
+        if number_of(record) is None:
+            raise not_as_stated(name, end, record, failure, "a pass with a number that --metric matches")
+    return [value for one in session.records[end.planned.key][:count] if (value := number_of(one)) is not None]
+
+
+def confirmed(found: Bisection, metric: Metric, session: BisectionSession) -> Bisection:
+    """Return the result with its step measured on both sides; ambiguous where the step is not the whole difference."""
+    failure, before = found.subject.failure, report.place_before(found)
+    if found.found.kind is ResultKind.AMBIGUOUS or before is None:
+        return found
+    sides = [End(found.axis.case_at(one), found.axis.points[one].label) for one in (before, found.found.candidates[0])]
+    numbers = [runs_of(session, failure, end, "measured", metric.good.count) for end in sides]
+    whole, text = metrics.one_step(metric, *numbers)
+    runs = sum(len(records) for records in session.records.values())
+    notes = (*found.notes, f"{text}; {runs} runs in all, {metric.good.count} of each end and of each side of the step")
+    if whole:
+        return replace(found, notes=notes)
+    notes = (*notes, "the history is not one step: other points between the ends change the number too")
+    return replace(found, found=replace(found.found, kind=ResultKind.AMBIGUOUS), notes=notes)

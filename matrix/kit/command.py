@@ -1,0 +1,164 @@
+"""Run a command of the user's own in a cell: with its Python first on PATH, its overlays, its stand-ins.
+
+The output goes to the rank's log as it comes. The rank ends as the command does: it returns, leaves with the command's
+status or dies by its signal. A command that leaves with a status after a Python traceback raises that exception
+instead, so that its class, message and frame can be compared with a signature.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from traceback import FrameSummary, StackSummary
+from typing import IO, TYPE_CHECKING, Final
+
+from matrix.kit import child
+from matrix.kit.rank import LackError
+from matrix.verdicts.outcome import Raised
+from matrix.verdicts.tracebacks import LoggedException, Tracebacks
+
+if TYPE_CHECKING:
+    from matrix.kit.rank import Rank
+
+SYSTEM: Final = ("/usr/local/bin", "/usr/bin", "/bin")  # behind the cell's own programs on PATH, for shells and tools
+KEPT: Final = 65_536  # characters of the output's end that are searched for exceptions, as many as an outcome carries
+LEFT_S: Final = 2.0  # s for the output of processes that outlive the command
+METRIC: Final = "metric"  # the key of the numbers in the value of a rank
+
+
+class CommandError(Exception):
+    """The command failed. `failures` has the exceptions that it printed: (exception, stack) by number."""
+
+    failures: Mapping[int, tuple[Exception, StackSummary]]
+
+    def __init__(self, text: str, printed: Sequence[Raised] = ()) -> None:
+        self.failures = {number: _made_again(one) for number, one in enumerate(printed)}
+        super().__init__(text)
+
+
+def run(
+    rank: Rank, command: Sequence[str], folder: str, metric: str = "", repeats: int = 1
+) -> dict[str, list[float]] | None:
+    """Run a command in `folder`; with `metric`, `repeats` times, and return the numbers under METRIC.
+
+    `metric` is a regular expression: the number is its first group, or the whole match, the last one in the output;
+    of several runs each counts. Raises CommandError, and LackError where the command does not exist.
+    """
+    numbers = []
+    for _ in range(repeats):
+        output = _run(rank, command, folder)
+        if metric:
+            numbers.append(number_in(output, metric))
+    return {METRIC: numbers} if metric else None
+
+
+def number_in(output: str, metric: str) -> float:
+    """Return the last number that `metric` finds in the output. Raises CommandError."""
+    found = list(re.finditer(metric, output, re.M))
+    if not found:
+        raise CommandError(f"the metric {metric!r} matches nothing in the last {KEPT} characters of the output")
+    text = found[-1][1] if found[-1].re.groups else found[-1][0]
+    try:
+        return float(text)
+    except (TypeError, ValueError):
+        raise CommandError(f"the metric {metric!r} matches {text!r}, which is no number") from None
+
+
+def _run(rank: Rank, command: Sequence[str], folder: str) -> str:
+    """Run the command once and return the end of its output; end as it does unless it succeeds."""
+    environment = environment_of(rank, os.environ)
+    sys.stdout.flush()
+    try:
+        process = subprocess.Popen(
+            [program(command[0], folder, environment["PATH"]), *command[1:]],
+            cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        )  # fmt: skip
+    except OSError as error:
+        raise LackError(f"the command can't be started: {shlex.join(command)}: {error.strerror}") from None
+    kept = bytearray()
+    assert process.stdout
+    reader = threading.Thread(target=_copy, args=(process.stdout, kept), daemon=True)
+    reader.start()
+    status = process.wait()
+    reader.join(LEFT_S)
+    output = bytes(kept).decode(errors="replace")
+    if status < 0:
+        _die(-status)
+    if status:
+        printed = last_printed(output.splitlines())
+        if printed:
+            raise CommandError(f"the command left with status {status}", printed)
+        sys.exit(status)
+    return output
+
+
+def program(name: str, folder: str, path: str) -> str:
+    """Return the program to start: of a name with a slash, the one relative to `folder`; of another, from `path`.
+
+    Raises FileNotFoundError.
+    """
+    if "/" in name:
+        return str(Path(folder, name))
+    places = (Path(place, name) for place in path.split(os.pathsep))
+    found = next((str(place) for place in places if os.access(place, os.X_OK) and place.is_file()), None)
+    if found is None:
+        raise FileNotFoundError(2, f"no {name} in {path}")
+    return found
+
+
+def environment_of(rank: Rank, environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables of a command that the rank starts."""
+    inherited = environ.get("PATH", "").split(os.pathsep)
+    machine = environ.get("PYTHONPATH", "").split(os.pathsep)
+    path = dict.fromkeys([str(Path(sys.executable).parent), *filter(None, inherited), *SYSTEM])
+    return {
+        **environ,
+        "PATH": os.pathsep.join(path),
+        "PYTHONPATH": os.pathsep.join([str(child.site_folder(rank)), *rank.overlays, *filter(None, machine)]),
+        "PYTHONFAULTHANDLER": "1",
+        "PYTHONUNBUFFERED": "1",
+        "TMPDIR": str(rank.workdir),
+    }
+
+
+def last_printed(lines: Iterable[str]) -> list[Raised]:
+    """Return the exception that was printed last with its traceback; [] if there is none."""
+    reader = Tracebacks()
+    found: list[LoggedException] = []
+    for number, line in enumerate(lines, start=1):
+        found += reader.take(number, line)
+    found += reader.close()
+    return [one.raised for one in found if not one.alone][-1:]
+
+
+def _copy(source: IO[bytes], kept: bytearray) -> None:
+    """Copy the command's output to the rank's, and keep its end."""
+    descriptor = source.fileno()
+    while chunk := os.read(descriptor, 65_536):
+        os.write(1, chunk)
+        kept += chunk
+        del kept[:-KEPT]
+
+
+def _made_again(raised: Raised) -> tuple[Exception, StackSummary]:
+    """Return an exception of the same class name, message and stack."""
+    made: type[Exception] = type(raised.type, (Exception,), {})
+    frames = [FrameSummary(one.file, one.line, one.function, lookup_line=False) for one in raised.frames]
+    return made(raised.message), StackSummary.from_list(frames)
+
+
+def _die(number: int) -> None:
+    """End this process by a signal, without a report of its own stack."""
+    faulthandler.disable()
+    if number not in (signal.SIGKILL, signal.SIGSTOP):
+        signal.signal(number, signal.SIG_DFL)
+    os.kill(os.getpid(), number)
+    signal.pause()

@@ -1,0 +1,71 @@
+"""Learn a signature from one outcome: an exception and its message, a signal and its stack, or a status and a line."""
+
+from __future__ import annotations
+
+import re
+from itertools import chain
+from typing import Final
+
+from matrix.catalog.failure import Signature
+from matrix.catalog.schema import Identifier, Pattern
+from matrix.verdicts.crash import crashes
+from matrix.verdicts.outcome import Outcome, OutcomeKind, Raised
+from matrix.verdicts.signature import SILENT
+
+NAME: Final = "learned"
+LONGEST: Final = 200  # characters of a message or line that are compared
+# Letters in a row that make a message specific enough to go without its frame. A frame is left out where it can be: a
+# refactoring moves it, and another place is then taken for another failure.
+SPECIFIC: Final = 8
+# What differs between two runs of one failure, and the pattern that replaces it.
+_VARIABLE: Final = re.compile(
+    r"(?P<address>0x[0-9a-fA-F]+)"
+    r"|(?P<path>(?<![\w/])[\w.~-]*/[\w.~+/-]*)"
+    r"|(?P<number>(?<![A-Za-z_])\d+(?:[.:]\d+)*(?:e[+-]?\d+)?)"
+)
+_PATTERNS: Final = {"address": "0x[0-9a-fA-F]+", "path": r"[\w.~+/-]+", "number": r"[\d.:e+-]+"}
+# Frames of every abort, which name no cause.
+_ENDS: Final = re.compile(
+    r"_*(raise|gsignal|abort|terminate|pthread_kill\w*|restore_rt|libc_\w+|clone\d*|start_thread)$"
+)
+_FRAME: Final = re.compile(r"~?\w+(::~?\w+)*")
+
+
+def learned(outcome: Outcome) -> Signature | None:
+    """Return the signature of an outcome, None where it holds no evidence: a pass, a hang, no result."""
+    if outcome.kind in (*SILENT, OutcomeKind.HUNG):
+        return None
+    if outcome.chain:
+        return of_exception(outcome.chain[0])
+    if outcome.signal is not None:
+        return Signature(Identifier(NAME), signal=outcome.signal, stack=crashed_in(outcome))
+    last = next((line for line in reversed(outcome.evidence.splitlines()) if line.strip()), "")
+    pattern = Pattern(f"(?m)^{generalised(last)}") if last else None
+    return Signature(Identifier(NAME), exit_code=outcome.exit_code, log=pattern)
+
+
+def of_exception(raised: Raised) -> Signature:
+    """Return the signature of an exception: its message, and its frame where the message alone is not specific."""
+    first = raised.message.strip().partition("\n")[0]
+    message = Pattern(generalised(first)) if first else Pattern("^$") if not raised.message else None
+    frame = raised.frames[-1] if raised.frames else None
+    specific = sum(len(word) for word in re.findall(r"[^\W\d_]{3,}", _VARIABLE.sub(" ", first))) >= SPECIFIC
+    place = ""
+    if frame and not specific and frame.function.isidentifier() and frame.file.endswith(".py"):
+        place = f"{frame.file.replace(':', '/').rpartition('/')[2]}:{frame.function}"
+    return Signature(Identifier(NAME), exception=raised.type, message=message, frame=place or None)
+
+
+def crashed_in(outcome: Outcome) -> str | None:
+    """Return the innermost function on the stack of the outcome's crash that is not part of every abort."""
+    stacks = (crash.frames for crash in crashes(outcome.evidence) if crash.signal == outcome.signal)
+    return next((name for name in chain(*stacks) if _FRAME.fullmatch(name) and not _ENDS.match(name)), None)
+
+
+def generalised(text: str) -> str:
+    """Return a pattern that matches the text with any addresses, numbers and paths; long texts are cut."""
+    cut, made, end = text.rstrip()[:LONGEST], "", 0
+    for found in _VARIABLE.finditer(cut):
+        made += re.escape(cut[end : found.start()]) + _PATTERNS[str(found.lastgroup)]
+        end = found.end()
+    return made + re.escape(cut[end:])

@@ -74,7 +74,7 @@ class Cell:
 
     def to_json(self) -> dict[str, Any]:
         """Return the id and every axis."""
-        return {"id": self.id, **vars(self)}
+        return {"id": self.id, **vars(self), "packages": list(self.packages), "provided": list(self.provided)}
 
     @classmethod
     def from_json(cls, cell: Mapping[str, str], stack: Mapping[str, str] = NOTHING) -> Cell:

@@ -2,9 +2,11 @@
 
     python bench/bench_ranks.py [--body MODULE:FUNCTION] [--kwargs JSON] [--path DIR ...] [--ranks 2] [--rounds 5]
 
-Run it with an interpreter that has torch. The harnesses take turns, so that load on the machine affects all of them;
-medians are compared. MultiProcContinuousTest is not equivalent and shown for its cost only: its ranks persist from
-case to case, so a crash ends them all, and one case changes the process of the next.
+Run it with an interpreter that has torch; PyTorch's test cases need expecttest, too. The harnesses take turns, so that
+load on the machine affects all of them; medians of wall-clock and processor seconds are compared. The latter depend
+less on the load. MultiProcContinuousTest is not equivalent and shown for its cost only: its ranks persist from case to
+case, so a crash ends them all, and one case changes the process of the next. Its processor seconds are those of rank 0
+times the ranks.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ import argparse
 import contextlib
 import json
 import os
+import resource
 import signal
 import statistics
 import subprocess
@@ -50,6 +53,9 @@ def all_reduce(rank: Rank) -> float:
     return float(ones)
 
 
+Spent = tuple[float, float]  # wall-clock and processor seconds of one case
+
+
 class MissingError(Exception):
     """This torch does not have the harness."""
 
@@ -60,7 +66,7 @@ class Ways:
     def __init__(self, case: dict[str, Any], supervisor: Supervisor, folder: Path) -> None:
         self.case, self.supervisor, self.folder = case, supervisor, folder
 
-    def supervised(self, *, fresh: bool) -> float:
+    def supervised(self, *, fresh: bool) -> Spent:
         job = RankJob(
             target=self.case["target"],
             kwargs=self.case["kwargs"],
@@ -71,24 +77,33 @@ class Ways:
             log_dir=self.folder / "logs",
             fresh=fresh,
         )
-        began = time.monotonic()
+        began, before = time.monotonic(), self.processor()
         outcome = self.supervisor.run(job)
-        seconds = time.monotonic() - began
+        seconds, processor = time.monotonic() - began, self.processor() - before
         if outcome.kind is not OutcomeKind.PASSED:
             sys.exit(f"the body does not pass: {outcome.reason}\n{outcome.evidence}")
-        return seconds
+        return seconds, processor
 
-    def torchrun(self) -> float:
+    def processor(self) -> float:
+        """Return the processor seconds of this process, its ended children and the forkserver with its ended ranks."""
+        users = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
+        used = sum(sum(resource.getrusage(user)[:2]) for user in users)
+        if not (pid := self.supervisor._server.pid):
+            return used
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return used + sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
+
+    def torchrun(self) -> Spent:
         command = ["-m", "torch.distributed.run", "--nproc-per-node", str(self.case["world_size"])]
-        began = time.monotonic()
+        began, before = time.monotonic(), self.processor()
         self.python([*command, "--master-port", str(free_port()), HARNESSES], "torchrun")
-        return time.monotonic() - began
+        return time.monotonic() - began, self.processor() - before
 
-    def harness(self, name: str, repeat: int = 1) -> list[float]:
+    def harness(self, name: str, repeat: int = 1) -> list[Spent]:
         result = json.loads(self.python([HARNESSES], name, repeat).splitlines()[-1])
         if "missing" in result:
             raise MissingError(result["missing"])
-        return list(result["seconds"])
+        return [(seconds, processor) for seconds, processor in result["spent"]]
 
     def python(self, args: list[str], way: str, repeat: int = 1) -> str:
         """Run this interpreter with a new folder that its ranks share; return its stdout."""
@@ -119,11 +134,11 @@ class Ways:
         return output
 
 
-def measure(ways: Ways, rounds: int) -> tuple[dict[str, list[float]], dict[str, str]]:
+def measure(ways: Ways, rounds: int) -> tuple[dict[str, list[Spent]], dict[str, str]]:
     """Return the seconds of each way, and the reason for each missing way."""
-    found: dict[str, list[float]] = {}
+    found: dict[str, list[Spent]] = {}
     missing: dict[str, str] = {}
-    turns: dict[str, Callable[[], list[float]]] = {
+    turns: dict[str, Callable[[], list[Spent]]] = {
         POOLED: lambda: [ways.supervised(fresh=False) for _ in range(PER_ROUND)],
         FRESH: lambda: [ways.supervised(fresh=True)],
         TORCHRUN: lambda: [ways.torchrun()],
@@ -151,20 +166,21 @@ def main() -> None:
     case = {"target": chosen.body, "kwargs": chosen.kwargs, "path": chosen.path, "world_size": chosen.ranks}
     with tempfile.TemporaryDirectory() as folder, Supervisor() as supervisor:
         ways = Ways(case, supervisor, Path(folder))
-        cold = ways.supervised(fresh=False)
+        cold, _ = ways.supervised(fresh=False)
         found, missing = measure(ways, chosen.rounds)
-    medians = {name: statistics.median(seconds) for name, seconds in found.items() if seconds}
+    medians = {name: [statistics.median(unit) for unit in zip(*spent, strict=True)] for name, spent in found.items()}
     print(
         f"{chosen.body} on {chosen.ranks} ranks, {os.cpu_count()} cores; the supervisor's first case took {cold:.2f} s"
     )
-    print(f"{'way':<26}{'median s':>10}{'best s':>10}{'cases':>7}{'supervisor is':>16}")
-    for name, median in medians.items():
-        ratio = f"{median / medians[POOLED]:.1f} x faster" if name != POOLED else ""
-        print(f"{name:<26}{median:>10.3f}{min(found[name]):>10.3f}{len(found[name]):>7}{ratio:>16}")
+    print(f"{'way':<26}{'median s':>10}{'best s':>10}{'cases':>7}{'x':>7}{'processor s':>14}{'x':>7}")
+    for name, (clock, processor) in medians.items():
+        times = [mine / own for mine, own in zip((clock, processor), medians[POOLED], strict=True)]
+        best, count = min(found[name])[0], len(found[name])
+        print(f"{name:<26}{clock:>10.3f}{best:>10.3f}{count:>7}{times[0]:>7.1f}{processor:>14.3f}{times[1]:>7.1f}")
     for name, reason in missing.items():
         print(f"{name:<26}not measured: {reason}")
     report = {"body": chosen.body, "ranks": chosen.ranks, "cold": cold, "median": medians, "missing": missing}
-    print(json.dumps({**report, "seconds": found}))
+    print(json.dumps({**report, "spent": found}))
 
 
 if __name__ == "__main__":

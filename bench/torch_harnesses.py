@@ -2,8 +2,8 @@
 
 $BENCH_WAY is torchrun (one rank under torchrun), multiprocess (PyTorch's MultiProcessTestCase, once) or continuous
 (its MultiProcContinuousTest, many times; older releases spell it MultiProcContinousTest and run unittest inside each
-rank). The last two print one JSON line: {"seconds": [...]}, or {"missing": reason}. There are no arguments: unittest
-would read them as names of tests.
+rank). The last two print one JSON line: {"spent": [[seconds, processor seconds], ...]}, or {"missing": reason}. There
+are no arguments: unittest would read them as names of tests.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import resource
 import sys
 import tempfile
 import time
@@ -80,7 +81,7 @@ if not MISSING and WAY == "continuous":
                     torch.distributed.destroy_process_group()
                 if self.rank == 0:
                     with Path(os.environ["BENCH_FOLDER"], "starts").open("a") as starts:
-                        starts.write(f"{time.monotonic()}\n")
+                        starts.write(f"{time.monotonic()} {time.process_time() * self.world_size}\n")
                 folder = Path(os.environ["BENCH_FOLDER"], str(number))
                 folder.mkdir(exist_ok=True)
                 call(self.rank, folder)
@@ -101,6 +102,11 @@ def seconds_of_unittest(case: type[unittest.TestCase]) -> float:
     return time.monotonic() - began
 
 
+def processor() -> float:
+    """Return the processor seconds of this process and of its children that have ended."""
+    return sum(sum(resource.getrusage(who)[:2]) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+
+
 def main() -> None:
     if WAY == "torchrun":
         call(int(os.environ["RANK"]), Path(os.environ["BENCH_FOLDER"]))
@@ -111,16 +117,16 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         os.environ["BENCH_FOLDER"] = folder
         if WAY == "multiprocess":
-            seconds = [seconds_of_unittest(MultiProcess)]
+            spent = [(seconds_of_unittest(MultiProcess), processor())]
         else:
             if hasattr(Pooled, "run_rank"):
                 store = str(Path(folder, "rendezvous"))
                 torch.multiprocessing.spawn(Pooled.run_rank, args=(Pooled.world_size, store), nprocs=Pooled.world_size)
             else:
                 seconds_of_unittest(Pooled)
-            starts = [float(line) for line in Path(folder, "starts").read_text().split()]
-            seconds = [after - before for before, after in pairwise(starts)]
-    print(json.dumps({"seconds": seconds}))
+            starts = [[*map(float, line.split())] for line in Path(folder, "starts").read_text().splitlines()]
+            spent = [(after[0] - before[0], after[1] - before[1]) for before, after in pairwise(starts)]
+    print(json.dumps({"spent": spent}))
 
 
 if __name__ == "__main__":

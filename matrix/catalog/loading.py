@@ -92,7 +92,7 @@ def read_failure(path: Path, shared: Shared) -> Failure:
     """Return the failure of one failure.toml. Raises MatrixError."""
     content = read_toml(path)
     content["case"] = [case for item in _items(content, "case", path) for case in _cases(item, shared, str(path))]
-    names = content.pop("stand_ins", [])
+    names = convert(tuple[str, ...], content.pop("stand_ins", []), f"{path}: stand_ins")
     failure = build(Failure, {"axes": _axes(content), **content}, str(path))
     if folder_name(failure.id) != path.parent.name:
         raise MatrixError(
@@ -115,9 +115,10 @@ def _cases(item: Mapping[str, Any], shared: Shared, where: str) -> list[dict[str
     """Return the cases of one [[case]]: the table itself, or one per item of `each`, which adds to the table's keys."""
     group = {key: value for key, value in item.items() if key != "each"}
     made = []
-    for one in item.get("each", [{}]):
+    for one in convert(tuple[Mapping[str, Any], ...], item.get("each", [{}]), f"{where}: case.each"):
         merged = {**group, **one}
-        merged["arguments"] = {**group.get("arguments", {}), **one.get("arguments", {})}
+        given = convert(tuple[Mapping[str, Any], ...], [part.get("arguments", {}) for part in (group, one)], where)
+        merged["arguments"] = {**given[0], **given[1]}
         limits = {**_limits(group, shared, where), **_limits(one, shared, where)}
         made.append({**merged, "limits": limits} if limits else merged)
     return made
@@ -128,7 +129,7 @@ def _limits(case: Mapping[str, Any], shared: Shared, where: str) -> Mapping[str,
     limits = case.get("limits", {})
     if isinstance(limits, str):
         return _named(limits, shared.limits, "limits", f"{where}: case.limits")
-    return dict(limits)
+    return convert(Mapping[str, Any], limits, f"{where}: case.limits")  # type: ignore[no-any-return]
 
 
 def _named(name: str, known: Mapping[str, T], what: str, where: str) -> T:

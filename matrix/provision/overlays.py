@@ -28,6 +28,7 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
+from matrix.catalog.conform import MALFORMED
 from matrix.errors import MatrixError
 from matrix.provision.commands import Runner, run
 from matrix.provision.helpers import build_helper, compiler
@@ -208,6 +209,8 @@ def intact(folder: Path) -> dict[str, Any] | None:
     2 - 60 ms on two busy cores.
     """
     try:
+        if not (folder / MANIFEST).is_file():  # reading a FIFO would never end
+            return None
         manifest: dict[str, Any] = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
         if manifest.pop("digest") != digest_of(manifest):
             return None
@@ -215,7 +218,7 @@ def intact(folder: Path) -> dict[str, Any] | None:
             found = (folder / name).stat()
             if found.st_size != size or (found.st_mtime_ns != time and sha256(folder / name) != digest):
                 return None
-    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+    except (OSError, *MALFORMED):
         return None
     return manifest
 

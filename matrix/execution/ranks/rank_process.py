@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from multiprocessing.process import BaseProcess
 from typing import Any
 
+from matrix.catalog.conform import MALFORMED, conforming
 from matrix.execution.ranks import mpirun
 from matrix.execution.ranks.logs import Log
 from matrix.verdicts.outcome import EVIDENCE, Raised, RankEnd, raised_chain
@@ -32,9 +33,9 @@ def parse_report(line: bytes) -> RankReport | None:
         if "value" in report:
             return RankReport(returned=True, value=report["value"])
         if "raised" in report:
-            return RankReport(chain=raised_chain(report["raised"]))
-        return RankReport(lacks=report["lacks"]) if isinstance(report["lacks"], str) else None
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+            return conforming(RankReport(chain=raised_chain(report["raised"])))
+        return conforming(RankReport(lacks=report["lacks"]))
+    except MALFORMED:
         return None
 
 

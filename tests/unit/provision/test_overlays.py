@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from packaging.version import Version
 
@@ -27,6 +27,7 @@ from matrix.provision.overlays import (
     uv,
 )
 from matrix.provision.sources import Source, SourceKind, parse
+from tests.profiles import tries
 from tests.unit.provision.makers import FolderUv, make_clone, make_tree, make_wheel
 
 RELEASE = Source("megatron-core", SourceKind.PYPI, revision="0.9.0")
@@ -174,6 +175,64 @@ def test_a_damaged_overlay_is_made_anew(
     assert ["--no-cache" in line for line in index.log.read_text().splitlines()] == [False, True]
     assert Overlays(tmp_path, forbidden).provide(SPEC) == overlay
     assert [path.name for path in overlay.path.parent.iterdir() if path.suffix != ".lock"] == [overlay.digest]
+
+
+DEEP = "[" * 100_000 + "]" * 100_000
+
+
+def loop(path: Path) -> None:
+    path.unlink()
+    path.symlink_to(path.name)
+
+
+def become_folder(path: Path) -> None:
+    path.unlink()
+    (path / "more").mkdir(parents=True)
+
+
+def become_fifo(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+def become_text(text: str) -> Callable[[Path], object]:
+    return partial(Path.write_text, data=text)
+
+
+def change_byte(place: int, value: int) -> Callable[[Path], object]:
+    def change(path: Path) -> None:
+        content = bytearray(path.read_bytes() or b"\1")
+        content[place % len(content)] ^= value
+        path.write_bytes(content[: len(content) if value % 2 else place % len(content)])
+
+    return change
+
+
+DAMAGES = st.one_of(
+    st.sampled_from([Path.unlink, loop, become_folder, become_fifo, *map(become_text, (DEEP, "", "nan", "\0"))]),
+    st.builds(change_byte, st.integers(0, 10_000), st.integers(1, 255)),
+)
+
+
+@tries(10)
+@given(files=st.lists(st.tuples(st.integers(0, 3), DAMAGES), min_size=1, max_size=3, unique_by=lambda one: one[0]))
+@example(files=[(0, become_text(DEEP))])
+@example(files=[(0, become_fifo)])
+def test_damaged_overlay_is_never_used(
+    files: list[tuple[int, Callable[[Path], object]]], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Every file that an import reads is as it was made; the first file is the manifest."""
+    folder = tmp_path_factory.mktemp("overlay")
+    make_wheel(folder / "wheels", "0.9.0")
+    index = FolderUv(folder / "wheels", folder / "log")
+    overlay = Overlays(folder, index).provide(SPEC)
+    paths = sorted((path for path in overlay.path.rglob("*") if path.is_file()), key=lambda path: path.name != MANIFEST)
+    whole = {path: path.read_bytes() for path in paths[1:]}
+    for place, damage in files:
+        damage(paths[place])
+
+    assert Overlays(folder, index).provide(SPEC) == overlay
+    assert {path: path.read_bytes() for path in whole} == whole
 
 
 def test_a_copied_overlay_with_other_times_is_intact(tmp_path: Path, index: FolderUv) -> None:

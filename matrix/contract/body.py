@@ -213,7 +213,8 @@ class Body(Bindings):
         )  # fmt: skip
         body.read(node.body)
         blueprint.methods.update(_methods(names))
-        blueprint.assigned = frozenset(names.own) - set(blueprint.methods)
+        if self.provider.detailed:
+            blueprint.assigned = frozenset(names.own) - set(blueprint.methods)
         self._record_overrides(blueprint, body)
         self.waiting += body.waiting
 

@@ -48,6 +48,8 @@ class Provider:
         """Return whether a surface may have a path ("torch:distributed.checkpoint.load"): other uses do not count."""
         module, _, attributes = path.partition(":")
         names = [*module.split("."), *(attributes.split(".") if attributes else [])]
+        if names[0] != self.top:
+            return True  # a compiled module beside the package
         return any(self.records(".".join(names[:size])) for size in range(1, len(names) + 1))
 
     @property

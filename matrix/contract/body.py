@@ -132,7 +132,7 @@ class Body(Bindings):
                 self.library.drafts.append(draft)
                 for attempt in self.attempts:
                     attempt.drafts.append(draft)
-        if kind in ("attribute", "call"):
+        if kind in ("attribute", "call", "method"):
             self.may_fail("AttributeError", any_of(negate(guard), self.loaded(path)))
 
     def mention(self, name: str, *, called: bool) -> None:
@@ -213,6 +213,8 @@ class Body(Bindings):
         )  # fmt: skip
         body.read(node.body)
         blueprint.methods.update(_methods(names))
+        if self.provider.detailed:
+            blueprint.assigned = frozenset(names.own) - set(blueprint.methods)
         self._record_overrides(blueprint, body)
         self.waiting += body.waiting
 

@@ -242,6 +242,8 @@ class Expressions(ABC):
         """Return a method, looked up in the order of the bases; () if no class has it."""
         if not owner.parent and name in owner.blueprint.methods:
             return owner.blueprint.methods[name]
+        if not owner.parent and name in owner.blueprint.assigned:
+            return UNKNOWN
         found: list[tuple[Guard, Value]] = []
         for base in owner.blueprint.bases:
             for guard, value in self.settled(base):

@@ -135,7 +135,7 @@ def find(
             truth = min(reached, break_.truth)
             finding = Finding(
                 calls.version, version, use.path.rstrip(":").replace(":", "."), use.site,
-                describe(_visible(use, break_.guard, judge), title), _kind(break_, truth), break_.message,
+                describe(_visible(use, break_.guard, judge), title), _kind(use, break_, truth), break_.message,
                 break_.signature, break_.exception, packages=(calls.consumer, surface.package),
             )  # fmt: skip
             found.setdefault((finding.callee, str(finding.call_site), finding.kind, finding.message), finding)
@@ -204,6 +204,8 @@ def _breaks(
 ) -> Iterator[_Break]:
     if use.kind in REPLACING:
         yield from _replacing(use, found, surface, history)
+    elif use.kind == "method" and isinstance(found, Absent) and not (history and history.offered(use.path)):
+        return  # a method that a subclass adds
     elif isinstance(found, Absent):
         exception, message = _absence(found, use)
         swallowed = exception in use.swallowed
@@ -358,11 +360,13 @@ def _bound(
     return problems, misbound
 
 
-def _kind(break_: _Break, truth: Truth) -> FindingKind:
+def _kind(use: Use, break_: _Break, truth: Truth) -> FindingKind:
     if truth is Truth.UNCLEAR:
         return FindingKind.POSSIBLE
     if break_.kind:
         return break_.kind
+    if use.kind == "method" and break_.exception:
+        return FindingKind.POSSIBLE  # the object may be of a subclass with a method of its own
     if not break_.exception:
         return FindingKind.MISBOUND
     return FindingKind.SILENTLY_OFF if break_.swallowed else FindingKind.DEFINITE

@@ -93,7 +93,7 @@ class Invocations(Expressions):
             if self.provider.detailed and re.match(r"_*[A-Z]", callee.path.rpartition(":")[2].rpartition(".")[2]):
                 return only(Anything(of_class=callee.path))
         elif isinstance(callee, Method):
-            self.use("call", callee.path, node, guard, arguments, bound=True)
+            self.use("method", callee.path, node, guard, arguments, bound=True)
         elif isinstance(callee, FunctionDefinition):
             return self.run(callee, values, node, owner)
         elif isinstance(callee, ClassDefinition):

@@ -41,7 +41,9 @@ def read_offering(
         for name, (is_package, text) in sources.items()
     }
     modules = {name: reader.names for name, reader in readers.items()}
-    for name in modules:
+    unread = (path for path in sorted(files) if provider.unread.fullmatch(path))
+    modules |= {name: UNKNOWN for name, _ in map(_module_name, unread) if name not in modules}
+    for name in readers:
         _expand_stars(name, readers)
     for name in list(modules):
         for place in range(name.count(".")):
@@ -66,10 +68,14 @@ def is_part(path: str) -> bool:
 def _python_modules(files: Mapping[str, bytes], provider: Provider) -> Iterator[tuple[str, tuple[bool, str]]]:
     for path in sorted(files):
         if path.endswith(".py") and provider.files.fullmatch(path):
-            parts = path.removesuffix(".py").split("/")
-            is_package = parts[-1] == "__init__"
-            name = ".".join(parts[:-1] if is_package else parts)
+            name, is_package = _module_name(path)
             yield name, (is_package, files[path].decode("utf-8", "replace"))
+
+
+def _module_name(path: str) -> tuple[str, bool]:
+    parts = path.removesuffix(".py").split("/")
+    is_package = parts[-1] == "__init__"
+    return ".".join(parts[:-1] if is_package else parts), is_package
 
 
 def _compiled_names(files: Mapping[str, bytes]) -> Names:

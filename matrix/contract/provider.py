@@ -15,8 +15,9 @@ class Provider:
     """A package that others call.
 
     `package` is its name on PyPI, `key` its name in JSON, `title` in text. `modules` matches its import names, `files`
-    the paths of its recorded files. `version_paths` are the names that hold its version.
-    `fix` says where its Python is. `detailed`: its surfaces have what overrides, patches and objects are compared with.
+    the paths of its recorded files; `unread` those whose content does not count, but whose modules exist.
+    `version_paths` are the names that hold its version. `fix` says where its Python is. `detailed`: its surfaces have
+    what overrides, patches and objects are compared with.
     """
 
     package: str
@@ -27,11 +28,16 @@ class Provider:
     files: re.Pattern[str]
     version_paths: frozenset[str]
     fix: str
+    unread: re.Pattern[str] = re.compile("(?!)")
     detailed: bool = True
 
     def owns(self, module: str) -> bool:
         """Return whether a module belongs to it, by name."""
         return self.modules.fullmatch(module) is not None
+
+    def holds(self, path: str) -> bool:
+        """Return whether a surface needs a file."""
+        return bool(self.files.fullmatch(path) or self.unread.fullmatch(path))
 
     def records(self, module: str) -> bool:
         """Return whether a surface has that module if the release has it."""
@@ -42,6 +48,8 @@ class Provider:
         """Return whether a surface may have a path ("torch:distributed.checkpoint.load"): other uses do not count."""
         module, _, attributes = path.partition(":")
         names = [*module.split("."), *(attributes.split(".") if attributes else [])]
+        if names[0] != self.top:
+            return True  # a compiled module beside the package
         return any(self.records(".".join(names[:size])) for size in range(1, len(names) + 1))
 
     @property
@@ -84,6 +92,7 @@ TORCH: Final = Provider(
         r"|(checkpoint|fsdp|_composable|tensor|_tensor|_shard|algorithms/_checkpoint)/.*)|optim/.*|utils/checkpoint)\.py"
     ),
     version_paths=frozenset({"torch:__version__", "torch:version.__version__", "torch.version:__version__"}),
+    unread=re.compile(r"torch/distributed/[^/]*(/__init__)?\.py"),
     fix="name a wheel of torch; those for macOS are the smallest",
 )  # fmt: skip
 PROVIDERS: Final[Mapping[str, Provider]] = {one.package: one for one in (TRANSFORMER_ENGINE, MEGATRON_CORE, TORCH)}

@@ -72,7 +72,7 @@ def extract(
 
 def extract_surface(contents: Contents, version: str | None = None, provider: Provider = TRANSFORMER_ENGINE) -> Surface:
     """Read the surface of a provider's source. Raises MatrixError when it holds none of its Python."""
-    files = _some(contents, lambda path: bool(provider.files.fullmatch(path)), provider.fix)
+    files = _some(contents, provider.holds, provider.fix)
     origin = _origin(contents)
     return _parsed(contents, lambda: offering.read_offering(files, version or contents.version, origin, provider))
 

@@ -40,12 +40,13 @@ class Arguments:
 class Use:
     """One use of the provider.
 
-    `path` is "module:attribute.attribute". `kind` is "import", "attribute", "call", "override" (a method of a subclass)
-    or "patch" (an assignment to something of the provider); `signature` is that of the override or the patch. `bound`:
-    the last attribute is read from an instance or super(). `swallowed` lists the exceptions that the surrounding code
-    catches and does not raise again, `effect` is the assignment that it makes instead ("fused_permute = None");
-    `fallback`: it then uses another part of the provider, which is a use of its own. `refused` lists the exceptions
-    that it replaces by an error of its own. `unpacks`: the number of names that a call's result is unpacked into.
+    `path` is "module:attribute.attribute". `kind` is "import", "attribute", "call", "method" (a call to a method of an
+    object, known by an annotation or a constructor), "override" (a method of a subclass) or "patch" (an assignment to
+    something of the provider); `signature` is that of the override or the patch. `bound`: the last attribute is read
+    from an instance or super(). `swallowed` lists the exceptions that the surrounding code catches and does not raise
+    again, `effect` is the assignment that it makes instead ("fused_permute = None"); `fallback`: it then uses another
+    part of the provider, which is a use of its own. `refused` lists the exceptions that it replaces by an error of its
+    own. `unpacks`: the number of names that a call's result is unpacked into.
     """
 
     kind: str

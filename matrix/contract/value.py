@@ -133,7 +133,8 @@ class ClassDefinition:
     """A class of the consuming package.
 
     `definitions` are the functions of its body, in the order in which they are read; `methods` those that the class
-    has at the end of its body, by name; `own_fields` those that a dataclass adds, None for another class. `attributes`
+    has at the end of its body, by name; `own_fields` those that a dataclass adds, None for another class; `assigned`
+    the other names of its body. `attributes`
     are those that only its constructor sets, with their values; filled when the constructor is read.
     """
 
@@ -142,6 +143,7 @@ class ClassDefinition:
     definitions: list[FunctionDefinition] = field(default_factory=list)
     methods: dict[str, Choice] = field(default_factory=dict)
     own_fields: frozenset[str] | None = None
+    assigned: frozenset[str] = frozenset()
     attributes: dict[str, Choice] = field(default_factory=dict)
 
     @property

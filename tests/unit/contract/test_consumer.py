@@ -231,6 +231,13 @@ class TestTorch:
 
         assert breaks(fork, torch({})) == []
 
+    def test_modules_beside_the_recorded_ones_exist(self) -> None:
+        fork = project("import torch.distributed as d\nd.nn.functional.f(1)\nd.gone(1)\n", TORCH)
+
+        assert breaks(fork, torch({"nn/__init__.py": ""})) == [
+            ("definite", "module 'torch.distributed' has no attribute 'gone'")
+        ]
+
     def test_missing_recorded_module_is_found(self) -> None:
         fork = project("import torch.distributed.tensor\n", TORCH)
 
@@ -343,7 +350,18 @@ class TestTypes:
             TORCH,
         )
 
-        assert [kind for kind, _ in breaks(fork, torch({"checkpoint/__init__.py": self.PLANNER}))] == ["definite"]
+        assert [kind for kind, _ in breaks(fork, torch({"checkpoint/__init__.py": self.PLANNER}))] == ["possible"]
+
+    def test_method_that_a_subclass_adds_is_unknown(self) -> None:
+        fork = project(
+            "from torch.distributed.checkpoint import SavePlanner as P\ndef save(planner: P):\n    planner.more()\n",
+            TORCH,
+        )
+        gone = torch({"checkpoint/__init__.py": self.PLANNER})
+        past = torch({"checkpoint/__init__.py": f"{self.PLANNER}    def more(self): ...\n"})
+
+        assert breaks(fork, gone) == []
+        assert [kind for kind, _ in breaks(fork, gone, past)] == ["possible"]
 
     def test_dataclass_adds_its_fields_to_the_constructor(self) -> None:
         fork = project(
@@ -403,3 +421,14 @@ def test_keyword_that_pydantic_drops_is_ignored() -> None:
     assert breaks(fork, old, new) == [("ignored", "DelayedScaling.__init__() drops the keyword argument 'fp8_dpa'")]
     assert breaks(fork, new, old) == []
     assert find(fork, old) == []
+
+
+def test_attribute_of_an_own_class_is_its_own() -> None:
+    fork = project(
+        "from megatron.core.layer import TransformerLayer\nclass Mine(TransformerLayer):\n    cache: dict = {}\n"
+        "    def run(self):\n        Mine.cache.clear()\n        Mine.gone.clear()\n"
+    )
+
+    assert breaks(fork, core({"layer.py": LAYER})) == [
+        ("definite", "type object 'TransformerLayer' has no attribute 'gone'")
+    ]

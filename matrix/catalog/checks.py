@@ -87,12 +87,12 @@ def _check_failure(failure: Failure, catalog: Catalog, values: Known, where: str
                 expected="a function's name, or the end of its qualified name: Class::method",
             )
         for key, frame in (("frame", signature.frame), ("through", signature.through)):
-            if frame is not None and not re.fullmatch(r"[^:]+\.py:\w+", frame):
+            if frame is not None and not re.fullmatch(r"[^:]+\.py:(\w+|<module>)", frame):
                 raise MatrixError(
                     "not a frame",
                     where=f"{where}: signature {signature.name}.{key}",
                     got=frame,
-                    expected="file.py:function",
+                    expected="file.py:function, or file.py:<module>",
                 )
         if signature.signal is not None:
             _known(

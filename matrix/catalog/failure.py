@@ -245,7 +245,7 @@ class Build:
 class NightShare:
     """The part of a failure's cells that a night runs where all are too many: these bases and releases, and all builds.
 
-    An axis left out is not restricted.
+    An axis left out is not restricted. The releases are those of writers, too.
     """
 
     reason: str

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from matrix.catalog.cell import WRITER, Cell
-from matrix.catalog.failure import Axis, Case, Expectation, Failure, Level, Package
+from matrix.catalog.failure import Axis, Case, Expectation, Failure, Level, NightShare, Package
 from matrix.catalog.model import Catalog, Container, Image, ReaderBase
 from matrix.catalog.schema import Identifier
 from matrix.catalog.versions import NONE, minor, parse, position
@@ -182,18 +182,17 @@ def night_cells(catalog: Catalog, failure: Failure) -> list[Cell]:
     """Return the cells on the night's bases in which some case has an expectation."""
     bases = {base.id for base in catalog.made if base.night}
     cells = [cell for cell in cells_of(catalog, failure) if cell.base in bases]
-    if share := failure.night:
-        cells = [
-            cell
-            for cell in cells
-            if (not share.bases or cell.base in share.bases)
-            and (not share.te or cell.te in {*share.te, *failure.builds(Package.TE)})
-            and (
-                not share.mcore
-                or {cell.mcore, cell.writer_mcore} <= {NONE, *share.mcore, *failure.builds(Package.MCORE)}
-            )
-        ]
+    cells = [cell for cell in cells if all(_shared(failure, one) for one in (cell, cell.writer) if one)]
     return [cell for cell in newest_patches(cells) if claimed(catalog, failure, cell)]
+
+
+def _shared(failure: Failure, cell: Cell) -> bool:
+    share = failure.night or NightShare("")
+    return (
+        (not share.bases or cell.base in share.bases)
+        and (not share.te or cell.te in {*share.te, *failure.builds(Package.TE)})
+        and (not share.mcore or cell.mcore in {*share.mcore, *failure.builds(Package.MCORE)})
+    )
 
 
 def claimed(catalog: Catalog, failure: Failure, cell: Cell) -> bool:

@@ -158,6 +158,17 @@ def test_a_night_share_limits_releases() -> None:
     }
 
 
+def test_a_night_share_limits_writers() -> None:
+    entry = failure(
+        axes=(Axis.BASE, Axis.TE, Axis.WRITER_TE),
+        works=(clause(),),
+        case=(replace(case("load"), write="write"),),
+        night=NightShare("too many", te=("1.8", "1.9")),  # type: ignore[arg-type]
+    )
+    pairs = {(cell.te, cell.writer_te) for cell in night_cells(catalog(entry), entry)}
+    assert pairs == {(engine, writer) for engine in ("1.8", "1.9") for writer in ("1.8", "1.9")}
+
+
 def test_a_case_is_planned_with_its_releases_only() -> None:
     newer = replace(case("slices"), mcore=Range(f">={CORES[1]}"))
     known = catalog(failure(works=(clause(),), case=(case("sample"), newer)))

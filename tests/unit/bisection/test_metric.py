@@ -89,7 +89,6 @@ def test_a_regression_is_found_in_noise(path: Path, tmp_path: Path) -> None:
         found, ran = searched(path, tmp_path / str(seed), lambda place, at=guilty: 1.05 if place >= at else 1.0, seed)  # type: ignore[misc]
         runs.append(ran)
         right += found.found.kind is ResultKind.FIRST_BAD and found.found.candidates == (guilty,)
-    print(f"{right} of 20 right; runs: {min(runs)} to {max(runs)}, {sum(runs) / 20:.0f} on average")
     assert right >= 19
 
 

@@ -50,13 +50,17 @@ def test_a_command_that_succeeds_returns(tmp_path: Path, capfd: pytest.CaptureFi
 
 def test_a_traceback_is_raised_again(tmp_path: Path) -> None:
     script = tmp_path / "save.py"
-    script.write_text("def save():\n    raise KeyError('loss')\ntry:\n    1 / 0\nexcept ZeroDivisionError:\n    save()\n")
+    script.write_text(
+        "def save():\n    raise KeyError('loss')\ntry:\n    1 / 0\nexcept ZeroDivisionError:\n    save()\n"
+    )
     with pytest.raises(CommandError, match="status 1") as caught:
         command.run(rank(tmp_path), ["python", "save.py"], str(tmp_path))
     first, last = chain_of(caught.value)
 
     assert (first.type, first.message, last.type) == ("KeyError", "'loss'", "CommandError")
-    assert [(Path(frame.file).name, frame.line, frame.function) for frame in first.frames[-1:]] == [("save.py", 2, "save")]
+    assert [(Path(frame.file).name, frame.line, frame.function) for frame in first.frames[-1:]] == [
+        ("save.py", 2, "save")
+    ]
 
 
 def test_a_status_without_traceback_is_kept(tmp_path: Path) -> None:

@@ -38,7 +38,8 @@ def test_a_learned_signature_shows_its_outcome(error: Raised, log: str) -> None:
         Outcome(OutcomeKind.EXITED, exit_code=3, evidence=log),
     ):
         signature = learned(outcome)
-        assert signature and shows(outcome, signature)
+        assert signature
+        assert shows(outcome, signature)
         assert not any(ambiguity(pattern) for pattern in (signature.message, signature.log) if pattern)
 
 
@@ -69,29 +70,34 @@ def test_numbers_in_names_are_compared() -> None:
 def test_a_frame_completes_a_vague_message(message: str, frame: str | None) -> None:
     found = learned(Outcome(OutcomeKind.RAISED, chain=(Raised(CHAIN.type, message, CHAIN.frames),)))
 
-    assert found and (found.exception, found.frame) == ("AssertionError", frame)
+    assert found
+    assert (found.exception, found.frame) == ("AssertionError", frame)
 
 
 def test_another_place_is_another_failure() -> None:
     found = learned(Outcome(OutcomeKind.RAISED, chain=(CHAIN,)))
     elsewhere = Raised("AssertionError", "", (Frame("/x/torch/default_planner.py", 9, "another"),))
 
-    assert found and not shows(Outcome(OutcomeKind.RAISED, chain=(elsewhere,)), found)
+    assert found
+    assert not shows(Outcome(OutcomeKind.RAISED, chain=(elsewhere,)), found)
 
 
 def test_a_crash_has_signal_and_function() -> None:
     outcome = Outcome(OutcomeKind.SIGNALED, signal="SIGSEGV", exit_code=-11, evidence=CRASH)
     found = learned(outcome)
 
-    assert found and (found.signal, found.stack) == ("SIGSEGV", "forward")
+    assert found
+    assert (found.signal, found.stack) == ("SIGSEGV", "forward")
     assert shows(outcome, found)
 
 
 def test_a_status_has_the_last_line() -> None:
     found = learned(Outcome(OutcomeKind.EXITED, exit_code=3, evidence="start\nno space on disk 7\n\n"))
 
-    assert found and found.exit_code == 3
-    assert found.log and re.search(found.log, "no space on disk 12\n")
+    assert found
+    assert found.exit_code == 3
+    assert found.log
+    assert re.search(found.log, "no space on disk 12\n")
 
 
 @pytest.mark.parametrize("kind", [OutcomeKind.PASSED, OutcomeKind.HUNG, OutcomeKind.UNAVAILABLE])

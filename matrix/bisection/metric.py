@@ -17,9 +17,9 @@ from typing import Final
 from matrix.bisection.noise import ProbeResult, Seen
 from matrix.errors import MatrixError
 
-LEAST: Final = 5  # runs of each end, for an estimate of the noise
-MOST: Final = 100  # runs of each end
-SHARE: Final = 5  # the standard error of the ends' difference is at most this part of the difference that matters
+LEAST: Final = 10  # runs of each end: of fewer, the noise is underestimated too often
+MOST: Final = 200  # runs of each end
+SHARE: Final = 6  # the standard error of the ends' difference is at most this part of the difference that matters
 OUTLIER: Final = 3.0  # robust standard deviations beyond which a run of an end is moved to the nearest value within
 SCALE: Final = 1.4826  # of the median absolute deviation: the standard deviation of a normal distribution
 DOUBT: Final = 3.0  # standard errors: a difference within counts as chance
@@ -67,7 +67,7 @@ class Metric:
     @property
     def deviation(self) -> float:
         """Return the standard deviation of one run."""
-        measured = math.sqrt((self.good.deviation**2 + self.bad.deviation**2) / 2)
+        measured = _noise(self.good, self.bad)
         return max(measured, FLOOR * abs(self.bad.mean - self.good.mean))
 
     def weigh(self, seen: Seen) -> tuple[ProbeResult, float]:
@@ -81,14 +81,20 @@ class Metric:
         return ProbeResult.BAD if beyond > 0 else ProbeResult.GOOD, 2 * self.tested * counted / self.deviation**2
 
 
+def _noise(good: Measured, bad: Measured) -> float:
+    """Return the standard deviation of one run, and one standard error of it more: an estimate from few runs is low."""
+    pooled = math.sqrt((good.deviation**2 + bad.deviation**2) / 2)
+    return pooled * (1 + 1 / math.sqrt(2 * (good.count + bad.count - 2)))
+
+
 def runs_needed(good: Sequence[float], bad: Sequence[float], worse: float) -> int:
     """Return the number of runs of each end that separates a difference of the part `worse` from the noise."""
     if min(len(good), len(bad)) < LEAST:
         return LEAST
     levels = level_of(good), level_of(bad)
-    wanted = worse * abs(levels[0].mean) / SHARE
-    variance = sum(level.deviation**2 for level in levels)
-    return max(LEAST, math.ceil(variance / wanted**2)) if wanted else LEAST
+    surely = abs(levels[1].mean - levels[0].mean) - 2 * math.hypot(levels[0].error, levels[1].error)
+    wanted = max(worse * abs(levels[0].mean), surely) / SHARE
+    return max(LEAST, math.ceil(2 * _noise(*levels) ** 2 / wanted**2)) if wanted else LEAST
 
 
 def calibrated(good: Sequence[float], bad: Sequence[float], worse: float, confidence: float) -> Metric:
@@ -100,7 +106,7 @@ def calibrated(good: Sequence[float], bad: Sequence[float], worse: float, confid
     levels = level_of(good), level_of(bad)
     difference, error = levels[1].mean - levels[0].mean, math.hypot(levels[0].error, levels[1].error)
     wanted = worse * abs(levels[0].mean)
-    if abs(difference) < wanted - DOUBT * error or abs(difference) <= DOUBT * error:
+    if abs(difference) < wanted - (DOUBT + 1) * error or abs(difference) <= DOUBT * error:
         raise MatrixError(
             "the bad end is not worse than the good end",
             got=f"good {levels[0]}, bad {levels[1]}: {difference / abs(levels[0].mean or 1):+.1%}",
@@ -116,7 +122,7 @@ def one_step(metric: Metric, before: Sequence[float], after: Sequence[float]) ->
     """Return whether the change between two neighbours is the whole difference of the ends, and the step as text."""
     levels = level_of(before), level_of(after)
     step, whole = levels[1].mean - levels[0].mean, metric.bad.mean - metric.good.mean
-    error = math.sqrt(sum(level.error**2 for level in (*levels, metric.good, metric.bad)))
+    error = 2 * metric.deviation / math.sqrt(min(level.count for level in levels))
     base = abs(metric.good.mean) or 1.0
     text = f"the step is {levels[0].mean:.5g} -> {levels[1].mean:.5g} ({step / base:+.1%})"
     return abs(abs(step) - abs(whole)) <= DOUBT * error, f"{text}, the ends differ by {abs(whole) / base:.1%}"

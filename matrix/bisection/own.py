@@ -45,9 +45,8 @@ axes = ["base", "mcore", "te", "driver"]
 stand_ins = ["mcore-0.7"]
 symptom = {symptom}
 cause = {cause}
-fix = {fix}
-affected = []
-
+fix = "TODO"
+{empty}
 [[case]]
 name = "command"
 run = "run_command"
@@ -85,7 +84,7 @@ class OwnCommand:
     @property
     def id(self) -> str:
         """Return the failure's id. It depends on the content of the files that the command names."""
-        named = [path for word in self.command if (path := self.folder / word).is_file()]
+        named = [self.folder / word for word in self.command if os.path.isfile(self.folder / word)]  # noqa: PTH113
         files = [hashlib.sha256(path.read_bytes()).hexdigest() for path in named if path.stat().st_size <= LARGEST]
         values = [*self.command, str(self.folder), self.level.value, self.metric, *self.ends, *files]
         content = json.dumps([*values, self.deadline, self.repeats])
@@ -114,32 +113,28 @@ class OwnCommand:
         path = folder / "draft" / folder_name(self.id) / ENTRY
         write_whole(path.with_name("reproduction.py"), _REPRODUCTION)
         headline = joint.headline(joint.summarize(found)) if isinstance(found, Joint) else of_axis(found)
-        records = measured_cells(found)
-        rules = "".join(map(rule_text, records))
-        plain = self.entry(tables_of(entry, path), {"cause": f"TODO. Bisected: {headline}"})
-        write_whole(path, (plain.replace("affected = []\n", "", 1) if "[[affected]]" in rules else plain) + rules)
+        rules = "".join(map(rule_text, measured_cells(found)))
+        write_whole(path, self.entry(tables_of(entry, path), f"{TODO}. Bisected: {headline}", rules))
         return path
 
-    def entry(self, signatures: Sequence[Signature], texts: Mapping[str, str] | None = None) -> str:
-        """Return the text of failure.toml; `texts` replace its title, symptom, cause and fix."""
+    def entry(self, signatures: Sequence[Signature], cause: str = TODO, rules: str = "") -> str:
+        """Return the text of failure.toml; `rules` are [[affected]] and [[works]] tables."""
         values: dict[str, Any] = {"command": list(self.command), "folder": str(self.folder)}
         if self.metric:
             values |= {"metric": self.metric, "repeats": self.repeats}
-        shown = one_line(self.line, TITLE)
-        said = {
-            "title": f"{shown} fails",
-            "symptom": f"{self.line} fails, in {self.folder}.",
-            "cause": TODO,
-            "fix": TODO,
-        }
-        return _ENTRY.format(
+        given = {"signature": signatures, "affected": "[[affected]]" in rules}
+        text = _ENTRY.format(
             id=toml(self.id),
+            title=toml(f"{one_line(self.line, TITLE)} fails"),
+            symptom=toml(f"{self.line} fails, in {self.folder}."),
+            cause=toml(cause),
+            empty="".join(f"{name} = []\n" for name, some in given.items() if not some),
             level=toml(self.level.value),
             gpus=int(self.level is Level.GPU),
             deadline=self.deadline,
             arguments=", ".join(f"{name} = {toml(value)}" for name, value in values.items()),
-            **{name: toml(text) for name, text in {**said, **(texts or {})}.items()},
-        ) + "".join(signature_text(signature) for signature in signatures)
+        )
+        return "".join([text, *map(signature_text, signatures), rules])
 
 
 def toml(value: Any) -> str:

@@ -141,11 +141,11 @@ def last_printed(lines: Iterable[str]) -> list[Raised]:
 
 def _copy(source: IO[bytes], kept: bytearray) -> None:
     """Copy the command's output to the rank's, and keep its end."""
-    descriptor = source.fileno()
-    while chunk := os.read(descriptor, 65_536):
-        os.write(1, chunk)
-        kept += chunk
-        del kept[:-KEPT]
+    with source:
+        while chunk := os.read(source.fileno(), 65_536):
+            os.write(1, chunk)
+            kept += chunk
+            del kept[:-KEPT]
 
 
 def _made_again(raised: Raised) -> tuple[Exception, StackSummary]:

@@ -39,7 +39,7 @@ def learned(outcome: Outcome) -> Signature | None:
         return of_exception(outcome.chain[0])
     if outcome.signal is not None:
         return Signature(Identifier(NAME), signal=outcome.signal, stack=crashed_in(outcome))
-    last = next((line for line in reversed(outcome.evidence.splitlines()) if line.strip()), "")
+    last = next((line for line in reversed(outcome.evidence.split("\n")) if line.strip()), "")
     pattern = Pattern(f"(?m)^{generalised(last)}") if last else None
     return Signature(Identifier(NAME), exit_code=outcome.exit_code, log=pattern)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import shutil
 import subprocess
 import sys
 from collections import Counter
@@ -15,8 +16,10 @@ import pytest
 from matrix.authoring.entry import problems
 from matrix.authoring.examples import LOOK_ALIKES, SHOWS
 from matrix.catalog.failure import Failure
-from matrix.catalog.folders import ENTRY, FAILURES, entries, folder_name, load_module
+from matrix.catalog.folders import ENTRY, FAILURES, SITE, entries, folder_name, load_module, roots
+from matrix.catalog.loading import load
 from matrix.catalog.schema import read_toml
+from matrix.errors import MatrixError
 from matrix.provision.project import ROOT
 from tests import founding
 from tests.unit.catalogs import real
@@ -152,3 +155,23 @@ def test_a_missing_module_raises_import_error(tmp_path: Path) -> None:
 
 def test_an_entry_is_the_file_of_a_folder() -> None:
     assert {path.name for path in entries()} == {ENTRY}
+
+
+def test_a_site_adds_its_own_failures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The catalog has them beside the project's; an id that the project has is refused."""
+    copied = tmp_path / FOLDERS[0].name
+    shutil.copytree(FOLDERS[0], copied, ignore=shutil.ignore_patterns("examples"))
+    monkeypatch.setenv(SITE, str(tmp_path))
+    with pytest.raises(MatrixError, match="an id is used twice"):
+        load()
+    entry = (copied / ENTRY).read_text()
+    (copied / ENTRY).write_text(entry.replace(f'id = "{IDS[copied.name]}"', 'id = "own-failure"', 1))
+    copied.rename(tmp_path / "own_failure")
+
+    assert {one.id for one in load().failures} == {one.id for one in real().failures} | {"own-failure"}
+
+
+@pytest.mark.parametrize("named", ["relative", "/no/such/folder"])
+def test_a_missing_folder_of_failures_is_refused(named: str) -> None:
+    with pytest.raises(MatrixError, match="no such folder of failures"):
+        roots({SITE: named})

@@ -13,6 +13,7 @@ from types import SimpleNamespace
 import pytest
 
 from matrix.catalog.failure import Failure
+from matrix.catalog.folders import SITE
 from matrix.errors import MatrixError
 from matrix.execution import plugin
 from matrix.planning.planned import Planned
@@ -113,6 +114,19 @@ def test_keyword_selects_by_failure_and_case(
 ) -> None:
     run(pytester, "save_breaks", "-k", word)
     assert len(session.ran) == len(session.planned) == count
+
+
+def test_the_sites_failures_are_collected_too(
+    pytester: pytest.Pytester, session: FakeSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the project's are; another folder is collected alone."""
+    monkeypatch.setattr(plugin, "FAILURES", pytester.mkdir("project"))
+    pytester.mkdir("another")
+    monkeypatch.setenv(SITE, str(pytester.path))
+    run(pytester, "another")
+    assert session.ran == []
+    run(pytester, "project")
+    assert session.ran == list(CASES)
 
 
 def test_last_failed_runs_only_red_cases(pytester: pytest.Pytester, session: FakeSession) -> None:

@@ -1,0 +1,153 @@
+"""The test of a noisy number: simulated step times, and a regression in a repository that the test makes."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from matrix.bisection import metric as metrics
+from matrix.bisection.axes import AxisName, Side, Subject, at_commit
+from matrix.bisection.clone import Clone
+from matrix.bisection.commits import Searcher
+from matrix.bisection.metric import calibrated, level_of, one_step, runs_needed
+from matrix.bisection.noise import ProbeResult, Tally
+from matrix.bisection.own import End, confirmed, measured
+from matrix.bisection.probing import Show, metric_of
+from matrix.bisection.search import Plan, ResultKind
+from matrix.bisection.session import Bisection, BisectionSession, ProbeStore
+from matrix.catalog.failure import Level
+from matrix.errors import MatrixError
+from matrix.kit.command import METRIC
+from matrix.planning.planned import Planned
+from matrix.verdicts.outcome import Outcome, OutcomeKind, RankEnd
+from matrix.verdicts.record import Record
+from tests.unit.bisection import repositories
+from tests.unit.bisection.repositories import ENTRY, KNOWN, record_of, revision
+
+COMMITS = 64
+WORSE = 0.05
+
+
+def subject() -> Subject:
+    return Subject(KNOWN, ENTRY, ENTRY.case[0], Level.CPU, "torch-2.4.0", Side("0.9.0"))
+
+
+class Stopwatch:
+    """A probe that prints the step time of a commit, with noise."""
+
+    def __init__(self, seconds: Callable[[int], float], noise: float, seed: int, places: dict[str, int]) -> None:
+        self._seconds, self._noise, self._random, self._places = seconds, noise, random.Random(seed), places
+        self.runs = 0
+
+    def __call__(self, planned: Sequence[Planned], show: Show) -> None:
+        for item in planned:
+            self.runs += 1
+            mean = self._seconds(self._places[revision(item)])
+            value = self._random.gauss(mean, self._noise * mean)
+            ends = (RankEnd(0, 0, returned=True, value={METRIC: [value]}),)
+            show(record_of(item, Outcome(OutcomeKind.PASSED, exit_code=0, ranks=ends)))
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return repositories.chain(tmp_path_factory.mktemp("clone") / "c.git", COMMITS)
+
+
+class Unwritten(ProbeStore):
+    """A probe store in memory."""
+
+    def keep(self, number: int, record: Record) -> None:
+        self.known(number)[record.key] = record
+
+
+def searched(
+    path: Path, folder: Path, seconds: Callable[[int], float], seed: int, noise: float = 0.03
+) -> tuple[Bisection, int]:
+    """Return the result between the first and the last commit, and the number of runs."""
+    with Clone(str(path), "megatron-core") as clone:
+        commits = [clone.commit(f"c{number}") for number in range(COMMITS)]
+        probe = Stopwatch(seconds, noise, seed, {commit.id: place for place, commit in enumerate(commits)})
+        session = BisectionSession(probe, Unwritten(folder), lambda _: None, read=metric_of)
+        ends = [End(at_commit(subject(), AxisName.MCORE, clone, one.id), str(one)) for one in (commits[0], commits[-1])]
+        noise_of = measured(session, ENTRY, *ends, WORSE, 0.95)
+        plan = Plan(noise=noise_of, checks=2)
+        found = Searcher(subject(), AxisName.MCORE, clone, plan, session).between(commits[0], commits[-1])
+        found = confirmed(found, noise_of, session)
+        return found, probe.runs
+
+
+def test_a_regression_is_found_in_noise(path: Path, tmp_path: Path) -> None:
+    """5 % with 3 % noise over 64 commits: right in at least 19 of 20 seeds; each seed moves the regression too."""
+    right, runs = 0, []
+    for seed in range(20):
+        guilty = 1 + random.Random(seed).randrange(COMMITS - 1)
+        found, ran = searched(path, tmp_path / str(seed), lambda place, at=guilty: 1.05 if place >= at else 1.0, seed)  # type: ignore[misc]
+        runs.append(ran)
+        right += found.found.kind is ResultKind.FIRST_BAD and found.found.candidates == (guilty,)
+    assert right >= 19
+
+
+@pytest.mark.parametrize(
+    "seconds",
+    [
+        lambda place: 1 + 0.1 * place / (COMMITS - 1),
+        lambda place: 1.1 if 10 <= place < 30 or place >= 50 else 1.0,
+    ],
+    ids=["a slope", "up, down and up"],
+)
+def test_other_histories_are_ambiguous(path: Path, tmp_path: Path, seconds: Callable[[int], float]) -> None:
+    found, _ = searched(path, tmp_path / "s", seconds, 1, noise=0.003)
+
+    if found.found.kind is not ResultKind.AMBIGUOUS:  # the checks met no contradiction: the answer is a real step
+        assert any("+10.0%" in note for note in found.notes)
+    else:
+        assert found.found.flips or any("not one step" in note for note in found.notes)
+
+
+def test_ends_that_do_not_differ_are_refused() -> None:
+    with pytest.raises(MatrixError, match="the bad end is not worse than the good end"):
+        calibrated([1.0, 1.01, 0.99, 1.0, 1.0], [1.01, 1.0, 1.02, 1.0, 1.01], WORSE, 0.95)
+
+
+def test_a_smaller_number_may_be_the_worse_one() -> None:
+    """Such as a throughput: the ends decide the direction."""
+    test = calibrated([100.0, 101, 99, 100, 100], [90.0, 91, 89, 90, 90], WORSE, 0.95)
+
+    assert (test.weigh(91.0)[0], test.weigh(99.0)[0]) == (ProbeResult.BAD, ProbeResult.GOOD)
+
+
+def test_one_outlier_decides_nothing() -> None:
+    test = calibrated([1.0, 1.03, 0.97] * 7, [1.05, 1.08, 1.02] * 7, WORSE, 0.95)
+    tally = Tally(test)
+    tally.add(50.0, 0.005)
+
+    assert tally.settled is None
+
+
+@given(st.lists(st.floats(0.5, 2.0), min_size=5, max_size=20), st.floats(0.1, 0.5), st.floats(100, 1e6))
+def test_level_withstands_an_outlier(numbers: list[float], share: float, outlier: float) -> None:
+    """One outlier moves the mean by at most the spread of the others, robustly measured."""
+    level, moved = level_of(numbers), level_of([*numbers, outlier])
+    spread = max(numbers) - min(numbers)
+
+    assert moved.mean - level.mean <= max(6 * spread, outlier if spread < 1e-6 or len(set(numbers)) < 4 else 6 * spread)
+
+
+def test_noise_determines_the_runs_of_an_end() -> None:
+    quiet, loud = [1.0, 1.001, 0.999, 1.0, 1.0] * 2, [1.0, 1.06, 0.94, 1.03, 0.97] * 2
+
+    assert runs_needed(quiet, quiet, WORSE) == metrics.LEAST
+    assert runs_needed(loud, loud, WORSE) > 20
+
+
+def test_a_step_is_compared_with_the_whole() -> None:
+    quiet, worse = [1.0, 1.001, 0.999, 1.0, 1.0], [1.1, 1.101, 1.099, 1.1, 1.1]
+    test = calibrated(quiet, worse, WORSE, 0.95)
+
+    assert one_step(test, quiet, worse)[0]
+    assert not one_step(test, quiet, [1.05, 1.051, 1.049, 1.05, 1.05])[0]

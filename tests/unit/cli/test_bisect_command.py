@@ -1,0 +1,202 @@
+"""`megatrix bisect ... -- COMMAND`: a command of the user's own, from its ends to the draft of a failure."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from matrix.catalog import loading
+from matrix.catalog.folders import SITE, roots
+from matrix.catalog.loading import read_failures
+from matrix.catalog.model import Catalog
+from matrix.cli import places
+from matrix.cli.main import main
+from matrix.kit.command import METRIC
+from matrix.planning.planned import Planned
+from matrix.provision import host
+from matrix.verdicts.outcome import Frame, Outcome, OutcomeKind, Raised, RankEnd
+from tests.unit import catalogs
+from tests.unit.bisection import repositories
+from tests.unit.engines import HOST, FakeEngine
+
+PLANNER = Frame("/x/default_planner.py", 7, "create_default_global_save_plan")
+BROKEN = Outcome(
+    OutcomeKind.RAISED,
+    "rank 0 raised: AssertionError",
+    0,
+    exit_code=1,
+    chain=(Raised("AssertionError", "", (PLANNER,)),),
+)
+STACKS = "--good torch-2.3.1/mcore-0.9.0/te-none/driver-none --bad torch-2.5.1/mcore-0.8.0/te-none/driver-none"
+
+
+def known() -> Catalog:
+    return catalogs.catalog(*(failure for root in roots()[1:] for failure in read_failures(root)))
+
+
+class OwnEngine(FakeEngine):
+    """A fake engine that reads the catalog anew, like the processes of a real one."""
+
+    def __init__(self, ends: Callable[[Planned], Outcome]) -> None:
+        super().__init__(known(), ends=ends)
+
+    def run(self, *arguments: Any) -> Any:
+        self.known = known()
+        return super().run(*arguments)
+
+
+@pytest.fixture
+def run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, handlers: None, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., Any]:
+    """Run a bisection on an engine with these outcomes: exit status, standard output, standard error, engine."""
+    monkeypatch.setattr(host, "look", lambda: HOST)
+    monkeypatch.setenv("MEGATRIX_OUT", str(tmp_path / "out"))
+    monkeypatch.setenv("TOX_WORK_DIR", str(tmp_path / "tox"))
+    monkeypatch.setattr(loading, "load", known)
+
+    def bisect(line: str, ends: Callable[[Planned], Outcome]) -> tuple[int, str, str, OwnEngine]:
+        made = OwnEngine(ends)
+        monkeypatch.setattr(places, "Tox", lambda *_, **__: made)
+        status = main(["bisect", *shlex.split(line)])
+        printed = capsys.readouterr()
+        return status, printed.out, printed.err, made
+
+    return bisect
+
+
+def planner(item: Planned) -> Outcome:
+    """Return what torch >= 2.4 with megatron-core < 0.9 does; megatron-core 0.7 fails with another error."""
+    if item.cell.mcore.startswith("0.7"):
+        return Outcome(OutcomeKind.EXITED, "rank 0 left with status 3", 0, exit_code=3, evidence="no such option\n")
+    broken = item.cell.mcore < "0.9" and item.cell.torch >= "2.4"
+    return BROKEN if broken else Outcome(OutcomeKind.PASSED, exit_code=0)
+
+
+def test_both_culprits_of_a_command_are_named(run: Callable[..., Any]) -> None:
+    status, out, err, _ = run(f"{STACKS} --json -- python save.py --x", planner)
+    answer = json.loads(out)
+
+    assert (status, answer["answer"]) == (0, ["mcore", "torch"])
+    assert answer["inside"]["torch"]["answer"] == "2.4.0"
+    assert 'exception = "AssertionError"' in err
+    assert 'frame = "default_planner.py:create_default_global_save_plan"' in err
+
+
+def test_the_draft_is_a_failure_of_the_catalog(run: Callable[..., Any]) -> None:
+    """It has the signature, and a rule for each cell that was measured."""
+    draft = Path(json.loads(run(f"{STACKS} --json -- python save.py", planner)[1])["draft"])
+    (found,) = read_failures(draft.parents[1])
+
+    assert found.case[0].arguments["command"] == ["python", "save.py"]
+    assert found.signature[0].exception == "AssertionError"
+    assert found.affected
+    assert found.works
+    catalogs.catalog(found)
+
+
+def test_another_failure_is_a_skip(run: Callable[..., Any]) -> None:
+    line = "--axis mcore --torch 2.4.0 --good 0.9.0 --bad 0.8.0 --json -- python save.py"
+    assert json.loads(run(line, planner)[1])["answer"] == "0.9.0"
+    answer = json.loads(run("--axis torch --mcore 0.8.0 --good 2.3.1 --bad 2.5.1 --json -- ./save", planner)[1])
+    assert answer["answer"] == "2.4.0"
+
+
+def test_a_repeated_command_runs_nothing(run: Callable[..., Any]) -> None:
+    """Both ends are stored with the learned signature; the entry keeps it."""
+    line = f"{STACKS} -- python save.py"
+    assert run(line, planner)[3].ran
+    assert run(line, planner)[3].ran == []
+
+
+def test_each_end_runs_once(run: Callable[..., Any]) -> None:
+    ran = run(f"{STACKS} -- python save.py", planner)[3].ran
+    assert len(ran) == len(set(ran))
+
+
+def test_the_environment_is_restored(run: Callable[..., Any]) -> None:
+    run(f"{STACKS} --deadline 30 -- python save.py", planner)
+    assert not {SITE, "MEGATRIX_DEADLINE"} & set(os.environ)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "text"),
+    [
+        (Outcome(OutcomeKind.PASSED, exit_code=0), "the bad end is not bad"),
+        (Outcome(OutcomeKind.HUNG, "rank 0 had not finished after 20 s", 0), "no signature can be learned"),
+        (Outcome(OutcomeKind.UNAVAILABLE, "the command can't be started: nothing"), "the bad end is not bad"),
+    ],
+)
+def test_a_bad_end_without_failure_is_refused(run: Callable[..., Any], outcome: Outcome, text: str) -> None:
+    status, _, err, _ = run(f"{STACKS} -- x", lambda item: outcome if item.cell.mcore == "0.8.0" else planner(item))
+
+    assert status == 2
+    assert text in err
+    assert "nothing was searched" in err or "--deadline" in err
+
+
+def test_a_good_end_shows_its_last_lines(run: Callable[..., Any]) -> None:
+    """Such as of a command that needs a terminal."""
+    tty = Outcome(OutcomeKind.EXITED, "rank 0 left with status 1", 0, exit_code=1, evidence="not a terminal\n")
+    status, _, err, _ = run(f"{STACKS} -- top", lambda _: tty)
+
+    assert status == 2
+    assert "the good end is not good" in err
+    assert "not a terminal" in err
+
+
+def test_a_given_signature_replaces_the_learned(run: Callable[..., Any], tmp_path: Path) -> None:
+    given = tmp_path / "signature.toml"
+    given.write_text('[[signature]]\nname = "mine"\nexit_code = 3\n')
+    line = f"--axis mcore --torch 2.4.0 --good 0.9.0 --bad 0.7.0 --signature {given} --json -- python save.py"
+    answer = json.loads(run(line, planner)[1])
+
+    assert {probe["signature"] for probe in answer["probes"]} == {None, "mine"}
+
+
+def test_a_number_finds_the_commit(run: Callable[..., Any], tmp_path: Path) -> None:
+    clone = repositories.chain(tmp_path / "c.git", 8)
+    guilty = {f"c{number}" for number in range(5, 8)}
+    names: dict[str, str] = {}
+
+    def timed(item: Planned) -> Outcome:
+        commit = item.source.rpartition("@")[2]
+        if commit not in names:
+            line = ["git", "-C", str(clone), "describe", "--tags", commit]
+            names[commit] = subprocess.run(line, capture_output=True, text=True, check=True).stdout.strip()
+        value = {METRIC: [1.1 if names[commit] in guilty else 1.0]}
+        return Outcome(OutcomeKind.PASSED, exit_code=0, ranks=(RankEnd(0, 0, returned=True, value=value),))
+
+    line = (
+        f"--axis mcore --repo {clone} --torch 2.4.0 --good c0 --bad c7 --metric 'time ([\\d.]+)' --worse-than 5% --json"
+    )
+    status, out, err, _ = run(f"{line} -- python train.py", timed)
+    answer = json.loads(out)
+
+    assert (status, names[answer["answer"]]) == (0, "c5")
+    assert any("+10.0%" in note and "runs in all" in note for note in answer["notes"])
+    assert "the metric is 1.1" in err
+
+
+@pytest.mark.parametrize(
+    ("line", "text"),
+    [
+        ("--axis torch -- x", "a command needs both ends"),
+        ("dcp --good a --bad b -- x", "a command is bisected instead of a failure"),
+        ("--good a --bad b --metric y -- x", "--worse-than"),
+        ("--good a --bad b", "nothing to bisect"),
+        ("dcp --good a --bad b --metric y", "are for a command"),
+    ],
+)
+def test_options_that_do_not_fit_are_refused(run: Callable[..., Any], line: str, text: str) -> None:
+    status, _, err, _ = run(line, planner)
+
+    assert status == 2
+    assert text in err

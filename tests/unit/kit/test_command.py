@@ -1,0 +1,143 @@
+"""A command of the user's own in a rank: how it ends, what it prints and finds."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from matrix.execution.ranks.chain import chain_of
+from matrix.kit import command
+from matrix.kit.command import METRIC, CommandError, number_in
+from matrix.kit.rank import LackError, Rank
+
+PROJECT = Path(command.__file__).parents[2]
+BODY = """\
+import json, sys
+from pathlib import Path
+from matrix.kit import command
+from matrix.kit.rank import Rank
+workdir, words = sys.argv[1], json.loads(sys.argv[2])
+command.run(Rank(0, 1, "cuda", "", Path(workdir)), words, workdir)
+"""
+
+
+def rank(folder: Path, **given: Any) -> Rank:
+    return Rank(0, 1, "cuda", "", folder, **given)
+
+
+def python(folder: Path, code: str, **given: Any) -> Any:
+    return command.run(rank(folder, **given), ["python", "-c", code], str(folder))
+
+
+@pytest.fixture(autouse=True)
+def cell(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PATH of a rank at level cpu."""
+    monkeypatch.setenv("PATH", str(Path(sys.executable).parent))
+
+
+def test_a_command_that_succeeds_returns(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Its Python is the cell's, its standard input is empty, its output goes to the rank's log."""
+    assert python(tmp_path, "import sys; print(sys.prefix, repr(sys.stdin.read()), sys.stdout.isatty())") is None
+    assert capfd.readouterr().out == f"{sys.prefix} '' False\n"
+
+
+def test_a_traceback_is_raised_again(tmp_path: Path) -> None:
+    script = tmp_path / "save.py"
+    script.write_text(
+        "def save():\n    raise KeyError('loss')\ntry:\n    1 / 0\nexcept ZeroDivisionError:\n    save()\n"
+    )
+    with pytest.raises(CommandError, match="status 1") as caught:
+        command.run(rank(tmp_path), ["python", "save.py"], str(tmp_path))
+    first, last = chain_of(caught.value)
+
+    assert (first.type, first.message, last.type) == ("KeyError", "'loss'", "CommandError")
+    assert [(Path(frame.file).name, frame.line, frame.function) for frame in first.frames[-1:]] == [
+        ("save.py", 2, "save")
+    ]
+
+
+def test_a_status_without_traceback_is_kept(tmp_path: Path) -> None:
+    with pytest.raises(SystemExit) as caught:
+        command.run(rank(tmp_path), ["sh", "-c", "echo no space; exit 7"], str(tmp_path))
+    assert caught.value.code == 7
+
+
+def test_a_signal_is_repeated(tmp_path: Path) -> None:
+    """The rank's own stack is not printed: it would count as a second crash."""
+    code = "import faulthandler, os; os.kill(os.getpid(), 11)"
+    words = json.dumps(["python", "-c", code])
+    ended = subprocess.run(
+        [sys.executable, "-X", "faulthandler", "-c", BODY, str(tmp_path), words], capture_output=True, text=True,
+        cwd=PROJECT,
+    )  # fmt: skip
+
+    assert ended.returncode == -signal.SIGSEGV
+    assert (ended.stdout + ended.stderr).count("Fatal Python error: Segmentation fault") == 1
+
+
+def test_a_missing_command_is_a_lack(tmp_path: Path) -> None:
+    for word in ("no-such-command", "./no-such-script"):
+        with pytest.raises(LackError, match=f"can't be started: {word}"):
+            command.run(rank(tmp_path), [word], str(tmp_path))
+
+
+def test_overlays_and_hidden_modules_apply(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    overlay = tmp_path / "overlay"
+    overlay.mkdir()
+    (overlay / "laid.py").write_text("print('laid over')")
+    (overlay / "absent.py").write_text("")
+    with pytest.raises(CommandError) as caught:
+        python(tmp_path, "import laid, absent", overlays=(str(overlay),), hidden=("absent",))
+
+    assert chain_of(caught.value)[0].type == "ModuleNotFoundError"
+    assert capfd.readouterr().out.startswith("laid over\n")
+
+
+def test_stand_ins_apply_at_the_first_import(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """A process that does not import megatron has none."""
+    (tmp_path / "megatron").mkdir()
+    (tmp_path / "megatron" / "__init__.py").write_text("import apex_absent\nprint(apex_absent.__version__)\n")
+    given: dict[str, Any] = {"stand_ins": {"packages": ["apex_absent"]}, "overlays": (str(tmp_path),)}
+    python(tmp_path, "import megatron", **given)
+    assert capfd.readouterr().out == "0\n"
+    with pytest.raises(CommandError):
+        python(tmp_path, "import apex_absent", **given)
+
+
+def test_the_machines_own_site_module_runs(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "sitecustomize.py").write_text("print('of the machine')")
+    python(tmp_path, "", overlays=(str(tmp_path),))
+    assert capfd.readouterr().out == "of the machine\n"
+
+
+def test_output_after_the_end_does_not_block(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that outlives the command and keeps its output open; the supervisor ends it."""
+    monkeypatch.setattr(command, "LEFT_S", 0.01)
+    pids = tmp_path / "pid"
+    command.run(rank(tmp_path), ["sh", "-c", f"sleep 600 & echo $! > {pids}"], str(tmp_path))
+    os.kill(int(pids.read_text()), signal.SIGKILL)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "number"), [(r"time: ([\d.]+) ms", 2.5), (r"\d+\.\d+(?= ms)", 2.5), (r"loss ([\d.e-]+)", 0.001)]
+)
+def test_the_last_number_counts(pattern: str, number: float) -> None:
+    assert number_in("time: 1.5 ms\nloss 1e-3\ntime: 2.5 ms\n", pattern) == number
+
+
+@pytest.mark.parametrize("pattern", ["nothing", "(l)oss", "(x)?loss"])
+def test_an_output_without_number_is_an_error(pattern: str) -> None:
+    with pytest.raises(CommandError, match="matches"):
+        number_in("loss 1", pattern)
+
+
+def test_each_repeat_has_a_number(tmp_path: Path) -> None:
+    words = ["python", "-c", "print('loss 2')"]
+    assert command.run(rank(tmp_path), words, str(tmp_path), r"loss (\d)", 2) == {METRIC: [2.0, 2.0]}

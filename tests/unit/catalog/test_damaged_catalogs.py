@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-from hypothesis import example, given
+from hypothesis import given
 from hypothesis import strategies as st
 
 from matrix.catalog.failure import Level
@@ -92,7 +92,6 @@ def plan_and_describe(known: Catalog) -> None:
 
 @tries(20)
 @given(damage=DAMAGES)
-@example(damage=Damage("failures/reset_mask_dropped/failure.toml", "value", 208, "true"))
 def test_damaged_catalog_is_refused_or_planned(damage: Damage, whole: Path) -> None:
     path = whole / damage.file
     content = path.read_bytes()

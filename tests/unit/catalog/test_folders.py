@@ -30,6 +30,12 @@ IDS = {folder_name(entry.id): entry.id for entry in real().failures}
 MAY_NAME = ("docs/", "README.md", "CONTRIBUTING.md", "CHANGELOG.md", "reports/sample/", "tests/founding.py")
 # Packages that a cell has, or stand-ins for them.
 INSIDE = {"matrix", "mpi4py", "megatron", "numpy", "torch", "transformer_engine", "transformer_engine_torch"}
+INSIDE |= {
+    pin.partition("==")[0].replace("-", "_")
+    for entry in real().failures
+    for one in entry.package
+    for pin in (one.name, *one.requires)
+}
 
 
 def mentions(pattern: str) -> Iterator[tuple[str, str]]:

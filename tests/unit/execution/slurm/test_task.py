@@ -7,17 +7,18 @@ from pathlib import Path
 
 import pytest
 
-from matrix.catalog.folders import FAILURES
+from matrix.catalog.folders import ENTRY, FAILURES, folder_name
 from matrix.execution.slurm import task
 from matrix.planning.rerun import plan_entry
 from matrix.store import night
-from tests.unit.catalogs import catalog, failure, planned
+from tests.unit.catalogs import catalog, failure, planned, real
 
 
 def test_a_task_collects_the_failures_of_its_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Other failures of the plan are not collected."""
-    item = planned(catalog(failure("save-breaks")))
-    other = replace(item, failure="start-crashes")
+    first, second = (one.id for one in real().failures[:2])
+    item = planned(catalog(failure(first)))
+    other = replace(item, failure=second)
     night.write_plan(tmp_path, [plan_entry(one) for one in (item, other)])
     collected: list[list[str]] = []
 
@@ -27,4 +28,4 @@ def test_a_task_collects_the_failures_of_its_keys(tmp_path: Path, monkeypatch: p
 
     monkeypatch.setattr(pytest, "main", main)
     assert task.in_this_interpreter(tmp_path)([item.key]) == 0
-    assert collected == [[str(FAILURES / "save_breaks" / "failure.toml")]]
+    assert collected == [[str(FAILURES / folder_name(first) / ENTRY)]]

@@ -22,6 +22,7 @@ from matrix.provision.host import Host
 from matrix.provision.installed import FEATURES, PythonEnvironment
 from matrix.provision.nvidia.cuda import Cuda, CudaDevice
 from matrix.store.history import History
+from tests.founding import SAVE
 from tests.unit.report.samples import record
 
 GIB = 2**30
@@ -113,7 +114,7 @@ def test_earlier_runs_replace_the_default_seconds(
 
     before, basis = minutes()
     assert basis == {Basis.DEFAULT.value: 64}
-    ran = record(failure="dcp-assertion", case="tp2", level=Level.GPU)
+    ran = record(failure=SAVE, case="tp2", level=Level.GPU)
     with History(tmp_path / "history.sqlite") as history:
         history.add("a", [replace(ran, outcome=replace(ran.outcome, seconds=DEFAULT_S[Level.GPU] + 360.0))])
     after, basis = minutes()

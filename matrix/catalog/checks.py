@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import signal
 from collections import Counter
@@ -20,6 +21,7 @@ from matrix.errors import MatrixError, closest
 MOST_RANKS: Final = 1024  # ranks, GPUs of a case: 16 are the most that a case has, on one machine
 MOST_S: Final = 86_400  # seconds of a case's deadline; the longest case takes minutes
 WRITERS: Final = {Axis.WRITER_MCORE, Axis.WRITER_TE}
+FUNCTION: Final = re.compile(r"([^\W\d]\w*:)?[^\W\d]\w*")  # [MODULE:]FUNCTION of a failure's folder
 KINDS: Final = ("definite", "misbound")  # values of ContractCall.kind
 
 
@@ -104,11 +106,20 @@ def _check_failure(failure: Failure, catalog: Catalog, values: Known, where: str
             expected=" or ".join(KINDS), fix=closest(failure.contract.kind, KINDS),
         )  # fmt: skip
     for case in failure.case:
-        if set(case.levels) - {Level.CONTRACT} and not case.run:
+        for key, function in (("run", case.run), ("write", case.write)):
+            needed = key == "run" and set(case.levels) - {Level.CONTRACT}
+            if not FUNCTION.fullmatch(function) and (function or needed):
+                raise MatrixError(
+                    "a case without a function", where=f"{where}: case {case.name}.{key}", got=function,
+                    expected="a function of reproduction.py, or MODULE:FUNCTION of the failure's folder",
+                )  # fmt: skip
+        try:
+            json.dumps(dict(case.arguments))
+        except (TypeError, RecursionError) as error:  # a date of TOML
             raise MatrixError(
-                "a case without a function", where=f"{where}: case {case.name}.run",
-                expected="a function of reproduction.py, or MODULE:FUNCTION of the failure's folder",
-            )  # fmt: skip
+                "arguments that can't be passed to a rank", where=f"{where}: case {case.name}.arguments", got=error,
+                expected="texts, numbers, booleans, lists and tables",
+            ) from error  # fmt: skip
         _unique((level.value for level in case.levels), f"{where}: case {case.name}.levels")
         bounded = 1 <= case.ranks <= MOST_RANKS and 0 <= case.gpus <= MOST_RANKS and 0 <= case.deadline <= MOST_S
         if not case.levels or not bounded:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -120,10 +121,18 @@ REFUSALS: dict[str, tuple[Callable[[], Catalog], str, str]] = {
             {"levels": ()},
         )
     },
-    "a case without a function": (
-        lambda: catalog(failure(case=(replace(case(), run=""),))),
-        f"{ENTRY}: case tp2.run",
-        "a case without a function",
+    **{
+        f"a case without a function: {key}={text}": (
+            lambda key=key, text=text: catalog(failure(case=(replace(case(), **{key: text}),))),  # type: ignore[misc]
+            f"{ENTRY}: case tp2.{key}",
+            "a case without a function",
+        )
+        for key, text in (("run", ""), ("run", "a/b c"), ("run", "reproduction:"), ("write", "../other:save"))
+    },
+    "a date as an argument": (
+        lambda: catalog(failure(case=(replace(case(), arguments={"day": date(2026, 1, 1)}),))),
+        f"{ENTRY}: case tp2.arguments",
+        "arguments that can't be passed to a rank",
     ),
     "an unknown kind of break": (
         lambda: catalog(failure(contract=ContractCall(".call$", "certain"))),  # type: ignore[arg-type]

@@ -74,7 +74,7 @@ def searched(
         probe = Stopwatch(seconds, noise, seed, {commit.id: place for place, commit in enumerate(commits)})
         session = BisectionSession(probe, Unwritten(folder), lambda _: None, read=metric_of)
         ends = [End(at_commit(subject(), AxisName.MCORE, clone, one.id), str(one)) for one in (commits[0], commits[-1])]
-        noise_of = measured(session, ENTRY, *ends, WORSE, 0.95)
+        noise_of = measured(session, ENTRY, ends[0], ends[1], WORSE, 0.95)
         plan = Plan(noise=noise_of, checks=2)
         found = Searcher(subject(), AxisName.MCORE, clone, plan, session).between(commits[0], commits[-1])
         found = confirmed(found, noise_of, session)

@@ -28,13 +28,13 @@ class ProbeResult(str, Enum):
     SKIP = "skip"  # inconclusive: another failure, unavailable, not reached
 
 
-Seen = ProbeResult | float  # the result of one run, or the number that it printed
+Sample = ProbeResult | float  # the result of one run, or the number that it printed
 
 
 class RunTest(Protocol):
     """Weighs the runs of a point: Noise for results, Metric for numbers."""
 
-    def weigh(self, seen: Seen) -> tuple[ProbeResult, float]:
+    def weigh(self, seen: Sample) -> tuple[ProbeResult, float]:
         """Return the result of one run, and the logarithm of its likelihood ratio bad : good."""
 
 
@@ -57,7 +57,11 @@ class Noise:
                 expected="0 <= invents < shows <= 1",
             )
 
-    def weigh(self, seen: Seen) -> tuple[ProbeResult, float]:
+    def tries(self, confidence: float) -> int:
+        """Return the number of runs of which one shows a present failure with this probability."""
+        return 1 if self.shows == 1 else math.ceil(math.log(1 - confidence) / math.log(1 - self.shows))
+
+    def weigh(self, seen: Sample) -> tuple[ProbeResult, float]:
         """Return the result, and the logarithm of its likelihood ratio bad : good; infinite where one run is proof."""
         if seen is ProbeResult.BAD:
             return seen, math.log(self.shows / self.invents) if self.invents else math.inf
@@ -78,7 +82,7 @@ class Tally:
     weight: float = 0.0
     settled: ProbeResult | None = None
 
-    def add(self, seen: Seen, error: float) -> None:
+    def add(self, seen: Sample, error: float) -> None:
         """Count one more run; settle the point when the probability of a wrong result is at most `error`."""
         result, weight = self.noise.weigh(seen)
         self.runs[result] += 1

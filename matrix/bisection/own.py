@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import shlex
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -113,7 +114,7 @@ class OwnCommand:
         path = folder / "draft" / folder_name(self.id) / ENTRY
         write_whole(path.with_name("reproduction.py"), _REPRODUCTION)
         headline = joint.headline(joint.summarize(found)) if isinstance(found, Joint) else of_axis(found)
-        rules = "".join(map(rule_text, measured_cells(found)))
+        rules = "".join(dict.fromkeys(map(rule_text, measured_cells(found))))
         write_whole(path, self.entry(tables_of(entry, path), f"{TODO}. Bisected: {headline}", rules))
         return path
 
@@ -227,16 +228,21 @@ class End:
     label: str
 
 
-def ran(session: BisectionSession, failure: Failure, good: End, bad: End) -> tuple[Record, Record]:
-    """Run both ends once and return their records. Raises MatrixError unless one passes and the other fails."""
-    ends = (good, bad)
-    session.seen([end.planned for end in ends], [end.label for end in ends], [1, 1])
-    first, last = (session.records[end.planned.key][0] for end in ends)
+def ran(session: BisectionSession, failure: Failure, good: End, bad: End, tries: int) -> list[Record]:
+    """Run both ends, the failing one until it fails, and return their records, its failure last.
+
+    Raises MatrixError unless the good end passes and the bad end fails in one of `tries` runs.
+    """
+    session.seen([end.planned for end in (good, bad)], [end.label for end in (good, bad)], [1, 1])
+    first, records = session.records[good.planned.key][0], session.records[bad.planned.key]
     if first.outcome.kind is not OutcomeKind.PASSED:
         raise not_as_stated("good", good, first, failure, "a pass: the command ends with status 0")
-    if last.outcome.kind in (OutcomeKind.PASSED, OutcomeKind.UNAVAILABLE, OutcomeKind.NOT_REACHED):
-        raise not_as_stated("bad", bad, last, failure, "a failure: another status than 0, or a signal")
-    return first, last
+    while records[-1].outcome.kind is OutcomeKind.PASSED and len(records) < tries:
+        session.seen([bad.planned], [bad.label], [len(records) + 1])
+    if records[-1].outcome.kind in (OutcomeKind.PASSED, OutcomeKind.UNAVAILABLE, OutcomeKind.NOT_REACHED):
+        expected = f"a failure: another status than 0, or a signal, in one of {tries} runs"
+        raise not_as_stated("bad", bad, records[-1], failure, expected)
+    return [first, *records]
 
 
 def learn(record: Record, end: End, failure: Failure) -> Signature:
@@ -263,11 +269,14 @@ def not_as_stated(name: str, end: End, record: Record, failure: Failure, expecte
 
 
 def keep_judged(store: ProbeStore, failure: Failure, records: Sequence[Record]) -> None:
-    """Store the records of both ends as probes, judged by the signature that one of them provided."""
+    """Store the runs of both ends as probes, judged by the signature that the last one provided."""
+    runs: Counter[str] = Counter()
     for record in records:
-        if record.key not in store.known(1):
+        runs[record.key] += 1
+        if record.key not in store.known(runs[record.key]):
             judgement = judge(failure, record.expectation, record.outcome)
-            store.keep(1, replace(record, verdict=judgement.verdict, signature=judgement.signature, other=None))
+            made = replace(record, verdict=judgement.verdict, signature=judgement.signature, other=None)
+            store.keep(runs[record.key], made)
 
 
 def measured(

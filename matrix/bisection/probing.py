@@ -14,7 +14,7 @@ from statistics import fmean
 from typing import Any, Final
 
 from matrix.bisection.clone import Clone, Commit
-from matrix.bisection.noise import ProbeResult, Seen
+from matrix.bisection.noise import ProbeResult, Sample
 from matrix.catalog.failure import ContractCall, Failure, Level
 from matrix.catalog.model import Catalog
 from matrix.contract import consuming, offering, reading
@@ -56,7 +56,7 @@ def number_of(record: Record) -> float | None:
     return fmean(numbers) if numbers else None
 
 
-def metric_of(record: Record) -> Seen:
+def metric_of(record: Record) -> Sample:
     """Return the number of a record; a run without one is a skip."""
     number = number_of(record)
     return ProbeResult.SKIP if number is None else number

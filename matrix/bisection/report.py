@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,7 @@ from matrix.bisection.probing import seen_of
 from matrix.bisection.search import ResultKind
 from matrix.bisection.session import Bisection, why
 from matrix.catalog.failure import Level
+from matrix.catalog.folders import SITE
 from matrix.catalog.versions import NONE
 from matrix.provision.trees import LAYOUTS
 from matrix.verdicts.outcome import Raised
@@ -252,5 +254,6 @@ def _cell(text: str) -> str:
 
 def _public(line: str, found: BisectionSummary) -> str:
     """Return a command that names no folder of this machine."""
+    line = re.sub(rf"^{SITE}=\S+ ", "", line)
     name = LAYOUTS[PACKAGES[found.axis].value].project if found.clone else ""
     return line.replace(found.clone, f"./{name}") if name else line

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from enum import Enum
 
 from matrix.bisection.ancestry import Ancestry, places
-from matrix.bisection.noise import CERTAIN, ProbeResult, RunTest, Seen, Tally
+from matrix.bisection.noise import CERTAIN, ProbeResult, RunTest, Sample, Tally
 from matrix.errors import MatrixError
 
-Probe = Callable[[Sequence[int]], Iterable[Seen]]  # runs these places together, each once
+Probe = Callable[[Sequence[int]], Iterable[Sample]]  # runs these places together, each once
 
 
 class ResultKind(str, Enum):

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from matrix.bisection.axes import BisectionAxis, Subject
-from matrix.bisection.noise import ProbeResult, RunTest, Seen, Tally
+from matrix.bisection.noise import ProbeResult, RunTest, Sample, Tally
 from matrix.bisection.probing import Ask, line_of, number_of, seen_of
 from matrix.bisection.search import Plan, SearchResult, WrongEndError, search
 from matrix.errors import MatrixError
@@ -100,12 +100,12 @@ class BisectionSession:
     probe: Ask
     store: ProbeStore
     show: Callable[[ProbeReport], None]
-    read: Callable[[Record], Seen] = seen_of
+    read: Callable[[Record], Sample] = seen_of
     records: dict[str, list[Record]] = field(default_factory=dict)  # case key -> its runs
     ran: int = 0
     seconds: float = 0.0
 
-    def seen(self, planned: Sequence[Planned], labels: Sequence[str], numbers: Sequence[int]) -> list[Seen]:
+    def seen(self, planned: Sequence[Planned], labels: Sequence[str], numbers: Sequence[int]) -> list[Sample]:
         """Return the result of the run of each case with that number (1, 2, ...); a stored run is not repeated.
 
         Points with the same case share its runs.
@@ -179,7 +179,7 @@ def bisect(
             cases[place] = axis.case_at(place)
         return cases[place]
 
-    def probe(places: Sequence[int]) -> Iterable[Seen]:
+    def probe(places: Sequence[int]) -> Iterable[Sample]:
         turns.update(places)
         return session.seen(
             [case(place) for place in places],

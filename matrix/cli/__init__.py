@@ -58,7 +58,7 @@ COMMANDS: Final[Mapping[str, Command]] = {
         "surface record ./TransformerEngine@v2.6",
     ),
     "bisect": Command(
-        "Find the release, commit, container or driver at which a failure starts or ends.",
+        "Find the release, commit, container or driver at which a failure, or your own command, starts or ends.",
         "0 a unique answer, 1 an ambiguous one, 130 interrupted",
         "bisect FAILURE --axis torch --mcore 0.8.0",
     ),

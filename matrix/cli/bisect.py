@@ -255,14 +255,17 @@ def bisect_own(own: OwnCommand, parsed: argparse.Namespace, stack: ExitStack) ->
             found = confirmed(found, noise, session)
         return print_found(found, parsed, {"draft": str(own.draft(folder, found))})
     if not signatures:
-        records = ran(made.session, made.subject.failure, good, bad)
-        signatures = (learn(records[1], bad, made.subject.failure),)
+        first = made.session
+        records = ran(first, made.subject.failure, good, bad, Noise(parsed.shows).tries(parsed.confidence))
+        signatures = (learn(records[-1], bad, made.subject.failure),)
         own.write(root, signatures)
         made = opened(parsed, stack)
+        made.session.ran, made.session.seconds = first.ran, first.seconds
         keep_judged(made.session.store, made.subject.failure, records)
     say(f"bad is this signature; edit {entry}, or give --signature FILE, to change it:")
     say("".join(map(signature_text, signatures)).strip())
     found = searched(made, parsed)
+    found = replace(found, ran=made.session.ran, seconds=made.session.seconds)
     return print_found(found, parsed, {"draft": str(own.draft(folder, found))})
 
 

@@ -7,6 +7,7 @@ instead, so that its class, message and frame can be compared with a signature.
 
 from __future__ import annotations
 
+import errno
 import faulthandler
 import os
 import re
@@ -82,7 +83,9 @@ def _run(rank: Rank, command: Sequence[str], folder: str) -> str:
             cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         )  # fmt: skip
     except OSError as error:
-        raise LackError(f"the command can't be started: {shlex.join(command)}: {error.strerror}") from None
+        raise LackError(
+            f"the command can't be started: {shlex.join(command)}: {error.strerror}: {error.filename}"
+        ) from None
     kept = bytearray()
     assert process.stdout
     reader = threading.Thread(target=_copy, args=(process.stdout, kept), daemon=True)
@@ -110,7 +113,7 @@ def program(name: str, folder: str, path: str) -> str:
     places = (Path(place, name) for place in path.split(os.pathsep))
     found = next((str(place) for place in places if os.access(place, os.X_OK) and place.is_file()), None)
     if found is None:
-        raise FileNotFoundError(2, f"no {name} in {path}")
+        raise FileNotFoundError(errno.ENOENT, f"not found in {path}", name)
     return found
 
 

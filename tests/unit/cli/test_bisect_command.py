@@ -121,6 +121,22 @@ def test_each_end_runs_once(run: Callable[..., Any]) -> None:
     assert len(ran) == len(set(ran))
 
 
+def test_a_flaky_end_is_repeated(run: Callable[..., Any]) -> None:
+    """The failing end is repeated until it fails; its runs count in the search."""
+    seen: list[str] = []
+
+    def flaky(item: Planned) -> Outcome:
+        seen.append(item.key)
+        passed = Outcome(OutcomeKind.PASSED, exit_code=0)
+        return passed if seen.count(item.key) % 2 else planner(item)
+
+    line = "--axis torch --mcore 0.8.0 --good 2.3.1 --bad 2.5.1 --shows 0.5 --json -- python save.py"
+    answer = json.loads(run(line, flaky)[1])
+
+    assert answer["answer"] == "2.4.0"
+    assert {probe["point"]: probe["runs"] for probe in answer["probes"]}["2.5.1"] == {"good": 1, "bad": 1}
+
+
 def test_the_environment_is_restored(run: Callable[..., Any]) -> None:
     run(f"{STACKS} --deadline 30 -- python save.py", planner)
     assert not {SITE, "MEGATRIX_DEADLINE"} & set(os.environ)

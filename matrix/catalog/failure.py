@@ -292,6 +292,8 @@ class Failure:
     its cells, one of each name. `overrides` are packages whose versions users override: ranges that a release of
     megatron-core declares for them exclude no cell. `contract` is the call that level
     contract reads, `stack` the stacks of its reports, `folder` the folder of the entry and its reproduction.
+    `upstream` is "not reported" where no thread is about it: `references` are then related ones, and docs/upstream has
+    a text to file.
     """
 
     id: Identifier
@@ -316,6 +318,7 @@ class Failure:
     workaround: tuple[Workaround, ...] = ()
     claim: Claim | None = None
     contract: ContractCall | None = None
+    upstream: str = ""
     stack: tuple[Stack, ...] = ()
     folder: Path = field(default=Path(), metadata={"toml": False})
 

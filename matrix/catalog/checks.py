@@ -283,7 +283,7 @@ def known(catalog: Catalog) -> Known:
     for pin in provided | open_:
         name, _, version = pin.partition("==")
         named.setdefault(name, set()).add(version)
-    # `megatrix compat` also checks torch releases that no base of the catalog has.
+    # `megatrix check` also checks torch releases that no base of the catalog has.
     bases = tuple(catalog.cell(base) for base in catalog.bases)
     alone = tuple(Cell("", release.version, NONE) for release in catalog.torch)
     return Known(bases + alone, {axis: frozenset(values) for axis, values in named.items()})

@@ -6,7 +6,6 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
-from types import MappingProxyType
 from typing import Final
 
 from matrix.catalog.cell import Clause
@@ -14,7 +13,8 @@ from matrix.catalog.versions import ORDERINGS, is_version, parse
 
 CONDITION: Final = re.compile(r"(not )?--(no-)?([a-z0-9][a-z0-9-]*)(?: (==|!=|<=|>=|<|>) (\S+))?")
 OPEN_VALUE: Final = re.compile(r"[$`]")  # a variable or a substitution that reading a script leaves as it is
-NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
+# NeMo's names of Megatron's arguments, where they differ by more than "_" and "-".
+SETTINGS: Final = {"ub-tp-comm-overlap": "tp-comm-overlap", "encoder-seq-length": "seq-length"}
 
 
 class Reach(IntEnum):
@@ -47,6 +47,7 @@ class JobArguments:
             if found or setting:
                 option, value = (found[1], found[2]) if found else (setting[1], setting[2]) if setting else ("", "")
                 option = option.replace("_", "-")
+                option = SETTINGS.get(option, option)
                 if value is None:
                     name, on = option.removeprefix("no-"), not option.startswith("no-")
                     given[name] = on
@@ -60,10 +61,10 @@ class JobArguments:
                 complete = False
         return cls(given, complete)
 
-    def value(self, option: str) -> str:
-        """Return the value of an option, "" where it has none or is not known."""
-        found = self.given.get(option)
-        return found if isinstance(found, str) and not OPEN_VALUE.search(found) else ""
+    @property
+    def values(self) -> dict[str, str]:
+        """Return the options whose value is known."""
+        return {name: one for name, one in self.given.items() if isinstance(one, str) and not OPEN_VALUE.search(one)}
 
 
 @dataclass(frozen=True)

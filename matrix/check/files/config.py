@@ -5,23 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final
 
-from matrix.check.files.declared import Command, Declared, Open
+from matrix.catalog.reach import SETTINGS
+from matrix.check.files.declared import Declared, Open, UserCommand
 from matrix.check.files.locks import load_yaml
 
-# NeMo's names of Megatron's arguments, where they differ by more than "_" and "-".
-NAMES: Final = {
-    "ub_tp_comm_overlap": "tp-comm-overlap",
-    "tensor_model_parallel_size": "tensor-model-parallel-size",
-    "encoder_seq_length": "seq-length",
-    "cpu_offloading_num_layers": "cpu-offloading-num-layers",
-}
 PROGRAM: Final = "settings"  # the first word of the command that stands for a file of settings
 
 
 def read_config(text: str, where: str, _: Open) -> Declared:
     """Return the settings as one command: `key: value` is --key value, `key: true` is --key, `key: false` --no-key."""
     words = [word for name, value in _settings(load_yaml(text, where)) for word in _argument(name, value)]
-    return Declared(commands=(Command((PROGRAM, *words), where),) if words else ())
+    return Declared(commands=(UserCommand((PROGRAM, *words), where),) if words else ())
 
 
 def _settings(content: Any) -> Iterator[tuple[str, Any]]:
@@ -44,7 +38,8 @@ def _settings(content: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _argument(name: str, value: Any) -> list[str]:
-    option = NAMES.get(name, name.lstrip("-").replace("_", "-"))
+    option = name.lstrip("-").replace("_", "-")
+    option = SETTINGS.get(option, option)
     if value is None or not option:
         return []
     if isinstance(value, bool):

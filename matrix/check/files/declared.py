@@ -33,7 +33,7 @@ class ImageUse:
 
 
 @dataclass(frozen=True)
-class Command:
+class UserCommand:
     """A command that a file starts, with the environment variables that the file sets before it."""
 
     words: tuple[str, ...]
@@ -43,12 +43,16 @@ class Command:
 
 @dataclass(frozen=True)
 class Declared:
-    """All that one or several files declare. `notes` name what could not be read, each with its place."""
+    """All that one or several files declare. `notes` name what could not be read, each with its place.
+
+    `complete`: a lock file is among them, which names every package of the environment.
+    """
 
     pins: tuple[Pin, ...] = ()
     images: tuple[ImageUse, ...] = ()
-    commands: tuple[Command, ...] = ()
+    commands: tuple[UserCommand, ...] = ()
     notes: tuple[str, ...] = ()
+    complete: bool = False
 
     def __add__(self, other: Declared) -> Declared:
         return total((self, other))
@@ -62,6 +66,7 @@ def total(parts: Iterable[Declared]) -> Declared:
         tuple(image for one in every for image in one.images),
         tuple(command for one in every for command in one.commands),
         tuple(note for one in every for note in one.notes),
+        any(one.complete for one in every),
     )
 
 

@@ -27,7 +27,7 @@ def read_toml_lock(text: str, where: str, _: Open) -> Declared:
     content = _toml(text, where)
     packages = content.get("package", content.get("packages", []))
     lines = {found[1]: text.count("\n", 0, found.start()) + 1 for found in _NAME.finditer(text)}
-    return Declared(pins=tuple(_locked(_tables(packages), where, lines)))
+    return Declared(pins=tuple(_locked(_tables(packages), where, lines)), complete=True)
 
 
 def read_pyproject(text: str, where: str, open_file: Open) -> Declared:
@@ -55,7 +55,8 @@ def read_pipfile_lock(text: str, where: str, _: Open) -> Declared:
             pin(name, str(one.get("version", "")).removeprefix("=="), where)
             for name, one in packages.items()
             if isinstance(one, dict)
-        )
+        ),
+        complete=True,
     )
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from posixpath import basename
 from typing import Final
 
-from matrix.check.files.declared import Command, Declared, ImageUse, Open, total
+from matrix.check.files.declared import Declared, ImageUse, Open, UserCommand, total
 from matrix.check.files.requirements import from_location, read_arguments
 
 LONGEST: Final = 2**16  # characters of an expanded word; X=$X$X doubles with each line
@@ -132,7 +132,7 @@ class Shell:
         if inner is not None:  # srun ... bash -c "torchrun ...": the options of a launcher belong to the command
             found = self.run(rest[inner:], where, environ)
             return Declared(images=images) + (_prefixed(words[: inner + 1], found) if starts else found)
-        return Declared(images=images, commands=(Command(tuple(words), where, dict(environ)),) if starts else ())
+        return Declared(images=images, commands=(UserCommand(tuple(words), where, dict(environ)),) if starts else ())
 
     def _git(self, words: Sequence[str], where: str) -> Declared:
         names = [word for word in words[1:] if not word.startswith("-")]

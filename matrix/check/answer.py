@@ -13,6 +13,7 @@ from matrix.catalog.failure import Expectation, Failure, Rule
 from matrix.catalog.model import Catalog, Container
 from matrix.catalog.reach import Reach, Reached
 from matrix.catalog.versions import NONE
+from matrix.check.checkpoint import Checkpoint
 from matrix.check.facts import HostFacts
 from matrix.check.job import NO_JOB, UserJob
 from matrix.check.stack import AXES, UserStack, allows, possible, unrecorded
@@ -299,12 +300,14 @@ def _judged(
     return replace(one, report=report) if report.judged else one
 
 
-def clashes(catalog: Catalog, stack: UserStack) -> list[Clash]:
-    """Return the parts of a stack that exclude each other: releases, Python, packages, image and driver."""
+def clashes(catalog: Catalog, stack: UserStack, checkpoint: Checkpoint | None = None) -> list[Clash]:
+    """Return the parts that exclude each other: releases, Python, packages, image and driver, a checkpoint to read."""
     cell = stack.cell
     found = [Clash(why, stack.sources.get(axis, ""), breaks=False) for axis, why in unrecorded(catalog, stack).items()]
     if reason := catalog.excluded(cell):
         found.append(Clash(reason, stack.sources.get("mcore", "")))
+    if checkpoint and checkpoint.mark and cell.mcore != NONE and cell.mcore not in checkpoint.mark.reads:
+        found.append(Clash(f"megatron-core {cell.mcore} can't read {checkpoint}", stack.sources.get("mcore", "")))
     release = next((one for one in catalog.megatron_core if one.version == cell.mcore), None)
     for name, bound in release.requires.items() if release else ():
         version = stack.packages.get(name)
@@ -340,6 +343,7 @@ class CheckResult:
     calls_problem: str = ""
     upgrades: tuple[str, ...] = ()
     host: HostFacts | None = None
+    checkpoint: Checkpoint | None = None
 
     def of(self, standing: Standing) -> list[FailureInStack]:
         """Return the failures of one group."""
@@ -363,6 +367,7 @@ class CheckResult:
             "calls": [one.to_json() for one in self.calls],
             "calls_problem": self.calls_problem,
             "upgrades": list(self.upgrades),
+            "checkpoint": self.checkpoint.to_json() if self.checkpoint else None,
             "machine": self.host.to_json() if self.host else None,
         }
 

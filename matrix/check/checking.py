@@ -21,6 +21,7 @@ from matrix.check.answer import (
     ordered,
     stand,
 )
+from matrix.check.checkpoint import Checkpoint
 from matrix.check.examine import Assumed, examine
 from matrix.check.facts import HostFacts
 from matrix.check.job import NO_JOB, UserJob
@@ -39,7 +40,7 @@ EXPLAINED: Final = (Standing.WILL_BREAK, Standing.WITH_OPTIONS, Standing.SILENT)
 
 @dataclass(frozen=True)
 class Question:
-    """What is checked besides the stack: jobs, the machine (None: unknown), options, the axes to upgrade.
+    """What is checked besides the stack: jobs, the machine (None: unknown), options, axes to upgrade, a checkpoint.
 
     `here`: the stack is this environment, so that a case runs in it with `megatrix run --here`.
     """
@@ -48,6 +49,7 @@ class Question:
     host: HostFacts | None = None
     assumed: Assumed = field(default_factory=Assumed)
     upgrades: tuple[str, ...] = ()
+    checkpoint: Checkpoint | None = None
     here: bool = False
 
 
@@ -63,7 +65,15 @@ def check(
     calls, problem = _calls(catalog, stack)
     upgrades = tuple(upgrade(catalog, stack, axis, jobs) for axis in question.upgrades)
     return CheckResult(
-        stack, jobs, ordered(explained), tuple(clashes(catalog, stack)), calls, problem, upgrades, question.host
+        stack,
+        jobs,
+        ordered(explained),
+        tuple(clashes(catalog, stack, question.checkpoint)),
+        calls,
+        problem,
+        upgrades,
+        question.host,
+        question.checkpoint,
     )
 
 

@@ -17,6 +17,7 @@ from matrix.check import declaring, environment, examine, probe
 from matrix.check import stack as stacks
 from matrix.check.answer import CheckResult
 from matrix.check.checking import Question, check
+from matrix.check.checkpoint import read_checkpoint
 from matrix.check.facts import HostFacts
 from matrix.check.files.declared import UserCommand
 from matrix.check.job import UserJob, is_training, job_of
@@ -46,6 +47,9 @@ def add_parser(commands: Any) -> None:
         nargs="*",
         help=f"versions as AXIS=VALUE, such as {stacks.FORM}; or files: locks, requirements, Dockerfiles, job scripts, "
         "settings in YAML. Nothing: this environment. -- COMMAND: this environment and a command, which then runs",
+    )
+    parser.add_argument(
+        "--checkpoint", type=Path, metavar="DIR", help="also which release wrote a checkpoint, and which can read it"
     )
     parser.add_argument(
         "--upgrade",
@@ -89,6 +93,7 @@ def answer(catalog: Catalog, parsed: argparse.Namespace) -> tuple[CheckResult, b
     files = [word for word in parsed.what if declaring.is_file(word)]
     words = [word for word in parsed.what if word not in files]
     said = stacks.parse_text(catalog, " ".join(words)) if words else []
+    checkpoint = read_checkpoint(parsed.checkpoint) if parsed.checkpoint else None
     host: HostFacts | None = None
     if parsed.what:
         stack, jobs = declaring.declared_stack(catalog, declaring.read(files), said)
@@ -96,7 +101,7 @@ def answer(catalog: Catalog, parsed: argparse.Namespace) -> tuple[CheckResult, b
         interpreter = probe.interpreter_facts(parsed.python) if parsed.python else environment.own_interpreter()
         host = probe.look(os.environ, [name for one in known for name in one.variables], interpreter)
         stack, jobs = here(catalog, host, os.environ), command_jobs(parsed.own, os.environ)
-    question = Question(jobs, host, assumed, tuple(parsed.upgrade), here=not parsed.what)
+    question = Question(jobs, host, assumed, tuple(parsed.upgrade), checkpoint, here=not parsed.what)
     return check(catalog, stack, question, last_runs(parsed.out)), not parsed.what
 
 

@@ -82,6 +82,8 @@ def _stack(result: CheckResult) -> Iterator[Part]:
             size = f", {job.world.size} processes" if job.world.size else ""
             given = job.arguments.given if job.arguments else {}
             yield Prose(f"command: {job.world.launcher.value}{size}, {len(given)} options{_at(job.source)}")
+    if result.checkpoint:
+        yield table([("checkpoint:", str(result.checkpoint))])
     yield from (Prose(f"note: {one}") for one in result.stack.notes)
     yield ""
 

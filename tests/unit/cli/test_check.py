@@ -105,12 +105,24 @@ def test_options_give_the_memory_of_a_job(capsys: pytest.CaptureFixture[str]) ->
         (["--launcher", "torchrn"], "did you mean torchrun"),
         (["no/such/Dockerfile"], "not a file"),
         (["mcore=0.8.0", "--", "true"], "a command is checked in this environment"),
+        (["--checkpoint", "/no/such/folder"], "not a checkpoint"),
         (["--python", "/no/such/python"], "can't be started"),
     ],
 )
 def test_mistake_exits_with_2(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", *arguments]) == 2
     assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("core", "status"), [("0.19.0", 0), ("0.18.0", 1)])
+def test_checkpoint_is_held_against_the_stack(
+    core: str, status: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "metadata.json").write_text('{"sharded_backend": "torch_dist"}')
+    assert main(["check", f"mcore={core}", "--checkpoint", str(tmp_path), "--json"]) == status
+    found = json.loads(capsys.readouterr().out)
+    assert found["checkpoint"]["wrote"] == ">=0.19.0"
+    assert [one["text"].startswith(f"megatron-core {core} can't read") for one in found["clashes"]] == [True] * status
 
 
 def run(*arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:

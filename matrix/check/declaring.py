@@ -23,9 +23,13 @@ PARTS: Final = ("transformer-engine-torch", "transformer-engine-cu12", "transfor
 
 def is_file(word: str) -> bool:
     """Return whether a word of the command line means a file and no stack."""
-    if "=" in word or ":" in word.rpartition("/")[2]:
-        return Path(word).is_file()
-    return Path(word).exists() or word.lower().endswith(SUFFIXES) or word.startswith((".", "/"))
+    try:
+        there = Path(word).exists()
+    except (OSError, ValueError):  # a name of 1,000 characters, a null
+        there = False
+    if there or "=" in word or ":" in word.rpartition("/")[2]:
+        return there
+    return word.lower().endswith(SUFFIXES) or word.startswith((".", "/"))
 
 
 def read(paths: Iterable[str]) -> Declared:

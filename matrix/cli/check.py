@@ -62,13 +62,17 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("--python", metavar="PATH", help="the job's interpreter, which imports torch for more facts")
     add_options(parser, examine.options_of(known))
     out.add_out(parser, "output folder, whose history has what ran here (default: $MEGATRIX_OUT, or reports/out)")
-    parser.add_argument("--json", action="store_true", help="print one JSON object (docs/check.md)")
+    output = parser.add_mutually_exclusive_group()
+    output.add_argument("--json", action="store_true", help="print one JSON object (docs/check.md)")
+    output.add_argument("--format", choices=("sarif", "github", "markdown"), help="print it for a CI service")
     parser.set_defaults(command=check_command, preflights=known)
 
 
 def check_command(parsed: argparse.Namespace) -> int:
     """Print the answer; return 1 where something is known to break. A command is then started in this process."""
     catalog = loading.load()
+    if parsed.own and (parsed.json or parsed.format):
+        raise MatrixError("stdout belongs to the command", got="--json or --format with --", fix="leave one out")
     if parsed.own and parsed.what:
         raise MatrixError(
             "a command is checked in this environment", got=" ".join(parsed.what), fix="leave WHAT or the command out"
@@ -76,6 +80,10 @@ def check_command(parsed: argparse.Namespace) -> int:
     result, machine = answer(catalog, parsed)
     if parsed.json:
         print(json.dumps(result.to_json()))
+    elif parsed.format:
+        from matrix.report.check_formats import FORMATS
+
+        print(FORMATS[parsed.format](result))
     elif parsed.own:  # stdout belongs to the command
         sys.stderr.write(rendered(console(sys.stderr, os.environ), *render(result)))
     else:

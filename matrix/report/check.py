@@ -44,7 +44,8 @@ def render(result: CheckResult, *, machine: bool = False) -> Iterator[Part]:
 
 def summary(result: CheckResult) -> str:
     """Return the sum in one sentence, with what the stack leaves open."""
-    if not any(getattr(result.stack.cell, axis) != NONE for axis in ("torch", "mcore", "te")) and not result.breaks:
+    axes = ("torch", "mcore", "te")
+    if all(getattr(result.stack.cell, axis) == NONE and axis not in result.stack.open for axis in axes):
         return "the stack has none of torch, megatron-core and Transformer Engine: nothing was checked"
     certain = [one for one in result.failures if one.certain]
     clash = [one for one in result.clashes if one.breaks]
@@ -58,7 +59,7 @@ def summary(result: CheckResult) -> str:
         parts.append("nothing is known to break in this stack")
     if optional:
         parts.append(f"{len(optional)} more with certain options")
-    missing = [AXES[axis] for axis in ("torch", "mcore", "te") if axis in result.stack.open]
+    missing = [AXES[axis] for axis in axes if axis in result.stack.open]
     if possible := result.of(Standing.WITH_VERSIONS):
         parts.append(f"{len(possible)} more with some versions of what is not named")
     if missing:

@@ -19,7 +19,10 @@ DATA = ReachedBy(arguments=("not --eod",), when="a sample has padding")
     [
         ("torchrun --nproc_per_node 8 a.py --x", {"nproc-per-node": "8", "x": True}),
         ("a.py --x=1 --no-y --z a b", {"x": "1", "y": False, "z": "a"}),
-        ("a.py model.mcore.tp_overlap=True ++model.seq_length=8", {"tp-overlap": True, "seq-length": "8"}),
+        (
+            "a.py model.mcore.ub_tp_comm_overlap=True ++seq_length=8 ++m.seq_length=9",
+            {"tp-comm-overlap": True, "seq-length": "9"},
+        ),
         ("a.py --x false --y=false", {"x": "false", "y": False}),
     ],
 )

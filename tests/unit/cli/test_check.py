@@ -80,6 +80,12 @@ def test_machine_without_packages_is_not_called_safe(
     assert "  no       GPU " in out
 
 
+def test_damaged_history_is_only_a_warning(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "history.sqlite").write_text("no database")
+    assert main(["check", BREAKING, "--out", str(tmp_path)]) == 1
+    assert "no history: " in capsys.readouterr().err
+
+
 def test_files_and_text_make_one_stack(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "Dockerfile").write_text("FROM nvcr.io/nvidia/pytorch:24.07-py3\n")
     assert main(["check", "--json", str(tmp_path / "Dockerfile"), "mcore=0.8.0"]) == 1
@@ -102,6 +108,7 @@ def test_options_give_the_memory_of_a_job(capsys: pytest.CaptureFixture[str]) ->
     ("arguments", "message"),
     [
         (["mcre=1"], "did you mean mcore"),
+        (["--json", "--", "true"], "stdout belongs to the command"),
         (["--launcher", "torchrn"], "did you mean torchrun"),
         (["no/such/Dockerfile"], "not a file"),
         (["mcore=0.8.0", "--", "true"], "a command is checked in this environment"),
@@ -155,7 +162,7 @@ def test_command_without_a_known_break_is_started() -> None:
 def test_known_break_stops_the_command(breaking_clone: str) -> None:
     done = run("--", *ECHO, *FLAGS, PYTHONPATH=breaking_clone)
     assert (done.returncode, done.stdout) == (1, "")
-    assert "SILENTLY DIFFERENT: reset-mask-dropped" in done.stderr
+    assert "SILENTLY DIFFERENT: " in done.stderr
     assert run("--warn", "--", *ECHO, *FLAGS, PYTHONPATH=breaking_clone).returncode == 7
     assert run("--", *ECHO, FLAGS[0], PYTHONPATH=breaking_clone).returncode == 7
 

@@ -10,7 +10,7 @@ from matrix.check.files.declared import UserCommand
 from matrix.check.job import job_of
 from matrix.check.stack import build, parse_text
 from matrix.report.check import render, summary
-from tests.founding import SAVE
+from tests.founding import MPI, SAVE
 from tests.unit.catalogs import real
 from tests.unit.terminals import piped, shown
 
@@ -39,7 +39,7 @@ def test_every_version_has_its_source() -> None:
 def test_options_that_a_command_lacks_are_one_line() -> None:
     out = piped(*render(checked("mcore=0.8.0 torch=2.4.1 te=1.9.0", "torchrun pretrain_gpt.py --bf16")))
     assert "BREAKS WITH OPTIONS that the command does not give:\n" in out
-    assert "tp-overlap: " not in out.split("BREAKS WITH OPTIONS")[0]
+    assert f"{MPI}: " not in out.split("BREAKS WITH OPTIONS")[0]
     assert "only with --tp-comm-overlap" in out
 
 

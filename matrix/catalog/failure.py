@@ -290,8 +290,8 @@ class Failure:
     A cell in `affected` is expected broken, one in `works` to work; one in neither is unknown. Rules that name a case
     take precedence over those that name none. `reached_by` are the arguments of a training command that reach it, each
     sufficient; without any it is always reached. `clones` is the reason why PyPI's packages are unsuitable, "" if they
-    are suitable: the packages then come from the site's clones, a release at its tag. `package` are the open packages of
-    its cells, one of each name. `overrides` are packages whose versions users override: ranges that a release of
+    are suitable: the packages then come from the site's clones, a release at its tag. `package` are the open packages
+    of its cells, one of each name. `overrides` are packages whose versions users override: ranges that a release of
     megatron-core declares for them exclude no cell. `contract` is the call that level
     contract reads, `stack` the stacks of its reports, `folder` the folder of the entry and its reproduction.
     """

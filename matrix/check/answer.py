@@ -16,7 +16,7 @@ from matrix.catalog.versions import NONE
 from matrix.check.checkpoint import Checkpoint
 from matrix.check.facts import HostFacts
 from matrix.check.job import NO_JOB, UserJob
-from matrix.check.stack import AXES, UserStack, allows, possible, unrecorded
+from matrix.check.stack import AXES, NAMES, UserStack, allows, possible, unrecorded
 from matrix.contract.finding import Finding
 from matrix.contract.table import spans
 from matrix.kit.preflight import Answer, Report
@@ -162,8 +162,8 @@ def _needs(catalog: Catalog, stack: UserStack, rule: Rule) -> str | None:
             return None
         needs.append(f"in {' or '.join(images)}")
     for axis, bound in rule.bounds():
-        if axis not in stack.open:
-            if getattr(stack.cell, axis) not in bound:
+        if not stack.is_open(axis):
+            if stack.cell.version(axis) not in bound:
                 return None
             continue
         known = possible(catalog, stack, axis)
@@ -171,7 +171,7 @@ def _needs(catalog: Catalog, stack: UserStack, rule: Rule) -> str | None:
         if not fitting_ and known:
             return None
         if fitting_ != known or not known or axis not in stack.limits:
-            needs.append(f"{AXES[axis]} {spans(fitting_, known) or bound.text}")
+            needs.append(f"{NAMES.get(axis, axis)} {spans(fitting_, known) or bound.text}")
     return " and ".join(needs)
 
 
@@ -305,17 +305,10 @@ def clashes(catalog: Catalog, stack: UserStack, checkpoint: Checkpoint | None = 
     cell = stack.cell
     found = [Clash(why, stack.sources.get(axis, ""), breaks=False) for axis, why in unrecorded(catalog, stack).items()]
     if reason := catalog.excluded(cell):
-        found.append(Clash(reason, stack.sources.get("mcore", "")))
+        named = [name for name in (*stack.packages, "torch") if f"declares {name}" in reason]
+        found.append(Clash(reason, stack.sources.get(named[0] if named else "mcore", "")))
     if checkpoint and checkpoint.mark and cell.mcore != NONE and cell.mcore not in checkpoint.mark.reads:
         found.append(Clash(f"megatron-core {cell.mcore} can't read {checkpoint}", stack.sources.get("mcore", "")))
-    release = next((one for one in catalog.megatron_core if one.version == cell.mcore), None)
-    for name, bound in release.requires.items() if release else ():
-        version = stack.packages.get(name)
-        if version and version not in bound:
-            found.append(
-                Clash(f"megatron-core {cell.mcore} declares {name}{bound.text}; the stack has {version}",
-                      stack.sources.get(name, ""))
-            )  # fmt: skip
     image = catalog.bases.get(cell.base if cell.base else cell.image)
     if isinstance(image, Container) and cell.driver != NONE:
         fitted = fitting(catalog, image, cell.driver)

@@ -57,6 +57,9 @@ def check(
     catalog: Catalog, stack: UserStack, question: Question, runs: Mapping[str, tuple[LastRun, ...]]
 ) -> CheckResult:
     """Return how every failure of the catalog stands in the stack; `runs` are those of this machine's history."""
+    if question.checkpoint and question.checkpoint.mark:
+        limits = {**stack.limits, "writer_mcore": question.checkpoint.mark.wrote.text}
+        stack = replace(stack, limits=limits)
     unknown = unrecorded(catalog, stack)
     jobs = question.jobs
     found = [stand(catalog, stack, failure, jobs, unknown) for failure in catalog.failures]

@@ -56,9 +56,10 @@ def declared_stack(
         made, note = stack.image_statements(catalog, image.reference, image.where)
         found += made
         notes += [note] if note else []
+    packages = stack.packages_of(catalog)
     whole = any(one.name == "transformer-engine" for one in declared.pins)
     for one in declared.pins:
-        axis = stack.axis_of(one.name)
+        axis = stack.axis_of(one.name, packages)
         if axis and not (whole and one.name in PARTS):
             found.append(_statement(axis, one))
     made_stack = stack.build(

@@ -13,7 +13,7 @@ from typing import Final
 
 from matrix.catalog.versions import NONE, is_version
 from matrix.check.facts import InterpreterFacts
-from matrix.check.stack import PACKAGES, Statement, axis_of
+from matrix.check.stack import ALIASES, Statement
 
 INSTALLED: Final = "installed"
 # Distributions by axis; the first that is installed counts.
@@ -34,7 +34,7 @@ def statements(interpreter: InterpreterFacts, folders: Iterable[str]) -> list[St
     """
     found = [Statement("python", interpreter.python, interpreter.path)] if interpreter.python else []
     for name, version in interpreter.packages.items():
-        found.append(Statement(axis_of(name), version, INSTALLED))
+        found.append(Statement(ALIASES.get(name, name), version, INSTALLED))
     found += [
         Statement(axis, NONE, "not installed") for axis in DISTRIBUTIONS if axis not in {one.name for one in found}
     ]
@@ -42,10 +42,10 @@ def statements(interpreter: InterpreterFacts, folders: Iterable[str]) -> list[St
     return [*(one for one in found if not clone or one.name != clone.name), *([clone] if clone else [])]
 
 
-def own_interpreter() -> InterpreterFacts:
-    """Return the facts of this interpreter, from the metadata of packages alone: torch is not imported."""
+def own_interpreter(further: Iterable[str]) -> InterpreterFacts:
+    """Return the facts of this interpreter and the `further` packages, from metadata alone: torch is not imported."""
     packages = {}
-    for names in (*DISTRIBUTIONS.values(), *((name,) for name in PACKAGES)):
+    for names in (*DISTRIBUTIONS.values(), *((name,) for name in further)):
         if version := next(_installed(names), None):
             packages[names[0]] = version
     return InterpreterFacts(sys.executable, platform.python_version(), packages, torch_cuda=torch_cuda())

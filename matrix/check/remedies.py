@@ -59,7 +59,7 @@ def nearest(
 ) -> Cell | None:
     """Return the stack with the nearest version of an axis that helps, newer ones first; `newer`: no older ones."""
     for cell in _others(catalog, stack.cell, axis, newer=newer):
-        if catalog.excluded(cell) is None and _packages_fit(catalog, stack, cell) and helps(cell):
+        if catalog.excluded(cell) is None and helps(cell):
             return cell
     return None
 
@@ -80,12 +80,6 @@ def _others(catalog: Catalog, cell: Cell, axis: str, *, newer: bool) -> Iterator
     for version in (*later, *(() if newer else reversed(earlier))):
         changed = replace(cell, **{axis: version})
         yield replace(changed, base="", image=NONE) if axis == "torch" else changed
-
-
-def _packages_fit(catalog: Catalog, stack: UserStack, cell: Cell) -> bool:
-    release = next((one for one in catalog.megatron_core if one.version == cell.mcore), None)
-    requires = release.requires if release else {}
-    return all(stack.packages[name] in bound for name, bound in requires.items() if name in stack.packages)
 
 
 def _container(catalog: Catalog, cell: Cell) -> Container | None:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.utils import canonicalize_name
 
-from matrix.catalog.cell import Cell
+from matrix.catalog.cell import WRITER, Cell, pinned
 from matrix.catalog.failure import Package
 from matrix.catalog.model import Base, Catalog, Container
 from matrix.catalog.versions import NONE, is_version, parse
@@ -38,8 +38,12 @@ ALIASES: Final = {
     "transformer-engine-cu12": "te",
     "transformer-engine-cu13": "te",
 }
-# Further packages that failures and releases of megatron-core depend on.
-PACKAGES: Final = ("numpy", "nvidia-resiliency-ext", "setuptools", "transformers", "flash-attn", "apex")
+# How axes are called in texts, with those of the writer of a checkpoint.
+NAMES: Final = {
+    **AXES,
+    "writer_mcore": "a checkpoint written by megatron-core",
+    "writer_te": "a checkpoint written with Transformer Engine",
+}
 EXAMPLES: Final = {"torch": "2.4.1", "mcore": "0.9.0", "te": "1.9.0", "driver": "535", "sm": "9.0", "gpus": "8"}
 RELEASE_TAG: Final = re.compile(r"^(?:core_[vr]|v)(?=\d)")
 FORM: Final = (
@@ -69,16 +73,27 @@ class UserStack:
     """The stack that a user checks.
 
     `open` are the axes that nothing states; their value in `cell` is "none". An axis that is not open and "none" is
-    absent. `limits` are specifier sets of open axes, `packages` further distributions, `sources` the place of each axis
-    and package. `notes` are what could not be read or contradicts itself.
+    absent. `limits` are specifier sets of open axes, `sources` the place of each axis and package. `notes` are what
+    could not be read or contradicts itself. `closed`: a package that nothing states is absent.
     """
 
     cell: Cell
     open: tuple[str, ...] = ()
     limits: Mapping[str, str] = field(default_factory=dict)
-    packages: Mapping[str, str] = field(default_factory=dict)
     sources: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    closed: bool = False
+
+    @property
+    def packages(self) -> Mapping[str, str]:
+        """Return the versions of the packages that have no axis."""
+        return pinned(self.cell.packages)
+
+    def is_open(self, name: str) -> bool:
+        """Return whether nothing states the version on an axis, or of a package."""
+        if name in AXES:
+            return name in self.open
+        return name in WRITER or not (self.closed or name in self.packages)
 
     @property
     def named(self) -> list[tuple[str, str, str]]:
@@ -102,16 +117,24 @@ class UserStack:
         }
 
 
-def axis_of(name: str) -> str:
-    """Return the axis or the canonical package that a name means, "" for any other name."""
+def packages_of(catalog: Catalog) -> list[str]:
+    """Return the packages without an axis that failures and releases depend on, canonical."""
+    failures = [name for failure in catalog.failures for name in failure.open]
+    releases = [name for release in catalog.megatron_core for name in release.requires]
+    return sorted({*failures, *releases} - AXES.keys())
+
+
+def axis_of(name: str, packages: Collection[str]) -> str:
+    """Return the axis, or the package among `packages`, that a name means, "" for any other name."""
     canonical: str = canonicalize_name(name)
     found = ALIASES.get(canonical, canonical)
-    return found if found in AXES or found in PACKAGES else ""
+    return found if found in AXES or found in packages else ""
 
 
 def parse_text(catalog: Catalog, text: str) -> list[Statement]:
     """Return the statements of a text such as "mcore=0.8.0 torch=2.4.1". Raises MatrixError with a suggestion."""
     found: dict[str, Statement] = {}
+    packages = packages_of(catalog)
     for word in text.replace(",", " ").split():
         name, equals, value = word.partition("=")
         value = RELEASE_TAG.sub("", value.removeprefix("="))  # as in a requirements file, or as a tag of git
@@ -119,9 +142,9 @@ def parse_text(catalog: Catalog, text: str) -> list[Statement]:
             name, equals, value = "base", "=", image.id
         if not equals or not value:
             raise MatrixError("not a stack", got=word, expected=FORM)
-        axis = axis_of(name)
+        axis = axis_of(name, packages)
         if not axis:
-            known = (*AXES, *PACKAGES)
+            known = (*AXES, *packages)
             raise MatrixError("no such axis or package", got=name, expected=FORM, fix=closest(name, known))
         if axis in found:
             raise MatrixError("an axis is named twice", got=word, expected=f"one {axis}")
@@ -201,14 +224,20 @@ def build(
             if axis not in values:
                 values[axis], sources[axis] = NONE, "absent"
     open_ = tuple(axis for axis in AXES if axis not in values and not (axis == "base" and (base or "torch" in values)))
-    axes = {axis: version for axis, version in values.items() if axis in AXES}
+    axes: dict[str, Any] = {axis: version for axis, version in values.items() if axis in AXES}
+    packages = tuple(sorted(f"{name}=={version}" for name, version in values.items() if name not in AXES))
     return UserStack(
-        Cell(base.id if base else "", **{"torch": NONE, "mcore": NONE, **axes}, image=image.id if image else NONE),
+        Cell(
+            base.id if base else "",
+            **{"torch": NONE, "mcore": NONE, **axes},
+            image=image.id if image else NONE,
+            packages=packages,
+        ),
         open_,
-        {name: one.limits for name, one in said.items() if one.limits and name in open_},
-        {name: version for name, version in values.items() if name not in AXES},
+        {name: one.limits for name, one in said.items() if one.limits and name not in values},
         sources,
         tuple(more),
+        closed and not base,
     )
 
 
@@ -239,6 +268,8 @@ def allows(stack: UserStack, axis: str, version: str) -> bool:
 def recorded(catalog: Catalog, axis: str) -> list[str]:
     """Return the values of an axis that the catalog records, oldest first; releases only, without builds."""
     found: dict[str, Iterable[str]] = {
+        "writer_mcore": (one.version for one in catalog.megatron_core),
+        "writer_te": (one.version for one in catalog.transformer_engine),
         "torch": (one.version for one in catalog.torch),
         "mcore": (one.version for one in catalog.megatron_core),
         "te": (one.version for one in catalog.transformer_engine),

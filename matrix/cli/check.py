@@ -106,7 +106,11 @@ def answer(catalog: Catalog, parsed: argparse.Namespace) -> tuple[CheckResult, b
     if parsed.what:
         stack, jobs = declaring.declared_stack(catalog, declaring.read(files), said)
     else:
-        interpreter = probe.interpreter_facts(parsed.python) if parsed.python else environment.own_interpreter()
+        interpreter = (
+            probe.interpreter_facts(parsed.python)
+            if parsed.python
+            else environment.own_interpreter(stacks.packages_of(catalog))
+        )
         host = probe.look(os.environ, [name for one in known for name in one.variables], interpreter)
         stack, jobs = here(catalog, host, os.environ), command_jobs(parsed.own, os.environ)
     question = Question(jobs, host, assumed, tuple(parsed.upgrade), checkpoint, here=not parsed.what)
@@ -123,6 +127,7 @@ def here(catalog: Catalog, host: HostFacts, environ: Mapping[str, str]) -> UserS
             *environment.statements(host.interpreter, environment.import_path(environ, Path.cwd())),
             *(Statement(axis, str(value), "this machine") for axis, value in machine.items() if value),
         ],
+        closed=True,
         label=environ.get(LABEL, ""),
         notes=host.interpreter.problems,
     )

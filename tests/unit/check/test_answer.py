@@ -160,7 +160,7 @@ def test_undecided_preflight_makes_no_break_certain() -> None:
     [
         ({"mcore": "0.17.1", "python": "3.10.1"}, "megatron-core 0.17.1 needs Python"),
         ({"mcore": "0.17.1", "torch": "2.4.1"}, "megatron-core 0.17.1 declares torch>=2.6.0"),
-        ({"mcore": "0.13.1", "numpy": "2.1.0"}, "megatron-core 0.13.1 declares numpy<2.0.0; the stack has 2.1.0"),
+        ({"mcore": "0.13.1", "numpy": "2.1.0"}, "megatron-core 0.13.1 declares numpy<2.0.0; the base has 2.1.0"),
         ({"base": "ngc-24.10", "driver": "450"}, "driver 450 is too old: ngc-24.10 requires driver 470 or later"),
         ({"base": "ngc-24.03", "driver": "470.42.01"}, "driver 470.42.01 is too old: ngc-24.03 has CUDA"),
     ],

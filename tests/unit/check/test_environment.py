@@ -37,7 +37,7 @@ def test_installed_packages_are_read_without_import(site: Path) -> None:
     (site / "torch" / "__init__.py").write_text("raise SystemExit('imported')")
     (site / "torch" / "version.py").write_text("cuda: Optional[str] = '12.8'\nhip: Optional[str] = None\n")
 
-    found = environment.own_interpreter()
+    found = environment.own_interpreter(["numpy"])
 
     assert (found.packages["torch"], found.packages["transformer-engine"]) == ("2.9.1+cu128", "2.9.0")
     assert (found.packages["numpy"], found.python) == ("1.26.4", platform.python_version())

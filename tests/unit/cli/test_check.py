@@ -30,7 +30,7 @@ def empty_history(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def on(monkeypatch: pytest.MonkeyPatch, host: HostFacts) -> None:
     """Let this environment and machine be `host`."""
     monkeypatch.setattr(probe, "look", lambda environ, variables, interpreter: host)
-    monkeypatch.setattr(environment, "own_interpreter", lambda: host.interpreter)
+    monkeypatch.setattr(environment, "own_interpreter", lambda further: host.interpreter)
 
 
 @pytest.mark.parametrize(("stack", "status"), [(BREAKING, 1), (FINE, 0), ("torch=2.4.1", 0), ("mcore=9.9.9", 0)])

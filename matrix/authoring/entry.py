@@ -125,7 +125,7 @@ def _rule_problems(failure: Failure) -> Iterator[EntryProblem]:
     if failure.affected and all(rule.cases for rule in failure.affected):
         yield EntryProblem(
             "affected",
-            "every rule names cases: `compat` never shows this failure, and it can mask no other",
+            "every rule names cases: `check` never shows this failure, and it can mask no other",
             "add a rule without `cases` for the cells in which it happens by default",
         )
 

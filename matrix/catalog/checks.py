@@ -15,6 +15,7 @@ from matrix.catalog.cell import EVERYTHING, Cell, Clause
 from matrix.catalog.failure import LAUNCHERS, Axis, Failure, Level, Package
 from matrix.catalog.folders import ENTRY
 from matrix.catalog.model import Catalog
+from matrix.catalog.reach import Condition
 from matrix.catalog.versions import NONE, is_version
 from matrix.errors import MatrixError, closest
 
@@ -207,6 +208,30 @@ def _check_failure(failure: Failure, catalog: Catalog, values: Known, where: str
                     fix="check the bounds against releases.toml and bases.toml, or add the missing entries there",
                 )
     _contradiction(failure, values, where)
+    _check_reach(failure, values, where)
+
+
+def _check_reach(failure: Failure, values: Known, where: str) -> None:
+    """Raise MatrixError for a condition that is none, and for `reached_by` that leaves a cell of a rule out."""
+    general = [rule for rule in failure.affected if not rule.cases]
+    for place, way in enumerate(failure.reached_by):
+        at = f"{where}: reached_by[{place}]"
+        for text in (*way.arguments, *way.defaults):
+            if Condition.parse(text) is None or (text in way.defaults and " " in text):
+                raise MatrixError(
+                    "not a condition on an argument", where=at, got=text,
+                    expected="--flag, not --no-flag, --option == VALUE, --count >= 4; in defaults: --option",
+                )  # fmt: skip
+        if not (way.arguments or way.when):
+            raise MatrixError("nothing is required", where=at, expected="arguments, or when")
+        if not any(values.satisfy(rule, way) for rule in general):
+            raise MatrixError("no affected cell is reached this way", where=at, got=way, expected="a part of a rule")
+    for place, rule in enumerate(failure.affected):
+        if failure.reached_by and not rule.cases and not any(values.satisfy(rule, way) for way in failure.reached_by):
+            raise MatrixError(
+                "nothing reaches the cells of this rule", where=f"{where}: affected[{place}]", got=rule,
+                expected="reached_by for its cells, or no reached_by: always reached",
+            )  # fmt: skip
 
 
 def _pinned(package: str, where: str) -> None:
@@ -269,7 +294,7 @@ def known(catalog: Catalog) -> Known:
     for pin in provided | open_:
         name, _, version = pin.partition("==")
         named.setdefault(name, set()).add(version)
-    # `megatrix compat` also checks torch releases that no base of the catalog has.
+    # `megatrix check` also checks torch releases that no base of the catalog has.
     bases = tuple(catalog.cell(base) for base in catalog.bases)
     alone = tuple(Cell("", release.version, NONE) for release in catalog.torch)
     return Known(bases + alone, {axis: frozenset(values) for axis, values in named.items()})

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from matrix.catalog.cell import Cell, Clause
 from matrix.catalog.limits import NO_LIMITS, Limits
+from matrix.catalog.reach import JobArguments, Reached, ReachedBy, reached
 from matrix.catalog.schema import Identifier, Pattern, VersionText
 from matrix.catalog.versions import NONE, Range
 
@@ -287,9 +288,10 @@ class Failure:
     """One entry. `axes` are those that it depends on; its cells have "none" on the others.
 
     A cell in `affected` is expected broken, one in `works` to work; one in neither is unknown. Rules that name a case
-    take precedence over those that name none. `clones` is the reason why PyPI's packages are unsuitable, "" if they are
-    suitable: the packages then come from the site's clones, a release at its tag. `package` are the open packages of
-    its cells, one of each name. `overrides` are packages whose versions users override: ranges that a release of
+    take precedence over those that name none. `reached_by` are the arguments of a training command that reach it, each
+    sufficient; without any it is always reached. `clones` is the reason why PyPI's packages are unsuitable, "" if they
+    are suitable: the packages then come from the site's clones, a release at its tag. `package` are the open packages
+    of its cells, one of each name. `overrides` are packages whose versions users override: ranges that a release of
     megatron-core declares for them exclude no cell. `contract` is the call that level
     contract reads, `stack` the stacks of its reports, `folder` the folder of the entry and its reproduction.
     `upstream` is "not reported" where no thread is about it: `references` are then related ones, and docs/upstream has
@@ -306,6 +308,7 @@ class Failure:
     signature: tuple[Signature, ...]
     affected: tuple[Rule, ...]
     works: tuple[Rule, ...] = ()
+    reached_by: tuple[ReachedBy, ...] = ()
     masked: tuple[Masked, ...] = ()
     stand_in: tuple[StandIn, ...] = ()
     case: tuple[Case, ...] = ()
@@ -340,6 +343,15 @@ class Failure:
         """Return the packages that its rules or its cells name, canonical, in order."""
         rules = (name for rule in (*self.affected, *self.works) for name in rule.packages)
         return list(dict.fromkeys([*rules, *(one.name for one in self.package)]))
+
+    def reach(self, cell: Cell, arguments: JobArguments | None) -> Reached:
+        """Return whether a command with these arguments reaches the failure in `cell`; None: no command is known."""
+        return reached(self.reached_by, lambda way: way.matches(cell), arguments)
+
+    @property
+    def silent(self) -> bool:
+        """Return whether training goes on with other results: only this project's own checks raise."""
+        return all(one.own for one in self.signature)
 
     def case_named(self, name: str) -> Case:
         """Return the case of that name. Raises KeyError."""

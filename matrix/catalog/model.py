@@ -56,6 +56,12 @@ class Container:
     sources: tuple[str, ...] = ()
     night: str = ""
 
+    @property
+    def least_branch(self) -> int | None:
+        """Return the lowest driver branch that `driver_requirement` accepts, None where it names none."""
+        text = f"{self.driver_requirement or ''} {self.driver_requirement_partial or ''}"
+        return min(map(int, re.findall(r"\b(\d{3})(?:\.\d+)?(?:\+| or later)", text)), default=None)
+
 
 @dataclass(frozen=True)
 class Wheels:

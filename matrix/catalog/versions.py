@@ -9,7 +9,7 @@ from functools import cache
 from typing import Final
 
 from packaging.specifiers import InvalidSpecifier, Specifier
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
 NONE: Final = "none"  # value of an axis that a cell does not use
 
@@ -36,7 +36,7 @@ def is_version(text: str) -> bool:
     """Return whether `text` is a PEP 440 version."""
     try:
         parse(text)
-    except InvalidVersion:
+    except ValueError:  # InvalidVersion, and of Python for a number of 5,000 digits
         return False
     return True
 

@@ -1,18 +1,18 @@
-"""Judge a job on a machine with the preflights, from the facts of the machine and the user's assumptions. Pure."""
+"""Judge a job on a machine with the preflights, from the stack, the machine's facts and the user's options. Pure."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
+from matrix.catalog.cell import Cell
 from matrix.catalog.failure import Failure
 from matrix.catalog.versions import NONE, is_version, parse
-from matrix.check.facts import HostFacts, capabilities
-from matrix.contract import calling, reading
+from matrix.check.facts import HostFacts
+from matrix.check.job import ANY_SIZE, UserJob
 from matrix.errors import MatrixError
-from matrix.execution import preflights
 from matrix.kit.launch import VARIABLES, Launcher, World, environment_of, world_of
 from matrix.kit.options import Option, count, one_of, read
 from matrix.kit.preflight import Answer, Machine, Preflight, Report, TrainingJob, unjudged
@@ -20,13 +20,11 @@ from matrix.verdicts.outcome import Outcome, OutcomeKind, Raised
 from matrix.verdicts.signature import owner
 
 LAUNCHERS: Final = tuple(launcher.value for launcher in Launcher if launcher is not Launcher.NONE)
-ANY_SIZE: Final = 2  # processes of a job on a machine with fewer GPUs: the smallest job with several processes
-EXAMPLE: Final = {"--torch": "2.4.1", "--driver": "535.129.03"}
 
 
 def _version(text: str, where: str) -> str:
     if not is_version(text):
-        raise MatrixError("not a version", got=f"{where} {text}", expected=f"such as {where} {EXAMPLE[where]}")
+        raise MatrixError("not a version", got=f"{where} {text}", expected=f"such as {where} 535.129.03")
     return text
 
 
@@ -37,15 +35,8 @@ def _capability(text: str, where: str) -> str:
 
 
 OPTIONS: Final = (
-    Option(
-        "mcore",
-        "SOURCE",
-        "megatron-core of the job: a recorded version, a folder, PATH@REV; none: Transformer Engine alone",
-    ),
-    Option("te", "SOURCE", "Transformer Engine of the job: a recorded version, a folder, PATH@REV"),
-    Option("torch", "VERSION", "assume this PyTorch instead of the installed one", _version),
-    Option("driver", "VERSION", "assume this kernel driver instead of the installed one", _version, machine="driver"),
-    Option("sm", "CAPABILITY", "assume a GPU of this compute capability, such as 9.0", _capability, machine="sm"),
+    Option("driver", "VERSION", "the kernel driver of the job's machine (default: this one's)", _version),
+    Option("sm", "CAPABILITY", "the compute capability of its GPUs, such as 9.0", _capability),
     Option("launcher", "NAME", f"launcher of the job: {', '.join(LAUNCHERS)}", one_of(*LAUNCHERS)),
     Option("world-size", "N", "number of processes of the job", count(1)),
 )
@@ -53,18 +44,10 @@ OPTIONS: Final = (
 
 @dataclass(frozen=True)
 class Assumed:
-    """Values that replace the facts found. `mcore` "none": Transformer Engine is used without Megatron-LM.
+    """The values of the user's options: `general` of OPTIONS, `given` the texts of those of preflights."""
 
-    `arguments` are the arguments of the job, `machine` the fields of Machine.
-    """
-
-    mcore: str | None = None
-    te: str | None = None
-    torch: str | None = None
-    launcher: str | None = None
-    world_size: int | None = None
-    arguments: Mapping[str, Any] = field(default_factory=dict)
-    machine: Mapping[str, Any] = field(default_factory=dict)
+    general: Mapping[str, Any] = field(default_factory=dict)
+    given: Mapping[str, str] = field(default_factory=dict)
 
 
 def options_of(known: Iterable[Preflight]) -> list[Option]:
@@ -74,72 +57,47 @@ def options_of(known: Iterable[Preflight]) -> list[Option]:
 
 def assume(given: Mapping[str, str | None], known: Iterable[Preflight]) -> Assumed:
     """Return the assumptions from the texts given for `options_of(known)`. Raises MatrixError for an invalid value."""
-    arguments, machine = read(options_of(known), given)
-    names = [option.name for option in OPTIONS if option.name in arguments]
-    general = {name.replace("-", "_"): arguments.pop(name) for name in names}
-    return Assumed(**general, arguments=arguments, machine=machine)
-
-
-@dataclass(frozen=True)
-class Diagnosis:
-    """The facts of the machine, the job, and the report of each preflight."""
-
-    facts: HostFacts
-    host: tuple[Answer, ...]
-    job: TrainingJob
-    machine: Machine
-    reports: tuple[Report, ...]
-
-    @property
-    def judged(self) -> bool:
-        """Return whether enough is known of the job to judge it."""
-        return any(report.judged for report in self.reports)
-
-    @property
-    def fails(self) -> bool:
-        """Return whether the job will fail."""
-        return any(report.fails for report in self.reports)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return one object of plain JSON values."""
-        return {
-            "facts": self.facts.to_json(),
-            "host": [answer.to_json() for answer in self.host],
-            "setting": {**asdict(self.job), "machine": asdict(self.machine)},
-            "job": [answer.to_json() for report in self.reports for answer in report.answers],
-            "fails": self.fails,
-            "changes": [list(one) for report in self.reports for one in report.changes],
-        }
-
-
-def judges() -> tuple[Preflight, ...]:
-    """Return the preflights that judge a job on a machine: those of all failures that name no topic."""
-    return tuple(one for one in preflights.installed() if not one.topic)
+    texts = {name: text for name, text in given.items() if text is not None}
+    general, _ = read(OPTIONS, {name: text for name, text in texts.items() if name in {one.name for one in OPTIONS}})
+    own = {name: text for name, text in texts.items() if name not in general}
+    for one in known:
+        names = {option.name for option in one.options}
+        read(one.options, {name: text for name, text in own.items() if name in names})
+    return Assumed(general, own)
 
 
 def examine(
-    host: HostFacts, assumed: Assumed, failures: Iterable[Failure] = (), known: Iterable[Preflight] | None = None
-) -> Diagnosis:
-    """Return the diagnosis by the preflights `known`, by default `judges()`.
+    preflight: Preflight,
+    cell: Cell,
+    job: UserJob,
+    host: HostFacts | None,
+    assumed: Assumed,
+    failures: Iterable[Failure],
+) -> Report:
+    """Return the report of one preflight on a job; `host` is its machine, None where that is unknown.
 
-    An error gets the id of the entry of `failures` whose signature it matches. Raises MatrixError for an assumed
-    release that is not recorded; an installed one that is not recorded is not judged.
+    An error gets the id of the entry of `failures` whose signature it matches. A release that is not recorded, and a
+    preflight that fails, make the report unjudged.
     """
-    job, machine = job_of(host, assumed), machine_of(host, assumed)
-    if job.mcore == assumed.mcore and not job.te:  # with a Transformer Engine the preflights read both
-        reading.calls_of(job.mcore)
-    reports = []
-    for one in judges() if known is None else known:
-        try:
-            report = one.examine(job, machine, calling)
-        except MatrixError as error:
-            if assumed.te or assumed.mcore:
-                raise
-            report = unjudged(one.subject, error.brief)
-        except Exception as error:  # of one entry; the others are still of use
-            report = unjudged(one.subject, f"its preflight failed: {type(error).__name__}: {error}")
-        reports.append(replace(report, answers=tuple(_named(answer, failures) for answer in report.answers)))
-    return Diagnosis(host, capabilities(host), job, machine, tuple(reports))
+    from matrix.contract import calling  # 0.1 s: it is not needed for a stack without a job
+
+    try:
+        options = {option.name for option in preflight.options}
+        texts = {
+            **preflight.given(job.arguments.values if job.arguments else {}, job.per_host),
+            **{name: text for name, text in assumed.given.items() if name in options},
+        }
+        arguments, machine = read(preflight.options, texts)
+        report = preflight.examine(
+            training_job(cell, job, host, assumed, arguments),
+            replace(machine_of(cell, host, assumed), **machine),
+            calling,
+        )
+    except MatrixError as error:
+        report = unjudged(preflight.subject, error.brief)
+    except Exception as error:  # of one entry; the others are still of use
+        report = unjudged(preflight.subject, f"its preflight failed: {type(error).__name__}: {error}")
+    return replace(report, answers=tuple(_named(answer, failures) for answer in report.answers))
 
 
 def _named(answer: Answer, failures: Iterable[Failure]) -> Answer:
@@ -151,42 +109,52 @@ def _named(answer: Answer, failures: Iterable[Failure]) -> Answer:
     return replace(answer, failure=found.id) if found else answer
 
 
-def job_of(host: HostFacts, assumed: Assumed) -> TrainingJob:
-    """Return the job as it would be started."""
-    packages = host.interpreter.packages
-    mcore = assumed.mcore or packages.get("megatron-core", NONE)
+def training_job(
+    cell: Cell, job: UserJob, host: HostFacts | None, assumed: Assumed, arguments: Mapping[str, Any]
+) -> TrainingJob:
+    """Return the job as it would be started. An image's torch has its mpi backend, as the ones of NGC have."""
+    interpreter = host.interpreter if host else None
+    own = interpreter is not None and interpreter.packages.get("torch") == cell.torch
+    environ = {**(host.environ if host else {}), **job.environ}
+    in_image = cell.base.startswith("ngc-") or cell.image.startswith("ngc-")
     return TrainingJob(
-        te=assumed.te or packages.get("transformer-engine", ""),
-        mcore="" if mcore == NONE else mcore,
-        torch_mpi=None if assumed.torch else host.interpreter.torch_mpi,
-        te_mpi=None if assumed.te else host.interpreter.built_with_mpi,
-        world=_world(host, assumed),
-        environ={name: value for name, value in host.environ.items() if name not in VARIABLES},
-        arguments=assumed.arguments,
+        te="" if cell.te == NONE else cell.te,
+        mcore="" if cell.mcore == NONE else cell.mcore,
+        torch_mpi=(interpreter.torch_mpi if own and interpreter else None) or in_image or None,
+        te_mpi=interpreter.built_with_mpi if own and interpreter else None,
+        world=_world(job, host, assumed),
+        environ={name: value for name, value in environ.items() if name not in VARIABLES},
+        arguments=arguments,
     )
 
 
-def _world(host: HostFacts, assumed: Assumed) -> World:
-    """Return the world of the job: that of this process, or the assumed launcher and size."""
-    current = world_of(host.environ)
-    if not (assumed.launcher or assumed.world_size):
+def _world(job: UserJob, host: HostFacts | None, assumed: Assumed) -> World:
+    """Return the world of the job: of the options, else of its command, else of this process."""
+    launcher, size = assumed.general.get("launcher"), assumed.general.get("world-size")
+    current = job.world if job.world.size is not None else world_of(host.environ) if host else job.world
+    if not (launcher or size):
         return current
-    if not assumed.launcher and current.size is None:
+    if not launcher and current.size is None:
         return world_of({})  # a size without a launcher implies nothing about MPI
-    size = assumed.world_size or current.size or max(len(host.cuda.gpus), ANY_SIZE)
-    return world_of(environment_of(Launcher(assumed.launcher) if assumed.launcher else current.launcher, size))
+    gpus = len(host.cuda.gpus) if host else 0
+    count_ = size or current.size or max(gpus, ANY_SIZE)
+    return world_of(environment_of(Launcher(launcher) if launcher else current.launcher, count_))
 
 
-def machine_of(host: HostFacts, assumed: Assumed) -> Machine:
-    """Return the machine with the weakest of its GPUs; facts that depend on an assumed value are unknown."""
+def machine_of(cell: Cell, host: HostFacts | None, assumed: Assumed) -> Machine:
+    """Return the machine with the weakest of its GPUs; facts that depend on a stated value are unknown."""
+    stated: dict[str, Any] = {axis: getattr(cell, axis) for axis in ("driver", "sm") if getattr(cell, axis) != NONE}
+    stated |= {axis: assumed.general[axis] for axis in ("driver", "sm") if axis in assumed.general}
+    if host is None:
+        return Machine(**stated)
     gpus = host.cuda.gpus
-    other = assumed.machine.keys() & {"driver", "sm"}
-    found = Machine(
-        driver=host.driver,
+    sm = min((gpu.sm for gpu in gpus), key=parse, default=None)
+    found = {"driver": host.driver, "sm": sm}
+    other = {axis for axis, value in stated.items() if value != found[axis]}
+    return Machine(
+        **{**found, **stated},
         cuda=None if "driver" in other else host.cuda.version,
-        sm=min((gpu.sm for gpu in gpus), key=parse, default=None),
         multicast=all(gpu.multicast for gpu in gpus) if gpus and not other else None,
         memory=host.limit or host.memory,
         shm=host.shm,
     )
-    return replace(found, **assumed.machine)

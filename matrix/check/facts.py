@@ -195,7 +195,7 @@ def _interpreter(interpreter: InterpreterFacts) -> tuple[Answer, ...]:
         Answer(
             "torch's mpi backend",
             status_of(interpreter.torch_mpi),
-            why_not or "no torch"
+            why_not or ("not checked: --python imports torch" if "torch" in interpreter.packages else "no torch")
             if interpreter.torch_mpi is None
             else f"torch.distributed.is_mpi_available() is {interpreter.torch_mpi}",
         ),
@@ -206,7 +206,7 @@ def _shm(host: HostFacts) -> Answer:
     if host.shm is None:
         return Answer(SHM, Status.UNKNOWN, "missing, or of unknown size")
     free = "" if host.shm_free is None else f", {_size(host.shm_free)} free"
-    little = f"{SHM} has a container's default size; enlarge it by --ipc=host or --shm-size (megatrix advise memory)"
+    little = f"{SHM} has a container's default size; enlarge it by --ipc=host or --shm-size (docs/memory.md)"
     return Answer(SHM, Status.YES, _size(host.shm) + free, warns=little if host.shm < LITTLE_SHM else "")
 
 

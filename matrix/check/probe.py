@@ -1,4 +1,4 @@
-"""Collect the facts of this machine. The only module of the doctor that accesses it."""
+"""Collect the facts of this machine: drivers, GPUs, MPI, memory, the interpreter of a job."""
 
 from __future__ import annotations
 
@@ -6,13 +6,12 @@ import json
 import os
 import shutil
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
 from matrix.check.facts import SHM, HostFacts, InterpreterFacts, Mpi
 from matrix.errors import MatrixError
-from matrix.execution import preflights
 from matrix.execution.ranks.memory import allowed, available
 from matrix.kit.launch import VARIABLES
 from matrix.provision import host
@@ -24,14 +23,14 @@ SCRIPT: Final = Path(__file__).with_name("interview.py")
 TIMEOUT_S: Final = 180.0
 
 
-def look(python: str, environ: Mapping[str, str]) -> HostFacts:
-    """Return the facts of this machine, with `python` as the interpreter of a job."""
-    names = (*VARIABLES, *(name for one in preflights.installed() for name in one.variables))
-    found = devices.query(python=python)
+def look(environ: Mapping[str, str], variables: Iterable[str], interpreter: InterpreterFacts) -> HostFacts:
+    """Return the facts of this machine for a job of `interpreter`; of `environ` launchers' and `variables` alone."""
+    names = (*VARIABLES, *variables)
+    found = devices.query(python=interpreter.path)
     shm = shutil.disk_usage(SHM) if Path(SHM).is_dir() else None
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return HostFacts(
-        interpreter=interpreter_facts(python),
+        interpreter=interpreter,
         driver=host.driver_of() or found.nvml.driver,
         nvml=found.nvml,
         cuda=found.cuda,
@@ -46,8 +45,9 @@ def look(python: str, environ: Mapping[str, str]) -> HostFacts:
 
 
 def interpreter_facts(python: str) -> InterpreterFacts:
-    """Return the facts of an interpreter. One that crashes or hangs while it imports is reported in `problems`.
+    """Return the facts of another interpreter, which imports torch.
 
+    One that crashes or hangs while it imports is reported in `problems`.
     Raises MatrixError if it can't be started.
     """
     try:

@@ -37,10 +37,10 @@ COMMANDS: Final[Mapping[str, Command]] = {
         "0 built",
         "build debian-13 --mcore 0.12.0",
     ),
-    "compat": Command(
-        "List the known failures of a set of versions, with fixes and workarounds.",
-        "0 no known failure, 1 at least one",
-        'compat "mcore=0.8.0 torch=2.4.1"',
+    "check": Command(
+        "Report what is known to break in this environment, a set of versions, files or a command, and what to do.",
+        "0 nothing is known to break, 1 something is, with --: that of the command",
+        'check "mcore=0.8.0 torch=2.4.1"',
     ),
     "match": Command(
         "Find known failures in a log, with fixes and workarounds.",
@@ -61,16 +61,6 @@ COMMANDS: Final[Mapping[str, Command]] = {
         "Find the release, commit, container or driver at which a failure, or your own command, starts or ends.",
         "0 a unique answer, 1 an ambiguous one, 130 interrupted",
         "bisect FAILURE --axis torch --mcore 0.8.0",
-    ),
-    "advise": Command(
-        "Report what a job will need before it starts.",
-        "0 no known failure, 1 the job will fail",
-        "advise TOPIC --help",
-    ),
-    "doctor": Command(
-        "Report what this machine has, whether a job would start on it, and what to change.",
-        "0 no known failure applies, 1 the job will fail",
-        "doctor --mcore 0.9.0 --te 1.9.0 --launcher torchrun --world-size 8",
     ),
     "sources": Command(
         "List the clones of upstream repositories that cases read, or fetch them into the cache.",

@@ -8,7 +8,7 @@ from collections import Counter
 from textwrap import indent
 from typing import Any, Final
 
-from matrix.authoring import entry, examples, export, skeleton
+from matrix.authoring import entry, examples, export, osv, skeleton
 from matrix.catalog.folders import FAILURES
 from matrix.catalog.loading import load
 from matrix.cli import Command, results
@@ -30,7 +30,11 @@ ACTIONS: Final = {
         "0 examples written, 1 none",
         "catalog keep --failure my-failure",
     ),
-    "export": Command("Print the catalog as one JSON object.", "0 printed", "catalog export"),
+    "export": Command(
+        "Print the catalog as JSON: one object, or a list of advisories in OSV's form.",
+        "0 printed",
+        "catalog export --format osv",
+    ),
 }
 
 
@@ -55,6 +59,9 @@ def add_parser(commands: Any) -> None:
     add_out(keep)
     keep.set_defaults(command=keep_command)
     exporting = add_command(topics, "export", ACTIONS["export"])
+    exporting.add_argument(
+        "--format", choices=("json", "osv"), default="json", help="json, or osv: one advisory for each failure"
+    )
     exporting.set_defaults(command=export_command)
 
 
@@ -98,5 +105,7 @@ def keep_command(parsed: argparse.Namespace) -> int:
 
 def export_command(parsed: argparse.Namespace) -> int:
     """Print every entry."""
-    print(json.dumps(export.catalog_to_json(load()), indent=1, ensure_ascii=False))
+    known = load()
+    listed = [osv.failure_to_osv(known, one) for one in known.failures] if parsed.format == "osv" else None
+    print(json.dumps(export.catalog_to_json(known) if listed is None else listed, indent=1, ensure_ascii=False))
     return 0

@@ -13,7 +13,7 @@ from matrix.cli import COMMANDS
 from matrix.cli.usage import Help
 from matrix.errors import MatrixError
 
-OWN = {"bisect"}  # commands that take another command after --
+OWN = {"bisect", "check"}  # commands that take another command after --
 INTERRUPTED = 130  # exit status after Ctrl-C, as in a shell
 EPILOG = """\
 terms:

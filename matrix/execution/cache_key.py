@@ -25,7 +25,18 @@ from matrix.provision.project import PACKAGE
 RUNS: Final = ("matrix.execution.reproduction", "matrix.execution.ranks.supervisor", "matrix.execution.ranks.rank")
 READS: Final = ("matrix.execution.reproduction", "matrix.execution.reading")
 # Documentation, without effect on verdicts.
-TITLES: Final = ("title", "references", "upstream", "symptom", "cause", "fix", "workaround", "claim", "folder")
+TITLES: Final = (
+    "title",
+    "references",
+    "upstream",
+    "symptom",
+    "cause",
+    "fix",
+    "workaround",
+    "claim",
+    "reached_by",
+    "folder",
+)
 
 
 def case_key(

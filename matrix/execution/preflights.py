@@ -19,10 +19,11 @@ FILE: Final = "preflight.py"
 
 def installed(*folders: Path) -> tuple[Preflight, ...]:
     """Return the preflights of all failures that have one, by folder; a broken one becomes one that reports that."""
-    return tuple(_found(path.parent) for root in folders or roots() for path in sorted(root.glob(f"*/{FILE}")))
+    return tuple(found(path.parent) for root in folders or roots() for path in sorted(root.glob(f"*/{FILE}")))
 
 
-def _found(folder: Path) -> Preflight:
+def found(folder: Path) -> Preflight:
+    """Return the preflight of a failure's folder; a broken one becomes one that reports that."""
     try:
         return preflight_of(folder)
     except Exception as error:  # whatever the module of one entry raises

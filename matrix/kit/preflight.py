@@ -1,7 +1,7 @@
 """Preflights: they predict, before a job starts, whether a failure will appear on a machine.
 
-The folder of a failure may contain preflight.py with one PREFLIGHT. `megatrix doctor` examines a job on this machine
-with each preflight that names no topic; `megatrix advise TOPIC` runs the one of that topic.
+The folder of a failure may contain preflight.py with one PREFLIGHT. `megatrix check` examines a job with it where the
+job may reach the failure, on this machine or on one that options describe.
 """
 
 from __future__ import annotations
@@ -138,14 +138,17 @@ class Contracts(Protocol):
 class Report:
     """The result of a preflight on `subject`. `judged` is False where too little is known of the job.
 
-    `changes` are the smallest sets of changes after which the job starts. `megatrix advise` prints `text` or `data`
-    (plain JSON values).
+    `changes` are the smallest sets of changes after which the job starts. `clears`: the failure of the preflight does
+    not occur, whatever the catalog's rules expect of the versions; `open` is what it depends on besides. `text` are
+    lines of figures for a terminal, `data` the same as plain JSON values.
     """
 
     subject: str
     answers: tuple[Answer, ...]
     changes: tuple[tuple[str, ...], ...] = ()
     judged: bool = True
+    clears: bool = False
+    open: str = ""
     text: str = ""
     data: Mapping[str, Any] = field(default_factory=dict)
 
@@ -164,14 +167,14 @@ def unjudged(subject: str, reason: str) -> Report:
 class Preflight:
     """The value of PREFLIGHT in a preflight.py.
 
-    `subject` is a short name of the judged feature. `options` are the user's options. `variables` are the environment
-    variables that are read: no others are kept, since an environment holds secrets. `topic` and `about` (one sentence)
-    make it a topic of `megatrix advise`.
+    `subject` is a short name of the judged feature. `options` are the user's options; `given` returns the texts of
+    those that a command states, from the values of its arguments ("seq-length" -> "4096") and its number of processes
+    per host, None if unknown. `variables` are the environment variables that are read: no others are kept, since an
+    environment holds secrets.
     """
 
     subject: str
     examine: Callable[[TrainingJob, Machine, Contracts], Report]
     options: tuple[Option, ...] = ()
+    given: Callable[[Mapping[str, str], int | None], Mapping[str, str]] = lambda values, per_host: {}
     variables: tuple[str, ...] = ()
-    topic: str = ""
-    about: str = ""

@@ -35,6 +35,9 @@ class Fitting:
 
 def fitting(catalog: Catalog, image: Container, driver: str) -> Fitting:
     """Return how an image runs on a kernel driver, given as a version (470.161.03) or a branch (470)."""
+    least = image.least_branch
+    if least and int(driver.split(".")[0]) < least:
+        return Fitting(Fit.TOO_OLD, f"{image.id} requires driver {least} or later")
     if image.cuda is None:
         return Fitting(Fit.UNKNOWN, f"the CUDA of {image.id} is not known")
     branch, built = driver.split(".")[0], (image.cuda_driver_version_in_image or "").split(".")[0]

@@ -64,6 +64,7 @@ class FailureInPage:
             "fix": " ".join(self.failure.fix.split()),
             "workarounds": [{"text": one.text, "verified": one.verified} for one in self.failure.workaround],
             "references": list(self.failure.references),
+            "reached_by": [text for way in self.failure.reached_by if (text := str(way.reached(None)))],
             "rules": [rule.to_json() for rule in self.rules],
         }
 

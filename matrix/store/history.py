@@ -97,6 +97,21 @@ class Earlier:
     verdict: Verdict
 
 
+@dataclass(frozen=True)
+class LastRun:
+    """The last run of a failure at a level that had a result: run id, time (UTC, ISO 8601), cell and verdict."""
+
+    level: Level
+    run: str
+    started: str
+    cell: str
+    verdict: Verdict
+
+    def to_json(self) -> dict[str, str]:
+        """Return plain JSON values."""
+        return {**vars(self), "level": self.level.value, "verdict": self.verdict.value}
+
+
 class History:
     """The history in one file, created when missing; None keeps it in memory.
 
@@ -223,6 +238,20 @@ class History:
         for failure, level in rows:
             found.setdefault(failure, set()).add(Level(level))
         return {failure: frozenset(levels) for failure, levels in found.items()}
+
+    def last_runs(self) -> Mapping[str, tuple[LastRun, ...]]:
+        """Return the last run of each failure at each level that has a result in this history, by failure id."""
+        with self._as_history_errors():
+            rows = self._base.execute(
+                "SELECT failure, level, runs.id, max(started), cell, verdict FROM results"
+                " JOIN runs ON runs.number = run WHERE verdict NOT IN (?, ?) GROUP BY failure, level",
+                _SILENT,
+            )
+            found: dict[str, list[LastRun]] = {}
+            for failure, level, run, started, cell, verdict in rows:
+                last = LastRun(Level(level), run, started, cell, Verdict(verdict))
+                found.setdefault(failure, []).append(conforming(last))
+        return {failure: tuple(runs) for failure, runs in found.items()}
 
     def _open(self) -> None:
         (version,) = self._base.execute("PRAGMA user_version").fetchone()

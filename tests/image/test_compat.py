@@ -172,12 +172,12 @@ def test_unusable_compat_package_is_recorded(project: Path, tmp_path: Path) -> N
     assert record["notes"][-1].endswith("but found: 470.161.03 (the host driver itself)")
 
 
-def test_doctor_in_the_image_reports_both_drivers(tool: Tool, tmp_path: Path) -> None:
+def test_check_in_the_image_reports_both_drivers(tool: Tool, tmp_path: Path) -> None:
     with standin.passed_in(standin.driver(tmp_path, "470.161.03", 11040, at=standin.INSIDE)):
         inside = ["--rm", "--network=none", "--device", "nvidia.com/gpu=all", "--volume", f"{ROOT}:{ROOT}:ro"]
         inside += ["--workdir", str(ROOT), "--env", "PYTHONDONTWRITEBYTECODE=1"]
-        result = tool.run([tool.path, "run", *inside, TAG, "python3", "-m", "matrix", "doctor", "--json"], seconds=60)
-    facts = json.loads(result.out)["facts"]
+        result = tool.run([tool.path, "run", *inside, TAG, "python3", "-m", "matrix", "check", "--json"], seconds=60)
+    facts = json.loads(result.out)["machine"]
     assert (facts["driver"], facts["cuda"]["driver"], facts["cuda"]["compat"]) == ("470.161.03", PACKAGE, True)
     assert (facts["cuda"]["version"], facts["nvml"]["cuda"]) == ("12.5", "11.4")
     assert [(card["up"], card["links"]) for card in facts["nvml"]["gpus"]] == [(18, 18), (17, 18)]

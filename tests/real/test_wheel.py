@@ -22,6 +22,13 @@ LOG = """Traceback (most recent call last):
   File "/Megatron-LM/megatron/training/initialize.py", line 209, in _initialize_tp_communicators
 TypeError: initialize_ub() got an unexpected keyword argument 'tp_size'
 """
+FILES = {
+    "train.log": LOG,
+    "uv.lock": '[[package]]\nname = "torch"\nversion = "2.4.1"\n',
+    "Dockerfile": "FROM nvcr.io/nvidia/pytorch:24.07-py3\nRUN pip install megatron-core==0.8.0\n",
+    "job.sh": "torchrun --nproc_per_node 8 pretrain_gpt.py --seq-length 131072\n",
+    "environment.yml": "dependencies: [pytorch=2.4.1]\n",
+}
 # Command lines, run in this order in one folder, and their exit statuses.
 COMMANDS = {
     "--help": 0,
@@ -31,13 +38,17 @@ COMMANDS = {
     "plan --format github": 0,
     "plan --here": 0,
     "explain torch-2.4.0/mcore-0.8.0/te-none/driver-none": 0,
-    "compat torch=2.4.0 mcore=0.8.0": 1,
+    "check torch=2.4.0 mcore=0.8.0": 1,
+    "check": 0,
+    "check uv.lock Dockerfile --json": 1,
+    "check job.sh --host-memory 880G --shm 64G mcore=0.16.1": 2,
+    "check mcore=0.16.1 job.sh --host-memory 880G --shm 64G": 1,
+    "check environment.yml": 2,  # PyYAML is missing
+    "check -- true": 0,
     "match train.log": 0,
     "contract --mcore 0.8.0 --te 1.9.0": 0,
     "surface record no-such-folder": 2,
     f"bisect {BEHIND_MPI} --axis te --mcore 0.8.0 --good 1.9.0 --bad 1.8.0": 0,
-    "advise memory --seq-length 4096 --ranks-per-host 8": 0,
-    "doctor": 0,
     "build no-such-image": 2,
     "run": 2,  # tox is missing
     "report": 2,  # nothing has run
@@ -77,7 +88,8 @@ def command_of(python: Path, folder: Path) -> Command:
 def test_every_command_works_from_an_empty_folder(wheel: Path, tmp_path: Path) -> None:
     venv, folder = tmp_path / "venv", tmp_path / "empty"
     folder.mkdir()
-    (folder / "train.log").write_text(LOG)
+    for name, text in FILES.items():
+        (folder / name).write_text(text)
     uv("venv", "--python", sys.executable, str(venv))
     uv("pip", "install", "--python", str(venv / "bin" / "python"), str(wheel))
     megatrix = command_of(venv / "bin" / "python", folder)
@@ -86,7 +98,7 @@ def test_every_command_works_from_an_empty_folder(wheel: Path, tmp_path: Path) -
 
     assert {line: one.returncode for line, one in ran.items()} == COMMANDS
     assert [line for line, one in ran.items() if "Traceback" in one.stderr] == []
-    assert sorted(path.name for path in folder.iterdir()) == ["reports", "train.log"]
+    assert sorted(path.name for path in folder.iterdir()) == sorted(["reports", *FILES])
     assert len(list((folder / "reports" / "out" / "runs").iterdir())) == 1  # runs that did not start left none
     assert "site-packages" not in "".join(str(path) for path in (tmp_path / "cache").rglob("tox*"))
 

@@ -4,5 +4,5 @@ cuda       the user-mode driver, libcuda    -> Cuda: the driver that a process o
 nvml       the management library, NVML     -> Nvml: the kernel driver, the GPUs and their NVLinks
 devices    queries both in a separate process, which may hang or crash
 
-Both are bound by ctypes: a dozen functions that take and return numbers and texts (docs/doctor.md gives the reason).
+Both are bound by ctypes: a dozen functions that take and return numbers and texts (docs/drivers.md gives the reason).
 """

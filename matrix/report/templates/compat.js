@@ -17,7 +17,6 @@
   const ruling = (failure, places) =>
     failure.rules.find((rule) => Object.entries(rule.takes).every(([axis, taken]) => taken.includes(places[axis])));
 
-  // The words are those of `megatrix compat` (matrix/report/compat.py).
   const card = (failure, rule) => {
     const made = element("section", "", "card");
     const title = element("h3");
@@ -26,7 +25,9 @@
     title.append("BREAKS ", link, ": " + failure.title);
     const reason = element("p", `${rule.reason}; ${failure.levels.length ? "run on this machine at level " : "never run on this machine"}`);
     failure.levels.forEach((level, place) => reason.append(place ? ", " : "", element("span", level, "level")));
-    made.append(title, reason, element("p", "fix: " + failure.fix));
+    made.append(title, reason);
+    if (failure.reached_by.length) made.append(element("p", "reached by: " + failure.reached_by.join("; or ")));
+    made.append(element("p", "fix: " + failure.fix));
     for (const workaround of failure.workarounds)
       made.append(element("p", `workaround: ${workaround.text}${workaround.verified ? ` [${workaround.verified}]` : ""}`));
     made.append(element("p", failure.references.join(", "), "soft"));
@@ -35,7 +36,7 @@
 
   const update = () => {
     const named = axes.map((axis) => [axis, field(axis).value.trim()]).filter(([, value]) => value);
-    line.textContent = `megatrix compat "${named.map(([axis, value]) => `${axis}=${value}`).join(" ") || "mcore=... torch=..."}"`;
+    line.textContent = `megatrix check "${named.map(([axis, value]) => `${axis}=${value}`).join(" ") || "mcore=... torch=..."}"`;
     answer.replaceChildren();
     const unknown = named.filter(([axis, value]) => !data.known[axis].includes(value));
     if (unknown.length) {

@@ -98,7 +98,7 @@ def plot(law: Law) -> str:
     return f"""<section class="card">{figure(WIDTH, HEIGHT, text, parts)}
 <p>Peak of one process that makes a sample: {escape(text)}.</p>
 <p class="soft">Circles: measured, in {cases} cases of this run. The line is fitted to them.\
-{"".join(f" {_host(law, loaders)}." for loaders, _ in hosts)} For another host: megatrix advise memory.</p>
+{"".join(f" {_host(law, loaders)}." for loaders, _ in hosts)} For another host: megatrix check --seq-length N.</p>
 </section>"""
 
 

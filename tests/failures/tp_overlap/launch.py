@@ -7,6 +7,7 @@ from typing import Final
 from matrix.kit.launch import World
 from matrix.kit.preflight import Answer, Error, Status, status_of
 
+WORLD: Final = "the MPI world is as large as the job"
 CRASH: Final = "SIGSEGV in createProcessGroupMPI, or MPI_ERR_RANK and exit code 6"
 SILENT: Final = 'init_process_group("mpi") would return in every process with rank 0 of 1, and reduce nothing'
 
@@ -22,9 +23,8 @@ def mpi_world(world: World, *, used: bool | None = None, why: str = "") -> Answe
         reason = f"{world.launcher.value} brings MPI its world only with --mpi=pmix or pmi2, which was not seen"
     else:
         reason = f"MPI_COMM_WORLD has {world.mpi} of {world.size} processes ({world.launcher.value})"
-    question = "the MPI world is as large as the job"
     if world.whole is not False:
-        return Answer(question, status_of(world.whole), reason)
+        return Answer(WORLD, status_of(world.whole), reason)
     if used:
-        return Answer(question, Status.NO, reason, Error("MpiWorldTooSmall", f"{why}; {reason}", CRASH), SILENT)
-    return Answer(question, Status.NO, reason, warns=SILENT if used is False else f"{CRASH}, if an mpi group is made")
+        return Answer(WORLD, Status.NO, reason, Error("MpiWorldTooSmall", f"{why}; {reason}", CRASH), SILENT)
+    return Answer(WORLD, Status.NO, reason, warns=SILENT if used is False else f"{CRASH}, if an mpi group is made")

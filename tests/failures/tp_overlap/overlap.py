@@ -23,6 +23,7 @@ DEFINED: Final = "transformer_engine.pytorch.module.base:initialize_ub"
 PARAMETER: Final = "bootstrap_backend"
 BOOTSTRAP: Final = "bootstrap"  # the option, and the argument of the job
 BACKENDS: Final = ("nccl", "gloo", "mpi")
+GROUP: Final = "an mpi process group is made"
 
 
 @dataclass(frozen=True)
@@ -91,26 +92,25 @@ def contract(job: TrainingJob, machine: Machine, contracts: Contracts) -> tuple[
 
 def mpi_group(te: str, job: TrainingJob, call: Call) -> Answer:
     """Return whether an mpi process group of all ranks will be made; `te` is Transformer Engine's version."""
-    question = "an mpi process group is made"
     bootstrap = job.arguments.get(BOOTSTRAP)
     if job.te_mpi:
         return Answer(
-            question, Status.YES, "Transformer Engine was built with NVTE_UB_WITH_MPI=1, which ignores the option"
+            GROUP, Status.YES, "Transformer Engine was built with NVTE_UB_WITH_MPI=1, which ignores the option"
         )
     if job.mcore and not call.site:
-        return Answer(question, Status.NO, "Megatron-LM ends before it")
+        return Answer(GROUP, Status.NO, "Megatron-LM ends before it")
     if job.mcore and PARAMETER not in call.keywords:
         asked = f"; {bootstrap} is not passed on" if bootstrap not in (None, "mpi") else ""
-        return Answer(question, Status.YES, f"Megatron-LM makes it itself before {call.site}{asked}")
+        return Answer(GROUP, Status.YES, f"Megatron-LM makes it itself before {call.site}{asked}")
     backend = bootstrap or (facts().megatron.backend if job.mcore else None)
     if backend:
-        return Answer(question, status_of(backend == "mpi"), f"userbuffers bootstrap over {backend}")
+        return Answer(GROUP, status_of(backend == "mpi"), f"userbuffers bootstrap over {backend}")
     window = next((one for one in facts().bootstrap if te in one.te), None)
     if window is None:
-        return Answer(question, Status.UNKNOWN, f"nothing is known of what transformer-engine {te} makes by itself")
+        return Answer(GROUP, Status.UNKNOWN, f"nothing is known of what transformer-engine {te} makes by itself")
     tried = f"no backend is given, and transformer-engine {te} tries {', '.join(window.order)}"
     first = window.order[0]  # every supported PyTorch has gloo and nccl
-    return Answer(question, status_of(first == "mpi" and job.torch_mpi), tried)
+    return Answer(GROUP, status_of(first == "mpi" and job.torch_mpi), tried)
 
 
 def mpi_backend(there: bool | None) -> Answer:

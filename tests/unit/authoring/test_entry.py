@@ -107,10 +107,10 @@ def test_a_case_that_cannot_run_is_reported(folder: Path, cases: Sequence[Case],
     assert expected in found(sound(folder, case=tuple(cases)))
 
 
-def test_an_entry_hidden_from_compat_is_reported(folder: Path) -> None:
+def test_an_entry_hidden_from_check_is_reported(folder: Path) -> None:
     rule = replace(clause(cases=["tp2"]), reason="in the test")
     entry = sound(folder, affected=(rule,), works=())
-    assert any("`compat` never shows this failure" in one for one in found(entry))
+    assert any("`check` never shows this failure" in one for one in found(entry))
 
 
 def test_an_unknown_callee_is_reported(folder: Path) -> None:

@@ -15,6 +15,8 @@ from hypothesis import strategies as st
 from matrix.catalog.checks import check, known
 from matrix.catalog.failure import Axis, ContractCall, Level, Signature
 from matrix.catalog.model import Catalog, Driver
+from matrix.catalog.reach import ReachedBy
+from matrix.catalog.versions import Range
 from matrix.errors import MatrixError
 from tests.unit.catalogs import (
     CORES,
@@ -48,7 +50,34 @@ def test_a_consistent_catalog_is_accepted() -> None:
 
 
 ENTRY = str(failure().folder / "failure.toml")
+
+
+def with_reach(*ways: ReachedBy) -> Catalog:
+    return catalog(failure(affected=(clause(mcore="<0.9"), clause(mcore=">=0.9")), reached_by=ways))
+
+
 REFUSALS: dict[str, tuple[Callable[[], Catalog], str, str]] = {
+    "a condition that is none": (
+        lambda: with_reach(ReachedBy(arguments=("--x is on",))),
+        f"{ENTRY}: reached_by[0]",
+        "not a condition on an argument",
+    ),
+    "a default of a condition": (
+        lambda: with_reach(ReachedBy(arguments=("--x == a",), defaults={"--x == a": "b"})),
+        f"{ENTRY}: reached_by[0]",
+        "not a condition on an argument",
+    ),
+    "a way without a condition": (lambda: with_reach(ReachedBy()), f"{ENTRY}: reached_by[0]", "nothing is required"),
+    "a way to no affected cell": (
+        lambda: with_reach(ReachedBy(mcore=Range(">=3"), arguments=("--x",))),
+        f"{ENTRY}: reached_by[0]",
+        "no affected cell is reached this way",
+    ),
+    "a rule without a way": (
+        lambda: with_reach(ReachedBy(mcore=Range("<0.9"), arguments=("--x",))),
+        f"{ENTRY}: affected[1]",
+        "nothing reaches the cells of this rule",
+    ),
     "a base twice": (
         lambda: catalog(wheels=(wheels("2.4.0"), wheels("2.4.0"))),
         "facts: bases.toml, containers.toml",

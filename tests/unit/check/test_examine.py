@@ -1,45 +1,46 @@
-"""The diagnosis of a job from the facts of a machine and assumptions."""
+"""The reports of preflights on jobs and machines."""
 
 from __future__ import annotations
 
-import json
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
-from matrix.check.examine import Diagnosis, assume, examine, job_of, judges, machine_of
+from matrix.catalog.cell import Cell
+from matrix.catalog.reach import JobArguments
+from matrix.check.examine import Assumed, assume, examine, machine_of, training_job
 from matrix.check.facts import GIB, HostFacts
+from matrix.check.job import NO_JOB, UserJob
 from matrix.errors import MatrixError
 from matrix.execution import preflights
+from matrix.kit.launch import Launcher, environment_of, world_of
+from matrix.kit.options import Option, count
 from matrix.kit.preflight import Answer, Contracts, Error, Machine, Preflight, Report, Status, TrainingJob
 from matrix.provision.nvidia.cuda import Cuda
 from tests.unit.catalogs import failure
-from tests.unit.check.machines import A800, BARE, H100, NGC
+from tests.unit.check.machines import A800, H100, NGC
 
 MPIRUN = {"OMPI_COMM_WORLD_SIZE": "8"}
-KNOWN = judges()
+KNOWN = preflights.installed()
 BREAKS = Answer("it starts", Status.NO, "in the test", Error("TypeError", "break broke"))
+CELL = Cell("", "2.4.0a0+3bcc3cddb5.nv24.07", "0.9.0", "1.8.0+37280ec", image="ngc-24.07")
 
 
-def job(host: HostFacts = NGC, **given: str) -> TrainingJob:
-    return job_of(host, assume({name.replace("_", "-"): text for name, text in given.items()}, KNOWN))
+def job(
+    host: HostFacts | None = NGC, given: Mapping[str, str] | None = None, described: UserJob = NO_JOB
+) -> TrainingJob:
+    options = {name.replace("_", "-"): text for name, text in (given or {}).items()}
+    return training_job(CELL, described, host, assume(options, KNOWN), {})
 
 
-def machine(host: HostFacts = NGC, **given: str) -> Machine:
-    return machine_of(host, assume(given, KNOWN))
+def machine(host: HostFacts | None = NGC, cell: Cell = CELL, **given: str) -> Machine:
+    return machine_of(cell, host, assume(given, KNOWN))
 
 
-def look(host: HostFacts = NGC, *known: Preflight, **given: str) -> Diagnosis:
-    return examine(host, assume(given, known), (failure(),), known)
-
-
-def preflight(*answers: Answer) -> Preflight:
-    return Preflight("a flag", lambda job, machine, contracts: Report("a flag", answers, (("change it",),)))
-
-
-def unrecorded(job: TrainingJob, machine: Machine, contracts: Contracts) -> Report:
-    raise MatrixError("no such release", got=job.te)
+def look(*answers: Answer) -> Report:
+    made = Preflight("a flag", lambda job, machine, contracts: Report("a flag", answers, (("change it",),)))
+    return examine(made, CELL, NO_JOB, NGC, Assumed(), (failure(),))
 
 
 def test_the_facts_found_are_judged() -> None:
@@ -49,17 +50,16 @@ def test_the_facts_found_are_judged() -> None:
     assert machine() == Machine("535.129.03", "12.5", "9.0", True, 2000 * GIB, 64 * GIB)
 
 
-def test_an_assumption_replaces_a_fact() -> None:
-    found = job(mcore="0.10.0", te="1.9.0", torch="2.4.1", bootstrap="gloo")
-    assert (found.mcore, found.te, found.arguments) == ("0.10.0", "1.9.0", {"bootstrap": "gloo"})
-    assert (found.torch_mpi, found.te_mpi) == (None, None)  # another PyTorch, another build
-    other = machine(driver="470.161.03", sm="8.0")
+def test_stated_version_replaces_a_fact() -> None:
+    other = machine(cell=replace(CELL, driver="470.161.03", sm="8.0"))
     assert (other.driver, other.sm, other.cuda, other.multicast) == ("470.161.03", "8.0", None, None)
     assert machine(sm="8.0").cuda == "12.5"
+    assert machine(None, driver="470") == Machine(driver="470")
 
 
-def test_transformer_engine_is_judged_without_megatron() -> None:
-    assert job(mcore="none").mcore == ""
+def test_torch_of_an_image_has_its_mpi_backend() -> None:
+    assert job(None).torch_mpi is True
+    assert training_job(replace(CELL, image="none"), NO_JOB, None, Assumed(), {}).torch_mpi is None
 
 
 @pytest.mark.parametrize(
@@ -78,8 +78,13 @@ def test_transformer_engine_is_judged_without_megatron() -> None:
 def test_the_launcher_is_detected_or_assumed(
     environ: dict[str, str], given: dict[str, str], size: int | None, mpi: int | None
 ) -> None:
-    world = job(replace(NGC, environ=environ), **given).world
+    world = job(replace(NGC, environ=environ), given).world
     assert (size, mpi) == (world.size, world.mpi)
+
+
+def test_launcher_of_the_command_comes_first() -> None:
+    described = UserJob(world=world_of(environment_of(Launcher.MPIRUN, 4)))
+    assert job(NGC, described=described).world.size == 4
 
 
 def test_the_weakest_gpu_is_judged() -> None:
@@ -87,56 +92,50 @@ def test_the_weakest_gpu_is_judged() -> None:
     assert (found.sm, found.multicast) == ("8.0", False)
 
 
-def test_a_variable_of_a_preflight_reaches_the_job() -> None:
-    assert job(replace(NGC, environ={**MPIRUN, "SETTING": "1"})).environ == {"SETTING": "1"}
+def test_variables_of_machine_and_command_reach_the_job() -> None:
+    host = replace(NGC, environ={**MPIRUN, "SETTING": "1"})
+    assert job(host, described=UserJob(environ={"OTHER": "2"})).environ == {"SETTING": "1", "OTHER": "2"}
+
+
+def test_users_options_replace_those_of_the_command() -> None:
+    seen: list[object] = []
+
+    def record(job: TrainingJob, machine: Machine, contracts: Contracts) -> Report:
+        seen.append((dict(job.arguments), machine.memory))
+        return Report("a flag", (Answer("q", Status.YES, "r"),))
+
+    options = (Option("length", "N", read=count(1)), Option("room", "N", read=count(1), machine="memory"))
+    made = Preflight("a flag", record, options, given=lambda values, per_host: {"length": values["length"]})
+    described = UserJob(JobArguments({"length": "8"}))
+    for given in ({}, {"length": "9", "room": "7"}):
+        examine(made, CELL, described, None, assume(given, [made]), ())
+    assert seen == [({"length": 8}, None), ({"length": 9}, 7)]
 
 
 def test_an_error_gets_the_id_of_its_signature() -> None:
     other = replace(BREAKS, error=Error("TypeError", "something else"))
-    diagnosis = look(NGC, preflight(BREAKS, other))
-    assert [answer.failure for report in diagnosis.reports for answer in report.answers] == ["break", ""]
-    assert diagnosis.fails
+    assert [answer.failure for answer in look(BREAKS, other).answers] == ["break", ""]
 
 
-def test_a_preflight_with_a_topic_judges_no_machine() -> None:
-    assert {one.topic for one in preflights.installed()} > {one.topic for one in KNOWN} == {""}
+@pytest.mark.parametrize(
+    ("raised", "reason"),
+    [
+        (MatrixError("no such release", got="9.9"), "no such release: got 9.9"),
+        (KeyError("a mistake"), "its preflight failed: KeyError: 'a mistake'"),
+    ],
+)
+def test_failing_preflight_leaves_the_job_unjudged(raised: Exception, reason: str) -> None:
+    def fail(job: TrainingJob, machine: Machine, contracts: Contracts) -> Report:
+        raise raised
+
+    report = examine(Preflight("a flag", fail), CELL, NO_JOB, NGC, Assumed(), ())
+    assert (report.judged, report.answers[0].reason) == (False, reason)
 
 
-def test_a_machine_without_packages_is_not_judged() -> None:
-    diagnosis = look(BARE, *KNOWN)
-    assert (diagnosis.fails, diagnosis.judged) == (False, False)
-    assert [answer.status for report in diagnosis.reports for answer in report.answers] == [Status.UNKNOWN]
-
-
-def test_an_unrecorded_release_is_unknown_unless_named() -> None:
-    known = Preflight("a flag", unrecorded)
-    diagnosis = look(NGC, known)
-    assert (diagnosis.fails, diagnosis.judged) == (False, False)
-    (answer,) = diagnosis.reports[0].answers
-    assert (answer.status, answer.reason) == (Status.UNKNOWN, "no such release: got 1.8.0+37280ec")
-    with pytest.raises(MatrixError, match=r"9\.9\.9"):
-        look(NGC, known, te="9.9.9")
-
-
-def test_json_holds_every_answer() -> None:
-    found = json.loads(json.dumps(look(NGC, preflight(BREAKS)).to_json()))
-    assert set(found) == {"facts", "host", "setting", "job", "fails", "changes"}
-    assert (found["facts"]["driver"], found["facts"]["cuda"]["driver"], found["facts"]["cuda"]["compat"]) == (
-        "535.129.03", "555.42.06", True,
-    )  # fmt: skip
-    assert found["facts"]["nvml"]["gpus"][1] == {"name": "NVIDIA H100 80GB HBM3", "links": 18, "up": 18, "problem": ""}
-    assert (found["fails"], found["changes"]) == (True, [["change it"]])
-    assert found["job"] == [
-        {
-            "question": "it starts",
-            "word": "no",
-            "reason": "in the test",
-            "breaks": "TypeError: break broke",
-            "failure": "break",
-            "warns": "",
-        }
-    ]
-    assert found["setting"]["te"] == "1.8.0+37280ec"
+def test_invalid_value_of_a_command_is_unjudged() -> None:
+    option = Option("length", "N", read=count(1))
+    made = Preflight("a flag", lambda *_: look(), (option,), given=lambda values, per_host: {"length": "128k"})
+    assert not examine(made, CELL, NO_JOB, None, Assumed(), ()).judged
 
 
 @pytest.mark.parametrize(
@@ -145,27 +144,15 @@ def test_json_holds_every_answer() -> None:
         ({"launcher": "torchrn"}, "did you mean torchrun"),
         ({"bootstrap": "glo"}, "did you mean gloo"),
         ({"driver": "new"}, "such as --driver"),
-        ({"torch": "two"}, "such as --torch"),
         ({"sm": "90"}, "such as --sm 9.0"),
         ({"sm": "sm90"}, "such as --sm 9.0"),
         ({"world_size": "0"}, "a whole number, 1 or more"),
         ({"world_size": "-2"}, "a whole number, 1 or more"),
+        ({"shm": "64"}, "a number with K, M, G or T"),
+        ({"seq_length": "128k"}, "131072 for 128k"),
+        ({"ranks_per_host": "0"}, "a whole number, 1 or more"),
     ],
 )
-def test_an_invalid_value_is_an_error(given: dict[str, Any], expected: str) -> None:
+def test_an_invalid_value_is_an_error(given: dict[str, str], expected: str) -> None:
     with pytest.raises(MatrixError, match=expected):
-        job(**given)
-
-
-def test_unrecorded_megatron_is_refused_without_te() -> None:
-    with pytest.raises(MatrixError, match="no recorded megatron-core"):
-        look(BARE, *KNOWN, mcore="99")
-
-
-def test_failing_preflight_leaves_the_others() -> None:
-    def fail(job: TrainingJob, machine: Machine, contracts: Contracts) -> Report:
-        raise KeyError("a mistake of one entry")
-
-    diagnosis = look(NGC, Preflight("a flag", fail), preflight(BREAKS))
-    assert "its preflight failed: KeyError: 'a mistake of one entry'" in diagnosis.reports[0].answers[0].reason
-    assert (len(diagnosis.reports), diagnosis.fails) == (2, True)
+        job(given=given)

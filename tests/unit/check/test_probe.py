@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from matrix.check import probe
+from matrix.check.facts import InterpreterFacts
 from matrix.errors import MatrixError
 
 
@@ -55,9 +56,9 @@ def test_mpirun_is_the_one_on_path(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_only_known_environment_variables_are_kept() -> None:
-    environ = {"WORLD_SIZE": "8", "UB_SKIPMC": "1", "TOKEN": "secret", "PMIX_SERVER_URI": "secret"}
-    facts = probe.look(sys.executable, environ)
-    assert facts.environ == {"WORLD_SIZE": "8", "UB_SKIPMC": "1"}
+    environ = {"WORLD_SIZE": "8", "SETTING": "1", "TOKEN": "secret", "PMIX_SERVER_URI": "secret"}
+    facts = probe.look(environ, ["SETTING"], InterpreterFacts(sys.executable))
+    assert facts.environ == {"WORLD_SIZE": "8", "SETTING": "1"}
     assert facts.memory
     assert facts.available
     assert "secret" not in repr(facts)

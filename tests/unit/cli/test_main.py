@@ -99,7 +99,7 @@ def test_help_fits_the_terminal(
 
 
 def test_json_does_not_import_rich() -> None:
-    text = "import sys; from matrix.cli.main import main; main(['compat', '--json', 'mcore=0.8.0']); "
+    text = "import sys; from matrix.cli.main import main; main(['check', '--json', 'mcore=0.8.0']); "
     text += "print('rich' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", text], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "False"
@@ -299,7 +299,7 @@ def test_run_in_which_nothing_ran_is_not_green(
     assert main(["report"]) == 3
 
 
-@pytest.mark.parametrize("command", [["run", "--resume"], ["report"], ["catalog", "keep"], ["compat", "mcore=0.8.0"]])
+@pytest.mark.parametrize("command", [["run", "--resume"], ["report"], ["catalog", "keep"]])
 def test_unreadable_output_folder_exits_with_2(
     command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -311,8 +311,8 @@ def test_unreadable_output_folder_exits_with_2(
     monkeypatch.setattr(Path, "iterdir", refuse)
     monkeypatch.setattr(Path, "glob", lambda path, pattern: refuse(path))
     monkeypatch.setattr(Path, "is_file", refuse)
-    assert main([*command, "--out", str(tmp_path)]) == (0 if command[0] == "compat" else 2)
-    assert ("Permission denied" in capsys.readouterr().err) is (command[0] != "compat")
+    assert main([*command, "--out", str(tmp_path)]) == 2
+    assert "Permission denied" in capsys.readouterr().err
 
 
 def test_error_shows_no_escape_sequences(capsys: pytest.CaptureFixture[str]) -> None:

@@ -71,7 +71,7 @@ def test_module_without_a_preflight_raises(folder: Path) -> None:
 
 @pytest.mark.parametrize("code", ["", "raise RuntimeError('no')", "def", "import nothing_of_that_name"])
 def test_broken_preflight_reports_itself(folder: Path, code: str) -> None:
-    """`doctor` and `advise` list the preflights of all failures before they read their options."""
+    """`check` lists the preflights of all failures before it reads their options."""
     (broken := folder.parent / "broken").mkdir()
     (broken / "preflight.py").write_text(code)
     sound, other = sorted(installed(folder.parent), key=lambda one: one.subject)

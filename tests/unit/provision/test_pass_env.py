@@ -33,7 +33,7 @@ def test_the_gpu_selection_is_passed(section: str) -> None:
 
 @pytest.mark.parametrize("name", [*VARIABLES, "UB_SKIPMC"])
 def test_launcher_variables_are_passed_to_megatrix_only(name: str) -> None:
-    """`megatrix doctor` needs those of its job; a cell must not get them."""
+    """`megatrix check` needs those of its job; a cell must not get them."""
     assert passes("testenv:megatrix", name)
     assert not passes("cell", name)
     assert not passes("in_place", name)

@@ -1,4 +1,4 @@
-"""The compatibility page gives the results of `megatrix compat` from its embedded object."""
+"""The compatibility page gives the rules of `megatrix check` from its embedded object."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from matrix.catalog.cell import Cell
 from matrix.catalog.failure import Expectation, Level
 from matrix.catalog.versions import NONE
-from matrix.check.compat import parse_stack
+from matrix.check.stack import build, parse_text
 from matrix.report.compat_page import PICKED, compat_page, data
 from tests.founding import SAVE
 from tests.profiles import tries
@@ -43,7 +43,7 @@ def test_page_agrees_with_the_catalog(stack: dict[str, Any]) -> None:
 
 def test_container_versions_agree_with_the_command_line() -> None:
     for base, brought in EMBEDDED["brings"].items():
-        stack = parse_stack(real(), f"base={base} mcore=0.8.0")
+        stack = build(real(), parse_text(real(), f"base={base} mcore=0.8.0")).cell
         assert brought == {"torch": stack.torch, **({"te": stack.te} if stack.te != NONE else {})}
 
 

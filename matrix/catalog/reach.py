@@ -1,0 +1,191 @@
+"""By which arguments of a training command a failure is reached."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Final
+
+from matrix.catalog.cell import Clause
+from matrix.catalog.versions import ORDERINGS, is_version, parse
+
+CONDITION: Final = re.compile(r"(not )?--(no-)?([a-z0-9][a-z0-9-]*)(?: (==|!=|<=|>=|<|>) (\S+))?")
+OPEN_VALUE: Final = re.compile(r"[$`]")  # a variable or a substitution that reading a script leaves as it is
+# NeMo's names of Megatron's arguments, where they differ by more than "_" and "-".
+SETTINGS: Final = {"ub-tp-comm-overlap": "tp-comm-overlap", "encoder-seq-length": "seq-length"}
+
+
+class Reach(IntEnum):
+    """Whether a job reaches a failure, most certain first."""
+
+    REACHED = 0
+    OPEN = 1  # the arguments are not known, or something that they do not show decides
+    MISSING = 2  # an argument is not given
+    AVOIDED = 3  # an argument that is given excludes it
+
+
+@dataclass(frozen=True)
+class JobArguments:
+    """The arguments of a command: option without "--" and "no-" -> its value, or True, or False for --no-OPTION.
+
+    `complete` is False where a part of the command is not known, such as a variable that no file sets.
+    """
+
+    given: Mapping[str, str | bool] = field(default_factory=dict)
+    complete: bool = True
+
+    @classmethod
+    def parse(cls, words: Iterable[str]) -> JobArguments:
+        """Return the arguments among the words of a command: --name, --name VALUE, --name=VALUE, section.name=VALUE."""
+        given: dict[str, str | bool] = {}
+        complete, name = True, ""
+        for word in words:
+            found = re.fullmatch(r"--([\w-]+)(?:=(.*))?", word, re.DOTALL)
+            setting = re.fullmatch(r"\+{0,2}(?:[\w-]+\.)+(\w+)=(.*)", word, re.DOTALL)
+            if found or setting:
+                option, value = (found[1], found[2]) if found else (setting[1], setting[2]) if setting else ("", "")
+                option = option.replace("_", "-")
+                option = SETTINGS.get(option, option)
+                if value is None:
+                    name, on = option.removeprefix("no-"), not option.startswith("no-")
+                    given[name] = on
+                else:
+                    name = ""
+                    given[option] = {"true": True, "false": False}.get(value.lower(), value)
+            elif name and given[name] is True:
+                given[name] = word
+                name = ""
+            elif OPEN_VALUE.search(word):
+                complete = False
+        return cls(given, complete)
+
+    @property
+    def values(self) -> dict[str, str]:
+        """Return the options whose value is known."""
+        return {name: one for name, one in self.given.items() if isinstance(one, str) and not OPEN_VALUE.search(one)}
+
+
+@dataclass(frozen=True)
+class Condition:
+    """One condition on an argument: --flag, not --no-flag, --option == VALUE|VALUE, --count >= 4."""
+
+    text: str
+    option: str
+    off: bool
+    negated: bool
+    operator: str
+    operand: str
+
+    @classmethod
+    def parse(cls, text: str) -> Condition | None:
+        """Return the condition that a text of an entry states, None for any other text."""
+        found = CONDITION.fullmatch(text)
+        if found is None or (found[4] and (found[1] or found[2])):
+            return None
+        if found[4] in ORDERINGS and not is_version(found[5]):
+            return None
+        return cls(text, found[3], bool(found[2]), bool(found[1]), found[4] or "", found[5] or "")
+
+    def holds(self, arguments: JobArguments, defaults: Mapping[str, str]) -> bool | None:
+        """Return whether the condition holds; None where the command does not show it."""
+        given = arguments.given.get(self.option)
+        if isinstance(given, str) and OPEN_VALUE.search(given) and self.operator:
+            return None
+        if given is None and not arguments.complete:
+            return None
+        return self._fits(defaults.get(f"--{self.option}") if given is None else given)
+
+    def _fits(self, value: str | bool | None) -> bool:
+        if not self.operator:
+            return ((value is False) if self.off else value not in (None, False)) is not self.negated
+        if not isinstance(value, str):
+            return self.operator == "!="
+        if self.operator in ORDERINGS:
+            return is_version(value) and ORDERINGS[self.operator](parse(value), parse(self.operand))
+        return (value in self.operand.split("|")) is (self.operator == "==")
+
+
+@dataclass(frozen=True)
+class ReachedBy(Clause):
+    """The arguments that reach a failure in the cells of the clause; all conditions must hold.
+
+    `defaults` are values of options that are not given. `when` is a condition that no argument shows. `usual`: most
+    jobs do this, so that a stack alone, without a command, counts as reaching it.
+    """
+
+    arguments: tuple[str, ...] = ()
+    defaults: Mapping[str, str] = field(default_factory=dict)
+    when: str = ""
+    usual: bool = False
+
+    @property
+    def conditions(self) -> tuple[Condition, ...]:
+        """Return the conditions; the catalog's checks refuse a text that is none."""
+        return tuple(one for one in map(Condition.parse, self.arguments) if one)
+
+    def reached(self, arguments: JobArguments | None) -> Reached:
+        """Return whether a command with these arguments reaches the failure; None: no command is known."""
+        known = JobArguments() if arguments is None else arguments
+        held = {one: one.holds(known, self.defaults) for one in self.conditions}
+        needed = _texts(one for one in held if not one.holds(JobArguments(), self.defaults))
+        if arguments is None:
+            reach = Reach.OPEN if self.when or needed else Reach.REACHED
+            return Reached(reach, needed, self.when, self.usual, self.switches)
+        failed = [one for one, holds in held.items() if holds is False]
+        avoided = _texts(one for one in failed if one.option in known.given)
+        if avoided:
+            return Reached(Reach.AVOIDED, tuple(_shown(one, known) for one in failed if one.text in avoided))
+        if failed:
+            return Reached(Reach.MISSING, _texts(failed), self.when, switches=self.switches)
+        unknown = _texts(one for one, holds in held.items() if holds is None)
+        if unknown or self.when:
+            return Reached(Reach.OPEN, unknown, self.when, switches=self.switches)
+        return Reached(Reach.REACHED, needed, switches=self.switches)
+
+    @property
+    def switches(self) -> tuple[str, ...]:
+        """Return the flags that a job can add to avoid the failure."""
+        return tuple(one.text.removeprefix("not ") for one in self.conditions if one.negated)
+
+
+@dataclass(frozen=True)
+class Reached:
+    """Whether a job reaches a failure.
+
+    `by` are the conditions that decide: those that hold, are missing or exclude it. `when` is a condition that no
+    argument shows. `switches` are flags that avoid the failure.
+    """
+
+    reach: Reach = Reach.REACHED
+    by: tuple[str, ...] = ()
+    when: str = ""
+    usual: bool = False
+    switches: tuple[str, ...] = ()
+
+    @property
+    def certain(self) -> bool:
+        """Return whether the failure counts as reached."""
+        return self.reach is Reach.REACHED or (self.reach is Reach.OPEN and self.usual)
+
+    def __str__(self) -> str:
+        parts = [" and ".join(self.by), self.when]
+        return ", when ".join(part for part in parts if part) if self.by else self.when and f"when {self.when}"
+
+
+def reached(ways: Iterable[ReachedBy], matches: Callable[[ReachedBy], bool], arguments: JobArguments | None) -> Reached:
+    """Return the most certain of the ways that match; without any the failure is always reached."""
+    found = [way.reached(arguments) for way in ways if matches(way)]
+    return min(found, key=lambda one: (not one.certain, one.reach), default=Reached())
+
+
+def _texts(conditions: Iterable[Condition]) -> tuple[str, ...]:
+    return tuple(one.text for one in conditions)
+
+
+def _shown(condition: Condition, arguments: JobArguments) -> str:
+    given = arguments.given[condition.option]
+    if isinstance(given, bool):
+        return f"--{'' if given else 'no-'}{condition.option}"
+    return f"--{condition.option} {given}"

@@ -1,0 +1,157 @@
+"""Check a stack and its jobs against the catalog."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from matrix.catalog.failure import Expectation
+from matrix.catalog.model import Catalog
+from matrix.catalog.reach import Reach, Reached
+from matrix.catalog.versions import NONE
+from matrix.check.answer import (
+    CheckResult,
+    FailureInStack,
+    PreflightResult,
+    StackChange,
+    Standing,
+    clashes,
+    judged,
+    ordered,
+    stand,
+)
+from matrix.check.checkpoint import Checkpoint
+from matrix.check.examine import Assumed, examine
+from matrix.check.facts import HostFacts
+from matrix.check.job import NO_JOB, UserJob
+from matrix.check.remedies import proof, upgrade, version_changes
+from matrix.check.stack import UserStack, unrecorded
+from matrix.contract.finding import Finding, FindingKind, find
+from matrix.errors import MatrixError
+from matrix.execution import preflights
+from matrix.kit.launch import UNKNOWN, world_of
+from matrix.store.history import LastRun
+from matrix.verdicts.outcome import Outcome, OutcomeKind
+from matrix.verdicts.signature import owner
+
+EXPLAINED: Final = (Standing.WILL_BREAK, Standing.WITH_OPTIONS, Standing.SILENT)  # with workarounds and a proof
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is checked besides the stack: jobs, the machine (None: unknown), options, axes to upgrade, a checkpoint.
+
+    `here`: the stack is this environment, so that a case runs in it with `megatrix run --here`.
+    """
+
+    jobs: tuple[UserJob, ...] = ()
+    host: HostFacts | None = None
+    assumed: Assumed = field(default_factory=Assumed)
+    upgrades: tuple[str, ...] = ()
+    checkpoint: Checkpoint | None = None
+    here: bool = False
+
+
+def check(
+    catalog: Catalog, stack: UserStack, question: Question, runs: Mapping[str, tuple[LastRun, ...]]
+) -> CheckResult:
+    """Return how every failure of the catalog stands in the stack; `runs` are those of this machine's history."""
+    if question.checkpoint and question.checkpoint.mark:
+        limits = {**stack.limits, "writer_mcore": question.checkpoint.mark.wrote.text}
+        stack = replace(stack, limits=limits)
+    unknown = unrecorded(catalog, stack)
+    jobs = question.jobs
+    found = [stand(catalog, stack, failure, jobs, unknown) for failure in catalog.failures]
+    found = judged(found, _judgements(catalog, stack, question))
+    explained = [_explained(catalog, stack, one, question, runs) for one in found]
+    calls, problem = _calls(catalog, stack)
+    upgrades = tuple(upgrade(catalog, stack, axis, jobs) for axis in question.upgrades)
+    return CheckResult(
+        stack,
+        jobs,
+        ordered(explained),
+        tuple(clashes(catalog, stack, question.checkpoint)),
+        calls,
+        problem,
+        upgrades,
+        question.host,
+        question.checkpoint,
+    )
+
+
+def _judgements(catalog: Catalog, stack: UserStack, question: Question) -> dict[str, PreflightResult]:
+    """Return the report of each preflight whose failure a job may reach: of the job that it judges most certainly."""
+    found: dict[str, PreflightResult] = {}
+    for failure in catalog.failures:
+        if not (failure.folder / preflights.FILE).is_file():
+            continue
+        for job in question.jobs or (NO_JOB,):
+            reached = failure.reach(stack.cell, job.arguments)
+            preflight = preflights.found(failure.folder)
+            own = {option.name for option in preflight.options if option.default is None and not option.machine}
+            asked = own & question.assumed.given.keys()
+            described = job.arguments is not None or _launched(question)
+            if not asked and (not described or reached.reach in (Reach.MISSING, Reach.AVOIDED)):
+                continue
+            if asked and job.arguments is None:  # the user's options are the arguments of the job
+                reached = Reached(by=tuple(f"--{name} {question.assumed.given[name]}" for name in sorted(asked)))
+            report = examine(preflight, stack.cell, job, question.host, question.assumed, catalog.failures)
+            if report.judged and (failure.id not in found or report.fails):
+                found[failure.id] = PreflightResult(report, reached, job)
+    return found
+
+
+def _launched(question: Question) -> bool:
+    """Return whether something besides a command describes a job: an option, or the launcher of this process."""
+    world = world_of(question.host.environ) if question.host else UNKNOWN
+    return world.size is not None or bool(question.assumed.general.keys() & {"launcher", "world-size"})
+
+
+def _explained(
+    catalog: Catalog,
+    stack: UserStack,
+    one: FailureInStack,
+    question: Question,
+    runs: Mapping[str, tuple[LastRun, ...]],
+) -> FailureInStack:
+    one = replace(one, runs=runs.get(one.failure.id, ()))
+    if one.standing not in EXPLAINED:
+        return one
+    texts = [StackChange("text", each.text, each.verified) for each in one.failure.workaround]
+    known = " ".join(each.text for each in texts)
+    here = f'megatrix run --here --select "failure=={one.failure.id}"'
+    return replace(
+        one,
+        workarounds=(
+            *(each for each in one.workarounds if each.kind != "flag" or each.text.removeprefix("add ") not in known),
+            *version_changes(catalog, stack, one.failure, question.jobs),
+            *texts,
+        ),
+        prove=here if question.here and one.failure.case else proof(catalog, one.failure, stack.cell),
+    )
+
+
+def _calls(catalog: Catalog, stack: UserStack) -> tuple[tuple[Finding, ...], str]:
+    """Return the calls from the stack's Megatron into its TE that break or are misbound and that the catalog lacks.
+
+    A job is affected if it reaches the line, which may require a flag. Returns the reason where a side is not recorded.
+    """
+    if NONE in (stack.cell.mcore, stack.cell.te):
+        return (), ""
+    from matrix.contract import reading  # 0.1 s: it is not needed for a stack without both packages
+
+    broken = [one for one in catalog.failures if one.expectation(stack.cell) is Expectation.BROKEN]
+    try:
+        found = find(reading.calls_of(stack.cell.mcore), reading.surface_of(stack.cell.te))
+    except MatrixError as error:
+        return (), f"level contract can't judge this stack: {error.brief}"
+    return (
+        tuple(
+            one
+            for one in found
+            if one.kind in (FindingKind.DEFINITE, FindingKind.MISBOUND)
+            and owner(broken, Outcome(OutcomeKind.RAISED, chain=(one.raised,))) is None
+        ),
+        "",
+    )

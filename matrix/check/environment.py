@@ -1,0 +1,90 @@
+"""The stack of this environment, read from files: no package of it is imported."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import re
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Final
+
+from matrix.catalog.versions import NONE, is_version
+from matrix.check.facts import InterpreterFacts
+from matrix.check.stack import ALIASES, Statement
+
+INSTALLED: Final = "installed"
+# Distributions by axis; the first that is installed counts.
+DISTRIBUTIONS: Final = {
+    "torch": ("torch",),
+    "mcore": ("megatron-core",),
+    "te": ("transformer-engine", "transformer-engine-torch", "transformer-engine-cu13", "transformer-engine-cu12"),
+}
+# Of a clone on the import path, which has no metadata: MAJOR = 0, PRE_RELEASE = 'rc0'.
+PACKAGE_INFO: Final = "megatron/core/package_info.py"
+_PART: Final = re.compile(r"^(MAJOR|MINOR|PATCH|PRE_RELEASE) = ['\"]?([\w.]*)['\"]?$", re.MULTILINE)
+
+
+def statements(interpreter: InterpreterFacts, folders: Iterable[str]) -> list[Statement]:
+    """Return the versions of an interpreter's environment; a package that is not installed is stated as absent.
+
+    `folders` are searched for a clone of Megatron-LM before the installed packages, as Python does.
+    """
+    found = [Statement("python", interpreter.python, interpreter.path)] if interpreter.python else []
+    for name, version in interpreter.packages.items():
+        found.append(Statement(ALIASES.get(name, name), version, INSTALLED))
+    found += [
+        Statement(axis, NONE, "not installed") for axis in DISTRIBUTIONS if axis not in {one.name for one in found}
+    ]
+    clone = next(_clones(folders), None)
+    return [*(one for one in found if not clone or one.name != clone.name), *([clone] if clone else [])]
+
+
+def own_interpreter(further: Iterable[str]) -> InterpreterFacts:
+    """Return the facts of this interpreter and the `further` packages, from metadata alone: torch is not imported."""
+    packages = {}
+    for names in (*DISTRIBUTIONS.values(), *((name,) for name in further)):
+        if version := next(_installed(names), None):
+            packages[names[0]] = version
+    return InterpreterFacts(sys.executable, platform.python_version(), packages, torch_cuda=torch_cuda())
+
+
+def import_path(environ: Mapping[str, str], folder: Path) -> list[str]:
+    """Return the folders that a script started in `folder` imports from, before the installed packages."""
+    return [str(folder), *(one for one in environ.get("PYTHONPATH", "").split(os.pathsep) if one)]
+
+
+def torch_cuda() -> str | None:
+    """Return the CUDA that torch is built for ("12.4"), "none" for a build without, None where torch does not say."""
+    try:
+        path = importlib.metadata.distribution("torch").locate_file("torch/version.py")
+        text = Path(str(path)).read_text(encoding="utf-8")
+    except (importlib.metadata.PackageNotFoundError, OSError, UnicodeError):
+        return None
+    found = re.search(r"^cuda\s*(?::[^=]+)?=\s*(?:['\"]([\d.]+)['\"]|None)", text, re.MULTILINE)
+    return (found[1] or "none") if found else None
+
+
+def _installed(names: Iterable[str]) -> Iterator[str]:
+    for name in names:
+        try:
+            version = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+        if is_version(version):  # of a damaged distribution it is None
+            yield version
+
+
+def _clones(folders: Iterable[str]) -> Iterator[Statement]:
+    for folder in folders:
+        path = Path(folder) / PACKAGE_INFO
+        try:
+            parts = dict(_PART.findall(path.read_text(encoding="utf-8")))
+        except (OSError, UnicodeError):
+            continue
+        if {"MAJOR", "MINOR", "PATCH"} <= parts.keys():
+            version = f"{parts['MAJOR']}.{parts['MINOR']}.{parts['PATCH']}{parts.get('PRE_RELEASE', '')}"
+            if is_version(version):
+                yield Statement("mcore", version, str(path))

@@ -1,0 +1,96 @@
+"""Dockerfiles and Containerfiles: the image they start from and what they install."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+
+from matrix.check.files.declared import Declared, ImageUse, Open
+from matrix.check.files.shell import Shell
+
+
+def read_dockerfile(text: str, where: str, open_file: Open) -> Declared:
+    """Return what the last stage declares, with the stages that it starts from."""
+    stages: dict[str, tuple[Declared, Shell]] = {}
+    arguments: dict[str, list[str]] = {}  # of ARG before the first FROM
+    shell, stage, name, number = Shell(where, open_file), Declared(), "", 0
+    for line, instruction, rest in _instructions(text):
+        place = f"{where}:{line}"
+        if instruction == "FROM":
+            stages[name] = stage, shell
+            if not number:
+                arguments = dict(shell.variables)
+            shell = Shell(where, open_file, dict(arguments))
+            words = [word for word in _expanded(shell, rest) if not word.startswith("--")]
+            image = words[0] if words else ""
+            name = words[2].lower() if len(words) > 2 and words[1].lower() == "as" else str(number)
+            number += 1
+            stage, parent = stages.get(
+                image.lower(), (Declared(images=(ImageUse(image, place),) if image else ()), None)
+            )
+            if parent:
+                shell.exported = set(parent.exported)
+                shell.variables |= {key: parent.variables[key] for key in parent.exported if key in parent.variables}
+        elif instruction in ("ARG", "ENV"):
+            _assign(shell, rest, exported=instruction == "ENV")
+        elif instruction in ("RUN", "CMD", "ENTRYPOINT"):
+            stage += _run(shell, rest, line, place)
+    return stage
+
+
+def _run(shell: Shell, rest: str, line: int, place: str) -> Declared:
+    rest = re.sub(r"^(?:--\w+=\S+\s+)+", "", rest)
+    if rest.startswith("["):
+        try:
+            words = json.loads(rest)
+        except ValueError:
+            words = None
+        if isinstance(words, list):
+            environ = {name: " ".join(shell.variables[name]) for name in shell.exported if name in shell.variables}
+            return shell.run([str(word) for word in words], place, environ)
+    document = re.match(r"<<-?['\"]?(\w+)['\"]?\n(.*?)^\s*\1\s*$", rest, re.DOTALL | re.MULTILINE)
+    return shell.read(document[2], line + 1) if document else shell.read(rest, line)
+
+
+def _assign(shell: Shell, rest: str, *, exported: bool) -> None:
+    """Set the variables of ARG NAME[=VALUE] or ENV NAME=VALUE ... or ENV NAME VALUE."""
+    if exported and not re.match(r"\w+=", rest):
+        key, _, value = rest.partition(" ")
+        rest = f'{key}="{value.strip()}"'
+    before = set(shell.variables)
+    shell.read(f"export {rest}" if exported else rest if "=" in rest else "")
+    if not exported:  # the value of an ARG stays inside the build
+        shell.exported -= set(shell.variables) - before
+
+
+def _expanded(shell: Shell, rest: str) -> list[str]:
+    shell.read(f"words=({rest})")
+    return shell.variables.pop("words", [])
+
+
+def _instructions(text: str) -> Iterator[tuple[int, str, str]]:
+    """Yield (line, INSTRUCTION, rest); continued lines and here-documents belong to their instruction."""
+    lines = text.splitlines()
+    at = 0
+    while at < len(lines):
+        first = at
+        line = lines[at].strip()
+        at += 1
+        if not line or line.startswith("#"):
+            continue
+        held = [line]
+        while held[-1].endswith("\\") and at < len(lines):
+            following = lines[at].strip()
+            at += 1
+            if not following.startswith("#"):  # a comment between continued lines
+                held.append(following)
+        whole = "\n".join(held)
+        for end in re.findall(r"<<-?['\"]?(\w+)['\"]?", whole):
+            while at < len(lines):
+                whole += "\n" + lines[at]
+                at += 1
+                if lines[at - 1].strip() == end:
+                    break
+        instruction, _, rest = whole.partition(" ")
+        yield first + 1, instruction.upper(), rest.strip()

@@ -1,0 +1,119 @@
+"""Lock files and project files: uv.lock, pylock.toml, poetry.lock, Pipfile.lock, pyproject.toml, conda environments."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from matrix.check.files.declared import Declared, Open, Pin, pin, total
+from matrix.check.files.requirements import read_arguments
+from matrix.errors import MatrixError
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+_NAME: Final = re.compile(r'^name = "([^"\n]+)"$', re.MULTILINE)  # of a package, as uv and poetry write it
+# conda packages whose distribution on PyPI has another name.
+CONDA: Final = {"pytorch": "torch", "pytorch-gpu": "torch", "transformer-engine-torch": "transformer-engine"}
+
+
+def read_toml_lock(text: str, where: str, _: Open) -> Declared:
+    """Return the packages of uv.lock, poetry.lock ([[package]]) or pylock.toml ([[packages]])."""
+    content = _toml(text, where)
+    packages = content.get("package", content.get("packages", []))
+    lines = {found[1]: text.count("\n", 0, found.start()) + 1 for found in _NAME.finditer(text)}
+    return Declared(pins=tuple(_locked(_tables(packages), where, lines)), complete=True)
+
+
+def read_pyproject(text: str, where: str, open_file: Open) -> Declared:
+    """Return [project] dependencies, of all extras and dependency groups too."""
+    content = _toml(text, where)
+    project = _table(content.get("project"))
+    groups = [
+        project.get("dependencies"),
+        *_table(project.get("optional-dependencies")).values(),
+        *_table(content.get("dependency-groups")).values(),
+    ]
+    lines = [line for group in groups if isinstance(group, list) for line in group if isinstance(line, str)]
+    return total(read_arguments(line.split(), where, open_file, line=line) for line in lines)
+
+
+def read_pipfile_lock(text: str, where: str, _: Open) -> Declared:
+    """Return the packages of Pipfile.lock."""
+    try:
+        content = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise MatrixError("not JSON", where=where, got=error) from error
+    packages = _table(content.get("default")) if isinstance(content, dict) else {}
+    return Declared(
+        pins=tuple(
+            pin(name, str(one.get("version", "")).removeprefix("=="), where)
+            for name, one in packages.items()
+            if isinstance(one, dict)
+        ),
+        complete=True,
+    )
+
+
+def read_conda(text: str, where: str, open_file: Open) -> Declared:
+    """Return the packages of a conda environment.yml, and those that it installs by pip."""
+    content = load_yaml(text, where)
+    dependencies = content.get("dependencies") if isinstance(content, dict) else None
+    if not isinstance(dependencies, list):
+        raise MatrixError("not a conda environment", where=where, expected="a list `dependencies`")
+    parts = []
+    for line in dependencies:
+        if isinstance(line, str):
+            parts.append(Declared(pins=tuple(_conda(line, where))))
+        elif isinstance(line, dict):
+            inner = line.get("pip")
+            lines = inner if isinstance(inner, list) else []
+            parts += [read_arguments(str(one).split(), where, open_file, line=str(one)) for one in lines]
+    return total(parts)
+
+
+def load_yaml(text: str, where: str) -> Any:
+    """Return the plain values of a YAML document. Raises MatrixError; tags that name Python objects are refused."""
+    try:
+        import yaml
+    except ImportError:
+        fix = "pip install 'megatrix[desk]', or pip install pyyaml"
+        raise MatrixError("YAML can't be read without PyYAML", where=where, fix=fix) from None
+    try:
+        return yaml.safe_load(text)
+    except (yaml.YAMLError, RecursionError, ValueError) as error:
+        raise MatrixError("not YAML", where=where, got=str(error).splitlines()[0]) from error
+
+
+def _conda(line: str, where: str) -> Iterable[Pin]:
+    found = re.fullmatch(r"(?:[\w./-]+::)?([\w.-]+)\s*(?:==?\s*([\w.+!]+)(?:=[\w.*]+)?)?.*", line.strip())
+    if found:
+        yield pin(CONDA.get(found[1].lower(), found[1]), found[2] or "", where, line)
+
+
+def _toml(text: str, where: str) -> dict[str, Any]:
+    try:
+        return tomllib.loads(text)
+    except (ValueError, RecursionError) as error:  # ValueError: also a number of 5,000 digits
+        raise MatrixError("not TOML", where=where, got=error) from error
+
+
+def _table(found: Any) -> Mapping[str, Any]:
+    return found if isinstance(found, dict) else {}
+
+
+def _tables(found: Any) -> list[Mapping[str, Any]]:
+    return [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []
+
+
+def _locked(packages: Iterable[Mapping[str, Any]], where: str, lines: Mapping[str, int]) -> Iterable[Pin]:
+    for one in packages:
+        if isinstance(one.get("name"), str):
+            name, version = one["name"], one.get("version", "")
+            place = f"{where}:{lines[name]}" if name in lines else where
+            yield pin(name, version if isinstance(version, str) else "", place)

@@ -1,0 +1,73 @@
+"""Read any file that declares a stack, by its name and its first lines."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from matrix.check.files.config import read_config
+from matrix.check.files.declared import Declared, Open
+from matrix.check.files.dockerfile import read_dockerfile
+from matrix.check.files.locks import read_conda, read_pipfile_lock, read_pyproject, read_toml_lock
+from matrix.check.files.requirements import read_requirements
+from matrix.check.files.shell import read_script
+from matrix.errors import MatrixError
+
+LARGEST: Final = 64 * 2**20  # bytes; the uv.lock of a large monorepo has 3 MB
+Reader = Callable[[str, str, Open], Declared]
+KINDS: Final = (
+    "requirements.txt, pip freeze, uv.lock, pylock.toml, poetry.lock, Pipfile.lock, pyproject.toml, environment.yml, "
+    "Dockerfile, Containerfile, a shell or sbatch script, or YAML of Megatron or NeMo"
+)
+
+
+def read_file(path: Path) -> Declared:
+    """Return what a file declares. Raises MatrixError if it can't be read or is of no known kind."""
+    name = str(path)
+    text = _text(path, name)
+
+    def open_file(other: str) -> str | None:
+        place = path.parent / other
+        return _text(place, str(place)) if place.is_file() else None
+
+    return reader_of(path.name, text, name)(text, name, open_file)
+
+
+def reader_of(name: str, text: str, where: str) -> Reader:
+    """Return the reader for a file by its name, then by its content. Raises MatrixError for an unknown kind."""
+    low = name.lower()
+    named: dict[str, Reader] = {
+        r"(uv|poetry)\.lock|pylock(\.\w+)?\.toml": read_toml_lock,
+        r"pipfile\.lock": read_pipfile_lock,
+        r"pyproject\.toml": read_pyproject,
+        r"(.*\.)?(docker|container)file(\..*)?": read_dockerfile,
+        r".*\.(sh|bash|sbatch|slurm|sub|job)": read_script,
+    }
+    for pattern, reader in named.items():
+        if re.fullmatch(pattern, low):
+            return reader
+    if low.endswith((".yml", ".yaml")):
+        return read_conda if re.search(r"^dependencies\s*:", text, re.MULTILINE) else read_config
+    if text.startswith("#!") or re.search(r"^#SBATCH\b", text, re.MULTILINE):
+        return read_script
+    if low.endswith((".txt", ".in")) or re.search(r"^[\w.-]+\s*==\s*\S+\s*$", text, re.MULTILINE):
+        return read_requirements
+    if re.search(r"^FROM\s+\S+", text, re.MULTILINE):
+        return read_dockerfile
+    raise MatrixError("not a file that declares a stack", got=where, expected=KINDS)
+
+
+def _text(path: Path, where: str) -> str:
+    try:
+        if not path.is_file():  # a FIFO or a device would block
+            raise MatrixError("not a file", got=where, expected=KINDS)
+        if (size := path.stat().st_size) > LARGEST:
+            raise MatrixError("the file is too large", got=f"{where}: {size} bytes", expected=f"at most {LARGEST}")
+        content = path.read_bytes()
+    except OSError as error:
+        raise MatrixError("the file can't be read", where=where, got=error.strerror) from error
+    if b"\0" in content[:8192] and not content.startswith((b"\xff\xfe", b"\xfe\xff")):
+        raise MatrixError("a binary file", got=where, expected=KINDS)
+    return content.decode("utf-16" if content.startswith((b"\xff\xfe", b"\xfe\xff")) else "utf-8-sig", errors="replace")

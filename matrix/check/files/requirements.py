@@ -1,0 +1,135 @@
+"""requirements.txt, constraints, `pip freeze` and the arguments of `pip install`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from posixpath import basename
+from typing import Final
+from urllib.parse import unquote, urlsplit
+
+from packaging.markers import UndefinedComparison, UndefinedEnvironmentName
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.utils import InvalidSdistFilename, InvalidWheelFilename, parse_sdist_filename, parse_wheel_filename
+
+from matrix.catalog.versions import is_version
+from matrix.check.files.declared import Declared, Open, Pin, pin, total
+
+DEEPEST: Final = 20  # files that include each other; a cycle ends here. Real projects nest two or three
+# Markers are evaluated for the machines that train; the Python is the one that runs megatrix.
+LINUX: Final[dict[str, str]] = {"sys_platform": "linux", "platform_system": "Linux", "os_name": "posix", "extra": ""}
+# Options of pip whose value is the next word.
+VALUED: Final = frozenset(
+    {"-i", "--index-url", "--extra-index-url", "-f", "--find-links", "--trusted-host", "--no-binary", "--only-binary"}
+    | {"-t", "--target", "--prefix", "--root", "--cache-dir", "--timeout", "--retries", "--platform", "--src", "--log"}
+    | {"--python-version", "--config-settings", "-C", "--global-option", "--build-option", "--progress-bar", "--proxy"}
+    | {"--cert", "--client-cert", "--python", "--torch-backend"}
+)
+# The tag of a release in a git URL: v1.9, release_v2.4, core_v0.8.0, core_r0.8.0.
+TAG: Final = re.compile(r"(?:^|[_/-])[vr](\d+(?:\.\d+)+\w*)$")
+# Repositories whose distribution has another name.
+REPOSITORIES: Final = {"megatron-lm": "megatron-core", "transformerengine": "transformer-engine", "pytorch": "torch"}
+
+
+def read_requirements(text: str, where: str, open_file: Open, *, seen: tuple[str, ...] = ()) -> Declared:
+    """Return what a requirements file declares, with the files that it includes."""
+    parts = []
+    for number, line in _lines(text):
+        parts.append(read_arguments(line.split(), f"{where}:{number}", open_file, seen=(*seen, where), line=line))
+    return total(parts)
+
+
+def read_arguments(
+    words: Sequence[str], where: str, open_file: Open, *, seen: tuple[str, ...] = (), line: str = ""
+) -> Declared:
+    """Return what the arguments of `pip install` declare; `line` is a whole line of a requirements file."""
+    if (words and words[0].startswith("-")) or not line:
+        return _options(words, where, open_file, seen)
+    return _requirement(line, where)
+
+
+def _options(words: Sequence[str], where: str, open_file: Open, seen: tuple[str, ...]) -> Declared:
+    parts, rest = [], list(words)
+    while rest:
+        word = rest.pop(0)
+        option, equals, value = word.partition("=") if word.startswith("--") else (word, "", "")
+        if not equals and word[:2] in ("-r", "-c", "-e") and len(word) > 2 and not word.startswith("--"):
+            option, equals, value = word[:2], "=", word[2:]
+        if option in ("-r", "--requirement", "-c", "--constraint"):
+            name = value if equals else rest.pop(0) if rest else ""
+            parts.append(_included(name, where, open_file, seen))
+        elif option in ("-e", "--editable"):
+            parts.append(_requirement(value if equals else rest.pop(0) if rest else "", where))
+        elif option in VALUED and not equals:
+            del rest[:1]
+        elif not word.startswith("-"):
+            parts.append(_requirement(word, where))
+    return total(parts)
+
+
+def _included(name: str, where: str, open_file: Open, seen: tuple[str, ...]) -> Declared:
+    if name in seen or len(seen) > DEEPEST:
+        return Declared(notes=(f"{where}: includes {name} again",))
+    text = open_file(name)
+    if text is None:
+        return Declared(notes=(f"{where}: {name} is missing",))
+    return read_requirements(text, name, open_file, seen=seen)
+
+
+def _lines(text: str) -> Iterator[tuple[int, str]]:
+    """Yield logical lines with the number of their first line, without comments and pip's options of one package."""
+    start, held = 0, ""
+    for number, line in enumerate(text.splitlines(), start=1):
+        start, held = (start, held + line) if held else (number, line)
+        if held.endswith("\\"):
+            held = held[:-1] + " "
+            continue
+        line, held = re.sub(r"(^|\s)#.*$", "", held), ""
+        line = re.sub(r"\s--(hash|config-settings|global-option|build-option)[= ]\S+", "", line).strip()
+        if line:
+            yield start, line
+
+
+def _requirement(text: str, where: str) -> Declared:
+    text = text.strip()
+    try:
+        parsed = Requirement(text)
+    except (InvalidRequirement, RecursionError):  # a marker of 1,000 parentheses
+        found = from_location(text, where)
+        return Declared(pins=(found,)) if found else Declared(notes=(f"{where}: not a requirement: {text[:100]}",))
+    try:
+        if parsed.marker and not parsed.marker.evaluate(LINUX):
+            return Declared()
+    except (UndefinedComparison, UndefinedEnvironmentName):
+        return Declared(notes=(f"{where}: a marker that can't be evaluated: {text[:100]}",))
+    if parsed.url:
+        found = from_location(parsed.url, where)
+        return Declared(pins=(pin(parsed.name, found.version if found else "", where, text),))
+    exact = [one.version for one in parsed.specifier if one.operator in ("==", "===") and is_version(one.version)]
+    return Declared(pins=(pin(parsed.name, exact[0] if exact else "", where, text),))
+
+
+def from_location(text: str, where: str) -> Pin | None:
+    """Return the pin of a URL or path: of a wheel or sdist by its name, of a git repository by the tag of a release."""
+    url, _, fragment = text.partition("#")
+    try:
+        path = unquote(urlsplit(url).path)
+    except ValueError:  # http://[
+        return None
+    name = basename(path)
+    try:
+        if name.endswith(".whl"):
+            distribution, version, *_ = parse_wheel_filename(name)
+            return pin(distribution, str(version), where, text)
+        if name.endswith((".tar.gz", ".zip")) and "+" not in url.partition("://")[0]:
+            distribution, version = parse_sdist_filename(name)
+            return pin(distribution, str(version), where, text)
+    except (InvalidWheelFilename, InvalidSdistFilename):
+        return None
+    if not text.startswith("git+") and ".git" not in path:
+        return None
+    repository, _, revision = path.partition("@")
+    stem = basename(repository).removesuffix(".git").lower()
+    egg = re.search(r"(?:^|&)egg=([\w.-]+)", fragment)
+    tag = TAG.search(revision)
+    return pin(egg[1] if egg else REPOSITORIES.get(stem, stem), tag[1] if tag else "", where, text)

@@ -1,0 +1,131 @@
+"""The nearest versions at which a failure does not occur, and the case of the matrix that proves it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Final
+
+from matrix.catalog.cell import Cell
+from matrix.catalog.failure import Axis, Case, Expectation, Failure, Level
+from matrix.catalog.model import Catalog, Container
+from matrix.catalog.versions import NONE, minor, parse
+from matrix.check.answer import StackChange, broken
+from matrix.check.job import UserJob
+from matrix.check.stack import AXES, UserStack, recorded
+
+TRIED_LEVELS: Final = (Level.CPU, Level.CONTRACT, Level.GPU)  # the level that every machine has first
+
+
+def version_changes(
+    catalog: Catalog, stack: UserStack, failure: Failure, jobs: Sequence[UserJob]
+) -> Iterator[StackChange]:
+    """Yield, for each axis that the failure's rules bound, the nearest version without it and without a new break."""
+    cell = stack.cell
+    axes = {axis for rule in failure.affected if not rule.cases for axis, _ in rule.bounds()}
+    before = {one.id for one in broken(catalog, cell, jobs)}
+    for axis in ("mcore", "te", "torch"):
+        if axis not in axes or getattr(cell, axis) == NONE:
+            continue
+        in_image = axis == "torch" and _container(catalog, cell) is not None
+
+        def helps(other: Cell) -> bool:
+            works = failure.expectation(other) is Expectation.WORKS
+            return works and not {one.id for one in broken(catalog, other, jobs)} - before
+
+        if found := nearest(catalog, stack, "base" if in_image else axis, helps):
+            yield StackChange("version", _named(cell, found, axis))
+
+
+def upgrade(catalog: Catalog, stack: UserStack, axis: str, jobs: Sequence[UserJob]) -> str:
+    """Return the nearest newer version of an axis at which the stack has no known break, as a sentence."""
+    if axis == "base" and _container(catalog, stack.cell) is None:
+        axis = "torch"
+    current = stack.cell.base or stack.cell.image if axis == "base" else getattr(stack.cell, axis)
+    if current == NONE:
+        return f"{AXES[axis]}: the stack names none"
+    found = nearest(catalog, stack, axis, lambda other: not broken(catalog, other, jobs), newer=True)
+    if found is None:
+        return f"{AXES[axis]}: no newer version than {current} is free of known breaks with the rest of this stack"
+    unknown = [one.id for one in catalog.failures if one.expectation(found) is Expectation.UNKNOWN]
+    return (
+        f"{_named(stack.cell, found, 'torch' if axis == 'base' else axis)}: no known break with the rest of this stack "
+        f"({len(unknown)} of {len(catalog.failures)} failures unknown there)"
+    )
+
+
+def nearest(
+    catalog: Catalog, stack: UserStack, axis: str, helps: Callable[[Cell], bool], *, newer: bool = False
+) -> Cell | None:
+    """Return the stack with the nearest version of an axis that helps, newer ones first; `newer`: no older ones."""
+    for cell in _others(catalog, stack.cell, axis, newer=newer):
+        if catalog.excluded(cell) is None and helps(cell):
+            return cell
+    return None
+
+
+def _others(catalog: Catalog, cell: Cell, axis: str, *, newer: bool) -> Iterator[Cell]:
+    if axis == "base":
+        image = _container(catalog, cell)
+        family = [one for one in catalog.containers if image and one.id.partition("-")[0] == image.id.partition("-")[0]]
+        place = family.index(image) if image else 0
+        for one in (*family[place + 1 :], *(() if newer else reversed(family[:place]))):
+            if one.torch and one.te:
+                yield replace(cell, base=one.id, image=NONE, torch=one.torch, te=one.te, python=one.python or NONE)
+        return
+    current = parse(getattr(cell, axis))
+    known = recorded(catalog, axis)
+    later = [one for one in known if parse(one) > current]
+    earlier = [one for one in known if parse(one) < current]
+    for version in (*later, *(() if newer else reversed(earlier))):
+        changed = replace(cell, **{axis: version})
+        yield replace(changed, base="", image=NONE) if axis == "torch" else changed
+
+
+def _container(catalog: Catalog, cell: Cell) -> Container | None:
+    found = catalog.bases.get(cell.base or cell.image)
+    return found if isinstance(found, Container) else None
+
+
+def _named(before: Cell, after: Cell, axis: str) -> str:
+    if axis == "torch" and after.base:
+        return f"{after.base} (torch {after.torch}, Transformer Engine {after.te})"
+    return f"{AXES[axis]} {getattr(after, axis)} instead of {getattr(before, axis)}"
+
+
+def proof(catalog: Catalog, failure: Failure, cell: Cell) -> str:
+    """Return the command that runs a case of the failure in the matrix's cell nearest to `cell`, "" without one."""
+    for level in TRIED_LEVELS:
+        for case in failure.case:
+            if level in case.levels and not case.picked and (found := _planned(catalog, failure, case, level, cell)):
+                selected = {"failure": failure.id, "case": case.name, "level": level.value, **found}
+                expression = " and ".join(f"{name}=={value}" for name, value in selected.items())
+                return f'megatrix run --select "{expression}"'
+    return ""
+
+
+def _planned(catalog: Catalog, failure: Failure, case: Case, level: Level, cell: Cell) -> dict[str, str] | None:
+    """Return the axes of a planned cell in which the case is expected broken, None without one."""
+    axes = {
+        axis: getattr(cell, axis)
+        for axis, known in (
+            ("mcore", [one.version for one in catalog.megatron_core if one.on_pypi]),
+            ("te", [one.version for one in catalog.transformer_engine if one.on_pypi]),
+        )
+        if Axis(axis) in failure.axes and getattr(cell, axis) in known
+    }
+    if len(axes) < len({Axis.MCORE, Axis.TE} & {*failure.axes}):
+        return None
+    if Axis.BASE not in failure.axes:
+        bases = [one.id for one in catalog.readers]
+    elif case.bases:
+        bases = [one for one in case.bases if one in {wheels.id for wheels in catalog.wheels}]
+    else:
+        same = [one for one in catalog.wheels if cell.torch != NONE and minor(one.torch) == minor(cell.torch)]
+        bases = [one.id for one in sorted(same, key=lambda one: one.torch != cell.torch)]
+    for base in bases:
+        planned = catalog.cell(base, **axes)
+        works = case.is_for(planned) and catalog.excluded(planned) is None
+        if works and failure.expectation(planned, case.name) is Expectation.BROKEN:
+            return {"base": base, **axes}
+    return None

@@ -1,0 +1,148 @@
+"""`megatrix check`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from matrix.catalog import loading
+from matrix.catalog.model import Catalog
+from matrix.catalog.versions import parse
+from matrix.check import declaring, environment, examine, probe
+from matrix.check import stack as stacks
+from matrix.check.answer import CheckResult
+from matrix.check.checking import Question, check
+from matrix.check.checkpoint import read_checkpoint
+from matrix.check.facts import HostFacts
+from matrix.check.files.declared import UserCommand
+from matrix.check.job import UserJob, is_training, job_of
+from matrix.check.stack import Statement, UserStack
+from matrix.cli import out
+from matrix.cli.options import add_options, given
+from matrix.cli.usage import add_command
+from matrix.errors import MatrixError
+from matrix.execution import preflights
+from matrix.kit.preflight import Preflight
+from matrix.planning.host_cases import LABEL
+from matrix.report.check import render
+from matrix.report.terminal import console, rendered, show, warn
+from matrix.store.history import LastRun, with_history
+from matrix.store.paths import Paths
+
+UPGRADES: Final = ("te", "mcore", "base")
+
+
+def add_parser(commands: Any) -> None:
+    """Add the command to the object that argparse's add_subparsers returned."""
+    known = preflights.installed()
+    parser = add_command(commands, "check")
+    parser.add_argument(
+        "what",
+        metavar="WHAT",
+        nargs="*",
+        help=f"versions as AXIS=VALUE, such as {stacks.FORM}; or files: locks, requirements, Dockerfiles, job scripts, "
+        "settings in YAML. Nothing: this environment. -- COMMAND: this environment and a command, which then runs",
+    )
+    parser.add_argument(
+        "--checkpoint", type=Path, metavar="DIR", help="also which release wrote a checkpoint, and which can read it"
+    )
+    parser.add_argument(
+        "--upgrade",
+        choices=UPGRADES,
+        action="append",
+        default=[],
+        help="the nearest newer version without a known break",
+    )
+    parser.add_argument("--warn", action="store_true", help="with --: start the command in spite of a known break")
+    parser.add_argument("--python", metavar="PATH", help="the job's interpreter, which imports torch for more facts")
+    add_options(parser, examine.options_of(known))
+    out.add_out(parser, "output folder, whose history has what ran here (default: $MEGATRIX_OUT, or reports/out)")
+    output = parser.add_mutually_exclusive_group()
+    output.add_argument("--json", action="store_true", help="print one JSON object (docs/check.md)")
+    output.add_argument("--format", choices=("sarif", "github", "markdown"), help="print it for a CI service")
+    parser.set_defaults(command=check_command, preflights=known)
+
+
+def check_command(parsed: argparse.Namespace) -> int:
+    """Print the answer; return 1 where something is known to break. A command is then started in this process."""
+    catalog = loading.load()
+    if parsed.own and (parsed.json or parsed.format):
+        raise MatrixError("stdout belongs to the command", got="--json or --format with --", fix="leave one out")
+    if parsed.own and parsed.what:
+        raise MatrixError(
+            "a command is checked in this environment", got=" ".join(parsed.what), fix="leave WHAT or the command out"
+        )
+    result, machine = answer(catalog, parsed)
+    if parsed.json:
+        print(json.dumps(result.to_json()))
+    elif parsed.format:
+        from matrix.report.check_formats import FORMATS
+
+        print(FORMATS[parsed.format](result))
+    elif parsed.own:  # stdout belongs to the command
+        sys.stderr.write(rendered(console(sys.stderr, os.environ), *render(result)))
+    else:
+        show(*render(result, machine=machine))
+    if parsed.own and not (result.breaks and not parsed.warn):
+        sys.stdout.flush()
+        os.execvp(parsed.own[0], parsed.own)  # noqa: S606  (the user's own command)
+    return int(result.breaks)
+
+
+def answer(catalog: Catalog, parsed: argparse.Namespace) -> tuple[CheckResult, bool]:
+    """Return the answer, and whether it is about this environment."""
+    known: Sequence[Preflight] = parsed.preflights
+    assumed = examine.assume(given(parsed, examine.options_of(known)), known)
+    files = [word for word in parsed.what if declaring.is_file(word)]
+    words = [word for word in parsed.what if word not in files]
+    said = stacks.parse_text(catalog, " ".join(words)) if words else []
+    checkpoint = read_checkpoint(parsed.checkpoint) if parsed.checkpoint else None
+    host: HostFacts | None = None
+    if parsed.what:
+        stack, jobs = declaring.declared_stack(catalog, declaring.read(files), said)
+    else:
+        interpreter = (
+            probe.interpreter_facts(parsed.python)
+            if parsed.python
+            else environment.own_interpreter(stacks.packages_of(catalog))
+        )
+        host = probe.look(os.environ, [name for one in known for name in one.variables], interpreter)
+        stack, jobs = here(catalog, host, os.environ), command_jobs(parsed.own, os.environ)
+    question = Question(jobs, host, assumed, tuple(parsed.upgrade), checkpoint, here=not parsed.what)
+    return check(catalog, stack, question, last_runs(parsed.out)), not parsed.what
+
+
+def here(catalog: Catalog, host: HostFacts, environ: Mapping[str, str]) -> UserStack:
+    """Return the stack of this environment and machine."""
+    sm = {gpu.sm for gpu in host.cuda.gpus}
+    machine = {"driver": host.driver, "sm": min(sm, key=parse, default=None), "gpus": len(host.cuda.gpus) or None}
+    return stacks.build(
+        catalog,
+        [
+            *environment.statements(host.interpreter, environment.import_path(environ, Path.cwd())),
+            *(Statement(axis, str(value), "this machine") for axis, value in machine.items() if value),
+        ],
+        closed=True,
+        label=environ.get(LABEL, ""),
+        notes=host.interpreter.problems,
+    )
+
+
+def command_jobs(words: Sequence[str], environ: Mapping[str, str]) -> tuple[UserJob, ...]:
+    """Return the jobs of a command; of a shell script, those that it starts."""
+    if not words:
+        return ()
+    declared = declaring.script_of(words)
+    commands = declared.commands if declared else (UserCommand(tuple(words), "the command", environ),)
+    return tuple(job_of(one) for one in commands if not declared or is_training(one))
+
+
+def last_runs(folder: Path) -> Mapping[str, tuple[LastRun, ...]]:
+    """Return the last runs of each failure in the history of an output folder, empty without one."""
+    path = Paths(folder).history
+    return with_history(path, lambda history: history.last_runs(), warn) if os.access(path, os.F_OK) else {}

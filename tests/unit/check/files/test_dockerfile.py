@@ -1,0 +1,70 @@
+"""Dockerfiles."""
+
+from __future__ import annotations
+
+import pytest
+
+from matrix.check.files.declared import Declared
+from matrix.check.files.dockerfile import read_dockerfile
+
+
+def read(text: str, **files: str) -> Declared:
+    return read_dockerfile(text, "Dockerfile", files.get)
+
+
+NGC = """\
+# syntax=docker/dockerfile:1
+ARG TAG=24.07
+FROM nvcr.io/nvidia/pytorch:${TAG}-py3 AS base
+ENV NVTE_FRAMEWORK pytorch
+ARG TE=v1.9
+RUN --mount=type=cache,target=/root/.cache pip install --no-build-isolation \\
+    # the release of the paper
+    git+https://github.com/NVIDIA/TransformerEngine.git@${TE} && \\
+    pip3 install "numpy<2"
+
+FROM ubuntu:24.04 AS tools
+RUN pip install torch==1.0
+
+FROM base
+RUN <<EOF
+pip install megatron-core==0.8.0
+EOF
+CMD ["torchrun", "train.py", "--tp-comm-overlap"]
+"""
+
+
+def test_last_stage_has_its_image_and_packages() -> None:
+    found = read(NGC)
+    assert [one.reference for one in found.images] == ["nvcr.io/nvidia/pytorch:24.07-py3"]
+    assert [(one.name, one.version, one.where) for one in found.pins] == [
+        ("transformer-engine", "1.9", "Dockerfile:6"),
+        ("numpy", "", "Dockerfile:8"),
+        ("megatron-core", "0.8.0", "Dockerfile:16"),
+    ]
+    assert [(one.words, dict(one.environ)) for one in found.commands] == [
+        (("torchrun", "train.py", "--tp-comm-overlap"), {"NVTE_FRAMEWORK": "pytorch"})
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "image"),
+    [
+        ("FROM a:1", "a:1"),
+        ("from --platform=linux/amd64 a:1 as b", "a:1"),
+        ("ARG T\nFROM a:${T:-2}", "a:2"),
+        ("FROM a:1\nFROM 0", "a:1"),
+        ("FROM $UNKNOWN", "$UNKNOWN"),
+    ],
+)
+def test_image_is_that_of_the_last_stage(text: str, image: str) -> None:
+    assert [one.reference for one in read(text).images] == [image]
+
+
+def test_argument_of_the_build_is_no_environment() -> None:
+    assert dict(read("FROM a\nARG A=1\nENV B=2 C=3\nRUN python x.py").commands[0].environ) == {"B": "2", "C": "3"}
+
+
+@pytest.mark.parametrize("text", ["", "FROM", "RUN", "FROM a\nRUN <<EOF\npip install x", "CMD [", "ENV", "ARG", "\\"])
+def test_damaged_file_is_read(text: str) -> None:
+    read(text)

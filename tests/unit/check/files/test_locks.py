@@ -1,0 +1,113 @@
+"""Lock files, project files and conda environments."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from matrix.check.files.read import reader_of
+from matrix.errors import MatrixError
+
+
+def versions(name: str, text: str) -> dict[str, str]:
+    found = reader_of(name, text, name)(text, name, lambda _: None)
+    return {one.name: one.version for one in found.pins}
+
+
+UV = """
+version = 1
+[[package]]
+name = "torch"
+version = "2.9.1+cu128"
+source = { registry = "https://x.invalid/simple" }
+[[package]]
+name = "my-project"
+source = { editable = "." }
+"""
+PYLOCK = 'lock-version = "1.0"\n[[packages]]\nname = "megatron-core"\nversion = "0.16.1"\n'
+POETRY = '[[package]]\nname = "Transformer_Engine"\nversion = "2.9.0"\n[metadata]\nlock-version = "2.1"\n'
+PROJECT = """
+[project]
+dependencies = ["torch==2.9.1", "numpy<2"]
+optional-dependencies = { te = ["transformer-engine[pytorch]==2.9.0"] }
+[dependency-groups]
+train = ["megatron-core==0.16.1", { include-group = "test" }]
+"""
+CONDA = """
+channels: [conda-forge]
+dependencies:
+  - python=3.11
+  - conda-forge::pytorch=2.5.1=cuda126_py311
+  - numpy >=1.26
+  - pip:
+    - megatron-core==0.10.0
+    - -r more.txt
+"""
+PIPFILE = '{"default": {"torch": {"version": "==2.4.1"}, "local": {"path": "."}}}'
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "expected"),
+    [
+        ("uv.lock", UV, {"torch": "2.9.1+cu128", "my-project": ""}),
+        ("pylock.gpu.toml", PYLOCK, {"megatron-core": "0.16.1"}),
+        ("poetry.lock", POETRY, {"transformer-engine": "2.9.0"}),
+        (
+            "pyproject.toml",
+            PROJECT,
+            {"torch": "2.9.1", "numpy": "", "transformer-engine": "2.9.0", "megatron-core": "0.16.1"},
+        ),
+        ("environment.yml", CONDA, {"python": "3.11", "torch": "2.5.1", "numpy": "", "megatron-core": "0.10.0"}),
+        ("Pipfile.lock", PIPFILE, {"torch": "2.4.1", "local": ""}),
+    ],
+)
+def test_lock_gives_all_versions(name: str, text: str, expected: dict[str, str]) -> None:
+    assert versions(name, text) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("uv.lock", "[["),
+        ("poetry.lock", "a = " + "[" * 5000),
+        ("uv.lock", "a = " + "1" * 5000),
+        ("Pipfile.lock", "{"),
+        ("Pipfile.lock", "[" * 100_000),
+        ("environment.yml", "dependencies: [a"),
+        ("environment.yml", "dependencies: 5"),
+        ("x.yaml", "a: !!python/object/apply:os.system [true]"),
+    ],
+)
+def test_damaged_file_raises(name: str, text: str) -> None:
+    with pytest.raises(MatrixError):
+        versions(name, text)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("uv.lock", "package = 5"),
+        ("uv.lock", "[[package]]\nname = 5"),
+        ("Pipfile.lock", "[]"),
+        ("Pipfile.lock", '{"default": []}'),
+        ("pyproject.toml", "project = 5"),
+        ("pyproject.toml", "[project]\ndependencies = 5\noptional-dependencies = []"),
+        ("environment.yml", "dependencies: [5, {pip: 5}]"),
+        ("Pipfile.lock", '{"default": {"a": 1}}'),
+    ],
+)
+def test_unexpected_values_are_left_out(name: str, text: str) -> None:
+    assert versions(name, text) == {}
+
+
+def test_pin_of_a_lock_has_its_line() -> None:
+    found = reader_of("uv.lock", UV, "uv.lock")(UV, "uv.lock", lambda _: None)
+    assert [one.where for one in found.pins] == ["uv.lock:4", "uv.lock:8"]
+
+
+def test_missing_yaml_parser_names_its_fix(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The wheel alone has none: it would not be pure Python."""
+    monkeypatch.setitem(sys.modules, "yaml", None)
+    with pytest.raises(MatrixError, match=r"megatrix\[desk\]"):
+        versions("environment.yml", CONDA)

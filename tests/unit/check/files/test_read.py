@@ -1,0 +1,95 @@
+"""The kind of a file, and files that can't be read."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from matrix.check.files.config import read_config
+from matrix.check.files.dockerfile import read_dockerfile
+from matrix.check.files.locks import read_conda, read_toml_lock
+from matrix.check.files.read import LARGEST, Reader, read_file, reader_of
+from matrix.check.files.requirements import read_requirements
+from matrix.check.files.shell import read_script
+from matrix.errors import MatrixError
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "reader"),
+    [
+        ("requirements-gpu.txt", "torch", read_requirements),
+        ("frozen", "torch==2.4.1\nnumpy==1.26.4", read_requirements),
+        ("Dockerfile.ci", "FROM a", read_dockerfile),
+        ("ci.Dockerfile", "FROM a", read_dockerfile),
+        ("Containerfile", "FROM a", read_dockerfile),
+        ("recipe", "FROM a", read_dockerfile),
+        ("train.sbatch", "", read_script),
+        ("train", "#!/bin/sh", read_script),
+        ("train", "#SBATCH -N 2", read_script),
+        ("env.yaml", "dependencies: []", read_conda),
+        ("llama.yaml", "model: {}", read_config),
+        ("uv.lock", "", read_toml_lock),
+    ],
+)
+def test_kind_comes_from_name_then_content(name: str, text: str, reader: Reader) -> None:
+    assert reader_of(name, text, name) is reader
+
+
+def test_settings_are_arguments(tmp_path: Path) -> None:
+    path = tmp_path / "llama.yaml"
+    path.write_text("model:\n  ub_tp_comm_overlap: true\n  encoder_seq_length: 131072\n  fp8: null\n  bf16: false\n")
+    assert read_file(path).commands[0].words[1:] == ("--tp-comm-overlap", "--seq-length", "131072", "--no-bf16")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a: &a {seq_length: 8, b: *a}",
+        "a0: &a0 [{seq_length: 8}]\n" + "".join(f"a{n + 1}: &a{n + 1} [*a{n}, *a{n}]\n" for n in range(60)),
+    ],
+    ids=["cycle", "doubling"],
+)
+def test_aliases_are_read_once(text: str) -> None:
+    (command,) = read_config(text, "x.yaml", lambda _: None).commands
+    assert command.words[1:] == ("--seq-length", "8")
+
+
+def test_included_file_is_relative_to_its_file(tmp_path: Path) -> None:
+    (tmp_path / "r.txt").write_text("-r base.txt")
+    (tmp_path / "base.txt").write_text("torch==2.4.1")
+    assert [one.version for one in read_file(tmp_path / "r.txt").pins] == ["2.4.1"]
+
+
+def test_utf_16_is_read(tmp_path: Path) -> None:
+    (tmp_path / "r.txt").write_text("torch==2.4.1\n", encoding="utf-16")
+    assert [one.version for one in read_file(tmp_path / "r.txt").pins] == ["2.4.1"]
+
+
+def make_fifo(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def make_huge(path: Path) -> None:
+    with path.open("wb") as file:
+        file.truncate(LARGEST + 1)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda path: None, "not a file"),
+        (Path.mkdir, "not a file"),
+        (make_fifo, "not a file"),
+        (make_huge, "too large"),
+        (lambda path: path.write_bytes(b"\x7fELF\0\0"), "binary"),
+        (lambda path: path.write_text("hello"), "not a file that declares a stack"),
+    ],
+    ids=["missing", "folder", "fifo", "huge", "binary", "prose"],
+)
+def test_unreadable_file_raises(tmp_path: Path, make: object, message: str) -> None:
+    assert callable(make)
+    make(tmp_path / "file")
+    with pytest.raises(MatrixError, match=message):
+        read_file(tmp_path / "file")

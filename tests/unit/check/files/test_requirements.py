@@ -1,0 +1,88 @@
+"""Requirements files and the arguments of pip install."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from matrix.check.files.declared import Declared, Open
+from matrix.check.files.requirements import read_arguments, read_requirements
+
+
+def nothing(_: str) -> None:
+    return None
+
+
+def versions(found: Declared) -> dict[str, str]:
+    return {one.name: one.version for one in found.pins}
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("torch==2.4.1", {"torch": "2.4.1"}),
+        ("torch == 2.4.1+cu121 ; python_version >= '3.8'", {"torch": "2.4.1+cu121"}),
+        ("Transformer_Engine[pytorch]===1.9", {"transformer-engine": "1.9"}),
+        ("torch>=2.4,<2.5", {"torch": ""}),
+        ("torch", {"torch": ""}),
+        ("pywin32==1; sys_platform == 'win32'", {}),
+        ("pytest==1; extra == 'test'", {}),
+        (
+            "megatron-core @ git+https://github.com/NVIDIA/Megatron-LM.git@core_v0.12.0",
+            {"megatron-core": "0.12.0"},
+        ),
+        ("git+https://github.com/NVIDIA/TransformerEngine.git@release_v2.4", {"transformer-engine": "2.4"}),
+        ("git+https://github.com/NVIDIA/TransformerEngine.git@0123abc", {"transformer-engine": ""}),
+        ("git+https://github.com/a/b.git#egg=torch", {"torch": ""}),
+        ("https://x.invalid/transformer_engine-1.13.0%2Bcu12-py3-none-any.whl", {"transformer-engine": "1.13.0+cu12"}),
+        ("./wheels/megatron_core-0.14.0.tar.gz", {"megatron-core": "0.14.0"}),
+        ("-e git+https://github.com/NVIDIA/Megatron-LM@core_r0.8.0", {"megatron-core": "0.8.0"}),
+        ("torch==2.4.* # any patch", {"torch": ""}),
+        ("--extra-index-url https://x.invalid/simple", {}),
+        ("torch==2.4.1 --hash=sha256:00 --hash sha256:01", {"torch": "2.4.1"}),
+    ],
+)
+def test_line_gives_name_and_exact_version(line: str, expected: dict[str, str]) -> None:
+    found = read_requirements(line, "r.txt", nothing)
+    assert (versions(found), found.notes) == (expected, ())
+
+
+def test_pin_has_its_line() -> None:
+    text = "# stack\n\ntorch==2.4.1 \\\n  --hash=sha256:00\nnumpy\n"
+    assert [one.where for one in read_requirements(text, "r.txt", nothing).pins] == ["r.txt:3", "r.txt:5"]
+
+
+def test_included_files_are_read_once() -> None:
+    files = {"base.txt": "-r more.txt\ntorch==2.4.1", "more.txt": "-r base.txt\nnumpy==1.26.4"}
+    found = read_requirements("-r base.txt\n-c missing.txt", "r.txt", files.get)
+    assert versions(found) == {"torch": "2.4.1", "numpy": "1.26.4"}
+    assert found.notes == ("more.txt:1: includes base.txt again", "r.txt:2: missing.txt is missing")
+
+
+@pytest.mark.parametrize(
+    ("line", "note"),
+    [
+        ("???", "r.txt:1: not a requirement: ???"),
+        ("git+http://[/x", "r.txt:1: not a requirement: git+http://[/x"),
+        ("x==1; sys_platform ~= '1'", "r.txt:1: a marker that can't be evaluated: x==1; sys_platform ~= '1'"),
+    ],
+)
+def test_bad_line_is_noted(line: str, note: str) -> None:
+    assert read_requirements(line, "r.txt", nothing).notes == (note,)
+
+
+def test_deeply_nested_marker_is_noted() -> None:
+    (note,) = read_requirements(f"x; {'(' * 5000}", "r.txt", nothing).notes
+    assert note.startswith("r.txt:1: not a requirement: x; (((")
+
+
+def test_arguments_of_pip_skip_option_values() -> None:
+    words = ["--no-deps", "-i", "https://x.invalid", "--target=/t", "-rbase.txt", "torch==2.4.1", "-U", "numpy<2"]
+    opened: Open = {"base.txt": "six==1.17.0"}.get
+    assert versions(read_arguments(words, "Dockerfile:3", opened)) == {"six": "1.17.0", "torch": "2.4.1", "numpy": ""}
+
+
+@given(st.text(max_size=200))
+def test_any_text_is_read(text: str) -> None:
+    read_requirements(text, "r.txt", nothing)

@@ -1,0 +1,185 @@
+"""How failures stand in a stack, by their rules, what the stack leaves open, and the arguments of jobs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from matrix.catalog.failure import Expectation, Failure, Signature
+from matrix.catalog.reach import JobArguments, ReachedBy
+from matrix.check.answer import (
+    CheckResult,
+    FailureInStack,
+    PreflightResult,
+    Standing,
+    clashes,
+    fit,
+    judged,
+    ordered,
+    stand,
+)
+from matrix.check.job import UserJob
+from matrix.check.stack import Statement, UserStack, build
+from matrix.kit.preflight import Answer, Error, Report, Status
+from tests.founding import SAVE
+from tests.unit.catalogs import catalog, clause, failure, masked, real
+
+OVERLAP = ReachedBy(arguments=("--overlap",))
+OWN = Signature("own", exception="X", own=True)  # type: ignore[arg-type]
+
+
+def stack(limits: str = "", **versions: str) -> UserStack:
+    """Return a stack; `limits` is a specifier set of torch."""
+    said = [Statement(axis, version, "in the test") for axis, version in versions.items()]
+    return build(catalog(), [*said, *([Statement("torch", "", "in the test", limits)] if limits else [])])
+
+
+def job(words: str) -> UserJob:
+    return UserJob(JobArguments.parse(words.split()), source="job.sh:3")
+
+
+def standing(entry: Failure, found: UserStack, *jobs: UserJob, unknown: dict[str, str] | None = None) -> FailureInStack:
+    return stand(catalog(entry), found, entry, jobs, unknown or {})
+
+
+BROKEN = failure(affected=(clause(mcore="<0.9", torch=">=2.4"),), works=(clause(mcore=">=0.9"),))
+
+
+@pytest.mark.parametrize(
+    ("found", "expected", "needs"),
+    [
+        (stack(mcore="0.8.0", torch="2.4.0"), Standing.WILL_BREAK, ""),
+        (stack(mcore="0.9.0", torch="2.4.0"), Standing.WORKS, ""),
+        (stack(mcore="0.9.0"), Standing.WORKS, ""),
+        (stack(mcore="0.8.0", torch="2.3.1"), Standing.UNKNOWN, ""),
+        (stack(torch="2.4.0"), Standing.WITH_VERSIONS, "with megatron-core 0.7.0 .. 0.8.0"),
+        (stack(torch="2.3.1"), Standing.UNKNOWN, ""),
+        (stack(torch="none", mcore="0.8.0"), Standing.NOT_REACHED, ""),
+    ],
+)
+def test_rules_are_held_against_what_is_named(found: UserStack, expected: Standing, needs: str) -> None:
+    """What is not named stands for all its values."""
+    one = standing(BROKEN, found)
+    assert (one.standing, one.needs, one.certain) == (expected, needs, expected is Standing.WILL_BREAK)
+
+
+@pytest.mark.parametrize(
+    ("limits", "needs"),
+    [
+        (">=2.4,<2.6", ""),
+        (">=2.3,<2.6", "torch 2.4.0 .. 2.5.1; or in ngc-24.07"),
+        (">=2.5", ""),
+        ("<2.3", None),
+    ],
+)
+def test_range_counts_with_all_its_versions(limits: str, needs: str | None) -> None:
+    entry = real().failure(SAVE)
+    found = build(real(), [Statement("mcore", "0.8.0", "x"), Statement("torch", "", "x", limits)])
+    fitted = fit(real(), found, entry)
+    assert (fitted.needs if fitted.expectation is Expectation.BROKEN else None) == needs
+
+
+@pytest.mark.parametrize(
+    ("words", "expected", "certain", "needs"),
+    [
+        (None, Standing.WITH_OPTIONS, False, "with --overlap"),
+        ("a.py --overlap", Standing.WILL_BREAK, True, "reached by --overlap"),
+        ("a.py", Standing.WITH_OPTIONS, False, "only with --overlap"),
+        ("a.py --no-overlap", Standing.NOT_REACHED, False, "the command has --no-overlap"),
+        ("a.py $MORE", Standing.WITH_OPTIONS, False, "with --overlap"),
+    ],
+)
+def test_arguments_decide_what_is_reached(words: str | None, expected: Standing, certain: bool, needs: str) -> None:
+    entry = failure(affected=(clause(mcore="<0.9"),), reached_by=(OVERLAP,))
+    one = standing(entry, stack(mcore="0.8.0"), *([job(words)] if words else []))
+    assert (one.standing, one.certain, one.needs) == (expected, certain, needs)
+
+
+def test_worst_of_several_jobs_counts() -> None:
+    entry = failure(affected=(clause(mcore="<0.9"),), reached_by=(OVERLAP,))
+    assert standing(entry, stack(mcore="0.8.0"), job("a.py"), job("b.py --overlap")).certain
+
+
+def test_failure_without_exception_is_silent() -> None:
+    entry = failure(affected=(clause(mcore="<0.9"),), signature=(OWN,))
+    one = standing(entry, stack(mcore="0.8.0"))
+    assert (one.standing, one.certain) == (Standing.SILENT, True)
+
+
+def test_version_that_may_not_exist_proves_nothing() -> None:
+    one = standing(BROKEN, stack(mcore="0.8.5", torch="2.4.0"), unknown={"mcore": "no release"})
+    assert (one.standing, one.reason) == (Standing.UNKNOWN, "no release")
+
+
+def test_hidden_failure_names_what_hides_it() -> None:
+    entry = failure(affected=(clause(mcore="<0.9"),), masked=(masked("first"),))
+    first = failure("first", affected=(clause(mcore="<0.9"),))
+    one = stand(catalog(entry, first), stack(mcore="0.8.0"), entry, (), {})
+    assert one.hidden_by == "first: it fails before"
+
+
+def report(*errors: str, clears: bool = False, open: str = "") -> Report:
+    answers = [Answer("q", Status.NO, "because", Error("TypeError", "broke"), failure=name) for name in errors]
+    return Report(
+        "a flag", tuple(answers) or (Answer("q", Status.YES, "it fits"),), (("change it",),), clears=clears, open=open
+    )
+
+
+def judge(entry: Failure, made: Report, words: str) -> list[FailureInStack]:
+    found, the_job = stack(mcore="0.8.0"), job(words)
+    known = catalog(entry, failure("other"))
+    ways = {str(entry.id): PreflightResult(made, entry.reach(found.cell, the_job.arguments), the_job)}
+    return judged([stand(known, found, one, [the_job], {}) for one in known.failures], ways)
+
+
+def test_error_of_a_preflight_breaks_its_failure() -> None:
+    entry = failure(affected=(clause(mcore="<0.8"),), reached_by=(OVERLAP,))
+    one, other = judge(entry, report("other"), "a.py --overlap")
+    assert (one.standing, other.standing, other.certain) == (Standing.UNKNOWN, Standing.WILL_BREAK, True)
+    assert ([each.text for each in other.workarounds], other.source) == (["change it"], "job.sh:3")
+
+
+def test_preflight_that_clears_overrules_the_versions() -> None:
+    entry = failure(affected=(clause(mcore="<0.9"),), reached_by=(OVERLAP,))
+    one, _ = judge(entry, report(clears=True), "a.py --overlap")
+    assert (one.standing, one.certain, one.reason) == (Standing.NOT_REACHED, False, "it fits")
+    one, _ = judge(entry, report(), "a.py --overlap")
+    assert one.standing is Standing.WILL_BREAK
+
+
+def test_undecided_preflight_makes_no_break_certain() -> None:
+    entry = failure(affected=(clause(mcore="<0.9"),), reached_by=(OVERLAP,))
+    one, _ = judge(entry, report(open="the launcher is unknown"), "a.py --overlap")
+    assert (one.standing, one.certain) == (Standing.WITH_OPTIONS, False)
+    assert one.needs == "reached by --overlap; the launcher is unknown"
+
+
+@pytest.mark.parametrize(
+    ("versions", "text"),
+    [
+        ({"mcore": "0.17.1", "python": "3.10.1"}, "megatron-core 0.17.1 needs Python"),
+        ({"mcore": "0.17.1", "torch": "2.4.1"}, "megatron-core 0.17.1 declares torch>=2.6.0"),
+        ({"mcore": "0.13.1", "numpy": "2.1.0"}, "megatron-core 0.13.1 declares numpy<2.0.0; the base has 2.1.0"),
+        ({"base": "ngc-24.10", "driver": "450"}, "driver 450 is too old: ngc-24.10 requires driver 470 or later"),
+        ({"base": "ngc-24.03", "driver": "470.42.01"}, "driver 470.42.01 is too old: ngc-24.03 has CUDA"),
+    ],
+)
+def test_parts_that_exclude_each_other_break(versions: dict[str, str], text: str) -> None:
+    said = [Statement(name, version, "x:1") for name, version in versions.items()]
+    (clash,) = clashes(real(), build(real(), said))
+    assert (clash.text.startswith(text), clash.breaks, clash.source) == (True, True, "x:1")
+
+
+def test_groups_are_in_order_of_certainty() -> None:
+    made: list[Any] = [FailureInStack(failure(one.name.lower()), one) for one in reversed(Standing)]
+    assert [one.standing for one in ordered(made)] == list(Standing)
+
+
+def test_optional_breaks_do_not_gate() -> None:
+    optional = FailureInStack(BROKEN, Standing.WITH_OPTIONS)
+    sure = FailureInStack(BROKEN, Standing.WILL_BREAK, certain=True)
+    assert [CheckResult(stack(mcore="0.8.0"), (), found).breaks for found in ((optional,), (optional, sure))] == [
+        False,
+        True,
+    ]

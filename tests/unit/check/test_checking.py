@@ -1,0 +1,173 @@
+"""The whole answer, with the project's own catalog."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from matrix.catalog.failure import Expectation, Level
+from matrix.check.answer import CheckResult, Standing
+from matrix.check.checking import Question, check
+from matrix.check.declaring import declared_stack
+from matrix.check.examine import Assumed
+from matrix.check.files.declared import Declared
+from matrix.check.stack import build, parse_text
+from matrix.planning import night
+from matrix.planning.selection import select
+from matrix.store.history import LastRun
+from matrix.verdicts.record import Verdict
+from tests.founding import BEHIND_MPI, CALL, MASK, MPI, SAVE, SHIFTED_CALL
+from tests.unit.catalogs import real
+
+
+def checked(text: str, question: Question | None = None) -> CheckResult:
+    return check(real(), build(real(), parse_text(real(), text)), question or Question(), {})
+
+
+def standing(result: CheckResult, failure: str) -> Standing:
+    return next(one.standing for one in result.failures if one.failure.id == failure)
+
+
+def test_the_reported_stack_breaks_and_the_fix_works() -> None:
+    assert standing(checked("mcore=0.8.0 torch=2.4.0"), SAVE) is Standing.WILL_BREAK
+    assert standing(checked("mcore=0.9.0 torch=2.4.0"), SAVE) is Standing.WORKS
+
+
+def test_current_releases_do_not_gate() -> None:
+    """Breaks that need an option alone leave a stack free of known breaks."""
+    result = checked("mcore=0.18.2 te=2.20.2 torch=2.9.1 driver=580 sm=9.0")
+    assert (result.breaks, standing(result, MASK)) == (False, Standing.WITH_OPTIONS)
+
+
+@pytest.mark.parametrize("text", ["base=ngc-24.07", "torch=2.4.1", "te=2.9.0 torch=2.9.1", "base=ngc-26.08"])
+def test_incomplete_stack_names_what_would_break(text: str) -> None:
+    result = checked(text)
+    assert not result.breaks
+    assert standing(result, SAVE) is (Standing.WITH_VERSIONS)
+    assert result.of(Standing.WITH_VERSIONS)[0].needs.startswith("with ")
+
+
+def test_version_that_does_not_exist_is_unknown() -> None:
+    result = checked("mcore=9.9.9 torch=9.9")
+    assert not result.of(Standing.WILL_BREAK)
+    assert [clash.breaks for clash in result.clashes] == [False, False]
+    assert standing(result, SAVE) is Standing.UNKNOWN
+
+
+def test_history_is_the_evidence() -> None:
+    run = LastRun(Level.CPU, "20260101-000000-night", "2026-01-01T00:00:00Z", "torch-2.4.0/x", Verdict.REPRODUCED)
+    result = check(real(), build(real(), parse_text(real(), "mcore=0.8.0 torch=2.4.0")), Question(), {SAVE: (run,)})
+    (found,) = [one for one in result.failures if one.failure.id == SAVE]
+    assert found.to_json()["runs"][0]["run"] == "20260101-000000-night"
+
+
+def test_unlisted_calls_of_level_contract_are_reported() -> None:
+    result = checked("mcore=0.8.0 te=1.10.0 torch=2.4.0")
+    assert standing(result, SHIFTED_CALL) is Standing.SILENT
+    assert not [one for one in result.calls if "lands on 'model_layers'" in one.message]
+
+
+def test_unrecorded_release_is_no_error() -> None:
+    assert "no recorded" in checked("mcore=0.8.0 te=1.8.0+abc torch=2.4.0").calls_problem
+
+
+def test_options_describe_a_job() -> None:
+    """The report on memory, of a job that no command describes."""
+    given = {"seq-length": "131072", "ranks-per-host": "8", "host-memory": "880G", "shm": "64G"}
+    result = checked("mcore=0.16.1 torch=2.9.1 te=none", Question(assumed=Assumed(given=given)))
+    (found,) = [one for one in result.failures if one.failure.id == MASK]
+    assert (found.standing, found.certain) == (Standing.WILL_BREAK, True)
+    assert found.report is not None
+    assert "41448 tokens (/dev/shm is the limit)" in found.report.text
+    assert found.to_json()["numbers"]["longest"] == {"sequence": 41448, "resource": "/dev/shm"}
+
+
+def test_launcher_alone_leaves_the_flag_open() -> None:
+    question = Question(assumed=Assumed({"launcher": "torchrun", "world-size": 8}))
+    result = checked("mcore=0.9.0 te=1.9.0 torch=2.4.0a0+3bcc3cddb5", question)
+    (found,) = [one for one in result.failures if one.failure.id == MPI]
+    assert (found.standing, found.certain) == (Standing.WITH_OPTIONS, False)
+    assert [one.text for one in found.workarounds if one.kind == "job"] == [
+        "start it with mpirun",
+        "megatron-core 0.10.0",
+    ]
+
+
+def test_mpirun_clears_the_mpi_failure() -> None:
+    question = Question(assumed=Assumed({"launcher": "mpirun", "world-size": 8}))
+    assert standing(checked("mcore=0.9.0 te=1.9.0 torch=2.4.0a0+3bcc3cddb5", question), MPI) is Standing.NOT_REACHED
+
+
+STACKS = [
+    "mcore=0.8.0 torch=2.4.1",
+    "mcore=0.17.1 te=2.9.0 torch=2.9.1",
+    "mcore=0.8.0 te=1.10.0 torch=2.4.0",
+    "base=ngc-24.07 mcore=0.8.0",
+    "mcore=0.12.1 te=2.2.0 torch=2.8.0",
+    "mcore=0.15.0 te=2.7.0 torch=2.10.0",
+    "mcore=0.18.2 te=2.2.0 torch=2.13.0",
+]
+
+
+@pytest.mark.parametrize("text", STACKS)
+def test_every_proof_selects_a_broken_case(text: str) -> None:
+    proofs = [one.prove for one in checked(text).failures if one.prove]
+    assert proofs
+    for proof in proofs:
+        expression = proof.partition('"')[2].rstrip('"')
+        id = expression.partition("failure==")[2].split()[0]
+        alone = replace(real(), failures=(real().failure(id),))
+        planned = select(night.everything(alone, tuple(Level)), expression)
+        assert {one.expectation for one in planned} == {Expectation.BROKEN}
+
+
+@pytest.mark.parametrize("text", STACKS)
+def test_every_version_workaround_works(text: str) -> None:
+    """And it brings no other known break."""
+    before = checked(text)
+    broken = {one.failure.id for one in before.failures if one.certain}
+    for one in before.failures:
+        for workaround in one.workarounds:
+            if workaround.kind == "version" and " instead of " in workaround.text:
+                name, _, rest = workaround.text.rpartition(" instead of ")[0].rpartition(" ")
+                axis = {"megatron-core": "mcore", "Transformer Engine": "te", "torch": "torch"}[name]
+                words = dict(word.split("=") for word in text.split() if axis != "torch" or "base" not in word)
+                after = checked(" ".join(f"{key}={value}" for key, value in {**words, axis: rest}.items()))
+                assert standing(after, one.failure.id) is Standing.WORKS
+                assert {each.failure.id for each in after.failures if each.certain} <= broken
+
+
+def test_upgrade_is_the_nearest_version_without_a_break() -> None:
+    te, core = checked("mcore=0.17.1 te=2.9.0 torch=2.9.1", Question(upgrades=("te", "mcore"))).upgrades
+    assert te.startswith("Transformer Engine 2.10.0 instead of 2.9.0: no known break")
+    assert core.startswith("megatron-core 0.18.0 instead of 0.17.1: no known break")
+
+
+def test_upgrade_of_an_image_is_the_next_image() -> None:
+    (image,) = checked("base=ngc-24.02 mcore=0.8.0", Question(upgrades=("base",))).upgrades
+    assert image.startswith("ngc-24.03 (torch 2.3.0a0")
+
+
+def test_upgrade_without_an_answer_says_so() -> None:
+    (torch,) = checked("mcore=0.8.0 torch=2.4.1", Question(upgrades=("base",))).upgrades
+    assert "no newer version than 2.4.1 is free of known breaks" in torch
+    (te,) = checked("mcore=0.8.0 torch=2.4.1", Question(upgrades=("te",))).upgrades
+    assert te == "Transformer Engine: the stack names none"
+
+
+def test_every_founding_report_is_found_from_its_stack() -> None:
+    for failure in (SAVE, CALL, MASK, MPI):
+        for reported in real().failure(failure).stack:
+            cell = real().cell_of(reported)
+            axes = {axis: getattr(cell, axis) for axis in ("base", "torch", "mcore", "te")}
+            left_out = "torch" if cell.base.startswith("ngc") else "base"
+            words = " ".join(f"{axis}={one}" for axis, one in axes.items() if axis != left_out and one != "none")
+            found = standing(checked(words), failure)
+            assert found in (Standing.WILL_BREAK, Standing.WITH_OPTIONS), (failure, words)
+
+
+def test_nothing_declared_is_an_empty_stack() -> None:
+    stack, jobs = declared_stack(real(), Declared())
+    assert (stack.named, jobs) == ([], ())
+    assert BEHIND_MPI in {one.failure.id for one in check(real(), stack, Question(jobs), {}).of(Standing.WITH_VERSIONS)}

@@ -1,0 +1,90 @@
+"""The stack of an environment, from its files."""
+
+from __future__ import annotations
+
+import importlib
+import platform
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from matrix.check import environment
+from matrix.check.facts import InterpreterFacts
+from matrix.check.stack import Statement
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a folder on sys.path."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return tmp_path
+
+
+def install(site: Path, name: str, version: str) -> None:
+    folder = site / f"{name}-{version}.dist-info"
+    folder.mkdir()
+    (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+    importlib.invalidate_caches()
+
+
+def test_installed_packages_are_read_without_import(site: Path) -> None:
+    install(site, "torch", "2.9.1+cu128")
+    install(site, "transformer_engine_cu12", "2.9.0")
+    install(site, "numpy", "1.26.4")
+    (site / "torch").mkdir()
+    (site / "torch" / "__init__.py").write_text("raise SystemExit('imported')")
+    (site / "torch" / "version.py").write_text("cuda: Optional[str] = '12.8'\nhip: Optional[str] = None\n")
+
+    found = environment.own_interpreter(["numpy"])
+
+    assert (found.packages["torch"], found.packages["transformer-engine"]) == ("2.9.1+cu128", "2.9.0")
+    assert (found.packages["numpy"], found.python) == ("1.26.4", platform.python_version())
+    assert found.torch_cuda == "12.8"
+
+
+@pytest.mark.parametrize(("text", "cuda"), [("cuda = None", "none"), ("debug = False", None), (None, None)])
+def test_torch_without_cuda_is_reported(site: Path, text: str | None, cuda: str | None) -> None:
+    install(site, "torch", "2.9.1")
+    if text:
+        (site / "torch").mkdir()
+        (site / "torch" / "version.py").write_text(f"{text}\n")
+    assert environment.torch_cuda() == cuda
+
+
+def test_package_that_is_not_installed_is_absent() -> None:
+    found = environment.statements(InterpreterFacts("/python", "3.10.1", {"torch": "2.4.1"}), ())
+    assert found == [
+        Statement("python", "3.10.1", "/python"),
+        Statement("torch", "2.4.1", "installed"),
+        Statement("mcore", "none", "not installed"),
+        Statement("te", "none", "not installed"),
+    ]
+
+
+def test_clone_on_the_import_path_comes_first(tmp_path: Path) -> None:
+    """As Python imports it: a clone has no metadata."""
+    info = tmp_path / environment.PACKAGE_INFO
+    info.parent.mkdir(parents=True)
+    info.write_text("MAJOR = 0\nMINOR = 15\nPATCH = 0\nPRE_RELEASE = 'rc7'\n")
+    interpreter = InterpreterFacts("/python", packages={"megatron-core": "0.8.0"})
+    folders = environment.import_path({"PYTHONPATH": f"/nowhere:{tmp_path}"}, Path("/"))
+    found = {one.name: one for one in environment.statements(interpreter, folders)}
+    assert (found["mcore"].version, found["mcore"].source) == ("0.15.0rc7", str(info))
+
+
+@pytest.mark.parametrize("text", ["", "MAJOR = 0\n", "MAJOR = x\nMINOR = y\nPATCH = z\n"])
+def test_damaged_clone_is_left_out(tmp_path: Path, text: str) -> None:
+    info = tmp_path / environment.PACKAGE_INFO
+    info.parent.mkdir(parents=True)
+    info.write_text(text)
+    interpreter = InterpreterFacts("/python", packages={"megatron-core": "0.8.0"})
+    assert [one.version for one in environment.statements(interpreter, [str(tmp_path)]) if one.name == "mcore"] == [
+        "0.8.0"
+    ]
+
+
+def test_check_imports_neither_torch_nor_numpy() -> None:
+    code = "import sys, matrix.cli.check; sys.exit(bool({'torch', 'numpy', 'yaml', 'jinja2'} & sys.modules.keys()))"
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -1,0 +1,70 @@
+"""Files as people have them, written after public examples: each with its findings, stated beforehand."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from matrix.catalog.schema import build, read_toml
+from matrix.check.answer import CheckResult, Standing
+from matrix.check.checking import Question, check
+from matrix.check.declaring import declared_stack, read
+from matrix.check.examine import Assumed, assume
+from matrix.check.stack import parse_text
+from matrix.execution import preflights
+from tests.unit.catalogs import real
+
+INPUTS = Path(__file__).with_name("inputs")
+FACTS = INPUTS / "expected.toml"
+
+
+@dataclass(frozen=True)
+class Expected:
+    """An item of expected.toml."""
+
+    file: str
+    versions: tuple[str, ...]
+    certain: tuple[str, ...] = ()
+    others: Mapping[str, Standing] = field(default_factory=dict)
+    workaround: str = ""
+    text: str = ""
+    options: Mapping[str, str] = field(default_factory=dict)
+
+
+EXPECTED = {
+    one.file: one for item in read_toml(FACTS)["input"] for one in [build(Expected, item, str(FACTS))]
+}  # fmt: skip
+
+
+def checked(expected: Expected) -> CheckResult:
+    said = parse_text(real(), expected.text) if expected.text else []
+    stack, jobs = declared_stack(real(), read([str(INPUTS / expected.file)]), said)
+    assumed = assume(expected.options, preflights.installed()) if expected.options else Assumed()
+    return check(real(), stack, Question(jobs, assumed=assumed), {})
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_file_alone_names_what_breaks(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is executed."""
+    monkeypatch.setattr(subprocess, "Popen", None)
+    expected = EXPECTED[name]
+
+    result = checked(expected)
+
+    cell = result.stack.cell
+    assert (cell.torch, cell.mcore, cell.te) == expected.versions
+    assert sorted(one.failure.id for one in result.failures if one.certain) == sorted(expected.certain)
+    found = {str(one.failure.id): one.standing for one in result.failures}
+    assert {id: found[id] for id in expected.others} == expected.others
+    assert any(expected.workaround in each.text for one in result.failures for each in one.workarounds)
+    named = [source for _, _, source in result.stack.named]
+    assert all(source.startswith((str(INPUTS), "in ", "command line", "absent")) for source in named)
+
+
+def test_there_are_twelve_inputs() -> None:
+    assert {path.name for path in INPUTS.iterdir()} == {*EXPECTED, FACTS.name}
+    assert len(EXPECTED) >= 12

@@ -1,0 +1,175 @@
+"""`megatrix check` on the command line."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+from matrix.check import environment, probe
+from matrix.check.facts import HostFacts
+from matrix.cli.main import main
+from matrix.provision.project import ROOT
+from tests.founding import MASK, MPI, SAVE
+from tests.unit.check.machines import BARE, NGC
+
+BREAKING = "mcore=0.8.0 torch=2.4.1"
+FINE = "mcore=0.16.1 torch=2.9.1 te=2.10.0"
+
+
+@pytest.fixture(autouse=True)
+def empty_history(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MEGATRIX_OUT", str(tmp_path / "out"))
+
+
+def on(monkeypatch: pytest.MonkeyPatch, host: HostFacts) -> None:
+    """Let this environment and machine be `host`."""
+    monkeypatch.setattr(probe, "look", lambda environ, variables, interpreter: host)
+    monkeypatch.setattr(environment, "own_interpreter", lambda further: host.interpreter)
+
+
+@pytest.mark.parametrize(("stack", "status"), [(BREAKING, 1), (FINE, 0), ("torch=2.4.1", 0), ("mcore=9.9.9", 0)])
+def test_exit_status_is_1_for_a_known_break(stack: str, status: int, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", *stack.split()]) == status
+    assert ("WILL BREAK:" in capsys.readouterr().out) is bool(status)
+
+
+def test_json_is_one_object(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", "--json", BREAKING]) == 1
+    (line,) = capsys.readouterr().out.splitlines()
+    found = json.loads(line)
+    assert (found["format"], found["breaks"], found["failures"][0]["failure"]) == (1, True, SAVE)
+    assert found["stack"]["sources"]["mcore"] == "command line"
+
+
+@pytest.mark.parametrize("arguments", [[BREAKING], [FINE, "--launcher", "torchrun"], ["base=ngc-24.10 driver=450"], []])
+def test_json_fits_the_published_schema(
+    arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    on(monkeypatch, NGC)
+    main(["check", "--json", *arguments])
+    schema = json.loads((ROOT / "matrix" / "check" / "check.schema.json").read_text())
+    jsonschema.Draft202012Validator.check_schema(schema)
+    jsonschema.validate(json.loads(capsys.readouterr().out), schema)
+
+
+def test_this_environment_is_checked(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """It runs under torchrun, in an image, on GPUs."""
+    on(monkeypatch, NGC)
+    assert main(["check", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["stack"]["cell"]["image"], found["stack"]["cell"]["driver"]) == ("ngc-24.07", "535.129.03")
+    (overlap,) = [one for one in found["failures"] if one["failure"] == MPI]
+    assert (overlap["standing"], overlap["certain"]) == ("breaks with these options", False)
+    assert overlap["prove"] == f'megatrix run --here --select "failure=={MPI}"'
+    assert found["machine"]["cuda"]["compat"] is True
+
+
+def test_machine_without_packages_is_not_called_safe(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    on(monkeypatch, BARE)
+    assert main(["check"]) == 0
+    out = capsys.readouterr().out
+    assert out.endswith("none of torch, megatron-core and Transformer Engine: nothing was checked\n")
+    assert "  no       GPU " in out
+
+
+def test_damaged_history_is_only_a_warning(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "history.sqlite").write_text("no database")
+    assert main(["check", BREAKING, "--out", str(tmp_path)]) == 1
+    assert "no history: " in capsys.readouterr().err
+
+
+def test_files_and_text_make_one_stack(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "Dockerfile").write_text("FROM nvcr.io/nvidia/pytorch:24.07-py3\n")
+    assert main(["check", "--json", str(tmp_path / "Dockerfile"), "mcore=0.8.0"]) == 1
+    stack = json.loads(capsys.readouterr().out)["stack"]
+    assert (stack["cell"]["base"], stack["cell"]["mcore"]) == ("ngc-24.07", "0.8.0")
+    assert stack["sources"]["base"] == f"{tmp_path / 'Dockerfile'}:1"
+
+
+def test_options_give_the_memory_of_a_job(capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["--seq-length", "131072", "--ranks-per-host", "8", "--host-memory", "880G", "--shm", "64G"]
+    assert main(["check", FINE, *options]) == 1
+    out = capsys.readouterr().out
+    assert f"WILL BREAK: {MASK}:" in out
+    assert "    peak of a worker                               128 GiB         9 MiB" in out
+    assert main(["check", FINE, *options, "--seq-length", "32768"]) == 0
+    assert f"not reached, 41448 tokens fit (/dev/shm is the limit): {MASK}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["mcre=1"], "did you mean mcore"),
+        (["--json", "--", "true"], "stdout belongs to the command"),
+        (["--launcher", "torchrn"], "did you mean torchrun"),
+        (["no/such/Dockerfile"], "not a file"),
+        (["mcore=0.8.0", "--", "true"], "a command is checked in this environment"),
+        (["--checkpoint", "/no/such/folder"], "not a checkpoint"),
+        (["--python", "/no/such/python"], "can't be started"),
+    ],
+)
+def test_mistake_exits_with_2(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", *arguments]) == 2
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("core", "status"), [("0.19.0", 0), ("0.18.0", 1)])
+def test_checkpoint_is_held_against_the_stack(
+    core: str, status: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "metadata.json").write_text('{"sharded_backend": "torch_dist"}')
+    assert main(["check", f"mcore={core}", "--checkpoint", str(tmp_path), "--json"]) == status
+    found = json.loads(capsys.readouterr().out)
+    assert found["checkpoint"]["wrote"] == ">=0.19.0"
+    assert [one["text"].startswith(f"megatron-core {core} can't read") for one in found["clashes"]] == [True] * status
+
+
+def run(*arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "matrix", "check", *arguments],
+        cwd=ROOT, env={**os.environ, **environ}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def breaking_clone(tmp_path: Path) -> str:
+    """Return a folder with a Megatron-LM whose mask drops documents if two flags are given."""
+    info = tmp_path / environment.PACKAGE_INFO
+    info.parent.mkdir(parents=True)
+    info.write_text("MAJOR = 0\nMINOR = 8\nPATCH = 0\nPRE_RELEASE = ''\n")
+    return str(tmp_path)
+
+
+FLAGS = ("--no-create-attention-mask-in-dataloader", "--reset-attention-mask")
+ECHO = (sys.executable, "-c", "import sys; print('started', len(sys.argv)); sys.exit(7)", "pretrain_gpt.py")
+
+
+def test_command_without_a_known_break_is_started() -> None:
+    """Its output and exit status are its own; the answer is on stderr."""
+    done = run("--", *ECHO, "--seq-length", "64")
+    assert (done.returncode, done.stdout) == (7, "started 4\n")
+    assert "nothing was checked" in done.stderr
+
+
+def test_known_break_stops_the_command(breaking_clone: str) -> None:
+    done = run("--", *ECHO, *FLAGS, PYTHONPATH=breaking_clone)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "SILENTLY DIFFERENT: " in done.stderr
+    assert run("--warn", "--", *ECHO, *FLAGS, PYTHONPATH=breaking_clone).returncode == 7
+    assert run("--", *ECHO, FLAGS[0], PYTHONPATH=breaking_clone).returncode == 7
+
+
+def test_script_of_the_command_is_read(breaking_clone: str, tmp_path: Path) -> None:
+    script = tmp_path / "train.sh"
+    script.write_text(f"F='{' '.join(FLAGS)}'\ntouch {tmp_path / 'started'}\npython pretrain_gpt.py $F\n")
+    done = run("--", "bash", str(script), PYTHONPATH=breaking_clone)
+    assert (done.returncode, (tmp_path / "started").exists()) == (1, False)
+    assert f"{script}:3" in done.stderr

@@ -1,0 +1,141 @@
+"""Bad inputs of `megatrix check`: a clear answer, no traceback, and nothing is executed."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from matrix.check.declaring import declared_stack
+from matrix.check.files.read import read_file
+from matrix.cli.main import main
+from matrix.errors import MatrixError
+from tests.unit.catalogs import real
+
+HARM = "touch harm; $(touch harm); `touch harm`"
+DEEP = "[" * 50_000
+
+
+def huge(path: Path) -> None:
+    with path.open("wb") as file:
+        file.truncate(65 * 2**20)
+
+
+# Name, content or what makes it, exit status, a part of what is printed.
+FILES: list[tuple[str, str | bytes | Callable[[Path], object], int, str]] = [
+    ("missing.txt", lambda path: None, 2, "not a file"),
+    ("folder.lock", Path.mkdir, 2, "not a file"),
+    ("pipe.txt", os.mkfifo, 2, "not a file"),
+    ("huge.txt", huge, 2, "too large"),
+    ("loop.txt", lambda path: path.symlink_to(path), 2, "not a file"),
+    ("binary.txt", b"\x7fELF\0\0\0", 2, "a binary file"),
+    ("image.Dockerfile", b"\x89PNG\0", 2, "a binary file"),
+    ("prose", "hello there", 2, "not a file that declares a stack"),
+    ("uv.lock", "[[", 2, "not TOML"),
+    ("poetry.lock", f"a = {DEEP}", 2, "not TOML"),
+    ("pylock.toml", "a = " + "9" * 5_000, 2, "not TOML"),
+    ("Pipfile.lock", DEEP, 2, "not JSON"),
+    ("environment.yml", "dependencies: [a", 2, "not YAML"),
+    ("environment.yaml", f"dependencies: {DEEP}", 2, "not YAML"),
+    ("run.yaml", "a: !!python/object/apply:os.system ['touch harm']", 2, "not YAML"),
+    ("cycle.yaml", "a: &a {seq_length: 8, b: *a}", 0, "megatron-core"),
+    ("empty.txt", "", 0, "not named"),
+    ("empty.sh", "", 0, "not named"),
+    ("Dockerfile", "", 0, "not named"),
+    ("uv.lock", "", 0, "nothing was checked"),
+    ("requirements.txt", "-r requirements.txt\ntorch==2.4.1", 0, "includes"),
+    ("requirements.txt", "-r /no/such/file.txt", 0, "is missing"),
+    ("requirements.txt", "torch==99.99\nmegatron-core==99", 0, "is newer than every release"),
+    ("requirements.txt", "megatron-core==0.8.7", 0, "is no release that this catalog knows"),
+    ("requirements.txt", "torch==2.4.1\ntorch==2.5.1", 0, "the later one counts"),
+    ("requirements.txt", "torch==not-a-version", 0, "not a requirement"),
+    ("requirements.txt", "torch==2.4.1; python_version < '2'", 0, "not named: torch"),
+    ("requirements.txt", "torch==2.4.1; nonsense == 'x'", 0, "not a requirement"),
+    ("requirements.txt", "torch[all,none]==2.4.1+weird.local", 0, "2.4.1+weird.local"),
+    ("requirements.txt", "torch @ git+https://x.invalid/torch.git@v2.4.1", 0, "2.4.1"),
+    ("requirements.txt", "torch @ file:///no/such/torch-2.4.1-py3-none-any.whl", 0, "2.4.1"),
+    ("requirements.txt", "git+ssh://[", 0, "not a requirement"),
+    ("requirements.txt", "torch==2.4.*,!=2.4.0", 0, "not named: torch"),
+    ("requirements.txt", f"x; {'(' * 5_000}", 0, "not a requirement"),
+    ("requirements.txt", "\u202etorch==2.4.1\x1b[31m", 0, "\\u202e"),
+    ("requirements.txt", "torch==2.4.1\r\nmegatron-core==0.9.0\r\n", 0, "0.9.0"),
+    ("latin.txt", b"torch==2.4.1\n# \xe9\xff\n", 0, "2.4.1"),
+    ("Dockerfile", "FROM registry.invalid/unknown:1", 0, "does not know the image"),
+    ("Dockerfile", "FROM $NOWHERE", 0, "does not know the image"),
+    ("Dockerfile", f"FROM nvcr.io/nvidia/pytorch:24.07-py3\nRUN {HARM}", 0, "ngc-24.07"),
+    ("Dockerfile", "FROM a AS a\nFROM a AS a\nFROM a", 0, "does not know the image"),
+    ("train.sh", f"{HARM}\ntorchrun pretrain_gpt.py --seq-length $(touch harm)", 0, "not named"),
+    ("train.sh", "X=$X$X\n" * 200 + 'torchrun pretrain_gpt.py "$X"', 0, "not named"),
+    ("train.sh", "torchrun pretrain_gpt.py --nproc_per_node 9999999999999999999", 0, "not named"),
+    ("train.sh", "torchrun --nproc_per_node 8 pretrain_gpt.py --seq-length 128k", 0, "not named"),
+    ("train.sh", "torchrun --nproc_per_node 8 pretrain_gpt.py --seq-length -1", 0, "not named"),
+    ("train.sh", "source train.sh\n. ./train.sh\nbash train.sh", 0, "not named"),
+    ("train.sh", "echo 'open", 0, "not named"),
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "status", "expected"), FILES, ids=[f"{n}-{one[0]}" for n, one in enumerate(FILES)]
+)
+def test_bad_file_gets_a_clear_answer(
+    name: str,
+    content: str | bytes | Callable[[Path], object],
+    status: int,
+    expected: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(subprocess, "Popen", None)
+    path = tmp_path / name
+    if callable(content):
+        content(path)
+    else:
+        path.write_bytes(content.encode() if isinstance(content, str) else content)
+
+    assert main(["check", str(path)]) == status
+
+    printed = capsys.readouterr()
+    assert expected in printed.out + printed.err
+    assert "Traceback" not in printed.out + printed.err
+    assert "\x1b" not in printed.out + printed.err
+    assert {one.name for one in tmp_path.iterdir()} <= {name}
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["mcore=" + "9" * 5_000], "not a version"),
+        (["x" * 5_000], "not a stack"),
+        (["\0"], "not a stack"),
+        (["a=b=c"], "no such axis"),
+        (["base=/etc/passwd"], "no such base"),
+        (["torch=2.4.1", "torch=2.4.2"], "named twice"),
+        (["--seq-length", "9" * 400], "at most 15 digits"),
+    ],
+)
+def test_bad_words_get_a_clear_answer(words: list[str], expected: str, capsys: pytest.CaptureFixture[str]) -> None:
+    status = main(["check", *words])
+    printed = capsys.readouterr()
+    assert (status, expected in printed.err) == (2, True)
+
+
+NAMES = ("requirements.txt", "uv.lock", "Dockerfile", "job.sh", "Pipfile.lock", "pyproject.toml", "x.yaml")
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(name=st.sampled_from(NAMES), content=st.binary(max_size=400) | st.text(max_size=400).map(str.encode))
+def test_any_content_is_read_or_refused(tmp_path: Path, name: str, content: bytes) -> None:
+    (tmp_path / name).write_bytes(content)
+    try:
+        stack, _ = declared_stack(real(), read_file(tmp_path / name))
+    except MatrixError:
+        return
+    json.dumps(stack.to_json())

@@ -42,13 +42,13 @@ def cell_of(failure: str, case: Case, rehearsals: Rehearsals) -> Planned:
 
 
 def summary(record: Record) -> str:
-    """Return the seconds of a rehearsal, its verdict, and what was replaced in which rank."""
+    """Return the seconds of a rehearsal, how it ended, and what was replaced in its ranks."""
     values = [end.value for end in record.outcome.ranks]
     replaced = {
         f"{name} -> {value}" for one in values if isinstance(one, dict) for name, value in one["replaced"].items()
     }
     where = f"{record.failure} {record.case}, megatron-core {record.cell.mcore}, ranks {len(values)}"
-    return f"{record.outcome.seconds:6.1f} s  {where}: {record.verdict.value}; {', '.join(sorted(replaced))}"
+    return f"{record.outcome.seconds:6.1f} s  {where}: {record.outcome.kind.value}; {', '.join(sorted(replaced))}"
 
 
 @pytest.mark.parametrize(

@@ -172,7 +172,7 @@ def _packed(
 ) -> tuple[int, float]:
     """Return the most GPUs held at once, and the seconds of the cases of all bases."""
     lanes: dict[tuple[str, int], list[Demand]] = {}  # what runs at a time; in an image each memory limit has its own
-    made = set()
+    made = set[str]()
     for base, its in demands.items():
         image = isinstance(catalog.bases.get(base), (Container, Image))
         made.update(() if image else (base,))

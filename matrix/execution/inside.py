@@ -135,6 +135,7 @@ def containers(catalog: Catalog, work: ContainerJob, clones: Mapping[str, str]) 
         read = clones if any(CaseNeed.MEGATRON_LM in case.needs for case in cases) else {}
         yield replace(
             work, cases=items, settings={**work.settings, **keys}, memory=memory, clones=read,
+            workers=1 if memory else work.workers,  # the limit is that of one case
             deadline=max((case.deadline for case in cases), default=0),
         )  # fmt: skip
 

@@ -171,15 +171,20 @@ def _packed(
     catalog: Catalog, demands: Mapping[str, list[Demand]], machines: Sequence[MachineOffer], parallel: Parallel
 ) -> tuple[int, float]:
     """Return the most GPUs held at once, and the seconds of the cases of all bases."""
-    images = {base for base in demands if isinstance(catalog.bases.get(base), (Container, Image))}
-    parts = [[base for base in demands if base not in images], *([base] for base in images)]
+    lanes: dict[tuple[str, int], list[Demand]] = {}  # what runs at a time; in an image each memory limit has its own
+    made = set[str]()
+    for base, its in demands.items():
+        image = isinstance(catalog.bases.get(base), (Container, Image))
+        made.update(() if image else (base,))
+        for one in its:
+            lanes.setdefault((base, one.memory) if image else ("", 0), []).append(one)
     gpus = [len(machine.gpus) for machine in machines if machine.gpus is not None]
     memory = [machine.memory for machine in machines if machine.memory is not None]
     free = Free(min(gpus, default=sum(one.gpus for its in demands.values() for one in its)), min(memory, default=None))
     found = []
-    for bases in filter(None, parts):
-        queue = largest_first(one for base in bases for one in demands[base])
-        found.append(schedule(queue, free, min(parallel.bases, len(bases)) * parallel.workers))
+    for (base, limit), its in lanes.items():
+        workers = 1 if limit else parallel.workers if base else min(parallel.bases, len(made)) * parallel.workers
+        found.append(schedule(largest_first(its), free, workers))
     return max((one.most for one in found), default=0), sum(one.seconds for one in found)
 
 

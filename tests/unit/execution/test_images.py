@@ -338,8 +338,9 @@ def test_each_memory_limit_has_its_container(tmp_path: Path) -> None:
     known = catalog(failure(case=(case("tp2", [Level.GPU]), big)), images=(BUILT,))
     entry, cell = known.failures[0], known.cell("debian-13")
     plan = [plan_case(known, entry, one, level, cell) for one in entry.case for level in one.levels]
-    work = inside.ContainerJob(inside.ref(known, "debian-13"), DIGEST, tmp_path, tmp_path, plan, {})
+    work = inside.ContainerJob(inside.ref(known, "debian-13"), DIGEST, tmp_path, tmp_path, plan, {}, workers=4)
     made = list(inside.containers(known, work, {"megatron-lm": "/clone"}))
+    assert [one.workers for one in made] == [4, 1]  # the limit is that of one case
     assert [([item.case for item in one.cases], one.memory, one.deadline) for one in made] == [
         (["tp2", "big"], None, 600),
         (["big"], 7, 600),

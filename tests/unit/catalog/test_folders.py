@@ -37,6 +37,7 @@ INSIDE |= {
     for one in entry.package
     for pin in (one.name, *one.requires)
 }
+INSIDE |= {pin.partition("==")[0] for entry in real().failures for case in entry.case for pin in case.packages}
 
 
 def mentions(pattern: str) -> Iterator[tuple[str, str]]:

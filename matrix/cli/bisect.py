@@ -202,10 +202,11 @@ def print_found(found: Bisection | Joint, parsed: argparse.Namespace, more: Mapp
         return print_joint(found, parsed, more)
     summary = report.summarize(found)
     page = write_pages(summary, found, parsed.out)
+    more = {**more, "issue": str(page.with_suffix(".md"))} if more else more
     if parsed.json:
         print(json.dumps({**summary.to_json(), **more}))
     else:
-        show(*render(summary, str(page)), *lines_of({**more, "issue": str(page.with_suffix(".md"))} if more else more))
+        show(*render(summary, str(page)), *lines_of(more))
     return 1 if found.found.kind is ResultKind.AMBIGUOUS else 0
 
 
@@ -432,6 +433,10 @@ def print_joint(found: Joint, parsed: argparse.Namespace, more: Mapping[str, str
     summary, failure = joint.summarize(found), found.subject.failure
     path = page_path(parsed.out, f"{failure.id}-{summary.case}-{parsed.good}-{parsed.bad}")
     write_whole(path, joint_page(summary, joint.headline(summary), failure.title))
+    if more:
+        issue = path.with_suffix(".md")
+        write_whole(issue, "\n".join(report.issue_text(one, failure.title) for one in summary.inside.values()))
+        more = {**more, "issue": str(issue)}
     if parsed.json:
         print(json.dumps({**summary.to_json(), **more}))
     else:

@@ -8,7 +8,6 @@ instead, so that its class, message and frame can be compared with a signature.
 from __future__ import annotations
 
 import errno
-import faulthandler
 import os
 import re
 import shlex
@@ -159,8 +158,7 @@ def _made_again(raised: Raised) -> tuple[Exception, StackSummary]:
 
 
 def _die(number: int) -> None:
-    """End this process by a signal, without a report of its own stack."""
-    faulthandler.disable()
+    """End this process by a signal; the default action replaces faulthandler, which would print a second stack."""
     if number not in (signal.SIGKILL, signal.SIGSTOP):
         signal.signal(number, signal.SIG_DFL)
     os.kill(os.getpid(), number)

@@ -86,6 +86,7 @@ def test_both_culprits_of_a_command_are_named(run: Callable[..., Any]) -> None:
 
     assert (status, answer["answer"]) == (0, ["mcore", "torch"])
     assert answer["inside"]["torch"]["answer"] == "2.4.0"
+    assert "First bad: PyTorch 2.4.0" in Path(answer["issue"]).read_text()
     assert 'exception = "AssertionError"' in err
     assert 'frame = "default_planner.py:create_default_global_save_plan"' in err
 

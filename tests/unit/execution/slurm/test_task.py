@@ -7,18 +7,21 @@ from pathlib import Path
 
 import pytest
 
-from matrix.catalog.folders import ENTRY, FAILURES, folder_name
+from matrix.catalog.folders import ENTRY, SITE
 from matrix.execution.slurm import task
 from matrix.planning.rerun import plan_entry
 from matrix.store import night
-from tests.unit.catalogs import catalog, failure, planned, real
+from matrix.store.paths import write_whole
+from tests.unit.catalogs import catalog, failure, planned
 
 
 def test_a_task_collects_the_failures_of_its_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Other failures of the plan are not collected."""
-    first, second = (one.id for one in real().failures[:2])
-    item = planned(catalog(failure(first)))
-    other = replace(item, failure=second)
+    """From the site's folder too; other failures of the plan are not collected."""
+    for name in ("save_breaks", "start_crashes"):
+        write_whole(tmp_path / "site" / name / ENTRY, "")
+    monkeypatch.setenv(SITE, str(tmp_path / "site"))
+    item = planned(catalog(failure("save-breaks")))
+    other = replace(item, failure="start-crashes")
     night.write_plan(tmp_path, [plan_entry(one) for one in (item, other)])
     collected: list[list[str]] = []
 
@@ -28,4 +31,4 @@ def test_a_task_collects_the_failures_of_its_keys(tmp_path: Path, monkeypatch: p
 
     monkeypatch.setattr(pytest, "main", main)
     assert task.in_this_interpreter(tmp_path)([item.key]) == 0
-    assert collected == [[str(FAILURES / folder_name(first) / ENTRY)]]
+    assert collected == [[str(tmp_path / "site" / "save_breaks" / ENTRY)]]

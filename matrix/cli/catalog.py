@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from matrix.authoring import entry, examples, export, osv, skeleton
 from matrix.catalog.folders import FAILURES
-from matrix.catalog.loading import load
+from matrix.catalog import loading
 from matrix.cli import Command, results
 from matrix.cli.out import add_out
 from matrix.cli.usage import add_command
@@ -74,7 +74,7 @@ def new_command(parsed: argparse.Namespace) -> int:
 
 def check_command(parsed: argparse.Namespace) -> int:
     """Print the problems of each entry; return 1 where there are any."""
-    known = load()
+    known = loading.load()
     planned = night(known, pairwise)
     counts = Counter(item.failure for item in planned)
     wrong = 0
@@ -89,7 +89,7 @@ def check_command(parsed: argparse.Namespace) -> int:
 
 def keep_command(parsed: argparse.Namespace) -> int:
     """Write the examples of a run that do not exist yet and print their paths; return 1 where none was written."""
-    known = load()
+    known = loading.load()
     ended = runs.read(Paths(parsed.out).run(parsed.run or results.newest(parsed.out, night=False)))
     wanted = [known.failure(id) for id in parsed.failure] if parsed.failure else known.failures
     written = 0
@@ -105,7 +105,7 @@ def keep_command(parsed: argparse.Namespace) -> int:
 
 def export_command(parsed: argparse.Namespace) -> int:
     """Print every entry."""
-    known = load()
+    known = loading.load()
     listed = [osv.failure_to_osv(known, one) for one in known.failures] if parsed.format == "osv" else None
     print(json.dumps(export.catalog_to_json(known) if listed is None else listed, indent=1, ensure_ascii=False))
     return 0

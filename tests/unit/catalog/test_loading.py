@@ -311,7 +311,7 @@ def test_every_base_of_the_night_has_cases() -> None:
 NEW = '\n[[wheels]]\nid = "torch-2.4.0-new"\ntorch = "2.4.0"\npythons = ["3.12"]\nrequires = ["numpy==2.5.5"]\n'
 
 
-def test_a_base_has_its_own_packages_or_the_common(tmp_path: Path) -> None:
+def test_a_base_has_own_or_common_packages(tmp_path: Path) -> None:
     facts = copy_of_facts(tmp_path)
     with (facts / "bases.toml").open("a", encoding="utf-8") as file:
         file.write(f'{NEW}variant = "numpy 2"\n')

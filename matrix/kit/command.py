@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 SYSTEM: Final = ("/usr/local/bin", "/usr/bin", "/bin")  # behind the cell's own programs on PATH, for shells and tools
 KEPT: Final = 65_536  # characters of the output's end that are searched for exceptions, as many as an outcome carries
 LEFT_S: Final = 2.0  # s for the output of processes that outlive the command
+_PREFIX: Final = re.compile(r"^\[rank\d+\]: ?")  # torch's, before each line of a traceback of a process group
 METRIC: Final = "metric"  # the key of the numbers in the value of a rank
 
 
@@ -136,7 +137,7 @@ def last_printed(lines: Iterable[str]) -> list[Raised]:
     reader = Tracebacks()
     found: list[LoggedException] = []
     for number, line in enumerate(lines, start=1):
-        found += reader.take(number, line)
+        found += reader.take(number, _PREFIX.sub("", line))
     found += reader.close()
     return [one.raised for one in found if not one.alone][-1:]
 

@@ -63,6 +63,19 @@ def test_a_traceback_is_raised_again(tmp_path: Path) -> None:
     ]
 
 
+def test_torchs_prefix_is_left_out() -> None:
+    """A rank of a process group prints it before each line."""
+    lines = [
+        "Traceback (most recent call last):",
+        '  File "/x/a.py", line 3, in save',
+        "    assert False",
+        "AssertionError",
+    ]
+    (found,) = command.last_printed([f"[rank0]: {line}" for line in lines])
+
+    assert (found.type, found.frames[-1].function) == ("AssertionError", "save")
+
+
 def test_a_status_without_traceback_is_kept(tmp_path: Path) -> None:
     with pytest.raises(SystemExit) as caught:
         command.run(rank(tmp_path), ["sh", "-c", "echo no space; exit 7"], str(tmp_path))

@@ -9,8 +9,8 @@ from textwrap import indent
 from typing import Any, Final
 
 from matrix.authoring import entry, examples, export, osv, skeleton
-from matrix.catalog.folders import FAILURES
 from matrix.catalog import loading
+from matrix.catalog.folders import FAILURES
 from matrix.cli import Command, results
 from matrix.cli.out import add_out
 from matrix.cli.usage import add_command

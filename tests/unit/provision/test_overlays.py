@@ -218,6 +218,7 @@ DAMAGES = st.one_of(
 @given(files=st.lists(st.tuples(st.integers(0, 3), DAMAGES), min_size=1, max_size=3, unique_by=lambda one: one[0]))
 @example(files=[(0, become_text(DEEP))])
 @example(files=[(0, become_fifo)])
+@example(files=[(2, become_fifo)])
 def test_damaged_overlay_is_never_used(
     files: list[tuple[int, Callable[[Path], object]]], tmp_path_factory: pytest.TempPathFactory
 ) -> None:

@@ -66,6 +66,11 @@ def generalised(text: str) -> str:
     """Return a pattern that matches the text with any addresses, numbers and paths; long texts are cut."""
     cut, made, end = text.rstrip()[:LONGEST], "", 0
     for found in _VARIABLE.finditer(cut):
-        made += re.escape(cut[end : found.start()]) + _PATTERNS[str(found.lastgroup)]
+        made += _escaped(cut[end : found.start()]) + _PATTERNS[str(found.lastgroup)]
         end = found.end()
-    return made + re.escape(cut[end:])
+    return made + _escaped(cut[end:])
+
+
+def _escaped(text: str) -> str:
+    """Return the pattern of a text, with its spaces as they are: a reader edits it."""
+    return re.escape(text).replace("\\ ", " ")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, cached_property
 from types import MappingProxyType
 from typing import Any, Final, cast
 
@@ -118,12 +118,19 @@ class Clause:
         """Return whether every condition holds for `cell`."""
         if self.base and cell.base not in self.base and cell.image not in self.base:
             return False
-        return all(cell.version(axis) in bound for axis, bound in self.bounds())
+        for axis, bound in self._axes:
+            if getattr(cell, axis) not in bound:
+                return False
+        return all(cell.version(name) in bound for name, bound in self.packages.items())
+
+    @cached_property
+    def _axes(self) -> tuple[tuple[str, Range], ...]:  # a night asks for it a million times
+        bounds = ((axis, getattr(self, axis)) for axis in AXES if axis not in NAMED)
+        return tuple((axis, bound) for axis, bound in bounds if bound is not None)
 
     def bounds(self) -> list[tuple[str, Range]]:
         """Return (axis, range) for each version axis and each package that is constrained."""
-        axes = [(axis, getattr(self, axis)) for axis in AXES if axis not in NAMED and getattr(self, axis) is not None]
-        return [*axes, *self.packages.items()]
+        return [*self._axes, *self.packages.items()]
 
     def __str__(self) -> str:
         parts = [f"base in ({', '.join(self.base)})"] if self.base else []

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+from matrix.kit.rank import LackError
+
 if TYPE_CHECKING:
     from matrix.kit.rank import Rank
 
@@ -20,7 +22,11 @@ def import_attention(rank: Rank, *, architectures: str = "") -> str:
     what upstream catches.
     """
     import ninja
+    import torch
     from torch.utils import cpp_extension
+
+    if torch.version.cuda is None:
+        raise LackError("needs a torch built with CUDA: this one lists no architectures")
 
     toolkit = rank.workdir / "stand-in-cuda"
     (toolkit / "bin").mkdir(parents=True)

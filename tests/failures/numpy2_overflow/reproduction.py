@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-from matrix.kit import gpt_dataset as data
 
 if TYPE_CHECKING:
     from matrix.kit.rank import Rank
 
 TWO_GIB = 2**29  # tokens of 4 bytes
 MARK = 17  # the token after the hole; the hole is of zeros
-SAMPLE = 2**20  # tokens
 
 
 class ReadWrong(AssertionError):
@@ -38,21 +34,6 @@ def get(rank: Rank) -> list[int]:
     prefix = sparse(rank.workdir, [TWO_GIB + 4], hole=TWO_GIB)
     documents = IndexedDataset(str(prefix))
     return checked(documents.get(0, offset=numpy.int32(TWO_GIB), length=4))
-
-
-def serve(rank: Rank) -> list[int]:
-    """Take the sample of a GPTDataset that starts at 2 GiB of one document; return its first tokens."""
-    import numpy
-    from megatron.core.datasets.indexed_dataset import IndexedDataset
-    from megatron.core.datasets.utils import Split
-
-    small = data.dataset(rank.workdir / "small", SAMPLE // 8, mask=False)
-    config = dataclasses.replace(small.config, sequence_length=SAMPLE)
-    prefix = str(sparse(rank.workdir, [TWO_GIB + SAMPLE + 1], hole=TWO_GIB))
-    documents = numpy.zeros(1, dtype=numpy.int32)
-    samples = type(small)(IndexedDataset(prefix), prefix, documents, None, Split.train, config)
-    number = int(numpy.flatnonzero(samples.shuffle_index == TWO_GIB // SAMPLE)[0])
-    return checked(samples[number]["tokens"][:4])
 
 
 def sparse(folder: Path, lengths: Any, *, hole: int) -> Path:

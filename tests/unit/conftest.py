@@ -13,9 +13,9 @@ from matrix.provision import clones
 from matrix.provision.host import VISIBLE
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def handlers() -> Iterator[None]:
-    """Restore the signal handlers after a test whose command sets them."""
+    """Restore the signal handlers after each test: a command sets them, and ignores signals once one has arrived."""
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     yield
     for number, handler in before.items():

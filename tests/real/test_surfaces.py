@@ -59,9 +59,12 @@ def plain_calls(source: bytes) -> set[int]:
     return {n.lineno for n in nodes if isinstance(n, ast.Call) and dotted(n.func).partition(".")[0] in names}
 
 
-@pytest.mark.parametrize("version", recording.released(recording.MCORE))
+@pytest.mark.parametrize("version", ["0.9.0", "0.12.3", "0.16.1"])
 def test_every_plain_call_is_recorded(version: str, tmp_path: Path) -> None:
-    """What ast sees through an import of Transformer Engine, without following anything, is in the record."""
+    """What ast sees through an import of Transformer Engine, without following anything, is in the record.
+
+    Three releases with wheels for Python 3.11: each is a download.
+    """
     files = fetched(tmp_path, f"megatron-core=={version}", consuming.is_part)
     recorded = {(use.site.path, use.site.line) for use in recording.load_calls(version).uses if use.kind == "call"}
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final
 
-from matrix.catalog.cell import Cell
+from matrix.catalog.cell import Cell, pinned
 from matrix.catalog.failure import Axis, Case, CaseNeed, Expectation, Failure, Level, Package, StandIn
 from matrix.catalog.model import Base, Catalog, Image, Release, Wheels
 from matrix.catalog.versions import NONE
@@ -79,11 +79,22 @@ def run_in(catalog: Catalog, failure: Failure, cell: Cell, levels: Iterable[Leve
     picks = zip(failure.pick, picked_cells(catalog, failure), strict=True)
     picked = {name for pick, its in picks if its == cell for name in pick.cases}
     for case in failure.case:
-        here = case.is_for(cell) and (cell.base in case.bases if case.bases else not image)
+        here = (
+            is_complete(failure, case, cell)
+            and case.is_for(cell)
+            and (cell.base in case.bases if case.bases else not image)
+        )
         here = here and (case.name in picked or not case.picked)
         for level in case.levels:
             if level in levels and (not image if level is Level.CONTRACT else here):
                 yield case, level
+
+
+def is_complete(failure: Failure, case: Case, cell: Cell) -> bool:
+    """Return whether the cell names the writer of the checkpoint that the case reads, and the failure's packages."""
+    return (
+        bool(case.write) == bool(cell.writer) and {one.name for one in failure.package} <= pinned(cell.packages).keys()
+    )
 
 
 def plan_case(catalog: Catalog, failure: Failure, case: Case, level: Level, cell: Cell) -> Planned:

@@ -61,8 +61,7 @@ def of_base(
             if cell.base == base and core in (None, cell.mcore) and (not cell.writer or claimed(catalog, failure, cell))
         ]
         if installed and not nightly:  # a build of NGC's, and its minor, are in no list of releases
-            own = (catalog.cell(base, mcore=cell.mcore, te=NONE if cell.te == NONE else installed) for cell in cells)
-            cells = list(dict.fromkeys(own))
+            cells = list(dict.fromkeys(cell if cell.te == NONE else replace(cell, te=installed) for cell in cells))
         cells = [cell for cell in cells if nightly or cell.te == NONE or minor(cell.te) == line]
         if core and not cells and Axis.TE not in failure.axes:
             cells = [catalog.cell(base, mcore=core)]  # a build that is no release: NGC's, or a local one

@@ -20,7 +20,7 @@ from matrix.catalog.schema import Identifier
 from matrix.catalog.versions import NONE, Range, parse
 from matrix.planning.cases import masked_by
 from matrix.planning.covering import pairwise
-from matrix.planning.night import everything, newest_patches, night, night_cells, of_base
+from matrix.planning.night import everything, newest_patches, night, night_cells, of_base, of_source
 from matrix.planning.planned import Planned
 from matrix.provision.project import ROOT
 from matrix.verdicts.reason import Reason, ReasonKind
@@ -385,6 +385,7 @@ def test_writers_and_readers_are_combined() -> None:
     """Each pair of releases is a cell; its boundary is planned on either side, and pairs cover the rest."""
     entry = failure(
         axes=(Axis.BASE, Axis.MCORE, Axis.WRITER_MCORE),
+        case=(replace(case(), write="save"),),
         affected=(clause(mcore="<0.9", writer_mcore=">=0.9"),),
         works=(clause(mcore=">=0.9"), clause(writer_mcore="<0.9")),
     )
@@ -402,7 +403,9 @@ def test_writers_and_readers_are_combined() -> None:
 
 
 def test_a_writer_that_can_not_run_is_excluded() -> None:
-    entry = failure(axes=(Axis.BASE, Axis.MCORE, Axis.WRITER_MCORE), affected=(clause(mcore=">=0.7"),))
+    reads = replace(case(), write="save")
+    axes = (Axis.BASE, Axis.MCORE, Axis.WRITER_MCORE)
+    entry = failure(axes=axes, case=(reads,), affected=(clause(mcore=">=0.7"),))
     known = catalog(entry, torches=("2.4.0",), exclusions=(exclusion(mcore="<0.8"),))
     assert {item.cell.writer_mcore for item in everything(known, [Level.CPU])} == {"0.8.0", "0.9.0"}
 
@@ -470,3 +473,26 @@ def test_share_of_the_night_limits_its_images() -> None:
     there = replace(entry, night=NightShare("one is enough", ("torch-2.4.0",), mcore=("0.8.0",)))  # type: ignore[arg-type]
     found = [item.cell.mcore for item in in_images(there) if item.cell.base == "ngc-24.08"]
     assert found == ["0.8.0"]
+
+
+READS = failure(
+    axes=(Axis.BASE, Axis.MCORE, Axis.WRITER_MCORE),
+    case=(replace(case(), write="save"),),
+    affected=(clause(mcore="<0.9", writer_mcore=">=0.9"),),
+)
+NAMES = failure(package=(OpenPackage("sentinels", "5.0"),), affected=(clause(mcore="<0.9"),))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("entry", [READS, NAMES])
+def test_a_cell_without_writer_or_package_has_no_case(entry: Failure) -> None:
+    """A source tree and a build that is no release have neither: the case would run without what it needs."""
+    known = catalog(entry, torches=("2.4.0",))
+    assert of_source(known, "./tree", "0.8.0", None, [Level.CPU]) == []
+    assert of_base(known, "torch-2.4.0", [Level.CPU], core="0.8.0+0123abc") == []
+    assert of_base(known, "torch-2.4.0", [Level.CPU], core="0.8.0")
+
+
+def test_an_installed_engine_keeps_the_writer() -> None:
+    known = catalog(READS, torches=("2.4.0",))
+    (item,) = of_base(known, "torch-2.4.0", [Level.CPU], core="0.8.0", engine="1.9.0")
+    assert item.cell.writer_mcore == "0.9.0"

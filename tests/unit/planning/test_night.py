@@ -484,7 +484,7 @@ NAMES = failure(package=(OpenPackage("sentinels", "5.0"),), affected=(clause(mco
 
 
 @pytest.mark.parametrize("entry", [READS, NAMES])
-def test_a_cell_without_writer_or_package_has_no_case(entry: Failure) -> None:
+def test_without_writer_or_package_is_no_case(entry: Failure) -> None:
     """A source tree and a build that is no release have neither: the case would run without what it needs."""
     known = catalog(entry, torches=("2.4.0",))
     assert of_source(known, "./tree", "0.8.0", None, [Level.CPU]) == []

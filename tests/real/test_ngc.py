@@ -6,7 +6,8 @@ import json
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +67,13 @@ def megatrix(image: Imitation, *arguments: str, cwd: Path, before: Sequence[str]
     )  # fmt: skip
 
 
+@pytest.fixture
+def short_folder() -> Iterator[Path]:
+    """Yield a folder for temporary files: the path of pytest's is too long for sockets (matrix/store/scratch.py)."""
+    with tempfile.TemporaryDirectory(prefix="ngc-") as folder:
+        yield Path(folder)
+
+
 def planned(image: Imitation, folder: Path, *arguments: str) -> list[dict[str, Any]]:
     ran = megatrix(image, "plan", "--here", "--json", *arguments, cwd=folder)
     assert ran.returncode == 0, ran.stderr
@@ -101,17 +109,15 @@ def test_failure_is_reproduced_in_the_image(image: Imitation, tmp_path: Path) ->
     assert ran.returncode == 0
 
 
-def test_cases_run_read_only_and_unprivileged(image: Imitation, tmp_path: Path) -> None:
+def test_cases_run_read_only_and_unprivileged(image: Imitation, short_folder: Path) -> None:
     """pytest in the checkout, without a writable home, cache or temporary folder but one, and without a user name."""
     if subprocess.run([*NAMESPACE, "true"], check=False).returncode:
         pytest.skip("this machine allows no user namespaces")
-    out = tmp_path / "out"
-    out.mkdir()
     environ = image.environ(
         **settings(),
-        PYTHONPATH=str(tmp_path / "unrelated"),
-        MEGATRIX_OUT=str(out),
-        TMPDIR=str(out),
+        PYTHONPATH=str(short_folder / "unrelated"),
+        MEGATRIX_OUT=str(short_folder),
+        TMPDIR=str(short_folder),
         HOME="/nonexistent",
     )
     command = [
@@ -122,7 +128,7 @@ def test_cases_run_read_only_and_unprivileged(image: Imitation, tmp_path: Path) 
         f"failure=={SAVE} and case==world1 and level==cpu and mcore=={CORE}",
     ]
     ran = subprocess.run(
-        [*NAMESPACE, "sh", "-c", READ_ONLY, "sh", str(out), str(image.python), *command],
+        [*NAMESPACE, "sh", "-c", READ_ONLY, "sh", str(short_folder), str(image.python), *command],
         cwd=ROOT, env=environ, capture_output=True, text=True, timeout=COMMAND_S, check=False,
     )  # fmt: skip
     assert ran.returncode == 0, ran.stdout + ran.stderr

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import select
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -18,8 +17,8 @@ from matrix.execution.engine import EngineResult, Engines, HostEngine, Tox, tox_
 from matrix.provision.configuration import Configuration
 from matrix.provision.project import ROOT
 from tests.unit.catalogs import wheels
+from tests.unit.processes import ended
 
-HANG_S = 10.0  # limit for hanging tests
 # Replaces the interpreter with tox: writes its arguments and environment to a file, then runs `body`.
 FAKE = """#!{python}
 import json, os, signal, subprocess, sys, time
@@ -60,17 +59,6 @@ def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Pat
         return call
 
     return make
-
-
-def ended(process: int) -> bool:
-    """Return whether a process that is no child of this one ends within HANG_S."""
-    try:
-        handle = os.pidfd_open(process)
-    except ProcessLookupError:
-        return True
-    readable, _, _ = select.select([handle], [], [], HANG_S)
-    os.close(handle)
-    return bool(readable)
 
 
 def test_tox_runs_the_environments_in_parallel(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import select
 import signal
 import subprocess
 import sys
@@ -26,11 +25,11 @@ from matrix.store import journal, night
 from matrix.store.night import Night
 from matrix.verdicts.record import Verdict
 from tests.unit.catalogs import catalog, failure, planned
+from tests.unit.processes import HANG_S, ended
 
 pytest.importorskip("xdist", reason="the tests of the project install it")
 CASES = [f"{name} {core}" for name in ("first", "second", "third") for core in ("0.7.0", "0.8.0", "0.9.0")]
 WAITS = ("second", "0.8.0")
-HANG_S = 300.0  # limit for hanging tests: 2 s on an idle machine, 60 s on two cores that eight users share
 
 
 @dataclass
@@ -105,17 +104,6 @@ def site(tmp_path: Path) -> Any:
 
 def verdicts(found: Night) -> dict[str, str]:
     return {f"{one.case} {one.cell.mcore}": one.verdict.value for one in found.records}
-
-
-def ended(process: int) -> bool:
-    """Return whether a process that is no child of this one ends within HANG_S."""
-    try:
-        handle = os.pidfd_open(process)
-    except ProcessLookupError:
-        return True
-    readable, _, _ = select.select([handle], [], [], HANG_S)
-    os.close(handle)
-    return bool(readable)
 
 
 def test_workers_share_one_plan_and_one_journal(site: Site) -> None:

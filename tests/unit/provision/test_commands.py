@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import os
-import select
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from matrix.provision.commands import NOT_STARTED, TIMED_OUT, CommandResult, redacted, run
+from tests.unit.processes import ended
 
 
 def test_a_result_has_status_and_both_streams() -> None:
@@ -38,17 +38,6 @@ def test_ctrl_c_ends_what_a_tool_started(tmp_path: Path, monkeypatch: pytest.Mon
     with pytest.raises(KeyboardInterrupt):
         run(["sh", "-c", f"sh -c 'trap \"\" INT; echo $$ > {tmp_path}/child; sleep 60' & wait"])
     assert ended(int(pids[0]))
-
-
-def ended(process: int) -> bool:
-    """Return whether a process that is no child of this one ends within 10 s."""
-    try:
-        handle = os.pidfd_open(process)
-    except ProcessLookupError:
-        return True
-    readable, _, _ = select.select([handle], [], [], 10)
-    os.close(handle)
-    return bool(readable)
 
 
 def test_undecodable_bytes_are_replaced() -> None:

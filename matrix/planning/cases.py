@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 from typing import Final
 
@@ -20,8 +20,8 @@ CLONE: Final = {
 }  # names of the clones, as in provision.configuration
 
 
-def cells_of(catalog: Catalog, failure: Failure, of: str = "") -> list[Cell]:
-    """Return the cells that differ on the failure's axes, without the excluded ones; with `of`, those of one base.
+def cells_of(catalog: Catalog, failure: Failure, bases: Collection[str] | None = None) -> list[Cell]:
+    """Return the cells that differ on the failure's axes, without the excluded ones; with `bases`, those on them.
 
     They combine releases, the failure's builds and its open packages with the bases that tox makes and the images that
     its cases name.
@@ -31,7 +31,7 @@ def cells_of(catalog: Catalog, failure: Failure, of: str = "") -> list[Cell]:
     cells = (
         catalog.cell(base.id, mcore=core, te=engine, packages=packages, writer_mcore=writer_core, writer_te=writer_te)
         for base in (*made, *(image for image in catalog.images if image.id in named))
-        if of in ("", base.id)
+        if bases is None or base.id in bases
         for core in versions_of(failure, Package.MCORE, catalog.megatron_core, base)
         for engine in versions_of(failure, Package.TE, catalog.transformer_engine, base)
         for packages in package_sets(failure)

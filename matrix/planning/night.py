@@ -53,7 +53,7 @@ def of_base(
         if nightly:
             found = [*night_cells(catalog, failure), *picked_cells(catalog, failure)]
         else:
-            found = cells_of(catalog, failure, of=base)  # all bases have a hundred thousand cells
+            found = cells_of(catalog, failure, [base])  # all bases have a hundred thousand cells
         # Of writers and readers, only the pairs with a claim: all pairs would be hundreds.
         cells = [
             cell
@@ -179,8 +179,7 @@ def image_cases(catalog: Catalog, failure: Failure) -> Iterable[Choice]:
 
 def night_cells(catalog: Catalog, failure: Failure) -> list[Cell]:
     """Return the cells on the night's bases in which some case has an expectation."""
-    bases = {base.id for base in catalog.made if base.night}
-    cells = [cell for cell in cells_of(catalog, failure) if cell.base in bases]
+    cells = cells_of(catalog, failure, {base.id for base in catalog.made if base.night})
     cells = [cell for cell in cells if all(_shared(failure, one) for one in (cell, cell.writer) if one)]
     return [cell for cell in newest_patches(cells) if claimed(catalog, failure, cell)]
 

@@ -11,7 +11,6 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -176,7 +175,7 @@ class Tox:
         command += ["--workdir", str(work_folder(os.environ)), "-c", str(project.folder() / "tox.ini"), "-e", names]
         command += ["--notest"] if self._only_make else []
         environment = {key: value for key, value in os.environ.items() if not key.startswith("TOX_")}
-        with tempfile.TemporaryDirectory() as folder:  # not beside the log: it holds output with secrets
+        with scratch.temporary("tox") as folder:  # not beside the log: it holds output with secrets
             results = Path(folder, "results.json")
             command += ["--result-json", str(results), "--", *distribution(self._workers)]
             status = run_process(command, {**environment, **settings(), **environ}, log)

@@ -75,15 +75,12 @@ def command(arguments: Sequence[str], out: Path) -> list[str]:
     return [sys.executable, "-m", "matrix", "run", "--json", "--out", str(out), *arguments]
 
 
-def processes(out: Path) -> dict[int, str]:
-    """Return by pid the command lines of the processes that runs with results in `out` have started.
-
-    They and their forks have the run's folder in their initial environment.
-    """
+def processes(mark: str) -> dict[int, str]:
+    """Return by pid the command lines of processes with `mark`, such as "NAME=VALUE", in their first environment."""
     found = {}
     for folder in Path("/proc").glob("[0-9]*"):
         try:
-            ours = f"MEGATRIX_RUN={out}".encode() in (folder / "environ").read_bytes()
+            ours = mark.encode() in (folder / "environ").read_bytes()
             line = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
         except OSError:
             continue

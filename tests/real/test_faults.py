@@ -51,9 +51,9 @@ def wait_for_first_line(process: subprocess.Popen[str]) -> None:
 def no_process_left(out: Path) -> None:
     """Fail unless every process of a run is gone within 5 s."""
     end = time.monotonic() + 5
-    while processes(out) and time.monotonic() < end:
+    while processes(f"MEGATRIX_RUN={out}") and time.monotonic() < end:
         time.sleep(0.05)  # no event exists for the end of processes that are no children
-    assert processes(out) == {}
+    assert processes(f"MEGATRIX_RUN={out}") == {}
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])

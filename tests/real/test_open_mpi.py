@@ -34,7 +34,7 @@ def test_crash_is_reproduced_and_mpirun_holds(megatrix: Megatrix, tmp_path: Path
     (world,) = (one["detail"]["ranks"] for one in ran.records if one["case"] == "mechanism-mpirun")
     assert [rank["value"] for rank in world] == [{"world": 2, "sum": 2}] * 2
     assert ran.status == 0
-    assert processes(tmp_path) == {}
+    assert processes(f"MEGATRIX_RUN={tmp_path}") == {}
 
 
 def test_missing_open_mpi_makes_cases_unavailable(

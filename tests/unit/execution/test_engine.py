@@ -16,6 +16,7 @@ from matrix.execution import engine
 from matrix.execution.engine import EngineResult, Engines, HostEngine, Tox, tox_command, work_folder
 from matrix.provision.configuration import Configuration
 from matrix.provision.project import ROOT
+from matrix.store import scratch
 from tests.unit.catalogs import wheels
 from tests.unit.processes import ended
 
@@ -70,6 +71,7 @@ def test_tox_runs_the_environments_in_parallel(
     arguments = json.loads(call.read_text())["arguments"]
     assert arguments[:6] == ["-m", "tox", "run-parallel", "--parallel-no-spinner", "-p", "3"]
     assert ["--workdir", "/somewhere", "-c", str(ROOT / "tox.ini"), "-e", "torch2.3.1,torch2.4.0"] == arguments[6:12]
+    assert Path(arguments[13]).parent.parent == scratch.folder()  # so that nothing is left after kill -9
 
 
 def test_workers_are_passed_to_pytest(fake: Callable[[str], Path], tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 from pathlib import Path
@@ -28,16 +29,20 @@ def start(tool: Tool, name: str, folder: Path, script: str) -> subprocess.Popen[
 def test_containers_never_share_a_gpu(tool: Tool, tmp_path: Path) -> None:
     """Two containers and a process take 1 to 4 GPUs forty times each; a GPU with two users raises FileExistsError."""
     scripts = [WORKER.format(names=NAMES, folder=str(tmp_path), seed=seed) for seed in range(3)]
-    workers = [start(tool, f"megatrix-gpus-{place}", tmp_path, script) for place, script in enumerate(scripts[:2])]
-    workers.append(subprocess.Popen(["python3", "-c", scripts[2]], cwd=ROOT, stdin=subprocess.PIPE, text=True))
-    assert [worker.wait(HANG_S) for worker in workers] == [0, 0, 0]
+    with contextlib.ExitStack() as running:
+        workers = [
+            *(start(tool, f"megatrix-gpus-{place}", tmp_path, script) for place, script in enumerate(scripts[:2])),
+            subprocess.Popen(["python3", "-c", scripts[2]], cwd=ROOT, stdin=subprocess.PIPE, text=True),
+        ]
+        for worker in workers:
+            running.enter_context(worker)
+        assert [worker.wait(HANG_S) for worker in workers] == [0, 0, 0]
 
 
 def test_killed_container_frees_its_gpus(tool: Tool, tmp_path: Path) -> None:
-    holder = start(tool, "megatrix-holder", tmp_path, HOLDER.format(names=NAMES, folder=str(tmp_path), count=4))
-    assert holder.stdout is not None
-    assert holder.stdout.readline().strip() == ",".join(NAMES)
-    tool.kill(f"megatrix-holder-{os.getpid()}")
-    with Pool(NAMES, tmp_path, wait_s=HANG_S).take(Demand(4)) as names:
-        assert set(names) == set(NAMES)
-    holder.communicate()
+    with start(tool, "megatrix-holder", tmp_path, HOLDER.format(names=NAMES, folder=str(tmp_path), count=4)) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline().strip() == ",".join(NAMES)
+        tool.kill(f"megatrix-holder-{os.getpid()}")
+        with Pool(NAMES, tmp_path, wait_s=HANG_S).take(Demand(4)) as names:
+            assert set(names) == set(NAMES)

@@ -1,8 +1,8 @@
 """Stand-ins for a host's NVIDIA driver, and for an image with a compat package.
 
-Only three things are replaced: tests/image/driver.c, built as libcuda.so.VERSION and libnvidia-ml.so.VERSION, a device
-node, and a file with the version of a kernel driver. podman passes them into a container by CDI, like NVIDIA's
-specification; everything else is real.
+Four things are replaced: tests/image/driver.c, built as libcuda.so.VERSION and libnvidia-ml.so.VERSION, a device node,
+a file with the version of a kernel driver, and torch's CUDA library, an empty file. podman passes the first three into
+a container by CDI, like NVIDIA's specification; everything else is real.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ fi
 exec "$@"
 """
 CONTAINERFILE: Final = f"""FROM {{base}}
+RUN cd / && touch "$(python3 -c 'import torch; print(torch.__path__[0])')/lib/libtorch_cuda.so"
 COPY compat {COMPAT}
 COPY --chmod=755 entrypoint /entrypoint
 ENV LD_LIBRARY_PATH={INSIDE}

@@ -153,7 +153,7 @@ def test_compat_package_runs_and_is_recorded(project: Path, tmp_path: Path) -> N
         "driver 470.161.03: ngc-24.07 has CUDA 12.5.1.007 and runs by its compat package; GPUs for data centers only; "
         "found: 555.42.06 (compat package of the image)"
     )
-    page = next((tmp_path / "out").glob("cells/*.html")).read_text()
+    page = next((tmp_path / "out").glob("desk/cells/*.html")).read_text()
     assert "<dt>driver of the host</dt><dd>470.161.03</dd>" in page
     assert "<dt>user-mode driver</dt><dd>555.42.06 (compat package of the image)</dd>" in page
 
@@ -181,7 +181,9 @@ def test_check_in_the_image_reports_both_drivers(tool: Tool, tmp_path: Path) -> 
     assert (facts["driver"], facts["cuda"]["driver"], facts["cuda"]["compat"]) == ("470.161.03", PACKAGE, True)
     assert (facts["cuda"]["version"], facts["nvml"]["cuda"]) == ("12.5", "11.4")
     assert [(card["up"], card["links"]) for card in facts["nvml"]["gpus"]] == [(18, 18), (17, 18)]
-    assert facts["cuda"]["gpus"] == [{"name": "Stand-in GPU", "sm": "9.0", "memory": 80 << 30, "multicast": True}] * 2
+    card = {"name": "Stand-in GPU", "sm": "9.0", "memory": 80 << 30, "multicast": True, "exclusive": False}
+    assert [{**card, "uuid": one["uuid"]} for one in facts["cuda"]["gpus"]] == facts["cuda"]["gpus"]
+    assert len({one["uuid"] for one in facts["cuda"]["gpus"]}) == 2
 
 
 @pytest.mark.parametrize(("flag", "problem"), [("-DCRASH", "crashed: SIGSEGV"), ("-DHANG", "did not return in 2 s")])

@@ -154,7 +154,7 @@ def test_compat_package_runs_and_is_recorded(project: Path, tmp_path: Path) -> N
         "found: 555.42.06 (compat package of the image)"
     )
     page = next((tmp_path / "out").glob("desk/cells/*.html")).read_text()
-    assert "<dt>driver of the host</dt><dd>470.161.03</dd>" in page
+    assert "<dt>host driver</dt><dd>470.161.03</dd>" in page
     assert "<dt>user-mode driver</dt><dd>555.42.06 (compat package of the image)</dd>" in page
 
 

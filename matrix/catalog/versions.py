@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Final
@@ -87,3 +87,19 @@ def minor(version: str) -> str:
     """Return "2.4" for "2.4.1" and for "2.4.0a0+3bcc3cddb5"."""
     release = parse(version).release
     return f"{release[0]}.{release[1] if len(release) > 1 else 0}"
+
+
+def spans(some: Iterable[str], known: Sequence[str]) -> str:
+    """Write versions as spans of the `known` ones: "1.0.0 .. 1.8.0, 2.2.0"; unknown versions follow."""
+    selected = set(some)
+    runs: list[list[str]] = []
+    previous = -2
+    for place, version in enumerate(known):
+        if version in selected:
+            if place != previous + 1:
+                runs.append([])
+            runs[-1].append(version)
+            previous = place
+    unknown = sorted(selected - set(known), key=lambda text: (is_version(text), text))
+    written = [run[0] if len(run) == 1 else f"{run[0]} .. {run[-1]}" for run in runs]
+    return ", ".join([*written, *unknown])

@@ -5,24 +5,25 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from matrix import __version__
 from matrix.catalog.cell import Cell
 from matrix.catalog.failure import Expectation, Failure, Rule
 from matrix.catalog.model import Catalog, Container
 from matrix.catalog.reach import Reach, Reached
-from matrix.catalog.versions import NONE
-from matrix.check.checkpoint import Checkpoint
-from matrix.check.facts import HostFacts
+from matrix.catalog.versions import NONE, spans
 from matrix.check.job import NO_JOB, UserJob
 from matrix.check.stack import AXES, NAMES, UserStack, allows, possible, unrecorded
-from matrix.contract.finding import Finding
-from matrix.contract.table import spans
 from matrix.kit.preflight import Answer, Report
 from matrix.planning.cases import masked_by
 from matrix.planning.driver_fit import Fit, enough, fitting
-from matrix.store.history import LastRun
+
+if TYPE_CHECKING:  # not needed for every answer: 0.1 s
+    from matrix.check.checkpoint import Checkpoint
+    from matrix.check.facts import HostFacts
+    from matrix.contract.finding import Finding
+    from matrix.store.history import LastRun
 
 FORMAT: Final = 1  # of the JSON; increases when a key changes its meaning
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from matrix.catalog.failure import Expectation
 from matrix.catalog.model import Catalog
@@ -21,19 +21,19 @@ from matrix.check.answer import (
     ordered,
     stand,
 )
-from matrix.check.checkpoint import Checkpoint
 from matrix.check.examine import Assumed, examine
-from matrix.check.facts import HostFacts
 from matrix.check.job import NO_JOB, UserJob
 from matrix.check.remedies import proof, upgrade, version_changes
 from matrix.check.stack import UserStack, unrecorded
-from matrix.contract.finding import Finding, FindingKind, find
 from matrix.errors import MatrixError
 from matrix.execution import preflights
 from matrix.kit.launch import UNKNOWN, world_of
-from matrix.store.history import LastRun
-from matrix.verdicts.outcome import Outcome, OutcomeKind
-from matrix.verdicts.signature import owner
+
+if TYPE_CHECKING:  # not needed for every answer: 0.1 s
+    from matrix.check.checkpoint import Checkpoint
+    from matrix.check.facts import HostFacts
+    from matrix.contract.finding import Finding
+    from matrix.store.history import LastRun
 
 EXPLAINED: Final = (Standing.WILL_BREAK, Standing.WITH_OPTIONS, Standing.SILENT)  # with workarounds and a proof
 
@@ -139,11 +139,15 @@ def _calls(catalog: Catalog, stack: UserStack) -> tuple[tuple[Finding, ...], str
     """
     if NONE in (stack.cell.mcore, stack.cell.te):
         return (), ""
-    from matrix.contract import reading  # 0.1 s: it is not needed for a stack without both packages
+    # 0.1 s: they are not needed for a stack without both packages
+    from matrix.contract import recording
+    from matrix.contract.finding import FindingKind, find
+    from matrix.verdicts.outcome import Outcome, OutcomeKind
+    from matrix.verdicts.signature import owner
 
     broken = [one for one in catalog.failures if one.expectation(stack.cell) is Expectation.BROKEN]
     try:
-        found = find(reading.calls_of(stack.cell.mcore), reading.surface_of(stack.cell.te))
+        found = find(recording.load_calls(stack.cell.mcore), recording.load_surface(stack.cell.te))
     except MatrixError as error:
         return (), f"level contract can't judge this stack: {error.brief}"
     return (

@@ -11,9 +11,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
-from matrix.catalog.versions import NONE, is_version
-from matrix.check.facts import InterpreterFacts
-from matrix.check.stack import ALIASES, Statement
+from matrix.catalog.model import Catalog
+from matrix.catalog.versions import NONE, is_version, parse
+from matrix.check.facts import HostFacts, InterpreterFacts
+from matrix.check.stack import ALIASES, Statement, UserStack, build
+from matrix.planning.host_cases import LABEL
 
 INSTALLED: Final = "installed"
 # Distributions by axis; the first that is installed counts.
@@ -40,6 +42,22 @@ def statements(interpreter: InterpreterFacts, folders: Iterable[str]) -> list[St
     ]
     clone = next(_clones(folders), None)
     return [*(one for one in found if not clone or one.name != clone.name), *([clone] if clone else [])]
+
+
+def here(catalog: Catalog, host: HostFacts, environ: Mapping[str, str]) -> UserStack:
+    """Return the stack of this environment and machine."""
+    sm = {gpu.sm for gpu in host.cuda.gpus}
+    machine = {"driver": host.driver, "sm": min(sm, key=parse, default=None), "gpus": len(host.cuda.gpus) or None}
+    return build(
+        catalog,
+        [
+            *statements(host.interpreter, import_path(environ, Path.cwd())),
+            *(Statement(axis, str(value), "this machine") for axis, value in machine.items() if value),
+        ],
+        closed=True,
+        label=environ.get(LABEL, ""),
+        notes=host.interpreter.problems,
+    )
 
 
 def own_interpreter(further: Iterable[str]) -> InterpreterFacts:

@@ -5,19 +5,19 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from matrix.catalog.cell import Cell
 from matrix.catalog.failure import Failure
 from matrix.catalog.versions import NONE, is_version, parse
-from matrix.check.facts import HostFacts
 from matrix.check.job import ANY_SIZE, UserJob
 from matrix.errors import MatrixError
 from matrix.kit.launch import VARIABLES, Launcher, World, environment_of, world_of
 from matrix.kit.options import Option, count, one_of, read
 from matrix.kit.preflight import Answer, Machine, Preflight, Report, TrainingJob, unjudged
-from matrix.verdicts.outcome import Outcome, OutcomeKind, Raised
-from matrix.verdicts.signature import owner
+
+if TYPE_CHECKING:
+    from matrix.check.facts import HostFacts
 
 LAUNCHERS: Final = tuple(launcher.value for launcher in Launcher if launcher is not Launcher.NONE)
 
@@ -104,6 +104,9 @@ def _named(answer: Answer, failures: Iterable[Failure]) -> Answer:
     """Return the answer with the id of the catalog entry whose signature its error matches."""
     if answer.error is None:
         return answer
+    from matrix.verdicts.outcome import Outcome, OutcomeKind, Raised
+    from matrix.verdicts.signature import owner
+
     raised = Raised(answer.error.type, answer.error.message)
     found = owner(failures, Outcome(OutcomeKind.RAISED, chain=(raised,)))
     return replace(answer, failure=found.id) if found else answer

@@ -8,31 +8,29 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from matrix.catalog import loading
 from matrix.catalog.model import Catalog
-from matrix.catalog.versions import parse
-from matrix.check import declaring, environment, examine, probe
+from matrix.check import declaring, examine
 from matrix.check import stack as stacks
 from matrix.check.answer import CheckResult
 from matrix.check.checking import Question, check
-from matrix.check.checkpoint import read_checkpoint
-from matrix.check.facts import HostFacts
 from matrix.check.files.declared import UserCommand
 from matrix.check.job import UserJob, is_training, job_of
-from matrix.check.stack import Statement, UserStack
 from matrix.cli import out
 from matrix.cli.options import add_options, given
 from matrix.cli.usage import add_command
 from matrix.errors import MatrixError
 from matrix.execution import preflights
 from matrix.kit.preflight import Preflight
-from matrix.planning.host_cases import LABEL
 from matrix.report.check import render
 from matrix.report.terminal import console, rendered, show, warn
-from matrix.store.history import LastRun, with_history
 from matrix.store.paths import Paths
+
+if TYPE_CHECKING:
+    from matrix.check.facts import HostFacts
+    from matrix.store.history import LastRun
 
 UPGRADES: Final = ("te", "mcore", "base")
 
@@ -101,36 +99,26 @@ def answer(catalog: Catalog, parsed: argparse.Namespace) -> tuple[CheckResult, b
     files = [word for word in parsed.what if declaring.is_file(word)]
     words = [word for word in parsed.what if word not in files]
     said = stacks.parse_text(catalog, " ".join(words)) if words else []
-    checkpoint = read_checkpoint(parsed.checkpoint) if parsed.checkpoint else None
+    checkpoint = None
+    if parsed.checkpoint:
+        from matrix.check.checkpoint import read_checkpoint
+
+        checkpoint = read_checkpoint(parsed.checkpoint)
     host: HostFacts | None = None
     if parsed.what:
         stack, jobs = declaring.declared_stack(catalog, declaring.read(files), said)
     else:
+        from matrix.check import environment, probe  # 0.1 s: they are not needed for files
+
         interpreter = (
             probe.interpreter_facts(parsed.python)
             if parsed.python
             else environment.own_interpreter(stacks.packages_of(catalog))
         )
         host = probe.look(os.environ, [name for one in known for name in one.variables], interpreter)
-        stack, jobs = here(catalog, host, os.environ), command_jobs(parsed.own, os.environ)
+        stack, jobs = environment.here(catalog, host, os.environ), command_jobs(parsed.own, os.environ)
     question = Question(jobs, host, assumed, tuple(parsed.upgrade), checkpoint, here=not parsed.what)
     return check(catalog, stack, question, last_runs(parsed.out)), not parsed.what
-
-
-def here(catalog: Catalog, host: HostFacts, environ: Mapping[str, str]) -> UserStack:
-    """Return the stack of this environment and machine."""
-    sm = {gpu.sm for gpu in host.cuda.gpus}
-    machine = {"driver": host.driver, "sm": min(sm, key=parse, default=None), "gpus": len(host.cuda.gpus) or None}
-    return stacks.build(
-        catalog,
-        [
-            *environment.statements(host.interpreter, environment.import_path(environ, Path.cwd())),
-            *(Statement(axis, str(value), "this machine") for axis, value in machine.items() if value),
-        ],
-        closed=True,
-        label=environ.get(LABEL, ""),
-        notes=host.interpreter.problems,
-    )
 
 
 def command_jobs(words: Sequence[str], environ: Mapping[str, str]) -> tuple[UserJob, ...]:
@@ -145,4 +133,8 @@ def command_jobs(words: Sequence[str], environ: Mapping[str, str]) -> tuple[User
 def last_runs(folder: Path) -> Mapping[str, tuple[LastRun, ...]]:
     """Return the last runs of each failure in the history of an output folder, empty without one."""
     path = Paths(folder).history
-    return with_history(path, lambda history: history.last_runs(), warn) if os.access(path, os.F_OK) else {}
+    if not os.access(path, os.F_OK):
+        return {}
+    from matrix.store.history import with_history
+
+    return with_history(path, lambda history: history.last_runs(), warn)

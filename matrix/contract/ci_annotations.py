@@ -9,9 +9,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from matrix.catalog.versions import spans
 from matrix.contract.finding import BREAKING, Finding, FindingKind
 from matrix.contract.provider import PROVIDERS
-from matrix.contract.table import MEANING, spans
+from matrix.contract.table import MEANING
 
 LEVELS: Final[Mapping[FindingKind, tuple[str, str]]] = {  # SARIF, GitHub
     **dict.fromkeys(BREAKING, ("error", "error")),

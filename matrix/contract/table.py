@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from matrix.catalog import versions
+from matrix.catalog.versions import spans
 from matrix.contract.finding import BREAKING, Finding, FindingKind
 from matrix.contract.provider import PROVIDERS, Provider
 from matrix.contract.relevance import MOST_DAYS, days_between
@@ -121,22 +121,6 @@ def _entry(same: Sequence[Finding], mcore: Sequence[str], te: Sequence[str], tit
         # A project has one version.
         consumer = f"{titles[0]} {spans(mcore_versions, mcore)}  x  " if newest.packages[0] in PROVIDERS else ""
         yield f"    {consumer}{titles[1]} {spans(te_versions, te)}"
-
-
-def spans(some: Iterable[str], known: Sequence[str]) -> str:
-    """Write versions as spans of the `known` ones: "1.0.0 .. 1.8.0, 2.2.0"; unknown versions follow."""
-    selected = set(some)
-    runs: list[list[str]] = []
-    previous = -2
-    for place, version in enumerate(known):
-        if version in selected:
-            if place != previous + 1:
-                runs.append([])
-            runs[-1].append(version)
-            previous = place
-    unknown = sorted(selected - set(known), key=lambda text: (versions.is_version(text), text))
-    written = [run[0] if len(run) == 1 else f"{run[0]} .. {run[-1]}" for run in runs]
-    return ", ".join([*written, *unknown])
 
 
 def _pairs(count: int) -> str:

@@ -6,9 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from matrix.catalog.versions import NONE
 from matrix.check.answer import CheckResult, FailureInStack, Standing
-from matrix.check.facts import capabilities
 from matrix.check.stack import AXES
-from matrix.contract import table as calls_table
 from matrix.kit.preflight import Answer
 from matrix.report.terminal import RED, Alternative, Part, Prose, paragraphs, table, text
 
@@ -34,6 +32,8 @@ def render(result: CheckResult, *, machine: bool = False) -> Iterator[Part]:
     yield from _listed(result)
     yield from _calls(result)
     if machine and result.host:
+        from matrix.check.facts import capabilities
+
         yield from ("", "this machine", answers(capabilities(result.host)))
         yield from (table([("note:", one.warns)]) for one in capabilities(result.host) if one.warns)
     for sentence in result.upgrades:
@@ -149,6 +149,8 @@ def _calls(result: CheckResult) -> Iterator[Part]:
     if result.calls_problem:
         yield Prose(result.calls_problem)
     if result.calls:
+        from matrix.contract import table as calls_table
+
         yield Prose(
             "level contract finds more calls from Megatron into Transformer Engine that break; most require a flag:"
         )

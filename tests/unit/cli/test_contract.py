@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from matrix.catalog.versions import spans
 from matrix.cli import contract, surface
 from matrix.contract import recording
-from matrix.contract.table import spans
 from matrix.errors import MatrixError
 from tests.unit.contract.test_reading import commit, engine, megatron  # noqa: F401 - fixtures
 

@@ -26,6 +26,8 @@ PER_HOST: Final = {
     Launcher.SRUN: ("--ntasks-per-node",),
 }
 HOSTS: Final = {Launcher.TORCHRUN: ("--nnodes",), Launcher.SRUN: ("-N", "--nodes")}
+# What sbatch sets for srun: processes in total, processes of a host, hosts.
+SBATCH: Final = ("SLURM_NTASKS", "SLURM_NTASKS_PER_NODE", "SLURM_NNODES")
 PROGRAMS: Final = {
     "torchrun": Launcher.TORCHRUN,
     "torch.distributed.run": Launcher.TORCHRUN,
@@ -84,13 +86,20 @@ def job_of(command: UserCommand) -> UserJob:
         launcher = PROGRAMS.get(basename(word), launcher)
     per_host, hosts = _count(command.words, PER_HOST.get(launcher, ())), _count(command.words, HOSTS.get(launcher, ()))
     total = _count(command.words, TOTAL.get(launcher, ()))
+    if launcher is Launcher.SRUN:
+        by_sbatch = [_number(command.environ.get(name, "")) for name in SBATCH]
+        if not (total or per_host):
+            total, per_host = by_sbatch[:2]
+        hosts = hosts or by_sbatch[2]
     size = total or (per_host * (hosts or 1) if per_host else None)
     started = environment_of(launcher, size or ANY_SIZE)
+    if launcher is Launcher.SRUN and any(word.startswith("--mpi=pmi") for word in command.words):
+        started |= {"PMIX_RANK": "0"}
     world = world_of(started) if launcher is not Launcher.NONE else world_of(command.environ)
     return UserJob(
         JobArguments.parse(command.words),
         world,
-        per_host or (total if total and not hosts else None),
+        per_host or (max(1, total // (hosts or 1)) if total else None),
         command.environ,
         command.where,
     )
@@ -100,9 +109,13 @@ def _count(words: Iterable[str], options: Iterable[str]) -> int | None:
     """Return the value of the first of these options that is a number, None without one."""
     before = ""
     for word in words:
-        option, equals, value = word.partition("=")
+        option, equals, value = word.partition("=") if word.startswith("--") else (word[:2], word[2:], word[2:])
         given = value if equals and option in options else word if before in options else ""
-        if given.isdecimal() and 0 < int(given) < 2**20:
-            return int(given)
+        if number := _number(given):
+            return number
         before = word
     return None
+
+
+def _number(text: str) -> int | None:
+    return int(text) if text.isdecimal() and 0 < len(text) < 7 and int(text) else None

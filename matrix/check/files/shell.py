@@ -37,13 +37,27 @@ _PIECE: Final = re.compile(
     |(?P<double>"(?:\\.|[^"\\])*")
     |(?P<heredoc><<-?\s*(?P<quote>['"]?)(?P<end>\w+)(?P=quote))
     |(?P<operator>\n|;;|&&|\|\||\d*&?[<>]+(?:&[\d-]+)?|[;&|()])
-    |(?P<variable>\$\{[^}]*\}|\$\w+|\$[@*#?])
+    |(?P<variable>\$\{(?:[^{}]|\{[^{}]*\})*\}|\$\w+|\$[@*#?])
     |(?P<substitution>\$\(\(?|`)
     |(?P<escaped>\\.)
     |(?P<plain>[^\s'"\\;&|()<>`$]+|.)""",
     re.VERBOSE | re.DOTALL,
 )
-_VARIABLE: Final = re.compile(r"\$(?:\{(\w+)(\[[@*]\])?(?::?[-=]([^}]*))?\}|(\w+))")
+# Of ${NAME:-a ${OTHER}}, too: the default may contain another variable.
+_VARIABLE: Final = re.compile(
+    r"\$(?:\{(?P<braced>\w+)(?P<array>\[[@*]\])?(?::?(?P<how>[-=])(?P<default>(?:[^{}]|\{[^{}]*\})*))?\}|(?P<name>\w+))"
+)
+# Variables that sbatch sets by its options; a script passes them on to launchers.
+SLURM: Final = {
+    "-N": ("SLURM_NNODES", "SLURM_JOB_NUM_NODES"),
+    "--nodes": ("SLURM_NNODES", "SLURM_JOB_NUM_NODES"),
+    "-n": ("SLURM_NTASKS", "SLURM_NPROCS"),
+    "--ntasks": ("SLURM_NTASKS", "SLURM_NPROCS"),
+    "--ntasks-per-node": ("SLURM_NTASKS_PER_NODE",),
+    "--gpus-per-node": ("SLURM_GPUS_PER_NODE", "SLURM_GPUS_ON_NODE"),
+    "-c": ("SLURM_CPUS_PER_TASK",),
+    "--cpus-per-task": ("SLURM_CPUS_PER_TASK",),
+}
 
 
 @dataclass(frozen=True)
@@ -169,26 +183,42 @@ class Shell:
         for found in _VARIABLE.finditer(text):
             yield [text[at : found.start()]]
             at = found.end()
-            name = found[1] or found[4]
+            name, array = found["braced"] or found["name"], found["array"]
             values = self.variables.get(name)
+            if values is None and (default := found["default"]) is not None:
+                # Braces do not nest any deeper: the pattern would not have matched.
+                values = ["".join(part for parts in self._substitute(default, quoted=True, whole=True) for part in parts)]
+                if found["how"] == "=":
+                    self.variables[name] = values
             if values is None:
-                values = [found[3]] if found[3] is not None else [found[0]]
-            elif quoted and (whole or not found[2] or "@" not in found[2]):
+                values = [found[0]]
+            elif quoted and (whole or not array or "@" not in array):
                 values = [" ".join(values)]
             elif not quoted:
-                values = " ".join(values).split() if not found[2] else values
+                values = " ".join(values).split() if not array else values
             yield values
         yield [text[at:]]
 
 
 def read_script(text: str, where: str, open_file: Open) -> Declared:
     """Return what a shell script or sbatch file declares."""
-    directives = Declared()
+    directives, shell = Declared(), Shell(where, open_file)
     for number, line in enumerate(text.splitlines(), start=1):
         if line.startswith("#SBATCH"):
-            words = line.split()[1:]
+            words = line.partition(" #")[0].split()[1:]
             directives += Declared(images=tuple(ImageUse(one, f"{where}:{number}") for one in _images("sbatch", words)))
-    return directives + Shell(where, open_file).read(text)
+            for option, value in _options(words):
+                names = SLURM.get(option, ())
+                shell.variables |= {name: [value] for name in names}
+                shell.exported.update(names)
+    return directives + shell.read(text)
+
+
+def _options(words: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Yield (option, value) of --option=value, --option value, -N value and -N4."""
+    for place, word in enumerate(words):
+        option, equals, value = word.partition("=") if word.startswith("--") else (word[:2], word[2:], word[2:])
+        yield option, value if equals else words[place + 1] if place + 1 < len(words) else ""
 
 
 def _prefixed(prefix: Sequence[str], found: Declared) -> Declared:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from matrix.check.files.declared import UserCommand
+from matrix.check.files.shell import read_script
 from matrix.check.job import is_training, job_of
 
 
@@ -33,6 +34,25 @@ def test_launcher_and_size_come_from_the_words(
     found = job_of(command(text))
     assert (found.world.launcher.value, found.world.size, found.world.mpi) == (launcher, size, mpi)
     assert (found.per_host, found.source) == (per_host, "job.sh:3")
+
+
+@pytest.mark.parametrize(
+    ("directives", "options", "size", "mpi", "per_host"),
+    [
+        ("-N 4 --ntasks-per-node=8", "", 32, None, 8),
+        ("--nodes=4 --ntasks-per-node=8", "--mpi=pmix", 32, 32, 8),
+        ("--nodes 2 --ntasks 8", "", 8, None, 4),
+        ("--nodes=4 --ntasks-per-node=8", "-N1 -n 2", 2, None, 2),
+        ("--nodes=4", "", 2, None, None),
+    ],
+)
+def test_srun_starts_what_sbatch_requests(
+    directives: str, options: str, size: int, mpi: int | None, per_host: int | None
+) -> None:
+    text = f"#!/bin/bash\n#SBATCH {directives}\nsrun {options} python pretrain_gpt.py\n"
+    (started,) = read_script(text, "job.sh", lambda _: None).commands
+    found = job_of(started)
+    assert (found.world.size, found.world.mpi, found.per_host) == (size, mpi, per_host)
 
 
 @pytest.mark.parametrize(

@@ -5,41 +5,83 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from posixpath import basename, dirname, join, normpath, relpath
 
 from matrix.check.files.declared import Declared, ImageUse, Open
 from matrix.check.files.shell import Shell
 
 
+@dataclass
+class _Files:
+    """The files of a stage that can be read: those that COPY, ADD and bind mounts take from the build context."""
+
+    context: Open
+    folder: str = "/"
+    copies: tuple[tuple[str, str], ...] = ()  # path in the context, path in the image
+
+    def copy(self, words: list[str]) -> None:
+        """Record COPY SOURCE ... DESTINATION."""
+        names = [word for word in words if not word.startswith("--")]
+        if not any(word.startswith("--from=") for word in words):
+            self.copies += tuple((normpath(one.lstrip("/") or "."), names[-1]) for one in names[:-1])
+
+    def open(self, name: str) -> str | None:
+        """Return the text of a file by its path in the image, None for one that is not of the context."""
+        for source, place in reversed(self.copies):
+            inside = relpath(join(self.folder, name), join(self.folder, place))
+            if inside == "." or fnmatchcase(inside, basename(source)):
+                path = source if inside == "." else join(dirname(source), inside)
+            else:
+                path = join(source, inside)
+            if not normpath(path).startswith("..") and (text := self.context(normpath(path))) is not None:
+                return text
+        return None
+
+
 def read_dockerfile(text: str, where: str, open_file: Open) -> Declared:
     """Return what the last stage declares, with the stages that it starts from."""
-    stages: dict[str, tuple[Declared, Shell]] = {}
+    stages: dict[str, tuple[Declared, Shell, _Files]] = {}
     arguments: dict[str, list[str]] = {}  # of ARG before the first FROM
-    shell, stage, name, number = Shell(where, open_file), Declared(), "", 0
+    files = _Files(open_file)
+    shell, stage, name, number = Shell(where, files.open), Declared(), "", 0
     for line, instruction, rest in _instructions(text):
         place = f"{where}:{line}"
         if instruction == "FROM":
-            stages[name] = stage, shell
+            stages[name] = stage, shell, files
             if not number:
                 arguments = dict(shell.variables)
-            shell = Shell(where, open_file, dict(arguments))
+            files = _Files(open_file)
+            shell = Shell(where, files.open, dict(arguments))
             words = [word for word in _expanded(shell, rest) if not word.startswith("--")]
             image = words[0] if words else ""
             name = words[2].lower() if len(words) > 2 and words[1].lower() == "as" else str(number)
             number += 1
-            stage, parent = stages.get(
-                image.lower(), (Declared(images=(ImageUse(image, place),) if image else ()), None)
-            )
-            if parent:
+            stage = Declared(images=(ImageUse(image, place),) if image else ())
+            if image.lower() in stages:
+                stage, parent, inherited = stages[image.lower()]
+                files.folder, files.copies = inherited.folder, inherited.copies
                 shell.exported = set(parent.exported)
                 shell.variables |= {key: parent.variables[key] for key in parent.exported if key in parent.variables}
         elif instruction in ("ARG", "ENV"):
             _assign(shell, rest, exported=instruction == "ENV")
         elif instruction in ("RUN", "CMD", "ENTRYPOINT"):
-            stage += _run(shell, rest, line, place)
+            stage += _run(shell, replace(files), rest, line, place)
+        elif instruction == "WORKDIR":
+            files.folder = join(files.folder, "".join(_expanded(shell, rest)))
+        elif instruction in ("COPY", "ADD"):
+            files.copy(_expanded(shell, rest))
     return stage
 
 
-def _run(shell: Shell, rest: str, line: int, place: str) -> Declared:
+def _run(shell: Shell, files: _Files, rest: str, line: int, place: str) -> Declared:
+    for mount in re.findall(r"(?:^|\s)--mount=(\S+)", rest.partition("\n")[0]):
+        fields = dict(part.split("=", 1) for part in mount.split(",") if "=" in part)
+        target = next((fields[key] for key in ("target", "dst", "destination") if key in fields), "")
+        if fields.get("type", "bind") == "bind" and target and "from" not in fields:
+            files.copy([fields.get("source", fields.get("src", ".")), target])
+    shell.open_file = files.open
     rest = re.sub(r"^(?:--\w+=\S+\s+)+", "", rest)
     if rest.startswith("["):
         try:

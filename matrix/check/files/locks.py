@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from matrix.check.files.declared import Declared, Open, Pin, pin, total
-from matrix.check.files.requirements import read_arguments
+from matrix.check.files.requirements import holds, read_arguments
 from matrix.errors import MatrixError
 
 if sys.version_info >= (3, 11):
@@ -17,7 +17,8 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-_NAME: Final = re.compile(r'^name = "([^"\n]+)"$', re.MULTILINE)  # of a package, as uv and poetry write it
+# A package as uv and poetry write it.
+_PACKAGE: Final = re.compile(r'^name = "([^"\n]+)"(?:\nversion = "([^"\n]+)")?$', re.MULTILINE)
 # conda packages whose distribution on PyPI has another name.
 CONDA: Final = {"pytorch": "torch", "pytorch-gpu": "torch", "transformer-engine-torch": "transformer-engine"}
 
@@ -26,7 +27,7 @@ def read_toml_lock(text: str, where: str, _: Open) -> Declared:
     """Return the packages of uv.lock, poetry.lock ([[package]]) or pylock.toml ([[packages]])."""
     content = _toml(text, where)
     packages = content.get("package", content.get("packages", []))
-    lines = {found[1]: text.count("\n", 0, found.start()) + 1 for found in _NAME.finditer(text)}
+    lines = {(found[1], found[2] or ""): text.count("\n", 0, found.start()) + 1 for found in _PACKAGE.finditer(text)}
     return Declared(pins=tuple(_locked(_tables(packages), where, lines)), complete=True)
 
 
@@ -111,9 +112,23 @@ def _tables(found: Any) -> list[Mapping[str, Any]]:
     return [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []
 
 
-def _locked(packages: Iterable[Mapping[str, Any]], where: str, lines: Mapping[str, int]) -> Iterable[Pin]:
+def _locked(packages: Iterable[Mapping[str, Any]], where: str, lines: Mapping[tuple[str, str], int]) -> Iterable[Pin]:
+    """Yield the packages of Linux; of several builds of one package, that for CUDA comes last, and so counts."""
+    found = []
     for one in packages:
-        if isinstance(one.get("name"), str):
-            name, version = one["name"], one.get("version", "")
-            place = f"{where}:{lines[name]}" if name in lines else where
-            yield pin(name, version if isinstance(version, str) else "", place)
+        if isinstance(one.get("name"), str) and _is_for_linux(one):
+            name, version = one["name"], one["version"] if isinstance(one.get("version"), str) else ""
+            place = f"{where}:{lines[name, version]}" if (name, version) in lines else where
+            found.append(pin(name, version, place))
+    return sorted(found, key=lambda one: "+cu" in one.version)
+
+
+def _is_for_linux(package: Mapping[str, Any]) -> bool:
+    """Return whether a variant of a package is installed on Linux, with any of the extras that its markers name."""
+    markers = package.get("resolution-markers", [package.get(key, "") for key in ("marker", "markers")])
+    texts = [one for one in markers if isinstance(one, str) and one] if isinstance(markers, list) else []
+    if not texts:
+        return True
+    # A project's own extras and groups: which of them a user installs is not in the lock.
+    extras = ["", *re.findall(r"extra\s*==\s*['\"]([^'\"]+)['\"]", " ".join(texts))]
+    return any(holds(text, extra) for text in texts for extra in extras)

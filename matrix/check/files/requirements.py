@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from posixpath import basename
+from posixpath import basename, dirname, join, normpath
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
-from packaging.markers import UndefinedComparison, UndefinedEnvironmentName
+from packaging.markers import InvalidMarker, Marker, UndefinedComparison, UndefinedEnvironmentName
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import InvalidSdistFilename, InvalidWheelFilename, parse_sdist_filename, parse_wheel_filename
 
+from matrix.catalog.reach import OPEN_VALUE
 from matrix.catalog.versions import is_version
 from matrix.check.files.declared import Declared, Open, Pin, pin, total
 
@@ -68,12 +69,13 @@ def _options(words: Sequence[str], where: str, open_file: Open, seen: tuple[str,
 
 
 def _included(name: str, where: str, open_file: Open, seen: tuple[str, ...]) -> Declared:
-    if name in seen or len(seen) > DEEPEST:
+    path = normpath(join(dirname(where.rpartition(":")[0]), name))  # as pip: relative to the file that includes it
+    if path in seen or len(seen) > DEEPEST:
         return Declared(notes=(f"{where}: includes {name} again",))
     text = open_file(name)
     if text is None:
         return Declared(notes=(f"{where}: {name} is missing",))
-    return read_requirements(text, name, open_file, seen=seen)
+    return read_requirements(text, path, lambda other: open_file(join(dirname(name), other)), seen=seen)
 
 
 def _lines(text: str) -> Iterator[tuple[int, str]]:
@@ -95,8 +97,10 @@ def _requirement(text: str, where: str) -> Declared:
     try:
         parsed = Requirement(text)
     except (InvalidRequirement, RecursionError):  # a marker of 1,000 parentheses
-        found = from_location(text, where)
-        return Declared(pins=(found,)) if found else Declared(notes=(f"{where}: not a requirement: {text[:100]}",))
+        if found := from_location(text, where):
+            return Declared(pins=(found,))
+        kind = "a variable without a value" if OPEN_VALUE.search(text) else "not a requirement"
+        return Declared(notes=(f"{where}: {kind}: {text[:100]}",))
     try:
         if parsed.marker and not parsed.marker.evaluate(LINUX):
             return Declared()
@@ -107,6 +111,14 @@ def _requirement(text: str, where: str) -> Declared:
         return Declared(pins=(pin(parsed.name, found.version if found else "", where, text),))
     exact = [one.version for one in parsed.specifier if one.operator in ("==", "===") and is_version(one.version)]
     return Declared(pins=(pin(parsed.name, exact[0] if exact else "", where, text),))
+
+
+def holds(marker: str, extra: str) -> bool:
+    """Return whether a marker holds on a machine that trains, with an extra; one that can't be evaluated counts."""
+    try:
+        return Marker(marker).evaluate({**LINUX, "extra": extra})
+    except (InvalidMarker, UndefinedComparison, UndefinedEnvironmentName, RecursionError):
+        return True
 
 
 def from_location(text: str, where: str) -> Pin | None:

@@ -18,7 +18,7 @@ ARG TAG=24.07
 FROM nvcr.io/nvidia/pytorch:${TAG}-py3 AS base
 ENV NVTE_FRAMEWORK pytorch
 ARG TE=v1.9
-RUN --mount=type=cache,target=/root/.cache pip install --no-build-isolation \\
+RUN --mount=type=cache,target=/var/cache/pip pip install --no-build-isolation \\
     # the release of the paper
     git+https://github.com/NVIDIA/TransformerEngine.git@${TE} && \\
     pip3 install "numpy<2"
@@ -59,6 +59,33 @@ def test_last_stage_has_its_image_and_packages() -> None:
 )
 def test_image_is_that_of_the_last_stage(text: str, image: str) -> None:
     assert [one.reference for one in read(text).images] == [image]
+
+
+@pytest.mark.parametrize(
+    "instructions",
+    [
+        "COPY requirements.txt /tmp/\nRUN pip install -r /tmp/requirements.txt",
+        "COPY requirements.txt /tmp/r.txt\nRUN pip install -r /tmp/r.txt",
+        "WORKDIR /app\nCOPY . .\nRUN pip install -r requirements.txt",
+        "WORKDIR /app\nADD --chown=1 a.txt requirement*.txt ./\nRUN pip install -r /app/requirements.txt",
+        "COPY . /src\nFROM 0\nWORKDIR /src\nRUN pip install -r ./requirements.txt",
+        "RUN --mount=type=bind,source=requirements.txt,target=/tmp/r.txt pip install -r /tmp/r.txt",
+    ],
+)
+def test_file_of_the_build_context_is_read(instructions: str) -> None:
+    """The paths of the image are never read on this machine."""
+    found = read(f"FROM a\n{instructions}", **{"requirements.txt": "torch==2.4.1"})
+    assert [(one.name, one.version) for one in found.pins] == [("torch", "2.4.1")]
+
+
+@pytest.mark.parametrize(
+    "instructions",
+    ["RUN pip install -r requirements.txt", "COPY --from=0 . .\nRUN pip install -r requirements.txt",
+     "COPY .. .\nRUN pip install -r requirements.txt", "COPY requirements.txt /tmp/\nRUN pip install -r /r.txt"],
+)  # fmt: skip
+def test_other_file_of_the_image_is_missing(instructions: str) -> None:
+    found = read(f"FROM a\n{instructions}", **{"requirements.txt": "torch==2.4.1", "../requirements.txt": "x"})
+    assert (found.pins, len(found.notes)) == ((), 1)
 
 
 def test_argument_of_the_build_is_no_environment() -> None:

@@ -103,7 +103,35 @@ def test_unexpected_values_are_left_out(name: str, text: str) -> None:
 
 def test_pin_of_a_lock_has_its_line() -> None:
     found = reader_of("uv.lock", UV, "uv.lock")(UV, "uv.lock", lambda _: None)
-    assert [one.where for one in found.pins] == ["uv.lock:4", "uv.lock:8"]
+    assert {one.name: one.where for one in found.pins} == {"torch": "uv.lock:4", "my-project": "uv.lock:8"}
+
+
+VARIANTS = """
+[[package]]
+name = "torch"
+version = "2.8.0+cu128"
+resolution-markers = ["sys_platform == 'linux' and extra == 'extra-7-trainer-cu128'"]
+[[package]]
+name = "torch"
+version = "2.8.0+cpu"
+resolution-markers = ["sys_platform == 'linux' and extra == 'extra-7-trainer-cpu'", "sys_platform == 'darwin'"]
+[[package]]
+name = "torch"
+version = "2.9.0"
+resolution-markers = ["sys_platform == 'win32'", "platform_machine == 'wrong"]
+"""
+
+
+def test_build_for_cuda_counts_last() -> None:
+    """A lock has one torch for each of the project's extras and platforms."""
+    text = VARIANTS.replace(', "platform_machine == \'wrong"', "")
+    found = reader_of("uv.lock", text, "uv.lock")(text, "uv.lock", lambda _: None)
+    assert [(one.version, one.where) for one in found.pins] == [("2.8.0+cpu", "uv.lock:7"), ("2.8.0+cu128", "uv.lock:3")]
+
+
+def test_marker_that_is_no_marker_counts() -> None:
+    assert versions("uv.lock", VARIANTS)["torch"] == "2.8.0+cu128"
+    assert "2.9.0" in [one.version for one in reader_of("uv.lock", "", "")(VARIANTS, "uv.lock", lambda _: None).pins]
 
 
 def test_missing_yaml_parser_names_its_fix(monkeypatch: pytest.MonkeyPatch) -> None:

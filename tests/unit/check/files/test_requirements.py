@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from posixpath import normpath
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -60,9 +62,17 @@ def test_included_files_are_read_once() -> None:
     assert found.notes == ("more.txt:1: includes base.txt again", "r.txt:2: missing.txt is missing")
 
 
+def test_included_file_is_relative_to_its_includer() -> None:
+    files = {"req/base.txt": "-r more.txt", "req/more.txt": "-r base.txt\ntorch==2.4.1", "more.txt": "torch==1.0"}
+    found = read_requirements("-r req/base.txt", "r.txt", lambda name: files.get(normpath(name)))
+    assert [(one.version, one.where) for one in found.pins] == [("2.4.1", "req/more.txt:2")]
+    assert found.notes == ("req/more.txt:1: includes base.txt again",)
+
+
 @pytest.mark.parametrize(
     ("line", "note"),
     [
+        ("torch==${TORCH}", "r.txt:1: a variable without a value: torch==${TORCH}"),
         ("???", "r.txt:1: not a requirement: ???"),
         ("git+http://[/x", "r.txt:1: not a requirement: git+http://[/x"),
         ("x==1; sys_platform ~= '1'", "r.txt:1: a marker that can't be evaluated: x==1; sys_platform ~= '1'"),

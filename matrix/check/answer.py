@@ -161,18 +161,19 @@ def _needs(catalog: Catalog, stack: UserStack, rule: Rule) -> str | None:
         images = [base for base in rule.base if allows(stack, "torch", catalog.cell(base).torch)]
         if "base" not in stack.open or not images:
             return None
-        needs.append(f"in {' or '.join(images)}")
+        needs.append(f"the image {' or '.join(images)}")
     for axis, bound in rule.bounds():
         if not stack.is_open(axis):
             if stack.cell.version(axis) not in bound:
                 return None
             continue
-        known = possible(catalog, stack, axis)
+        known = possible(catalog, stack, axis, bound.text)
         fitting_ = [version for version in known if version in bound]
         if not fitting_ and known:
             return None
         if fitting_ != known or not known or axis not in stack.limits:
-            needs.append(f"{NAMES.get(axis, axis)} {spans(fitting_, known) or bound.text}")
+            some = spans(fitting_, known) if axis in NAMES else ""
+            needs.append(f"{NAMES.get(axis, axis)} {some or bound.text}")
     return " and ".join(needs)
 
 

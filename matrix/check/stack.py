@@ -252,9 +252,16 @@ def _brought(catalog: Catalog, base: Base) -> dict[str, str]:
     return {axis: version for axis, version in found.items() if version != NONE}
 
 
-def possible(catalog: Catalog, stack: UserStack, axis: str) -> list[str]:
-    """Return the recorded values of an open axis that the stack's limits allow, oldest first."""
-    return [version for version in recorded(catalog, axis) if allows(stack, axis, version)]
+def possible(catalog: Catalog, stack: UserStack, axis: str, bound: str = "") -> list[str]:
+    """Return the recorded values of an open axis that the stack's limits allow, oldest first.
+
+    Of a package no values are recorded: those of its limits and of `bound`, and the next ones, stand for all others.
+    """
+    limits = stack.limits.get(axis, "")
+    bounds = [] if axis in (*AXES, *WRITER) or not limits else re.findall(r"\d[\w.!]*\w|\d", f"{limits},{bound}")
+    next_ = [f"{parse(one).base_version}.1" for one in bounds if is_version(one)]
+    samples = sorted({"0", *filter(is_version, bounds), *next_}, key=parse) if bounds else []
+    return [version for version in recorded(catalog, axis) or samples if allows(stack, axis, version)]
 
 
 def allows(stack: UserStack, axis: str, version: str) -> bool:

@@ -68,7 +68,7 @@ def test_rules_are_held_against_what_is_named(found: UserStack, expected: Standi
     ("limits", "needs"),
     [
         (">=2.4,<2.6", ""),
-        (">=2.3,<2.6", "torch 2.4.0 .. 2.5.1; or in ngc-24.07"),
+        (">=2.3,<2.6", "torch 2.4.0 .. 2.5.1; or the image ngc-24.07"),
         (">=2.5", ""),
         ("<2.3", None),
     ],
@@ -77,6 +77,18 @@ def test_range_counts_with_all_its_versions(limits: str, needs: str | None) -> N
     entry = real().failure(SAVE)
     found = build(real(), [Statement("mcore", "0.8.0", "x"), Statement("torch", "", "x", limits)])
     fitted = fit(real(), found, entry)
+    assert (fitted.needs if fitted.expectation is Expectation.BROKEN else None) == needs
+
+
+@pytest.mark.parametrize(
+    ("limits", "needs"),
+    [("<82", None), (">=82", ""), (">=60", "setuptools >=82"), ("", "setuptools >=82"), (">70,<=82", "setuptools >=82"),
+     ("==81.*", None), ("~=82.0", ""), ("!=82,<82.0.1", None), (">=80rc1", "setuptools >=82")],
+)  # fmt: skip
+def test_range_of_a_package_counts(limits: str, needs: str | None) -> None:
+    entry = failure(affected=(clause(mcore="<0.9", packages={"setuptools": ">=82"}),))
+    found = build(catalog(entry), [Statement("mcore", "0.8.0", "x"), Statement("setuptools", "", "x", limits)])
+    fitted = fit(catalog(entry), found, entry)
     assert (fitted.needs if fitted.expectation is Expectation.BROKEN else None) == needs
 
 

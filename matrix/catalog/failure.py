@@ -268,10 +268,14 @@ class Pick:
 
 @dataclass(frozen=True)
 class Workaround:
-    """A workaround; `verified` names the run that verified it, "" if there was none."""
+    """A workaround; `verified` names the run that verified it, "" if there was none.
+
+    One that `fails` is proposed elsewhere, and `verified` names the run that refuted it.
+    """
 
     text: str
     verified: str = ""
+    fails: bool = False
 
 
 @dataclass(frozen=True)
@@ -347,6 +351,11 @@ class Failure:
     def reach(self, cell: Cell, arguments: JobArguments | None) -> Reached:
         """Return whether a command with these arguments reaches the failure in `cell`; None: no command is known."""
         return reached(self.reached_by, lambda way: way.matches(cell), arguments)
+
+    @property
+    def workarounds(self) -> tuple[Workaround, ...]:
+        """Return the workarounds that no run refuted."""
+        return tuple(one for one in self.workaround if not one.fails)
 
     @property
     def silent(self) -> bool:

@@ -118,7 +118,7 @@ def _explained(
     one = replace(one, runs=runs.get(one.failure.id, ()))
     if one.standing not in EXPLAINED:
         return one
-    texts = [StackChange("text", each.text, each.verified) for each in one.failure.workaround]
+    texts = [StackChange("text", each.text, each.verified) for each in one.failure.workarounds]
     known = " ".join(each.text for each in texts)
     here = f'megatrix run --here --select "failure=={one.failure.id}"'
     return replace(

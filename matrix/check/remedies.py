@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
-from matrix.catalog.cell import Cell
-from matrix.catalog.failure import Axis, Case, Expectation, Failure, Level
-from matrix.catalog.model import Catalog, Container
+from matrix.catalog.cell import WRITER, Cell, pinned
+from matrix.catalog.failure import Axis, Case, Expectation, Failure, Level, Package
+from matrix.catalog.model import Base, Catalog, Container
 from matrix.catalog.versions import NONE, minor, parse
 from matrix.check.answer import StackChange, broken
 from matrix.check.job import UserJob
 from matrix.check.stack import AXES, UserStack, recorded
+from matrix.planning.cases import excluded, expected, is_complete, package_sets, versions_of
 
 TRIED_LEVELS: Final = (Level.CPU, Level.CONTRACT, Level.GPU)  # the level that every machine has first
 
@@ -50,8 +52,20 @@ def upgrade(catalog: Catalog, stack: UserStack, axis: str, jobs: Sequence[UserJo
     unknown = [one.id for one in catalog.failures if one.expectation(found) is Expectation.UNKNOWN]
     return (
         f"{_named(stack.cell, found, 'torch' if axis == 'base' else axis)}: no known break with the rest of this stack "
-        f"({len(unknown)} of {len(catalog.failures)} failures unknown there)"
+        f"({len(unknown)} of {len(catalog.failures)} failures unknown there){_resuming(catalog, stack.cell, found)}"
     )
+
+
+def _resuming(catalog: Catalog, before: Cell, after: Cell) -> str:
+    """Return what is known of reading this stack's checkpoints after the upgrade."""
+    reader = replace(after, writer_mcore=before.mcore, writer_te=before.te)
+    found: dict[Expectation, list[str]] = {}
+    for failure in catalog.failures:
+        if set(WRITER) & {axis.value for axis in failure.axes}:
+            found.setdefault(failure.expectation(reader), []).append(failure.id)
+    words = {Expectation.BROKEN: "may break", Expectation.WORKS: "known to work", Expectation.UNKNOWN: "unknown"}
+    parts = [f"{word}: {', '.join(found[one])}" for one, word in words.items() if one in found]
+    return f"; resuming from this stack's checkpoints: {'; '.join(parts)}" if parts else ""
 
 
 def nearest(
@@ -105,27 +119,40 @@ def proof(catalog: Catalog, failure: Failure, cell: Cell) -> str:
 
 
 def _planned(catalog: Catalog, failure: Failure, case: Case, level: Level, cell: Cell) -> dict[str, str] | None:
-    """Return the axes of a planned cell in which the case is expected broken, None without one."""
-    axes = {
-        axis: getattr(cell, axis)
-        for axis, known in (
-            ("mcore", [one.version for one in catalog.megatron_core if one.on_pypi]),
-            ("te", [one.version for one in catalog.transformer_engine if one.on_pypi]),
-        )
-        if Axis(axis) in failure.axes and getattr(cell, axis) in known
-    }
-    if len(axes) < len({Axis.MCORE, Axis.TE} & {*failure.axes}):
-        return None
-    if Axis.BASE not in failure.axes:
-        bases = [one.id for one in catalog.readers]
-    elif case.bases:
-        bases = [one for one in case.bases if one in {wheels.id for wheels in catalog.wheels}]
-    else:
-        same = [one for one in catalog.wheels if cell.torch != NONE and minor(one.torch) == minor(cell.torch)]
-        bases = [one.id for one in sorted(same, key=lambda one: one.torch != cell.torch)]
+    """Return the axes and packages of a planned cell in which the case is expected broken, None without one."""
+    known = {one.id: one for one in (*catalog.wheels, *catalog.images)}
+    bases: Sequence[Base] = catalog.readers
+    if case.bases:
+        bases = [known[one] for one in case.bases if one in known]
+    elif Axis.BASE in failure.axes:
+        usual = failure.night.bases if failure.night else ()
+        newest = reversed(catalog.wheels)
+        bases = sorted(newest, key=lambda one: (_distance(one.torch, cell.torch), one.id not in usual))
     for base in bases:
-        planned = catalog.cell(base, **axes)
-        works = case.is_for(planned) and catalog.excluded(planned) is None
-        if works and failure.expectation(planned, case.name) is Expectation.BROKEN:
-            return {"base": base, **axes}
+        for axes, packages in itertools.product(_combined(catalog, failure, cell, base), package_sets(failure)):
+            planned = catalog.cell(base.id, **axes, packages=packages)
+            possible = is_complete(failure, case, planned) and excluded(catalog, failure, planned) is None
+            if possible and expected(catalog, failure, planned, case) is Expectation.BROKEN:
+                named = {axis: version for axis, version in axes.items() if version != NONE}
+                return {"base": base.id, **named, **pinned(packages)}
     return None
+
+
+def _combined(catalog: Catalog, failure: Failure, cell: Cell, base: Base) -> Iterator[dict[str, str]]:
+    """Yield the cell's versions, where they are planned; of a writer that it does not name, each, newest first."""
+    choices = {}
+    for axis, package, releases in (
+        (Axis.MCORE, Package.MCORE, catalog.megatron_core),
+        (Axis.TE, Package.TE, catalog.transformer_engine),
+        (Axis.WRITER_MCORE, Package.MCORE, catalog.megatron_core),
+        (Axis.WRITER_TE, Package.TE, catalog.transformer_engine),
+    ):
+        own, known = cell.version(axis.value), versions_of(failure, package, releases, base, axis)
+        any_ = known[::-1] if axis.value in WRITER and own == NONE else [one for one in known if one == own]
+        choices[axis.value] = any_ if axis in failure.axes else [NONE]
+    return (dict(zip(choices, versions, strict=True)) for versions in itertools.product(*choices.values()))
+
+
+def _distance(torch: str, wanted: str) -> int:
+    """Return 0 for the same torch, 1 for one of the same minor, 2 for another."""
+    return 0 if torch == wanted else 1 if wanted != NONE and minor(torch) == minor(wanted) else 2

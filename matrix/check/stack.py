@@ -37,6 +37,8 @@ ALIASES: Final = {
     "transformer-engine-torch": "te",
     "transformer-engine-cu12": "te",
     "transformer-engine-cu13": "te",
+    "writer-mcore": "writer_mcore",
+    "writer-te": "writer_te",
 }
 # How axes are called in texts, with those of the writer of a checkpoint.
 NAMES: Final = {
@@ -93,12 +95,14 @@ class UserStack:
         """Return whether nothing states the version on an axis, or of a package."""
         if name in AXES:
             return name in self.open
-        return name in WRITER or not (self.closed or name in self.packages)
+        if name in WRITER:
+            return self.cell.version(name) == NONE
+        return not (self.closed or name in self.packages)
 
     @property
     def named(self) -> list[tuple[str, str, str]]:
         """Return (axis or package, version, source) of everything that is stated."""
-        axes = [(axis, getattr(self.cell, axis)) for axis in AXES if axis not in self.open]
+        axes = [(axis, getattr(self.cell, axis)) for axis in NAMES if axis not in self.open]
         return [
             (name, value, self.sources.get(name, ""))
             for name, value in (*axes, *self.packages.items())
@@ -128,7 +132,7 @@ def axis_of(name: str, packages: Collection[str]) -> str:
     """Return the axis, or the package among `packages`, that a name means, "" for any other name."""
     canonical: str = canonicalize_name(name)
     found = ALIASES.get(canonical, canonical)
-    return found if found in AXES or found in packages else ""
+    return found if found in NAMES or found in packages else ""
 
 
 def parse_text(catalog: Catalog, text: str) -> list[Statement]:
@@ -144,7 +148,7 @@ def parse_text(catalog: Catalog, text: str) -> list[Statement]:
             raise MatrixError("not a stack", got=word, expected=FORM)
         axis = axis_of(name, packages)
         if not axis:
-            known = (*AXES, *packages)
+            known = (*NAMES, *packages)
             raise MatrixError("no such axis or package", got=name, expected=FORM, fix=closest(name, known))
         if axis in found:
             raise MatrixError("an axis is named twice", got=word, expected=f"one {axis}")
@@ -198,7 +202,7 @@ def build(
         before = said.get(one.name)
         if before and before.version and one.version and before.version != one.version:
             more.append(
-                f"{AXES.get(one.name, one.name)}: {before.version} ({before.source}), then {one.version} "
+                f"{NAMES.get(one.name, one.name)}: {before.version} ({before.source}), then {one.version} "
                 f"({one.source}); the later one counts"
             )
         if not (before and before.version and not one.version):
@@ -224,8 +228,8 @@ def build(
             if axis not in values:
                 values[axis], sources[axis] = NONE, "absent"
     open_ = tuple(axis for axis in AXES if axis not in values and not (axis == "base" and (base or "torch" in values)))
-    axes: dict[str, Any] = {axis: version for axis, version in values.items() if axis in AXES}
-    packages = tuple(sorted(f"{name}=={version}" for name, version in values.items() if name not in AXES))
+    axes: dict[str, Any] = {axis: version for axis, version in values.items() if axis in NAMES}
+    packages = tuple(sorted(f"{name}=={version}" for name, version in values.items() if name not in NAMES))
     return UserStack(
         Cell(
             base.id if base else "",
@@ -258,7 +262,7 @@ def possible(catalog: Catalog, stack: UserStack, axis: str, bound: str = "") -> 
     Of a package no values are recorded: those of its limits and of `bound`, and the next ones, stand for all others.
     """
     limits = stack.limits.get(axis, "")
-    bounds = [] if axis in (*AXES, *WRITER) or not limits else re.findall(r"\d[\w.!]*\w|\d", f"{limits},{bound}")
+    bounds = [] if axis in NAMES or not limits else re.findall(r"\d[\w.!]*\w|\d", f"{limits},{bound}")
     next_ = [f"{parse(one).base_version}.1" for one in bounds if is_version(one)]
     samples = sorted({"0", *filter(is_version, bounds), *next_}, key=parse) if bounds else []
     return [version for version in recorded(catalog, axis) or samples if allows(stack, axis, version)]
@@ -289,10 +293,10 @@ def recorded(catalog: Catalog, axis: str) -> list[str]:
 def unrecorded(catalog: Catalog, stack: UserStack) -> dict[str, str]:
     """Return, by axis, why the stack's version is none that the catalog knows; such a version may not exist."""
     found = {}
-    for axis in ("torch", "mcore", "te"):
+    for axis in ("torch", "mcore", "te", *WRITER):
         version = getattr(stack.cell, axis)
         if version != NONE and axis not in stack.open and (why := _unrecorded(catalog, axis, version)):
-            found[axis] = f"{AXES[axis]} {version} {why}"
+            found[axis] = f"{NAMES[axis]} {version} {why}"
     return found
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from matrix.catalog.versions import NONE
 from matrix.check.answer import CheckResult, FailureInStack, Standing
-from matrix.check.stack import AXES
+from matrix.check.stack import AXES, NAMES
 from matrix.kit.preflight import Answer
 from matrix.report.terminal import RED, Alternative, Part, Prose, paragraphs, table, text
 
@@ -77,7 +77,7 @@ def answers(found: Sequence[Answer]) -> Part:
 def _stack(result: CheckResult) -> Iterator[Part]:
     named = result.stack.named
     if named:
-        yield table([(AXES.get(name, name), version, source) for name, version, source in named], gap=2)
+        yield table([(NAMES.get(name, name), version, source) for name, version, source in named], gap=2)
     for job in result.jobs:
         if job.source:
             size = f", {job.world.size} processes" if job.world.size else ""

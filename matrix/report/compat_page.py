@@ -62,7 +62,7 @@ class FailureInPage:
             "title": self.failure.title,
             "levels": sorted(level.value for level in self.levels),
             "fix": " ".join(self.failure.fix.split()),
-            "workarounds": [{"text": one.text, "verified": one.verified} for one in self.failure.workaround],
+            "workarounds": [{"text": one.text, "verified": one.verified} for one in self.failure.workarounds],
             "references": list(self.failure.references),
             "reached_by": [text for way in self.failure.reached_by if (text := str(way.reached(None)))],
             "rules": [rule.to_json() for rule in self.rules],

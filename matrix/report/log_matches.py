@@ -39,7 +39,7 @@ def _known(sighting: Sighting) -> Iterator[Part]:
         ("signature:", f"{sighting.signature.name}, {'certain' if sighting.certain else 'likely'}{lacks}"),
         *(("breaks where:", f"{rule} ({rule.reason})") for rule in failure.affected),
         *([("fix:", " ".join(failure.fix.split()))] if failure.fix else []),
-        *(("workaround:", f"{one.text} [{one.verified or 'not verified'}]") for one in failure.workaround),
+        *(("workaround:", f"{one.text} [{one.verified or 'not verified'}]") for one in failure.workarounds),
     ]
     yield table(facts, indent=2)
     yield Prose(", ".join(failure.references), 2)

@@ -95,7 +95,7 @@ class Sighting:
             "times": self.times,
             "affected": [{"where": str(rule), "reason": rule.reason} for rule in self.failure.affected],
             "fix": " ".join(self.failure.fix.split()),
-            "workarounds": [{"text": one.text, "verified": one.verified} for one in self.failure.workaround],
+            "workarounds": [{"text": one.text, "verified": one.verified} for one in self.failure.workarounds],
             "references": list(self.failure.references),
         }
 

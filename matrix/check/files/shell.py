@@ -187,7 +187,8 @@ class Shell:
             values = self.variables.get(name)
             if values is None and (default := found["default"]) is not None:
                 # Braces do not nest any deeper: the pattern would not have matched.
-                values = ["".join(part for parts in self._substitute(default, quoted=True, whole=True) for part in parts)]
+                parts = self._substitute(default, quoted=True, whole=True)
+                values = ["".join(one for part in parts for one in part)]
                 if found["how"] == "=":
                     self.variables[name] = values
             if values is None:

@@ -8,7 +8,7 @@ import pytest
 
 from matrix.catalog.failure import Expectation, Level
 from matrix.check.answer import CheckResult, Standing
-from matrix.check.checking import Question, check
+from matrix.check.checking import EXPLAINED, Question, check
 from matrix.check.declaring import declared_stack
 from matrix.check.examine import Assumed
 from matrix.check.files.declared import Declared
@@ -17,7 +17,7 @@ from matrix.planning import night
 from matrix.planning.selection import select
 from matrix.store.history import LastRun
 from matrix.verdicts.record import Verdict
-from tests.founding import BEHIND_MPI, CALL, MASK, MPI, SAVE, SHIFTED_CALL
+from tests.founding import BEHIND_MPI, CALL, MASK, MPI, RESUME, SAVE, SHIFTED_CALL
 from tests.unit.catalogs import real
 
 
@@ -99,6 +99,17 @@ def test_mpirun_clears_the_mpi_failure() -> None:
     assert standing(checked("mcore=0.9.0 te=1.9.0 torch=2.4.0a0+3bcc3cddb5", question), MPI) is Standing.NOT_REACHED
 
 
+# May a job resume with these releases from a checkpoint of those?
+RESUMES = [
+    "mcore=0.13.1 writer_mcore=0.15.3 torch=2.13.0",
+    "mcore=0.18.2 writer-mcore=0.19.2",
+    "te=2.3.0 writer_te=1.13.0",
+]
+PACKAGES = [
+    "mcore=0.8.0 setuptools=84.2.1",
+    "mcore=0.18.2 nvidia-resiliency-ext=0.4.1",
+    "mcore=0.17.1 transformers=5.2",
+]
 STACKS = [
     "mcore=0.8.0 torch=2.4.1",
     "mcore=0.17.1 te=2.9.0 torch=2.9.1",
@@ -107,6 +118,8 @@ STACKS = [
     "mcore=0.12.1 te=2.2.0 torch=2.8.0",
     "mcore=0.15.0 te=2.7.0 torch=2.10.0",
     "mcore=0.18.2 te=2.2.0 torch=2.13.0",
+    *RESUMES,
+    *PACKAGES,
 ]
 
 
@@ -120,6 +133,38 @@ def test_every_proof_selects_a_broken_case(text: str) -> None:
         alone = replace(real(), failures=(real().failure(id),))
         planned = select(night.everything(alone, tuple(Level)), expression)
         assert {one.expectation for one in planned} == {Expectation.BROKEN}
+
+
+@pytest.mark.parametrize("text", [*RESUMES, *PACKAGES])
+def test_writer_and_package_failures_are_proved(text: str) -> None:
+    """The proof names the writer's releases, or the packages."""
+    names = [word.partition("=")[0].replace("-", "_") for word in text.split()]
+    found = [one for one in checked(text).failures if one.standing in EXPLAINED]
+    concerned = [
+        one
+        for one in found
+        if one.failure.package or one.failure.open or any(axis.value in names[1:] for axis in one.failure.axes)
+    ]
+    assert concerned
+    assert all(one.prove for one in concerned)
+
+
+def test_resuming_is_known_to_work() -> None:
+    works = checked("mcore=0.19.2 writer_mcore=0.16.1").of(Standing.WORKS)
+    assert RESUME in {one.failure.id for one in works}
+
+
+def test_upgrade_answers_whether_a_job_may_resume() -> None:
+    (core,) = checked("mcore=0.15.3 torch=2.9.1 te=2.10.0", Question(upgrades=("mcore",))).upgrades
+    resuming = core.partition("resuming from this stack's checkpoints: known to work: ")[2]
+    assert RESUME in resuming.partition(";")[0]
+
+
+def test_refuted_workaround_is_left_out() -> None:
+    refuted = [one.text for one in real().failure(SAVE).workaround if one.fails]
+    (found,) = [one for one in checked("mcore=0.8.0 torch=2.4.1").failures if one.failure.id == SAVE]
+    assert refuted
+    assert not {*refuted} & {one.text for one in found.workarounds}
 
 
 @pytest.mark.parametrize("text", STACKS)

@@ -126,7 +126,10 @@ def test_build_for_cuda_counts_last() -> None:
     """A lock has one torch for each of the project's extras and platforms."""
     text = VARIANTS.replace(', "platform_machine == \'wrong"', "")
     found = reader_of("uv.lock", text, "uv.lock")(text, "uv.lock", lambda _: None)
-    assert [(one.version, one.where) for one in found.pins] == [("2.8.0+cpu", "uv.lock:7"), ("2.8.0+cu128", "uv.lock:3")]
+    assert [(one.version, one.where) for one in found.pins] == [
+        ("2.8.0+cpu", "uv.lock:7"),
+        ("2.8.0+cu128", "uv.lock:3"),
+    ]
 
 
 def test_marker_that_is_no_marker_counts() -> None:

@@ -13,4 +13,5 @@ driver=$(sed -n 's/.*Kernel Module[^0-9]*\([0-9.]*\).*/driver=\1/p' /proc/driver
 COLUMNS=120 "${MEGATRIX:-megatrix}" check "$folder/job.sbatch" $driver > "$folder/answer" 2>&1
 [ $? = 1 ] || exit 0
 sed 's/^/print /' "$folder/answer" # Slurm prints what follows "print" in the job's output
-[ -z "$MEGATRIX_STOP" ] || scancel "$SLURM_JOB_ID"
+# Slurm prints the lines after the end of this script, and kills its process group: the cancellation comes later.
+[ -z "$MEGATRIX_STOP" ] || setsid sh -c 'sleep 2; scancel "$1"' - "$SLURM_JOB_ID" > /dev/null 2>&1 < /dev/null &

@@ -114,7 +114,8 @@ def github(result: CheckResult) -> str:
     for one in notes(result):
         file = f"file={_property(one.path)},line={max(one.line, 1)}," if one.path else ""
         lines.append(f"::{LEVELS[one.certain]} {file}title={_property(f'{one.id}: {one.title}')}::{_data(one.text)}")
-    return "\n".join([*lines, f"::notice title=megatrix check::{_data(summary(result))}"])
+    sums = (summary(result), *result.upgrades)
+    return "\n".join([*lines, *(f"::notice title=megatrix check::{_data(one)}" for one in sums)])
 
 
 def _data(text: str) -> str:
@@ -132,7 +133,8 @@ def markdown(result: CheckResult) -> str:
         for one in notes(result)
     ]
     table = ["| breaks | failure | what | where |", "|---|---|---|---|", *rows, ""] if rows else []
-    return "\n".join([f"**{_cell(summary(result))}**", "", *table])
+    upgrades = [line for one in result.upgrades for line in (_cell(one), "")]
+    return "\n".join([f"**{_cell(summary(result))}**", "", *upgrades, *table])
 
 
 def _where(one: CheckNote) -> str:

@@ -120,15 +120,7 @@ def proof(catalog: Catalog, failure: Failure, cell: Cell) -> str:
 
 def _planned(catalog: Catalog, failure: Failure, case: Case, level: Level, cell: Cell) -> dict[str, str] | None:
     """Return the axes and packages of a planned cell in which the case is expected broken, None without one."""
-    known = {one.id: one for one in (*catalog.wheels, *catalog.images)}
-    bases: Sequence[Base] = catalog.readers
-    if case.bases:
-        bases = [known[one] for one in case.bases if one in known]
-    elif Axis.BASE in failure.axes:
-        usual = failure.night.bases if failure.night else ()
-        newest = reversed(catalog.wheels)
-        bases = sorted(newest, key=lambda one: (_distance(one.torch, cell.torch), one.id not in usual))
-    for base in bases:
+    for base in _bases(catalog, failure, case, cell.torch):
         for axes, packages in itertools.product(_combined(catalog, failure, cell, base), package_sets(failure)):
             planned = catalog.cell(base.id, **axes, packages=packages)
             possible = is_complete(failure, case, planned) and excluded(catalog, failure, planned) is None
@@ -136,6 +128,16 @@ def _planned(catalog: Catalog, failure: Failure, case: Case, level: Level, cell:
                 named = {axis: version for axis, version in axes.items() if version != NONE}
                 return {"base": base.id, **named, **pinned(packages)}
     return None
+
+
+def _bases(catalog: Catalog, failure: Failure, case: Case, torch: str) -> Sequence[Base]:
+    """Return the bases that a case runs on, the nearest to this torch first."""
+    if case.bases:
+        return [catalog.base(one) for one in case.bases]
+    if Axis.BASE not in failure.axes:
+        return catalog.readers
+    usual, newest = failure.night.bases if failure.night else (), catalog.wheels[::-1]
+    return sorted(newest, key=lambda one: (_distance(one.torch, torch), one.id not in usual))
 
 
 def _combined(catalog: Catalog, failure: Failure, cell: Cell, base: Base) -> Iterator[dict[str, str]]:

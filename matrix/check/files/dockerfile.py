@@ -80,7 +80,8 @@ def _run(shell: Shell, files: _Files, rest: str, line: int, place: str) -> Decla
         fields = dict(part.split("=", 1) for part in mount.split(",") if "=" in part)
         target = next((fields[key] for key in ("target", "dst", "destination") if key in fields), "")
         if fields.get("type", "bind") == "bind" and target and "from" not in fields:
-            files.copy([fields.get("source", fields.get("src", ".")), target])
+            source = next((fields[key] for key in ("source", "src") if key in fields), ".")
+            files.copy([source, target])
     shell.open_file = files.open
     rest = re.sub(r"^(?:--\w+=\S+\s+)+", "", rest)
     if rest.startswith("["):

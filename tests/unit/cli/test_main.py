@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import io
 import json
 import re
@@ -10,6 +11,7 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -520,3 +522,20 @@ def test_within_selects_from_the_night(capsys: pytest.CaptureFixture[str]) -> No
     assert main(["plan", "--within", "base==torch-2.4.0", "--json"]) == 0
     keys = [line["key"] for line in lines(capsys.readouterr().out)]
     assert keys == [item.key for item in NIGHT if item.cell.base == "torch-2.4.0"] != []
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), RuntimeError("Error calling __set_name__")])
+def test_interrupt_while_a_command_is_imported(
+    error: BaseException, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Imports are most of the time of a short command. Before Python 3.12 the second one comes from a dataclass."""
+    error.__cause__ = KeyboardInterrupt()
+    monkeypatch.setattr(importlib, "import_module", Mock(side_effect=error))
+    assert main(["check"]) == 130
+    assert capsys.readouterr().err == "megatrix: interrupted\n"
+
+
+def test_other_runtime_error_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib, "import_module", Mock(side_effect=RuntimeError("a defect")))
+    with pytest.raises(RuntimeError, match="a defect"):
+        main(["check"])

@@ -11,7 +11,8 @@ from matrix.check.answer import CheckResult, Standing
 from matrix.check.checking import EXPLAINED, Question, check
 from matrix.check.declaring import declared_stack
 from matrix.check.examine import Assumed
-from matrix.check.files.declared import Declared
+from matrix.check.files.declared import Declared, UserCommand
+from matrix.check.job import job_of
 from matrix.check.stack import build, parse_text
 from matrix.planning import night
 from matrix.planning.selection import select
@@ -147,6 +148,21 @@ def test_writer_and_package_failures_are_proved(text: str) -> None:
     ]
     assert concerned
     assert all(one.prove for one in concerned)
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ("--save x --use-dist-ckpt --dist-ckpt-format torch_dist", Standing.WILL_BREAK),
+        ("--save x --use-dist-ckpt --dist-ckpt-format zarr", Standing.NOT_REACHED),
+        ("--save x --use-dist-ckpt", Standing.WITH_OPTIONS),
+    ],
+)
+def test_option_reaches_a_rule_of_one_release(options: str, expected: Standing) -> None:
+    """megatron-core 0.6 saves with zarr by default, which works; later releases do not."""
+    job = job_of(UserCommand(("pretrain_gpt.py", *options.split()), "train.sh:1"))
+    result = checked("mcore=0.6.0 torch=2.4.1", Question((job,)))
+    assert standing(result, SAVE) is expected
 
 
 def test_resuming_is_known_to_work() -> None:

@@ -47,7 +47,8 @@ from matrix.execution.engine import environment_folder
 from matrix.planning.planned import Planned
 from matrix.report.bisection import render, render_joint
 from matrix.report.bisection_page import bisection_page, joint_page
-from matrix.report.terminal import show, warn
+from matrix.report.known import statement
+from matrix.report.terminal import Prose, show, warn
 from matrix.store.paths import Paths, write_whole
 from matrix.verdicts.text import visible
 
@@ -206,7 +207,8 @@ def print_found(found: Bisection | Joint, parsed: argparse.Namespace, more: Mapp
     if parsed.json:
         print(json.dumps({**summary.to_json(), **more}))
     else:
-        show(*render(summary, str(page)), *lines_of(more))
+        failure = [] if parsed.own else statement(found.subject.failure)
+        show(*render(summary, str(page)), *(Prose(line, 2) for line in failure), *lines_of(more))
     return 1 if found.found.kind is ResultKind.AMBIGUOUS else 0
 
 

@@ -7,6 +7,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+from matrix.catalog import loading
 from matrix.cli.usage import add_command
 from matrix.contract import against, ci_annotations, reading, recording, table
 from matrix.contract.finding import BREAKING, Finding, find
@@ -14,7 +15,10 @@ from matrix.contract.provider import TRANSFORMER_ENGINE
 from matrix.contract.recording import MCORE, SUFFIX, TE
 from matrix.contract.relevance import is_yanked, relevance
 from matrix.errors import MatrixError
+from matrix.report.known import statement
 from matrix.report.terminal import paragraphs, show
+from matrix.verdicts.outcome import Outcome, OutcomeKind
+from matrix.verdicts.signature import owner
 
 SIDE = f"a recorded version, tag or commit, a *{SUFFIX} file, a wheel, a folder, or PATH@REV (default: all releases)"
 FORMATS = ("text", "json", "sarif", "github")
@@ -71,10 +75,23 @@ def contract_command(parsed: argparse.Namespace) -> int:
     versions = [one.version for one in consumers], [one.version for one in offers]
     if parsed.format == "text":
         whole = parsed.all or (parsed.mcore and parsed.te)
-        show(*paragraphs(table.table(found, *versions) if whole else table.folded(found, *versions)))
+        lines = _known()
+        text = table.table(found, *versions, known=lines) if whole else table.folded(found, *versions, lines)
+        show(*paragraphs(text))
     elif parsed.format != "json":
         _annotate(found, versions[1], parsed.format, "")
     return int(_is_broken(found) and bool(parsed.mcore and parsed.te))
+
+
+def _known() -> table.Known:
+    """Return a function that returns what the catalog states about a break, as lines."""
+    failures = loading.load().failures
+
+    def lines(one: Finding) -> list[str]:
+        failure = owner(failures, Outcome(OutcomeKind.RAISED, chain=(one.raised,))) if one.kind in BREAKING else None
+        return statement(failure) if failure else []
+
+    return lines
 
 
 def _sides(named: str | None, package: str, whole: bool) -> list[str]:

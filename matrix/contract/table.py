@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from matrix.catalog.versions import spans
 from matrix.contract.finding import BREAKING, Finding, FindingKind
@@ -11,6 +11,8 @@ from matrix.contract.provider import PROVIDERS, Provider
 from matrix.contract.relevance import MOST_DAYS, days_between
 
 RARE = (FindingKind.OVERRIDE, FindingKind.IGNORED)  # not counted where there is none
+TITLES = ("megatron-core", "Transformer Engine")  # of consumer and provider
+Known = Callable[[Finding], Iterable[str]]
 MOST = 10**6  # days, of releases without a date
 MEANING = {
     FindingKind.DEFINITE: "the line raises the exception whenever it is reached",
@@ -44,10 +46,10 @@ def releases(found: Sequence[Finding], consumers: Sequence[str], versions: Seque
     for one in found:
         latest[_key(one)] = max(latest[_key(one)], place[one.provider])
     ordered = sorted(found, key=lambda one: -latest[_key(one)])
-    return "\n".join([*lines, table(ordered, consumers, versions, ("mcore", provider.title))])
+    return "\n".join([*lines, table(ordered, consumers, versions, (TITLES[0], provider.title))])
 
 
-def folded(found: Sequence[Finding], mcore: Sequence[str], te: Sequence[str]) -> str:
+def folded(found: Sequence[Finding], mcore: Sequence[str], te: Sequence[str], known: Known) -> str:
     """Return the table without what matters least: pairs that nobody runs, and breaks that come after another one.
 
     The breaks of releases that are near to one another come first.
@@ -57,13 +59,13 @@ def folded(found: Sequence[Finding], mcore: Sequence[str], te: Sequence[str]) ->
     for one in shown:
         days = days_between(one.consumer, one.provider)
         nearest[_key(one)] = min(nearest.get(_key(one), MOST), MOST if days is None else abs(days))
-    text = table(sorted(shown, key=lambda one: nearest[_key(one)]), mcore, te)
+    text = table(sorted(shown, key=lambda one: nearest[_key(one)]), mcore, te, known=known)
     rare = [one for one in found if one.implausible]
     pairs = {(one.consumer, one.provider) for one in rare}
     masked = sum(bool(one.masked) and not one.implausible for one in found)
     return (
-        f"{text}folded (--all shows them): {len(rare)} findings in {_pairs(len(pairs))} with a TE more than "
-        f"{MOST_DAYS} days older than the core; {masked} that come after another break of the same pair\n"
+        f"{text}folded (--all shows them): {len(rare)} findings in {_pairs(len(pairs))} with a Transformer Engine "
+        f"more than {MOST_DAYS} days older than the core; {masked} that come after another break of the same pair\n"
     )
 
 
@@ -76,9 +78,16 @@ def _key(one: Finding) -> tuple[str, str, str]:
 
 
 def table(
-    findings: Sequence[Finding], mcore: Sequence[str], te: Sequence[str], titles: tuple[str, str] = ("mcore", "TE")
+    findings: Sequence[Finding],
+    mcore: Sequence[str],
+    te: Sequence[str],
+    titles: tuple[str, str] = TITLES,
+    known: Known = lambda finding: (),
 ) -> str:
-    """Return the findings between releases `mcore` and `te` (oldest first) as text, worst kind first."""
+    """Return the findings between releases `mcore` and `te` (oldest first) as text, worst kind first.
+
+    `known` returns what the catalog states about a finding, as lines.
+    """
     counts = Counter(finding.kind for finding in findings)
     lines: list[str] = []
     for kind, meaning in MEANING.items():
@@ -86,7 +95,7 @@ def table(
         if entries:
             lines += [f"{kind.value}: {meaning}", ""]
         for same in entries.values():
-            lines += [*_entry(same, mcore, te, titles), ""]
+            lines += [*_entry(same, mcore, te, titles), *(f"    {line}" for line in known(same[-1])), ""]
     always = [kind for kind in MEANING if counts[kind] or kind not in RARE]
     total = ", ".join(f"{counts[kind]} {kind.value}" for kind in always)
     return "\n".join([*lines, f"{_pairs(len(mcore) * len(te))}: {total}"]) + "\n"
@@ -110,7 +119,7 @@ def _entry(same: Sequence[Finding], mcore: Sequence[str], te: Sequence[str], tit
     if newest.lost:
         yield f"    lost: {newest.lost}"
     if newest.masked:
-        yield f"    masked by {newest.masked}"
+        yield f"    masked: {newest.masked}"
     partners: dict[str, set[str]] = defaultdict(set)
     for finding in same:
         partners[finding.consumer].add(finding.provider)

@@ -8,6 +8,7 @@ from matrix.catalog.versions import NONE
 from matrix.check.answer import CheckResult, FailureInStack, Standing
 from matrix.check.stack import AXES, NAMES
 from matrix.kit.preflight import Answer
+from matrix.report.known import advice, title
 from matrix.report.terminal import RED, Alternative, Part, Prose, paragraphs, table, text
 
 # The groups that are explained; of the others the ids are listed.
@@ -91,16 +92,14 @@ def _stack(result: CheckResult) -> Iterator[Part]:
 
 def _explained(one: FailureInStack) -> Iterator[Part]:
     word = one.standing.value.upper()
-    yield table([(text((f"{word}:", STYLES[one.standing])), f"{one.failure.id}: {one.failure.title}")])
+    yield table([(text((f"{word}:", STYLES[one.standing])), title(one.failure))])
     rows = [("why:", f"{one.reason}{_at(one.source)}")]
     if one.needs:
         rows.append(("when:", one.needs))
     if one.hidden_by:
-        rows.append(("hidden:", f"another failure comes first: {one.hidden_by}"))
+        rows.append(("masked:", one.hidden_by))
     rows.append(("evidence:", evidence(one)))
-    rows += [("fix:", one.fix)] if one.fix else []
-    rows += [("workaround:", workaround.text + (f" [{workaround.verified}]" if workaround.verified else ""))
-             for workaround in one.workarounds]  # fmt: skip
+    rows += advice(one.failure, (change.text for change in one.workarounds if change.kind != "text"))
     yield table(rows, indent=2)
     if one.report and one.report.judged:
         yield Prose(f"preflight of {one.report.subject}:", 2)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
+from matrix.report.known import advice, where
 from matrix.report.terminal import Part, Prose, table
 from matrix.verdicts.match import LogFault, Reading, Sighting, Similar
 from matrix.verdicts.text import one_line
@@ -37,9 +38,8 @@ def _known(sighting: Sighting) -> Iterator[Part]:
     facts = [
         (f"line {sighting.fault.line:,}:", f"{one_line(sighting.fault.what)}{count}"),
         ("signature:", f"{sighting.signature.name}, {'certain' if sighting.certain else 'likely'}{lacks}"),
-        *(("breaks where:", f"{rule} ({rule.reason})") for rule in failure.affected),
-        *([("fix:", " ".join(failure.fix.split()))] if failure.fix else []),
-        *(("workaround:", f"{one.text} [{one.verified or 'not verified'}]") for one in failure.workarounds),
+        *(("breaks with:", f"{where(rule)} ({rule.reason})") for rule in failure.affected),
+        *advice(failure),
     ]
     yield table(facts, indent=2)
     yield Prose(", ".join(failure.references), 2)

@@ -38,7 +38,7 @@ def test_the_table_groups_pairs_and_counts(capsys: pytest.CaptureFixture[str]) -
     out = capsys.readouterr().out
     assert status == 0  # many pairs: no verdict
     assert "initialize_ub() got an unexpected keyword argument 'tp_size'" in out
-    assert "mcore 0.4.0 .. 0.19.2  x  TE 1.8" in out
+    assert "megatron-core 0.4.0 .. 0.19.2  x  Transformer Engine 1.8" in out
     assert out.splitlines()[-2].startswith("27 pairs: ")  # without the withdrawn 0.18.1 and 0.19.1
 
 
@@ -174,7 +174,7 @@ def test_everything_is_shown_on_request(capsys: pytest.CaptureFixture[str]) -> N
     out = capsys.readouterr().out
     assert "29 pairs: " in out
     assert "folded" not in out
-    assert "masked by megatron/core/extensions/transformer_engine.py" in out
+    assert "masked: megatron/core/extensions/transformer_engine.py" in out
 
     run("contract", "--te", "1.4")
     out = capsys.readouterr().out

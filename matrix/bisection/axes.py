@@ -9,13 +9,14 @@ from typing import Final
 
 from matrix.bisection.ancestry import Ancestry
 from matrix.bisection.clone import Clone, Commit
+from matrix.catalog.cell import pinned
 from matrix.catalog.failure import Case, Expectation, Failure, Level, Package
 from matrix.catalog.model import Catalog, Wheels
 from matrix.catalog.versions import NONE, is_version, parse
 from matrix.contract import recording
 from matrix.errors import MatrixError, closest
 from matrix.planning.cases import excluded as excluded_from
-from matrix.planning.cases import plan_case
+from matrix.planning.cases import package_sets, plan_case
 from matrix.planning.planned import Planned
 from matrix.provision import sources
 
@@ -61,8 +62,10 @@ class Subject:
 
     def planned(self) -> Planned:
         """Return the planned case. A side with a source of its own has no expectation in the catalog: UNKNOWN."""
-        mcore, te = self.mcore.version, self.te.version
-        cell = self.catalog.cell(self.base, mcore=mcore, te=te, driver=self.driver, writer_mcore=self.writer)
+        mcore, te, packages = self.mcore.version, self.te.version, affected_packages(self.failure)
+        cell = self.catalog.cell(
+            self.base, mcore=mcore, te=te, driver=self.driver, packages=packages, writer_mcore=self.writer
+        )
         planned = plan_case(self.catalog, self.failure, self.case, self.level, cell)
         if not self.mcore.source and not self.te.source:
             return planned
@@ -78,6 +81,18 @@ class Subject:
         if axis in PACKAGES:
             return replace(self, mcore=side) if axis is AxisName.MCORE else replace(self, te=side)
         return replace(self, base=side.version)
+
+
+def affected_packages(failure: Failure) -> tuple[str, ...]:
+    """Return the open packages of every point: the first set that an affected rule allows."""
+    sets = package_sets(failure)
+    allowed = (
+        one
+        for rule in failure.affected
+        for one in sets
+        if all(name not in rule.packages or version in rule.packages[name] for name, version in pinned(one).items())
+    )
+    return next(allowed, sets[0])
 
 
 @dataclass(frozen=True)

@@ -25,12 +25,14 @@ Source of the list: runs of megatron-core 0.7.0 .. 0.16.1 on gloo.
 from __future__ import annotations
 
 import functools
+import types
 from collections.abc import Callable
 from typing import Any, Final
 
 STAND_IN: Final = "stand-in: the CUDA device is the CPU (gloo)"
 
 FACTORIES: Final = ("empty", "zeros", "ones", "full", "rand", "randn", "randint", "arange", "tensor", "as_tensor")
+HOPPER: Final = types.SimpleNamespace(name="stand-in", major=9, minor=0, multi_processor_count=1)
 
 
 def install() -> None:
@@ -47,6 +49,26 @@ def install() -> None:
     torch.compile = _uncompiled
     for name in FACTORIES:
         setattr(torch, name, _on_cpu(getattr(torch, name)))
+
+
+def claim_gpu() -> None:
+    """Make torch.cuda report a GPU: a module of Transformer Engine requires one, and reads its properties.
+
+    No graph is being captured on it.
+    """
+    import torch
+
+    torch.cuda.is_available = lambda: True
+    torch.cuda.is_current_stream_capturing = lambda: False
+    torch.cuda.get_device_properties = lambda *_: HOPPER
+
+
+def as_cuda(*tensors: Any) -> list[Any]:
+    """Return the tensors with is_cuda true: upstream's Python checks it before a kernel starts."""
+    import torch
+
+    kind = type("OnCuda", (torch.Tensor,), {"is_cuda": True})
+    return [tensor.as_subclass(kind) for tensor in tensors]
 
 
 class _OneGenerator:

@@ -1,6 +1,6 @@
 """A stand-in for Transformer Engine's compiled extension: TE's Python is real, its kernels are missing.
 
-A rank without a GPU can import the real transformer_engine.pytorch from an overlay (1.5 to 2.17), build modules and
+A rank without a GPU can import the real transformer_engine.pytorch from an overlay (1.5 to 2.19), build modules and
 run into the exceptions of TE's Python. Every use of the extension raises StandInError, so that no case passes because
 of the stand-in. A record that used it notes "stand-in: Transformer Engine's compiled extension".
 
@@ -8,7 +8,7 @@ TE's loader searches transformer_engine_torch.*.so next to the package and loads
 package into a folder of the rank, next to an empty file of that name, and intercepts the loading of that name.
 TE <= 1.7 imports transformer_engine_extensions, finds its folder with pip and loads a library from there: it finds
 another, harmless one by that name.
-Source of the list: transformer_engine/{common,pytorch}/__init__.py of 1.5 to 2.17.
+Source of the list: transformer_engine/{common,pytorch}/__init__.py of 1.5 to 2.19.
 """
 
 from __future__ import annotations
@@ -32,6 +32,12 @@ EXTENSION: Final = "transformer_engine_torch"
 BEFORE_1_8: Final = "transformer_engine_extensions"  # its name up to 1.7
 # Packages with which TE (from 2.1 and 2.4 on) defines kernels and exports at import; no CPU runs these.
 DEFINITIONS: Final = ("triton", "onnx", "onnxscript")
+# Enumerations of the extension whose members TE compares at import (from 2.17, 2.19 on) with a class of its own: the
+# file and the name of that class, and what each member's name has before it in the extension.
+ENUMERATIONS: Final = {
+    "DType": ("pytorch/constants.py", "DType", ""),
+    "NVTE_Fused_Attn_Backend": ("pytorch/cpp_extensions/fused_attn.py", "FusedAttnBackend", "NVTE_"),
+}
 
 
 class StandInError(NotImplementedError):
@@ -149,8 +155,9 @@ class _Extension(types.ModuleType):
             raise AttributeError(name)
         full = f"{self.__name__}.{name}"
         made: Any = _Members(full, (), {}) if name[0].isupper() else _refusing(full)
-        if name == "DType":  # TE >= 2.17 checks its members at import
-            made.__members__ = _declared(self._package / "pytorch" / "constants.py", name)
+        if name in ENUMERATIONS:
+            file, declared, prefix = ENUMERATIONS[name]
+            made.__members__ = [prefix + member for member in _declared(self._package / file, declared)]
         setattr(self, name, made)
         return made
 
@@ -171,7 +178,7 @@ class _Members(type):
 
 def _declared(file: Path, name: str) -> list[str]:
     """Return the members of an enumeration that a Python file declares, [] where it does not."""
-    for node in ast.parse(file.read_text(encoding="utf-8")).body:
+    for node in ast.parse(file.read_text(encoding="utf-8")).body if file.exists() else ():
         if isinstance(node, ast.ClassDef) and node.name == name:
             return [target.id for one in node.body if isinstance(one, ast.Assign) for target in one.targets]  # type: ignore[attr-defined]  # members are plain names
     return []

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from matrix.kit.rank import Rank
 
 FILE = "module.pt"  # in the checkpoint
-HOPPER = types.SimpleNamespace(name="stand-in", major=9, minor=0, multi_processor_count=1)
 SCALE = 3.0  # of the first tensor; a new module has 1
 
 
@@ -55,9 +54,7 @@ def linear(rank: Rank) -> Any:
         cpu_device.install()
         te_extension.install(rank.workdir / f"te-{rank.rank}")
         torch.load = _loaded_on_cpu(torch.load)
-        # A module of Transformer Engine requires a GPU, and reads what it is.
-        torch.cuda.is_available = lambda: True
-        torch.cuda.get_device_properties = lambda *_: HOPPER
+        cpu_device.claim_gpu()
     import transformer_engine.pytorch as te
     from transformer_engine.common.recipe import DelayedScaling
 

@@ -8,7 +8,7 @@ import pytest
 
 from matrix.bisection import axes
 from matrix.bisection.axes import AxisName, Side, Subject, choose_case, releases
-from matrix.catalog.failure import Expectation, Level
+from matrix.catalog.failure import Expectation, Level, OpenPackage
 from matrix.errors import MatrixError
 from tests.unit import catalogs
 from tests.unit.catalogs import case, clause, exclusion, failure
@@ -45,6 +45,16 @@ def test_point_changes_one_side_of_the_case() -> None:
         f"torch-{torch}/mcore-0.8.0/te-none/driver-none" for torch in ("2.3.1", "2.4.0", "2.5.1")
     ]
     assert [item.expectation for item in planned] == [Expectation.WORKS, Expectation.BROKEN, Expectation.BROKEN]
+
+
+def test_points_have_the_package_that_breaks() -> None:
+    """With what it requires, although a set that works is the first of the failure's."""
+    versions = (OpenPackage("spam", "4.0"), OpenPackage("spam", "5.0", ("eggs==1.0",)))  # type: ignore[arg-type]
+    entry = replace(ENTRY, package=versions, affected=(clause(mcore="<0.9", packages={"spam": ">=5"}),))
+    made, _ = releases(replace(SUBJECT, failure=entry), AxisName.MCORE, "0.7.0", "0.8.0")
+
+    assert [made.case_at(place).packages for place in range(2)] == [("spam==5.0", "eggs==1.0")] * 2
+    assert made.case_at(1).expectation is Expectation.BROKEN
 
 
 def test_excluded_point_is_left_out_with_a_note() -> None:

@@ -14,12 +14,14 @@ from matrix.kit import te_extension
 from matrix.kit.te_extension import StandInError
 
 CONSTANTS = "class DType(IntEnum):\n    kByte = 0\n    kFloat32 = 4\n"
+ATTENTION = "class FusedAttnBackend(IntEnum):\n    FP8 = int(NVTE_Fused_Attn_Backend.NVTE_FP8)\n"
 
 
 @pytest.fixture
 def extension(tmp_path: Path) -> Any:
     """Return the module for a Transformer Engine that declares one enumeration."""
-    (tmp_path / "pytorch").mkdir()
+    (tmp_path / "pytorch" / "cpp_extensions").mkdir(parents=True)
+    (tmp_path / "pytorch" / "cpp_extensions" / "fused_attn.py").write_text(ATTENTION)
     (tmp_path / "pytorch" / "constants.py").write_text(CONSTANTS)
     loader = te_extension._Empty({"device_supports_multicast": False}, tmp_path)
     return loader.create_module(ModuleSpec(te_extension.EXTENSION, loader))
@@ -39,6 +41,7 @@ def test_configured_queries_return_their_value(extension: Any) -> None:
 
 def test_enumeration_has_upstreams_members(extension: Any) -> None:
     assert extension.DType.__members__ == ["kByte", "kFloat32"]
+    assert extension.NVTE_Fused_Attn_Backend.__members__ == ["NVTE_FP8"]
     assert extension.DType.kByte != extension.DType.kFloat32
 
 

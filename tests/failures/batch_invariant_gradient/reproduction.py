@@ -1,0 +1,46 @@
+"""Add up the weight gradient of micro-batches as Transformer Engine's Linear does, in batch-invariant mode."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from matrix.kit import cpu_device, megatron
+
+if TYPE_CHECKING:
+    from matrix.kit.rank import Rank
+
+
+class GradientLost(AssertionError):
+    """main_grad has the gradient of the last micro-batch alone."""
+
+
+class GradientWrong(AssertionError):
+    """main_grad is wrong in another way."""
+
+
+def accumulate(rank: Rank, *, micro_batches: int) -> int:
+    """Pass each micro-batch to the general_gemm that the mode puts into Transformer Engine's Linear.
+
+    Upstream's function, its arguments and layouts are real; torch's matmul replaces the Triton kernel below it.
+    """
+    torch = megatron.start(rank)
+    from megatron.core.transformer.custom_layers import batch_invariant_kernels as kernels
+
+    kernels.matmul_persistent = lambda one, other, bias=None: one @ other
+    kernels._te_patch_for_batch_invariant()
+    from transformer_engine.pytorch.module import linear
+
+    made = [(torch.randn(4, 3), torch.randn(4, 5)) for _ in range(micro_batches)]
+    main_grad = torch.zeros(5, 3)
+    for given, gradient in made:
+        linear.general_gemm(
+            *cpu_device.as_cuda(given, gradient),
+            out_dtype=main_grad.dtype, layout="NT", out=main_grad, accumulate=True, grad=True,
+        )  # fmt: skip
+    each = torch.stack([gradient.T @ given for given, gradient in made])
+    megatron.stop()
+    if torch.allclose(main_grad, each.sum(0), atol=1e-5):
+        return micro_batches
+    if torch.allclose(main_grad, each[-1], atol=1e-5):
+        raise GradientLost(f"of {micro_batches} micro-batches, the last one's gradient remains")
+    raise GradientWrong(f"{main_grad.tolist()} instead of {each.sum(0).tolist()}")

@@ -1,0 +1,25 @@
+"""Pass tokens to experts whose biases are one tensor."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from matrix.kit import cpu_device, experts, megatron
+
+if TYPE_CHECKING:
+    from matrix.kit.rank import Rank
+
+
+def forward(rank: Rank, *, single: bool) -> list[int]:
+    """Return the shape of the output; the products below Transformer Engine's module are replaced by zeros."""
+    os.environ["NVTE_GROUPED_LINEAR_SINGLE_PARAM"] = str(int(single))  # its own switch: without it, the flag is ignored
+    made = experts.build(rank, bias=True, moe_single_grouped_bias=single)
+    import torch
+    from transformer_engine.pytorch.module.grouped_linear import _GroupedLinear
+
+    _GroupedLinear.forward = lambda _, given, *rest: (torch.zeros_like(given), [None] * experts.EXPERTS)
+    with torch.no_grad():
+        output, _ = made(*cpu_device.as_cuda(torch.zeros(4, experts.WIDTH)), [2, 2])
+    megatron.stop()
+    return list(output.shape)

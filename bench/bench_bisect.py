@@ -101,7 +101,7 @@ def bisected(command: list[str], out: Path) -> dict[str, Any]:
         command, cwd=ROOT, env={**os.environ, "MEGATRIX_OUT": str(out)}, stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL, check=True,
     )  # fmt: skip
-    report: dict[str, Any] = json.loads(done.stdout)
+    report: dict[str, Any] = json.loads(done.stdout)["items"][0]
     return report
 
 

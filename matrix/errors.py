@@ -4,9 +4,20 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from enum import IntEnum
 from typing import Final
 
 LONGEST: Final = 1_000  # characters shown of one part of an error; a value in a file can have megabytes
+
+
+class ExitStatus(IntEnum):
+    """The exit statuses of every command; README.md has them as a table."""
+
+    GOOD = 0
+    BAD = 1
+    MISTAKE = 2
+    NOTHING = 3
+    INTERRUPTED = 130  # as in a shell
 
 
 class MatrixError(Exception):
@@ -33,6 +44,14 @@ class MatrixError(Exception):
         if fix is not None:
             lines.append(f"  fix:      {_bounded(fix)}")
         super().__init__("\n".join(lines))
+
+    def to_json(self) -> dict[str, str | None]:
+        """Return the parts as plain JSON values."""
+        return {
+            name: None if part is None else _bounded(part)
+            for name, part in vars(self).items()
+            if name in ("what", "where", "got", "expected", "fix")
+        }
 
     @property
     def brief(self) -> str:

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final
 
-from matrix import __version__
 from matrix.catalog.cell import Cell
 from matrix.catalog.failure import Expectation, Failure, Rule
 from matrix.catalog.model import Catalog, Container
@@ -24,8 +23,6 @@ if TYPE_CHECKING:  # not needed for every answer: 0.1 s
     from matrix.check.facts import HostFacts
     from matrix.contract.finding import Finding
     from matrix.store.history import LastRun
-
-FORMAT: Final = 1  # of the JSON; increases when a key changes its meaning
 
 
 class Standing(str, Enum):
@@ -350,10 +347,8 @@ class CheckResult:
         return any(one.certain for one in self.failures) or any(one.breaks for one in self.clashes)
 
     def to_json(self) -> dict[str, Any]:
-        """Return one object of plain JSON values; matrix/check/check.schema.json describes it."""
+        """Return one object of plain JSON values; docs/schema/check.json describes it."""
         return {
-            "format": FORMAT,
-            "version": __version__,
             "breaks": self.breaks,
             "stack": self.stack.to_json(),
             "jobs": [job.to_json() for job in self.jobs],

@@ -8,73 +8,100 @@ from typing import Final, NamedTuple
 
 
 class Command(NamedTuple):
-    """A command in one line, its exit statuses but 2 (invalid input), and the arguments of an example."""
+    """A command in one line, its document, its examples, and the meaning of those exit statuses that differ by command.
+
+    `good`, `bad` and `nothing` are of ExitStatus; "" is a status that the command never has.
+    """
 
     text: str
-    status: str
-    example: str
+    document: str
+    examples: tuple[str, ...]
+    good: str
+    bad: str = ""
+    nothing: str = ""
 
 
 # In the order of `megatrix --help`.
 COMMANDS: Final[Mapping[str, Command]] = {
     "plan": Command(
         "List the cases of the night or of a selection, with the reason for each; run nothing.",
-        "0 listed",
-        'plan --select "mcore==0.8.* and torch>=2.4"',
+        "docs/planning.md",
+        ('plan --select "mcore==0.8.* and torch>=2.4"', "plan --stats"),
+        "listed",
     ),
     "run": Command(
         "Run the cases of the night or of a selection, and report their verdicts.",
-        "0 green, 1 red or not reached, 3 without a result, 130 interrupted (docs/runs.md)",
-        'run --within "base==torch-2.4.0"',
+        "docs/runs.md",
+        ('run --within "base==torch-2.4.0"', "run --here"),
+        "green",
+        "red or not reached",
+        "without a result",
     ),
     "explain": Command(
         "Show what the catalog expects in one cell, and why the cell is or is not in the night.",
-        "0 explained",
-        "explain torch-2.4.0/mcore-0.8.0/te-none/driver-none",
+        "docs/planning.md",
+        ("explain torch-2.4.0/mcore-0.8.0/te-none/driver-none",),
+        "explained",
     ),
     "build": Command(
-        "Build an image, or install releases over an existing image (docs/images.md).",
-        "0 built",
-        "build debian-13 --mcore 0.12.0",
+        "Build an image, or install releases over an existing image.",
+        "docs/images.md",
+        ("build debian-13 --mcore 0.12.0",),
+        "built",
     ),
     "check": Command(
         "Report what is known to break in this environment, a set of versions, files or a command, and what to do.",
-        "0 nothing is known to break, 1 something is, with --: that of the command",
-        'check "mcore=0.8.0 torch=2.4.1"',
+        "docs/check.md",
+        ("check", 'check "mcore=0.8.0 torch=2.4.1"', "check Dockerfile train.sbatch"),
+        "nothing is known to break",
+        "something is; with --: the status of the command, or 1",
     ),
     "match": Command(
         "Find known failures in a log, with fixes and workarounds.",
-        "0 a known failure found, 1 none",
-        "match train.log",
+        "docs/commands.md",
+        ("match train.log",),
+        "a known failure found",
+        "none found",
     ),
     "contract": Command(
         "Check the calls that megatron-core makes into Transformer Engine against the signatures there.",
-        "0 no call breaks or a side is not named, 1 a call breaks",
-        "contract --mcore 0.17.1 --te 2.6.0",
+        "docs/contract.md",
+        ("contract --mcore 0.17.1 --te 2.6.0", "contract --consumer ./my-fork --against megatron-core==0.16.1"),
+        "no call breaks or a side is not named",
+        "a call breaks",
     ),
     "surface": Command(
         "Record the API of a Transformer Engine source, or the calls that a Megatron-LM source makes into it.",
-        "0 recorded",
-        "surface record ./TransformerEngine@v2.6",
+        "docs/contract.md",
+        ("surface record ./TransformerEngine@v2.6",),
+        "recorded",
     ),
     "bisect": Command(
         "Find the release, commit, container or driver at which a failure, or your own command, starts or ends.",
-        "0 a unique answer, 1 an ambiguous one, 130 interrupted",
-        "bisect FAILURE --axis torch --mcore 0.8.0",
+        "docs/bisection.md",
+        ("bisect FAILURE --axis torch --mcore 0.8.0",),
+        "a unique answer",
+        "an ambiguous one",
     ),
     "sources": Command(
         "List the clones of upstream repositories that cases read, or fetch them into the cache.",
-        "0 listed or fetched, 130 interrupted",
-        "sources fetch",
+        "docs/sources.md",
+        ("sources", "sources fetch"),
+        "listed or fetched",
     ),
     "catalog": Command(
-        "Create, check and export entries of the failure catalog (CONTRIBUTING.md).",
-        "0 done, 1 problems found or no example written",
-        "catalog check my-failure",
+        "Create, check and export entries of the failure catalog.",
+        "CONTRIBUTING.md",
+        ("catalog check my-failure", "catalog export --format osv"),
+        "done",
+        "problems found or no example written",
     ),
     "report": Command(
         "Rebuild the pages of a finished run and print its summary.",
-        "0 green, 1 red or not reached, 3 without a result (docs/runs.md)",
-        "report --format markdown",
+        "docs/runs.md",
+        ("report", "report --format markdown"),
+        "green",
+        "red or not reached",
+        "without a result",
     ),
 }

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Mapping
 from contextlib import ExitStack
@@ -41,12 +40,13 @@ from matrix.catalog.model import Catalog, Container
 from matrix.catalog.versions import NONE
 from matrix.cli import out, places
 from matrix.cli.usage import add_command
-from matrix.errors import MatrixError
+from matrix.errors import ExitStatus, MatrixError
 from matrix.execution import interrupt
 from matrix.execution.engine import environment_folder
 from matrix.planning.planned import Planned
 from matrix.report.bisection import render, render_joint
 from matrix.report.bisection_page import bisection_page, joint_page
+from matrix.report.json_object import json_object
 from matrix.report.known import statement
 from matrix.report.terminal import Prose, show, warn
 from matrix.store.paths import Paths, write_whole
@@ -127,7 +127,7 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("--no-cache", action="store_true", help="probe again, ignoring stored results")
     places.add_places(parser)
     out.add_out(parser)
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("--json", action="store_true", help="print one JSON object (docs/schema/bisect.json)")
     parser.set_defaults(command=bisect_command, resume_hint="continue with the same command line")
 
 
@@ -205,11 +205,11 @@ def print_found(found: Bisection | Joint, parsed: argparse.Namespace, more: Mapp
     page = write_pages(summary, found, parsed.out)
     more = {**more, "issue": str(page.with_suffix(".md"))} if more else more
     if parsed.json:
-        print(json.dumps({**summary.to_json(), **more}))
+        print(json_object("bisect/1", [{**summary.to_json(), **more}]))
     else:
         failure = [] if parsed.own else statement(found.subject.failure)
         show(*render(summary, str(page)), *(Prose(line, 2) for line in failure), *lines_of(more))
-    return 1 if found.found.kind is ResultKind.AMBIGUOUS else 0
+    return ExitStatus.BAD if found.found.kind is ResultKind.AMBIGUOUS else ExitStatus.GOOD
 
 
 def lines_of(more: Mapping[str, str]) -> list[str]:
@@ -440,10 +440,10 @@ def print_joint(found: Joint, parsed: argparse.Namespace, more: Mapping[str, str
         write_whole(issue, "\n".join(report.issue_text(one, failure.title) for one in summary.inside.values()))
         more = {**more, "issue": str(issue)}
     if parsed.json:
-        print(json.dumps({**summary.to_json(), **more}))
+        print(json_object("bisect/1", [{**summary.to_json(), **more}]))
     else:
         show(*render_joint(summary, str(path)), *lines_of(more))
-    return 1 if summary.ambiguous else 0
+    return ExitStatus.BAD if summary.ambiguous else ExitStatus.GOOD
 
 
 def page_path(out: Path, name: str) -> Path:

@@ -7,6 +7,7 @@ from typing import Any
 
 from matrix.catalog import loading
 from matrix.cli.usage import add_command
+from matrix.errors import ExitStatus
 from matrix.execution import interrupt
 from matrix.provision import building
 from matrix.provision.images import Builder
@@ -36,4 +37,4 @@ def build_command(parsed: argparse.Namespace) -> int:
     request = building.build_request(loading.load(), parsed.image, parsed.mcore, parsed.te, parsed.mirror)
     digest = building.build(request, Builder(lambda text: print(text, flush=True)), parsed.mirror)
     print(f"{request.tag} {digest}")
-    return 0
+    return ExitStatus.GOOD

@@ -11,29 +11,43 @@ from typing import Any, Final
 from matrix.authoring import entry, examples, export, osv, skeleton
 from matrix.catalog import loading
 from matrix.catalog.folders import FAILURES
-from matrix.cli import Command, results
+from matrix.cli import COMMANDS, Command, results
 from matrix.cli.out import add_out
 from matrix.cli.usage import add_command
+from matrix.errors import ExitStatus
 from matrix.planning.covering import pairwise
 from matrix.planning.night import night
+from matrix.report.json_object import json_object
 from matrix.report.terminal import paragraphs, show, table
 from matrix.store import night as runs
 from matrix.store.paths import Paths, write_whole
 
 ACTIONS: Final = {
-    "new": Command("Create the folder of a new failure from a template.", "0 created", "catalog new my-failure"),
+    "new": Command(
+        "Create the folder of a new failure from a template.",
+        COMMANDS["catalog"].document,
+        ("catalog new my-failure",),
+        "created",
+    ),
     "check": Command(
-        "Check entries: function, arguments, rules, examples.", "0 no problems, 1 problems", "catalog check my-failure"
+        "Check entries: function, arguments, rules, examples.",
+        COMMANDS["catalog"].document,
+        ("catalog check my-failure",),
+        "no problems",
+        "problems",
     ),
     "keep": Command(
         "Save the outcomes that a run reproduced as examples, with look-alikes.",
-        "0 examples written, 1 none",
-        "catalog keep --failure my-failure",
+        COMMANDS["catalog"].document,
+        ("catalog keep --failure my-failure",),
+        "examples written",
+        "none",
     ),
     "export": Command(
-        "Print the catalog as JSON: one object, or a list of advisories in OSV's form.",
-        "0 printed",
-        "catalog export --format osv",
+        "Print the catalog as JSON: one object (docs/schema/catalog.json), or a list of advisories in OSV's form.",
+        "docs/check.md",
+        ("catalog export", "catalog export --format osv"),
+        "printed",
     ),
 }
 
@@ -69,7 +83,7 @@ def new_command(parsed: argparse.Namespace) -> int:
     """Write the files of a new failure and print the next step."""
     folder = skeleton.create(parsed.id, FAILURES, contract=parsed.contract)
     print(f"{folder}: replace every TODO, then: megatrix catalog check {parsed.id}")
-    return 0
+    return ExitStatus.GOOD
 
 
 def check_command(parsed: argparse.Namespace) -> int:
@@ -84,7 +98,7 @@ def check_command(parsed: argparse.Namespace) -> int:
         wrong += len(found)
         checked = f"{len(found) or 'no'} problems; {len(failure.case)} cases, {counts[failure.id]} in a night"
         show(table([(f"{failure.id}:", checked)]), *paragraphs(indent("\n".join(map(str, found)), "  ")))
-    return 1 if wrong else 0
+    return ExitStatus.BAD if wrong else ExitStatus.GOOD
 
 
 def keep_command(parsed: argparse.Namespace) -> int:
@@ -100,12 +114,14 @@ def keep_command(parsed: argparse.Namespace) -> int:
                 write_whole(path, example.text)
                 print(path)
                 written += 1
-    return 0 if written else 1
+    return ExitStatus.GOOD if written else ExitStatus.BAD
 
 
 def export_command(parsed: argparse.Namespace) -> int:
     """Print every entry."""
     known = loading.load()
-    listed = [osv.failure_to_osv(known, one) for one in known.failures] if parsed.format == "osv" else None
-    print(json.dumps(export.catalog_to_json(known) if listed is None else listed, indent=1, ensure_ascii=False))
-    return 0
+    if parsed.format == "osv":
+        print(json.dumps([osv.failure_to_osv(known, one) for one in known.failures], indent=1, ensure_ascii=False))
+    else:
+        print(json_object("catalog/1", map(export.failure_to_json, known.failures)))
+    return ExitStatus.GOOD

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -21,10 +20,11 @@ from matrix.check.job import UserJob, is_training, job_of
 from matrix.cli import out
 from matrix.cli.options import add_options, given
 from matrix.cli.usage import add_command
-from matrix.errors import MatrixError
+from matrix.errors import ExitStatus, MatrixError
 from matrix.execution import preflights
 from matrix.kit.preflight import Preflight
 from matrix.report.check import render
+from matrix.report.json_object import json_object
 from matrix.report.terminal import console, rendered, show, warn
 from matrix.store.paths import Paths
 
@@ -61,7 +61,7 @@ def add_parser(commands: Any) -> None:
     add_options(parser, examine.options_of(known))
     out.add_out(parser, "output folder, whose history has what ran here (default: $MEGATRIX_OUT, or reports/out)")
     output = parser.add_mutually_exclusive_group()
-    output.add_argument("--json", action="store_true", help="print one JSON object (docs/check.md)")
+    output.add_argument("--json", action="store_true", help="print one JSON object (docs/schema/check.json)")
     output.add_argument("--format", choices=("sarif", "github", "markdown"), help="print it for a CI service")
     parser.set_defaults(command=check_command, preflights=known)
 
@@ -77,7 +77,7 @@ def check_command(parsed: argparse.Namespace) -> int:
         )
     result, machine = answer(catalog, parsed)
     if parsed.json:
-        print(json.dumps(result.to_json()))
+        print(json_object("check/1", [result.to_json()]))
     elif parsed.format:
         from matrix.report.check_formats import FORMATS
 
@@ -89,7 +89,7 @@ def check_command(parsed: argparse.Namespace) -> int:
     if parsed.own and not (result.breaks and not parsed.warn):
         sys.stdout.flush()
         os.execvp(parsed.own[0], parsed.own)  # noqa: S606  (the user's own command)
-    return int(result.breaks)
+    return ExitStatus.BAD if result.breaks else ExitStatus.GOOD
 
 
 def answer(catalog: Catalog, parsed: argparse.Namespace) -> tuple[CheckResult, bool]:

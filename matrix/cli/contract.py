@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,14 +13,15 @@ from matrix.contract.finding import BREAKING, Finding, find
 from matrix.contract.provider import TRANSFORMER_ENGINE
 from matrix.contract.recording import MCORE, SUFFIX, TE
 from matrix.contract.relevance import is_yanked, relevance
-from matrix.errors import MatrixError
+from matrix.errors import ExitStatus, MatrixError
+from matrix.report.json_object import json_object
 from matrix.report.known import statement
 from matrix.report.terminal import paragraphs, show
 from matrix.verdicts.outcome import Outcome, OutcomeKind
 from matrix.verdicts.signature import owner
 
 SIDE = f"a recorded version, tag or commit, a *{SUFFIX} file, a wheel, a folder, or PATH@REV (default: all releases)"
-FORMATS = ("text", "json", "sarif", "github")
+FORMATS = ("sarif", "github")
 
 
 def add_parser(commands: Any) -> None:
@@ -38,16 +38,12 @@ def add_parser(commands: Any) -> None:
         help=f"what the consumer calls: {against.FORMS}; several times for several packages (default: megatron-core)",
     )  # fmt: skip
     parser.add_argument(
-        "--json", action="store_const", const="json", dest="format", default="text", help="same as --format json"
-    )
-    parser.add_argument(
         "--all", action="store_true",
         help="with withdrawn releases, pairs that nobody runs, and breaks that come after another one",
     )  # fmt: skip
-    parser.add_argument(
-        "--format", choices=FORMATS, default="text",
-        help="json: one object per finding and line; sarif: for code scanning; github: annotations of a workflow",
-    )  # fmt: skip
+    output = parser.add_mutually_exclusive_group()
+    output.add_argument("--json", action="store_true", help="print one JSON object (docs/schema/contract.json)")
+    output.add_argument("--format", choices=FORMATS, help="sarif: for code scanning; github: annotations of a workflow")
     parser.set_defaults(command=contract_command)
 
 
@@ -59,28 +55,25 @@ def contract_command(parsed: argparse.Namespace) -> int:
     if parsed.consumer:
         if parsed.mcore or parsed.te:
             raise MatrixError("--consumer replaces --mcore and --te", fix=f"--against {TE}=={parsed.te or 'VERSION'}")
-        return _consumer(parsed.consumer, [against.parse(text) for text in parsed.against or [MCORE]], parsed.format)
+        return _consumer(parsed, [against.parse(text) for text in parsed.against or [MCORE]])
     if parsed.against:
         raise MatrixError("--against needs a consumer", fix="--consumer PROJECT")
     consumers = [reading.calls_of(text) for text in _sides(parsed.mcore, MCORE, parsed.all)]
     offers = [reading.surface_of(text) for text in _sides(parsed.te, TE, parsed.all)]
     releases = against.RecordedReleases(TRANSFORMER_ENGINE)
-    found: list[Finding] = []
-    for calls in consumers:
-        for surface in offers:
-            new = relevance().judged(find(calls, surface, history=releases))
-            found += new
-            if parsed.format == "json":
-                _print_json(new)
+    found = [
+        finding
+        for calls in consumers
+        for surface in offers
+        for finding in relevance().judged(find(calls, surface, history=releases))
+    ]
     versions = [one.version for one in consumers], [one.version for one in offers]
-    if parsed.format == "text":
+    if not _printed(parsed, found, versions[1], ""):
         whole = parsed.all or (parsed.mcore and parsed.te)
         lines = _known()
         text = table.table(found, *versions, known=lines) if whole else table.folded(found, *versions, lines)
         show(*paragraphs(text))
-    elif parsed.format != "json":
-        _annotate(found, versions[1], parsed.format, "")
-    return int(_is_broken(found) and bool(parsed.mcore and parsed.te))
+    return ExitStatus.BAD if parsed.mcore and parsed.te and _is_broken(found) else ExitStatus.GOOD
 
 
 def _known() -> table.Known:
@@ -99,35 +92,33 @@ def _sides(named: str | None, package: str, whole: bool) -> list[str]:
     return [named] if named else [v for v in recording.released(package) if whole or not is_yanked(package, v)]
 
 
-def _consumer(text: str, targets: Sequence[against.Target], form: str) -> int:
-    status = 0
+def _consumer(parsed: argparse.Namespace, targets: Sequence[against.Target]) -> int:
+    status = ExitStatus.GOOD
     results: list[Finding] = []
     order: list[str] = []
+    tables: list[str] = []
     for target in targets:
-        consumers = against.consumers(text, target.provider)
+        consumers = against.consumers(parsed.consumer, target.provider)
         surfaces = target.surfaces()
         found = [finding for calls in consumers for finding in against.findings(calls, target.provider, surfaces)]
         versions = [surface.version for surface in surfaces]
         order += versions
         results += found
-        status = max(status, int(_is_broken(found) and target.chosen))
-        if form == "json":
-            _print_json(found)
-        elif form == "text":
-            show(*paragraphs(table.releases(found, [one.version for one in consumers], versions, target.provider)))
-    if form in ("sarif", "github"):
-        _annotate(results, order, form, text)
+        tables.append(table.releases(found, [one.version for one in consumers], versions, target.provider))
+        status = ExitStatus.BAD if target.chosen and _is_broken(found) else status
+    if not _printed(parsed, results, order, parsed.consumer):
+        show(*(part for text in tables for part in paragraphs(text)))
     return status
 
 
-def _annotate(found: Sequence[Finding], versions: Sequence[str], form: str, root: str) -> None:
-    write = ci_annotations.sarif if form == "sarif" else ci_annotations.github
-    print(write(found, versions, ci_annotations.prefix(root)))
-
-
-def _print_json(found: Sequence[Finding]) -> None:
-    for one in found:
-        print(json.dumps(one.to_json()))
+def _printed(parsed: argparse.Namespace, found: Sequence[Finding], versions: Sequence[str], root: str) -> bool:
+    """Print the findings for a program and return True, if an option selects that."""
+    if parsed.json:
+        print(json_object("contract/1", (one.to_json() for one in found)))
+    elif parsed.format:
+        write = ci_annotations.sarif if parsed.format == "sarif" else ci_annotations.github
+        print(write(found, versions, ci_annotations.prefix(root)))
+    return bool(parsed.json or parsed.format)
 
 
 def _is_broken(found: Sequence[Finding]) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 from functools import cache
 from typing import Any
 
@@ -11,10 +10,12 @@ from matrix.catalog import loading
 from matrix.catalog.failure import Level
 from matrix.cli import places
 from matrix.cli.usage import add_command
+from matrix.errors import ExitStatus
 from matrix.execution.engine import offer_of
 from matrix.planning import covering, explain, night
 from matrix.provision import configuration, host
 from matrix.report import explanation
+from matrix.report.json_object import json_object
 from matrix.report.terminal import show
 
 
@@ -22,7 +23,7 @@ def add_parser(commands: Any) -> None:
     """Add the command to the object that argparse's add_subparsers returned."""
     parser = add_command(commands, "explain")
     parser.add_argument("cell", metavar="CELL", help="a cell id, such as torch-2.4.0/mcore-0.8.0/te-none/driver-none")
-    parser.add_argument("--json", action="store_true", help="print one JSON object per line")
+    parser.add_argument("--json", action="store_true", help="print one JSON object (docs/schema/explain.json)")
     parser.set_defaults(command=explain_command)
 
 
@@ -39,7 +40,7 @@ def explain_command(parsed: argparse.Namespace) -> int:
         lambda item: str(here.lack(known, item, offer(item.cell.base)) or ""),
     )
     if parsed.json:
-        print(json.dumps(explained.to_json()))
+        print(json_object("explain/1", [explained.to_json()]))
     else:
         show(*explanation.render(explained))
-    return 0
+    return ExitStatus.GOOD

@@ -10,11 +10,10 @@ from collections.abc import Sequence
 
 from matrix import __version__
 from matrix.cli import COMMANDS
-from matrix.cli.usage import Help
-from matrix.errors import MatrixError
+from matrix.cli.usage import Help, Parser
+from matrix.errors import ExitStatus, MatrixError, closest
 
 OWN = {"bisect", "check"}  # commands that take another command after --
-INTERRUPTED = 130  # exit status after Ctrl-C, as in a shell
 EPILOG = """\
 terms:
   base      what provides Python and PyTorch: a container image, an environment of wheels, or this interpreter
@@ -25,35 +24,49 @@ torch-2.4.0/mcore-0.8.0/te-none/driver-none
   level     contract (both APIs are read), cpu (upstream code runs without a GPU), gpu (the full stack)
   night     the default plan: a set of cases that covers the catalog
 
-`megatrix COMMAND --help` describes the options of a command.
+exit status: 0 a good result, 1 a bad one, 2 invalid input, 3 nothing ran, 130 interrupted
+With --json, stdout is one JSON object with schema, version and items; an error is one, too.
+
+`megatrix COMMAND --help` describes the options of a command. More: README.md
 """
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command; return its exit status (docs/runs.md)."""
+    """Run a command; return its ExitStatus, or that of the user's own command."""
     given = sys.argv[1:] if arguments is None else arguments
     given, own = divided(given)
-    parsed = argparse.Namespace(own=own)
+    parsed = argparse.Namespace(own=own, json="--json" in given, exit_code=False, resume_hint="")
     try:
         parser(given).parse_args(given, parsed)
         status: int = parsed.command(parsed)
-    except MatrixError as error:
-        print(f"megatrix: {shown(error)}", file=sys.stderr)
-        return skip() if getattr(parsed, "exit_code", False) else 2  # git bisect counts 2 as "bad"
+        return status
     except (KeyboardInterrupt, RuntimeError) as error:
         if isinstance(error, RuntimeError) and not isinstance(error.__cause__, KeyboardInterrupt):
             raise  # before Python 3.12, Ctrl-C while a class is made is the cause of a RuntimeError
-        hint = getattr(parsed, "resume_hint", "")
-        print(f"megatrix: interrupted{hint and f'; {hint}'}", file=sys.stderr)
-        return INTERRUPTED
+        hint = parsed.resume_hint and f"; {parsed.resume_hint}"
+        return failed(parsed, MatrixError(f"interrupted{hint}"), ExitStatus.INTERRUPTED)
     except BrokenPipeError:  # the reader (head, less) has exited
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return skip() if getattr(parsed, "exit_code", False) else 0
+        status = ExitStatus.GOOD
+    except MatrixError as error:
+        status = failed(parsed, error, ExitStatus.MISTAKE)
     except OSError as error:
         if error.filename is None:
             raise
-        print(f"megatrix: {shown(f'{error.filename}: {error.strerror}')}", file=sys.stderr)
-        return skip() if getattr(parsed, "exit_code", False) else 2
+        problem = MatrixError(str(error.strerror), where=str(error.filename))
+        status = failed(parsed, problem, ExitStatus.MISTAKE)
+    return skip() if parsed.exit_code else status  # git bisect counts 2 as "bad"
+
+
+def failed(parsed: argparse.Namespace, error: MatrixError, status: ExitStatus) -> ExitStatus:
+    """Print an error to stderr, and with --json to stdout as well; return its exit status."""
+    from matrix.verdicts.text import visible
+
+    print(f"megatrix: {visible(str(error))}", file=sys.stderr)  # it may quote an input with control characters
+    if parsed.json:
+        from matrix.report.json_object import json_object
+
+        print(json_object("error/1", [error.to_json()]))
     return status
 
 
@@ -70,7 +83,10 @@ def parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
 
     It has the options of the command that they name; the other commands appear by name and summary only.
     """
-    top = argparse.ArgumentParser(
+    chosen = next((word for word in arguments if not word.startswith("-")), "")
+    if chosen and chosen not in COMMANDS:
+        raise MatrixError("no such command", got=chosen, fix=closest(chosen, COMMANDS, count=1))
+    top = Parser(
         prog="megatrix",
         description="Run a catalog of known Megatron-LM x Transformer Engine x PyTorch x driver failures against the "
         "real packages, and report each cell whose result differs from the catalog.",
@@ -79,20 +95,12 @@ def parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
     )
     top.add_argument("--version", action="version", version=f"megatrix {__version__}")
     commands = top.add_subparsers(required=True, metavar="COMMAND")
-    chosen = next((word for word in arguments if not word.startswith("-")), "")
     for name, command in COMMANDS.items():
         if name == chosen:
             importlib.import_module(f"{__package__}.{name}").add_parser(commands)
         else:
             commands.add_parser(name, help=command.text)
     return top
-
-
-def shown(error: object) -> str:
-    """Return an error for a terminal: it may quote an input with control characters."""
-    from matrix.verdicts.text import visible
-
-    return visible(str(error))
 
 
 def skip() -> int:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from pathlib import Path
 from typing import Any
 
 from matrix.catalog import loading
 from matrix.cli.usage import add_command
-from matrix.errors import MatrixError
+from matrix.errors import ExitStatus, MatrixError
 from matrix.report import log_matches
+from matrix.report.json_object import json_object
 from matrix.report.terminal import show
 from matrix.verdicts.lines import texts
 from matrix.verdicts.match import match
@@ -21,9 +21,7 @@ def add_parser(commands: Any) -> None:
     """Add the command to the object that argparse's add_subparsers returned."""
     parser = add_command(commands, "match")
     parser.add_argument("log", metavar="LOG", help="log file of any size and encoding, also gzip; - for standard input")
-    parser.add_argument(
-        "--json", action="store_true", help="print one JSON list of objects, empty when the log shows no known failure"
-    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object (docs/schema/match.json)")
     parser.set_defaults(command=match_command)
 
 
@@ -40,7 +38,7 @@ def match_command(parsed: argparse.Namespace) -> int:
             fix="name a readable file, or - for standard input",
         ) from error
     if parsed.json:
-        print(json.dumps([one.to_json() for one in matched.known]))
+        print(json_object("match/1", (one.to_json() for one in matched.known)))
     else:
         show(*log_matches.render(matched))
-    return 0 if matched.known else 1
+    return ExitStatus.GOOD if matched.known else ExitStatus.BAD

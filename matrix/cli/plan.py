@@ -15,7 +15,7 @@ from matrix.catalog import loading
 from matrix.catalog.model import Catalog, Container
 from matrix.cli import choice, out, places, results
 from matrix.cli.usage import add_command
-from matrix.errors import MatrixError
+from matrix.errors import ExitStatus, MatrixError
 from matrix.execution import images
 from matrix.execution.engine import offer_of
 from matrix.planning import ci_jobs, statistics
@@ -24,6 +24,7 @@ from matrix.planning.planned import Planned
 from matrix.planning.requirements import BaseOffer, offered
 from matrix.planning.statistics import Availability
 from matrix.provision import configuration, host, tools
+from matrix.report.json_object import json_object
 from matrix.report.terminal import Part, Prose, show, table
 
 
@@ -40,7 +41,11 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("--pull", action="store_true", help="with --stats: count images to pull as local")
     parser.add_argument("--format", choices=ci_jobs.FORMATS, help="print the night as jobs of a CI service instead")
     out.add_out(parser, "output folder, whose history has the seconds of earlier runs")
-    parser.add_argument("--json", action="store_true", help="print one JSON object per line")
+    parser.add_argument(
+        "--json",
+        action="store_true",
+        help="print one JSON object (docs/schema/plan.json, plan-stats.json)",
+    )
     parser.set_defaults(command=plan_command)
 
 
@@ -75,23 +80,21 @@ def plan_command(parsed: argparse.Namespace) -> int:
         found = available(known, planned, parsed.out, absent if parsed.pull else ())
         if parsed.json:
             here = {**statistics.to_json(found), "images_to_pull": [image.tag for image in absent]}
-            for one in [*map(vars, counted), {"here": here}]:
-                print(json.dumps(one))
+            print(json_object("plan-stats/1", [{"night": list(map(vars, counted)), "here": here}]))
         else:
             show(*counts(counted, found), *pulls(absent, counted=parsed.pull))
-        return 0
+        return ExitStatus.GOOD
     if parsed.format:
         if label != "night":
             raise MatrixError("--format prints the night only", got=f"--format with --{label}", fix="use --within")
         print(json.dumps(ci_jobs.FORMATS[parsed.format](ci_jobs.jobs(planned, choice.levels_of(parsed)))))
-        return 0
+        return ExitStatus.GOOD
     if parsed.json:
-        for item in planned:
-            print(json.dumps(item.to_json()))
+        print(json_object("plan/1", (item.to_json() for item in planned)))
     else:
         show(*(part for item in planned for part in listed(item)))
         show(f"{len(planned)} cases in {len({item.cell.id for item in planned})} cells")
-    return 0
+    return ExitStatus.GOOD
 
 
 def counts(counted: Sequence[statistics.Counts], found: Availability) -> Iterator[Part]:

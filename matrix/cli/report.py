@@ -12,6 +12,7 @@ from matrix.cli.usage import add_command
 from matrix.execution import run
 from matrix.report import markdown, output
 from matrix.report.changes import Changes, changes
+from matrix.report.json_object import json_object
 from matrix.report.terminal import warn
 from matrix.store.history import History, with_history
 from matrix.store.night import Night
@@ -30,7 +31,7 @@ def add_parser(commands: Any) -> None:
         help="print this format instead of the summary; issue is empty where nothing is newly red",
     )
     out.add_out(parser)
-    parser.add_argument("--json", action="store_true", help="print one JSON object per line")
+    parser.add_argument("--json", action="store_true", help="print one JSON object (docs/schema/records.json)")
     parser.set_defaults(command=report_command)
 
 
@@ -51,8 +52,7 @@ def report_command(parsed: argparse.Namespace) -> int:
     elif parsed.format == "webhook":
         print(json.dumps(markdown.webhook(night, different)))
     elif parsed.json:
-        for record in night.records:
-            print(run.as_line(record))
+        print(json_object("records/1", (record.to_json() for record in night.records)))
     else:
         results.print_summary(night, parsed.out)
     return run.exit_status(night)

@@ -16,19 +16,19 @@ from matrix.catalog import loading
 from matrix.catalog.failure import Level
 from matrix.cli import choice, out, places, results
 from matrix.cli.usage import add_command
-from matrix.errors import MatrixError
+from matrix.errors import ExitStatus, MatrixError
 from matrix.execution import images, interrupt, run
 from matrix.execution.engine import RERUN_HERE
 from matrix.planning.rerun import RERUN
 from matrix.provision import configuration, host, tools
 from matrix.provision.images import Builder
 from matrix.report import gpu_results, output
+from matrix.report.json_object import json_object
 from matrix.report.screen import Screen
 from matrix.report.terminal import warn
 from matrix.store import night
 from matrix.store.history import History
 from matrix.store.paths import NIGHT, OUT, Paths, unwritable
-from matrix.verdicts.record import Record
 
 # A folder in the output folder: a run that is red by design stays out of the history of nights.
 BROKEN = "broken-on-purpose"
@@ -84,7 +84,7 @@ def add_parser(commands: Any) -> None:
     )
     places.add_places(parser)
     out.add_out(parser)
-    parser.add_argument("--json", action="store_true", help="print one JSON object per line")
+    parser.add_argument("--json", action="store_true", help="print one JSON object (docs/schema/records.json)")
     parser.set_defaults(command=run_command)
 
 
@@ -102,7 +102,9 @@ def run_command(parsed: argparse.Namespace) -> int:
     if parsed.results and not host.look().offers(Level.GPU).gpus:
         problem = host.look().offers(Level.GPU).problem
         warn(f"nothing was run: CUDA shows no GPU on this machine{f' ({problem})' if problem else ''}")
-        return run.NOTHING_RAN
+        if parsed.json:
+            print(json_object("records/1", ()))
+        return ExitStatus.NOTHING
     if parsed.here:
         os.environ.setdefault(RERUN, RERUN_HERE)  # for the rerun commands of the plan; its pytest sets the same
     known = loading.load()
@@ -139,11 +141,7 @@ def run_command(parsed: argparse.Namespace) -> int:
     if parsed.pull and (absent := images.to_pull(known, planned, host.look(), tools.find())):
         images.pull(absent, Builder(warn), warn)
     screen = Screen(len(planned))
-
-    def as_json(record: Record) -> None:
-        print(run.as_line(record), flush=True)
-
-    show, begun = (as_json, lambda key: None) if parsed.json else (screen.show, screen.begin)
+    show, begun = (ignore, ignore) if parsed.json else (screen.show, screen.begin)
 
     def report(folder: Path, history: History) -> night.Night:
         parsed.resume_hint = (
@@ -153,14 +151,17 @@ def run_command(parsed: argparse.Namespace) -> int:
 
     with nullcontext() if parsed.json else screen.animated():
         ended = run.execute(request, known, engine, show, warn, place, begun, report)
-    if not parsed.json:
+    if parsed.json:
+        print(json_object("records/1", (record.to_json() for record in ended.records)))
+    else:
         results.print_summary(ended, request.out)
+    say = warn if parsed.json else print
     if parsed.results:
-        print(f"results: {write_results(parsed.results, ended)}")
+        say(f"results: {write_results(parsed.results, ended)}")
     if parsed.break_:
         broken, text = breaking.outcome(ended.records)
-        print(text)
-        return 0 if broken else 1
+        say(text)
+        return ExitStatus.GOOD if broken else ExitStatus.BAD
     if page := os.environ.get("GITHUB_STEP_SUMMARY"):
         try:
             with Path(page).open("a", encoding="utf-8") as file:
@@ -168,6 +169,10 @@ def run_command(parsed: argparse.Namespace) -> int:
         except OSError as error:
             raise unwritable(Path(page), error) from error
     return exit_code(ended.records) if parsed.exit_code else run.exit_status(ended)
+
+
+def ignore(progress: object) -> None:
+    """Print no progress: stdout is one JSON object, and the journal of the run has each record as it ends."""
 
 
 def write_results(folder: Path, ended: night.Night) -> Path:

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
+import sys
 import time
 from functools import partial
 from typing import Any
 
 from matrix.catalog import loading
 from matrix.cli.usage import add_command
-from matrix.errors import MatrixError, closest
+from matrix.errors import ExitStatus, MatrixError, closest
 from matrix.execution import interrupt
 from matrix.planning.cases import revisions
 from matrix.provision import clones, configuration
 from matrix.provision.commands import redacted
 from matrix.provision.configuration import CLONES, Configuration, variable
+from matrix.report.json_object import json_object
 
 ABOUT = f"""Cases that need unreleased commits, or Megatron-LM's training code, read them from clones. `fetch` makes \
 or updates them in the cache ($MEGATRIX_CACHE), with all that cases need; a run then needs no network for them.
@@ -31,7 +32,7 @@ def add_parser(commands: Any) -> None:
     parser.description = f"{parser.description}\n\n{ABOUT}"
     parser.add_argument("action", nargs="?", choices=("list", "fetch"), default="list", help="default: list")
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"{' or '.join(CLONES)} (default: both)")
-    parser.add_argument("--json", action="store_true", help="print one JSON object per line")
+    parser.add_argument("--json", action="store_true", help="print one JSON object (docs/schema/sources.json)")
     parser.set_defaults(command=sources_command, resume_hint="nothing half-made is left; fetch again")
 
 
@@ -51,14 +52,14 @@ def sources_command(parsed: argparse.Namespace) -> int:
             clones.fetch(folder, settings.upstreams[name], needed[name], partial(say, name))
             say(name, f"{clones.size_of(folder) / clones.MB:.0f} MB in {time.monotonic() - began:.0f} s")
     settings = configuration.load()
-    for row in (described(name, settings, needed[name]) for name in names):
-        print(json.dumps(row) if parsed.json else text(row))
-    return 0
+    rows = [described(name, settings, needed[name]) for name in names]
+    print(json_object("sources/1", rows) if parsed.json else "\n".join(map(text, rows)))
+    return ExitStatus.GOOD
 
 
 def say(name: str, line: str) -> None:
-    """Print a step of a fetch."""
-    print(f"{name}: {line}", flush=True)
+    """Print a step of a fetch to standard error."""
+    print(f"{name}: {line}", file=sys.stderr, flush=True)
 
 
 def described(name: str, settings: Configuration, needed: tuple[str, ...]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from matrix.contract.provider import provider_of
 from matrix.contract.recording import ARCHIVE, MCORE, SUFFIX, TE
 from matrix.contract.surface import Surface
 from matrix.contract.usage import Calls
-from matrix.errors import MatrixError
+from matrix.errors import ExitStatus, MatrixError
 from matrix.provision import sources
 from matrix.provision.sources import Contents, SourceKind
 
@@ -51,7 +51,7 @@ def record_command(parsed: argparse.Namespace) -> int:
     recording.write(facts, output)
     size = f"{len(facts.modules)} modules" if isinstance(facts, Surface) else f"{len(facts.uses)} uses"
     print(f"{output}: {package} {facts.version}, {size}, {output.stat().st_size} bytes")
-    return 0
+    return ExitStatus.GOOD
 
 
 def identify(text: str) -> tuple[str, Contents]:

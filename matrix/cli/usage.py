@@ -1,12 +1,33 @@
-"""The help of commands: it fits the terminal and ends with the exit statuses and an example."""
+"""The help of commands: it fits the terminal and ends with the exit statuses, examples and a document."""
 
 from __future__ import annotations
 
 import argparse
 import re
-from typing import Any
+from typing import Any, NoReturn
 
 from matrix.cli import COMMANDS, Command
+from matrix.errors import ExitStatus, MatrixError, closest
+
+
+class Parser(argparse.ArgumentParser):
+    """Raises MatrixError for wrong arguments: like other errors, as text or as JSON."""
+
+    def error(self, message: str) -> NoReturn:
+        """Raise MatrixError."""
+        raise MatrixError(message, fix=f"{self.prog} --help")
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Return what argparse returns. Raises MatrixError for what it does not take, with the nearest option."""
+        parsed, further = super().parse_known_args(args, namespace)
+        if further and further[0].startswith("-"):
+            near = closest(further[0].partition("=")[0], self._option_string_actions)
+            fix = f"{near} `{self.prog} --help` describes them"
+            raise MatrixError(f"no such option of {self.prog}", got=further[0], fix=fix)
+        if further:
+            fix = f"give options after all arguments; `{self.prog} --help` describes both"
+            raise MatrixError("an argument too many", got=further[0], fix=fix)
+        return parsed, further
 
 
 class Help(argparse.HelpFormatter):
@@ -25,14 +46,28 @@ def wrapped(line: str, width: int) -> str:
     return textwrap.fill(line, width, subsequent_indent=hang, break_long_words=False, break_on_hyphens=False)
 
 
+def statuses(command: Command) -> dict[ExitStatus, str]:
+    """Return the exit statuses of a command, with what they mean there."""
+    every = {
+        ExitStatus.GOOD: command.good,
+        ExitStatus.BAD: command.bad,
+        ExitStatus.MISTAKE: "invalid input",
+        ExitStatus.NOTHING: command.nothing,
+        ExitStatus.INTERRUPTED: "interrupted",
+    }
+    return {status: text for status, text in every.items() if text}
+
+
 def add_command(commands: Any, name: str, described: Command | None = None) -> argparse.ArgumentParser:
     """Add a command, by default the one of COMMANDS, to the object that argparse's add_subparsers returned."""
-    text, status, example = described or COMMANDS[name]
+    command = described or COMMANDS[name]
+    ends = "\n".join(f"  {status:<3d}  {text}" for status, text in statuses(command).items())
+    examples = "\n".join(f"    megatrix {example}" for example in command.examples)
     parser: argparse.ArgumentParser = commands.add_parser(
         name,
-        help=text,
-        description=text,
-        epilog=f"exit status: {status}, 2 invalid input\n\nexample:\n    megatrix {example}",
+        help=command.text,
+        description=command.text,
+        epilog=f"exit status:\n{ends}\n\nexamples:\n{examples}\n\nmore: {command.document}",
         formatter_class=Help,
     )
     return parser

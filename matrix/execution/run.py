@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -12,7 +11,7 @@ from typing import Final
 
 from matrix.catalog.failure import Level
 from matrix.catalog.model import HOST, Catalog
-from matrix.errors import MatrixError, closest
+from matrix.errors import ExitStatus, MatrixError, closest
 from matrix.execution import interrupt
 from matrix.execution.cache_key import case_key
 from matrix.execution.engine import BaseContents, Engine, EngineResult, offer_of
@@ -34,7 +33,6 @@ from matrix.verdicts.outcome import Outcome, OutcomeKind
 from matrix.verdicts.reason import Lack
 from matrix.verdicts.record import SILENT, Record, Verdict
 
-NOTHING_RAN: Final = 3  # exit status of a run that tested nothing, or a level less than nights before it
 ENGINE_LOG: Final = "engine.log"  # in the run's folder: the output of tox and pytest
 
 
@@ -242,13 +240,9 @@ def cached(
     return replace(found, cell=item.cell, why=item.why, run=run, reproduce=reproduce_line(item))
 
 
-def exit_status(ended: Night) -> int:
-    """Return 1 if a record is red or not reached, NOTHING_RAN if none has a result or a level is missing, else 0."""
+def exit_status(ended: Night) -> ExitStatus:
+    """Return BAD if a record is red or not reached, NOTHING if none has a result or a level is missing, else GOOD."""
     if any(record.verdict.colour == "red" or record.verdict is Verdict.NOT_REACHED for record in ended.records):
-        return 1
-    return NOTHING_RAN if ended.missing or all(record.verdict in SILENT for record in ended.records) else 0
-
-
-def as_line(record: Record) -> str:
-    """Return the record as one line of JSON."""
-    return json.dumps(record.to_json())  # ASCII: a text that was not UTF-8 can't be printed
+        return ExitStatus.BAD
+    nothing = ended.missing or all(record.verdict in SILENT for record in ended.records)
+    return ExitStatus.NOTHING if nothing else ExitStatus.GOOD

@@ -7,7 +7,6 @@ test image's tag in place of the container's.
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import subprocess
@@ -23,6 +22,7 @@ from matrix.provision.project import ROOT
 from matrix.provision.tools import Tool
 from matrix.store.paths import Paths
 from tests.image import standin
+from tests.schemas import items_of
 
 BASE: Final = "ngc-24.07"  # CUDA 12.5, built for driver 555.42.06
 THEIRS: Final = "nvcr.io/nvidia/pytorch:24.07-py3"
@@ -126,7 +126,7 @@ def one_record(project: Path, folder: Path, version: str, offers: int, gpu: str 
     given = standin.driver(folder / "given", version, offers, gpu=gpu, at=standin.INSIDE)
     with standin.passed_in(given):
         ran = megatrix(project, folder / "out", seen, "run", "--json", "--no-cache", "--select", SELECT)
-    records = [json.loads(line) for line in ran.stdout.splitlines() if line.startswith("{")]
+    records = items_of(ran.stdout, "records")
     log = "".join(path.read_text() for path in Paths(folder / "out").run("").glob("*/engine.log"))
     assert len(records) == 1, ran.stdout + ran.stderr + log
     record: dict[str, Any] = records[0]
@@ -177,7 +177,7 @@ def test_check_in_the_image_reports_both_drivers(tool: Tool, tmp_path: Path) -> 
         inside = ["--rm", "--network=none", "--device", "nvidia.com/gpu=all", "--volume", f"{ROOT}:{ROOT}:ro"]
         inside += ["--workdir", str(ROOT), "--env", "PYTHONDONTWRITEBYTECODE=1"]
         result = tool.run([tool.path, "run", *inside, TAG, "python3", "-m", "matrix", "check", "--json"], seconds=60)
-    facts = json.loads(result.out)["machine"]
+    facts = items_of(result.out, "check")[0]["machine"]
     assert (facts["driver"], facts["cuda"]["driver"], facts["cuda"]["compat"]) == ("470.161.03", PACKAGE, True)
     assert (facts["cuda"]["version"], facts["nvml"]["cuda"]) == ("12.5", "11.4")
     assert [(card["up"], card["links"]) for card in facts["nvml"]["gpus"]] == [(18, 18), (17, 18)]

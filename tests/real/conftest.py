@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -16,6 +15,7 @@ import pytest
 
 from matrix.execution.engine import Tox, environment_folder
 from matrix.provision.indexes import site_environment
+from tests.schemas import records_of
 
 ROOT = Path(__file__).resolve().parents[2]
 # Seconds for one command; the first one makes environments (torch with its CUDA libraries: about a minute each).
@@ -48,8 +48,7 @@ def megatrix(tmp_path_factory: pytest.TempPathFactory) -> Megatrix:
         done = subprocess.run(
             command(arguments, out), cwd=ROOT, capture_output=True, text=True, timeout=COMMAND_S, check=False
         )
-        records = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
-        return Ran(done.returncode, records, done.stdout, done.stderr)
+        return Ran(done.returncode, records_of(done.stdout), done.stdout, done.stderr)
 
     return call
 
@@ -71,7 +70,7 @@ def uv(*arguments: str) -> None:
 
 
 def command(arguments: Sequence[str], out: Path) -> list[str]:
-    """Return the command line of `megatrix run` with JSON lines and results in `out`."""
+    """Return the command line of `megatrix run` with JSON and results in `out`."""
     return [sys.executable, "-m", "matrix", "run", "--json", "--out", str(out), *arguments]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 from collections.abc import Callable
@@ -14,6 +13,7 @@ import pytest
 from tests.founding import SAVE
 from tests.real.conftest import COMMAND_S, ROOT
 from tests.real.test_cells import coordinator_by_name, tree_of
+from tests.schemas import items_of
 
 pytestmark = pytest.mark.real
 
@@ -27,8 +27,7 @@ def bisect(out: Path, *arguments: str) -> dict[str, Any]:
         cwd=ROOT, capture_output=True, text=True, timeout=COMMAND_S, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    report: dict[str, Any] = json.loads(done.stdout)
-    return report
+    return items_of(done.stdout, "bisect")[0]
 
 
 def test_first_bad_torch_is_found_and_stored(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from tests.founding import CALL, SAVE
 from tests.real import ngc
 from tests.real.conftest import COMMAND_S, ROOT, made_base, uv
 from tests.real.ngc import ENGINE, LABEL, NORMAL, Imitation, imitate
+from tests.schemas import items_of
 
 pytestmark = pytest.mark.real
 
@@ -77,7 +78,7 @@ def short_folder() -> Iterator[Path]:
 def planned(image: Imitation, folder: Path, *arguments: str) -> list[dict[str, Any]]:
     ran = megatrix(image, "plan", "--here", "--json", *arguments, cwd=folder)
     assert ran.returncode == 0, ran.stderr
-    return [json.loads(line) for line in ran.stdout.splitlines()]
+    return items_of(ran.stdout, "plan")
 
 
 def test_rules_of_the_container_apply_in_it(image: Imitation, tmp_path: Path) -> None:
@@ -103,7 +104,7 @@ def test_failure_is_reproduced_in_the_image(image: Imitation, tmp_path: Path) ->
     ran = megatrix(
         image, "run", "--here", "--json", "--select", f"failure=={SAVE} and level==cpu and mcore=={CORE}", cwd=tmp_path
     )
-    records = [json.loads(line) for line in ran.stdout.splitlines()]
+    records = items_of(ran.stdout, "records")
     assert {(one["case"], one["verdict"]) for one in records} == {(case, "reproduced") for case in LAYOUTS}, ran.stderr
     assert {one["resolved"]["torch"] for one in records} == {NORMAL}
     assert ran.returncode == 0

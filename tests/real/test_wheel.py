@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
 import subprocess
@@ -15,6 +14,7 @@ import pytest
 from matrix.execution.engine import environment_folder
 from tests.founding import BEHIND_MPI, SAVE
 from tests.real.conftest import COMMAND_S, ROOT, Megatrix, uv
+from tests.schemas import items_of
 
 pytestmark = pytest.mark.real
 
@@ -116,7 +116,7 @@ def test_environment_with_torch_reproduces_a_failure(megatrix: Megatrix, wheel: 
 
     ran = command_of(python, folder)(f"run --here --json --select 'failure=={SAVE} and case==tp2 and mcore==0.8.0'")
 
-    records = [json.loads(line) for line in ran.stdout.splitlines()]
+    records = items_of(ran.stdout, "records")
     assert [(one["cell"]["base"], one["cell"]["torch"], one["verdict"]) for one in records] == [
         ("host", "2.4.0", "reproduced")
     ], ran.stderr

@@ -18,6 +18,7 @@ import pytest
 from matrix.store import journal, night
 from matrix.verdicts.record import Record
 from tests.founding import BEHIND_MPI, SAVE
+from tests.schemas import records_of
 from tests.slurm.cluster import NODES, Cluster, alive, parent, wait
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -151,7 +152,7 @@ class Ran:
 def ended(process: subprocess.Popen[str]) -> Ran:
     """Wait for a command and return its result."""
     out, err = process.communicate(timeout=COMMAND_S)
-    return Ran(process.returncode, [json.loads(line) for line in out.splitlines() if line.startswith("{")], err)
+    return Ran(process.returncode, records_of(out), err)
 
 
 @pytest.fixture(scope="session")

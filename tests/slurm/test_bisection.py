@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -12,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.founding import SAVE
+from tests.schemas import items_of
 from tests.slurm.conftest import COMMAND_S, ROOT, Site
 
 pytestmark = pytest.mark.real
@@ -32,7 +32,7 @@ def bisect(site: Site, engine: str, out: Path) -> dict[str, Any]:
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    report = json.loads(done.stdout)
+    (report,) = items_of(done.stdout, "bisect")
     seen = {probe["label"]: (probe["seen"], probe["signature"]) for probe in report["probes"]}
     return {name: report[name] for name in ("answer", "kind", "candidates", "confidence", "fixed")} | {"seen": seen}
 

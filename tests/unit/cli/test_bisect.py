@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from matrix.cli.main import main
 from matrix.execution.images import Images
 from matrix.provision import host
 from matrix.verdicts.outcome import Outcome, OutcomeKind, Raised
+from tests.schemas import items_of
 from tests.unit import catalogs
 from tests.unit.bisection import repositories
 from tests.unit.bisection.repositories import record_of
@@ -58,7 +58,7 @@ def answer_of(line: str, capsys: pytest.CaptureFixture[str]) -> tuple[int, dict[
     """Return the exit status, the JSON object on standard output, and standard error."""
     status = main([*shlex.split(line), "--json"])
     printed = capsys.readouterr()
-    return status, json.loads(printed.out), printed.err
+    return status, items_of(printed.out, "bisect")[0], printed.err
 
 
 def refused(line: str, capsys: pytest.CaptureFixture[str]) -> str:

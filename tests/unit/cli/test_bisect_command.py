@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
 import subprocess
@@ -22,6 +21,7 @@ from matrix.kit.command import METRIC
 from matrix.planning.planned import Planned
 from matrix.provision import host
 from matrix.verdicts.outcome import Frame, Outcome, OutcomeKind, Raised, RankEnd
+from tests.schemas import items_of
 from tests.unit import catalogs
 from tests.unit.bisection import repositories
 from tests.unit.engines import HOST, FakeEngine
@@ -82,7 +82,7 @@ def planner(item: Planned) -> Outcome:
 
 def test_both_culprits_of_a_command_are_named(run: Callable[..., Any]) -> None:
     status, out, err, _ = run(f"{STACKS} --json -- python save.py --x", planner)
-    answer = json.loads(out)
+    (answer,) = items_of(out, "bisect")
 
     assert (status, answer["answer"]) == (0, ["mcore", "torch"])
     assert answer["inside"]["torch"]["answer"] == "2.4.0"
@@ -93,7 +93,7 @@ def test_both_culprits_of_a_command_are_named(run: Callable[..., Any]) -> None:
 
 def test_the_draft_is_a_failure_of_the_catalog(run: Callable[..., Any]) -> None:
     """It has the signature, and a rule for each cell that was measured."""
-    draft = Path(json.loads(run(f"{STACKS} --json -- python save.py", planner)[1])["draft"])
+    draft = Path(items_of(run(f"{STACKS} --json -- python save.py", planner)[1], "bisect")[0]["draft"])
     (found,) = read_failures(draft.parents[1])
 
     assert found.case[0].arguments["command"] == ["python", "save.py"]
@@ -105,8 +105,9 @@ def test_the_draft_is_a_failure_of_the_catalog(run: Callable[..., Any]) -> None:
 
 def test_another_failure_is_a_skip(run: Callable[..., Any]) -> None:
     line = "--axis mcore --torch 2.4.0 --good 0.9.0 --bad 0.8.0 --json -- python save.py"
-    assert json.loads(run(line, planner)[1])["answer"] == "0.9.0"
-    answer = json.loads(run("--axis torch --mcore 0.8.0 --good 2.3.1 --bad 2.5.1 --json -- ./save", planner)[1])
+    assert items_of(run(line, planner)[1], "bisect")[0]["answer"] == "0.9.0"
+    line = "--axis torch --mcore 0.8.0 --good 2.3.1 --bad 2.5.1 --json -- ./save"
+    (answer,) = items_of(run(line, planner)[1], "bisect")
     assert answer["answer"] == "2.4.0"
 
 
@@ -132,7 +133,7 @@ def test_a_flaky_end_is_repeated(run: Callable[..., Any]) -> None:
         return passed if seen.count(item.key) % 2 else planner(item)
 
     line = "--axis torch --mcore 0.8.0 --good 2.3.1 --bad 2.5.1 --shows 0.5 --json -- python save.py"
-    answer = json.loads(run(line, flaky)[1])
+    (answer,) = items_of(run(line, flaky)[1], "bisect")
 
     assert answer["answer"] == "2.4.0"
     assert {probe["point"]: probe["runs"] for probe in answer["probes"]}["2.5.1"] == {"good": 1, "bad": 1}
@@ -173,7 +174,7 @@ def test_a_given_signature_replaces_the_learned(run: Callable[..., Any], tmp_pat
     given = tmp_path / "signature.toml"
     given.write_text('[[signature]]\nname = "mine"\nexit_code = 3\n')
     line = f"--axis mcore --torch 2.4.0 --good 0.9.0 --bad 0.7.0 --signature {given} --json -- python save.py"
-    answer = json.loads(run(line, planner)[1])
+    (answer,) = items_of(run(line, planner)[1], "bisect")
 
     assert {probe["signature"] for probe in answer["probes"]} == {None, "mine"}
 
@@ -195,7 +196,7 @@ def test_a_number_finds_the_commit(run: Callable[..., Any], tmp_path: Path) -> N
         f"--axis mcore --repo {clone} --torch 2.4.0 --good c0 --bad c7 --metric 'time ([\\d.]+)' --worse-than 5% --json"
     )
     status, out, err, _ = run(f"{line} -- python train.py", timed)
-    answer = json.loads(out)
+    (answer,) = items_of(out, "bisect")
 
     assert (status, names[answer["answer"]]) == (0, "c5")
     assert any("+10.0%" in note and "runs in all" in note for note in answer["notes"])

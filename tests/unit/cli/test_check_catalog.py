@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Final
 
@@ -15,6 +14,7 @@ from matrix.catalog.versions import NONE
 from matrix.check.answer import Standing
 from matrix.cli.main import main
 from matrix.planning.cases import cells_of, picked_cells
+from tests.schemas import items_of
 
 BREAKING: Final = {Standing.WILL_BREAK, Standing.WITH_OPTIONS, Standing.SILENT, Standing.WITH_VERSIONS}
 KNOWN: Final = loading.load()
@@ -43,5 +43,6 @@ def test_requirements_file_of_a_broken_cell_names_failure(
 
     main(["check", str(file), "--json"])
 
-    found = {one["failure"]: Standing(one["standing"]) for one in json.loads(capsys.readouterr().out)["failures"]}
+    (answer,) = items_of(capsys.readouterr().out, "check")
+    found = {one["failure"]: Standing(one["standing"]) for one in answer["failures"]}
     assert found[failure.id] in BREAKING

@@ -10,6 +10,7 @@ from matrix.catalog.versions import spans
 from matrix.cli import contract, surface
 from matrix.contract import recording
 from matrix.errors import MatrixError
+from tests.schemas import items_of
 from tests.unit.contract.test_reading import commit, engine, megatron  # noqa: F401 - fixtures
 
 
@@ -23,9 +24,9 @@ def run(*arguments: str) -> int:
     return status
 
 
-def test_json_is_one_finding_per_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_has_each_finding(capsys: pytest.CaptureFixture[str]) -> None:
     status = run("contract", "--mcore", "094d66b488", "--te", "1.8.0+37280ec", "--json")
-    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    lines = items_of(capsys.readouterr().out, "contract")
     assert status == 1
     assert {"mcore", "te", "callee", "call_site", "guard", "kind", "message", "signature", "exception"} == set(lines[0])
     assert {("definite", "get_cpu_offload_context() takes from 0 to 4 positional arguments but 5 were given"),
@@ -79,7 +80,7 @@ def test_record_writes_a_file_that_contract_reads(
     assert run("surface", "record", str(engine), "-o", str(output), "--as", "1.8.0+37280ec") == 0
     assert "transformer-engine 1.8.0+37280ec, 2 modules" in capsys.readouterr().out
     assert run("contract", "--mcore", "0.9.0", "--te", str(output), "--json") == 1
-    assert json.loads(capsys.readouterr().out.splitlines()[0])["te"] == "1.8.0+37280ec"
+    assert items_of(capsys.readouterr().out, "contract")[0]["te"] == "1.8.0+37280ec"
 
 
 def test_record_detects_megatron(
@@ -134,7 +135,7 @@ def test_consumer_gets_a_table_of_releases(fork: Path, capsys: pytest.CaptureFix
 
 def test_consumer_is_a_gate_for_chosen_releases(fork: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("contract", "--consumer", str(fork), "--against", "megatron-core==0.16.1", "--json") == 1
-    line = json.loads(capsys.readouterr().out)
+    (line,) = items_of(capsys.readouterr().out, "contract")
     assert (line["consumer"], line["mcore"], line["call_site"]) == ("fork", "0.16.1", "train.py:2")
 
     (fork / "train.py").write_text(FORK.replace("gone", "context_parallel_size"))
@@ -155,7 +156,7 @@ def test_annotations_name_the_file(fork: Path, capsys: pytest.CaptureFixture[str
 def test_megatron_core_is_a_consumer_of_torch(capsys: pytest.CaptureFixture[str]) -> None:
     """NVIDIA/Megatron-LM#4457."""
     status = run("contract", "--consumer", "megatron-core==0.19.0", "--against", "torch==2.6.0", "--json")
-    found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    found = items_of(capsys.readouterr().out, "contract")
 
     assert status == 1
     assert ("0.19.0", "2.6.0", "load() got an unexpected keyword argument 'no_dist'") in {

@@ -6,7 +6,6 @@ machine and of NGC's images.
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ import pytest
 
 from matrix.catalog.failure import Level
 from matrix.cli.main import main
-from matrix.execution.run import NOTHING_RAN
+from matrix.errors import ExitStatus
 from matrix.planning.estimates import DEFAULT_S, Basis
 from matrix.provision import host, installed
 from matrix.provision.host import Host
@@ -23,6 +22,7 @@ from matrix.provision.installed import FEATURES, PythonEnvironment
 from matrix.provision.nvidia.cuda import Cuda, CudaDevice
 from matrix.store.history import History
 from tests.founding import SAVE
+from tests.schemas import items_of
 from tests.unit.report.samples import record
 
 GIB = 2**30
@@ -89,14 +89,14 @@ def test_plan_of_a_machine_has_its_counts(
     for name in ("MEGATRIX_MEGATRON_LM", "MEGATRIX_TRANSFORMER_ENGINE") if clones else ():
         monkeypatch.setenv(name, str(tmp_path))
     assert main(["plan", "--here", "--level", "gpu", "--stats", "--json"]) == 0
-    here = json.loads(capsys.readouterr().out)["here"]
+    here = items_of(capsys.readouterr().out, "plan-stats")[0]["here"]
     assert {name: here[name] for name in expected} == expected
 
 
 @pytest.mark.parametrize("stand_in", ["CPU"], indirect=True)
 def test_results_without_a_gpu_exit_with_3(stand_in: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     """Never green, and no page."""
-    assert main(["run", "--level", "gpu", "--results", str(tmp_path / "results")]) == NOTHING_RAN
+    assert main(["run", "--level", "gpu", "--results", str(tmp_path / "results")]) == ExitStatus.NOTHING
     assert "nothing was run: CUDA shows no GPU on this machine" in capsys.readouterr().err
     assert not (tmp_path / "results").exists()
 
@@ -109,7 +109,7 @@ def test_earlier_runs_replace_the_default_seconds(
 
     def minutes() -> tuple[float, dict[str, int]]:
         assert main(["plan", "--here", "--level", "gpu", "--stats", "--json", "--out", str(tmp_path)]) == 0
-        here = json.loads(capsys.readouterr().out)["here"]
+        here = items_of(capsys.readouterr().out, "plan-stats")[0]["here"]
         return here["gpu_minutes"], here["estimates"]
 
     before, basis = minutes()
@@ -127,7 +127,7 @@ def test_explain_names_the_missing_requirement(
 ) -> None:
     monkeypatch.setenv("TOX_WORK_DIR", str(tmp_path))
     assert main(["explain", "torch-2.4.0/mcore-0.8.0/te-none/driver-none", "--json"]) == 0
-    explained = json.loads(capsys.readouterr().out)
+    (explained,) = items_of(capsys.readouterr().out, "explain")
     here = {
         one["case"]: one["here"] for part in explained["failures"] for one in part["night"] if one["level"] == "gpu"
     }

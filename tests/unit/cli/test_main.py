@@ -10,7 +10,6 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -18,9 +17,11 @@ import pytest
 from matrix import __version__
 from matrix.catalog import loading
 from matrix.catalog.failure import Level
-from matrix.cli import COMMANDS, places
-from matrix.cli.main import main
-from matrix.errors import MatrixError
+from matrix.cli import COMMANDS, Command, places
+from matrix.cli.catalog import ACTIONS
+from matrix.cli.main import EPILOG, main
+from matrix.cli.usage import statuses
+from matrix.errors import ExitStatus, MatrixError
 from matrix.planning.covering import pairwise
 from matrix.planning.night import everything, night
 from matrix.planning.planned import Planned
@@ -29,6 +30,7 @@ from matrix.provision.installed import PythonEnvironment
 from matrix.provision.project import ROOT
 from matrix.verdicts.outcome import Outcome, OutcomeKind, Raised
 from matrix.verdicts.record import Record
+from tests.schemas import items_of
 from tests.unit import catalogs
 from tests.unit.catalogs import case, clause, failure, stack
 from tests.unit.engines import HOST, FakeEngine
@@ -65,18 +67,71 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> FakeEngine:
     return made
 
 
-def lines(text: str) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in text.splitlines()]
-
-
-@pytest.mark.parametrize("command", COMMANDS)
-def test_every_command_has_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("command", "described"), [*COMMANDS.items(), *((f"catalog {name}", one) for name, one in ACTIONS.items())]
+)
+def test_every_command_has_help(command: str, described: Command, capsys: pytest.CaptureFixture[str]) -> None:
+    """It ends with each exit status, the examples and a document that exists."""
     with pytest.raises(SystemExit) as caught:
-        main([command, "--help"])
+        main([*command.split(), "--help"])
     shown = capsys.readouterr().out
     assert (caught.value.code, f"usage: megatrix {command} " in shown) == (0, True)
-    assert COMMANDS[command].text in " ".join(shown.split())
-    assert re.search(r"\nexit status: 0 .+, 2 invalid\s+input\n\nexample:\n    megatrix \S.*\n$", shown)
+    assert described.text in " ".join(shown.split())
+    ends, _, last = shown.partition("\nexit status:\n")[2].partition("\nexamples:\n")
+    named = {int(status): text for status, text in re.findall(r"^  (\d+) +(.+(?:\n   .+)*)", ends, re.MULTILINE)}
+    assert {status: " ".join(text.split()) for status, text in named.items()} == statuses(described)
+    examples = "".join(f"    megatrix {example}\n" for example in described.examples)
+    assert (last, (ROOT / described.document).is_file()) == (f"{examples}\nmore: {described.document}\n", True)
+
+
+def test_exit_statuses_are_in_one_table() -> None:
+    """README.md has the table; `megatrix --help` is short for it; commands have their statuses from the enum."""
+    rows = re.findall(r"^\| (\d+) \|", (ROOT / "README.md").read_text(), re.MULTILINE)
+    assert [int(row) for row in rows] == list(ExitStatus)
+    assert [int(one) for one in re.findall(r"(?:: |, )(\d+) ", EPILOG)] == list(ExitStatus)
+    assert {status for command in COMMANDS.values() for status in statuses(command)} == set(ExitStatus)
+
+
+@pytest.mark.parametrize(
+    ("line", "what"),
+    [
+        ("plan --json --selct x", "no such option"),
+        ("run --json --jobs two", "argument --jobs: invalid int value: 'two'"),
+        ("chek --json", "no such command"),
+        ("plan --json --select mcor==0.8.0", "unknown axis or name"),
+        ("report --json", "there is no run yet"),
+        ("check --json mcre=1", "no such axis"),
+        ("match --json /no/such.log", "the log can't be read"),
+        ("contract --json --against torch", "--against needs a consumer"),
+        ("explain --json torch-2.4.0", "not a cell id"),
+        ("sources --json list megatron", "no such source"),
+        ("bisect --json", "nothing to bisect"),
+    ],
+)
+def test_error_with_json_is_json(line: str, what: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """On stdout, with the exit status of the error; stderr has the same as text."""
+    assert main(line.split()) == ExitStatus.MISTAKE
+    printed = capsys.readouterr()
+    (error,) = items_of(printed.out, "error")
+    assert error["what"].startswith(what)
+    assert what in printed.err
+
+
+def test_interrupt_with_json_is_json(engine: FakeEngine, capsys: pytest.CaptureFixture[str]) -> None:
+    engine.limit, engine.status = 1, KeyboardInterrupt()
+    assert main(["run", "--json", "--select", "mcore==0.8.0"]) == ExitStatus.INTERRUPTED
+    (error,) = items_of(capsys.readouterr().out, "error")
+    assert error["what"].startswith("interrupted; continue with: ")
+
+
+def test_argument_after_options_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", "mcore=0.8.0", "--launcher", "srun", "torch=2.4.1"]) == ExitStatus.MISTAKE
+    assert "got:      torch=2.4.1\n  fix:      give options after all arguments" in capsys.readouterr().err
+
+
+def test_wrong_option_has_a_suggestion(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", "--upgrad", "te", "--lancher", "srun"]) == ExitStatus.MISTAKE
+    assert "got:      --lancher\n  fix:      did you mean --launcher" in capsys.readouterr().err
 
 
 def test_help_imports_no_command() -> None:
@@ -120,10 +175,8 @@ def test_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     ids=shlex.join,
 )  # fmt: skip
 def test_a_wrong_command_or_flag_exits_with_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as caught:
-        main(arguments)
-    assert caught.value.code == 2
-    assert "usage: megatrix" in capsys.readouterr().err
+    assert main(arguments) == 2
+    assert re.match("megatrix: .+(\n.*)*\n  fix:      .*(--help|did you mean plan)", capsys.readouterr().err)
 
 
 @pytest.mark.parametrize(
@@ -169,9 +222,9 @@ def test_the_plan_is_the_night_with_its_reasons(capsys: pytest.CaptureFixture[st
     assert printed[-1] == f"{len(NIGHT)} cases in {len({item.cell.id for item in NIGHT})} cells"
 
 
-def test_plan_json_is_one_case_per_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_plan_json_has_each_case(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", "--json"]) == 0
-    assert [Planned.from_json(line) for line in lines(capsys.readouterr().out)] == NIGHT
+    assert [Planned.from_json(one) for one in items_of(capsys.readouterr().out, "plan")] == NIGHT
 
 
 @pytest.mark.parametrize(
@@ -187,7 +240,7 @@ def test_plan_json_is_one_case_per_line(capsys: pytest.CaptureFixture[str]) -> N
 def test_a_plan_selects_from_all_cells(arguments: list[str], holds: object, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", "--json", *arguments]) == 0
     every = [item.key for item in everything(KNOWN, tuple(Level)) if holds(item)]  # type: ignore[operator]
-    chosen = [str(line["key"]) for line in lines(capsys.readouterr().out)]
+    chosen = [str(one["key"]) for one in items_of(capsys.readouterr().out, "plan")]
     assert every == [key for key in chosen if "0.8.0rc0" not in key]  # the stack of a report, not a release
 
 
@@ -196,7 +249,7 @@ def test_a_reported_stack_can_be_selected(level: str, capsys: pytest.CaptureFixt
     """The case may need another machine: the pasted command may come from one."""
     key = f"torch-2.4.0/mcore-0.8.0rc0/te-none/driver-none save-breaks tp2 {level}"
     assert main(["plan", "--json", "--case", key]) == 0
-    assert [key] == [line["key"] for line in lines(capsys.readouterr().out)]
+    assert [key] == [one["key"] for one in items_of(capsys.readouterr().out, "plan")]
 
 
 @pytest.mark.parametrize(("given", "expected"), [([], "works"), (["--expect", "broken"], "broken")])
@@ -208,7 +261,7 @@ def test_a_source_tree_is_expected_to_work(
     (core / "package_info.py").write_text("MAJOR = 0\nMINOR = 8\nPATCH = 0\nPRE_RELEASE = ''\n")
     (core / "__init__.py").touch()
     assert main(["plan", "--json", "--mcore", str(tmp_path), *given]) == 0
-    planned = lines(capsys.readouterr().out)
+    planned = items_of(capsys.readouterr().out, "plan")
     assert ({expected}, {str(tmp_path)}) == (
         {str(line["expectation"]) for line in planned},
         {str(line["source"]) for line in planned},
@@ -217,14 +270,14 @@ def test_a_source_tree_is_expected_to_work(
 
 def test_a_release_has_the_expectations_of_the_catalog(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", "--json", "--mcore", "0.8.0"]) == 0
-    assert {"works", "broken"} == {str(line["expectation"]) for line in lines(capsys.readouterr().out)}
+    assert {"works", "broken"} == {one["expectation"] for one in items_of(capsys.readouterr().out, "plan")}
 
 
 def test_explain_prints_text_and_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["explain", CELL]) == 0
     assert f"{CELL}\n" == capsys.readouterr().out.splitlines(keepends=True)[0]
     assert main(["explain", "--json", CELL]) == 0
-    (explained,) = lines(capsys.readouterr().out)
+    (explained,) = items_of(capsys.readouterr().out, "explain")
     assert (explained["cell"], explained["failures"][0]["expectation"]) == (CELL, "broken")
 
 
@@ -242,9 +295,9 @@ def test_a_red_run_exits_with_1(engine: FakeEngine, capsys: pytest.CaptureFixtur
     assert f"megatrix run --case '{KEY}'" in capsys.readouterr().out
 
 
-def test_run_json_is_one_record_per_line(engine: FakeEngine, capsys: pytest.CaptureFixture[str]) -> None:
+def test_run_json_has_each_record(engine: FakeEngine, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", "--json", "--case", KEY]) == 0
-    (line,) = lines(capsys.readouterr().out)
+    (line,) = items_of(capsys.readouterr().out, "records")
     assert (Record.from_json(line).key, line["verdict"]) == (KEY, "reproduced")
 
 
@@ -353,7 +406,8 @@ def test_report_rebuilds_the_report_of_a_run(engine: FakeEngine, capsys: pytest.
     main(["run"])
     capsys.readouterr()
     assert main(["report", "--json"]) == 1
-    assert [Record.from_json(line).key for line in lines(capsys.readouterr().out)] == [item.key for item in NIGHT]
+    records = map(Record.from_json, items_of(capsys.readouterr().out, "records"))
+    assert [record.key for record in records] == [item.key for item in NIGHT]
     assert main(["report"]) == 1
     assert "page: " in capsys.readouterr().out
 
@@ -376,20 +430,19 @@ def test_an_engine_error_exits_with_2(engine: FakeEngine, capsys: pytest.Capture
 def test_every_key_of_the_night_can_be_selected(capsys: pytest.CaptureFixture[str]) -> None:
     keys = [item.key for item in NIGHT]
     assert main(["plan", "--json", *(word for key in keys for word in ("--case", key))]) == 0
-    assert keys == [line["key"] for line in lines(capsys.readouterr().out)]
+    assert keys == [one["key"] for one in items_of(capsys.readouterr().out, "plan")]
 
 
 def test_stats_count_the_night(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", "--stats", "--json"]) == 0
-    *counted, here = lines(capsys.readouterr().out)
-    assert {line["failure"]: line["night"] for line in counted} == {"save-breaks": len(NIGHT), "all": len(NIGHT)}
-    assert here["here"]["planned"] == len(NIGHT)
+    (found,) = items_of(capsys.readouterr().out, "plan-stats")
+    assert {one["failure"]: one["night"] for one in found["night"]} == {"save-breaks": len(NIGHT), "all": len(NIGHT)}
+    assert found["here"]["planned"] == len(NIGHT)
 
 
 def test_stats_of_a_selection_count_what_runs(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", "--stats", "--json", "--select", "mcore==0.8.0 and torch==2.4.0", "--level", "cpu"]) == 0
-    (line,) = lines(capsys.readouterr().out)
-    found = line["here"]
+    found = items_of(capsys.readouterr().out, "plan-stats")[0]["here"]
     assert found["planned"] == found["runs"] + sum(found["missing"].values())
     assert found["held"] == 0
 
@@ -418,7 +471,7 @@ def test_match_without_a_known_failure_exits_with_1(
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"loss: 1.0\n\xff\n")))
 
     assert main(["match", "-", "--json"]) == 1
-    assert json.loads(capsys.readouterr().out) == []
+    assert items_of(capsys.readouterr().out, "match") == []
 
 
 def test_match_of_a_missing_log_exits_with_2(capsys: pytest.CaptureFixture[str]) -> None:
@@ -450,7 +503,7 @@ def test_here_plans_the_installed_packages(monkeypatch: pytest.MonkeyPatch, caps
     packages = {"torch": "2.4.0", "megatron-core": "0.8.0"}
     monkeypatch.setattr(installed, "current", lambda: PythonEnvironment("3.10.13", packages))
     assert main(["plan", "--here", "--json"]) == 0
-    cells = {str(line["key"]).partition(" ")[0] for line in lines(capsys.readouterr().out)}
+    cells = {one["key"].partition(" ")[0] for one in items_of(capsys.readouterr().out, "plan")}
     assert cells == {"host/mcore-0.8.0/te-none/driver-none"}
 
 
@@ -520,7 +573,7 @@ def test_an_unknown_base_is_refused_with_a_suggestion(capsys: pytest.CaptureFixt
 
 def test_within_selects_from_the_night(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", "--within", "base==torch-2.4.0", "--json"]) == 0
-    keys = [line["key"] for line in lines(capsys.readouterr().out)]
+    keys = [one["key"] for one in items_of(capsys.readouterr().out, "plan")]
     assert keys == [item.key for item in NIGHT if item.cell.base == "torch-2.4.0"] != []
 
 

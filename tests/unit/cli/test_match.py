@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import io
-import json
 import sys
 from pathlib import Path
 
@@ -12,6 +11,7 @@ import pytest
 
 from matrix.cli.main import main
 from tests.founding import BEHIND_MPI
+from tests.schemas import items_of
 
 KNOWN = "TypeError: initialize_ub() got an unexpected keyword argument 'tp_size'\n"
 HEADER = "Traceback (most recent call last):\n"
@@ -35,10 +35,10 @@ def test_exit_status_is_0_for_known_failures(
     path = tmp_path / "train.log"
     path.write_bytes(data)
     assert main(["match", str(path), "--json"]) == status
-    assert [one["confidence"] for one in json.loads(capsys.readouterr().out)] == confidence
+    assert [one["confidence"] for one in items_of(capsys.readouterr().out, "match")] == confidence
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data)))
     assert main(["match", "-", "--json"]) == status
-    assert [one["confidence"] for one in json.loads(capsys.readouterr().out)] == confidence
+    assert [one["confidence"] for one in items_of(capsys.readouterr().out, "match")] == confidence
 
 
 def test_text_names_lacking_evidence_and_similar(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from matrix.store.night import Night
 from matrix.verdicts.outcome import Outcome, OutcomeKind
 from matrix.verdicts.reason import Kind, Lack
 from matrix.verdicts.record import Verdict
+from tests.schemas import items_of
 from tests.unit import catalogs
 from tests.unit.catalogs import failure
 from tests.unit.provision.makers import git, make_clone
@@ -64,7 +64,7 @@ def test_a_named_clone_is_listed_with_its_setting(
 ) -> None:
     monkeypatch.setenv("MEGATRIX_MEGATRON_LM", "/mine")
     main(["sources", "list", "megatron-lm", "--json"])
-    row = json.loads(capsys.readouterr().out)
+    (row,) = items_of(capsys.readouterr().out, "sources")
     assert (row["path"], row["by"], row["fetched"]) == ("/mine", "MEGATRIX_MEGATRON_LM", None)
 
 

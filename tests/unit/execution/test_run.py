@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from matrix.catalog.failure import Level
-from matrix.errors import MatrixError
-from matrix.execution.run import NOTHING_RAN, Request, as_line, execute, exit_status
+from matrix.errors import ExitStatus, MatrixError
+from matrix.execution.run import Request, execute, exit_status
 from matrix.planning.cases import plan_case
 from matrix.planning.night import everything
 from matrix.planning.planned import Planned
@@ -115,7 +115,7 @@ def test_unavailable_cases_are_recorded_without_the_engine(runs: Runs) -> None:
         [(Kind.BASE, "ngc-24.07"), (Kind.CLONE, "megatron-lm")],
         [(Kind.REPRODUCTION, "")],
     ]
-    assert (engine.bases, exit_status(night)) == ([], NOTHING_RAN)
+    assert (engine.bases, exit_status(night)) == ([], ExitStatus.NOTHING)
     assert len(runs.shown) == 3
 
 
@@ -355,13 +355,7 @@ def test_exit_status_for_red_and_not_reached(verdict: Verdict) -> None:
 
 @pytest.mark.parametrize("records", [(), (record(Verdict.UNAVAILABLE),)])
 def test_run_without_results_is_not_green(records: tuple[Record, ...]) -> None:
-    assert exit_status(Night("run-1", records)) == NOTHING_RAN
-
-
-def test_as_line_is_one_line_of_json() -> None:
-    one = record(Verdict.UNEXPLAINED)
-    assert "\n" not in as_line(one)
-    assert one == Record.from_json(json.loads(as_line(one)))
+    assert exit_status(Night("run-1", records)) == ExitStatus.NOTHING
 
 
 def test_too_old_driver_names_a_sufficient_one(runs: Runs) -> None:

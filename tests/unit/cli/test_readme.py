@@ -1,0 +1,88 @@
+"""Every command of README.md runs, and prints what README.md shows."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from matrix.cli import COMMANDS
+from matrix.cli.main import main
+from matrix.errors import ExitStatus
+from matrix.provision.project import ROOT
+from tests.founding import BEHIND_MPI
+
+README = (ROOT / "README.md").read_text()
+# What users have: a container that installs a breaking release, a job, a log, a fork.
+FILES = {
+    "Dockerfile": "FROM nvcr.io/nvidia/pytorch:24.07-py3\nRUN pip install megatron-core==0.8.0\n",
+    "requirements.txt": "megatron-core==0.8.0\n",
+    "train.sbatch": "#!/bin/bash\nsrun torchrun --nproc_per_node 8 pretrain_gpt.py --save out --use-dist-ckpt\n",
+    "train.log": 'Traceback (most recent call last):\n  File "a.py", line 1, in f\n'
+    "TypeError: initialize_ub() got an unexpected keyword argument 'tp_size'\n",
+    "my-fork/train.py": "from megatron.core import parallel_state\n",
+}
+FIRST = 'check "mcore=0.8.0 torch=2.4.1"'
+EXIT_STATUS = {
+    FIRST: ExitStatus.BAD,
+    "check": ExitStatus.GOOD,
+    "check requirements.txt": ExitStatus.GOOD,  # megatron-core alone
+    "check Dockerfile train.sbatch --upgrade te": ExitStatus.BAD,
+    "check Dockerfile requirements.txt --format github": ExitStatus.BAD,
+    "match train.log": ExitStatus.GOOD,
+    "contract --consumer ./my-fork": ExitStatus.GOOD,
+    f"bisect {BEHIND_MPI} --axis te --mcore 0.8.0 --good 1.9.0 --bad 1.8.0": ExitStatus.GOOD,
+    "plan": ExitStatus.GOOD,
+    "--help": ExitStatus.GOOD,
+}
+# Patterns of a command, not commands: they stand for what another line or page spells out.
+PATTERNS = {"run --exit-code", "check -- COMMAND"}
+
+
+def test_readme_commands_are_all_tested() -> None:
+    """Those that install something: tests/real/test_readme.py and, for the project's own tests, .ci/run."""
+    code = [*re.findall(r"^    (?:- run: )?(.*)$", README, re.MULTILINE), *re.findall(r"`([^`\n]+)`", README)]
+    shown = {
+        part.partition("megatrix ")[2].strip()
+        for line in code
+        for part in line.split("&&")
+        if re.match(r"\s*(uvx --from \. )?megatrix ", part)
+    }
+    bare = {one for one in re.findall(r"`([^`\n]+)`", README) if one.partition(" ")[0] in COMMANDS and " " in one}
+    assert shown == set(EXIT_STATUS)
+    assert bare == PATTERNS
+    assert "run -e tests" in (ROOT / ".ci" / "run").read_text()
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Change to a folder with the files of a user."""
+    for name, text in FILES.items():
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MEGATRIX_OUT", str(tmp_path / "out"))
+    monkeypatch.setenv("COLUMNS", "88")
+    return tmp_path
+
+
+@pytest.mark.parametrize("line", EXIT_STATUS)
+def test_readme_command_runs(folder: Path, line: str, capsys: pytest.CaptureFixture[str], handlers: None) -> None:
+    try:
+        status = main(shlex.split(line))
+    except SystemExit as ended:  # --help
+        status = int(ended.code or 0)
+    assert status == EXIT_STATUS[line]
+    assert "Traceback" not in capsys.readouterr().err
+
+
+def test_readme_shows_real_output(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Each line between `...` is in the output, in this order."""
+    shown = README.partition("shortened at `...`:\n\n")[2].partition("\n\n")[0]
+    main(shlex.split(FIRST))
+    printed = iter(capsys.readouterr().out.splitlines())
+    missing = [line for line in (one[4:] for one in shown.splitlines()) if line != "..." and line not in printed]
+    assert missing == []

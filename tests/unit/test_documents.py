@@ -1,0 +1,35 @@
+"""Links between the documents."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from matrix.provision.project import ROOT
+
+DOCUMENTS = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]
+
+
+def anchors(document: Path) -> set[str]:
+    """Return the anchors of the headings, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.*)$", document.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_links_of_documents_lead_somewhere(document: Path) -> None:
+    links = re.findall(r"\]\((?!https?:)([^)#\s]*)(?:#([^)\s]*))?\)", document.read_text())
+    targets = [(document.parent / path if path else document, anchor) for path, anchor in links]
+    broken = [
+        (str(path), anchor) for path, anchor in targets if not path.exists() or (anchor and anchor not in anchors(path))
+    ]
+    assert broken == []
+
+
+def test_every_document_is_listed() -> None:
+    listed = (ROOT / "docs" / "README.md").read_text()
+    assert [
+        path.name for path in ROOT.glob("docs/*.md") if path.name != "README.md" and f"({path.name})" not in listed
+    ] == []

@@ -57,9 +57,7 @@ def build(kind: type[T], value: Any, where: str) -> T:
     """Return `value`, a TOML table, as the dataclass `kind`; `where` is "FILE: key" for errors."""
     if not isinstance(value, Mapping):
         raise MatrixError("not a table", where=where, got=_shown(value), expected=f"[{kind.__name__}] keys")
-    hints = _hints(cast(Any, kind))
-    every = dataclasses.fields(kind)  # type: ignore[arg-type]  # kind is a dataclass
-    fields = {field.name: field for field in every if field.metadata.get("toml", True)}
+    hints, fields = _hints(cast(Any, kind)), _fields(cast(Any, kind))
     for key in value:
         if key not in fields:
             raise MatrixError(
@@ -81,12 +79,19 @@ def build(kind: type[T], value: Any, where: str) -> T:
 
 
 @cache
+def _fields(kind: Any) -> dict[str, dataclasses.Field[Any]]:
+    return {field.name: field for field in dataclasses.fields(kind) if field.metadata.get("toml", True)}
+
+
+@cache
 def _hints(kind: Any) -> dict[str, Any]:
     return get_type_hints(kind)
 
 
 def convert(hint: Any, value: Any, where: str) -> Any:
     """Return `value` converted to the type `hint`. Raises MatrixError."""
+    if hint is str and type(value) is str:  # most values: a catalog has 6,000
+        return value
     origin = get_origin(hint)
     if origin in (Union, types.UnionType):
         members = [part for part in get_args(hint) if part is not type(None)]

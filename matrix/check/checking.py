@@ -120,14 +120,17 @@ def _explained(
         return one
     texts = [StackChange("text", each.text, each.verified) for each in one.failure.workarounds]
     known = " ".join(each.text for each in texts)
+    versions = list(version_changes(catalog, stack, one.failure, question.jobs))
+    job = [
+        each
+        for each in one.workarounds
+        if not (each.kind == "flag" and each.text.removeprefix("add ") in known)
+        and not any(other.text.startswith(f"{each.text} ") for other in versions)
+    ]
     here = f'megatrix run --here --select "failure=={one.failure.id}"'
     return replace(
         one,
-        workarounds=(
-            *(each for each in one.workarounds if each.kind != "flag" or each.text.removeprefix("add ") not in known),
-            *version_changes(catalog, stack, one.failure, question.jobs),
-            *texts,
-        ),
+        workarounds=(*job, *versions, *texts),
         prove=here if question.here and one.failure.case else proof(catalog, one.failure, stack.cell),
     )
 

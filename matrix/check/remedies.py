@@ -65,7 +65,8 @@ def _resuming(catalog: Catalog, before: Cell, after: Cell) -> str:
             found.setdefault(failure.expectation(reader), []).append(failure.id)
     words = {Expectation.BROKEN: "may break", Expectation.WORKS: "known to work", Expectation.UNKNOWN: "unknown"}
     parts = [f"{word}: {', '.join(found[one])}" for one, word in words.items() if one in found]
-    return f"; resuming from this stack's checkpoints: {'; '.join(parts)}" if parts else ""
+    nothing_known = found.keys() <= {Expectation.UNKNOWN}
+    return "" if nothing_known else f"; resuming from this stack's checkpoints: {'; '.join(parts)}"
 
 
 def nearest(

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 from packaging.utils import canonicalize_name
 
-# Returns the text of another file that a file names, by its path relative to that file; None where it is missing.
-Open = Callable[[str], "str | None"]
+# Returns the path and the text of another file that a file names, relative to that file; None where it is missing.
+Open = Callable[[str], "tuple[str, str] | None"]
 
 
 @dataclass(frozen=True)

@@ -27,16 +27,16 @@ class _Files:
         if not any(word.startswith("--from=") for word in words):
             self.copies += tuple((normpath(one.lstrip("/") or "."), names[-1]) for one in names[:-1])
 
-    def open(self, name: str) -> str | None:
-        """Return the text of a file by its path in the image, None for one that is not of the context."""
+    def open(self, name: str) -> tuple[str, str] | None:
+        """Return a file of the context by its path in the image, None for any other."""
         for source, place in reversed(self.copies):
             inside = relpath(join(self.folder, name), join(self.folder, place))
             if inside == "." or fnmatchcase(inside, basename(source)):
                 path = source if inside == "." else join(dirname(source), inside)
             else:
                 path = join(source, inside)
-            if not normpath(path).startswith("..") and (text := self.context(normpath(path))) is not None:
-                return text
+            if not normpath(path).startswith("..") and (found := self.context(normpath(path))):
+                return found
         return None
 
 

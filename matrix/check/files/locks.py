@@ -67,14 +67,19 @@ def read_conda(text: str, where: str, open_file: Open) -> Declared:
     dependencies = content.get("dependencies") if isinstance(content, dict) else None
     if not isinstance(dependencies, list):
         raise MatrixError("not a conda environment", where=where, expected="a list `dependencies`")
+
+    def place(entry: str) -> str:
+        found = text.find(entry)
+        return f"{where}:{text.count(chr(10), 0, found) + 1}" if found >= 0 else where
+
     parts = []
     for line in dependencies:
         if isinstance(line, str):
-            parts.append(Declared(pins=tuple(_conda(line, where))))
+            parts.append(Declared(pins=tuple(_conda(line, place(line)))))
         elif isinstance(line, dict):
             inner = line.get("pip")
-            lines = inner if isinstance(inner, list) else []
-            parts += [read_arguments(str(one).split(), where, open_file, line=str(one)) for one in lines]
+            entries = [str(one) for one in inner] if isinstance(inner, list) else []
+            parts += [read_arguments(one.split(), place(one), open_file, line=one) for one in entries]
     return total(parts)
 
 

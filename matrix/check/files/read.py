@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from os.path import normpath
 from pathlib import Path
 from typing import Final
 
@@ -28,9 +29,9 @@ def read_file(path: Path) -> Declared:
     name = str(path)
     text = _text(path, name)
 
-    def open_file(other: str) -> str | None:
-        place = path.parent / other
-        return _text(place, str(place)) if place.is_file() else None
+    def open_file(other: str) -> tuple[str, str] | None:
+        place = Path(normpath(path.parent / other))
+        return (str(place), _text(place, str(place))) if place.is_file() else None
 
     return reader_of(path.name, text, name)(text, name, open_file)
 

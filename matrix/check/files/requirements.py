@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from posixpath import basename, dirname, join, normpath
+from posixpath import basename, dirname, join
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
@@ -69,12 +69,13 @@ def _options(words: Sequence[str], where: str, open_file: Open, seen: tuple[str,
 
 
 def _included(name: str, where: str, open_file: Open, seen: tuple[str, ...]) -> Declared:
-    path = normpath(join(dirname(where.rpartition(":")[0]), name))  # as pip: relative to the file that includes it
+    found = open_file(name)
+    if found is None:
+        return Declared(notes=(f"{where}: {name} is missing",))
+    path, text = found
     if path in seen or len(seen) > DEEPEST:
         return Declared(notes=(f"{where}: includes {name} again",))
-    text = open_file(name)
-    if text is None:
-        return Declared(notes=(f"{where}: {name} is missing",))
+    # As pip reads it: relative to the file that includes it.
     return read_requirements(text, path, lambda other: open_file(join(dirname(name), other)), seen=seen)
 
 

@@ -27,6 +27,7 @@ STARTERS: Final = frozenset(
 )
 CONTAINERS: Final = frozenset({"docker", "podman", "enroot", "apptainer", "singularity"})
 IMAGE_OPTION: Final = re.compile(r"--container-image(?:=(.*))?")
+POSITIONAL: Final = re.compile(r"\$\{?[1-9]\}?")
 ASSIGNMENT: Final = re.compile(r"([A-Za-z_]\w*)(\+?)=(.*)", re.DOTALL)
 
 # A piece of a word, an operator, a comment or a here-document's start; the rest is white space.
@@ -114,7 +115,8 @@ class Shell:
             if found[2]:
                 before = self.variables.get(name, [])
                 value = [*before, *value] if word.array is not None else ["".join([*before, *value])]
-            local[name] = value
+            if not POSITIONAL.fullmatch(" ".join(value)):  # an option of the script: its default counts
+                local[name] = value
         if not words:
             self.variables |= local
             return Declared()

@@ -174,6 +174,8 @@ def test_upgrade_answers_whether_a_job_may_resume() -> None:
     (core,) = checked("mcore=0.15.3 torch=2.9.1 te=2.10.0", Question(upgrades=("mcore",))).upgrades
     resuming = core.partition("resuming from this stack's checkpoints: known to work: ")[2]
     assert RESUME in resuming.partition(";")[0]
+    (torch,) = checked("torch=2.9.1", Question(upgrades=("base",))).upgrades
+    assert "resuming" not in torch
 
 
 def test_refuted_workaround_is_left_out() -> None:

@@ -61,6 +61,9 @@ def test_file_alone_names_what_breaks(name: str, monkeypatch: pytest.MonkeyPatch
     found = {str(one.failure.id): one.standing for one in result.failures}
     assert {id: found[id] for id in expected.others} == expected.others
     assert any(expected.workaround in each.text for one in result.failures for each in one.workarounds)
+    for one in result.failures:
+        texts = [each.text for each in one.workarounds]
+        assert not [text for text in texts if any(other.startswith(f"{text} ") for other in texts)]
     named = [source for _, _, source in result.stack.named]
     assert all(source.startswith((str(INPUTS), "in ", "command line", "absent")) for source in named)
 

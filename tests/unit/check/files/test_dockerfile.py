@@ -9,7 +9,7 @@ from matrix.check.files.dockerfile import read_dockerfile
 
 
 def read(text: str, **files: str) -> Declared:
-    return read_dockerfile(text, "Dockerfile", files.get)
+    return read_dockerfile(text, "Dockerfile", lambda name: (name, files[name]) if name in files else None)
 
 
 NGC = """\
@@ -75,7 +75,7 @@ def test_image_is_that_of_the_last_stage(text: str, image: str) -> None:
 def test_file_of_the_build_context_is_read(instructions: str) -> None:
     """The paths of the image are never read on this machine."""
     found = read(f"FROM a\n{instructions}", **{"requirements.txt": "torch==2.4.1"})
-    assert [(one.name, one.version) for one in found.pins] == [("torch", "2.4.1")]
+    assert [(one.name, one.version, one.where) for one in found.pins] == [("torch", "2.4.1", "requirements.txt:1")]
 
 
 @pytest.mark.parametrize(

@@ -137,6 +137,13 @@ def test_marker_that_is_no_marker_counts() -> None:
     assert "2.9.0" in [one.version for one in reader_of("uv.lock", "", "")(VARIANTS, "uv.lock", lambda _: None).pins]
 
 
+def test_line_of_a_conda_environment_is_named() -> None:
+    found = reader_of("environment.yml", CONDA, "e.yml")(CONDA, "e.yml", lambda _: None)
+    assert {one.name: one.where for one in found.pins} == {
+        "python": "e.yml:4", "torch": "e.yml:5", "numpy": "e.yml:6", "megatron-core": "e.yml:8"
+    }  # fmt: skip
+
+
 def test_missing_yaml_parser_names_its_fix(monkeypatch: pytest.MonkeyPatch) -> None:
     """The wheel alone has none: it would not be pure Python."""
     monkeypatch.setitem(sys.modules, "yaml", None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from posixpath import normpath
 
 import pytest
@@ -14,6 +15,10 @@ from matrix.check.files.requirements import read_arguments, read_requirements
 
 def nothing(_: str) -> None:
     return None
+
+
+def opened(files: Mapping[str, str]) -> Open:
+    return lambda name: (normpath(name), files[normpath(name)]) if normpath(name) in files else None
 
 
 def versions(found: Declared) -> dict[str, str]:
@@ -57,14 +62,14 @@ def test_pin_has_its_line() -> None:
 
 def test_included_files_are_read_once() -> None:
     files = {"base.txt": "-r more.txt\ntorch==2.4.1", "more.txt": "-r base.txt\nnumpy==1.26.4"}
-    found = read_requirements("-r base.txt\n-c missing.txt", "r.txt", files.get)
+    found = read_requirements("-r base.txt\n-c missing.txt", "r.txt", opened(files))
     assert versions(found) == {"torch": "2.4.1", "numpy": "1.26.4"}
     assert found.notes == ("more.txt:1: includes base.txt again", "r.txt:2: missing.txt is missing")
 
 
 def test_included_file_is_relative_to_its_includer() -> None:
     files = {"req/base.txt": "-r more.txt", "req/more.txt": "-r base.txt\ntorch==2.4.1", "more.txt": "torch==1.0"}
-    found = read_requirements("-r req/base.txt", "r.txt", lambda name: files.get(normpath(name)))
+    found = read_requirements("-r req/base.txt", "r.txt", opened(files))
     assert [(one.version, one.where) for one in found.pins] == [("2.4.1", "req/more.txt:2")]
     assert found.notes == ("req/more.txt:1: includes base.txt again",)
 
@@ -89,8 +94,8 @@ def test_deeply_nested_marker_is_noted() -> None:
 
 def test_arguments_of_pip_skip_option_values() -> None:
     words = ["--no-deps", "-i", "https://x.invalid", "--target=/t", "-rbase.txt", "torch==2.4.1", "-U", "numpy<2"]
-    opened: Open = {"base.txt": "six==1.17.0"}.get
-    assert versions(read_arguments(words, "Dockerfile:3", opened)) == {"six": "1.17.0", "torch": "2.4.1", "numpy": ""}
+    files = opened({"base.txt": "six==1.17.0"})
+    assert versions(read_arguments(words, "Dockerfile:3", files)) == {"six": "1.17.0", "torch": "2.4.1", "numpy": ""}
 
 
 @given(st.text(max_size=200))

@@ -30,6 +30,7 @@ def commands(text: str) -> list[tuple[str, ...]]:
         ("#SBATCH --nodes=4 # four\ntorchrun a.py --x $SLURM_NNODES", ("torchrun", "a.py", "--x", "4")),
         ("#SBATCH -N 4\ntorchrun a.py --x $SLURM_JOB_NUM_NODES", ("torchrun", "a.py", "--x", "4")),
         ("torchrun a.py --x $X", ("torchrun", "a.py", "--x", "$X")),
+        ('case "$1" in\n --x) X="$2"; shift 2 ;;\nesac\ntorchrun a.py --x ${X:-7}', ("torchrun", "a.py", "--x", "7")),
         ('A="--x 1\n--y"\ntorchrun a.py $A', ("torchrun", "a.py", "--x", "1", "--y")),
         ('A="--x 1"\ntorchrun a.py "$A"', ("torchrun", "a.py", "--x 1")),
         ("A=(--x 1\n  --y) # c\ntorchrun a.py ${A[@]}", ("torchrun", "a.py", "--x", "1", "--y")),

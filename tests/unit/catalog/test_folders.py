@@ -50,6 +50,11 @@ def mentions(pattern: str) -> Iterator[tuple[str, str]]:
             yield path, text
 
 
+def test_unreported_failures_have_a_text_to_file() -> None:
+    texts = {path.stem for path in (ROOT / "docs" / "upstream").glob("*.md")}
+    assert {entry.id for entry in real().failures if entry.upstream} <= texts <= set(IDS.values())
+
+
 def test_no_file_names_a_failure_of_another_folder() -> None:
     """Only `by` of `masked` may name another failure. Outside of the folders, their names count too.
 

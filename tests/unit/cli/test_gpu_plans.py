@@ -69,12 +69,12 @@ def table(planned: int, runs: int, held: int, minutes: float, shared: int = 0, *
 @pytest.mark.parametrize(
     ("stand_in", "clones", "expected"),
     [
-        ("one", True, table(147, 32, 1, 21.3, 25, compiled_Transformer_Engine=90, module=14, NCCL=11)),
+        ("one", True, table(146, 32, 1, 21.3, 25, compiled_Transformer_Engine=90, module=13, NCCL=11)),
         ("24.07", False, table(194, 64, 8, 9.3, clone=130)),
         ("24.07", True, table(194, 194, 8, 150.7)),
         ("24.03", False, table(229, 66, 8, 9.3, clone=151, multicast=12)),
         ("24.03", True, table(229, 217, 8, 154.3, multicast=12)),
-        ("CPU", True, table(119, 0, 0, 0, torch_with_CUDA=119)),
+        ("CPU", True, table(118, 0, 0, 0, torch_with_CUDA=118)),
     ],
     indirect=["stand_in"],
 )

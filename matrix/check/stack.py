@@ -303,16 +303,18 @@ def unrecorded(catalog: Catalog, stack: UserStack) -> dict[str, str]:
 def _unrecorded(catalog: Catalog, axis: str, version: str) -> str:
     known = recorded(catalog, axis)
     given = parse(version)
+    public = [parse(one) for one in known]
+    if not known or parse(given.public) in public:
+        return ""
     builds = [
         build.version
         for failure in catalog.failures
         for build in failure.build
         if build.package is {"mcore": Package.MCORE, "te": Package.TE}.get(axis)
     ]
-    brought = [version for one in catalog.containers for version in _brought(catalog, one).values()]
+    brought = (version for one in catalog.containers for version in _brought(catalog, one).values())
     stacks = [getattr(one.cell, axis, None) for one in catalog.stacks]
-    public = [parse(one) for one in known]
-    if not known or version in (*builds, *brought, *stacks) or parse(given.public) in public:
+    if version in builds or version in stacks or version in brought:
         return ""
     if given > max(public):
         return f"is newer than every release that this catalog knows: {known[-1]} is the newest"

@@ -1,0 +1,239 @@
+"""How each failure stands in each stack of listed versions, as tables that a page looks up. Pure.
+
+The rules of a failure split the values of an axis into few classes. `stand` judges one stack of each combination of
+classes, so that the tables give the answer of `megatrix check`, and a page computes nothing itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+from itertools import product
+from typing import Any, Final, Generic, TypeVar
+
+from matrix.catalog.cell import Clause
+from matrix.catalog.failure import Failure, Package
+from matrix.catalog.model import Catalog, Container
+from matrix.catalog.versions import NONE, is_version, position
+from matrix.check import stack as stacks
+from matrix.check.answer import FailureInStack, Standing, clashes, stand
+from matrix.check.stack import UserStack
+
+# The axes of a choice, with those of a stack that each fixes. The value of "base" is a container or a torch.
+CHOSEN: Final = {
+    "base": ("base", "torch", "python", "gpus"),
+    "te": ("te",),
+    "mcore": ("mcore",),
+    "driver": ("driver",),
+    "sm": ("sm",),
+}
+KNOWN_BREAK: Final = (Standing.WILL_BREAK, Standing.WITH_OPTIONS, Standing.SILENT)
+BREAKS: Final = (*KNOWN_BREAK, Standing.WITH_VERSIONS)
+T = TypeVar("T")
+Choice = Mapping[str, str]  # axis of CHOSEN -> word as in `megatrix check "WORD WORD"`; left out: not named
+
+
+class Move(str, Enum):
+    """What a change of the stack does to a failure."""
+
+    NEW = "newly broken"
+    STILL = "still broken"
+    UNKNOWN = "no longer known"
+    FIXED = "fixed"
+    SAME = "no known break in either"
+
+
+def move(before: Standing, after: Standing) -> Move:
+    """Return what the change from one standing to the other is."""
+    if after in BREAKS:
+        return Move.STILL if before in BREAKS else Move.NEW
+    if after is Standing.UNKNOWN:
+        return Move.SAME if before is Standing.UNKNOWN else Move.UNKNOWN
+    return Move.FIXED if before in BREAKS else Move.SAME
+
+
+@dataclass(frozen=True)
+class Table(Generic[T]):
+    """Answers by choice. `classes`: by axis, the class of each value; `answers`: row-major over the axes' classes."""
+
+    classes: Mapping[str, tuple[int, ...]]
+    answers: tuple[T, ...]
+
+    def at(self, places: Mapping[str, int]) -> T:
+        """Return the answer for the places of the values on each axis."""
+        found = 0
+        for axis, classes in self.classes.items():
+            found = found * (max(classes) + 1) + classes[places[axis]]
+        return self.answers[found]
+
+
+@dataclass(frozen=True)
+class StackTable:
+    """The answers for every choice of listed values.
+
+    `values`: by axis, the words that can be chosen, "" (not named) first. `brought`: the words for other axes that a
+    container's word implies. `clashes` are texts, of parts that exclude each other and of drivers.
+    """
+
+    values: Mapping[str, tuple[str, ...]]
+    brought: Mapping[str, Choice]
+    failures: tuple[Table[FailureInStack], ...]
+    clashes: tuple[Table[str], ...]
+
+    def places(self, choice: Choice) -> dict[str, int]:
+        """Return the place of each axis's value. Raises ValueError for a word that is not listed."""
+        whole = {**self.brought.get(choice.get("base", ""), {}), **{axis: word for axis, word in choice.items() if word}}
+        return {axis: words.index(whole.get(axis, "")) for axis, words in self.values.items()}
+
+    def standing(self, choice: Choice) -> list[FailureInStack]:
+        """Return how each failure stands, in the catalog's order."""
+        places = self.places(choice)
+        return [table.at(places) for table in self.failures]
+
+    def clashing(self, choice: Choice) -> list[str]:
+        """Return why parts of the stack exclude each other."""
+        places = self.places(choice)
+        return [text for table in self.clashes if (text := table.at(places))]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON values; `texts` holds each text once, and answers name its places."""
+        texts: dict[str, int] = {"": 0}
+
+        def place(text: str) -> int:
+            return texts.setdefault(text, len(texts))
+
+        def answer(one: FailureInStack) -> list[Any]:
+            flags = [place(each.text) for each in one.workarounds]
+            return [list(Standing).index(one.standing), int(one.certain), *map(place, (one.reason, one.needs, one.hidden_by)), flags]
+
+        return {
+            "values": {axis: list(words) for axis, words in self.values.items()},
+            "brought": {word: dict(choice) for word, choice in self.brought.items()},
+            "standings": [one.value for one in Standing],
+            "breaks": [list(Standing).index(one) for one in KNOWN_BREAK],
+            "moves": [[move(one, other).value for other in Standing] for one in Standing],
+            "failures": [_table(one, answer) for one in self.failures],
+            "clashes": [_table(one, place) for one in self.clashes],
+            "texts": list(texts),
+        }
+
+
+def _table(table: Table[T], encode: Callable[[T], Any]) -> dict[str, Any]:
+    """Return a table with each answer once: `cells` are places in `answers`."""
+    encoded = [encode(one) for one in table.answers]
+    once = [one for place, one in enumerate(encoded) if encoded.index(one) == place]
+    return {
+        "classes": {axis: list(classes) for axis, classes in table.classes.items()},
+        "cells": [once.index(one) for one in encoded],
+        "answers": once,
+    }
+
+
+def build_table(catalog: Catalog) -> StackTable:
+    """Return the answers for every choice of the versions that the catalog lists."""
+    parts = {
+        axis: {word: stacks.build(catalog, stacks.parse_text(catalog, word) if word else ()) for word in words}
+        for axis, words in {axis: ("", *_words(catalog, axis)) for axis in CHOSEN}.items()
+    }
+    releases = [Clause(python=one.requires_python, packages=one.requires) for one in catalog.megatron_core]
+    excluded = _classes(parts, [*(one.when for one in catalog.exclusions), *releases])
+    each = {axis: tuple(range(len(words))) for axis, words in parts.items()}
+    one = {axis: (0,) * len(words) for axis, words in parts.items()}
+
+    def clash(stack: UserStack) -> str:
+        return "; ".join(each.text for each in clashes(catalog, stack))
+
+    return StackTable(
+        {axis: tuple(words) for axis, words in parts.items()},
+        {word: brought for word, part in parts["base"].items() if (brought := _brought(part))},
+        tuple(
+            _tabled(
+                parts,
+                _classes(parts, _clauses(catalog, failure)),
+                lambda stack, failure=failure: stand(catalog, stack, failure, (), {}),  # type: ignore[misc]
+            )
+            for failure in catalog.failures
+        ),
+        (
+            _tabled(parts, {**excluded, "base": each["base"], "mcore": each["mcore"]}, clash),
+            _tabled(parts, {**one, "base": each["base"], "driver": each["driver"]}, clash),
+        ),
+    )
+
+
+def _words(catalog: Catalog, axis: str) -> list[str]:
+    """Return the values of an axis that the catalog names, in order, as words of `megatrix check`."""
+    images = [part for one in catalog.containers for part in _brought(_container(catalog, one)).values()]
+    package = {"te": Package.TE, "mcore": Package.MCORE}.get(axis)
+    builds = [version for one in catalog.failures if package for version in one.builds(package)]
+    reported = [getattr(one.cell, axis) for one in catalog.stacks if axis in ("te", "mcore", "driver")]
+    named = [word.partition("=")[2] for word in images if word.startswith(f"{axis}=")]
+    versions = {one for one in (*stacks.recorded(catalog, axis), *builds, *reported, *named) if one and is_version(one)}
+    if axis == "base":
+        known = sorted(catalog.containers, key=lambda one: one.id)
+        return [*(f"base={one.id}" for one in known), *(f"torch={one}" for one in stacks.recorded(catalog, "torch"))]
+    absent = [f"{axis}={NONE}"] if axis == "te" else []
+    return [*absent, *(f"{axis}={one}" for one in sorted(versions, key=lambda one: (position(one), one)))]
+
+
+def _container(catalog: Catalog, container: Container) -> UserStack:
+    return stacks.build(catalog, stacks.parse_text(catalog, f"base={container.id}"))
+
+
+def _brought(stack: UserStack) -> dict[str, str]:
+    """Return the words for the axes that a container implies."""
+    return {axis: f"{axis}={getattr(stack.cell, axis)}" for axis in ("te", "mcore") if axis not in stack.open}
+
+
+def _clauses(catalog: Catalog, failure: Failure) -> list[Clause]:
+    """Return every clause that decides how a failure stands: its own, and those of failures that hide it."""
+    hiding = [catalog.failure(one.by) for one in failure.masked]
+    rules = [rule for one in (failure, *hiding) for rule in (*one.affected, *one.works) if not rule.cases]
+    return [*rules, *failure.reached_by, *(one.when for one in failure.masked)]
+
+
+def _classes(
+    parts: Mapping[str, Mapping[str, UserStack]], clauses: Sequence[Clause]
+) -> dict[str, tuple[int, ...]]:
+    """Return, by axis, the class of each value: values of a class satisfy the same conditions of all clauses."""
+    found = {}
+    for axis, words in parts.items():
+        seen: dict[object, int] = {}
+        profiles = [_profile(stack, CHOSEN[axis], clauses) for stack in words.values()]
+        found[axis] = tuple(seen.setdefault(profile, len(seen)) for profile in profiles)
+    return found
+
+
+def _profile(stack: UserStack, axes: Collection[str], clauses: Sequence[Clause]) -> object:
+    cell = stack.cell
+    bound = {axis for clause in clauses for axis, _ in clause.bounds()} | {"base" for one in clauses if one.base}
+    held = [
+        (
+            "base" in axes and bool({cell.base, cell.image} & {*clause.base}),
+            *(getattr(cell, axis) in allowed for axis, allowed in clause.bounds() if axis in axes),
+        )
+        for clause in clauses
+    ]
+    return tuple(held), tuple((axis in stack.open, getattr(cell, axis) == NONE) for axis in axes if axis in bound)
+
+
+def _tabled(
+    parts: Mapping[str, Mapping[str, UserStack]],
+    classes: Mapping[str, tuple[int, ...]],
+    judge: Callable[[UserStack], T],
+) -> Table[T]:
+    """Return the table of a judgement; axes with one class are left out."""
+    first = [
+        [list(parts[axis].values())[classes[axis].index(one)] for one in range(max(classes[axis]) + 1)]
+        for axis in CHOSEN
+    ]
+    answers = tuple(judge(_combined(dict(zip(CHOSEN, each, strict=True)))) for each in product(*first))
+    return Table({axis: classes[axis] for axis in CHOSEN if max(classes[axis])}, answers)
+
+
+def _combined(parts: Mapping[str, UserStack]) -> UserStack:
+    """Return the stack with each part's own axes."""
+    named: dict[str, Any] = {axis: getattr(parts[axis].cell, axis) for axis in CHOSEN if axis != "base"}
+    open_ = tuple(one for axis, own in CHOSEN.items() for one in own if one in parts[axis].open)
+    return replace(parts["base"], cell=replace(parts["base"].cell, **named), open=open_)

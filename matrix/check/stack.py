@@ -312,9 +312,9 @@ def _unrecorded(catalog: Catalog, axis: str, version: str) -> str:
         for build in failure.build
         if build.package is {"mcore": Package.MCORE, "te": Package.TE}.get(axis)
     ]
-    brought = (version for one in catalog.containers for version in _brought(catalog, one).values())
+    brought = [version for one in catalog.containers for version in (one.torch, one.te, one.megatron_core)]
     stacks = [getattr(one.cell, axis, None) for one in catalog.stacks]
-    if version in builds or version in stacks or version in brought:
+    if version in (*builds, *brought, *stacks):
         return ""
     if given > max(public):
         return f"is newer than every release that this catalog knows: {known[-1]} is the newest"

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
+from functools import cached_property
 from itertools import product
 from typing import Any, Final, Generic, TypeVar
 
@@ -64,8 +65,12 @@ class Table(Generic[T]):
         """Return the answer for the places of the values on each axis."""
         found = 0
         for axis, classes in self.classes.items():
-            found = found * (max(classes) + 1) + classes[places[axis]]
+            found = found * self._sizes[axis] + classes[places[axis]]
         return self.answers[found]
+
+    @cached_property
+    def _sizes(self) -> Mapping[str, int]:
+        return {axis: max(classes) + 1 for axis, classes in self.classes.items()}
 
 
 @dataclass(frozen=True)
@@ -83,8 +88,8 @@ class StackTable:
 
     def places(self, choice: Choice) -> dict[str, int]:
         """Return the place of each axis's value. Raises ValueError for a word that is not listed."""
-        whole = {**self.brought.get(choice.get("base", ""), {}), **{axis: word for axis, word in choice.items() if word}}
-        return {axis: words.index(whole.get(axis, "")) for axis, words in self.values.items()}
+        brought = self.brought.get(choice.get("base", ""), {})
+        return {axis: words.index(choice.get(axis) or brought.get(axis, "")) for axis, words in self.values.items()}
 
     def standing(self, choice: Choice) -> list[FailureInStack]:
         """Return how each failure stands, in the catalog's order."""
@@ -104,8 +109,9 @@ class StackTable:
             return texts.setdefault(text, len(texts))
 
         def answer(one: FailureInStack) -> list[Any]:
+            texts_ = map(place, (one.reason, one.needs, one.hidden_by))
             flags = [place(each.text) for each in one.workarounds]
-            return [list(Standing).index(one.standing), int(one.certain), *map(place, (one.reason, one.needs, one.hidden_by)), flags]
+            return [list(Standing).index(one.standing), int(one.certain), *texts_, flags]
 
         return {
             "values": {axis: list(words) for axis, words in self.values.items()},
@@ -193,9 +199,7 @@ def _clauses(catalog: Catalog, failure: Failure) -> list[Clause]:
     return [*rules, *failure.reached_by, *(one.when for one in failure.masked)]
 
 
-def _classes(
-    parts: Mapping[str, Mapping[str, UserStack]], clauses: Sequence[Clause]
-) -> dict[str, tuple[int, ...]]:
+def _classes(parts: Mapping[str, Mapping[str, UserStack]], clauses: Sequence[Clause]) -> dict[str, tuple[int, ...]]:
     """Return, by axis, the class of each value: values of a class satisfy the same conditions of all clauses."""
     found = {}
     for axis, words in parts.items():

@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import argparse
 import json
+from dataclasses import replace
+from pathlib import Path
 from typing import Any, Final
 
 from matrix.catalog import loading
+from matrix.check.table import build_table
 from matrix.cli import out, results
 from matrix.cli.usage import add_command
 from matrix.execution import run
-from matrix.report import markdown, output
+from matrix.report import markdown, output, site
 from matrix.report.changes import Changes, changes
 from matrix.report.json_object import json_object
+from matrix.report.stack_map import stack_map
 from matrix.report.terminal import warn
+from matrix.store import night as runs
 from matrix.store.history import History, with_history
 from matrix.store.night import Night
-from matrix.store.paths import Paths
+from matrix.store.paths import Paths, write_whole
+from matrix.store.trend import NO_PASTS
 
 FORMATS: Final = ("markdown", "issue", "webhook")
 
@@ -30,6 +36,12 @@ def add_parser(commands: Any) -> None:
         choices=FORMATS,
         help="print this format instead of the summary; issue is empty where nothing is newly red",
     )
+    parser.add_argument(
+        "--site", type=Path, metavar="DIR", help="write a static site instead: map, catalog, badges; nothing private"
+    )
+    parser.add_argument(
+        "--map", type=Path, metavar="FILE.svg", help="write the upgrade map as a picture instead, and FILE-dark.svg"
+    )
     out.add_out(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON object (docs/schema/records.json)")
     parser.set_defaults(command=report_command)
@@ -37,6 +49,8 @@ def add_parser(commands: Any) -> None:
 
 def report_command(parsed: argparse.Namespace) -> int:
     """Write the pages and print the summary; return the exit status of the run."""
+    if parsed.site or parsed.map:
+        return publish(parsed)
     paths = Paths(parsed.out)
     folder = paths.run(parsed.run or results.newest(parsed.out, night=True))
 
@@ -56,3 +70,20 @@ def report_command(parsed: argparse.Namespace) -> int:
     else:
         results.print_summary(night, parsed.out)
     return run.exit_status(night)
+
+
+def publish(parsed: argparse.Namespace) -> int:
+    """Write the site, or the picture of the map: with the results of a run where there is one."""
+    paths, catalog = Paths(parsed.out), loading.load()
+    named = parsed.run or (results.newest(parsed.out, night=True) if paths.runs() else "")
+    night = runs.read(paths.run(named)) if named else Night("", ())
+    night = replace(night, records=tuple(site.published(catalog, night.records)))
+    map = stack_map(catalog, build_table(catalog), night.records, NO_PASTS)
+    if parsed.site:
+        site.write_site(parsed.site, map, night)
+        print(parsed.site / "index.html")
+    if parsed.map:
+        for scheme, path in (("light", parsed.map), ("dark", parsed.map.with_stem(f"{parsed.map.stem}-dark"))):
+            write_whole(path, site.picture(map, scheme))
+            print(path)
+    return 0

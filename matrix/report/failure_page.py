@@ -17,6 +17,7 @@ from matrix.report.document import document
 from matrix.report.grid import grids
 from matrix.report.page import anchors_of
 from matrix.report.rulings import Ruling
+from matrix.report.stack_map import StackMap
 from matrix.report.strip import Strip, strip
 from matrix.report.words import WORST_FIRST, render_chain
 from matrix.store.night import Night
@@ -47,15 +48,17 @@ class FailureHistory:
 
 
 def failure_page(
-    failure: Failure, catalog: Catalog, night: Night, levels: Mapping[str, frozenset[Level]], pasts: Pasts
+    failure: Failure, map: StackMap, night: Night, levels: Mapping[str, frozenset[Level]], pasts: Pasts | None = None
 ) -> str:
     """Return the page.
 
-    `night` is the whole run. `levels`: the levels at which each failure has ever run on this machine; `pasts`: the
-    results of each case in earlier nights.
+    `map` has the catalog, `night` is the whole run. `levels`: the levels at which each failure has ever run on this
+    machine; `pasts`: the results of each case in earlier nights. Without `pasts` the page is one of a site, without
+    history and links to single cases.
     """
     records = [record for record in night.records if record.failure == failure.id]
-    links = {key: f"../index.html#{anchor}" for key, anchor in anchors_of(night.records).items()}
+    anchors = anchors_of(night.records)
+    links = {key: f"../index.html#{one}" if pasts is not None else "" for key, one in anchors.items()}
     return document(
         "failure.html.j2",
         failure=failure,
@@ -64,11 +67,13 @@ def failure_page(
         stand_ins=[f"{', '.join(one.packages)}: {one.reason}" for one in failure.stand_in],
         masked=[f"{one.by}: {one.reason}" for one in failure.masked],
         counts=_counts(records),
-        rules={ruling: _counts(members) for ruling, members in _by_rule(failure, catalog, records).items()},
+        affected=map.affected[failure.id],
+        rules={ruling: _counts(members) for ruling, members in _by_rule(failure, map.catalog, records).items()},
         grids=grids(records, links, levels),
         chart=chart(failure.folder, records),
         example=_example(failure),
-        history=_history(records, pasts),
+        public=pasts is None,
+        history=_history(records, pasts or {}),
         signatures={
             one.name: {name: value for name, value in vars(one).items() if name != "name" and value is not None}
             for one in failure.signature

@@ -19,7 +19,7 @@ from matrix.verdicts.record import Record, Verdict
 class GridCell:
     """The most urgent verdict of the cases in a cell, a link to its evidence, and how many of them have it.
 
-    `title` names every case; `share` is "" where all have the same verdict.
+    `link` is "" where none is published. `title` names every case; `share` is "" where all have the same verdict.
     """
 
     verdict: Verdict

@@ -27,7 +27,7 @@ def job_summary(night: Night, changes: Changes) -> str:
     counts = Counter(record.verdict for record in night.records)
     parts = [
         f"## Megatrix: {summary.colour}",
-        f"{summary.text}; {summary.no_result}. Run {code(night.run)}.",
+        f"{summary.text}; {summary.sources}. Run {code(night.run)}.",
         _table(_causes(night.records, changes)),
         _silent(night.records),
         "| verdict | cases | meaning |\n| --- | ---: | --- |\n"
@@ -60,7 +60,7 @@ def issue(night: Night, changes: Changes) -> str:
 def webhook(night: Night, changes: Changes) -> dict[str, str]:
     """Return the payload of an incoming webhook (Slack, Mattermost, Rocket.Chat): the night in a few lines."""
     summary = headline(night.records, night.missing)
-    lines = [f"Megatrix {summary.colour.upper()}: {summary.text}; {summary.no_result} ({one_line(night.run)})"]
+    lines = [f"Megatrix {summary.colour.upper()}: {summary.text}; {summary.sources} ({one_line(night.run)})"]
     for reds in _causes(night.records, changes)[:CAUSES]:
         new = "NEW " if _is_new(reds, changes) else ""
         lines.append(

@@ -8,13 +8,15 @@ from pathlib import Path
 from urllib.parse import quote
 
 from matrix.catalog.model import Catalog
+from matrix.check.table import build_table
 from matrix.report.cell_page import LogLink, by_cell, cell_page
 from matrix.report.changes import changes
-from matrix.report.compat_page import compat_page
 from matrix.report.failure_page import failure_page
 from matrix.report.junit import junit
 from matrix.report.markdown import job_summary
 from matrix.report.page import page
+from matrix.report.stack_map import stack_map
+from matrix.report.upgrade_page import upgrade_page
 from matrix.store import night
 from matrix.store.history import History
 from matrix.store.night import Night
@@ -33,10 +35,11 @@ def render(run_folder: Path, out: Path, history: History, catalog: Catalog) -> N
     levels, pasts = history.levels(), history.pasts(current.run)
     different = changes(current.records, history.previous(current.run))
     bisections = sorted(one.stem for one in paths.bisections.glob("*.html"))
-    write_whole(paths.page, page(current, different, levels, bisections, pasts))
-    write_whole(paths.compat, compat_page(catalog, levels), durable=False)
+    map = stack_map(catalog, build_table(catalog), current.records, pasts)
+    write_whole(paths.page, page(current, different, levels, map, bisections, pasts))
+    write_whole(paths.upgrade, upgrade_page(map), durable=False)
     for failure in catalog.failures:
-        write_whole(paths.failure(failure.id), failure_page(failure, catalog, current, levels, pasts), durable=False)
+        write_whole(paths.failure(failure.id), failure_page(failure, map, current, levels, pasts), durable=False)
     for cell, records in by_cell(current.records).items():
         path = paths.cell(cell)
         log_of = partial(_log, path.parent, run_folder)

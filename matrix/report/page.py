@@ -7,10 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from matrix.catalog.failure import Level
+from matrix.catalog.failure import Failure, Level
 from matrix.report.changes import Changes
 from matrix.report.document import document
 from matrix.report.grid import Grid, grids
+from matrix.report.stack_map import MEANS, Seen, StackMap
 from matrix.report.words import WORST_FIRST, group_by, headline, is_red, verdict_reason, version_order
 from matrix.store.night import Night
 from matrix.store.trend import NO_PASTS, Pasts, turns
@@ -25,10 +26,13 @@ AXES: Final = ("base", "mcore", "te", "driver")
 class FailureRow:
     """One failure of the run: its verdicts, most urgent first, its grids, and the run of its last change ("": none).
 
-    `order` sorts the rows: red ones first, then by the last change.
+    `title` and `fix` are those of its entry. `order` sorts the rows: red ones first, then by the last change.
     """
 
     failure: str
+    title: str
+    fix: str
+    seen: Seen
     counts: Mapping[Verdict, int]
     grids: Sequence[Grid]
     changed: str
@@ -49,15 +53,17 @@ def page(
     night: Night,
     changes: Changes,
     levels: Mapping[str, frozenset[Level]],
+    map: StackMap,
     bisections: Sequence[str] = (),
     pasts: Pasts = NO_PASTS,
 ) -> str:
     """Return the page.
 
-    `levels`: the levels at which each failure has ever run on this machine; `bisections`: names of bisection pages;
-    `pasts`: the results of each case in earlier nights.
+    `levels`: the levels at which each failure has ever run on this machine; `map`: the upgrade map with this night;
+    `bisections`: names of bisection pages; `pasts`: the results of each case in earlier nights.
     """
     records, anchors = night.records, anchors_of(night.records)
+    made = grids(records, {key: f"#{one}" for key, one in anchors.items()}, levels)
     silent = group_by(
         lambda record: (record.verdict, verdict_reason(record)), (each for each in records if each.verdict in SILENT)
     )
@@ -69,7 +75,9 @@ def page(
         changes=changes,
         anchors=anchors,
         causes=_causes(records, changes.newly_red),
-        failures=_failures(records, grids(records, {key: f"#{one}" for key, one in anchors.items()}, levels), pasts),
+        failures=_failures(records, made, pasts, map),
+        map=map,
+        means=MEANS,
         silent=sorted(silent.items(), key=lambda group: -len(group[1])),
         choices=_choices(records),
         bisections=bisections,
@@ -81,15 +89,19 @@ def anchors_of(records: Sequence[Record]) -> dict[str, str]:
     return {record.key: f"{'red' if is_red(record) else 'case'}-{n}" for n, record in enumerate(records, start=1)}
 
 
-def _failures(records: Sequence[Record], made: Sequence[Grid], pasts: Pasts) -> list[FailureRow]:
+def _failures(records: Sequence[Record], made: Sequence[Grid], pasts: Pasts, map: StackMap) -> list[FailureRow]:
     rows = []
+    entries: dict[str, Failure] = {one.id: one for one in map.catalog.failures}
     for failure, members in group_by(lambda record: record.failure, records).items():
         found = Counter(record.verdict for record in members)
         counts = {verdict: found[verdict] for verdict in WORST_FIRST if found[verdict]}
         changes = [after for record in members for _, after, _ in turns(pasts.get(record.key, ()))]
         number, last = max(((after.number, after.run) for after in changes), default=(0, ""))
         order = (not any(is_red(record) for record in members), -number, failure)
-        rows.append(FailureRow(failure, counts, [one for one in made if one.failure == failure], last, order))
+        entry = entries.get(failure)  # an older run may have a failure that the catalog no longer has
+        title, fix = (entry.title, " ".join(entry.fix.split())) if entry else ("", "")
+        own = [one for one in made if one.failure == failure]
+        rows.append(FailureRow(failure, title, fix, map.seen.get(failure, Seen()), counts, own, last, order))
     return sorted(rows, key=lambda row: row.order)
 
 

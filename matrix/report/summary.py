@@ -58,7 +58,7 @@ def summary(records: Sequence[Record], missing: Mapping[str, str] = NONE_MISSING
     night = headline(records, missing)
     if records:
         yield text(*_counts(records))
-    yield text((night.colour.upper(), STYLES[night.colour]), f": {night.text}; {night.no_result}")
+    yield text((night.colour.upper(), STYLES[night.colour]), f": {night.text}; {night.sources}")
 
 
 def _reds(reds: Sequence[Record]) -> Iterator[list[Part]]:

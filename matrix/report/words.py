@@ -49,12 +49,12 @@ Key = TypeVar("Key", bound=Hashable)
 class Headline:
     """The night in one line. `colour`: "red", "green", or "incomplete" when neither applies.
 
-    `no_result` counts the cases without a result and is always shown next to `text`.
+    `sources` counts the cases that ran, came from the cache and have no result; it is always shown next to `text`.
     """
 
     colour: str
     text: str
-    no_result: str
+    sources: str
 
 
 def headline(records: Sequence[Record], missing: Mapping[str, str] = NONE_MISSING) -> Headline:
@@ -65,22 +65,21 @@ def headline(records: Sequence[Record], missing: Mapping[str, str] = NONE_MISSIN
     """
     counts = Counter(record.verdict.colour for record in records)
     total, red, lost, unavailable = len(records), counts["red"], counts["not-reached"], counts["unavailable"]
-    no_result = f"{unavailable} unavailable, {lost} not reached"
+    cached = Counter(record.cached_from for record in records if record.cached_from)
+    runs = " and ".join(cached) if len(cached) < 3 else f"{len(cached)} runs"
+    from_cache = f"{cached.total()} from the cache of {runs}, " if cached else ""
+    ran = total - unavailable - lost - cached.total()
+    sources = f"{ran} ran, {from_cache}{unavailable} unavailable, {lost} not reached"
     if red:
-        return Headline("red", f"{red} of {total} cases {'is' if red == 1 else 'are'} red", no_result)
+        return Headline("red", f"{red} of {total} cases {'is' if red == 1 else 'are'} red", sources)
     if total == unavailable + lost:
-        return Headline("incomplete", f"none of {total} cases ran", no_result)
+        return Headline("incomplete", f"none of {total} cases ran", sources)
     if lost:
-        return Headline("incomplete", f"nothing is red, but {lost} of {total} cases were not reached", no_result)
+        return Headline("incomplete", f"nothing is red, but {lost} of {total} cases were not reached", sources)
     if missing:
         lost_levels = " and ".join(f"level {level}, which ran in {run}," for level, run in sorted(missing.items()))
-        return Headline("incomplete", f"nothing is red, but {lost_levels} did not run", no_result)
-    cached = Counter(record.cached_from for record in records if record.cached_from)
-    if not cached:
-        return Headline("green", f"nothing is red in {total - unavailable} cases that ran", no_result)
-    ran, runs = total - unavailable - cached.total(), " and ".join(cached) if len(cached) < 3 else f"{len(cached)} runs"
-    text = f"nothing is red in {total - unavailable} cases: {ran} ran, {cached.total()} from the cache of {runs}"
-    return Headline("green", text, no_result)
+        return Headline("incomplete", f"nothing is red, but {lost_levels} did not run", sources)
+    return Headline("green", f"nothing is red in {total - unavailable} cases", sources)
 
 
 def is_red(record: Record) -> bool:

@@ -81,9 +81,9 @@ class Paths:
         return self.out / "failures" / f"{id}.html"
 
     @property
-    def compat(self) -> Path:
-        """The compatibility table."""
-        return self.out / "compat.html"
+    def upgrade(self) -> Path:
+        """The comparison of two stacks, with the upgrade map."""
+        return self.out / "upgrade.html"
 
     def cell(self, cell: str) -> Path:
         """Return the page of one cell, by the cell's id."""

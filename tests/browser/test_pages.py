@@ -8,23 +8,20 @@ from pathlib import Path
 
 import pytest
 
-from matrix.catalog.failure import Expectation
-from matrix.check.stack import build, parse_text
 from matrix.cli.main import main
 from matrix.store.paths import Paths, page_name
 from tests.browser.chromium import Browser
 from tests.founding import SAVE
-from tests.unit.catalogs import real
 from tests.unit.engines import FakeEngine
 
 RED_CELL = "torch-2.4.1/mcore-0.14.0/te-none/driver-none"
 PAGES = (
     "index.html",
-    "compat.html#mcore=0.8.0 torch=2.4.0",
+    "upgrade.html#from=base%3Dngc-24.07+mcore%3D0.8.0&to=base%3Dngc-25.06+mcore%3D0.12.0",
     f"failures/{SAVE}.html",
     f"cells/{page_name(RED_CELL)}",
 )
-NAMES = ("night", "compat", "failure", "cell")
+NAMES = ("night", "upgrade", "failure", "cell")
 WIDTHS = (400, 1600)
 FILL = """(name, text) => {
   const field = document.getElementById("filter-" + name);
@@ -97,35 +94,6 @@ def test_copied_command_runs_the_red_case(
     assert main(arguments) == 1
     assert len(command.ran) == 1
     assert command.ran[0] in line
-
-
-@pytest.mark.parametrize(
-    "stack",
-    [
-        "mcore=0.8.0 torch=2.4.0",
-        "base=ngc-24.07 mcore=0.9.0rc0+094d66b",
-        "mcore=0.17.0 te=2.9.0",
-        "base=ngc-24.07 mcore=0.8.0 driver=535 sm=9.0",
-        "torch=2.1.2",
-    ],
-)
-def test_compat_page_agrees_with_the_command_line(browser: Browser, site: Paths, stack: str) -> None:
-    """In the failures that the rules expect, whatever reaches them."""
-    browser.open(url(site, f"compat.html#{stack}"))
-    cell = build(real(), parse_text(real(), stack)).cell
-    broken = browser.js("[...document.querySelectorAll('#answer h3 a')].map((each) => each.textContent)")
-
-    assert broken == [one.id for one in real().failures if one.expectation(cell) is Expectation.BROKEN]
-    assert browser.errors() == []
-
-
-def test_unknown_version_is_put_into_the_command(browser: Browser, site: Paths) -> None:
-    browser.open(url(site, "compat.html#mcore=0.8.0 torch=2.4.0.post7"))
-    assert "Not in the catalog: torch 2.4.0.post7" in browser.js("document.getElementById('answer').innerText")
-    assert (
-        browser.js("document.querySelector('.paste code').textContent")
-        == 'megatrix check "mcore=0.8.0 torch=2.4.0.post7"'
-    )
 
 
 @pytest.mark.parametrize("width", WIDTHS)

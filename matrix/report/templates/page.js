@@ -6,7 +6,7 @@
   const shown = document.getElementById("shown");
   const step = 100;  // rows shown at first, and added by a click: a night has hundreds
   let limit = step;
-  const axes = [...document.querySelectorAll(".filters select")].map((select) => select.id.replace("filter-", ""));
+  const axes = [...document.querySelectorAll("#cases .filters select")].map((select) => select.id.replace("filter-", ""));
 
   const filter = () => {
     const terms = field("text").value.toLowerCase().split(/\s+/).filter(Boolean);

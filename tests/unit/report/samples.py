@@ -13,6 +13,11 @@ from matrix.bisection.report import BisectionSummary, Cost, ProbeSummary
 from matrix.bisection.search import ResultKind
 from matrix.catalog.cell import Cell
 from matrix.catalog.failure import Expectation, Level
+from matrix.catalog.model import Catalog
+from matrix.check.table import build_table
+from matrix.report import stack_map as maps
+from matrix.report.stack_map import StackMap
+from matrix.store.trend import NO_PASTS, Pasts
 from matrix.verdicts.outcome import Frame, Outcome, OutcomeKind, Raised, RankEnd
 from matrix.verdicts.reason import Reason, ReasonKind
 from matrix.verdicts.record import Record, Verdict
@@ -159,6 +164,11 @@ def night() -> list[Record]:
     ), attempts=("hung after 120 s in the fork-server",))  # fmt: skip
     records.append(record(Verdict.UNEXPLAINED, where=where, failure="long-samples", case="cp4-131072", outcome=hung))
     return records
+
+
+def stack_map(known: Catalog, *records: Record, pasts: Pasts = NO_PASTS) -> StackMap:
+    """Return the upgrade map of a catalog and a night."""
+    return maps.stack_map(known, build_table(known), records, pasts)
 
 
 def bisection(text: str) -> BisectionSummary:

@@ -9,7 +9,7 @@ from matrix.report.failure_page import failure_page
 from matrix.store.night import Night
 from matrix.verdicts.outcome import RankEnd
 from tests.unit.catalogs import catalog, failure
-from tests.unit.report.samples import cell, record
+from tests.unit.report.samples import cell, record, stack_map
 
 CODE = """
 from matrix.kit.svg import escape
@@ -26,7 +26,7 @@ def page(folder: Path) -> str:
     one = record(where=WHERE, case="peak")
     one = replace(one, outcome=replace(one.outcome, ranks=(RankEnd(0, 0, returned=True, value="<b>"), RankEnd(1, 0))))
     entry = failure(one.failure, folder=folder)
-    return failure_page(entry, catalog(entry), Night("one", (one,)), {}, {})
+    return failure_page(entry, stack_map(catalog(entry)), Night("one", (one,)), {}, {})
 
 
 def test_page_shows_the_chart_of_its_folder(tmp_path: Path) -> None:

@@ -17,13 +17,13 @@ from matrix.catalog.failure import Claim, Level, Workaround
 from matrix.report import document
 from matrix.report.bisection_page import bisection_page, joint_page
 from matrix.report.cell_page import LogLink, cell_page
-from matrix.report.compat_page import compat_page
 from matrix.report.failure_page import failure_page
+from matrix.report.upgrade_page import upgrade_page
 from matrix.store.night import Night
 from matrix.store.trend import PastResult
 from matrix.verdicts.record import Verdict
 from tests.unit.catalogs import catalog, clause
-from tests.unit.report.samples import attribution, bisection, record
+from tests.unit.report.samples import attribution, bisection, record, stack_map
 from tests.unit.report.test_failure_page import ENTRY
 from tests.unit.report.test_page import HOSTILE, Document, poisoned
 
@@ -40,10 +40,11 @@ def every_page(text: str) -> dict[str, str]:
         workaround=(Workaround(text, text),), affected=(clause(mcore="<0.9", reason=text),),
     )  # fmt: skip
     known, levels = catalog(entry), {str(entry.id): frozenset({Level.CPU})}
+    map = stack_map(known, one, pasts=pasts)
     return {
         "cell": cell_page(text, [one], known, pasts, lambda log: LogLink(log, text)),
-        "failure": failure_page(entry, known, Night(text, (one,)), levels, pasts),
-        "compat": compat_page(known, levels),
+        "failure": failure_page(entry, map, Night(text, (one,)), levels, pasts),
+        "upgrade": upgrade_page(map),
         "bisection": bisection_page(bisection(text), text, text, text),
         "attribution": joint_page(attribution(text), text, text),
     }
@@ -76,7 +77,7 @@ def test_policy_allows_only_own_style_and_script() -> None:
 
 @pytest.mark.parametrize("verdict", Verdict)
 def test_every_verdict_has_a_mark(verdict: Verdict) -> None:
-    assert f'<symbol id="v-{verdict.value}" ' in compat_page(catalog(ENTRY), {})
+    assert f'<symbol id="v-{verdict.value}" ' in upgrade_page(stack_map(catalog(ENTRY)))
 
 
 @pytest.mark.parametrize("template", TEMPLATES, ids=lambda path: path.name)
@@ -87,4 +88,4 @@ def test_no_template_switches_escaping_off(template: Path) -> None:
 
 def test_missing_value_is_an_error() -> None:
     with pytest.raises(UndefinedError):
-        document.document("compat.html.j2", titles={"mcore": "megatron-core"})
+        document.document("upgrade.html.j2", axes={"mcore": "megatron-core"})

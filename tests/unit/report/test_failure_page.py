@@ -12,7 +12,7 @@ from matrix.store.night import Night
 from matrix.store.trend import PastResult, Pasts
 from matrix.verdicts.record import Record, Verdict
 from tests.unit.catalogs import catalog, clause, failure
-from tests.unit.report.samples import cell, record
+from tests.unit.report.samples import cell, record, stack_map
 
 ENTRY = failure(
     id="dud-assertion",
@@ -33,7 +33,7 @@ RECORDS = (
 def shown(entry: Failure = ENTRY, pasts: Pasts | None = None, records: Sequence[Record] = RECORDS) -> str:
     """The page's text, tags taken out."""
     levels = {"dud-assertion": frozenset({Level.CPU})}
-    page = failure_page(entry, catalog(entry), Night("one", tuple(records)), levels, pasts or {})
+    page = failure_page(entry, stack_map(catalog(entry)), Night("one", tuple(records)), levels, pasts or {})
     return " ".join(re.sub(r"<style>.*?</style>|<[^>]+>", " ", page, flags=re.DOTALL).split())
 
 
@@ -58,13 +58,13 @@ def test_workaround_shows_its_verification() -> None:
 
 
 def test_reference_to_a_thread_is_a_link() -> None:
-    page = failure_page(ENTRY, catalog(ENTRY), Night("one", ()), {}, {})
+    page = failure_page(ENTRY, stack_map(catalog(ENTRY)), Night("one", ()), {}, {})
     assert '<a href="https://github.com/NVIDIA/Megatron-LM/issues/1003">NVIDIA/Megatron-LM#1003</a>, a talk' in page
     assert "Not in this run." in page
 
 
 def test_grid_cell_links_to_its_evidence() -> None:
-    page = failure_page(ENTRY, catalog(ENTRY), Night("one", RECORDS), {}, {})
+    page = failure_page(ENTRY, stack_map(catalog(ENTRY)), Night("one", RECORDS), {}, {})
     assert 'href="../index.html#case-1"' in page
     assert "case-4" not in page
 

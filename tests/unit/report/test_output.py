@@ -66,7 +66,7 @@ def test_second_night_is_compared_with_the_first(tmp_path: Path) -> None:
 
 def test_only_reports_are_left(tmp_path: Path) -> None:
     rendered(Paths(tmp_path), "1-night")
-    made = ["cells", "compat.html", "failures", "history.sqlite", "index.html", "junit.xml", "runs", "summary.md"]
+    made = ["cells", "failures", "history.sqlite", "index.html", "junit.xml", "runs", "summary.md", "upgrade.html"]
     assert sorted(path.name for path in tmp_path.iterdir()) == made
 
 

@@ -25,10 +25,12 @@ from matrix.verdicts.outcome import Raised
 from matrix.verdicts.reason import Reason, ReasonKind
 from matrix.verdicts.record import Record, Verdict
 from tests.profiles import tries
-from tests.unit.report.samples import cell, night, record
+from tests.unit.catalogs import catalog, failure
+from tests.unit.report.samples import cell, night, record, stack_map
 from tests.unit.terminals import piped
 
 NO_CHANGES = Changes("", (), ())
+MAP = stack_map(catalog(failure("dud-assertion")))
 VOID = {"meta", "input", "br"}
 
 
@@ -66,7 +68,7 @@ class Document(HTMLParser):
 
 def made(records: list[Record], since: Changes = NO_CHANGES, levels: dict[str, frozenset[Level]] | None = None) -> str:
     when = ("2026-01-31T02:00:00.000Z", "2026-01-31T02:11:00.000Z")
-    return page(Night("a", tuple(records), *when), since, levels or {})
+    return page(Night("a", tuple(records), *when), since, levels or {}, MAP)
 
 
 def test_elements_are_balanced_and_ids_unique() -> None:
@@ -77,7 +79,7 @@ def test_elements_are_balanced_and_ids_unique() -> None:
 
 
 def test_every_link_has_a_target() -> None:
-    """Targets are ids of the page, the pages of failures and cells, and compat.html."""
+    """Targets are ids of the page, the pages of failures and cells, and upgrade.html."""
     document = Document(made(night()))
     pages = {f"failures/{each.failure}.html" for each in night()} | {
         f"cells/{page_name(each.cell.id)}" for each in night()
@@ -85,13 +87,13 @@ def test_every_link_has_a_target() -> None:
     assert {link.removeprefix("#") for link in document.values("href")} <= {
         *document.values("id"),
         *pages,
-        "compat.html",
+        "upgrade.html",
     }
 
 
 def test_bisection_pages_are_linked() -> None:
-    assert 'href="bisections/cut-offload-args.html"' in page(Night("a", ()), NO_CHANGES, {}, ["cut-offload-args"])
-    assert "Bisections" not in page(Night("a", ()), NO_CHANGES, {})
+    assert 'href="bisections/cut-offload-args.html"' in page(Night("a", ()), NO_CHANGES, {}, MAP, ["cut-offload-args"])
+    assert "Bisections" not in page(Night("a", ()), NO_CHANGES, {}, MAP)
 
 
 def test_page_fetches_nothing_and_its_policy_forbids_it() -> None:
@@ -120,7 +122,9 @@ def test_every_red_case_has_command_and_reason() -> None:
 def test_red_banner_counts_cases_without_result() -> None:
     html = made(night())
     assert '<div class="banner red">' in html
-    assert "15 of 134 cases are red</h1><span>9 unavailable, 3 not reached; 3 of 4 failures tested</span>" in html
+    assert (
+        "15 of 134 cases are red</h1><span>122 ran, 9 unavailable, 3 not reached; 3 of 4 failures tested</span>" in html
+    )
 
 
 def test_night_without_red_has_a_green_banner() -> None:
@@ -159,14 +163,14 @@ def test_the_failure_that_changed_last_comes_first() -> None:
         PastResult(1, "monday", Verdict.REGRESSED, 1.0, "x", False),
         PastResult(2, "now", Verdict.HOLDS, 1.0, "y", False),
     ]
-    html = page(Night("now", (calm, changed)), NO_CHANGES, {}, (), {changed.key: past})
+    html = page(Night("now", (calm, changed)), NO_CHANGES, {}, MAP, (), {changed.key: past})
     assert rows(html) == ["moved", "calm"]
     assert "last change in now" in html
 
 
 def test_a_failure_without_result_is_not_tested() -> None:
     html = made([record(), record(Verdict.UNAVAILABLE, failure="away")])
-    assert "1 unavailable, 0 not reached; 1 of 2 failures tested" in html
+    assert "1 ran, 1 unavailable, 0 not reached; 1 of 2 failures tested" in html
     assert html.count('<span class="soft">not tested</span>') == 1
 
 
@@ -221,7 +225,7 @@ def test_no_text_becomes_markup(verdict: Verdict, text: str) -> None:
     html.encode("utf-8")
     document, harmless = Document(html), Document(made([poisoned(record(verdict), "text")]))
     assert document.open == []
-    assert document.tags["script"] == 1
+    assert document.tags["script"] == 2  # with the data of the map
     assert document.tags["img"] == document.tags["b"] - harmless.tags["b"] == 0
     assert {name for _, name, _ in document.attributes} <= {name for _, name, _ in harmless.attributes} | {"title"}
     assert all(char in "\n\t" or char.isprintable() for char in html)
@@ -259,6 +263,6 @@ def test_secrets_are_masked_in_every_report() -> None:
     red = replace(red, outcome=outcome, notes=(text,), why=(Reason(ReasonKind.PICKED, text),))
     current = Night("a", (red, replace(red, verdict=Verdict.UNAVAILABLE, case="pp2")))
     printed = piped(*summary(current.records)), piped(Screen(1).line(red))
-    for text in (page(current, NO_CHANGES, {}), junit(current), *printed):
+    for text in (page(current, NO_CHANGES, {}, MAP), junit(current), *printed):
         assert "hunter2" not in text
         assert "[masked]" in text

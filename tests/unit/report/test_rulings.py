@@ -18,12 +18,14 @@ from matrix.planning.planned import Planned
 from matrix.report.cell_page import LogLink, by_cell, cell_page
 from matrix.report.failure_page import failure_page
 from matrix.report.rulings import PLANNED
+from matrix.report.stack_map import StackMap
 from matrix.store.night import Night
 from matrix.verdicts.judge import judge
 from matrix.verdicts.outcome import Outcome, OutcomeKind
 from matrix.verdicts.record import Record
 from tests.founding import HARDWARE
 from tests.unit.catalogs import case, catalog, clause, failure, masked, real, stack
+from tests.unit.report.samples import stack_map
 
 PASSED = Outcome(OutcomeKind.PASSED)
 # The verdict of a pass for each expectation.
@@ -80,9 +82,9 @@ class CellPages:
         return rows.get(failure, ("unknown", ""))
 
 
-def of_page(known: Catalog, entry: Failure, records: Iterable[Record]) -> Counter[tuple[str, str]]:
+def of_page(map: StackMap, entry: Failure, records: Iterable[Record]) -> Counter[tuple[str, str]]:
     """Return how often the page of a failure shows each pair of expectation and verdict; all must have a rule."""
-    page = failure_page(entry, known, Night("one", tuple(records)), {}, {})
+    page = failure_page(entry, map, Night("one", tuple(records)), {}, {})
     found: Counter[tuple[str, str]] = Counter()
     for expectation, rule, _, verdicts in table(page, "Rules and results"):
         assert rule != PLANNED
@@ -105,8 +107,9 @@ def test_failure_pages_show_the_planned_expectation() -> None:
     records = passed(real(), real_night())
     planned = Counter((item.failure, item.expectation.value) for item in real_night())
     found: Counter[tuple[str, str]] = Counter()
+    map = stack_map(real())
     for entry in real().failures:
-        for (expectation, verdict), count in of_page(real(), entry, records).items():
+        for (expectation, verdict), count in of_page(map, entry, records).items():
             assert verdict == VERDICTS[expectation]
             found[entry.id, expectation] += count
     assert found == planned
@@ -136,7 +139,7 @@ def test_failure_page_rules_by_hardware() -> None:
     known = catalog(entry, stacks=(reported,))
     planned = night(known, pairwise)
     assert {item.expectation.value for item in planned} == {"broken", "works"}
-    assert of_page(known, entry, passed(known, planned)) == Counter(
+    assert of_page(stack_map(known), entry, passed(known, planned)) == Counter(
         (item.expectation.value, VERDICTS[item.expectation.value]) for item in planned
     )
 
@@ -176,7 +179,7 @@ def test_masked_case_names_what_masks_it() -> None:
         pages.because(f"torch-2.4.0/mcore-{core}/te-none/driver-none", "second", "tp2") for core in ("0.8.0", "0.9.0")
     ]
     assert because == ["everything: by hand; masked: first: it fails before", "everything: by hand"]
-    assert of_page(known, entry, records) == {("works", "holds"): 3}
+    assert of_page(stack_map(known), entry, records) == {("works", "holds"): 3}
 
 
 def test_given_source_is_named_beside_its_expectation() -> None:
@@ -192,7 +195,7 @@ def test_given_source_is_named_beside_its_expectation() -> None:
     ]
     given, rule = "megatron-core from ./Megatron-LM@fix", "catalog: broken, mcore <0.9: by hand"
     assert shown == [("broken", "mcore <0.9: by hand"), ("works", f"{given}: {rule}")]
-    page = failure_page(entry, known, Night("one", (record,)), {}, {})
+    page = failure_page(entry, stack_map(known), Night("one", (record,)), {}, {})
     assert ["works", given, rule, "holds 1 cpu"] in table(page, "Rules and results")
 
 
@@ -204,7 +207,7 @@ def test_changed_rule_stands_beside_the_planned_expectation() -> None:
     pages, cell = CellPages(after, records), "torch-2.4.0/mcore-0.8.0/te-none/driver-none"
     assert (pages.expectation(cell, "break"), pages.expectation(cell, "break", "tp2")) == ("broken", "unknown")
     assert pages.because(cell, "break", "tp2") == "as planned: catalog: broken, everything: by hand"
-    page = failure_page(entry, after, Night("one", tuple(records)), {}, {})
+    page = failure_page(entry, stack_map(after), Night("one", tuple(records)), {}, {})
     assert ["unknown", PLANNED, "catalog: broken, everything: by hand", "learned 3 cpu"] in table(
         page, "Rules and results"
     )

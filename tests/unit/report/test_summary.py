@@ -31,7 +31,7 @@ def test_every_red_case_has_its_command() -> None:
 def test_red_cases_come_first_and_headline_last() -> None:
     blocks = summary(night()).split("\n\n")
     assert re.match("VANISHED|REGRESSED|UNEXPLAINED", blocks[0])
-    assert blocks[-1].splitlines()[-1] == "RED: 15 of 134 cases are red; 9 unavailable, 3 not reached"
+    assert blocks[-1].splitlines()[-1] == "RED: 15 of 134 cases are red; 122 ran, 9 unavailable, 3 not reached"
 
 
 def test_shared_cause_is_printed_once() -> None:
@@ -124,4 +124,4 @@ def test_messages_are_escaped_for_the_terminal(message: str) -> None:
 
 
 def test_night_without_cases_is_incomplete() -> None:
-    assert summary([]) == "INCOMPLETE: none of 0 cases ran; 0 unavailable, 0 not reached\n"
+    assert summary([]) == "INCOMPLETE: none of 0 cases ran; 0 ran, 0 unavailable, 0 not reached\n"

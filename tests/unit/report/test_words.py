@@ -49,7 +49,7 @@ def test_headline_is_red_if_any_case_is(verdicts: list[Verdict]) -> None:
     summary = headline(records)
     assert (summary.colour == "red") == any(map(is_red, records))
     unavailable, lost = verdicts.count(Verdict.UNAVAILABLE), verdicts.count(Verdict.NOT_REACHED)
-    assert summary.no_result == f"{unavailable} unavailable, {lost} not reached"
+    assert summary.sources == f"{len(records) - unavailable - lost} ran, {unavailable} unavailable, {lost} not reached"
 
 
 @given(st.lists(st.sampled_from(list(Verdict)), min_size=1))
@@ -126,12 +126,12 @@ def test_any_text_can_be_sorted(texts: list[str]) -> None:
 @pytest.mark.parametrize(
     ("runs", "words"),
     [
-        (("a", "a"), "2 cases: 0 ran, 2 from the cache of a"),
-        (("", "a"), "2 cases: 1 ran, 1 from the cache of a"),
-        (("a", "b"), "2 cases: 0 ran, 2 from the cache of a and b"),
-        (("", ""), "2 cases that ran"),
+        (("a", "a"), "0 ran, 2 from the cache of a, 0 unavailable, 0 not reached"),
+        (("", "a"), "1 ran, 1 from the cache of a, 0 unavailable, 0 not reached"),
+        (("a", "b"), "0 ran, 2 from the cache of a and b, 0 unavailable, 0 not reached"),
+        (("", ""), "2 ran, 0 unavailable, 0 not reached"),
     ],
 )
 def test_results_from_the_cache_are_counted(runs: tuple[str, str], words: str) -> None:
     summary = headline([replace(record(), cached_from=run) for run in runs])
-    assert (summary.colour, summary.text) == ("green", f"nothing is red in {words}")
+    assert (summary.colour, summary.text, summary.sources) == ("green", "nothing is red in 2 cases", words)

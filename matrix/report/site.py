@@ -1,0 +1,117 @@
+"""The static site: catalog, upgrade map, failures and badges, with the results of a night and nothing private of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from matrix import __version__
+from matrix.authoring.export import catalog_to_json
+from matrix.catalog.failure import Level
+from matrix.catalog.model import Catalog
+from matrix.check.table import KNOWN_BREAK
+from matrix.contract.table import spans
+from matrix.report.document import document
+from matrix.report.failure_page import failure_page
+from matrix.report.stack_map import MEANS, Colour, MapRow, StackMap
+from matrix.report.upgrade_page import upgrade_page
+from matrix.store.night import Night
+from matrix.store.paths import write_whole
+from matrix.verdicts.outcome import Outcome
+from matrix.verdicts.record import SILENT, Record
+
+
+def published(catalog: Catalog, records: Sequence[Record]) -> list[Record]:
+    """Return the verdicts in cells of the catalog's bases and releases, without what names a machine or a log."""
+    cores = {"none", *(one.version for one in catalog.megatron_core)}
+    return [
+        replace(
+            one,
+            outcome=Outcome(one.outcome.kind),
+            reproduce="",
+            notes=(),
+            why=(),
+            resolved={},
+            cached_from="",
+        )
+        for one in records
+        if one.cell.base in catalog.bases and one.cell.mcore in cores and one.verdict not in SILENT
+    ]
+
+
+def write_site(folder: Path, map: StackMap, night: Night) -> None:
+    """Write the site of a map; `night` has published records only. Raises MatrixError where a file can't be written."""
+    levels: dict[str, frozenset[Level]] = {}
+    for one in night.records:
+        levels[one.failure] = levels.get(one.failure, frozenset()) | {one.level}
+    files = {
+        "index.html": upgrade_page(map, night),
+        "catalog.json": json.dumps(catalog_to_json(map.catalog), ensure_ascii=False, separators=(",", ":")),
+        "map.json": json.dumps(map_to_json(map), separators=(",", ":")),
+        **{f"badges/{name}.svg": badge(*texts) for name, texts in badges(map)},
+        **{f"failures/{one.id}.html": failure_page(one, map, night, levels) for one in map.catalog.failures},
+    }
+    for name, text in files.items():
+        write_whole(folder / name, text if text.endswith("\n") else text + "\n", durable=False)
+
+
+def map_to_json(map: StackMap) -> dict[str, Any]:
+    """Return where each failure is known: by container, the megatron-core releases and how it stands there."""
+    found: dict[tuple[str, str, str], list[str]] = {}
+    for row, mcore in product(images(map), map.columns):
+        for one in map.table.standing({**row.choice, "mcore": f"mcore={mcore}"}):
+            if one.standing in KNOWN_BREAK:
+                found.setdefault((row.name, one.failure.id, one.standing.value), []).append(mcore)
+    return {
+        "schema": "megatrix/map/1",
+        "version": __version__,
+        "items": [
+            {"container": container, "failure": failure, "standing": standing, "mcore": releases}
+            for (container, failure, standing), releases in found.items()
+        ],
+    }
+
+
+def images(map: StackMap) -> list[MapRow]:
+    """Return the rows of containers."""
+    return [row for group in map.groups for row in group.rows if row.choice.get("base", "").startswith("base=")]
+
+
+def badges(map: StackMap) -> Iterator[tuple[str, tuple[str, str, str]]]:
+    """Yield the name, label, text and colour of each badge: of the catalog, each container, each release."""
+    yield "catalog", ("megatrix", f"{len(map.catalog.failures)} known failures", "#1f5fb8")
+    rows = images(map)
+    broken = {(row.name, mcore) for row in rows for mcore, cell in zip(map.columns, row.cells, strict=True)
+              if cell.colour is Colour.WILL}  # fmt: skip
+    for row in rows:
+        some = [mcore for mcore in map.columns if (row.name, mcore) in broken]
+        yield row.name, _verdict(row.name, f"megatron-core {spans(some, map.columns)}" if some else "")
+    for mcore in map.columns:
+        count = sum((row.name, mcore) in broken for row in rows)
+        yield (
+            f"mcore-{mcore}",
+            _verdict(f"megatron-core {mcore}", f"{count} of {len(rows)} containers" if count else ""),
+        )
+
+
+def _verdict(label: str, broken: str) -> tuple[str, str, str]:
+    return (label, f"breaks: {broken}", "#b3261e") if broken else (label, "no certain break known", "#0a7a55")
+
+
+def badge(label: str, text: str, colour: str) -> str:
+    """Return a badge as SVG."""
+    return document("badge.svg.j2", label=label, text=text, colour=colour)
+
+
+def picture(map: StackMap, scheme: str) -> str:
+    """Return the map of the containers shown first as SVG, for a "light" or "dark" page."""
+    rows = [row for group in map.groups if group.first for row in group.rows]
+    places: Mapping[Colour, list[tuple[int, int]]] = {
+        colour: [(x, y) for y, row in enumerate(rows) for x, cell in enumerate(row.cells) if cell.colour is colour]
+        for colour in Colour
+    }
+    return document("map.svg.j2", map=map, rows=rows, places=places, means=MEANS, scheme=scheme)

@@ -1,0 +1,163 @@
+"use strict";
+(() => {
+  const { data, axes, standing, clashes, words, name, whole, element, card, known } = stacks;
+  const field = (side, axis) => document.getElementById(`${side}-${axis}`);
+  const answer = document.getElementById("answer");
+  const ORDER = ["newly broken", "still broken", "no longer known", "fixed"];
+
+  const chosen = (side) => {
+    const choice = {};
+    for (const axis of axes) if (field(side, axis).value) choice[axis] = field(side, axis).value;
+    return choice;
+  };
+  const choose = (side, choice) => {
+    for (const axis of axes) field(side, axis).value = choice[axis] || "";
+  };
+  const read = (text) => {
+    const choice = {};
+    for (const word of text.split(" ")) {
+      const axis = axes.find((each) => data.values[each].includes(word));
+      if (axis && word) choice[axis] = word;
+    }
+    return choice;
+  };
+
+  // The nearest newer version of an axis without a known break, as `megatrix check --upgrade` finds it.
+  const nearest = (choice, axis) => {
+    const stack = whole(choice);
+    const current = stack[axis];
+    if (!current) return null;
+    const image = axis === "base" && current.startsWith("base=");
+    const family = current.split("-")[0];
+    const place = data.values[axis].indexOf(current);
+    const later = data.newer[axis].filter((word) => data.values[axis].indexOf(word) > place &&
+      (axis !== "base" || (image ? word.split("-")[0] === family : word.startsWith("torch="))));
+    for (const word of later) {
+      const other = { ...stack, [axis]: word };
+      if (image) delete other.te;
+      if (!clashes({ ...other, driver: "" }).length && !standing(other).some((one) => one.certain)) return other;
+    }
+    return null;
+  };
+
+  const group = (title, items) => items.length
+    ? [element("h2", "", `${title}: ${items.length}`), element("section", "card", element("ul", "failures", ...items))] : [];
+  const update = () => {
+    const [from, to] = ["from", "to"].map(chosen);
+    for (const side of ["from", "to"]) {
+      const implied = data.brought[chosen(side).base] || {};
+      for (const axis of axes)
+        field(side, axis).options[0].text = implied[axis] ? `${name(implied[axis])} (in the container)` : "not named";
+    }
+    history.replaceState(null, "", `#${new URLSearchParams({ from: words(from), to: words(to) })}`);
+    if (!words(to)) {
+      answer.replaceChildren(element("p", "soft", "Choose the stack to upgrade to; with From, also what changes."));
+      return;
+    }
+    const before = standing(from);
+    const after = standing(to);
+    const moved = Object.fromEntries([...ORDER, "known"].map((each) => [each, []]));
+    const quiet = { "known to work": [], unknown: [], "not reached": [] };
+    for (const [place, one] of after.entries()) {
+      const kind = words(from) ? data.moves[before[place].rank][one.rank] : "known";
+      const was = words(from) && before[place].rank !== one.rank ? `${data.standings[before[place].rank]} \u2192 ${data.standings[one.rank]}` : "";
+      if (moved[kind] && (words(from) || one.rank <= data.breaks.at(-1) + 1)) moved[kind].push(card(one, "", was));
+      else quiet[data.standings[one.rank]]?.push(one.entry.id);
+    }
+    const excluded = clashes(to);
+    const certain = after.filter((one) => one.certain).length + excluded.length;
+    const also = after.filter((one) => known(one) && !one.certain).length;
+    answer.replaceChildren(
+      element("p", "verdict card", element("b", "", certain ? `${certain} known break${certain > 1 ? "s" : ""} in the stack To` : "Nothing is certain to break in the stack To"),
+        `; ${also} more with certain options`, words(from) ? `; ${moved[ORDER[0]].length} newly broken, ${moved.fixed.length} fixed` : ""),
+      ...group("Can't be installed together", excluded.map((text) => element("li", "", text))),
+      ...(words(from) ? ORDER : ["known"]).flatMap((kind) => group(kind === "known" ? "Known breaks" : kind, moved[kind])),
+      element("h2", "", "Others"), element("section", "card", ...Object.entries(quiet).filter(([, ids]) => ids.length).map(([kind, ids]) =>
+        element("p", "", `${kind}: ${ids.join(", ")}`))),
+      element("h2", "", "Nearest newer version without a known break"), element("ul", "cells", ...axes.filter((axis) => data.newer[axis]).map((axis) => {
+        const found = nearest(to, axis);
+        const made = element("li", "", `${data.titles[axis]}: ${found ? name(found[axis]) : whole(to)[axis] ? "none" : "not named in To"} `);
+        made.dataset.axis = axis;
+        if (found) {
+          made.append(element("button", "", "take it"));
+          made.lastChild.addEventListener("click", () => { choose("to", found); update(); });
+        }
+        return made;
+      })),
+      element("h2", "", "The same in a terminal"), ...(words(from) ? [from, to] : [to]).map(stacks.command));
+  };
+
+  // Lock files: what they pin, and whether they name every package. Read here; nothing leaves the browser.
+  const packages = (text) => {
+    const pins = new Map();
+    const loose = [];
+    const canonical = (each) => each.toLowerCase().replace(/[-_.]+/g, "-");
+    const table = /^[ \t]*\[\[packages?\]\][ \t]*\r?$/m;
+    const complete = table.test(text);
+    if (complete) {
+      for (const block of text.split(table).slice(1)) {
+        const own = block.split(/^[ \t]*\[/m)[0];
+        const [id, version] = ["name", "version"].map((key) => new RegExp(`^${key}[ \\t]*=[ \\t]*["']([^"'\\n]*)["']`, "m").exec(own)?.[1]);
+        if (id && version) pins.set(canonical(id), version);
+      }
+    } else {
+      for (const line of text.replace(/\\\r?\n/g, " ").split(/\r?\n/)) {
+        const found = /^\s*([A-Za-z0-9][\w.-]*)\s*(?:\[[^\]]*\])?\s*(.*)$/.exec(line.replace(/(^|\s)#.*/, ""));
+        const pin = found && /^={2,3}\s*([^\s;,*]+)\s*(?:;.*|--hash.*)?$/.exec(found[2]);
+        if (pin) pins.set(canonical(found[1]), pin[1]);
+        else if (found) loose.push([canonical(found[1]), found[2]]);
+      }
+    }
+    return { pins, loose, complete };
+  };
+  const plain = (version) => version.replace(/\+.*/, "").replace(/(\.0)+$/, "");
+  const take = (side, text) => {
+    const { pins, loose, complete } = packages(text);
+    const notes = [];
+    const choice = {};
+    const axisOf = (id) => data.aliases[id] || id;
+    for (const [id, version] of pins) {
+      const axis = axisOf(id);
+      if (!["torch", "te", "mcore"].includes(axis)) continue;
+      const values = data.values[axis === "torch" ? "base" : axis].filter((word) => word.startsWith(`${axis}=`));
+      const image = axis === "torch" && /\.nv(\d\d)\.0?(\d+)/.exec(version);
+      const container = image ? `base=ngc-${image[1]}.${image[2].padStart(2, "0")}` : "";
+      const word = container && data.values.base.includes(container) ? container : values.includes(`${axis}=${version}`) ? `${axis}=${version}`
+        : values.find((each) => !each.includes("+") && plain(each.split("=")[1]) === plain(version));
+      if (word) choice[axis === "torch" ? "base" : axis] = word;
+      notes.push(!word ? `${id} ${version} is not listed here; the command accepts any version: megatrix check "${axis}=${version}"`
+        : `${id} ${version}${word.endsWith(`=${version}`) ? "" : ` is compared as ${name(word)}`}`);
+    }
+    for (const [id, rest] of loose)
+      if (["torch", "te", "mcore"].includes(axisOf(id))) notes.push(`${id} ${rest}: no exact version, so it is not named here`);
+    if (complete && !choice.te && !pins.has("transformer-engine")) choice.te = "te=none";
+    if (!notes.length) notes.push("no version of torch, megatron-core or Transformer Engine found");
+    choose(side, choice);
+    document.getElementById(`${side}-notes`).replaceChildren(...notes.map((note) => element("p", "soft", note)));
+    update();
+  };
+
+  for (const side of ["from", "to"]) {
+    const box = document.getElementById(side);
+    const load = async (file) => take(side, file.size > 2e7 ? "" : await file.text());
+    for (const axis of axes) {
+      field(side, axis).append(new Option("not named", ""), ...data.values[axis].filter(Boolean).map((word) => new Option(name(word), word)));
+      field(side, axis).addEventListener("change", update);
+    }
+    field(side, "file").addEventListener("change", (event) => event.target.files[0] && load(event.target.files[0]));
+    box.addEventListener("dragover", (event) => { event.preventDefault(); box.classList.add("over"); });
+    box.addEventListener("dragleave", () => box.classList.remove("over"));
+    box.addEventListener("drop", (event) => {
+      event.preventDefault();
+      box.classList.remove("over");
+      if (event.dataTransfer.files[0]) load(event.dataTransfer.files[0]);
+    });
+  }
+  const linked = () => {
+    const asked = new URLSearchParams(location.hash.slice(1));
+    for (const side of ["from", "to"]) choose(side, read(asked.get(side) || ""));
+    update();
+  };
+  addEventListener("hashchange", linked);
+  linked();
+})();

@@ -1,0 +1,209 @@
+"""The upgrade map and the comparison of stacks in a real browser: pointer, keyboard, lock files, same answers."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+from urllib.parse import urlencode
+
+import pytest
+
+from matrix.check.answer import Standing
+from matrix.check.checking import Question, check
+from matrix.check.remedies import upgrade
+from matrix.check.stack import UserStack, build, parse_text
+from matrix.check.table import Choice, move
+from matrix.store.paths import Paths
+from tests.browser.chromium import Browser
+from tests.founding import SAVE
+from tests.unit.catalogs import real
+from tests.unit.check.test_table import random_choices
+
+CELL = """(row, mcore) => {
+  const table = document.getElementById("map-table");
+  const place = [...table.tHead.rows[0].cells].findIndex((each) => each.textContent === mcore);
+  return [...table.rows].find((each) => each.cells[0].firstChild.textContent === row).cells[place];
+}"""
+PAIR = "document.getElementById('pair').innerText"
+LOOK = """(choices) => choices.map((choice) => ({
+  standing: Object.fromEntries(stacks.standing(choice).map((one) =>
+    [one.entry.id, [stacks.data.standings[one.rank], one.certain, one.reason, one.needs]])),
+  clashes: stacks.clashes(choice),
+}))"""
+DROP = """(side, name, text) => {
+  const data = new DataTransfer();
+  data.items.add(new File([text], name));
+  const box = document.getElementById(side);
+  box.dispatchEvent(new DragEvent("drop", { dataTransfer: data, bubbles: true, cancelable: true }));
+  return new Promise((done) => {
+    const notes = document.getElementById(side + "-notes");
+    const look = () => notes.textContent ? done(notes.innerText) : requestAnimationFrame(look);
+    look();
+  });
+}"""
+CHOSEN = """Object.fromEntries(["base", "te", "mcore"].map((axis) =>
+  [axis, document.getElementById("to-" + axis).value]))"""
+GROUPS = """Object.fromEntries([...document.querySelectorAll("#answer h2")].map((one) => [one.textContent.split(":")[0],
+  [...one.nextElementSibling.querySelectorAll("li > a")].map((link) => link.textContent)]))"""
+
+
+def opened(browser: Browser, site: Paths, page: str = "upgrade.html", **sides: str) -> None:
+    browser.width(1500)
+    browser.open((site.out / page).as_uri() + (f"#{urlencode(sides)}" if sides else ""))
+
+
+def cell(row: str, mcore: str) -> str:
+    return f"({CELL})({json.dumps(row)}, {json.dumps(mcore)})"
+
+
+def stack(choice: Choice) -> UserStack:
+    return build(real(), parse_text(real(), " ".join(choice.values())))
+
+
+@pytest.mark.parametrize("page", ["index.html", "upgrade.html"])
+def test_hover_shows_failure_option_and_workaround(browser: Browser, site: Paths, page: str) -> None:
+    opened(browser, site, page)
+    browser.js(f"{cell('ngc-25.06', '0.8.0')}.dispatchEvent(new MouseEvent('mouseover', {{bubbles: true}}))")
+    shown = browser.js(PAIR)
+    assert "ngc-25.06, megatron-core 0.8.0" in shown
+    assert f"will break: {SAVE}" in shown
+    assert "with --save and --use-dist-ckpt" in shown
+    assert "workaround: " in shown
+    assert "seen since 2026-01-" in shown
+    assert 'megatrix check "base=ngc-25.06 mcore=0.8.0"' in shown
+    assert browser.errors() == []
+
+
+def test_click_keeps_the_pair_until_escape(browser: Browser, site: Paths) -> None:
+    opened(browser, site, "index.html")
+    browser.js(f"{cell('ngc-25.06', '0.8.0')}.click()")
+    other = cell("ngc-25.06", "0.14.0")
+    browser.js(f"{other}.dispatchEvent(new MouseEvent('mouseover', {{bubbles: true}}))")
+    assert "ngc-25.06, megatron-core 0.8.0" in browser.js(PAIR)
+    link = browser.js("document.querySelector('#pair p:last-child a').href")
+    assert link.endswith("upgrade.html#to=base%3Dngc-25.06%20mcore%3D0.8.0")
+    browser.js(f"{cell('ngc-25.06', '0.8.0')}.focus()")
+    key(browser, "Escape")
+    browser.js(f"{other}.dispatchEvent(new MouseEvent('mouseover', {{bubbles: true}}))")
+    assert "ngc-25.06, megatron-core 0.14.0" in browser.js(PAIR)
+
+
+def key(browser: Browser, name: str) -> None:
+    for kind in ("keyDown", "keyUp"):
+        browser.send("Input.dispatchKeyEvent", type=kind, key=name, code=name)
+
+
+def test_arrow_keys_reach_every_cell(browser: Browser, site: Paths) -> None:
+    """One cell is in the tab order; the panel, a live region, follows the focus."""
+    opened(browser, site, "index.html")
+    assert browser.js("document.querySelectorAll('#map-table [tabindex=\"0\"]').length") == 1
+    browser.js(f"{cell('ngc-25.06', '0.8.0')}.focus()")
+    key(browser, "ArrowRight")
+    assert "ngc-25.06, megatron-core 0.9.0" in browser.js(PAIR)
+    key(browser, "ArrowUp")
+    assert "ngc-25.07, megatron-core 0.9.0" in browser.js(PAIR)
+    key(browser, "End")
+    assert f"ngc-25.07, megatron-core {real().megatron_core[-1].version}" in browser.js(PAIR)
+    assert browser.js("document.querySelectorAll('#map-table [tabindex=\"0\"]').length") == 1
+    assert browser.js("document.getElementById('pair').getAttribute('aria-live')") == "polite"
+
+
+def test_map_shows_one_failure_alone(browser: Browser, site: Paths) -> None:
+    opened(browser, site)
+    place = [str(one.id) for one in real().failures].index(SAVE)
+    browser.js(f"(() => {{ const one = document.getElementById('map-failure'); one.value = '{place}';"
+               "one.dispatchEvent(new Event('change')); })()")  # fmt: skip
+    assert browser.js(f"{cell('ngc-25.06', '0.8.0')}.className") == "will"
+    assert browser.js(f"{cell('ngc-25.06', '0.14.0')}.className") == "untested"
+
+
+def test_night_supports_and_contradicts_the_map(browser: Browser, site: Paths) -> None:
+    """The dot of a twin's result, and the frame of a red case."""
+    opened(browser, site)
+    assert "at-cpu" in browser.js(f"{cell('ngc-24.07', '0.8.0')}.className")
+    assert "surprise" in browser.js(f"{cell('torch 2.4.1', '0.14.0')}.className")
+
+
+def test_page_agrees_with_check_on_random_stacks(browser: Browser, site: Paths) -> None:
+    """200 stacks: each failure's standing, certainty, evidence and needs, and what excludes each other."""
+    opened(browser, site)
+    choices = random_choices(2020, 200)
+    for choice, found in zip(choices, browser.js(f"({LOOK})({json.dumps(choices)})"), strict=True):
+        result = check(real(), stack(choice), Question(), {})
+        assert found["clashes"] == [one.text for one in result.clashes], choice
+        assert found["standing"] == {
+            one.failure.id: [one.standing.value, one.certain, one.reason, one.needs] for one in result.failures
+        }, choice
+
+
+def moves(browser: Browser) -> dict[str, list[str]]:
+    """Return the ids in each group of the answer."""
+    groups: dict[str, list[str]] = browser.js(GROUPS)
+    return {kind: sorted(ids) for kind, ids in groups.items() if ids}
+
+
+def test_comparison_agrees_with_two_checks(browser: Browser, site: Paths) -> None:
+    """20 random pairs of stacks: what is newly broken, still broken, fixed and no longer known."""
+    choices = random_choices(7, 40)
+    for before, after in zip(choices[::2], choices[1::2], strict=True):
+        opened(browser, site, **{"from": " ".join(before.values()), "to": " ".join(after.values())})
+        first, second = ({one.failure.id: one.standing for one in check(real(), stack(each), Question(), {}).failures}
+                         for each in (before, after))  # fmt: skip
+        expected: dict[str, list[str]] = {}
+        for id, standing in second.items():
+            expected.setdefault(move(first[id], standing).value, []).append(id)
+        expected.pop("no known break in either", None)
+        assert moves(browser) == {kind: sorted(ids) for kind, ids in expected.items()}, (before, after)
+    assert browser.errors() == []
+
+
+def test_nearest_upgrade_is_that_of_check(browser: Browser, site: Paths) -> None:
+    for words in ("base=ngc-24.07 mcore=0.8.0", "torch=2.4.1 te=2.7.0 mcore=0.8.0", "base=ngc-25.06 mcore=0.16.1"):
+        opened(browser, site, to=words)
+        for axis in ("mcore", "te", "base"):
+            said = upgrade(real(), build(real(), parse_text(real(), words)), axis, ())
+            shown = browser.js(f"document.querySelector('#answer li[data-axis={axis}]').firstChild.textContent")
+            found = shown.partition(": ")[2].strip().removeprefix("torch ")
+            assert (found == "none") == ("no newer version" in said), (words, axis, said, shown)
+            assert found == "none" or f"{found} " in said, (words, axis, said, shown)
+
+
+LOCKS: dict[str, tuple[str, Any]] = {
+    "requirements.txt": (
+        "torch==2.4.1 \\\n    --hash=sha256:00\nmegatron_core[dev]==0.8.0 ; python_version >= '3.10'  # pinned\n",
+        {"base": "torch=2.4.1", "te": "", "mcore": "mcore=0.8.0"},
+    ),
+    "freeze.txt": (
+        "torch==2.4.0a0+3bcc3cddb5.nv24.07\ntransformer-engine==1.8.0+37280ec\nmegatron-core==0.8.0\n",
+        {"base": "base=ngc-24.07", "te": "te=1.8.0+37280ec", "mcore": "mcore=0.8.0"},
+    ),
+    "uv.lock": (
+        'version = 1\n\n[[package]]\nname = "torch"\nversion = "2.4.1+cu121"\nsource = { registry = "x" }\n\n'
+        '[[package]]\nname = "megatron-core"\nversion = "0.8.0"\ndependencies = [\n    { name = "torch" },\n]\n',
+        {"base": "torch=2.4.1", "te": "te=none", "mcore": "mcore=0.8.0"},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LOCKS)
+def test_dropped_lock_file_names_the_stack(browser: Browser, site: Paths, name: str) -> None:
+    text, chosen = LOCKS[name]
+    opened(browser, site)
+    notes = browser.js(f"({DROP})('to', {json.dumps(name)}, {json.dumps(text)})")
+    assert browser.js(CHOSEN) == chosen, notes
+    assert f"{Standing.WILL_BREAK.value}: {SAVE}" in browser.js("document.getElementById('answer').innerText")
+    assert browser.errors() == []
+
+
+def test_hostile_lock_file_stays_text(browser: Browser, site: Paths) -> None:
+    """Markup is shown, versions that are not listed are named with the command that accepts them."""
+    opened(browser, site)
+    text = "megatron-core==<img/src=x/onerror=document.title='hit'>\ntorch==9.9.9\nte>=1\n" + "a" * 100_000
+    notes = browser.js(f"({DROP})('to', 'x', {json.dumps(text)})")
+    assert "<img/src=x/onerror=" in notes
+    assert 'megatrix check "torch=9.9.9"' in notes
+    assert "te >=1: no exact version" in notes
+    assert browser.js("[document.title === 'hit', document.querySelectorAll('img').length]") == [False, 0]
+    opened(browser, site, to="base=<img src=x> mcore=0.8.0")
+    assert browser.js(CHOSEN)["base"] == ""
+    assert browser.errors() == []

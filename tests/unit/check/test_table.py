@@ -1,0 +1,96 @@
+"""The tables that the pages look up give the answer of `megatrix check`."""
+
+from __future__ import annotations
+
+import json
+import random
+
+import pytest
+
+from matrix.catalog.cell import Cell
+from matrix.check.answer import Standing
+from matrix.check.checking import Question, check
+from matrix.check.stack import build, parse_text
+from matrix.check.table import Choice, Move, build_table, move
+from tests.unit.catalogs import catalog, clause, exclusion, failure, image, real
+
+TABLE = build_table(real())
+
+
+def random_choices(seed: int, count: int) -> list[Choice]:
+    """Return stacks of listed versions: container or torch and release, often with TE, driver and GPU."""
+    source = random.Random(seed)
+    found: list[Choice] = []
+    while len(found) < count:
+        drawn = {axis: source.choice(words) for axis, words in TABLE.values.items()}
+        drawn = {
+            axis: word for axis, word in drawn.items() if word and (axis in ("base", "mcore") or source.random() < 0.5)
+        }
+        if drawn:
+            found.append(drawn)
+    return found
+
+
+@pytest.mark.parametrize("seed", [20, 21])
+def test_table_agrees_with_check(seed: int) -> None:
+    """100 random stacks each: standing, certainty, evidence, what must hold besides, and clashes."""
+    for choice in random_choices(seed, 100):
+        result = check(real(), build(real(), parse_text(real(), " ".join(choice.values()))), Question(), {})
+        found = [(one.failure.id, one.standing, one.certain, one.reason, one.needs, one.hidden_by)
+                 for one in TABLE.standing(choice)]  # fmt: skip
+        expected = [(one.failure.id, one.standing, one.certain, one.reason, one.needs, one.hidden_by)
+                    for one in result.failures]  # fmt: skip
+        assert sorted(found) == sorted(expected), choice
+        assert TABLE.clashing(choice) == [one.text for one in result.clashes], choice
+
+
+def test_container_implies_its_engine() -> None:
+    entry = failure(affected=(clause(te="==1.9"),), works=(clause(te="==1.8"),))
+    table = build_table(catalog(entry, containers=(image("ngc-24.07", "2.4.0", "1.8"),)))
+    inside = {"base": "base=ngc-24.07", "mcore": "mcore=0.8.0"}
+    assert [one.standing for one in table.standing(inside)] == [Standing.WORKS]
+    assert [one.standing for one in table.standing({**inside, "te": "te=1.9"})] == [Standing.WILL_BREAK]
+
+
+def test_versions_of_one_class_share_an_answer() -> None:
+    """A page holds one answer for each class: two of the releases are alike for this rule."""
+    table = build_table(catalog(failure(affected=(clause(mcore="<0.9"),))))
+    assert len(table.failures[0].answers) == 3  # not named, below 0.9, others
+    words = json.loads(json.dumps(table.to_json()))["values"]["mcore"]
+    assert words == ["", "mcore=0.7.0", "mcore=0.8.0", "mcore=0.9.0"]
+
+
+def test_exclusion_is_a_clash_of_its_pairs() -> None:
+    known = catalog(failure(), exclusions=(exclusion("no wheel", mcore="==0.9.0", torch="<2.4"),),
+                    containers=(image("ngc-24.01", "2.3.0"), image("ngc-24.07", "2.4.0")))  # fmt: skip
+    table = build_table(known)
+    assert table.clashing({"base": "base=ngc-24.01", "mcore": "mcore=0.9.0"}) == ["no wheel"]
+    assert table.clashing({"base": "base=ngc-24.07", "mcore": "mcore=0.9.0"}) == []
+
+
+def test_word_that_is_not_listed_is_refused() -> None:
+    with pytest.raises(ValueError, match="not in tuple"):
+        TABLE.places({"mcore": "mcore=9.9"})
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "expected"),
+    [
+        (Standing.WORKS, Standing.WITH_OPTIONS, Move.NEW),
+        (Standing.UNKNOWN, Standing.WILL_BREAK, Move.NEW),
+        (Standing.SILENT, Standing.WILL_BREAK, Move.STILL),
+        (Standing.WILL_BREAK, Standing.UNKNOWN, Move.UNKNOWN),
+        (Standing.UNKNOWN, Standing.UNKNOWN, Move.SAME),
+        (Standing.WITH_VERSIONS, Standing.WORKS, Move.FIXED),
+        (Standing.UNKNOWN, Standing.WORKS, Move.SAME),
+    ],
+)
+def test_change_of_standing_is_named(before: Standing, after: Standing, expected: Move) -> None:
+    assert move(before, after) is expected
+
+
+def test_clash_names_the_stack_of_the_choice() -> None:
+    """The text names torch's version, so versions with the same outcome need texts of their own."""
+    for torch in ("2.2.0", "2.5.1"):
+        expected = real().excluded(Cell("", torch, "0.18.2"))
+        assert TABLE.clashing({"base": f"torch={torch}", "mcore": "mcore=0.18.2"}) == [expected]

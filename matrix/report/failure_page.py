@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from matrix.authoring.examples import SHOWS, read
+from matrix.authoring.examples import SHOWS, read, scrubbed
 from matrix.catalog.conform import MALFORMED
 from matrix.catalog.failure import Expectation, Failure, Level
 from matrix.catalog.model import Catalog
@@ -91,7 +91,7 @@ def _example(failure: Failure) -> str:
     """Return the exceptions, or the end of the log, of the first example of the failure; "" where none can be read."""
     for path in sorted((failure.folder / "examples" / SHOWS).glob("*.json")):
         try:
-            outcome = read(path)
+            outcome = scrubbed(read(path))
         except (OSError, *MALFORMED):  # `catalog check` reports it
             continue
         return render_chain(outcome.chain) if outcome.chain else tail(outcome.evidence or outcome.reason, LINES)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -29,14 +28,18 @@ def published(catalog: Catalog, records: Sequence[Record]) -> list[Record]:
     """Return the verdicts in cells of the catalog's bases and releases, without what names a machine or a log."""
     cores = {"none", *(one.version for one in catalog.megatron_core)}
     return [
-        replace(
-            one,
+        Record(
+            failure=one.failure,
+            case=one.case,
+            cell=one.cell,
+            level=one.level,
+            expectation=one.expectation,
+            verdict=one.verdict,
             outcome=Outcome(one.outcome.kind),
+            signature=one.signature,
             reproduce="",
-            notes=(),
-            why=(),
-            resolved={},
-            cached_from="",
+            run=one.run,
+            cached_from=one.cached_from,
         )
         for one in records
         if one.cell.base in catalog.bases and one.cell.mcore in cores and one.verdict not in SILENT

@@ -1,0 +1,101 @@
+"""The upgrade map: colours of pairs, what a night supports, and what contradicts it."""
+
+from __future__ import annotations
+
+import pytest
+
+from matrix.catalog.failure import Axis, Level, Signature
+from matrix.catalog.model import Catalog
+from matrix.report.stack_map import Colour, MapCell, Seen, StackMap
+from matrix.store.trend import PastResult
+from matrix.verdicts.record import Record, Verdict
+from tests.founding import SAVE
+from tests.unit.catalogs import catalog, clause, exclusion, failure, image, real
+from tests.unit.report.samples import cell, record, stack_map
+
+OWN = Signature("own", exception="Different", own=True)  # type: ignore[arg-type]  # not from TOML
+
+
+def known(**rules: object) -> Catalog:
+    """Return a catalog with one failure and two containers, of which torch-2.4.0 is the twin of the first."""
+    entry = failure("dud-assertion", **rules)
+    return catalog(entry, containers=(image("ngc-24.07", "2.4.0a0+ab12cd3", "1.8"), image("ngc-26.08", None)))
+
+
+def pair(map: StackMap, row: str = "ngc-24.07", mcore: str = "0.8.0") -> MapCell:
+    (found,) = (one for group in map.groups for one in group.rows if one.name == row)
+    return found.cells[map.columns.index(mcore)]
+
+
+@pytest.mark.parametrize(
+    ("rules", "colour", "sign"),
+    [
+        ({"affected": (clause(mcore="<0.9"),)}, Colour.WILL, "!1"),
+        ({"affected": (clause(mcore="<0.9"),), "signature": (OWN,)}, Colour.SILENT, "~1"),
+        ({"affected": (clause(driver="<600"),)}, Colour.VERSIONS, "?"),
+        ({"works": (clause(mcore=">=0"),)}, Colour.UNTESTED, "\u00b7"),
+    ],
+)
+def test_colour_is_the_worst_known_break(rules: dict[str, object], colour: Colour, sign: str) -> None:
+    found = pair(stack_map(known(**rules)))
+    assert (found.colour, found.sign) == (colour, sign)
+
+
+def test_parts_that_exclude_each_other_clash() -> None:
+    entry = failure(affected=(clause(mcore="<0.9"),))
+    excluded = catalog(entry, containers=(image("ngc-24.07", "2.4.0"),), exclusions=(exclusion(mcore="==0.8.0"),))
+    assert pair(stack_map(excluded)).colour is Colour.CLASH
+    assert pair(stack_map(excluded), mcore="0.7.0").colour is Colour.WILL
+
+
+BROKEN = {"affected": (clause(mcore="<0.9"),), "works": (clause(mcore=">=0.9"),)}
+
+
+@pytest.mark.parametrize(
+    ("one", "mcore", "expected"),
+    [
+        (record(Verdict.REPRODUCED, where=cell("torch-2.4.0", "0.8.0")), "0.8.0", (Level.CPU, False)),
+        (record(Verdict.REPRODUCED, where=cell("torch-2.3.1", "0.8.0")), "0.8.0", (None, False)),
+        (record(Verdict.HOLDS, where=cell("torch-2.4.0", "0.9.0")), "0.9.0", (Level.CPU, False)),
+        (record(Verdict.HOLDS, where=cell("torch-2.4.0", "0.8.0"), case="fixed"), "0.8.0", (None, False)),
+        (record(Verdict.VANISHED, where=cell("torch-2.4.0", "0.8.0")), "0.8.0", (None, True)),
+        (record(Verdict.UNAVAILABLE, where=cell("torch-2.4.0", "0.8.0")), "0.8.0", (None, False)),
+    ],
+)
+def test_twin_supports_or_contradicts_its_container(
+    one: Record, mcore: str, expected: tuple[Level | None, bool]
+) -> None:
+    found = pair(stack_map(known(**BROKEN), one), mcore=mcore)
+    assert (found.level, found.surprise) == expected
+
+
+def test_result_of_another_engine_supports_nothing() -> None:
+    broken = known(affected=(clause(te="<1.9"),), axes=(Axis.MCORE, Axis.TE))
+    for te, level in (("1.8", Level.CONTRACT), ("1.9", None)):
+        one = record(Verdict.REPRODUCED, where=cell("no-torch", te=te), level=Level.CONTRACT)
+        assert pair(stack_map(broken, one)).level is level
+
+
+def test_nothing_known_and_held_is_tested() -> None:
+    found = pair(stack_map(known(**BROKEN), record(where=cell("torch-2.4.0", "0.9.0"))), mcore="0.9.0")
+    assert (found.colour, found.level) == (Colour.TESTED, Level.CPU)
+
+
+def test_failure_is_seen_in_nights_that_ran_it() -> None:
+    one = record(Verdict.REPRODUCED, cached_from="2-night")
+    past = [PastResult(n, f"{n}-night", verdict, 1.0, "a", cached) for n, verdict, cached in (
+        (1, Verdict.HOLDS, False), (2, Verdict.REPRODUCED, False), (3, Verdict.REPRODUCED, True))]  # fmt: skip
+    assert stack_map(known(), one, pasts={one.key: past}).seen == {"dud-assertion": Seen("2-night", "2-night")}
+    assert stack_map(known(), one).seen == {"dud-assertion": Seen("2-night", "2-night")}
+
+
+def test_affected_containers_are_spans_of_their_family() -> None:
+    (found,) = stack_map(real()).affected[SAVE]
+    assert found.releases == "0.7.0 .. 0.8.0"
+    assert "nemo-25.09 .. nemo-26.06" in found.containers
+    assert "ngc-24.07 .. ngc-25.06" in found.containers
+
+
+def test_container_without_known_packages_says_so() -> None:
+    rows = {row.name: row.unknown for group in stack_map(known()).groups for row in group.rows}
+    assert (rows["ngc-26.08"], rows["ngc-24.07"]) == (True, False)

@@ -108,8 +108,9 @@ def test_page_fetches_nothing_and_its_policy_forbids_it() -> None:
 
 def test_every_planned_case_has_a_row() -> None:
     records = night()
-    rows = re.findall(r'<tr id="case-\d+" data-verdict="([a-z-]+)"', made(records))
-    assert rows == [each.verdict.value for each in records]
+    rows = re.findall(r'<tr id="case-\d+"( hidden)? data-verdict="([a-z-]+)"', made(records))
+    assert [verdict for _, verdict in rows] == [each.verdict.value for each in records]
+    assert [bool(hidden) for hidden, _ in rows] == [place >= 100 for place in range(len(records))]
 
 
 def test_every_red_case_has_command_and_reason() -> None:

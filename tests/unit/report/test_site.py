@@ -7,6 +7,7 @@ import re
 import xml.etree.ElementTree as ET
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -26,7 +27,7 @@ KNOWN = catalog(
 SECRET = "node17.corp.example /home/ann/run"
 
 
-def private(verdict: Verdict = Verdict.REPRODUCED, **further: object) -> Record:
+def private(verdict: Verdict = Verdict.REPRODUCED, **further: Any) -> Record:
     """Return a record that names a machine in every field that may."""
     one = record(verdict, notes=(SECRET,), reproduce=SECRET, resolved={"host": SECRET})
     ranks = (RankEnd(0, 1, log=SECRET, stacks=SECRET),)

@@ -64,6 +64,15 @@ def test_filters_narrow_the_cases(browser: Browser, site: Paths) -> None:
     assert browser.errors() == []
 
 
+def test_link_to_a_later_case_shows_it(browser: Browser, site: Paths) -> None:
+    """Only the first 100 cases are elements at first."""
+    browser.open(url(site))
+    assert browser.js("document.querySelectorAll('#cases tbody tr').length") == 100
+    browser.open(url(site, "index.html#case-120"))
+    assert browser.js("document.getElementById('case-120').offsetParent !== null") is True
+    assert browser.errors() == []
+
+
 def test_red_grid_cell_leads_to_reason_and_command(browser: Browser, site: Paths) -> None:
     """Two clicks: the cell of the grid opens the case, a link there opens the page of the cell."""
     browser.open(url(site))

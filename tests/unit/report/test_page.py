@@ -80,12 +80,14 @@ def test_elements_are_balanced_and_ids_unique() -> None:
 
 def test_every_link_has_a_target() -> None:
     """Targets are ids of the page, the pages of failures and cells, and upgrade.html."""
-    document = Document(made(night()))
+    html = made(night())
+    document = Document(html)
     pages = {f"failures/{each.failure}.html" for each in night()} | {
         f"cells/{page_name(each.cell.id)}" for each in night()
     }
     assert {link.removeprefix("#") for link in document.values("href")} <= {
         *document.values("id"),
+        *re.findall(r'<tr id="(case-\d+)"', html),
         *pages,
         "upgrade.html",
     }
@@ -108,9 +110,18 @@ def test_page_fetches_nothing_and_its_policy_forbids_it() -> None:
 
 def test_every_planned_case_has_a_row() -> None:
     records = night()
-    rows = re.findall(r'<tr id="case-\d+"( hidden)? data-verdict="([a-z-]+)"', made(records))
-    assert [verdict for _, verdict in rows] == [each.verdict.value for each in records]
-    assert [bool(hidden) for hidden, _ in rows] == [place >= 100 for place in range(len(records))]
+    html, later = made(records).split('<script type="text/html" id="later">')
+    rows = re.findall(r'<tr id="case-\d+" data-verdict="([a-z-]+)"', html + later)
+    assert rows == [each.verdict.value for each in records]
+    assert (html + later).count("<tr id=") - later.count("<tr id=") == 100
+
+
+def test_hostile_later_case_stays_in_its_element() -> None:
+    """The rows past the first 100 are the text of a script element that does not run."""
+    records = [record(case=f"case-{n}") for n in range(100)]
+    clean, hostile = (made([*records, poisoned(record(), text)]) for text in ("text", "</script><!--<script>x"))
+    assert Document(hostile).tags == Document(clean).tags
+    assert hostile.count("</script") == clean.count("</script")
 
 
 def test_every_red_case_has_command_and_reason() -> None:

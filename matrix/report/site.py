@@ -12,8 +12,8 @@ from matrix import __version__
 from matrix.authoring.export import catalog_to_json
 from matrix.catalog.failure import Level
 from matrix.catalog.model import Catalog
+from matrix.catalog.versions import spans
 from matrix.check.table import KNOWN_BREAK
-from matrix.contract.table import spans
 from matrix.report.document import document
 from matrix.report.failure_page import failure_page
 from matrix.report.stack_map import MEANS, Colour, MapRow, StackMap

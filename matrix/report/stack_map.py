@@ -12,11 +12,10 @@ from typing import Any, Final
 from matrix.catalog.cell import Cell
 from matrix.catalog.failure import Axis, Failure, Level
 from matrix.catalog.model import Catalog, Wheels
-from matrix.catalog.versions import NONE, parse
+from matrix.catalog.versions import NONE, parse, spans
 from matrix.check.answer import FailureInStack, Standing
 from matrix.check.stack import ALIASES, AXES
 from matrix.check.table import KNOWN_BREAK, Choice, StackTable
-from matrix.contract.table import spans
 from matrix.store.trend import Pasts
 from matrix.verdicts.record import SILENT, Record, Verdict
 
@@ -155,7 +154,7 @@ class StackMap:
                     "id": one.id,
                     "title": one.title,
                     "fix": " ".join(one.fix.split()),
-                    "workarounds": [each.text for each in one.workaround],
+                    "workarounds": [each.text for each in one.workarounds],
                     "seen": [self.seen[one.id].first, self.seen[one.id].last] if one.id in self.seen else [],
                     "results": {
                         f"{row},{column}": f"{verdict.value} at level {level.value}"

@@ -58,7 +58,8 @@
     const after = standing(to);
     const moved = Object.fromEntries([...ORDER, "known"].map((each) => [each, []]));
     const quiet = { "known to work": [], unknown: [], "not reached": [] };
-    for (const [place, one] of after.entries()) {
+    const worstFirst = [...after.entries()].sort(([, one], [, other]) => one.rank - other.rank);
+    for (const [place, one] of worstFirst) {
       const kind = words(from) ? data.moves[before[place].rank][one.rank] : "known";
       const was = words(from) && before[place].rank !== one.rank ? `${data.standings[before[place].rank]} \u2192 ${data.standings[one.rank]}` : "";
       if (moved[kind] && (words(from) || one.rank <= data.breaks.at(-1) + 1)) moved[kind].push(card(one, "", was));

@@ -8,10 +8,12 @@ import random
 import pytest
 
 from matrix.catalog.cell import Cell
+from matrix.catalog.failure import Expectation
 from matrix.check.answer import Standing
 from matrix.check.checking import Question, check
 from matrix.check.stack import build, parse_text
-from matrix.check.table import Choice, Move, build_table, move
+from matrix.check.table import KNOWN_BREAK, Choice, Move, build_table, move
+from matrix.planning.explain import explain
 from tests.unit.catalogs import catalog, clause, exclusion, failure, image, real
 
 TABLE = build_table(real())
@@ -42,6 +44,21 @@ def test_table_agrees_with_check(seed: int) -> None:
                     for one in result.failures]  # fmt: skip
         assert sorted(found) == sorted(expected), choice
         assert TABLE.clashing(choice) == [one.text for one in result.clashes], choice
+
+
+def test_table_agrees_with_explain() -> None:
+    """200 random cells on containers whose packages are known; what depends on a GPU is open in a stack of versions."""
+    source = random.Random(22)  # noqa: S311
+    images = [word for word, brought in TABLE.brought.items() if "te" in brought]
+    for _ in range(200):
+        base, mcore, driver = source.choice(images), source.choice(real().megatron_core), source.choice(real().drivers)
+        choice = {"base": base, "mcore": f"mcore={mcore.version}", "driver": f"driver={driver.branch}"}
+        te = TABLE.brought[base]["te"].replace("=", "-")
+        cell = f"{base.removeprefix('base=')}/mcore-{mcore.version}/{te}/driver-{driver.branch}"
+        explained = {one.failure.id: one.expectation for one in explain(real(), cell, [], lambda _: "").failures}
+        for one in TABLE.standing(choice):
+            broken = explained[one.failure.id] is Expectation.BROKEN
+            assert one.standing is Standing.WITH_VERSIONS or (one.standing in KNOWN_BREAK) == broken, (cell, one)
 
 
 def test_container_implies_its_engine() -> None:

@@ -48,7 +48,7 @@ def test_table_agrees_with_check(seed: int) -> None:
 
 def test_table_agrees_with_explain() -> None:
     """200 random cells on containers whose packages are known; what depends on a GPU is open in a stack of versions."""
-    source = random.Random(22)  # noqa: S311
+    source = random.Random(22)
     images = [word for word, brought in TABLE.brought.items() if "te" in brought]
     for _ in range(200):
         base, mcore, driver = source.choice(images), source.choice(real().megatron_core), source.choice(real().drivers)

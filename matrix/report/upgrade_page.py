@@ -5,18 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from typing import Final
 
+from matrix.check.stack import AXES
+from matrix.check.table import CHOSEN
 from matrix.report.document import document
 from matrix.report.stack_map import MEANS, StackMap
 from matrix.store.night import Night
 
 # The fields of a stack, and their labels.
-FIELDS: Final = {
-    "base": "container, or torch",
-    "te": "Transformer Engine",
-    "mcore": "megatron-core",
-    "driver": "driver",
-    "sm": "compute capability",
-}
+FIELDS: Final = {axis: "container, or torch" if axis == "base" else AXES[axis] for axis in CHOSEN}
 
 
 def upgrade_page(map: StackMap, night: Night | None = None) -> str:

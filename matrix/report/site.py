@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 from pathlib import Path
 from typing import Any
 
-from matrix import __version__
-from matrix.authoring.export import catalog_to_json
+from matrix.authoring.export import failure_to_json
 from matrix.catalog.failure import Level
 from matrix.catalog.model import Catalog
 from matrix.catalog.versions import spans
 from matrix.check.table import KNOWN_BREAK
 from matrix.report.document import document
 from matrix.report.failure_page import failure_page
+from matrix.report.json_object import json_object
 from matrix.report.stack_map import MEANS, Colour, MapRow, StackMap
 from matrix.report.upgrade_page import upgrade_page
 from matrix.store.night import Night
@@ -53,8 +52,8 @@ def write_site(folder: Path, map: StackMap, night: Night) -> None:
         levels[one.failure] = levels.get(one.failure, frozenset()) | {one.level}
     files = {
         "index.html": upgrade_page(map, night),
-        "catalog.json": json.dumps(catalog_to_json(map.catalog), ensure_ascii=False, separators=(",", ":")),
-        "map.json": json.dumps(map_to_json(map), separators=(",", ":")),
+        "catalog.json": json_object("catalog/1", (failure_to_json(one) for one in map.catalog.failures)),
+        "map.json": json_object("map/1", map_items(map)),
         **{f"badges/{name}.svg": badge(*texts) for name, texts in badges(map)},
         **{f"failures/{one.id}.html": failure_page(one, map, night, levels) for one in map.catalog.failures},
     }
@@ -62,21 +61,17 @@ def write_site(folder: Path, map: StackMap, night: Night) -> None:
         write_whole(folder / name, text if text.endswith("\n") else text + "\n", durable=False)
 
 
-def map_to_json(map: StackMap) -> dict[str, Any]:
+def map_items(map: StackMap) -> list[dict[str, Any]]:
     """Return where each failure is known: by container, the megatron-core releases and how it stands there."""
     found: dict[tuple[str, str, str], list[str]] = {}
     for row, mcore in product(images(map), map.columns):
         for one in map.table.standing({**row.choice, "mcore": f"mcore={mcore}"}):
             if one.standing in KNOWN_BREAK:
                 found.setdefault((row.name, one.failure.id, one.standing.value), []).append(mcore)
-    return {
-        "schema": "megatrix/map/1",
-        "version": __version__,
-        "items": [
-            {"container": container, "failure": failure, "standing": standing, "mcore": releases}
-            for (container, failure, standing), releases in found.items()
-        ],
-    }
+    return [
+        {"container": container, "failure": failure, "standing": standing, "mcore": releases}
+        for (container, failure, standing), releases in found.items()
+    ]
 
 
 def images(map: StackMap) -> list[MapRow]:

@@ -16,6 +16,7 @@ from matrix.report.site import picture, published, write_site
 from matrix.store.night import Night
 from matrix.verdicts.outcome import RankEnd
 from matrix.verdicts.record import Record, Verdict
+from tests.schemas import validator
 from tests.unit.catalogs import catalog, clause, failure, image, real
 from tests.unit.report.samples import cell, record, stack_map
 from tests.unit.report.test_page import Document
@@ -44,6 +45,7 @@ def test_site_has_map_failures_data_and_badges(tmp_path: Path) -> None:
     files = written(tmp_path, private())
     badges = {"badges/catalog.svg", "badges/ngc-24.07.svg", *(f"badges/mcore-0.{n}.0.svg" for n in (7, 8, 9))}
     assert {*files} == {"index.html", "failures/dud-assertion.html", "catalog.json", "map.json", *badges}
+    validator("map").validate(json.loads(files["map.json"]))
     assert json.loads(files["map.json"])["items"] == [
         {"container": "ngc-24.07", "failure": "dud-assertion", "standing": "will break", "mcore": ["0.7.0", "0.8.0"]}
     ]

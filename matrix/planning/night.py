@@ -179,17 +179,17 @@ def image_cases(catalog: Catalog, failure: Failure) -> Iterable[Choice]:
 
 def night_cells(catalog: Catalog, failure: Failure) -> list[Cell]:
     """Return the cells on the night's bases in which some case has an expectation."""
-    cells = cells_of(catalog, failure, {base.id for base in catalog.made if base.night})
-    cells = [cell for cell in cells if all(_shared(failure, one) for one in (cell, cell.writer) if one)]
+    share = failure.night or NightShare("")
+    bases = {base.id for base in catalog.made if base.night and (not share.bases or base.id in share.bases)}
+    cells = cells_of(catalog, failure, bases)
+    cells = [cell for cell in cells if all(_shared(failure, share, one) for one in (cell, cell.writer) if one)]
     return [cell for cell in newest_patches(cells) if claimed(catalog, failure, cell)]
 
 
-def _shared(failure: Failure, cell: Cell) -> bool:
-    share = failure.night or NightShare("")
-    return (
-        (not share.bases or cell.base in share.bases)
-        and (not share.te or cell.te in {*share.te, *failure.builds(Package.TE)})
-        and (not share.mcore or cell.mcore in {*share.mcore, *failure.builds(Package.MCORE)})
+def _shared(failure: Failure, share: NightShare, cell: Cell) -> bool:
+    """Return whether the releases of a cell are in the failure's share of the night."""
+    return (not share.te or cell.te in {*share.te, *failure.builds(Package.TE)}) and (
+        not share.mcore or cell.mcore in {*share.mcore, *failure.builds(Package.MCORE)}
     )
 
 

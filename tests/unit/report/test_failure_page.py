@@ -20,7 +20,7 @@ ENTRY = failure(
     affected=(clause(mcore="<0.9", reason="the writer saves twice"),),
     works=(clause(mcore=">=0.9"), clause(cases=["workaround"], reason="the workaround")),
     claim=Claim("a write-up", "names must be unique", "the coordinator is <None>"),
-    workaround=(Workaround("zarr", "saved and loaded"), Workaround("wait")),
+    workaround=(Workaround("zarr", "saved and loaded"), Workaround("wait"), Workaround("retry", "breaks", fails=True)),
 )
 RECORDS = (
     record(Verdict.REPRODUCED, where=cell(mcore="0.8.0")),
@@ -55,6 +55,10 @@ def test_case_without_a_rule_is_shown() -> None:
 def test_workaround_shows_its_verification() -> None:
     assert "zarr (saved and loaded)" in shown()
     assert "wait (not verified)" in shown()
+
+
+def test_refuted_workaround_is_apart() -> None:
+    assert "does not help retry (breaks)" in shown()
 
 
 def test_reference_to_a_thread_is_a_link() -> None:

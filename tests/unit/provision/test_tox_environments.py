@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import runpy
 import sys
 from dataclasses import replace
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from matrix.catalog.model import Catalog, Release
+from matrix.cli import COMMANDS
 from matrix.provision.current_image import CurrentImage
 from matrix.provision.installed import PythonEnvironment
 from matrix.provision.project import ROOT
@@ -152,3 +154,9 @@ def test_tox_on_an_old_python_names_the_fix(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(sys, "version_info", (3, 9, 18, "final", 0))
     with pytest.raises(SystemExit, match=r"needs Python 3\.10 or later; this tox runs on 3\.9\.18\n  fix: .*uvx"):
         runpy.run_path(str(ROOT / "toxfile.py"))
+
+
+def test_commands_of_tox_exist() -> None:
+    named = re.findall(r"python -m matrix (\w+)", (ROOT / "tox.ini").read_text(encoding="utf-8"))
+    assert named
+    assert {*named} <= COMMANDS.keys()

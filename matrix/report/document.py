@@ -71,5 +71,5 @@ _ENVIRONMENT.filters |= {
     for each in (flat, head, label, one_line, outcome_text, page_name, render_chain, tail, verdict_reason)
 }
 _ENVIRONMENT.globals |= {"MEANING": MEANING, "SILENT": SILENT, "WORST_FIRST": WORST_FIRST, "inline": inline}
-# In the order of the object: compat.js shows the axes in it.
+# In the order of the object: the scripts show the axes in it.
 _ENVIRONMENT.policies["json.dumps_kwargs"] = {"separators": (",", ":")}

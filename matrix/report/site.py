@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +10,10 @@ from matrix.authoring.export import failure_to_json
 from matrix.catalog.failure import Level
 from matrix.catalog.model import Catalog
 from matrix.catalog.versions import spans
-from matrix.check.table import KNOWN_BREAK
 from matrix.report.document import document
 from matrix.report.failure_page import failure_page
 from matrix.report.json_object import json_object
-from matrix.report.stack_map import MEANS, Colour, MapRow, StackMap
+from matrix.report.stack_map import MEANS, Colour, MapRow, StackMap, known_breaks
 from matrix.report.upgrade_page import upgrade_page
 from matrix.store.night import Night
 from matrix.store.paths import write_whole
@@ -63,14 +61,10 @@ def write_site(folder: Path, map: StackMap, night: Night) -> None:
 
 def map_items(map: StackMap) -> list[dict[str, Any]]:
     """Return where each failure is known: by container, the megatron-core releases and how it stands there."""
-    found: dict[tuple[str, str, str], list[str]] = {}
-    for row, mcore in product(images(map), map.columns):
-        for one in map.table.standing({**row.choice, "mcore": f"mcore={mcore}"}):
-            if one.standing in KNOWN_BREAK:
-                found.setdefault((row.name, one.failure.id, one.standing.value), []).append(mcore)
+    known = known_breaks(map.table, [row.name for row in images(map)], map.columns)
     return [
-        {"container": container, "failure": failure, "standing": standing, "mcore": releases}
-        for (container, failure, standing), releases in found.items()
+        {"container": container, "failure": failure, "standing": standing.value, "mcore": releases}
+        for (container, failure, standing), releases in known.items()
     ]
 
 

@@ -201,19 +201,26 @@ def _affected(catalog: Catalog, table: StackTable, columns: Sequence[str]) -> di
     """Return, by failure, where it is known among the containers, the worst first."""
     images = [one.id for one in sorted(catalog.containers, key=lambda one: one.id)]
     families = [list(each) for _, each in groupby(images, key=lambda one: one.partition("-")[0])]
-    known: dict[tuple[str, str, Standing], list[str]] = {}
-    for image, mcore in product(images, columns):
-        for one in table.standing({"base": f"base={image}", "mcore": f"mcore={mcore}"}):
-            if one.standing in KNOWN_BREAK:
-                known.setdefault((one.failure.id, image, one.standing), []).append(mcore)
     alike: dict[tuple[str, Standing, str], list[str]] = {}
-    for (of, name, standing), releases in known.items():
+    for (name, of, standing), releases in known_breaks(table, images, columns).items():
         alike.setdefault((of, standing, spans(releases, columns)), []).append(name)
     found: dict[str, list[Affected]] = {str(one.id): [] for one in catalog.failures}
     for (of, standing, text), some in sorted(alike.items(), key=lambda one: KNOWN_BREAK.index(one[0][1])):
         named = (spans({*some} & {*family}, family) for family in families)
         found[of].append(Affected(standing, ", ".join(filter(None, named)), text))
     return found
+
+
+def known_breaks(
+    table: StackTable, images: Sequence[str], columns: Sequence[str]
+) -> dict[tuple[str, str, Standing], list[str]]:
+    """Return, by container, failure and how it stands there, the megatron-core releases with which it is known."""
+    known: dict[tuple[str, str, Standing], list[str]] = {}
+    for image, mcore in product(images, columns):
+        for one in table.standing({"base": f"base={image}", "mcore": f"mcore={mcore}"}):
+            if one.standing in KNOWN_BREAK:
+                known.setdefault((image, one.failure.id, one.standing), []).append(mcore)
+    return known
 
 
 def _groups(catalog: Catalog, table: StackTable) -> list[MapGroup]:

@@ -7,6 +7,7 @@ import os
 import random
 import signal
 import subprocess
+import sys
 import time
 from collections import Counter
 from pathlib import Path
@@ -16,7 +17,7 @@ import pytest
 from matrix.store import journal, night
 from matrix.store.paths import Paths
 from tests.founding import SAVE
-from tests.real.conftest import ROOT, Megatrix, command, processes
+from tests.real.conftest import ROOT, Megatrix, processes
 
 pytestmark = pytest.mark.real
 
@@ -33,7 +34,7 @@ def run_folder(out: Path) -> Path:
 def start(out: Path) -> subprocess.Popen[str]:
     """Start a run of CASES cases."""
     return subprocess.Popen(
-        command(["--no-cache", "--select", EXPRESSION], out),
+        [sys.executable, "-m", "matrix", "run", "--out", str(out), "--no-cache", "--select", EXPRESSION],
         cwd=ROOT,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -43,9 +44,9 @@ def start(out: Path) -> subprocess.Popen[str]:
 
 
 def wait_for_first_result(process: subprocess.Popen[str]) -> None:
-    """Wait for the first result of the run, "[1/8] ...": stdout has none before the end."""
-    assert process.stderr is not None
-    next(line for line in process.stderr if line.startswith("["))
+    """Wait for the first result of the run: "[1/3] ..."."""
+    assert process.stdout is not None
+    next(line for line in process.stdout if line.startswith("["))
 
 
 def no_process_left(out: Path) -> None:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from matrix.execution.ranks import forkserver_child, mpirun, variables
-from matrix.execution.ranks.descendants import look
+from matrix.execution.ranks.descendants import look, wait_for
 from matrix.execution.ranks.forkserver import empty_main
 from matrix.execution.ranks.job import RankJob
 from matrix.execution.ranks.logs import Log, end_of
@@ -95,10 +95,6 @@ class RankGroup:
                 self.timed_out = self._failed_at is None
                 return
             self._turn(limit)
-        if any(
-            member.exit_code == LOST for member in self._members
-        ):  # the end of the lifeline may arrive after the ranks' ends
-            self._turn(time.monotonic() + QUIET_S)
         self._until(lambda: self._launched, time.monotonic() + self._timeouts.peer_grace_s)
 
     def stop(self, *, collect_stacks: bool) -> None:
@@ -113,6 +109,11 @@ class RankGroup:
             if self._launcher and not self._launcher.ended:
                 send(os.killpg, self._launcher.process.pid, number)
             self._until(lambda: not self._living and self._launched, time.monotonic() + limit_s)
+        if lost := [member.process for member in self._members if member.exit_code == LOST]:
+            # The end of the lifeline may arrive after those of the ranks.
+            self._until(lambda: self.server_died, time.monotonic() + QUIET_S)
+        if self.server_died:
+            self._end_orphans([*lost, *([self._launcher.process] if self._launcher else [])])
 
     def close(self) -> None:
         """Read the rest of the pipes and close everything; call this after every writer has ended."""
@@ -250,6 +251,13 @@ class RankGroup:
     def _note_failure(self, member: RankProcess) -> None:
         if self._failed_at is None and member.failed:
             self._failed_at = self.seconds
+
+    def _end_orphans(self, processes: Sequence[BaseProcess | mpirun.ShimConnection]) -> None:
+        """Kill the processes of a forkserver that died and wait for them: its pipes end before its children die."""
+        pids = [process.pid for process in processes if process.pid]
+        for pid in pids:
+            send(os.killpg, pid, signal.SIGKILL)
+        wait_for(pids, self._timeouts.kill_s)
 
     def _lose_server(self) -> None:
         self._selector.unregister(self._lifeline)

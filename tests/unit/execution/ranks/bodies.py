@@ -278,6 +278,13 @@ def kill_server(rank: Rank) -> NoReturn:
     wait_forever(rank)
 
 
+def kill_server_of_large_ranks(rank: Rank, folder: str) -> NoReturn:
+    """Kill the forkserver of ranks whose memory takes the kernel time to free; name files in `folder` by their pids."""
+    memory = b"x" * 2**29
+    (Path(folder) / str(os.getpid())).write_text(str(len(memory)))
+    kill_server(rank)
+
+
 def leave_children_and_wait(rank: Rank) -> NoReturn:
     """Leave children, report readiness and wait."""
     leave_children(rank)

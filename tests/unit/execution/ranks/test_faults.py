@@ -12,6 +12,7 @@ import pytest
 
 from matrix.catalog.limits import Limits
 from matrix.catalog.schema import Size
+from matrix.execution.ranks.descendants import look
 from matrix.execution.ranks.job import RankJob
 from matrix.execution.ranks.logs import HEAD, TAIL
 from matrix.execution.ranks.supervisor import Supervisor
@@ -244,6 +245,16 @@ def test_killed_forkserver_is_not_reached_then_restarted(run: Run, job: MakeJob,
     outcome = run(job("kill_server", fresh=fresh))
     assert (outcome.kind, outcome.reason) == (OutcomeKind.NOT_REACHED, "the forkserver died while the job ran")
     assert run(job("nothing", fresh=fresh)).kind == OutcomeKind.PASSED
+
+
+def test_ranks_end_with_their_killed_forkserver(run: Run, job: MakeJob, tmp_path: Path, fresh: bool) -> None:
+    """The pipes of the forkserver end before its ranks do."""
+    pids = tmp_path / "pids"
+    pids.mkdir()
+    run(job("kill_server_of_large_ranks", kwargs={"folder": str(pids)}, fresh=fresh))
+    ranks = {int(file.name) for file in pids.iterdir()}
+    assert len(ranks) == 2
+    assert ranks & look().running == set()
 
 
 def test_exit_handler_that_hangs_is_hung(run: Run, job: MakeJob, fresh: bool, soon: float) -> None:

@@ -19,7 +19,7 @@ from matrix.provision.tools import ContainerSpec, Ref, Tool
 from matrix.store import night as nights
 from matrix.store.paths import Paths
 from tests.founding import BEHIND_MPI, MPI
-from tests.real.conftest import ROOT, Megatrix, command
+from tests.real.conftest import ROOT, Megatrix, started, wait_for_first_result
 
 GONE_S = 20.0  # s for a container to end; 1 s on an idle machine
 EXPECTED = {Expectation.BROKEN: "reproduced", Expectation.WORKS: "holds"}
@@ -85,14 +85,10 @@ def test_missing_backend_of_torch_is_unavailable(megatrix: Megatrix, tool: Tool,
     )
 
 
-def started(out: Path, tool: Tool) -> subprocess.Popen[str]:
+def in_container(out: Path, tool: Tool) -> subprocess.Popen[str]:
     """Start the image's night and wait until its container has reported a case."""
-    process = subprocess.Popen(
-        command(chosen([item.key for item in picked()]), out),
-        cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
-    )  # fmt: skip
-    assert process.stdout is not None
-    process.stdout.readline()
+    process = started(out, *chosen([item.key for item in picked()]))
+    wait_for_first_result(process)
     assert len(containers(tool, out)) == 1
     return process
 
@@ -106,7 +102,7 @@ def no_container_left(tool: Tool, out: Path) -> None:
 
 
 def test_ctrl_c_stops_the_container_and_reports(tool: Tool, tmp_path: Path) -> None:
-    process = started(tmp_path, tool)
+    process = in_container(tmp_path, tool)
     os.killpg(process.pid, signal.SIGINT)
     _, errors = process.communicate(timeout=60)
 
@@ -119,7 +115,7 @@ def test_ctrl_c_stops_the_container_and_reports(tool: Tool, tmp_path: Path) -> N
 
 def test_kill_9_of_the_run_ends_its_container(tool: Tool, tmp_path: Path) -> None:
     """The relay shows the container that its run has ended."""
-    process = started(tmp_path, tool)
+    process = in_container(tmp_path, tool)
     os.killpg(process.pid, signal.SIGKILL)
     process.communicate()
 

@@ -74,6 +74,20 @@ def command(arguments: Sequence[str], out: Path) -> list[str]:
     return [sys.executable, "-m", "matrix", "run", "--json", "--out", str(out), *arguments]
 
 
+def started(out: Path, *arguments: str) -> subprocess.Popen[str]:
+    """Start `megatrix run` in a process group of its own."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "matrix", "run", "--out", str(out), *arguments],
+        cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+    )  # fmt: skip
+
+
+def wait_for_first_result(process: subprocess.Popen[str]) -> None:
+    """Wait for the first result of the run, "[1/3] ...". With --json there is none before the end."""
+    assert process.stdout is not None
+    next(line for line in process.stdout if line.startswith("["))
+
+
 def processes(mark: str) -> dict[int, str]:
     """Return by pid the command lines of processes with `mark`, such as "NAME=VALUE", in their first environment."""
     found = {}

@@ -15,8 +15,6 @@ from tests.real.conftest import COMMAND_S, ROOT
 from tests.real.test_cells import coordinator_by_name, tree_of
 from tests.schemas import items_of
 
-pytestmark = pytest.mark.real
-
 STRATEGIES = "dist_checkpointing/strategies"
 
 
@@ -30,6 +28,7 @@ def bisect(out: Path, *arguments: str) -> dict[str, Any]:
     return items_of(done.stdout, "bisect")[0]
 
 
+@pytest.mark.slow
 def test_first_bad_torch_is_found_and_stored(tmp_path: Path) -> None:
     """With megatron-core 0.8.0; a second bisection runs nothing."""
     line = ("--axis", "torch", "--mcore", "0.8.0", "--good", "2.3.1", "--bad", "2.4.1", "--at-once", "2")

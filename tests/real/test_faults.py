@@ -17,8 +17,6 @@ from matrix.store.paths import Paths
 from tests.founding import SAVE
 from tests.real.conftest import Megatrix, processes, started, wait_for_first_result
 
-pytestmark = pytest.mark.real
-
 CHOICE = ("--no-cache", "--select", f"torch==2.4.0 and failure=={SAVE} and mcore==0.8.0 and not case==train-loop")
 CASES = 3
 

@@ -24,8 +24,6 @@ from matrix.store.paths import Paths
 from tests.founding import BEHIND_MPI, SAVE
 from tests.real.conftest import processes
 
-pytestmark = pytest.mark.real
-
 KILLS = int(os.environ.get("MEGATRIX_KILLS", "8"))  # about 5 s each on 2 cores, and at level cpu four times that
 SEED = int(os.environ.get("MEGATRIX_SEED", "1"))
 NOT_REACHED = "not-reached"
@@ -107,9 +105,10 @@ def gone(runs: Runs) -> bool:
     return not processes(runs.mark)
 
 
-@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
-def test_kill_9_at_random_points(kind: Kind, tmp_path: Path, temporary: Path) -> None:
+@pytest.mark.parametrize("name", ["contract", pytest.param("cpu", marks=pytest.mark.slow)])
+def test_kill_9_at_random_points(name: str, tmp_path: Path, temporary: Path) -> None:
     """One process of a run dies, or all of them do."""
+    kind = KINDS[name]
     rng, runs = random.Random(SEED), Runs(tmp_path / "out", temporary, kind.choice)
     killed = 0
     for _ in range(kind.kills):

@@ -20,8 +20,6 @@ from tests.founding import MASK
 from tests.profiles import tries
 from tests.real.conftest import ROOT, Megatrix, Ran
 
-pytestmark = pytest.mark.real
-
 BASE, CORE = "torch-2.13.0", "0.16.1"
 EXPECTED = {
     "mask-on": ("reproduced", "allocation"),

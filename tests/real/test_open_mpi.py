@@ -18,8 +18,6 @@ from tests.founding import MPI
 from tests.real.conftest import Megatrix, processes
 from tests.unit.execution.ranks.marks import MARK, ranks_and_orphans
 
-pytestmark = pytest.mark.real
-
 
 def test_crash_is_reproduced_and_mpirun_holds(megatrix: Megatrix, tmp_path: Path) -> None:
     """Without checks SIGSEGV, with frames that depend on the world size; with checks exit code 6. mpirun works."""

@@ -12,8 +12,6 @@ from matrix.provision.commands import run
 from matrix.provision.overlays import Overlays, OverlaySpec
 from matrix.provision.sources import Source, SourceKind
 
-pytestmark = pytest.mark.real
-
 BASE = {"torch": "2.4.0", "numpy": "1.26.4"}
 
 

@@ -15,8 +15,6 @@ from matrix.provision.indexes import site_environment
 from tests.founding import BEHIND_MPI, SAVE
 from tests.real.conftest import COMMAND_S, ROOT
 
-pytestmark = pytest.mark.real
-
 BLOCKS = re.findall(r"\n\n((?:    .*\n)+)", (ROOT / "README.md").read_text())
 # A night takes minutes: this part of it, seconds.
 PART = f"-- --level contract --within 'failure=={BEHIND_MPI}'"

@@ -14,8 +14,6 @@ from matrix.contract.provider import TRANSFORMER_ENGINE
 from matrix.provision.commands import run
 from matrix.provision.overlays import Overlays
 
-pytestmark = pytest.mark.real
-
 
 def fetched(folder: Path, requirement: str, part: Callable[[str], bool]) -> Mapping[str, bytes]:
     """Return the relevant files of a release, path -> content, from its wheels for Python 3.11."""

@@ -16,8 +16,6 @@ from tests.founding import BEHIND_MPI, SAVE
 from tests.real.conftest import COMMAND_S, ROOT, Megatrix, uv
 from tests.schemas import items_of
 
-pytestmark = pytest.mark.real
-
 LOG = """Traceback (most recent call last):
   File "/Megatron-LM/megatron/training/initialize.py", line 209, in _initialize_tp_communicators
 TypeError: initialize_ub() got an unexpected keyword argument 'tp_size'
@@ -103,6 +101,7 @@ def test_every_command_works_from_an_empty_folder(wheel: Path, tmp_path: Path) -
     assert "site-packages" not in "".join(str(path) for path in (tmp_path / "cache").rglob("tox*"))
 
 
+@pytest.mark.slow
 def test_environment_with_torch_reproduces_a_failure(megatrix: Megatrix, wheel: Path, tmp_path: Path) -> None:
     """As in an image: an environment with torch and megatron-core, where the wheel is installed."""
     megatrix("--select", f"torch==2.4.0 and failure=={SAVE} and case==world1 and mcore==0.8.0")

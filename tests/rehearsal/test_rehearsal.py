@@ -16,8 +16,6 @@ from matrix.verdicts.record import Record, Verdict
 from tests.founding import SAVE
 from tests.rehearsal.conftest import GPUS, SUMMARY, Rehearsals
 
-pytestmark = pytest.mark.real
-
 # An entry gives the reason for a case without a rehearsal.
 CASES = [
     (failure.id, case)

@@ -8,13 +8,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from tests.founding import SAVE
 from tests.schemas import items_of
 from tests.slurm.conftest import COMMAND_S, ROOT, Site
-
-pytestmark = pytest.mark.real
 
 # Megatron-core 0.7.0 to 0.10.0 on torch 2.4.0: the fix is in 0.9.0. Four cases of two ranks at most.
 QUESTION = (SAVE, "--axis", "mcore", "--torch", "2.4.0", "--bad", "0.7.0", "--good", "0.10.0")

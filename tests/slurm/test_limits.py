@@ -6,13 +6,9 @@ import os
 import signal
 from pathlib import Path
 
-import pytest
-
 from matrix.store import night
 from tests.slurm.cluster import NODES, alive, wait
 from tests.slurm.conftest import MANY, RANKS, Site, ended
-
-pytestmark = pytest.mark.real
 
 # Two cases of two ranks each: an array of one task.
 PAIR = (*RANKS[:-1], f"{RANKS[-1]} and (case==tp2 or case==pp2)")

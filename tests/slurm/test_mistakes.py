@@ -10,8 +10,6 @@ from tests.founding import BEHIND_MPI, MPI
 from tests.slurm.cluster import wait
 from tests.slurm.conftest import Site
 
-pytestmark = pytest.mark.real
-
 FEW = ("--level", "contract", "--select", f"base==no-torch and failure=={BEHIND_MPI} and mcore==0.8.0 and te==1.8.0")
 KEY = f"no-torch/mcore-0.8.0/te-1.8.0/driver-none {BEHIND_MPI} contract contract"
 GPUS = f"failure=={MPI} and case==gpu-gloo and level==gpu and driver==470.161.03"

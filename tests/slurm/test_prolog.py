@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import sys
 
-import pytest
-
 from matrix.provision.project import ROOT
 from tests.founding import SAVE
 from tests.slurm.conftest import Site
-
-pytestmark = pytest.mark.real
 
 SCRIPT = """\
 #!/bin/bash

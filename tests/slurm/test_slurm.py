@@ -23,8 +23,6 @@ from tests.founding import SAVE
 from tests.slurm.cluster import NODES, kill, wait
 from tests.slurm.conftest import MANY, PLACES, RANKS, Site, ended, facts_of, gone, places
 
-pytestmark = pytest.mark.real
-
 # Four cases with ranks on each of two releases.
 LONG = (*RANKS[:-1], f"{RANKS[-1]} or torch==2.4.0 and failure=={SAVE} and mcore==0.9.0")
 

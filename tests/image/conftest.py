@@ -8,9 +8,9 @@ from matrix.catalog import loading
 from matrix.provision import building
 from matrix.provision.images import Builder
 from matrix.provision.tools import NO_TOOL, Tool, find
-from tests.real.conftest import megatrix
+from tests.real.conftest import megatrix, temporary
 
-__all__ = ["megatrix"]
+__all__ = ["megatrix", "temporary"]
 
 
 @pytest.fixture(scope="session")

@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -37,6 +37,13 @@ class Ran:
 
 
 Megatrix = Callable[..., Ran]
+
+
+@pytest.fixture
+def temporary() -> Iterator[Path]:
+    """A folder for temporary files; its path is short, since paths of sockets are."""
+    with tempfile.TemporaryDirectory(prefix="k-", dir="/tmp") as folder:
+        yield Path(folder)
 
 
 @pytest.fixture(scope="session")

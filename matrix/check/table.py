@@ -16,7 +16,7 @@ from typing import Any, Final, Generic, TypeVar
 from matrix.catalog.cell import Clause
 from matrix.catalog.failure import Failure, Package
 from matrix.catalog.model import Catalog, Container
-from matrix.catalog.versions import NONE, is_version, position
+from matrix.catalog.versions import NONE, is_version, parse
 from matrix.check import stack as stacks
 from matrix.check.answer import FailureInStack, Standing, clashes, stand
 from matrix.check.stack import UserStack
@@ -140,8 +140,9 @@ def build_table(catalog: Catalog) -> StackTable:
     """Return the answers for every choice of the versions that the catalog lists."""
     parts = {
         axis: {word: stacks.build(catalog, stacks.parse_text(catalog, word) if word else ()) for word in words}
-        for axis, words in {axis: ("", *_words(catalog, axis)) for axis in CHOSEN}.items()
+        for axis, words in {axis: ("", *listed(catalog, axis)) for axis in CHOSEN}.items()
     }
+    spelled = {_meant(word): word for words in parts.values() for word in words}
     releases = [Clause(python=one.requires_python, packages=one.requires) for one in catalog.megatron_core]
     excluded = _classes(parts, [*(one.when for one in catalog.exclusions), *releases])
     each = {axis: tuple(range(len(words))) for axis, words in parts.items()}
@@ -152,7 +153,11 @@ def build_table(catalog: Catalog) -> StackTable:
 
     return StackTable(
         {axis: tuple(words) for axis, words in parts.items()},
-        {word: brought for word, part in parts["base"].items() if (brought := _brought(part))},
+        {
+            word: {axis: spelled[_meant(each)] for axis, each in brought.items()}
+            for word, part in parts["base"].items()
+            if (brought := _brought(part))
+        },
         tuple(
             _tabled(
                 parts,
@@ -168,19 +173,28 @@ def build_table(catalog: Catalog) -> StackTable:
     )
 
 
-def _words(catalog: Catalog, axis: str) -> list[str]:
-    """Return the values of an axis that the catalog names, in order, as words of `megatrix check`."""
+def listed(catalog: Catalog, axis: str) -> list[str]:
+    """Return the values of an axis that the catalog names, in order, as words of `megatrix check`.
+
+    Of the spellings of a version (1.10 and 1.10.0) it is that of the release.
+    """
     images = [part for one in catalog.containers for part in _brought(_container(catalog, one)).values()]
     package = {"te": Package.TE, "mcore": Package.MCORE}.get(axis)
     builds = [version for one in catalog.failures if package for version in one.builds(package)]
     reported = [getattr(one.cell, axis) for one in catalog.stacks if axis in ("te", "mcore", "driver")]
     named = [word.partition("=")[2] for word in images if word.startswith(f"{axis}=")]
-    versions = {one for one in (*stacks.recorded(catalog, axis), *builds, *reported, *named) if one and is_version(one)}
     if axis == "base":
         known = sorted(catalog.containers, key=lambda one: one.id)
         return [*(f"base={one.id}" for one in known), *(f"torch={one}" for one in stacks.recorded(catalog, "torch"))]
+    every = (*builds, *reported, *named, *stacks.recorded(catalog, axis))
+    spelled = {parse(one): one for one in every if one and is_version(one)}
     absent = [f"{axis}={NONE}"] if axis == "te" else []
-    return [*absent, *(f"{axis}={one}" for one in sorted(versions, key=lambda one: (position(one), one)))]
+    return [*absent, *(f"{axis}={spelled[version]}" for version in sorted(spelled))]
+
+
+def _meant(word: str) -> tuple[str, object]:
+    axis, _, version = word.partition("=")
+    return axis, parse(version) if is_version(version) else version
 
 
 def _container(catalog: Catalog, container: Container) -> UserStack:

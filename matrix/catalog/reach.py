@@ -169,6 +169,18 @@ class Reached:
         """Return whether the failure counts as reached."""
         return self.reach is Reach.REACHED or (self.reach is Reach.OPEN and self.usual)
 
+    @property
+    def needs(self) -> str:
+        """Return what must hold besides the versions, or what excludes the failure."""
+        text = str(self)
+        if self.reach is Reach.AVOIDED:
+            return f"the command has {' and '.join(self.by)}"
+        if self.reach is Reach.REACHED:
+            return text and f"reached by {text}"
+        if self.reach is Reach.MISSING:
+            return f"only with {text}"
+        return f"with {text}" if self.by else f"only {text}"
+
     def __str__(self) -> str:
         parts = [" and ".join(self.by), self.when]
         return ", when ".join(part for part in parts if part) if self.by else self.when and f"when {self.when}"

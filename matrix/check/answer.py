@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final
 
-from matrix.catalog.cell import Cell
 from matrix.catalog.failure import Expectation, Failure, Rule
 from matrix.catalog.model import Catalog, Container
-from matrix.catalog.reach import Reach, Reached
+from matrix.catalog.reach import JobArguments, Reach, Reached
 from matrix.catalog.versions import NONE, spans
 from matrix.check.job import NO_JOB, UserJob
 from matrix.check.stack import AXES, NAMES, UserStack, allows, possible, unrecorded
@@ -106,6 +105,27 @@ class FailureInStack:
 
 
 @dataclass(frozen=True)
+class BreakingCalls:
+    """Calls into Transformer Engine that break, that no failure of the catalog states, and that a job reaches alike.
+
+    The other fields are those of FailureInStack; `flags` are options that avoid the calls.
+    """
+
+    findings: tuple[Finding, ...]
+    standing: Standing
+    certain: bool = False
+    missing: bool = False
+    needs: str = ""
+    flags: tuple[str, ...] = ()
+    source: str = ""
+
+    def to_json(self) -> list[dict[str, Any]]:
+        """Return plain JSON values, of each call."""
+        own = {"standing": self.standing.value, "certain": self.certain, "missing": self.missing, "needs": self.needs}
+        return [{**one.to_json(), **own} for one in self.findings]
+
+
+@dataclass(frozen=True)
 class Clash:
     """Two parts of a stack that exclude each other, or a version that may not exist.
 
@@ -198,13 +218,10 @@ def stand(
         lacking = absent(stack, failure)
         standing = Standing.NOT_REACHED if lacking else Standing.UNKNOWN
         return FailureInStack(failure, standing, reason=f"there is no {lacking}" if lacking else "")
-    job, reached = min(
-        ((job, failure.reach(stack.cell, job.arguments)) for job in jobs or (NO_JOB,)),
-        key=lambda pair: (not pair[1].certain, pair[1].reach),
-    )
+    job, reached = reaching(jobs, lambda arguments: failure.reach(stack.cell, arguments))
     found = FailureInStack(
         failure,
-        _standing(failure, reached, fitted),
+        standing_of(reached, silent=failure.silent, needs=fitted.needs),
         certain=reached.certain and not fitted.needs,
         missing=reached.reach is Reach.MISSING,
         reason=reason,
@@ -215,27 +232,26 @@ def stand(
     return replace(found, workarounds=tuple(_flags(reached)))
 
 
-def _standing(failure: Failure, reached: Reached, fitted: Fitted) -> Standing:
+def reaching(jobs: Sequence[UserJob], reach: Callable[[JobArguments | None], Reached]) -> tuple[UserJob, Reached]:
+    """Return the job that reaches something most certainly, and whether it does."""
+    found = ((job, reach(job.arguments)) for job in jobs or (NO_JOB,))
+    return min(found, key=lambda pair: (not pair[1].certain, pair[1].reach))
+
+
+def standing_of(reached: Reached, *, silent: bool, needs: str = "") -> Standing:
+    """Return how a break stands; `needs` are the versions of open axes that it needs."""
     if reached.reach is Reach.AVOIDED:
         return Standing.NOT_REACHED
-    if fitted.needs:
+    if needs:
         return Standing.WITH_VERSIONS
-    if failure.silent:
+    if silent:
         return Standing.SILENT
     return Standing.WILL_BREAK if reached.certain else Standing.WITH_OPTIONS
 
 
 def _also(reached: Reached, fitted: Fitted) -> str:
     """Return what must hold besides the stack, or what excludes the failure."""
-    words = {
-        Reach.REACHED: f"reached by {reached}" if str(reached) else "",
-        Reach.OPEN: f"{'' if reached.by else 'only '}{reached}"
-        if str(reached).startswith("when")
-        else f"with {reached}",
-        Reach.MISSING: f"only with {reached}",
-        Reach.AVOIDED: f"the command has {' and '.join(reached.by)}",
-    }[reached.reach]
-    return "; ".join(part for part in (fitted.needs and f"with {fitted.needs}", words) if part)
+    return "; ".join(part for part in (fitted.needs and f"with {fitted.needs}", reached.needs) if part)
 
 
 def _flags(reached: Reached) -> Iterator[StackChange]:
@@ -322,16 +338,17 @@ def clashes(catalog: Catalog, stack: UserStack, checkpoint: Checkpoint | None = 
 
 @dataclass(frozen=True)
 class CheckResult:
-    """The whole answer. `calls` are breaking calls into Transformer Engine that the catalog lacks.
+    """The whole answer.
 
-    `calls_problem` is the reason why they could not be read. `upgrades` are the nearest stacks without a known break.
+    `calls_problem` is the reason why the calls could not be read, `upgrades` are the nearest stacks without a known
+    break.
     """
 
     stack: UserStack
     jobs: tuple[UserJob, ...]
     failures: tuple[FailureInStack, ...]
     clashes: tuple[Clash, ...] = ()
-    calls: tuple[Finding, ...] = ()
+    calls: tuple[BreakingCalls, ...] = ()
     calls_problem: str = ""
     upgrades: tuple[str, ...] = ()
     host: HostFacts | None = None
@@ -344,7 +361,8 @@ class CheckResult:
     @property
     def breaks(self) -> bool:
         """Return whether something is known to break, without any further option or version."""
-        return any(one.certain for one in self.failures) or any(one.breaks for one in self.clashes)
+        certain = (*(one.certain for one in self.failures), *(one.certain for one in self.calls))
+        return any(certain) or any(one.breaks for one in self.clashes)
 
     def to_json(self) -> dict[str, Any]:
         """Return one object of plain JSON values; docs/schema/check.json describes it."""
@@ -354,7 +372,7 @@ class CheckResult:
             "jobs": [job.to_json() for job in self.jobs],
             "failures": [one.to_json() for one in self.failures],
             "clashes": [one.to_json() for one in self.clashes],
-            "calls": [one.to_json() for one in self.calls],
+            "calls": [one for each in self.calls for one in each.to_json()],
             "calls_problem": self.calls_problem,
             "upgrades": list(self.upgrades),
             "checkpoint": self.checkpoint.to_json() if self.checkpoint else None,
@@ -368,13 +386,3 @@ ORDER: Final = tuple(Standing)
 def ordered(found: Iterable[FailureInStack]) -> tuple[FailureInStack, ...]:
     """Return the failures by group, the most certain first."""
     return tuple(sorted(found, key=lambda one: (ORDER.index(one.standing), not one.certain, one.failure.id)))
-
-
-def broken(catalog: Catalog, cell: Cell, jobs: Sequence[UserJob]) -> list[Failure]:
-    """Return the failures that surely occur in a complete cell with these jobs."""
-    return [
-        failure
-        for failure in catalog.failures
-        if failure.expectation(cell) is Expectation.BROKEN
-        and any(failure.reach(cell, job.arguments).certain for job in jobs or (NO_JOB,))
-    ]

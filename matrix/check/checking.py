@@ -6,10 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
-from matrix.catalog.failure import Expectation
 from matrix.catalog.model import Catalog
 from matrix.catalog.reach import Reach, Reached
-from matrix.catalog.versions import NONE
 from matrix.check.answer import (
     CheckResult,
     FailureInStack,
@@ -21,18 +19,17 @@ from matrix.check.answer import (
     ordered,
     stand,
 )
+from matrix.check.calls import breaking_calls
 from matrix.check.examine import Assumed, examine
 from matrix.check.job import NO_JOB, UserJob
 from matrix.check.remedies import proof, upgrade, version_changes
 from matrix.check.stack import UserStack, unrecorded
-from matrix.errors import MatrixError
 from matrix.execution import preflights
 from matrix.kit.launch import UNKNOWN, world_of
 
 if TYPE_CHECKING:  # not needed for every answer: 0.1 s
     from matrix.check.checkpoint import Checkpoint
     from matrix.check.facts import HostFacts
-    from matrix.contract.finding import Finding
     from matrix.store.history import LastRun
 
 EXPLAINED: Final = (Standing.WILL_BREAK, Standing.WITH_OPTIONS, Standing.SILENT)  # with workarounds and a proof
@@ -65,7 +62,7 @@ def check(
     found = [stand(catalog, stack, failure, jobs, unknown) for failure in catalog.failures]
     found = judged(found, _judgements(catalog, stack, question))
     explained = [_explained(catalog, stack, one, question, runs) for one in found]
-    calls, problem = _calls(catalog, stack)
+    calls, problem = breaking_calls(catalog, stack.cell, jobs)
     upgrades = tuple(upgrade(catalog, stack, axis, jobs) for axis in question.upgrades)
     return CheckResult(
         stack,
@@ -132,33 +129,4 @@ def _explained(
         one,
         workarounds=(*job, *versions, *texts),
         prove=here if question.here and one.failure.case else proof(catalog, one.failure, stack.cell),
-    )
-
-
-def _calls(catalog: Catalog, stack: UserStack) -> tuple[tuple[Finding, ...], str]:
-    """Return the calls from the stack's Megatron into its TE that break or are misbound and that the catalog lacks.
-
-    A job is affected if it reaches the line, which may require a flag. Returns the reason where a side is not recorded.
-    """
-    if NONE in (stack.cell.mcore, stack.cell.te):
-        return (), ""
-    # 0.1 s: they are not needed for a stack without both packages
-    from matrix.contract import recording
-    from matrix.contract.finding import FindingKind, find
-    from matrix.verdicts.outcome import Outcome, OutcomeKind
-    from matrix.verdicts.signature import owner
-
-    broken = [one for one in catalog.failures if one.expectation(stack.cell) is Expectation.BROKEN]
-    try:
-        found = find(recording.load_calls(stack.cell.mcore), recording.load_surface(stack.cell.te))
-    except MatrixError as error:
-        return (), f"level contract can't judge this stack: {error.brief}"
-    return (
-        tuple(
-            one
-            for one in found
-            if one.kind in (FindingKind.DEFINITE, FindingKind.MISBOUND)
-            and owner(broken, Outcome(OutcomeKind.RAISED, chain=(one.raised,))) is None
-        ),
-        "",
     )

@@ -11,8 +11,9 @@ from matrix.catalog.cell import WRITER, Cell, pinned
 from matrix.catalog.failure import Axis, Case, Expectation, Failure, Level, Package
 from matrix.catalog.model import Base, Catalog, Container
 from matrix.catalog.versions import NONE, minor, parse
-from matrix.check.answer import StackChange, broken
-from matrix.check.job import UserJob
+from matrix.check.answer import StackChange
+from matrix.check.calls import breaking_calls
+from matrix.check.job import NO_JOB, UserJob
 from matrix.check.stack import AXES, UserStack, recorded
 from matrix.planning.cases import excluded, expected, is_complete, package_sets, versions_of
 
@@ -25,7 +26,7 @@ def version_changes(
     """Yield, for each axis that the failure's rules bound, the nearest version without it and without a new break."""
     cell = stack.cell
     axes = {axis for rule in failure.affected if not rule.cases for axis, _ in rule.bounds()}
-    before = {one.id for one in broken(catalog, cell, jobs)}
+    before = broken(catalog, cell, jobs)
     for axis in ("mcore", "te", "torch"):
         if axis not in axes or getattr(cell, axis) == NONE:
             continue
@@ -33,10 +34,21 @@ def version_changes(
 
         def helps(other: Cell) -> bool:
             works = failure.expectation(other) is Expectation.WORKS
-            return works and not {one.id for one in broken(catalog, other, jobs)} - before
+            return works and not broken(catalog, other, jobs) - before
 
         if found := nearest(catalog, stack, "base" if in_image else axis, helps):
             yield StackChange("version", _named(cell, found, axis))
+
+
+def broken(catalog: Catalog, cell: Cell, jobs: Sequence[UserJob]) -> set[str]:
+    """Return what surely breaks in a complete cell with these jobs: ids of failures, and what reaches other calls."""
+    failures = {
+        str(failure.id)
+        for failure in catalog.failures
+        if failure.expectation(cell) is Expectation.BROKEN
+        and any(failure.reach(cell, job.arguments).certain for job in jobs or (NO_JOB,))
+    }
+    return failures | {one.needs for one in breaking_calls(catalog, cell, jobs)[0] if one.certain}
 
 
 def upgrade(catalog: Catalog, stack: UserStack, axis: str, jobs: Sequence[UserJob]) -> str:

@@ -6,6 +6,7 @@ classes, so that the tables give the answer of `megatrix check`, and a page comp
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -18,7 +19,8 @@ from matrix.catalog.failure import Failure, Package
 from matrix.catalog.model import Catalog, Container
 from matrix.catalog.versions import NONE, is_version, parse
 from matrix.check import stack as stacks
-from matrix.check.answer import FailureInStack, Standing, clashes, stand
+from matrix.check.answer import BreakingCalls, FailureInStack, Standing, clashes, stand
+from matrix.check.calls import breaking_calls, deciding
 from matrix.check.stack import UserStack
 
 # The axes of a choice, with those of a stack that each fixes. The value of "base" is a container or a torch.
@@ -78,13 +80,15 @@ class StackTable:
     """The answers for every choice of listed values.
 
     `values`: by axis, the words that can be chosen, "" (not named) first. `brought`: the words for other axes that a
-    container's word implies. `clashes` are texts, of parts that exclude each other and of drivers.
+    container's word implies. `clashes` are texts, of parts that exclude each other and of drivers. `breaking` are the
+    calls that the catalog lacks, with the reason why a pair can't be judged.
     """
 
     values: Mapping[str, tuple[str, ...]]
     brought: Mapping[str, Choice]
     failures: tuple[Table[FailureInStack], ...]
     clashes: tuple[Table[str], ...]
+    breaking: Table[tuple[tuple[BreakingCalls, ...], str]]
 
     def places(self, choice: Choice) -> dict[str, int]:
         """Return the place of each axis's value. Raises ValueError for a word that is not listed."""
@@ -96,14 +100,19 @@ class StackTable:
         places = self.places(choice)
         return [table.at(places) for table in self.failures]
 
+    def calls(self, choice: Choice) -> tuple[tuple[BreakingCalls, ...], str]:
+        """Return the calls that break, and why they could not be judged, "" if they could."""
+        return self.breaking.at(self.places(choice))
+
     def clashing(self, choice: Choice) -> list[str]:
         """Return why parts of the stack exclude each other."""
         places = self.places(choice)
         return [text for table in self.clashes if (text := table.at(places))]
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain JSON values; `texts` holds each text once, and answers name its places."""
+        """Return plain JSON values; `texts` and `findings` hold each once, and answers name its places."""
         texts: dict[str, int] = {"": 0}
+        findings: dict[tuple[str, str, str], int] = {}
 
         def place(text: str) -> int:
             return texts.setdefault(text, len(texts))
@@ -113,6 +122,15 @@ class StackTable:
             flags = [place(each.text) for each in one.workarounds]
             return [list(Standing).index(one.standing), int(one.certain), *texts_, flags]
 
+        def calls(answer: tuple[tuple[BreakingCalls, ...], str]) -> list[Any]:
+            return [place(answer[1]), [group(one) for one in answer[0]]]
+
+        def group(one: BreakingCalls) -> list[Any]:
+            flags = [place(each) for each in one.flags]
+            rows = ((each.callee, f"{each.raised.type}: {each.message}", str(each.call_site)) for each in one.findings)
+            found = [findings.setdefault(row, len(findings)) for row in rows]
+            return [list(Standing).index(one.standing), int(one.certain), place(one.needs), flags, found]
+
         return {
             "values": {axis: list(words) for axis, words in self.values.items()},
             "brought": {word: dict(choice) for word, choice in self.brought.items()},
@@ -121,6 +139,8 @@ class StackTable:
             "moves": [[move(one, other).value for other in Standing] for one in Standing],
             "failures": [_table(one, answer) for one in self.failures],
             "clashes": [_table(one, place) for one in self.clashes],
+            "calls": _table(self.breaking, calls),
+            "findings": [list(one) for one in findings],
             "texts": list(texts),
         }
 
@@ -128,11 +148,12 @@ class StackTable:
 def _table(table: Table[T], encode: Callable[[T], Any]) -> dict[str, Any]:
     """Return a table with each answer once: `cells` are places in `answers`."""
     encoded = [encode(one) for one in table.answers]
-    once = [one for place, one in enumerate(encoded) if encoded.index(one) == place]
+    once = {json.dumps(one): one for one in encoded}
+    places = {text: place for place, text in enumerate(once)}
     return {
         "classes": {axis: list(classes) for axis, classes in table.classes.items()},
-        "cells": [once.index(one) for one in encoded],
-        "answers": once,
+        "cells": [places[json.dumps(one)] for one in encoded],
+        "answers": list(once.values()),
     }
 
 
@@ -169,6 +190,11 @@ def build_table(catalog: Catalog) -> StackTable:
         (
             _tabled(parts, {**excluded, "base": each["base"], "mcore": each["mcore"]}, clash),
             _tabled(parts, {**one, "base": each["base"], "driver": each["driver"]}, clash),
+        ),
+        _tabled(
+            parts,
+            {**_classes(parts, deciding(catalog)), "te": each["te"], "mcore": each["mcore"]},
+            lambda stack: breaking_calls(catalog, stack.cell, ()),
         ),
     )
 

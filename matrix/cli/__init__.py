@@ -71,9 +71,9 @@ COMMANDS: Final[Mapping[str, Command]] = {
         "a call breaks",
     ),
     "surface": Command(
-        "Record the API of a Transformer Engine source, or the calls that a Megatron-LM source makes into it.",
+        "Record the API of a Transformer Engine source, the calls of a Megatron-LM source into it, or what breaks.",
         "docs/contract.md",
-        ("surface record ./TransformerEngine@v2.6",),
+        ("surface record ./TransformerEngine@v2.6", "surface pairs"),
         "recorded",
     ),
     "bisect": Command(

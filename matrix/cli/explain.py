@@ -8,13 +8,14 @@ from typing import Any
 
 from matrix.catalog import loading
 from matrix.catalog.failure import Level
+from matrix.check.calls import breaking_calls
 from matrix.cli import places
 from matrix.cli.usage import add_command
 from matrix.errors import ExitStatus
 from matrix.execution.engine import offer_of
 from matrix.planning import covering, explain, night
 from matrix.provision import configuration, host
-from matrix.report import explanation
+from matrix.report import check, explanation
 from matrix.report.json_object import json_object
 from matrix.report.terminal import show
 
@@ -39,8 +40,10 @@ def explain_command(parsed: argparse.Namespace) -> int:
         night.night(known, covering.pairwise, tuple(Level)),
         lambda item: str(here.lack(known, item, offer(item.cell.base)) or ""),
     )
+    calls, problem = breaking_calls(known, explained.cell, ())
     if parsed.json:
-        print(json_object("explain/1", [explained.to_json()]))
+        listed = [one for each in calls for one in each.to_json()]
+        print(json_object("explain/1", [{**explained.to_json(), "calls": listed, "calls_problem": problem}]))
     else:
-        show(*explanation.render(explained))
+        show(*explanation.render(explained), "", *check.calls(calls, problem))
     return ExitStatus.GOOD

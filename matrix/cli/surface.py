@@ -1,4 +1,4 @@
-"""`megatrix surface record`."""
+"""`megatrix surface record` and `megatrix surface pairs`."""
 
 from __future__ import annotations
 
@@ -6,9 +6,12 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from matrix.catalog import loading
+from matrix.catalog.versions import NONE
+from matrix.check.table import listed
 from matrix.cli import COMMANDS
 from matrix.cli.usage import add_command
-from matrix.contract import reading, recording
+from matrix.contract import pairs, reading, recording
 from matrix.contract.provider import provider_of
 from matrix.contract.recording import ARCHIVE, MCORE, SUFFIX, TE
 from matrix.contract.surface import Surface
@@ -20,7 +23,12 @@ from matrix.provision.sources import Contents, SourceKind
 
 def add_parser(commands: Any) -> None:
     """Add the command to the object that argparse's add_subparsers returned."""
-    actions = add_command(commands, "surface").add_subparsers(required=True, metavar="record")
+    actions = add_command(commands, "surface").add_subparsers(required=True, metavar="record|pairs")
+    every = add_command(actions, "pairs", COMMANDS["surface"])
+    every.add_argument(
+        "-o", "--output", type=Path, metavar="FILE", default=pairs.path(), help="default: that of Megatrix"
+    )
+    every.set_defaults(command=pairs_command)
     parser = add_command(actions, "record", COMMANDS["surface"])
     parser.add_argument("source", metavar="SOURCE", help="a wheel, a source folder, or PATH@REV of a clone")
     parser.add_argument(
@@ -51,6 +59,15 @@ def record_command(parsed: argparse.Namespace) -> int:
     recording.write(facts, output)
     size = f"{len(facts.modules)} modules" if isinstance(facts, Surface) else f"{len(facts.uses)} uses"
     print(f"{output}: {package} {facts.version}, {size}, {output.stat().st_size} bytes")
+    return ExitStatus.GOOD
+
+
+def pairs_command(parsed: argparse.Namespace) -> int:
+    """Record the breaking calls of every pair that the catalog lists: 15 s."""
+    known = loading.load()
+    mcores, tes = ([word.partition("=")[2] for word in listed(known, axis)] for axis in ("mcore", "te"))
+    parsed.output.write_bytes(pairs.encode(mcores, (version for version in tes if version != NONE)))
+    print(f"{parsed.output}: {len(mcores)} releases of megatron-core, {parsed.output.stat().st_size} bytes")
     return ExitStatus.GOOD
 
 

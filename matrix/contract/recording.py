@@ -3,7 +3,7 @@
 matrix/catalog/facts/surfaces/ holds the recorded releases:
     transformer-engine/VERSION.json.gz   the API of TE              megatron-core/VERSION.json.gz    its calls into TE
     megatron-core/api.jsonl.xz           the API of megatron-core   megatron-core/torch.jsonl.xz  its calls into torch
-    torch/api.jsonl.xz                   the API of torch
+    torch/api.jsonl.xz                   the API of torch           pairs.json.gz  what breaks (matrix.contract.pairs)
 A .jsonl.xz file has one release in each line, oldest first: together they take a sixth of the size. The
 records hold names, parameters, positions and guards in a form of their own, and no upstream source text.
 """
@@ -88,7 +88,7 @@ def find_recorded(package: str, version: str) -> Path:
         for text, path in paths.items():
             if parsed_version.local and _is_build_of(parsed_version, text, path):
                 return path
-    for path in paths.values():
+    for path in () if versions.is_version(version) and not version.isdigit() else paths.values():
         origin = read_file(path)["origin"]
         if origin.get("tag") == version or (len(version) >= SHORTEST_COMMIT and _commit(path).startswith(version)):
             return path

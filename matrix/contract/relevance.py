@@ -10,6 +10,7 @@ from typing import Final
 
 from matrix.catalog import versions
 from matrix.catalog.model import Container, Release
+from matrix.catalog.reach import ReachedBy
 from matrix.catalog.schema import build, read_toml
 from matrix.contract.finding import Finding, FindingKind
 from matrix.contract.recording import MCORE, TE, folder
@@ -52,11 +53,19 @@ class Mask:
 
 
 @dataclass(frozen=True)
+class FunctionReach(ReachedBy):
+    """The arguments of a training command that reach functions of Megatron-LM."""
+
+    functions: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class Relevance:
     """The facts by which findings are ranked."""
 
     feature: tuple[LostFeature, ...] = ()
     mask: tuple[Mask, ...] = ()
+    reached_by: tuple[FunctionReach, ...] = ()
     yanked: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def judged(self, found: Sequence[Finding]) -> list[Finding]:

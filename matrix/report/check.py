@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from matrix.catalog.versions import NONE
-from matrix.check.answer import CheckResult, FailureInStack, Standing
+from matrix.check.answer import BreakingCalls, CheckResult, FailureInStack, Standing
 from matrix.check.stack import AXES, NAMES
 from matrix.kit.preflight import Answer
 from matrix.report.known import advice, title
-from matrix.report.terminal import RED, Alternative, Part, Prose, paragraphs, table, text
+from matrix.report.terminal import RED, Alternative, Part, Prose, table, text
 
 # The groups that are explained; of the others the ids are listed.
 EXPLAINED = (Standing.WILL_BREAK, Standing.WITH_OPTIONS, Standing.SILENT)
@@ -31,7 +31,7 @@ def render(result: CheckResult, *, machine: bool = False) -> Iterator[Part]:
     yield from _listed_with("BREAKS WITH OPTIONS that the command does not give:", result, missing=True)
     yield from _listed_with("BREAKS WITH SOME VERSIONS of what this stack does not name:", result, missing=False)
     yield from _listed(result)
-    yield from _calls(result)
+    yield from calls(result.calls, result.calls_problem)
     if machine and result.host:
         from matrix.check.facts import capabilities
 
@@ -39,7 +39,8 @@ def render(result: CheckResult, *, machine: bool = False) -> Iterator[Part]:
         yield from (table([("note:", one.warns)]) for one in capabilities(result.host) if one.warns)
     for sentence in result.upgrades:
         yield table([("upgrade:", sentence)])
-    yield ""
+    if not result.calls or result.upgrades:
+        yield ""
     yield Prose(summary(result))
 
 
@@ -48,10 +49,11 @@ def summary(result: CheckResult) -> str:
     axes = ("torch", "mcore", "te")
     if all(getattr(result.stack.cell, axis) == NONE and axis not in result.stack.open for axis in axes):
         return "the stack has none of torch, megatron-core and Transformer Engine: nothing was checked"
-    certain = [one for one in result.failures if one.certain]
+    every: list[FailureInStack | BreakingCalls] = [*result.failures, *result.calls]
+    certain = [one for one in every if one.certain]
     clash = [one for one in result.clashes if one.breaks]
-    optional = [one for one in result.of(Standing.WITH_OPTIONS) if not one.certain]
-    optional += [one for one in result.of(Standing.SILENT) if not one.certain]
+    groups = (Standing.WITH_OPTIONS, Standing.SILENT)
+    optional = [one for one in every if one.standing in groups and not one.certain]
     parts = []
     if certain or clash:
         count = len(certain) + len(clash)
@@ -144,17 +146,18 @@ def _listed(result: CheckResult) -> Iterator[Part]:
         yield table([("known to work:", ", ".join(one.failure.id for one in works))])
 
 
-def _calls(result: CheckResult) -> Iterator[Part]:
-    if result.calls_problem:
-        yield Prose(result.calls_problem)
-    if result.calls:
-        from matrix.contract import table as calls_table
-
-        yield Prose(
-            "level contract finds more calls from Megatron into Transformer Engine that break; most require a flag:"
-        )
-        cell = result.stack.cell
-        yield from paragraphs(calls_table.table(list(result.calls), [cell.mcore], [cell.te]).rstrip())
+def calls(found: Sequence[BreakingCalls], problem: str) -> Iterator[Part]:
+    """Yield the calls that break, by what reaches them, and why they could not be judged."""
+    if problem:
+        yield Prose(problem)
+    if found:
+        yield ""
+        yield Prose("calls into Transformer Engine that break and that the catalog lacks (read by level contract):")
+    for one in found:
+        yield table([(text((f"{one.standing.value.upper()}:", STYLES[one.standing])), f"{one.needs}{_at(one.source)}")])
+        raised = ((f"{each.raised.type}:", f"{each.message}; at {each.call_site}") for each in one.findings)
+        yield table([*raised, *(("workaround:", flag) for flag in one.flags)], indent=2)
+        yield ""
 
 
 def _at(source: str) -> str:

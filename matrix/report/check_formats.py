@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -16,7 +16,7 @@ from matrix.verdicts.text import one_line, visible
 SARIF_SCHEMA: Final = "https://json.schemastore.org/sarif-2.1.0.json"
 # By whether a finding is certain: SARIF's level and GitHub's command.
 LEVELS: Final = {True: "error", False: "warning"}
-CLASH: Final = "parts of the stack exclude each other"
+CALL: Final = "a call into Transformer Engine breaks"
 LISTED: Final = (Standing.WILL_BREAK, Standing.WITH_OPTIONS, Standing.SILENT, Standing.WITH_VERSIONS)
 
 
@@ -43,6 +43,11 @@ def notes(result: CheckResult) -> Iterator[CheckNote]:
             yield CheckNote(
                 str(one.failure.id), one.failure.title, _text(one), one.certain, *place(_source(result, one))
             )
+    for each in result.calls:
+        if not each.missing:
+            raised = (f"{one.raised.type}: {one.message}; at {one.call_site}" for one in each.findings)
+            said = _first(result, ("te", "mcore", "base"), each.source)
+            yield CheckNote("call", CALL, ". ".join([each.needs, *raised]), each.certain, *place(said))
 
 
 def place(source: str) -> tuple[str, int]:
@@ -56,8 +61,12 @@ def place(source: str) -> tuple[str, int]:
 def _source(result: CheckResult, one: FailureInStack) -> str:
     """Return the place of the version that decides, else of the command, else of any version."""
     axes = [axis for rule in one.failure.affected for axis, _ in rule.bounds()]
-    sources = [result.stack.sources.get(axis, "") for axis in (*axes, "mcore", "te", "torch", "base")]
-    return next((source for source in (*sources, one.source) if place(source)[0]), "")
+    return _first(result, (*axes, "mcore", "te", "torch", "base"), one.source)
+
+
+def _first(result: CheckResult, axes: Sequence[str], command: str) -> str:
+    sources = [result.stack.sources.get(axis, "") for axis in axes]
+    return next((source for source in (*sources, command) if place(source)[0]), "")
 
 
 def _text(one: FailureInStack) -> str:

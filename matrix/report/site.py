@@ -13,7 +13,7 @@ from matrix.catalog.versions import spans
 from matrix.report.document import document
 from matrix.report.failure_page import failure_page
 from matrix.report.json_object import json_object
-from matrix.report.stack_map import MEANS, Colour, MapRow, StackMap, known_breaks
+from matrix.report.stack_map import MEANS, Colour, MapRow, StackMap, known_breaks, known_calls
 from matrix.report.upgrade_page import upgrade_page
 from matrix.store.night import Night
 from matrix.store.paths import write_whole
@@ -60,12 +60,17 @@ def write_site(folder: Path, map: StackMap, night: Night) -> None:
 
 
 def map_items(map: StackMap) -> list[dict[str, Any]]:
-    """Return where each failure is known: by container, the megatron-core releases and how it stands there."""
-    known = known_breaks(map.table, [row.name for row in images(map)], map.columns)
-    return [
+    """Return where each failure and call is known: by container, the megatron-core releases and how it stands there."""
+    names = [row.name for row in images(map)]
+    failures = [
         {"container": container, "failure": failure, "standing": standing.value, "mcore": releases}
-        for (container, failure, standing), releases in known.items()
+        for (container, failure, standing), releases in known_breaks(map.table, names, map.columns).items()
     ]
+    calls = [
+        {"container": container, "failure": "", "call": vars(call), "standing": standing.value, "mcore": releases}
+        for (container, call, standing), releases in known_calls(map.table, names, map.columns).items()
+    ]
+    return [*failures, *calls]
 
 
 def images(map: StackMap) -> list[MapRow]:

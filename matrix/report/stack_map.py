@@ -7,13 +7,13 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from functools import cache
 from itertools import groupby, product
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from matrix.catalog.cell import Cell
 from matrix.catalog.failure import Axis, Failure, Level
 from matrix.catalog.model import Catalog, Wheels
 from matrix.catalog.versions import NONE, parse, spans
-from matrix.check.answer import FailureInStack, Standing
+from matrix.check.answer import BreakingCalls, FailureInStack, Standing
 from matrix.check.stack import ALIASES, AXES
 from matrix.check.table import KNOWN_BREAK, Choice, StackTable
 from matrix.store.trend import Pasts
@@ -46,6 +46,7 @@ MEANS: Final = {
 SIGNS: Final = {Colour.CLASH: "\u00d7", Colour.VERSIONS: "?", Colour.TESTED: "\u2713", Colour.UNTESTED: "\u00b7"}
 COUNTED: Final = {Colour.WILL: "!", Colour.OPTIONS: "", Colour.SILENT: "~"}  # before the number of failures
 UNKNOWN: Final = "its packages are not known"
+T = TypeVar("T")
 MANY: Final = 3  # breaks with options in one pair that are shown darker
 COLOURS: Final = {
     Standing.WILL_BREAK: Colour.WILL,
@@ -57,9 +58,9 @@ COLOURS: Final = {
 
 @dataclass(frozen=True)
 class MapCell:
-    """One pair. `count`: the failures of its colour. `level`: the highest at which the night supports the colour.
+    """One pair. `count`: the failures and groups of calls of its colour.
 
-    `surprise`: a case of the pair is red in the night.
+    `level`: the highest at which the night supports the colour. `surprise`: a case of the pair is red in the night.
     """
 
     colour: Colour
@@ -114,7 +115,7 @@ class Seen:
 
 @dataclass(frozen=True)
 class Affected:
-    """Containers and megatron-core releases, as spans, in which a failure stands alike."""
+    """Containers and megatron-core releases, as spans, in which a failure or a call stands alike."""
 
     standing: Standing
     containers: str
@@ -122,8 +123,21 @@ class Affected:
 
 
 @dataclass(frozen=True)
+class BreakingCall:
+    """One call that breaks, in all releases that make it: the exception, and the file and function of the call."""
+
+    callee: str
+    error: str
+    site: str
+    needs: str
+
+
+@dataclass(frozen=True)
 class StackMap:
-    """The map, its table, and by failure: results (row, column -> verdict and level), nights, affected containers."""
+    """The map, its table, and by failure: results (row, column -> verdict and level), nights, affected containers.
+
+    `calls` has the affected containers of each call that level contract finds and that no failure states.
+    """
 
     catalog: Catalog
     table: StackTable
@@ -132,6 +146,7 @@ class StackMap:
     results: Mapping[str, Mapping[tuple[int, int], tuple[Verdict, Level]]]
     seen: Mapping[str, Seen]
     affected: Mapping[str, Sequence[Affected]]
+    calls: Mapping[BreakingCall, Sequence[Affected]]
 
     def to_json(self) -> dict[str, Any]:
         """Return what the pages embed."""
@@ -171,6 +186,8 @@ def stack_map(catalog: Catalog, table: StackTable, records: Sequence[Record], pa
     columns = tuple(one.version for one in catalog.megatron_core)
     groups = _groups(catalog, table)
     rows = [row for group in groups for row in group.rows]
+    images = [one.id for one in sorted(catalog.containers, key=lambda one: one.id)]
+    broken = _affected(known_breaks(table, images, columns), images, columns)
     results = _results(catalog, table, records, rows, columns)
     made = iter(
         replace(row, cells=tuple(_cells(table, number, row, columns, results))) for number, row in enumerate(rows)
@@ -182,7 +199,8 @@ def stack_map(catalog: Catalog, table: StackTable, records: Sequence[Record], pa
         tuple(MapGroup(one.name, one.first, tuple(next(made) for _ in one.rows)) for one in groups),
         results,
         sightings(records, pasts),
-        _affected(catalog, table, columns),
+        {str(one.id): broken.get(one.id, []) for one in catalog.failures},
+        _affected(known_calls(table, images, columns), images, columns),
     )
 
 
@@ -197,17 +215,18 @@ def sightings(records: Sequence[Record], pasts: Pasts) -> dict[str, Seen]:
     return {failure: Seen(each[min(each)], each[max(each)]) for failure, each in found.items() if each}
 
 
-def _affected(catalog: Catalog, table: StackTable, columns: Sequence[str]) -> dict[str, list[Affected]]:
-    """Return, by failure, where it is known among the containers, the worst first."""
-    images = [one.id for one in sorted(catalog.containers, key=lambda one: one.id)]
+def _affected(
+    known: Mapping[tuple[str, T, Standing], Sequence[str]], images: Sequence[str], columns: Sequence[str]
+) -> dict[T, list[Affected]]:
+    """Return, by failure or call, where it is known among the containers, the worst first."""
     families = [list(each) for _, each in groupby(images, key=lambda one: one.partition("-")[0])]
-    alike: dict[tuple[str, Standing, str], list[str]] = {}
-    for (name, of, standing), releases in known_breaks(table, images, columns).items():
+    alike: dict[tuple[T, Standing, str], list[str]] = {}
+    for (name, of, standing), releases in known.items():
         alike.setdefault((of, standing, spans(releases, columns)), []).append(name)
-    found: dict[str, list[Affected]] = {str(one.id): [] for one in catalog.failures}
+    found: dict[T, list[Affected]] = {}
     for (of, standing, text), some in sorted(alike.items(), key=lambda one: KNOWN_BREAK.index(one[0][1])):
         named = (spans({*some} & {*family}, family) for family in families)
-        found[of].append(Affected(standing, ", ".join(filter(None, named)), text))
+        found.setdefault(of, []).append(Affected(standing, ", ".join(filter(None, named)), text))
     return found
 
 
@@ -220,6 +239,22 @@ def known_breaks(
         for one in table.standing({"base": f"base={image}", "mcore": f"mcore={mcore}"}):
             if one.standing in KNOWN_BREAK:
                 known.setdefault((image, one.failure.id, one.standing), []).append(mcore)
+    return known
+
+
+def known_calls(
+    table: StackTable, images: Sequence[str], columns: Sequence[str]
+) -> dict[tuple[str, BreakingCall, Standing], list[str]]:
+    """Return, by container, call and how it stands there, the megatron-core releases in which it breaks."""
+    known: dict[tuple[str, BreakingCall, Standing], list[str]] = {}
+    for image, mcore in product(images, columns):
+        for group in table.calls({"base": f"base={image}", "mcore": f"mcore={mcore}"})[0]:
+            for one in group.findings:
+                site = f"{one.call_site.path} {one.call_site.function}"
+                call = BreakingCall(one.callee, f"{one.raised.type}: {one.message}", site, group.needs)
+                releases = known.setdefault((image, call, group.standing), [])
+                if mcore not in releases:  # one function may have several of these lines
+                    releases.append(mcore)
     return known
 
 
@@ -307,17 +342,26 @@ def _cells(
         choice = {**row.choice, "mcore": f"mcore={mcore}"}
         standing = table.standing(choice)
         seen = {id: each[number, place] for id, each in results.items() if (number, place) in each}
-        yield cell_of(standing, clash=bool(table.clashing(choice)), seen=seen)
+        calls, _ = table.calls(choice)
+        yield cell_of(standing, calls, clash=bool(table.clashing(choice)), seen=seen)
 
 
-def cell_of(standing: Sequence[FailureInStack], *, clash: bool, seen: Mapping[str, tuple[Verdict, Level]]) -> MapCell:
+def cell_of(
+    standing: Sequence[FailureInStack],
+    calls: Sequence[BreakingCalls],
+    *,
+    clash: bool,
+    seen: Mapping[str, tuple[Verdict, Level]],
+) -> MapCell:
     """Return the cell of a pair; `seen` are the results of the night there, by failure."""
     surprise = any(verdict.colour == "red" for verdict, _ in seen.values())
     green = {id: level for id, (verdict, level) in seen.items() if verdict.colour == "green"}
     if clash:
         return MapCell(Colour.CLASH, surprise=surprise)
-    colour = min((COLOURS[one.standing] for one in standing if one.standing in COLOURS), key=list(Colour).index,
+    found: list[FailureInStack | BreakingCalls] = [*standing, *calls]
+    colour = min((COLOURS[one.standing] for one in found if one.standing in COLOURS), key=list(Colour).index,
                  default=Colour.TESTED if green else Colour.UNTESTED)  # fmt: skip
+    count = sum(COLOURS.get(one.standing) is colour for one in found)
     of = [one.failure.id for one in standing if COLOURS.get(one.standing) is colour]
-    supports = [level for id, level in green.items() if not of or (id in of and seen[id][0] in OCCURRED)]
-    return MapCell(colour, len(of), max(supports, key=list(Level).index, default=None), surprise)
+    supports = [level for id, level in green.items() if not count or (id in of and seen[id][0] in OCCURRED)]
+    return MapCell(colour, count, max(supports, key=list(Level).index, default=None), surprise)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 from urllib.parse import urlencode
 
 import pytest
 
-from matrix.check.answer import Standing
+from matrix.check.answer import CheckResult, Standing
 from matrix.check.checking import Question, check
 from matrix.check.remedies import upgrade
 from matrix.check.stack import UserStack, build, parse_text
@@ -19,6 +21,7 @@ from tests.founding import SAVE
 from tests.unit.catalogs import real
 from tests.unit.check.test_table import random_choices
 
+STANDINGS = tuple(Standing)
 CELL = """(row, mcore) => {
   const table = document.getElementById("map-table");
   const place = [...table.tHead.rows[0].cells].findIndex((each) => each.textContent === mcore);
@@ -29,6 +32,7 @@ LOOK = """(choices) => choices.map((choice) => ({
   standing: Object.fromEntries(stacks.standing(choice).map((one) =>
     [one.entry.id, [stacks.data.standings[one.rank], one.certain, one.reason, one.needs]])),
   clashes: stacks.clashes(choice),
+  calls: stacks.calls(choice),
 }))"""
 DROP = """(side, name, text) => {
   const data = new DataTransfer();
@@ -43,8 +47,19 @@ DROP = """(side, name, text) => {
 }"""
 CHOSEN = """Object.fromEntries(["base", "te", "mcore"].map((axis) =>
   [axis, document.getElementById("to-" + axis).value]))"""
-GROUPS = """Object.fromEntries([...document.querySelectorAll("#answer h2")].map((one) => [one.textContent.split(":")[0],
-  [...one.nextElementSibling.querySelectorAll("li > a")].map((link) => link.textContent)]))"""
+COMPARE = """(pairs) => pairs.map((pair) => {
+  for (const [place, side] of ["from", "to"].entries())
+    for (const axis of stacks.axes) document.getElementById(`${side}-${axis}`).value = pair[place][axis] || "";
+  document.getElementById("to-mcore").dispatchEvent(new Event("change"));
+  const found = (title) => [...title.nextElementSibling.querySelectorAll("li > a, li.calls code")];
+  const lists = [...document.querySelectorAll("#answer h2")].filter((one) => one.nextElementSibling.matches("section"));
+  return {
+    moved: Object.fromEntries(lists.filter((one) => found(one).length).map((one) =>
+      [one.textContent.split(":")[0], found(one).map((each) => each.textContent)])),
+    nearest: Object.fromEntries([...document.querySelectorAll("#answer li[data-axis]")].map((one) =>
+      [one.dataset.axis, one.firstChild.textContent.split(": ")[1].trim()])),
+  };
+})"""
 
 
 def opened(browser: Browser, site: Paths, page: str = "upgrade.html", **sides: str) -> None:
@@ -125,7 +140,7 @@ def test_night_supports_and_contradicts_the_map(browser: Browser, site: Paths) -
 
 
 def test_page_agrees_with_check_on_random_stacks(browser: Browser, site: Paths) -> None:
-    """200 stacks: each failure's standing, certainty, evidence and needs, and what excludes each other."""
+    """200 stacks: each failure's standing, certainty, evidence and needs, each call, and what excludes each other."""
     opened(browser, site)
     choices = random_choices(2020, 200)
     for choice, found in zip(choices, browser.js(f"({LOOK})({json.dumps(choices)})"), strict=True):
@@ -134,38 +149,61 @@ def test_page_agrees_with_check_on_random_stacks(browser: Browser, site: Paths) 
         assert found["standing"] == {
             one.failure.id: [one.standing.value, one.certain, one.reason, one.needs] for one in result.failures
         }, choice
+        assert found["calls"]["problem"] == result.calls_problem, choice
+        assert [(STANDINGS[one["rank"]], one["certain"], one["needs"], one["flags"], one["findings"])
+                for one in found["calls"]["groups"]] == [
+            (one.standing, one.certain, one.needs, [*one.flags],
+             [[each.callee, f"{each.exception}: {each.message}", str(each.call_site)] for each in one.findings])
+            for one in result.calls
+        ], choice  # fmt: skip
 
 
-def moves(browser: Browser) -> dict[str, list[str]]:
-    """Return the ids in each group of the answer."""
-    groups: dict[str, list[str]] = browser.js(GROUPS)
-    return {kind: sorted(ids) for kind, ids in groups.items() if ids}
+def compared(browser: Browser, pairs: Sequence[tuple[Choice, Choice]]) -> list[dict[str, Any]]:
+    """Return what the page shows for each pair of stacks: ids by group, and the nearest newer version of each axis."""
+    found: list[dict[str, Any]] = browser.js(f"({COMPARE})({json.dumps(pairs)})")
+    return found
 
 
 def test_comparison_agrees_with_two_checks(browser: Browser, site: Paths) -> None:
-    """20 random pairs of stacks: what is newly broken, still broken, fixed and no longer known."""
-    choices = random_choices(7, 40)
-    for before, after in zip(choices[::2], choices[1::2], strict=True):
-        opened(browser, site, **{"from": " ".join(before.values()), "to": " ".join(after.values())})
-        first, second = ({one.failure.id: one.standing for one in check(real(), stack(each), Question(), {}).failures}
-                         for each in (before, after))  # fmt: skip
+    """200 random pairs of stacks: what is newly broken, still broken, fixed and no longer known."""
+    opened(browser, site)
+    choices = random_choices(7, 400)
+    pairs = list(zip(choices[::2], choices[1::2], strict=True))
+    for (before, after), shown in zip(pairs, compared(browser, pairs), strict=True):
+        first, second = (check(real(), stack(each), Question(), {}) for each in (before, after))
+        stood = {one.failure.id: one.standing for one in first.failures}
         expected: dict[str, list[str]] = {}
-        for id, standing in second.items():
-            expected.setdefault(move(first[id], standing).value, []).append(id)
+        for one in second.failures:
+            expected.setdefault(move(stood[one.failure.id], one.standing).value, []).append(one.failure.id)
         expected.pop("no known break in either", None)
-        assert moves(browser) == {kind: sorted(ids) for kind, ids in expected.items()}, (before, after)
+        old, new = errors(first), errors(second)
+        gone = "no longer known" if second.calls_problem or {"te", "mcore"} & {*second.stack.open} else "fixed"
+        for kind, calls in ("newly broken", new - old), ("still broken", new & old), (gone, old - new):
+            expected[kind] = [*expected.get(kind, []), *calls.elements()]
+        found = {kind: sorted(ids) for kind, ids in shown["moved"].items()}
+        assert found == {kind: sorted(ids) for kind, ids in expected.items() if ids}, (before, after)
     assert browser.errors() == []
 
 
+def errors(result: CheckResult) -> Counter[str]:
+    """Return the exceptions of the calls that break."""
+    return Counter(f"{one.exception}: {one.message}" for each in result.calls for one in each.findings)
+
+
 def test_nearest_upgrade_is_that_of_check(browser: Browser, site: Paths) -> None:
-    for words in ("base=ngc-24.07 mcore=0.8.0", "torch=2.4.1 te=2.7.0 mcore=0.8.0", "base=ngc-25.06 mcore=0.16.1"):
-        opened(browser, site, to=words)
+    """200 random stacks, each axis: the version that `check --upgrade` names, or its reason for none."""
+    opened(browser, site)
+    choices = random_choices(11, 200)
+    for choice, shown in zip(choices, compared(browser, [({}, one) for one in choices]), strict=True):
         for axis in ("mcore", "te", "base"):
-            said = upgrade(real(), build(real(), parse_text(real(), words)), axis, ())
-            shown = browser.js(f"document.querySelector('#answer li[data-axis={axis}]').firstChild.textContent")
-            found = shown.partition(": ")[2].strip().removeprefix("torch ")
-            assert (found == "none") == ("no newer version" in said), (words, axis, said, shown)
-            assert found == "none" or f"{found} " in said, (words, axis, said, shown)
+            said = upgrade(real(), stack(choice), axis, ())
+            found = shown["nearest"][axis]
+            if found in ("not named in To", "absent in To"):
+                assert "names none" in said, (choice, axis)
+            elif found == "none":
+                assert "no newer version" in said, (choice, axis, said)
+            else:
+                assert f"{found.removeprefix('torch ')} " in said, (choice, axis, said, found)
 
 
 LOCKS: dict[str, tuple[str, Any]] = {

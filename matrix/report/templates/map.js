@@ -1,6 +1,6 @@
 "use strict";
 (() => {
-  const { data, standing, clashes, element, card, known } = stacks;
+  const { data, standing, calls, callCard, clashes, element, card } = stacks;
   const table = document.getElementById("map-table");
   const pair = document.getElementById("pair");
   const rows = [...table.querySelectorAll("tbody tr")];
@@ -19,16 +19,18 @@
     const place = `${rows.indexOf(cell.parentElement)},${cell.cellIndex - 1}`;
     const head = cell.parentElement.cells[0];
     const found = standing(stack).filter((one) => one.rank <= data.breaks.at(-1) + 1 || one.entry.results[place]);
-    found.sort((one, other) => one.rank - other.rank);
     const list = element("ul", "failures", ...clashes(stack).map((text) =>
       element("li", "", element("span", "swatch clash"), " ", element("b", "", "can't be installed together"), element("p", "", text))));
-    list.append(...found.map((one) => card(one, one.entry.results[place])));
+    const { problem, groups } = calls(stack);
+    const cards = [...found.map((one) => [one.rank, card(one, one.entry.results[place])]), ...groups.map((one) => [one.rank, callCard(one)])];
+    list.append(...cards.sort(([one], [other]) => one - other).map(([, made]) => made));
     const link = element("a", "", "Compare with another stack");
     link.href = `${document.getElementById("answer") ? "" : "upgrade.html"}#to=${encodeURIComponent(stacks.words(stack))}`;
     pair.replaceChildren(
       element("h3", "", `${head.firstChild.textContent}, megatron-core ${stacks.name(stack.mcore)}`),
       element("p", "soft", head.title),
       list.children.length ? list : element("p", "", "No failure of the catalog is known here."),
+      problem ? element("p", "soft", problem) : "",
       stacks.command(stack), element("p", "", link));
     pair.classList.toggle("kept", cell === kept);
   };

@@ -3,7 +3,7 @@
 const stacks = (() => {
   const data = JSON.parse(document.getElementById("stacks").textContent);
   const axes = Object.keys(data.values);
-  for (const table of [...data.failures, ...data.clashes]) {
+  for (const table of [...data.failures, ...data.clashes, data.calls]) {
     table.sizes = Object.entries(table.classes).map(([axis, classes]) => [axis, classes, Math.max(...classes) + 1]);
   }
   const look = (table, places) => {
@@ -31,6 +31,13 @@ const stacks = (() => {
         hidden: data.texts[hidden], flags: flags.map((flag) => data.texts[flag]),
       };
     });
+  };
+  // The calls that break and that the catalog lacks, by what reaches them, and why they could not be judged.
+  const calls = (choice) => {
+    const [problem, groups] = look(data.calls, places(choice));
+    return { problem: data.texts[problem], groups: groups.map(([rank, certain, needs, flags, found]) => ({
+      rank, certain: certain === 1, needs: data.texts[needs], flags: flags.map((flag) => data.texts[flag]),
+      findings: found.map((each) => data.findings[each]) })) };
   };
   const clashes = (choice) => {
     const where = places(choice);
@@ -68,5 +75,13 @@ const stacks = (() => {
     if (known(one) && facts.some(Boolean)) made.append(element("p", "soft", facts.filter(Boolean).join("; ")));
     return made;
   };
-  return { data, axes, standing, clashes, words, name, whole, element, card, known, command, signs };
+  const callCard = ({ rank, needs, flags, findings }, label) => {
+    const made = element("li", "calls", element("span", `swatch ${data.colours[rank]}`, signs[data.colours[rank]]), " ",
+      element("b", "", label || data.standings[rank]), `: ${findings.length > 1 ? `${findings.length} calls` : "a call"} into Transformer Engine`,
+      element("p", "", needs));
+    if (flags.length) made.append(element("p", "", `workaround: ${flags[0]}`));
+    for (const [, error, site] of findings) made.append(element("p", "soft", element("code", "", error), ` at ${site}`));
+    return made;
+  };
+  return { data, axes, standing, calls, callCard, clashes, words, name, whole, element, card, known, command, signs };
 })();

@@ -1,6 +1,6 @@
 "use strict";
 (() => {
-  const { data, axes, standing, clashes, words, name, whole, element, card, known } = stacks;
+  const { data, axes, standing, calls, callCard, clashes, words, name, whole, element, card, known } = stacks;
   const field = (side, axis) => document.getElementById(`${side}-${axis}`);
   const answer = document.getElementById("answer");
   const ORDER = ["newly broken", "still broken", "no longer known", "fixed"];
@@ -26,7 +26,7 @@
   const nearest = (choice, axis) => {
     const stack = whole(choice);
     const current = stack[axis];
-    if (!current) return null;
+    if (!current || current.endsWith("=none")) return null;
     const image = axis === "base" && current.startsWith("base=");
     const family = current.split("-")[0];
     const place = data.values[axis].indexOf(current);
@@ -35,7 +35,7 @@
     for (const word of later) {
       const other = { ...stack, [axis]: word };
       if (image) delete other.te;
-      if (!clashes({ ...other, driver: "" }).length && !standing(other).some((one) => one.certain)) return other;
+      if (!clashes({ ...other, driver: "" }).length && ![...standing(other), ...calls(other).groups].some((one) => one.certain)) return other;
     }
     return null;
   };
@@ -65,19 +65,32 @@
       if (moved[kind] && (words(from) || one.rank <= data.breaks.at(-1) + 1)) moved[kind].push(card(one, "", was));
       else quiet[data.standings[one.rank]]?.push(one.entry.id);
     }
+    // Of calls that a job reaches alike, some may break in one stack alone.
+    const [old, broken] = [from, to].map(calls);
+    const judged = !broken.problem && ["te", "mcore"].every((axis) => whole(to)[axis]);
+    const has = ({ groups }, [callee, error]) => groups.some((each) => each.findings.some((one) => one[0] === callee && one[1] === error));
+    const sort = (kind, group, other, both, after) => {
+      const findings = group.findings.filter((one) => has(other, one) === both);
+      if (findings.length) moved[words(from) ? kind : "known"].push(callCard({ ...group, findings }, after && `${data.standings[group.rank]} \u2192 ${after}`));
+    };
+    for (const each of broken.groups) {
+      sort("newly broken", each, old, false);
+      sort("still broken", each, old, true);
+    }
+    for (const each of old.groups) sort(judged ? "fixed" : "no longer known", each, broken, false, judged ? "not found" : "unknown");
     const excluded = clashes(to);
-    const certain = after.filter((one) => one.certain).length + excluded.length;
-    const also = after.filter((one) => known(one) && !one.certain).length;
+    const certain = [...after, ...broken.groups].filter((one) => one.certain).length + excluded.length;
+    const also = [...after, ...broken.groups].filter((one) => known(one) && !one.certain).length;
     answer.replaceChildren(
       element("p", "verdict card", element("b", "", certain ? `${certain} known break${certain > 1 ? "s" : ""} in the stack To` : "Nothing is certain to break in the stack To"),
         `; ${also} more with certain options`, words(from) ? `; ${moved[ORDER[0]].length} newly broken, ${moved.fixed.length} fixed` : ""),
       ...group("Can't be installed together", excluded.map((text) => element("li", "", text))),
       ...(words(from) ? ORDER : ["known"]).flatMap((kind) => group(kind === "known" ? "Known breaks" : kind, moved[kind])),
-      element("h2", "", "Others"), element("section", "card", ...Object.entries(quiet).filter(([, ids]) => ids.length).map(([kind, ids]) =>
+      element("h2", "", "Others"), element("section", "card", broken.problem ? element("p", "", broken.problem) : "", ...Object.entries(quiet).filter(([, ids]) => ids.length).map(([kind, ids]) =>
         element("p", "", `${kind}: ${ids.join(", ")}`))),
       element("h2", "", "Nearest newer version without a known break"), element("ul", "cells", ...axes.filter((axis) => data.newer[axis]).map((axis) => {
         const found = nearest(to, axis);
-        const made = element("li", "", `${data.titles[axis]}: ${found ? name(found[axis]) : whole(to)[axis] ? "none" : "not named in To"} `);
+        const made = element("li", "", `${data.titles[axis]}: ${found ? name(found[axis]) : !whole(to)[axis] ? "not named in To" : whole(to)[axis].endsWith("=none") ? "absent in To" : "none"} `);
         made.dataset.axis = axis;
         if (found) {
           made.append(element("button", "", "take it"));

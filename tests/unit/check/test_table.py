@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import random
+from collections.abc import Sequence
 
 import pytest
 
 from matrix.catalog.cell import Cell
 from matrix.catalog.failure import Expectation
-from matrix.check.answer import Standing
+from matrix.catalog.versions import parse
+from matrix.check.answer import BreakingCalls, Standing
+from matrix.check.calls import breaking_calls
 from matrix.check.checking import Question, check
 from matrix.check.stack import build, parse_text
 from matrix.check.table import KNOWN_BREAK, Choice, Move, build_table, move
@@ -33,9 +36,15 @@ def random_choices(seed: int, count: int) -> list[Choice]:
     return found
 
 
+def called(found: Sequence[BreakingCalls]) -> list[object]:
+    """Return all of the calls but the spelling of the versions."""
+    return [(one.standing, one.certain, one.needs, one.flags, [(each.raised, each.call_site) for each in one.findings])
+            for one in found]  # fmt: skip
+
+
 @pytest.mark.parametrize("seed", [20, 21])
 def test_table_agrees_with_check(seed: int) -> None:
-    """100 random stacks each: standing, certainty, evidence, what must hold besides, and clashes."""
+    """100 random stacks each: standing, certainty, evidence, what must hold besides, clashes, and calls."""
     for choice in random_choices(seed, 100):
         result = check(real(), build(real(), parse_text(real(), " ".join(choice.values()))), Question(), {})
         found = [(one.failure.id, one.standing, one.certain, one.reason, one.needs, one.hidden_by)
@@ -44,6 +53,8 @@ def test_table_agrees_with_check(seed: int) -> None:
                     for one in result.failures]  # fmt: skip
         assert sorted(found) == sorted(expected), choice
         assert TABLE.clashing(choice) == [one.text for one in result.clashes], choice
+        breaking, problem = TABLE.calls(choice)
+        assert (called(breaking), problem) == (called(result.calls), result.calls_problem), choice
 
 
 def test_table_agrees_with_explain() -> None:
@@ -55,7 +66,9 @@ def test_table_agrees_with_explain() -> None:
         choice = {"base": base, "mcore": f"mcore={mcore.version}", "driver": f"driver={driver.branch}"}
         te = TABLE.brought[base]["te"].replace("=", "-")
         cell = f"{base.removeprefix('base=')}/mcore-{mcore.version}/{te}/driver-{driver.branch}"
-        explained = {one.failure.id: one.expectation for one in explain(real(), cell, [], lambda _: "").failures}
+        explanation = explain(real(), cell, [], lambda _: "")
+        explained = {one.failure.id: one.expectation for one in explanation.failures}
+        assert called(TABLE.calls(choice)[0]) == called(breaking_calls(real(), explanation.cell, ())[0]), cell
         for one in TABLE.standing(choice):
             broken = explained[one.failure.id] is Expectation.BROKEN
             assert one.standing is Standing.WITH_VERSIONS or (one.standing in KNOWN_BREAK) == broken, (cell, one)
@@ -67,6 +80,13 @@ def test_container_implies_its_engine() -> None:
     inside = {"base": "base=ngc-24.07", "mcore": "mcore=0.8.0"}
     assert [one.standing for one in table.standing(inside)] == [Standing.WORKS]
     assert [one.standing for one in table.standing({**inside, "te": "te=1.9"})] == [Standing.WILL_BREAK]
+
+
+def test_version_is_listed_in_one_spelling() -> None:
+    """ngc-24.09 has TE "1.10", which is the release 1.10.0."""
+    versions = [parse(word.partition("=")[2]) for word in TABLE.values["te"][2:]]
+    assert len({*versions}) == len(versions)
+    assert TABLE.brought["base=ngc-24.09"]["te"] == "te=1.10.0"
 
 
 def test_versions_of_one_class_share_an_answer() -> None:

@@ -23,7 +23,7 @@ from tests.unit.report.test_page import Document
 
 KNOWN = catalog(
     failure("dud-assertion", affected=(clause(mcore="<0.9"),), works=(clause(mcore=">=0.9"),)),
-    containers=(image("ngc-24.07", "2.4.0a0+ab12cd3", "1.8"),),
+    containers=(image("ngc-24.07", "2.4.0a0+ab12cd3", "1.4"),),
 )
 SECRET = "node17.corp.example /home/ann/run"
 

@@ -6,7 +6,8 @@ import pytest
 
 from matrix.catalog.failure import Axis, Level, Signature
 from matrix.catalog.model import Catalog
-from matrix.report.stack_map import Colour, MapCell, Seen, StackMap
+from matrix.check.answer import Standing
+from matrix.report.stack_map import Affected, Colour, MapCell, Seen, StackMap
 from matrix.store.trend import PastResult
 from matrix.verdicts.record import Record, Verdict
 from tests.founding import SAVE
@@ -19,7 +20,7 @@ OWN = Signature("own", exception="Different", own=True)  # type: ignore[arg-type
 def known(**rules: object) -> Catalog:
     """Return a catalog with one failure and two containers, of which torch-2.4.0 is the twin of the first."""
     entry = failure("dud-assertion", **rules)
-    return catalog(entry, containers=(image("ngc-24.07", "2.4.0a0+ab12cd3", "1.8"), image("ngc-26.08", None)))
+    return catalog(entry, containers=(image("ngc-24.07", "2.4.0a0+ab12cd3", "1.4"), image("ngc-26.08", None)))
 
 
 def pair(map: StackMap, row: str = "ngc-24.07", mcore: str = "0.8.0") -> MapCell:
@@ -39,6 +40,35 @@ def pair(map: StackMap, row: str = "ngc-24.07", mcore: str = "0.8.0") -> MapCell
 def test_colour_is_the_worst_known_break(rules: dict[str, object], colour: Colour, sign: str) -> None:
     found = pair(stack_map(known(**rules)))
     assert (found.colour, found.sign) == (colour, sign)
+
+
+def contract(*records: Record, te: str = "1.5.0", **rules: object) -> StackMap:
+    """Return the map of a container whose Transformer Engine is called with an argument that it lacks by 0.9.0."""
+    rules = rules or {"works": (clause(mcore=">=0"),)}
+    image_ = image("ngc-24.07", "2.4.0a0+ab12cd3", te)
+    return stack_map(catalog(failure("dud-assertion", **rules), containers=(image_,)), *records)
+
+
+def test_call_that_breaks_raises_the_colour() -> None:
+    assert [pair(contract(), mcore=mcore).sign for mcore in ("0.8.0", "0.9.0")] == ["\u00b7", "1"]
+    assert pair(contract(), mcore="0.9.0").colour is Colour.OPTIONS
+    assert pair(contract(te="1.4.0"), mcore="0.9.0").colour is Colour.UNTESTED
+    worse = pair(contract(affected=(clause(mcore=">=0.9"),)), mcore="0.9.0")
+    assert (worse.colour, worse.sign) == (Colour.WILL, "!1")
+
+
+def test_night_does_not_support_a_call() -> None:
+    """A case that holds there is no evidence for the colour."""
+    one = record(Verdict.HOLDS, where=cell("torch-2.4.0", "0.9.0"))
+    assert pair(contract(one), mcore="0.9.0").level is None
+
+
+def test_calls_are_in_the_table_of_map() -> None:
+    ((call, places),) = [one for one in contract().calls.items() if "TELinear" in one[0].site]
+    assert call.error == "TypeError: Linear.__init__() got an unexpected keyword argument 'ub_overlap_ag'"
+    assert call.site == "megatron/core/extensions/transformer_engine.py TELinear.__init__"
+    assert call.needs == "with --tp-comm-overlap"
+    assert list(places) == [Affected(Standing.WITH_OPTIONS, "ngc-24.07", "0.9.0")]
 
 
 def test_parts_that_exclude_each_other_clash() -> None:
@@ -70,8 +100,8 @@ def test_twin_supports_or_contradicts_its_container(
 
 
 def test_result_of_another_engine_supports_nothing() -> None:
-    broken = known(affected=(clause(te="<1.9"),), axes=(Axis.MCORE, Axis.TE))
-    for te, level in (("1.8", Level.CONTRACT), ("1.9", None)):
+    broken = known(affected=(clause(te="<1.5"),), axes=(Axis.MCORE, Axis.TE))
+    for te, level in (("1.4", Level.CONTRACT), ("1.5", None)):
         one = record(Verdict.REPRODUCED, where=cell("no-torch", te=te), level=Level.CONTRACT)
         assert pair(stack_map(broken, one)).level is level
 

@@ -1,0 +1,88 @@
+"""The recorded pairs are what the reader finds, and each of their calls names what reaches it."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from matrix.catalog.reach import Condition
+from matrix.catalog.versions import NONE
+from matrix.check.table import listed
+from matrix.contract import pairs
+from matrix.contract.finding import FindingKind
+from matrix.contract.recording import MCORE, TE, read_file
+from matrix.contract.relevance import relevance
+from matrix.errors import MatrixError
+from matrix.verdicts.outcome import Outcome, OutcomeKind
+from matrix.verdicts.signature import matched
+from tests.unit.catalogs import real
+
+RECORD = read_file(pairs.path())
+
+
+def versions(axis: str) -> list[str]:
+    return [version for word in listed(real(), axis) if (version := word.partition("=")[2]) != NONE]
+
+
+def test_every_listed_pair_is_recorded() -> None:
+    """A pair without a record costs 8 ms each time that a page is written: `megatrix surface pairs` adds it."""
+    mcores, tes = ([one for one in versions(axis) if pairs._problem(package, one) is None]
+                   for axis, package in (("mcore", MCORE), ("te", TE)))  # fmt: skip
+    assert list(RECORD["pairs"]) == mcores
+    assert {tuple(row) for row in RECORD["pairs"].values()} == {tuple(tes)}
+
+
+def test_recorded_pairs_are_what_is_read() -> None:
+    """150 random pairs; tests/real compares the whole file."""
+    source = random.Random(20)
+    every = [(mcore, te) for mcore, row in RECORD["pairs"].items() for te in row]
+    for mcore, te in sorted(source.sample(every, 150)):
+        assert pairs.breaking(mcore, te) == pairs.read(mcore, te), (mcore, te)
+
+
+def test_pair_without_record_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    known = pairs.breaking("0.19.2", "2.17.0")
+    monkeypatch.setattr(pairs, "_recorded", dict)
+    assert pairs.breaking("0.19.2", "2.17.0") == known
+    assert [one.kind for one in known] == [FindingKind.DEFINITE]
+
+
+def test_masked_call_is_no_break_of_pair() -> None:
+    """ep_combine comes after ep_dispatch, which raises."""
+    assert {one.callee.rpartition(".")[2] for one in pairs.breaking("0.19.2", "2.17.0")} == {"ep_dispatch"}
+
+
+def test_other_spelling_is_the_same_pair() -> None:
+    assert [one.message for one in pairs.breaking("0.8", "1.10")] == [
+        one.message for one in pairs.breaking("0.8.0", "1.10.0")
+    ]
+    assert {one.provider for one in pairs.breaking("0.8", "1.10")} == {"1.10"}
+
+
+def test_unrecorded_release_has_no_pairs() -> None:
+    with pytest.raises(MatrixError, match="no recorded transformer-engine"):
+        pairs.breaking("0.17.0", "2.14+71bbefb")
+
+
+def test_record_is_deterministic() -> None:
+    assert pairs.encode(["0.19.2"], ["2.17.0", "2.14+71bbefb"]) == pairs.encode(["0.19.2"], ["2.17.0"])
+
+
+def test_every_call_names_what_reaches_it() -> None:
+    """A failure of the catalog has the same exception, or contract.toml has the function."""
+    entries = [one for one in real().failures if one.contract]
+    stated = {function for one in relevance().reached_by for function in one.functions}
+    findings = pairs._recorded().values()
+    for one in {one for row in findings for one in row if one.kind is FindingKind.DEFINITE}:
+        owned = any(matched(each, Outcome(OutcomeKind.RAISED, chain=(one.raised,))) for each in entries)
+        assert owned or one.call_site.function in stated, one
+
+
+def test_every_fact_of_reach_is_used() -> None:
+    called = {one.call_site.function for row in pairs._recorded().values() for one in row}
+    for fact in relevance().reached_by:
+        assert {*fact.functions} <= called, fact
+        assert all(map(Condition.parse, fact.arguments)), fact
+        assert fact.reason

@@ -112,7 +112,7 @@ class StackTable:
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values; `texts` and `findings` hold each once, and answers name its places."""
         texts: dict[str, int] = {"": 0}
-        findings: dict[tuple[str, str, str], int] = {}
+        findings: dict[tuple[int, int], int] = {}
 
         def place(text: str) -> int:
             return texts.setdefault(text, len(texts))
@@ -127,7 +127,7 @@ class StackTable:
 
         def group(one: BreakingCalls) -> list[Any]:
             flags = [place(each) for each in one.flags]
-            rows = ((each.callee, f"{each.raised.type}: {each.message}", str(each.call_site)) for each in one.findings)
+            rows = ((place(f"{each.raised.type}: {each.message}"), place(str(each.call_site))) for each in one.findings)
             found = [findings.setdefault(row, len(findings)) for row in rows]
             return [list(Standing).index(one.standing), int(one.certain), place(one.needs), flags, found]
 

@@ -153,7 +153,7 @@ def test_page_agrees_with_check_on_random_stacks(browser: Browser, site: Paths) 
         assert [(STANDINGS[one["rank"]], one["certain"], one["needs"], one["flags"], one["findings"])
                 for one in found["calls"]["groups"]] == [
             (one.standing, one.certain, one.needs, [*one.flags],
-             [[each.callee, f"{each.exception}: {each.message}", str(each.call_site)] for each in one.findings])
+             [[f"{each.exception}: {each.message}", str(each.call_site)] for each in one.findings])
             for one in result.calls
         ], choice  # fmt: skip
 

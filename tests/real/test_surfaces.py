@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from matrix.contract import consuming, offering, recording
+from matrix.cli.main import main
+from matrix.contract import consuming, offering, pairs, recording
 from matrix.contract.definition import dotted
 from matrix.contract.provider import TRANSFORMER_ENGINE
 from matrix.provision.commands import run
@@ -70,3 +71,9 @@ def test_every_plain_call_is_recorded(version: str, tmp_path: Path) -> None:
 
     assert seen - recorded == set()
     assert seen
+
+
+def test_recorded_pairs_equal_those_read(tmp_path: Path) -> None:
+    """`megatrix surface pairs` writes the shipped file, byte for byte."""
+    assert main(["surface", "pairs", "-o", str(tmp_path / "pairs.json.gz")]) == 0
+    assert (tmp_path / "pairs.json.gz").read_bytes() == pairs.path().read_bytes()

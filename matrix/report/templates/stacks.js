@@ -37,7 +37,7 @@ const stacks = (() => {
     const [problem, groups] = look(data.calls, places(choice));
     return { problem: data.texts[problem], groups: groups.map(([rank, certain, needs, flags, found]) => ({
       rank, certain: certain === 1, needs: data.texts[needs], flags: flags.map((flag) => data.texts[flag]),
-      findings: found.map((each) => data.findings[each]) })) };
+      findings: found.map((each) => data.findings[each].map((text) => data.texts[text])) })) };
   };
   const clashes = (choice) => {
     const where = places(choice);
@@ -80,7 +80,7 @@ const stacks = (() => {
       element("b", "", label || data.standings[rank]), `: ${findings.length > 1 ? `${findings.length} calls` : "a call"} into Transformer Engine`,
       element("p", "", needs));
     if (flags.length) made.append(element("p", "", `workaround: ${flags[0]}`));
-    for (const [, error, site] of findings) made.append(element("p", "soft", element("code", "", error), ` at ${site}`));
+    for (const [error, site] of findings) made.append(element("p", "soft", element("code", "", error), ` at ${site}`));
     return made;
   };
   return { data, axes, standing, calls, callCard, clashes, words, name, whole, element, card, known, command, signs };

@@ -67,17 +67,20 @@
     }
     // Of calls that a job reaches alike, some may break in one stack alone.
     const [old, broken] = [from, to].map(calls);
-    const judged = !broken.problem && ["te", "mcore"].every((axis) => whole(to)[axis]);
-    const has = ({ groups }, [callee, error]) => groups.some((each) => each.findings.some((one) => one[0] === callee && one[1] === error));
-    const sort = (kind, group, other, both, after) => {
+    const judged = (choice, { problem }) =>
+      !problem && ["te", "mcore"].every((axis) => whole(choice)[axis]) ? "not found" : "unknown";
+    const has = ({ groups }, [error]) => groups.some((each) => each.findings.some((one) => one[0] === error));
+    const sort = (kind, group, other, both, label) => {
       const findings = group.findings.filter((one) => has(other, one) === both);
-      if (findings.length) moved[words(from) ? kind : "known"].push(callCard({ ...group, findings }, after && `${data.standings[group.rank]} \u2192 ${after}`));
+      if (findings.length) moved[words(from) ? kind : "known"].push(callCard({ ...group, findings }, words(from) && label));
     };
     for (const each of broken.groups) {
-      sort("newly broken", each, old, false);
+      sort("newly broken", each, old, false, `${judged(from, old)} \u2192 ${data.standings[each.rank]}`);
       sort("still broken", each, old, true);
     }
-    for (const each of old.groups) sort(judged ? "fixed" : "no longer known", each, broken, false, judged ? "not found" : "unknown");
+    const left = judged(to, broken);
+    for (const each of old.groups)
+      sort(left === "unknown" ? "no longer known" : "fixed", each, broken, false, `${data.standings[each.rank]} \u2192 ${left}`);
     const excluded = clashes(to);
     const certain = [...after, ...broken.groups].filter((one) => one.certain).length + excluded.length;
     const also = [...after, ...broken.groups].filter((one) => known(one) && !one.certain).length;

@@ -281,6 +281,16 @@ def test_explain_prints_text_and_json(capsys: pytest.CaptureFixture[str]) -> Non
     assert (explained["cell"], explained["failures"][0]["expectation"]) == (CELL, "broken")
 
 
+def test_explain_lists_the_calls_that_break(capsys: pytest.CaptureFixture[str]) -> None:
+    """Those of `check` and of the upgrade map."""
+    cell = "torch-2.4.0/mcore-0.9.0/te-1.5.0/driver-none"
+    assert main(["explain", cell]) == 0
+    assert "with --tp-comm-overlap" in capsys.readouterr().out
+    assert main(["explain", "--json", cell]) == 0
+    (explained,) = items_of(capsys.readouterr().out, "explain")
+    assert {one["needs"] for one in explained["calls"]} == {"with --tp-comm-overlap"}
+
+
 def test_a_green_run_exits_with_0(engine: FakeEngine, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", "--select", "mcore==0.8.0 and torch>=2.4"]) == 0
     printed = capsys.readouterr().out

@@ -68,3 +68,19 @@ def test_narrow_terminal_wraps_all_but_commands(width: int) -> None:
     out = shown(*render(checked("mcore=0.8.0 torch=2.4.1 te=1.9.0")), width=width)
     wide = [line for line in out.splitlines() if len(line) > width and "megatrix " not in line]
     assert [line for line in wide if len(line.split()) > 2] == []
+
+
+def test_calls_have_error_site_and_workaround() -> None:
+    lines = piped(*render(checked("mcore=0.16.1 te=1.3.0 torch=2.9.1"))).splitlines()
+    at = lines.index("BREAKS WITH THESE OPTIONS: with --position-embedding-type == rope")
+    assert lines[at + 1].startswith("  TypeError:  apply_rotary_pos_emb() got an unexpected keyword argument")
+    assert lines[at + 1].endswith(" fused_apply_rotary_pos_emb")
+    assert lines[at + 2] == "  workaround: add --no-rope-fusion"
+
+
+def test_call_that_a_job_reaches_counts() -> None:
+    result = checked(
+        "mcore=0.19.2 te=2.17.0 torch=2.9.1", "torchrun pretrain_gpt.py --moe-flex-dispatcher-backend ncclep"
+    )
+    assert "WILL BREAK: reached by --moe-flex-dispatcher-backend == ncclep (job.sh:3)\n" in piped(*render(result))
+    assert summary(result).startswith("1 known break in this stack")

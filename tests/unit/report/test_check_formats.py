@@ -45,8 +45,18 @@ def test_markdown_is_one_table() -> None:
     assert any(line.startswith(f"| maybe | {MASK} | ") for line in lines)
 
 
+def test_call_is_at_the_line_of_the_engine() -> None:
+    said = [Statement("te", "1.3.0", "requirements.txt:7"), Statement("mcore", "0.16.1", "requirements.txt:4")]
+    lines = github(check(real(), build(real(), said), Question(), {})).splitlines()
+    call = next(line for line in lines if "hybrid-context-parallel" in line)
+    assert call.startswith(
+        "::warning file=requirements.txt,line=7,title=call%3A a call into Transformer Engine breaks::"
+    )
+    assert "TEDotProductAttention.forward" in call
+
+
 def test_stack_without_findings_is_one_sentence() -> None:
-    nothing = replace(result(), failures=())
+    nothing = replace(result(), failures=(), calls=())
     assert markdown(nothing) == "**nothing is known to break in this stack; not named: Transformer Engine**\n"
     assert json.loads(sarif(nothing))["runs"][0]["results"] == []
 

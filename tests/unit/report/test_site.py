@@ -52,6 +52,19 @@ def test_site_has_map_failures_data_and_badges(tmp_path: Path) -> None:
     assert "reproduced" in files["failures/dud-assertion.html"]
 
 
+def test_map_data_has_the_calls(tmp_path: Path) -> None:
+    """Transformer Engine 1.5 lacks an argument that megatron-core 0.9 passes; no entry of the catalog states it."""
+    known = catalog(failure("dud-assertion"), containers=(image("ngc-24.07", "2.4.0a0+ab12cd3", "1.5.0"),))
+    write_site(tmp_path, stack_map(known), Night("", ()))
+    data = json.loads((tmp_path / "map.json").read_text("utf-8"))
+    validator("map").validate(data)
+    calls = [one for one in data["items"] if not one["failure"]]
+    assert {(one["container"], *one["mcore"], one["call"]["needs"]) for one in calls} == {
+        ("ngc-24.07", "0.9.0", "with --tp-comm-overlap")
+    }
+    assert "TELinear.__init__: with --tp-comm-overlap" in (tmp_path / "index.html").read_text("utf-8")
+
+
 def test_site_names_no_machine_and_no_log(tmp_path: Path) -> None:
     """Also of a base or a release that only this machine has."""
     own = (private(where) for where in (Verdict.REPRODUCED, Verdict.REGRESSED))

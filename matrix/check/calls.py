@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from matrix.catalog.cell import Cell, Clause
 from matrix.catalog.failure import Expectation
 from matrix.catalog.model import Catalog
 from matrix.catalog.reach import JobArguments, Reach, Reached, reached
 from matrix.catalog.versions import NONE
-from matrix.check.answer import BreakingCalls, Standing, reaching, standing_of
+from matrix.check.answer import ORDER, BreakingCalls, Standing, reaching, standing_of
 from matrix.check.job import UserJob
 from matrix.errors import MatrixError
 from matrix.verdicts.outcome import Outcome, OutcomeKind
@@ -21,8 +21,6 @@ from matrix.verdicts.signature import matched
 if TYPE_CHECKING:  # not needed for a stack without both packages: 0.1 s
     from matrix.contract.finding import Finding
     from matrix.contract.relevance import FunctionReach
-
-ORDER: Final = tuple(Standing)
 
 
 def breaking_calls(catalog: Catalog, cell: Cell, jobs: Sequence[UserJob]) -> tuple[tuple[BreakingCalls, ...], str]:

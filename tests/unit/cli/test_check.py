@@ -45,7 +45,10 @@ def test_json_is_one_object(capsys: pytest.CaptureFixture[str]) -> None:
     assert found["stack"]["sources"]["mcore"] == "command line"
 
 
-@pytest.mark.parametrize("arguments", [[BREAKING], [FINE, "--launcher", "torchrun"], ["base=ngc-24.10 driver=450"], []])
+@pytest.mark.parametrize(
+    "arguments",
+    [[BREAKING], [FINE, "--launcher", "torchrun"], ["base=ngc-24.10 driver=450"], ["mcore=0.16.1 te=1.3.0"], []],
+)
 def test_json_fits_the_published_schema(
     arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

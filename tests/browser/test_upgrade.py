@@ -89,6 +89,19 @@ def test_hover_shows_failure_option_and_workaround(browser: Browser, site: Paths
     assert browser.errors() == []
 
 
+def test_hover_shows_calls_with_error_and_site(browser: Browser, site: Paths) -> None:
+    """A break that level contract finds and that no entry states; the table behind the map has it, too."""
+    opened(browser, site, "index.html")
+    browser.js(f"{cell('ngc-25.04', '0.16.1')}.dispatchEvent(new MouseEvent('mouseover', {{bubbles: true}}))")
+    shown = browser.js(PAIR)
+    assert "breaks with these options: a call into Transformer Engine" in shown
+    assert "with --use-megatron-fsdp and --fp8-param-gather" in shown
+    error = "TypeError: cast_master_weights_to_fp8() takes 4 positional arguments but 5 were given"
+    assert f"{error} at megatron/core/distributed/fsdp/src/megatron_fsdp/mixed_precision.py:" in shown
+    assert error in browser.js("[...document.querySelectorAll('details tr')].map((one) => one.textContent).join()")
+    assert browser.errors() == []
+
+
 def test_click_keeps_the_pair_until_escape(browser: Browser, site: Paths) -> None:
     opened(browser, site, "index.html")
     browser.js(f"{cell('ngc-25.06', '0.8.0')}.click()")

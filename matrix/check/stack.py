@@ -278,16 +278,12 @@ def allows(stack: UserStack, axis: str, version: str) -> bool:
 
 def recorded(catalog: Catalog, axis: str) -> list[str]:
     """Return the values of an axis that the catalog records, oldest first; releases only, without builds."""
-    found: dict[str, Iterable[str]] = {
-        "writer_mcore": (one.version for one in catalog.megatron_core),
-        "writer_te": (one.version for one in catalog.transformer_engine),
-        "torch": (one.version for one in catalog.torch),
-        "mcore": (one.version for one in catalog.megatron_core),
-        "te": (one.version for one in catalog.transformer_engine),
-        "driver": (one.branch for one in catalog.drivers),
-        "sm": sorted({one.sm for one in catalog.gpus}, key=parse),
-    }
-    return list(found.get(axis, ()))
+    if axis == "driver":
+        return [one.branch for one in catalog.drivers]
+    if axis == "sm":
+        return sorted({one.sm for one in catalog.gpus}, key=parse)
+    releases = {"torch": catalog.torch, "mcore": catalog.megatron_core, "te": catalog.transformer_engine}
+    return [one.version for one in releases.get(axis.removeprefix("writer_"), ())]
 
 
 def unrecorded(catalog: Catalog, stack: UserStack) -> dict[str, str]:
@@ -302,9 +298,11 @@ def unrecorded(catalog: Catalog, stack: UserStack) -> dict[str, str]:
 
 def _unrecorded(catalog: Catalog, axis: str, version: str) -> str:
     known = recorded(catalog, axis)
+    if not known or version in known:
+        return ""
     given = parse(version)
     public = [parse(one) for one in known]
-    if not known or parse(given.public) in public:
+    if parse(given.public) in public:
         return ""
     builds = [
         build.version

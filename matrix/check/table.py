@@ -147,13 +147,12 @@ class StackTable:
 
 def _table(table: Table[T], encode: Callable[[T], Any]) -> dict[str, Any]:
     """Return a table with each answer once: `cells` are places in `answers`."""
-    encoded = [encode(one) for one in table.answers]
-    once = {json.dumps(one): one for one in encoded}
-    places = {text: place for place, text in enumerate(once)}
+    once: dict[str, int] = {}  # an answer as JSON -> its place
+    cells = [once.setdefault(json.dumps(encode(one)), len(once)) for one in table.answers]
     return {
         "classes": {axis: list(classes) for axis, classes in table.classes.items()},
-        "cells": [places[json.dumps(one)] for one in encoded],
-        "answers": list(once.values()),
+        "cells": cells,
+        "answers": list(map(json.loads, once)),
     }
 
 

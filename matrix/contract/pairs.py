@@ -37,7 +37,7 @@ def breaking(mcore: str, te: str) -> tuple[Finding, ...]:
     Raises MatrixError where the API of a side is not recorded.
     """
     known = _recorded().get((parse(mcore), parse(te)))
-    return read(mcore, te) if known is None else tuple(replace(one, consumer=mcore, provider=te) for one in known)
+    return read(mcore, te) if known is None else known
 
 
 def read(mcore: str, te: str) -> tuple[Finding, ...]:
@@ -67,17 +67,17 @@ def _recorded() -> Mapping[tuple[Version, Version], tuple[Finding, ...]]:
     if not path().exists():
         return {}
     record = recording.read_file(path())
-    findings = [_finding(row) for row in record["findings"]]
+    findings = record["findings"]
     return {
-        (parse(mcore), parse(te)): tuple(findings[place] for place in places)
+        (parse(mcore), parse(te)): tuple(_finding(mcore, te, findings[place]) for place in places)
         for mcore, row in record["pairs"].items()
         for te, places in row.items()
     }
 
 
-def _finding(row: list[Any]) -> Finding:
+def _finding(mcore: str, te: str, row: list[Any]) -> Finding:
     callee, path, line, function, guard, kind, *texts = row
-    return Finding("", "", callee, Site(path, line, function), guard, FindingKind(kind), *texts)
+    return Finding(mcore, te, callee, Site(path, line, function), guard, FindingKind(kind), *texts)
 
 
 def encode(mcores: Iterable[str], tes: Iterable[str]) -> bytes:

@@ -358,10 +358,12 @@ def cell_of(
     green = {id: level for id, (verdict, level) in seen.items() if verdict.colour == "green"}
     if clash:
         return MapCell(Colour.CLASH, surprise=surprise)
-    found: list[FailureInStack | BreakingCalls] = [*standing, *calls]
-    colour = min((COLOURS[one.standing] for one in found if one.standing in COLOURS), key=list(Colour).index,
-                 default=Colour.TESTED if green else Colour.UNTESTED)  # fmt: skip
-    count = sum(COLOURS.get(one.standing) is colour for one in found)
-    of = [one.failure.id for one in standing if COLOURS.get(one.standing) is colour]
-    supports = [level for id, level in green.items() if not count or (id in of and seen[id][0] in OCCURRED)]
-    return MapCell(colour, count, max(supports, key=list(Level).index, default=None), surprise)
+    every: list[FailureInStack | BreakingCalls] = [*standing, *calls]
+    found = [(COLOURS[one.standing], one) for one in every if one.standing in COLOURS]
+    colour = min(
+        (each for each, _ in found), key=list(Colour).index, default=Colour.TESTED if green else Colour.UNTESTED
+    )
+    of = [one for each, one in found if each is colour]
+    ids = {one.failure.id for one in of if isinstance(one, FailureInStack)}
+    supports = [level for id, level in green.items() if not of or (id in ids and seen[id][0] in OCCURRED)]
+    return MapCell(colour, len(of), max(supports, key=list(Level).index, default=None), surprise)

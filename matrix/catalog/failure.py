@@ -103,6 +103,8 @@ class Case:
     `write`, a function like `run`, writes the checkpoint that the case reads: it runs with the writer's packages, on as
     many ranks, and both functions find the folder in Rank.checkpoint.
     `picked`: the case does not depend on the cell, and runs only where `pick` names it.
+    `preload` is false where the ranks only start another process: they import nothing beforehand, and a red run is not
+    repeated in fresh interpreters.
     `rehearsal` are the arguments with small sizes for a rehearsal of level gpu on a machine without GPUs (docs/gpu.md);
     `no_rehearsal` is the reason why there is none.
     """
@@ -122,6 +124,7 @@ class Case:
     needs: tuple[CaseNeed, ...] = ()
     deadline: int = 0
     write: str = ""
+    preload: bool = True
     rehearsal: Mapping[str, Any] = field(default_factory=dict)
     no_rehearsal: str = ""
 

@@ -130,7 +130,7 @@ class Reproduction:
         return self._supervisor().run(replace(job, checkpoint=folder, log_dir=job.log_dir / "writer"))
 
     def _outcome_run(self) -> Outcome:
-        """Run the job; run it once more in new interpreters if the outcome is red.
+        """Run the job; run it once more in new interpreters if the outcome is red and the first were not new.
 
         The second run is evidence only: the verdict stays red, and the record notes a difference.
         """
@@ -140,7 +140,7 @@ class Reproduction:
                 return missing
         job = self.job
         outcome = self._supervisor().run(job)
-        if self._judged(outcome).verdict.colour == "red":
+        if self._judged(outcome).verdict.colour == "red" and self.failure.case_named(self.planned.case).preload:
             fresh = self._supervisor().run(replace(job, fresh=True, log_dir=job.log_dir / "fresh"))
             same = self._judged(fresh) == self._judged(outcome)
             note = f"run again in fresh interpreters: {'the same' if same else 'DIFFERENT'}: {brief(fresh)}"

@@ -156,8 +156,9 @@ class Session:
 
     @cached_property
     def supervisor(self) -> Supervisor:
-        """Return the supervisor; its forkserver starts with the first case."""
-        return Supervisor()
+        """Return the supervisor; its forkserver starts with the first case, and imports torch if a case needs that."""
+        cases = (self.catalog.failure(item.failure).case_named(item.case) for item in self.planned if item.reproducible)
+        return Supervisor() if any(case.preload for case in cases) else Supervisor(preload=())
 
     @cached_property
     def gpus(self) -> Pool:

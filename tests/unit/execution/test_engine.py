@@ -6,18 +6,21 @@ import json
 import os
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from matrix.catalog.failure import Level
 from matrix.catalog.model import Wheels
 from matrix.errors import MatrixError
 from matrix.execution import engine
 from matrix.execution.engine import EngineResult, Engines, HostEngine, Tox, tox_command, work_folder
+from matrix.planning.rerun import plan_entry
 from matrix.provision.configuration import Configuration
 from matrix.provision.project import ROOT
-from matrix.store import scratch
-from tests.unit.catalogs import wheels
+from matrix.store import night, scratch
+from tests.unit.catalogs import catalog, failure, planned, wheels
 from tests.unit.processes import ended
 
 # Replaces the interpreter with tox: writes its arguments and environment to a file, then runs `body`.
@@ -80,6 +83,31 @@ def test_workers_are_passed_to_pytest(fake: Callable[[str], Path], tmp_path: Pat
     assert json.loads(call.read_text())["arguments"][-3:] == ["--", "-n", "3"]
     HostEngine(3).run(["host"], {}, tmp_path / "log")
     assert json.loads(call.read_text())["arguments"] == ["-m", "pytest", "tests/failures", "-n", "3"]
+
+
+@pytest.mark.parametrize(("level", "again"), [(Level.CPU, "pytest"), (Level.GPU, "tox")])
+def test_a_base_runs_again_without_tox(
+    fake: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, level: Level, again: str
+) -> None:
+    """By the interpreter of its environment, which tox has found unchanged, and without this process's PYTHONPATH.
+
+    At level gpu ranks get every variable, and tox selects them.
+    """
+    night.write_plan(tmp_path / "run", [plan_entry(replace(planned(catalog(failure())), level=level))])
+    monkeypatch.setenv("TOX_WORK_DIR", str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", "/of/the/shell")
+    call = fake("sys.exit(0)")
+    python = tmp_path / "torch2.4.0" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.symlink_to(tmp_path / "tox")
+    made = Tox(1)
+    for module in ("tox", again):
+        made.run(["torch-2.4.0"], {"MEGATRIX_RUN": str(tmp_path / "run")}, tmp_path / "log")
+        assert json.loads(call.read_text())["arguments"][:2] == ["-m", module]
+    given = json.loads(call.read_text())["environment"]
+    assert ("PYTHONPATH" in given, given.get("MEGATRIX_BASE")) == (
+        (True, None) if level is Level.GPU else (False, "torch-2.4.0")
+    )
 
 
 def test_workers_here_need_xdist(monkeypatch: pytest.MonkeyPatch) -> None:

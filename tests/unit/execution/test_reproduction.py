@@ -203,6 +203,15 @@ def test_red_runs_again_fresh_and_stays_red(
     assert first.kind is record.outcome.kind
 
 
+def test_a_fresh_process_is_not_repeated() -> None:
+    """A case without preload only starts another process: a second run would be the same."""
+    bench = Bench(STRANGE)
+    own = replace(THIS, case=(replace(CASE, preload=False),))
+    record = Reproduction(BROKEN, own, (own,), CaseContext(), lambda: bench, bench, unread).run()
+    assert bench.events[1:] == ["run", "result"]
+    assert record.outcome.attempts == ()
+
+
 def test_fresh_run_has_its_own_log_folder() -> None:
     bench = Bench(STRANGE, STRANGE)
     run(bench)

@@ -13,6 +13,7 @@ from matrix.catalog.failure import CaseNeed, Level
 from matrix.errors import MatrixError
 from matrix.execution import interrupt, session
 from matrix.execution.ranks.job import RankJob
+from matrix.execution.ranks.supervisor import PRELOAD
 from matrix.execution.reproduction import DEADLINE_S
 from matrix.execution.session import Options, Session
 from matrix.planning.estimates import DEFAULT_S
@@ -210,6 +211,16 @@ def test_session_with_keys_runs_only_those(folder: Path) -> None:
     """An array task has a part of its base's cases."""
     assert Session(Options("torch-2.4.0", folder, keys=frozenset({CASE.key})), folder).planned == [CASE]
     assert Session(Options("torch-2.4.0", folder, keys=frozenset({"another"})), folder).planned == []
+
+
+@pytest.mark.parametrize("preload", [True, False])
+def test_torch_is_preloaded_for_cases_that_need_it(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, preload: bool
+) -> None:
+    known = catalog(failure(case=(replace(case(), preload=preload),)))
+    monkeypatch.setattr(session, "load", lambda: known)
+    monkeypatch.setattr(session, "Supervisor", lambda preload=PRELOAD: preload)
+    assert ("torch" in Session(Options("torch-2.4.0", folder), folder).supervisor) is preload  # type: ignore[operator]
 
 
 def test_keys_and_place_are_read_from_the_environment() -> None:

@@ -192,19 +192,25 @@ class JointSummary:
 
     @property
     def ambiguous(self) -> bool:
-        """Return whether a carrier holds doubtful packages."""
+        """Return whether a carrier holds doubtful packages, or the version of a guilty one is ambiguous."""
+        inside = any(found.kind is ResultKind.AMBIGUOUS for found in self.inside.values())
+        return inside or self.doubtful
+
+    @property
+    def doubtful(self) -> bool:
+        """Return whether a carrier holds packages of which no mixture shows whether the failure needs them."""
         return any(carrier.doubtful for carrier in self.carriers)
 
     @property
     def answer(self) -> list[str] | None:
         """Return the guilty packages, None where they are ambiguous."""
-        return None if self.ambiguous else sorted(frozenset().union(*(one.packages for one in self.carriers)))
+        return None if self.doubtful else sorted(frozenset().union(*(one.packages for one in self.carriers)))
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values."""
         return {
             "answer": self.answer,
-            "kind": ResultKind.AMBIGUOUS.value if self.ambiguous else "packages",
+            "kind": ResultKind.AMBIGUOUS.value if self.doubtful else "packages",
             "carriers": [
                 {"packages": sorted(one.packages), "not_told_apart": sorted(one.doubtful)} for one in self.carriers
             ],
@@ -249,4 +255,4 @@ def headline(found: JointSummary) -> str:
     """Return the result in one line."""
     sets = [" and ".join(sorted(carrier.packages)) for carrier in found.carriers]
     joined = ", and on its own ".join(sets)
-    return f"{'ambiguous, at most' if found.ambiguous else 'guilty'}: {joined}"
+    return f"{'ambiguous, at most' if found.doubtful else 'guilty'}: {joined}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,7 +21,7 @@ from matrix.bisection.metric import Metric
 from matrix.bisection.noise import ProbeResult
 from matrix.bisection.probing import line_of, number_of
 from matrix.bisection.search import ResultKind
-from matrix.bisection.session import Bisection, BisectionSession, ProbeStore, why
+from matrix.bisection.session import NOT_STORED, Bisection, BisectionSession, ProbeStore, why
 from matrix.catalog.failure import Failure, Level, Signature
 from matrix.catalog.folders import ENTRY, SITE, folder_name
 from matrix.catalog.schema import build, read_toml
@@ -51,6 +52,7 @@ fix = "TODO"
 [[case]]
 name = "command"
 run = "run_command"
+preload = false
 levels = [{level}]
 gpus = {gpus}
 deadline = {deadline}
@@ -64,6 +66,12 @@ from matrix.kit.command import run as run_command
 __all__ = ["run_command"]
 '''
 TODO: Final = "TODO"
+# What programs print where standard input or output is no terminal.
+_NO_TERMINAL: Final = re.compile(
+    r"not a (tty|terminal)|tty get|inappropriate ioctl|EOFError: EOF when reading|TERM environment variable|/dev/tty"
+    r"|(opening|needs?|requires?|in|from) (a |an |the )?(interactive )?terminal",
+    re.I,
+)
 
 
 @dataclass(frozen=True)
@@ -228,6 +236,13 @@ class End:
     label: str
 
 
+def ended(record: Record) -> ProbeResult:
+    """Return the result of a run before a signature is known: any failure is bad."""
+    if record.outcome.kind in NOT_STORED:
+        return ProbeResult.SKIP
+    return ProbeResult.GOOD if record.outcome.kind is OutcomeKind.PASSED else ProbeResult.BAD
+
+
 def ran(session: BisectionSession, failure: Failure, good: End, bad: End, tries: int) -> list[Record]:
     """Run both ends, the failing one until it fails, and return their records, its failure last.
 
@@ -239,7 +254,7 @@ def ran(session: BisectionSession, failure: Failure, good: End, bad: End, tries:
         raise not_as_stated("good", good, first, failure, "a pass: the command ends with status 0")
     while records[-1].outcome.kind is OutcomeKind.PASSED and len(records) < tries:
         session.seen([bad.planned], [bad.label], [len(records) + 1])
-    if records[-1].outcome.kind in (OutcomeKind.PASSED, OutcomeKind.UNAVAILABLE, OutcomeKind.NOT_REACHED):
+    if ended(records[-1]) is not ProbeResult.BAD:
         expected = f"a failure: another status than 0, or a signal, in one of {tries} runs"
         raise not_as_stated("bad", bad, records[-1], failure, expected)
     return [first, *records]
@@ -260,11 +275,20 @@ def learn(record: Record, end: End, failure: Failure) -> Signature:
 
 def not_as_stated(name: str, end: End, record: Record, failure: Failure, expected: str) -> MatrixError:
     """Return the error for an end that passes or fails where it should not, with the last lines of its output."""
-    printed = tail(record.outcome.evidence, 5) if record.outcome.kind is not OutcomeKind.RAISED else ""
+    outcome = record.outcome
+    printed = tail(outcome.evidence, 5) if outcome.kind is not OutcomeKind.RAISED else ""
+    hint = "nothing was searched"
+    if outcome.kind is OutcomeKind.PASSED:
+        hint = "a command that fails in a part of its runs: --shows P repeats it"
+    elif outcome.kind is OutcomeKind.HUNG:
+        hint = "a slower command: --deadline SECONDS"
+    elif _NO_TERMINAL.search(f"{outcome.reason}\n{outcome.evidence}"):
+        hint = "it has no terminal; util-linux's script provides one: -- script -qec 'COMMAND' /dev/null"
+    is_not = "can't run" if outcome.kind is OutcomeKind.UNAVAILABLE else f"is not {name}"
     return MatrixError(
-        f"the {name} end is not {name}", where=end.label,
-        got=why(record) + "".join(f"\n            {line}" for line in printed.splitlines()),
-        expected=expected, fix=f"nothing was searched; reproduce it: {line_of(failure, end.planned)}",
+        f"the {name} end {is_not}",
+        where=end.label, got=why(record) + "".join(f"\n            {line}" for line in printed.splitlines()),
+        expected=expected, fix=f"{hint}; reproduce it: {line_of(failure, end.planned)}",
     )  # fmt: skip
 
 
@@ -309,17 +333,53 @@ def runs_of(session: BisectionSession, failure: Failure, end: End, name: str, co
     return [value for one in session.records[end.planned.key][:count] if (value := number_of(one)) is not None]
 
 
+def sides_of(found: Bisection) -> list[int]:
+    """Return the places on both sides of the change, [] where the result is ambiguous."""
+    before = report.place_before(found)
+    if found.found.kind is ResultKind.AMBIGUOUS or before is None:
+        return []
+    return [before, found.found.candidates[0]]
+
+
+def repeated(found: Bisection, session: BisectionSession) -> Bisection:
+    """Return the result after a second run on both sides of the change; ambiguous where it differs from the first."""
+    sides = sides_of(found)
+    labels = [found.axis.points[one].label for one in sides]
+    results = session.seen([found.axis.case_at(one) for one in sides], labels, [2] * len(sides))
+    first = [found.found.tallies[one].settled for one in sides]
+    differ = [
+        f"{label} is {one.value}, and {other.value} when it runs again: the command is flaky; --shows P repeats it"
+        for label, one, other in zip(labels, first, results, strict=True)
+        if isinstance(one, ProbeResult) and isinstance(other, ProbeResult) and one is not other
+    ]
+    return doubted(found, *differ) if differ else found
+
+
+def twice(found: Bisection | Joint, session: BisectionSession) -> Bisection | Joint:
+    """Return the result after a second run on both sides of each change."""
+    if isinstance(found, Bisection):
+        return repeated(found, session)
+    inside = {name: repeated(one, session) for name, one in found.inside.items()}
+    notes = (note for name, one in inside.items() for note in one.notes[len(found.inside[name].notes) :])
+    return replace(found, inside=inside, notes=(*found.notes, *notes))
+
+
+def doubted(found: Bisection, *notes: str) -> Bisection:
+    """Return the result as ambiguous, for the reasons in `notes`."""
+    doubtful = replace(found.found, kind=ResultKind.AMBIGUOUS, confidence=0.0)
+    return replace(found, found=doubtful, notes=(*found.notes, *notes))
+
+
 def confirmed(found: Bisection, metric: Metric, session: BisectionSession) -> Bisection:
     """Return the result with its step measured on both sides; ambiguous where the step is not the whole difference."""
-    failure, before = found.subject.failure, report.place_before(found)
-    if found.found.kind is ResultKind.AMBIGUOUS or before is None:
+    failure = found.subject.failure
+    sides = [End(found.axis.case_at(one), found.axis.points[one].label) for one in sides_of(found)]
+    if not sides:
         return found
-    sides = [End(found.axis.case_at(one), found.axis.points[one].label) for one in (before, found.found.candidates[0])]
     numbers = [runs_of(session, failure, end, "measured", metric.good.count) for end in sides]
     whole, text = metrics.one_step(metric, *numbers)
     runs = sum(len(records) for records in session.records.values())
-    notes = (*found.notes, f"{text}; {runs} runs in all, {metric.good.count} of each end and of each side of the step")
+    text = f"{text}; {runs} runs in all, {metric.good.count} of each end and of each side of the step"
     if whole:
-        return replace(found, notes=notes)
-    notes = (*notes, "the history is not one step: other points between the ends change the number too")
-    return replace(found, found=replace(found.found, kind=ResultKind.AMBIGUOUS), notes=notes)
+        return replace(found, notes=(*found.notes, text))
+    return doubted(found, text, "the history is not one step: other points between the ends change the number too")

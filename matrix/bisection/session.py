@@ -35,7 +35,7 @@ class ProbeReport:
     """One probe, as reported while the search runs. `known`: the result was stored, nothing ran."""
 
     label: str
-    seen: ProbeResult
+    seen: Sample
     why: str
     seconds: float
     known: bool
@@ -126,7 +126,7 @@ class BisectionSession:
                 fresh = key in probed and not record.cached_from
                 self.ran += fresh
                 self.records.setdefault(key, []).append(record)
-                self.show(ProbeReport(label, seen_of(record), why(record), record.outcome.seconds, not fresh))
+                self.show(ProbeReport(label, self.read(record), why(record), record.outcome.seconds, not fresh))
         self.seconds += time.monotonic() - started
         return [self.read(self.records[item.key][number - 1]) for item, number in zip(planned, numbers, strict=True)]
 

@@ -17,11 +17,12 @@ from matrix.bisection.axes import AxisName, BisectionAxis, Subject
 from matrix.bisection.clone import Clone
 from matrix.bisection.commits import Searcher, none_built
 from matrix.bisection.joint import BisectionStack, Joint, differing, jointly, mixture, shown, stack_of
-from matrix.bisection.noise import Noise, ProbeResult
+from matrix.bisection.noise import CERTAIN, Noise, ProbeResult
 from matrix.bisection.own import (
     End,
     OwnCommand,
     confirmed,
+    ended,
     keep_judged,
     learn,
     measured,
@@ -29,6 +30,7 @@ from matrix.bisection.own import (
     signature_text,
     signatures_in,
     site,
+    twice,
 )
 from matrix.bisection.probing import Ask, CellProbes, ContractProbes, metric_of, reads_only
 from matrix.bisection.report import BisectionSummary
@@ -258,7 +260,7 @@ def bisect_own(own: OwnCommand, parsed: argparse.Namespace, stack: ExitStack) ->
             found = confirmed(found, noise, session)
         return print_found(found, parsed, {"draft": str(own.draft(folder, found))})
     if not signatures:
-        first = made.session
+        first = replace(made.session, read=ended)
         records = ran(first, made.subject.failure, good, bad, Noise(parsed.shows).tries(parsed.confidence))
         signatures = (learn(records[-1], bad, made.subject.failure),)
         own.write(root, signatures)
@@ -268,6 +270,8 @@ def bisect_own(own: OwnCommand, parsed: argparse.Namespace, stack: ExitStack) ->
     say(f"bad is this signature; edit {entry}, or give --signature FILE, to change it:")
     say("".join(map(signature_text, signatures)).strip())
     found = searched(made, parsed)
+    if made.plan.noise == CERTAIN:
+        found = twice(found, made.session)
     found = replace(found, ran=made.session.ran, seconds=made.session.seconds)
     return print_found(found, parsed, {"draft": str(own.draft(folder, found))})
 
@@ -287,6 +291,7 @@ def ends_of(made: Opened, parsed: argparse.Namespace) -> tuple[End, End]:
     if made.clones:
         (clone,) = made.clones
         good, bad = (clone.commit(name) for name in (parsed.good, parsed.bad))
+        differ(good.id, bad.id)
         of_good, of_bad = (End(axes.at_commit(made.subject, axis, clone, one.id), str(one)) for one in (good, bad))
         return of_good, of_bad
     history, swapped = released_between(made.subject, axis, parsed)
@@ -352,6 +357,8 @@ def stacks(subject: Subject, parsed: argparse.Namespace) -> tuple[Subject, Bisec
     good, bad = (
         stack_of(subject.catalog, text, subject.mcore, subject.te, lacks) for text in (parsed.good, parsed.bad)
     )
+    if not differing(subject, good, bad)[0]:
+        differ(parsed.bad, parsed.bad)
     reads = reads_only(subject.failure, subject.level)
     for text, stack in ((parsed.good, good), (parsed.bad, bad)):
         for name, side, needed in (("mcore", stack.mcore, not parsed.own), ("te", stack.te, reads)):
@@ -416,7 +423,8 @@ def differ(good: str, bad: str) -> None:
 def progress(probe: ProbeReport) -> None:
     """Print the result of a probe to standard error."""
     source = "known" if probe.known else f"{probe.seconds:.1f} s"
-    print(visible(f"{probe.seen.value:4}  {probe.label}  [{source}]  {probe.why}"), file=sys.stderr, flush=True)
+    seen = probe.seen.value if isinstance(probe.seen, ProbeResult) else "ran"
+    print(visible(f"{seen:4}  {probe.label}  [{source}]  {probe.why}"), file=sys.stderr, flush=True)
 
 
 def write_pages(summary: BisectionSummary, found: Bisection, out: Path) -> Path:

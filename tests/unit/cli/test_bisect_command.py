@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from matrix.catalog.loading import read_failures
 from matrix.catalog.model import Catalog
 from matrix.cli import places
 from matrix.cli.main import main
+from matrix.errors import ExitStatus
 from matrix.kit.command import METRIC
 from matrix.planning.planned import Planned
 from matrix.provision import host
@@ -118,9 +119,13 @@ def test_a_repeated_command_runs_nothing(run: Callable[..., Any]) -> None:
     assert run(line, planner)[3].ran == []
 
 
-def test_each_end_runs_once(run: Callable[..., Any]) -> None:
-    ran = run(f"{STACKS} -- python save.py", planner)[3].ran
-    assert len(ran) == len(set(ran))
+def test_only_sides_of_a_change_run_twice(run: Callable[..., Any]) -> None:
+    ran = run("--axis torch --mcore 0.8.0 --good 2.3.1 --bad 2.5.1 -- x", planner)[3].ran
+    assert {key.partition("/")[0]: ran.count(key) for key in ran} == {
+        "torch-2.3.1": 2,
+        "torch-2.4.0": 2,
+        "torch-2.5.1": 1,
+    }
 
 
 def test_a_flaky_end_is_repeated(run: Callable[..., Any]) -> None:
@@ -144,30 +149,82 @@ def test_the_environment_is_restored(run: Callable[..., Any]) -> None:
     assert not {SITE, "MEGATRIX_DEADLINE"} & set(os.environ)
 
 
+PASSED = Outcome(OutcomeKind.PASSED, exit_code=0)
+HUNG = Outcome(OutcomeKind.HUNG, "rank 0 had not finished after 20 s", 0)
+ABSENT = Outcome(OutcomeKind.UNAVAILABLE, "the command can't be started: x: not found in /usr/bin: x")
+
+
+def no_terminal(text: str) -> Outcome:
+    return Outcome(OutcomeKind.EXITED, "rank 0 left with status 1", 0, exit_code=1, evidence=f"{text}\n")
+
+
 @pytest.mark.parametrize(
-    ("outcome", "text"),
+    ("good", "bad", "texts"),
     [
-        (Outcome(OutcomeKind.PASSED, exit_code=0), "the bad end is not bad"),
-        (Outcome(OutcomeKind.HUNG, "rank 0 had not finished after 20 s", 0), "no signature can be learned"),
-        (Outcome(OutcomeKind.UNAVAILABLE, "the command can't be started: nothing"), "the bad end is not bad"),
+        (ABSENT, ABSENT, ["the good end can't run", "not found in /usr/bin"]),
+        (PASSED, ABSENT, ["the bad end can't run", "not found in /usr/bin"]),
+        (HUNG, HUNG, ["the good end is not good", "had not finished after 20 s", "--deadline SECONDS"]),
+        (PASSED, HUNG, ["no signature can be learned", "-- timeout 60 COMMAND", "--deadline SECONDS"]),
+        (PASSED, PASSED, ["the bad end is not bad", "got:      passed", "--shows P"]),
+        (BROKEN, BROKEN, ["the good end is not good", "AssertionError", "nothing was searched"]),
+        (BROKEN, PASSED, ["the good end is not good"]),
+        (no_terminal("top: failed tty get"), BROKEN, ["top: failed tty get", "script -qec 'COMMAND'"]),
+        (no_terminal("the input device is not a TTY"), BROKEN, ["not a TTY", "script -qec 'COMMAND'"]),
+        (no_terminal("EOFError: EOF when reading a line"), BROKEN, ["script -qec 'COMMAND'"]),
+        (no_terminal("Error opening terminal: unknown."), BROKEN, ["script -qec 'COMMAND'"]),
     ],
 )
-def test_a_bad_end_without_failure_is_refused(run: Callable[..., Any], outcome: Outcome, text: str) -> None:
-    status, _, err, _ = run(f"{STACKS} -- x", lambda item: outcome if item.cell.mcore == "0.8.0" else planner(item))
+def test_ends_not_as_stated_are_refused(
+    run: Callable[..., Any], good: Outcome, bad: Outcome, texts: Sequence[str]
+) -> None:
+    """An absent command, one that hangs, one that needs a terminal, ends that both pass or both fail: status 2."""
+    status, _, err, engine = run(f"{STACKS} -- x", lambda item: bad if item.cell.mcore == "0.8.0" else good)
 
-    assert status == 2
-    assert text in err
-    assert "nothing was searched" in err or "--deadline" in err
+    assert status == ExitStatus.MISTAKE
+    assert [text for text in texts if text not in err] == []
+    assert "reproduce it: " in err
+    assert len(engine.ran) == 2
 
 
-def test_a_good_end_shows_its_last_lines(run: Callable[..., Any]) -> None:
-    """Such as of a command that needs a terminal."""
-    tty = Outcome(OutcomeKind.EXITED, "rank 0 left with status 1", 0, exit_code=1, evidence="not a terminal\n")
-    status, _, err, _ = run(f"{STACKS} -- top", lambda _: tty)
+@pytest.mark.parametrize(
+    "line",
+    [
+        "--axis torch --good 2.4.0 --bad 2.4.0",
+        "--good torch-2.4.0 --bad torch-2.4.0/mcore-none/te-none/driver-none",
+        "--axis mcore --repo {clone} --torch 2.4.0 --good c3 --bad c3~0",
+    ],
+)
+def test_equal_ends_run_nothing(run: Callable[..., Any], tmp_path: Path, line: str) -> None:
+    """Also if two names stand for one point."""
+    clone = repositories.chain(tmp_path / "c.git", 4)
+    status, _, err, engine = run(f"{line.format(clone=clone)} -- x", planner)
 
-    assert status == 2
-    assert "the good end is not good" in err
-    assert "not a terminal" in err
+    assert status == ExitStatus.MISTAKE
+    assert "good and bad are the same point" in err
+    assert engine.ran == []
+
+
+def test_progress_shows_ends_as_they_behave(run: Callable[..., Any]) -> None:
+    """Before a signature is known, any failure of the bad end is bad."""
+    err = run("--axis torch --mcore 0.8.0 --good 2.3.1 --bad 2.5.1 -- x", planner)[2]
+    assert [line[:11] for line in err.splitlines()[:2]] == ["good  2.3.1", "bad   2.5.1"]
+
+
+@pytest.mark.parametrize("line", ["--axis torch --mcore 0.8.0 --good 2.3.1 --bad 2.5.1", STACKS])
+def test_a_flaky_command_has_no_answer(run: Callable[..., Any], line: str) -> None:
+    """Both sides of a change run twice; the first bad release passes the second time."""
+    seen: list[str] = []
+
+    def flaky(item: Planned) -> Outcome:
+        seen.append(item.key)
+        return PASSED if item.cell.torch == "2.4.0" and seen.count(item.key) > 1 else planner(item)
+
+    status, out, _, _ = run(f"{line} -- x", flaky)
+    text = " ".join(out.split())
+
+    assert status == ExitStatus.BAD
+    assert "ambiguous: 1 of PyTorch: further runs contradict it" in text
+    assert "2.4.0 (torch-2.4.0) is bad, and good when it runs again: the command is flaky; --shows P" in text
 
 
 def test_a_given_signature_replaces_the_learned(run: Callable[..., Any], tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -61,9 +62,12 @@ arguments = {{ {arguments} }}
 _REPRODUCTION: Final = '''\
 """Run the command of the entry in the cell."""
 
-from matrix.kit.command import run as run_command
+from functools import partial
+from pathlib import Path
 
-__all__ = ["run_command"]
+from matrix.kit import command
+
+run_command = partial(command.run, copies=Path(__file__).with_name("files"))
 '''
 TODO: Final = "TODO"
 # What programs print where standard input or output is no terminal.
@@ -93,11 +97,16 @@ class OwnCommand:
     @property
     def id(self) -> str:
         """Return the failure's id. It depends on the content of the files that the command names."""
-        named = [self.folder / word for word in self.command if os.path.isfile(self.folder / word)]  # noqa: PTH113
-        files = [hashlib.sha256(path.read_bytes()).hexdigest() for path in named if path.stat().st_size <= LARGEST]
+        files = [hashlib.sha256(path.read_bytes()).hexdigest() for path in self.named.values()]
         values = [*self.command, str(self.folder), self.level.value, self.metric, *self.ends, *files]
         content = json.dumps([*values, self.deadline, self.repeats])
         return f"own-{hashlib.sha256(content.encode(errors='surrogatepass')).hexdigest()[:12]}"
+
+    @property
+    def named(self) -> dict[str, Path]:
+        """Return the files that the command names, by word, without large ones."""
+        files = {word: self.folder / word for word in self.command if os.path.isfile(self.folder / word)}  # noqa: PTH113
+        return {word: path for word, path in files.items() if path.stat().st_size <= LARGEST}
 
     @property
     def line(self) -> str:
@@ -106,9 +115,17 @@ class OwnCommand:
 
     def write(self, root: Path, signatures: Sequence[Signature]) -> Path:
         """Write the failure's folder under `root`; return the path of its entry."""
+        return self._write(root, self.entry(signatures))
+
+    def _write(self, root: Path, entry: str) -> Path:
+        """Write the entry, its reproduction and copies of the files below its folder that the command names."""
         folder = root / folder_name(self.id)
         write_whole(folder / "reproduction.py", _REPRODUCTION)
-        write_whole(folder / ENTRY, self.entry(signatures))
+        for word, path in self.named.items():
+            if not {"..", os.sep} & {*Path(word).parts}:
+                (folder / "files" / word).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy(path, folder / "files" / word)
+        write_whole(folder / ENTRY, entry)
         return folder / ENTRY
 
     def signatures(self, root: Path) -> tuple[Signature, ...]:
@@ -119,12 +136,10 @@ class OwnCommand:
     def draft(self, folder: Path, found: Bisection | Joint) -> Path:
         """Write the draft of a catalog failure, with what the search measured; return its entry."""
         entry = read_toml(folder / "failures" / folder_name(self.id) / ENTRY)
-        path = folder / "draft" / folder_name(self.id) / ENTRY
-        write_whole(path.with_name("reproduction.py"), _REPRODUCTION)
         headline = joint.headline(joint.summarize(found)) if isinstance(found, Joint) else of_axis(found)
         rules = "".join(dict.fromkeys(map(rule_text, measured_cells(found))))
-        write_whole(path, self.entry(tables_of(entry, path), f"{TODO}. Bisected: {headline}", rules))
-        return path
+        signatures = tables_of(entry, folder)
+        return self._write(folder / "draft", self.entry(signatures, f"{TODO}. Bisected: {headline}", rules))
 
     def entry(self, signatures: Sequence[Signature], cause: str = TODO, rules: str = "") -> str:
         """Return the text of failure.toml; `rules` are [[affected]] and [[works]] tables."""

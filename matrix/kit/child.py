@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from matrix.kit.rank import Rank
 
 PREPARED: Final = ("megatron", "transformer_engine", "apex")
+ANSWERS: Final = {"get_cudnn_version": 90_100}  # of the extension: attention modules read it when they are made
 _SITE: Final = """\
 import sys
 sys.path.append({project!r})
@@ -77,4 +78,5 @@ def _without_gpu() -> None:
 
     cpu_device.install()
     if sys.modules.get("transformer_engine", True) and importlib.util.find_spec("transformer_engine"):
-        te_extension.install(Path(tempfile.mkdtemp(prefix="te-")) / "site")
+        te_extension.install(Path(tempfile.mkdtemp(prefix="te-")) / "site", ANSWERS)
+        cpu_device.claim_gpu()

@@ -11,6 +11,7 @@ import errno
 import os
 import re
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -46,13 +47,19 @@ class CommandError(Exception):
 
 
 def run(
-    rank: Rank, command: Sequence[str], folder: str, metric: str = "", repeats: int = 1
+    rank: Rank, command: Sequence[str], folder: str, metric: str = "", repeats: int = 1, copies: Path | None = None
 ) -> dict[str, list[float]] | None:
     """Run a command in `folder`; with `metric`, `repeats` times, and return the numbers under METRIC.
 
-    `metric` is a regular expression: the number is its first group, or the whole match, the last one in the output;
-    of several runs each counts. Raises CommandError, and LackError where the command does not exist.
+    Where `folder` is missing, as in an image, it runs in a new one with the files of `copies`. `metric` is a regular
+    expression: the number is its first group, or the whole match, the last one in the output; of several runs each
+    counts. Raises CommandError, and LackError where the command does not exist.
     """
+    if not Path(folder).is_dir():
+        folder = str(rank.workdir / "files")
+        Path(folder).mkdir()
+        if copies and copies.is_dir():
+            shutil.copytree(copies, folder, dirs_exist_ok=True)
     numbers = []
     for _ in range(repeats):
         output = _run(rank, command, folder)

@@ -140,7 +140,7 @@ class _Empty(Loader):
         for name, answer in self.answers.items():
             setattr(module, name, lambda *_, answer=answer, **__: answer)
         module.__dict__["_package"] = self.package
-        module.__dict__["__all__"] = ["FP8TensorMeta"]  # 1.13 uses it by `import *`
+        module.__dict__["__all__"] = ["FP8TensorMeta", *self.answers]  # for `import *`: 1.13 uses the first
         return module
 
     def exec_module(self, module: types.ModuleType) -> None:

@@ -81,12 +81,12 @@ class Runs:
         return Counter(f"{one['cell']['id']} {one['failure']} {one['case']} {one['level']}" for one in done)
 
 
-def gone(runs: Runs) -> bool:
-    """Return whether every process of the runs ends within 20 s."""
+def gone(mark: str) -> bool:
+    """Return whether every process with this mark ends within 20 s."""
     end = time.monotonic() + 20
-    while processes(runs.mark) and time.monotonic() < end:
+    while processes(mark) and time.monotonic() < end:
         time.sleep(0.05)  # no event exists for the end of processes that are no children
-    return not processes(runs.mark)
+    return not processes(mark)
 
 
 def kill_at_random_points(kind: Kind, out: Path, temporary: Path) -> None:
@@ -109,7 +109,7 @@ def kill_at_random_points(kind: Kind, out: Path, temporary: Path) -> None:
         output = process.communicate(timeout=COMMAND_S)[1]  # of the others, the run reports the death
         assert b"Traceback" not in output
         if role is None or role == "":
-            assert gone(runs)
+            assert gone(runs.mark)
     for _ in range(2):  # the first completes what is left; the second may start another run
         assert b"Traceback" not in (last := runs.start()).communicate(timeout=COMMAND_S)[1]
         assert last.returncode == 0
@@ -117,5 +117,5 @@ def kill_at_random_points(kind: Kind, out: Path, temporary: Path) -> None:
     for run in Paths(runs.out).runs():
         planned = {item.key for item in night.planned(Paths(runs.out).run(run))}
         assert runs.results(run) == Counter(planned), run
-    assert gone(runs)
+    assert gone(runs.mark)
     assert [*temporary.iterdir()] == []

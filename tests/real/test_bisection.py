@@ -1,9 +1,14 @@
-"""Bisections with real cells: the torch that introduced the assertion, and the commits of both halves of its fix."""
+"""Bisections with real cells: the torch that introduced the assertion, the commits of both halves of its fix, and a
+command of one's own, which is interrupted.
+"""
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,8 +17,10 @@ import pytest
 
 from tests.founding import SAVE
 from tests.real.conftest import COMMAND_S, ROOT
+from tests.real.kills import gone
 from tests.real.test_cells import coordinator_by_name, tree_of
 from tests.schemas import items_of
+from tests.unit.bisection import repositories
 
 STRATEGIES = "dist_checkpointing/strategies"
 
@@ -73,3 +80,54 @@ def test_bisection_finds_the_fix_of_each_layout(clone: Path, tmp_path: Path, cas
     )  # fmt: skip
 
     assert (report["kind"], report["label"].split()[-1]) == ("first-fixed", fix)
+
+
+# It reads the commit's file without an import of megatron: no probe needs torch.
+LIMIT = """
+import os, sys
+(file,) = [path for one in sys.path if os.path.exists(path := os.path.join(one, "megatron", "a.py"))]
+assert open(file).read() < "c22", "too new"
+"""
+QUESTION = ("--axis", "mcore", "--torch", "2.4.0", "--good", "c10", "--bad", "c29", "--at-once", "2")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_an_interrupted_command_loses_no_probe(tmp_path: Path, number: int) -> None:
+    """Ctrl-C, or kill -9 of the bisection alone: its processes end, and the same command runs only what is left."""
+    clone = repositories.chain(tmp_path / "c.git", 30)
+    with tempfile.TemporaryDirectory(prefix="k-", dir="/tmp") as temporary:
+        line = [sys.executable, "-m", "matrix", "bisect", "--repo", str(clone), *QUESTION, "--json"]
+        line += ["--out", str(tmp_path / "out"), "--", "python", "-c", LIMIT]
+        mark = f"TMPDIR={temporary}"
+        environ = {**os.environ, "TMPDIR": temporary}
+
+        def start() -> subprocess.Popen[str]:
+            return subprocess.Popen(
+                line, cwd=ROOT, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                start_new_session=True,
+            )  # fmt: skip
+
+        process = start()
+        assert process.stderr is not None
+        shown = [label_of(process.stderr.readline()) for _ in range(5)]
+        process.send_signal(number)
+        shown += [label_of(text) for text in process.communicate(timeout=60)[1].splitlines() if text[:4] in SEEN]
+        assert process.returncode == (130 if number == signal.SIGINT else -number)
+        assert gone(mark)
+        out, err = start().communicate(timeout=COMMAND_S)
+        assert gone(mark)
+        assert [*Path(temporary).iterdir()] == []
+
+    (answer,) = items_of(out, "bisect")
+    again = {label_of(text): "[known]" in text for text in err.splitlines() if text[:4] in SEEN}
+    assert (answer["label"].split()[-1], answer["kind"]) == ("c22", "first-bad")
+    assert [label for label in shown if label and not again[label]] == []
+    assert answer["cost"]["ran"] + len({*shown} - {""}) == len(again) + 2  # both sides of the change run twice
+
+
+SEEN = ("good", "bad ", "skip")
+
+
+def label_of(line: str) -> str:
+    """Return the commit that a line of the progress names, "" for another line."""
+    return line.split()[1] if line[:4] in SEEN else ""

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from matrix.execution.ranks.chain import chain_of
-from matrix.kit import command
+from matrix.kit import child, command, cpu_device, te_extension
 from matrix.kit.command import METRIC, CommandError, number_in
 from matrix.kit.rank import LackError, Rank
 
@@ -101,6 +101,18 @@ def test_a_missing_command_is_a_lack(tmp_path: Path) -> None:
             command.run(rank(tmp_path), [word], str(tmp_path))
 
 
+def test_files_replace_a_missing_folder(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """As in an image, where the folder of the call is not mounted."""
+    copies = tmp_path / "entry" / "files"
+    (copies / "tools").mkdir(parents=True)
+    (copies / "tools" / "save.py").write_text("print('saved')\n")
+    for words, given in ((["tools/save.py"], copies), (["-c", "print('complete')"], tmp_path / "none")):
+        workdir = tmp_path / words[0].replace("/", "_")
+        workdir.mkdir()
+        command.run(rank(workdir), ["python", *words], str(tmp_path / "absent"), copies=given)
+    assert capfd.readouterr().out == "saved\ncomplete\n"
+
+
 def test_overlays_and_hidden_modules_apply(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     overlay = tmp_path / "overlay"
     overlay.mkdir()
@@ -122,6 +134,18 @@ def test_stand_ins_apply_at_the_first_import(tmp_path: Path, capfd: pytest.Captu
     assert capfd.readouterr().out == "0\n"
     with pytest.raises(CommandError):
         python(tmp_path, "import apex_absent", **given)
+
+
+@pytest.mark.parametrize("engine", [True, False])
+def test_an_attention_module_finds_a_gpu(monkeypatch: pytest.MonkeyPatch, engine: bool) -> None:
+    """Modules of Transformer Engine require one when they are made, and read the version of cuDNN."""
+    did: list[Any] = []
+    monkeypatch.setattr(cpu_device, "install", lambda: did.append("cpu"))
+    monkeypatch.setattr(cpu_device, "claim_gpu", lambda: did.append("gpu"))
+    monkeypatch.setattr(te_extension, "install", lambda folder, answers: did.append(sorted(answers)))
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: engine)
+    child._without_gpu()
+    assert did == (["cpu", ["get_cudnn_version"], "gpu"] if engine else ["cpu"])
 
 
 def test_the_machines_own_site_module_runs(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -37,6 +37,7 @@ def test_functions_and_classes_raise_when_called(extension: Any) -> None:
 
 def test_configured_queries_return_their_value(extension: Any) -> None:
     assert extension.device_supports_multicast() is False
+    assert "device_supports_multicast" in extension.__all__
 
 
 def test_enumeration_has_upstreams_members(extension: Any) -> None:

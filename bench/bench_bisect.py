@@ -1,11 +1,15 @@
-"""The cost of a bisection of commits at level contract, compared with `git bisect run` of the same probe on checkouts.
+"""The cost of a bisection of commits, compared with `git bisect run` of the same probe on checkouts.
 
     python bench/bench_bisect.py MEGATRON_LM_CLONE [TRANSFORMER_ENGINE_CLONE]
+    python bench/bench_bisect.py --command TRANSFORMER_ENGINE_CLONE
 
 Three founding questions, each in a fresh process (its start counts): with an empty probe store, then with a filled
 one. `git bisect run` works in a clone of its own that shares its objects; its probe reads the checked-out folder with
 the same code and exits with 0, 1 or 125 by signature. Simulated histories compare the rounds of the search with the
 bound. Wall-clock times depend on the load of this machine; processor times (cpu) depend less on it.
+
+--command bisects a command of one's own instead, which builds an attention module on the CPU. git runs it with the same
+interpreter and stand-ins, on the checkout, without a version of its own.
 """
 
 from __future__ import annotations
@@ -27,7 +31,10 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from matrix.bisection.ancestry import Ancestry
 from matrix.bisection.noise import Noise, ProbeResult
 from matrix.bisection.search import Plan, Probe, search
+from matrix.kit import child
+from matrix.kit.rank import Rank
 from tests.founding import CALL, SHIFTED_CALL
+from tests.real.conftest import made_base
 
 ROOT = Path(__file__).parents[1]
 Result = TypeVar("Result")
@@ -56,6 +63,34 @@ sys.exit({status})
 """
 BAD_IS_NEW = "1 if judged.signature else 0 if outcome.kind is OutcomeKind.PASSED else 125"
 GOOD_IS_NEW = "0 if judged.signature else 1 if outcome.kind is OutcomeKind.PASSED else 125"
+
+
+BUILD = "import transformer_engine.pytorch as te; te.MultiheadAttention(64, 4, use_qk_norm=False)"
+COMMAND = ("v2.6", "v2.7", "374849e35a")  # good, bad, the commit that renamed the argument
+
+
+def command(clone: str) -> None:
+    """Compare the bisection of a command over commits of Transformer Engine; its environment is made before."""
+    good, bad, expected = COMMAND
+    with tempfile.TemporaryDirectory() as made:
+        folder = Path(made)
+        python = made_base("torch-2.4.1") / "bin" / "python"
+        options = ["--axis", "te", "--repo", clone, "--torch", "2.4.1", "--good", good, "--bad", bad, "--at-once", "2"]
+        line = [sys.executable, "-m", "matrix", "bisect", *options, "--json", "--", "python", "-c", BUILD]
+        ours, report = timed(partial(bisected, line, folder / "out", MEGATRIX_CACHE=str(folder / "cache")))
+        site = child.site_folder(Rank(0, 1, "cpu", "", folder))
+        info = site / "transformer_engine-2.7.0.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text("Metadata-Version: 2.1\nName: transformer-engine\nVersion: 2.7.0\n")
+        (info / "RECORD").write_text("transformer_engine/__init__.py,,\n")
+        tree = cloned(folder / "tree", clone)
+        words = ["env", f"PYTHONPATH={site}:{tree}", str(python), "-c", BUILD]
+        theirs, (culprit, steps) = timed(partial(git_bisect, tree, good, bad, words))
+        print(f"{BUILD}: {good}..{bad}, {report['cost']['points']} commits, {report['kind']}")
+        print(f"  megatrix bisect  {ours}  {report['cost']['ran']:3} runs    -> {report['answer'][:10]}")
+        print(f"  git bisect run   {theirs}  {steps:3} runs    -> {culprit[:10]}")
+        print(f"  ratio            {theirs.wall / ours.wall:6.1f}   {theirs.cpu / ours.cpu:8.1f}")
+        assert report["answer"].startswith(expected), report["answer"]
 
 
 def main(clones: dict[str, str]) -> None:
@@ -96,10 +131,10 @@ def timed(work: Callable[[], Result]) -> tuple[Took, Result]:
     return Took(wall, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime), result
 
 
-def bisected(command: list[str], out: Path) -> dict[str, Any]:
+def bisected(command: list[str], out: Path, **environ: str) -> dict[str, Any]:
     done = subprocess.run(
-        command, cwd=ROOT, env={**os.environ, "MEGATRIX_OUT": str(out)}, stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL, check=True,
+        command, cwd=ROOT, env={**os.environ, "MEGATRIX_OUT": str(out), **environ}, stdout=subprocess.PIPE,
+        stderr=None if environ else subprocess.DEVNULL, check=True,
     )  # fmt: skip
     report: dict[str, Any] = json.loads(done.stdout)["items"][0]
     return report
@@ -108,28 +143,35 @@ def bisected(command: list[str], out: Path) -> dict[str, Any]:
 def prepared(tree: Path, clone: str, question: tuple[str, ...]) -> Callable[[], tuple[str, int]]:
     """Make the clone and the probe; return a function that bisects there and returns the culprit and git's probes."""
     failure, axis, other, version, good, bad, _ = question
-
-    def git(*arguments: str, where: str = str(tree)) -> str:
-        return subprocess.check_output(["git", "-C", where, *arguments], text=True, stderr=subprocess.DEVNULL)
-
-    subprocess.run(["git", "clone", "-q", "--shared", "--no-checkout", clone, str(tree)], check=True)
-    ends = [git("rev-parse", f"{end}^0", where=clone).strip() for end in (good, bad)]
-    fixed = git("merge-base", *ends, where=clone).strip() == ends[1]
+    cloned(tree, clone)
+    ends = [git(clone, "rev-parse", f"{end}^0").strip() for end in (good, bad)]
+    fixed = git(clone, "merge-base", *ends).strip() == ends[1]
     old, new = reversed(ends) if fixed else ends
     probe = tree.with_suffix(".py")
     status = GOOD_IS_NEW if fixed else BAD_IS_NEW
     probe.write_text(
         PROBE.format(root=str(ROOT), axis=axis, other=other, version=version, failure=failure, status=status)
     )
+    return partial(git_bisect, tree, old, new, [sys.executable, str(probe)])
 
-    def bisect() -> tuple[str, int]:
-        git("checkout", "-q", new)
-        git("bisect", "start", new, old)
-        output = git("bisect", "run", sys.executable, str(probe))
-        culprit = next(line.split()[0] for line in output.splitlines() if line.endswith("is the first bad commit"))
-        return culprit, output.count("running ")
 
-    return bisect
+def git(tree: str | Path, *arguments: str) -> str:
+    return subprocess.check_output(["git", "-C", str(tree), *arguments], text=True, stderr=subprocess.DEVNULL)
+
+
+def cloned(tree: Path, clone: str) -> Path:
+    """Make a clone that shares the objects of another one, without a checkout."""
+    subprocess.run(["git", "clone", "-q", "--shared", "--no-checkout", clone, str(tree)], check=True)
+    return tree
+
+
+def git_bisect(tree: Path, old: str, new: str, probe: Sequence[str]) -> tuple[str, int]:
+    """Return the culprit that `git bisect run` names, and its runs of the probe."""
+    git(tree, "checkout", "-q", new)
+    git(tree, "bisect", "start", new, old)
+    output = git(tree, "bisect", "run", *probe)
+    culprit = next(line.split()[0] for line in output.splitlines() if line.endswith("is the first bad commit"))
+    return culprit, output.count("running ")
 
 
 def rounds() -> None:
@@ -166,4 +208,7 @@ def simulated(culprit: int, skips: frozenset[int], noise: Noise) -> Probe:
 if __name__ == "__main__":
     if len(sys.argv) < 2:
         sys.exit(__doc__)
-    main(dict(zip(("mcore", "te"), sys.argv[1:], strict=False)))
+    if sys.argv[1] == "--command":
+        command(sys.argv[2])
+    else:
+        main(dict(zip(("mcore", "te"), sys.argv[1:], strict=False)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
 import time
 from collections import Counter
 from pathlib import Path
@@ -19,7 +20,9 @@ from matrix.provision.tools import ContainerSpec, Ref, Tool
 from matrix.store import night as nights
 from matrix.store.paths import Paths
 from tests.founding import BEHIND_MPI, MPI
-from tests.real.conftest import ROOT, Megatrix, started, wait_for_first_result
+from tests.real.conftest import COMMAND_S, ROOT, Megatrix, started, wait_for_first_result
+from tests.schemas import items_of
+from tests.unit.bisection import repositories
 
 GONE_S = 20.0  # s for a container to end; 1 s on an idle machine
 EXPECTED = {Expectation.BROKEN: "reproduced", Expectation.WORKS: "holds"}
@@ -83,6 +86,31 @@ def test_missing_backend_of_torch_is_unavailable(megatrix: Megatrix, tool: Tool,
         "unavailable",
         "needs NCCL for this bootstrap backend; this torch is built without",
     )
+
+
+LIMIT = """
+import os, sys
+(file,) = [path for one in sys.path if os.path.exists(path := os.path.join(one, "megatron", "a.py"))]
+assert open(file).read() < "c15", "too new"
+"""
+
+
+def test_a_command_is_bisected_in_the_image(tool: Tool, tmp_path: Path) -> None:
+    """The script is in the folder of the call, of which a container has the named file alone."""
+    (tmp_path / "limit.py").write_text(LIMIT)
+    clone = repositories.chain(tmp_path / "c.git", 20)
+    line = [sys.executable, "-m", "matrix", "bisect", "--axis", "mcore", "--base", "debian-13", "--repo", str(clone)]
+    line += ["--good", "c10", "--bad", "c19", "--at-once", "3", "--json", "--out", str(tmp_path / "out")]
+    done = subprocess.run(
+        [*line, "--", "python3", "limit.py"], cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True, text=True, timeout=COMMAND_S, check=False,
+    )  # fmt: skip
+
+    assert done.returncode == 0, done.stderr
+    (report,) = items_of(done.stdout, "bisect")
+    assert (report["label"].split()[-1], report["fixed"]) == ("c15", {"base": "debian-13"})
+    assert {probe["resolved"]["image"][:7] for probe in report["probes"]} == {"sha256:"}
+    assert containers(tool, tmp_path) == []
 
 
 def in_container(out: Path, tool: Tool) -> subprocess.Popen[str]:

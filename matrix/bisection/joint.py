@@ -193,8 +193,7 @@ class JointSummary:
     @property
     def ambiguous(self) -> bool:
         """Return whether a carrier holds doubtful packages, or the version of a guilty one is ambiguous."""
-        inside = any(found.kind is ResultKind.AMBIGUOUS for found in self.inside.values())
-        return inside or self.doubtful
+        return self.doubtful or any(found.ambiguous for found in self.inside.values())
 
     @property
     def doubtful(self) -> bool:
@@ -256,3 +255,8 @@ def headline(found: JointSummary) -> str:
     sets = [" and ".join(sorted(carrier.packages)) for carrier in found.carriers]
     joined = ", and on its own ".join(sets)
     return f"{'ambiguous, at most' if found.doubtful else 'guilty'}: {joined}"
+
+
+def issue_text(found: JointSummary, title: str) -> str:
+    """Return the bisections inside the guilty packages as Markdown for upstream issues."""
+    return "\n".join(report.issue_text(one, title) for one in found.inside.values())

@@ -22,13 +22,12 @@ from matrix.bisection.metric import Metric
 from matrix.bisection.noise import ProbeResult
 from matrix.bisection.probing import line_of, number_of
 from matrix.bisection.search import ResultKind
-from matrix.bisection.session import NOT_STORED, Bisection, BisectionSession, ProbeStore, why
+from matrix.bisection.session import NOT_STORED, Bisection, BisectionSession, End, ProbeStore, why
 from matrix.catalog.failure import Failure, Level, Signature
 from matrix.catalog.folders import ENTRY, SITE, folder_name
 from matrix.catalog.schema import build, read_toml
 from matrix.catalog.versions import NONE
 from matrix.errors import MatrixError
-from matrix.planning.planned import Planned
 from matrix.store.paths import write_whole
 from matrix.verdicts.judge import judge
 from matrix.verdicts.learning import learned
@@ -241,14 +240,6 @@ def site(root: Path, deadline: int) -> Iterator[None]:
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value
-
-
-@dataclass(frozen=True)
-class End:
-    """An end of a search: its case and its name."""
-
-    planned: Planned
-    label: str
 
 
 def ended(record: Record) -> ProbeResult:

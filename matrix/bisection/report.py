@@ -103,6 +103,11 @@ class BisectionSummary:
     notes: tuple[str, ...]
 
     @property
+    def ambiguous(self) -> bool:
+        """Return whether there is no unique answer."""
+        return self.kind is ResultKind.AMBIGUOUS
+
+    @property
     def ends(self) -> list[ProbeSummary]:
         """Return the probes on both sides of the change."""
         return [probe for probe in self.probes if probe.label in (self.label, self.before)]

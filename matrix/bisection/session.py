@@ -147,6 +147,14 @@ class BisectionSession:
 
 
 @dataclass(frozen=True)
+class End:
+    """An end of a search: its case and its name."""
+
+    planned: Planned
+    label: str
+
+
+@dataclass(frozen=True)
 class Bisection:
     """A completed search: its axis, its result, and by place the records of its runs and the command to repeat it."""
 

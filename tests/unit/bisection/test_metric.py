@@ -16,10 +16,10 @@ from matrix.bisection.clone import Clone
 from matrix.bisection.commits import Searcher
 from matrix.bisection.metric import calibrated, level_of, one_step, runs_needed
 from matrix.bisection.noise import ProbeResult, Tally
-from matrix.bisection.own import End, confirmed, measured
+from matrix.bisection.own import confirmed, measured
 from matrix.bisection.probing import Show, metric_of
 from matrix.bisection.search import Plan, ResultKind
-from matrix.bisection.session import Bisection, BisectionSession, ProbeStore
+from matrix.bisection.session import Bisection, BisectionSession, End, ProbeStore
 from matrix.catalog.failure import Level
 from matrix.errors import MatrixError
 from matrix.kit.command import METRIC

@@ -1,0 +1,186 @@
+"""The question of a bisection: what every point shares, the two ends, and the search between them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+from matrix.bisection import axes
+from matrix.bisection.axes import AxisName, BisectionAxis, Subject
+from matrix.bisection.clone import Clone, Commit
+from matrix.bisection.commits import Searcher, none_built
+from matrix.bisection.joint import Joint, differing, jointly, mixture, shown, stack_of
+from matrix.bisection.noise import ProbeResult
+from matrix.bisection.probing import reads_only
+from matrix.bisection.search import Plan
+from matrix.bisection.session import Bisection, BisectionSession, End, bisect
+from matrix.catalog.failure import Level, Package
+from matrix.catalog.model import Catalog, Container
+from matrix.catalog.versions import NONE
+from matrix.errors import MatrixError
+from matrix.execution.engine import environment_folder
+from matrix.planning.planned import Planned
+
+SIDE = "a version, PATH@REV of a clone, a folder or a wheel"
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """The points of a bisection: what they share, the good and the bad end, and the search between them."""
+
+    subject: Subject
+    ends: tuple[End, End]
+    search: Callable[[Plan, BisectionSession], Bisection | Joint]
+
+
+@dataclass(frozen=True)
+class BisectionQuestion:
+    """The options of `megatrix bisect` that select its points; "" is an option that is not given.
+
+    With `own`, the words of a command, a point needs no package.
+    """
+
+    failure: str
+    axis: str
+    good: str
+    bad: str
+    repo: str
+    case: str
+    level: str
+    base: str
+    torch: str
+    mcore: str
+    te: str
+    writer: str
+    driver: str
+    own: Sequence[str]
+
+    def subject(self, known: Catalog) -> Subject:
+        """Return what the options hold fixed. Raises MatrixError where they conflict or a version is missing."""
+        failure = known.failure(self.failure)
+        case, level = axes.choose_case(failure, Level(self.level) if self.level else None, self.case)
+        mcore, te = axes.side_of(self.mcore, Package.MCORE), axes.side_of(self.te, Package.TE)
+        subject = Subject(known, failure, case, level, "", mcore, te, self.driver, self.writer)
+        if not self.axis:
+            if not (self.good and self.bad) or self.repo or self.base or self.torch:
+                raise MatrixError(
+                    "neither an axis nor two stacks",
+                    expected=f"--axis {'|'.join(one.value for one in AxisName)}, or two stacks",
+                    fix="--good STACK --bad STACK finds the package; a STACK is BASE or BASE/mcore-V/te-V/driver-V",
+                )  # fmt: skip
+            return replace(subject, base=known.readers[0].id if level is Level.CONTRACT else "")
+        axis = AxisName(self.axis)
+        own = {AxisName.TORCH: self.torch or self.base, AxisName.CONTAINER: self.torch or self.base}
+        own |= {AxisName.MCORE: self.mcore, AxisName.TE: self.te}
+        own |= {AxisName.WRITER: "" if self.writer == NONE else self.writer}
+        if own.get(axis):
+            raise MatrixError(
+                f"the axis {axis.value} can't be fixed",
+                got=f"{own[axis]} held fixed",
+                fix="give its ends with --good and --bad",
+            )
+        if self.repo and axis not in axes.PACKAGES:
+            raise MatrixError("--repo requires axis mcore or te", got=f"--axis {axis.value} --repo")
+        if self.repo and not (self.good and self.bad):
+            raise MatrixError(
+                "--repo requires both ends",
+                expected="--good REV --bad REV",
+                fix="give both; either may be the older commit",
+            )
+        writes = bool(case.write)
+        if not writes and (axis is AxisName.WRITER or self.writer != NONE):
+            raise MatrixError("this failure reads no checkpoint of another release", got=failure.id)
+        needs = (
+            ("mcore", mcore, not self.own),
+            ("te", te, reads_only(failure, level)),
+            ("writer", axes.Side(self.writer), writes),
+        )
+        for name, side, needed in needs:
+            if needed and side.version == NONE and axis.value != name:
+                raise MatrixError(f"--{name} is required: it is the same at every point", got="none", expected=SIDE)
+        return replace(subject, base=axes.base_for(subject, self.base, self.torch, axis))
+
+    def points(
+        self,
+        subject: Subject,
+        lacks: Callable[[str], str],
+        clone: Clone | None = None,
+        suspects: Callable[[Sequence[Commit]], Collection[int]] = none_built,
+    ) -> Stretch:
+        """Return the points between the ends, commits of `clone` if there is one. Raises MatrixError.
+
+        `lacks` returns the reason why an image can't run on this machine; `suspects` orders commits.
+        """
+        differ(self.good, self.bad)
+        if not self.axis:
+            return self._stacks(subject, lacks)
+        axis = AxisName(self.axis)
+        if clone:
+            good, bad = clone.commit(self.good), clone.commit(self.bad)
+            differ(good.id, bad.id)
+            first, last = (End(axes.at_commit(subject, axis, clone, one.id), str(one)) for one in (good, bad))
+            return Stretch(
+                subject, (first, last),
+                lambda plan, session: Searcher(subject, axis, clone, plan, session, suspects).between(good, bad),
+            )  # fmt: skip
+        made, swapped = axes.releases(subject, axis, self.good, self.bad, partial(run_by, subject, lacks))
+        if len(made.points) < 2:
+            raise MatrixError(
+                "the axis has only one point", got=made.points[0].label, expected="at least two", fix=str(made.notes)
+            )
+        first, last = (End(made.case_at(place), made.points[place].label) for place in (0, len(made.points) - 1))
+        known = ProbeResult.BAD if swapped else ProbeResult.GOOD
+        old = known if self.good and self.bad else None
+        return Stretch(subject, (last, first) if swapped else (first, last), partial(along, subject, made, old))
+
+    def _stacks(self, subject: Subject, lacks: Callable[[str], str]) -> Stretch:
+        good, bad = (
+            stack_of(subject.catalog, text, subject.mcore, subject.te, lacks) for text in (self.good, self.bad)
+        )
+        packages = differing(subject, good, bad)[0]
+        if not packages:
+            differ(self.bad, self.bad)
+        reads = reads_only(subject.failure, subject.level)
+        for text, stack in ((self.good, good), (self.bad, bad)):
+            for name, side, needed in (("mcore", stack.mcore, not self.own), ("te", stack.te, reads)):
+                if needed and side.version == NONE:
+                    raise MatrixError(
+                        f"the stack has no {name}", got=text, fix=f"--{name} V, or {text}/mcore-V/te-V/driver-none"
+                    )
+        first, last = (
+            End(mixture(subject, good, bad, taken).planned(), shown(good, bad, packages, taken))
+            for taken in (frozenset[str](), frozenset(packages))
+        )
+        return Stretch(subject, (first, last), partial(jointly, subject, good, bad, cheap=is_cheap))
+
+
+def along(
+    subject: Subject, axis: BisectionAxis, old: ProbeResult | None, plan: Plan, session: BisectionSession
+) -> Bisection:
+    """Bisect released versions; with `old` None the oldest is probed first, and the newest must then differ."""
+    if old is None:
+        (seen,) = session.settled([axis.case_at(0)], [axis.points[0].label], plan.noise, 1 - plan.confidence)
+        old = seen if seen is not ProbeResult.SKIP else ProbeResult.GOOD
+    found = bisect(subject, axis, old, plan, session, cheap=lambda item: is_cheap(item, session))
+    return replace(found, ran=session.ran, seconds=session.seconds)
+
+
+def run_by(subject: Subject, lacks: Callable[[str], str], image: str) -> str:
+    """Return the base that runs an image: itself, or its twin where it can't run on this machine."""
+    known = subject.catalog.base(image)
+    if not isinstance(known, Container) or subject.level is Level.GPU or not lacks(image):
+        return image
+    twin = subject.catalog.twin(known)
+    return twin.id if twin else image
+
+
+def is_cheap(item: Planned, session: BisectionSession) -> bool:
+    """Return whether a case can be probed without making an environment first."""
+    return item.key in session.store.known(1) or environment_folder(item.cell.base).is_dir()
+
+
+def differ(good: str, bad: str) -> None:
+    """Raise MatrixError when both ends are the same point."""
+    if good and good == bad:
+        raise MatrixError("good and bad are the same point", got=good, expected="two points that behave differently")

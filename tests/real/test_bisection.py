@@ -111,7 +111,7 @@ def test_an_interrupted_command_loses_no_probe(tmp_path: Path, number: int) -> N
         assert process.stderr is not None
         shown = [label_of(process.stderr.readline()) for _ in range(5)]
         process.send_signal(number)
-        shown += [label_of(text) for text in process.communicate(timeout=60)[1].splitlines() if text[:4] in SEEN]
+        shown += [label_of(text) for text in process.communicate(timeout=60)[1].splitlines()]
         assert process.returncode == (130 if number == signal.SIGINT else -number)
         assert gone(mark)
         out, err = start().communicate(timeout=COMMAND_S)
@@ -119,15 +119,12 @@ def test_an_interrupted_command_loses_no_probe(tmp_path: Path, number: int) -> N
         assert [*Path(temporary).iterdir()] == []
 
     (answer,) = items_of(out, "bisect")
-    again = {label_of(text): "[known]" in text for text in err.splitlines() if text[:4] in SEEN}
+    again = {label: "[known]" in text for text in err.splitlines() if (label := label_of(text))}
     assert (answer["label"].split()[-1], answer["kind"]) == ("c22", "first-bad")
     assert [label for label in shown if label and not again[label]] == []
     assert answer["cost"]["ran"] + len({*shown} - {""}) == len(again) + 2  # both sides of the change run twice
 
 
-SEEN = ("good", "bad ", "skip")
-
-
 def label_of(line: str) -> str:
     """Return the commit that a line of the progress names, "" for another line."""
-    return line.split()[1] if line[:4] in SEEN else ""
+    return line.split()[1] if line[:6] in ("good  ", "bad   ", "skip  ") else ""

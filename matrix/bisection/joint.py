@@ -250,6 +250,11 @@ def summarize(found: Joint) -> JointSummary:
     )
 
 
+def headlines(found: JointSummary) -> str:
+    """Return the result, and that of each guilty package, in one line."""
+    return "; ".join([headline(found), *map(report.headline, found.inside.values())])
+
+
 def headline(found: JointSummary) -> str:
     """Return the result in one line."""
     sets = [" and ".join(sorted(carrier.packages)) for carrier in found.carriers]
@@ -257,6 +262,6 @@ def headline(found: JointSummary) -> str:
     return f"{'ambiguous, at most' if found.doubtful else 'guilty'}: {joined}"
 
 
-def issue_text(found: JointSummary, title: str) -> str:
+def issue_text(found: JointSummary, title: str, command: str = "") -> str:
     """Return the bisections inside the guilty packages as Markdown for upstream issues."""
-    return "\n".join(report.issue_text(one, title) for one in found.inside.values())
+    return "\n".join(report.issue_text(one, title, command) for one in found.inside.values())

@@ -39,6 +39,7 @@ CASE: Final = "command"
 DEADLINE: Final = "MEGATRIX_DEADLINE"
 LARGEST: Final = 2**24  # bytes of a file named by the command whose content counts
 TITLE: Final = 60  # characters of a command in a title
+ATTACHED: Final = 100  # lines of a file in the text of an issue
 _ENTRY: Final = """\
 id = {id}
 title = {title}
@@ -127,6 +128,16 @@ class OwnCommand:
         write_whole(folder / ENTRY, entry)
         return folder / ENTRY
 
+    @property
+    def attached(self) -> str:
+        """Return the text files that the command names as Markdown, without secrets and long ones."""
+        texts = {word: path.read_text(encoding="utf-8", errors="replace") for word, path in self.named.items()}
+        short = {word: mask(text).splitlines() for word, text in texts.items() if "\0" not in text}
+        return "".join(
+            "\n".join([f"\n`{word}`:", "", *(f"    {line}" for line in lines), ""])
+            for word, lines in short.items() if len(lines) <= ATTACHED
+        )  # fmt: skip
+
     def signatures(self, root: Path) -> tuple[Signature, ...]:
         """Return the signatures of the entry that an earlier bisection wrote under `root`, () without one."""
         path = root / folder_name(self.id) / ENTRY
@@ -135,7 +146,7 @@ class OwnCommand:
     def draft(self, folder: Path, found: Bisection | Joint) -> Path:
         """Write the draft of a catalog failure, with what the search measured; return its entry."""
         entry = read_toml(folder / "failures" / folder_name(self.id) / ENTRY)
-        headline = joint.headline(joint.summarize(found)) if isinstance(found, Joint) else of_axis(found)
+        headline = joint.headlines(joint.summarize(found)) if isinstance(found, Joint) else of_axis(found)
         rules = "".join(dict.fromkeys(map(rule_text, measured_cells(found))))
         signatures = tables_of(entry, folder)
         return self._write(folder / "draft", self.entry(signatures, f"{TODO}. Bisected: {headline}", rules))
@@ -148,7 +159,7 @@ class OwnCommand:
         given = {"signature": signatures, "affected": "[[affected]]" in rules}
         text = _ENTRY.format(
             id=toml(self.id),
-            title=toml(f"{one_line(self.line, TITLE)} fails"),
+            title=toml(f"{one_line(self.line, TITLE)}: {shown_by(signatures)}"),
             symptom=toml(f"{self.line} fails, in {self.folder}."),
             cause=toml(cause),
             empty="".join(f"{name} = []\n" for name, some in given.items() if not some),
@@ -158,6 +169,14 @@ class OwnCommand:
             arguments=", ".join(f"{name} = {toml(value)}" for name, value in values.items()),
         )
         return "".join([text, *map(signature_text, signatures), rules])
+
+
+def shown_by(signatures: Sequence[Signature]) -> str:
+    """Return the exception, signal or status of the first signature, "a failure" without one."""
+    if not signatures:
+        return "a failure"
+    found = signatures[0]
+    return found.exception or found.signal or (f"status {found.exit_code}" if found.exit_code else "a failure")
 
 
 def toml(value: Any) -> str:
@@ -282,7 +301,8 @@ def learn(record: Record, end: End, failure: Failure) -> Signature:
 def not_as_stated(name: str, end: End, record: Record, failure: Failure, expected: str) -> MatrixError:
     """Return the error for an end that passes or fails where it should not, with the last lines of its output."""
     outcome = record.outcome
-    printed = tail(outcome.evidence, 5) if outcome.kind is not OutcomeKind.RAISED else ""
+    log = outcome.evidence.rpartition("end of rank 0's log:\n")[2]  # after the stacks of a rank that hangs
+    printed = tail(log.strip("\n"), 5) if outcome.kind is not OutcomeKind.RAISED else ""
     hint = "nothing was searched"
     if outcome.kind is OutcomeKind.PASSED:
         hint = "a command that fails in a part of its runs: --shows P repeats it"

@@ -164,11 +164,16 @@ def _probe(bisection: Bisection, place: int) -> ProbeSummary:
         runs={seen: tally.runs[seen] for seen in ProbeResult if tally.runs[seen]},
         why=why(record),
         signature=record.signature,
-        raised=tuple(map(_raised, record.outcome.chain)),
+        raised=tuple(_raised(one) for one in record.outcome.chain if not _own(one)),
         seconds=sum(one.outcome.seconds for one in runs),
         reproduce=bisection.lines[place],
         resolved=record.resolved,
     )
+
+
+def _own(raised: Raised) -> bool:
+    """Return whether this project raised an exception: for the failure of a command, after what that printed."""
+    return bool(raised.frames) and raised.frames[-1].file.endswith("matrix/kit/command.py")
 
 
 def _raised(raised: Raised) -> str:
@@ -217,12 +222,18 @@ def headline(found: BisectionSummary) -> str:
     return f"ambiguous: {len(found.candidates)} of {package}: {reason}"
 
 
-def issue_text(found: BisectionSummary, title: str) -> str:
-    """Return the bisection as Markdown for an upstream issue: facts that a reader can check without this project."""
+def issue_text(found: BisectionSummary, title: str, command: str = "") -> str:
+    """Return the bisection as Markdown for an upstream issue: facts that a reader can check without this project.
+
+    `command` is what every point ran, "" for a failure of the catalog.
+    """
     fixed = ", ".join(f"{axis} {value}" for axis, value in found.fixed.items())
     bad = next((probe for probe in found.probes if probe.seen is ProbeResult.BAD), None)
     shown = "\n".join(dict.fromkeys(bad.raised or [bad.why])) if bad else ""
-    rows = [f"| {_cell(one.label)} | {one.seen.value} | {_cell(one.why)} |" for one in found.probes]
+    said = [one.raised[0].partition("\n")[0] if one.raised else one.why for one in found.probes]
+    rows = [
+        f"| {_cell(one.label)} | {one.seen.value} | {_cell(why)} |" for one, why in zip(found.probes, said, strict=True)
+    ]
     may_be = [f"- {label}" for label in found.candidates]
     return "\n".join(
         [
@@ -241,7 +252,7 @@ def issue_text(found: BisectionSummary, title: str) -> str:
             "|---|---|---|",
             *rows,
             "",
-            *(f"{one.seen.value}: `{_public(one.reproduce, found)}`" for one in found.ends),
+            *(f"{one.seen.value}: {_steps(one, found, command)}" for one in found.ends),
             "",
         ]
     )  # fmt: skip
@@ -256,6 +267,19 @@ LEVELS = {
 
 def _cell(text: str) -> str:
     return one_line(text).replace("|", r"\|")
+
+
+def _steps(probe: ProbeSummary, found: BisectionSummary, command: str) -> str:
+    """Return how a reader sees the result of a probe: by this project, or by the packages of a command."""
+    if not command:
+        return f"`{_public(probe.reproduce, found)}`"
+    of_axis = LAYOUTS[PACKAGES[found.axis].value] if found.clone else None
+    named = {name: probe.resolved[name] for name in ("torch", *LAYOUTS) if name in probe.resolved}
+    packages = [
+        f"{of_axis.project} at {probe.point}" if of_axis and name in of_axis.releases else f"{name} {version}"
+        for name, version in named.items()
+    ]
+    return f"`{command}` with {', '.join(packages)}"
 
 
 def _public(line: str, found: BisectionSummary) -> str:

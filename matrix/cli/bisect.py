@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Final
 
 from matrix.bisection import axes, joint, report
@@ -54,7 +52,6 @@ from matrix.verdicts.text import visible
 # Extra points that are probed at the end, outside the searched range; reading one takes under a second.
 CHECKS_READ: Final = 6
 CHECKS_MEASURED: Final = 2  # the same for a measured number: each costs several runs
-NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 def add_parser(commands: Any) -> None:
@@ -226,7 +223,7 @@ def bisect_own(own: OwnCommand, parsed: argparse.Namespace, stack: ExitStack) ->
         found = replace(made, session=session, plan=replace(made.plan, noise=noise, checks=checks)).found()
         if isinstance(found, Bisection):
             found = confirmed(found, noise, session)
-        return print_found(found, parsed, {"draft": str(own.draft(folder, found))})
+        return print_found(found, parsed, own, own.draft(folder, found))
     if not signatures:
         first = replace(made.session, read=ended)
         records = ran(first, made.failure, good, bad, Noise(parsed.shows).tries(parsed.confidence))
@@ -241,7 +238,7 @@ def bisect_own(own: OwnCommand, parsed: argparse.Namespace, stack: ExitStack) ->
     if made.plan.noise == CERTAIN:
         found = twice(found, made.session)
     found = replace(found, ran=made.session.ran, seconds=made.session.seconds)
-    return print_found(found, parsed, {"draft": str(own.draft(folder, found))})
+    return print_found(found, parsed, own, own.draft(folder, found))
 
 
 def say(text: str) -> None:
@@ -256,28 +253,28 @@ def progress(probe: ProbeReport) -> None:
     say(f"{seen:4}  {probe.label}  [{source}]  {probe.why}")
 
 
-def print_found(found: Bisection | Joint, parsed: argparse.Namespace, more: Mapping[str, str] = NOTHING) -> int:
-    """Print a result and `more`, write its page and the text of an issue; return 0 when it is unique, 1 otherwise."""
-    failure = found.subject.failure
+def print_found(
+    found: Bisection | Joint, parsed: argparse.Namespace, own: OwnCommand | None = None, draft: Path = Path()
+) -> int:
+    """Print a result, write its page and the text of an issue; return 0 when it is unique, 1 otherwise."""
+    failure, line = found.subject.failure, own.line if own else ""
     summary: JointSummary | BisectionSummary
     if isinstance(found, Joint):
         summary = joint.summarize(found)
-        page, issue = (
-            joint_page(summary, joint.headline(summary), failure.title),
-            joint.issue_text(summary, failure.title),
-        )
+        issue = joint.issue_text(summary, failure.title, line)
+        page = joint_page(summary, joint.headline(summary), failure.title)
         path = page_path(parsed.out, f"{failure.id}-{summary.case}-{parsed.good}-{parsed.bad}")
         shown = [*render_joint(summary, str(path))]
     else:
         summary = report.summarize(found)
-        issue = report.issue_text(summary, failure.title)
+        issue = report.issue_text(summary, failure.title, line)
         page = bisection_page(summary, report.headline(summary), failure.title, issue)
         sides = "-".join(f"{axis}-{value}" for axis, value in summary.fixed.items())
         path = page_path(parsed.out, f"{failure.id}-{summary.case}-by-{summary.axis.value}-{sides[-80:]}")
-        shown = [*render(summary, str(path)), *(Prose(line, 2) for line in statement(failure) if not parsed.own)]
+        shown = [*render(summary, str(path)), *(Prose(line, 2) for line in statement(failure) if not own)]
     write_whole(path, page)
-    write_whole(path.with_suffix(".md"), issue)
-    more = {**more, "issue": str(path.with_suffix(".md"))} if more else more
+    write_whole(path.with_suffix(".md"), issue + (own.attached if own else ""))
+    more = {"draft": str(draft), "issue": str(path.with_suffix(".md"))} if own else {}
     if parsed.json:
         print(json_object("bisect/1", [{**summary.to_json(), **more}]))
     else:

@@ -6,6 +6,7 @@ import os
 import shlex
 import subprocess
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -104,6 +105,28 @@ def test_the_draft_is_a_failure_of_the_catalog(run: Callable[..., Any]) -> None:
     catalogs.catalog(found)
 
 
+def test_the_issue_needs_no_megatrix(run: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has the exception, the script and the packages of both sides; no frame, path or command of this project."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "save.py").write_text("save()\n")
+    ours = Frame(f"{tmp_path}/matrix/kit/command.py", 9, "_run")
+    chain = (*BROKEN.chain, Raised("CommandError", "the command left with status 1", (ours,)))
+
+    def ends(item: Planned) -> Outcome:
+        made = planner(item)
+        return replace(made, chain=chain) if made is BROKEN else made
+
+    (answer,) = items_of(run(f"{STACKS} --json -- python save.py", ends)[1], "bisect")
+    text, draft = Path(answer["issue"]).read_text(), Path(answer["draft"]).read_text()
+
+    assert text.startswith("**python save.py: AssertionError**")
+    assert "| 2.4.0 (torch-2.4.0) | bad | AssertionError |" in text
+    assert "bad: `python save.py` with " in text
+    assert "`save.py`:\n\n    save()\n" in text
+    assert [word for word in ("megatrix", "CommandError", str(tmp_path)) if word in text] == []
+    assert "guilty: mcore and torch; first fixed: Megatron-LM 0.9.0; first bad: PyTorch 2.4.0" in draft
+
+
 def test_another_failure_is_a_skip(run: Callable[..., Any]) -> None:
     line = "--axis mcore --torch 2.4.0 --good 0.9.0 --bad 0.8.0 --json -- python save.py"
     assert items_of(run(line, planner)[1], "bisect")[0]["answer"] == "0.9.0"
@@ -150,7 +173,8 @@ def test_the_environment_is_restored(run: Callable[..., Any]) -> None:
 
 
 PASSED = Outcome(OutcomeKind.PASSED, exit_code=0)
-HUNG = Outcome(OutcomeKind.HUNG, "rank 0 had not finished after 20 s", 0)
+STACK = "rank 0:\n  File subprocess.py, line 1917 in _try_wait\n\nend of rank 0's log:\nstep 7\n"
+HUNG = Outcome(OutcomeKind.HUNG, "rank 0 had not finished after 20 s", 0, evidence=STACK)
 ABSENT = Outcome(OutcomeKind.UNAVAILABLE, "the command can't be started: x: not found in /usr/bin: x")
 
 
@@ -163,7 +187,7 @@ def no_terminal(text: str) -> Outcome:
     [
         (ABSENT, ABSENT, ["the good end can't run", "not found in /usr/bin"]),
         (PASSED, ABSENT, ["the bad end can't run", "not found in /usr/bin"]),
-        (HUNG, HUNG, ["the good end is not good", "had not finished after 20 s", "--deadline SECONDS"]),
+        (HUNG, HUNG, ["the good end is not good", "after 20 s\n            step 7\n", "--deadline SECONDS"]),
         (PASSED, HUNG, ["no signature can be learned", "-- timeout 60 COMMAND", "--deadline SECONDS"]),
         (PASSED, PASSED, ["the bad end is not bad", "got:      passed", "--shows P"]),
         (BROKEN, BROKEN, ["the good end is not good", "AssertionError", "nothing was searched"]),

@@ -276,7 +276,11 @@ def ran(session: BisectionSession, failure: Failure, good: End, bad: End, tries:
     session.seen([end.planned for end in (good, bad)], [end.label for end in (good, bad)], [1, 1])
     first, records = session.records[good.planned.key][0], session.records[bad.planned.key]
     if first.outcome.kind is not OutcomeKind.PASSED:
-        raise not_as_stated("good", good, first, failure, "a pass: the command ends with status 0")
+        swapped = ended(records[-1]) is ProbeResult.GOOD
+        hint = (
+            "the bad end passes: the ends may be swapped, or the command flaky" if swapped else "nothing was searched"
+        )
+        raise not_as_stated("good", good, first, failure, "a pass: the command ends with status 0", hint)
     while records[-1].outcome.kind is OutcomeKind.PASSED and len(records) < tries:
         session.seen([bad.planned], [bad.label], [len(records) + 1])
     if ended(records[-1]) is not ProbeResult.BAD:
@@ -298,12 +302,13 @@ def learn(record: Record, end: End, failure: Failure) -> Signature:
     return found
 
 
-def not_as_stated(name: str, end: End, record: Record, failure: Failure, expected: str) -> MatrixError:
+def not_as_stated(
+    name: str, end: End, record: Record, failure: Failure, expected: str, hint: str = "nothing was searched"
+) -> MatrixError:
     """Return the error for an end that passes or fails where it should not, with the last lines of its output."""
     outcome = record.outcome
     log = outcome.evidence.rpartition("end of rank 0's log:\n")[2]  # after the stacks of a rank that hangs
     printed = tail(log.strip("\n"), 5) if outcome.kind is not OutcomeKind.RAISED else ""
-    hint = "nothing was searched"
     if outcome.kind is OutcomeKind.PASSED:
         hint = "a command that fails in a part of its runs: --shows P repeats it"
     elif outcome.kind is OutcomeKind.HUNG:

@@ -37,7 +37,8 @@ from matrix.verdicts.outcome import Outcome, OutcomeKind
 from matrix.verdicts.record import Record
 
 Show = Callable[[Record], None]
-Ask = Callable[[Sequence[Planned], Show], None]  # runs every case once and shows each record as it comes
+# Runs every case, for the first time, the second time, ..., and shows each record as it comes.
+Ask = Callable[[Sequence[Planned], Show, int], None]
 
 RUN_LABEL: Final = "bisect"  # the label of a bisection's runs
 
@@ -93,7 +94,7 @@ class ContractProbes:
         self._catalog, self._clones = catalog, {clone.path: clone for clone in clones}
         self._kept: dict[Any, Any] = {}
 
-    def __call__(self, planned: Sequence[Planned], show: Show) -> None:
+    def __call__(self, planned: Sequence[Planned], show: Show, number: int = 1) -> None:
         """Read and judge each case."""
         for item in planned:
             failure = self._catalog.failure(item.failure)
@@ -213,15 +214,18 @@ class CellProbes:
         self._catalog, self._engine, self._place = catalog, engine, place
         self._out, self._warn, self._cache = out, warn, cache
 
-    def __call__(self, planned: Sequence[Planned], show: Show) -> None:
-        """Run the cases. Cases that the run did not reach are shown as not reached."""
+    def __call__(self, planned: Sequence[Planned], show: Show, number: int = 1) -> None:
+        """Run the cases; those that the run did not reach are shown as not reached.
+
+        A verdict in the cache is the first run of its case.
+        """
         shown: set[str] = set()
 
         def show_now(record: Record) -> None:
             shown.add(record.key)
             show(record)
 
-        request = run.Request(planned, self._out, self._cache, label=RUN_LABEL)
+        request = run.Request(planned, self._out, self._cache and number == 1, label=RUN_LABEL)
         ended = run.execute(request, self._catalog, self._engine, show_now, self._warn, self._place)
         for record in ended.records:
             if record.key not in shown:

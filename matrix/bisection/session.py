@@ -119,7 +119,7 @@ class BisectionSession:
             }
             missing = [item for item, _ in due.values() if item.key not in self.store.known(number)]
             if missing:
-                self.probe(missing, functools.partial(self.store.keep, number))
+                self.probe(missing, functools.partial(self.store.keep, number), number)
             probed = {item.key for item in missing}
             for key, (_, label) in due.items():
                 record = self.store.known(number)[key]

@@ -51,14 +51,15 @@ def run(
 ) -> dict[str, list[float]] | None:
     """Run a command in `folder`; with `metric`, `repeats` times, and return the numbers under METRIC.
 
-    Where `folder` is missing, as in an image, it runs in a new one with the files of `copies`. `metric` is a regular
-    expression: the number is its first group, or the whole match, the last one in the output; of several runs each
-    counts. Raises CommandError, and LackError where the command does not exist.
+    Where `folder` or a file of `copies` in it is missing, as in an image, it runs in a copy of `copies`. `metric` is a
+    regular expression: the number is its first group, or the whole match, the last one in the output; of several runs
+    each counts. Raises CommandError, and LackError where the command does not exist.
     """
-    if not Path(folder).is_dir():
+    files = [path.relative_to(copies) for path in copies.rglob("*")] if copies else []
+    if not all(Path(folder, path).exists() for path in (Path(), *files)):
         folder = str(rank.workdir / "files")
         Path(folder).mkdir()
-        if copies and copies.is_dir():
+        if copies and files:
             shutil.copytree(copies, folder, dirs_exist_ok=True)
     numbers = []
     for _ in range(repeats):

@@ -63,7 +63,10 @@ def in_this_interpreter(folder: Path) -> Callable[[list[str]], int]:
     def run(keys: list[str]) -> int:
         failures = {item.failure for item in night.planned(folder) if item.key in set(keys)}
         names = {folder_name(failure) for failure in failures}
-        return int(pytest.main([str(path) for root in roots() for path in entries(root) if path.parent.name in names]))
+        paths = [str(path) for root in roots() for path in entries(root) if path.parent.name in names]
+        return int(
+            pytest.main(["-p", "matrix.execution.plugin", *paths])
+        )  # a site's failures have no conftest.py above
 
     return run
 

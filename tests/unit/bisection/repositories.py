@@ -59,7 +59,7 @@ class FakeProbe:
         self.ends, self.probed = ends, list[str]()
         self.stop_after: int | None = None
 
-    def __call__(self, planned: Sequence[Planned], show: Show) -> None:
+    def __call__(self, planned: Sequence[Planned], show: Show, number: int = 1) -> None:
         for item in planned:
             if len(self.probed) == self.stop_after:
                 raise KeyboardInterrupt

@@ -44,7 +44,7 @@ class Stopwatch:
         self._seconds, self._noise, self._random, self._places = seconds, noise, random.Random(seed), places
         self.runs = 0
 
-    def __call__(self, planned: Sequence[Planned], show: Show) -> None:
+    def __call__(self, planned: Sequence[Planned], show: Show, number: int = 1) -> None:
         for item in planned:
             self.runs += 1
             mean = self._seconds(self._places[revision(item)])

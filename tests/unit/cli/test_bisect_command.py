@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from matrix.bisection.metric import LEAST
 from matrix.catalog import loading
 from matrix.catalog.folders import SITE, roots
 from matrix.catalog.loading import read_failures
@@ -26,7 +27,7 @@ from matrix.verdicts.outcome import Frame, Outcome, OutcomeKind, Raised, RankEnd
 from tests.schemas import items_of
 from tests.unit import catalogs
 from tests.unit.bisection import repositories
-from tests.unit.engines import HOST, FakeEngine
+from tests.unit.engines import HOST, FakeEngine, make_environment
 
 PLANNER = Frame("/x/default_planner.py", 7, "create_default_global_save_plan")
 BROKEN = Outcome(
@@ -103,6 +104,23 @@ def test_the_draft_is_a_failure_of_the_catalog(run: Callable[..., Any]) -> None:
     assert found.affected
     assert found.works
     catalogs.catalog(found)
+
+
+def test_a_repeated_run_ignores_cached_verdicts(run: Callable[..., Any], tmp_path: Path) -> None:
+    """The verdict cache of `megatrix run` has the first run of a point: a second one from there would show nothing."""
+    for torch in catalogs.TORCHES:
+        make_environment(tmp_path / "tox" / f"torch{torch}", {"torch": torch})
+    line = "--axis torch --mcore 0.8.0 --good 2.3.1 --bad 2.5.1 {} -- x"
+    ran = run(line.format(""), planner)[3].ran
+    numbers = run(line.format("--metric 'time (.*)' --worse-than 5%"), seconds)[3].ran
+
+    assert [ran.count(key) for key in dict.fromkeys(ran)] == [2, 1, 2]
+    assert min(map(numbers.count, numbers)) >= LEAST
+
+
+def seconds(item: Planned) -> Outcome:
+    value = {METRIC: [1.1 if item.cell.torch >= "2.4" else 1.0]}
+    return Outcome(OutcomeKind.PASSED, exit_code=0, ranks=(RankEnd(0, 0, returned=True, value=value),))
 
 
 def test_the_issue_needs_no_megatrix(run: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

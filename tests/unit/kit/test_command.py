@@ -106,11 +106,14 @@ def test_files_replace_a_missing_folder(tmp_path: Path, capfd: pytest.CaptureFix
     copies = tmp_path / "entry" / "files"
     (copies / "tools").mkdir(parents=True)
     (copies / "tools" / "save.py").write_text("print('saved')\n")
-    for words, given in ((["tools/save.py"], copies), (["-c", "print('complete')"], tmp_path / "none")):
-        workdir = tmp_path / words[0].replace("/", "_")
+    (tmp_path / "mounted").mkdir()  # for a folder in it
+    script, complete = ["tools/save.py"], ["-c", "print('complete')"]
+    for name, words in {"absent": script, "mounted": script, "gone": complete}.items():
+        workdir = tmp_path / f"work-{name}"
         workdir.mkdir()
-        command.run(rank(workdir), ["python", *words], str(tmp_path / "absent"), copies=given)
-    assert capfd.readouterr().out == "saved\ncomplete\n"
+        given = copies if words is script else tmp_path / "none"
+        command.run(rank(workdir), ["python", *words], str(tmp_path / name), copies=given)
+    assert capfd.readouterr().out == "saved\nsaved\ncomplete\n"
 
 
 def test_overlays_and_hidden_modules_apply(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -31,4 +31,4 @@ def test_a_task_collects_the_failures_of_its_keys(tmp_path: Path, monkeypatch: p
 
     monkeypatch.setattr(pytest, "main", main)
     assert task.in_this_interpreter(tmp_path)([item.key]) == 0
-    assert collected == [[str(tmp_path / "site" / "save_breaks" / ENTRY)]]
+    assert collected == [["-p", "matrix.execution.plugin", str(tmp_path / "site" / "save_breaks" / ENTRY)]]

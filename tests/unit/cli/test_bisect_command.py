@@ -49,6 +49,12 @@ class OwnEngine(FakeEngine):
 
     def __init__(self, ends: Callable[[Planned], Outcome]) -> None:
         super().__init__(known(), ends=ends)
+        self.workers = 0
+
+    def tox(self, *_: Any, workers: int, **__: Any) -> OwnEngine:
+        """Replaces the engine of tox."""
+        self.workers = workers
+        return self
 
     def run(self, *arguments: Any) -> Any:
         self.known = known()
@@ -67,7 +73,7 @@ def run(
 
     def bisect(line: str, ends: Callable[[Planned], Outcome]) -> tuple[int, str, str, OwnEngine]:
         made = OwnEngine(ends)
-        monkeypatch.setattr(places, "Tox", lambda *_, **__: made)
+        monkeypatch.setattr(places, "Tox", made.tox)
         status = main(["bisect", *shlex.split(line)])
         printed = capsys.readouterr()
         return status, printed.out, printed.err, made
@@ -158,6 +164,10 @@ def test_a_repeated_command_runs_nothing(run: Callable[..., Any]) -> None:
     line = f"{STACKS} -- python save.py"
     assert run(line, planner)[3].ran
     assert run(line, planner)[3].ran == []
+
+
+def test_points_of_a_round_run_in_parallel(run: Callable[..., Any]) -> None:
+    assert run("--axis torch --mcore 0.8.0 --good 2.3.1 --bad 2.5.1 --at-once 3 -- x", planner)[3].workers == 3
 
 
 def test_only_sides_of_a_change_run_twice(run: Callable[..., Any]) -> None:

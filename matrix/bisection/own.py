@@ -39,6 +39,7 @@ CASE: Final = "command"
 DEADLINE: Final = "MEGATRIX_DEADLINE"
 LARGEST: Final = 2**24  # bytes of a file named by the command whose content counts
 TITLE: Final = 60  # characters of a command in a title
+NIGHT_AXES: Final = {"bases": "base", "mcore": "mcore", "te": "te"}  # key of [night] -> part of a cell
 ATTACHED: Final = 100  # lines of a file in the text of an issue
 _ENTRY: Final = """\
 id = {id}
@@ -62,12 +63,13 @@ arguments = {{ {arguments} }}
 _REPRODUCTION: Final = '''\
 """Run the command of the entry in the cell."""
 
-from functools import partial
 from pathlib import Path
 
-from matrix.kit import command
+from matrix.kit import command as commands
 
-run_command = partial(command.run, copies=Path(__file__).with_name("files"))
+
+def run_command(rank, *, command, folder, metric="", repeats=1):
+    return commands.run(rank, command, folder, metric, repeats, Path(__file__).with_name("files"))
 '''
 TODO: Final = "TODO"
 # What programs print where standard input or output is no terminal.
@@ -147,7 +149,7 @@ class OwnCommand:
         """Write the draft of a catalog failure, with what the search measured; return its entry."""
         entry = read_toml(folder / "failures" / folder_name(self.id) / ENTRY)
         headline = joint.headlines(joint.summarize(found)) if isinstance(found, Joint) else of_axis(found)
-        rules = "".join(dict.fromkeys(map(rule_text, measured_cells(found))))
+        rules = "".join(dict.fromkeys(map(rule_text, measured_cells(found)))) + night_text(measured_cells(found))
         signatures = tables_of(entry, folder)
         return self._write(folder / "draft", self.entry(signatures, f"{TODO}. Bisected: {headline}", rules))
 
@@ -242,6 +244,14 @@ def rule_text(one: tuple[Record, ProbeResult]) -> str:
     kind = "affected" if seen is ProbeResult.BAD else "works"
     reason = f"measured: {one_line(why(record), 100)}"
     return f"\n[[{kind}]]\nbase = [{toml(cell.base)}]\n{where}reason = {toml(reason)}\n"
+
+
+def night_text(measured: Sequence[tuple[Record, ProbeResult]]) -> str:
+    """Return the share of a night that has the measured cells, as TOML; "" for none."""
+    cells = [record.cell for record, _ in measured]
+    values = {name: sorted({getattr(cell, one) for cell in cells} - {NONE}) for name, one in NIGHT_AXES.items()}
+    lines = "".join(f"{name} = {toml(some)}\n" for name, some in values.items() if some)
+    return f'\n[night]\nreason = "the releases that the bisection probed"\n{lines}' if cells else ""
 
 
 @contextmanager

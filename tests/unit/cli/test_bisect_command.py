@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from matrix.authoring.entry import find_function
 from matrix.bisection.metric import LEAST
 from matrix.catalog import loading
 from matrix.catalog.folders import SITE, roots
@@ -101,7 +102,7 @@ def test_both_culprits_of_a_command_are_named(run: Callable[..., Any]) -> None:
 
 
 def test_the_draft_is_a_failure_of_the_catalog(run: Callable[..., Any]) -> None:
-    """It has the signature, and a rule for each cell that was measured."""
+    """It has the signature, the function, a rule for each cell that was measured, and a night of these."""
     draft = Path(items_of(run(f"{STACKS} --json -- python save.py", planner)[1], "bisect")[0]["draft"])
     (found,) = read_failures(draft.parents[1])
 
@@ -109,6 +110,9 @@ def test_the_draft_is_a_failure_of_the_catalog(run: Callable[..., Any]) -> None:
     assert found.signature[0].exception == "AssertionError"
     assert found.affected
     assert found.works
+    assert found.night
+    assert found.night.bases == ("torch-2.3.1", "torch-2.4.0", "torch-2.5.1")
+    assert find_function(found.folder / "reproduction.py", found.case[0].run)
     catalogs.catalog(found)
 
 

@@ -176,7 +176,8 @@ def opened(parsed: argparse.Namespace, stack: ExitStack) -> Opened:
     stack.callback(store.close)
     clone = Clone(parsed.repo, axes.PACKAGES[AxisName(parsed.axis)].value) if parsed.repo else None
     reader = ContractProbes(known, [stack.enter_context(clone)] if clone else [])
-    workers = parsed.at_once if parsed.own and parsed.engine == "local" else 1  # a rank of a failure preloads torch
+    # Side by side, unless the command is timed. The ranks of a failure preload torch in every worker.
+    workers = parsed.at_once if parsed.own and not parsed.metric and parsed.engine == "local" else 1
     engine, place = places.engine_of(known, parsed, parsed.at_once, workers)
     cells = CellProbes(known, engine, parsed.out, warn, place, cache=not parsed.no_cache)
     call = subject.failure.contract if reads else None

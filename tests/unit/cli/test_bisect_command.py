@@ -171,7 +171,10 @@ def test_a_repeated_command_runs_nothing(run: Callable[..., Any]) -> None:
 
 
 def test_points_of_a_round_run_in_parallel(run: Callable[..., Any]) -> None:
-    assert run("--axis torch --mcore 0.8.0 --good 2.3.1 --bad 2.5.1 --at-once 3 -- x", planner)[3].workers == 3
+    """Unless they are timed."""
+    line = "--axis torch --mcore 0.8.0 --good 2.3.1 --bad 2.5.1 --at-once 3 {} -- x"
+    assert run(line.format(""), planner)[3].workers == 3
+    assert run(line.format("--metric 'time (.*)' --worse-than 5%"), seconds)[3].workers == 1
 
 
 def test_only_sides_of_a_change_run_twice(run: Callable[..., Any]) -> None:

@@ -1,41 +1,31 @@
-"""A command of the user's own as a failure of its own folder, whose signature is learned from its failing end."""
+"""A command of the user's own as a failure of its own folder, and the draft of a catalog failure."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import os
-import re
 import shlex
 import shutil
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from matrix.bisection import joint, report
-from matrix.bisection import metric as metrics
 from matrix.bisection.joint import Joint
-from matrix.bisection.metric import Metric
 from matrix.bisection.noise import ProbeResult
-from matrix.bisection.probing import line_of, number_of
-from matrix.bisection.search import ResultKind
-from matrix.bisection.session import NOT_STORED, Bisection, BisectionSession, End, ProbeStore, why
-from matrix.catalog.failure import Failure, Level, Signature
+from matrix.bisection.session import Bisection, why
+from matrix.catalog.failure import Level, Signature
 from matrix.catalog.folders import ENTRY, SITE, folder_name
 from matrix.catalog.schema import build, read_toml
 from matrix.catalog.versions import NONE
 from matrix.errors import MatrixError
 from matrix.store.paths import write_whole
-from matrix.verdicts.judge import judge
-from matrix.verdicts.learning import learned
-from matrix.verdicts.outcome import OutcomeKind
 from matrix.verdicts.record import Record
-from matrix.verdicts.text import mask, one_line, tail
+from matrix.verdicts.text import mask, one_line
 
-CASE: Final = "command"
 DEADLINE: Final = "MEGATRIX_DEADLINE"
 LARGEST: Final = 2**24  # bytes of a file named by the command whose content counts
 TITLE: Final = 60  # characters of a command in a title
@@ -72,12 +62,6 @@ def run_command(rank, *, command, folder, metric="", repeats=1):
     return commands.run(rank, command, folder, metric, repeats, Path(__file__).with_name("files"))
 '''
 TODO: Final = "TODO"
-# What programs print where standard input or output is no terminal.
-_NO_TERMINAL: Final = re.compile(
-    r"not a (tty|terminal)|tty get|inappropriate ioctl|EOFError: EOF when reading|TERM environment variable|/dev/tty"
-    r"|(opening|needs?|requires?|in|from) (a |an |the )?(interactive )?terminal",
-    re.I,
-)
 
 
 @dataclass(frozen=True)
@@ -269,158 +253,3 @@ def site(root: Path, deadline: int) -> Iterator[None]:
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value
-
-
-def ended(record: Record) -> ProbeResult:
-    """Return the result of a run before a signature is known: any failure is bad."""
-    if record.outcome.kind in NOT_STORED:
-        return ProbeResult.SKIP
-    return ProbeResult.GOOD if record.outcome.kind is OutcomeKind.PASSED else ProbeResult.BAD
-
-
-def ran(session: BisectionSession, failure: Failure, good: End, bad: End, tries: int) -> list[Record]:
-    """Run both ends, the failing one until it fails, and return their records, its failure last.
-
-    Raises MatrixError unless the good end passes and the bad end fails in one of `tries` runs.
-    """
-    session.seen([end.planned for end in (good, bad)], [end.label for end in (good, bad)], [1, 1])
-    first, records = session.records[good.planned.key][0], session.records[bad.planned.key]
-    if first.outcome.kind is not OutcomeKind.PASSED:
-        swapped = ended(records[-1]) is ProbeResult.GOOD
-        hint = (
-            "the bad end passes: the ends may be swapped, or the command flaky" if swapped else "nothing was searched"
-        )
-        raise not_as_stated("good", good, first, failure, "a pass: the command ends with status 0", hint)
-    while records[-1].outcome.kind is OutcomeKind.PASSED and len(records) < tries:
-        session.seen([bad.planned], [bad.label], [len(records) + 1])
-    if ended(records[-1]) is not ProbeResult.BAD:
-        expected = f"a failure: another status than 0, or a signal, in one of {tries} runs"
-        raise not_as_stated("bad", bad, records[-1], failure, expected)
-    return [first, *records]
-
-
-def learn(record: Record, end: End, failure: Failure) -> Signature:
-    """Return the signature of the failing end. Raises MatrixError where it hangs."""
-    found = learned(record.outcome)
-    if found is None:
-        raise MatrixError(
-            "no signature can be learned from the bad end", where=end.label, got=why(record),
-            expected="an exception, a signal or a status",
-            fix="a command that hangs: -- timeout 60 COMMAND ends it with status 124; a slow one: --deadline SECONDS; "
-            f"reproduce it: {line_of(failure, end.planned)}",
-        )  # fmt: skip
-    return found
-
-
-def not_as_stated(
-    name: str, end: End, record: Record, failure: Failure, expected: str, hint: str = "nothing was searched"
-) -> MatrixError:
-    """Return the error for an end that passes or fails where it should not, with the last lines of its output."""
-    outcome = record.outcome
-    log = outcome.evidence.rpartition("end of rank 0's log:\n")[2]  # after the stacks of a rank that hangs
-    printed = tail(log.strip("\n"), 5) if outcome.kind is not OutcomeKind.RAISED else ""
-    if outcome.kind is OutcomeKind.PASSED:
-        hint = "a command that fails in a part of its runs: --shows P repeats it"
-    elif outcome.kind is OutcomeKind.HUNG:
-        hint = "a slower command: --deadline SECONDS"
-    elif _NO_TERMINAL.search(f"{outcome.reason}\n{outcome.evidence}"):
-        hint = "it has no terminal; util-linux's script provides one: -- script -qec 'COMMAND' /dev/null"
-    is_not = "can't run" if outcome.kind is OutcomeKind.UNAVAILABLE else f"is not {name}"
-    return MatrixError(
-        f"the {name} end {is_not}",
-        where=end.label, got=why(record) + "".join(f"\n            {line}" for line in printed.splitlines()),
-        expected=expected, fix=f"{hint}; reproduce it: {line_of(failure, end.planned)}",
-    )  # fmt: skip
-
-
-def keep_judged(store: ProbeStore, failure: Failure, records: Sequence[Record]) -> None:
-    """Store the runs of both ends as probes, judged by the signature that the last one provided."""
-    runs: Counter[str] = Counter()
-    for record in records:
-        runs[record.key] += 1
-        if record.key not in store.known(runs[record.key]):
-            judgement = judge(failure, record.expectation, record.outcome)
-            made = replace(record, verdict=judgement.verdict, signature=judgement.signature, other=None)
-            store.keep(runs[record.key], made)
-
-
-def measured(
-    session: BisectionSession, failure: Failure, good: End, bad: End, worse: float, confidence: float
-) -> Metric:
-    """Measure both ends until the noise allows the test, and return it. Raises MatrixError."""
-    count = metrics.LEAST
-    while True:
-        numbers = {}
-        for end, name in ((good, "good"), (bad, "bad")):
-            numbers[name] = runs_of(session, failure, end, name, count)
-        needed = metrics.runs_needed(numbers["good"], numbers["bad"], worse)
-        if needed > metrics.MOST:
-            raise MatrixError(
-                "the number is too noisy", expected=f"at most {metrics.MOST} runs of each end", got=f"{needed} needed",
-                fix="a larger --worse-than, --repeats N for the mean of N runs, or a quieter machine",
-            )  # fmt: skip
-        if needed <= count:
-            return metrics.calibrated(numbers["good"], numbers["bad"], worse, confidence)
-        count = needed
-
-
-def runs_of(session: BisectionSession, failure: Failure, end: End, name: str, count: int) -> list[float]:
-    """Return the numbers of `count` runs of a point. Raises MatrixError for a run without one."""
-    for number in range(1, count + 1):
-        session.seen([end.planned], [end.label], [number])
-        record = session.records[end.planned.key][number - 1]
-        if number_of(record) is None:
-            raise not_as_stated(name, end, record, failure, "a pass with a number that --metric matches")
-    return [value for one in session.records[end.planned.key][:count] if (value := number_of(one)) is not None]
-
-
-def sides_of(found: Bisection) -> list[int]:
-    """Return the places on both sides of the change, [] where the result is ambiguous."""
-    before = report.place_before(found)
-    if found.found.kind is ResultKind.AMBIGUOUS or before is None:
-        return []
-    return [before, found.found.candidates[0]]
-
-
-def repeated(found: Bisection, session: BisectionSession) -> Bisection:
-    """Return the result after a second run on both sides of the change; ambiguous where it differs from the first."""
-    sides = sides_of(found)
-    labels = [found.axis.points[one].label for one in sides]
-    results = session.seen([found.axis.case_at(one) for one in sides], labels, [2] * len(sides))
-    first = [found.found.tallies[one].settled for one in sides]
-    differ = [
-        f"{label} is {one.value}, and {other.value} when it runs again: the command is flaky; --shows P repeats it"
-        for label, one, other in zip(labels, first, results, strict=True)
-        if isinstance(one, ProbeResult) and isinstance(other, ProbeResult) and one is not other
-    ]
-    return doubted(found, *differ) if differ else found
-
-
-def twice(found: Bisection | Joint, session: BisectionSession) -> Bisection | Joint:
-    """Return the result after a second run on both sides of each change."""
-    if isinstance(found, Bisection):
-        return repeated(found, session)
-    inside = {name: repeated(one, session) for name, one in found.inside.items()}
-    notes = (note for name, one in inside.items() for note in one.notes[len(found.inside[name].notes) :])
-    return replace(found, inside=inside, notes=(*found.notes, *notes))
-
-
-def doubted(found: Bisection, *notes: str) -> Bisection:
-    """Return the result as ambiguous, for the reasons in `notes`."""
-    doubtful = replace(found.found, kind=ResultKind.AMBIGUOUS, confidence=0.0)
-    return replace(found, found=doubtful, notes=(*found.notes, *notes))
-
-
-def confirmed(found: Bisection, metric: Metric, session: BisectionSession) -> Bisection:
-    """Return the result with its step measured on both sides; ambiguous where the step is not the whole difference."""
-    failure = found.subject.failure
-    sides = [End(found.axis.case_at(one), found.axis.points[one].label) for one in sides_of(found)]
-    if not sides:
-        return found
-    numbers = [runs_of(session, failure, end, "measured", metric.good.count) for end in sides]
-    whole, text = metrics.one_step(metric, *numbers)
-    runs = sum(len(records) for records in session.records.values())
-    text = f"{text}; {runs} runs in all, {metric.good.count} of each end and of each side of the step"
-    if whole:
-        return replace(found, notes=(*found.notes, text))
-    return doubted(found, text, "the history is not one step: other points between the ends change the number too")

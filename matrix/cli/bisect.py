@@ -14,21 +14,10 @@ from matrix.bisection import axes, joint, report
 from matrix.bisection.axes import AxisName
 from matrix.bisection.clone import Clone
 from matrix.bisection.commits import none_built
+from matrix.bisection.ends import confirmed, ended, keep_judged, learn, measured, ran, twice
 from matrix.bisection.joint import Joint, JointSummary
 from matrix.bisection.noise import CERTAIN, Noise, ProbeResult
-from matrix.bisection.own import (
-    OwnCommand,
-    confirmed,
-    ended,
-    keep_judged,
-    learn,
-    measured,
-    ran,
-    signature_text,
-    signatures_in,
-    site,
-    twice,
-)
+from matrix.bisection.own import OwnCommand, signature_text, signatures_in, site
 from matrix.bisection.probing import CellProbes, ContractProbes, metric_of, reads_only
 from matrix.bisection.question import SIDE, BisectionQuestion, Stretch
 from matrix.bisection.report import BisectionSummary

@@ -14,9 +14,9 @@ from matrix.bisection import metric as metrics
 from matrix.bisection.axes import AxisName, Side, Subject, at_commit
 from matrix.bisection.clone import Clone
 from matrix.bisection.commits import Searcher
+from matrix.bisection.ends import confirmed, measured
 from matrix.bisection.metric import calibrated, level_of, one_step, runs_needed
 from matrix.bisection.noise import ProbeResult, Tally
-from matrix.bisection.own import confirmed, measured
 from matrix.bisection.probing import Show, metric_of
 from matrix.bisection.search import Plan, ResultKind
 from matrix.bisection.session import Bisection, BisectionSession, End, ProbeStore

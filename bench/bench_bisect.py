@@ -66,7 +66,7 @@ GOOD_IS_NEW = "0 if judged.signature else 1 if outcome.kind is OutcomeKind.PASSE
 
 
 BUILD = "import transformer_engine.pytorch as te; te.MultiheadAttention(64, 4, use_qk_norm=False)"
-COMMAND = ("v2.6", "v2.7", "374849e35a")  # good, bad, the commit that renamed the argument
+COMMAND = ("v2.6", "v2.7", "374849e355")  # good, bad, the commit that renamed the argument
 
 
 def command(clone: str) -> None:
@@ -75,7 +75,7 @@ def command(clone: str) -> None:
     with tempfile.TemporaryDirectory() as made:
         folder = Path(made)
         python = made_base("torch-2.4.1") / "bin" / "python"
-        options = ["--axis", "te", "--repo", clone, "--torch", "2.4.1", "--good", good, "--bad", bad, "--at-once", "2"]
+        options = ["--axis", "te", "--repo", clone, "--torch", "2.4.1", "--good", good, "--bad", bad]
         line = [sys.executable, "-m", "matrix", "bisect", *options, "--json", "--", "python", "-c", BUILD]
         ours, report = timed(partial(bisected, line, folder / "out", MEGATRIX_CACHE=str(folder / "cache")))
         site = child.site_folder(Rank(0, 1, "cpu", "", folder))

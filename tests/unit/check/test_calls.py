@@ -76,7 +76,7 @@ def test_option_that_avoids_a_call_removes_it() -> None:
 
 
 def test_known_failure_is_listed_once() -> None:
-    """The line of cpu-offload-shifted has two arguments in wrong places, and its signature names the first."""
+    """The line of the failure has two arguments in wrong places, and its signature names the first."""
     assert len(pairs.breaking("0.8.0", "1.10.0")) == 2
     assert calls("0.8.0", "1.10.0") == {}
 

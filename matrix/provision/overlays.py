@@ -149,15 +149,18 @@ class Overlays:
         """
         source = content.source
         if source.kind is SourceKind.PYPI:
-            requirements = [f"{name}=={source.revision}" for name in source.layout.releases]
-            try:
-                self.install(requirements, folder, spec.python, damaged)
-            except MatrixError as error:
-                if source.package != "megatron-core" or not NO_WHEEL.search(str(error.got)):
-                    raise
-                return self.borrow(requirements, folder, spec.python, damaged, error)
+            for name in source.layout.releases:
+                wanted = f"{name}=={source.revision}"
+                try:
+                    self.install(wanted, folder, spec.python, damaged)
+                except MatrixError as error:
+                    if source.package != "megatron-core" or not NO_WHEEL.search(str(error.got)):
+                        raise
+                    return self.borrow(wanted, folder, spec.python, damaged, error)
+                if (folder / source.layout.folder).is_dir():  # the next one adds a library that no overlay can use
+                    break
         elif source.kind is SourceKind.WHEEL:
-            self.install([source.location], folder, spec.python, damaged)
+            self.install(source.location, folder, spec.python, damaged)
         else:
             unpack(content, folder)
             if source.package == "megatron-core":
@@ -166,9 +169,7 @@ class Overlays:
                 return build_helper(folder, spec.interpreter, self.run, self.root.parent / "helpers")
         return ""
 
-    def borrow(
-        self, requirements: Sequence[str], folder: Path, python: str, damaged: bool, refusal: MatrixError
-    ) -> str:
+    def borrow(self, wanted: str, folder: Path, python: str, damaged: bool, refusal: MatrixError) -> str:
         """Install megatron-core's wheel for an earlier Python, without its only compiled module, the dataset helper.
 
         Returns why the helper is missing. Raises `refusal` if there is no such wheel, or it has further compiled
@@ -176,7 +177,7 @@ class Overlays:
         """
         for minor in range(int(python.partition(".")[2]) - 1, OLDEST - 1, -1):
             try:
-                self.install(requirements, folder, f"3.{minor}", damaged)
+                self.install(wanted, folder, f"3.{minor}", damaged)
             except MatrixError:
                 continue
             compiled = list(folder.rglob("*.so"))
@@ -187,17 +188,17 @@ class Overlays:
             break
         raise refusal
 
-    def install(self, requirements: Sequence[str], folder: Path, python: str, damaged: bool = False) -> None:
-        """Install wheels into `folder` with uv: wheels only, so that nothing is compiled for another Python."""
+    def install(self, wanted: str, folder: Path, python: str, damaged: bool = False) -> None:
+        """Install a wheel into `folder` with uv: wheels only, so that nothing is compiled for another Python."""
         environment = {**os.environ, **site_environment(), "UV_PYTHON_DOWNLOADS": "never"}
         # --directory: the current folder may hold uv settings of another project.
         options = ["--quiet", "--no-deps", "--no-build", "--directory", str(folder), "--target", str(folder)]
         options += ["--python", sys.executable, "--python-version", python, *["--no-cache"] * damaged]
-        result = self.run([*uv(environment), "pip", "install", *options, *requirements], environment=environment)
+        result = self.run([*uv(environment), "pip", "install", *options, wanted], environment=environment)
         if result.code:
             raise MatrixError(
                 f"uv cannot install this for Python {python}",
-                where=" ".join(requirements),
+                where=wanted,
                 got=result.complaint,
                 fix="check the version, and that the package index is reachable",
             )

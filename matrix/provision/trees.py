@@ -27,7 +27,7 @@ class Layout:
     """The paths of a project in its source tree, and its distributions on PyPI.
 
     `folder` is the package at the top of the tree; `versions` are the files that may state the version, newest
-    convention first; `releases` are the distributions of one release on PyPI.
+    convention first; `releases` are the distributions of one release on PyPI, those that may add nothing last.
     """
 
     project: str
@@ -38,7 +38,8 @@ class Layout:
 
 LAYOUTS: Mapping[str, Layout] = {
     "megatron-core": Layout("Megatron-LM", "megatron", ("megatron/core/package_info.py",), ("megatron-core",)),
-    # The meta wheel has the name and version of TE, the cu12 wheel all of its Python; the extension is an sdist.
+    # The first wheel has the name and version of TE and, from 1.13 on, all of its Python; before, the cu12 wheel has,
+    # with a library of 0.3 GB (1.0 GB in 2.18). The extension that uses the library is an sdist.
     "transformer-engine": Layout(
         "TransformerEngine",
         "transformer_engine",

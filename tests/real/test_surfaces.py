@@ -18,7 +18,7 @@ from matrix.provision.overlays import Overlays
 
 def fetched(folder: Path, requirement: str, part: Callable[[str], bool]) -> Mapping[str, bytes]:
     """Return the relevant files of a release, path -> content, from its wheels for Python 3.11."""
-    Overlays(folder, run).install([requirement], folder, "3.11")
+    Overlays(folder, run).install(requirement, folder, "3.11")
     paths = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if path.is_file()}
     return {name: path.read_bytes() for name, path in paths.items() if part(name)}
 

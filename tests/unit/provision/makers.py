@@ -29,9 +29,9 @@ def make_wheel(
     name: str = "megatron_core",
     python: str = "",
     requires: Sequence[str] = (),
-    compiled: Sequence[str] = (),
+    files: Sequence[str] = (),
 ) -> Path:
-    """Write a wheel as small as uv and zipfile accept; `compiled` are the paths of compiled modules."""
+    """Write a wheel as small as uv and zipfile accept; `files` are the paths of further, empty files."""
     info = f"{name}-{version}.dist-info"
     lines = ["Metadata-Version: 2.1", f"Name: {name}", f"Version: {version}"]
     lines += [f"Requires-Python: {python}"] if python else []
@@ -40,7 +40,7 @@ def make_wheel(
     wheel = folder / f"{name}-{version}-py3-none-any.whl"
     with zipfile.ZipFile(wheel, "w") as file:
         file.writestr("megatron/core/__init__.py", f"__version__ = {version!r}\n")
-        for path in compiled:
+        for path in files:
             file.writestr(path, "")
         file.writestr(f"{info}/METADATA", "\n".join(lines) + "\n")
         file.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
@@ -193,7 +193,7 @@ class FolderUv:
             return CommandResult(1, err="error: no solution\n  cause: because megatron-core has no usable wheels")
         target = Path(command[command.index("--target") + 1])
         for wanted in command:
-            name = wanted.replace("==", "-").replace("megatron-core", "megatron_core")
+            name = wanted.replace("-", "_").replace("==", "-")
             wheel = Path(wanted) if wanted.endswith(".whl") else self.wheels / f"{name}-py3-none-any.whl"
             if wheel.is_file():
                 with zipfile.ZipFile(wheel) as file:

@@ -340,6 +340,23 @@ def test_a_wheel_file_is_installed_as_it_is(tmp_path: Path, index: FolderUv) -> 
     assert Overlays(tmp_path, index).provide(spec).digest != overlay.digest
 
 
+@pytest.mark.parametrize(("version", "installs"), [("1.13.0", 1), ("1.12.0", 2)])
+def test_library_of_transformer_engine_is_left_out(tmp_path: Path, version: str, installs: int) -> None:
+    """Its wheel of up to 1 GB is installed only for releases whose other wheel has no Python."""
+    python = ["transformer_engine/__init__.py"]
+    make_wheel(tmp_path / "wheels", "1.13.0", name="transformer_engine", files=python)
+    make_wheel(tmp_path / "wheels", "1.12.0", name="transformer_engine")
+    make_wheel(tmp_path / "wheels", "1.12.0", name="transformer_engine_cu12", files=python)
+    index = FolderUv(tmp_path / "wheels", tmp_path / "log")
+
+    spec = replace(SPEC, sources=(Source("transformer-engine", SourceKind.PYPI, revision=version),))
+    overlay = Overlays(tmp_path, index).provide(spec)
+
+    assert (overlay.path / python[0]).is_file()
+    assert index.installs == installs
+    assert ("transformer-engine-cu12" in index.log.read_text()) == (installs == 2)
+
+
 def test_a_revision_becomes_an_overlay_without_uv(tmp_path: Path) -> None:
     clone = make_clone(tmp_path / "Megatron-LM")
     overlays = Overlays(tmp_path, FolderUv(tmp_path, tmp_path / "log"))
@@ -355,7 +372,7 @@ def test_a_revision_becomes_an_overlay_without_uv(tmp_path: Path) -> None:
 def test_a_wheel_for_another_python_has_no_helper(tmp_path: Path) -> None:
     """megatron-core < 0.14 has no wheel for Python 3.12; all but its compiled dataset helper is pure Python."""
     helper = "megatron/core/datasets/helpers.cpython-311-x86_64-linux-gnu.so"
-    make_wheel(tmp_path / "wheels", "0.9.0", compiled=[helper])
+    make_wheel(tmp_path / "wheels", "0.9.0", files=[helper])
     index = FolderUv(tmp_path / "wheels", tmp_path / "log", pythons=("3.10", "3.11"))
 
     overlay = Overlays(tmp_path, index).provide(replace(SPEC, python="3.12"))
@@ -370,7 +387,7 @@ def test_a_wheel_for_another_python_has_no_helper(tmp_path: Path) -> None:
 )
 def test_no_other_wheel_fits(tmp_path: Path, compiled: list[str], pythons: tuple[str, ...]) -> None:
     """One with a further compiled module; none for an earlier Python."""
-    make_wheel(tmp_path / "wheels", "0.9.0", compiled=compiled)
+    make_wheel(tmp_path / "wheels", "0.9.0", files=compiled)
 
     with pytest.raises(MatrixError, match=r"uv cannot install this for Python 3\.12"):
         Overlays(tmp_path, FolderUv(tmp_path / "wheels", tmp_path / "log", pythons=pythons)).provide(

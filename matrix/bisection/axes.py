@@ -32,7 +32,7 @@ class AxisName(str, Enum):
     WRITER = "writer"  # the megatron-core that wrote the checkpoint
 
 
-PACKAGES: Final = {AxisName.MCORE: Package.MCORE, AxisName.TE: Package.TE}
+PACKAGES: Final = {AxisName.MCORE: Package.MCORE, AxisName.TE: Package.TE, AxisName.WRITER: Package.MCORE}
 
 
 @dataclass(frozen=True)
@@ -58,26 +58,31 @@ class Subject:
     mcore: Side = field(default_factory=Side)
     te: Side = field(default_factory=Side)
     driver: str = NONE
-    writer: str = NONE
+    writer: Side = field(default_factory=Side)
 
     def planned(self) -> Planned:
         """Return the planned case. A side with a source of its own has no expectation in the catalog: UNKNOWN."""
         mcore, te, packages = self.mcore.version, self.te.version, affected_packages(self.failure)
         cell = self.catalog.cell(
-            self.base, mcore=mcore, te=te, driver=self.driver, packages=packages, writer_mcore=self.writer
+            self.base, mcore=mcore, te=te, driver=self.driver, packages=packages, writer_mcore=self.writer.version
         )
         planned = plan_case(self.catalog, self.failure, self.case, self.level, cell)
-        if not self.mcore.source and not self.te.source:
+        if not (self.mcore.source or self.te.source or self.writer.source):
             return planned
-        source, te_source = self.mcore.source or planned.source, self.te.source or planned.te_source
-        return replace(planned, source=source, te_source=te_source, expectation=Expectation.UNKNOWN)
+        return replace(
+            planned,
+            source=self.mcore.source or planned.source,
+            te_source=self.te.source or planned.te_source,
+            writer_source=self.writer.source,
+            expectation=Expectation.UNKNOWN,
+        )
 
     def with_side(self, axis: AxisName, side: Side) -> Subject:
         """Return the subject with another side; on the axes torch and container the side is a base's id."""
         if axis is AxisName.DRIVER:
             return replace(self, driver=side.version)
         if axis is AxisName.WRITER:
-            return replace(self, writer=side.version)
+            return replace(self, writer=side)
         if axis in PACKAGES:
             return replace(self, mcore=side) if axis is AxisName.MCORE else replace(self, te=side)
         return replace(self, base=side.version)

@@ -61,7 +61,8 @@ class BisectionQuestion:
         failure = known.failure(self.failure)
         case, level = axes.choose_case(failure, Level(self.level) if self.level else None, self.case)
         mcore, te = axes.side_of(self.mcore, Package.MCORE), axes.side_of(self.te, Package.TE)
-        subject = Subject(known, failure, case, level, "", mcore, te, self.driver, self.writer)
+        writer = axes.side_of(self.writer, Package.MCORE)
+        subject = Subject(known, failure, case, level, "", mcore, te, self.driver, writer)
         if not self.axis:
             if not (self.good and self.bad) or self.repo or self.base or self.torch:
                 raise MatrixError(
@@ -72,8 +73,7 @@ class BisectionQuestion:
             return replace(subject, base=known.readers[0].id if level is Level.CONTRACT else "")
         axis = AxisName(self.axis)
         own = {AxisName.TORCH: self.torch or self.base, AxisName.CONTAINER: self.torch or self.base}
-        own |= {AxisName.MCORE: self.mcore, AxisName.TE: self.te}
-        own |= {AxisName.WRITER: "" if self.writer == NONE else self.writer}
+        own |= {AxisName.MCORE: self.mcore, AxisName.TE: self.te, AxisName.WRITER: self.writer}
         if own.get(axis):
             raise MatrixError(
                 f"the axis {axis.value} can't be fixed",
@@ -81,7 +81,7 @@ class BisectionQuestion:
                 fix="give its ends with --good and --bad",
             )
         if self.repo and axis not in axes.PACKAGES:
-            raise MatrixError("--repo requires axis mcore or te", got=f"--axis {axis.value} --repo")
+            raise MatrixError("--repo requires axis mcore, te or writer", got=f"--axis {axis.value} --repo")
         if self.repo and not (self.good and self.bad):
             raise MatrixError(
                 "--repo requires both ends",
@@ -89,12 +89,12 @@ class BisectionQuestion:
                 fix="give both; either may be the older commit",
             )
         writes = bool(case.write)
-        if not writes and (axis is AxisName.WRITER or self.writer != NONE):
+        if not writes and (axis is AxisName.WRITER or self.writer):
             raise MatrixError("this failure reads no checkpoint of another release", got=failure.id)
         needs = (
             ("mcore", mcore, not self.own),
             ("te", te, reads_only(failure, level)),
-            ("writer", axes.Side(self.writer), writes),
+            ("writer", writer, writes),
         )
         for name, side, needed in needs:
             if needed and side.version == NONE and axis.value != name:

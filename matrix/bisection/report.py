@@ -208,7 +208,7 @@ def _fixed(bisection: Bisection) -> dict[str, str]:
     own = {AxisName.TORCH: "base", AxisName.CONTAINER: "base"}.get(name, name.value)
     base = subject.base if subject.level is not Level.CONTRACT else ""
     sides = {"base": base, "mcore": str(subject.mcore), "te": str(subject.te), "driver": subject.driver}
-    sides["writer"] = subject.writer
+    sides["writer"] = str(subject.writer)
     return {axis: value for axis, value in sides.items() if axis != own and value not in ("", NONE)}
 
 

@@ -58,7 +58,7 @@ def add_parser(commands: Any) -> None:
     parser.add_argument(
         "--bad", default="", metavar="X", help="a point that fails, or a stack (default: both ends of the axis)"
     )
-    parser.add_argument("--repo", metavar="CLONE", help="bisect the commits of this clone (axis mcore or te)")
+    parser.add_argument("--repo", metavar="CLONE", help="bisect the commits of this clone (axis mcore, te or writer)")
     parser.add_argument(
         "--case", default="", metavar="NAME", help="a case of the failure, such as pp2 (default: the first)"
     )
@@ -71,9 +71,7 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("--torch", default="", metavar="V", help="use the base with this torch")
     parser.add_argument("--mcore", default="", metavar="V", help=f"megatron-core of every point: {SIDE}")
     parser.add_argument("--te", default="", metavar="V", help=f"Transformer Engine of every point: {SIDE}")
-    parser.add_argument(
-        "--writer", default=NONE, metavar="V", help="release of megatron-core that writes the checkpoint of every point"
-    )
+    parser.add_argument("--writer", default="", metavar="V", help=f"megatron-core that writes the checkpoint: {SIDE}")
     parser.add_argument("--driver", default=NONE, metavar="V", help="driver of every point")
     parser.add_argument("--at-once", type=int, default=1, metavar="K", help="points to probe at a time (default: 1)")
     parser.add_argument(

@@ -23,6 +23,7 @@ FIELDS: Final = (
     "launcher",
     "source",
     "te_source",
+    "writer_source",
     "seconds",
 )  # fields whose values are JSON
 
@@ -33,8 +34,9 @@ class Planned:
 
     `why` holds the reasons for which it is in the plan. `reproducible`: the catalog has a reproduction of it. `source`
     and `te_source` are the sources of megatron-core and Transformer Engine that are not PyPI (a wheel, a
-    clone@revision, a working tree). `packages` ("NAME==VERSION") are laid over the base too. What any of them requires
-    of a package in `overrides` does not count. `seconds` is its expected time, 0 for unknown.
+    clone@revision, a working tree); `writer_source` is that of the writer's megatron-core. `packages`
+    ("NAME==VERSION") are laid over the base too. What any of them requires of a package in `overrides` does not count.
+    `seconds` is its expected time, 0 for unknown.
     """
 
     cell: Cell
@@ -50,6 +52,7 @@ class Planned:
     overrides: tuple[str, ...] = ()
     source: str = ""
     te_source: str = ""
+    writer_source: str = ""
     seconds: float = 0.0
     why: tuple[Reason, ...] = ()
     notes: tuple[str, ...] = ()
@@ -63,8 +66,10 @@ class Planned:
     def writer(self) -> Planned | None:
         """Return the case in the cell that writes the checkpoint it reads, None if it reads none."""
         cell = self.cell.writer
+        if not cell:
+            return None
         unknown = Expectation.UNKNOWN
-        return replace(self, cell=cell, expectation=unknown, source="", te_source="") if cell else None
+        return replace(self, cell=cell, expectation=unknown, source=self.writer_source, te_source="", writer_source="")
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values: the fields and the key."""
@@ -96,6 +101,7 @@ class Planned:
             overrides=items(record.get("overrides", ())),  # plans of earlier versions have none
             source=record["source"],
             te_source=record["te_source"],
+            writer_source=record.get("writer_source", ""),  # plans of earlier versions have none
             seconds=record.get("seconds", 0.0),
             why=tuple(map(Reason.from_json, items(record["why"]))),
             notes=items(record["notes"]),

@@ -217,7 +217,7 @@ def test_the_page_and_issue_text_hold_the_answer(
         ("bisect break --axis torch --mcore 0.8.0 --good 2.3.1 --bad 2.4.7", "no such point on the axis"),
         ("bisect break --axis torch --mcore 0.8.0 --torch 2.4.0", "the axis torch can't be fixed"),
         ("bisect break --axis mcore --mcore 0.8.0 --torch 2.4.0", "the axis mcore can't be fixed"),
-        ("bisect break --axis torch --mcore 0.8.0 --repo . --good a --bad b", "--repo requires axis mcore or te"),
+        ("bisect break --axis torch --mcore 0.8.0 --repo . --good a --bad b", "--repo requires axis mcore, te"),
         ("bisect break --axis mcore --torch 2.4.0 --repo . --good a", "--repo requires both ends"),
         ("bisect break --axis mcore", "level cpu runs on a base"),
         ("bisect break --good torch-2.3.1", "neither an axis nor two stacks"),

@@ -48,6 +48,7 @@ class CaseNeed(str, Enum):
     """A requirement of a case, besides its GPUs, its memory limit and its launcher; most are for level gpu."""
 
     DATASET_HELPER = "dataset-helper"  # megatron-core's compiled one, which some overlays lack, at every level
+    CUDA_TORCH = "cuda-torch"  # a torch built with CUDA, at level cpu; level gpu always needs it
     COMPILED_TE = "compiled-te"  # any; where the cell names a Transformer Engine, it is that one
     MEGATRON_LM = "megatron-lm"  # the clone: what it runs is in no wheel
     MULTICAST = "multicast"  # CUDA Multicast on each of its GPUs

@@ -148,8 +148,6 @@ Lacks = Iterator[Lack | None]
 def _on_gpu(case: Case, item: Planned, offer: BaseOffer, machine: MachineOffer, catalog: Catalog) -> Lacks:
     yield Lack(Kind.BASE, offer.lack, offer.base) if offer.lack else None
     yield _driver(catalog, item, machine)
-    if offer.features is not None and BaseFeature.CUDA.value not in offer.features:
-        yield Lack(Kind.CUDA, f"needs a torch with CUDA; that of {offer.base} is built without")
     yield _te(case, item, offer)
     placed = place(case, item, machine)
     yield placed if isinstance(placed, Lack) else None
@@ -166,6 +164,9 @@ def _anywhere(case: Case, item: Planned, offer: BaseOffer, machine: MachineOffer
     yield Lack(Kind.BASE, offer.lack, offer.base) if offer.lack else None
     if item.level is Level.CONTRACT:
         return
+    on_cuda = item.level is Level.GPU or CaseNeed.CUDA_TORCH in case.needs
+    if on_cuda and offer.features is not None and BaseFeature.CUDA.value not in offer.features:
+        yield Lack(Kind.CUDA, f"needs a torch with CUDA; that of {offer.base} is built without")
     for module in catalog.modules:
         required = module.when.matches(item.cell) and module.package not in item.overrides
         if required and offer.features is not None and module.name not in offer.features:

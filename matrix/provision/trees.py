@@ -38,7 +38,7 @@ class Layout:
 
 LAYOUTS: Mapping[str, Layout] = {
     "megatron-core": Layout("Megatron-LM", "megatron", ("megatron/core/package_info.py",), ("megatron-core",)),
-    # The first wheel has the name and version of TE and, from 1.13 on, all of its Python; before, the cu12 wheel has,
+    # The first wheel has the name and version of TE and, from 1.10 on, all of its Python; before, the cu12 wheel has,
     # with a library of 0.3 GB (1.0 GB in 2.18). The extension that uses the library is an sdist.
     "transformer-engine": Layout(
         "TransformerEngine",

@@ -18,10 +18,11 @@ class GradientWrong(AssertionError):
     """main_grad is wrong in another way."""
 
 
-def accumulate(rank: Rank, *, micro_batches: int) -> int:
+def accumulate(rank: Rank, *, micro_batches: int, fused: bool = True) -> int:
     """Pass each micro-batch to the general_gemm that the mode puts into Transformer Engine's Linear.
 
-    Upstream's function, its arguments and layouts are real; torch's matmul replaces the Triton kernel below it.
+    Upstream's function, its arguments and layouts are real; torch's matmul replaces the Triton kernel below it. Without
+    the fusion (not `fused`) each gradient is returned, and added as megatron-core's hook does.
     """
     torch = megatron.start(rank)
     from megatron.core.transformer.custom_layers import batch_invariant_kernels as kernels
@@ -32,11 +33,13 @@ def accumulate(rank: Rank, *, micro_batches: int) -> int:
 
     made = [(torch.randn(4, 3), torch.randn(4, 5)) for _ in range(micro_batches)]
     main_grad = torch.zeros(5, 3)
+    into = {"out": main_grad, "accumulate": True} if fused else {}
     for given, gradient in made:
-        linear.general_gemm(
-            *cpu_device.as_cuda(given, gradient),
-            out_dtype=main_grad.dtype, layout="NT", out=main_grad, accumulate=True, grad=True,
-        )  # fmt: skip
+        computed, *_ = linear.general_gemm(
+            *cpu_device.as_cuda(given, gradient), out_dtype=main_grad.dtype, layout="NT", grad=True, **into
+        )
+        if not fused:
+            main_grad.add_(computed)
     each = torch.stack([gradient.T @ given for given, gradient in made])
     megatron.stop()
     if torch.allclose(main_grad, each.sum(0), atol=1e-5):

@@ -16,24 +16,24 @@ class ReadWrong(AssertionError):
     """The tokens are not those that were written."""
 
 
-def merge(rank: Rank) -> list[int]:
-    """Write an index as add_index does, whose lengths are int32; read the document behind 2 GiB; return it."""
+def merge(rank: Rank, *, hole: int = TWO_GIB) -> list[int]:
+    """Write an index as add_index does, whose lengths are int32; read the document behind the hole; return it."""
     import numpy
     from megatron.core.datasets.indexed_dataset import IndexedDataset
 
-    prefix = sparse(rank.workdir, numpy.array([TWO_GIB - 1, 1, 4], dtype=numpy.int32), hole=TWO_GIB)
+    prefix = sparse(rank.workdir, numpy.array([hole - 1, 1, 4], dtype=numpy.int32), hole=hole)
     documents = IndexedDataset(str(prefix))
     return checked(documents[2])
 
 
-def get(rank: Rank) -> list[int]:
-    """Read behind 2 GiB of one document, at the int32 offset that a sample index holds; return the tokens."""
+def get(rank: Rank, *, hole: int = TWO_GIB) -> list[int]:
+    """Read behind the hole of one document, at the int32 offset that a sample index holds; return the tokens."""
     import numpy
     from megatron.core.datasets.indexed_dataset import IndexedDataset
 
-    prefix = sparse(rank.workdir, [TWO_GIB + 4], hole=TWO_GIB)
+    prefix = sparse(rank.workdir, [hole + 4], hole=hole)
     documents = IndexedDataset(str(prefix))
-    return checked(documents.get(0, offset=numpy.int32(TWO_GIB), length=4))
+    return checked(documents.get(0, offset=numpy.int32(hole), length=4))
 
 
 def sparse(folder: Path, lengths: Any, *, hole: int) -> Path:

@@ -14,7 +14,7 @@ KERNELS = "transformer_engine.pytorch.triton.permutation"
 TOKENS, HIDDEN, EXPERTS = 4, 8, 2
 
 
-def permute(rank: Rank, *, chosen: int) -> list[int]:
+def permute(rank: Rank, *, chosen: int, fused: bool = True) -> list[int]:
     """Return the shape of the permuted tokens, `chosen` of which go to an expert of this rank.
 
     megatron-core's and Transformer Engine's Python are real; the Triton kernels below them are replaced.
@@ -28,6 +28,6 @@ def permute(rank: Rank, *, chosen: int) -> list[int]:
     routing = torch.zeros(TOKENS, EXPERTS, dtype=torch.bool)
     routing[:chosen, 0] = True
     given = cpu_device.as_cuda(torch.zeros(TOKENS, HIDDEN), routing)
-    permuted = moe_utils.permute(*given, num_out_tokens=chosen, fused=True)
+    permuted = moe_utils.permute(*given, num_out_tokens=chosen, fused=fused)
     megatron.stop()
     return list(permuted[0].shape)

@@ -152,8 +152,12 @@ def test_base_without_pkg_resources_is_unavailable(level: Level, core: str, kind
     assert (found[0] if found else None) is kind
 
 
-def test_torch_without_cuda_is_unavailable() -> None:
-    found = lack_of(ON_GPU, gpus(2), replace(BASE, features=frozenset({"pkg_resources"})))
+ON_CPU = case(levels=(Level.CPU,))
+
+
+@pytest.mark.parametrize("one", [ON_GPU, replace(ON_CPU, needs=(CaseNeed.CUDA_TORCH,))], ids=["gpu", "cpu"])
+def test_torch_without_cuda_is_unavailable(one: Case) -> None:
+    found = lack_of(one, gpus(2), replace(BASE, features=frozenset({"pkg_resources"})))
     assert found == (Kind.CUDA, "needs a torch with CUDA; that of torch-2.4.0 is built without")
 
 

@@ -340,13 +340,13 @@ def test_a_wheel_file_is_installed_as_it_is(tmp_path: Path, index: FolderUv) -> 
     assert Overlays(tmp_path, index).provide(spec).digest != overlay.digest
 
 
-@pytest.mark.parametrize(("version", "installs"), [("1.13.0", 1), ("1.12.0", 2)])
+@pytest.mark.parametrize(("version", "installs"), [("1.10.0", 1), ("1.9.0", 2)])
 def test_library_of_transformer_engine_is_left_out(tmp_path: Path, version: str, installs: int) -> None:
     """Its wheel of up to 1 GB is installed only for releases whose other wheel has no Python."""
     python = ["transformer_engine/__init__.py"]
-    make_wheel(tmp_path / "wheels", "1.13.0", name="transformer_engine", files=python)
-    make_wheel(tmp_path / "wheels", "1.12.0", name="transformer_engine")
-    make_wheel(tmp_path / "wheels", "1.12.0", name="transformer_engine_cu12", files=python)
+    make_wheel(tmp_path / "wheels", "1.10.0", name="transformer_engine", files=python)
+    make_wheel(tmp_path / "wheels", "1.9.0", name="transformer_engine")
+    make_wheel(tmp_path / "wheels", "1.9.0", name="transformer_engine_cu12", files=python)
     index = FolderUv(tmp_path / "wheels", tmp_path / "log")
 
     spec = replace(SPEC, sources=(Source("transformer-engine", SourceKind.PYPI, revision=version),))

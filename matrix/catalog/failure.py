@@ -193,11 +193,13 @@ class ContractCall:
     """The breaking call, found by reading both APIs at level contract.
 
     `callee` is searched in the callee's dotted path. `kind` is how the call breaks: "definite", it raises; "misbound",
-    an argument binds to another parameter than the caller intends, and nothing raises.
+    an argument binds to another parameter than the caller intends, and nothing raises. `caller` is searched in the
+    name of the calling function, None = any.
     """
 
     callee: Pattern
     kind: str = "definite"
+    caller: Pattern | None = None
 
 
 @dataclass(frozen=True)

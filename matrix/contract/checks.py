@@ -21,7 +21,11 @@ def outcome_of(call: ContractCall, calls: Calls, surface: Surface, te_version: s
     Python raises nothing for an argument that lands on the wrong parameter; the outcome then holds a Misbound. The
     reason of a pass lists the other findings of the callee. `te_version` as in `find`.
     """
-    found = [one for one in find(calls, surface, te_version) if re.search(call.callee, one.callee)]
+    found = [
+        one
+        for one in find(calls, surface, te_version)
+        if re.search(call.callee, one.callee) and re.search(call.caller or "", one.call_site.function)
+    ]
     broken = [one for one in found if one.kind in BREAKS[call.kind]]
     if broken:
         return Outcome(OutcomeKind.RAISED, _render(broken[0]), chain=tuple(one.raised for one in broken))

@@ -39,7 +39,7 @@ def problems(catalog: Catalog, failure: Failure, night: Sequence[Planned]) -> li
         *_module_problems(failure),
         *_rule_problems(failure),
         *_contract_problems(failure),
-        *_night_problems(failure, night),
+        *_night_problems(catalog, failure, night),
         *_example_problems(catalog, failure),
     ]
 
@@ -139,7 +139,10 @@ def _contract_problems(failure: Failure) -> Iterator[EntryProblem]:
             yield EntryProblem("contract.callee", "no recorded megatron-core calls it", fix)
 
 
-def _night_problems(failure: Failure, night: Sequence[Planned]) -> Iterator[EntryProblem]:
+def _night_problems(catalog: Catalog, failure: Failure, night: Sequence[Planned]) -> Iterator[EntryProblem]:
+    bases = failure.night.bases if failure.night else ()
+    if bases and not any(base.night for base in catalog.made if base.id in bases):
+        return  # `reason` states why it is in no night
     planned = {item.expectation for item in night if item.failure == failure.id}
     for expectation in (Expectation.BROKEN, Expectation.WORKS):
         if failure.case and expectation not in planned:

@@ -252,7 +252,8 @@ class Build:
 class NightShare:
     """The part of a failure's cells that a night runs where all are too many: these bases and releases, and all builds.
 
-    An axis left out is not restricted. The releases are those of writers, too.
+    An axis left out is not restricted. The releases are those of writers, too. With bases that are in no night alone,
+    the failure is in none: its cases run by --select.
     """
 
     reason: str

@@ -11,13 +11,13 @@ import pytest
 
 from matrix.authoring.entry import find_function, problems
 from matrix.authoring.examples import LOOK_ALIKES, SHOWS, Example
-from matrix.catalog.failure import Case, ContractCall, Failure, Level
+from matrix.catalog.failure import Case, ContractCall, Failure, Level, NightShare
 from matrix.catalog.loading import load
 from matrix.catalog.schema import Pattern
 from matrix.planning.covering import pairwise
 from matrix.planning.night import night
 from matrix.verdicts.outcome import Outcome, OutcomeKind
-from tests.unit.catalogs import case, catalog, clause, failure, shown
+from tests.unit.catalogs import case, catalog, clause, failure, shown, wheels
 
 CODE = """
 from matrix.kit.checkpoint import save_and_load as from_kit
@@ -120,6 +120,13 @@ def test_an_unknown_callee_is_reported(folder: Path) -> None:
 
 def test_a_night_with_one_expectation_is_reported(folder: Path) -> None:
     assert any("expects works" in one for one in found(sound(folder, works=())))
+
+
+def test_an_entry_may_be_in_no_night(folder: Path) -> None:
+    """Its only base is in none; it runs by --select."""
+    share = NightShare("a base of 7 GB", ("torch-2.9.1",))  # type: ignore[arg-type]
+    known = catalog(entry := sound(folder, night=share), wheels=(wheels("2.4.0"), wheels("2.9.1", night="")))
+    assert problems(known, entry, night(known, pairwise)) == []
 
 
 def test_a_wide_signature_is_reported(folder: Path) -> None:

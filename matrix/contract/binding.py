@@ -71,7 +71,7 @@ class Bindings(Flow):
         target = node.targets[0]
         if isinstance(target, (ast.Tuple, ast.List)) and isinstance(node.value, ast.Call):
             starred = any(isinstance(element, ast.Starred) for element in target.elts)
-            self._unpacks[node.value] = 0 if starred or not self.provider.detailed else len(target.elts)
+            self._unpacks[node.value] = 0 if starred else len(target.elts)
         choice = self.value(node.value)
         for target in node.targets:
             self.bind(target, node.value, choice)
@@ -111,7 +111,7 @@ class Bindings(Flow):
 
     def _patch(self, owner: ast.expr, name: str, node: ast.AST, choice: Choice) -> None:
         """Record an assignment to an attribute of something of the provider."""
-        if not (self.provider.detailed and dotted(owner)):
+        if not dotted(owner):
             return
         for guard, value in self.value(owner):
             for inner, new in choice if isinstance(value, Reference) else ():

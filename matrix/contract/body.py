@@ -83,7 +83,7 @@ class Body(Bindings):
         """Give parameters that are annotated with a class of the provider its type."""
         for slot in [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]:
             known = self.names.own.get(slot.arg)
-            if self.provider.detailed and slot.annotation is not None and known == only(Anything(slot.arg)):
+            if slot.annotation is not None and known == only(Anything(slot.arg)):
                 path = self._annotated(slot.annotation)
                 self.names.own[slot.arg] = only(Anything(slot.arg, of_class=path))
 
@@ -213,14 +213,13 @@ class Body(Bindings):
         )  # fmt: skip
         body.read(node.body)
         blueprint.methods.update(_methods(names))
-        if self.provider.detailed:
-            blueprint.assigned = frozenset(names.own) - set(blueprint.methods)
+        blueprint.assigned = frozenset(names.own) - set(blueprint.methods)
         self._record_overrides(blueprint, body)
         self.waiting += body.waiting
 
     def _record_overrides(self, blueprint: ClassDefinition, body: Body) -> None:
         """Record the methods that a class defines over those of the provider's classes among its bases."""
-        for guard, base in self._provided_bases(blueprint) if self.provider.detailed else ():
+        for guard, base in self._provided_bases(blueprint):
             for method in blueprint.definitions:
                 name, signature = method.node.name, function_entry(method.node, member=True)
                 if signature.endswith(")") and not (name.startswith("__") and name != "__init__"):

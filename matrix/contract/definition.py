@@ -26,12 +26,11 @@ Field = tuple[str, "str | None"]  # name, default
 
 
 def class_entry(
-    node: ast.ClassDef, bases: Sequence[Entry], names: Mapping[str, Entry], *, pydantic: bool, detailed: bool
+    node: ast.ClassDef, bases: Sequence[Entry], names: Mapping[str, Entry], *, pydantic: bool
 ) -> Entry:
     """Return the entry of a class; `bases` are entries, `names` those of its module.
 
-    `pydantic`: the module's dataclasses are pydantic's. `detailed`: add the attributes that its methods set on self,
-    and mark where more may exist.
+    `pydantic`: the module's dataclasses are pydantic's.
     """
     members: Names = {}
     fields: list[Field] = []
@@ -46,17 +45,16 @@ def class_entry(
             inherited = _inherited_fields(bases, names)
             made = _generated(inherited, fields, open_keywords=is_dataclass and pydantic)
             # The fields of a base in another module are added at look-up.
-            members["__init__"] = f"d{made}" if detailed and is_dataclass and _has_distant(bases, names) else made
+            members["__init__"] = f"d{made}" if is_dataclass and _has_distant(bases, names) else made
         elif kinds & set(ENUMERATIONS):
             members["__init__"] = "~"
     if any(keyword.arg == "metaclass" and "ABCMeta" not in dotted(keyword.value) for keyword in node.keywords):
         members["__init__"] = "~"
-        if detailed:
-            members["__getattr__"] = "~"  # a metaclass may define more
-    if detailed and "__new__" in members:
+        members["__getattr__"] = "~"  # a metaclass may define more
+    if "__new__" in members:
         members["__getattr__"] = "~"  # it may return an object of another class
-    own = sorted(set(_assigned_on_self(node)) - set(members)) if detailed else []
-    own += OF_ENUMERATIONS if detailed and kinds & set(ENUMERATIONS) else ()
+    own = sorted(set(_assigned_on_self(node)) - set(members))
+    own += OF_ENUMERATIONS if kinds & set(ENUMERATIONS) else ()
     return {"bases": list(bases), "members": members, **({"own": own} if own else {})}
 
 

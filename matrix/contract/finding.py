@@ -113,7 +113,9 @@ def find(
     """
     version = version or surface.version
     title = provider_of(surface.package).title
-    added = {use.path for use in calls.uses if use.kind == "patch"}
+    patches = [use for use in calls.uses if use.kind == "patch"]
+    unpatched = Judge(surface, version)  # `if hasattr(m, "f"): m.f = g` adds nothing
+    added = {use.path for use in patches if unpatched.truth(use.guard) is not Truth.NO}
     judge = Judge(surface, version, added)
     found: dict[tuple[Any, ...], Finding] = {}
     stops: dict[tuple[str, str], list[tuple[int, Guard]]] = {}  # function -> lines that certainly raise

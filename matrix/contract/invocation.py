@@ -90,7 +90,7 @@ class Invocations(Expressions):
     ) -> Choice:  # fmt: skip
         if isinstance(callee, Reference):
             self.use("call", callee.path, node, guard, arguments, bound=owner is not None)
-            if self.provider.detailed and re.match(r"_*[A-Z]", callee.path.rpartition(":")[2].rpartition(".")[2]):
+            if re.match(r"_*[A-Z]", callee.path.rpartition(":")[2].rpartition(".")[2]):
                 return only(Anything(of_class=callee.path))
         elif isinstance(callee, Method):
             self.use("method", callee.path, node, guard, arguments, bound=True)

@@ -56,7 +56,7 @@ def read_offering(
     dormant = frozenset(sources) - _imported(provider.top, readers) if provider.top in sources else frozenset()
     trees = {name: reader.tree for name, reader in readers.items()}
     return Surface(
-        version, modules, dormant, dict(origin or {}), provider.package, *use_within(modules, trees, provider)
+        version, modules, dormant, dict(origin or {}), provider.package, *use_within(modules, trees)
     )
 
 
@@ -202,12 +202,11 @@ class _ModuleReader:
         return f">{module}:{'.'.join(rest)}" if len(rest) < 2 else "~"
 
     def _class(self, node: ast.ClassDef, names: Names) -> Entry:
-        detailed = self.provider.detailed
         empty = {"object", "ABC", "abc.ABC"}
-        if detailed and any(dotted(base).rpartition(".")[2] in ENUMERATIONS for base in node.bases):
+        if any(dotted(base).rpartition(".")[2] in ENUMERATIONS for base in node.bases):
             empty |= {"str", "int", *ENUMERATIONS, *(f"enum.{name}" for name in ENUMERATIONS)}
         bases = [self._base(base, names) for base in node.bases if dotted(base) not in empty]
-        return class_entry(node, bases, names, pydantic=_imports_pydantic(self.tree), detailed=detailed)
+        return class_entry(node, bases, names, pydantic=_imports_pydantic(self.tree))
 
     def _base(self, node: ast.expr, names: Names) -> Entry:
         if isinstance(node, ast.Attribute):

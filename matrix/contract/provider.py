@@ -16,8 +16,7 @@ class Provider:
 
     `package` is its name on PyPI, `key` its name in JSON, `title` in text. `modules` matches its import names, `files`
     the paths of its recorded files; `unread` those whose content does not count, but whose modules exist.
-    `version_paths` are the names that hold its version. `fix` says where its Python is. `detailed`: its surfaces have
-    what overrides, patches and objects are compared with.
+    `version_paths` are the names that hold its version. `fix` says where its Python is.
     """
 
     package: str
@@ -29,7 +28,6 @@ class Provider:
     version_paths: frozenset[str]
     fix: str
     unread: re.Pattern[str] = re.compile("(?!)")
-    detailed: bool = True
 
     def owns(self, module: str) -> bool:
         """Return whether a module belongs to it, by name."""
@@ -72,7 +70,6 @@ TRANSFORMER_ENGINE: Final = Provider(
     ),
     version_paths=frozenset({"transformer_engine:__version__"}),
     fix="its Python is in the wheel transformer_engine_cu12, and in most transformer_engine wheels",
-    detailed=False,
 )  # fmt: skip
 MEGATRON_CORE: Final = Provider(
     "megatron-core", "mcore", "megatron-core", "megatron",

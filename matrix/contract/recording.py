@@ -15,6 +15,7 @@ import json
 import lzma
 import zlib
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -65,7 +66,7 @@ def load_surface(version: str) -> Surface:
     """
     path = find_recorded(TE, version)
     surface = read_surface(path)
-    return Surface(version, surface.modules, surface.dormant, surface.origin) if version != surface.version else surface
+    return replace(surface, version=version) if version != surface.version else surface
 
 
 def load_calls(version: str) -> Calls:
@@ -197,8 +198,7 @@ def _record(facts: Surface | Calls) -> dict[str, Any]:
     record: dict[str, Any] = {"format": FORMAT, "version": facts.version, "origin": dict(facts.origin)}
     if isinstance(facts, Surface):
         record |= {"package": facts.package, "modules": facts.modules, "dormant": sorted(facts.dormant)}
-        own = {"called": facts.called, "instances": facts.instances, "returned": facts.returned}
-        return record | ({} if facts.package == TE else own)
+        return record | {"called": facts.called, "instances": facts.instances, "returned": facts.returned}
     table = _GuardTable()
     uses = [_use_to_json(use, table) for use in facts.uses]
     record |= {"package": facts.consumer, "guards": table.rows, "uses": uses}
@@ -234,7 +234,7 @@ def read_surface(path: Path) -> Surface:
 def _surface(record: Mapping[str, Any]) -> Surface:
     return Surface(
         record["version"], record["modules"], frozenset(record["dormant"]), record["origin"], record["package"],
-        record.get("called", {}), record.get("instances", {}), record.get("returned", {}),
+        record["called"], record["instances"], record["returned"],
     )  # fmt: skip
 
 

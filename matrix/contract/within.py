@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import ast
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from matrix.contract.definition import Names, called, dotted
-from matrix.contract.provider import Provider
 from matrix.contract.surface import ANONYMOUS, CallShape, Instance
 
 BUILDERS = ("build_module",)  # megatron-core constructs the class of a spec with their keyword arguments
@@ -19,14 +18,12 @@ FEWEST = 2  # keywords by which such a call is recognised
 
 
 def use_within(
-    modules: Mapping[str, Names], trees: Mapping[str, ast.Module], provider: Provider
+    modules: Mapping[str, Names], trees: Mapping[str, ast.Module]
 ) -> tuple[Mapping[str, list[CallShape]], Mapping[str, Instance], Mapping[str, int]]:
     """Return the shapes of calls by the callee's last name, module-level instances, and sizes of returned tuples.
 
     The latter two are by path ("module:name", "module:class.name").
     """
-    if not provider.detailed:
-        return {}, {}, {}
     defined = {name for names in modules.values() for name, entry in names.items() if _is_callable(entry)}
     methods = {
         name
@@ -42,10 +39,11 @@ def use_within(
         kinds = (ast.Call, ast.Assign, ast.AnnAssign, ast.ClassDef)
         nodes = [node for node in ast.walk(tree) if isinstance(node, kinds)]
         classes = {node.name: node for node in nodes if isinstance(node, ast.ClassDef)}
+        own = _made_here(nodes)
         for node in nodes:
             if isinstance(node, ast.Call):
                 name = _callee(node, defined | methods)
-                if name:
+                if name and not own(node.func):
                     shape = _shape(node, module, bool(name == "__init__"))
                     shapes_of[name].setdefault(tuple(map(str, shape[1:])), shape)
             elif isinstance(node, (ast.Assign, ast.AnnAssign)) and isinstance(node.value, ast.Call):
@@ -89,6 +87,33 @@ def _own_nodes(node: ast.AST) -> Iterator[ast.AST]:
 
 def _word(node: ast.expr) -> str:
     return dotted(called(node)).rpartition(".")[2]
+
+
+def _made_here(nodes: Iterable[ast.AST]) -> Callable[[ast.expr], bool]:
+    """Return a function that decides whether a callee is one of the provider's own classes or its object.
+
+    No override is called through `Linear.forward(...)`, nor through `self.qkv(...)` after `self.qkv = Linear(...)`.
+    """
+    values: dict[str, list[ast.expr]] = defaultdict(list)
+    for node in nodes:
+        for target in node.targets if isinstance(node, ast.Assign) else ():
+            if isinstance(target, ast.Attribute) and dotted(target.value) == "self":
+                values[dotted(target)].append(node.value)
+    made = {name for name, all_of_it in values.items() if all(map(_constructs, all_of_it))}
+
+    def decide(callee: ast.expr) -> bool:
+        owner = dotted(callee.value) if isinstance(callee, ast.Attribute) else ""
+        return dotted(callee) in made or owner in made or _is_class(owner)
+
+    return decide
+
+
+def _constructs(node: ast.expr) -> bool:
+    return isinstance(node, ast.Call) and _is_class(dotted(node.func))
+
+
+def _is_class(name: str) -> bool:
+    return name.rpartition(".")[2].lstrip("_")[:1].isupper()
 
 
 def _is_callable(entry: object) -> bool:

@@ -104,7 +104,8 @@ def _consumer(parsed: argparse.Namespace, targets: Sequence[against.Target]) -> 
         versions = [surface.version for surface in surfaces]
         order += versions
         results += found
-        tables.append(table.releases(found, [one.version for one in consumers], versions, target.provider))
+        names = [one.version for one in consumers]
+        tables.append(table.releases(found, names, versions, target.provider, whole=parsed.all))
         status = ExitStatus.BAD if target.chosen and _is_broken(found) else status
     if not _printed(parsed, results, order, parsed.consumer):
         show(*(part for text in tables for part in paragraphs(text)))

@@ -12,8 +12,8 @@ from packaging.requirements import InvalidRequirement, Requirement
 from matrix.contract import reading, recording
 from matrix.contract.finding import Finding, find, fits
 from matrix.contract.provider import Provider, provider_of
-from matrix.contract.relevance import is_yanked
-from matrix.contract.surface import Surface
+from matrix.contract.relevance import is_yanked, relevance
+from matrix.contract.surface import ResolvedPath, Surface
 from matrix.contract.trees import calls_of_project
 from matrix.contract.usage import Calls, Use
 from matrix.errors import MatrixError
@@ -78,7 +78,9 @@ def consumers(text: str, provider: Provider) -> list[Calls]:
 def findings(calls: Calls, provider: Provider, surfaces: Sequence[Surface]) -> list[Finding]:
     """Return the findings of a consumer in releases of a provider, by release."""
     history = RecordedReleases(provider)
-    return [finding for surface in surfaces for finding in find(calls, surface, history=history)]
+    pairs = (find(calls, surface, history=history) for surface in surfaces)
+    is_core = calls.consumer == recording.MCORE
+    return [finding for found in pairs for finding in (relevance().judged(found) if is_core else found)]
 
 
 @cache
@@ -93,13 +95,14 @@ class RecordedReleases:
     def __init__(self, provider: Provider) -> None:
         self._provider = provider
         self._versions = recording.recorded_surfaces(provider)[::-1]
-        self._offered: dict[str, bool] = {}
+        self._known: dict[str, bool] = {}
 
     def offered(self, path: str) -> bool:
         """Return whether any release has a path."""
-        if path not in self._offered:
-            self._offered[path] = any(surface.offers(path) for surface in self._surfaces())
-        return self._offered[path]
+        if path not in self._known:
+            found = (surface.lookup(path, via_instance=True) for surface in self._surfaces())
+            self._known[path] = any(isinstance(one, ResolvedPath) for one in found)
+        return self._known[path]
 
     def fitted(self, use: Use) -> bool:
         """Return whether an override or a patch fits any release."""
@@ -108,9 +111,9 @@ class RecordedReleases:
     def taken(self, path: str, parameter: str) -> bool:
         """Return whether the callable at `path` has that parameter in any release."""
         key = f"{path}({parameter})"
-        if key not in self._offered:
-            self._offered[key] = any(surface.takes(path, parameter) for surface in self._surfaces())
-        return self._offered[key]
+        if key not in self._known:
+            self._known[key] = any(surface.takes(path, parameter) for surface in self._surfaces())
+        return self._known[key]
 
     def _surfaces(self) -> Iterator[Surface]:
         return (recorded(self._provider, version) for version in self._versions)

@@ -117,7 +117,7 @@ class Bindings(Flow):
             for inner, new in choice if isinstance(value, Reference) else ():
                 path = value.attribute(name).path if isinstance(value, Reference) else ""
                 signature = function_entry(new.node) if isinstance(new, FunctionDefinition) else ""
-                self.use("patch", path, node, all_of(guard, inner), bound=True, signature=signature)
+                self.use("patch", path, node, all_of(guard, inner), bound="object", signature=signature)
 
     def _call_setattr(self, node: ast.Call) -> Choice:
         values, _ = self.arguments(node)

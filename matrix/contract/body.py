@@ -99,6 +99,43 @@ class Body(Bindings):
                 return reduce(Reference.attribute, rest, value).path
         return ""
 
+    def narrowed(self, test: ast.expr) -> Scope:
+        """Return the names that are objects of the provider's classes where a condition holds, with their classes.
+
+        The condition is isinstance, or calls a function that returns it.
+        """
+        if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And):
+            return {name: choice for part in test.values for name, choice in self.narrowed(part).items()}
+        if not (isinstance(test, ast.Call) and test.args and isinstance(test.args[0], ast.Name)):
+            return {}
+        name = test.args[0].id
+        known = self.names.find(name) or UNKNOWN
+        if len(known) != 1 or not isinstance(known[0][1], Anything) or known[0][1].of_class:
+            return {}
+        if dotted(test.func) == "isinstance":
+            classes = [(guard, value.path) for guard, value in self.value(test.args[1]) if isinstance(value, Reference)]
+        else:
+            classes = self._tested(test.func) if isinstance(test.func, ast.Name) and self.depth < DEEPEST_RUN else []
+        choice = gather((guard, replace(known[0][1], of_class=path)) for guard, path in classes)
+        return {name: choice} if choice else {}
+
+    def _tested(self, func: ast.Name) -> list[tuple[Guard, str]]:
+        """Return the classes of the provider of which a function tests its first argument."""
+        found: list[tuple[Guard, str]] = []
+        for guard, routine in self.settled(self.names.find(func.id) or ()):
+            if isinstance(routine, FunctionDefinition) and isinstance(last := routine.node.body[-1], ast.Return):
+                names = Names(_parameters(routine, None), routine.home.inside)
+                body = Body(self.library, routine.place, names, silent=True, depth=self.depth + 1)
+                first = [slot.arg for slot in routine.node.args.args[:1]]
+                inner = body.narrowed(last.value) if last.value else {}
+                found += [
+                    (all_of(guard, where), value.of_class)
+                    for name in first
+                    for where, value in inner.get(name, ())
+                    if isinstance(value, Anything)
+                ]
+        return found
+
     def read_functions(self, reached: Guard = True) -> None:
         """Read the functions defined in this body, which run only where `reached` holds."""
         while self.waiting:
@@ -114,7 +151,7 @@ class Body(Bindings):
         guard: Guard,
         arguments: Arguments | None = None,
         *,
-        bound: bool = False,
+        bound: str = "",
         signature: str = "",
     ) -> None:
         """Record a use. It fails if its path is missing: then a handler runs, or the code after it is not reached."""
@@ -132,7 +169,7 @@ class Body(Bindings):
                 self.library.drafts.append(draft)
                 for attempt in self.attempts:
                     attempt.drafts.append(draft)
-        if kind in ("attribute", "call", "method"):
+        if kind in ("attribute", "call") or (kind == "method" and arguments):
             self.may_fail("AttributeError", any_of(negate(guard), self.loaded(path)))
 
     def mention(self, name: str, *, called: bool) -> None:
@@ -223,7 +260,8 @@ class Body(Bindings):
             for method in blueprint.definitions:
                 name, signature = method.node.name, function_entry(method.node, member=True)
                 if signature.endswith(")") and not (name.startswith("__") and name != "__init__"):
-                    body.use("override", base.attribute(name).path, method.node, guard, bound=True, signature=signature)
+                    path = base.attribute(name).path
+                    body.use("override", path, method.node, guard, bound=blueprint.name, signature=signature)
 
     def _provided_bases(self, blueprint: ClassDefinition) -> list[tuple[Guard, Reference]]:
         """Return the provider's classes that a class extends, itself or through others of the package."""

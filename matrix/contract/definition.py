@@ -25,9 +25,7 @@ Names = dict[str, Entry]
 Field = tuple[str, "str | None"]  # name, default
 
 
-def class_entry(
-    node: ast.ClassDef, bases: Sequence[Entry], names: Mapping[str, Entry], *, pydantic: bool
-) -> Entry:
+def class_entry(node: ast.ClassDef, bases: Sequence[Entry], names: Mapping[str, Entry], *, pydantic: bool) -> Entry:
     """Return the entry of a class; `bases` are entries, `names` those of its module.
 
     `pydantic`: the module's dataclasses are pydantic's.

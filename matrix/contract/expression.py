@@ -112,7 +112,7 @@ class Expressions(ABC):
         guard: Guard,
         arguments: Arguments | None = None,
         *,
-        bound: bool = False,
+        bound: str = "",
         signature: str = "",
     ) -> None:
         """Record a use that happens where `guard` holds, in addition to the guard of its statement."""
@@ -195,11 +195,16 @@ class Expressions(ABC):
         found: list[tuple[Guard, Value]] = []
         for guard, owner in owners:
             of_owner = self._instance(owner, node.attr, called) if isinstance(owner, Instance) else None
-            if called and isinstance(owner, Anything) and owner.of_class:
-                of_owner = only(Method(Reference(owner.of_class).attribute(node.attr).path))
+            if isinstance(owner, Anything) and owner.of_class:
+                path = Reference(owner.of_class).attribute(node.attr).path
+                if called:
+                    of_owner = only(Method(path))
+                elif node.attr.startswith("_") and isinstance(node.ctx, ast.Load):
+                    self.use("method", path, node, guard, bound="object")
             for inner, value in of_owner or self.attribute_of(owner, node.attr):
                 if whole and not called and isinstance(value, Reference) and isinstance(node.ctx, ast.Load):
-                    self.use("attribute", value.path, node, all_of(guard, inner), bound=of_owner is not None)
+                    bound = owner.name if isinstance(owner, Instance) else ""
+                    self.use("attribute", value.path, node, all_of(guard, inner), bound=bound)
                 found.append((all_of(guard, inner), value))
         return gather(found)
 

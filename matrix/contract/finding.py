@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from enum import Enum
-from functools import partial
 from itertools import takewhile
 from typing import Any, Final, Protocol
 
@@ -21,13 +20,15 @@ from matrix.contract.guard import (
     TeVersion,
     Truth,
     all_of,
+    any_of,
     describe,
     guard_parts,
+    negate,
 )
 from matrix.contract.provider import MEGATRON_CORE, PROVIDERS, TRANSFORMER_ENGINE, provider_of
-from matrix.contract.signature import Binding, CallSignature, parse_signature
+from matrix.contract.signature import CallSignature, parse_signature
 from matrix.contract.surface import Absent, ResolvedPath, Surface
-from matrix.contract.usage import Arguments, Calls, Site, Use
+from matrix.contract.usage import CATCHES, Arguments, Calls, Site, Use
 from matrix.verdicts.outcome import Raised
 
 DROPPING = ",**extra)"  # the constructor of a dataclass of pydantic; see matrix.contract.definition
@@ -120,8 +121,8 @@ def find(
     found: dict[tuple[Any, ...], Finding] = {}
     stops: dict[tuple[str, str], list[tuple[int, Guard]]] = {}  # function -> lines that certainly raise
     for use in calls.uses:
-        target = surface.lookup(use.path, via_instance=use.bound)
-        if target is None or _fits(use, target) or (isinstance(target, Absent) and _is_added(use, added)):
+        target = surface.lookup(use.path, via_instance=bool(use.bound))
+        if target is None or _fits(use, target) or (isinstance(target, Absent) and _is_excused(target, use, added)):
             continue
         reached = judge.truth(use.guard)
         body = (use.site.path, use.site.function)
@@ -144,9 +145,13 @@ def find(
     return list(found.values())
 
 
-def _is_added(use: Use, added: Collection[str]) -> bool:
-    """Return whether the consuming package itself assigns what is missing."""
-    return use.kind not in REPLACING and use.path in added
+def _is_excused(absent: Absent, use: Use, added: Collection[str]) -> bool:
+    """Return whether the consuming package itself assigns what is missing, or a base outside the provider may have it.
+
+    Private attributes of an object are hardly those of such a base.
+    """
+    is_private = use.kind == "method" and use.arguments is None
+    return (use.kind not in REPLACING and use.path in added) or not (absent.sure or is_private)
 
 
 def _implies(guard: Guard, other: Guard) -> bool:
@@ -192,7 +197,7 @@ def _fits(use: Use, found: ResolvedPath | Absent) -> bool:
     ):
         return False
     always = frozenset(name for name, guard in use.arguments.keywords if guard is True)
-    if use.unpacks and found.returns not in (0, use.unpacks):
+    if found.refuses or (use.unpacks and found.returns not in (0, use.unpacks)):
         return False
     return not any(
         any(_bound(use.arguments, signature, bound, passed))
@@ -206,19 +211,24 @@ def _breaks(
 ) -> Iterator[_Break]:
     if use.kind in REPLACING:
         yield from _replacing(use, found, surface, history)
-    elif use.kind == "method" and isinstance(found, Absent) and not (history and history.offered(use.path)):
-        return  # a method that a subclass adds
+    elif use.kind == "method" and isinstance(found, Absent):
+        # What no release has, a subclass adds; without the class there is no object.
+        if found.what in ("member", "object") and history and history.offered(use.path):
+            message = f"'{found.owner}' object has no attribute '{found.name}', unless its class is another"
+            yield _Break(message, "AttributeError", Truth.UNCLEAR)
     elif isinstance(found, Absent):
         exception, message = _absence(found, use)
         swallowed = exception in use.swallowed
         if not (swallowed and use.fallback):  # the TE fallback is a use of its own
-            effect = f"; swallowed: {use.effect}" if swallowed else ""
-            yield _Break(message + effect, exception, swallowed=swallowed)
+            yield _Break(message + _effect(use, swallowed), exception, swallowed=swallowed)
     elif use.arguments is not None:
         broken = list(_binding(use, use.arguments, found, judge))
         yield from broken
         yield from _dropped(use, use.arguments, found, judge, history)
-        if use.unpacks and found.returns not in (0, use.unpacks) and not any(one.is_sure for one in broken):
+        if any(one.is_sure for one in broken):
+            return
+        yield from _refusing(use, use.arguments, found, judge)
+        if use.unpacks and found.returns not in (0, use.unpacks):
             yield _Break(
                 _unpacking(use.unpacks, found.returns), "ValueError", signature=f"returns {found.returns} values"
             )
@@ -257,30 +267,11 @@ def fits(use: Use, surface: Surface) -> bool:
 
 
 def _refused(use: Use, found: ResolvedPath, surface: Surface) -> Iterator[tuple[str, str]]:
-    """Yield (Python's message, call site) for each of the provider's calls that the replacement refuses."""
-    name = re.split("[:.]", use.path)[-1]
-    known = [signature for signature, _ in found.callables]
-    built = name == "__init__"
-    if built and not any(signature.takes("submodules") for signature in known):
-        return  # not the class of a spec: nothing but its own package constructs it
+    """Yield (Python's message, module) for each of the provider's calls that the replacement refuses."""
     new = parse_signature(use.signature.lstrip("cs"))
     given = use.signature[0] == "c" or (use.signature[0] == "(" and any(bound for _, bound in found.callables))
-    for site, positional, keywords, starred, open_keywords in surface.called.get(name, ()):
-        bind = partial(
-            CallSignature.bind, positional=positional, keywords=[*keywords, *["submodules"] * built],
-            starred=bool(starred), open_keywords=bool(open_keywords),
-        )  # fmt: skip
-        if any(_is_meant(signature, bound, bind, positional, keywords) for signature, bound in found.callables):
-            yield from ((problem.message, site.partition(":")[0]) for problem in bind(new, bound=given).problems[:1])
-
-
-def _is_meant(
-    original: CallSignature, bound: bool, bind: Callable[..., Binding], positional: int, keywords: Sequence[str]
-) -> bool:
-    """Return whether a call may be one of the original: it binds to named parameters, not to *args or **kwargs."""
-    slots = sum(parameter.kind in ("positional", "either") for parameter in original.parameters)
-    named = positional + bound <= slots and all(map(original.takes, keywords))
-    return named and not bind(original, bound=bound).problems
+    for call in surface.calls_of(use.path):
+        yield from ((problem.message, call.module) for problem in call.bind(new, bound=given).problems[:1])
 
 
 def _dropped(
@@ -296,6 +287,28 @@ def _dropped(
                 yield _Break(message, "", truth, guard, signature=signature.text, kind=FindingKind.IGNORED)
 
 
+def _refusing(use: Use, arguments: Arguments, found: ResolvedPath, judge: Judge) -> Iterator[_Break]:
+    """Yield what the first lines of the callee raise, whatever the values of the arguments are."""
+    for signature, bound in found.callables[:1] if found.refuses else ():
+        landed = {name for _, name in signature.bind(
+            len(arguments.positional), (), bound=bound, starred=arguments.starred, open_keywords=True
+        ).landed}  # fmt: skip
+        for exception, parameter in found.refuses:
+            given = any_of(*(guard for name, guard in arguments.keywords if name == parameter), parameter in landed)
+            guard = negate(given) if parameter else True
+            truth = judge.truth(all_of(judge.rest(use.guard), judge.rest(guard)))
+            is_open = parameter and (arguments.starred or arguments.open_keywords)
+            if truth is not Truth.NO and not is_open:
+                swallowed = exception in use.swallowed or len(use.swallowed) == len(CATCHES)
+                without = f" without '{parameter}'" if parameter else ""
+                message = f"{found.name}() raises {exception}{without}{_effect(use, swallowed)}"
+                yield _Break(message, exception, truth, guard, swallowed, signature.text)
+
+
+def _effect(use: Use, swallowed: bool) -> str:
+    return f"; swallowed: {use.effect}" if swallowed else ""
+
+
 def _unpacking(expected: int, got: int) -> str:
     if got > expected:
         return f"too many values to unpack (expected {expected})"
@@ -306,7 +319,8 @@ def _absence(absent: Absent, use: Use) -> tuple[str, str]:
     if absent.what == "object":
         return "AttributeError", f"'{absent.owner}' object has no attribute '{absent.name}'"
     if absent.what == "member":
-        return "AttributeError", f"type object '{absent.owner}' has no attribute '{absent.name}'"
+        owner = f"'{use.bound}' object" if use.bound else f"type object '{absent.owner}'"
+        return "AttributeError", f"{owner} has no attribute '{absent.name}'"
     if absent.what == "module":
         return "ModuleNotFoundError", f"No module named '{absent.name}'"
     if use.kind == "import":
@@ -326,7 +340,7 @@ def _binding(use: Use, arguments: Arguments, found: ResolvedPath, judge: Judge) 
             passed[name] = guard, truth
     results = [_bound(arguments, signature, bound, passed) for signature, bound in found.callables]
     swallowed = "TypeError" in use.swallowed
-    effect = f"; swallowed: {use.effect}" if swallowed else ""
+    effect = _effect(use, swallowed)
     for (signature, _), (problems, misbound) in zip(found.callables, results, strict=True):
         reported: list[Guard] = []
         for message, keyword in problems:

@@ -10,6 +10,7 @@ from matrix.contract.definition import dotted
 from matrix.contract.guard import Config, Guard, all_of, any_of, names_te, negate
 from matrix.contract.invocation import Invocations
 from matrix.contract.reach import PendingUse
+from matrix.contract.usage import CATCHES
 from matrix.contract.value import (  # fmt: skip
     ANYTHING,
     UNKNOWN,
@@ -27,12 +28,6 @@ from matrix.contract.value import (  # fmt: skip
 )
 
 MOST_ROUNDS = 16  # iterations of a loop over constants that are read one by one; the longest in any release has 4
-CATCHES = {  # exception -> the handlers that catch it; "" is a bare except
-    "ModuleNotFoundError": {"ModuleNotFoundError", "ImportError", "Exception", "BaseException", ""},
-    "ImportError": {"ImportError", "Exception", "BaseException", ""},
-    "AttributeError": {"AttributeError", "Exception", "BaseException", ""},
-    "TypeError": {"TypeError", "Exception", "BaseException", ""},
-}
 Scope = dict[str, Choice]
 
 
@@ -49,7 +44,8 @@ class Attempt:
         """Return the number of the handler that catches an exception."""
         for number, handler in enumerate(self.handlers):
             types = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
-            if {dotted(kind).rpartition(".")[2] if kind else "" for kind in types} & CATCHES[error]:
+            names = {dotted(kind).rpartition(".")[2] if kind else "" for kind in types}
+            if names & {error, *CATCHES[error], "Exception", "BaseException", ""}:
                 return number
         return None
 
@@ -116,17 +112,23 @@ class Flow(Invocations):
             else:
                 self.parts(statement)
 
-    def branch(self, statements: Sequence[ast.stmt], guard: Guard) -> tuple[Guard, Scope]:
-        """Read a branch in a copy of the names; return the guard under which its end is reached, and the names."""
+    def branch(self, statements: Sequence[ast.stmt], guard: Guard, known: Scope | None = None) -> tuple[Guard, Scope]:
+        """Read a branch in a copy of the names; return the guard under which its end is reached, and the names.
+
+        `known` are names with the values that they have in this branch only.
+        """
         if guard is False:
             return False, {}
         before = self.names.own
-        self.names.own = dict(before)
+        self.names.own = {**before, **(known or {})}
         self.path += [guard, True]
         self.block(statements)
         end = self.path.pop()
         self.path.pop()
         after, self.names.own = self.names.own, before
+        for name, choice in (known or {}).items():
+            if after[name] is choice:
+                after[name] = before.get(name) or self._before(name) or UNKNOWN
         return end, after
 
     def join(self, guard: Guard, first: Scope, second: Scope) -> None:
@@ -153,11 +155,15 @@ class Flow(Invocations):
         """Bind a target of an assignment."""
         raise NotImplementedError
 
+    def narrowed(self, test: ast.expr) -> Scope:
+        """Return the names that are known better where a condition holds."""
+        raise NotImplementedError
+
     # ------------------------------------------------------------- statements
 
     def _do_if(self, node: ast.If) -> None:
         condition = False if dotted(node.test).endswith("TYPE_CHECKING") else self.truth(node.test)
-        end, names = self.branch(node.body, condition)
+        end, names = self.branch(node.body, condition, self.narrowed(node.test))
         other_end, other_names = self.branch(node.orelse, negate(condition))
         if end is not False and other_end is not False:
             self.join(condition, names, other_names)
@@ -188,6 +194,10 @@ class Flow(Invocations):
         if isinstance(rounds, tuple) and len(rounds) <= MOST_ROUNDS:
             for item in rounds:
                 self.bind(node.target, None, only(Literal(item)))
+                self.block(node.body)
+        elif isinstance(node.iter, (ast.Tuple, ast.List)) and len(node.iter.elts) <= MOST_ROUNDS and not _jumps(node):
+            for element in node.iter.elts:
+                self.bind(node.target, element, self.value(element))
                 self.block(node.body)
         else:
             self.bind(node.target, None, UNKNOWN)
@@ -283,6 +293,10 @@ class Flow(Invocations):
                 draft.swallowed += caught
                 draft.effect = draft.effect or effect
                 draft.fallback = draft.fallback or fallback
+
+
+def _jumps(node: ast.For | ast.AsyncFor) -> bool:
+    return any(isinstance(part, (ast.Break, ast.Continue, ast.Starred)) for part in ast.walk(node))
 
 
 def _bound_where(guard: Guard, one: Choice, other: Choice) -> Choice:

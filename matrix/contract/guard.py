@@ -44,10 +44,11 @@ class _Shared:
         found = cls._existing.get(key)
         if found is None:
             found = cls._existing[key] = super().__new__(cls)
+            vars(found).update(zip(cls.__match_args__, values, strict=True))  # type: ignore[attr-defined]
         return cast("Self", found)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, init=False)
 class TeVersion(_Shared):
     """The running TE version compares with `version` as `op` requires ("==", "!=", ">=", ">", "<=", "<")."""
 
@@ -55,21 +56,21 @@ class TeVersion(_Shared):
     version: str
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, init=False)
 class Offers(_Shared):
     """TE has `path` ("module:attribute.attribute"; "module:" is the module itself)."""
 
     path: str
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, init=False)
 class Loads(_Shared):
     """Importing or reading `path` does not fail; true if the surface does not record the path."""
 
     path: str
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, init=False)
 class Takes(_Shared):
     """The callable at `path` has the parameter."""
 
@@ -77,35 +78,35 @@ class Takes(_Shared):
     parameter: str
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, init=False)
 class Config(_Shared):
     """A condition of the run (configuration, environment, state), as a short normalised expression."""
 
     text: str
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, init=False)
 class Unclear(_Shared):
     """A condition on TE whose form is not understood."""
 
     text: str
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, init=False)
 class Not(_Shared):
     """The part does not hold."""
 
     part: Guard
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, init=False)
 class AllOf(_Shared):
     """Every part holds."""
 
     parts: tuple[Guard, ...]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, init=False)
 class AnyOf(_Shared):
     """At least one part holds."""
 

@@ -89,11 +89,11 @@ class Invocations(Expressions):
         owner: Instance | None,
     ) -> Choice:  # fmt: skip
         if isinstance(callee, Reference):
-            self.use("call", callee.path, node, guard, arguments, bound=owner is not None)
+            self.use("call", callee.path, node, guard, arguments, bound=owner.name if owner else "")
             if re.match(r"_*[A-Z]", callee.path.rpartition(":")[2].rpartition(".")[2]):
                 return only(Anything(of_class=callee.path))
         elif isinstance(callee, Method):
-            self.use("method", callee.path, node, guard, arguments, bound=True)
+            self.use("method", callee.path, node, guard, arguments, bound="object")
         elif isinstance(callee, FunctionDefinition):
             return self.run(callee, values, node, owner)
         elif isinstance(callee, ClassDefinition):
@@ -101,7 +101,7 @@ class Invocations(Expressions):
                 if isinstance(value, Reference):
                     own = self._own_fields(callee)
                     passed = arguments if own is None else _without(arguments, own)
-                    self.use("call", value.path, node, all_of(guard, inner), passed, bound=True)
+                    self.use("call", value.path, node, all_of(guard, inner), passed, bound=callee.name)
         elif isinstance(callee, Outside):
             return self._outside(callee.path, values, arguments, node)
         elif isinstance(callee, Anything) and callee.of_te:

@@ -55,9 +55,7 @@ def read_offering(
     # Without the root, the modules that importing it loads are unknown.
     dormant = frozenset(sources) - _imported(provider.top, readers) if provider.top in sources else frozenset()
     trees = {name: reader.tree for name, reader in readers.items()}
-    return Surface(
-        version, modules, dormant, dict(origin or {}), provider.package, *use_within(modules, trees)
-    )
+    return Surface(version, modules, dormant, dict(origin or {}), provider.package, *use_within(modules, trees))
 
 
 def is_part(path: str) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from matrix.contract.guard import (
     AllOf,
@@ -92,12 +92,12 @@ class Reaches:
         arguments = use.arguments
         if arguments is not None:
             passed = [pair for pair in arguments.keywords if self._checked(reached, pair[1]) is not False]
-            arguments = replace(arguments, keywords=tuple(passed))
+            arguments = arguments._replace(keywords=tuple(passed))
         checks = self._checks_on(reached, *(guard for _, guard in (arguments.keywords if arguments else ())))
         possible = self._checked(reached) is not False
         guard = about_te(all_of(reached, *filter(names_te, checks)), keep=use.guard) if possible else False
-        return replace(
-            use, guard=guard, here=use.guard, arguments=arguments,
+        return use._replace(
+            guard=guard, here=use.guard, arguments=arguments,
             swallowed=tuple(draft.swallowed), effect=draft.effect, fallback=draft.fallback,
             refused=tuple(draft.refused),
         )  # fmt: skip
@@ -142,6 +142,8 @@ def elsewhere(guard: Guard, function: Function | None) -> Guard:
 
 def is_local(text: str) -> bool:
     """Return whether a condition contains a local name of its function."""
+    if text.endswith(" is installed"):
+        return False
     firsts = [name.partition(".")[0] for name in NAME.findall(text)]
     return any(not (first in KNOWN_EVERYWHERE or first.endswith("config") or first[0].isupper()) for first in firsts)
 

@@ -40,6 +40,7 @@ FIX = "record it again: megatrix surface record SOURCE -o FILE"
 LEAVES: Mapping[str, type[Guard]] = {
     "version": TeVersion, "offers": Offers, "loads": Loads, "takes": Takes, "config": Config, "unclear": Unclear,
 }  # fmt: skip
+WITHIN = ("called", "instances", "returned", "refused")  # what matrix.contract.within reads
 SYMBOLS = {kind: symbol for symbol, kind in LEAVES.items()}
 
 
@@ -198,7 +199,7 @@ def _record(facts: Surface | Calls) -> dict[str, Any]:
     record: dict[str, Any] = {"format": FORMAT, "version": facts.version, "origin": dict(facts.origin)}
     if isinstance(facts, Surface):
         record |= {"package": facts.package, "modules": facts.modules, "dormant": sorted(facts.dormant)}
-        return record | {"called": facts.called, "instances": facts.instances, "returned": facts.returned}
+        return record | {name: getattr(facts, name) for name in WITHIN}
     table = _GuardTable()
     uses = [_use_to_json(use, table) for use in facts.uses]
     record |= {"package": facts.consumer, "guards": table.rows, "uses": uses}
@@ -234,7 +235,7 @@ def read_surface(path: Path) -> Surface:
 def _surface(record: Mapping[str, Any]) -> Surface:
     return Surface(
         record["version"], record["modules"], frozenset(record["dormant"]), record["origin"], record["package"],
-        record["called"], record["instances"], record["returned"],
+        *(record[name] for name in WITHIN),
     )  # fmt: skip
 
 
@@ -303,7 +304,7 @@ def _use_to_json(use: Use, table: _GuardTable) -> list[Any]:
     return [
         use.kind, use.path, use.site.path, use.site.line, use.site.function, table.row(use.guard), table.row(use.here),
         passed,
-        int(use.bound), list(use.swallowed), use.effect, int(use.fallback), list(use.refused),
+        use.bound, list(use.swallowed), use.effect, int(use.fallback), list(use.refused),
         *([use.signature, use.unpacks] if use.signature or use.unpacks else []),
     ]  # fmt: skip
 
@@ -314,6 +315,6 @@ def _use_from_json(row: list[Any], table: list[Guard]) -> Use:
         tuple(passed[0]), tuple((name, table[place]) for name, place in passed[1]), bool(passed[2]), bool(passed[3])
     )
     return Use(
-        kind, path, Site(file, line, function), table[guard], table[here], arguments, bool(bound), tuple(swallowed),
+        kind, path, Site(file, line, function), table[guard], table[here], arguments, bound, tuple(swallowed),
         effect, bool(fallback), tuple(refused), *more,
     )  # fmt: skip

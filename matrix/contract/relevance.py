@@ -13,6 +13,7 @@ from matrix.catalog.model import Container, Release
 from matrix.catalog.reach import ReachedBy
 from matrix.catalog.schema import build, read_toml
 from matrix.contract.finding import Finding, FindingKind
+from matrix.contract.provider import provider_of
 from matrix.contract.recording import MCORE, TE, folder
 
 MOST_DAYS: Final = 365  # a TE that is older than a core by more is implausible, unless upstream tests the pair
@@ -69,11 +70,11 @@ class Relevance:
     yanked: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def judged(self, found: Sequence[Finding]) -> list[Finding]:
-        """Return the findings of one pair of core and TE, without intended fallbacks; the other facts are added."""
+        """Return the findings of a core and its provider, without intended fallbacks; the other facts are added."""
         sure = [one for one in found if one.kind in (FindingKind.DEFINITE, FindingKind.SILENTLY_OFF)]
         judged = []
         for original in found:
-            one = replace(original, implausible=implausible(original.consumer, original.provider))
+            one = replace(original, implausible=implausible(original.consumer, original.provider, original.packages[1]))
             feature = next((known for known in self.feature if known.matches(one)), None)
             if one.kind is FindingKind.SILENTLY_OFF and feature:
                 if not feature.fallback:
@@ -97,30 +98,37 @@ def is_yanked(package: str, version: str) -> bool:
 
 
 @cache
-def implausible(mcore: str, te: str) -> str:
-    """Return why nobody runs a pair, "" for a plausible one and for releases without a known date."""
-    days = days_between(mcore, te)
+def implausible(mcore: str, provided: str, package: str = TE) -> str:
+    """Return why nobody runs a core with a TE or torch, "" for a plausible pair and releases without a known date."""
+    days = days_between(mcore, provided, package)
+    releases, images = _releases()
+    declared = days is not None and releases[MCORE, mcore].requires.get(package)
+    if declared:
+        return "" if provided in declared else f"megatron-core {mcore} declares {package}{declared.text}"
     if days is None or days <= MOST_DAYS:
         return ""
-    releases, images = _releases()
+    title = provider_of(package).title
+    if package != TE:
+        return f"{title} {provided} is {days} days older"
     tested = {
         versions.parse(images[month]).release[:2]
         for text in releases[MCORE, mcore].ci_base_images
         for month in images
         if month in text
     }
-    return "" if versions.parse(te).release[:2] in tested else f"TE {te} is {days} days older"
+    return "" if versions.parse(provided).release[:2] in tested else f"{title} {provided} is {days} days older"
 
 
 @cache
-def days_between(mcore: str, te: str) -> int | None:
-    """Return the days from the release of a TE to that of a core; None where a date is unknown."""
+def days_between(mcore: str, provided: str, package: str = TE) -> int | None:
+    """Return the days from the release of a TE or torch to that of a core; None where a date is unknown."""
     releases, _ = _releases()
     core = releases.get((MCORE, mcore))
-    engine = releases.get((TE, te)) or releases.get((TE, versions.parse(te).base_version))  # 2.6.0.post1
-    if core is None or engine is None or not (core.day and engine.day):
+    same = releases.get((package, versions.parse(provided).base_version))  # of 2.6.0.post1
+    used = releases.get((package, provided)) or same
+    if core is None or used is None or not (core.day and used.day):
         return None
-    return (date.fromisoformat(core.day) - date.fromisoformat(engine.day)).days
+    return (date.fromisoformat(core.day) - date.fromisoformat(used.day)).days
 
 
 @cache
@@ -128,7 +136,7 @@ def _releases() -> tuple[Mapping[tuple[str, str], Release], Mapping[str, str]]:
     """Return the releases by package and version, and the TE of each NGC image by its month ("24.07")."""
     facts = folder().parent
     known = read_toml(facts / "releases.toml")
-    tables = {MCORE: known["megatron_core"], TE: known["transformer_engine"]}
+    tables = {MCORE: known["megatron_core"], TE: known["transformer_engine"], "torch": known["torch"]}
     releases = {
         (package, row["version"]): build(Release, row, f"releases.toml: {package} {row['version']}")
         for package, rows in tables.items()

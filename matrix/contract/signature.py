@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import NamedTuple
 
 LONGEST_DEFAULT = 16  # characters; longer defaults do not matter for binding
@@ -53,6 +53,16 @@ class CallSignature:
     text: str
     parameters: tuple[Parameter, ...]
 
+    @cached_property
+    def names(self) -> frozenset[str]:
+        """Return the names of all parameters."""
+        return frozenset(parameter.name for parameter in self.parameters)
+
+    @cached_property
+    def slots(self) -> tuple[Parameter, ...]:
+        """Return the parameters that take positional arguments."""
+        return tuple(parameter for parameter in self.parameters if parameter.kind in ("positional", "either"))
+
     def bind(
         self, positional: int, keywords: Sequence[str], *, bound: bool, starred: bool, open_keywords: bool
     ) -> Binding:
@@ -62,7 +72,7 @@ class CallSignature:
         Python supplies the first argument (self, cls). `starred` / `open_keywords`: further arguments of unknown
         number or name may follow, so none is reported missing.
         """
-        slots = [parameter for parameter in self.parameters if parameter.kind in ("positional", "either")]
+        slots = self.slots
         supplied = positional + bound
         landed = tuple((place - bound, slot.name) for place, slot in enumerate(slots[:supplied]) if place >= bound)
         filled = {slot.name for slot in slots[:supplied] if slot.kind == "either"}
@@ -82,7 +92,7 @@ class CallSignature:
 
     def takes(self, name: str) -> bool:
         """Return whether a parameter has that name."""
-        return any(parameter.name == name for parameter in self.parameters)
+        return name in self.names
 
     def _has(self, kind: str) -> bool:
         return any(parameter.kind == kind for parameter in self.parameters)

@@ -14,21 +14,57 @@ The key "*" of a module lists the modules outside the package that it imports wi
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from types import ModuleType
 from typing import Any, NamedTuple, TypeAlias
 
 from matrix.contract.provider import provider_of
-from matrix.contract.signature import CallSignature, parse_signature
+from matrix.contract.signature import Binding, CallSignature, parse_signature
 
 Entry: TypeAlias = Any  # JSON, as above
-CallShape: TypeAlias = "list[Any]"  # [module:line, number of positionals, [keyword], has *args, has **kwargs]
 Instance: TypeAlias = "list[str]"  # [class, attribute, ...]
+Refusal: TypeAlias = "list[str]"  # [exception, parameter without which it is raised; "" is always]
 ANONYMOUS = "forward"  # `layer(hidden_states=...)` calls an object, whose class has this method
 OF_MODULES = frozenset(dir(ModuleType("any"))) | {"__file__", "__path__"}  # what every module has
 OF_CLASSES = frozenset(dir(type)) - {"__init__", "__new__", "__call__"}
 DEEPEST = 12  # re-exports followed one after another; the longest chain in any release is 5
+
+
+class OwnCall(NamedTuple):
+    """A call that the provider itself makes in `module`."""
+
+    module: str
+    positional: int
+    keywords: tuple[str, ...]
+    starred: bool
+    open_keywords: bool
+
+    def __str__(self) -> str:
+        """Return the recorded form: "MODULE POSITIONALS KEYWORD ... * **"."""
+        more = ["*"] * self.starred + ["**"] * self.open_keywords
+        return " ".join([self.module, str(self.positional), *self.keywords, *more])
+
+    def bind(self, signature: CallSignature, *, bound: bool) -> Binding:
+        """Bind it to a signature."""
+        return signature.bind(
+            self.positional, self.keywords, bound=bound, starred=self.starred, open_keywords=self.open_keywords
+        )
+
+    def may_be_of(self, original: CallSignature, *, bound: bool) -> bool:
+        """Return whether it binds to named parameters of a callable, not to *args or **kwargs."""
+        named = self.positional + bound <= len(original.slots) and original.names.issuperset(self.keywords)
+        return named and not self.bind(original, bound=bound).problems
+
+
+@lru_cache(maxsize=65536)
+def parse_call(text: str) -> OwnCall:
+    """Read the recorded form of a call."""
+    module, positional, *more = text.split()
+    keywords = tuple(one for one in more if one[0] != "*")
+    return OwnCall(module, int(positional), keywords, "*" in more, "**" in more)
 
 
 @dataclass(frozen=True)
@@ -37,12 +73,13 @@ class ResolvedPath:
 
     `callables` holds (signature, bound) for each possible definition; empty if the signature is unknown. `bound`:
     Python supplies the first argument. `name` is its name in Python's error messages. `returns`: the size of the tuple
-    that it returns, 0 if that is not fixed.
+    that it returns, 0 if that is not fixed. `refuses`: the exceptions that its first lines certainly raise.
     """
 
     name: str
     callables: tuple[tuple[CallSignature, bool], ...] = ()
     returns: int = 0
+    refuses: Sequence[Refusal] = ()
 
 
 @dataclass(frozen=True)
@@ -50,11 +87,13 @@ class Absent:
     """A path that is missing.
 
     `what` is "module", "name" (of a module: an import fails), "member" (of a class) or "object" (an instance).
+    `sure` is False where a base outside the package may define it.
     """
 
     what: str
     owner: str
     name: str
+    sure: bool = True
 
 
 class _Place(NamedTuple):
@@ -66,14 +105,17 @@ class _Place(NamedTuple):
     owner: str = ""
 
 
+_Definition: TypeAlias = tuple[_Place, str, bool]  # place, signature, bound
+
+
 @dataclass
 class Surface:
     """The API of one release. Lookups are cached; the data never changes.
 
     `dormant` are the modules that an import of the package does not load: they can be imported, but are no attributes
-    of their parents. `called` has the calls that the provider itself makes, one of each form, by the callee's last
-    name; `instances` the module-level objects whose attributes are known, by path; `returned` the sizes of the tuples
-    that functions always return, by path.
+    of their parents. `called` has the calls that the provider itself makes (OwnCall), one of each form, by the
+    callee's last name; `instances` the module-level objects whose attributes are known, by path; `returned` the sizes
+    of the tuples that functions always return, by path; `refused` what their first lines raise.
     """
 
     version: str
@@ -81,10 +123,12 @@ class Surface:
     dormant: frozenset[str] = frozenset()
     origin: Mapping[str, str] = field(default_factory=dict)  # tag, commit, wheel
     package: str = "transformer-engine"
-    called: Mapping[str, Sequence[CallShape]] = field(default_factory=dict)
+    called: Mapping[str, Sequence[str]] = field(default_factory=dict)
     instances: Mapping[str, Instance] = field(default_factory=dict)
     returned: Mapping[str, int] = field(default_factory=dict)
+    refused: Mapping[str, Sequence[Refusal]] = field(default_factory=dict)
     _known: dict[tuple[str, bool], ResolvedPath | Absent | None] = field(default_factory=dict, repr=False)
+    _calls: dict[str, list[OwnCall]] = field(default_factory=dict, repr=False)
 
     def lookup(self, path: str, *, via_instance: bool = False) -> ResolvedPath | Absent | None:
         """Look up `path` ("module:attribute.attribute"); None if the surface does not record it.
@@ -109,6 +153,19 @@ class Surface:
         results = {signature.takes(parameter) for signature, _ in found.callables}
         return results.pop() if len(results) == 1 else None
 
+    def calls_of(self, path: str) -> list[OwnCall]:
+        """Return the provider's own calls that may be to the method or function at `path`."""
+        if path not in self._calls:
+            found, name = self.lookup(path, via_instance=True), re.split("[:.]", path)[-1]
+            callables = found.callables if isinstance(found, ResolvedPath) else ()
+            # Of a class, another package than its own constructs only that of a spec.
+            more = " submodules" if name == "__init__" else ""
+            calls = [parse_call(text + more) for text in self.called.get(name, ())]
+            self._calls[path] = [
+                call for call in calls if any(call.may_be_of(original, bound=bound) for original, bound in callables)
+            ]
+        return self._calls[path]
+
     def _lookup(self, path: str, via_instance: bool) -> ResolvedPath | Absent | None:
         module, _, attributes = path.partition(":")
         if module not in self.modules:
@@ -126,7 +183,7 @@ class Surface:
                 if isinstance(step, Absent):
                     absent = step
                 elif step is None:
-                    return None
+                    return self._of_object(place, name) if bound and isinstance(place.entry, dict) else None
                 else:
                     following += step
             if not following:
@@ -208,6 +265,18 @@ class Surface:
             return self._autograd_apply(place) if name == "apply" else None
         return Absent("member", owner, name)
 
+    def _of_object(self, place: _Place, name: str) -> ResolvedPath | Absent | None:
+        """Look up an attribute that the class itself lacks in its objects; None where a method computes attributes."""
+        classes = [place]
+        for each in classes:
+            if isinstance(each.entry, dict):
+                if name in each.entry.get("own", ()):
+                    return ResolvedPath(name)
+                if each.entry["members"].get("__getattr__", "~") != "~":
+                    return None
+                classes += [parent for base in each.entry["bases"] for parent in self._follow(base, each.module, "")]
+        return Absent("object", place.name, name, sure=False)
+
     def _generated(self, place: _Place) -> Entry:
         """Return the constructor of a dataclass with the fields of its bases; "~" where a base is unknown."""
         slots: dict[str, str] = {}
@@ -231,22 +300,25 @@ class Surface:
         return [_Place(f"c({forward[2:-1]},/)", place.module, "forward", owner=place.name)]
 
     def _found(self, places: list[_Place], via_instance: bool) -> ResolvedPath:
-        callables: list[tuple[CallSignature, bool]] = []
+        found: list[_Definition] = []
         for place in places:
             if place.entry == "=" and len(places) > 1:
                 continue  # `X = None` beside the real definition: a placeholder, never called
             definitions = self._definitions(place, via_instance)
             if not definitions:
                 return ResolvedPath(_error_name(places[0]))
-            callables += [(parse_signature(text), bound) for _, text, bound in definitions]
-            name = definitions[0][0]
-        sizes = {self.returned.get(f"{place.module}:{_error_name(place)}", 0) for place in places}
+            found += definitions
+        paths = {f"{place.module}:{_error_name(place)}" for place, _, _ in found}
+        only = paths.pop() if len(paths) == 1 else ""
         return ResolvedPath(
-            name if callables else _error_name(places[0]), tuple(callables), sizes.pop() if len(sizes) == 1 else 0
+            _error_name(found[-1][0] if found else places[0]),
+            tuple((parse_signature(text), bound) for _, text, bound in found),
+            self.returned.get(only, 0),
+            self.refused.get(only, ()),
         )
 
-    def _definitions(self, place: _Place, via_instance: bool) -> list[tuple[str, str, bool]]:
-        """Return (name in errors, signature, bound) for each possible definition of the place; empty if unknown."""
+    def _definitions(self, place: _Place, via_instance: bool) -> list[_Definition]:
+        """Return each possible definition of the place; empty if unknown."""
         entry = place.entry
         if isinstance(entry, list):
             found = [self._definitions(_Place(e, place.module, place.name, place.owner), via_instance) for e in entry]
@@ -260,9 +332,9 @@ class Surface:
                     return []  # a base outside the package may define the constructor
             return []
         if entry.startswith("("):
-            return [(_error_name(place), entry, bool(place.owner) and via_instance)]
+            return [(place, entry, bool(place.owner) and via_instance)]
         if entry.startswith(("c(", "s(")):
-            return [(_error_name(place), entry[1:], entry.startswith("c"))]
+            return [(place, entry[1:], entry.startswith("c"))]
         return []
 
 

@@ -24,8 +24,14 @@ MEANING = {
 }
 
 
-def releases(found: Sequence[Finding], consumers: Sequence[str], versions: Sequence[str], provider: Provider) -> str:
-    """Return what breaks in each release of a provider, newest first, then each break with its releases."""
+def releases(
+    judged: Sequence[Finding], consumers: Sequence[str], versions: Sequence[str], provider: Provider, *, whole: bool
+) -> str:
+    """Return what breaks in each release of a provider, newest first, then each break with its releases.
+
+    `whole`: with the pairs that nobody runs.
+    """
+    found = [one for one in judged if whole or not (one.implausible or one.masked)]
     runs: list[tuple[set[tuple[str, str, str]], Counter[FindingKind], list[str]]] = []  # neighbours that break alike
     for version in reversed(versions):
         here = [one for one in found if one.provider == version]
@@ -46,7 +52,9 @@ def releases(found: Sequence[Finding], consumers: Sequence[str], versions: Seque
     for one in found:
         latest[_key(one)] = max(latest[_key(one)], place[one.provider])
     ordered = sorted(found, key=lambda one: -latest[_key(one)])
-    return "\n".join([*lines, table(ordered, consumers, versions, (TITLES[0], provider.title))])
+    text = "\n".join([*lines, table(ordered, consumers, versions, (TITLES[0], provider.title))])
+    which = f"a {provider.title} that the core does not declare, or one more than {MOST_DAYS} days older"
+    return text if len(found) == len(judged) else text + _left_out(judged, which)
 
 
 def folded(found: Sequence[Finding], mcore: Sequence[str], te: Sequence[str], known: Known) -> str:
@@ -60,12 +68,16 @@ def folded(found: Sequence[Finding], mcore: Sequence[str], te: Sequence[str], kn
         days = days_between(one.consumer, one.provider)
         nearest[_key(one)] = min(nearest.get(_key(one), MOST), MOST if days is None else abs(days))
     text = table(sorted(shown, key=lambda one: nearest[_key(one)]), mcore, te, known=known)
+    return text + _left_out(found, f"a Transformer Engine more than {MOST_DAYS} days older than the core")
+
+
+def _left_out(found: Sequence[Finding], which: str) -> str:
     rare = [one for one in found if one.implausible]
     pairs = {(one.consumer, one.provider) for one in rare}
     masked = sum(bool(one.masked) and not one.implausible for one in found)
     return (
-        f"{text}folded (--all shows them): {len(rare)} findings in {_pairs(len(pairs))} with a Transformer Engine "
-        f"more than {MOST_DAYS} days older than the core; {masked} that come after another break of the same pair\n"
+        f"folded (--all shows them): {len(rare)} findings in {_pairs(len(pairs))} with {which}; "
+        f"{masked} that come after another break of the same pair\n"
     )
 
 

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Final, NamedTuple
 
 from matrix.contract.guard import Guard
 
+# The exceptions that a break raises, and the handlers that catch each beside those of its own name and of Exception.
+CATCHES: Final[Mapping[str, tuple[str, ...]]] = {
+    "ModuleNotFoundError": ("ImportError",), "ImportError": (), "AttributeError": (), "TypeError": (),
+    "AssertionError": (), "RuntimeError": (), "ValueError": (),
+}  # fmt: skip
 
-@dataclass(frozen=True)
-class Site:
+
+class Site(NamedTuple):
     """The place of a line: path from the root of the package, 1-based line, name of the enclosing function."""
 
     path: str
@@ -21,8 +27,7 @@ class Site:
         return f"{line} {self.function}" if self.function else line
 
 
-@dataclass(frozen=True)
-class Arguments:
+class Arguments(NamedTuple):
     """The arguments of a call, by name.
 
     `positional` holds the name of each variable or attribute that is passed, "" for any other expression. `keywords`
@@ -36,17 +41,18 @@ class Arguments:
     open_keywords: bool = False
 
 
-@dataclass(frozen=True)
-class Use:
+class Use(NamedTuple):
     """One use of the provider.
 
     `path` is "module:attribute.attribute". `kind` is "import", "attribute", "call", "method" (a call to a method of an
-    object, known by an annotation or a constructor), "override" (a method of a subclass) or "patch" (an assignment to
-    something of the provider); `signature` is that of the override or the patch. `bound`: the last attribute is read
-    from an instance or super(). `swallowed` lists the exceptions that the surrounding code catches and does not raise
-    again, `effect` is the assignment that it makes instead ("fused_permute = None"); `fallback`: it then uses another
-    part of the provider, which is a use of its own. `refused` lists the exceptions that it replaces by an error of its
-    own. `unpacks`: the number of names that a call's result is unpacked into.
+    object, or a read of its private attribute; its class is known by an annotation, a constructor or isinstance),
+    "override" (a method of a subclass) or "patch" (an assignment to something of the provider); `signature` is that of
+    the override or the patch. `bound`: the class of the object, or super, from
+    which the last attribute is read. `swallowed` lists the
+    exceptions that the surrounding code catches and does not raise again, `effect` is the assignment that it makes
+    instead ("fused_permute = None"); `fallback`: it then uses another part of the provider, which is a use of its own.
+    `refused` lists the exceptions that it replaces by an error of its own. `unpacks`: the number of names that a call's
+    result is unpacked into. It is a tuple for speed: a pair of releases has some hundred of them.
     """
 
     kind: str
@@ -55,7 +61,7 @@ class Use:
     guard: Guard  # the complete guard of the line
     here: Guard = True  # its part from the function itself
     arguments: Arguments | None = None
-    bound: bool = False
+    bound: str = ""
     swallowed: tuple[str, ...] = ()
     effect: str = ""
     fallback: bool = False

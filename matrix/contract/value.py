@@ -159,6 +159,11 @@ class Instance:
     blueprint: ClassDefinition
     parent: bool = False
 
+    @property
+    def name(self) -> str:
+        """Return the class that Python names in an AttributeError."""
+        return "super" if self.parent else self.blueprint.name
+
 
 @dataclass(frozen=True)
 class Keywords:

@@ -10,19 +10,22 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from matrix.contract.definition import Names, called, dotted
-from matrix.contract.surface import ANONYMOUS, CallShape, Instance
+from matrix.contract.surface import ANONYMOUS, Instance, OwnCall, Refusal
 
 BUILDERS = ("build_module",)  # megatron-core constructs the class of a spec with their keyword arguments
 PLAIN_BASES = ("object", "threading.local")  # outside the package, without attributes of their own
+LEAVING = (ast.Return, ast.Yield, ast.YieldFrom)
 FEWEST = 2  # keywords by which such a call is recognised
 
 
 def use_within(
     modules: Mapping[str, Names], trees: Mapping[str, ast.Module]
-) -> tuple[Mapping[str, list[CallShape]], Mapping[str, Instance], Mapping[str, int]]:
-    """Return the shapes of calls by the callee's last name, module-level instances, and sizes of returned tuples.
+) -> tuple[
+    Mapping[str, list[str]], Mapping[str, Instance], Mapping[str, int], Mapping[str, list[Refusal]]
+]:  # fmt: skip
+    """Return the calls by the callee's last name, module-level instances, sizes of returned tuples, refusals.
 
-    The latter two are by path ("module:name", "module:class.name").
+    The latter three are by path ("module:name", "module:class.name").
     """
     defined = {name for names in modules.values() for name, entry in names.items() if _is_callable(entry)}
     methods = {
@@ -33,19 +36,19 @@ def use_within(
         for name, member in entry["members"].items()
         if _is_callable(member)
     }
-    shapes_of: dict[str, dict[tuple[object, ...], CallShape]] = defaultdict(dict)
+    calls: dict[str, dict[tuple[object, ...], OwnCall]] = defaultdict(dict)
     instances: dict[str, Instance] = {}
     for module, tree in trees.items():
         kinds = (ast.Call, ast.Assign, ast.AnnAssign, ast.ClassDef)
         nodes = [node for node in ast.walk(tree) if isinstance(node, kinds)]
         classes = {node.name: node for node in nodes if isinstance(node, ast.ClassDef)}
-        own = _made_here(nodes)
+        own, imported = _made_here(nodes), _imported(tree)
         for node in nodes:
             if isinstance(node, ast.Call):
-                name = _callee(node, defined | methods)
+                name = _callee(node, defined | methods, imported)
                 if name and not own(node.func):
-                    shape = _shape(node, module, bool(name == "__init__"))
-                    shapes_of[name].setdefault(tuple(map(str, shape[1:])), shape)
+                    call = _call(node, module, built=name == "__init__")
+                    calls[name].setdefault(call[1:], call)
             elif isinstance(node, (ast.Assign, ast.AnnAssign)) and isinstance(node.value, ast.Call):
                 made = classes.get(dotted(node.value.func))
                 target = node.targets[0] if isinstance(node, ast.Assign) else node.target
@@ -53,21 +56,68 @@ def use_within(
                     attributes = _attributes(made, classes)
                     if attributes is not None:
                         instances[f"{module}:{target.id}"] = [made.name, *sorted(attributes)]
-    returned = {path: size for module, tree in trees.items() for path, size in _sizes(tree.body, f"{module}:")}
-    return {name: [*shapes.values()] for name, shapes in sorted(shapes_of.items())}, instances, returned
+    functions = [pair for module, tree in trees.items() for pair in _functions(tree.body, f"{module}:")]
+    returned = {path: size for path, node in functions if (size := _returned(node))}
+    refused = {path: found for path, node in functions if (found := [*_refusals(node)])}
+    return {name: [*map(str, each.values())] for name, each in sorted(calls.items())}, instances, returned, refused
 
 
-def _sizes(body: Sequence[ast.stmt], before: str) -> Iterator[tuple[str, int]]:
-    """Yield the functions and methods whose every return statement has a tuple of one size."""
+def _functions(body: Sequence[ast.stmt], before: str) -> Iterator[tuple[str, ast.FunctionDef]]:
+    """Yield the functions and methods that no decorator changes, by path."""
     for node in body:
         if isinstance(node, ast.ClassDef):
-            yield from _sizes(node.body, f"{before}{node.name}.")
+            yield from _functions(node.body, f"{before}{node.name}.")
         elif isinstance(node, ast.FunctionDef) and not set(map(_word, node.decorator_list)) - {"staticmethod"}:
-            sizes = {
-                _size(part) for part in _own_nodes(node) if isinstance(part, (ast.Return, ast.Yield, ast.YieldFrom))
-            }
-            if len(sizes) == 1 and (size := sizes.pop()):
-                yield f"{before}{node.name}", size
+            yield f"{before}{node.name}", node
+
+
+def _returned(node: ast.FunctionDef) -> int:
+    """Return the size of the tuple in every return statement, 0 if it is not fixed."""
+    sizes = {_size(part) for part in _own_nodes(node) if isinstance(part, LEAVING)}
+    return sizes.pop() if len(sizes) == 1 else 0
+
+
+def _refusals(node: ast.FunctionDef) -> Iterator[Refusal]:
+    """Yield what a function certainly refuses: every call, or one without a parameter whose default is None."""
+    arguments = node.args
+    slots = [*arguments.posonlyargs, *arguments.args]
+    pairs = [*zip(slots[len(slots) - len(arguments.defaults) :], arguments.defaults, strict=True)]
+    pairs += [
+        (slot, default) for slot, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True) if default
+    ]
+    optional = {slot.arg for slot, default in pairs if isinstance(default, ast.Constant) and default.value is None}
+    for statement in node.body:
+        parts = [statement, *_own_nodes(statement)]
+        if isinstance(statement, ast.Raise):
+            yield from ([name, ""] for name in _raised(statement) if name != "NotImplementedError")  # of a base
+            return
+        if isinstance(statement, ast.Assert):
+            yield from (["AssertionError", name] for name in sorted(optional) if _truth(statement.test, name) is False)
+        elif isinstance(statement, ast.If) and isinstance(statement.body[0], ast.Raise):
+            names = [name for name in sorted(optional) if _truth(statement.test, name)]
+            yield from ([error, name] for error in _raised(statement.body[0]) for name in names)
+        if any(isinstance(part, LEAVING) for part in parts):
+            return
+        optional -= {part.id for part in parts if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store)}
+
+
+def _raised(node: ast.Raise) -> list[str]:
+    return [name] if node.exc and (name := dotted(called(node.exc)).rpartition(".")[2]) else []
+
+
+def _truth(test: ast.expr, name: str) -> bool | None:
+    """Return the value of a condition where a name is None; None if that depends on others."""
+    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+        inner = _truth(test.operand, name)
+        return None if inner is None else not inner
+    if isinstance(test, ast.BoolOp):
+        decided = isinstance(test.op, ast.Or)
+        values = {_truth(part, name) for part in test.values}
+        return decided if decided in values else None if None in values else not decided
+    if dotted(test) == name:
+        return False
+    compared = isinstance(test, ast.Compare) and ast.unparse(test)
+    return {f"{name} is None": True, f"{name} is not None": False}.get(compared or "")
 
 
 def _size(node: ast.AST) -> int:
@@ -96,10 +146,11 @@ def _made_here(nodes: Iterable[ast.AST]) -> Callable[[ast.expr], bool]:
     """
     values: dict[str, list[ast.expr]] = defaultdict(list)
     for node in nodes:
-        for target in node.targets if isinstance(node, ast.Assign) else ():
-            if isinstance(target, ast.Attribute) and dotted(target.value) == "self":
-                values[dotted(target)].append(node.value)
-    made = {name for name, all_of_it in values.items() if all(map(_constructs, all_of_it))}
+        if isinstance(node, ast.Assign):
+            for target in node.targets:
+                if isinstance(target, ast.Attribute) and dotted(target.value) == "self":
+                    values[dotted(target)].append(node.value)
+    made = {name for name, assigned in values.items() if all(map(_constructs, assigned))}
 
     def decide(callee: ast.expr) -> bool:
         owner = dotted(callee.value) if isinstance(callee, ast.Attribute) else ""
@@ -120,8 +171,13 @@ def _is_callable(entry: object) -> bool:
     return isinstance(entry, str) and entry.startswith(("(", "c(", "s("))
 
 
-def _callee(node: ast.Call, known: set[str]) -> str:
-    """Return the name under which a call is recorded, "" for none."""
+def _imported(tree: ast.Module) -> set[str]:
+    imports = [node for node in ast.walk(tree) if isinstance(node, (ast.Import, ast.ImportFrom))]
+    return {(alias.asname or alias.name).partition(".")[0] for node in imports for alias in node.names}
+
+
+def _callee(node: ast.Call, known: set[str], imported: set[str]) -> str:
+    """Return the name under which a call is recorded, "" for none; what is imported is no object with a method."""
     func = node.func
     name = func.attr if isinstance(func, ast.Attribute) else func.id if isinstance(func, ast.Name) else ""
     if name in BUILDERS:
@@ -131,16 +187,16 @@ def _callee(node: ast.Call, known: set[str]) -> str:
     if name in known:
         return name
     keywords = sum(keyword.arg is not None for keyword in node.keywords)
-    return ANONYMOUS if keywords >= FEWEST and not name[:1].isupper() else ""
+    is_object = not name[:1].isupper() and dotted(func).partition(".")[0] not in imported
+    return ANONYMOUS if keywords >= FEWEST and is_object else ""
 
 
-def _shape(node: ast.Call, module: str, built: bool) -> CallShape:
-    """Return the shape of a call; the first argument of a builder is the spec."""
+def _call(node: ast.Call, module: str, *, built: bool) -> OwnCall:
+    """Return a call; the first argument of a builder is the spec."""
     positional = [argument for argument in node.args if not isinstance(argument, ast.Starred)]
-    keywords = [keyword.arg for keyword in node.keywords if keyword.arg is not None]
-    starred = len(positional) != len(node.args)
-    is_open = len(keywords) != len(node.keywords)
-    return [f"{module}:{node.lineno}", len(positional) - built, keywords, int(starred), int(is_open)]
+    keywords = tuple(keyword.arg for keyword in node.keywords if keyword.arg is not None)
+    starred, is_open = len(positional) != len(node.args), len(keywords) != len(node.keywords)
+    return OwnCall(module, len(positional) - built, keywords, starred, is_open)
 
 
 def _attributes(node: ast.ClassDef, classes: Mapping[str, ast.ClassDef]) -> set[str] | None:

@@ -123,9 +123,7 @@ def test_attribute_set_by_methods_is_no_missing_method() -> None:
         "    def run(self):\n        self.model(1)\n        self.other(1)\n"
     )
 
-    assert breaks(fork, core({"wrapper.py": wrapper})) == [
-        ("definite", "type object 'Wrapper' has no attribute 'other'")
-    ]
+    assert breaks(fork, core({"wrapper.py": wrapper})) == [("definite", "'Mine' object has no attribute 'other'")]
 
 
 def test_gone_member_of_an_enumeration_is_found() -> None:

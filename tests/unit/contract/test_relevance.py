@@ -73,6 +73,14 @@ def test_te_of_a_tested_image_is_plausible() -> None:
     assert implausible("0.12.0", "1.1.0") != ""
 
 
+def test_declared_torch_is_plausible_at_any_age() -> None:
+    """megatron-core 0.18.2 declares torch>=2.6.0, which is a year and a half older; 0.12.3 declares none."""
+    assert implausible("0.18.2", "2.6.0", "torch") == ""
+    assert implausible("0.18.2", "2.5.1", "torch") == "megatron-core 0.18.2 declares torch>=2.6.0"
+    assert implausible("0.12.3", "2.0.1", "torch").startswith("torch 2.0.1 is ")
+    assert implausible("0.12.3", "2.6.0", "torch") == ""
+
+
 def test_withdrawn_releases_are_known() -> None:
     assert [v for v in recording.released(MCORE) if is_yanked(MCORE, v)] == ["0.18.1", "0.19.1"]
     assert not any(is_yanked(TE, v) for v in recording.released(TE))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import lru_cache
 
 ENDINGS = ("ing", "ed", "s")  # offloading, padded, layers: the same word as offload, pad(d), layer
@@ -27,7 +26,8 @@ def fit(argument: str, parameter: str) -> float:
     return len(words(argument) & meant) / len(meant) if meant else 0.0
 
 
-def misplaced(argument: str, landed: str, parameters: Sequence[str]) -> str | None:
+@lru_cache(maxsize=65536)
+def misplaced(argument: str, landed: str, parameters: tuple[str, ...]) -> str | None:
     """Return the parameter that an argument's name means, if that is certainly not the parameter it lands on.
 
     It is certain if the name contains every word of the other parameter, and not every word of the one it lands on.

@@ -121,8 +121,14 @@ def find(
     found: dict[tuple[Any, ...], Finding] = {}
     stops: dict[tuple[str, str], list[tuple[int, Guard]]] = {}  # function -> lines that certainly raise
     for use in calls.uses:
+        if use.kind in REPLACING and not history and not surface.calls_of(use.path):
+            continue  # without other releases, only a call can show that a replacement does not fit
         target = surface.lookup(use.path, via_instance=bool(use.bound))
-        if target is None or _fits(use, target) or (isinstance(target, Absent) and _is_excused(target, use, added)):
+        if (
+            target is None
+            or _fits(use, target, surface)
+            or (isinstance(target, Absent) and _is_excused(target, use, added))
+        ):
             continue
         reached = judge.truth(use.guard)
         body = (use.site.path, use.site.function)
@@ -133,7 +139,7 @@ def find(
         for break_ in _breaks(use, target, judge, surface, history):
             if break_.exception in use.refused:
                 continue  # upstream rejects this TE itself, with its own error
-            if break_.is_sure and reached is not Truth.UNCLEAR:
+            if break_.is_sure and reached is not Truth.UNCLEAR and use.kind != "method":
                 stops.setdefault(body, []).append((use.site.line, judge.rest(use.guard)))
             truth = min(reached, break_.truth)
             finding = Finding(
@@ -183,18 +189,16 @@ class _Break:
         )
 
 
-def _fits(use: Use, found: ResolvedPath | Absent) -> bool:
+def _fits(use: Use, found: ResolvedPath | Absent, surface: Surface) -> bool:
     """Return whether a use can't break with any subset of its keywords, so that its guards need no evaluation."""
     if isinstance(found, Absent):
         return False
     if use.kind in REPLACING:
-        return not use.signature
+        return not (use.signature and surface.calls_of(use.path))
     if use.arguments is None:
         return True
     every = frozenset(name for name, _ in use.arguments.keywords)
-    if any(
-        signature.text.endswith(DROPPING) and not all(map(signature.takes, every)) for signature, _ in found.callables
-    ):
+    if any(signature.text.endswith(DROPPING) and not every <= signature.names for signature, _ in found.callables):
         return False
     always = frozenset(name for name, guard in use.arguments.keywords if guard is True)
     if found.refuses or (use.unpacks and found.returns not in (0, use.unpacks)):
@@ -211,11 +215,12 @@ def _breaks(
 ) -> Iterator[_Break]:
     if use.kind in REPLACING:
         yield from _replacing(use, found, surface, history)
-    elif use.kind == "method" and isinstance(found, Absent):
-        # What no release has, a subclass adds; without the class there is no object.
-        if found.what in ("member", "object") and history and history.offered(use.path):
-            message = f"'{found.owner}' object has no attribute '{found.name}', unless its class is another"
-            yield _Break(message, "AttributeError", Truth.UNCLEAR)
+    elif (
+        use.kind == "method"
+        and isinstance(found, Absent)
+        and not (found.what in ("member", "object") and history and history.offered(use.path))
+    ):
+        return  # what no release has, a subclass adds; without the class there is no object
     elif isinstance(found, Absent):
         exception, message = _absence(found, use)
         swallowed = exception in use.swallowed
@@ -316,8 +321,9 @@ def _unpacking(expected: int, got: int) -> str:
 
 
 def _absence(absent: Absent, use: Use) -> tuple[str, str]:
-    if absent.what == "object":
-        return "AttributeError", f"'{absent.owner}' object has no attribute '{absent.name}'"
+    if absent.what == "object" or use.kind == "method":
+        unless = ", unless its class is another" if use.kind == "method" else ""
+        return "AttributeError", f"'{absent.owner}' object has no attribute '{absent.name}'{unless}"
     if absent.what == "member":
         owner = f"'{use.bound}' object" if use.bound else f"type object '{absent.owner}'"
         return "AttributeError", f"{owner} has no attribute '{absent.name}'"
@@ -364,13 +370,10 @@ def _bound(
         open_keywords=arguments.open_keywords,
     )  # fmt: skip
     problems = [(problem.message, problem.keyword) for problem in binding.problems]
-    names = [
-        parameter.name for parameter in signature.parameters if parameter.kind in ("positional", "either", "keyword")
-    ]
     misbound = []
     for place, landed in binding.landed:
         argument = arguments.positional[place]
-        meant = misplaced(argument, landed, names)
+        meant = misplaced(argument, landed, signature.named)
         if meant is not None and meant not in passed:
             misbound.append(f"positional argument '{argument}' lands on '{landed}', and means '{meant}'")
     return problems, misbound

@@ -44,11 +44,10 @@ class _Shared:
         found = cls._existing.get(key)
         if found is None:
             found = cls._existing[key] = super().__new__(cls)
-            vars(found).update(zip(cls.__match_args__, values, strict=True))  # type: ignore[attr-defined]
         return cast("Self", found)
 
 
-@dataclass(frozen=True, eq=False, init=False)
+@dataclass(frozen=True, eq=False)
 class TeVersion(_Shared):
     """The running TE version compares with `version` as `op` requires ("==", "!=", ">=", ">", "<=", "<")."""
 
@@ -56,21 +55,21 @@ class TeVersion(_Shared):
     version: str
 
 
-@dataclass(frozen=True, eq=False, init=False)
+@dataclass(frozen=True, eq=False)
 class Offers(_Shared):
     """TE has `path` ("module:attribute.attribute"; "module:" is the module itself)."""
 
     path: str
 
 
-@dataclass(frozen=True, eq=False, init=False)
+@dataclass(frozen=True, eq=False)
 class Loads(_Shared):
     """Importing or reading `path` does not fail; true if the surface does not record the path."""
 
     path: str
 
 
-@dataclass(frozen=True, eq=False, init=False)
+@dataclass(frozen=True, eq=False)
 class Takes(_Shared):
     """The callable at `path` has the parameter."""
 
@@ -78,35 +77,35 @@ class Takes(_Shared):
     parameter: str
 
 
-@dataclass(frozen=True, eq=False, init=False)
+@dataclass(frozen=True, eq=False)
 class Config(_Shared):
     """A condition of the run (configuration, environment, state), as a short normalised expression."""
 
     text: str
 
 
-@dataclass(frozen=True, eq=False, init=False)
+@dataclass(frozen=True, eq=False)
 class Unclear(_Shared):
     """A condition on TE whose form is not understood."""
 
     text: str
 
 
-@dataclass(frozen=True, eq=False, init=False)
+@dataclass(frozen=True, eq=False)
 class Not(_Shared):
     """The part does not hold."""
 
     part: Guard
 
 
-@dataclass(frozen=True, eq=False, init=False)
+@dataclass(frozen=True, eq=False)
 class AllOf(_Shared):
     """Every part holds."""
 
     parts: tuple[Guard, ...]
 
 
-@dataclass(frozen=True, eq=False, init=False)
+@dataclass(frozen=True, eq=False)
 class AnyOf(_Shared):
     """At least one part holds."""
 

@@ -59,6 +59,26 @@ class CallSignature:
         return frozenset(parameter.name for parameter in self.parameters)
 
     @cached_property
+    def named(self) -> tuple[str, ...]:
+        """Return the names of the parameters but those of *args and **kwargs."""
+        return tuple(parameter.name for parameter in self.parameters if parameter.kind not in ("args", "kwargs"))
+
+    @cached_property
+    def accepted(self) -> frozenset[str]:
+        """Return the names that can be passed by keyword."""
+        return frozenset(parameter.name for parameter in self.parameters if parameter.kind in ("either", "keyword"))
+
+    @cached_property
+    def kinds(self) -> frozenset[str]:
+        """Return the kinds of the parameters."""
+        return frozenset(parameter.kind for parameter in self.parameters)
+
+    @cached_property
+    def required(self) -> frozenset[str]:
+        """Return the names of the parameters without a default."""
+        return frozenset(parameter.name for parameter in self.parameters if parameter.required)
+
+    @cached_property
     def slots(self) -> tuple[Parameter, ...]:
         """Return the parameters that take positional arguments."""
         return tuple(parameter for parameter in self.parameters if parameter.kind in ("positional", "either"))
@@ -76,26 +96,22 @@ class CallSignature:
         supplied = positional + bound
         landed = tuple((place - bound, slot.name) for place, slot in enumerate(slots[:supplied]) if place >= bound)
         filled = {slot.name for slot in slots[:supplied] if slot.kind == "either"}
-        accepted = {parameter.name for parameter in self.parameters if parameter.kind in ("either", "keyword")}
         problems: list[BindingError] = []
         for keyword in keywords:
             if keyword in filled:
                 problems.append(BindingError(f"got multiple values for argument '{keyword}'", keyword))
-            elif keyword not in accepted and not self._has("kwargs"):
+            elif keyword not in self.accepted and "kwargs" not in self.kinds:
                 problems.append(BindingError(f"got an unexpected keyword argument '{keyword}'", keyword))
-        if supplied > len(slots) and not self._has("args"):
+        if supplied > len(slots) and "args" not in self.kinds:
             named = sum(p.kind == "keyword" and p.name in keywords for p in self.parameters)
             problems.append(BindingError(_too_many(slots, supplied, named)))
-        if not open_keywords:
+        if not (open_keywords or self.required <= filled.union(keywords)):
             problems += self._missing(slots, supplied, set(keywords), starred=starred)
         return Binding(tuple(problems), landed)
 
     def takes(self, name: str) -> bool:
         """Return whether a parameter has that name."""
         return name in self.names
-
-    def _has(self, kind: str) -> bool:
-        return any(parameter.kind == kind for parameter in self.parameters)
 
     def _missing(
         self, slots: Sequence[Parameter], supplied: int, keywords: set[str], *, starred: bool

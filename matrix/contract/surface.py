@@ -156,11 +156,12 @@ class Surface:
     def calls_of(self, path: str) -> list[OwnCall]:
         """Return the provider's own calls that may be to the method or function at `path`."""
         if path not in self._calls:
-            found, name = self.lookup(path, via_instance=True), re.split("[:.]", path)[-1]
-            callables = found.callables if isinstance(found, ResolvedPath) else ()
+            name = re.split("[:.]", path)[-1]
             # Of a class, another package than its own constructs only that of a spec.
             more = " submodules" if name == "__init__" else ""
             calls = [parse_call(text + more) for text in self.called.get(name, ())]
+            found = self.lookup(path, via_instance=True) if calls else None
+            callables = found.callables if isinstance(found, ResolvedPath) else ()
             self._calls[path] = [
                 call for call in calls if any(call.may_be_of(original, bound=bound) for original, bound in callables)
             ]

@@ -30,7 +30,7 @@ def test_words_are_compared_without_their_endings() -> None:
 def test_another_parameter_is_meant_only_if_certain(
     argument: str, landed: str, parameters: list[str], expected: str | None
 ) -> None:
-    assert expected == misplaced(argument, landed, parameters)
+    assert expected == misplaced(argument, landed, tuple(parameters))
 
 
 def test_fit_is_the_share_of_matching_words() -> None:

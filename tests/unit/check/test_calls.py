@@ -95,7 +95,7 @@ def test_guard_is_what_reaches_an_unknown_function(
     one = pairs.breaking("0.19.2", "2.17.0")[0]
     raised = "" if kind is FindingKind.MISBOUND else one.exception
     unknown: Finding = replace(
-        one, kind=kind, exception=raised, guard=guard, call_site=replace(one.call_site, function="unknown")
+        one, kind=kind, exception=raised, guard=guard, call_site=one.call_site._replace(function="unknown")
     )
     monkeypatch.setattr(pairs, "breaking", lambda mcore, te: (unknown,))
     ((found,), _) = breaking_calls(catalog(), Cell("", "2.9.1", "0.19.2", "2.17.0"), ())

@@ -6,6 +6,8 @@ import pytest
 
 from matrix.contract import recording
 from matrix.contract.finding import Finding, FindingKind, find
+from matrix.contract.provider import TORCH
+from matrix.contract.reach import is_local
 from matrix.contract.recording import MCORE, TE
 from matrix.contract.relevance import days_between, implausible, is_yanked, relevance
 from matrix.contract.usage import Site
@@ -84,3 +86,11 @@ def test_declared_torch_is_plausible_at_any_age() -> None:
 def test_withdrawn_releases_are_known() -> None:
     assert [v for v in recording.released(MCORE) if is_yanked(MCORE, v)] == ["0.18.1", "0.19.1"]
     assert not any(is_yanked(TE, v) for v in recording.released(TE))
+
+
+def test_optimizer_that_a_configuration_refuses_is_unreached() -> None:
+    """OptimizerConfig refuses the precision-aware optimizer without TE, so torch's Adam never gets its arguments."""
+    found = find(recording.recorded_calls(TORCH, "0.18.2"), recording.recorded_surface(TORCH, "2.15.0"))
+
+    assert not [one for one in found if "exp_avg_dtype" in one.message]
+    assert not is_local("transformer_engine is installed")

@@ -148,6 +148,7 @@ Lacks = Iterator[Lack | None]
 def _on_gpu(case: Case, item: Planned, offer: BaseOffer, machine: MachineOffer, catalog: Catalog) -> Lacks:
     yield Lack(Kind.BASE, offer.lack, offer.base) if offer.lack else None
     yield _driver(catalog, item, machine)
+    yield _cuda(offer)
     yield _te(case, item, offer)
     placed = place(case, item, machine)
     yield placed if isinstance(placed, Lack) else None
@@ -164,9 +165,7 @@ def _anywhere(case: Case, item: Planned, offer: BaseOffer, machine: MachineOffer
     yield Lack(Kind.BASE, offer.lack, offer.base) if offer.lack else None
     if item.level is Level.CONTRACT:
         return
-    on_cuda = item.level is Level.GPU or CaseNeed.CUDA_TORCH in case.needs
-    if on_cuda and offer.features is not None and BaseFeature.CUDA.value not in offer.features:
-        yield Lack(Kind.CUDA, f"needs a torch with CUDA; that of {offer.base} is built without")
+    yield _cuda(offer) if CaseNeed.CUDA_TORCH in case.needs and item.level is not Level.GPU else None
     for module in catalog.modules:
         required = module.when.matches(item.cell) and module.package not in item.overrides
         if required and offer.features is not None and module.name not in offer.features:
@@ -199,6 +198,12 @@ def _te(case: Case, item: Planned, offer: BaseOffer) -> Lack | None:
     if same or wanted == NONE:
         return None
     return Lack(Kind.TE, f"{text}; {offer.base} has {offer.te}, and an overlay holds the Python only")
+
+
+def _cuda(offer: BaseOffer) -> Lack | None:
+    if offer.features is None or BaseFeature.CUDA.value in offer.features:
+        return None
+    return Lack(Kind.CUDA, f"needs a torch with CUDA; that of {offer.base} is built without")
 
 
 def _driver(catalog: Catalog, item: Planned, machine: MachineOffer) -> Lack | None:

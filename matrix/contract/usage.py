@@ -47,12 +47,11 @@ class Use(NamedTuple):
     `path` is "module:attribute.attribute". `kind` is "import", "attribute", "call", "method" (a call to a method of an
     object, or a read of its private attribute; its class is known by an annotation, a constructor or isinstance),
     "override" (a method of a subclass) or "patch" (an assignment to something of the provider); `signature` is that of
-    the override or the patch. `bound`: the class of the object, or super, from
-    which the last attribute is read. `swallowed` lists the
-    exceptions that the surrounding code catches and does not raise again, `effect` is the assignment that it makes
-    instead ("fused_permute = None"); `fallback`: it then uses another part of the provider, which is a use of its own.
-    `refused` lists the exceptions that it replaces by an error of its own. `unpacks`: the number of names that a call's
-    result is unpacked into. It is a tuple for speed: a pair of releases has some hundred of them.
+    the override or the patch. `bound`: the class of the object, or super, from which the last attribute is read.
+    `swallowed` lists the exceptions that the surrounding code catches and does not raise again, `effect` is the
+    assignment that it makes instead ("fused_permute = None"); `fallback`: it then uses another part of the provider,
+    which is a use of its own. `refused` lists the exceptions that it replaces by an error of its own. `unpacks`: the
+    number of names that a call's result is unpacked into. It is a tuple for speed: a pair of releases has some hundred.
     """
 
     kind: str

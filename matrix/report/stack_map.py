@@ -123,7 +123,7 @@ class Affected:
 
 
 @dataclass(frozen=True)
-class BreakingCall:
+class MapCall:
     """One call that breaks, in all releases that make it: the exception, and the file and function of the call."""
 
     callee: str
@@ -146,7 +146,7 @@ class StackMap:
     results: Mapping[str, Mapping[tuple[int, int], tuple[Verdict, Level]]]
     seen: Mapping[str, Seen]
     affected: Mapping[str, Sequence[Affected]]
-    calls: Mapping[BreakingCall, Sequence[Affected]]
+    calls: Mapping[MapCall, Sequence[Affected]]
 
     def to_json(self) -> dict[str, Any]:
         """Return what the pages embed."""
@@ -244,14 +244,14 @@ def known_breaks(
 
 def known_calls(
     table: StackTable, images: Sequence[str], columns: Sequence[str]
-) -> dict[tuple[str, BreakingCall, Standing], list[str]]:
+) -> dict[tuple[str, MapCall, Standing], list[str]]:
     """Return, by container, call and how it stands there, the megatron-core releases in which it breaks."""
-    known: dict[tuple[str, BreakingCall, Standing], list[str]] = {}
+    known: dict[tuple[str, MapCall, Standing], list[str]] = {}
     for image, mcore in product(images, columns):
         for group in table.calls({"base": f"base={image}", "mcore": f"mcore={mcore}"})[0]:
             for one in group.findings:
                 site = f"{one.call_site.path} {one.call_site.function}"
-                call = BreakingCall(one.callee, f"{one.raised.type}: {one.message}", site, group.needs)
+                call = MapCall(one.callee, f"{one.raised.type}: {one.message}", site, group.needs)
                 releases = known.setdefault((image, call, group.standing), [])
                 if mcore not in releases:  # one function may have several of these lines
                     releases.append(mcore)

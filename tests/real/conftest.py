@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -53,7 +54,12 @@ def megatrix(tmp_path_factory: pytest.TempPathFactory) -> Megatrix:
 
     def call(*arguments: str, out: Path = shared) -> Ran:
         done = subprocess.run(
-            command(arguments, out), cwd=ROOT, capture_output=True, text=True, timeout=COMMAND_S, check=False
+            command(["--json", *arguments], out),
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            timeout=COMMAND_S,
+            check=False,
         )
         return Ran(done.returncode, records_of(done.stdout), done.stdout, done.stderr)
 
@@ -77,15 +83,15 @@ def uv(*arguments: str) -> None:
 
 
 def command(arguments: Sequence[str], out: Path) -> list[str]:
-    """Return the command line of `megatrix run` with JSON and results in `out`."""
-    return [sys.executable, "-m", "matrix", "run", "--json", "--out", str(out), *arguments]
+    """Return the command line of `megatrix run` with results in `out`."""
+    return [sys.executable, "-m", "matrix", "run", "--out", str(out), *arguments]
 
 
 def started(out: Path, *arguments: str) -> subprocess.Popen[str]:
     """Start `megatrix run` in a process group of its own."""
     return subprocess.Popen(
-        [sys.executable, "-m", "matrix", "run", "--out", str(out), *arguments],
-        cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+        command(arguments, out), cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        start_new_session=True,
     )  # fmt: skip
 
 
@@ -106,4 +112,12 @@ def processes(mark: str) -> dict[int, str]:
             continue
         if ours and line:
             found[int(folder.name)] = line
+    return found
+
+
+def remaining(mark: str, limit_s: float) -> dict[int, str]:
+    """Return the processes with `mark` when all of them have ended, or after `limit_s`."""
+    end = time.monotonic() + limit_s
+    while (found := processes(mark)) and time.monotonic() < end:
+        time.sleep(0.05)  # no event exists for the end of processes that are no children
     return found

@@ -8,23 +8,21 @@ import os
 import random
 import signal
 import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from matrix.provision.project import ROOT
 from matrix.store import journal, night
 from matrix.store.paths import Paths
-from tests.real.conftest import processes
+from tests.real.conftest import COMMAND_S, ROOT, command, processes, remaining
 
 KILLS = int(os.environ.get("MEGATRIX_KILLS", "8"))  # about 5 s each on 2 cores, at level cpu four times that
 SEED = int(os.environ.get("MEGATRIX_SEED", "1"))
 NOT_REACHED = "not-reached"
 STEP_S = 2.0  # s from one result to the next, about
-COMMAND_S = 900  # s for a run; on a busy machine its plan alone takes a minute
+GONE_S = 20.0  # s for the processes of a killed run to end
 
 
 @dataclass(frozen=True)
@@ -54,10 +52,9 @@ class Runs:
         left = [run for run in known[-1:] if self.missing(run)]
         self.complete = {*known} - {*left}
         arguments = ["--resume", left[0]] if left else self.choice
-        command = [sys.executable, "-m", "matrix", "run", "--json", "--no-cache", "--out", str(self.out), *arguments]
         return subprocess.Popen(
-            command, cwd=ROOT, env=self.environment, start_new_session=True,
-            stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+            command(["--json", "--no-cache", *arguments], self.out), cwd=ROOT, env=self.environment,
+            start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
         )  # fmt: skip
 
     def missing(self, run: str) -> set[str]:
@@ -81,14 +78,6 @@ class Runs:
         return Counter(f"{one['cell']['id']} {one['failure']} {one['case']} {one['level']}" for one in done)
 
 
-def gone(mark: str) -> bool:
-    """Return whether every process with this mark ends within 20 s."""
-    end = time.monotonic() + 20
-    while processes(mark) and time.monotonic() < end:
-        time.sleep(0.05)  # no event exists for the end of processes that are no children
-    return not processes(mark)
-
-
 def kill_at_random_points(kind: Kind, out: Path, temporary: Path) -> None:
     """Kill one process of a run, or all of them, and resume it, `kind.kills` times; then check what is left."""
     rng, runs = random.Random(SEED), Runs(out, temporary, kind.choice)
@@ -109,7 +98,7 @@ def kill_at_random_points(kind: Kind, out: Path, temporary: Path) -> None:
         output = process.communicate(timeout=COMMAND_S)[1]  # of the others, the run reports the death
         assert b"Traceback" not in output
         if role is None or role == "":
-            assert gone(runs.mark)
+            assert remaining(runs.mark, GONE_S) == {}
     for _ in range(2):  # the first completes what is left; the second may start another run
         assert b"Traceback" not in (last := runs.start()).communicate(timeout=COMMAND_S)[1]
         assert last.returncode == 0
@@ -117,5 +106,5 @@ def kill_at_random_points(kind: Kind, out: Path, temporary: Path) -> None:
     for run in Paths(runs.out).runs():
         planned = {item.key for item in night.planned(Paths(runs.out).run(run))}
         assert runs.results(run) == Counter(planned), run
-    assert gone(runs.mark)
+    assert remaining(runs.mark, GONE_S) == {}
     assert [*temporary.iterdir()] == []

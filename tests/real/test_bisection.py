@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from tests.founding import SAVE
-from tests.real.conftest import COMMAND_S, ROOT
-from tests.real.kills import gone
+from tests.real.conftest import COMMAND_S, ROOT, remaining
+from tests.real.kills import GONE_S
 from tests.real.test_cells import coordinator_by_name, tree_of
 from tests.schemas import items_of
 from tests.unit.bisection import repositories
@@ -113,9 +113,9 @@ def test_an_interrupted_command_loses_no_probe(tmp_path: Path, number: int) -> N
         process.send_signal(number)
         shown += [label_of(text) for text in process.communicate(timeout=60)[1].splitlines()]
         assert process.returncode == (130 if number == signal.SIGINT else -number)
-        assert gone(mark)
+        assert remaining(mark, GONE_S) == {}
         out, err = start().communicate(timeout=COMMAND_S)
-        assert gone(mark)
+        assert remaining(mark, GONE_S) == {}
         assert [*Path(temporary).iterdir()] == []
 
     (answer,) = items_of(out, "bisect")

@@ -15,7 +15,7 @@ import pytest
 from matrix.store import journal, night
 from matrix.store.paths import Paths
 from tests.founding import SAVE
-from tests.real.conftest import Megatrix, processes, started, wait_for_first_result
+from tests.real.conftest import Megatrix, remaining, started, wait_for_first_result
 
 CHOICE = ("--no-cache", "--select", f"torch==2.4.0 and failure=={SAVE} and mcore==0.8.0 and not case==train-loop")
 CASES = 3
@@ -29,10 +29,7 @@ def run_folder(out: Path) -> Path:
 
 def no_process_left(out: Path) -> None:
     """Fail unless every process of a run is gone within 5 s."""
-    end = time.monotonic() + 5
-    while processes(f"MEGATRIX_RUN={out}") and time.monotonic() < end:
-        time.sleep(0.05)  # no event exists for the end of processes that are no children
-    assert processes(f"MEGATRIX_RUN={out}") == {}
+    assert remaining(f"MEGATRIX_RUN={out}", 5) == {}
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])

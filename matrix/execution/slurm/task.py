@@ -64,9 +64,8 @@ def in_this_interpreter(folder: Path) -> Callable[[list[str]], int]:
         failures = {item.failure for item in night.planned(folder) if item.key in set(keys)}
         names = {folder_name(failure) for failure in failures}
         paths = [str(path) for root in roots() for path in entries(root) if path.parent.name in names]
-        return int(
-            pytest.main(["-p", "matrix.execution.plugin", *paths])
-        )  # a site's failures have no conftest.py above
+        # The plugin by name: a site's failures have no conftest.py above them.
+        return int(pytest.main(["-p", "matrix.execution.plugin", *paths]))
 
     return run
 

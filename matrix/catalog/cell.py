@@ -68,9 +68,11 @@ class Cell:
     @property
     def writer(self) -> Cell | None:
         """Return the cell that wrote the checkpoint, None where none is read: this one with the writer's packages."""
+        if self.writer_mcore == self.writer_te == NONE:
+            return None
         own = {"mcore": self.writer_mcore, "te": self.writer_te}
         given: dict[str, Any] = {axis: version for axis, version in own.items() if version != NONE}
-        return replace(self, **given, writer_mcore=NONE, writer_te=NONE) if given else None
+        return replace(self, **given, writer_mcore=NONE, writer_te=NONE)
 
     def to_json(self) -> dict[str, Any]:
         """Return the id and every axis."""

@@ -228,10 +228,14 @@ class Catalog:
 
     def failure(self, id: str) -> Failure:
         """Return the failure of that id. Raises MatrixError with a suggestion."""
-        found = {failure.id: failure for failure in self.failures}
-        if id not in found:
-            raise MatrixError("no such failure", got=id, expected="an id of the catalog", fix=closest(id, found))
-        return found[Identifier(id)]
+        if id not in self._failures:
+            fix = closest(id, self._failures)
+            raise MatrixError("no such failure", got=id, expected="an id of the catalog", fix=fix)
+        return self._failures[id]
+
+    @cached_property
+    def _failures(self) -> Mapping[str, Failure]:
+        return {failure.id: failure for failure in self.failures}
 
     @cached_property
     def bases(self) -> Mapping[str, Base]:

@@ -72,7 +72,7 @@ def versions_of(
     return list(dict.fromkeys([*known, *failure.builds(package)]))
 
 
-def run_in(catalog: Catalog, failure: Failure, cell: Cell, levels: Iterable[Level]) -> Iterable[tuple[Case, Level]]:
+def run_in(catalog: Catalog, failure: Failure, cell: Cell, levels: Collection[Level]) -> Iterable[tuple[Case, Level]]:
     """Yield the cases of a cell at each of `levels` that they have; level contract runs only outside of images."""
     image = isinstance(catalog.base(cell.base), Image)
     picks = zip(failure.pick, picked_cells(catalog, failure), strict=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Final
 
@@ -35,7 +35,7 @@ def with_host(catalog: Catalog, packages: Mapping[str, str], python: str, label:
 
 
 def cases_here(
-    catalog: Catalog, base: str, packages: Mapping[str, str], levels: Iterable[Level], te_line: str = ""
+    catalog: Catalog, base: str, packages: Mapping[str, str], levels: Collection[Level], te_line: str = ""
 ) -> list[Planned]:
     """Return the cases that an environment with these packages runs as `base`. Raises MatrixError without any."""
     core, engine = map(packages.get, ("megatron-core", "transformer-engine"))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -20,7 +20,7 @@ from matrix.verdicts.reason import Kind, Reason, ReasonKind
 REPORT: Final = Identifier("report")  # the case of a stack whose failure has no reproduction yet
 
 
-def everything(catalog: Catalog, levels: Iterable[Level]) -> list[Planned]:
+def everything(catalog: Catalog, levels: Collection[Level]) -> list[Planned]:
     """Return every case on every possible cell, masked ones included, at the given levels."""
     return [
         plan_case(catalog, failure, case, level, cell)
@@ -33,7 +33,7 @@ def everything(catalog: Catalog, levels: Iterable[Level]) -> list[Planned]:
 def of_base(
     catalog: Catalog,
     base: str,
-    levels: Iterable[Level],
+    levels: Collection[Level],
     *,
     core: str | None = None,
     engine: str | None = None,
@@ -75,7 +75,7 @@ def of_base(
 
 
 def of_source(
-    catalog: Catalog, source: str, version: str, expectation: Expectation | None, levels: Iterable[Level]
+    catalog: Catalog, source: str, version: str, expectation: Expectation | None, levels: Collection[Level]
 ) -> list[Planned]:
     """Return every case of the night's bases with megatron-core from `source` instead of a release.
 
@@ -106,7 +106,9 @@ Pairwise = Callable[
 ]
 
 
-def night(catalog: Catalog, pairwise: Pairwise, levels: Iterable[Level] = (Level.CONTRACT, Level.CPU)) -> list[Planned]:
+def night(
+    catalog: Catalog, pairwise: Pairwise, levels: Collection[Level] = (Level.CONTRACT, Level.CPU)
+) -> list[Planned]:
     """Return the cases of a night: the reports' stacks, the boundary of every failure, and a covering array.
 
     At level gpu also those of images, which alone have a compiled Transformer Engine.
@@ -121,8 +123,8 @@ def night(catalog: Catalog, pairwise: Pairwise, levels: Iterable[Level] = (Level
         boundary = boundary_cases(catalog, cells, failure)
         picked = picked_cases(catalog, failure)
         made = [*boundary, *covering_cases(catalog, cells, failure, pairwise), *picked]
-        images = [*image_cases(catalog, failure)]
-        for choices, at in ((made, levels), (images, {Level.GPU}.intersection(levels))):
+        images = [*image_cases(catalog, failure)] if Level.GPU in levels else []
+        for choices, at in ((made, levels), (images, (Level.GPU,))):
             found += [
                 (planned, why)
                 for cell, names, why in choices
@@ -254,7 +256,7 @@ def picked_cases(catalog: Catalog, failure: Failure) -> Iterable[Choice]:
         yield cell, frozenset(names), Reason(ReasonKind.PICKED, pick.reason)
 
 
-def stack_cases(catalog: Catalog, levels: Iterable[Level]) -> Iterable[tuple[Planned, Reason]]:
+def stack_cases(catalog: Catalog, levels: Collection[Level]) -> Iterable[tuple[Planned, Reason]]:
     """Yield the stacks of the founding reports as cases, with reasons.
 
     On a wheels base at each of `levels`; in an image, which is the reported environment, at the case's highest level.

@@ -66,7 +66,7 @@ def statistics(catalog: Catalog, night: Sequence[Planned], levels: Sequence[Leve
     return [*each, Counts(ALL, **{name: sum(getattr(one, name) for one in each) for name in numbers})]
 
 
-def product(catalog: Catalog, failure: Failure, levels: Iterable[Level]) -> int:
+def product(catalog: Catalog, failure: Failure, levels: Collection[Level]) -> int:
     """Return the number of cases without any constraint."""
     cores = len(catalog.megatron_core) + len(failure.builds(Package.MCORE))
     engines = len(catalog.transformer_engine) + len(failure.builds(Package.TE))

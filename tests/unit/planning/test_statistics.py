@@ -25,7 +25,7 @@ def test_the_product_uses_the_failure_s_axes() -> None:
 
 def test_a_case_counts_once_per_level() -> None:
     entry = failure(case=(case("a", (Level.CPU, Level.GPU)), case("b", (Level.GPU,))))
-    counts = [product(catalog(), entry, levels) for levels in ((Level.CPU,), (Level.GPU,), (Level.CONTRACT,), Level)]
+    counts = [product(catalog(), entry, levels) for levels in ([Level.CPU], [Level.GPU], [Level.CONTRACT], [*Level])]
     assert counts == [9, 18, 0, 27]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from fnmatch import fnmatchcase
 from typing import Final
 
@@ -50,12 +50,9 @@ def select(planned: Sequence[Planned], expression: str) -> list[Planned]:
     return chosen
 
 
-def compile_expression(expression: str, planned: Iterable[Planned]) -> Test:
+def compile_expression(expression: str, planned: Sequence[Planned]) -> Test:
     """Return the expression as a test; names and versions must occur in `planned`."""
     words = _words(expression)
-    known = {name: {read(item) for item in planned} for name, read in NAMED.items()}
-    packages = {name for item in planned for name in pinned(item.cell.packages + item.cell.provided)}
-    known |= {name: {item.cell.version(name) for item in planned} for name in (*VERSIONED, *packages)}
     position = 0
 
     def peek() -> str | tuple[str, str, str] | None:
@@ -94,7 +91,7 @@ def compile_expression(expression: str, planned: Iterable[Planned]) -> Test:
                 raise MatrixError("a parenthesis is not closed", got=expression, expected=FORM)
             return inner
         if isinstance(word, tuple):
-            return _condition(*word, known)
+            return _condition(*word, planned)
         raise MatrixError("the selection ends too early or has a stray word", got=expression, expected=FORM)
 
     test = either(0)
@@ -117,17 +114,20 @@ def _words(expression: str) -> list[str | tuple[str, str, str]]:
     return words
 
 
-def _condition(name: str, operator: str, value: str, known: dict[str, set[str]]) -> Test:
+def _condition(name: str, operator: str, value: str, planned: Sequence[Planned]) -> Test:
     operator = "==" if operator == "=" else operator
     if name in NAMED:
         if operator not in ("==", "!="):
             raise MatrixError(f"{name} is a name", got=f"{name}{operator}{value}", expected="== or !=")
-        if not any(fnmatchcase(word, value) for word in known[name]):
-            raise MatrixError(f"no case has this {name}", got=value, fix=closest(value, known[name]))
         read, equal = NAMED[name], operator == "=="
+        known = {read(item) for item in planned}
+        if not any(fnmatchcase(word, value) for word in known):
+            raise MatrixError(f"no case has this {name}", got=value, fix=closest(value, known))
         return lambda item: fnmatchcase(read(item), value) is equal
-    if name not in known:
-        raise MatrixError("unknown axis or name", got=name, fix=closest(name, known))
+    if name not in VERSIONED:
+        packages = {name for item in planned for name in pinned(item.cell.packages + item.cell.provided)}
+        if name not in packages:
+            raise MatrixError("unknown axis or name", got=name, fix=closest(name, {*NAMED, *VERSIONED, *packages}))
     if value == "none" and operator in ("==", "!="):
         equal = operator == "=="
         return lambda item: (item.cell.version(name) == NONE) is equal
@@ -136,6 +136,7 @@ def _condition(name: str, operator: str, value: str, known: dict[str, set[str]])
     except (InvalidSpecifier, InvalidVersion):
         expected = "a PEP 440 version" if operator != "==" or not is_version(value.rstrip(".*")) else "2.4.* or 2.4.1"
         raise MatrixError("not a version", got=f"{name}{operator}{value}", expected=expected) from None
-    if operator == "==" and not any(version in bound for version in known[name]):
-        raise MatrixError(f"no case has this {name}", got=value, fix=closest(value, known[name]))
+    known = {item.cell.version(name) for item in planned}
+    if operator == "==" and not any(version in bound for version in known):
+        raise MatrixError(f"no case has this {name}", got=value, fix=closest(value, known))
     return lambda item: item.cell.version(name) in bound

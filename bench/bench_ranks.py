@@ -31,26 +31,12 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from matrix.execution.ranks.job import RankJob
 from matrix.execution.ranks.rank_spec import free_port
 from matrix.execution.ranks.supervisor import Supervisor
-from matrix.kit.rank import Rank
 from matrix.verdicts.outcome import OutcomeKind
 
 HARNESSES = str(Path(__file__).with_name("torch_harnesses.py"))
 POOLED, FRESH, TORCHRUN = "supervisor", "supervisor, fresh", "torchrun"
 MULTIPROCESS, CONTINUOUS = "MultiProcessTestCase", "MultiProcContinuousTest"
 PER_ROUND = 5  # cases of a pooled way in the time of one case of the others
-
-
-def all_reduce(rank: Rank) -> float:
-    """Do the least that needs all ranks."""
-    import torch
-
-    torch.distributed.init_process_group(
-        "gloo", init_method=rank.init_method, rank=rank.rank, world_size=rank.world_size
-    )
-    ones = torch.ones(1)
-    torch.distributed.all_reduce(ones)
-    torch.distributed.destroy_process_group()
-    return float(ones)
 
 
 Spent = tuple[float, float]  # wall-clock and processor seconds of one case
@@ -157,7 +143,7 @@ def measure(ways: Ways, rounds: int) -> tuple[dict[str, list[Spent]], dict[str, 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--body", default="bench_ranks:all_reduce", help="a function of (rank: Rank, **kwargs)")
+    parser.add_argument("--body", default="rank_body:all_reduce", help="a function of (rank: Rank, **kwargs)")
     parser.add_argument("--kwargs", type=json.loads, default={}, help="JSON object")
     parser.add_argument("--path", nargs="*", default=[], help="overlay directories")
     parser.add_argument("--ranks", type=int, default=2)
@@ -168,7 +154,9 @@ def main() -> None:
         ways = Ways(case, supervisor, Path(folder))
         cold, _ = ways.supervised(fresh=False)
         found, missing = measure(ways, chosen.rounds)
-    medians = {name: [statistics.median(unit) for unit in zip(*spent, strict=True)] for name, spent in found.items()}
+    medians = {
+        name: [statistics.median(unit) for unit in zip(*spent, strict=True)] for name, spent in found.items() if spent
+    }
     print(
         f"{chosen.body} on {chosen.ranks} ranks, {os.cpu_count()} cores; the supervisor's first case took {cold:.2f} s"
     )

@@ -1,9 +1,9 @@
 """The GPUs of a machine, shared by the processes that run cases on it (pytest-xdist's workers, several runs).
 
-Each GPU has a lock file, and each case that waits or runs a claim, its demand. Both are held by flock(2): the kernel
-releases them when the holder ends for any reason. A case gets all of its GPUs or waits, and holds none meanwhile, so
-that two never wait for each other. Each process that waits decides, by the claims of all, whose turn it is
-(matrix/planning/packing.py); the gate lock lets one process at a time decide.
+Each case that waits or runs has a claim: a folder with its demand and a pipe. Its process holds the pipe open. When the
+process ends for any reason, the kernel closes the pipe, which wakes those that wait. A case gets all of its GPUs or
+waits, and holds none meanwhile, so that two never wait for each other. Each process that waits decides, by the claims
+of all, whose turn it is (matrix/planning/packing.py); the gate lock lets one process at a time decide.
 """
 
 from __future__ import annotations
@@ -12,12 +12,14 @@ import contextlib
 import fcntl
 import json
 import os
+import select
+import shutil
 import stat
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import IO, Final
+from typing import Final
 
 from matrix.errors import MatrixError
 from matrix.execution.ranks.job import RankJob
@@ -28,10 +30,11 @@ from matrix.verdicts.outcome import Outcome, OutcomeKind
 
 WAIT_S: Final = 3600.0  # s that a case in a container may wait for GPUs that other runs hold
 JOB_WAIT_S: Final = 120.0  # the same in a job of Slurm: its GPUs are its own, but the task it replaces may still end
-LOOK_S: Final = 0.1  # s between two looks of a process that waits, 1 ms each; a case takes seconds
 GATE: Final = "gate"  # the lock of the process that decides
 # The start of a claim's name: its form, so that another version ignores it. The rest is its time: names sort by it.
-CLAIM: Final = "claim-1-"
+CLAIM: Final = "claim-2-"
+CONTENT: Final = "claim.json"  # in a claim's folder
+ALIVE: Final = "alive"  # the pipe there, which the claim's process holds open
 FIX: Final = "remove it, or name another folder in MEGATRIX_GPU_LOCKS"
 
 LOCKS: Final = "MEGATRIX_GPU_LOCKS"
@@ -54,7 +57,7 @@ def made(folder: Path) -> Path:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         facts = folder.lstat()
     except OSError as error:
-        raise MatrixError("the GPU locks can't be used", where=str(folder), got=error.strerror, fix=FIX) from None
+        raise unusable(folder, error) from None
     if not stat.S_ISDIR(facts.st_mode) or facts.st_uid not in (0, os.geteuid()):
         raise MatrixError(
             "the GPU locks can't be used", where=str(folder),
@@ -79,32 +82,44 @@ def wait_s(environ: Mapping[str, str]) -> float | None:
 
 @dataclass(frozen=True)
 class GpuClaim:
-    """The content of a claim: a demand on some of the GPUs `among`, the process, and the time of its expected end.
+    """A demand on some of the GPUs `among`, its process, and while it runs the GPUs that it holds.
 
-    `ends` is in s of time.time(), None while it waits.
+    `ends` is the time of its expected end in s of time.time(), None while it waits.
     """
 
     demand: Demand
     among: tuple[str, ...]
     process: int
+    holds: tuple[str, ...] = ()
     ends: float | None = None
 
-    def write(self, file: IO[str]) -> None:
-        """Add it to its file, whose last line counts: to truncate a file takes 2 ms."""
-        file.write(json.dumps(asdict(self)) + "\n")
-        file.flush()
+    @contextlib.contextmanager
+    def placed(self, folder: Path) -> Iterator[Path]:
+        """Yield the claim's own folder in `folder`, for the length of the context. Raises MatrixError."""
+        path = folder / f"{CLAIM}{time.time_ns():020}"
+        with contextlib.ExitStack() as held:
+            held.callback(shutil.rmtree, path, ignore_errors=True)
+            try:
+                path.mkdir(mode=0o700)
+                os.mkfifo(path / ALIVE, 0o600)
+                held.enter_context((path / ALIVE).open("r+b", buffering=0))  # "r" alone would wait for a writer
+                (path / CONTENT).write_text(json.dumps(asdict(self)), encoding="utf-8")
+            except OSError as error:
+                raise unusable(path, error) from None
+            yield path
 
     @classmethod
-    def read(cls, file: IO[str]) -> GpuClaim:
-        """Return the claim in a file."""
-        found = json.loads(file.read().splitlines()[-1])
-        return cls(**{**found, "demand": Demand(**found["demand"]), "among": tuple(found["among"])})
+    def read(cls, path: Path) -> GpuClaim:
+        """Return the claim of a folder. Raises FileNotFoundError if its process removes it."""
+        found = json.loads((path / CONTENT).read_text(encoding="utf-8"))
+        lists = {name: tuple(found[name]) for name in ("among", "holds")}
+        return cls(**{**found, **lists, "demand": Demand(**found["demand"])})
 
 
 class Pool:
     """GPUs by UUID, which is the same in every container and job.
 
-    `folder` holds the locks; it must be local to the machine and common to all its processes. `say` is called with a
+    `folder` holds the claims; it must be local to the machine and common to all its processes. `say` is called with a
     message before a wait, which lasts at most `wait_s`, None for no limit. `memory` is that of the host in bytes.
     """
 
@@ -131,94 +146,89 @@ class Pool:
             raise MatrixError("not enough GPUs", got=f"{len(self._names)}", expected=f"at least {demand.gpus}")
         made(self._folder)
         with contextlib.ExitStack() as held:
-            claim = GpuClaim(demand, self._names, os.getpid())
+            yield self._held(demand, held)
+
+    def _held(self, demand: Demand, held: contextlib.ExitStack) -> tuple[str, ...]:
+        """Wait for the GPUs of a demand; return those that are held until `held` is closed."""
+        claim = GpuClaim(demand, self._names, os.getpid())
+        until = None if self._wait_s is None else time.monotonic() + self._wait_s
+        said = False
+        with contextlib.ExitStack() as waits:
             with self._gate():  # so that no other claim has this time
-                path = self._folder / f"{CLAIM}{time.time_ns():020}"
-                file = held.enter_context(self._opened(path))
-                held.callback(path.unlink, missing_ok=True)
-                lock(file)
-                claim.write(file)
-            ends = None if self._wait_s is None else time.monotonic() + self._wait_s
-            said = False
+                mine = waits.enter_context(claim.placed(self._folder))
             while True:
-                with self._gate():
-                    names = self._granted(path, demand, held)
-                    if names is not None:
-                        replace(claim, ends=time.time() + demand.seconds).write(file)
-                        break
-                if ends is not None and time.monotonic() > ends:
-                    raise MatrixError(
-                        "the GPUs are not free", got=f"{self._holders()} after {self._wait_s:g} s",
-                        expected=f"{demand.gpus} of {len(self._names)} GPUs", where=str(self._folder),
-                    )  # fmt: skip
-                if not said:
-                    said = True
-                    self._say(f"waiting for {demand.gpus} of {len(self._names)} GPUs, {self._holders()}")
-                time.sleep(LOOK_S)
-            yield names
+                with contextlib.ExitStack() as opened:
+                    with self._gate():
+                        claims, ended = self._claims(opened)
+                        names = self._granted(mine, claims)
+                        if names is not None:
+                            runs = replace(claim, holds=names, ends=time.time() + demand.seconds)
+                            held.enter_context(runs.placed(self._folder))
+                            return names
+                    left = None if until is None else until - time.monotonic()
+                    if left is not None and left <= 0:
+                        raise MatrixError(
+                            "the GPUs are not free", got=f"{self._holders(claims)} after {self._wait_s:g} s",
+                            expected=f"{demand.gpus} of {len(self._names)} GPUs", where=str(self._folder),
+                        )  # fmt: skip
+                    if not said:
+                        said = True
+                        self._say(f"waiting for {demand.gpus} of {len(self._names)} GPUs, {self._holders(claims)}")
+                    ended.poll(None if left is None else 1000 * left)
 
-    def _granted(self, claim: Path, demand: Demand, held: contextlib.ExitStack) -> tuple[str, ...] | None:
-        """Return the GPUs that a claim gets now, locked until `held` is closed; None if it has to wait."""
-        with contextlib.ExitStack() as locked:
-            paths = {name: self._folder / name.replace("/", "-") for name in self._names}
-            files = {name: locked.enter_context(self._opened(path)) for name, path in paths.items()}
-            free = [name for name, file in files.items() if lock(file)]
-            claims = self._claims()
-            waiting = [other for other, one in claims.items() if one.ends is None]
-            running = [RunningCase(one.demand, one.ends) for one in claims.values() if one.ends is not None]
-            memory = self._memory and self._memory - sum(one.demand.memory for one in running)
-            demands = [claims[other].demand for other in waiting]
-            place = next_to_start(demands, running, Free(len(free), memory), time.time())
-            if place is None or waiting[place] != claim:
-                return None
-            names = tuple(free[: demand.gpus])
-            for name in files.keys() - {*names}:
-                files[name].close()
-            held.push(locked.pop_all())
-        return names
+    def _granted(self, mine: Path, claims: Mapping[Path, GpuClaim]) -> tuple[str, ...] | None:
+        """Return the GPUs that a claim gets now, None if it has to wait."""
+        waiting = {path: one.demand for path, one in claims.items() if one.ends is None}
+        running = [RunningCase(one.demand, one.ends) for one in claims.values() if one.ends is not None]
+        held = {name for one in claims.values() for name in one.holds}
+        free = [name for name in self._names if name not in held]
+        memory = self._memory and self._memory - sum(one.demand.memory for one in running)
+        place = next_to_start([*waiting.values()], running, Free(len(free), memory), time.time())
+        return tuple(free[: waiting[mine].gpus]) if place is not None and [*waiting][place] == mine else None
 
-    def _claims(self) -> dict[Path, GpuClaim]:
-        """Return the claims on these GPUs in the order of their arrival; remove those whose process has ended."""
-        found = {}
+    def _claims(self, opened: contextlib.ExitStack) -> tuple[dict[Path, GpuClaim], select.poll]:
+        """Return the claims on these GPUs in the order of their arrival, and a poll that returns when one ends.
+
+        It lasts until `opened` is closed. Later claims need none: what they take and return makes no case start. A case
+        that starts ends its claim and has a new one, so that the others decide again. Claims of processes that have
+        ended are removed.
+        """
+        found, ended = {}, select.poll()
         for path in sorted(self._folder.glob(f"{CLAIM}*")):
-            with self._opened(path) as file:
-                if lock(file):
-                    path.unlink(missing_ok=True)  # its process may be ending
+            with contextlib.suppress(FileNotFoundError):  # its process is removing it
+                pipe = os.fdopen(os.open(path / ALIVE, os.O_RDONLY | os.O_NONBLOCK), "rb", buffering=0)
+                opened.enter_context(pipe)
+                if pipe.read(1) is None:  # empty, and not at its end: a process holds it open
+                    claim = GpuClaim.read(path)
+                    if not {*claim.among}.isdisjoint(self._names):
+                        found[path] = claim
+                        ended.register(pipe, 0)  # its end is reported without being asked for
                     continue
-                claim = GpuClaim.read(file)
-            if not {*claim.among}.isdisjoint(self._names):
-                found[path] = claim
-        return found
+            shutil.rmtree(path, ignore_errors=True)
+        return found, ended
 
-    def _holders(self) -> str:
+    def _holders(self, claims: Mapping[Path, GpuClaim]) -> str:
         """Return which processes have the GPUs, if any."""
-        with self._gate():
-            every = dict.fromkeys(str(claim.process) for claim in self._claims().values() if claim.ends is not None)
+        every = dict.fromkeys(str(claim.process) for claim in claims.values() if claim.ends is not None)
         held = f"held by process {', '.join(every)}" if every else "free, and another case is next"
         return f"{held} (locks: {self._folder})"
 
     @contextlib.contextmanager
     def _gate(self) -> Iterator[None]:
         """Hold the lock of the process that decides: a few ms."""
-        with self._opened(self._folder / GATE) as file:
+        path = self._folder / GATE
+        try:
+            file = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600))
+        except OSError as error:
+            raise unusable(path, error) from None
+        with file:
             fcntl.flock(file, fcntl.LOCK_EX)
             yield
 
-    @staticmethod
-    def _opened(path: Path) -> IO[str]:
-        try:
-            return os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600), "r+")
-        except OSError as error:
-            raise MatrixError("a GPU lock can't be used", where=str(path), got=error.strerror, fix=FIX) from None
 
-
-def lock(file: IO[str]) -> bool:
-    """Lock a file until it is closed; return False if another process holds it."""
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
+def unusable(path: Path, error: OSError) -> MatrixError:
+    """Return the error for a folder of locks that can't be used."""
+    return MatrixError("the GPU locks can't be used", where=str(path), got=error.strerror, fix=FIX)
 
 
 class ReservingRunner:

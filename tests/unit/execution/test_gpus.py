@@ -7,14 +7,14 @@ import select
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from matrix.errors import MatrixError
-from matrix.execution import gpus
-from matrix.execution.gpus import Pool, ReservingRunner, locks
+from matrix.execution.gpus import GATE, Pool, ReservingRunner, locks
 from matrix.execution.ranks.job import RankJob
 from matrix.execution.ranks.supervisor import Supervisor
 from matrix.planning.packing import Demand
@@ -33,14 +33,20 @@ with Pool({names!r}, Path({folder!r})).take(Demand({count})) as names:
     print(",".join(names), flush=True)
     sys.stdin.read()
 """
+# Waits for all GPUs, and prints that it waits.
+WAITER = """
+from pathlib import Path
+from matrix.execution.gpus import Pool
+from matrix.planning.packing import Demand
+with Pool({names!r}, Path({folder!r}), lambda text: print(text, flush=True)).take(Demand(4)):
+    pass
+"""
 # Takes and releases GPUs many times. While it holds a GPU, a file exists for it, which a second user can't create.
 WORKER = """
 import os, random, sys
 from pathlib import Path
-from matrix.execution import gpus
 from matrix.execution.gpus import Pool
 from matrix.planning.packing import Demand
-gpus.LOOK_S = 0.001
 pool, folder, chance = Pool({names!r}, Path({folder!r})), Path({folder!r}), random.Random({seed})
 for _ in range(40):
     with pool.take(Demand(chance.randint(1, 4))) as names:
@@ -64,12 +70,6 @@ class Holders:
         )
         self.started.append(process)
         return process
-
-
-@pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Look often: the tests wait many times."""
-    monkeypatch.setattr(gpus, "LOOK_S", 0.001)
 
 
 @pytest.fixture
@@ -144,12 +144,58 @@ def test_a_wait_names_the_holder(holders: Holders) -> None:
         assert said == [f"waiting for 1 of 4 GPUs, held by process {one.pid} (locks: {holders.folder})"]
 
 
+def test_waiter_does_not_poll(holders: Holders, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It decides at its arrival and when a claim ends: here that of the holder, and no clock wakes it."""
+    monkeypatch.setattr(time, "sleep", lambda seconds: pytest.fail("it sleeps and looks again"))
+    one = holders.start(HOLDER, count=4)
+    held(one)
+    with Pool(NAMES, holders.folder, lambda text: one.kill()).take(Demand(4)) as names:
+        assert set(names) == set(NAMES)
+
+
+def test_started_case_lets_the_others_decide(holders: Holders) -> None:
+    """Two wait for the same process: at its end the first decides that the second may start, too."""
+    one = holders.start(HOLDER, count=4)
+    held(one)
+    two = [holders.start(HOLDER, count=2) for _ in range(2)]
+    one.kill()
+    assert {*held(two[0]).split(","), *held(two[1]).split(",")} == set(NAMES)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_signal_ends_a_wait(holders: Holders, number: signal.Signals) -> None:
+    held(holders.start(HOLDER, count=1))
+    waiter = holders.start(WAITER)
+    assert held(waiter).startswith("waiting for 4 of 4 GPUs")
+    waiter.send_signal(number)
+    assert waiter.wait(HANG_S) == -number
+
+
+def test_wait_ends_after_its_longest_time(holders: Holders) -> None:
+    one = holders.start(HOLDER, count=1)
+    held(one)
+    with (
+        pytest.raises(MatrixError, match="not free") as raised,
+        Pool(NAMES, holders.folder, wait_s=0.01).take(Demand(4)),
+    ):
+        pass
+    assert f"held by process {one.pid}" in str(raised.value)
+    assert len([*holders.folder.glob("claim-*")]) == 1  # its own is gone
+
+
+def test_claim_without_its_content_is_removed(tmp_path: Path) -> None:
+    """Its process was killed while it made or removed it."""
+    (tmp_path / "claim-2-00000000000000000001").mkdir()
+    with Pool(NAMES, tmp_path).take(Demand(4)):
+        assert len([*tmp_path.glob("claim-*")]) == 1
+
+
 def test_lock_that_is_a_link_raises(tmp_path: Path) -> None:
     """Another user's link in the folder would make root create a file elsewhere."""
     folder = tmp_path / "locks"
     folder.mkdir()
-    (folder / "GPU-0").symlink_to(tmp_path / "created")
-    with pytest.raises(MatrixError, match="a GPU lock can't be used"), Pool(NAMES, folder).take(Demand(1)):
+    (folder / GATE).symlink_to(tmp_path / "created")
+    with pytest.raises(MatrixError, match="the GPU locks can't be used"), Pool(NAMES, folder).take(Demand(1)):
         pass
     assert not (tmp_path / "created").exists()
 

@@ -12,7 +12,6 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from matrix.execution import gpus
 from matrix.execution.gpus import Pool
 from matrix.planning.packing import Demand
 from tests.profiles import tries
@@ -27,7 +26,6 @@ class Sharing(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.temporary = TemporaryDirectory()
-        gpus.LOOK_S = 0.001  # type: ignore[misc]  # a test waits many times
         self.running: list[tuple[tuple[str, ...], contextlib.ExitStack]] = []
         self.waiting: threading.Thread | None = None
         self.served: queue.Queue[tuple[tuple[str, ...], contextlib.ExitStack]] = queue.Queue()

@@ -116,6 +116,8 @@ def lacks(catalog: Catalog, item: Planned, offer: BaseOffer, machine: MachineOff
     if not item.reproducible:
         yield Lack(Kind.REPRODUCTION, "the catalog has no reproduction of it yet")
         return
+    if offer.lack:
+        yield Lack(Kind.BASE, offer.lack, offer.base)
     case = catalog.failure(item.failure).case_named(item.case)
     on_gpu = _on_gpu(case, item, offer, machine, catalog) if item.level is Level.GPU else ()
     yield from filter(None, (*on_gpu, *_anywhere(case, item, offer, machine, catalog)))
@@ -146,7 +148,6 @@ Lacks = Iterator[Lack | None]
 
 
 def _on_gpu(case: Case, item: Planned, offer: BaseOffer, machine: MachineOffer, catalog: Catalog) -> Lacks:
-    yield Lack(Kind.BASE, offer.lack, offer.base) if offer.lack else None
     yield _driver(catalog, item, machine)
     yield _cuda(offer)
     yield _te(case, item, offer)
@@ -162,7 +163,6 @@ def _on_gpu(case: Case, item: Planned, offer: BaseOffer, machine: MachineOffer, 
 
 
 def _anywhere(case: Case, item: Planned, offer: BaseOffer, machine: MachineOffer, catalog: Catalog) -> Lacks:
-    yield Lack(Kind.BASE, offer.lack, offer.base) if offer.lack else None
     if item.level is Level.CONTRACT:
         return
     yield _cuda(offer) if CaseNeed.CUDA_TORCH in case.needs and item.level is not Level.GPU else None

@@ -18,11 +18,12 @@ from matrix.planning.requirements import (
     Gpu,
     MachineOffer,
     Placement,
+    lacks,
     offered,
     place,
     unmet,
 )
-from matrix.verdicts.reason import Kind
+from matrix.verdicts.reason import Kind, Lack
 from tests.unit.catalogs import case, catalog, clause, failure, image, planned
 
 H100 = Gpu("GPU-0", "H100", "9.0", multicast=True)
@@ -168,6 +169,13 @@ def test_missing_clone_is_named(clones: frozenset[str] | None, kind: Kind | None
     found = lack_of(replace(ON_GPU, needs=(CaseNeed.MEGATRON_LM,)), gpus(2), replace(BASE, clones=clones))
     assert (found[0] if found else None) is kind
     assert found is None or "megatrix sources fetch" in found[1]
+
+
+@pytest.mark.parametrize("level", Level)
+def test_missing_base_is_named_once(level: Level) -> None:
+    one = replace(ON_GPU, levels=(level,))
+    found = [*lacks(catalog(failure(case=(one,))), item_of(one), replace(BASE, lack="not pulled"), gpus(2))]
+    assert found == [Lack(Kind.BASE, "not pulled", BASE.base)]
 
 
 def test_mpirun_is_required_where_it_is_missing() -> None:

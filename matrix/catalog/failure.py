@@ -52,6 +52,7 @@ class CaseNeed(str, Enum):
     COMPILED_TE = "compiled-te"  # any; where the cell names a Transformer Engine, it is that one
     MEGATRON_LM = "megatron-lm"  # the clone: what it runs is in no wheel
     MULTICAST = "multicast"  # CUDA Multicast on each of its GPUs
+    NO_MULTICAST = "no-multicast"  # a machine whose GPUs are without: no variable hides it
     NCCL = "nccl"  # more than collectives: gloo sends and receives no CUDA tensors
 
 
@@ -98,9 +99,10 @@ class Case:
     matrix.kit.rank.Rank and `arguments`. At level contract nothing runs: both APIs are read (Failure.contract), or the
     folder's preflight.py judges the cell. `limits` bound the memory of the ranks.
     `gpus` are required at level gpu, one for each rank, and `needs`. `bases` are the bases that it runs on above level
-    contract; without them, every base that tox makes. `mcore` is the range of releases that have the code it runs,
-    None = all. `launcher` starts the ranks (matrix.execution.ranks.job). `packages` ("NAME==VERSION", from PyPI) are
-    laid over the base. `deadline` is its limit in seconds where the usual one (matrix.execution.reproduction) is lower.
+    contract; without them, every base that tox makes. `mcore` and `te` are the ranges of releases that have the code it
+    runs, None = all. `launcher` starts the ranks (matrix.execution.ranks.job). `packages` ("NAME==VERSION", from PyPI)
+    are laid over the base. `deadline` is its limit in seconds where the usual one (matrix.execution.reproduction) is
+    lower.
     `write`, a function like `run`, writes the checkpoint that the case reads: it runs with the writer's packages, on as
     many ranks, and both functions find the folder in Rank.checkpoint.
     `picked`: the case does not depend on the cell, and runs only where `pick` names it.
@@ -119,6 +121,7 @@ class Case:
     limits: Limits = NO_LIMITS
     bases: tuple[Identifier, ...] = ()
     mcore: Range | None = None
+    te: Range | None = None
     launcher: str = LAUNCHERS[0]
     packages: tuple[str, ...] = ()
     picked: bool = False
@@ -140,8 +143,8 @@ class Case:
         return _function(self.write)
 
     def is_for(self, cell: Cell) -> bool:
-        """Return whether the cell's megatron-core is in the case's range of releases."""
-        return self.mcore is None or cell.mcore in self.mcore
+        """Return whether the cell's releases are in the case's ranges."""
+        return (self.mcore is None or cell.mcore in self.mcore) and (self.te is None or cell.te in self.te)
 
 
 def _function(text: str) -> tuple[str, str]:

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from matrix.authoring import entry, examples, export, osv, skeleton
 from matrix.catalog import loading
+from matrix.catalog.failure import Level
 from matrix.catalog.folders import FAILURES
 from matrix.cli import COMMANDS, Command, results
 from matrix.cli.out import add_out
@@ -89,7 +90,7 @@ def new_command(parsed: argparse.Namespace) -> int:
 def check_command(parsed: argparse.Namespace) -> int:
     """Print the problems of each entry; return 1 where there are any."""
     known = loading.load()
-    planned = night(known, pairwise)
+    planned = night(known, pairwise, tuple(Level))
     counts = Counter(item.failure for item in planned)
     wrong = 0
     for id in parsed.id or [failure.id for failure in known.failures]:

@@ -55,7 +55,9 @@ def through_megatron(
     return started(rank, start, parameter_checks, multicast)
 
 
-def through_transformer_engine(rank: Rank, *, parameter_checks: bool = False) -> dict[str, Any]:
+def through_transformer_engine(
+    rank: Rank, *, parameter_checks: bool = False, multicast: bool = False
+) -> dict[str, Any]:
     """Call Transformer Engine's initialize_ub() as its examples do, without a bootstrap backend."""
 
     def start() -> None:
@@ -63,7 +65,7 @@ def through_transformer_engine(rank: Rank, *, parameter_checks: bool = False) ->
 
         initialize_ub([SHAPE["seq_length"], SHAPE["hidden_size"]], rank.world_size, bootstrap_backend=None)
 
-    return started(rank, start, parameter_checks)
+    return started(rank, start, parameter_checks, multicast)
 
 
 def started(rank: Rank, start: Callable[[], None], parameter_checks: bool, multicast: bool = False) -> dict[str, Any]:

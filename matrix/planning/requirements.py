@@ -160,6 +160,8 @@ def _on_gpu(case: Case, item: Planned, offer: BaseOffer, machine: MachineOffer, 
     having = sum(gpu.multicast for gpu in gpus)
     if CaseNeed.MULTICAST in case.needs and having < len(gpus):
         yield Lack(Kind.MULTICAST, f"needs CUDA Multicast; {having} of {_count(len(gpus))} have it")
+    if CaseNeed.NO_MULTICAST in case.needs and having:
+        yield Lack(Kind.MULTICAST, f"needs GPUs without CUDA Multicast; {having} of {_count(len(gpus))} have it")
 
 
 def _anywhere(case: Case, item: Planned, offer: BaseOffer, machine: MachineOffer, catalog: Catalog) -> Lacks:

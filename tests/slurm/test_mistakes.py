@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.founding import BEHIND_MPI, MPI
+from tests.founding import BEHIND_MPI, SAVE
 from tests.slurm.cluster import wait
 from tests.slurm.conftest import Site
 
 FEW = ("--level", "contract", "--select", f"base==no-torch and failure=={BEHIND_MPI} and mcore==0.8.0 and te==1.8.0")
 KEY = f"no-torch/mcore-0.8.0/te-1.8.0/driver-none {BEHIND_MPI} contract contract"
-GPUS = f"failure=={MPI} and case==gpu-gloo and level==gpu and driver==470.161.03"
+EIGHT = f"base==torch-2.4.0 and failure=={SAVE} and case==tp4-pp2 and mcore==0.8.0"  # GPUs
 
 
 @pytest.mark.parametrize(
@@ -34,15 +34,15 @@ def test_unknown_names_are_rejected(site: Site, arguments: tuple[str, ...], expe
     assert not site.out.exists()
 
 
-def test_missing_driver_makes_its_cases_unavailable(site: Site) -> None:
-    """n470 has the driver but no GPU; the reason contains Slurm's message. Other cases of the run are not affected."""
-    ran = site.run("--select", f"{GPUS} or {FEW[-1]}")
+def test_missing_gpus_make_their_case_unavailable(site: Site) -> None:
+    """No node has eight GPUs; the reason contains Slurm's message. Other cases of the run are not affected."""
+    ran = site.run("--select", f"{EIGHT} or {FEW[-1]}")
     (on_gpus,) = (one for one in ran.records if one["level"] == "gpu")
     assert ran.status == 0, ran.stderr
     assert {one["verdict"] for one in ran.records if one["level"] == "contract"} == {"reproduced"}
     assert on_gpus["verdict"] == "unavailable"
-    assert "--constraint=driver470" in on_gpus["reason"]
-    assert "Slurm: allocation failure: Requested node configuration is not available" in on_gpus["reason"]
+    assert "needs --gres=gpu:8" in on_gpus["reason"]
+    assert "; Slurm: allocation failure: Requested node configuration is not available" in on_gpus["reason"]
 
 
 def test_missing_slurm_commands_are_an_error(site: Site, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -89,7 +89,7 @@ def test_drained_nodes_are_named(site: Site) -> None:
     """Slurm prints the same message for a drained node as for one that does not exist."""
     site.cluster.call("scontrol", "update", "NodeName=n535", "State=DRAIN", "Reason=test")
     try:
-        ran = site.run("--level", "gpu", "--select", GPUS)
+        ran = site.run("--level", "gpu", "--select", EIGHT)
     finally:
         site.cluster.call("scontrol", "update", "NodeName=n535", "State=RESUME")
     (record,) = ran.records

@@ -89,6 +89,12 @@ def test_two_ranks_have_two_gpus_or_gloo(machine: MachineOffer, expected: Placem
             (Kind.MULTICAST, "needs CUDA Multicast; 0 of 2 GPUs have it"),
         ),
         (replace(ON_GPU, needs=(CaseNeed.MULTICAST,)), gpus(2), None),
+        (replace(ON_GPU, needs=(CaseNeed.NO_MULTICAST,)), gpus(2, A800), None),
+        (
+            replace(ON_GPU, needs=(CaseNeed.NO_MULTICAST,)),
+            gpus(2),
+            (Kind.MULTICAST, "needs GPUs without CUDA Multicast; 2 of 2 GPUs have it"),
+        ),
         (
             replace(ON_GPU, limits=Limits(memory=Size(40 * GIB))),
             replace(gpus(2), memory=32 * GIB),

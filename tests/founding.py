@@ -11,7 +11,7 @@ from typing import Final
 SAVE: Final = "dcp-assertion"
 """At level cpu in seconds, without Transformer Engine: on torch 2.4.0 broken with megatron-core 0.8.0 in the cases tp2,
 pp2, world1 and train-loop (signature duplicate-fqn), and fixed in 0.9.0 by two changes, one for tp2 and one for pp2.
-On torch 2.3.1 it works."""
+On torch 2.3.1 it works. At level gpu the case tp4-pp2 takes eight GPUs."""
 
 BEHIND_SAVE: Final = "dcp-write-item"
 """What torch 2.13.0 x megatron-core 0.9.0 shows in a case of SAVE, which works there."""

@@ -15,7 +15,8 @@ from matrix.check.answer import StackChange
 from matrix.check.calls import breaking_calls
 from matrix.check.job import NO_JOB, UserJob
 from matrix.check.stack import AXES, UserStack, recorded
-from matrix.planning.cases import excluded, expected, is_complete, package_sets, versions_of
+from matrix.planning.cases import excluded, expected, is_complete, package_sets, plan_case, versions_of
+from matrix.planning.night import possible
 
 TRIED_LEVELS: Final = (Level.CPU, Level.CONTRACT, Level.GPU)  # the level that every machine has first
 
@@ -136,8 +137,9 @@ def _planned(catalog: Catalog, failure: Failure, case: Case, level: Level, cell:
     for base in _bases(catalog, failure, case, cell.torch):
         for axes, packages in itertools.product(_combined(catalog, failure, cell, base), package_sets(failure)):
             planned = catalog.cell(base.id, **axes, packages=packages)
-            possible = is_complete(failure, case, planned) and excluded(catalog, failure, planned) is None
-            if possible and expected(catalog, failure, planned, case) is Expectation.BROKEN:
+            allowed = is_complete(failure, case, planned) and excluded(catalog, failure, planned) is None
+            broken = allowed and expected(catalog, failure, planned, case) is Expectation.BROKEN
+            if broken and possible(catalog, plan_case(catalog, failure, case, level, planned)):
                 named = {axis: version for axis, version in axes.items() if version != NONE}
                 return {"base": base.id, **named, **pinned(packages)}
     return None

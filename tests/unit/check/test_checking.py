@@ -119,6 +119,7 @@ STACKS = [
     "mcore=0.12.1 te=2.2.0 torch=2.8.0",
     "mcore=0.15.0 te=2.7.0 torch=2.10.0",
     "mcore=0.18.2 te=2.2.0 torch=2.13.0",
+    "mcore=0.9.0 te=2.3.0 torch=2.6.0 driver=470.161.03 sm=8.0",
     *RESUMES,
     *PACKAGES,
 ]
@@ -134,6 +135,7 @@ def test_every_proof_selects_a_broken_case(text: str) -> None:
         alone = replace(real(), failures=(real().failure(id),))
         planned = select(night.everything(alone, tuple(Level)), expression)
         assert {one.expectation for one in planned} == {Expectation.BROKEN}
+        assert all(night.possible(real(), one) for one in planned)
 
 
 @pytest.mark.parametrize("text", [*RESUMES, *PACKAGES])

@@ -134,8 +134,8 @@ def releases(
 ) -> tuple[BisectionAxis, bool]:
     """Return the releases from `first` to `last` ("" = the oldest, the newest), and whether they had to be swapped.
 
-    Both must be releases of the axis. Releases that the catalog excludes from such a cell are left out and listed in
-    the notes. `base_of` maps an image to the base that runs it: itself or its twin. Raises MatrixError.
+    Both must be releases of the axis. Releases that the catalog excludes from such a cell are left out, also as the
+    oldest and the newest, and listed in the notes. `base_of` maps an image to the base that runs it: itself or its twin. Raises MatrixError.
     """
     known = released(subject, axis)
     if axis is AxisName.CONTAINER:
@@ -152,8 +152,8 @@ def releases(
     selected = ids[min(ends) : max(ends) + 1]
     subjects = {id: subject.with_side(axis, Side(known[id])) for id in selected}
     excluded = {id: excluded_from(subject.catalog, subject.failure, one.planned().cell) for id, one in subjects.items()}
-    for id in (selected[0], selected[-1]):
-        if excluded[id]:
+    for id in (first, last):
+        if id and excluded[id]:
             raise MatrixError("the catalog excludes an end of the axis", got=id, expected=excluded[id])
     left = [id for id in selected if not excluded[id]]
     notes = tuple(f"left out {id}: {reason}" for id, reason in excluded.items() if reason)

@@ -126,9 +126,8 @@ class BisectionQuestion:
             )  # fmt: skip
         made, swapped = axes.releases(subject, axis, self.good, self.bad, partial(run_by, subject, lacks))
         if len(made.points) < 2:
-            raise MatrixError(
-                "the axis has only one point", got=made.points[0].label, expected="at least two", fix=str(made.notes)
-            )
+            got = ", ".join(point.label for point in made.points) or "none"
+            raise MatrixError("the axis has too few points", got=got, expected="at least two", fix="; ".join(made.notes) or None)
         first, last = (End(made.case_at(place), made.points[place].label) for place in (0, len(made.points) - 1))
         known = ProbeResult.BAD if swapped else ProbeResult.GOOD
         old = known if self.good and self.bad else None

@@ -34,6 +34,11 @@ def add_cases(parser: argparse.ArgumentParser) -> None:
         "--case", action="append", metavar="KEY", help='select one case, "CELL FAILURE CASE LEVEL"; may be repeated'
     )
     parser.add_argument("--mcore", metavar="SOURCE", help=f"megatron-core under test: {sources.FORMS}")
+    parser.add_argument("--te", metavar="SOURCE", help="Transformer Engine under test, with --case")
+    parser.add_argument("--writer", metavar="SOURCE", help="megatron-core that writes the checkpoint, with --case")
+    parser.add_argument(
+        "--compile", action="store_true", help="build the Transformer Engine of --te with its extension; needs nvcc"
+    )
     parser.add_argument(
         "--expect",
         choices=[one.value for one in Expectation],
@@ -61,6 +66,10 @@ def chosen(known: Catalog, parsed: argparse.Namespace) -> tuple[list[Planned], s
     levels = levels_of(parsed)
     if parsed.here:
         cases, label = installed_cases(known, parsed, levels), "here"
+    elif parsed.case and (parsed.mcore or parsed.te or parsed.writer):
+        cases, label = [with_sources(known, key, parsed) for key in parsed.case], "source"
+    elif parsed.te or parsed.writer or parsed.compile:
+        raise MatrixError("--te, --writer and --compile are for one case", expected="--case KEY with --te or --writer")
     elif parsed.mcore:
         contents = sources.inspect(sources.parse(parsed.mcore, "megatron-core"))
         released = contents.source.kind is sources.SourceKind.PYPI
@@ -89,11 +98,38 @@ def chosen(known: Catalog, parsed: argparse.Namespace) -> tuple[list[Planned], s
     return (select(cases, parsed.select) if parsed.select else cases), label
 
 
+def with_sources(known: Catalog, key: str, parsed: argparse.Namespace) -> Planned:
+    """Return the case of a key with the sources that the options name. Raises MatrixError for another version."""
+    given = {
+        field: sources.inspect(sources.parse(text, package))
+        for field, text, package in (
+            ("source", parsed.mcore, "megatron-core"),
+            ("te_source", parsed.te, "transformer-engine"),
+            ("writer_source", parsed.writer, "megatron-core"),
+        )
+        if text
+    }
+    released = all(one.source.kind is sources.SourceKind.PYPI for one in given.values())
+    expected = Expectation(parsed.expect) if parsed.expect else None if released else Expectation.WORKS
+    fields = {field: str(one.source) for field, one in given.items()}
+    item = plan.of_key(known, key, {**fields, "compiled": parsed.compile}, expected)
+    named = {"source": item.cell.mcore, "te_source": item.cell.te, "writer_source": item.cell.writer_mcore}
+    for field, contents in given.items():
+        if named[field] != contents.version:
+            raise MatrixError(
+                "the case names another version than the source", where=str(contents.source), got=named[field],
+                expected=contents.version,
+            )  # fmt: skip
+    return item
+
+
 def installed_cases(known: Catalog, parsed: argparse.Namespace, levels: Sequence[Level]) -> list[Planned]:
     """Return the cases of the environment of this process. Raises MatrixError with an option that selects others."""
     others = {
         "--within": parsed.within,
         "--mcore": parsed.mcore,
+        "--te": parsed.te,
+        "--writer": parsed.writer,
         "--expect": parsed.expect,
         "--engine slurm": getattr(parsed, "engine", "") == "slurm",
     }

@@ -7,11 +7,12 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from matrix.catalog.cell import WRITER, Cell
+from matrix.catalog.cell import WRITER, Cell, parse_cell_id
 from matrix.catalog.failure import Axis, Case, Expectation, Failure, Level, NightShare, Package
 from matrix.catalog.model import Catalog, Container, Image, ReaderBase
 from matrix.catalog.schema import Identifier
 from matrix.catalog.versions import NONE, minor, parse, position
+from matrix.errors import MatrixError
 from matrix.planning.cases import cells_of, expected, masked_by, picked_cells, plan_case, run_in, versions_of
 from matrix.planning.planned import Planned
 from matrix.planning.requirements import MachineOffer, offered, unmet
@@ -99,6 +100,25 @@ def of_source(
         )
         for item in cases
     ]
+
+
+def of_key(
+    catalog: Catalog, key: str, sources: Mapping[str, Any], expectation: Expectation | None = Expectation.WORKS
+) -> Planned:
+    """Return the case of a key "CELL FAILURE CASE LEVEL"; `sources` are fields of it: source, te_source, compiled, ...
+
+    Raises MatrixError for a key of another form, and for an unknown base, failure or case.
+    """
+    words = key.split(" ")
+    if len(words) != 4 or words[3] not in [level.value for level in Level]:
+        raise MatrixError("not the key of a case", got=key, expected="CELL FAILURE CASE LEVEL")
+    failure, level = catalog.failure(words[1]), Level(words[3])
+    case = next((one for one in failure.case if one.name == words[2] and level in one.levels), None)
+    if case is None:
+        raise MatrixError("no such case", got=key, expected=f"a case of {failure.id} at level {level.value}")
+    item = plan_case(catalog, failure, case, level, catalog.cell(**parse_cell_id(words[0])))
+    why = tuple(Reason(ReasonKind.SOURCE, one) for one in sources.values() if isinstance(one, str))
+    return replace(item, **sources, expectation=expectation or item.expectation, why=why)
 
 
 Pairwise = Callable[

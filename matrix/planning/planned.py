@@ -24,6 +24,7 @@ FIELDS: Final = (
     "source",
     "te_source",
     "writer_source",
+    "compiled",
     "seconds",
 )  # fields whose values are JSON
 
@@ -34,8 +35,8 @@ class Planned:
 
     `why` holds the reasons for which it is in the plan. `reproducible`: the catalog has a reproduction of it. `source`
     and `te_source` are the sources of megatron-core and Transformer Engine that are not PyPI (a wheel, a
-    clone@revision, a working tree); `writer_source` is that of the writer's megatron-core. `packages`
-    ("NAME==VERSION") are laid over the base too. What any of them requires of a package in `overrides` does not count.
+    clone@revision, a working tree); `writer_source` is that of the writer's megatron-core. `compiled`: a clone's
+    Transformer Engine is built with its extension. `packages` ("NAME==VERSION") are laid over the base too. What any of them requires of a package in `overrides` does not count.
     `seconds` is its expected time, 0 for unknown.
     """
 
@@ -53,6 +54,7 @@ class Planned:
     source: str = ""
     te_source: str = ""
     writer_source: str = ""
+    compiled: bool = False
     seconds: float = 0.0
     why: tuple[Reason, ...] = ()
     notes: tuple[str, ...] = ()
@@ -102,6 +104,7 @@ class Planned:
             source=record["source"],
             te_source=record["te_source"],
             writer_source=record.get("writer_source", ""),  # plans of earlier versions have none
+            compiled=record.get("compiled", False),
             seconds=record.get("seconds", 0.0),
             why=tuple(map(Reason.from_json, items(record["why"]))),
             notes=items(record["notes"]),

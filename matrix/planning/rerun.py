@@ -36,6 +36,11 @@ def reproduce_line(planned: Planned) -> str:
     command = os.environ.get("MEGATRIX_COMMAND", "megatrix")
     if site := os.environ.get(SITE):
         command = f"{SITE}={shlex.quote(site)} {command}"
-    given = planned.source and not planned.source.startswith(tuple(CLONE.values()))
-    source = f" --mcore {shlex.quote(planned.source)}" if given else ""
-    return f"{command} run{source} --case {shlex.quote(planned.key)}"
+    named = {"mcore": planned.source, "te": planned.te_source, "writer": planned.writer_source}
+    given = [
+        f" --{name} {shlex.quote(source)}"
+        for name, source in named.items()
+        if source and not source.startswith(tuple(CLONE.values()))
+    ]
+    given += [" --compile"] if planned.compiled else []
+    return f"{command} run{''.join(given)} --case {shlex.quote(planned.key)}"

@@ -24,7 +24,7 @@ HEADS: Final = {
     ReasonKind.BOUNDARY: "boundary: ",
     ReasonKind.PAIRWISE: "pairwise: ",
     ReasonKind.PICKED: "picked: ",
-    ReasonKind.SOURCE: "megatron-core from ",
+    ReasonKind.SOURCE: "source: ",
     ReasonKind.UNSORTED: "",
 }
 

@@ -164,7 +164,7 @@ def test_images_with_the_same_twin_share_its_runs(
 
 
 def test_an_axis_with_one_point_is_refused(engine: FakeEngine, capsys: pytest.CaptureFixture[str]) -> None:
-    assert "the axis has only one point" in refused("bisect break --axis mcore --torch 2.4.0 --good 0.9.0", capsys)
+    assert "the axis has too few points" in refused("bisect break --axis mcore --torch 2.4.0 --good 0.9.0", capsys)
 
 
 def test_another_failure_is_a_skip(engine: FakeEngine, capsys: pytest.CaptureFixture[str]) -> None:

@@ -193,7 +193,7 @@ def test_given_source_is_named_beside_its_expectation() -> None:
         (pages.expectation(record.cell.id, "break", case), pages.because(record.cell.id, "break", case))
         for case in ("", "tp2")
     ]
-    given, rule = "megatron-core from ./Megatron-LM@fix", "catalog: broken, mcore <0.9: by hand"
+    given, rule = "source: ./Megatron-LM@fix", "catalog: broken, mcore <0.9: by hand"
     assert shown == [("broken", "mcore <0.9: by hand"), ("works", f"{given}: {rule}")]
     page = failure_page(entry, stack_map(known), Night("one", (record,)), {}, {})
     assert ["works", given, rule, "holds 1 cpu"] in table(page, "Rules and results")

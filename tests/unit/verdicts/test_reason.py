@@ -40,7 +40,7 @@ def test_from_json_refuses_anything_else(strange: object) -> None:
         (ReasonKind.BOUNDARY, "boundary: x"),
         (ReasonKind.PAIRWISE, "pairwise: x"),
         (ReasonKind.PICKED, "picked: x"),
-        (ReasonKind.SOURCE, "megatron-core from x"),
+        (ReasonKind.SOURCE, "source: x"),
         (ReasonKind.UNSORTED, "x"),
     ],
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 
 
@@ -22,15 +22,22 @@ class Ancestry:
         return cls(tuple((2 << place) - 1 for place in range(length)))
 
     @classmethod
-    def of_parents(cls, parents: Sequence[Sequence[int]]) -> Ancestry:
-        """Return the order of commits, given the parents of each; a parent precedes its children."""
+    def of_parents(cls, parents: Sequence[Sequence[int]], left_out: Collection[int] = ()) -> Ancestry:
+        """Return the order of commits, given the parents of each; a parent precedes its children.
+
+        Those that are `left_out` have no place, and connect the others.
+        """
         below: list[int] = []
+        kept: list[int] = []
         for place, before in enumerate(parents):
-            mask = 1 << place
+            mask = 0
             for parent in before:
                 mask |= below[parent]
+            if place not in left_out:
+                mask |= 1 << len(kept)
+                kept.append(mask)
             below.append(mask)
-        return cls(tuple(below))
+        return cls(tuple(kept))
 
     def parents(self, place: int) -> list[int]:
         """Return the nearest ancestors: those that are no ancestor of another one."""
@@ -43,6 +50,19 @@ class Ancestry:
 
     def __len__(self) -> int:
         return len(self.below)
+
+
+def unchanged(parents: Sequence[Sequence[int]], content: Sequence[Hashable]) -> dict[int, int]:
+    """Return the commits that behave as one of their parents, because they have its content: place -> that parent.
+
+    None of them can be where a result changes. The first and the last commit are the ends, and never among them.
+    """
+    same = {}
+    for place in range(1, len(parents) - 1):
+        twins = [parent for parent in parents[place] if content[parent] == content[place]]
+        if twins:
+            same[place] = twins[0]
+    return same
 
 
 def places(mask: int) -> Iterator[int]:

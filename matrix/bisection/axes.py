@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Final
 
-from matrix.bisection.ancestry import Ancestry
+from matrix.bisection.ancestry import Ancestry, unchanged
 from matrix.bisection.clone import Clone, Commit
 from matrix.catalog.cell import pinned
 from matrix.catalog.failure import Case, Expectation, Failure, Level, Package
@@ -59,6 +59,7 @@ class Subject:
     te: Side = field(default_factory=Side)
     driver: str = NONE
     writer: Side = field(default_factory=Side)
+    compiled: bool = False  # Transformer Engine from a source has its extension
 
     def planned(self) -> Planned:
         """Return the planned case. A side with a source of its own has no expectation in the catalog: UNKNOWN."""
@@ -66,7 +67,7 @@ class Subject:
         cell = self.catalog.cell(
             self.base, mcore=mcore, te=te, driver=self.driver, packages=packages, writer_mcore=self.writer.version
         )
-        planned = plan_case(self.catalog, self.failure, self.case, self.level, cell)
+        planned = plan_case(self.catalog, self.failure, self.case, self.level, cell, compiled=self.compiled)
         if not (self.mcore.source or self.te.source or self.writer.source):
             return planned
         return replace(
@@ -135,7 +136,8 @@ def releases(
     """Return the releases from `first` to `last` ("" = the oldest, the newest), and whether they had to be swapped.
 
     Both must be releases of the axis. Releases that the catalog excludes from such a cell are left out, also as the
-    oldest and the newest, and listed in the notes. `base_of` maps an image to the base that runs it: itself or its twin. Raises MatrixError.
+    oldest and the newest, and listed in the notes. `base_of` maps an image to the base that runs it: itself or its
+    twin. Raises MatrixError.
     """
     known = released(subject, axis)
     if axis is AxisName.CONTAINER:
@@ -190,20 +192,41 @@ def family(image: str) -> str:
 
 
 def commits(subject: Subject, axis: AxisName, clone: Clone, old: Commit, new: Commit) -> BisectionAxis:
-    """Return the commits that lead from `old` to `new`. Raises MatrixError when `new` does not descend from `old`."""
+    """Return the commits that lead from `old` to `new`, without those that have all content of one of their parents.
+
+    A commit's parents are then the commits that stand for them. Raises MatrixError when `new` does not descend from
+    `old`.
+    """
     history = clone.between(old.id, new.id)
     place_of = {commit.id: place for place, commit in enumerate(history)}
     if history[-1].id != new.id:
         raise MatrixError("one end does not descend from the other", where=clone.path, got=f"{old.id}..{new.id}")
     parents = [[place_of[one] for one in commit.parents if one in place_of] for commit in history]
     parents[0] = []
+    same = unchanged(parents, [clone.content(commit.id) for commit in history])
+    like = {place: place for place in range(len(history))}  # the commit that stands for one that is left out
+    for place, parent in same.items():
+        like[place] = like[parent]
+    kept = [
+        replace(
+            commit, parents=tuple(history[like[place_of[one]]].id if one in place_of else one for one in commit.parents)
+        )
+        for place, commit in enumerate(history)
+        if place not in same
+    ]
+    notes = [
+        f"{len(history) - 1} commits of {clone.path} that descend from {old.id[:10]}, merges and side branches too"
+    ]
+    if same:
+        paths = ", ".join(clone.taken)
+        notes.append(f"{len(same)} of them left out: each has the {paths} of a parent, and behaves as that does")
     return BisectionAxis(
         axis,
-        tuple(Point(commit.id, str(commit)) for commit in history),
-        Ancestry.of_parents(parents),
-        lambda place: at_commit(subject, axis, clone, history[place].id),
-        (f"{len(history) - 1} commits of {clone.path} that descend from {old.id[:10]}, merges and side branches too",),
-        tuple(history),
+        tuple(Point(commit.id, str(commit)) for commit in kept),
+        Ancestry.of_parents(parents, same),
+        lambda place: at_commit(subject, axis, clone, kept[place].id),
+        tuple(notes),
+        tuple(kept),
         clone.path,
     )
 

@@ -34,10 +34,11 @@ class Commit:
 class Clone:
     """A clone whose commits are read; a context manager around its repository."""
 
-    def __init__(self, path: str, package: str) -> None:
+    def __init__(self, path: str, package: str, *, compiled: bool = False) -> None:
         self.package = package
         source = sources.parse(f"{path}@HEAD", package)  # raises MatrixError for a wrong path
         self.path, self._layout = source.location, source.layout
+        self.taken = self._layout.taken(compiled=compiled)  # the paths of all that a cell gets from a commit
         self._repository = Repository(self.path)
 
     def __enter__(self) -> Clone:
@@ -61,6 +62,10 @@ class Clone:
         """Return the version that a commit declares, with the commit as local version."""
         read = self._repository.text(commit)
         return f"{trees.declared(self._layout, f'{self.path}@{commit[:10]}', read)}+{commit[:7]}"
+
+    def content(self, commit: str) -> tuple[str, ...]:
+        """Return the ids of all that a cell gets from a commit: equal ones are equal commits."""
+        return tuple(self._repository.id(f"{commit}:{path}") for path in self.taken)
 
     def between(self, old: str, new: str) -> list[Commit]:
         """Return the commits that descend from `old` and that `new` descends from, parents first, both ends included.

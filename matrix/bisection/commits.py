@@ -77,7 +77,7 @@ class Searcher:
         found = bisect(self.subject, axis, seen, plan, self.session, suspects=self.suspects(axis.commits))
         if found.found.kind is ResultKind.AMBIGUOUS:
             return found
-        merge = self.clone.commit(axis.points[found.found.candidates[0]].id)
+        merge = axis.commits[found.found.candidates[0]]
         inside = {point.id for point in axis.points}
         for parent in (self.clone.commit(one) for one in merge.parents if one not in inside):
             result = self.probe(parent)

@@ -54,6 +54,7 @@ class BisectionQuestion:
     te: str
     writer: str
     driver: str
+    compile: bool
     own: Sequence[str]
 
     def subject(self, known: Catalog) -> Subject:
@@ -62,7 +63,12 @@ class BisectionQuestion:
         case, level = axes.choose_case(failure, Level(self.level) if self.level else None, self.case)
         mcore, te = axes.side_of(self.mcore, Package.MCORE), axes.side_of(self.te, Package.TE)
         writer = axes.side_of(self.writer, Package.MCORE)
-        subject = Subject(known, failure, case, level, "", mcore, te, self.driver, writer)
+        subject = Subject(known, failure, case, level, "", mcore, te, self.driver, writer, bool(self.compile))
+        if self.compile and not (te.source or (self.repo and self.axis == AxisName.TE.value)):
+            raise MatrixError(
+                "--compile builds a Transformer Engine from its source", got="none",
+                expected="--axis te --repo CLONE, or --te PATH@REV",
+            )  # fmt: skip
         if not self.axis:
             if not (self.good and self.bad) or self.repo or self.base or self.torch:
                 raise MatrixError(
@@ -127,7 +133,9 @@ class BisectionQuestion:
         made, swapped = axes.releases(subject, axis, self.good, self.bad, partial(run_by, subject, lacks))
         if len(made.points) < 2:
             got = ", ".join(point.label for point in made.points) or "none"
-            raise MatrixError("the axis has too few points", got=got, expected="at least two", fix="; ".join(made.notes) or None)
+            raise MatrixError(
+                "the axis has too few points", got=got, expected="at least two", fix="; ".join(made.notes) or None
+            )
         first, last = (End(made.case_at(place), made.points[place].label) for place in (0, len(made.points) - 1))
         known = ProbeResult.BAD if swapped else ProbeResult.GOOD
         old = known if self.good and self.bad else None

@@ -88,7 +88,7 @@ class ProbeStore:
 
 def store_name(subject: Subject) -> str:
     """Return the folder name for a subject; it contains a digest of the code and the entry, so a change starts anew."""
-    parts = code_digest(subject.failure.folder, subject.level), entry_digest(subject.failure)
+    parts = code_digest(subject.failure.folder, subject.level), entry_digest(subject.failure), str(subject.compiled)
     content = hashlib.sha256(" ".join(parts).encode()).hexdigest()
     return f"{subject.failure.id}-{subject.case.name}-{subject.level.value}-{content[:12]}"
 

@@ -30,6 +30,10 @@ from matrix.cli import out, places
 from matrix.cli.usage import add_command
 from matrix.errors import ExitStatus, MatrixError
 from matrix.execution import interrupt
+from matrix.execution.engine import Engine
+from matrix.provision.commands import run
+from matrix.provision.extension import toolkit
+from matrix.provision.host import ExecutionSite
 from matrix.report.bisection import render, render_joint
 from matrix.report.bisection_page import bisection_page, joint_page
 from matrix.report.json_object import json_object
@@ -73,6 +77,9 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("--te", default="", metavar="V", help=f"Transformer Engine of every point: {SIDE}")
     parser.add_argument("--writer", default="", metavar="V", help=f"megatron-core that writes the checkpoint: {SIDE}")
     parser.add_argument("--driver", default=NONE, metavar="V", help="driver of every point")
+    parser.add_argument(
+        "--compile", action="store_true", help="build Transformer Engine's commits with their extension; needs nvcc"
+    )
     parser.add_argument("--at-once", type=int, default=1, metavar="K", help="points to probe at a time (default: 1)")
     parser.add_argument(
         "--shows",
@@ -141,6 +148,7 @@ class Opened:
     points: Stretch
     plan: Plan
     session: BisectionSession
+    engine: tuple[Engine, ExecutionSite | None]
 
     @property
     def failure(self) -> Failure:
@@ -152,26 +160,33 @@ class Opened:
         return self.points.search(self.plan, self.session)
 
 
-def opened(parsed: argparse.Namespace, stack: ExitStack) -> Opened:
-    """Load the catalog and open the probe store and the clone. Raises MatrixError."""
+def opened(parsed: argparse.Namespace, stack: ExitStack, before: Opened | None = None) -> Opened:
+    """Load the catalog and open the probe store and the clone. Raises MatrixError.
+
+    With `before` it has the same engine, which does not check again the environments that it found.
+    """
     known = loading.load()
-    question = BisectionQuestion(**{one.name: getattr(parsed, one.name) or "" for one in fields(BisectionQuestion)})
+    given: dict[str, Any] = {one.name: getattr(parsed, one.name) or "" for one in fields(BisectionQuestion)}
+    question = BisectionQuestion(**given)
     subject = question.subject(known)
     reads = reads_only(subject.failure, subject.level)
     checks = parsed.checks if parsed.checks is not None else CHECKS_READ if reads else 0
     store = ProbeStore(Paths(parsed.out).bisections / store_name(subject), fresh=parsed.no_cache)
     stack.callback(store.close)
-    clone = Clone(parsed.repo, axes.PACKAGES[AxisName(parsed.axis)].value) if parsed.repo else None
+    package = axes.PACKAGES[AxisName(parsed.axis)].value if parsed.repo else ""
+    clone = Clone(parsed.repo, package, compiled=parsed.compile) if parsed.repo else None
     reader = ContractProbes(known, [stack.enter_context(clone)] if clone else [])
     # Side by side, unless the command is timed. The ranks of a failure preload torch in every worker.
     workers = parsed.at_once if parsed.own and not parsed.metric and parsed.engine == "local" else 1
-    engine, place = places.engine_of(known, parsed, parsed.at_once, workers)
+    engine, place = before.engine if before else places.engine_of(known, parsed, parsed.at_once, workers)
+    if parsed.compile and subject.base and (held := engine.installed(subject.base)):
+        toolkit(held.environment.features, subject.base, run, held.image)
     cells = CellProbes(known, engine, parsed.out, warn, place, cache=not parsed.no_cache)
     call = subject.failure.contract if reads else None
     suspects = partial(reader.suspects, call, clone) if call and clone else none_built
     points = question.points(subject, engine.lacks, clone, suspects)
     plan = Plan(parsed.at_once, Noise(parsed.shows), parsed.confidence, checks)
-    return Opened(points, plan, BisectionSession(reader if reads else cells, store, progress))
+    return Opened(points, plan, BisectionSession(reader if reads else cells, store, progress), (engine, place))
 
 
 def own_of(parsed: argparse.Namespace) -> OwnCommand:
@@ -188,7 +203,7 @@ def own_of(parsed: argparse.Namespace) -> OwnCommand:
         raise MatrixError(
             "a number is compared, or a signature", expected="--metric REGEX --worse-than 5%, or --signature FILE"
         )
-    held = ("bad", "axis", "base", "torch", "mcore", "te", "driver")
+    held = ("bad", "axis", "base", "torch", "mcore", "te", "driver", "compile")
     ends = tuple(f"{name}={getattr(parsed, name)}" for name in held)
     level = Level(parsed.level or Level.CPU.value)
     command = tuple(parsed.own)
@@ -218,7 +233,7 @@ def bisect_own(own: OwnCommand, parsed: argparse.Namespace, stack: ExitStack) ->
         records = ran(first, made.failure, good, bad, Noise(parsed.shows).tries(parsed.confidence))
         signatures = (learn(records[-1], bad, made.failure),)
         own.write(root, signatures)
-        made = opened(parsed, stack)
+        made = opened(parsed, stack, made)
         made.session.ran, made.session.seconds = first.ran, first.seconds
         keep_judged(made.session.store, made.failure, records)
     say(f"bad is this signature; edit {entry}, or give --signature FILE, to change it:")

@@ -112,7 +112,7 @@ def with_sources(known: Catalog, key: str, parsed: argparse.Namespace) -> Planne
     released = all(one.source.kind is sources.SourceKind.PYPI for one in given.values())
     expected = Expectation(parsed.expect) if parsed.expect else None if released else Expectation.WORKS
     fields = {field: str(one.source) for field, one in given.items()}
-    item = plan.of_key(known, key, {**fields, "compiled": parsed.compile}, expected)
+    item = plan.of_key(known, key, fields, expected, compiled=parsed.compile)
     named = {"source": item.cell.mcore, "te_source": item.cell.te, "writer_source": item.cell.writer_mcore}
     for field, contents in given.items():
         if named[field] != contents.version:

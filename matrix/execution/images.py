@@ -6,7 +6,7 @@ import contextlib
 import os
 import subprocess
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Final
 
@@ -18,11 +18,12 @@ from matrix.planning.planned import Planned
 from matrix.planning.requirements import offered
 from matrix.provision import case_overlays as provision
 from matrix.provision import configuration
-from matrix.provision.commands import Runner, run
+from matrix.provision.commands import CommandResult, Runner, run
+from matrix.provision.extension import variables
 from matrix.provision.host import ExecutionSite
 from matrix.provision.images import Builder
 from matrix.provision.overlays import Overlays, default_root
-from matrix.provision.tools import NO_TOOL, Tool, find
+from matrix.provision.tools import NO_TOOL, Ref, Tool, find
 
 XDIST: Final = "pytest-xdist"  # NGC's PyTorch images have it; without it, an image runs one case at a time
 
@@ -84,13 +85,20 @@ class Images:
     def _run_in(self, base: str, folder: Path, environ: Mapping[str, str], log: Path) -> Iterator[inside.Ended]:
         image, found, cases = inside.ref(self._catalog, base), self._look(base), pending(folder, [base])
         provided = folder / f"overlays-{base}.json"
-        overlays = Overlays(default_root(self._environ), self._run)
+        overlays = Overlays(default_root(self._environ), self._run, partial(self._build_in, image))
         settings = configuration.load(self._environ)
-        provision.write(provided, provision.provide(cases, found.environment, settings, None, overlays))
+        laid = provision.provide(cases, found.environment, settings, None, overlays, found.image)
+        provision.write(provided, laid)
         workers = self._workers if XDIST in found.environment.packages else 1
         work = inside.ContainerJob(image, found.image, folder, provided, cases, environ, workers)
         for one in inside.containers(self._catalog, work, settings.sources):
             yield inside.run(self._tool, one, self._environ, log, self._start)
+
+    def _build_in(self, image: Ref, command: Sequence[str], folder: Path) -> CommandResult:
+        """Run a build in an image, where `folder` is writable."""
+        name = f"megatrix-builds-{image.id}-{os.getpid()}"
+        spec = inside.box(name, self._environ, [folder], variables(self._environ))
+        return self._run(self._tool.command(image, spec, *command))
 
     def _look(self, base: str) -> BaseContents:
         """Return the contents of an image, read once. Raises MatrixError if it can't be started."""

@@ -227,8 +227,8 @@ def cached(
     item = on_python(catalog, item, held.environment.minor)
     try:
         settings, both = configuration.load(), filter(None, (item, item.writer))
-        specs = [spec for one in both for spec in overlay_specs(one, held.environment, settings, held.interpreter)]
-        digests = [overlay_digest(spec) for spec in specs]
+        place = held.environment, settings, held.interpreter, held.image
+        digests = [overlay_digest(spec) for one in both for spec in overlay_specs(one, *place)]
         content = case_key(item, catalog.failure(item.failure), held.environment, digests, site, held.image)
         found = history.cached(content)
     except MatrixError:

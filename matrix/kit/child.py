@@ -77,6 +77,7 @@ def _without_gpu() -> None:
     from matrix.kit import cpu_device, te_extension
 
     cpu_device.install()
-    if sys.modules.get("transformer_engine", True) and importlib.util.find_spec("transformer_engine"):
+    found = sys.modules.get("transformer_engine", True) and importlib.util.find_spec("transformer_engine")
+    if found and not te_extension.compiled(found):
         te_extension.install(Path(tempfile.mkdtemp(prefix="te-")) / "site", ANSWERS)
         cpu_device.claim_gpu()

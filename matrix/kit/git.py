@@ -109,6 +109,11 @@ class Repository:
             raise MatrixError("git cannot read this object", where=self.path, got=f"{name} missing", fix=INCOMPLETE)
         return found
 
+    def id(self, name: str) -> str:
+        """Return the id of the object that git resolves `name` to, "" for a missing one."""
+        found = self._ask(name)
+        return found[0] if found else ""
+
     def files(self, commit: str, folder: str, part: Callable[[str], bool] = lambda path: True) -> dict[str, str]:
         """Return path -> blob id of the files under `folder` ("": all) that `part` selects; no links, no submodules.
 
@@ -129,15 +134,33 @@ class Repository:
                 raise MatrixError("this commit has too many files", where=f"{self.path}@{commit[:10]}", got=f"> {MOST}")
         return found
 
-    def write(self, commit: str, folder: str, target: Path) -> None:
+    def write(self, commit: str, folder: str, target: Path, part: Callable[[str], bool] = lambda path: True) -> None:
         """Write the files under `folder` of a commit below `target`. Raises MatrixError for a path that leaves it."""
-        for path, id in self.files(commit, folder).items():
+        for path, id in self.files(commit, folder, part).items():
             try:
                 (target / path).parent.mkdir(parents=True, exist_ok=True)
                 (target / path).write_bytes(self.object(id)[1])
             except OSError as error:
                 raise MatrixError("a file of this commit can't be written", where=f"{self.path}@{commit[:10]}: {path}",
                                   got=error.strerror) from None  # fmt: skip
+
+    def write_submodules(self, commit: str, folder: str, target: Path) -> list[str]:
+        """Write the submodules of a commit that are in `folder` below `target`; return those that the clone lacks.
+
+        Their repositories are in the clone's own git folder, where `git submodule update --init` puts them.
+        """
+        lacks = []
+        for line in self.git("ls-tree", commit, f"{folder}/").stdout.splitlines():
+            kind, _, path = line.partition("\t")
+            inner = Path(self._environment()["GIT_DIR"], "modules", path)
+            if not kind.startswith("160000"):
+                continue
+            if ".." in Path(path).parts or git_folder(inner) is None:
+                lacks.append(path)
+                continue
+            with Repository(inner) as repository:
+                repository.write(kind.split()[2], "", target / path)
+        return lacks
 
     def _tree(self, id: str, folder: str) -> list[tuple[str, bool, str]]:
         """Return (name, is a folder, id) of the files and folders of a tree."""

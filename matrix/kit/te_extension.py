@@ -44,6 +44,11 @@ class StandInError(NotImplementedError):
     """TE's Python used the extension, which is missing: it can't run any further."""
 
 
+def compiled(found: ModuleSpec) -> bool:
+    """Return whether a transformer_engine has its extension, as an overlay that was built has."""
+    return any(any(Path(folder).glob(f"{EXTENSION}*.so")) for folder in found.submodule_search_locations or ())
+
+
 def install(folder: Path, answers: Mapping[str, Any] | None = None) -> None:
     """Make the transformer_engine on sys.path importable in this process; `folder` is a new folder of the rank.
 

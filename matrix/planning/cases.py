@@ -96,7 +96,9 @@ def is_complete(failure: Failure, case: Case, cell: Cell) -> bool:
     )
 
 
-def plan_case(catalog: Catalog, failure: Failure, case: Case, level: Level, cell: Cell) -> Planned:
+def plan_case(
+    catalog: Catalog, failure: Failure, case: Case, level: Level, cell: Cell, *, compiled: bool = False
+) -> Planned:
     """Return the case with its expectation and notes from the catalog."""
     notes = []
     base = catalog.bases.get(cell.base)
@@ -105,7 +107,7 @@ def plan_case(catalog: Catalog, failure: Failure, case: Case, level: Level, cell
     if stand_in := stand_in_of(failure, case, level, cell):
         absent = " where absent" if level is Level.GPU else ""
         notes.append(f"stand-in{absent}: {', '.join(stand_in.packages)} ({stand_in.reason})")
-    if cell.te != NONE and level is Level.CPU:
+    if cell.te != NONE and level is Level.CPU and not compiled:
         from matrix.kit import te_extension  # 0.04 s: `check` and `match` do not need it
 
         notes.append(te_extension.NOTE)
@@ -123,6 +125,7 @@ def plan_case(catalog: Catalog, failure: Failure, case: Case, level: Level, cell
         failure.overrides,
         source=source_of(failure, Package.MCORE, catalog.megatron_core, cell.mcore, level),
         te_source=source_of(failure, Package.TE, catalog.transformer_engine, cell.te, level),
+        compiled=compiled,
         notes=tuple(notes),
     )
 

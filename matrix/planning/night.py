@@ -103,9 +103,9 @@ def of_source(
 
 
 def of_key(
-    catalog: Catalog, key: str, sources: Mapping[str, Any], expectation: Expectation | None = Expectation.WORKS
+    catalog: Catalog, key: str, sources: Mapping[str, str], expectation: Expectation | None, *, compiled: bool = False
 ) -> Planned:
-    """Return the case of a key "CELL FAILURE CASE LEVEL"; `sources` are fields of it: source, te_source, compiled, ...
+    """Return the case of a key "CELL FAILURE CASE LEVEL"; `sources` are source, te_source and writer_source of it.
 
     Raises MatrixError for a key of another form, and for an unknown base, failure or case.
     """
@@ -116,9 +116,10 @@ def of_key(
     case = next((one for one in failure.case if one.name == words[2] and level in one.levels), None)
     if case is None:
         raise MatrixError("no such case", got=key, expected=f"a case of {failure.id} at level {level.value}")
-    item = plan_case(catalog, failure, case, level, catalog.cell(**parse_cell_id(words[0])))
-    why = tuple(Reason(ReasonKind.SOURCE, one) for one in sources.values() if isinstance(one, str))
-    return replace(item, **sources, expectation=expectation or item.expectation, why=why)
+    item = plan_case(catalog, failure, case, level, catalog.cell(**parse_cell_id(words[0])), compiled=compiled)
+    given: dict[str, Any] = dict(sources)
+    why = tuple(Reason(ReasonKind.SOURCE, one) for one in sources.values())
+    return replace(item, **given, expectation=expectation or item.expectation, why=why)
 
 
 Pairwise = Callable[

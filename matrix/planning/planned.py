@@ -36,8 +36,8 @@ class Planned:
     `why` holds the reasons for which it is in the plan. `reproducible`: the catalog has a reproduction of it. `source`
     and `te_source` are the sources of megatron-core and Transformer Engine that are not PyPI (a wheel, a
     clone@revision, a working tree); `writer_source` is that of the writer's megatron-core. `compiled`: a clone's
-    Transformer Engine is built with its extension. `packages` ("NAME==VERSION") are laid over the base too. What any of them requires of a package in `overrides` does not count.
-    `seconds` is its expected time, 0 for unknown.
+    Transformer Engine is built with its extension. `packages` ("NAME==VERSION") are laid over the base too. What any of
+    them requires of a package in `overrides` does not count. `seconds` is its expected time, 0 for unknown.
     """
 
     cell: Cell

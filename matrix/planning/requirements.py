@@ -29,6 +29,7 @@ class BaseFeature(str, Enum):
     CUDA = "cuda"  # torch is built with CUDA, and so with NCCL
     COMPILED_TE = "compiled-te"  # Transformer Engine has its compiled extension
     PKG_RESOURCES = "pkg_resources"  # the module of setuptools
+    NVCC = "nvcc"  # CUDA's compiler
 
 
 @dataclass(frozen=True)
@@ -191,6 +192,8 @@ def _anywhere(case: Case, item: Planned, offer: BaseOffer, machine: MachineOffer
 def _te(case: Case, item: Planned, offer: BaseOffer) -> Lack | None:
     """Return the lack of a compiled Transformer Engine: that of the cell, or any where the case needs one."""
     wanted = item.cell.te
+    if item.compiled:
+        return None  # its overlay has the extension
     if (wanted == NONE and CaseNeed.COMPILED_TE not in case.needs) or offer.te is None:
         return None
     text = "needs a compiled Transformer Engine" + (f" {wanted}" if wanted != NONE else "")
@@ -199,7 +202,9 @@ def _te(case: Case, item: Planned, offer: BaseOffer) -> Lack | None:
     same = offer.te == wanted if offer.measured else minor(offer.te) == minor(wanted) if wanted != NONE else True
     if same or wanted == NONE:
         return None
-    return Lack(Kind.TE, f"{text}; {offer.base} has {offer.te}, and an overlay holds the Python only")
+    return Lack(
+        Kind.TE, f"{text}; {offer.base} has {offer.te}, and an overlay holds the Python only: --compile builds a commit"
+    )
 
 
 def _cuda(offer: BaseOffer) -> Lack | None:

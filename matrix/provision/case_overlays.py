@@ -16,9 +16,12 @@ from matrix.catalog.versions import NONE
 from matrix.errors import MatrixError
 from matrix.planning.planned import Planned
 from matrix.provision import sources
+from matrix.provision.commands import run
 from matrix.provision.configuration import Configuration
+from matrix.provision.extension import toolkit
 from matrix.provision.installed import PythonEnvironment
 from matrix.provision.overlays import Overlay, Overlays, OverlaySpec, identify
+from matrix.provision.sources import SourceKind
 
 PRELOADED: Final = ("torch", "numpy")  # the forkserver imports them, so they belong to the base
 
@@ -32,12 +35,17 @@ class Provision:
 
 
 def overlay_specs(
-    planned: Planned, environment: PythonEnvironment, configuration: Configuration, interpreter: Path | None
+    planned: Planned,
+    environment: PythonEnvironment,
+    configuration: Configuration,
+    interpreter: Path | None,
+    image: str = "",
 ) -> tuple[OverlaySpec, ...]:
     """Return the overlays of a case: megatron-core, Transformer Engine if the cell has it, further packages.
 
     A package that the environment has at the right version needs no overlay; level contract reads recorded surfaces
-    and needs none. Raises MatrixError when a clone that a source names is not configured.
+    and needs none. `image` is the digest of an image. Raises MatrixError when a clone that a source names is not
+    configured, and when a base can't build what is compiled.
     """
     if planned.level is Level.CONTRACT:
         return ()
@@ -53,9 +61,14 @@ def overlay_specs(
         if version != NONE and (version != environment.packages.get(package) or (source and package == "megatron-core"))
     ]
     found += [sources.pinned(package) for package in planned.packages]
+    compiled = planned.compiled and toolkit(environment.features, planned.cell.base, run, image)
     return tuple(
-        OverlaySpec((source,), environment.minor, dict(base), interpreter, planned.overrides) for source in found
-    )
+        OverlaySpec(
+            (source,), environment.minor, dict(base), interpreter, planned.overrides,
+            compiled if compiled and source.kind in (SourceKind.GIT, SourceKind.TREE) and source.layout.build else "",
+        )
+        for source in found
+    )  # fmt: skip
 
 
 def provide(
@@ -64,12 +77,13 @@ def provide(
     configuration: Configuration,
     interpreter: Path | None,
     overlays: Overlays,
+    image: str = "",
 ) -> dict[str, Provision]:
     """Return the provision of each case and of its writer by key; missing overlays are created."""
     provided = {}
     for case in (one for item in cases for one in (item, item.writer) if one):
         try:
-            specs = overlay_specs(case, environment, configuration, interpreter)
+            specs = overlay_specs(case, environment, configuration, interpreter, image)
             provided[case.key] = Provision(tuple(map(overlays.provide, specs)))
         except MatrixError as error:
             provided[case.key] = Provision(reason=error.brief)

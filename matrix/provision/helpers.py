@@ -10,11 +10,15 @@ import hashlib
 import os
 import re
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Final
 
 from matrix.provision.commands import Runner
 
 SOURCE = Path("megatron/core/datasets/helpers.cpp")
+NVCC: Final = "nvcc"  # also the name of a feature of a base (matrix.planning.requirements.BaseFeature)
+CUDA: Final = "/usr/local/cuda"  # where CUDA is installed unless CUDA_HOME names another folder
 
 # torch contains pybind11's headers; its folder is located without importing it.
 QUESTION = (
@@ -27,6 +31,11 @@ QUESTION = (
 def compiler() -> str | None:
     """Return the path of the C++ compiler, None without one."""
     return shutil.which("c++") or shutil.which("g++")
+
+
+def nvcc(environ: Mapping[str, str] = os.environ) -> str | None:
+    """Return the path of the CUDA compiler, None without one."""
+    return shutil.which(NVCC, path=f"{environ.get('PATH', '')}{os.pathsep}{environ.get('CUDA_HOME', CUDA)}/bin")
 
 
 def build_helper(folder: Path, interpreter: Path, run: Runner, kept: Path | None = None) -> str:

@@ -13,6 +13,8 @@ from typing import Final
 
 from packaging.utils import canonicalize_name
 
+from matrix.provision.helpers import NVCC, nvcc
+
 
 @dataclass(frozen=True)
 class PythonEnvironment:
@@ -66,12 +68,13 @@ def at(folder: Path) -> PythonEnvironment | None:
 
 
 def features_in(*folders: str) -> list[str]:
-    """Return the features that the packages in these folders have."""
-    return [
+    """Return the features that the packages in these folders have, and nvcc where this machine has it."""
+    found = [
         name
         for name, patterns in FEATURES.items()
         if any(any(Path(folder).glob(pattern)) for folder in folders for pattern in patterns)
     ]
+    return [*found, NVCC] if nvcc() else found
 
 
 def packages_in(*folders: str) -> dict[str, str]:

@@ -31,6 +31,7 @@ from packaging.utils import canonicalize_name
 
 from matrix.catalog.conform import MALFORMED
 from matrix.errors import MatrixError
+from matrix.provision import extension
 from matrix.provision.commands import Runner, run
 from matrix.provision.helpers import build_helper, compiler
 from matrix.provision.indexes import site_environment
@@ -48,6 +49,7 @@ LAYOUT = 3  # version of the manifest and the folder; incremented when either ch
 class OverlaySpec:
     """The packages of an overlay, and its base.
 
+    With `toolkit`, what the build depends on besides its source, Transformer Engine is built with its extension.
     `python` is the base's minor ("3.10"). `base` holds the packages that the base preloads (torch, numpy), name ->
     version: an overlay must not replace them. With `interpreter`, the python of the base, the dataset helper of a
     megatron-core source tree is compiled; without it the overlay has a note. `overridden` are packages of the base for
@@ -59,6 +61,7 @@ class OverlaySpec:
     base: Mapping[str, str]
     interpreter: Path | None = None
     overridden: tuple[str, ...] = ()
+    toolkit: str = ""
 
 
 @dataclass(frozen=True)
@@ -84,10 +87,14 @@ class Overlay:
 
 
 class Overlays:
-    """The overlays of one machine, under `root`, usually default_root(). `run` runs uv, git and the compiler."""
+    """The overlays of one machine, under `root`, usually default_root().
 
-    def __init__(self, root: Path, run: Runner = run) -> None:
+    `run` runs uv, git and the compiler, `in_base` a build that takes place inside the base, by default here.
+    """
+
+    def __init__(self, root: Path, run: Runner = run, in_base: extension.RunInBase | None = None) -> None:
         self.root, self.run = root / "overlays", run
+        self._in_base = in_base or (lambda command, folder: run(command))
 
     def provide(self, spec: OverlaySpec) -> Overlay:
         """Return the overlay, created if missing; concurrent processes create it once.
@@ -161,6 +168,12 @@ class Overlays:
                     break
         elif source.kind is SourceKind.WHEEL:
             self.install(source.location, folder, spec.python, damaged)
+        elif spec.toolkit:
+            tree = Path(tempfile.mkdtemp(prefix=f"{folder.name}.", suffix=".making", dir=self.root))
+            try:
+                extension.build(content, tree, folder, str(spec.interpreter or "python3"), self._in_base)
+            finally:
+                shutil.rmtree(tree, ignore_errors=True)
         else:
             unpack(content, folder)
             if source.package == "megatron-core":
@@ -257,6 +270,7 @@ def identify(contents: Sequence[Contents], spec: OverlaySpec) -> tuple[str, obje
         "platform": sysconfig.get_platform(),
         # Whether a tree gets its compiled helper: a compiler installed later makes another overlay.
         "helper": [spec.interpreter is not None, compiler() is not None] if trees else None,
+        **({"toolkit": [spec.toolkit, dict(spec.base)]} if spec.toolkit else {}),
     }
     digest = hashlib.sha256(json.dumps(ingredients, sort_keys=True).encode()).hexdigest()[:20]
     return digest, {**ingredients, "sources": [str(content.source) for content in contents]}

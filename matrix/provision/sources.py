@@ -210,10 +210,16 @@ def unpack(contents: Contents, folder: Path) -> None:
             shutil.copy(file, copy)
         if f"tree {tree_hash(folder / package)}" != contents.identity:
             raise MatrixError("the working tree changed while it was copied", where=source.location, fix="run again")
+    add_metadata(contents, folder)
+
+
+def add_metadata(contents: Contents, folder: Path) -> None:
+    """Add to the package of a git revision or a working tree in `folder` what an installed package has."""
+    source = contents.source
     info = folder / f"{source.package.replace('-', '_')}-{contents.version}.dist-info"
     info.mkdir()
     (info / "METADATA").write_text(contents.metadata, encoding="utf-8")
-    files = [*package_files(folder / package), info / "METADATA", info / "RECORD"]
+    files = [*package_files(folder / source.layout.folder), info / "METADATA", info / "RECORD"]
     (info / "RECORD").write_text("".join(f"{file.relative_to(folder)},,\n" for file in files), encoding="utf-8")
 
 

@@ -27,13 +27,24 @@ class Layout:
     """The paths of a project in its source tree, and its distributions on PyPI.
 
     `folder` is the package at the top of the tree; `versions` are the files that may state the version, newest
-    convention first; `releases` are the distributions of one release on PyPI, those that may add nothing last.
+    convention first; `releases` are the distributions of one release on PyPI, those that may add nothing last. `build`
+    are the files and folders from which setup.py builds the package with its extension, `submodules` a folder of
+    further ones.
     """
 
     project: str
     folder: str
     versions: tuple[str, ...]
     releases: tuple[str, ...]
+    build: tuple[str, ...] = ()
+    submodules: str = ""
+
+    def taken(self, *, compiled: bool = False) -> tuple[str, ...]:
+        """Return the paths of all that an overlay takes from a tree."""
+        if compiled:
+            return self.build
+        inside = f"{self.folder}/"
+        return (self.folder, *(path for path in self.versions if not path.startswith(inside)), "pyproject.toml")
 
 
 LAYOUTS: Mapping[str, Layout] = {
@@ -45,6 +56,18 @@ LAYOUTS: Mapping[str, Layout] = {
         "transformer_engine",
         ("build_tools/VERSION.txt", "VERSION"),
         ("transformer-engine", "transformer-engine-cu12"),
+        (
+            "transformer_engine",
+            "build_tools",
+            "3rdparty",
+            "setup.py",
+            "pyproject.toml",
+            "MANIFEST.in",
+            "VERSION",
+            "README.rst",
+            "LICENSE",
+        ),  # setup.py reads the last two
+        "3rdparty",
     ),
 }
 

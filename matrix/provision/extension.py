@@ -72,7 +72,7 @@ def build(content: Contents, tree: Path, folder: Path, python: str, run: RunInBa
         lines = redacted(ended.out + ended.err).splitlines()
         got = "\n".join([line for line in lines if _ERROR.search(line)][-SHOWN:] or lines[-SHOWN:])
         raise MatrixError(
-            f"{content.version} does not build",
+            f"Transformer Engine {content.version} does not build",
             got=got or f"exit status {ended.code}, nothing written",
             expected=f"these submodules, which the clone lacks: {', '.join(absent)}" if absent else None,
             fix="git submodule update --init" if absent else None,

@@ -71,6 +71,14 @@ def test_excluded_end_is_an_error() -> None:
         releases(SUBJECT, AxisName.MCORE, "0.7.0", "0.9.0")
 
 
+def test_excluded_oldest_or_newest_is_left_out() -> None:
+    """Without named ends the axis has the releases that are not excluded."""
+    made, _ = releases(SUBJECT, AxisName.MCORE, "", "")
+
+    assert [point.id for point in made.points] == ["0.7.0", "0.8.0"]
+    assert made.notes == ("left out 0.9.0: never built",)
+
+
 def test_unknown_point_is_an_error_with_a_suggestion() -> None:
     with pytest.raises(MatrixError, match=r"did you mean 0\.8\.0"):
         releases(SUBJECT, AxisName.MCORE, "0.7.0", "0.8.1")

@@ -59,13 +59,31 @@ def test_older_bad_end_finds_first_fixed_commit(tmp_path: Path) -> None:
     assert (found.found.kind, name) == (ResultKind.FIRST_FIXED, "c5")
 
 
+def test_commits_with_a_parent_s_content_are_out(tmp_path: Path) -> None:
+    """Of docs, of tests, and a merge of them; the good and the bad end stay."""
+    history = [
+        ("root", [], PLAIN),
+        ("docs", ["root"], {"docs/a.md": "1"}),
+        ("tests", ["root"], {"tests/a.py": "1"}),
+        ("merge", ["docs", "tests"], {"docs/a.md": "2"}),
+        ("break", ["merge"], {"megatron/a.py": "1"}),
+        ("more", ["break"], {"docs/a.md": "3"}),
+        ("end", ["more"], {"docs/a.md": "4"}),
+    ]
+    found, name = bisected(clone(tmp_path / "clone", history), "root", "end", "break", "more", "end")
+
+    assert (found.found.kind, name) == (ResultKind.FIRST_BAD, "break")
+    assert [point.label.split()[-1] for point in found.axis.points] == ["root", "break", "end"]
+    assert "4 of them left out: each has the megatron, pyproject.toml of a parent" in found.notes[-1]
+
+
 MERGED = [
     ("root", [], PLAIN),
     ("good", ["root"], {"megatron/b.py": "1"}),
     ("main", ["good"], {"megatron/b.py": "2"}),
     ("side1", ["root"], {"megatron/c.py": "1"}),
     ("side2", ["side1"], {"megatron/c.py": "2"}),
-    ("merge", ["main", "side2"], {"megatron/b.py": "2"}),
+    ("merge", ["main", "side2"], {"megatron/c.py": "2"}),
     ("bad", ["merge"], {"megatron/b.py": "3"}),
 ]
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from matrix.bisection.ancestry import Ancestry, places
+from matrix.bisection.ancestry import Ancestry, places, unchanged
 from matrix.bisection.noise import Noise, ProbeResult
 from matrix.bisection.search import Plan, ResultKind, WrongEndError, search
 from matrix.errors import MatrixError
@@ -180,18 +180,21 @@ def test_two_neighbours_need_no_search() -> None:
     assert (found.kind, found.candidates, found.rounds, found.probes) == (ResultKind.FIRST_BAD, (1,), 0, 2)
 
 
+Parents = list[list[int]]
+
+
 @st.composite
-def merged_histories(draw: st.DrawFn) -> Ancestry:
-    """Commits with one or two parents, all between the first and the last."""
+def merged_parents(draw: st.DrawFn) -> Parents:
+    """Return the parents of commits, one or two of each, all between the first and the last."""
     parents: list[list[int]] = [[]]
     for place in range(1, draw(st.integers(2, 60))):
         parents.append(draw(st.lists(st.integers(max(0, place - 6), place - 1), min_size=1, max_size=2)))
     heads = set(range(len(parents))) - {parent for before in parents for parent in before}
-    return Ancestry.of_parents([*parents, sorted(heads)])
+    return [*parents, sorted(heads)]
 
 
 @tries(200)
-@given(data=st.data(), order=merged_histories(), at_once=st.sampled_from([1, 3]))
+@given(data=st.data(), order=merged_parents().map(Ancestry.of_parents), at_once=st.sampled_from([1, 3]))
 def test_culprit_is_found_in_merged_histories(data: st.DataObject, order: Ancestry, at_once: int) -> None:
     """The failure is in every descendant of its commit, and in nothing on the other side of a merge."""
     culprit = data.draw(st.integers(1, len(order) - 1))
@@ -202,6 +205,28 @@ def test_culprit_is_found_in_merged_histories(data: st.DataObject, order: Ancest
     assert culprit in found.candidates
     assert not found.flips
     assert found.kind is ResultKind.FIRST_BAD or set(found.candidates) & skips
+
+
+@tries(200)
+@given(data=st.data(), parents=merged_parents(), at_once=st.sampled_from([1, 3]))
+def test_left_out_commits_never_change_the_result(data: st.DataObject, parents: Parents, at_once: int) -> None:
+    """Commits with the content of a parent are no places of the search, which names the same culprit."""
+    full = Ancestry.of_parents(parents)
+    culprit = data.draw(st.integers(1, len(full) - 1))
+    content: list[object] = []
+    for place, before in enumerate(parents):
+        like = [one for one in before if full.below[one] >> culprit & 1 == full.below[place] >> culprit & 1]
+        twin = data.draw(st.sampled_from([None, *like]))
+        content.append(place if twin is None else content[twin])
+    same = unchanged(parents, content)
+    left = [place for place in range(len(full)) if place not in same]
+    order, history = Ancestry.of_parents(parents, same), History(full, culprit)
+    found = search(order, lambda places: [history.seen(left[one]) for one in places], ProbeResult.GOOD, Plan(at_once))
+
+    assert [left[one] for one in found.candidates] == [culprit]
+    assert found.candidates == tuple(
+        left.index(one) for one in search(full, history, ProbeResult.GOOD, Plan(at_once)).candidates
+    )
 
 
 @tries(100)

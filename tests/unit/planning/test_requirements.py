@@ -144,6 +144,12 @@ def test_te_must_be_compiled(needs: tuple[CaseNeed, ...], te: str, offer: BaseOf
     assert found is None or (found[0] is Kind.TE and expected in found[1])
 
 
+def test_built_commit_needs_no_other_te() -> None:
+    """Its overlay has the extension; the base must have nvcc, which the overlay reports."""
+    item = replace(item_of(ON_GPU, te="2.6.0+0a1b2c3"), compiled=True)
+    assert unmet(catalog(failure(case=(ON_GPU,))), item, replace(BASE, te="none"), gpus(2)) is None
+
+
 def test_below_level_gpu_no_gpu_is_required() -> None:
     one = replace(ON_GPU, levels=(Level.CPU,), needs=(CaseNeed.COMPILED_TE, CaseNeed.NCCL))
     assert (

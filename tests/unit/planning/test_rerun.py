@@ -28,6 +28,13 @@ def test_the_line_has_the_case_and_its_source(source: str) -> None:
     assert ["megatrix", "run", *given, "--case", CASE.key] == shlex.split(reproduce_line(replace(CASE, source=source)))
 
 
+def test_the_line_names_every_source() -> None:
+    """Of a commit of Transformer Engine, which is built, and of the writer's megatron-core."""
+    item = replace(CASE, te_source="./TE@a", writer_source="./M@b", compiled=True)
+    named = ["--te", "./TE@a", "--writer", "./M@b", "--compile"]
+    assert ["megatrix", "run", *named, "--case", CASE.key] == shlex.split(reproduce_line(item))
+
+
 def test_a_pasted_line_executes_nothing(tmp_path: Path) -> None:
     """A branch may have any of these names; `megatrix` is a function that prints its arguments."""
     source = "./Megatron-LM@feat$(touch${IFS}x)`touch${IFS}x`;touch${IFS}x"

@@ -61,6 +61,8 @@ def overlay_specs(
         if version != NONE and (version != environment.packages.get(package) or (source and package == "megatron-core"))
     ]
     found += [sources.pinned(package) for package in planned.packages]
+    if planned.compiled and interpreter is None and not image:
+        raise MatrixError("no build in an image on Slurm", expected="wheels, or an image run by podman or docker here")
     compiled = planned.compiled and toolkit(environment.features, planned.cell.base, run, image)
     return tuple(
         OverlaySpec(

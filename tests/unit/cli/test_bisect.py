@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,9 @@ from matrix.cli import places
 from matrix.cli.bisect import progress
 from matrix.cli.main import main
 from matrix.execution.images import Images
-from matrix.provision import host
+from matrix.provision import host, installed
 from matrix.verdicts.outcome import Outcome, OutcomeKind, Raised
+from tests import compiled
 from tests.schemas import items_of
 from tests.unit import catalogs
 from tests.unit.bisection import repositories
@@ -193,6 +195,40 @@ def test_progress_names_points_in_full(capsys: pytest.CaptureFixture[str]) -> No
     assert capsys.readouterr().err == f"bad   {visible}  [1.0 s]  raised\n"
 
 
+@pytest.mark.parametrize("given", ["", "--compile"])
+def test_the_line_of_a_commit_selects_its_case(
+    engine: FakeEngine, capsys: pytest.CaptureFixture[str], tmp_path: Path, given: str
+) -> None:
+    """Of Transformer Engine: with the clone and the commit; another version of that source is refused."""
+    clone = compiled.clone(tmp_path / "clone")
+    new = subprocess.check_output(["git", "-C", str(clone), "rev-parse", compiled.BAD], text=True).strip()
+    engine.ends = lambda item: catalogs.shown(ENTRY) if new in item.te_source else Outcome(OutcomeKind.PASSED)
+    ends = f"--good {compiled.GOOD} --bad {compiled.BAD}"
+    status, answer, _ = answer_of(
+        f"bisect break --axis te --repo {clone} {ends} --torch 2.4.0 --mcore 0.8.0 {given}", capsys
+    )
+    line = shlex.split(next(one["reproduce"] for one in answer["probes"] if one["seen"] == "bad"))
+    assert (status, answer["answer"], line[:2]) == (0, new, ["megatrix", "run"])
+
+    assert main(["plan", "--json", *line[2:]]) == 0
+    (item,) = items_of(capsys.readouterr().out, "plan")
+    assert (item["te_source"], item["key"], item["compiled"]) == (f"{clone}@{new}", line[-1], bool(given))
+    assert "names another version" in refused(shlex.join(["plan", *line[2:]]).replace(new, compiled.GOOD), capsys)
+
+
+def test_a_build_without_nvcc_is_refused(
+    engine: FakeEngine, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before anything runs, where the environment exists."""
+    monkeypatch.setattr(installed, "nvcc", lambda: None)
+    make_environment(tmp_path / "tox" / "torch2.4.0", {"torch": "2.4.0"})
+    clone = compiled.clone(tmp_path / "clone")
+    line = f"bisect break --axis te --repo {clone} --good first --bad last --torch 2.4.0 --mcore 0.8.0 --compile"
+
+    assert "no CUDA compiler in this base" in refused(line, capsys)
+    assert engine.ran == []
+
+
 def test_the_page_and_issue_text_hold_the_answer(
     engine: FakeEngine, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
@@ -220,6 +256,10 @@ def test_the_page_and_issue_text_hold_the_answer(
         ("bisect break --axis torch --mcore 0.8.0 --repo . --good a --bad b", "--repo requires axis mcore, te"),
         ("bisect break --axis mcore --torch 2.4.0 --repo . --good a", "--repo requires both ends"),
         ("bisect break --axis mcore", "level cpu runs on a base"),
+        ("bisect break --axis torch --mcore 0.8.0 --te 1.9.0 --compile", "--compile builds a Transformer Engine from"),
+        ("plan --te 1.9.0", "--te, --writer and --compile are for one case"),
+        ("plan --te 1.9.0 --case a", "not the key of a case"),
+        ("plan --te 1.9.0 --case 'torch-2.4.0/mcore-0.8.0/te-1.9.0/driver-none break x cpu'", "no such case"),
         ("bisect break --good torch-2.3.1", "neither an axis nor two stacks"),
         ("bisect break --good torch-2.3.1 --bad torch-2.4.0", "the stack has no mcore"),
         ("bisect break --axis torch --mcore 0.8.0 --good 2.4.0 --bad 2.5.1", "the good end is not good"),

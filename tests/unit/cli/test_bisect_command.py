@@ -50,11 +50,12 @@ class OwnEngine(FakeEngine):
 
     def __init__(self, ends: Callable[[Planned], Outcome]) -> None:
         super().__init__(known(), ends=ends)
-        self.workers = 0
+        self.workers = self.made = 0
 
     def tox(self, *_: Any, workers: int, **__: Any) -> OwnEngine:
         """Replaces the engine of tox."""
         self.workers = workers
+        self.made += 1
         return self
 
     def run(self, *arguments: Any) -> Any:
@@ -99,6 +100,11 @@ def test_both_culprits_of_a_command_are_named(run: Callable[..., Any]) -> None:
     assert "First bad: PyTorch 2.4.0" in Path(answer["issue"]).read_text()
     assert 'exception = "AssertionError"' in err
     assert 'frame = "default_planner.py:create_default_global_save_plan"' in err
+
+
+def test_one_engine_serves_ends_and_search(run: Callable[..., Any]) -> None:
+    """A new one would let tox check its environments again, after the signature is learned."""
+    assert run(f"{STACKS} -- python save.py", planner)[3].made == 1
 
 
 def test_the_draft_is_a_failure_of_the_catalog(run: Callable[..., Any]) -> None:

@@ -65,3 +65,12 @@ def test_any_finder_provides_all_names_of_a_package() -> None:
         sys.meta_path.remove(finder)
         for name in [name for name in sys.modules if name.startswith("nowhere_of_test")]:
             del sys.modules[name]
+
+
+@pytest.mark.parametrize(("file", "found"), [("transformer_engine_torch.cpython-312.so", True), ("common.so", False)])
+def test_a_built_package_needs_no_stand_in(tmp_path: Path, file: str, found: bool) -> None:
+    (tmp_path / file).touch()
+    spec = ModuleSpec("transformer_engine", None, is_package=True)
+    spec.submodule_search_locations = [str(tmp_path)]
+
+    assert te_extension.compiled(spec) is found

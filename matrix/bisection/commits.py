@@ -8,7 +8,6 @@ branch has changed as well, it searches that branch from its fork.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 
 from matrix.bisection.axes import AxisName, Subject, at_commit, commits
@@ -17,12 +16,8 @@ from matrix.bisection.noise import CERTAIN, ProbeResult
 from matrix.bisection.probing import line_of
 from matrix.bisection.search import Plan, ResultKind, WrongEndError
 from matrix.bisection.session import Bisection, BisectionSession, bisect, wrong_end
+from matrix.bisection.suspects import Suspects, none
 from matrix.errors import MatrixError
-
-
-def none_built(commits: Sequence[Commit]) -> Collection[int]:
-    """Suspect no commit."""
-    return ()
 
 
 @dataclass(frozen=True)
@@ -34,7 +29,7 @@ class Searcher:
     clone: Clone
     plan: Plan
     session: BisectionSession
-    suspects: Callable[[Sequence[Commit]], Collection[int]] = none_built
+    suspects: Suspects = none
     probed: list[str] = field(default_factory=list)  # commits probed outside a search
 
     def between(self, good: Commit, bad: Commit) -> Bisection:

@@ -47,15 +47,16 @@ def ran(session: BisectionSession, failure: Failure, good: End, bad: End, tries:
     session.seen([end.planned for end in (good, bad)], [end.label for end in (good, bad)], [1, 1])
     first, records = session.records[good.planned.key][0], session.records[bad.planned.key]
     if first.outcome.kind is not OutcomeKind.PASSED:
-        swapped = ended(records[-1]) is ProbeResult.GOOD
-        hint = (
-            "the bad end passes: the ends may be swapped, or the command flaky" if swapped else "nothing was searched"
-        )
+        hint = {
+            ProbeResult.GOOD: "the bad end passes: the ends may be swapped, or the command flaky",
+            ProbeResult.BAD: "nothing was searched: both ends fail; name a good one where the command passes",
+            ProbeResult.SKIP: "nothing was searched",
+        }[ended(records[-1])]
         raise not_as_stated("good", good, first, failure, "a pass: the command ends with status 0", hint)
     while records[-1].outcome.kind is OutcomeKind.PASSED and len(records) < tries:
         session.seen([bad.planned], [bad.label], [len(records) + 1])
     if ended(records[-1]) is not ProbeResult.BAD:
-        expected = f"a failure: another status than 0, or a signal, in one of {tries} runs"
+        expected = "a failure: another status than 0, or a signal" + f", in one of {tries} runs" * (tries > 1)
         raise not_as_stated("bad", bad, records[-1], failure, expected)
     return [first, *records]
 
@@ -81,7 +82,7 @@ def not_as_stated(
     log = outcome.evidence.rpartition("end of rank 0's log:\n")[2]  # after the stacks of a rank that hangs
     printed = tail(log.strip("\n"), 5) if outcome.kind is not OutcomeKind.RAISED else ""
     if outcome.kind is OutcomeKind.PASSED:
-        hint = "a command that fails in a part of its runs: --shows P repeats it"
+        hint = "both ends pass; a command that fails in a part of its runs: --shows P repeats it"
     elif outcome.kind is OutcomeKind.HUNG:
         hint = "a slower command: --deadline SECONDS"
     elif _NO_TERMINAL.search(f"{outcome.reason}\n{outcome.evidence}"):

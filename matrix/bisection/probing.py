@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import re
 import shlex
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -13,13 +12,12 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, Final
 
-from matrix.bisection.clone import Clone, Commit
+from matrix.bisection.clone import Clone
 from matrix.bisection.noise import ProbeResult, Sample
 from matrix.catalog.failure import ContractCall, Failure, Level
 from matrix.catalog.model import Catalog
 from matrix.contract import consuming, offering, reading
 from matrix.contract.checks import outcome_of
-from matrix.contract.recording import MCORE
 from matrix.contract.surface import Surface
 from matrix.contract.usage import Calls
 from matrix.errors import MatrixError
@@ -104,32 +102,6 @@ class ContractProbes:
             judgement = judge(failure, item.expectation, outcome, self._catalog.failures)
             where = CaseContext(reproduce=contract_line(item), run=RUN_LABEL)
             show(make_record(item, outcome, judgement, where, journal.utc_now()))
-
-    def suspects(self, call: ContractCall, clone: Clone, commits: Sequence[Commit]) -> set[int]:
-        """Return the places of the commits that changed a file in which the failure's callee is named.
-
-        Reads trees and blobs alone, a hundred times as fast as reading the calls. The places order the search; they
-        never decide its result.
-        """
-        part = consuming.is_part if clone.package == MCORE else offering.is_part
-        names = [name.encode() for name in re.findall(r"\w{2,}", call.callee)]
-        naming: dict[str, bool] = {}
-
-        def named(blob: str) -> bool:
-            if blob not in naming:
-                content = clone.blob(blob)
-                naming[blob] = any(name in content for name in names)
-            return naming[blob]
-
-        files: dict[str, frozenset[tuple[str, str]]] = {}
-        found = set()
-        for place, commit in enumerate(commits):
-            relevant = {path: blob for path, blob in clone.files(commit.id, part).items() if named(blob)}
-            files[commit.id] = frozenset(relevant.items())
-            before = [files[parent] for parent in commit.parents if parent in files]
-            if before and files[commit.id] not in before:
-                found.add(place)
-        return found
 
     def _outcome(self, item: Planned, call: ContractCall | None) -> Outcome:
         if call is None:

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
 from matrix.bisection import axes
 from matrix.bisection.axes import AxisName, BisectionAxis, Subject
-from matrix.bisection.clone import Clone, Commit
-from matrix.bisection.commits import Searcher, none_built
+from matrix.bisection.clone import Clone
+from matrix.bisection.commits import Searcher
 from matrix.bisection.joint import Joint, differing, jointly, mixture, shown, stack_of
 from matrix.bisection.noise import ProbeResult
 from matrix.bisection.probing import reads_only
 from matrix.bisection.search import Plan
 from matrix.bisection.session import Bisection, BisectionSession, End, bisect
+from matrix.bisection.suspects import Suspects, none
 from matrix.catalog.failure import Level, Package
 from matrix.catalog.model import Catalog, Container
 from matrix.catalog.versions import NONE
@@ -112,7 +113,7 @@ class BisectionQuestion:
         subject: Subject,
         lacks: Callable[[str], str],
         clone: Clone | None = None,
-        suspects: Callable[[Sequence[Commit]], Collection[int]] = none_built,
+        suspects: Suspects = none,
     ) -> Stretch:
         """Return the points between the ends, commits of `clone` if there is one. Raises MatrixError.
 

@@ -218,7 +218,8 @@ def headline(found: BisectionSummary) -> str:
     if found.kind is not ResultKind.AMBIGUOUS:
         return f"{SHOWN[found.kind]}: {package} {found.label}"
     reason = "the history changes more than once" if found.flips else "the points between are inconclusive"
-    reason = "further runs contradict it" if len(found.candidates) == 1 and not found.flips else reason
+    if len(found.candidates) == 1 and not found.flips:
+        return f"ambiguous: {package} {found.candidates[0]}: further runs contradict it"
     return f"ambiguous: {len(found.candidates)} of {package}: {reason}"
 
 

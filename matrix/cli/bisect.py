@@ -6,14 +6,12 @@ import argparse
 import sys
 from contextlib import ExitStack
 from dataclasses import dataclass, fields, replace
-from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 from matrix.bisection import axes, joint, report
 from matrix.bisection.axes import AxisName
 from matrix.bisection.clone import Clone
-from matrix.bisection.commits import none_built
 from matrix.bisection.ends import confirmed, ended, keep_judged, learn, measured, ran, twice
 from matrix.bisection.joint import Joint, JointSummary
 from matrix.bisection.noise import CERTAIN, Noise, ProbeResult
@@ -23,6 +21,7 @@ from matrix.bisection.question import SIDE, BisectionQuestion, Stretch
 from matrix.bisection.report import BisectionSummary
 from matrix.bisection.search import Plan
 from matrix.bisection.session import Bisection, BisectionSession, ProbeReport, ProbeStore, store_name
+from matrix.bisection.suspects import Suspects, none, of_call, of_signatures
 from matrix.catalog import loading
 from matrix.catalog.failure import Failure, Level
 from matrix.catalog.versions import NONE
@@ -183,7 +182,9 @@ def opened(parsed: argparse.Namespace, stack: ExitStack, before: Opened | None =
         toolkit(held.environment.features, subject.base, run, held.image)
     cells = CellProbes(known, engine, parsed.out, warn, place, cache=not parsed.no_cache)
     call = subject.failure.contract if reads else None
-    suspects = partial(reader.suspects, call, clone) if call and clone else none_built
+    suspects: Suspects = none
+    if clone:
+        suspects = of_call(call, clone) if call else of_signatures(subject.failure.signature, clone)
     points = question.points(subject, engine.lacks, clone, suspects)
     plan = Plan(parsed.at_once, Noise(parsed.shows), parsed.confidence, checks)
     return Opened(points, plan, BisectionSession(reader if reads else cells, store, progress), (engine, place))

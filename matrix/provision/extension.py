@@ -10,22 +10,20 @@ import os
 import re
 import shutil
 import zipfile
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Final
 
 from matrix.errors import MatrixError
 from matrix.kit.git import Repository
 from matrix.provision.commands import CommandResult, Runner, redacted
-from matrix.provision.helpers import CUDA, NVCC, nvcc
+from matrix.provision.helpers import CUDA, NVCC, nvcc, variables
 from matrix.provision.sources import Contents, SourceKind, add_metadata
 from matrix.provision.trees import package_files
 
 # Runs a command in the base, where this folder is writable; its two outputs are one.
 RunInBase = Callable[[Sequence[str], Path], CommandResult]
 
-# Variables of the build: those of Transformer Engine, and where CUDA and cuDNN are.
-VARIABLES: Final = re.compile(r"NVTE_\w+|CUDNN_\w+|CUDA_HOME|TORCH_CUDA_ARCH_LIST|MAX_JOBS")
 SHOWN: Final = 6  # lines of a failed build
 _ERROR: Final = re.compile(r"\b(error|fatal)\b|undefined reference|No such file", re.I)
 # The base needs neither pip nor a network: its setuptools builds a wheel.
@@ -37,11 +35,6 @@ os.chdir(sys.argv[1])
 from setuptools.build_meta import __legacy__ as setuptools
 setuptools.build_wheel("dist")
 """
-
-
-def variables(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Return the variables that a build gets."""
-    return {name: value for name, value in sorted(environ.items()) if VARIABLES.fullmatch(name)}
 
 
 def toolkit(features: Collection[str] | None, where: str, run: Runner, image: str = "") -> str:
@@ -58,6 +51,11 @@ def toolkit(features: Collection[str] | None, where: str, run: Runner, image: st
         )  # fmt: skip
     made_from = {name: value for name, value in variables().items() if name != "MAX_JOBS"}
     return f"{image or run([nvcc() or NVCC, '--version']).out.strip()} {made_from or ''}".strip()
+
+
+def run_here(run: Runner) -> RunInBase:
+    """Return the function that runs a build on this machine."""
+    return lambda command, folder: run(command, environment={**os.environ, **variables()})
 
 
 def build(content: Contents, tree: Path, folder: Path, python: str, run: RunInBase) -> None:

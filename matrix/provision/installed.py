@@ -20,7 +20,7 @@ from matrix.provision.helpers import NVCC, nvcc
 class PythonEnvironment:
     """`python` is the full version, `packages` maps canonical names to versions.
 
-    `features` are those of FEATURES that it has, None where they were not read.
+    `features` are those of FEATURES that it has, and nvcc, None where they were not read.
     """
 
     python: str
@@ -51,7 +51,7 @@ FEATURES: Final = {
 def current() -> PythonEnvironment:
     """Return the environment of this process: a virtual environment, an image's or the system's."""
     folders = tuple(dict.fromkeys((sysconfig.get_path("purelib"), sysconfig.get_path("platlib"), *sys.path)))
-    return PythonEnvironment(platform.python_version(), packages_in(*folders), features_in(*folders))
+    return PythonEnvironment(platform.python_version(), packages_in(*folders), features_in(*folders) + here())
 
 
 def at(folder: Path) -> PythonEnvironment | None:
@@ -64,17 +64,23 @@ def at(folder: Path) -> PythonEnvironment | None:
     # venv writes `version`, virtualenv and uv write `version_info`.
     version = ".".join(settings.get("version_info", settings.get("version", "")).split(".")[:3])
     sites = [str(site) for site in folder.glob("lib/python*/site-packages")]
-    return PythonEnvironment(version, packages_in(*sites), features_in(*sites)) if version and sites else None
+    if not version or not sites:
+        return None
+    return PythonEnvironment(version, packages_in(*sites), features_in(*sites) + here())
+
+
+def here() -> list[str]:
+    """Return the features that this machine or image gives to all its environments."""
+    return [NVCC] if nvcc() else []
 
 
 def features_in(*folders: str) -> list[str]:
-    """Return the features that the packages in these folders have, and nvcc where this machine has it."""
-    found = [
+    """Return the features that the packages in these folders have."""
+    return [
         name
         for name, patterns in FEATURES.items()
         if any(any(Path(folder).glob(pattern)) for folder in folders for pattern in patterns)
     ]
-    return [*found, NVCC] if nvcc() else found
 
 
 def packages_in(*folders: str) -> dict[str, str]:

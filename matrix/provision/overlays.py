@@ -94,7 +94,7 @@ class Overlays:
 
     def __init__(self, root: Path, run: Runner = run, in_base: extension.RunInBase | None = None) -> None:
         self.root, self.run = root / "overlays", run
-        self._in_base = in_base or (lambda command, folder: run(command))
+        self._in_base = in_base or extension.run_here(run)
 
     def provide(self, spec: OverlaySpec) -> Overlay:
         """Return the overlay, created if missing; concurrent processes create it once.

@@ -288,7 +288,7 @@ def test_a_flaky_command_has_no_answer(run: Callable[..., Any], line: str) -> No
     text = " ".join(out.split())
 
     assert status == ExitStatus.BAD
-    assert "ambiguous: 1 of PyTorch: further runs contradict it" in text
+    assert "ambiguous: PyTorch 2.4.0 (torch-2.4.0): further runs contradict it" in text
     assert "2.4.0 (torch-2.4.0) is bad, and good when it runs again: the command is flaky; --shows P" in text
 
 

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 from typing import Any
 
@@ -146,7 +147,7 @@ def test_an_attention_module_finds_a_gpu(monkeypatch: pytest.MonkeyPatch, engine
     monkeypatch.setattr(cpu_device, "install", lambda: did.append("cpu"))
     monkeypatch.setattr(cpu_device, "claim_gpu", lambda: did.append("gpu"))
     monkeypatch.setattr(te_extension, "install", lambda folder, answers: did.append(sorted(answers)))
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: engine)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: ModuleSpec(name, None) if engine else None)
     child._without_gpu()
     assert did == (["cpu", ["get_cudnn_version"], "gpu"] if engine else ["cpu"])
 

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from matrix.planning.requirements import BaseFeature
-from matrix.provision.installed import FEATURES, at, features_in
+from matrix.provision.helpers import NVCC, PASSED
+from matrix.provision.installed import FEATURES, at, features_in, here
 
 
 @pytest.mark.parametrize(
@@ -33,8 +34,20 @@ def test_features_are_read_from_files(tmp_path: Path, file: str, feature: BaseFe
     assert features_in("/nowhere", str(site)) == expected
     found = at(tmp_path)
     assert found is not None
-    assert found.features == expected
+    assert found.features == [*expected, *here()]
+
+
+def test_nvcc_is_a_feature_of_the_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In CUDA_HOME, which a cell gets in a variable of this project."""
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "nvcc").touch(mode=0o755)
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.delenv("CUDA_HOME", raising=False)
+    monkeypatch.setenv(PASSED, f'{{"CUDA_HOME": "{tmp_path}"}}')
+    assert here() == [NVCC]
+    monkeypatch.setenv("CUDA_HOME", "/nowhere")
+    assert here() == []
 
 
 def test_features_are_those_of_the_plan() -> None:
-    assert list(FEATURES) == [feature.value for feature in BaseFeature]
+    assert [*FEATURES, NVCC] == [feature.value for feature in BaseFeature]

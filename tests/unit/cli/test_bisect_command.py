@@ -107,6 +107,27 @@ def test_one_engine_serves_ends_and_search(run: Callable[..., Any]) -> None:
     assert run(f"{STACKS} -- python save.py", planner)[3].made == 1
 
 
+def test_commits_that_change_a_name_go_first(run: Callable[..., Any], tmp_path: Path) -> None:
+    """Of 40 commits, after the ends: the one that removes the argument of the error, its parent, and both again."""
+    history = [
+        (f"c{number}", [f"c{number - 1}"] * (number > 0), {"megatron/b.py": str(number), "megatron/a.py": name})
+        for number, name in enumerate(["use_norm\n"] * 26 + ["norm\n"] * 14)
+    ]
+    clone = repositories.clone(tmp_path / "clone", history)
+    listed = subprocess.check_output(["git", "-C", str(clone), "rev-list", "c39"], text=True).split()
+    raised = Raised("TypeError", "__init__() got an unexpected keyword argument 'use_norm'")
+    broken = replace(BROKEN, chain=(raised,))
+
+    def ends(item: Planned) -> Outcome:
+        return broken if listed.index(item.source.rpartition("@")[2]) <= 39 - 26 else PASSED
+
+    line = f"--axis mcore --repo {clone} --torch 2.4.0 --good c10 --bad c39 --json -- x"
+    _, out, _, engine = run(line, ends)
+    (answer,) = items_of(out, "bisect")
+
+    assert (answer["label"].split()[-1], len(engine.ran)) == ("c26", 6)
+
+
 def test_the_draft_is_a_failure_of_the_catalog(run: Callable[..., Any]) -> None:
     """It has the signature, the function, a rule for each cell that was measured, and a night of these."""
     draft = Path(items_of(run(f"{STACKS} --json -- python save.py", planner)[1], "bisect")[0]["draft"])

@@ -110,7 +110,8 @@ def run_command(parsed: argparse.Namespace) -> int:
     known = loading.load()
     if parsed.resume is not None:
         chosen = (parsed.select, parsed.within, parsed.case, parsed.mcore, parsed.level, parsed.expect, parsed.here)
-        if any((*chosen, parsed.break_)):
+        of_case = (parsed.te, parsed.writer, parsed.compile)
+        if any((*chosen, *of_case, parsed.break_)):
             raise MatrixError(
                 "a resumed run keeps its plan",
                 expected="--resume without options that select cases",

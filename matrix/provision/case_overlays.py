@@ -62,7 +62,10 @@ def overlay_specs(
     ]
     found += [sources.pinned(package) for package in planned.packages]
     if planned.compiled and interpreter is None and not image:
-        raise MatrixError("no build in an image on Slurm", expected="wheels, or an image run by podman or docker here")
+        raise MatrixError(
+            "--compile can't build in this image", got="an image on Slurm",
+            expected="an image by podman or docker, or a base of wheels", fix="leave --engine slurm out",
+        )  # fmt: skip
     compiled = planned.compiled and toolkit(environment.features, planned.cell.base, run, image)
     return tuple(
         OverlaySpec(

@@ -41,7 +41,7 @@ class Layout:
 
     def taken(self, *, compiled: bool = False) -> tuple[str, ...]:
         """Return the paths of all that an overlay takes from a tree."""
-        if compiled:
+        if compiled and self.build:
             return self.build
         inside = f"{self.folder}/"
         return (self.folder, *(path for path in self.versions if not path.startswith(inside)), "pyproject.toml")

@@ -77,6 +77,13 @@ def test_commits_with_a_parent_s_content_are_out(tmp_path: Path) -> None:
     assert "4 of them left out: each has the megatron, pyproject.toml of a parent" in found.notes[-1]
 
 
+@pytest.mark.parametrize("compiled", [False, True])
+def test_content_separates_commits_of_each_package(tmp_path: Path, compiled: bool) -> None:
+    """megatron-core has nothing that is compiled: --compile concerns Transformer Engine."""
+    with Clone(str(chain(tmp_path / "clone", 3)), "megatron-core", compiled=compiled) as opened:
+        assert len({opened.content(opened.commit(name).id) for name in ("c0", "c1", "c2")}) == 3
+
+
 MERGED = [
     ("root", [], PLAIN),
     ("good", ["root"], {"megatron/b.py": "1"}),

@@ -228,6 +228,7 @@ def bisect_own(own: OwnCommand, parsed: argparse.Namespace, stack: ExitStack) ->
         found = replace(made, session=session, plan=replace(made.plan, noise=noise, checks=checks)).found()
         if isinstance(found, Bisection):
             found = confirmed(found, noise, session)
+        found = replace(found, ran=session.ran, seconds=session.seconds)
         return print_found(found, parsed, own, own.draft(folder, found))
     if not signatures:
         first = replace(made.session, read=ended)

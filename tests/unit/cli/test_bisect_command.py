@@ -338,10 +338,10 @@ def test_a_number_finds_the_commit(run: Callable[..., Any], tmp_path: Path) -> N
     line = (
         f"--axis mcore --repo {clone} --torch 2.4.0 --good c0 --bad c7 --metric 'time ([\\d.]+)' --worse-than 5% --json"
     )
-    status, out, err, _ = run(f"{line} -- python train.py", timed)
+    status, out, err, engine = run(f"{line} -- python train.py", timed)
     (answer,) = items_of(out, "bisect")
 
-    assert (status, names[answer["answer"]]) == (0, "c5")
+    assert (status, names[answer["answer"]], answer["cost"]["ran"]) == (0, "c5", len(engine.ran))
     assert any("+10.0%" in note and "runs in all" in note for note in answer["notes"])
     assert "the metric is 1.1" in err
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from itertools import groupby
 from typing import Final
 
 from matrix.bisection.ancestry import Ancestry, unchanged
@@ -158,7 +159,8 @@ def releases(
         if id and excluded[id]:
             raise MatrixError("the catalog excludes an end of the axis", got=id, expected=excluded[id])
     left = [id for id in selected if not excluded[id]]
-    notes = tuple(f"left out {id}: {reason}" for id, reason in excluded.items() if reason)
+    stretches = [(reason, list(some)) for reason, some in groupby(excluded, excluded.__getitem__) if reason]
+    notes = tuple(f"left out {' to '.join(dict.fromkeys((some[0], some[-1])))}: {reason}" for reason, some in stretches)
     if axis is AxisName.CONTAINER and any(known[id] != id for id in left):
         notes += ("twins (in parentheses) replace images that can't run on this machine: the torch is the twin's",)
     made = BisectionAxis(

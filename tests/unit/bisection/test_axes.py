@@ -79,6 +79,13 @@ def test_excluded_oldest_or_newest_is_left_out() -> None:
     assert made.notes == ("left out 0.9.0: never built",)
 
 
+def test_excluded_neighbours_share_a_note() -> None:
+    known = catalogs.catalog(ENTRY, exclusions=(exclusion("too old", mcore="<0.9"),))
+    made, _ = releases(replace(SUBJECT, catalog=known), AxisName.MCORE, "", "")
+
+    assert made.notes == ("left out 0.7.0 to 0.8.0: too old",)
+
+
 def test_unknown_point_is_an_error_with_a_suggestion() -> None:
     with pytest.raises(MatrixError, match=r"did you mean 0\.8\.0"):
         releases(SUBJECT, AxisName.MCORE, "0.7.0", "0.8.1")

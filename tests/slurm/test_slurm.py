@@ -141,9 +141,9 @@ def case(driver: str, gpus: int) -> Planned:
     ],
 )
 def test_unavailable_resources_are_found_before_submission(engine: Slurm, driver: str, gpus: int, words: str) -> None:
-    """The reason has the requirements, Slurm's message and the features. n470 has no GPU, n535 has two."""
+    """The reason has the requirements, Slurm's message and the features. n470 has no GPU, n535 two; both 4000 MB."""
     lack = engine.lack(loading.load(), case(driver, gpus), BaseOffer("torch-2.4.0"))
     assert (lack is not None) is bool(words)
     if lack:
-        needs = f"needs --gres=gpu:{gpus} --constraint=driver{driver}; Slurm: allocation failure: {words}"
+        needs = f"needs --gres=gpu:{gpus} --mem=4000M --constraint=driver{driver}; Slurm: allocation failure: {words}"
         assert lack.text == f"{needs}; features of its nodes: driver470, driver535"

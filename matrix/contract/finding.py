@@ -26,8 +26,9 @@ from matrix.contract.guard import (
     negate,
 )
 from matrix.contract.provider import MEGATRON_CORE, PROVIDERS, TRANSFORMER_ENGINE, provider_of
-from matrix.contract.signature import CallSignature, parse_signature
+from matrix.contract.signature import BindingError, CallSignature, parse_signature
 from matrix.contract.surface import Absent, ResolvedPath, Surface
+from matrix.contract.uncollected import uncollected
 from matrix.contract.usage import CATCHES, Arguments, Calls, Site, Use
 from matrix.verdicts.outcome import Raised
 
@@ -103,6 +104,7 @@ class OtherReleases(Protocol):
         """Return whether the callable at `path` has that parameter in any release."""
 
 
+@uncollected
 def find(
     calls: Calls, surface: Surface, version: str | None = None, history: OtherReleases | None = None
 ) -> list[Finding]:
@@ -114,26 +116,23 @@ def find(
     """
     version = version or surface.version
     title = provider_of(surface.package).title
-    patches = [use for use in calls.uses if use.kind == "patch"]
+    patches = [calls.uses[place] for form, places in calls.uses.forms if form.kind == "patch" for place in places]
     unpatched = Judge(surface, version)  # `if hasattr(m, "f"): m.f = g` adds nothing
     added = {use.path for use in patches if unpatched.truth(use.guard) is not Truth.NO}
     judge = Judge(surface, version, added)
     found: dict[tuple[Any, ...], Finding] = {}
     stops: dict[tuple[str, str], list[tuple[int, Guard]]] = {}  # function -> lines that certainly raise
-    for use in calls.uses:
-        if use.kind in REPLACING and not history and not surface.calls_of(use.path):
-            continue  # without other releases, only a call can show that a replacement does not fit
-        target = surface.lookup(use.path, via_instance=bool(use.bound))
-        if (
-            target is None
-            or _fits(use, target, surface)
-            or (isinstance(target, Absent) and _is_excused(target, use, added))
-        ):
-            continue
-        reached = judge.truth(use.guard)
-        body = (use.site.path, use.site.function)
+    targets: dict[int, ResolvedPath | Absent] = {}  # of the uses that may break
+    for form, places in calls.uses.forms:
+        target = surface.lookup(form.path, via_instance=bool(form.bound))
+        if target is not None and not _fits(form, target, surface, added, history):
+            targets.update(dict.fromkeys(places, target))
+    for place, target in sorted(targets.items()):
+        reached = calls.uses.reached(place, judge)
         if reached is Truth.NO:
             continue
+        use = calls.uses[place]
+        body = (use.site.path, use.site.function)
         if any(line < use.site.line and _implies(judge.rest(use.guard), stop) for line, stop in stops.get(body, ())):
             continue  # an earlier line raises whenever this one would be reached
         for break_ in _breaks(use, target, judge, surface, history):
@@ -149,15 +148,6 @@ def find(
             )  # fmt: skip
             found.setdefault((finding.callee, str(finding.call_site), finding.kind, finding.message), finding)
     return list(found.values())
-
-
-def _is_excused(absent: Absent, use: Use, added: Collection[str]) -> bool:
-    """Return whether the consuming package itself assigns what is missing, or a base outside the provider may have it.
-
-    Private attributes of an object are hardly those of such a base.
-    """
-    is_private = use.kind == "method" and use.arguments is None
-    return (use.kind not in REPLACING and use.path in added) or not (absent.sure or is_private)
 
 
 def _implies(guard: Guard, other: Guard) -> bool:
@@ -189,25 +179,36 @@ class _Break:
         )
 
 
-def _fits(use: Use, found: ResolvedPath | Absent, surface: Surface) -> bool:
-    """Return whether a use can't break with any subset of its keywords, so that its guards need no evaluation."""
+def _fits(
+    form: Use, found: ResolvedPath | Absent, surface: Surface, added: Collection[str], history: OtherReleases | None
+) -> bool:
+    """Return whether uses of a form can't break with any subset of their keywords, so that no guard is evaluated.
+
+    What the consuming package itself assigns is not missing. A base outside the provider may have what a class lacks,
+    but hardly a private attribute.
+    """
+    replaces = form.kind in REPLACING
+    if replaces and not history and not surface.calls_of(form.path):
+        return True  # without other releases, only a call can show that a replacement does not fit
     if isinstance(found, Absent):
-        return False
-    if use.kind in REPLACING:
-        return not (use.signature and surface.calls_of(use.path))
-    if use.arguments is None:
+        is_private = form.kind == "method" and form.arguments is None
+        return (not replaces and form.path in added) or not (found.sure or is_private)
+    if replaces:
+        return not (form.signature and surface.calls_of(form.path))
+    if form.arguments is None:
         return True
-    every = frozenset(name for name, _ in use.arguments.keywords)
-    if any(signature.text.endswith(DROPPING) and not every <= signature.names for signature, _ in found.callables):
+    every = [name for name, _ in form.arguments.keywords]
+    always = [name for name, is_always in form.arguments.keywords if is_always]
+    if found.refuses or (form.unpacks and found.returns not in (0, form.unpacks)):
         return False
-    always = frozenset(name for name, guard in use.arguments.keywords if guard is True)
-    if found.refuses or (use.unpacks and found.returns not in (0, use.unpacks)):
-        return False
-    return not any(
-        any(_bound(use.arguments, signature, bound, passed))
-        for signature, bound in found.callables
-        for passed in {every, always}
-    )
+    for signature, bound in found.callables:
+        if any(_bound(form.arguments, signature, bound, every)) or (
+            len(always) < len(every) and any(_bound(form.arguments, signature, bound, always))
+        ):
+            return False
+        if signature.text.endswith(DROPPING) and not all(map(signature.takes, every)):
+            return False
+    return True
 
 
 def _breaks(
@@ -276,7 +277,7 @@ def _refused(use: Use, found: ResolvedPath, surface: Surface) -> Iterator[tuple[
     new = parse_signature(use.signature.lstrip("cs"))
     given = use.signature[0] == "c" or (use.signature[0] == "(" and any(bound for _, bound in found.callables))
     for call in surface.calls_of(use.path):
-        yield from ((problem.message, call.module) for problem in call.bind(new, bound=given).problems[:1])
+        yield from ((problem.message, surface.caller(call)) for problem in call.problems(new, bound=given)[:1])
 
 
 def _dropped(
@@ -295,9 +296,7 @@ def _dropped(
 def _refusing(use: Use, arguments: Arguments, found: ResolvedPath, judge: Judge) -> Iterator[_Break]:
     """Yield what the first lines of the callee raise, whatever the values of the arguments are."""
     for signature, bound in found.callables[:1] if found.refuses else ():
-        landed = {name for _, name in signature.bind(
-            len(arguments.positional), (), bound=bound, starred=arguments.starred, open_keywords=True
-        ).landed}  # fmt: skip
+        landed = signature.slots[bound : bound + len(arguments.positional)]
         for exception, parameter in found.refuses:
             given = any_of(*(guard for name, guard in arguments.keywords if name == parameter), parameter in landed)
             guard = negate(given) if parameter else True
@@ -364,18 +363,16 @@ def _binding(use: Use, arguments: Arguments, found: ResolvedPath, judge: Judge) 
 
 def _bound(
     arguments: Arguments, signature: CallSignature, bound: bool, passed: Collection[str]
-) -> tuple[list[tuple[str, str]], list[str]]:
-    binding = signature.bind(
-        len(arguments.positional), tuple(passed), bound=bound, starred=arguments.starred,
-        open_keywords=arguments.open_keywords,
-    )  # fmt: skip
-    problems = [(problem.message, problem.keyword) for problem in binding.problems]
-    misbound = []
-    for place, landed in binding.landed:
-        argument = arguments.positional[place]
-        meant = misplaced(argument, landed, signature.named)
-        if meant is not None and meant not in passed:
-            misbound.append(f"positional argument '{argument}' lands on '{landed}', and means '{meant}'")
+) -> tuple[list[BindingError], list[str]]:
+    problems = signature.problems(
+        len(arguments.positional), passed, bound=bound, starred=arguments.starred, open_keywords=arguments.open_keywords
+    )
+    misbound = [
+        f"positional argument '{argument}' lands on '{landed}', and means '{meant}'"
+        for argument, landed in zip(arguments.positional, signature.slots[bound:], strict=False)
+        if argument not in ("", landed) and (meant := misplaced(argument, landed, signature.named))
+        if meant not in passed
+    ]
     return problems, misbound
 
 

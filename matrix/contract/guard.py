@@ -23,32 +23,29 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import lru_cache
-from typing import TYPE_CHECKING, ClassVar, Protocol, TypeAlias, cast
+from typing import Any, ClassVar, Protocol, TypeAlias
 
 from packaging.version import Version
 
 from matrix.catalog import versions
 
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
-
-class _Shared:
-    """Returns the existing object for equal arguments."""
+class _Sharing(type):
+    """Makes one object for equal arguments."""
 
     # Never emptied: all recorded releases together have some ten thousand different guards.
-    _existing: ClassVar[dict[tuple[object, ...], _Shared]] = {}
+    _existing: ClassVar[dict[tuple[object, ...], object]] = {}
 
-    def __new__(cls, *values: object) -> Self:
+    def __call__(cls, *values: object) -> Any:
         key = (cls, *values)
         found = cls._existing.get(key)
         if found is None:
-            found = cls._existing[key] = super().__new__(cls)
-        return cast("Self", found)
+            found = cls._existing[key] = super().__call__(*values)
+        return found
 
 
 @dataclass(frozen=True, eq=False)
-class TeVersion(_Shared):
+class TeVersion(metaclass=_Sharing):
     """The running TE version compares with `version` as `op` requires ("==", "!=", ">=", ">", "<=", "<")."""
 
     op: str
@@ -56,21 +53,21 @@ class TeVersion(_Shared):
 
 
 @dataclass(frozen=True, eq=False)
-class Offers(_Shared):
+class Offers(metaclass=_Sharing):
     """TE has `path` ("module:attribute.attribute"; "module:" is the module itself)."""
 
     path: str
 
 
 @dataclass(frozen=True, eq=False)
-class Loads(_Shared):
+class Loads(metaclass=_Sharing):
     """Importing or reading `path` does not fail; true if the surface does not record the path."""
 
     path: str
 
 
 @dataclass(frozen=True, eq=False)
-class Takes(_Shared):
+class Takes(metaclass=_Sharing):
     """The callable at `path` has the parameter."""
 
     path: str
@@ -78,35 +75,35 @@ class Takes(_Shared):
 
 
 @dataclass(frozen=True, eq=False)
-class Config(_Shared):
+class Config(metaclass=_Sharing):
     """A condition of the run (configuration, environment, state), as a short normalised expression."""
 
     text: str
 
 
 @dataclass(frozen=True, eq=False)
-class Unclear(_Shared):
+class Unclear(metaclass=_Sharing):
     """A condition on TE whose form is not understood."""
 
     text: str
 
 
 @dataclass(frozen=True, eq=False)
-class Not(_Shared):
+class Not(metaclass=_Sharing):
     """The part does not hold."""
 
     part: Guard
 
 
 @dataclass(frozen=True, eq=False)
-class AllOf(_Shared):
+class AllOf(metaclass=_Sharing):
     """Every part holds."""
 
     parts: tuple[Guard, ...]
 
 
 @dataclass(frozen=True, eq=False)
-class AnyOf(_Shared):
+class AnyOf(metaclass=_Sharing):
     """At least one part holds."""
 
     parts: tuple[Guard, ...]
@@ -173,14 +170,15 @@ def _joined(guards: Iterable[Guard], kind: type[AllOf | AnyOf], dual: type[AllOf
 
 def _simplified(guard: Guard, facts: Mapping[Guard, bool], equal: Mapping[str, Guard]) -> Guard:
     """Return a guard with its known parts replaced by their truth values."""
-    if guard in facts:
-        return facts[guard]
+    known = facts.get(guard)
+    if known is not None:
+        return known
+    if isinstance(guard, (AllOf, AnyOf)):
+        return _simplified_parts(guard, facts, equal)
     if isinstance(guard, Not):
         return negate(_simplified(guard.part, facts, equal))
-    if isinstance(guard, Config):
-        left = _equated(guard)
-        return False if left and left in equal else guard
-    return _simplified_parts(guard, facts, equal) if isinstance(guard, (AllOf, AnyOf)) else guard
+    left = _equated(guard) if isinstance(guard, Config) else ""
+    return False if left and left in equal else guard
 
 
 def _simplified_parts(guard: AllOf | AnyOf, facts: Mapping[Guard, bool], equal: Mapping[str, Guard]) -> Guard:
@@ -190,6 +188,7 @@ def _simplified_parts(guard: AllOf | AnyOf, facts: Mapping[Guard, bool], equal: 
     return (all_of if isinstance(guard, AllOf) else any_of)(*parts)
 
 
+@lru_cache(maxsize=65536)
 def _equated(guard: Config) -> str:
     """Return the left side of `x == 'mxfp8'` and the function whose local names it has, "" for other conditions.
 
@@ -278,28 +277,26 @@ class Judge:
         return rest
 
     def _evaluate(self, guard: Guard) -> Truth:
-        if isinstance(guard, bool):
-            return Truth.YES if guard else Truth.NO
+        if isinstance(guard, AllOf):  # the most frequent ones first
+            return self._weakest(guard.parts)
+        if isinstance(guard, Config):
+            return Truth.REACHABLE
+        if isinstance(guard, Not):
+            part = self.truth(guard.part)
+            return {Truth.YES: Truth.NO, Truth.NO: Truth.YES}.get(part, part)
+        if isinstance(guard, AnyOf):
+            return max(map(self.truth, guard.parts))
+        if isinstance(guard, Loads):
+            return _known(self._surface.offers(guard.path) is not False)
         if isinstance(guard, TeVersion):
             return _known(COMPARE[guard.op](self._version, versions.parse(guard.version)))
         if isinstance(guard, Offers):
             offered = self._surface.offers(guard.path)
             # What the consuming package itself may have added before.
             return Truth.REACHABLE if not offered and guard.path in self._added else _known(offered)
-        if isinstance(guard, Loads):
-            return _known(self._surface.offers(guard.path) is not False)
         if isinstance(guard, Takes):
             return _known(self._surface.takes(guard.path, guard.parameter))
-        if isinstance(guard, Config):
-            return Truth.REACHABLE
-        if isinstance(guard, Unclear):
-            return Truth.UNCLEAR
-        if isinstance(guard, Not):
-            part = self.truth(guard.part)
-            return {Truth.YES: Truth.NO, Truth.NO: Truth.YES}.get(part, part)
-        if isinstance(guard, AllOf):
-            return self._weakest(guard.parts)
-        return max(self.truth(part) for part in guard.parts)
+        return Truth.UNCLEAR if isinstance(guard, Unclear) else _known(guard)
 
     def _weakest(self, parts: Iterable[Guard]) -> Truth:
         weakest = Truth.YES

@@ -10,41 +10,56 @@ records hold names, parameters, positions and guards in a form of their own, and
 
 from __future__ import annotations
 
-import gc
 import gzip
 import json
 import lzma
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cache, wraps
+from functools import cache
+from itertools import chain, pairwise
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar
+from typing import Any
 
 from packaging.version import Version
 
 from matrix.catalog import versions
-from matrix.contract.guard import AllOf, AnyOf, Config, Guard, Loads, Not, Offers, Takes, TeVersion, Unclear
+from matrix.contract.guard import (
+    AllOf,
+    AnyOf,
+    Config,
+    Guard,
+    Judge,
+    Loads,
+    Not,
+    Offers,
+    Takes,
+    TeVersion,
+    Truth,
+    Unclear,
+)
 from matrix.contract.provider import Provider
 from matrix.contract.surface import Surface
-from matrix.contract.usage import Arguments, Calls, Site, Use
+from matrix.contract.uncollected import uncollected
+from matrix.contract.usage import NOWHERE, Arguments, Calls, Site, Use, Uses
 from matrix.errors import MatrixError, closest
 
 TE = "transformer-engine"
 MCORE = "megatron-core"
-FORMAT = 1
+FORMAT = 2
 SUFFIX = ".json.gz"
 ARCHIVE = ".jsonl.xz"
+parse_json = json.JSONDecoder().raw_decode  # at a place in a text
 SHORTEST_COMMIT = 7  # characters, as git and TE's own builds abbreviate
-FIRST = b'{"as":"'  # of a line of an archive
+FIRST = '{"as":"'  # of a line of an archive
+SECTIONS = ("called", "modules")  # of a file of TE, sorted: an entry in each line
 FIX = "record it again: megatrix surface record SOURCE -o FILE"
-LEAVES: Mapping[str, type[Guard]] = {
+KINDS: Mapping[str, type[Guard]] = {
     "version": TeVersion, "offers": Offers, "loads": Loads, "takes": Takes, "config": Config, "unclear": Unclear,
+    "not": Not, "all": AllOf, "any": AnyOf,
 }  # fmt: skip
 WITHIN = ("called", "instances", "returned", "refused")  # what matrix.contract.within reads
-_Given = ParamSpec("_Given")
-_Read = TypeVar("_Read")
-SYMBOLS = {kind: symbol for symbol, kind in LEAVES.items()}
+SYMBOLS = {kind: symbol for symbol, kind in KINDS.items()}
 
 
 def folder() -> Path:
@@ -76,22 +91,6 @@ def load_surface(version: str) -> Surface:
 def load_calls(version: str) -> Calls:
     """Return the recorded calls of a megatron-core version. Raises MatrixError when there is none."""
     return read_calls(find_recorded(MCORE, version))
-
-
-def _quickly(read: Callable[_Given, _Read]) -> Callable[_Given, _Read]:
-    """Run a reader without garbage collection, which takes a third of the time and finds nothing: all of it is kept."""
-
-    @wraps(read)
-    def run(*given: _Given.args, **named: _Given.kwargs) -> _Read:
-        enabled = gc.isenabled()
-        gc.disable()
-        try:
-            return read(*given, **named)
-        finally:
-            if enabled:
-                gc.enable()
-
-    return run
 
 
 def find_recorded(package: str, version: str) -> Path:
@@ -174,15 +173,15 @@ def _of_release(path: Path, version: str) -> dict[str, Any]:
 
 
 @cache
-def read_archive(path: Path) -> dict[str, bytes]:
+def read_archive(path: Path) -> dict[str, str]:
     """Return the lines of an archive by version. Raises MatrixError when it is unreadable or damaged."""
     try:
-        lines = lzma.decompress(path.read_bytes()).splitlines()
+        lines = lzma.decompress(path.read_bytes()).decode().splitlines()
     except OSError as error:
         raise MatrixError("this surface can't be read", where=str(path), got=error, fix=FIX) from None
     except (EOFError, lzma.LZMAError) as error:
         raise MatrixError("this surface file is damaged or cut short", where=str(path), got=error, fix=FIX) from None
-    return {line[len(FIRST) : line.index(b'"', len(FIRST))].decode(): line for line in lines}
+    return {line[len(FIRST) : line.index('"', len(FIRST))]: line for line in lines}
 
 
 # --------------------------------------------------------------------- files
@@ -196,46 +195,88 @@ def write(facts: Surface | Calls, path: Path) -> None:
         return
     lines = {**(read_archive(path) if path.exists() else {}), facts.version: _line(facts)}
     ordered = sorted(lines.items(), key=lambda item: versions.parse(item[0]))
-    path.write_bytes(lzma.compress(b"\n".join(line for _, line in ordered), preset=9 | lzma.PRESET_EXTREME))
+    path.write_bytes(lzma.compress("\n".join(line for _, line in ordered).encode(), preset=9 | lzma.PRESET_EXTREME))
     read_archive.cache_clear()
 
 
 def encode(facts: Surface | Calls) -> bytes:
     """Return the content of the file of a surface or calls."""
-    return gzip.compress(_text(_record(facts)), compresslevel=9, mtime=0)
+    record = _record(facts)
+    parts = [f'"{key}":{_section(value) if key in SECTIONS else _text(value)}' for key, value in sorted(record.items())]
+    return gzip.compress(f"{{{','.join(parts)}}}".encode(), compresslevel=9, mtime=0)
 
 
-def _line(facts: Surface | Calls) -> bytes:
+def _section(entries: Mapping[str, Any]) -> str:
+    """Return an object of JSON with an entry in each line, so that a reader parses only those that it needs."""
+    lines = ",".join(f"\n{_text(name)}:{_text(value)}" for name, value in sorted(entries.items()))
+    return f"{{\n{lines}\n\n}}"
+
+
+def _line(facts: Surface | Calls) -> str:
     """Return a line of an archive; the version comes first, so that a line is found without parsing all of them."""
-    return FIRST + facts.version.encode() + b'",' + _text(_record(facts))[1:]
+    return f'{FIRST}{facts.version}",{_text(_record(facts))[1:]}'
 
 
-def _text(record: Mapping[str, Any]) -> bytes:
-    return json.dumps(record, separators=(",", ":"), sort_keys=True, ensure_ascii=True).encode()
+def _text(value: Any) -> str:
+    return json.dumps(value, separators=(",", ":"), sort_keys=True, ensure_ascii=True)
 
 
 def _record(facts: Surface | Calls) -> dict[str, Any]:
     record: dict[str, Any] = {"format": FORMAT, "version": facts.version, "origin": dict(facts.origin)}
     if isinstance(facts, Surface):
-        record |= {"package": facts.package, "modules": facts.modules, "dormant": sorted(facts.dormant)}
-        return record | {name: getattr(facts, name) for name in WITHIN}
+        record |= {"package": facts.package, "modules": dict(facts.modules), "dormant": sorted(facts.dormant)}
+        return record | {name: dict(getattr(facts, name)) for name in WITHIN}
     table = _GuardTable()
-    uses = [_use_to_json(use, table) for use in facts.uses]
-    record |= {"package": facts.consumer, "guards": table.rows, "uses": uses}
+    numbers = {place: number for number, (_, places) in enumerate(facts.uses.forms) for place in places}
+    uses = [[numbers[place], *_use_to_json(use, table)] for place, use in enumerate(facts.uses)]
+    forms = [_form_to_json(form) for form, _ in facts.uses.forms]
+    record |= {"package": facts.consumer, "guards": table.rows, "forms": forms, "uses": uses}
     return record | ({} if facts.provider == TE else {"provider": facts.provider})
 
 
 @cache
-@_quickly
+@uncollected
 def read_file(path: Path) -> dict[str, Any]:
     """Return the record in a file. Raises MatrixError when it is unreadable, damaged or of another format."""
     try:
-        record = json.loads(gzip.decompress(path.read_bytes()))
+        record = _parsed(gzip.decompress(path.read_bytes()).decode())
     except OSError as error:
         raise MatrixError("this surface can't be read", where=str(path), got=error, fix=FIX) from None
     except (EOFError, zlib.error, ValueError) as error:
         raise MatrixError("this surface file is damaged or cut short", where=str(path), got=error, fix=FIX) from None
     return _checked(record, path)
+
+
+def _parsed(text: str) -> Any:
+    """Return a record whose sections, each between blank lines, are parsed on use."""
+    lines = text.split("\n")
+    bounds = [-1, *(number for number, line in enumerate(lines) if not line), len(lines)]
+    parts = [lines[first + 1 : last] for first, last in pairwise(bounds)]
+    record = json.loads("".join(chain(*parts[::2])))
+    return record if len(parts) == 1 else record | dict(zip(SECTIONS, map(_Section, parts[1::2]), strict=True))
+
+
+class _Section(Mapping[str, Any]):
+    """An object of JSON, each entry parsed when it is read."""
+
+    def __init__(self, lines: Sequence[str]) -> None:
+        self._lines = {line[1 : line.index('"', 1)]: line for line in lines}
+        self._known: dict[str, Any] = {}
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self._known:
+            line = self._lines[name]
+            self._known[name], _ = parse_json(line, line.index(":") + 1)
+        return self._known[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._lines
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._lines)
+
+    def __len__(self) -> int:
+        return len(self._lines)
 
 
 def _checked(record: Any, path: Path) -> dict[str, Any]:
@@ -252,7 +293,7 @@ def read_surface(path: Path) -> Surface:
     return _surface(_of_package(path, TE))
 
 
-@_quickly
+@uncollected
 def _surface(record: Mapping[str, Any]) -> Surface:
     return Surface(
         record["version"], record["modules"], frozenset(record["dormant"]), record["origin"], record["package"],
@@ -265,10 +306,9 @@ def read_calls(path: Path) -> Calls:
     return _calls(_of_package(path, MCORE))
 
 
-@_quickly
+@uncollected
 def _calls(record: Mapping[str, Any]) -> Calls:
-    table = _guards_from_json(record["guards"])
-    uses = tuple(_use_from_json(row, table) for row in record["uses"])
+    uses = _RecordedUses(record)
     return Calls(record["version"], uses, record["origin"], record["package"], record.get("provider", TE))
 
 
@@ -283,60 +323,94 @@ def _of_package(path: Path, package: str) -> dict[str, Any]:
 
 
 class _GuardTable:
-    """Guards as rows, each naming its parts by row number; row 0 is True."""
+    """Guards as rows "SYMBOL VALUE ...", each naming its parts by row number; row 0 is True.
+
+    A row is one text, since a list of lists takes four times as long to parse.
+    """
 
     def __init__(self) -> None:
-        self.rows: list[Any] = [True]
+        self.rows = ["all"]
         self._known: dict[Guard, int] = {True: 0}
 
     def row(self, guard: Guard) -> int:
         if guard not in self._known:
-            if isinstance(guard, (AllOf, AnyOf)):
-                row: list[Any] = ["all" if isinstance(guard, AllOf) else "any", *map(self.row, guard.parts)]
-            elif isinstance(guard, Not):
-                row = ["not", self.row(guard.part)]
+            if isinstance(guard, (AllOf, AnyOf, Not)):
+                parts = (guard.part,) if isinstance(guard, Not) else guard.parts
+                values: Iterable[object] = [self.row(part) for part in parts]
             else:
-                row = [SYMBOLS[type(guard)], *vars(guard).values()]
+                values = vars(guard).values()
             self._known[guard] = len(self.rows)
-            self.rows.append(row)
+            self.rows.append(" ".join([SYMBOLS[type(guard)], *map(str, values)]))
         return self._known[guard]
 
 
-def _guards_from_json(rows: list[Any]) -> list[Guard]:
-    table: list[Guard] = [True]
-    for symbol, *values in rows[1:]:
-        if symbol in ("all", "any"):
-            parts = tuple(table[value] for value in values)
-            table.append(AllOf(parts) if symbol == "all" else AnyOf(parts))
-        elif symbol == "not":
-            table.append(Not(table[values[0]]))
-        else:
-            table.append(LEAVES[symbol](*values))
-    return table
-
-
 def _use_to_json(use: Use, table: _GuardTable) -> list[Any]:
-    arguments = use.arguments
-    passed = arguments and [
-        list(arguments.positional),
-        [[name, table.row(guard)] for name, guard in arguments.keywords],
-        int(arguments.starred),
-        int(arguments.open_keywords),
-    ]
-    return [
-        use.kind, use.path, use.site.path, use.site.line, use.site.function, table.row(use.guard), table.row(use.here),
-        passed,
-        use.bound, list(use.swallowed), use.effect, int(use.fallback), list(use.refused),
-        *([use.signature, use.unpacks] if use.signature or use.unpacks else []),
-    ]  # fmt: skip
+    """Return what a use has beside its form."""
+    keywords = use.arguments.keywords if use.arguments else ()
+    passed = [table.row(guard) for _, guard in keywords if guard is not True]
+    caught = [use.swallowed, use.effect, use.fallback, use.refused]
+    return [*use.site, table.row(use.guard), table.row(use.here), passed, *(caught if any(caught) else [])]
 
 
-def _use_from_json(row: list[Any], table: list[Guard]) -> Use:
-    kind, path, file, line, function, guard, here, passed, bound, swallowed, effect, fallback, refused, *more = row
-    arguments = passed and Arguments(
-        tuple(passed[0]), tuple((name, table[place]) for name, place in passed[1]), bool(passed[2]), bool(passed[3])
-    )
-    return Use(
-        kind, path, Site(file, line, function), table[guard], table[here], arguments, bound, tuple(swallowed),
-        effect, bool(fallback), tuple(refused), *more,
-    )  # fmt: skip
+def _form_to_json(form: Use) -> list[Any]:
+    row: list[Any] = [form.kind, form.path, form.bound, form.signature, form.unpacks]
+    if form.arguments is None:
+        return row
+    positional, keywords, starred, open_keywords = form.arguments
+    guarded = [place for place, (_, always) in enumerate(keywords) if not always]
+    return [*row, positional, [name for name, _ in keywords], guarded, starred, open_keywords]
+
+
+def _form_from_json(kind: str, path: str, bound: str, signature: str, unpacks: int, *passed: Any) -> Use:
+    arguments = None
+    if passed:
+        positional, names, guarded, starred, open_keywords = passed
+        keywords = tuple((name, place not in guarded) for place, name in enumerate(names))
+        arguments = Arguments(tuple(positional), keywords, starred, open_keywords)
+    return Use(kind, path, NOWHERE, True, True, arguments, bound, (), "", False, (), signature, unpacks)
+
+
+class _RecordedUses(Uses):
+    """The uses of a record, each built when it is read: in most pairs of releases, most forms fit."""
+
+    def __init__(self, record: Mapping[str, Any]) -> None:
+        self._rows, self._guards = record["uses"], record["guards"]
+        self._guard = cache(self._read_guard)
+        self.forms: list[tuple[Use, list[int]]] = [(_form_from_json(*row), []) for row in record["forms"]]
+        for place, row in enumerate(self._rows):
+            self.forms[row[0]][1].append(place)
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def reached(self, place: int, judge: Judge) -> Truth:
+        number = self._rows[place][4]
+        symbol, *parts = self._guards[number].split(" ")
+        for part in parts if symbol == "all" else ():
+            if judge.truth(self._guard(int(part))) is Truth.NO:
+                return Truth.NO  # without the other parts
+        return judge.truth(self._guard(number))
+
+    def __getitem__(self, place: Any) -> Any:
+        number, path, line, function, guard, here, passed, *caught = self._rows[place]
+        form, _ = self.forms[number]
+        arguments, guards = form.arguments, iter(passed)
+        if arguments and passed:
+            keywords = tuple((name, always or self._guard(next(guards))) for name, always in arguments.keywords)
+            arguments = Arguments(arguments.positional, keywords, *arguments[2:])
+        swallowed, effect, fallback, refused = caught or ((), "", False, ())
+        return Use(
+            form.kind, form.path, Site(path, line, function), self._guard(guard), self._guard(here), arguments,
+            form.bound, tuple(swallowed), effect, fallback, tuple(refused), form.signature, form.unpacks,
+        )  # fmt: skip
+
+    def _read_guard(self, number: int) -> Guard:
+        if not number:
+            return True
+        symbol, _, rest = self._guards[number].partition(" ")
+        kind = KINDS[symbol]
+        if kind is AllOf or kind is AnyOf:
+            return kind(tuple(map(self._guard, map(int, rest.split(" ")))))
+        if kind is Not:
+            return Not(self._guard(int(rest)))
+        return kind(*(rest.split(" ") if kind in (TeVersion, Takes) else [rest]))

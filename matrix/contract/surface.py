@@ -14,15 +14,14 @@ The key "*" of a module lists the modules outside the package that it imports wi
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from types import ModuleType
 from typing import Any, NamedTuple, TypeAlias
 
 from matrix.contract.provider import provider_of
-from matrix.contract.signature import Binding, CallSignature, parse_signature
+from matrix.contract.signature import BindingError, CallSignature, parse_signature
 
 Entry: TypeAlias = Any  # JSON, as above
 Instance: TypeAlias = "list[str]"  # [class, attribute, ...]
@@ -30,13 +29,12 @@ Refusal: TypeAlias = "list[str]"  # [exception, parameter without which it is ra
 ANONYMOUS = "forward"  # `layer(hidden_states=...)` calls an object, whose class has this method
 OF_MODULES = frozenset(dir(ModuleType("any"))) | {"__file__", "__path__"}  # what every module has
 OF_CLASSES = frozenset(dir(type)) - {"__init__", "__new__", "__call__"}
-DEEPEST = 12  # re-exports followed one after another; the longest chain in any release is 5
 
 
 class OwnCall(NamedTuple):
-    """A call that the provider itself makes in `module`."""
+    """A call that the provider itself makes. `module` is the place of its module in their sorted names."""
 
-    module: str
+    module: int
     positional: int
     keywords: tuple[str, ...]
     starred: bool
@@ -45,18 +43,18 @@ class OwnCall(NamedTuple):
     def __str__(self) -> str:
         """Return the recorded form: "MODULE POSITIONALS KEYWORD ... * **"."""
         more = ["*"] * self.starred + ["**"] * self.open_keywords
-        return " ".join([self.module, str(self.positional), *self.keywords, *more])
+        return " ".join([str(self.module), str(self.positional), *self.keywords, *more])
 
-    def bind(self, signature: CallSignature, *, bound: bool) -> Binding:
-        """Bind it to a signature."""
-        return signature.bind(
+    def problems(self, signature: CallSignature, *, bound: bool) -> list[BindingError]:
+        """Return why it does not bind to a signature."""
+        return signature.problems(
             self.positional, self.keywords, bound=bound, starred=self.starred, open_keywords=self.open_keywords
         )
 
     def may_be_of(self, original: CallSignature, *, bound: bool) -> bool:
         """Return whether it binds to named parameters of a callable, not to *args or **kwargs."""
-        named = self.positional + bound <= len(original.slots) and original.names.issuperset(self.keywords)
-        return named and not self.bind(original, bound=bound).problems
+        named = self.positional + bound <= len(original.slots) and all(map(original.takes, self.keywords))
+        return named and not self.problems(original, bound=bound)
 
 
 @lru_cache(maxsize=65536)
@@ -64,7 +62,7 @@ def parse_call(text: str) -> OwnCall:
     """Read the recorded form of a call."""
     module, positional, *more = text.split()
     keywords = tuple(one for one in more if one[0] != "*")
-    return OwnCall(module, int(positional), keywords, "*" in more, "**" in more)
+    return OwnCall(int(module), int(positional), keywords, "*" in more, "**" in more)
 
 
 @dataclass(frozen=True)
@@ -127,6 +125,8 @@ class Surface:
     instances: Mapping[str, Instance] = field(default_factory=dict)
     returned: Mapping[str, int] = field(default_factory=dict)
     refused: Mapping[str, Sequence[Refusal]] = field(default_factory=dict)
+    _ends: dict[str, list[_Place] | Absent | None] = field(default_factory=dict, repr=False)
+    _followed: dict[str, list[_Place]] = field(default_factory=dict, repr=False)
     _known: dict[tuple[str, bool], ResolvedPath | Absent | None] = field(default_factory=dict, repr=False)
     _calls: dict[str, list[OwnCall]] = field(default_factory=dict, repr=False)
 
@@ -156,7 +156,7 @@ class Surface:
     def calls_of(self, path: str) -> list[OwnCall]:
         """Return the provider's own calls that may be to the method or function at `path`."""
         if path not in self._calls:
-            name = re.split("[:.]", path)[-1]
+            name = path.rpartition(":")[2].rpartition(".")[2]
             # Of a class, another package than its own constructs only that of a spec.
             more = " submodules" if name == "__init__" else ""
             calls = [parse_call(text + more) for text in self.called.get(name, ())]
@@ -167,32 +167,50 @@ class Surface:
             ]
         return self._calls[path]
 
+    def caller(self, call: OwnCall) -> str:
+        """Return the name of the module that makes a call."""
+        return sorted(self.modules)[call.module]
+
     def _lookup(self, path: str, via_instance: bool) -> ResolvedPath | Absent | None:
         module, _, attributes = path.partition(":")
-        if module not in self.modules:
-            missing = not self._outside(module) and provider_of(self.package).records(module)
-            return Absent("module", "", module) if missing else None
-        places = [_Place(f">{module}:", module, module.rpartition(".")[2])]
-        names = attributes.split(".") if attributes else []
-        for depth, name in enumerate(names):
-            bound = via_instance and depth == len(names) - 1
-            following: list[_Place] = []
-            absent: Absent | None = None
-            for place in places:
+        places = self._reached(path)
+        if isinstance(places, list):
+            return self._found(places, via_instance) if attributes else ResolvedPath(module)
+        owner, _, name = path.rpartition("." if "." in attributes else ":")
+        owners = self._reached(owner if "." in attributes else f"{module}:") if via_instance and places is None else ()
+        for place in owners if isinstance(owners, list) else ():
+            if isinstance(place.entry, dict) and self._step(place, name, lenient=False) is None:
+                return self._of_object(place, name)
+        return places
+
+    def _reached(self, path: str) -> list[_Place] | Absent | None:
+        """Return the possible ends of a path; None if one is not recorded."""
+        if path not in self._ends:
+            module, _, attributes = path.partition(":")
+            owner, _, name = attributes.rpartition(".")
+            if name:
+                owners = self._reached(f"{module}:{owner}")
                 # An import statement also loads a module that nothing else imports.
-                step = self._step(place, name, lenient=depth == 0)
-                if isinstance(step, Absent):
-                    absent = step
-                elif step is None:
-                    return self._of_object(place, name) if bound and isinstance(place.entry, dict) else None
-                else:
-                    following += step
-            if not following:
-                return absent
-            places = following
-            if depth == len(names) - 1:
-                return self._found(places, bound)
-        return ResolvedPath(module)
+                self._ends[path] = self._steps(owners, name, lenient=not owner) if isinstance(owners, list) else owners
+            elif module in self.modules:
+                self._ends[path] = [_Place(f">{module}:", module, module.rpartition(".")[2])]
+            else:
+                missing = not self._outside(module) and provider_of(self.package).records(module)
+                self._ends[path] = Absent("module", "", module) if missing else None
+        return self._ends[path]
+
+    def _steps(self, places: list[_Place], name: str, *, lenient: bool) -> list[_Place] | Absent | None:
+        found: list[_Place] = []
+        absent: Absent | None = None
+        for place in places:
+            step = self._step(place, name, lenient=lenient)
+            if step is None:
+                return None
+            if isinstance(step, Absent):
+                absent = step
+            else:
+                found += step
+        return found or absent
 
     def _outside(self, module: str) -> bool:
         return module.partition(".")[0] not in {name.partition(".")[0] for name in self.modules}
@@ -212,38 +230,33 @@ class Surface:
         submodule = f"{module}.{name}"
         names = self.modules[module]
         if name in names:
-            return list(self._follow(names[name], module, name))
+            return self._follow(names[name], module, name)
         if submodule in self.modules and (lenient or submodule not in self.dormant):
             return [_Place(f">{submodule}:", submodule, name)]
         for source in names.get("*", ()):
             if source not in self.modules:
                 return None
             if name in self.modules[source]:
-                return list(self._follow(self.modules[source][name], source, name))
+                return self._follow(self.modules[source][name], source, name)
         unknown = "__getattr__" in names or submodule in self.modules or name in OF_MODULES
         return None if unknown else Absent("name", module, name)
 
-    def _follow(self, entry: Entry, module: str, name: str, depth: int = 0) -> Iterator[_Place]:
-        """Follow re-exports to the definition; yield one place for each alternative."""
+    def _follow(self, entry: Entry, module: str, name: str) -> list[_Place]:
+        """Follow re-exports to the definition; return one place for each alternative."""
         if isinstance(entry, list):
-            for alternative in entry:
-                yield from self._follow(alternative, module, name, depth)
-        elif not (isinstance(entry, str) and entry.startswith(">")):
-            yield _Place(entry, module, name)
-        else:
-            source, _, original = entry[1:].partition(":")
-            if not original:
-                yield _Place(entry if source in self.modules else "~", source, name)
-                return
-            step = None
-            if depth < DEEPEST and source in self.modules:
-                known = self.modules[source].get(original)
-                if known is not None:
-                    yield from self._follow(known, source, original, depth + 1)
-                    return
-                step = self._step(_Place(f">{source}:", source, source), original, lenient=True)
-            # A re-export without a definition is a defect of the recording, not of the release: unknown.
-            yield from step if isinstance(step, list) else [_Place("~", source, original)]
+            return [place for alternative in entry for place in self._follow(alternative, module, name)]
+        if not (isinstance(entry, str) and entry.startswith(">")):
+            return [_Place(entry, module, name)]
+        source, _, original = entry[1:].partition(":")
+        if not original:
+            return [_Place(entry if source in self.modules else "~", source, name)]
+        if entry not in self._followed:
+            # A re-export without a definition, or of itself, is a defect of the recording, not of the release: unknown.
+            unknown = self._followed[entry] = [_Place("~", source, original)]
+            known = source in self.modules
+            step = self._step(_Place(f">{source}:", source, source), original, lenient=True) if known else None
+            self._followed[entry] = step if isinstance(step, list) else unknown
+        return self._followed[entry]
 
     def _member(self, place: _Place, name: str, owner: str) -> list[_Place] | Absent | None:
         """Look up a class member along its bases; None if a base is outside the package. `owner` is for errors."""

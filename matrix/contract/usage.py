@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
-from matrix.contract.guard import Guard
+from matrix.contract.guard import Guard, Judge, Truth
 
 # The exceptions that a break raises, and the handlers that catch each beside those of its own name and of Exception.
 CATCHES: Final[Mapping[str, tuple[str, ...]]] = {
@@ -25,6 +25,9 @@ class Site(NamedTuple):
     def __str__(self) -> str:
         line = f"{self.path}:{self.line}"
         return f"{line} {self.function}" if self.function else line
+
+
+NOWHERE: Final = Site("", 0)
 
 
 class Arguments(NamedTuple):
@@ -68,13 +71,46 @@ class Use(NamedTuple):
     signature: str = ""
     unpacks: int = 0
 
+    @property
+    def form(self) -> Use:
+        """Return what decides whether it fits: no line, no guards; a keyword that is passed under a guard has False."""
+        given = self.arguments
+        names = tuple((name, guard is True) for name, guard in given.keywords) if given else ()
+        return Use(
+            self.kind, self.path, NOWHERE, True, arguments=given and given._replace(keywords=names),
+            bound=self.bound, signature=self.signature, unpacks=self.unpacks,
+        )  # fmt: skip
+
+
+class Uses(Sequence[Use]):
+    """The uses of a consuming package by call site, and their forms: each once, with the places of its uses."""
+
+    forms: Sequence[tuple[Use, Sequence[int]]]
+
+    def __init__(self, uses: Sequence[Use] = ()) -> None:
+        self._uses = uses
+        forms: dict[Use, list[int]] = {}
+        for place, use in enumerate(uses):
+            forms.setdefault(use.form, []).append(place)
+        self.forms = list(forms.items())
+
+    def __len__(self) -> int:
+        return len(self._uses)
+
+    def __getitem__(self, place: Any) -> Any:
+        return self._uses[place]
+
+    def reached(self, place: int, judge: Judge) -> Truth:
+        """Return whether a use is reached."""
+        return judge.truth(self._uses[place].guard)
+
 
 @dataclass(frozen=True)
 class Calls:
     """All uses of a provider in one release of a consuming package."""
 
     version: str
-    uses: tuple[Use, ...]
+    uses: Uses
     origin: Mapping[str, str] = field(default_factory=dict)  # tag, commit, wheel
     consumer: str = "megatron-core"
     provider: str = "transformer-engine"

@@ -38,6 +38,7 @@ def use_within(
     }
     calls: dict[str, dict[tuple[object, ...], OwnCall]] = defaultdict(dict)
     instances: dict[str, Instance] = {}
+    places = {module: place for place, module in enumerate(sorted(modules))}
     for module, tree in trees.items():
         kinds = (ast.Call, ast.Assign, ast.AnnAssign, ast.ClassDef)
         nodes = [node for node in ast.walk(tree) if isinstance(node, kinds)]
@@ -47,7 +48,7 @@ def use_within(
             if isinstance(node, ast.Call):
                 name = _callee(node, defined | methods, imported)
                 if name and not own(node.func):
-                    call = _call(node, module, built=name == "__init__")
+                    call = _call(node, places[module], built=name == "__init__")
                     calls[name].setdefault(call[1:], call)
             elif isinstance(node, (ast.Assign, ast.AnnAssign)) and isinstance(node.value, ast.Call):
                 made = classes.get(dotted(node.value.func))
@@ -191,7 +192,7 @@ def _callee(node: ast.Call, known: set[str], imported: set[str]) -> str:
     return ANONYMOUS if keywords >= FEWEST and is_object else ""
 
 
-def _call(node: ast.Call, module: str, *, built: bool) -> OwnCall:
+def _call(node: ast.Call, module: int, *, built: bool) -> OwnCall:
     """Return a call; the first argument of a builder is the spec."""
     positional = [argument for argument in node.args if not isinstance(argument, ast.Starred)]
     keywords = tuple(keyword.arg for keyword in node.keywords if keyword.arg is not None)

@@ -39,7 +39,7 @@ SURFACE = te({"pytorch/__init__.py": "class A:\n    def f(self, x=1): ...", "pyt
 def test_written_file_is_read_back(tmp_path: Path) -> None:
     recording.write(CALLS, tmp_path / "calls.json.gz")
     recording.write(SURFACE, tmp_path / "te.json.gz")
-    assert recording.read_calls(tmp_path / "calls.json.gz") == CALLS
+    assert [*recording.read_calls(tmp_path / "calls.json.gz").uses] == [*CALLS.uses]
     read = recording.read_surface(tmp_path / "te.json.gz")
     assert (read.version, read.modules, read.dormant) == (SURFACE.version, SURFACE.modules, SURFACE.dormant)
     assert find(CALLS, read) == find(CALLS, SURFACE)
@@ -136,6 +136,7 @@ def test_the_recorded_data_stays_small() -> None:
 def test_no_source_text_is_recorded() -> None:
     """Conditions are shorter than 160 characters and have no line breaks."""
     record = recording.read_file(recording.recorded(MCORE)["0.19.0"])
-    conditions = [row[1] for row in record["guards"][1:] if row[0] in ("config", "unclear")]
+    rows = [row.partition(" ") for row in record["guards"]]
+    conditions = [text for symbol, _, text in rows if symbol in ("config", "unclear")]
     assert max(len(text.partition(" in _")[0]) for text in conditions) < 160  # a condition and its function
     assert not any("\n" in text for text in conditions)

@@ -103,6 +103,6 @@ def test_call_fails_where_branch_and_signature_disagree(
     found = surface(offered).lookup(CALLEE.replace(".get_", ":get_"))
     assert isinstance(found, ResolvedPath)
     [(signature, _)] = found.callables
-    takes = 4 if len(signature.parameters) == 4 else 5
+    takes = 4 if len(signature.named) == 4 else 5
     expected = "ok" if passes == takes else "fail" if passes > takes else "shifted"
     assert outcome(mcore, offered, version) == expected

@@ -62,11 +62,30 @@ def test_other_spelling_is_the_same_pair() -> None:
 
 def test_unrecorded_release_has_no_pairs() -> None:
     with pytest.raises(MatrixError, match="no recorded transformer-engine"):
-        pairs.breaking("0.17.0", "2.14+71bbefb")
+        pairs.breaking("0.17.0", "2.14+1234567")
+
+
+@pytest.mark.parametrize(
+    ("mcore", "te", "messages"),
+    [
+        ("0.7.0", "1.6.0.dev0", []),
+        ("0.8.0", "1.8.0.dev0", []),
+        ("0.17.0", "2.14+71bbefb", []),
+        (
+            "0.19.2",
+            "2.14+71bbefb",
+            ["GroupedLinear.__init__() got an unexpected keyword argument 'single_grouped_weight'"],
+        ),
+    ],
+)
+def test_engines_of_nemo_images_are_judged(mcore: str, te: str, messages: list[str]) -> None:
+    """Each with the core of its image; a build before the release lacks what the guard expects of the release."""
+    assert [one.message for one in pairs.breaking(mcore, te)] == messages
+    assert [one.message for one in pairs.read(mcore, te)] == messages
 
 
 def test_record_is_deterministic() -> None:
-    assert pairs.encode(["0.19.2"], ["2.17.0", "2.14+71bbefb"]) == pairs.encode(["0.19.2"], ["2.17.0"])
+    assert pairs.encode(["0.19.2"], ["2.17.0", "2.14+1234567"]) == pairs.encode(["0.19.2"], ["2.17.0"])
 
 
 def test_every_call_names_what_reaches_it() -> None:

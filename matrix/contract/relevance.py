@@ -6,12 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date
 from functools import cache
+from itertools import chain
 from typing import Final
 
 from matrix.catalog import versions
 from matrix.catalog.model import Container, Release
 from matrix.catalog.reach import ReachedBy
 from matrix.catalog.schema import build, read_toml
+from matrix.catalog.versions import Range
 from matrix.contract.finding import Finding, FindingKind
 from matrix.contract.provider import provider_of
 from matrix.contract.recording import MCORE, TE, folder
@@ -54,6 +56,28 @@ class Mask:
 
 
 @dataclass(frozen=True)
+class ArgumentCheck:
+    """Megatron-LM's checks of its arguments refuse what would reach `functions`, for the reason."""
+
+    functions: tuple[str, ...]
+    callee: str
+    package: str
+    provided: Range
+    reason: str
+    mcore: Range | None = None
+
+    def hides(self, one: Finding) -> bool:
+        """Return whether no arguments reach a finding."""
+        return (
+            one.call_site.function in self.functions
+            and one.callee.endswith(self.callee)
+            and one.packages[1] == self.package
+            and one.provider in self.provided
+            and (self.mcore is None or one.consumer in self.mcore)
+        )
+
+
+@dataclass(frozen=True)
 class FunctionReach(ReachedBy):
     """The arguments of a training command that reach functions of Megatron-LM."""
 
@@ -66,6 +90,7 @@ class Relevance:
 
     feature: tuple[LostFeature, ...] = ()
     mask: tuple[Mask, ...] = ()
+    check: tuple[ArgumentCheck, ...] = ()
     reached_by: tuple[FunctionReach, ...] = ()
     yanked: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
@@ -80,8 +105,9 @@ class Relevance:
                 if not feature.fallback:
                     judged.append(replace(one, lost=feature.lost))
                 continue
-            by = next(((break_, mask) for mask in self.mask for break_ in sure if mask.hides(break_, one)), None)
-            judged.append(replace(one, masked=f"{by[0].call_site}: {by[1].reason}") if by else one)
+            masks = (f"{by.call_site}: {mask.reason}" for mask in self.mask for by in sure if mask.hides(by, one))
+            checks = (f"arguments.py: {check.reason}" for check in self.check if check.hides(one))
+            judged.append(replace(one, masked=next(chain(masks, checks), "")))
         return judged
 
 

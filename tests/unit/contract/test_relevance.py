@@ -43,6 +43,14 @@ def test_mask_of_one_callee_leaves_others() -> None:
     assert [bool(one.masked) for one in relevance().judged(found)] == [False, True, False]
 
 
+@pytest.mark.parametrize(("mcore", "te", "refused"), [("0.12.3", "1.4.0", False), ("0.13.1", "1.4.0", True)])
+def test_checks_of_arguments_come_first(mcore: str, te: str, refused: bool) -> None:
+    """0.13 requires --te-rng-tracker, which TE 1.4 does not have."""
+    [made] = [one for one in judged(mcore, te) if one.callee.endswith("make_graphed_callables")]
+
+    assert made.masked.startswith("arguments.py: --external-cuda-graph requires") is refused
+
+
 def test_intended_fallback_is_no_finding() -> None:
     def off(effect: str) -> Finding:
         callee = "transformer_engine.pytorch.module.base.get_workspace"

@@ -4,7 +4,8 @@ matrix/catalog/facts/surfaces/ holds the recorded releases:
     transformer-engine/VERSION.json.gz   the API of TE              megatron-core/VERSION.json.gz    its calls into TE
     megatron-core/api.jsonl.xz           the API of megatron-core   megatron-core/torch.jsonl.xz  its calls into torch
     torch/api.jsonl.xz                   the API of torch           pairs.json.gz  what breaks (matrix.contract.pairs)
-A .jsonl.xz file has one release in each line, oldest first: together they take a sixth of the size. The
+A .jsonl.xz file has one release in each line, oldest first: together they take a sixth of the size. A .json.gz file of
+TE has a line for each module and for each name that TE itself calls; a reader parses the lines that it needs. The
 records hold names, parameters, positions and guards in a form of their own, and no upstream source text.
 """
 
@@ -293,7 +294,6 @@ def read_surface(path: Path) -> Surface:
     return _surface(_of_package(path, TE))
 
 
-@uncollected
 def _surface(record: Mapping[str, Any]) -> Surface:
     return Surface(
         record["version"], record["modules"], frozenset(record["dormant"]), record["origin"], record["package"],

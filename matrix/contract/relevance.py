@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date
 from functools import cache
@@ -17,6 +17,7 @@ from matrix.catalog.versions import Range
 from matrix.contract.finding import Finding, FindingKind
 from matrix.contract.provider import provider_of
 from matrix.contract.recording import MCORE, TE, folder
+from matrix.contract.usage import Site
 
 MOST_DAYS: Final = 365  # a TE that is older than a core by more is implausible, unless upstream tests the pair
 
@@ -78,6 +79,27 @@ class ArgumentCheck:
 
 
 @dataclass(frozen=True)
+class FailedImport:
+    """Where the import of one of `modules` fails, in import order, no other file `inside` a folder is imported."""
+
+    inside: str
+    modules: tuple[str, ...]
+    reason: str
+    mcore: Range
+
+    def reasons(self, sure: Sequence[Finding], one: Finding) -> Iterator[str]:
+        """Yield why a line of a core is not reached."""
+        inside = one.kind is not FindingKind.SILENTLY_OFF and one.call_site.path.startswith(self.inside)
+        sites = [by.call_site for by in sure if not by.call_site.function and by.exception] if inside else []
+        first = min((site for site in sites if site.path in self.modules), key=self._order, default=None)
+        if first and first.path != one.call_site.path and one.consumer in self.mcore:
+            yield f"{first}: {self.reason}"
+
+    def _order(self, site: Site) -> tuple[int, int]:
+        return self.modules.index(site.path), site.line
+
+
+@dataclass(frozen=True)
 class FunctionReach(ReachedBy):
     """The arguments of a training command that reach functions of Megatron-LM."""
 
@@ -91,12 +113,14 @@ class Relevance:
     feature: tuple[LostFeature, ...] = ()
     mask: tuple[Mask, ...] = ()
     check: tuple[ArgumentCheck, ...] = ()
+    failed_import: tuple[FailedImport, ...] = ()
     reached_by: tuple[FunctionReach, ...] = ()
     yanked: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def judged(self, found: Sequence[Finding]) -> list[Finding]:
         """Return the findings of a core and its provider, without intended fallbacks; the other facts are added."""
         sure = [one for one in found if one.kind in (FindingKind.DEFINITE, FindingKind.SILENTLY_OFF)]
+        broken = [one for one in sure if one.kind is FindingKind.DEFINITE]
         judged = []
         for original in found:
             one = replace(original, implausible=implausible(original.consumer, original.provider, original.packages[1]))
@@ -107,7 +131,8 @@ class Relevance:
                 continue
             masks = (f"{by.call_site}: {mask.reason}" for mask in self.mask for by in sure if mask.hides(by, one))
             checks = (f"arguments.py: {check.reason}" for check in self.check if check.hides(one))
-            judged.append(replace(one, masked=next(chain(masks, checks), "")))
+            imports = (reason for each in self.failed_import for reason in each.reasons(broken, one))
+            judged.append(replace(one, masked=next(chain(masks, checks, imports), "")))
         return judged
 
 

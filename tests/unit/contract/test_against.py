@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from matrix.contract import against
+from matrix.contract import against, recording
+from matrix.contract.finding import FindingKind
 from matrix.contract.provider import MEGATRON_CORE, TORCH, TRANSFORMER_ENGINE
 from matrix.errors import MatrixError
 from tests.unit.contract.test_reading import commit, tree
@@ -54,6 +55,27 @@ def test_provider_is_read_from_a_source(tmp_path: Path) -> None:
 
     assert against.findings(calls[0], target.provider, target.surfaces()) == []
     assert target.chosen
+
+
+@pytest.mark.parametrize(
+    ("mcore", "torch", "callee", "is_reached"),
+    [
+        ("0.15.3", "2.0.1", "torch.distributed._coalescing_manager", True),
+        ("0.15.3", "2.0.1", "torch.distributed.new_group", False),
+        ("0.15.3", "2.4.1", "torch.distributed.tensor.DTensor", True),
+        ("0.19.2", "2.2.2", "torch.distributed.checkpoint.save", False),
+        ("0.19.2", "2.2.2", "torch.distributed.DeviceMesh", True),
+        ("0.15.3", "2.2.2", "torch.distributed.ring_exchange", True),
+        ("0.15.3", "2.4.1", "torch.distributed.device_mesh._mesh_resources.child_to_root_mapping.items", False),
+        ("0.15.0", "2.10.0", "torch.distributed.device_mesh._mesh_resources.child_to_root_mapping.items", True),
+    ],
+)
+def test_failed_import_of_a_package_comes_first(mcore: str, torch: str, callee: str, is_reached: bool) -> None:
+    """With torch 2.0.1 megatron.core is not imported, nor 0.19 with 2.2.2; with 2.4.1 the FSDP of 0.15 is not."""
+    calls, surface = recording.recorded_calls(TORCH, mcore), against.recorded(TORCH, torch)
+    found = against.findings(calls, TORCH, [surface])
+    reached = [one.callee for one in found if one.kind is FindingKind.DEFINITE and not one.masked]
+    assert (callee in reached) is is_reached
 
 
 def test_project_is_folder_revision_or_wheel(tmp_path: Path) -> None:

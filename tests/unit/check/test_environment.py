@@ -85,11 +85,12 @@ def test_damaged_clone_is_left_out(tmp_path: Path, text: str) -> None:
     ]
 
 
-def test_lock_is_checked_with_few_modules() -> None:
-    """They would cost more than the answer itself: a lock file is checked in 0.5 s."""
+def test_lock_is_checked_with_few_modules(tmp_path: Path) -> None:
+    """They would cost more than the answer itself: a lock file is checked in 0.5 s. A history needs sqlite3."""
     costly = {"torch", "numpy", "yaml", "jinja2", "pytest", "sqlite3", "ctypes", "pickletools", "matrix.contract"}
     code = (
-        "import sys; from matrix.cli.main import main; main(['check', 'mcore=0.8.0 torch=2.4.1']); "
+        "import sys; from matrix.cli.main import main; "
+        f"main(['check', 'mcore=0.8.0 torch=2.4.1', '--out', {str(tmp_path)!r}]); "
         f"sys.exit(', '.join({costly} & sys.modules.keys()) or 0)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

@@ -14,6 +14,7 @@ from typing import Final, Protocol
 NOT_STARTED = 127  # exit status of a shell for a missing command
 STOP_S: Final = 4.0  # s for an interrupted command to undo what it did, such as debootstrap's mounts
 TIMED_OUT = 124  # exit status of timeout(1)
+_STATES_ERROR: Final = re.compile(r"\s*(error|fatal)\b", re.I)
 
 
 @dataclass(frozen=True)
@@ -26,9 +27,13 @@ class CommandResult:
 
     @property
     def complaint(self) -> str:
-        """Return the last lines of its output (at most 12), without credentials, for an error message."""
-        lines = (self.err.strip() or self.out.strip()).splitlines()
-        return redacted("\n".join(lines[-12:])) or f"exit status {self.code}, nothing written"
+        """Return the last lines of its output (at most 12), without credentials, for an error message.
+
+        They begin with the first that states an error: uv prints what it has downloaded before that.
+        """
+        lines = (self.err.strip() or self.out.strip()).splitlines()[-12:]
+        first = next((place for place, line in enumerate(lines) if _STATES_ERROR.match(line)), 0)
+        return redacted("\n".join(lines[first:])) or f"exit status {self.code}, nothing written"
 
 
 class Runner(Protocol):

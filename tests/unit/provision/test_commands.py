@@ -71,5 +71,11 @@ def test_a_complaint_is_the_end_of_the_output() -> None:
     assert len(CommandResult(1, err="\n".join(lines)).complaint.splitlines()) == 12
 
 
+def test_complaint_begins_with_the_error() -> None:
+    err = "Downloaded numpy\nerror: Failed to download torch\n  cause: No space left on device\n"
+    said = "error: Failed to download torch\n  cause: No space left on device"
+    assert CommandResult(1, err=err).complaint == said
+
+
 def test_a_failure_without_output_has_a_complaint() -> None:
     assert CommandResult(9).complaint == "exit status 9, nothing written"

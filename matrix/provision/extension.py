@@ -19,7 +19,7 @@ from matrix.kit.git import Repository
 from matrix.provision.commands import CommandResult, Runner, redacted
 from matrix.provision.helpers import CUDA, NVCC, nvcc, variables
 from matrix.provision.sources import Contents, SourceKind, add_metadata
-from matrix.provision.trees import package_files
+from matrix.provision.trees import copy_files, package_files
 
 # Runs a command in the base, where this folder is writable; its two outputs are one.
 RunInBase = Callable[[Sequence[str], Path], CommandResult]
@@ -90,10 +90,7 @@ def export(content: Contents, tree: Path) -> list[str]:
         with Repository(source.location) as clone:
             clone.write(commit, "", tree, lambda path: path.partition("/")[0] in source.layout.build)
             return clone.write_submodules(commit, source.layout.submodules, tree)
-    for name in source.layout.build:
-        path = Path(source.location, name)
-        for file in package_files(path) if path.is_dir() else [path] if path.is_file() else []:
-            copy = tree / file.relative_to(source.location)
-            copy.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(file, copy)
+    root = Path(source.location)
+    for path in (root / name for name in source.layout.build):
+        copy_files(package_files(path) if path.is_dir() else [path] if path.is_file() else [], root, tree)
     return []

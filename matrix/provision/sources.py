@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import zipfile
 from dataclasses import dataclass
 from email.parser import HeaderParser
@@ -25,6 +24,7 @@ from matrix.provision.trees import (
     LAYOUTS,
     Layout,
     checked_version,
+    copy_files,
     declared,
     is_version,
     metadata,
@@ -204,10 +204,8 @@ def unpack(contents: Contents, folder: Path) -> None:
         with Repository(source.location) as clone:
             clone.write(commit, package, folder)
     else:
-        for file in package_files(Path(source.location) / package):
-            copy = folder / file.relative_to(source.location)
-            copy.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(file, copy)
+        root = Path(source.location)
+        copy_files(package_files(root / package), root, folder)
         if f"tree {tree_hash(folder / package)}" != contents.identity:
             raise MatrixError("the working tree changed while it was copied", where=source.location, fix="run again")
     add_metadata(contents, folder)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import ast
 import hashlib
+import shutil
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -153,6 +154,14 @@ def package_files(folder: Path) -> Iterator[Path]:
     Raises MatrixError for a link to nothing or to a folder that contains it, and for a pipe, socket or device.
     """
     yield from _files(folder, (folder.resolve(),))
+
+
+def copy_files(files: Iterable[Path], root: Path, target: Path) -> None:
+    """Copy files that are below `root` to the same paths below `target`."""
+    for file in files:
+        copy = target / file.relative_to(root)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(file, copy)
 
 
 def _files(folder: Path, above: tuple[Path, ...]) -> Iterator[Path]:

@@ -24,7 +24,7 @@ from matrix.errors import MatrixError
 from matrix.planning.planned import Planned
 from matrix.planning.requirements import BaseOffer, offered
 from matrix.planning.rerun import RERUN
-from matrix.provision import configuration, helpers, kernel, project
+from matrix.provision import configuration, cuda_compiler, kernel, project
 from matrix.provision import installed as environments
 from matrix.provision.commands import CommandResult
 from matrix.provision.installed import PythonEnvironment
@@ -278,7 +278,7 @@ def run_process(command: Sequence[str], environment: Mapping[str, str], log: Pat
 
 def settings() -> dict[str, str]:
     """Return the cache and the clones as variables with absolute paths, and those of builds: a cell has no others."""
-    passed = {"MEGATRIX_CACHE": str(default_root()), helpers.PASSED: json.dumps(helpers.variables())}
+    passed = {"MEGATRIX_CACHE": str(default_root()), cuda_compiler.PASSED: json.dumps(cuda_compiler.variables())}
     return {**passed, **configuration.load().environment}
 
 

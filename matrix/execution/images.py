@@ -19,7 +19,7 @@ from matrix.planning.requirements import offered
 from matrix.provision import case_overlays as provision
 from matrix.provision import configuration
 from matrix.provision.commands import CommandResult, Runner, run
-from matrix.provision.helpers import variables
+from matrix.provision.cuda_compiler import variables
 from matrix.provision.host import ExecutionSite
 from matrix.provision.images import Builder
 from matrix.provision.overlays import Overlays, default_root

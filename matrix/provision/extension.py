@@ -17,7 +17,7 @@ from typing import Final
 from matrix.errors import MatrixError
 from matrix.kit.git import Repository
 from matrix.provision.commands import CommandResult, Runner, redacted
-from matrix.provision.helpers import CUDA, NVCC, nvcc, variables
+from matrix.provision.cuda_compiler import CUDA, NVCC, nvcc, variables
 from matrix.provision.sources import Contents, SourceKind, add_metadata
 from matrix.provision.trees import copy_files, package_files
 

@@ -7,21 +7,14 @@ Upstream's `compile_helpers()` runs make inside the package, which must not happ
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import re
 import shutil
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Final
 
 from matrix.provision.commands import Runner
 
 SOURCE = Path("megatron/core/datasets/helpers.cpp")
-NVCC: Final = "nvcc"  # also the name of a feature of a base (matrix.planning.requirements.BaseFeature)
-CUDA: Final = "/usr/local/cuda"  # where CUDA is installed unless CUDA_HOME names another folder
-VARIABLES: Final = re.compile(r"NVTE_\w+|CUDNN_\w+|CUDA_HOME|TORCH_CUDA_ARCH_LIST|MAX_JOBS")
-PASSED: Final = "MEGATRIX_BUILD"
 
 # torch contains pybind11's headers; its folder is located without importing it.
 QUESTION = (
@@ -34,18 +27,6 @@ QUESTION = (
 def compiler() -> str | None:
     """Return the path of the C++ compiler, None without one."""
     return shutil.which("c++") or shutil.which("g++")
-
-
-def variables(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Return the variables of a build of Transformer Engine; a cell has them in one, PASSED, as JSON."""
-    given = {name: value for name, value in environ.items() if VARIABLES.fullmatch(name)}
-    return dict(sorted({**json.loads(environ.get(PASSED) or "{}"), **given}.items()))
-
-
-def nvcc(environ: Mapping[str, str] = os.environ) -> str | None:
-    """Return the path of the CUDA compiler, None without one."""
-    home = variables(environ).get("CUDA_HOME", CUDA)
-    return shutil.which(NVCC, path=f"{environ.get('PATH', '')}{os.pathsep}{home}/bin")
 
 
 def build_helper(folder: Path, interpreter: Path, run: Runner, kept: Path | None = None) -> str:

@@ -13,7 +13,7 @@ from typing import Final
 
 from packaging.utils import canonicalize_name
 
-from matrix.provision.helpers import NVCC, nvcc
+from matrix.provision.cuda_compiler import NVCC, nvcc
 
 
 @dataclass(frozen=True)

@@ -24,19 +24,22 @@ from tox.config.types import Command
 from tox.plugin import impl
 from tox.report import HandledError
 from tox.session.state import State
+from tox.tox_env.api import ToxEnv
 from tox.tox_env.python.pip.req_file import PythonDeps
 
 from matrix.catalog.loading import load
 from matrix.errors import MatrixError, closest
 
 # tox has the project's folder on sys.path only while it loads this file: no imports inside hooks.
-from matrix.provision import current_image, kernel
+from matrix.provision import current_image, gpu_only, kernel
 from matrix.provision.indexes import site_environment
 from matrix.provision.interpreters import find as find_interpreter
 from matrix.provision.tox_environments import CELL_SETTINGS, ToxEnvironment, environments, in_place
+from matrix.provision.turn import Turn
 
 # tox-uv passes UV_* on to uv and to the environments, so this applies to venv creation and every install.
 os.environ.update(site_environment())
+os.environ.update(gpu_only.left_out(os.environ, driver=gpu_only.has_driver()))
 # Interpreters are downloaded by a run alone, which first reports it (matrix.provision.python_downloads).
 os.environ.setdefault("MEGATRIX_PYTHON_DOWNLOADS", os.environ.get("UV_PYTHON_DOWNLOADS", ""))
 os.environ["UV_PYTHON_DOWNLOADS"] = "never"
@@ -59,6 +62,29 @@ try:
         KNOWN = {name: in_place(one, IMAGE) for name, one in KNOWN.items()}
 except MatrixError as error:
     BROKEN, KNOWN = str(error), {}
+
+
+# uv unpacks a wheel once for each process that finds it missing in its cache, and keeps every copy: two environments of
+# torch that were made at once took 1.8 GB more.
+INSTALLATION = Turn()
+
+
+@impl
+def tox_on_install(tox_env: ToxEnv) -> None:
+    """Wait until no other environment installs."""
+    INSTALLATION.begin(tox_env.name)
+
+
+@impl
+def tox_before_run_commands(tox_env: ToxEnv) -> None:
+    """Let the next environment install while this one runs its commands."""
+    INSTALLATION.end(tox_env.name)
+
+
+@impl
+def tox_env_teardown(tox_env: ToxEnv) -> None:
+    """Let the next environment install after one that failed, or that runs no commands (--notest)."""
+    INSTALLATION.end(tox_env.name)
 
 
 @impl

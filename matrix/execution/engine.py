@@ -27,6 +27,7 @@ from matrix.planning.rerun import RERUN
 from matrix.provision import configuration, cuda_compiler, kernel, project
 from matrix.provision import installed as environments
 from matrix.provision.commands import CommandResult
+from matrix.provision.gpu_only import WITH_GPU_PACKAGES
 from matrix.provision.installed import PythonEnvironment
 from matrix.provision.overlays import default_root
 from matrix.provision.python_downloads import Pythons
@@ -184,6 +185,7 @@ class Tox:
         command += ["--workdir", str(work_folder(os.environ)), "-c", str(project.folder() / "tox.ini"), "-e", names]
         command += ["--notest"] if self._only_make else []
         environment = {key: value for key, value in os.environ.items() if not key.startswith("TOX_")}
+        environment |= WITH_GPU_PACKAGES if self._only_make else {}
         with scratch.temporary("tox") as folder:  # not beside the log: it holds output with secrets
             results = Path(folder, "results.json")
             command += ["--result-json", str(results), "--", *distribution(self._workers)]

@@ -16,5 +16,5 @@ if nvcc() is None:
 def test_the_compiled_culprit_is_found(tmp_path: Path) -> None:
     """By nvcc, which links a library that the command loads."""
     clone = compiled.clone(tmp_path / "c.git")
-    report = compiled.bisect(tmp_path / "out", clone, "--torch", "2.4.1")
+    report = compiled.bisect(tmp_path / "out", clone, "--torch", "2.4.0")
     compiled.check(report, clone, "does not build: got transformer_engine/common/kernel.cu(3): error: expected")

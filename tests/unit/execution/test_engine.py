@@ -131,6 +131,17 @@ def test_tox_gets_no_variables_of_an_outer_tox(
     assert [name for name in got if name.startswith("TOX_")] == []
 
 
+@pytest.mark.parametrize(("only_make", "kept"), [(True, ""), (False, "/without-gpu.txt")])
+def test_nodes_get_the_packages_for_gpus(
+    fake: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, only_make: bool, kept: str
+) -> None:
+    """The machine that submits to a cluster often has no GPU; the nodes use its environments."""
+    monkeypatch.setenv("UV_EXCLUDE", "/without-gpu.txt")  # as the toxfile of an outer tox sets it
+    call = fake("sys.exit(0)")
+    Tox(1, only_make=only_make).run(["torch-2.4.0"], {}, tmp_path / "log")
+    assert json.loads(call.read_text())["environment"]["UV_EXCLUDE"] == kept
+
+
 @pytest.mark.parametrize("status", [0, 1, 137])
 def test_engine_returns_the_status_of_tox(fake: Callable[[str], Path], tmp_path: Path, status: int) -> None:
     fake(f"sys.exit({status})")

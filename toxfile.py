@@ -28,10 +28,12 @@ from tox.tox_env.api import ToxEnv
 from tox.tox_env.python.pip.req_file import PythonDeps
 
 from matrix.catalog.loading import load
+from matrix.catalog.model import Wheels
 from matrix.errors import MatrixError, closest
 
 # tox has the project's folder on sys.path only while it loads this file: no imports inside hooks.
-from matrix.provision import current_image, gpu_only, kernel
+from matrix.provision import current_image, kernel
+from matrix.provision.gpu_only import has_driver, left_out
 from matrix.provision.indexes import site_environment
 from matrix.provision.interpreters import find as find_interpreter
 from matrix.provision.tox_environments import CELL_SETTINGS, ToxEnvironment, environments, in_place
@@ -39,7 +41,6 @@ from matrix.provision.turn import Turn
 
 # tox-uv passes UV_* on to uv and to the environments, so this applies to venv creation and every install.
 os.environ.update(site_environment())
-os.environ.update(gpu_only.left_out(os.environ, driver=gpu_only.has_driver()))
 # Interpreters are downloaded by a run alone, which first reports it (matrix.provision.python_downloads).
 os.environ.setdefault("MEGATRIX_PYTHON_DOWNLOADS", os.environ.get("UV_PYTHON_DOWNLOADS", ""))
 os.environ["UV_PYTHON_DOWNLOADS"] = "never"
@@ -102,7 +103,7 @@ def tox_add_core_config(core_conf: ConfigSet, state: State) -> None:
     refuse_unknown(selected, set(state.conf))
     for name in selected or (*KNOWN, *UNITS):
         if name in KNOWN:
-            state.conf.memory_seed_loaders[name].append(loader(KNOWN[name], core_conf["tox_root"]))
+            state.conf.memory_seed_loaders[name].append(loader(KNOWN[name], core_conf))
         elif name in UNITS:
             text = f"the tests of the project's code, on Python {UNITS[name]}"
             state.conf.memory_seed_loaders[name].append(on_python((UNITS[name],), base=["unit"], description=text))
@@ -115,21 +116,21 @@ def refuse_unknown(selected: Iterable[str], known: set[str]) -> None:
             raise HandledError(f"no such environment: {name}\n  {closest(name, {*known, *KNOWN})}")
 
 
-def loader(environment: ToxEnvironment, root: Path) -> MemoryLoader:
+def loader(environment: ToxEnvironment, core: ConfigSet) -> MemoryLoader:
     """Return the settings of an environment of the catalog."""
     shared = {
         "base": ["cell"],
-        "deps": PythonDeps(list(environment.requirements), root=root),
+        "deps": PythonDeps(list(environment.requirements), root=core["tox_root"]),
         "description": environment.description,
     }
     # A loader's set_env replaces that of the template.
     variables = {**CELL_SETTINGS, "MEGATRIX_TE": environment.te}
     if environment.interpreter is None:
-        return on_python(
-            (*environment.base.pythons, *environment.base.fallbacks),
-            **shared,
-            set_env={**variables, "MEGATRIX_BASE": environment.base.id},
-        )
+        base = environment.base
+        names = core["work_dir"] / f"{base.id}-gpu-only.txt"
+        less = left_out(base.gpu_only if isinstance(base, Wheels) else (), names, os.environ, driver=has_driver())
+        pythons = (*base.pythons, *base.fallbacks)
+        return on_python(pythons, **shared, set_env={**variables, **less, "MEGATRIX_BASE": base.id})
     # The session finds the base among the installed packages. The runner is pip: uv ignores the image's packages.
     variables |= {"MEGATRIX_BASE": "", "MEGATRIX_PLACE": environment.place}
     variables |= {"MEGATRIX_PYTEST": f"tox run -e {environment.name} --", **uv_of_tox()}

@@ -67,9 +67,10 @@ class Container:
 class Wheels:
     """An environment of released wheels (base kind `wheels`); `night` is why it is in the night, "" if it is not.
 
-    `requires` are its pip requirements besides torch, by default those of [common]. `variant` is why there is a further
-    base with the torch of another, "" for a torch's standard base: only that one is a twin or a point of a bisection.
-    The base `host` is one too; `image` is the container that it stands in, if any.
+    `requires` are its pip requirements besides torch, by default those of [common]; `gpu_only` are packages that a
+    machine without NVIDIA's driver does not install. `variant` is why there is a further base with the torch of
+    another, "" for a torch's standard base: only that one is a twin or a point of a bisection. The base `host` is one
+    too; `image` is the container that it stands in, if any.
     """
 
     id: Identifier
@@ -79,6 +80,7 @@ class Wheels:
     image: str = field(default=NONE, metadata={"toml": False})
     fallbacks: tuple[str, ...] = ()  # minors for a machine without any of `pythons`: some cases can't run on them
     requires: tuple[str, ...] = ()
+    gpu_only: tuple[str, ...] = ()
     variant: str = ""
 
     def provided(self, python: str) -> tuple[str, ...]:

@@ -175,6 +175,7 @@ def run(
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
+            cwd=work.folder,  # podman's conmon leaves an empty file `oom` in the folder that it was started in
             start_new_session=True,  # so that the terminal does not send a second SIGINT
         )
         if left:

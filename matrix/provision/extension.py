@@ -11,6 +11,7 @@ import re
 import shutil
 import zipfile
 from collections.abc import Callable, Collection, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Final
 
@@ -50,7 +51,13 @@ def toolkit(features: Collection[str] | None, where: str, run: Runner, image: st
             "level cpu has a stand-in",
         )  # fmt: skip
     made_from = {name: value for name, value in variables().items() if name != "MAX_JOBS"}
-    return f"{image or run([nvcc() or NVCC, '--version']).out.strip()} {made_from or ''}".strip()
+    return f"{image or _version(run, nvcc() or NVCC)} {made_from or ''}".strip()
+
+
+@cache
+def _version(run: Runner, compiler: str) -> str:
+    """Return what the compiler says of itself; asked once, not for each case of a plan."""
+    return run([compiler, "--version"]).out.strip()
 
 
 def run_here(run: Runner) -> RunInBase:
@@ -71,7 +78,7 @@ def build(content: Contents, tree: Path, folder: Path, python: str, run: RunInBa
         got = "\n".join([line for line in lines if _ERROR.search(line)][-SHOWN:] or lines[-SHOWN:])
         raise MatrixError(
             f"Transformer Engine {content.version} does not build",
-            got=got or f"exit status {ended.code}, nothing written",
+            got=got or ended.complaint,
             expected=f"these submodules, which the clone lacks: {', '.join(absent)}" if absent else None,
             fix="git submodule update --init" if absent else None,
         )  # fmt: skip

@@ -158,13 +158,16 @@ class Overlays:
         if source.kind is SourceKind.PYPI:
             for name in source.layout.releases:
                 wanted = f"{name}=={source.revision}"
+                library = name in source.layout.libraries
                 try:
-                    self.install(wanted, folder, spec.python, damaged)
+                    self.install(wanted, folder, spec.python, damaged or library)
                 except MatrixError as error:
                     if source.package != "megatron-core" or not NO_WHEEL.search(str(error.got)):
                         raise
                     return self.borrow(wanted, folder, spec.python, damaged, error)
-                if (folder / source.layout.folder).is_dir():  # the next one adds a library that no overlay can use
+                for compiled in folder.rglob("*.so") if library else ():
+                    compiled.unlink()  # no overlay can use it; without uv's cache, it takes no disk
+                if (folder / source.layout.folder).is_dir():
                     break
         elif source.kind is SourceKind.WHEEL:
             self.install(source.location, folder, spec.python, damaged)

@@ -28,9 +28,9 @@ class Layout:
     """The paths of a project in its source tree, and its distributions on PyPI.
 
     `folder` is the package at the top of the tree; `versions` are the files that may state the version, newest
-    convention first; `releases` are the distributions of one release on PyPI, those that may add nothing last. `build`
-    are the files and folders from which setup.py builds the package with its extension, `submodules` a folder of
-    further ones.
+    convention first; `releases` are the distributions of one release on PyPI, those that may add nothing last, and
+    `libraries` those of them with compiled files that no overlay can use. `build` are the files and folders from which
+    setup.py builds the package with its extension, `submodules` a folder of further ones.
     """
 
     project: str
@@ -39,6 +39,7 @@ class Layout:
     releases: tuple[str, ...]
     build: tuple[str, ...] = ()
     submodules: str = ""
+    libraries: tuple[str, ...] = ()
 
     def taken(self, *, compiled: bool = False) -> tuple[str, ...]:
         """Return the paths of all that an overlay takes from a tree."""
@@ -69,6 +70,7 @@ LAYOUTS: Mapping[str, Layout] = {
             "LICENSE",
         ),  # setup.py reads the last two
         "3rdparty",
+        ("transformer-engine-cu12",),
     ),
 }
 

@@ -2,20 +2,21 @@
 
 Every value that a template prints passes through `visible` and is escaped. Markup comes from templates and from a
 failure's chart.py alone; the content security policy blocks any other that gets through. Texts of logs also pass
-through `one_line`, `head` or `tail` (secrets, size).
+through `one_line`, `head` or `tail` (secrets, size). `prose` adds <code> to a text that is escaped already.
 """
 
 from __future__ import annotations
 
 import base64
 import hashlib
+import re
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from matrix.report.words import MEANING, WORST_FIRST, label, outcome_text, render_chain, verdict_reason
 from matrix.store.paths import page_name
@@ -50,6 +51,11 @@ def flat(text: str) -> str:
     return " ".join(visible(text).split())
 
 
+def prose(text: str) -> Markup:
+    """Return a text of the catalog on one line, with what stands between backticks as code."""
+    return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(flat(text)))))  # noqa: S704  (escaped before)
+
+
 def _printed(value: object) -> str:
     if isinstance(value, Markup):
         return value
@@ -68,7 +74,7 @@ _ENVIRONMENT: Final = Environment(
 )
 _ENVIRONMENT.filters |= {
     each.__name__: each
-    for each in (flat, head, label, one_line, outcome_text, page_name, render_chain, tail, verdict_reason)
+    for each in (flat, head, label, one_line, outcome_text, page_name, prose, render_chain, tail, verdict_reason)
 }
 _ENVIRONMENT.globals |= {"MEANING": MEANING, "SILENT": SILENT, "WORST_FIRST": WORST_FIRST, "inline": inline}
 # In the order of the object: the scripts show the axes in it.

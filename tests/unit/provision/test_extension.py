@@ -109,6 +109,18 @@ def test_base_without_nvcc_can_not_build() -> None:
     assert "leave --compile out" in str(caught.value)
 
 
+def test_the_compiler_is_asked_once() -> None:
+    """A plan builds the same commit for each of its cases."""
+    asked = list[Sequence[str]]()
+
+    def run(command: Sequence[str], **_: object) -> CommandResult:
+        asked.append(command)
+        return CommandResult(0, "release 13.0")
+
+    assert {extension.toolkit(["nvcc"], "base", run).split(" {")[0] for _ in range(3)} == {"release 13.0"}
+    assert [command[1] for command in asked] == ["--version"]
+
+
 def test_variables_of_a_build_count(monkeypatch: pytest.MonkeyPatch) -> None:
     """Those that select an architecture make another overlay; the number of jobs does not."""
     for name in cuda_compiler.variables():

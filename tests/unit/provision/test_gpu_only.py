@@ -5,30 +5,29 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from packaging.requirements import Requirement
 
 from matrix.provision import gpu_only
-from matrix.provision.gpu_only import EXCLUDE, PACKAGES, WITH_GPU_PACKAGES, has_driver, left_out
+from matrix.provision.gpu_only import EXCLUDE, WITH_GPU_PACKAGES, has_driver, left_out
 
 
-def test_a_driver_keeps_the_packages() -> None:
-    assert left_out({}, driver=True) == {}
-    assert left_out({}, driver=False) == {EXCLUDE: str(PACKAGES)}
+def test_a_driver_keeps_the_packages(tmp_path: Path) -> None:
+    file = tmp_path / "work" / "names.txt"
+    assert left_out(["triton"], file, {}, driver=True) == {}
+    assert not file.exists()
+    assert left_out(["triton", "nvidia-cusolver"], file, {}, driver=False) == {EXCLUDE: str(file)}
+    assert file.read_text(encoding="utf-8").split() == ["triton", "nvidia-cusolver"]
 
 
-@pytest.mark.parametrize("chosen", ["", "/my/own.txt"])
-def test_a_user_s_own_choice_stays(chosen: str) -> None:
-    assert left_out({EXCLUDE: chosen}, driver=False) == {}
+@pytest.mark.parametrize("environ", [{EXCLUDE: ""}, {EXCLUDE: "/my/own.txt"}, {**WITH_GPU_PACKAGES}])
+def test_an_earlier_choice_stays(tmp_path: Path, environ: dict[str, str]) -> None:
+    """The user's, or that of a run on a cluster."""
+    assert left_out(["triton"], tmp_path / "names.txt", environ, driver=False) == {}
 
 
-def test_other_machines_get_the_packages() -> None:
-    assert left_out({**WITH_GPU_PACKAGES}, driver=False) == {}
-
-
-def test_nothing_is_left_out_below_spaces(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_left_out_below_spaces(tmp_path: Path) -> None:
     """uv 0.13 reads the variable as several files, and has no way to write a space."""
-    monkeypatch.setattr(gpu_only, "PACKAGES", Path("/my project/gpu_only.txt"))
-    assert left_out({}, driver=False) == {}
+    assert left_out(["triton"], tmp_path / "my project" / "names.txt", {}, driver=False) == {}
+    assert left_out([], tmp_path / "names.txt", {}, driver=False) == {}
 
 
 def test_driver_is_a_module_or_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -39,10 +38,3 @@ def test_driver_is_a_module_or_library(tmp_path: Path, monkeypatch: pytest.Monke
     assert has_driver(tmp_path)
     monkeypatch.setattr(gpu_only.nvml, "there", lambda: "")
     assert has_driver(tmp_path / "empty")
-
-
-def test_only_packages_that_torch_imports_late() -> None:
-    """torch loads NVIDIA's libraries when it is imported, so none of them can be left out."""
-    lines = [line.partition("#")[0].strip() for line in PACKAGES.read_text(encoding="utf-8").splitlines()]
-    names = [Requirement(line).name for line in lines if line]
-    assert names == ["triton"]

@@ -342,11 +342,11 @@ def test_a_wheel_file_is_installed_as_it_is(tmp_path: Path, index: FolderUv) -> 
 
 @pytest.mark.parametrize(("version", "installs"), [("1.10.0", 1), ("1.9.0", 2)])
 def test_library_of_transformer_engine_is_left_out(tmp_path: Path, version: str, installs: int) -> None:
-    """Its wheel of up to 1 GB is installed only for releases whose other wheel has no Python."""
-    python = ["transformer_engine/__init__.py"]
+    """Its wheel of up to 1 GB is installed only for releases whose other wheel has no Python, and not kept by uv."""
+    python, library = ["transformer_engine/__init__.py"], "transformer_engine/libtransformer_engine.so"
     make_wheel(tmp_path / "wheels", "1.10.0", name="transformer_engine", files=python)
     make_wheel(tmp_path / "wheels", "1.9.0", name="transformer_engine")
-    make_wheel(tmp_path / "wheels", "1.9.0", name="transformer_engine_cu12", files=python)
+    make_wheel(tmp_path / "wheels", "1.9.0", name="transformer_engine_cu12", files=[*python, library])
     index = FolderUv(tmp_path / "wheels", tmp_path / "log")
 
     spec = replace(SPEC, sources=(Source("transformer-engine", SourceKind.PYPI, revision=version),))
@@ -354,7 +354,9 @@ def test_library_of_transformer_engine_is_left_out(tmp_path: Path, version: str,
 
     assert (overlay.path / python[0]).is_file()
     assert index.installs == installs
-    assert ("transformer-engine-cu12" in index.log.read_text()) == (installs == 2)
+    calls = [line for line in index.log.read_text().splitlines() if "transformer-engine-cu12" in line]
+    assert (len(calls), all("--no-cache" in call for call in calls)) == (installs - 1, True)
+    assert list(overlay.path.rglob("*.so")) == []
 
 
 def test_a_revision_becomes_an_overlay_without_uv(tmp_path: Path) -> None:

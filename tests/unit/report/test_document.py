@@ -65,6 +65,18 @@ def test_no_text_becomes_markup_on_any_page(text: str) -> None:
         assert all(char in "\n\t" or char.isprintable() for char in html)
 
 
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("where `ranks` is None,\nand `a`", "where <code>ranks</code> is None, and <code>a</code>"),
+        ("`<b>` and `", "<code>&lt;b&gt;</code> and `"),
+        ("none", "none"),
+    ],
+)
+def test_backticks_become_code(text: str, shown: str) -> None:
+    assert document.prose(text) == shown
+
+
 def test_policy_allows_only_own_style_and_script() -> None:
     """Data in a script element needs no permission: it does not run."""
     for html in every_page("text").values():

@@ -30,7 +30,6 @@ from matrix.cli.usage import add_command
 from matrix.errors import ExitStatus, MatrixError
 from matrix.execution import interrupt
 from matrix.execution.engine import Engine
-from matrix.provision.commands import run
 from matrix.provision.extension import toolkit
 from matrix.provision.host import ExecutionSite
 from matrix.report.bisection import render, render_joint
@@ -179,7 +178,7 @@ def opened(parsed: argparse.Namespace, stack: ExitStack, before: Opened | None =
     workers = parsed.at_once if parsed.own and not parsed.metric and parsed.engine == "local" else 1
     engine, place = before.engine if before else places.engine_of(known, parsed, parsed.at_once, workers)
     if parsed.compile and subject.base and (held := engine.installed(subject.base)):
-        toolkit(held.environment.features, subject.base, run, held.image)
+        toolkit(held.environment.features, subject.base, held.image)
     cells = CellProbes(known, engine, parsed.out, warn, place, cache=not parsed.no_cache)
     call = subject.failure.contract if reads else None
     suspects: Suspects = none

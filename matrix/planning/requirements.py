@@ -29,7 +29,6 @@ class BaseFeature(str, Enum):
     CUDA = "cuda"  # torch is built with CUDA, and so with NCCL
     COMPILED_TE = "compiled-te"  # Transformer Engine has its compiled extension
     PKG_RESOURCES = "pkg_resources"  # the module of setuptools
-    TRITON = "triton"
     NVCC = "nvcc"  # CUDA's compiler
 
 

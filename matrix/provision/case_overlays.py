@@ -16,7 +16,6 @@ from matrix.catalog.versions import NONE
 from matrix.errors import MatrixError
 from matrix.planning.planned import Planned
 from matrix.provision import sources
-from matrix.provision.commands import run
 from matrix.provision.configuration import Configuration
 from matrix.provision.extension import toolkit
 from matrix.provision.installed import PythonEnvironment
@@ -66,7 +65,7 @@ def overlay_specs(
             "--compile can't build in this image", got="an image on Slurm",
             expected="an image by podman or docker, or a base of wheels", fix="leave --engine slurm out",
         )  # fmt: skip
-    compiled = planned.compiled and toolkit(environment.features, planned.cell.base, run, image)
+    compiled = planned.compiled and toolkit(environment.features, planned.cell.base, image)
     return tuple(
         OverlaySpec(
             (source,), environment.minor, dict(base), interpreter, planned.overrides,

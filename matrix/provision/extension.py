@@ -17,7 +17,7 @@ from typing import Final
 
 from matrix.errors import MatrixError
 from matrix.kit.git import Repository
-from matrix.provision.commands import CommandResult, Runner, redacted
+from matrix.provision.commands import CommandResult, Runner, redacted, run
 from matrix.provision.cuda_compiler import CUDA, NVCC, nvcc, variables
 from matrix.provision.sources import Contents, SourceKind, add_metadata
 from matrix.provision.trees import copy_files, package_files
@@ -38,7 +38,7 @@ setuptools.build_wheel("dist")
 """
 
 
-def toolkit(features: Collection[str] | None, where: str, run: Runner, image: str = "") -> str:
+def toolkit(features: Collection[str] | None, where: str, image: str = "") -> str:
     """Return what a build depends on besides its source: the version of nvcc or the digest of the image; variables.
 
     Raises MatrixError for a base without nvcc.
@@ -51,11 +51,11 @@ def toolkit(features: Collection[str] | None, where: str, run: Runner, image: st
             "level cpu has a stand-in",
         )  # fmt: skip
     made_from = {name: value for name, value in variables().items() if name != "MAX_JOBS"}
-    return f"{image or _version(run, nvcc() or NVCC)} {made_from or ''}".strip()
+    return f"{image or _version(nvcc() or NVCC)} {made_from or ''}".strip()
 
 
 @cache
-def _version(run: Runner, compiler: str) -> str:
+def _version(compiler: str) -> str:
     """Return what the compiler says of itself; asked once, not for each case of a plan."""
     return run([compiler, "--version"]).out.strip()
 

@@ -45,7 +45,6 @@ FEATURES: Final = {
         "transformer_engine/wheel_lib/transformer_engine_torch*.so",
     ),
     "pkg_resources": ("pkg_resources/__init__.py",),
-    "triton": ("triton/__init__.py",),
 }
 
 

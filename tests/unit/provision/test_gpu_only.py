@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from matrix.provision import gpu_only
 from matrix.provision.gpu_only import EXCLUDE, WITH_GPU_PACKAGES, has_driver, left_out
+from matrix.provision.nvidia import nvml
 
 
 def test_a_driver_keeps_the_packages(tmp_path: Path) -> None:
@@ -32,9 +32,9 @@ def test_nothing_is_left_out_below_spaces(tmp_path: Path) -> None:
 
 def test_driver_is_a_module_or_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """WSL and some containers have the library alone."""
-    monkeypatch.setattr(gpu_only.nvml, "there", lambda: "libnvidia-ml.so.1: no such file")
+    monkeypatch.setattr(nvml, "there", lambda: "libnvidia-ml.so.1: no such file")
     assert not has_driver(tmp_path)
     (tmp_path / "driver" / "nvidia").mkdir(parents=True)
     assert has_driver(tmp_path)
-    monkeypatch.setattr(gpu_only.nvml, "there", lambda: "")
+    monkeypatch.setattr(nvml, "there", lambda: "")
     assert has_driver(tmp_path / "empty")

@@ -235,15 +235,18 @@ def write_bytes(rank: Rank, text: str) -> None:
 
 
 def leave_children(rank: Rank) -> None:
-    """Leave a child, a daemonized grandchild and its child; none ends with this process."""
+    """Leave a child, a daemonized grandchild and its child, all started; none ends with this process."""
+    started, starting = os.pipe()
     subprocess.Popen(["/bin/sleep", str(FOREVER)])
     if os.fork() == 0:
         os.setsid()
         if os.fork() == 0:
             os.setsid()
             subprocess.Popen(["/bin/sleep", str(FOREVER)], start_new_session=True)
+            os.write(starting, b"x")
             time.sleep(FOREVER)
         os._exit(0)
+    os.read(started, 1)
 
 
 def leave_manager(rank: Rank) -> None:

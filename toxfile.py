@@ -52,6 +52,7 @@ kernel.follow(os.environ, signal.SIGINT)
 os.environ[kernel.PARENT] = str(os.getpid())
 
 find = cache(find_interpreter)  # hundreds of environments use a handful of Pythons
+driver = cache(has_driver)
 UNITS = {f"unit{minor.replace('.', '')}": minor for minor in ("3.10", "3.11", "3.12", "3.13")}
 # A line on another torch; `tox list` shows only those named on the command line, since there are hundreds.
 ON_TORCH = re.compile(r"te\d+-torch\d+")
@@ -128,7 +129,7 @@ def loader(environment: ToxEnvironment, core: ConfigSet) -> MemoryLoader:
     if environment.interpreter is None:
         base = environment.base
         names = core["work_dir"] / f"{base.id}-gpu-only.txt"
-        less = left_out(base.gpu_only if isinstance(base, Wheels) else (), names, os.environ, driver=has_driver())
+        less = left_out(base.gpu_only if isinstance(base, Wheels) else (), names, os.environ, driver=driver())
         pythons = (*base.pythons, *base.fallbacks)
         return on_python(pythons, **shared, set_env={**variables, **less, "MEGATRIX_BASE": base.id})
     # The session finds the base among the installed packages. The runner is pip: uv ignores the image's packages.

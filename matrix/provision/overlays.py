@@ -204,12 +204,12 @@ class Overlays:
             break
         raise refusal
 
-    def install(self, wanted: str, folder: Path, python: str, damaged: bool = False) -> None:
+    def install(self, wanted: str, folder: Path, python: str, no_cache: bool = False) -> None:
         """Install a wheel into `folder` with uv: wheels only, so that nothing is compiled for another Python."""
         environment = {**os.environ, **site_environment(), "UV_PYTHON_DOWNLOADS": "never"}
         # --directory: the current folder may hold uv settings of another project.
         options = ["--quiet", "--no-deps", "--no-build", "--directory", str(folder), "--target", str(folder)]
-        options += ["--python", sys.executable, "--python-version", python, *["--no-cache"] * damaged]
+        options += ["--python", sys.executable, "--python-version", python, *["--no-cache"] * no_cache]
         result = self.run([*uv(environment), "pip", "install", *options, wanted], environment=environment)
         if result.code:
             raise MatrixError(

@@ -34,11 +34,11 @@ class Searcher:
 
     def between(self, good: Commit, bad: Commit) -> Bisection:
         """Return where the result changes between two commits; either may be the older one. Raises MatrixError."""
-        found = self._between(good, bad)
-        if self.probed and self.plan.noise != CERTAIN:
-            spared = found.found.confidence - (1 - self.plan.confidence) / 2
-            found = replace(found, found=replace(found.found, confidence=spared))
-        return replace(found, ran=self.session.ran, seconds=self.session.seconds)
+        bisection = self._between(good, bad)
+        if not self.probed or self.plan.noise == CERTAIN:
+            return bisection
+        spared = bisection.result.confidence - (1 - self.plan.confidence) / 2
+        return replace(bisection, result=replace(bisection.result, confidence=spared))
 
     def _between(self, good: Commit, bad: Commit) -> Bisection:
         fork = self.clone.fork(good.id, bad.id)
@@ -48,51 +48,50 @@ class Searcher:
             return self.along(good, bad, ProbeResult.GOOD)
         if fork == bad.id:
             return self.along(bad, good, ProbeResult.BAD)
-        start = self.clone.commit(fork)
-        seen = self.probe(start)
-        if seen is ProbeResult.SKIP:
+        base = self.clone.commit(fork)
+        result = self.probe(base)
+        if result is ProbeResult.SKIP:
             raise MatrixError(
-                "neither end descends from the other, and their merge base is inconclusive", got=str(start),
+                "neither end descends from the other, and their merge base is inconclusive",
+                got=str(base),
                 fix="name an end that the other one descends from",
-            )  # fmt: skip
-        left, right = (good, bad) if seen is ProbeResult.GOOD else (bad, good)
-        self.expect(left, seen)
-        found = self.along(start, right, seen)
-        note = f"neither end descends from the other; their merge base {start} is {seen.value}, like {left.id[:10]}"
-        return replace(found, notes=(note, *found.notes))
+            )
+        unchanged, changed = (good, bad) if result is ProbeResult.GOOD else (bad, good)
+        self.expect(unchanged, result)
+        bisection = self.along(base, changed, result)
+        likeness = f"their merge base {base} is {result.value}, like {unchanged.id[:10]}"
+        return replace(bisection, notes=(f"neither end descends from the other; {likeness}", *bisection.notes))
 
-    def along(self, old: Commit, new: Commit, seen: ProbeResult, depth: int = 0) -> Bisection:
-        """Return where the result stops being `seen` between `old` and its descendant `new`.
+    def along(self, old: Commit, new: Commit, expected: ProbeResult, depth: int = 0) -> Bisection:
+        """Return where the result stops being `expected` between `old` and its descendant `new`.
 
         The searches get half of the allowed error, each nested branch half of the rest; the commits that are probed
         between them get the other half.
         """
         axis = commits(self.subject, self.axis, self.clone, old, new)
         plan = replace(self.plan, confidence=1 - (1 - self.plan.confidence) / 4 / 2**depth)
-        found = bisect(self.subject, axis, seen, plan, self.session, suspects=self.suspects(axis.commits))
-        if found.found.kind is ResultKind.AMBIGUOUS:
-            return found
-        merge = axis.commits[found.found.candidates[0]]
+        bisection = bisect(self.subject, axis, expected, plan, self.session, suspects=self.suspects(axis.commits))
+        if bisection.result.kind is ResultKind.AMBIGUOUS:
+            return bisection
+        merge = axis.commits[bisection.result.candidates[0]]
         inside = {point.id for point in axis.points}
-        for parent in (self.clone.commit(one) for one in merge.parents if one not in inside):
+        for parent in (self.clone.commit(id) for id in merge.parents if id not in inside):
             result = self.probe(parent)
             if result is ProbeResult.SKIP:
                 note = f"{merge.id[:10]} merges {parent}, which is inconclusive: the change may come from that branch"
-                return replace(found, found=replace(found.found, kind=ResultKind.AMBIGUOUS), notes=(*found.notes, note))
-            if result is seen:
+                ambiguous = replace(bisection.result, kind=ResultKind.AMBIGUOUS)
+                return replace(bisection, result=ambiguous, notes=(*bisection.notes, note))
+            if result is expected:
                 continue
-            left = self.clone.commit(self.clone.fork(old.id, parent.id))
-            if self.probe(left) is not seen:
-                note = f"it merges a branch that was never {seen.value}: its fork {left} is {result.value}"
-                return replace(found, notes=(*found.notes, note))
-            deeper = self.along(left, parent, seen, depth + 1)
-            note = f"{merge} merges the branch of this commit, which forked at {left}"
-            return replace(
-                deeper,
-                found=replace(deeper.found, confidence=found.found.confidence + deeper.found.confidence - 1),
-                notes=(*deeper.notes, note),
-            )
-        return found
+            fork = self.clone.commit(self.clone.fork(old.id, parent.id))
+            if self.probe(fork) is not expected:
+                note = f"it merges a branch that was never {expected.value}: its fork {fork} is {result.value}"
+                return replace(bisection, notes=(*bisection.notes, note))
+            deeper = self.along(fork, parent, expected, depth + 1)
+            confidence = bisection.result.confidence + deeper.result.confidence - 1
+            note = f"{merge} merges the branch of this commit, which forked at {fork}"
+            return replace(deeper, result=replace(deeper.result, confidence=confidence), notes=(*deeper.notes, note))
+        return bisection
 
     def probe(self, commit: Commit) -> ProbeResult:
         """Probe one commit outside a search, as often as its noise requires."""
@@ -101,11 +100,11 @@ class Searcher:
         error = (1 - self.plan.confidence) / 2 / (len(self.probed) * (len(self.probed) + 1))
         return self.session.settled([planned], [str(commit)], self.plan.noise, error)[0]
 
-    def expect(self, commit: Commit, seen: ProbeResult) -> None:
-        """Raise MatrixError unless the result of a commit is `seen`."""
+    def expect(self, commit: Commit, expected: ProbeResult) -> None:
+        """Raise MatrixError unless the result of a commit is `expected`."""
         result = self.probe(commit)
-        if result is not seen:
+        if result is not expected:
             axis = commits(self.subject, self.axis, self.clone, commit, commit)
             planned = axis.case_at(0)
             record = self.session.records[planned.key][-1]
-            raise wrong_end(axis, WrongEndError(0, result, seen, 1), record, line_of(self.subject.failure, planned))
+            raise wrong_end(axis, WrongEndError(0, result, expected, 1), record, line_of(self.subject.failure, planned))

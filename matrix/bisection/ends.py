@@ -9,12 +9,10 @@ from dataclasses import replace
 from typing import Final
 
 from matrix.bisection import metric as metrics
-from matrix.bisection import report
-from matrix.bisection.joint import Joint
+from matrix.bisection.joint import Answer
 from matrix.bisection.metric import Metric
 from matrix.bisection.noise import ProbeResult
 from matrix.bisection.probing import line_of, number_of
-from matrix.bisection.search import ResultKind
 from matrix.bisection.session import NOT_STORED, Bisection, BisectionSession, End, ProbeStore, why
 from matrix.catalog.failure import Failure, Signature
 from matrix.errors import MatrixError
@@ -136,53 +134,37 @@ def runs_of(session: BisectionSession, failure: Failure, end: End, name: str, co
     return [value for one in session.records[end.planned.key][:count] if (value := number_of(one)) is not None]
 
 
-def sides_of(found: Bisection) -> list[int]:
-    """Return the places on both sides of the change, [] where the result is ambiguous."""
-    before = report.place_before(found)
-    if found.found.kind is ResultKind.AMBIGUOUS or before is None:
-        return []
-    return [before, found.found.candidates[0]]
-
-
-def repeated(found: Bisection, session: BisectionSession) -> Bisection:
+def repeated(bisection: Bisection, session: BisectionSession) -> Bisection:
     """Return the result after a second run on both sides of the change; ambiguous where it differs from the first."""
-    sides = sides_of(found)
-    labels = [found.axis.points[one].label for one in sides]
-    results = session.seen([found.axis.case_at(one) for one in sides], labels, [2] * len(sides))
-    first = [found.found.tallies[one].settled for one in sides]
-    differ = [
-        f"{label} is {one.value}, and {other.value} when it runs again: the command is flaky; --shows P repeats it"
-        for label, one, other in zip(labels, first, results, strict=True)
-        if isinstance(one, ProbeResult) and isinstance(other, ProbeResult) and one is not other
+    labels = [bisection.axis.points[place].label for place in bisection.sides]
+    results = session.seen([*map(bisection.axis.case_at, bisection.sides)], labels, [2] * len(labels))
+    first = [bisection.result.tallies[place].settled for place in bisection.sides]
+    flaky = [
+        f"{label} is {was.value}, and {becomes.value} when it runs again: the command is flaky; --shows P repeats it"
+        for label, was, becomes in zip(labels, first, results, strict=True)
+        if isinstance(was, ProbeResult) and isinstance(becomes, ProbeResult) and was is not becomes
     ]
-    return doubted(found, *differ) if differ else found
+    return bisection.doubted(*flaky) if flaky else bisection
 
 
-def twice(found: Bisection | Joint, session: BisectionSession) -> Bisection | Joint:
-    """Return the result after a second run on both sides of each change."""
-    if isinstance(found, Bisection):
-        return repeated(found, session)
-    inside = {name: repeated(one, session) for name, one in found.inside.items()}
-    notes = (note for name, one in inside.items() for note in one.notes[len(found.inside[name].notes) :])
-    return replace(found, inside=inside, notes=(*found.notes, *notes))
+def twice(answer: Answer, session: BisectionSession) -> Answer:
+    """Return the answer after a second run on both sides of each change."""
+    bisections = {axis: repeated(bisection, session) for axis, bisection in answer.bisections.items()}
+    doubts = (note for axis, after in bisections.items() for note in after.notes[len(answer.bisections[axis].notes) :])
+    return replace(answer, bisections=bisections, notes=(*answer.notes, *doubts))
 
 
-def doubted(found: Bisection, *notes: str) -> Bisection:
-    """Return the result as ambiguous, for the reasons in `notes`."""
-    doubtful = replace(found.found, kind=ResultKind.AMBIGUOUS, confidence=0.0)
-    return replace(found, found=doubtful, notes=(*found.notes, *notes))
-
-
-def confirmed(found: Bisection, metric: Metric, session: BisectionSession) -> Bisection:
+def confirmed(bisection: Bisection, metric: Metric, session: BisectionSession) -> Bisection:
     """Return the result with its step measured on both sides; ambiguous where the step is not the whole difference."""
-    failure = found.subject.failure
-    sides = [End(found.axis.case_at(one), found.axis.points[one].label) for one in sides_of(found)]
-    if not sides:
-        return found
-    numbers = [runs_of(session, failure, end, "measured", metric.good.count) for end in sides]
+    axis, failure = bisection.axis, bisection.subject.failure
+    ends = [End(axis.case_at(place), axis.points[place].label) for place in bisection.sides]
+    if not ends:
+        return bisection
+    numbers = [runs_of(session, failure, end, "measured", metric.good.count) for end in ends]
     whole, text = metrics.one_step(metric, *numbers)
     runs = sum(len(records) for records in session.records.values())
     text = f"{text}; {runs} runs in all, {metric.good.count} of each end and of each side of the step"
     if whole:
-        return replace(found, notes=(*found.notes, text))
-    return doubted(found, text, "the history is not one step: other points between the ends change the number too")
+        return replace(bisection, notes=(*bisection.notes, text))
+    reason = "the history is not one step: other points between the ends change the number too"
+    return bisection.doubted(text, reason)

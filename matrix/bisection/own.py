@@ -13,10 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from matrix.bisection import joint, report
-from matrix.bisection.joint import Joint
+from matrix.bisection.joint import Answer
 from matrix.bisection.noise import ProbeResult
-from matrix.bisection.session import Bisection, why
+from matrix.bisection.session import why
 from matrix.catalog.failure import Level, Signature
 from matrix.catalog.folders import ENTRY, SITE, folder_name
 from matrix.catalog.schema import build, read_toml
@@ -129,13 +128,13 @@ class OwnCommand:
         path = root / folder_name(self.id) / ENTRY
         return tables_of(read_toml(path), path) if path.is_file() else ()
 
-    def draft(self, folder: Path, found: Bisection | Joint) -> Path:
+    def draft(self, folder: Path, answer: Answer, headlines: Sequence[str]) -> Path:
         """Write the draft of a catalog failure, with what the search measured; return its entry."""
         entry = read_toml(folder / "failures" / folder_name(self.id) / ENTRY)
-        headline = joint.headlines(joint.summarize(found)) if isinstance(found, Joint) else of_axis(found)
-        rules = "".join(dict.fromkeys(map(rule_text, measured_cells(found)))) + night_text(measured_cells(found))
+        measured = measured_cells(answer)
+        rules = "".join(dict.fromkeys(map(rule_text, measured))) + night_text(measured)
         signatures = tables_of(entry, folder)
-        return self._write(folder / "draft", self.entry(signatures, f"{TODO}. Bisected: {headline}", rules))
+        return self._write(folder / "draft", self.entry(signatures, f"{TODO}. Bisected: {'; '.join(headlines)}", rules))
 
     def entry(self, signatures: Sequence[Signature], cause: str = TODO, rules: str = "") -> str:
         """Return the text of failure.toml; `rules` are [[affected]] and [[works]] tables."""
@@ -201,20 +200,17 @@ def tables_of(content: Mapping[str, Any], path: Path) -> tuple[Signature, ...]:
     return tuple(build(Signature, item, f"{path}: signature[{place}]") for place, item in enumerate(tables))
 
 
-def of_axis(found: Bisection) -> str:
-    """Return the result of a search along an axis in one line."""
-    return report.headline(report.summarize(found))
-
-
-def measured_cells(found: Bisection | Joint) -> list[tuple[Record, ProbeResult]]:
+def measured_cells(answer: Answer) -> list[tuple[Record, ProbeResult]]:
     """Return a record and the result of each released cell that a search probed; commits have no rule in a catalog."""
-    if isinstance(found, Joint):
-        seen = [(found.records[taken], result) for taken, result in found.attribution.probed.items()]
-        return [*seen, *(one for inside in found.inside.values() for one in measured_cells(inside))]
-    if found.axis.clone:
-        return []
-    settled = {place: tally.settled or ProbeResult.SKIP for place, tally in found.found.tallies.items()}
-    return [(found.records[place][-1], result) for place, result in settled.items()]
+    compared = answer.comparison
+    cells = [(compared.records[taken], seen) for taken, seen in compared.attribution.probed.items()] if compared else []
+    for bisection in answer.bisections.values():
+        if not bisection.axis.clone:
+            tallies = bisection.result.tallies
+            cells += [
+                (bisection.records[place][-1], tally.settled or ProbeResult.SKIP) for place, tally in tallies.items()
+            ]
+    return cells
 
 
 def rule_text(one: tuple[Record, ProbeResult]) -> str:

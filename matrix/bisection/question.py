@@ -10,11 +10,11 @@ from matrix.bisection import axes
 from matrix.bisection.axes import AxisName, BisectionAxis, Subject
 from matrix.bisection.clone import Clone
 from matrix.bisection.commits import Searcher
-from matrix.bisection.joint import Joint, differing, jointly, mixture, shown, stack_of
+from matrix.bisection.joint import Answer, StackPair, jointly, stack_of
 from matrix.bisection.noise import ProbeResult
 from matrix.bisection.probing import reads_only
 from matrix.bisection.search import Plan
-from matrix.bisection.session import Bisection, BisectionSession, End, bisect
+from matrix.bisection.session import BisectionSession, End, bisect
 from matrix.bisection.suspects import Suspects, none
 from matrix.catalog.failure import Level, Package
 from matrix.catalog.model import Catalog, Container
@@ -32,7 +32,7 @@ class Stretch:
 
     subject: Subject
     ends: tuple[End, End]
-    search: Callable[[Plan, BisectionSession], Bisection | Joint]
+    search: Callable[[Plan, BisectionSession], Answer]
 
 
 @dataclass(frozen=True)
@@ -127,10 +127,12 @@ class BisectionQuestion:
             good, bad = clone.commit(self.good), clone.commit(self.bad)
             differ(good.id, bad.id)
             first, last = (End(axes.at_commit(subject, axis, clone, one.id), str(one)) for one in (good, bad))
-            return Stretch(
-                subject, (first, last),
-                lambda plan, session: Searcher(subject, axis, clone, plan, session, suspects).between(good, bad),
-            )  # fmt: skip
+
+            def between(plan: Plan, session: BisectionSession) -> Answer:
+                searcher = Searcher(subject, axis, clone, plan, session, suspects)
+                return Answer(subject, {axis.value: searcher.between(good, bad)})
+
+            return Stretch(subject, (first, last), between)
         made, swapped = axes.releases(subject, axis, self.good, self.bad, partial(run_by, subject, lacks))
         if len(made.points) < 2:
             got = ", ".join(point.label for point in made.points) or "none"
@@ -146,8 +148,8 @@ class BisectionQuestion:
         good, bad = (
             stack_of(subject.catalog, text, subject.mcore, subject.te, lacks) for text in (self.good, self.bad)
         )
-        packages = differing(subject, good, bad)[0]
-        if not packages:
+        stacks = StackPair(subject, good, bad)
+        if not stacks.packages:
             differ(self.bad, self.bad)
         reads = reads_only(subject.failure, subject.level)
         for text, stack in ((self.good, good), (self.bad, bad)):
@@ -157,21 +159,21 @@ class BisectionQuestion:
                         f"the stack has no {name}", got=text, fix=f"--{name} V, or {text}/mcore-V/te-V/driver-none"
                     )
         first, last = (
-            End(mixture(subject, good, bad, taken).planned(), shown(good, bad, packages, taken))
-            for taken in (frozenset[str](), frozenset(packages))
+            End(stacks.mixture(taken).planned(), stacks.label(taken))
+            for taken in (frozenset[str](), frozenset(stacks.packages))
         )
-        return Stretch(subject, (first, last), partial(jointly, subject, good, bad, cheap=is_cheap))
+        return Stretch(subject, (first, last), partial(jointly, stacks, cheap=is_cheap))
 
 
 def along(
     subject: Subject, axis: BisectionAxis, old: ProbeResult | None, plan: Plan, session: BisectionSession
-) -> Bisection:
+) -> Answer:
     """Bisect released versions; with `old` None the oldest is probed first, and the newest must then differ."""
     if old is None:
-        (seen,) = session.settled([axis.case_at(0)], [axis.points[0].label], plan.noise, 1 - plan.confidence)
-        old = seen if seen is not ProbeResult.SKIP else ProbeResult.GOOD
-    found = bisect(subject, axis, old, plan, session, cheap=lambda item: is_cheap(item, session))
-    return replace(found, ran=session.ran, seconds=session.seconds)
+        (result,) = session.settled([axis.case_at(0)], [axis.points[0].label], plan.noise, 1 - plan.confidence)
+        old = result if result is not ProbeResult.SKIP else ProbeResult.GOOD
+    bisection = bisect(subject, axis, old, plan, session, cheap=lambda item: is_cheap(item, session))
+    return Answer(subject, {axis.name.value: bisection})
 
 
 def run_by(subject: Subject, lacks: Callable[[str], str], image: str) -> str:

@@ -8,14 +8,14 @@ import shutil
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
 from matrix.bisection.axes import BisectionAxis, Subject
 from matrix.bisection.noise import ProbeResult, RunTest, Sample, Tally
 from matrix.bisection.probing import Ask, line_of, number_of, seen_of
-from matrix.bisection.search import Plan, SearchResult, WrongEndError, search
+from matrix.bisection.search import Plan, ResultKind, SearchResult, WrongEndError, search
 from matrix.errors import MatrixError
 from matrix.execution.cache_key import code_digest, entry_digest
 from matrix.execution.reproduction import brief
@@ -160,12 +160,36 @@ class Bisection:
 
     subject: Subject
     axis: BisectionAxis
-    found: SearchResult
+    result: SearchResult
     records: Mapping[int, tuple[Record, ...]]
     lines: Mapping[int, str]
     ran: int
     seconds: float
     notes: tuple[str, ...] = ()
+
+    @property
+    def before(self) -> int | None:
+        """Return the probed ancestor nearest to the change that still has the result of the old end."""
+        below, tallies = self.axis.order.below, self.result.tallies
+        new = tallies[len(self.axis.points) - 1].settled
+        inside = below[self.result.candidates[-1]]
+        old = [
+            place
+            for place, tally in tallies.items()
+            if tally.settled not in (new, ProbeResult.SKIP) and inside >> place & 1
+        ]
+        return max(old, key=lambda place: below[place].bit_count(), default=None)
+
+    @property
+    def sides(self) -> list[int]:
+        """Return the places on both sides of the change, [] where the result is ambiguous."""
+        before = self.before
+        return [] if self.result.kind is ResultKind.AMBIGUOUS or before is None else [before, self.result.candidates[0]]
+
+    def doubted(self, *notes: str) -> Bisection:
+        """Return the result as ambiguous, for the reasons in `notes`."""
+        doubtful = replace(self.result, kind=ResultKind.AMBIGUOUS, confidence=0.0)
+        return replace(self, result=doubtful, notes=(*self.notes, *notes))
 
 
 def bisect(
@@ -198,7 +222,7 @@ def bisect(
     cheap_places = frozenset(place for place in range(len(axis.points)) if cheap and cheap(case(place)))
     before, spent = session.ran, session.seconds
     try:
-        found = search(axis.order, probe, old, plan, cheap=cheap_places, suspects=suspects)
+        result = search(axis.order, probe, old, plan, cheap=cheap_places, suspects=suspects)
     except WrongEndError as error:
         raise wrong_end(
             axis, error, session.records[case(error.place).key][-1], line_of(subject.failure, case(error.place))
@@ -206,9 +230,9 @@ def bisect(
     return Bisection(
         subject,
         axis,
-        found,
-        {place: tuple(session.records[case(place).key][: turns[place]]) for place in sorted(found.tallies)},
-        {place: line_of(subject.failure, case(place)) for place in sorted(found.tallies)},
+        result,
+        {place: tuple(session.records[case(place).key][: turns[place]]) for place in sorted(result.tallies)},
+        {place: line_of(subject.failure, case(place)) for place in sorted(result.tallies)},
         session.ran - before,
         session.seconds - spent,
         axis.notes,

@@ -9,18 +9,18 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Final
 
-from matrix.bisection import axes, joint, report
+from matrix.bisection import axes
 from matrix.bisection.axes import AxisName
 from matrix.bisection.clone import Clone
 from matrix.bisection.ends import confirmed, ended, keep_judged, learn, measured, ran, twice
-from matrix.bisection.joint import Joint, JointSummary
+from matrix.bisection.joint import Answer
 from matrix.bisection.noise import CERTAIN, Noise, ProbeResult
 from matrix.bisection.own import OwnCommand, signature_text, signatures_in, site
 from matrix.bisection.probing import CellProbes, ContractProbes, metric_of, reads_only
 from matrix.bisection.question import SIDE, BisectionQuestion, Stretch
-from matrix.bisection.report import BisectionSummary
 from matrix.bisection.search import Plan
-from matrix.bisection.session import Bisection, BisectionSession, ProbeReport, ProbeStore, store_name
+from matrix.bisection.session import BisectionSession, ProbeReport, ProbeStore, store_name
+from matrix.bisection.summary import summarize
 from matrix.bisection.suspects import Suspects, none, of_call, of_signatures
 from matrix.catalog import loading
 from matrix.catalog.failure import Failure, Level
@@ -32,8 +32,7 @@ from matrix.execution import interrupt
 from matrix.execution.engine import Engine
 from matrix.provision.extension import toolkit
 from matrix.provision.host import ExecutionSite
-from matrix.report.bisection import render, render_joint
-from matrix.report.bisection_page import bisection_page, joint_page
+from matrix.report.bisection import bisection_page, issue_text, render
 from matrix.report.json_object import json_object
 from matrix.report.known import statement
 from matrix.report.terminal import Prose, show, warn
@@ -136,7 +135,8 @@ def bisect_command(parsed: argparse.Namespace) -> int:
             raise MatrixError("nothing to bisect", expected="the id of a failure, or a command: -- COMMAND ...")
         if parsed.signature or parsed.metric or parsed.deadline:
             raise MatrixError("--signature, --metric and --deadline are for a command", expected="-- COMMAND ...")
-        return print_found(opened(parsed, stack).found(), parsed)
+        made = opened(parsed, stack)
+        return print_found(made.found(), made.session, parsed)
 
 
 @dataclass(frozen=True)
@@ -153,7 +153,7 @@ class Opened:
         """Return the failure whose case every point runs."""
         return self.points.subject.failure
 
-    def found(self) -> Bisection | Joint:
+    def found(self) -> Answer:
         """Search between the ends. Raises MatrixError."""
         return self.points.search(self.plan, self.session)
 
@@ -225,10 +225,10 @@ def bisect_own(own: OwnCommand, parsed: argparse.Namespace, stack: ExitStack) ->
         say(f"good: {noise.good}; bad: {noise.bad}")
         checks = CHECKS_MEASURED if parsed.checks is None else parsed.checks
         found = replace(made, session=session, plan=replace(made.plan, noise=noise, checks=checks)).found()
-        if isinstance(found, Bisection):
-            found = confirmed(found, noise, session)
-        found = replace(found, ran=session.ran, seconds=session.seconds)
-        return print_found(found, parsed, own, own.draft(folder, found))
+        if not found.comparison:
+            confirmations = {axis: confirmed(one, noise, session) for axis, one in found.bisections.items()}
+            found = replace(found, bisections=confirmations)
+        return print_found(found, session, parsed, own, folder)
     if not signatures:
         first = replace(made.session, read=ended)
         records = ran(first, made.failure, good, bad, Noise(parsed.shows).tries(parsed.confidence))
@@ -242,8 +242,7 @@ def bisect_own(own: OwnCommand, parsed: argparse.Namespace, stack: ExitStack) ->
     found = made.found()
     if made.plan.noise == CERTAIN:
         found = twice(found, made.session)
-    found = replace(found, ran=made.session.ran, seconds=made.session.seconds)
-    return print_found(found, parsed, own, own.draft(folder, found))
+    return print_found(found, made.session, parsed, own, folder)
 
 
 def say(text: str) -> None:
@@ -259,30 +258,30 @@ def progress(probe: ProbeReport) -> None:
 
 
 def print_found(
-    found: Bisection | Joint, parsed: argparse.Namespace, own: OwnCommand | None = None, draft: Path = Path()
+    found: Answer,
+    session: BisectionSession,
+    parsed: argparse.Namespace,
+    own: OwnCommand | None = None,
+    folder: Path = Path(),
 ) -> int:
     """Print a result, write its page and the text of an issue; return 0 when it is unique, 1 otherwise."""
-    failure, line = found.subject.failure, own.line if own else ""
-    summary: JointSummary | BisectionSummary
-    if isinstance(found, Joint):
-        summary = joint.summarize(found)
-        issue = joint.issue_text(summary, failure.title, line)
-        page = joint_page(summary, joint.headline(summary), failure.title)
-        path = page_path(parsed.out, f"{failure.id}-{summary.case}-{parsed.good}-{parsed.bad}")
-        shown = [*render_joint(summary, str(path))]
+    summary = summarize(found, session)
+    draft = own.draft(folder, found, summary.headlines) if own else Path()
+    issue = issue_text(summary, own.line if own else "")
+    if summary.attribution:
+        path = page_path(parsed.out, f"{summary.failure}-{summary.case}-{parsed.good}-{parsed.bad}")
     else:
-        summary = report.summarize(found)
-        issue = report.issue_text(summary, failure.title, line)
-        page = bisection_page(summary, report.headline(summary), failure.title, issue)
-        sides = "-".join(f"{axis}-{value}" for axis, value in summary.fixed.items())
-        path = page_path(parsed.out, f"{failure.id}-{summary.case}-by-{summary.axis.value}-{sides[-80:]}")
-        shown = [*render(summary, str(path)), *(Prose(line, 2) for line in statement(failure) if not own)]
-    write_whole(path, page)
+        (change,) = summary.changes.values()
+        sides = "-".join(f"{axis}-{value}" for axis, value in change.fixed.items())
+        path = page_path(parsed.out, f"{summary.failure}-{summary.case}-by-{change.axis.value}-{sides[-80:]}")
+    write_whole(path, bisection_page(summary, issue))
     write_whole(path.with_suffix(".md"), issue + (own.attached if own else ""))
     more = {"draft": str(draft), "issue": str(path.with_suffix(".md"))} if own else {}
     if parsed.json:
         print(json_object("bisect/1", [{**summary.to_json(), **more}]))
     else:
+        known = () if own or summary.attribution else statement(found.subject.failure)
+        shown = [*render(summary, str(path)), *(Prose(line, 2) for line in known)]
         show(*shown, *(f"  {name}: {value}" for name, value in more.items()))
     return ExitStatus.BAD if summary.ambiguous else ExitStatus.GOOD
 

@@ -1,55 +1,129 @@
-"""The result of a bisection, for the terminal."""
+"""The result of a bisection: for the terminal, as a page, and as Markdown for an upstream issue."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Collection, Iterator
 from typing import Final
 
-from matrix.bisection import joint, report
-from matrix.bisection.joint import JointSummary
-from matrix.bisection.report import BisectionSummary
+from matrix.bisection.axes import PACKAGES
+from matrix.bisection.noise import ProbeResult
+from matrix.bisection.summary import AttributionSummary, BisectionSummary, Change, ProbeSummary
+from matrix.catalog.failure import Level
+from matrix.catalog.folders import SITE
+from matrix.provision.trees import LAYOUTS
+from matrix.report.document import document
 from matrix.report.terminal import Part, Prose, table
+from matrix.verdicts.text import one_line, tail
 
 AT_MOST: Final = 12  # candidates of an ambiguous result that are listed
+RESULTS: Final = {ProbeResult.GOOD: "passes", ProbeResult.BAD: "shows the failure", ProbeResult.SKIP: "no result"}
+LEVELS: Final = {
+    Level.CONTRACT: "both sides' sources are read and every call is bound to the callee's signature; nothing runs",
+    Level.CPU: "the real packages run on CPU with gloo, no GPU",
+    Level.GPU: "the full stack",
+}
 
 
-def render(found: BisectionSummary, page: str) -> Iterator[Part]:
-    """Yield the answer, what supports it, and the commands for both sides."""
-    cost = found.cost
-    facts = [("before it:", found.before)] if found.before else []
-    facts += [("may be:", label) for label in found.candidates[:AT_MOST]]
-    if len(found.candidates) > AT_MOST:
-        facts.append(("", f"... {len(found.candidates)} in all"))
-    facts += [("contradiction:", f"no single change explains {one} and {other}") for one, other in found.flips]
-    facts += [
-        ("confidence:", f"{found.confidence:.2%}, assuming that the history changes once, and the stated noise"),
+def render(summary: BisectionSummary, page: str) -> Iterator[Part]:
+    """Yield the answer, what supports it, and the commands that repeat the probes."""
+    yield Prose(summary.headlines[0])
+    if summary.attribution:
+        yield from _attributed(summary.attribution, summary.changes.values())
+    else:
+        for change in summary.changes.values():
+            yield table(_facts(change), indent=2)
+            yield from (f"  {probe.seen.value}: {probe.reproduce}" for probe in change.ends)
+    yield f"  page: {page}"
+
+
+def _facts(change: Change) -> list[tuple[str, str]]:
+    """Return the rows of a change: what it may be, its confidence and cost."""
+    cost = change.cost
+    facts = [("before it:", change.before)] if change.before else []
+    facts += [("may be:", label) for label in change.candidates[:AT_MOST]]
+    if len(change.candidates) > AT_MOST:
+        facts.append(("", f"... {len(change.candidates)} in all"))
+    facts += [("contradiction:", f"no single change explains {point} and {later}") for point, later in change.flips]
+    return [
+        *facts,
+        ("confidence:", f"{change.confidence:.2%}, assuming that the history changes once, and the stated noise"),
         (
             "cost:",
             f"{cost.asked} probes of {cost.points} points in {cost.rounds} rounds after the ends, "
             f"{cost.ran} run now, {cost.seconds:.1f} s",
         ),
-        *(("note:", note) for note in found.notes),
+        *(("note:", note) for note in change.notes),
     ]
-    yield Prose(report.headline(found))
-    yield table(facts, indent=2)
-    yield from (f"  {probe.seen.value}: {probe.reproduce}" for probe in found.ends)
-    yield f"  page: {page}"
 
 
-def render_joint(found: JointSummary, page: str) -> Iterator[Part]:
-    """Yield the guilty packages, what differs, and each mixture of the two stacks with its command."""
-    yield Prose(joint.headline(found))
-    doubtful = (" and ".join(sorted(one.doubtful)) for one in found.carriers if one.doubtful)
+def _attributed(attribution: AttributionSummary, changes: Collection[Change]) -> Iterator[Part]:
+    """Yield what differs, the change in each guilty package, and each mixture of the two stacks with its command."""
+    doubtful = (" and ".join(sorted(carrier.doubtful)) for carrier in attribution.carriers if carrier.doubtful)
     yield table(
         [
-            *((f"{name}:", f"{good} -> {bad}") for name, (good, bad) in found.differ.items()),
+            *((f"{name}:", f"{good} -> {bad}") for name, (good, bad) in attribution.differ.items()),
             *(("doubtful:", f"no mixture shows whether the failure needs {packages}") for packages in doubtful),
-            *((f"in {package}:", report.headline(inside)) for package, inside in found.inside.items()),
-            ("cost:", f"{len(found.probes)} mixtures, {found.ran} run now, {found.seconds:.1f} s"),
-            *(("note:", note) for note in found.notes),
+            *((f"in {change.axis.value}:", change.headline) for change in changes),
+            ("cost:", f"{len(attribution.probes)} mixtures, {attribution.ran} run now, {attribution.seconds:.1f} s"),
+            *(("note:", note) for note in attribution.notes),
         ],
         indent=2,
     )
-    for probe in found.probes:
+    for probe in attribution.probes:
         yield from (f"  {probe.seen.value}: {probe.mixture}", f"    {probe.reproduce}")
-    yield f"  page: {page}"
+
+
+def bisection_page(summary: BisectionSummary, issue: str) -> str:
+    """Return the page of an answer; `issue` is the text of an upstream issue."""
+    return document("bisection.html.j2", summary=summary, issue=issue, results=RESULTS)
+
+
+def issue_text(summary: BisectionSummary, command: str = "") -> str:
+    """Return the changes as Markdown for upstream issues: facts that a reader can check without this project.
+
+    `command` is what every point ran, "" for a failure of the catalog.
+    """
+    return "\n".join(_issue(summary, change, command) for change in summary.changes.values())
+
+
+def _issue(summary: BisectionSummary, change: Change, command: str) -> str:
+    fixed = ", ".join(f"{axis} {value}" for axis, value in change.fixed.items())
+    bad = next((probe for probe in change.probes if probe.seen is ProbeResult.BAD), None)
+    printed = "\n".join(dict.fromkeys(bad.raised or [bad.why])) if bad else ""
+    lines = [
+        f"**{summary.title}**",
+        "",
+        f"{change.headline[0].upper()}{change.headline[1:]}",
+        *([f"(before it: {change.before})"] if change.before else []),
+        *(f"- {label}" for label in change.candidates),
+        "",
+        f"With {fixed or 'nothing else fixed'}; level {summary.level.value}: {LEVELS[summary.level]}.",
+        "A point counts as bad only with this failure, as good only when it passes; anything else is skipped.",
+        "",
+        *(f"    {line}" for line in tail(printed, 40).splitlines()),
+        "",
+        "| point | | outcome |",
+        "|---|---|---|",
+    ]
+    for probe in change.probes:
+        outcome = probe.raised[0].partition("\n")[0] if probe.raised else probe.why
+        label, outcome = (one_line(text).replace("|", r"\|") for text in (probe.label, outcome))
+        lines.append(f"| {label} | {probe.seen.value} | {outcome} |")
+    return "\n".join(
+        [*lines, "", *(f"{probe.seen.value}: {_steps(probe, change, command)}" for probe in change.ends), ""]
+    )
+
+
+def _steps(probe: ProbeSummary, change: Change, command: str) -> str:
+    """Return how a reader repeats a probe: by this project, without a folder of this machine, or by its packages."""
+    layout = LAYOUTS[PACKAGES[change.axis].value] if change.clone else None
+    if not command:
+        line = re.sub(rf"^{SITE}=\S+ ", "", probe.reproduce)
+        return f"`{line.replace(change.clone, f'./{layout.project}') if layout else line}`"
+    versions = {name: probe.resolved[name] for name in ("torch", *LAYOUTS) if name in probe.resolved}
+    packages = [
+        f"{layout.project} at {probe.point}" if layout and name in layout.releases else f"{name} {version}"
+        for name, version in versions.items()
+    ]
+    return f"`{command}` with {', '.join(packages)}"

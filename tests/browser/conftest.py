@@ -14,7 +14,7 @@ from matrix.catalog import loading
 from matrix.catalog.failure import Level
 from matrix.cli import places
 from matrix.provision import host
-from matrix.report.bisection_page import bisection_page, joint_page
+from matrix.report.bisection import bisection_page
 from matrix.report.output import render
 from matrix.store.history import History
 from matrix.store.journal import Journal
@@ -71,8 +71,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Paths:
         with History(paths.history) as history:
             render(paths.run(run), paths.out, history, real())
     one, two = bisection(LONG), attribution(LONG)
-    write_whole(paths.bisections / "one.html", bisection_page(one, LONG, LONG, LONG))
-    write_whole(paths.bisections / "two.html", joint_page(two, LONG, LONG))
+    write_whole(paths.bisections / "one.html", bisection_page(one, LONG))
+    write_whole(paths.bisections / "two.html", bisection_page(two, LONG))
     return paths
 
 

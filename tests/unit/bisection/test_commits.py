@@ -40,7 +40,7 @@ def searcher(path: Path, *broken: str) -> Iterator[tuple[Searcher, FakeProbe, Cl
 def bisected(path: Path, good: str, bad: str, *broken: str) -> tuple[Bisection, str]:
     with searcher(path, *broken) as (made, _, opened):
         found = made.between(opened.commit(good), opened.commit(bad))
-    return found, found.axis.points[found.found.candidates[0]].label.split()[-1]
+    return found, found.axis.points[found.result.candidates[0]].label.split()[-1]
 
 
 def test_first_bad_commit_is_found_without_touching_clone(tmp_path: Path) -> None:
@@ -48,7 +48,7 @@ def test_first_bad_commit_is_found_without_touching_clone(tmp_path: Path) -> Non
     before = {file: file.stat().st_mtime_ns for file in path.rglob("*")}
     found, name = bisected(path, "c0", "c11", *(f"c{number}" for number in range(7, 12)))
 
-    assert (found.found.kind, name) == (ResultKind.FIRST_BAD, "c7")
+    assert (found.result.kind, name) == (ResultKind.FIRST_BAD, "c7")
     assert {file: file.stat().st_mtime_ns for file in path.rglob("*")} == before
 
 
@@ -56,7 +56,7 @@ def test_older_bad_end_finds_first_fixed_commit(tmp_path: Path) -> None:
     path = chain(tmp_path / "clone", 12)
     found, name = bisected(path, "c11", "c0", *(f"c{number}" for number in range(5)))
 
-    assert (found.found.kind, name) == (ResultKind.FIRST_FIXED, "c5")
+    assert (found.result.kind, name) == (ResultKind.FIRST_FIXED, "c5")
 
 
 def test_commits_with_a_parent_s_content_are_out(tmp_path: Path) -> None:
@@ -72,7 +72,7 @@ def test_commits_with_a_parent_s_content_are_out(tmp_path: Path) -> None:
     ]
     found, name = bisected(clone(tmp_path / "clone", history), "root", "end", "break", "more", "end")
 
-    assert (found.found.kind, name) == (ResultKind.FIRST_BAD, "break")
+    assert (found.result.kind, name) == (ResultKind.FIRST_BAD, "break")
     assert [point.label.split()[-1] for point in found.axis.points] == ["root", "break", "end"]
     assert "4 of them left out: each has the megatron, pyproject.toml of a parent" in found.notes[-1]
 
@@ -99,21 +99,21 @@ def test_merged_branch_from_before_good_end_is_searched(tmp_path: Path) -> None:
     """The merge is the first bad descendant of the good end; the culprit is on the branch."""
     found, name = bisected(clone(tmp_path / "clone", MERGED), "good", "bad", "side2", "merge", "bad")
 
-    assert (found.found.kind, name) == (ResultKind.FIRST_BAD, "side2")
+    assert (found.result.kind, name) == (ResultKind.FIRST_BAD, "side2")
     assert any("merges the branch" in note for note in found.notes)
 
 
 def test_merge_of_two_good_sides_is_the_culprit(tmp_path: Path) -> None:
     found, name = bisected(clone(tmp_path / "clone", MERGED), "good", "bad", "merge", "bad")
 
-    assert (found.found.kind, name) == (ResultKind.FIRST_BAD, "merge")
+    assert (found.result.kind, name) == (ResultKind.FIRST_BAD, "merge")
 
 
 def test_branch_that_was_never_good_is_noted(tmp_path: Path) -> None:
     """The main line was fixed before the good end; the merged branch never had the fix."""
     found, name = bisected(clone(tmp_path / "clone", MERGED), "good", "bad", "root", "side1", "side2", "merge", "bad")
 
-    assert (found.found.kind, name) == (ResultKind.FIRST_BAD, "merge")
+    assert (found.result.kind, name) == (ResultKind.FIRST_BAD, "merge")
     assert any("was never good" in note for note in found.notes)
 
 
@@ -130,8 +130,8 @@ def test_ends_on_two_branches_start_at_merge_base(tmp_path: Path) -> None:
     bad, bad_name = bisected(clone(tmp_path / "one" / "clone", FORKED), "release", "m2", "m2")
     fixed, fixed_name = bisected(clone(tmp_path / "other" / "clone", FORKED), "m2", "release", "fork", "release", "m1")
 
-    assert (bad.found.kind, bad_name) == (ResultKind.FIRST_BAD, "m2")
-    assert (fixed.found.kind, fixed_name) == (ResultKind.FIRST_FIXED, "m2")
+    assert (bad.result.kind, bad_name) == (ResultKind.FIRST_BAD, "m2")
+    assert (fixed.result.kind, fixed_name) == (ResultKind.FIRST_FIXED, "m2")
     assert all("their merge base" in found.notes[0] for found in (bad, fixed))
 
 
@@ -171,7 +171,7 @@ def test_dirty_work_tree_is_ignored(tmp_path: Path) -> None:
     before = subprocess.run(status, check=True, capture_output=True, text=True).stdout
     found, name = bisected(tree, "c0", "c2", "c2")
 
-    assert (found.found.kind, name) == (ResultKind.FIRST_BAD, "c2")
+    assert (found.result.kind, name) == (ResultKind.FIRST_BAD, "c2")
     assert before == subprocess.run(status, check=True, capture_output=True, text=True).stdout != ""
 
 
@@ -188,10 +188,10 @@ def test_interrupted_search_probes_nothing_twice(tmp_path: Path) -> None:
     with searcher(path, *broken) as (made, third, opened):
         made.between(opened.commit("c0"), opened.commit("c39"))
 
-    assert found.axis.points[found.found.candidates[0]].label.endswith("c23")
+    assert found.axis.points[found.result.candidates[0]].label.endswith("c23")
     assert len(first.probed) == 4
     assert not set(first.probed) & set(second.probed)
-    assert found.ran == len(second.probed) == found.found.probes - 4
+    assert found.ran == len(second.probed) == found.result.probes - 4
     assert third.probed == []
 
 

@@ -8,18 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from matrix.bisection import joint
 from matrix.bisection.axes import Side, Subject
-from matrix.bisection.joint import jointly, stack_of
+from matrix.bisection.joint import StackPair, jointly, stack_of
 from matrix.bisection.noise import Noise
 from matrix.bisection.search import Plan, ResultKind
 from matrix.bisection.session import BisectionSession, ProbeStore
+from matrix.bisection.summary import AttributionSummary, BisectionSummary, summarize
 from matrix.catalog.failure import Axis, Level
 from matrix.catalog.versions import parse
 from matrix.errors import MatrixError
 from matrix.planning.planned import Planned
-from matrix.report.bisection import render_joint
-from matrix.report.bisection_page import joint_page
+from matrix.report.bisection import bisection_page, render
 from matrix.verdicts.outcome import Outcome, OutcomeKind
 from tests.unit import catalogs
 from tests.unit.bisection.repositories import FakeProbe
@@ -32,8 +31,8 @@ SUBJECT = Subject(KNOWN, ENTRY, ENTRY.case[0], Level.CPU)
 GOOD, BAD = "torch-2.3.1/mcore-0.7.0/te-1.8/driver-none", "torch-2.5.1/mcore-0.9.0/te-1.10/driver-none"
 
 
-def found(tmp_path: Path, breaks: Callable[[Planned], bool | None], plan: Plan | None = None) -> joint.Joint:
-    """Attribute between GOOD and BAD; `breaks` returns None for an unavailable mixture."""
+def found(tmp_path: Path, breaks: Callable[[Planned], bool | None], plan: Plan | None = None) -> BisectionSummary:
+    """Return the attribution between GOOD and BAD; `breaks` returns None for an unavailable mixture."""
 
     def ends(item: Planned) -> Outcome:
         broken = breaks(item)
@@ -43,11 +42,17 @@ def found(tmp_path: Path, breaks: Callable[[Planned], bool | None], plan: Plan |
 
     session = BisectionSession(FakeProbe(ends), ProbeStore(tmp_path), lambda report: None)
     good, bad = (stack_of(KNOWN, text, Side(), Side(), lambda base: "") for text in (GOOD, BAD))
-    return jointly(SUBJECT, good, bad, plan or Plan(), session, lambda item, session: True)
+    answer = jointly(StackPair(SUBJECT, good, bad), plan or Plan(), session, lambda item, session: True)
+    return summarize(answer, session)
 
 
 def since(version: str, first: str) -> bool:
     return parse(version) >= parse(first)
+
+
+def attribution_of(summary: BisectionSummary) -> AttributionSummary:
+    assert summary.attribution
+    return summary.attribution
 
 
 @pytest.mark.parametrize(
@@ -67,30 +72,32 @@ def test_guilty_packages_and_their_versions_are_found(
     tmp_path: Path, breaks: Callable[[Planned], bool], guilty: list[str], inside: dict[str, str]
 ) -> None:
     """torch, TE and megatron-core all differ."""
-    summary = joint.summarize(found(tmp_path, breaks))
+    summary = found(tmp_path, breaks)
+    attribution = attribution_of(summary)
 
-    assert (summary.answer, summary.to_json()["kind"]) == (guilty, "packages")
-    assert {name: one.answer for name, one in summary.inside.items()} == inside
-    assert set(summary.differ) == {"torch", "mcore", "te"}
+    assert (attribution.guilty, summary.to_json()["kind"]) == (guilty, "packages")
+    assert {axis: change.answer for axis, change in summary.changes.items()} == inside
+    assert set(attribution.differ) == {"torch", "mcore", "te"}
 
 
 def test_inseparable_packages_make_the_result_ambiguous(tmp_path: Path) -> None:
     """Mixtures of the old torch and the new megatron-core, or the reverse, are unavailable."""
-    summary = joint.summarize(
-        found(
-            tmp_path,
-            lambda item: None if since(item.cell.torch, "2.4.0") != since(item.cell.mcore, "0.8.0") else
-            since(item.cell.torch, "2.4.0"),
-        )
-    )  # fmt: skip
 
-    assert (summary.answer, summary.to_json()["kind"]) == (None, ResultKind.AMBIGUOUS.value)
-    assert summary.carriers[0].doubtful == {"mcore", "torch"}
-    assert "at most: mcore and torch" in joint.headline(summary)
+    def breaks(item: Planned) -> bool | None:
+        new_torch, new_core = since(item.cell.torch, "2.4.0"), since(item.cell.mcore, "0.8.0")
+        return new_torch if new_torch == new_core else None
+
+    summary = found(tmp_path, breaks)
+    attribution = attribution_of(summary)
+
+    assert (attribution.guilty, summary.to_json()["kind"]) == (None, ResultKind.AMBIGUOUS.value)
+    assert attribution.carriers[0].doubtful == {"mcore", "torch"}
+    assert summary.ambiguous
+    assert "at most: mcore and torch" in summary.headlines[0]
 
 
 def test_summary_is_plain_json(tmp_path: Path) -> None:
-    written = joint.summarize(found(tmp_path, lambda item: since(item.cell.torch, "2.4.0"))).to_json()
+    written = found(tmp_path, lambda item: since(item.cell.torch, "2.4.0")).to_json()
     assert written == json.loads(json.dumps(written))
     assert written["differ"] == {"torch": ["2.3.1", "2.5.1"], "mcore": ["0.7.0", "0.9.0"], "te": ["1.8", "1.10"]}
     assert written["carriers"] == [{"packages": ["torch"], "not_told_apart": []}]
@@ -101,13 +108,12 @@ def test_summary_is_plain_json(tmp_path: Path) -> None:
 
 
 def test_two_causes_are_both_found(tmp_path: Path) -> None:
-    summary = joint.summarize(
-        found(tmp_path, lambda item: since(item.cell.torch, "2.4.0") or since(item.cell.te, "1.9"))
-    )  # fmt: skip
+    summary = found(tmp_path, lambda item: since(item.cell.torch, "2.4.0") or since(item.cell.te, "1.9"))
+    attribution = attribution_of(summary)
 
-    assert summary.answer == ["te", "torch"]
-    assert [one.packages for one in summary.carriers] == [{"te"}, {"torch"}]
-    assert "on its own" in joint.headline(summary)
+    assert attribution.guilty == ["te", "torch"]
+    assert [carrier.packages for carrier in attribution.carriers] == [{"te"}, {"torch"}]
+    assert "on its own" in summary.headlines[0]
 
 
 def test_noisy_mixtures_are_repeated_until_settled(tmp_path: Path) -> None:
@@ -118,9 +124,9 @@ def test_noisy_mixtures_are_repeated_until_settled(tmp_path: Path) -> None:
         runs[item.key] = runs.get(item.key, 0) + 1
         return since(item.cell.torch, "2.4.0") and runs[item.key] % 2 == 0
 
-    result = found(tmp_path, at_times, Plan(noise=Noise(0.5)))
+    summary = found(tmp_path, at_times, Plan(noise=Noise(0.5)))
 
-    assert joint.summarize(result).answer == ["torch"]
+    assert attribution_of(summary).guilty == ["torch"]
     assert min(count for key, count in runs.items() if "torch-2.3.1" in key) >= 5
 
 
@@ -140,13 +146,10 @@ def test_twin_replaces_an_image_that_cannot_run() -> None:
 
 
 def test_text_and_page_hold_result_and_command(tmp_path: Path) -> None:
-    summary = joint.summarize(found(tmp_path, lambda item: since(item.cell.torch, "2.4.0")))
+    summary = found(tmp_path, lambda item: since(item.cell.torch, "2.4.0"))
 
-    rendered, page = (
-        piped(*render_joint(summary, "page.html")),
-        joint_page(summary, joint.headline(summary), "it breaks"),
-    )
-    for text in (rendered, page):
+    for text in (piped(*render(summary, "page.html")), bisection_page(summary, "the issue")):
         assert "guilty: torch" in text
         assert "2.4.0" in text
         assert "megatrix run" in text
+        assert "first bad: PyTorch 2.4.0" in text

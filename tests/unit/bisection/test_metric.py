@@ -88,7 +88,7 @@ def test_a_regression_is_found_in_noise(path: Path, tmp_path: Path) -> None:
         guilty = 1 + random.Random(seed).randrange(COMMITS - 1)
         found, ran = searched(path, tmp_path / str(seed), lambda place, at=guilty: 1.05 if place >= at else 1.0, seed)  # type: ignore[misc]
         runs.append(ran)
-        right += found.found.kind is ResultKind.FIRST_BAD and found.found.candidates == (guilty,)
+        right += found.result.kind is ResultKind.FIRST_BAD and found.result.candidates == (guilty,)
     assert right >= 19
 
 
@@ -103,10 +103,10 @@ def test_a_regression_is_found_in_noise(path: Path, tmp_path: Path) -> None:
 def test_other_histories_are_ambiguous(path: Path, tmp_path: Path, seconds: Callable[[int], float]) -> None:
     found, _ = searched(path, tmp_path / "s", seconds, 1, noise=0.003)
 
-    if found.found.kind is not ResultKind.AMBIGUOUS:  # the checks met no contradiction: the answer is a real step
+    if found.result.kind is not ResultKind.AMBIGUOUS:  # the checks met no contradiction: the answer is a real step
         assert any("+10.0%" in note for note in found.notes)
     else:
-        assert found.found.flips or any("not one step" in note for note in found.notes)
+        assert found.result.flips or any("not one step" in note for note in found.notes)
 
 
 def test_ends_that_do_not_differ_are_refused() -> None:

@@ -7,10 +7,16 @@ from dataclasses import replace
 from typing import Any
 
 from matrix.bisection.axes import AxisName
-from matrix.bisection.joint import JointSummary, MixtureSummary
 from matrix.bisection.noise import ProbeResult
-from matrix.bisection.report import BisectionSummary, Cost, ProbeSummary
 from matrix.bisection.search import ResultKind
+from matrix.bisection.summary import (
+    AttributionSummary,
+    BisectionSummary,
+    Change,
+    Cost,
+    MixtureSummary,
+    ProbeSummary,
+)
 from matrix.catalog.cell import Cell
 from matrix.catalog.failure import Expectation, Level
 from matrix.catalog.model import Catalog
@@ -176,14 +182,15 @@ def bisection(text: str) -> BisectionSummary:
     probes = tuple(
         ProbeSummary(text, text, seen, {seen: 1}, text, text, (text,), 1.0, text, {text: text}) for seen in ProbeResult
     )
-    return BisectionSummary(
-        text, ResultKind.FIRST_BAD, 0.95, text, text, text, text, Level.CPU, AxisName.MCORE, {text: text}, text,
-        (text,), ((text, text),), probes, Cost(5, 4, 3, 2, 1.5), (text,),
+    change = Change(
+        text, ResultKind.FIRST_BAD, 0.95, text, text, AxisName.MCORE, {text: text}, text, (text,), ((text, text),),
+        probes, Cost(5, 4, 3, 2, 1.5), (text,),
     )  # fmt: skip
+    return BisectionSummary(text, text, text, Level.CPU, {text: change})
 
 
-def attribution(text: str) -> JointSummary:
+def attribution(text: str) -> BisectionSummary:
     """Return an attribution with every result and `text` in every field."""
     mixtures = tuple(MixtureSummary(text, frozenset(), seen, text, text) for seen in ProbeResult)
-    within = {text: bisection(text)}
-    return JointSummary((), text, text, Level.CPU, {text: (text, text)}, mixtures, within, 3, 2.0, (text,))
+    attributed = AttributionSummary((), {text: (text, text)}, mixtures, 3, 2.0, (text,))
+    return replace(bisection(text), attribution=attributed)

@@ -15,7 +15,7 @@ from jinja2 import UndefinedError
 
 from matrix.catalog.failure import Claim, Level, Workaround
 from matrix.report import document
-from matrix.report.bisection_page import bisection_page, joint_page
+from matrix.report.bisection import bisection_page
 from matrix.report.cell_page import LogLink, cell_page
 from matrix.report.failure_page import failure_page
 from matrix.report.upgrade_page import upgrade_page
@@ -45,8 +45,8 @@ def every_page(text: str) -> dict[str, str]:
         "cell": cell_page(text, [one], known, pasts, lambda log: LogLink(log, text)),
         "failure": failure_page(entry, map, Night(text, (one,)), levels, pasts),
         "upgrade": upgrade_page(map),
-        "bisection": bisection_page(bisection(text), text, text, text),
-        "attribution": joint_page(attribution(text), text, text),
+        "bisection": bisection_page(bisection(text), text),
+        "attribution": bisection_page(attribution(text), text),
     }
 
 

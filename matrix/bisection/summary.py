@@ -1,0 +1,316 @@
+"""The summary of a bisection: the change along each axis, and the packages that two stacks are attributed to. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+from matrix.bisection.attribution import Carrier, Packages
+from matrix.bisection.axes import AxisName
+from matrix.bisection.joint import Answer
+from matrix.bisection.noise import ProbeResult
+from matrix.bisection.probing import seen_of
+from matrix.bisection.search import ResultKind
+from matrix.bisection.session import Bisection, BisectionSession, why
+from matrix.catalog.failure import Level
+from matrix.catalog.versions import NONE
+from matrix.verdicts.outcome import Raised
+
+PACKAGE: Final = {
+    AxisName.MCORE: "Megatron-LM",
+    AxisName.TE: "Transformer Engine",
+    AxisName.TORCH: "PyTorch",
+    AxisName.CONTAINER: "container",
+    AxisName.DRIVER: "driver",
+    AxisName.WRITER: "Megatron-LM that wrote the checkpoint",
+}
+SHOWN: Final = {ResultKind.FIRST_BAD: "first bad", ResultKind.FIRST_FIXED: "first fixed"}
+
+
+@dataclass(frozen=True)
+class ProbeSummary:
+    """A point that was probed: its result, the number of runs per result, and the reason from one run."""
+
+    point: str
+    label: str
+    seen: ProbeResult
+    runs: Mapping[ProbeResult, int]
+    why: str
+    signature: str | None
+    raised: tuple[str, ...]
+    seconds: float
+    reproduce: str
+    resolved: Mapping[str, str]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON values."""
+        return {
+            **vars(self),
+            "seen": self.seen.value,
+            "runs": {result.value: count for result, count in self.runs.items()},
+            "raised": list(self.raised),
+            "seconds": round(self.seconds, 3),
+            "resolved": dict(self.resolved),
+        }
+
+
+@dataclass(frozen=True)
+class Cost:
+    """The cost of a search.
+
+    `asked` counts the probes of `points`, `rounds` their rounds, `ran` the probes that had no stored result.
+    """
+
+    points: int
+    asked: int
+    ran: int
+    rounds: int
+    seconds: float
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON values."""
+        return {**vars(self), "seconds": round(self.seconds, 3)}
+
+
+@dataclass(frozen=True)
+class Change:
+    """Where the result changes along one axis.
+
+    `answer` is the point where the result changes, None if it is ambiguous; `candidates` are then the points that it
+    may be. `before` is the nearest ancestor that was probed and still has the old result.
+    """
+
+    answer: str | None
+    kind: ResultKind
+    confidence: float
+    label: str
+    before: str
+    axis: AxisName
+    fixed: Mapping[str, str]
+    clone: str
+    candidates: tuple[str, ...]
+    flips: tuple[tuple[str, str], ...]
+    probes: tuple[ProbeSummary, ...]
+    cost: Cost
+    notes: tuple[str, ...]
+
+    @property
+    def ambiguous(self) -> bool:
+        """Return whether there is no unique answer."""
+        return self.kind is ResultKind.AMBIGUOUS
+
+    @property
+    def ends(self) -> list[ProbeSummary]:
+        """Return the probes on both sides of the change."""
+        return [probe for probe in self.probes if probe.label in (self.label, self.before)]
+
+    @property
+    def headline(self) -> str:
+        """Return the result in one line."""
+        package = PACKAGE[self.axis]
+        if not self.ambiguous:
+            return f"{SHOWN[self.kind]}: {package} {self.label}"
+        if len(self.candidates) == 1 and not self.flips:
+            return f"ambiguous: {package} {self.candidates[0]}: further runs contradict it"
+        reason = "the history changes more than once" if self.flips else "the points between are inconclusive"
+        return f"ambiguous: {len(self.candidates)} of {package}: {reason}"
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON values."""
+        return {
+            **vars(self),
+            "kind": self.kind.value,
+            "confidence": round(self.confidence, 6),
+            "axis": self.axis.value,
+            "fixed": dict(self.fixed),
+            "candidates": list(self.candidates),
+            "flips": [list(flip) for flip in self.flips],
+            "probes": [probe.to_json() for probe in self.probes],
+            "cost": self.cost.to_json(),
+            "notes": list(self.notes),
+        }
+
+
+@dataclass(frozen=True)
+class MixtureSummary:
+    """A mixture that was probed: its packages from the bad stack, the result and the reason."""
+
+    mixture: str
+    from_bad: Packages
+    seen: ProbeResult
+    why: str
+    reproduce: str
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON values."""
+        return {**vars(self), "from_bad": sorted(self.from_bad), "seen": self.seen.value}
+
+
+@dataclass(frozen=True)
+class AttributionSummary:
+    """The packages to which the failure of a stack is attributed.
+
+    Each of `carriers` breaks the stack on its own; `differ` holds the good and the bad version of each package. `ran`
+    counts the probes that had no stored result, those along the axes too.
+    """
+
+    carriers: tuple[Carrier, ...]
+    differ: Mapping[str, tuple[str, str]]
+    probes: tuple[MixtureSummary, ...]
+    ran: int
+    seconds: float
+    notes: tuple[str, ...]
+
+    @property
+    def doubtful(self) -> bool:
+        """Return whether a carrier holds packages of which no mixture shows whether the failure needs them."""
+        return any(carrier.doubtful for carrier in self.carriers)
+
+    @property
+    def guilty(self) -> list[str] | None:
+        """Return the guilty packages, None where they are ambiguous."""
+        return None if self.doubtful else sorted(frozenset().union(*(carrier.packages for carrier in self.carriers)))
+
+    @property
+    def headline(self) -> str:
+        """Return the result in one line."""
+        sets = [" and ".join(sorted(carrier.packages)) for carrier in self.carriers]
+        return f"{'ambiguous, at most' if self.doubtful else 'guilty'}: {', and on its own '.join(sets)}"
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON values."""
+        return {
+            "answer": self.guilty,
+            "kind": ResultKind.AMBIGUOUS.value if self.doubtful else "packages",
+            "carriers": [
+                {"packages": sorted(carrier.packages), "not_told_apart": sorted(carrier.doubtful)}
+                for carrier in self.carriers
+            ],
+            "differ": {name: list(versions) for name, versions in self.differ.items()},
+            "probes": [probe.to_json() for probe in self.probes],
+            "cost": {"ran": self.ran, "seconds": round(self.seconds, 3)},
+            "notes": list(self.notes),
+        }
+
+
+@dataclass(frozen=True)
+class BisectionSummary:
+    """The answer of a bisection, ready to print, or to write as JSON or as a page.
+
+    `changes` has the change along each searched axis, by axis. Without an `attribution` it is the one along the axis
+    of the question; with one, those within the guilty packages.
+    """
+
+    failure: str
+    title: str
+    case: str
+    level: Level
+    changes: Mapping[str, Change]
+    attribution: AttributionSummary | None = None
+
+    @property
+    def ambiguous(self) -> bool:
+        """Return whether the guilty packages or the place of a change are ambiguous."""
+        doubtful = self.attribution is not None and self.attribution.doubtful
+        return doubtful or any(change.ambiguous for change in self.changes.values())
+
+    @property
+    def headlines(self) -> list[str]:
+        """Return the result in lines: the guilty packages, and each change."""
+        attributed = [self.attribution.headline] if self.attribution else []
+        return [*attributed, *(change.headline for change in self.changes.values())]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON values (docs/schema/bisect.json)."""
+        case = {"failure": self.failure, "case": self.case, "level": self.level.value}
+        inside = {axis: {**change.to_json(), **case} for axis, change in self.changes.items()}
+        if self.attribution:
+            return {**self.attribution.to_json(), **case, "inside": inside}
+        (alone,) = inside.values()
+        return alone
+
+
+def summarize(answer: Answer, session: BisectionSession) -> BisectionSummary:
+    """Return the summary of an answer; its cost is what the session ran and took."""
+    subject, compared = answer.subject, answer.comparison
+    changes = {axis: _change(bisection) for axis, bisection in answer.bisections.items()}
+    case = (subject.failure.id, subject.failure.title, subject.case.name, subject.level)
+    if not compared:
+        alone = {
+            axis: replace(change, cost=replace(change.cost, ran=session.ran, seconds=session.seconds))
+            for axis, change in changes.items()
+        }
+        return BisectionSummary(*case, alone)
+    stacks, attribution = compared.stacks, compared.attribution
+    mixtures = tuple(
+        MixtureSummary(stacks.label(taken), taken, seen, why(compared.records[taken]), compared.lines[taken])
+        for taken, seen in attribution.probed.items()
+    )
+    carriers = tuple(sorted(attribution.carriers, key=lambda carrier: sorted(carrier.packages)))
+    differ = {name: stacks.versions(name) for name in stacks.packages}
+    attributed = AttributionSummary(carriers, differ, mixtures, session.ran, session.seconds, answer.notes)
+    return BisectionSummary(*case, changes, attributed)
+
+
+def _change(bisection: Bisection) -> Change:
+    result, points, before = bisection.result, bisection.axis.points, bisection.before
+    claimed = result.kind is not ResultKind.AMBIGUOUS
+    return Change(
+        answer=points[result.candidates[0]].id if claimed else None,
+        kind=result.kind,
+        confidence=result.confidence,
+        label=points[result.candidates[0]].label if claimed else "",
+        before=points[before].label if before is not None else "",
+        axis=bisection.axis.name,
+        fixed=_fixed(bisection),
+        clone=bisection.axis.clone,
+        candidates=() if claimed else tuple(points[place].label for place in result.candidates),
+        flips=tuple((points[changed].label, points[back].label) for changed, back in result.flips),
+        probes=tuple(_probe(bisection, place) for place in bisection.records),
+        cost=Cost(len(points), result.probes, bisection.ran, result.rounds, bisection.seconds),
+        notes=bisection.notes,
+    )
+
+
+def _probe(bisection: Bisection, place: int) -> ProbeSummary:
+    runs, tally = bisection.records[place], bisection.result.tallies[place]
+    typical = next((record for record in reversed(runs) if seen_of(record) is tally.settled), runs[-1])
+    # This project raises the failure of a command, after what that printed.
+    upstream = (
+        raised
+        for raised in typical.outcome.chain
+        if not (raised.frames and raised.frames[-1].file.endswith("matrix/kit/command.py"))
+    )
+    return ProbeSummary(
+        point=bisection.axis.points[place].id,
+        label=bisection.axis.points[place].label,
+        seen=tally.settled or ProbeResult.SKIP,
+        runs={result: tally.runs[result] for result in ProbeResult if tally.runs[result]},
+        why=why(typical),
+        signature=typical.signature,
+        raised=tuple(map(_raised, upstream)),
+        seconds=sum(record.outcome.seconds for record in runs),
+        reproduce=bisection.lines[place],
+        resolved=typical.resolved,
+    )
+
+
+def _raised(raised: Raised) -> str:
+    """Return an exception and where it was raised, without the folders of this machine."""
+    text = f"{raised.type}: {raised.message}" if raised.message else raised.type
+    if not raised.frames:
+        return text
+    frame = raised.frames[-1]
+    return f"{text}\n  {'/'.join(Path(frame.file).parts[-4:])}:{frame.line} in {frame.function}"
+
+
+def _fixed(bisection: Bisection) -> dict[str, str]:
+    """Return the base, sides and driver that every point shares, by axis."""
+    subject, name = bisection.subject, bisection.axis.name
+    varied = {AxisName.TORCH: "base", AxisName.CONTAINER: "base"}.get(name, name.value)
+    base = subject.base if subject.level is not Level.CONTRACT else ""
+    sides = {"base": base, "mcore": str(subject.mcore), "te": str(subject.te), "driver": subject.driver}
+    sides["writer"] = str(subject.writer)
+    return {axis: value for axis, value in sides.items() if axis != varied and value not in ("", NONE)}

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Final
 
 from matrix.bisection import metric as metrics
-from matrix.bisection.joint import Answer
+from matrix.bisection.joint import BisectionAnswer
 from matrix.bisection.metric import Metric
 from matrix.bisection.noise import ProbeResult
 from matrix.bisection.probing import line_of, number_of
@@ -147,7 +147,7 @@ def repeated(bisection: Bisection, session: BisectionSession) -> Bisection:
     return bisection.doubted(*flaky) if flaky else bisection
 
 
-def twice(answer: Answer, session: BisectionSession) -> Answer:
+def twice(answer: BisectionAnswer, session: BisectionSession) -> BisectionAnswer:
     """Return the answer after a second run on both sides of each change."""
     bisections = {axis: repeated(bisection, session) for axis, bisection in answer.bisections.items()}
     doubts = (note for axis, after in bisections.items() for note in after.notes[len(answer.bisections[axis].notes) :])

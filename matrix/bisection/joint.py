@@ -114,7 +114,7 @@ class Comparison:
 
 
 @dataclass(frozen=True)
-class Answer:
+class BisectionAnswer:
     """The answer to the question of a bisection: the search along each axis, by axis.
 
     Without a `comparison` of two stacks it is the one search of the question; with one, those in the guilty packages.
@@ -128,7 +128,7 @@ class Answer:
 
 def jointly(
     stacks: StackPair, plan: Plan, session: BisectionSession, cheap: Callable[[Planned, BisectionSession], bool]
-) -> Answer:
+) -> BisectionAnswer:
     """Attribute the failure, then bisect inside each guilty package.
 
     Raises MatrixError when the good stack is not good, or the bad stack is not bad.
@@ -151,7 +151,7 @@ def jointly(
                 )
             except MatrixError as error:
                 notes.append(f"{package} was not bisected by release: {error.brief}")
-    return Answer(subject, bisections, comparison, tuple(notes))
+    return BisectionAnswer(subject, bisections, comparison, tuple(notes))
 
 
 def compared(stacks: StackPair, plan: Plan, session: BisectionSession) -> Comparison:

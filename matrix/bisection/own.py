@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from matrix.bisection.joint import Answer
+from matrix.bisection.joint import BisectionAnswer
 from matrix.bisection.noise import ProbeResult
 from matrix.bisection.session import why
 from matrix.catalog.failure import Level, Signature
@@ -128,7 +128,7 @@ class OwnCommand:
         path = root / folder_name(self.id) / ENTRY
         return tables_of(read_toml(path), path) if path.is_file() else ()
 
-    def draft(self, folder: Path, answer: Answer, headlines: Sequence[str]) -> Path:
+    def draft(self, folder: Path, answer: BisectionAnswer, headlines: Sequence[str]) -> Path:
         """Write the draft of a catalog failure, with what the search measured; return its entry."""
         entry = read_toml(folder / "failures" / folder_name(self.id) / ENTRY)
         measured = measured_cells(answer)
@@ -200,7 +200,7 @@ def tables_of(content: Mapping[str, Any], path: Path) -> tuple[Signature, ...]:
     return tuple(build(Signature, item, f"{path}: signature[{place}]") for place, item in enumerate(tables))
 
 
-def measured_cells(answer: Answer) -> list[tuple[Record, ProbeResult]]:
+def measured_cells(answer: BisectionAnswer) -> list[tuple[Record, ProbeResult]]:
     """Return a record and the result of each released cell that a search probed; commits have no rule in a catalog."""
     compared = answer.comparison
     cells = [(compared.records[taken], seen) for taken, seen in compared.attribution.probed.items()] if compared else []

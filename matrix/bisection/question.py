@@ -10,7 +10,7 @@ from matrix.bisection import axes
 from matrix.bisection.axes import AxisName, BisectionAxis, Subject
 from matrix.bisection.clone import Clone
 from matrix.bisection.commits import Searcher
-from matrix.bisection.joint import Answer, StackPair, jointly, stack_of
+from matrix.bisection.joint import BisectionAnswer, StackPair, jointly, stack_of
 from matrix.bisection.noise import ProbeResult
 from matrix.bisection.probing import reads_only
 from matrix.bisection.search import Plan
@@ -32,7 +32,7 @@ class Stretch:
 
     subject: Subject
     ends: tuple[End, End]
-    search: Callable[[Plan, BisectionSession], Answer]
+    search: Callable[[Plan, BisectionSession], BisectionAnswer]
 
 
 @dataclass(frozen=True)
@@ -128,9 +128,9 @@ class BisectionQuestion:
             differ(good.id, bad.id)
             first, last = (End(axes.at_commit(subject, axis, clone, one.id), str(one)) for one in (good, bad))
 
-            def between(plan: Plan, session: BisectionSession) -> Answer:
+            def between(plan: Plan, session: BisectionSession) -> BisectionAnswer:
                 searcher = Searcher(subject, axis, clone, plan, session, suspects)
-                return Answer(subject, {axis.value: searcher.between(good, bad)})
+                return BisectionAnswer(subject, {axis.value: searcher.between(good, bad)})
 
             return Stretch(subject, (first, last), between)
         made, swapped = axes.releases(subject, axis, self.good, self.bad, partial(run_by, subject, lacks))
@@ -167,13 +167,13 @@ class BisectionQuestion:
 
 def along(
     subject: Subject, axis: BisectionAxis, old: ProbeResult | None, plan: Plan, session: BisectionSession
-) -> Answer:
+) -> BisectionAnswer:
     """Bisect released versions; with `old` None the oldest is probed first, and the newest must then differ."""
     if old is None:
         (result,) = session.settled([axis.case_at(0)], [axis.points[0].label], plan.noise, 1 - plan.confidence)
         old = result if result is not ProbeResult.SKIP else ProbeResult.GOOD
     bisection = bisect(subject, axis, old, plan, session, cheap=lambda item: is_cheap(item, session))
-    return Answer(subject, {axis.name.value: bisection})
+    return BisectionAnswer(subject, {axis.name.value: bisection})
 
 
 def run_by(subject: Subject, lacks: Callable[[str], str], image: str) -> str:

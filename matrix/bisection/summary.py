@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from matrix.bisection.attribution import Carrier, Packages
 from matrix.bisection.axes import AxisName
-from matrix.bisection.joint import Answer
+from matrix.bisection.joint import BisectionAnswer
 from matrix.bisection.noise import ProbeResult
 from matrix.bisection.probing import seen_of
 from matrix.bisection.search import ResultKind
@@ -75,7 +75,7 @@ class Cost:
 
 
 @dataclass(frozen=True)
-class Change:
+class ChangePoint:
     """Where the result changes along one axis.
 
     `answer` is the point where the result changes, None if it is ambiguous; `candidates` are then the points that it
@@ -207,7 +207,7 @@ class BisectionSummary:
     title: str
     case: str
     level: Level
-    changes: Mapping[str, Change]
+    changes: Mapping[str, ChangePoint]
     attribution: AttributionSummary | None = None
 
     @property
@@ -232,7 +232,7 @@ class BisectionSummary:
         return alone
 
 
-def summarize(answer: Answer, session: BisectionSession) -> BisectionSummary:
+def summarize(answer: BisectionAnswer, session: BisectionSession) -> BisectionSummary:
     """Return the summary of an answer; its cost is what the session ran and took."""
     subject, compared = answer.subject, answer.comparison
     changes = {axis: _change(bisection) for axis, bisection in answer.bisections.items()}
@@ -254,10 +254,10 @@ def summarize(answer: Answer, session: BisectionSession) -> BisectionSummary:
     return BisectionSummary(*case, changes, attributed)
 
 
-def _change(bisection: Bisection) -> Change:
+def _change(bisection: Bisection) -> ChangePoint:
     result, points, before = bisection.result, bisection.axis.points, bisection.before
     claimed = result.kind is not ResultKind.AMBIGUOUS
-    return Change(
+    return ChangePoint(
         answer=points[result.candidates[0]].id if claimed else None,
         kind=result.kind,
         confidence=result.confidence,

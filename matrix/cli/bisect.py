@@ -13,7 +13,7 @@ from matrix.bisection import axes
 from matrix.bisection.axes import AxisName
 from matrix.bisection.clone import Clone
 from matrix.bisection.ends import confirmed, ended, keep_judged, learn, measured, ran, twice
-from matrix.bisection.joint import Answer
+from matrix.bisection.joint import BisectionAnswer
 from matrix.bisection.noise import CERTAIN, Noise, ProbeResult
 from matrix.bisection.own import OwnCommand, signature_text, signatures_in, site
 from matrix.bisection.probing import CellProbes, ContractProbes, metric_of, reads_only
@@ -153,7 +153,7 @@ class Opened:
         """Return the failure whose case every point runs."""
         return self.points.subject.failure
 
-    def found(self) -> Answer:
+    def found(self) -> BisectionAnswer:
         """Search between the ends. Raises MatrixError."""
         return self.points.search(self.plan, self.session)
 
@@ -258,7 +258,7 @@ def progress(probe: ProbeReport) -> None:
 
 
 def print_found(
-    found: Answer,
+    found: BisectionAnswer,
     session: BisectionSession,
     parsed: argparse.Namespace,
     own: OwnCommand | None = None,

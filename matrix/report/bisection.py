@@ -8,7 +8,7 @@ from typing import Final
 
 from matrix.bisection.axes import PACKAGES
 from matrix.bisection.noise import ProbeResult
-from matrix.bisection.summary import AttributionSummary, BisectionSummary, Change, ProbeSummary
+from matrix.bisection.summary import AttributionSummary, BisectionSummary, ChangePoint, ProbeSummary
 from matrix.catalog.failure import Level
 from matrix.catalog.folders import SITE
 from matrix.provision.trees import LAYOUTS
@@ -37,7 +37,7 @@ def render(summary: BisectionSummary, page: str) -> Iterator[Part]:
     yield f"  page: {page}"
 
 
-def _facts(change: Change) -> list[tuple[str, str]]:
+def _facts(change: ChangePoint) -> list[tuple[str, str]]:
     """Return the rows of a change: what it may be, its confidence and cost."""
     cost = change.cost
     facts = [("before it:", change.before)] if change.before else []
@@ -57,7 +57,7 @@ def _facts(change: Change) -> list[tuple[str, str]]:
     ]
 
 
-def _attributed(attribution: AttributionSummary, changes: Collection[Change]) -> Iterator[Part]:
+def _attributed(attribution: AttributionSummary, changes: Collection[ChangePoint]) -> Iterator[Part]:
     """Yield what differs, the change in each guilty package, and each mixture of the two stacks with its command."""
     doubtful = (" and ".join(sorted(carrier.doubtful)) for carrier in attribution.carriers if carrier.doubtful)
     yield table(
@@ -87,7 +87,7 @@ def issue_text(summary: BisectionSummary, command: str = "") -> str:
     return "\n".join(_issue(summary, change, command) for change in summary.changes.values())
 
 
-def _issue(summary: BisectionSummary, change: Change, command: str) -> str:
+def _issue(summary: BisectionSummary, change: ChangePoint, command: str) -> str:
     fixed = ", ".join(f"{axis} {value}" for axis, value in change.fixed.items())
     bad = next((probe for probe in change.probes if probe.seen is ProbeResult.BAD), None)
     printed = "\n".join(dict.fromkeys(bad.raised or [bad.why])) if bad else ""
@@ -115,7 +115,7 @@ def _issue(summary: BisectionSummary, change: Change, command: str) -> str:
     )
 
 
-def _steps(probe: ProbeSummary, change: Change, command: str) -> str:
+def _steps(probe: ProbeSummary, change: ChangePoint, command: str) -> str:
     """Return how a reader repeats a probe: by this project, without a folder of this machine, or by its packages."""
     layout = LAYOUTS[PACKAGES[change.axis].value] if change.clone else None
     if not command:

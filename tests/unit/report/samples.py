@@ -12,7 +12,7 @@ from matrix.bisection.search import ResultKind
 from matrix.bisection.summary import (
     AttributionSummary,
     BisectionSummary,
-    Change,
+    ChangePoint,
     Cost,
     MixtureSummary,
     ProbeSummary,
@@ -182,7 +182,7 @@ def bisection(text: str) -> BisectionSummary:
     probes = tuple(
         ProbeSummary(text, text, seen, {seen: 1}, text, text, (text,), 1.0, text, {text: text}) for seen in ProbeResult
     )
-    change = Change(
+    change = ChangePoint(
         text, ResultKind.FIRST_BAD, 0.95, text, text, AxisName.MCORE, {text: text}, text, (text,), ((text, text),),
         probes, Cost(5, 4, 3, 2, 1.5), (text,),
     )  # fmt: skip

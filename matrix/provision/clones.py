@@ -1,6 +1,5 @@
-"""The clones of upstream repositories in the cache: bare, and without the contents of files that no case needs.
+"""The clones of upstream repositories in the cache: bare, with all branches and tags.
 
-`fetch` gets all commits and folders of the branches and tags, and the files of the revisions that the catalog names.
 Later reading needs no network: matrix.kit.git allows none. A clone is made under a temporary name and renamed when it
 is complete, so that an interrupted one is never used.
 """
@@ -11,51 +10,44 @@ import json
 import os
 import re
 import shutil
-import signal
-import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
-from functools import partial
 from pathlib import Path
 from typing import Final
 
 from matrix.errors import MatrixError
 from matrix.kit.git import Repository
-from matrix.provision.commands import redacted
-from matrix.provision.kernel import die_with_parent
+from matrix.provision.commands import NOT_STARTED, TIMED_OUT, redacted, run
 from matrix.provision.overlays import default_root, locked
 
 CONNECT_S: Final = 30.0  # seconds for a server's first answer; 1 s is usual. Override: MEGATRIX_CONNECT_TIMEOUT
 STALL_S: Final = 60  # seconds with less than 1 kB/s after which git gives up an HTTP transfer
 NOTE: Final = "megatrix.json"  # in a clone: what was fetched, when, from where
 MB: Final = 1_000_000  # bytes
-# MB of a fetched clone, measured 2026-11-21 from mirrors on the same disk; for the offer at the end of a night.
-SIZE_MB: Final[Mapping[str, int]] = {"megatron-lm": 54, "transformer-engine": 23}
-OPTIONS: Final = (
-    *(
-        "-c",
-        "gc.auto=0",
-        "-c",
-        "maintenance.auto=false",
-        "-c",
-        "protocol.version=2",
-        "-c",
-        "fetch.writeCommitGraph=false",
-    ),
-    *("-c", "http.lowSpeedLimit=1000", "-c", f"http.lowSpeedTime={STALL_S}", "-c", f"core.hooksPath={os.devnull}"),
+# MB of a fetched clone, measured 2026-11-22 from mirrors on the same disk; for the offer at the end of a night.
+SIZE_MB: Final[Mapping[str, int]] = {"megatron-lm": 132, "transformer-engine": 27}
+SETTINGS: Final = (
+    "gc.auto=0",
+    "maintenance.auto=false",
+    "protocol.version=2",
+    "http.lowSpeedLimit=1000",
+    f"http.lowSpeedTime={STALL_S}",
+    f"core.hooksPath={os.devnull}",
 )
+FETCH: Final = ("fetch", "--quiet", "--no-tags", "--no-write-fetch-head", "--recurse-submodules=no")
 # They would select another repository.
-LOCAL: Final = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_OBJECT_DIRECTORY", "GIT_COMMON_DIR", "GIT_NAMESPACE",
-                "GIT_ALTERNATE_OBJECT_DIRECTORIES", "GIT_CEILING_DIRECTORIES")  # fmt: skip
+LOCAL: Final = re.compile(
+    r"GIT_(DIR|WORK_TREE|INDEX_FILE|(ALTERNATE_)?OBJECT_DIRECTOR(Y|IES)|COMMON_DIR|NAMESPACE|CEILING_DIRECTORIES)"
+)
 WHOLE_ID: Final = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 
 
 @dataclass(frozen=True)
 class Fetched:
-    """What a fetched clone holds: its URL without password, the time (UTC, ISO 8601), the revisions with their files.
+    """What a fetched clone holds: its URL without password, the time (UTC, ISO 8601), the revisions of the catalog.
 
     `missing` are the revisions that the repository does not have.
     """
@@ -86,139 +78,78 @@ def size_of(folder: Path) -> int:
 
 
 def fetch(folder: Path, url: str, revisions: Iterable[str], say: Callable[[str], None]) -> Fetched:
-    """Make or update the clone in `folder` from `url`, with the files of these revisions.
+    """Make or update the clone in `folder` from `url`; its note has which of these revisions it holds.
 
     `say` gets a line for each step. Raises MatrixError where the repository can't be reached; the clone is then as
-    before.
+    before. One that an earlier version made without the contents of all files is made anew.
     """
     url = local_url(url)
     folder.parent.mkdir(parents=True, exist_ok=True)
     with locked(folder.with_name(f"{folder.name}.lock")):
         for dead in folder.parent.glob(f"{folder.name}.*.making"):  # left by a killed process: the lock is held here
             shutil.rmtree(dead, ignore_errors=True)
-        if folder.is_dir():
-            return _Upstream(folder, url).fill(revisions, say)
+        if folder.is_dir() and "promisor" not in (folder / "config").read_text(encoding="utf-8"):
+            return _fill(folder, url, revisions, say)
         making = Path(tempfile.mkdtemp(prefix=f"{folder.name}.", suffix=".making", dir=folder.parent))
         try:
-            fetched = _Upstream(making, url).fill(revisions, say)
+            fetched = _fill(making, url, revisions, say)
             making.chmod(0o755)
+            shutil.rmtree(folder, ignore_errors=True)
             making.rename(folder)
         finally:
             shutil.rmtree(making, ignore_errors=True)  # already renamed unless an error was raised
         return fetched
 
 
-class _Upstream:
-    """A bare clone and the URL of its upstream repository, which may contain a password and is stored without it."""
+def _fill(folder: Path, url: str, revisions: Iterable[str], say: Callable[[str], None]) -> Fetched:
+    """Fetch the branches, the tags and these revisions into a bare clone, and note what it has."""
+    say(f"fetching {redacted(url)}")
+    # The first question to the server, which must answer soon: its default branch.
+    answer = _git(folder, url, "ls-remote", "--symref", "origin", "HEAD", seconds=connect_s(os.environ))
+    if not (folder / "HEAD").is_file():
+        _git(folder, url, "init", "--quiet", "--bare", "--template=", str(folder))
+    _git(folder, url, *FETCH, "--prune", "--force", "origin", "+refs/heads/*:refs/heads/*", "+refs/tags/*:refs/tags/*")
+    if head := re.search(r"^ref: (refs/heads/\S+)\tHEAD$", answer, re.MULTILINE):
+        _git(folder, url, "symbolic-ref", "HEAD", head[1])
+    revisions = sorted(revisions)
+    with Repository(folder) as clone:
+        for revision in revisions:  # on no branch: servers send a commit by its whole id
+            if WHOLE_ID.fullmatch(revision) and not clone.commit(revision):
+                _git(folder, url, *FETCH, "origin", f"+{revision}:refs/megatrix/{revision}", check=False)
+        missing = tuple(revision for revision in revisions if not clone.commit(revision))
+    at = datetime.now(timezone.utc).isoformat(timespec="seconds")
+    fetched = Fetched(redacted(url), at, tuple(sorted(set(revisions) - set(missing))), missing)
+    part = folder / f"{NOTE}.part"
+    part.write_text(json.dumps(asdict(fetched), indent=1) + "\n", encoding="utf-8")
+    part.replace(folder / NOTE)
+    return fetched
 
-    def __init__(self, folder: Path, url: str) -> None:
-        self._folder, self._url = folder, url
 
-    def fill(self, revisions: Iterable[str], say: Callable[[str], None]) -> Fetched:
-        """Fetch the branches, the tags and the files of these revisions."""
-        head = self._head()
-        say(f"fetching {redacted(self._url)}")
-        if not (self._folder / "HEAD").is_file():
-            self._git("init", "--quiet", "--bare", "--template=", str(self._folder))
-            for key, value in (
-                ("core.repositoryFormatVersion", "1"),
-                ("extensions.partialClone", "origin"),
-                ("remote.origin.promisor", "true"),
-                ("remote.origin.partialCloneFilter", "blob:none"),
-            ):
-                self._git("config", key, value)
-        self._fetch("--prune", "--force", "origin", "+refs/heads/*:refs/heads/*", "+refs/tags/*:refs/tags/*")
-        if head:
-            self._git("symbolic-ref", "HEAD", head)
-        with Repository(self._folder) as clone:
-            commits = {revision: clone.commit(revision) for revision in revisions}
-            alone = [name for name, commit in commits.items() if not commit and WHOLE_ID.fullmatch(name)]
-            for name in alone:  # on no branch: servers send a commit by its whole id
-                self._fetch("origin", f"+{name}:refs/megatrix/{name}", check=False)
-                commits[name] = clone.commit(name)
-        found = sorted({commit for commit in commits.values() if commit})
-        blobs = self._missing(found)
-        if blobs:
-            say(f"fetching {len(blobs):,} files of {len(found)} revisions")
-            self._fetch("--stdin", "origin", given="\n".join(blobs) + "\n")
-        if left := self._missing(found):
-            raise MatrixError(
-                "the repository did not send all files", where=redacted(self._url), got=f"{len(left):,} are missing",
-                fix="use a server that sends objects by id: git 2.26 or later, protocol 2",
-            )  # fmt: skip
-        missing = tuple(sorted(name for name, commit in commits.items() if not commit))
-        at = datetime.now(timezone.utc).isoformat(timespec="seconds")
-        fetched = Fetched(redacted(self._url), at, tuple(sorted(commits.keys() - set(missing))), missing)
-        part = self._folder / f"{NOTE}.part"
-        part.write_text(json.dumps(asdict(fetched), indent=1) + "\n", encoding="utf-8")
-        part.replace(self._folder / NOTE)
-        return fetched
+def _git(folder: Path, url: str, *arguments: str, seconds: float | None = None, check: bool = True) -> str:
+    """Run git on a bare clone with this URL as its origin, which may contain a password and is not stored.
 
-    def _head(self) -> str:
-        """Return the default branch; the first question to the server, which must answer soon."""
-        limit = connect_s(os.environ)
-        answer = self._git("ls-remote", "--symref", "origin", "HEAD", seconds=limit)
-        found = re.search(r"^ref: (refs/heads/\S+)\tHEAD$", answer, re.MULTILINE)
-        return found[1] if found else ""
-
-    def _missing(self, commits: Sequence[str]) -> list[str]:
-        """Return the ids of the files of these commits that the clone lacks."""
-        if not commits:
-            return []
-        with Repository(self._folder) as clone:
-            listed = clone.git("rev-list", "--objects", "--no-object-names", "--no-walk", "--missing=print", *commits)
-        if listed.returncode:
-            raise MatrixError("git cannot list the files", where=str(self._folder), got=listed.stderr.strip())
-        return [line[1:] for line in listed.stdout.splitlines() if line.startswith("?")]
-
-    def _fetch(self, *arguments: str, given: str = "", check: bool = True) -> None:
-        options = ("--quiet", "--no-tags", "--no-write-fetch-head", "--recurse-submodules=no", "--filter=blob:none")
-        noop = ("-c", "fetch.negotiationAlgorithm=noop") if given else ()  # single files need no common history
-        self._git(*noop, "fetch", *options, *arguments, given=given, check=check)
-
-    def _git(self, *arguments: str, given: str = "", seconds: float | None = None, check: bool = True) -> str:
-        """Run git in its own process group, which is killed after `seconds` or on Ctrl-C, and return its output.
-
-        git ends with this process, also after kill -9; its transport then finds its pipe closed.
-        """
-        try:
-            process = subprocess.Popen(
-                ["git", *OPTIONS, "-c", f"remote.origin.url={self._url}", *arguments],
-                env=self._environment(), start_new_session=True, text=True,
-                preexec_fn=partial(die_with_parent, os.getpid()),  # this process has one thread
-                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, errors="replace",
-            )  # fmt: skip
-        except OSError as error:
-            raise MatrixError("git is required to fetch a clone", got=error, fix="install git") from None
-        try:
-            out, err = process.communicate(given, timeout=seconds)
-            late = False
-        except subprocess.TimeoutExpired:
-            out, err, late = "", f"no answer within {seconds:.0f} s", True
-        finally:
-            if process.poll() is None:
-                os.killpg(process.pid, signal.SIGKILL)  # its transport too, which would hold the pipes
-                process.communicate()
-        if late or (check and process.returncode):
-            raise MatrixError(
-                "this repository can't be fetched", where=redacted(self._url),
-                got=redacted("\n".join(err.strip().splitlines()[-4:])) or f"git exited with {process.returncode}",
-                expected="a repository that this machine reaches: https://, ssh://, file:// or a folder",
-                fix="set the URL of a mirror, or copy a clone to this machine and name it: megatrix sources --help",
-            )  # fmt: skip
-        return out
-
-    def _environment(self) -> dict[str, str]:
-        """Return the environment with the user's settings of git (proxies, certificates) and without any prompt."""
-        kept = {name: value for name, value in os.environ.items() if name not in LOCAL}
-        return {
-            "GIT_SSH_COMMAND": f"ssh -o BatchMode=yes -o ConnectTimeout={connect_s(os.environ):.0f}",
-            **kept,
-            "GIT_DIR": str(self._folder),
-            "GIT_TERMINAL_PROMPT": "0",
-            "GIT_NO_LAZY_FETCH": "1",  # over plain HTTP files git otherwise starts itself for ever
-            "LC_ALL": "C",
-        }
+    The user's settings of git (proxies, certificates) apply, and git never prompts. It ends with this process.
+    """
+    environment = {
+        "GIT_SSH_COMMAND": f"ssh -o BatchMode=yes -o ConnectTimeout={connect_s(os.environ):.0f}",
+        **{name: value for name, value in os.environ.items() if not LOCAL.fullmatch(name)},
+        "GIT_DIR": str(folder),
+        "GIT_TERMINAL_PROMPT": "0",
+        "LC_ALL": "C",
+    }
+    settings = [word for setting in (*SETTINGS, f"remote.origin.url={url}") for word in ("-c", setting)]
+    result = run(["git", *settings, *arguments], environment=environment, seconds=seconds, follow=True)
+    if result.code == NOT_STARTED:
+        raise MatrixError("git is required to fetch a clone", got=result.err, fix="install git")
+    if result.code == TIMED_OUT or (check and result.code):
+        raise MatrixError(
+            "this repository can't be fetched",
+            where=redacted(url),
+            got=result.complaint,
+            expected="a repository that this machine reaches: https://, ssh://, file:// or a folder",
+            fix="set the URL of a mirror, or copy a clone to this machine and name it: megatrix sources --help",
+        )
+    return result.out
 
 
 def connect_s(environ: Mapping[str, str]) -> float:

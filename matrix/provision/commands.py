@@ -9,7 +9,10 @@ import signal
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, Protocol
+
+from matrix.provision.kernel import die_with_parent
 
 NOT_STARTED = 127  # exit status of a shell for a missing command
 STOP_S: Final = 4.0  # s for an interrupted command to undo what it did, such as debootstrap's mounts
@@ -47,11 +50,16 @@ class Runner(Protocol):
 
 
 def run(
-    command: Sequence[str], *, environment: Mapping[str, str] | None = None, seconds: float | None = None
+    command: Sequence[str],
+    *,
+    environment: Mapping[str, str] | None = None,
+    seconds: float | None = None,
+    follow: bool = False,
 ) -> CommandResult:
     """Run a process with empty standard input. The code is 127 for a missing tool and 124 on timeout, as in a shell.
 
-    After a timeout or a Ctrl-C its process group is interrupted, and STOP_S later killed.
+    After a timeout or a Ctrl-C its process group is interrupted, and STOP_S later killed. With `follow`, for a process
+    with one thread, the command also ends where this process is killed.
     """
     try:
         process = subprocess.Popen(
@@ -63,6 +71,7 @@ def run(
             encoding="utf-8",
             errors="replace",
             start_new_session=True,  # a group of its own, which is ended with its children
+            preexec_fn=partial(die_with_parent, os.getpid()) if follow else None,
         )
     except OSError as error:
         return CommandResult(NOT_STARTED, err=str(error))

@@ -18,7 +18,7 @@ from matrix.verdicts.record import Verdict
 from tests.schemas import items_of
 from tests.unit import catalogs
 from tests.unit.catalogs import failure
-from tests.unit.provision.makers import git, make_clone
+from tests.unit.provision.makers import make_clone
 from tests.unit.report.samples import record
 
 
@@ -26,7 +26,6 @@ from tests.unit.report.samples import record
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, handlers: None) -> None:
     """Set a small catalog, an empty cache and a mirror of Megatron-LM."""
     mirror = make_clone(tmp_path / "mirror")
-    git(mirror, "config", "uploadpack.allowFilter", "true")
     monkeypatch.setattr(loading, "load", lambda: catalogs.catalog(failure()))
     monkeypatch.setattr("matrix.cli.sources.revisions", lambda known: dict.fromkeys(revisions(known), ("main",)))
     monkeypatch.setenv("MEGATRIX_CACHE", str(tmp_path / "cache"))
@@ -88,4 +87,4 @@ def test_a_night_ends_with_the_offer(tmp_path: Path, capsys: pytest.CaptureFixtu
     records = (record(), replace(record(Verdict.UNAVAILABLE), outcome=outcome))
     results.print_summary(Night("one", records), tmp_path)
     last = capsys.readouterr().out.splitlines()[-2]
-    assert last.endswith("`megatrix sources fetch` (1 clone, about 54 MB) would run 1")
+    assert last.endswith("`megatrix sources fetch` (1 clone, about 132 MB) would run 1")

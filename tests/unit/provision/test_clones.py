@@ -30,9 +30,8 @@ SAID: list[str] = []
 
 @pytest.fixture
 def upstream(tmp_path: Path) -> Path:
-    """A repository that serves partial clones; `alone` in its folder is a commit on no branch."""
+    """A repository; `alone` in its folder is a commit on no branch."""
     folder = make_clone(tmp_path / "upstream")
-    git(folder, "config", "uploadpack.allowFilter", "true")
     git(folder, "checkout", "--quiet", "--detach", "main")
     (folder / "megatron/core/model.py").write_text("ALONE = True\n")
     (tmp_path / "alone").write_text(commit(folder, "Propose a change"))
@@ -68,12 +67,10 @@ def test_a_fetched_clone_needs_no_server(upstream: Path, cached: Path) -> None:
     assert contents(cached, "feature/x@2")["megatron/core/model.py"] == b"LAYERS = 3\n"
 
 
-def test_only_files_that_cases_need_are_fetched(upstream: Path, cached: Path) -> None:
-    """A file of another commit is missing, and reading it asks no server, though it is there."""
+def test_a_clone_has_every_commit(upstream: Path, cached: Path) -> None:
+    """A bisection reads any of them."""
     fetched(upstream, cached)
-    assert "fetching 5 files of 2 revisions" in SAID
-    with pytest.raises(MatrixError, match=r"git cannot read this object(.|\n)*megatrix sources fetch"):
-        contents(cached, "main")
+    assert contents(cached, "main")["megatron/core/model.py"] == b"NEW = True\n"
     with Repository(cached) as clone:
         assert len(clone.history("%H%x00", "main")) == 2
 
@@ -97,8 +94,20 @@ def test_a_second_fetch_updates(upstream: Path, cached: Path) -> None:
 
 def test_nothing_is_fetched_twice(upstream: Path, cached: Path) -> None:
     fetched(upstream, cached)
+    packs = sorted(cached.glob("objects/**/*"))
     fetched(upstream, cached)
-    assert [line for line in SAID if "files" in line] == []
+    assert sorted(cached.glob("objects/**/*")) == packs
+
+
+def test_a_partial_clone_is_made_anew(upstream: Path, cached: Path) -> None:
+    """Earlier versions left out the contents of files that no case needs."""
+    git(upstream, "config", "uploadpack.allowFilter", "true")
+    cached.parent.mkdir(parents=True)
+    git(cached.parent, "clone", "--quiet", "--bare", "--filter=blob:none", upstream.as_uri(), cached.name)
+    with pytest.raises(MatrixError, match=r"git cannot read this object(.|\n)*megatrix sources fetch"):
+        contents(cached, "main")
+    fetched(upstream, cached)
+    assert contents(cached, "main")["megatron/core/model.py"] == b"NEW = True\n"
 
 
 def test_a_commit_on_no_branch_is_fetched(upstream: Path, cached: Path, tmp_path: Path) -> None:
@@ -113,12 +122,6 @@ def test_a_missing_revision_is_noted(upstream: Path, cached: Path, revision: str
     found = fetched(upstream, cached, "core_v0.9.0", revision)
     assert (found.revisions, found.missing) == (("core_v0.9.0",), (revision,))
     assert note_of(cached) == found
-
-
-def test_a_server_without_filters_sends_everything(upstream: Path, cached: Path) -> None:
-    git(upstream, "config", "--unset", "uploadpack.allowFilter")
-    fetched(upstream, cached)
-    assert contents(cached, "main")["megatron/core/model.py"] == b"NEW = True\n"
 
 
 @pytest.fixture
@@ -171,7 +174,7 @@ def test_a_silent_server_is_given_up(cached: Path, monkeypatch: pytest.MonkeyPat
 
     reader = threading.Thread(target=read, daemon=True)
     reader.start()
-    with pytest.raises(MatrixError, match="no answer within"):
+    with pytest.raises(MatrixError, match="no result within"):
         fetched(f"http://127.0.0.1:{silent.getsockname()[1]}/x.git", cached)
     silent.shutdown(socket.SHUT_RDWR)
     reader.join(60)
@@ -184,7 +187,7 @@ def test_an_interrupted_fetch_leaves_nothing(upstream: Path, cached: Path, monke
     def interrupt(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("matrix.provision.clones._Upstream._missing", interrupt)
+    monkeypatch.setattr("matrix.provision.clones.asdict", interrupt)
     with pytest.raises(KeyboardInterrupt):
         fetched(upstream, cached)
     assert [path.name for path in cached.parent.iterdir()] == ["megatron-lm.lock"]

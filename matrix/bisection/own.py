@@ -16,9 +16,10 @@ from typing import Any, Final
 from matrix.bisection.joint import BisectionAnswer
 from matrix.bisection.noise import ProbeResult
 from matrix.bisection.session import why
+from matrix.catalog.codec import decode
 from matrix.catalog.failure import Level, Signature
 from matrix.catalog.folders import ENTRY, SITE, folder_name
-from matrix.catalog.schema import build, read_toml
+from matrix.catalog.schema import read_toml
 from matrix.catalog.versions import NONE
 from matrix.errors import MatrixError
 from matrix.store.paths import write_whole
@@ -197,7 +198,7 @@ def signatures_in(path: Path) -> tuple[Signature, ...]:
 def tables_of(content: Mapping[str, Any], path: Path) -> tuple[Signature, ...]:
     """Return the signatures in the content of a file. Raises MatrixError."""
     tables = content.get("signature", [])
-    return tuple(build(Signature, item, f"{path}: signature[{place}]") for place, item in enumerate(tables))
+    return tuple(decode(Signature, item, f"{path}: signature[{place}]") for place, item in enumerate(tables))
 
 
 def measured_cells(answer: BisectionAnswer) -> list[tuple[Record, ProbeResult]]:

@@ -337,7 +337,7 @@ class Failure:
     contract: ContractCall | None = None
     upstream: str = ""
     stack: tuple[Stack, ...] = ()
-    folder: Path = field(default=Path(), metadata={"toml": False})
+    folder: Path = field(default=Path(), metadata={"plain": False})
 
     def expectation(self, cell: Cell, case: str = "") -> Expectation:
         """Return the expectation of a case in `cell`; without a case, of the failure as a whole."""

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from matrix.catalog.checks import check
+from matrix.catalog.codec import decode
 from matrix.catalog.failure import Axis, Case, Failure, Level, StandIn
 from matrix.catalog.folders import entries, folder_name, roots
 from matrix.catalog.model import (
@@ -23,7 +24,7 @@ from matrix.catalog.model import (
     RequiredModule,
     Wheels,
 )
-from matrix.catalog.schema import Identifier, build, convert, read_toml
+from matrix.catalog.schema import Identifier, read_toml
 from matrix.catalog.versions import parse
 from matrix.errors import MatrixError, closest
 
@@ -57,7 +58,7 @@ def load(facts: Path = FACTS, *failures: Path) -> Catalog:
         raise MatrixError("not a catalog", got=facts, expected="a folder with bases.toml, releases.toml, ...")
     containers = _tables(facts / "containers.toml", {"container": Container})["container"]
     bases = read_toml(facts / "bases.toml")
-    common = build(Common, bases.pop("common", {}), f"{facts / 'bases.toml'}: common")
+    common = decode(Common, bases.pop("common", {}), f"{facts / 'bases.toml'}: common")
     made = _built(facts / "bases.toml", bases, {"wheels": Wheels, "reader": ReaderBase, "image": Image})
     drivers = _tables(facts / "drivers.toml", {"driver": Driver, "feature": Feature, "gpu": GpuModel})
     releases = _tables(
@@ -83,7 +84,7 @@ def load(facts: Path = FACTS, *failures: Path) -> Catalog:
 
 def read_failures(*folders: Path) -> tuple[Failure, ...]:
     """Return the failures in these folders (default: the project's and the site's), by id. Raises MatrixError."""
-    shared = build(Shared, read_toml(SHARED), str(SHARED))
+    shared = decode(Shared, read_toml(SHARED), str(SHARED))
     found = [read_failure(path, shared) for root in folders or roots() for path in entries(root)]
     return tuple(sorted(found, key=lambda failure: failure.id))
 
@@ -92,8 +93,8 @@ def read_failure(path: Path, shared: Shared) -> Failure:
     """Return the failure of one failure.toml. Raises MatrixError."""
     content = read_toml(path)
     content["case"] = [case for item in _items(content, "case", path) for case in _cases(item, shared, str(path))]
-    names = convert(tuple[str, ...], content.pop("stand_ins", []), f"{path}: stand_ins")
-    failure = build(Failure, {"axes": _axes(content), **content}, str(path))
+    names = decode(tuple[str, ...], content.pop("stand_ins", []), f"{path}: stand_ins")
+    failure = decode(Failure, {"axes": _axes(content), **content}, str(path))
     if folder_name(failure.id) != path.parent.name:
         raise MatrixError(
             "a failure's folder is named like its id, with _ for -",
@@ -115,9 +116,9 @@ def _cases(item: Mapping[str, Any], shared: Shared, where: str) -> list[dict[str
     """Return the cases of one [[case]]: the table itself, or one per item of `each`, which adds to the table's keys."""
     group = {key: value for key, value in item.items() if key != "each"}
     made = []
-    for one in convert(tuple[Mapping[str, Any], ...], item.get("each", [{}]), f"{where}: case.each"):
+    for one in decode(tuple[Mapping[str, Any], ...], item.get("each", [{}]), f"{where}: case.each"):
         merged = {**group, **one}
-        given = convert(tuple[Mapping[str, Any], ...], [part.get("arguments", {}) for part in (group, one)], where)
+        given = decode(tuple[Mapping[str, Any], ...], [part.get("arguments", {}) for part in (group, one)], where)
         merged["arguments"] = {**given[0], **given[1]}
         limits = {**_limits(group, shared, where), **_limits(one, shared, where)}
         made.append({**merged, "limits": limits} if limits else merged)
@@ -129,7 +130,7 @@ def _limits(case: Mapping[str, Any], shared: Shared, where: str) -> Mapping[str,
     limits = case.get("limits", {})
     if isinstance(limits, str):
         return _named(limits, shared.limits, "limits", f"{where}: case.limits")
-    return convert(Mapping[str, Any], limits, f"{where}: case.limits")  # type: ignore[no-any-return]
+    return decode(dict[str, Any], limits, f"{where}: case.limits")
 
 
 def _named(name: str, known: Mapping[str, T], what: str, where: str) -> T:
@@ -162,8 +163,8 @@ def _built(path: Path, content: Mapping[str, Any], kinds: Mapping[str, type]) ->
             )
     return {
         name: tuple(
-            build(kind, item, f"{path}: {name}[{place}]")
-            for place, item in enumerate(convert(tuple[Any, ...], content.get(name, []), f"{path}: {name}"))
+            decode(kind, item, f"{path}: {name}[{place}]")
+            for place, item in enumerate(decode(tuple[Any, ...], content.get(name, []), f"{path}: {name}"))
         )
         for name, kind in kinds.items()
     }

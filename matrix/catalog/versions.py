@@ -6,10 +6,12 @@ import operator
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Final
+from typing import Any, Final
 
 from packaging.specifiers import InvalidSpecifier, Specifier
 from packaging.version import Version
+
+from matrix.catalog.codec import MalformedError, decode
 
 NONE: Final = "none"  # value of an axis that a cell does not use
 
@@ -55,6 +57,23 @@ class Range:
     def __post_init__(self) -> None:
         """Raise InvalidSpecifier at construction rather than at the first use."""
         _clauses(self.text)
+
+    @classmethod
+    def from_plain(cls, value: Any) -> Range:
+        """Return the range of a text. Raises MalformedError."""
+        try:
+            return cls(decode(str, value))
+        except InvalidSpecifier as error:
+            raise MalformedError(
+                "not a version range",
+                got=error,
+                expected='PEP 440 clauses: ">=0.6,<0.9"',
+                fix="join clauses with a comma; put an operator before each version",
+            ) from None
+
+    def to_plain(self) -> str:
+        """Return the text."""
+        return self.text
 
     def __contains__(self, version: str) -> bool:
         return _contains(self.text, version)

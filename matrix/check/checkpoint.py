@@ -10,8 +10,9 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any, Final
 
+from matrix.catalog.codec import decode
 from matrix.catalog.loading import FACTS
-from matrix.catalog.schema import build, read_toml
+from matrix.catalog.schema import read_toml
 from matrix.catalog.versions import Range
 from matrix.errors import MatrixError
 
@@ -75,7 +76,7 @@ def read_checkpoint(folder: Path, facts: Path = FACTS / "checkpoints.toml") -> C
     place = _iteration(folder)
     if (place / CONFIG).is_file():
         backend = _backend(place / CONFIG)
-        marks = build(_Marks, read_toml(facts), str(facts)).mark if backend == BACKEND else ()
+        marks = decode(_Marks, read_toml(facts), str(facts)).mark if backend == BACKEND else ()
         names = set(class_names(_start(place / METADATA)))
         found = next((one for one in marks if _fits(one, place, names)), None)
         return Checkpoint(str(place), backend, found)

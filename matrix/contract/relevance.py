@@ -10,9 +10,10 @@ from itertools import chain
 from typing import Final
 
 from matrix.catalog import versions
+from matrix.catalog.codec import decode
 from matrix.catalog.model import Container, Release
 from matrix.catalog.reach import ReachedBy
-from matrix.catalog.schema import build, read_toml
+from matrix.catalog.schema import read_toml
 from matrix.catalog.versions import Range
 from matrix.contract.finding import Finding, FindingKind
 from matrix.contract.provider import provider_of
@@ -140,7 +141,7 @@ class Relevance:
 def relevance() -> Relevance:
     """Return the facts of contract.toml."""
     path = folder().parent / "contract.toml"
-    return build(Relevance, read_toml(path), str(path))
+    return decode(Relevance, read_toml(path), str(path))
 
 
 def is_yanked(package: str, version: str) -> bool:
@@ -189,9 +190,9 @@ def _releases() -> tuple[Mapping[tuple[str, str], Release], Mapping[str, str]]:
     known = read_toml(facts / "releases.toml")
     tables = {MCORE: known["megatron_core"], TE: known["transformer_engine"], "torch": known["torch"]}
     releases = {
-        (package, row["version"]): build(Release, row, f"releases.toml: {package} {row['version']}")
+        (package, row["version"]): decode(Release, row, f"releases.toml: {package} {row['version']}")
         for package, rows in tables.items()
         for row in rows
     }
-    images = [build(Container, row, "containers.toml") for row in read_toml(facts / "containers.toml")["container"]]
+    images = [decode(Container, row, "containers.toml") for row in read_toml(facts / "containers.toml")["container"]]
     return releases, {one.id.removeprefix("ngc-"): one.te for one in images if one.te}

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TypeVar
 
-from matrix.catalog.schema import build, read_toml
+from matrix.catalog.codec import decode
+from matrix.catalog.schema import read_toml
 from matrix.catalog.versions import Range, is_version, parse
 
 __all__ = ["Range", "newer", "read_facts"]
@@ -15,7 +16,7 @@ T = TypeVar("T")
 
 def read_facts(kind: type[T], path: Path) -> T:
     """Return the file as the dataclass `kind`. Raises MatrixError."""
-    return build(kind, read_toml(path), str(path))
+    return decode(kind, read_toml(path), str(path))
 
 
 def newer(version: str, releases: Sequence[str]) -> list[str]:

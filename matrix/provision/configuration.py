@@ -21,7 +21,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
-from matrix.catalog.schema import build, read_toml
+from matrix.catalog.codec import decode
+from matrix.catalog.schema import read_toml
 from matrix.errors import MatrixError, closest
 from matrix.provision import clones, project
 
@@ -76,7 +77,7 @@ def load(environ: Mapping[str, str] = os.environ, folder: Path | None = None) ->
     """Read the configuration. Raises MatrixError for a wrong key or type."""
     folder = folder or project.home()
     path = folder / FILE
-    settings = build(Configuration, read_toml(path), str(path)) if path.is_file() else Configuration()
+    settings = decode(Configuration, read_toml(path), str(path)) if path.is_file() else Configuration()
     for table in ("sources", "upstreams"):
         for name in getattr(settings, table):
             if name not in CLONES:

@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from matrix.catalog.codec import decode
 from matrix.catalog.patterns import ambiguity, literals
-from matrix.catalog.schema import Pattern, convert
+from matrix.catalog.schema import Pattern
 from matrix.errors import MatrixError
 from tests.unit.catalogs import real
 
@@ -82,7 +83,7 @@ def test_every_match_contains_the_literals(data: st.DataObject) -> None:
 def test_pattern_of_exponential_time_is_refused(pattern: str) -> None:
     assert ambiguity(pattern)
     with pytest.raises(MatrixError, match="may take exponential time"):
-        convert(Pattern, pattern, "here")
+        decode(Pattern, pattern, "here")
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
+from matrix.catalog.codec import decode
 from matrix.catalog.failure import Level
-from matrix.catalog.schema import Identifier, Pattern, VersionText, build, convert, read_toml
+from matrix.catalog.schema import Identifier, Pattern, VersionText, read_toml
 from matrix.catalog.versions import Range
 from matrix.errors import MatrixError
 
@@ -67,11 +68,13 @@ def test_a_table_with_every_key_is_read() -> None:
         bounds={"numpy": Range("<2")},
         uploads=("2024-08-13",),
     )
-    assert expected == build(Table, given, "facts.toml: table")
+    assert expected == decode(Table, given, "facts.toml: table")
 
 
 def test_missing_keys_have_their_defaults() -> None:
-    assert Table(Identifier("one"), uploads="2024-08-13") == build(Table, {"name": "one", "uploads": "2024-08-13"}, "x")
+    assert Table(Identifier("one"), uploads="2024-08-13") == decode(
+        Table, {"name": "one", "uploads": "2024-08-13"}, "x"
+    )
 
 
 @pytest.mark.parametrize(
@@ -100,7 +103,7 @@ def test_missing_keys_have_their_defaults() -> None:
 )
 def test_a_mismatch_raises_with_place_and_hint(value: Any, where: str, what: str, got: str, hint: str) -> None:
     with pytest.raises(MatrixError) as caught:
-        build(Table, value, "f.toml")
+        decode(Table, value, "f.toml")
     error = caught.value
     assert (where, True) == (error.where, error.what.startswith(what))
     assert got in str(error.got)
@@ -109,7 +112,7 @@ def test_a_mismatch_raises_with_place_and_hint(value: Any, where: str, what: str
 
 def test_a_long_value_is_truncated_in_the_error() -> None:
     with pytest.raises(MatrixError) as caught:
-        convert(int, "x" * 500, "f.toml: count")
+        decode(int, "x" * 500, "f.toml: count")
     assert len(str(caught.value.got)) == 80
 
 

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from matrix.catalog.schema import build, read_toml
+from matrix.catalog.codec import decode
+from matrix.catalog.schema import read_toml
 from matrix.check.answer import CheckResult, Standing
 from matrix.check.checking import Question, check
 from matrix.check.declaring import declared_stack, read
@@ -36,7 +37,7 @@ class Expected:
 
 
 EXPECTED = {
-    one.file: one for item in read_toml(FACTS)["input"] for one in [build(Expected, item, str(FACTS))]
+    one.file: one for item in read_toml(FACTS)["input"] for one in [decode(Expected, item, str(FACTS))]
 }  # fmt: skip
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from matrix.catalog import loading
 from matrix.catalog.model import Catalog, Container
-from matrix.cli import choice, out, places, results
+from matrix.cli import case_options, out, places, results
 from matrix.cli.usage import add_command
 from matrix.errors import ExitStatus, MatrixError
 from matrix.execution import images
@@ -31,7 +31,7 @@ from matrix.report.terminal import Part, Prose, show, table
 def add_parser(commands: Any) -> None:
     """Add the command to the object that argparse's add_subparsers returned."""
     parser = add_command(commands, "plan")
-    choice.add_cases(parser)
+    case_options.add_cases(parser)
     parser.add_argument(
         "--stats",
         action="store_true",
@@ -71,11 +71,12 @@ def plan_command(parsed: argparse.Namespace) -> int:
     """Print the cases, their counts, or jobs for a CI service."""
     known = loading.load()
     configuration.load()
-    planned, label = choice.chosen(known, parsed)
+    request = case_options.request_of(parsed)
+    planned, label = case_options.selected(known, request)
     if parsed.stats:
         if parsed.format:
             raise MatrixError("--stats and --format exclude each other", got="--stats --format", fix="leave one out")
-        counted = statistics.statistics(known, planned, choice.levels_of(parsed)) if label == "night" else []
+        counted = statistics.statistics(known, planned, request.levels) if label == "night" else []
         absent = images.to_pull(known, planned, host.look(), tools.find())
         found = available(known, planned, parsed.out, absent if parsed.pull else ())
         if parsed.json:
@@ -87,7 +88,7 @@ def plan_command(parsed: argparse.Namespace) -> int:
     if parsed.format:
         if label != "night":
             raise MatrixError("--format prints the night only", got=f"--format with --{label}", fix="use --within")
-        print(json.dumps(ci_jobs.FORMATS[parsed.format](ci_jobs.jobs(planned, choice.levels_of(parsed)))))
+        print(json.dumps(ci_jobs.FORMATS[parsed.format](ci_jobs.jobs(planned, request.levels))))
         return ExitStatus.GOOD
     if parsed.json:
         print(json_object("plan/1", (item.to_json() for item in planned)))

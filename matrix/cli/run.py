@@ -14,7 +14,7 @@ from matrix.authoring import breaking
 from matrix.bisection.probing import exit_code
 from matrix.catalog import loading
 from matrix.catalog.failure import Level
-from matrix.cli import choice, out, places, results
+from matrix.cli import case_options, out, places, results
 from matrix.cli.usage import add_command
 from matrix.errors import ExitStatus, MatrixError
 from matrix.execution import images, interrupt, run
@@ -38,7 +38,7 @@ PART = "part"  # the label of a run of a part of the night
 def add_parser(commands: Any) -> None:
     """Add the command to the object that argparse's add_subparsers returned."""
     parser = add_command(commands, "run")
-    choice.add_cases(parser)
+    case_options.add_cases(parser)
     parser.add_argument("--no-cache", action="store_true", help="also run cases whose result is cached")
     parser.add_argument(
         "--resume",
@@ -126,7 +126,7 @@ def run_command(parsed: argparse.Namespace) -> int:
         )
         planned = night.planned(Paths(parsed.out).run(request.resume))
     else:
-        planned, label = choice.chosen(known, parsed)
+        planned, label = case_options.selected(known, case_options.request_of(parsed))
         label = PART if label == NIGHT and (parsed.within or parsed.level) else label
         planned = results.durations(known, parsed.out).timed(planned)
         request = run.Request(planned, parsed.out, not parsed.no_cache, label=label, limit_s=limit_s)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import Final
 
@@ -19,23 +19,38 @@ CLONE: Final = {
 }  # names of the clones, as in provision.configuration
 
 
-def cells_of(catalog: Catalog, failure: Failure, bases: Collection[str] | None = None) -> list[Cell]:
+Bounds = Callable[[Mapping[str, str]], bool]  # whether a case with these values (name -> value) is wanted
+
+
+def anything(values: Mapping[str, str]) -> bool:
+    """Bound nothing."""
+    return True
+
+
+def cells_of(
+    catalog: Catalog, failure: Failure, bases: Collection[str] | None = None, may: Bounds = anything
+) -> list[Cell]:
     """Return the cells that differ on the failure's axes, without the excluded ones; with `bases`, those on them.
 
     They combine releases, the failure's builds and its open packages with the bases that tox makes and the images that
-    its cases name.
+    its cases name. Those with a base or releases for which `may` returns False are left out.
     """
     made = catalog.wheels if Axis.BASE in failure.axes else catalog.readers
     named = {base for case in failure.case for base in case.bases}
+    fixed = {"failure": failure.id, "driver": NONE, "sm": NONE, "gpus": NONE}
     cells = (
         catalog.cell(base.id, mcore=core, te=engine, packages=packages, writer_mcore=writer_core, writer_te=writer_te)
         for base in (*made, *(image for image in catalog.images if image.id in named))
         if bases is None or base.id in bases
+        if may(of_base := {**fixed, "base": base.id, "torch": getattr(base, "torch", None) or NONE})
         for core in versions_of(failure, Package.MCORE, catalog.megatron_core, base)
+        if may(of_core := {**of_base, "mcore": core})
         for engine in versions_of(failure, Package.TE, catalog.transformer_engine, base)
+        if may(of_sides := {**of_core, "te": engine})
         for packages in package_sets(failure)
         for writer_core in versions_of(failure, Package.MCORE, catalog.megatron_core, base, Axis.WRITER_MCORE)
         for writer_te in versions_of(failure, Package.TE, catalog.transformer_engine, base, Axis.WRITER_TE)
+        if may({**of_sides, "writer_mcore": writer_core, "writer_te": writer_te})
     )
     return [cell for cell in cells if excluded(catalog, failure, cell) is None]
 

@@ -13,7 +13,17 @@ from matrix.catalog.model import Catalog, Container, Image, ReaderBase
 from matrix.catalog.schema import Identifier
 from matrix.catalog.versions import NONE, minor, parse, position
 from matrix.errors import MatrixError
-from matrix.planning.cases import cells_of, expected, masked_by, picked_cells, plan_case, run_in, versions_of
+from matrix.planning.cases import (
+    Bounds,
+    anything,
+    cells_of,
+    expected,
+    masked_by,
+    picked_cells,
+    plan_case,
+    run_in,
+    versions_of,
+)
 from matrix.planning.planned import Planned
 from matrix.planning.requirements import MachineOffer, offered, unmet
 from matrix.verdicts.reason import Kind, Reason, ReasonKind
@@ -21,14 +31,28 @@ from matrix.verdicts.reason import Kind, Reason, ReasonKind
 REPORT: Final = Identifier("report")  # the case of a stack whose failure has no reproduction yet
 
 
-def everything(catalog: Catalog, levels: Collection[Level]) -> list[Planned]:
-    """Return every case on every possible cell, masked ones included, at the given levels."""
-    return [
-        plan_case(catalog, failure, case, level, cell)
-        for failure in catalog.failures
-        for cell in dict.fromkeys([*cells_of(catalog, failure), *picked_cells(catalog, failure)])
-        for case, level in run_in(catalog, failure, cell, levels)
-    ]
+def everything(catalog: Catalog, levels: Collection[Level], may: Bounds = anything) -> list[Planned]:
+    """Return every case on every possible cell, masked ones included, at the given levels.
+
+    Where `may` returns False for some values of a case, such cases are left out, most of them before they are made.
+    """
+    planned = []
+    for failure in catalog.failures:
+        of_failure = {"failure": failure.id}
+        cases = {
+            (case.name, level)
+            for case in failure.case
+            for level in case.levels
+            if level in levels and may({**of_failure, "case": case.name, "level": level.value})
+        }
+        if cases:
+            planned += [
+                plan_case(catalog, failure, case, level, cell)
+                for cell in dict.fromkeys([*cells_of(catalog, failure, may=may), *picked_cells(catalog, failure)])
+                for case, level in run_in(catalog, failure, cell, levels)
+                if (case.name, level) in cases
+            ]
+    return planned
 
 
 def of_base(

@@ -1,21 +1,32 @@
-"""`--select EXPR`: an expression that selects cases. An unknown name or version is an error."""
+"""`--select EXPR`: an expression that selects cases. An unknown name or version is an error.
+
+An expression is evaluated in three values. None is the result where it depends on a name whose value isn't decided
+yet, so that a search through the catalog leaves out a failure, a base or a release before it makes their cells.
+"""
 
 from __future__ import annotations
 
+import itertools
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Final
 
 from packaging.specifiers import InvalidSpecifier
 from packaging.version import InvalidVersion
 
-from matrix.catalog.cell import WRITER, pinned
+from matrix.catalog.cell import WRITER, Cell, pinned
+from matrix.catalog.failure import Expectation, Level, Package
+from matrix.catalog.model import Catalog
 from matrix.catalog.versions import NONE, Range, is_version
 from matrix.errors import MatrixError, closest
+from matrix.planning.cases import package_sets, picked_cells
+from matrix.planning.night import REPORT, everything, stack_cases
 from matrix.planning.planned import Planned
 
-Test = Callable[[Planned], bool]
+Values = Callable[[str], str | None]  # the value of a name; None where it isn't decided yet
+Test = Callable[[Values], bool | None]  # None: it depends on such a name
 
 VERSIONED: Final = ("torch", "mcore", "te", "driver", "python", "sm", "gpus", *WRITER)
 NAMED: Final[dict[str, Callable[[Planned], str]]] = {
@@ -31,6 +42,17 @@ DEEPEST: Final = 50  # levels of parentheses and "not"
 FORM: Final = 'conditions joined by and, or, not and parentheses: "mcore==0.8.* and torch>=2.4 and not case==pp2"'
 
 
+@dataclass(frozen=True)
+class Vocabulary:
+    """What an expression may name: axes, names and packages; and the values that cases have of each.
+
+    `values_of` is empty for what has too many values to list them.
+    """
+
+    names: Collection[str]
+    values_of: Callable[[str], Collection[str]]
+
+
 def select(planned: Sequence[Planned], expression: str) -> list[Planned]:
     """Return the cases that match `expression`.
 
@@ -38,105 +60,203 @@ def select(planned: Sequence[Planned], expression: str) -> list[Planned]:
     patterns (base==torch-*, failure==save-breaks). Raises MatrixError for a bad expression, a name that no case has,
     and an expression that selects nothing.
     """
-    test = compile_expression(expression, planned)
-    chosen = [item for item in planned if test(item)]
-    if not chosen:
+    return _matching(planned, compile_expression(expression, vocabulary_of(planned)), expression, len(planned))
+
+
+def select_possible(catalog: Catalog, levels: Collection[Level], expression: str) -> list[Planned]:
+    """Return the possible cases of a catalog, and those of its reports, that match `expression`; as `select` does."""
+    test = compile_expression(expression, vocabulary_in(catalog, levels))
+    return _matching(possible_cases(catalog, levels, test), test, expression, None)
+
+
+def possible_cases(catalog: Catalog, levels: Collection[Level], test: Test) -> list[Planned]:
+    """Return the possible cases of a catalog and those of its reports; some for which `test` is False are left out."""
+    cases = {item.key: item for item in everything(catalog, levels, lambda values: test(values.get) is not False)}
+    for item, _ in stack_cases(catalog, levels):
+        cases.setdefault(item.key, item)
+    return [*cases.values()]
+
+
+def _matching(planned: Sequence[Planned], test: Test, expression: str, count: int | None) -> list[Planned]:
+    selected = [item for item in planned if test(values_of(item))]
+    if not selected:
         raise MatrixError(
             "the selection selects nothing",
             got=expression,
-            expected=f"at least one of {len(planned)} cases",
+            expected="at least one case" if count is None else f"at least one of {count} cases",
             fix="megatrix plan --select 'failure==*' lists all; megatrix explain CELL explains one cell",
         )
-    return chosen
+    return selected
 
 
-def compile_expression(expression: str, planned: Sequence[Planned]) -> Test:
-    """Return the expression as a test; names and versions must occur in `planned`."""
-    words = _words(expression)
-    position = 0
+def values_of(item: Planned) -> Values:
+    """Return the value of each name and axis of a case, "none" for an axis that is not used."""
+    return lambda name: NAMED[name](item) if name in NAMED else item.cell.version(name)
 
-    def peek() -> str | tuple[str, str, str] | None:
-        return words[position] if position < len(words) else None
 
-    def take() -> str | tuple[str, str, str] | None:
-        nonlocal position
-        word = peek()
-        position += 1
-        return word
+def vocabulary_of(planned: Sequence[Planned]) -> Vocabulary:
+    """Return the names and values that these cases have."""
+    return Vocabulary(
+        _names(item.cell for item in planned), lambda name: {str(values_of(item)(name)) for item in planned}
+    )
 
-    def either(depth: int) -> Test:
-        terms = [both(depth)]
-        while peek() == "or":
-            take()
-            terms.append(both(depth))
-        return terms[0] if len(terms) == 1 else lambda item: any(term(item) for term in terms)
 
-    def both(depth: int) -> Test:
-        terms = [single(depth)]
-        while peek() == "and":
-            take()
-            terms.append(single(depth))
-        return terms[0] if len(terms) == 1 else lambda item: all(term(item) for term in terms)
+def vocabulary_in(catalog: Catalog, levels: Collection[Level]) -> Vocabulary:
+    """Return the names and values that the possible cases of a catalog have; it makes few of their cells."""
+    reader = catalog.readers[0].id if catalog.readers else next(iter(catalog.bases))
+    failures = catalog.failures
+    cores, engines = (
+        {
+            *(release.version for release in releases),
+            *(version for failure in failures for version in failure.builds(of)),
+        }
+        for of, releases in ((Package.MCORE, catalog.megatron_core), (Package.TE, catalog.transformer_engine))
+    )
+    cells = [
+        *(catalog.cell(base) for base in catalog.bases),
+        *(catalog.cell(reader, mcore=version, writer_mcore=version) for version in cores),
+        *(catalog.cell(reader, te=version, writer_te=version) for version in engines),
+        *(catalog.cell(reader, packages=packages) for failure in failures for packages in package_sets(failure)),
+        *(cell for failure in failures for cell in picked_cells(catalog, failure)),
+        *map(catalog.cell_of, catalog.stacks),
+    ]
+    of_names: dict[str, set[str]] = {
+        "failure": {failure.id for failure in failures},
+        "case": {case.name for failure in failures for case in failure.case} | {REPORT},
+        "level": {level.value for level in levels},
+        "base": {*catalog.bases},
+        "expectation": {expectation.value for expectation in Expectation},
+        "cell": set(),
+    }
+    return Vocabulary(
+        _names(cells), lambda name: of_names[name] if name in NAMED else {cell.version(name) for cell in cells}
+    )
 
-    def single(depth: int) -> Test:
+
+def _names(cells: Iterable[Cell]) -> set[str]:
+    packages = {cell.packages + cell.provided for cell in cells}
+    return {*NAMED, *VERSIONED, *(name for pins in packages for name in pinned(pins))}
+
+
+def compile_expression(expression: str, vocabulary: Vocabulary) -> Test:
+    """Return the expression as a test. Raises MatrixError for a bad one, also where `vocabulary` lacks a name of it."""
+    return _Parser(expression, vocabulary).parse()
+
+
+class _Parser:
+    """A recursive descent parser: either = both {or both}; both = single {and single}; single = not, ( ), condition."""
+
+    def __init__(self, expression: str, vocabulary: Vocabulary) -> None:
+        self._expression, self._vocabulary = expression, vocabulary
+        self._words = _words(expression)[::-1]  # the next one is the last
+
+    def parse(self) -> Test:
+        test = self._either(0)
+        if self._words:
+            raise MatrixError("the selection goes on after its end", got=self._expression, expected=FORM)
+        return test
+
+    def _either(self, depth: int) -> Test:
+        terms = [self._both(depth)]
+        while self._next_is("or"):
+            terms.append(self._both(depth))
+        return terms[0] if len(terms) == 1 else lambda values: _joined((term(values) for term in terms), True)
+
+    def _both(self, depth: int) -> Test:
+        terms = [self._single(depth)]
+        while self._next_is("and"):
+            terms.append(self._single(depth))
+        return terms[0] if len(terms) == 1 else lambda values: _joined((term(values) for term in terms), False)
+
+    def _single(self, depth: int) -> Test:
         if depth > DEEPEST:
             raise MatrixError("the selection is nested too deeply", expected=f"at most {DEEPEST} levels of ( and not")
-        word = take()
-        if word == "not":
-            inner = single(depth + 1)
-            return lambda item: not inner(item)
-        if word == "(":
-            inner = either(depth + 1)
-            if take() != ")":
-                raise MatrixError("a parenthesis is not closed", got=expression, expected=FORM)
+        if self._next_is("not"):
+            inner = self._single(depth + 1)
+            return lambda values: None if (result := inner(values)) is None else not result
+        if self._next_is("("):
+            inner = self._either(depth + 1)
+            if not self._next_is(")"):
+                raise MatrixError("a parenthesis is not closed", got=self._expression, expected=FORM)
             return inner
-        if isinstance(word, tuple):
-            return _condition(*word, planned)
-        raise MatrixError("the selection ends too early or has a stray word", got=expression, expected=FORM)
+        word = self._words[-1] if self._words else ""
+        if isinstance(word, str):
+            raise MatrixError("the selection ends too early or has a stray word", got=self._expression, expected=FORM)
+        self._words.pop()
+        return _condition(*word, self._vocabulary)
 
-    test = either(0)
-    if position != len(words):
-        raise MatrixError("the selection goes on after its end", got=expression, expected=FORM)
-    return test
+    def _next_is(self, word: str) -> bool:
+        """Return whether the next word is this one, and take it."""
+        return bool(self._words) and self._words[-1] == word and bool(self._words.pop())
+
+
+def _joined(results: Iterable[bool | None], deciding: bool) -> bool | None:
+    """Return Kleene's "or" of the results (`deciding` is True), or "and" (False): one such result decides."""
+    undecided = False
+    for result in results:
+        if result is deciding:
+            return deciding
+        undecided = undecided or result is None
+    return None if undecided else not deciding
 
 
 def _words(expression: str) -> list[str | tuple[str, str, str]]:
     words: list[str | tuple[str, str, str]] = []
-    place = 0
+    position = 0
     text = expression.rstrip()
-    while place < len(text):
-        found = TOKEN.match(text, place)
-        if not found:
-            raise MatrixError("the selection can't be read", got=f"{text[:place]}>>>{text[place:]}", expected=FORM)
-        word = found[1] or found[2] or found[3]
-        words.append(word if word else (found[4], found[5], found[6]))
-        place = found.end()
+    while position < len(text):
+        token = TOKEN.match(text, position)
+        if not token:
+            raise MatrixError(
+                "the selection can't be read", got=f"{text[:position]}>>>{text[position:]}", expected=FORM
+            )
+        words.append(token[1] or token[2] or token[3] or (token[4], token[5], token[6]))
+        position = token.end()
     return words
 
 
-def _condition(name: str, operator: str, value: str, planned: Sequence[Planned]) -> Test:
+def _condition(name: str, operator: str, value: str, vocabulary: Vocabulary) -> Test:
     operator = "==" if operator == "=" else operator
+    equal = operator == "=="
     if name in NAMED:
         if operator not in ("==", "!="):
             raise MatrixError(f"{name} is a name", got=f"{name}{operator}{value}", expected="== or !=")
-        read, equal = NAMED[name], operator == "=="
-        known = {read(item) for item in planned}
-        if not any(fnmatchcase(word, value) for word in known):
-            raise MatrixError(f"no case has this {name}", got=value, fix=closest(value, known))
-        return lambda item: fnmatchcase(read(item), value) is equal
-    if name not in VERSIONED:
-        packages = {name for item in planned for name in pinned(item.cell.packages + item.cell.provided)}
-        if name not in packages:
-            raise MatrixError("unknown axis or name", got=name, fix=closest(name, {*NAMED, *VERSIONED, *packages}))
+        return _named(name, value, equal, vocabulary)
+    if name not in vocabulary.names:
+        raise MatrixError("unknown axis or name", got=name, fix=closest(name, vocabulary.names))
     if value == "none" and operator in ("==", "!="):
-        equal = operator == "=="
-        return lambda item: (item.cell.version(name) == NONE) is equal
+        return lambda values: None if (version := values(name)) is None else (version == NONE) is equal
     try:
         bound = Range(f"{operator}{value}")
     except (InvalidSpecifier, InvalidVersion):
-        expected = "a PEP 440 version" if operator != "==" or not is_version(value.rstrip(".*")) else "2.4.* or 2.4.1"
+        expected = "2.4.* or 2.4.1" if equal and is_version(value.rstrip(".*")) else "a PEP 440 version"
         raise MatrixError("not a version", got=f"{name}{operator}{value}", expected=expected) from None
-    known = {item.cell.version(name) for item in planned}
-    if operator == "==" and not any(version in bound for version in known):
-        raise MatrixError(f"no case has this {name}", got=value, fix=closest(value, known))
-    return lambda item: item.cell.version(name) in bound
+    if equal and not any(version in bound for version in vocabulary.values_of(name)):
+        raise MatrixError(f"no case has this {name}", got=value, fix=closest(value, vocabulary.values_of(name)))
+    return lambda values: None if (version := values(name)) is None else version in bound
+
+
+def _named(name: str, pattern: str, equal: bool, vocabulary: Vocabulary) -> Test:
+    known = vocabulary.values_of(name)
+    if known and not any(fnmatchcase(value, pattern) for value in known):
+        raise MatrixError(f"no case has this {name}", got=pattern, fix=closest(pattern, known))
+    parts = parts_of(pattern) if name == "cell" else {}
+
+    def test(values: Values) -> bool | None:
+        if (value := values(name)) is None:
+            return None if may_have(parts, values) else not equal
+        return fnmatchcase(value, pattern) is equal
+
+    return test
+
+
+def parts_of(cell: str) -> dict[str, str]:
+    """Return the values in a cell's id, or in the parts of a pattern that precede the first with a wildcard."""
+    literal = [*itertools.takewhile(lambda part: not {*"*?["} & {*part}, cell.split("/"))]
+    pairs = [("base", part) for part in literal[:1]] + [(*part.partition("-")[::2],) for part in literal[1:]]
+    return dict(pairs)
+
+
+def may_have(expected: Mapping[str, str], values: Values, differing: int = 0) -> bool:
+    """Return whether a case with these values may have the expected ones, except for as many as may be `differing`."""
+    return sum(values(name) not in (None, value) for name, value in expected.items()) <= differing

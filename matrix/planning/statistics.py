@@ -14,9 +14,8 @@ from typing import Any, Final
 
 from matrix.catalog.failure import Axis, Expectation, Failure, Level, Package
 from matrix.catalog.model import Catalog, Container, Image
-from matrix.planning.cases import masked_by, package_sets
+from matrix.planning.cases import cells_of, masked_by, package_sets, picked_cells, run_in
 from matrix.planning.estimates import Basis, Durations
-from matrix.planning.night import everything
 from matrix.planning.packing import Demand, Free, largest_first, schedule
 from matrix.planning.planned import Planned
 from matrix.planning.requirements import BaseOffer, MachineOffer, Placement, place, unmet
@@ -49,21 +48,29 @@ class Counts:
 
 def statistics(catalog: Catalog, night: Sequence[Planned], levels: Sequence[Level]) -> list[Counts]:
     """Return the counts of each failure in the order of the catalog, and of all together."""
-    allowed = everything(catalog, levels)
-    known = [item for item in allowed if is_known(catalog, item)]
-    each = [
-        Counts(
-            failure.id,
-            product(catalog, failure, levels),
-            len(of(failure, allowed)),
-            len(of(failure, known)),
-            night=len(of(failure, night)),
-            **reasons(of(failure, night)),
-        )
-        for failure in catalog.failures
-    ]
+    rows = []
+    for failure in catalog.failures:
+        planned = of(failure, night)
+        allowed, known = possible(catalog, failure, levels)
+        full = product(catalog, failure, levels)
+        rows.append(Counts(failure.id, full, allowed, known, night=len(planned), **reasons(planned)))
     numbers = [field.name for field in fields(Counts) if field.name != "failure"]
-    return [*each, Counts(ALL, **{name: sum(getattr(one, name) for one in each) for name in numbers})]
+    return [*rows, Counts(ALL, **{name: sum(getattr(row, name) for row in rows) for name in numbers})]
+
+
+def possible(catalog: Catalog, failure: Failure, levels: Collection[Level]) -> tuple[int, int]:
+    """Return the number of a failure's possible cases, and of those with an expectation that nothing masks."""
+    allowed = known = 0
+    for cell in dict.fromkeys([*cells_of(catalog, failure), *picked_cells(catalog, failure)]):
+        counted = Counter(case.name for case, _ in run_in(catalog, failure, cell, levels))
+        allowed += counted.total()
+        known += sum(
+            count
+            for name, count in counted.items()
+            if failure.expectation(cell, name) is not Expectation.UNKNOWN
+            and masked_by(catalog, failure, cell, name) is None
+        )
+    return allowed, known
 
 
 def product(catalog: Catalog, failure: Failure, levels: Collection[Level]) -> int:

@@ -16,7 +16,7 @@ import yaml
 
 from matrix.catalog import loading
 from matrix.catalog.failure import Level
-from matrix.cli import choice
+from matrix.cli import case_options
 from matrix.cli import main as cli
 from matrix.errors import MatrixError
 from matrix.planning import night as plan
@@ -51,7 +51,7 @@ def cases(command: str) -> list[str]:
     """Return the keys of the cases that a job's command runs."""
     program, *arguments = shlex.split(command)
     assert program == "megatrix"
-    planned, label = choice.chosen(real(), cli.parser(arguments).parse_args(arguments))
+    planned, label = case_options.selected(real(), case_options.request_of(cli.parser(arguments).parse_args(arguments)))
     assert label == "night"
     return [item.key for item in planned]
 

@@ -12,7 +12,7 @@ from matrix.catalog.failure import Axis, Level
 from matrix.errors import MatrixError
 from matrix.planning.night import everything
 from matrix.planning.planned import Planned
-from matrix.planning.selection import compile_expression, select
+from matrix.planning.selection import compile_expression, select, values_of, vocabulary_of
 from tests.unit.catalogs import case, catalog, clause, failure
 
 BREAK = failure(
@@ -163,8 +163,8 @@ EXPRESSIONS = st.recursive(
 
 
 def keys(expression: str) -> list[str]:
-    test = compile_expression(expression, PLANNED)
-    return [item.key for item in PLANNED if test(item)]
+    test = compile_expression(expression, vocabulary_of(PLANNED))
+    return [item.key for item in PLANNED if test(values_of(item))]
 
 
 @given(EXPRESSIONS)

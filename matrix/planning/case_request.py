@@ -1,0 +1,172 @@
+"""The cases that a command requests. Pure: sources are read and the environment is looked up by functions passed in."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from operator import ne
+from typing import Final
+
+from matrix.catalog.failure import Expectation, Level
+from matrix.catalog.model import HOST, Catalog
+from matrix.errors import MatrixError, closest
+from matrix.planning import covering
+from matrix.planning import night as plan
+from matrix.planning.host_cases import cases_here, with_host
+from matrix.planning.planned import Planned
+from matrix.planning.selection import Test, may_have, parts_of, possible_cases, select, select_possible
+
+OPTIONS: Final = {"source": "--mcore", "te_source": "--te", "writer_source": "--writer"}  # of each source of a Planned
+
+
+@dataclass(frozen=True)
+class PackageSource:
+    """A package under test: its source as text, the version that it declares, and its release if it is one on PyPI."""
+
+    source: str
+    version: str
+    release: str = ""
+
+
+@dataclass(frozen=True)
+class InstalledBase:
+    """The environment of this process: `packages` (name -> version), minor of Python, container label, TE minor."""
+
+    packages: Mapping[str, str]
+    python: str
+    label: str = ""
+    te_line: str = ""
+
+
+@dataclass(frozen=True)
+class CaseRequest:
+    """What a command requests: all of a night, or a part of the possible cases, or those of given keys or sources.
+
+    `levels` are those that are requested or that the machine can run. `sources` are the arguments that name sources,
+    by field of Planned. `here` requests the cases of the environment of this process, on this machine unless
+    `on_cluster`.
+    """
+
+    levels: tuple[Level, ...]
+    select: str = ""
+    within: str = ""
+    keys: tuple[str, ...] = ()
+    sources: Mapping[str, str] = field(default_factory=dict)
+    compiled: bool = False
+    expect: Expectation | None = None
+    here: bool = False
+    on_cluster: bool = False
+
+
+Inspect = Callable[[str, str], PackageSource]  # of a field of Planned and the argument that names its source
+
+
+def requested_levels(named: Iterable[str], *, on_cluster: bool, has_gpu: bool) -> tuple[Level, ...]:
+    """Return the named levels, or those that the machine can run; on a cluster the scheduler decides by case."""
+    if levels := tuple(map(Level, named)):
+        return levels
+    return tuple(level for level in Level if on_cluster or has_gpu or level is not Level.GPU)
+
+
+def requested_cases(
+    catalog: Catalog, request: CaseRequest, inspect: Inspect, installed: Callable[[], InstalledBase]
+) -> tuple[list[Planned], str]:
+    """Return the requested cases, and a label for their run. Raises MatrixError."""
+    if request.here:
+        cases = cases_of_environment(catalog, request, installed)
+        if request.keys:
+            return of_keys(request.keys, {item.key: item for item in cases}), "case"
+        return (select(cases, request.select) if request.select else cases), "here"
+    if request.keys:
+        if request.sources:
+            candidates = [with_sources(catalog, key, request, inspect) for key in request.keys]
+        else:  # at every level: a pasted command may come from another machine
+            candidates = possible_cases(catalog, tuple(Level), _near_keys(request.keys))
+        return of_keys(request.keys, {item.key: item for item in candidates}, catalog), "case"
+    if request.compiled or request.sources.keys() - {"source"}:
+        raise MatrixError("--te, --writer and --compile are for one case", expected="--case KEY with --te or --writer")
+    if core := request.sources.get("source"):
+        package = inspect("source", core)
+        text = package.release or package.source
+        cases = plan.of_source(catalog, text, package.version, _expectation(request, [package]), request.levels)
+        return (select(cases, request.select) if request.select else cases), "source"
+    if request.expect:
+        raise MatrixError(
+            "--expect requires --mcore", got=f"--expect {request.expect.value}", expected="--mcore SOURCE with it"
+        )
+    if request.select:
+        return select_possible(catalog, request.levels, request.select), "select"
+    cases = plan.night(catalog, covering.pairwise, request.levels)
+    return (select(cases, request.within) if request.within else cases), "night"
+
+
+def _expectation(request: CaseRequest, packages: Iterable[PackageSource]) -> Expectation | None:
+    """Return the requested expectation; without one, works for a source that is no release, else the catalog's."""
+    return request.expect or (None if all(package.release for package in packages) else Expectation.WORKS)
+
+
+def with_sources(catalog: Catalog, key: str, request: CaseRequest, inspect: Inspect) -> Planned:
+    """Return the case of a key with the requested sources. Raises MatrixError for another version."""
+    packages = {name: inspect(name, text) for name, text in request.sources.items()}
+    fields = {name: package.source for name, package in packages.items()}
+    expectation = _expectation(request, packages.values())
+    item = plan.of_key(catalog, key, fields, expectation, compiled=request.compiled)
+    versions = {"source": item.cell.mcore, "te_source": item.cell.te, "writer_source": item.cell.writer_mcore}
+    for name, package in packages.items():
+        if versions[name] != package.version:
+            raise MatrixError(
+                "the case names another version than the source",
+                where=package.source,
+                got=versions[name],
+                expected=package.version,
+            )
+    return item
+
+
+def cases_of_environment(
+    catalog: Catalog, request: CaseRequest, installed: Callable[[], InstalledBase]
+) -> list[Planned]:
+    """Return the cases of the environment of this process. Raises MatrixError with an option that selects others."""
+    others = {
+        "--within": request.within,
+        **{OPTIONS[name]: text for name, text in request.sources.items()},
+        "--expect": request.expect,
+        "--engine slurm": request.on_cluster,
+    }
+    if conflicting := [option for option, value in others.items() if value]:
+        raise MatrixError(
+            "--here runs the installed packages only",
+            got=f"--here with {conflicting[0]}",
+            expected="--here alone, or with --select, --case or --level",
+            fix="leave one out",
+        )
+    base = installed()
+    known = with_host(catalog, base.packages, base.python, base.label)
+    return cases_here(known, HOST, base.packages, request.levels, base.te_line)
+
+
+def of_keys(keys: Collection[str], cases: Mapping[str, Planned], catalog: Catalog | None = None) -> list[Planned]:
+    """Return the cases of these keys. Raises MatrixError; the fix suggests cases that differ in one word."""
+    for key in keys:
+        if key not in cases:
+            words = re.split("[ /]", key)
+            if catalog and len(words) > 1:
+                catalog.base(words[0])
+            # Fuzzy matching against all 100,000 cases of a catalog would take half a minute.
+            split = ((case, re.split("[ /]", case)) for case in cases)
+            near = [case for case, parts in split if len(parts) == len(words) and sum(map(ne, words, parts)) == 1]
+            fix = closest(key, near) if near else "megatrix plan --select EXPR lists cases"
+            raise MatrixError("no such case", got=key, expected="CELL FAILURE CASE LEVEL", fix=fix)
+    if repeated := [key for key in keys if [*keys].count(key) > 1]:
+        raise MatrixError("a case is named twice", got=repeated[0], fix="a run has each case once; leave one out")
+    return [cases[key] for key in keys]
+
+
+def _near_keys(keys: Collection[str]) -> Test:
+    """Return the test of the cases that may have a key, or differ from it in one word."""
+    wanted = [
+        {**parts_of(cell), **dict(zip(("failure", "case", "level"), words, strict=False))}
+        for cell, *words in (key.split(" ") for key in keys)
+    ]
+    return lambda values: any(may_have(expected, values, differing=1) for expected in wanted)

@@ -12,16 +12,25 @@ from matrix.catalog.failure import Axis, Level
 from matrix.errors import MatrixError
 from matrix.planning.night import everything
 from matrix.planning.planned import Planned
-from matrix.planning.selection import compile_expression, select, values_of, vocabulary_of
+from matrix.planning.selection import (
+    compile_expression,
+    possible_cases,
+    select,
+    select_possible,
+    values_of,
+    vocabulary_in,
+    vocabulary_of,
+)
 from tests.unit.catalogs import case, catalog, clause, failure
 
 BREAK = failure(
     "break", case=(case("tp2"), case("pp2", (Level.CPU, Level.GPU))), affected=(clause(mcore="<0.9", torch=">=2.4"),)
 )
 OTHER = failure("other", axes=(Axis.BASE, Axis.MCORE, Axis.TE), case=(case("args", (Level.CONTRACT,)),))
+KNOWN = catalog(BREAK, OTHER)
 PLANNED = [
     replace(item, cell=replace(item.cell, driver="535.129.03")) if item.level is Level.GPU else item
-    for item in everything(catalog(BREAK, OTHER), tuple(Level))
+    for item in everything(KNOWN, tuple(Level))
 ]
 
 
@@ -203,3 +212,57 @@ def test_deep_nesting_raises(expression: str) -> None:
 
 def test_long_flat_expression_selects() -> None:
     assert select(PLANNED, " and ".join(["(case==tp2)"] * 2000)) == select(PLANNED, "case==tp2")
+
+
+@given(EXPRESSIONS)
+def test_bounded_search_selects_what_a_full_one_does(expression: str) -> None:
+    """Cells that are left out early are those that the expression refuses."""
+    full = everything(KNOWN, tuple(Level))
+    test = compile_expression(expression, vocabulary_in(KNOWN, tuple(Level)))
+    bounded = possible_cases(KNOWN, tuple(Level), test)
+
+    assert [item for item in bounded if test(values_of(item))] == [item for item in full if test(values_of(item))]
+
+
+@pytest.mark.parametrize(
+    ("expression", "largest"),
+    [
+        ("failure==other", 27),
+        ("base==torch-2.4.0", 12 + 9),
+        ("mcore==0.8.0 and torch==2.4.0", 4 + 3),
+        ("cell==torch-2.4.0/mcore-0.8.0/te-none/driver-none", 3),
+        ("cell==torch-2.4.0/mcore-0.8.0/*", 4 + 3),
+        ("not mcore!=0.8.0 and failure!=other", 12),
+        ("driver>=500", 0),
+    ],
+)
+def test_refused_cells_are_not_made(expression: str, largest: int) -> None:
+    test = compile_expression(expression, vocabulary_in(KNOWN, tuple(Level)))
+    assert len(possible_cases(KNOWN, tuple(Level), test)) <= largest
+
+
+@pytest.mark.parametrize("expression", ["mcore==0.88.0", "failure==brake", "mcor==0.8.0", "te==1.7 or te==1.8"])
+def test_a_typo_raises_in_the_whole_catalog(expression: str) -> None:
+    """With the same suggestion as among planned cases."""
+    with pytest.raises(MatrixError) as among_planned:
+        select(PLANNED, expression)
+    with pytest.raises(MatrixError) as in_catalog:
+        select_possible(KNOWN, tuple(Level), expression)
+    assert (among_planned.value.what, among_planned.value.got) == (in_catalog.value.what, in_catalog.value.got)
+
+
+@pytest.mark.parametrize(
+    ("values", "result"),
+    [
+        ({}, None),
+        ({"case": "pp2"}, False),
+        ({"case": "tp2"}, None),
+        ({"case": "tp2", "mcore": "0.9.0"}, None),
+        ({"mcore": "0.9.0", "te": "1.8"}, False),
+        ({"case": "tp2", "mcore": "0.8.0"}, True),
+        ({"te": "none", "case": "tp2"}, True),
+    ],
+)
+def test_undecided_names_leave_the_result_open(values: dict[str, str], result: bool | None) -> None:
+    test = compile_expression("case==tp2 and (mcore==0.8.0 or te==none)", vocabulary_of(PLANNED))
+    assert test({**values}.get) is result

@@ -1,0 +1,120 @@
+"""What a command requests becomes cases: by levels, keys, sources, and the environment of this process."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from matrix.catalog.failure import Expectation, Level
+from matrix.errors import MatrixError
+from matrix.planning.case_request import CaseRequest, InstalledBase, PackageSource, requested_cases, requested_levels
+from tests.unit.catalogs import case, catalog, clause, failure
+
+BREAK = failure(
+    "break",
+    affected=(clause(mcore="<0.9", torch=">=2.4"),),
+    works=(clause(mcore=">=0.9"), clause(torch="<2.4")),
+    case=(case("tp2", (Level.CPU, Level.GPU)), case("pp2")),
+)
+KNOWN = catalog(BREAK)
+KEY = "torch-2.4.0/mcore-0.8.0/te-none/driver-none break tp2 cpu"
+SOURCES = {
+    "0.8.0": PackageSource("megatron-core==0.8.0", "0.8.0", "0.8.0"),
+    "./tree": PackageSource("/tree", "0.8.0"),
+    "./new": PackageSource("/new", "0.9.0rc0"),
+}
+
+
+def requested(**given: Any) -> tuple[list[tuple[str, Expectation]], str]:
+    """Return key and expectation of the requested cases, and the label."""
+    host = InstalledBase({"torch": "2.4.0", "megatron-core": "0.8.0"}, "3.10")
+    request = CaseRequest(**{"levels": (Level.CPU,), **given})
+    cases, label = requested_cases(KNOWN, request, lambda field, text: SOURCES[text], lambda: host)
+    return [(item.key, item.expectation) for item in cases], label
+
+
+@pytest.mark.parametrize(
+    ("named", "on_cluster", "has_gpu", "levels"),
+    [
+        ((), False, False, (Level.CONTRACT, Level.CPU)),
+        ((), False, True, tuple(Level)),
+        ((), True, False, tuple(Level)),
+        (("gpu",), False, False, (Level.GPU,)),
+        (("cpu", "contract"), True, True, (Level.CPU, Level.CONTRACT)),
+    ],
+)
+def test_levels_are_the_named_or_possible_ones(
+    named: tuple[str, ...], on_cluster: bool, has_gpu: bool, levels: tuple[Level, ...]
+) -> None:
+    assert requested_levels(named, on_cluster=on_cluster, has_gpu=has_gpu) == levels
+
+
+@pytest.mark.parametrize(
+    ("given", "label", "count"),
+    [
+        ({}, "night", 16),
+        ({"within": "mcore==0.8.0"}, "night", 6),
+        ({"select": "mcore==0.8.0"}, "select", 6),
+        ({"keys": (KEY,)}, "case", 1),
+        ({"keys": (KEY.replace("cpu", "gpu"),)}, "case", 1),  # --level doesn't bound a named case
+        ({"sources": {"source": "./new"}}, "source", 6),
+        ({"sources": {"source": "./new"}, "select": "case==tp2"}, "source", 3),
+        ({"here": True}, "here", 2),
+        ({"here": True, "select": "case==tp2"}, "here", 1),
+        ({"here": True, "keys": (KEY.replace("torch-2.4.0", "host"),)}, "case", 1),
+    ],
+)
+def test_request_selects_cases_and_label(given: dict[str, Any], label: str, count: int) -> None:
+    cases, labelled = requested(**given)
+    assert (labelled, len(cases), len({*cases})) == (label, count, count)
+
+
+@pytest.mark.parametrize(
+    ("source", "expect", "expectation"),
+    [
+        ("./tree", None, Expectation.WORKS),
+        ("0.8.0", None, Expectation.BROKEN),
+        ("./tree", Expectation.BROKEN, Expectation.BROKEN),
+        ("0.8.0", Expectation.WORKS, Expectation.WORKS),
+    ],
+)
+def test_source_under_test_is_expected_to_work(
+    source: str, expect: Expectation | None, expectation: Expectation
+) -> None:
+    """A release has the catalog's expectation; --expect replaces both; also for one case."""
+    given = {"sources": {"source": source}, "expect": expect}
+    assert dict(requested(**given)[0])[KEY] is expectation
+    assert requested(**given, keys=(KEY,))[0] == [(KEY, expectation)]
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"expect": Expectation.WORKS}, ["--expect requires --mcore", "--expect works"]),
+        ({"sources": {"te_source": "0.8.0"}}, ["--te, --writer and --compile are for one case"]),
+        ({"compiled": True}, ["--te, --writer and --compile are for one case"]),
+        ({"keys": (KEY, KEY)}, ["a case is named twice"]),
+        ({"keys": (KEY.replace("tp2", "tp3"),)}, ["no such case", f"did you mean {KEY}"]),
+        ({"keys": (KEY.replace("0.8.0", "0.8.1"),)}, ["no such case", f"did you mean {KEY}"]),
+        ({"keys": (KEY.replace("torch-2.4.0", "torch-2.4"),)}, ["no such base"]),
+        ({"keys": ("x",)}, ["no such case", "lists cases"]),
+        ({"keys": (KEY,), "sources": {"source": "./new"}}, ["names another version", "0.9.0rc0"]),
+        ({"here": True, "within": "x"}, ["--here runs the installed packages only", "--here with --within"]),
+        ({"here": True, "sources": {"te_source": "x"}}, ["--here with --te"]),
+        ({"here": True, "on_cluster": True}, ["--here with --engine slurm"]),
+    ],
+)
+def test_requests_that_conflict_are_refused(given: dict[str, Any], words: list[str]) -> None:
+    with pytest.raises(MatrixError) as caught:
+        requested(**given)
+    assert [word for word in words if word not in str(caught.value)] == []
+
+
+def test_installed_release_bounds_cases_here() -> None:
+    """A release that no failure has runs only the cases without an axis for it."""
+    newer = InstalledBase({"torch": "2.4.0", "megatron-core": "9.9"}, "3.10")
+    request = replace(CaseRequest((Level.CPU,)), here=True)
+    cases, _ = requested_cases(KNOWN, request, lambda field, text: SOURCES[text], lambda: newer)
+    assert {item.cell.mcore for item in cases} == {"9.9"}

@@ -1,0 +1,110 @@
+"""Deciding modules use no environment, disk, clock or chance. Processes and sockets: import-linter, pyproject.toml."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from matrix.provision.project import ROOT
+
+# Modules whose functions decide on values alone; those of report/ turn values into texts.
+PURE: Final = (
+    "matrix/verdicts/*.py",
+    "matrix/planning/*.py",
+    "matrix/catalog/*.py",
+    "matrix/report/*.py",
+    "matrix/bisection/ancestry.py",
+    "matrix/bisection/attribution.py",
+    "matrix/bisection/metric.py",
+    "matrix/bisection/noise.py",
+    "matrix/bisection/search.py",
+    "matrix/check/answer.py",
+    "matrix/check/stack.py",
+    "matrix/check/table.py",
+)
+# The edges inside these folders, each with what it does there.
+EDGES: Final = {
+    "matrix/catalog/folders.py": "finds the folders of failures",
+    "matrix/catalog/loading.py": "reads the catalog",
+    "matrix/catalog/schema.py": "reads one TOML file",
+    "matrix/planning/rerun.py": "reads MEGATRIX_COMMAND, the command of the user's environment",
+    "matrix/report/chart.py": "runs the chart of a failure's folder, where there is one",
+    "matrix/report/check_formats.py": "reads whether the source of a version is a file",
+    "matrix/report/document.py": "reads templates",
+    "matrix/report/failure_page.py": "lists the recorded results of a failure",
+    "matrix/report/output.py": "writes the pages",
+    "matrix/report/screen.py": "reads the size and colours of the terminal",
+    "matrix/report/terminal.py": "reads the size and colours of the terminal",
+    "matrix/verdicts/stacks.py": "reads the stacks of processes",
+}
+CALLS: Final = frozenset({"open", "input", "exec", "eval", "__import__"})
+# Methods of Path and functions of os that read or change the disk.
+METHODS: Final = frozenset(
+    """
+    read_text read_bytes write_text write_bytes open touch mkdir rmdir unlink exists is_file is_dir is_symlink stat
+    lstat iterdir glob rglob resolve samefile isfile isdir listdir scandir getmtime getsize expanduser cwd home getcwd
+    """.split()  # noqa: SIM905
+)
+ATTRIBUTES: Final = frozenset(
+    """
+    os.environ os.getenv os.system os.popen os.kill os.fork os.walk os.open os.access os.cpu_count os.getpid os.uname
+    time.time time.monotonic time.perf_counter time.sleep datetime.now date.today sys.argv sys.stdin platform.machine
+    """.split()  # noqa: SIM905
+)
+MODULES: Final = frozenset({"random", "secrets", "uuid", "getpass"})
+
+
+def impurities(text: str) -> Iterator[tuple[int, str]]:
+    """Yield the line and the text of each use of the environment, the disk, the clock or chance."""
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Attribute) and ast.unparse(node) in ATTRIBUTES:
+            yield node.lineno, ast.unparse(node)
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in CALLS:
+            yield node.lineno, f"{node.func.id}()"
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in METHODS:
+            yield node.lineno, f".{node.func.attr}()"
+        elif isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names if alias.name in MODULES)
+        elif isinstance(node, ast.ImportFrom) and node.module in MODULES | {"os", "time"}:
+            # `from os import environ` would hide its uses from the above
+            yield node.lineno, f"from {node.module}"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("x = os.environ.get('A')", ["os.environ"]),
+        ("from os import environ", ["from os"]),
+        ("import os.path, random", ["random"]),
+        ("def f(path):\n    return path.read_text()", [".read_text()"]),
+        ("if Path(text).is_file(): pass", [".is_file()"]),
+        ("open(path)", ["open()"]),
+        ("now = time.time", ["time.time"]),
+        ("re.compile('x').match(text); path.name; path.with_suffix('.x')", []),
+        ("from datetime import datetime\nx = datetime.fromisoformat(text)", []),
+    ],
+)
+def test_use_of_the_outside_is_found(text: str, expected: list[str]) -> None:
+    assert [found for _, found in impurities(text)] == expected
+
+
+@pytest.mark.parametrize("pattern", PURE)
+def test_deciding_modules_use_values_alone(pattern: str) -> None:
+    paths = sorted(ROOT.glob(pattern))
+    assert paths
+    used = [
+        f"{name}:{line}: {text}"
+        for path in paths
+        if (name := str(path.relative_to(ROOT))) not in EDGES
+        for line, text in impurities(path.read_text(encoding="utf-8"))
+    ]
+    assert used == []
+
+
+def test_edges_are_edges() -> None:
+    pure = [name for name in EDGES if Path(ROOT, name).exists() and not [*impurities(Path(ROOT, name).read_text())]]
+    assert pure == [], "these use values alone: remove them from EDGES"

@@ -62,7 +62,7 @@ def add_parser(commands: Any) -> None:
     out.add_out(parser, "output folder, whose history has what ran here (default: $MEGATRIX_OUT, or reports/out)")
     output = parser.add_mutually_exclusive_group()
     output.add_argument("--json", action="store_true", help="print one JSON object (docs/schema/check.json)")
-    output.add_argument("--format", choices=("sarif", "github", "markdown"), help="print it for a CI service")
+    output.add_argument("--format", choices=("sarif", "github", "markdown", "junit"), help="print it for a CI service")
     parser.set_defaults(command=check_command, preflights=known)
 
 
@@ -79,9 +79,10 @@ def check_command(parsed: argparse.Namespace) -> int:
     if parsed.json:
         print(json_object("check/1", [result.to_json()]))
     elif parsed.format:
-        from matrix.report.check_formats import FORMATS
+        from matrix.report.findings.formats import FORMATS
+        from matrix.report.findings.from_check import of_check
 
-        print(FORMATS[parsed.format](result))
+        print(FORMATS[parsed.format](of_check(result, parsed.what)))
     elif parsed.own:  # stdout belongs to the command
         sys.stderr.write(rendered(console(sys.stderr, os.environ), *render(result)))
     else:

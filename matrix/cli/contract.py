@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from matrix.catalog import loading
 from matrix.cli.usage import add_command
-from matrix.contract import against, ci_annotations, reading, recording, table
+from matrix.contract import against, reading, recording, table
 from matrix.contract.finding import BREAKING, Finding, find
 from matrix.contract.provider import TRANSFORMER_ENGINE
 from matrix.contract.recording import MCORE, SUFFIX, TE
 from matrix.contract.relevance import is_yanked, relevance
 from matrix.errors import ExitStatus, MatrixError
+from matrix.report.findings.formats import FORMATS
+from matrix.report.findings.from_contract import of_contract
 from matrix.report.json_object import json_object
 from matrix.report.known import statement
 from matrix.report.terminal import paragraphs, show
@@ -21,7 +25,6 @@ from matrix.verdicts.outcome import Outcome, OutcomeKind
 from matrix.verdicts.signature import owner
 
 SIDE = f"a recorded version, tag or commit, a *{SUFFIX} file, a wheel, a folder, or PATH@REV (default: all releases)"
-FORMATS = ("sarif", "github")
 
 
 def add_parser(commands: Any) -> None:
@@ -43,7 +46,7 @@ def add_parser(commands: Any) -> None:
     )  # fmt: skip
     output = parser.add_mutually_exclusive_group()
     output.add_argument("--json", action="store_true", help="print one JSON object (docs/schema/contract.json)")
-    output.add_argument("--format", choices=FORMATS, help="sarif: for code scanning; github: annotations of a workflow")
+    output.add_argument("--format", choices=FORMATS, help="print the findings, at their call sites, for a CI service")
     parser.set_defaults(command=contract_command)
 
 
@@ -117,9 +120,15 @@ def _printed(parsed: argparse.Namespace, found: Sequence[Finding], versions: Seq
     if parsed.json:
         print(json_object("contract/1", (one.to_json() for one in found)))
     elif parsed.format:
-        write = ci_annotations.sarif if parsed.format == "sarif" else ci_annotations.github
-        print(write(found, versions, ci_annotations.prefix(root)))
+        print(FORMATS[parsed.format](of_contract(found, versions, _folder(root))))
     return bool(parsed.json or parsed.format)
+
+
+def _folder(project: str) -> str:
+    """Return the path from the current folder to a project, "" where it is not inside: annotations need it."""
+    path = Path(project.partition("@")[0] or ".")
+    relative = os.path.relpath(path) if path.is_dir() else "."
+    return "" if relative == "." or relative.startswith("..") else f"{Path(relative).as_posix()}/"
 
 
 def _is_broken(found: Sequence[Finding]) -> bool:

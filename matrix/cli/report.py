@@ -13,7 +13,7 @@ from matrix.check.table import build_table
 from matrix.cli import out, results
 from matrix.cli.usage import add_command
 from matrix.execution import run
-from matrix.report import markdown, output, site
+from matrix.report import messages, output, site
 from matrix.report.changes import Changes, changes
 from matrix.report.json_object import json_object
 from matrix.report.stack_map import stack_map
@@ -60,11 +60,11 @@ def report_command(parsed: argparse.Namespace) -> int:
 
     night, different = with_history(paths.history, render, warn)
     if parsed.format == "markdown":
-        print(markdown.job_summary(night, different), end="")
+        print(messages.job_summary(night, different), end="")
     elif parsed.format == "issue":
-        print(markdown.issue(night, different), end="")
+        print(messages.issue(night, different), end="")
     elif parsed.format == "webhook":
-        print(json.dumps(markdown.webhook(night, different)))
+        print(json.dumps(messages.webhook(night, different)))
     elif parsed.json:
         print(json_object("records/1", (record.to_json() for record in night.records)))
     else:

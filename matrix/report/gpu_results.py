@@ -10,7 +10,8 @@ from typing import Final
 
 from matrix.planning.requirements import Gpu
 from matrix.report.changes import changes
-from matrix.report.markdown import code, job_summary
+from matrix.report.findings.markdown import code, table
+from matrix.report.messages import job_summary
 from matrix.report.words import WORST_FIRST
 from matrix.store.night import Night
 from matrix.verdicts.record import SILENT, Record
@@ -70,9 +71,3 @@ def failures(records: Sequence[Record]) -> list[list[str]]:
     counts = Counter((record.failure, record.verdict) for record in records)
     ids = dict.fromkeys(record.failure for record in records)
     return [[code(id), *(str(counts[id, verdict] or "") for verdict in WORST_FIRST)] for id in ids]
-
-
-def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Return a table, "" without rows."""
-    lines = [head, ["---"] * len(head), *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines) if rows else ""

@@ -12,8 +12,8 @@ from matrix.check.table import build_table
 from matrix.report.cell_page import LogLink, by_cell, cell_page
 from matrix.report.changes import changes
 from matrix.report.failure_page import failure_page
-from matrix.report.junit import junit
-from matrix.report.markdown import job_summary
+from matrix.report.findings.junit import night_junit
+from matrix.report.messages import job_summary
 from matrix.report.page import page
 from matrix.report.stack_map import stack_map
 from matrix.report.upgrade_page import upgrade_page
@@ -44,7 +44,7 @@ def render(run_folder: Path, out: Path, history: History, catalog: Catalog) -> N
         path = paths.cell(cell)
         log_of = partial(_log, path.parent, run_folder)
         write_whole(path, cell_page(current.run, records, catalog, pasts, log_of), durable=False)
-    write_whole(paths.junit, junit(current))
+    write_whole(paths.junit, night_junit(current))
     write_whole(paths.summary, job_summary(current, different))
     return current
 

@@ -191,3 +191,10 @@ def test_api_is_added_to_an_archive(megatron: Path, tmp_path: Path, capsys: pyte
 
     assert list(recording.read_archive(output)) == ["0.9.0", "0.10.0"]
     assert "megatron-core 0.10.0, 7 modules" in capsys.readouterr().out
+
+
+def test_annotations_start_at_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "fork").mkdir()
+    monkeypatch.chdir(tmp_path)
+    folders = [contract._folder(project) for project in ("./fork", "./fork@HEAD", ".", "/", "missing.whl")]
+    assert folders == ["fork/", "fork/", "", "", ""]

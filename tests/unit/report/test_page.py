@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from matrix.catalog.failure import Level
 from matrix.report.changes import Changes, changes
-from matrix.report.junit import junit
+from matrix.report.findings.junit import night_junit
 from matrix.report.page import page
 from matrix.report.screen import Screen
 from matrix.report.summary import summary
@@ -275,6 +275,6 @@ def test_secrets_are_masked_in_every_report() -> None:
     red = replace(red, outcome=outcome, notes=(text,), why=(Reason(ReasonKind.PICKED, text),))
     current = Night("a", (red, replace(red, verdict=Verdict.UNAVAILABLE, case="pp2")))
     printed = piped(*summary(current.records)), piped(Screen(1).line(red))
-    for text in (page(current, NO_CHANGES, {}, MAP), junit(current), *printed):
+    for text in (page(current, NO_CHANGES, {}, MAP), night_junit(current), *printed):
         assert "hunter2" not in text
         assert "[masked]" in text

@@ -1,24 +1,24 @@
-"""A night in Markdown: the summary of a CI job, the text of an issue; and the payload of a chat webhook.
+"""A night as a message: the summary of a CI job, the text of an issue, and the payload of a chat webhook.
 
 Text from logs appears only in code spans and code blocks, where it is neither markup nor a mention.
 """
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Sequence
+from typing import Final
 
 from matrix.report.changes import Changes
+from matrix.report.findings.markdown import WIDTH, block, code, table
 from matrix.report.words import MEANING, WORST_FIRST, group_by, headline, is_red, label, render_chain, verdict_reason
 from matrix.store.night import Night
 from matrix.verdicts.record import SILENT, Record
 from matrix.verdicts.text import head, one_line
 
-ROWS = 50  # of a table; GitHub accepts 1 MiB for a job's summary and 65,536 characters for an issue
-EXCEPTION = 40  # lines of an exception in an issue
-CAUSES = 8  # with details in an issue, or listed in a webhook
-WIDTH = 160  # characters of a log text in a table
+ROWS: Final = 50  # of a table; GitHub accepts 1 MiB for a job's summary and 65,536 characters for an issue
+EXCEPTION: Final = 40  # lines of an exception in an issue
+CAUSES: Final = 8  # with details in an issue, or listed in a webhook
 
 
 def job_summary(night: Night, changes: Changes) -> str:
@@ -31,7 +31,11 @@ def job_summary(night: Night, changes: Changes) -> str:
         _table(_causes(night.records, changes)),
         _silent(night.records),
         "| verdict | cases | meaning |\n| --- | ---: | --- |\n"
-        + "\n".join(f"| {each.value} | {counts[each]} | {MEANING[each]} |" for each in WORST_FIRST if counts[each]),
+        + "\n".join(
+            f"| {verdict.value} | {counts[verdict]} | {MEANING[verdict]} |"
+            for verdict in WORST_FIRST
+            if counts[verdict]
+        ),
     ]
     return "\n\n".join(filter(None, parts)) + "\n"
 
@@ -44,8 +48,8 @@ def issue(night: Night, changes: Changes) -> str:
     causes = [reds for reds in _causes(night.records, changes) if _is_new(reds, changes)]
     if not causes:
         return ""
-    first, count = causes[0][0], sum(map(len, causes))
-    subject = f"{first.failure} {first.verdict.value}" if len(causes) == 1 else f"{len(causes)} causes"
+    red, count = causes[0][0], sum(map(len, causes))
+    subject = f"{red.failure} {red.verdict.value}" if len(causes) == 1 else f"{len(causes)} causes"
     parts = [
         f"# Megatrix: newly red in {count} case{'s' * (count > 1)}: {subject}",
         f"Run {code(night.run)}" + (f", compared with {code(changes.since)}." if changes.since else "."),
@@ -63,32 +67,16 @@ def webhook(night: Night, changes: Changes) -> dict[str, str]:
     lines = [f"Megatrix {summary.colour.upper()}: {summary.text}; {summary.sources} ({one_line(night.run)})"]
     for reds in _causes(night.records, changes)[:CAUSES]:
         new = "NEW " if _is_new(reds, changes) else ""
-        lines.append(
-            f"{new}{reds[0].verdict.value} {reds[0].failure} x {len(reds)}: {one_line(verdict_reason(reds[0]), WIDTH)}"
-        )
+        reason = one_line(verdict_reason(reds[0]), WIDTH)
+        lines.append(f"{new}{reds[0].verdict.value} {reds[0].failure} x {len(reds)}: {reason}")
     # In chat messages <...> is a link or a mention of a whole channel.
-    return {
-        "text": re.sub(r"[<>&]", lambda found: {"<": "&lt;", ">": "&gt;", "&": "&amp;"}[found[0]], "\n".join(lines))
-    }
-
-
-def code(text: str) -> str:
-    """Return text as a code span that is safe in a table."""
-    line = one_line(text, WIDTH).replace("|", "¦") or " "
-    ticks = "`" * (max(map(len, re.findall("`+", line)), default=0) + 1)
-    return f"{ticks} {line} {ticks}" if "`" in line else f"`{line}`"
-
-
-def block(text: str) -> str:
-    """Return text as a code block."""
-    ticks = "`" * max(3, max(map(len, re.findall("`+", text)), default=0) + 1)
-    return f"{ticks}text\n{text}\n{ticks}"
+    return {"text": "\n".join(lines).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")}
 
 
 def _causes(records: Sequence[Record], changes: Changes) -> list[list[Record]]:
     """Return the red cases grouped by cause, new causes first, then the largest.
 
-    With a signature, rank, line and text of the members may differ; without one the text has to be equal.
+    With a signature, rank, line and text of the cases may differ; without one the text has to be equal.
     """
     causes = group_by(
         lambda red: (
@@ -108,39 +96,36 @@ def _is_new(reds: Sequence[Record], changes: Changes) -> bool:
 
 
 def _table(causes: Sequence[Sequence[Record]]) -> str:
-    if not causes:
-        return ""
     rows = [
-        f"| {reds[0].verdict.value} | {code(reds[0].failure)} | {len(reds)} | {code(verdict_reason(reds[0]))} | "
-        f"{code(f'{label(reds[0].cell)} {reds[0].case} {reds[0].level.value}')} |"
+        [reds[0].verdict.value, code(reds[0].failure), str(len(reds)), code(verdict_reason(reds[0])), _case(reds[0])]
         for reds in causes[:ROWS]
     ]
-    more = f"\n\n{len(causes) - ROWS} more causes." if len(causes) > ROWS else ""
-    return "\n".join(["| verdict | failure | cases | outcome | first case |", "| --- " * 5 + "|", *rows]) + more
+    further = f"\n\n{len(causes) - ROWS} more causes." if len(causes) > ROWS else ""
+    return table(["verdict", "failure", "cases", "outcome", "first case"], rows) + further
+
+
+def _case(record: Record) -> str:
+    return code(f"{label(record.cell)} {record.case} {record.level.value}")
 
 
 def _cause(reds: Sequence[Record]) -> str:
-    first = reds[0]
-    listed = [f"- {code(f'{label(red.cell)} {red.case} {red.level.value}')}" for red in reds[:ROWS]]
-    listed += [f"- and {len(reds) - ROWS} more"] * (len(reds) > ROWS)
-    resolved = ", ".join(f"{name} {version}" for name, version in first.resolved.items())
-    exceptions = head(render_chain(first.outcome.chain), EXCEPTION) if first.outcome.chain else ""
+    red = reds[0]
+    cases = [f"- {_case(record)}" for record in reds[:ROWS]] + [f"- and {len(reds) - ROWS} more"] * (len(reds) > ROWS)
+    resolved = ", ".join(f"{name} {version}" for name, version in red.resolved.items())
+    exceptions = head(render_chain(red.outcome.chain), EXCEPTION) if red.outcome.chain else ""
     parts = [
-        f"### {first.verdict.value}: {first.failure}",
-        f"{MEANING[first.verdict].capitalize()}. Expected: {first.expectation.value}.",
-        f"Reproduce:\n\n{block(one_line(first.reproduce, 2_000))}",
+        f"### {red.verdict.value}: {red.failure}",
+        f"{MEANING[red.verdict].capitalize()}. Expected: {red.expectation.value}.",
+        f"Reproduce:\n\n{block(one_line(red.reproduce, 2_000))}",
         f"Exceptions of the first case:\n\n{block(exceptions)}" if exceptions else "",
         f"Packages: {code(resolved)}" if resolved else "",
-        f"<details><summary>{len(reds)} cases</summary>\n\n" + "\n".join(listed) + "\n\n</details>",
+        f"<details><summary>{len(reds)} cases</summary>\n\n" + "\n".join(cases) + "\n\n</details>",
     ]
     return "\n\n".join(filter(None, parts))
 
 
 def _silent(records: Sequence[Record]) -> str:
-    groups = group_by(
-        lambda record: (record.verdict, verdict_reason(record)), (one for one in records if one.verdict in SILENT)
-    )
-    ordered = sorted(groups.items(), key=lambda group: -len(group[1]))
-    return "\n".join(
-        f"- {verdict.value} x {len(members)}: {code(reason)}" for (verdict, reason), members in ordered[:ROWS]
-    )
+    silent = (record for record in records if record.verdict in SILENT)
+    groups = group_by(lambda record: (record.verdict, verdict_reason(record)), silent)
+    largest = sorted(groups.items(), key=lambda group: -len(group[1]))[:ROWS]
+    return "\n".join(f"- {verdict.value} x {len(members)}: {code(reason)}" for (verdict, reason), members in largest)

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from matrix.report.changes import Changes, changes
-from matrix.report.markdown import block, code, issue, job_summary, webhook
+from matrix.report.findings.markdown import block, code
+from matrix.report.messages import issue, job_summary, webhook
 from matrix.store.history import Earlier
 from matrix.store.night import Night
 from matrix.verdicts.outcome import Outcome, OutcomeKind, Raised

@@ -7,16 +7,18 @@ import xml.etree.ElementTree as ET
 from hypothesis import given
 from hypothesis import strategies as st
 
-from matrix.report.junit import junit
+from matrix.report.findings.findings import Findings, Severity
+from matrix.report.findings.junit import junit, night_junit
 from matrix.store.night import Night
 from matrix.verdicts.record import Record, Verdict
 from tests.profiles import tries
+from tests.unit.report.findings.samples import finding
 from tests.unit.report.samples import night, record
 from tests.unit.report.test_page import HOSTILE, poisoned
 
 
 def made(records: list[Record]) -> ET.Element:
-    return ET.fromstring(junit(Night("a", tuple(records), "2026-01-31T02:00:00.000Z")).encode("utf-8"))
+    return ET.fromstring(night_junit(Night("a", tuple(records), "2026-01-31T02:00:00.000Z")).encode("utf-8"))
 
 
 def test_every_planned_case_is_a_test_case() -> None:
@@ -60,10 +62,18 @@ def test_cell_axes_are_properties() -> None:
 
 
 def test_secrets_are_masked() -> None:
-    assert "hunter2" not in junit(Night("a", (record(Verdict.UNEXPLAINED),)))
+    assert "hunter2" not in night_junit(Night("a", (record(Verdict.UNEXPLAINED),)))
 
 
 @tries(100)
 @given(st.sampled_from(list(Verdict)), st.sampled_from(HOSTILE) | st.text(st.characters()))
 def test_any_text_yields_well_formed_xml(verdict: Verdict, text: str) -> None:
     assert len(made([poisoned(record(verdict), text)]).findall(".//testcase")) == 1
+
+
+def test_only_what_surely_breaks_is_a_failed_case() -> None:
+    root = ET.fromstring(junit(Findings("megatrix check", (finding(), finding(Severity.WARNING, None)))))
+    error, warning = root.findall("testsuite/testcase")
+    assert (root.get("tests"), root.get("failures")) == ("2", "1")
+    assert (error.get("file"), error.get("line"), error.findtext("failure")) == ("a, b.py", "3", "got 100%")
+    assert (warning.get("file"), warning.findtext("system-out")) == (None, "got 100%")

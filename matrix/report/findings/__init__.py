@@ -1,0 +1,1 @@
+"""What breaks, for other programs: findings of any command, and one module for each format."""

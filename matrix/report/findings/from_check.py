@@ -1,0 +1,59 @@
+"""The findings of `megatrix check`."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from typing import Final
+
+from matrix.catalog.place import Place
+from matrix.check.answer import CheckResult, Standing
+from matrix.report.check import summary
+from matrix.report.findings.findings import Findings, FindingTopic, ReportedFinding, Severity
+
+CLASH: Final = FindingTopic("stack", "parts of the stack exclude each other")
+CALL: Final = FindingTopic("call", "a call into Transformer Engine breaks")
+LISTED: Final = (Standing.WILL_BREAK, Standing.WITH_OPTIONS, Standing.SILENT, Standing.WITH_VERSIONS)
+
+
+def of_check(result: CheckResult, files: Collection[str]) -> Findings:
+    """Return what breaks, may break or differs silently, the most certain first; `files` are those that were read."""
+    return Findings("megatrix check", tuple(_findings(result, files)), (summary(result), *result.upgrades))
+
+
+def _findings(result: CheckResult, files: Collection[str]) -> Iterator[ReportedFinding]:
+    sources = result.stack.sources
+
+    def first(axes: Sequence[str], command: str) -> Place | None:
+        places = (place_of(source, files) for source in (*(sources.get(axis, "") for axis in axes), command))
+        return next(filter(None, places), None)
+
+    for clash in result.clashes:
+        yield _finding(CLASH, clash.text, clash.breaks, place_of(clash.source, files))
+    for failure in result.failures:
+        if failure.standing in LISTED and not failure.missing:
+            # The version that decides, else the command, else any version.
+            entry = failure.failure
+            axes = [axis for rule in entry.affected for axis, _ in rule.bounds()]
+            place = first((*axes, "mcore", "te", "torch", "base"), failure.source)
+            topic = FindingTopic(str(entry.id), entry.title, ", ".join(entry.references))
+            workarounds = (f"workaround: {change.text}" for change in failure.workarounds[:2])
+            texts = filter(None, (entry.title, failure.needs, failure.reason, *workarounds))
+            yield _finding(topic, ". ".join(text.rstrip(".") for text in texts), failure.certain, place)
+    for call in result.calls:
+        if not call.missing:
+            raised = (f"{one.raised.type}: {one.message}; at {one.call_site}" for one in call.findings)
+            place = first(("te", "mcore", "base"), call.source)
+            yield _finding(CALL, ". ".join([call.needs, *raised]), call.certain, place)
+
+
+def _finding(topic: FindingTopic, message: str, certain: bool, place: Place | None) -> ReportedFinding:
+    severity = Severity.ERROR if certain else Severity.WARNING
+    return ReportedFinding(topic, f"{topic.id}: {topic.title}", message, severity, place)
+
+
+def place_of(source: str, files: Collection[str]) -> Place | None:
+    """Return the line that a source names, or the first line of a whole file; None for any other source."""
+    path, _, line = source.rpartition(":")
+    if path and line.isdecimal():
+        return Place(path, int(line))
+    return Place(source, 1) if source in files else None

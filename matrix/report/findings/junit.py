@@ -1,0 +1,104 @@
+"""JUnit XML as GitHub, GitLab and Jenkins read it: red is a failure, no result is skipped with its reason."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from xml.etree.ElementTree import Element, indent, tostring
+
+from matrix.report.findings.findings import Findings, Severity
+from matrix.report.words import MEANING, group_by, is_red, render_chain, verdict_reason
+from matrix.store.night import Night
+from matrix.verdicts.record import SILENT, Record
+from matrix.verdicts.text import one_line, tail, visible
+
+
+def junit(findings: Findings) -> str:
+    """Return the findings as one suite: what surely breaks is a failed test case."""
+    errors = [finding for finding in findings.findings if finding.severity is Severity.ERROR]
+    counts = {"tests": str(len(findings.findings)), "failures": str(len(errors))}
+    cases = []
+    for finding in findings.findings:
+        place = {"file": finding.place.path, "line": str(max(finding.place.line, 1))} if finding.place else {}
+        end = "failure" if finding.severity is Severity.ERROR else "system-out"
+        attributes = {"type": finding.topic.id, "message": finding.headline} if end == "failure" else {}
+        cases.append(
+            _element(
+                "testcase",
+                {"classname": finding.topic.id, "name": finding.headline, **place},
+                [_element(end, attributes, text=finding.message)],
+            )
+        )
+    suite = _element("testsuite", {"name": findings.command, **counts}, cases)
+    return _document(_element("testsuites", {"name": findings.command, **counts}, [suite]))
+
+
+def night_junit(night: Night) -> str:
+    """Return a night: a suite per failure and level, a test case per planned case, its axes as properties."""
+    timestamp = {"timestamp": night.began[:19]} if night.began else {}
+    groups = group_by(lambda record: (record.failure, record.level), night.records)
+    suites = []
+    for (failure, level), records in sorted(groups.items()):
+        name = f"{failure}.{level.value}"
+        cases = [_case(record, name) for record in records]
+        suites.append(_element("testsuite", {"name": name, **_totals(records), **timestamp}, cases))
+    return _document(_element("testsuites", {"name": night.run, **_totals(night.records)}, suites))
+
+
+def escaped(text: str) -> str:
+    """Return a text that XML can hold: what it can't is written out. ElementTree escapes the markup."""
+    return visible(text)
+
+
+def _element(tag: str, attributes: dict[str, str], children: Sequence[Element] = (), text: str = "") -> Element:
+    element = Element(tag, {name: escaped(value) for name, value in attributes.items()})
+    element.extend(children)
+    element.text = escaped(text) or None
+    return element
+
+
+def _document(root: Element) -> str:
+    indent(root, "")
+    return f'<?xml version="1.0" encoding="UTF-8"?>\n{tostring(root, "unicode")}\n'
+
+
+def _totals(records: Sequence[Record]) -> dict[str, str]:
+    return {
+        "tests": str(len(records)),
+        "failures": str(sum(map(is_red, records))),
+        "errors": "0",
+        "skipped": str(sum(record.verdict in SILENT for record in records)),
+        "time": f"{sum(record.outcome.seconds for record in records):.3f}",
+    }
+
+
+def _case(record: Record, classname: str) -> Element:
+    facts = {
+        "cell": record.cell.id,
+        "base": record.cell.base,
+        "torch": record.cell.torch,
+        **record.cell.named,
+        "level": record.level.value,
+        "expectation": record.expectation.value,
+        "verdict": record.verdict.value,
+        "cached_from": record.cached_from,
+    }
+    properties = [_element("property", {"name": fact, "value": value}) for fact, value in facts.items() if value]
+    seconds = f"{record.outcome.seconds:.3f}"
+    attributes = {"classname": classname, "name": f"{record.case} {record.cell.id}", "time": seconds}
+    return _element("testcase", attributes, [_element("properties", {}, properties), _end(record)])
+
+
+def _end(record: Record) -> Element:
+    """Return how a case ended: skipped, failure, or for a green one its output."""
+    reason = verdict_reason(record)
+    if record.verdict in SILENT:
+        return _element("skipped", {"message": f"{record.verdict.value}: {reason}"})
+    texts = [f"reproduce: {record.reproduce}", *(f"note: {one_line(note)}" for note in record.notes)]
+    if not is_red(record):
+        return _element("system-out", {}, text="\n".join([reason, *texts]))
+    if record.outcome.chain:
+        texts.append(render_chain(record.outcome.chain))
+    if record.outcome.evidence:
+        texts += ["end of the log:", tail(record.outcome.evidence)]
+    message = f"{record.verdict.value} ({MEANING[record.verdict]}): {reason}"
+    return _element("failure", {"type": record.verdict.value, "message": message}, text="\n".join(texts))

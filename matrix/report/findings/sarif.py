@@ -1,0 +1,53 @@
+"""Findings as a SARIF 2.1.0 log, for code scanning."""
+
+from __future__ import annotations
+
+import json
+from pathlib import PurePath
+from typing import Any, Final
+
+from matrix import __version__
+from matrix.report.findings.findings import Findings, ReportedFinding
+from matrix.verdicts.text import visible
+
+SCHEMA: Final = "https://json.schemastore.org/sarif-2.1.0.json"
+
+
+def sarif(findings: Findings) -> str:
+    """Return the log: a rule for each topic, a result for each finding."""
+    topics = {finding.topic.id: finding.topic for finding in findings.findings}
+    rules = [
+        {"id": id, "shortDescription": {"text": topic.title}, "help": {"text": topic.help or topic.title}}
+        for id, topic in topics.items()
+    ]
+    driver = {"name": findings.command, "version": __version__, "rules": rules}
+    results = [_result(finding) for finding in findings.findings]
+    return escaped({"$schema": SCHEMA, "version": "2.1.0", "runs": [{"tool": {"driver": driver}, "results": results}]})
+
+
+def _result(finding: ReportedFinding) -> dict[str, Any]:
+    result = {
+        "ruleId": finding.topic.id,
+        "level": finding.severity.value,
+        "message": {"text": finding.message},
+    }
+    if not finding.place:
+        return result
+    location = {
+        "artifactLocation": {"uri": PurePath(finding.place.path).as_posix()},
+        "region": {"startLine": max(finding.place.line, 1)},
+    }
+    return {**result, "locations": [{"physicalLocation": location}]}
+
+
+def escaped(value: Any) -> str:
+    """Return plain values as JSON in ASCII; control characters of a text are written out."""
+    return json.dumps(_visible(value), indent=2)
+
+
+def _visible(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _visible(part) for key, part in value.items()}
+    if isinstance(value, list):
+        return [_visible(part) for part in value]
+    return visible(value) if isinstance(value, str) else value

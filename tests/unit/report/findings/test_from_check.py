@@ -1,0 +1,78 @@
+"""The answer of `megatrix check` as findings at the lines that state a version."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from matrix.catalog.place import Place
+from matrix.check.answer import CheckResult, Clash
+from matrix.check.checking import Question, check
+from matrix.check.stack import Statement, build
+from matrix.report.findings.findings import Findings, Severity
+from matrix.report.findings.from_check import of_check, place_of
+from tests.founding import MASK, SAVE
+from tests.unit.catalogs import real
+
+
+def result(core: str = "0.8.0", *clashes: Clash) -> CheckResult:
+    said = [Statement("torch", "2.4.1", "requirements.txt:3"), Statement("mcore", core, "requirements.txt:4")]
+    return replace(check(real(), build(real(), said), Question(), {}), clashes=clashes)
+
+
+def findings(*clashes: Clash) -> Findings:
+    return of_check(result("0.8.0", *clashes), ())
+
+
+def test_certain_break_is_an_error_at_its_version() -> None:
+    (error,) = [finding for finding in findings().findings if finding.severity is Severity.ERROR]
+    assert (error.topic.id, error.place) == (SAVE, Place("requirements.txt", 3))
+    assert error.headline.startswith(f"{SAVE}: Saving a distributed checkpoint")
+    assert error.topic.help.startswith("NVIDIA/Megatron-LM#1003")
+
+
+def test_break_with_options_is_a_warning() -> None:
+    (mask,) = [finding for finding in findings().findings if finding.topic.id == MASK]
+    assert mask.severity is Severity.WARNING
+
+
+def test_summary_is_the_sentence_of_the_answer() -> None:
+    assert findings().summary[0].startswith("1 known break in this stack")
+
+
+@pytest.mark.parametrize(("breaks", "severity"), [(True, Severity.ERROR), (False, Severity.WARNING)])
+def test_clash_comes_first(breaks: bool, severity: Severity) -> None:
+    clash = findings(Clash("too old", "a.txt:5", breaks)).findings[0]
+    assert (clash.topic.id, clash.message, clash.severity, clash.place) == (
+        "stack", "too old", severity, Place("a.txt", 5)
+    )  # fmt: skip
+
+
+def test_call_is_at_the_line_of_the_engine() -> None:
+    said = [Statement("te", "1.3.0", "requirements.txt:7"), Statement("mcore", "0.16.1", "requirements.txt:4")]
+    listed = of_check(check(real(), build(real(), said), Question(), {}), ()).findings
+    call = next(finding for finding in listed if "hybrid-context-parallel" in finding.message)
+    assert (call.headline, call.place) == ("call: a call into Transformer Engine breaks", Place("requirements.txt", 7))
+    assert "TEDotProductAttention.forward" in call.message
+
+
+def test_stack_without_breaks_has_no_findings() -> None:
+    nothing = of_check(replace(result(), failures=(), calls=()), ())
+    assert (nothing.findings, nothing.summary) == (
+        (), ("nothing is known to break in this stack; not named: Transformer Engine",)
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("source", "place"),
+    [
+        ("a/b:3", Place("a/b", 3)),
+        ("command line", None),
+        ("in ngc-24.07", None),
+        ("", None),
+        ("uv.lock", Place("uv.lock", 1)),
+    ],
+)
+def test_place_is_a_file_and_a_line(source: str, place: Place | None) -> None:
+    assert place_of(source, ["uv.lock"]) == place

@@ -1,0 +1,42 @@
+"""Workflow commands of GitHub Actions."""
+
+from __future__ import annotations
+
+import pytest
+
+from matrix.report.findings.findings import Findings, Severity
+from matrix.report.findings.github import escaped, github
+from tests.unit.report.findings.samples import finding
+
+
+@pytest.mark.parametrize(
+    ("severity", "command"), [(Severity.ERROR, "error"), (Severity.WARNING, "warning"), (Severity.NOTE, "notice")]
+)
+def test_command_follows_the_severity(severity: Severity, command: str) -> None:
+    assert github(Findings("x", (finding(severity),))) == (
+        f"::{command} file=a%2C b.py,line=3,title=dud%3A It breaks::got 100%25"
+    )
+
+
+def test_finding_without_place_has_only_a_title() -> None:
+    assert github(Findings("x", (finding(place=None),))).startswith("::error title=")
+
+
+def test_each_sentence_of_the_summary_is_a_notice() -> None:
+    lines = github(Findings("megatrix check", (), ("one: 1", "two"))).splitlines()
+    assert lines == ["::notice title=megatrix check::one: 1", "::notice title=megatrix check::two"]
+
+
+@pytest.mark.parametrize(
+    ("text", "message", "value"),
+    [
+        ("100%", "100%25", "100%25"),
+        ("a\n::error::b", "a%0A::error::b", "a%0A%3A%3Aerror%3A%3Ab"),
+        ("%0A", "%250A", "%250A"),
+        ("a\rb", "a%0Ab", "a%0Ab"),
+        ("a,b", "a,b", "a%2Cb"),
+        ("\x1b[31m\x07", "\\x07", "\\x07"),
+    ],
+)
+def test_text_is_escaped(text: str, message: str, value: str) -> None:
+    assert (escaped(text), escaped(text, value=True)) == (message, value)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final
 
 from matrix.catalog.failure import Expectation
 from matrix.catalog.model import Catalog
@@ -12,64 +11,34 @@ from matrix.planning.explain import reported_cells
 from matrix.report import rulings
 from matrix.report.document import document
 from matrix.report.rulings import Ruling
-from matrix.report.strip import Strip, Trend, strip, trend
 from matrix.report.words import WORST_FIRST, beside_mcore
-from matrix.store.trend import Flakes, PastResult, Pasts, flakes, turns
+from matrix.store.trend import PastResult, Pasts, flakes, steps, turns
 from matrix.verdicts.record import Record
 from matrix.verdicts.text import one_line
 
-SHOWN: Final = 10  # colour changes listed for a case
-
-
-@dataclass(frozen=True)
-class LogLink:
-    """A log file: its name on the page, and the link to it, "" if the file is missing on this machine."""
-
-    name: str
-    link: str
-
-
-@dataclass(frozen=True)
-class CaseHistory:
-    """The nights of a case, the first and last in which it ran ("" for none), and its latest changes of colour."""
-
-    nights: int
-    strip: Strip
-    first: str
-    last: str
-    turns: Sequence[tuple[PastResult, PastResult, bool]]
-    flakes: Flakes
-    trend: Trend | None
-
-
-@dataclass(frozen=True)
-class CellRule:
-    """A ruling on a failure in the cell, and the cases for which it differs from the ruling on the whole failure."""
-
-    failure: str
-    ruling: Ruling
-    cases: tuple[str, ...]
-
 
 def cell_page(
-    run: str, records: Sequence[Record], catalog: Catalog, pasts: Pasts, log_of: Callable[[str], LogLink]
+    run: str, records: Sequence[Record], catalog: Catalog, pasts: Pasts, log_of: Callable[[str], tuple[str, str]]
 ) -> str:
     """Return the page.
 
     `records`: all records of one cell; `pasts`: the results of each case in earlier nights; `log_of` takes the path
-    of a rank's log.
+    of a rank's log and returns its name on the page, and the link to it, "" if the file is missing on this machine.
     """
-    ordered = sorted(records, key=lambda record: WORST_FIRST.index(record.verdict))
     rules = _rules(records, catalog)
     return document(
         "cell.html.j2",
         run=run,
         cell=records[0].cell,
         named=_facts(records),
-        cases=[(record, _history(pasts.get(record.key, ()))) for record in ordered],
+        records=sorted(records, key=lambda record: WORST_FIRST.index(record.verdict)),
+        pasts=pasts,
+        turns=turns,
+        flakes=flakes,
+        trend=trend,
         log_of=log_of,
         rules=rules,
-        unruled=sorted({failure.id for failure in catalog.failures} - {rule.failure for rule in rules}),
+        unruled=sorted({failure.id for failure in catalog.failures} - {failure for failure, _, _ in rules}),
     )
 
 
@@ -83,10 +52,7 @@ def _facts(records: Sequence[Record]) -> dict[str, str]:
         **{axis: version for axis, version in beside_mcore(cell).items() if axis != "te"},
         "compute capability": cell.sm,
         "GPUs": cell.gpus,
-        "image": resolved.pop("image", ""),
-        "host": resolved.pop("host", ""),
-        "host driver": resolved.pop("host driver", ""),
-        "user-mode driver": resolved.pop("user-mode driver", ""),
+        **{name: resolved.pop(name, "") for name in ("image", "host", "host driver", "user-mode driver")},
         "Python": resolved.pop("python", ""),
         "resolved": ", ".join(f"{name} {version}" for name, version in sorted(resolved.items())),
         "notes": "; ".join(dict.fromkeys(one_line(note) for record in records for note in record.notes)),
@@ -94,16 +60,11 @@ def _facts(records: Sequence[Record]) -> dict[str, str]:
     return {name: fact for name, fact in facts.items() if fact != "none"}
 
 
-def _history(pasts: Sequence[PastResult]) -> CaseHistory | None:
-    """Return the history of a case, None for fewer than two nights."""
-    if len(pasts) < 2:
-        return None
-    ran = [past.run for past in pasts if past.ran] or [""]
-    return CaseHistory(len(pasts), strip(pasts), ran[0], ran[-1], turns(pasts)[-SHOWN:], flakes(pasts), trend(pasts))
+def _rules(records: Sequence[Record], catalog: Catalog) -> list[tuple[str, Ruling, tuple[str, ...]]]:
+    """Return the ruling on each failure as a whole, as `megatrix explain` prints it, and on its cases that differ.
 
-
-def _rules(records: Sequence[Record], catalog: Catalog) -> list[CellRule]:
-    """Return the ruling on each failure as a whole, as `megatrix explain` prints it, and on its cases that differ."""
+    A rule is a failure, its ruling, and the cases for which it differs from the ruling on the whole failure.
+    """
     cell = reported_cells(catalog).get(records[0].cell.id, records[0].cell)
     rules = []
     for failure in catalog.failures:
@@ -113,15 +74,29 @@ def _rules(records: Sequence[Record], catalog: Catalog) -> list[CellRule]:
             if record.failure == failure.id:
                 cases.setdefault(rulings.of_record(catalog, failure, record), []).append(record.case)
         rules += [
-            CellRule(failure.id, ruling, () if ruling == whole else tuple(dict.fromkeys(names)))
+            (str(failure.id), ruling, () if ruling == whole else tuple(dict.fromkeys(names)))
             for ruling, names in cases.items()
         ]
     return rules
 
 
-def by_cell(records: Iterable[Record]) -> Mapping[str, list[Record]]:
-    """Return the records of each cell by the cell's id; cells and records keep their order."""
-    cells: dict[str, list[Record]] = {}
-    for record in records:
-        cells.setdefault(record.cell.id, []).append(record)
-    return cells
+@dataclass(frozen=True)
+class Trend:
+    """Durations as a line, in SVG user units: its width, its points, and the x of each step."""
+
+    width: int
+    line: str
+    steps: tuple[int, ...]
+    text: str
+
+
+def trend(nights: Sequence[PastResult]) -> Trend:
+    """Return the durations of two or more nights in which a case ran; nights are 9 apart, the line is 60 high."""
+    seconds = [night.seconds for night in nights]
+    longest = max(*seconds, 0.001)
+    points = (f"{9 * number + 4},{round(56 - 52 * value / longest, 1)}" for number, value in enumerate(seconds))
+    marked = steps(seconds)
+    changes = [f"from {seconds[at - 1]:.1f} s to {seconds[at]:.1f} s at {nights[at].run}" for at in marked]
+    text = f"{min(seconds):.1f} to {longest:.1f} s in {len(nights)} runs; "
+    text += f"steps {'; '.join(changes)}" if changes else "no step"
+    return Trend(9 * len(nights), " ".join(points), tuple(9 * at + 4 for at in marked), text)

@@ -18,7 +18,7 @@ from typing import Any, Final
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from matrix.report.words import MEANING, WORST_FIRST, label, outcome_text, render_chain, verdict_reason
+from matrix.report.words import MEANING, WORST_FIRST, label, outcome_text, render_chain, verdict_reason, verdicts_text
 from matrix.store.paths import page_name
 from matrix.verdicts.record import SILENT
 from matrix.verdicts.text import head, one_line, tail, visible
@@ -72,10 +72,20 @@ _ENVIRONMENT: Final = Environment(
     lstrip_blocks=True,
     auto_reload=False,
 )
-_ENVIRONMENT.filters |= {
-    each.__name__: each
-    for each in (flat, head, label, one_line, outcome_text, page_name, prose, render_chain, tail, verdict_reason)
-}
+_FILTERS: Final = (
+    flat,
+    head,
+    label,
+    one_line,
+    outcome_text,
+    page_name,
+    prose,
+    render_chain,
+    tail,
+    verdict_reason,
+    verdicts_text,
+)
+_ENVIRONMENT.filters |= {function.__name__: function for function in _FILTERS}
 _ENVIRONMENT.globals |= {"MEANING": MEANING, "SILENT": SILENT, "WORST_FIRST": WORST_FIRST, "inline": inline}
 # In the order of the object: the scripts show the axes in it.
 _ENVIRONMENT.policies["json.dumps_kwargs"] = {"separators": (",", ":")}

@@ -4,47 +4,41 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+
+from markupsafe import Markup
 
 from matrix.authoring.examples import SHOWS, read, scrubbed
 from matrix.catalog.conform import MALFORMED
 from matrix.catalog.failure import Expectation, Failure, Level
+from matrix.catalog.folders import load_module
 from matrix.catalog.model import Catalog
 from matrix.report import rulings
-from matrix.report.chart import chart
 from matrix.report.document import document
 from matrix.report.grid import grids
 from matrix.report.page import anchors_of
 from matrix.report.rulings import Ruling
-from matrix.report.stack_map import StackMap
-from matrix.report.strip import Strip, strip
+from matrix.report.stack_map import OCCURRED, StackMap
 from matrix.report.words import WORST_FIRST, render_chain
 from matrix.store.night import Night
-from matrix.store.trend import Flakes, Pasts, flakes, turns
+from matrix.store.trend import Flakes, PastResult, Pasts, flakes, turns
 from matrix.verdicts.record import Record, Verdict
 from matrix.verdicts.text import tail
 
 LINES = 40  # of an example's log: a crash with its native stack
-ROWS = 100  # shown of the cases whose verdict changed
-SHOWN = (Verdict.REPRODUCED, Verdict.REGRESSED)  # the verdicts of a case in which the failure occurred
 
 
 @dataclass(frozen=True)
 class FailureHistory:
-    """The nights of a failure: the first and last in which it occurred ("" for none), and the cases that changed.
-
-    `changed` holds at most ROWS cases, `more` is the number of further ones.
-    """
+    """The nights of a failure: the first and last in which it occurred ("" for none), and the cases that changed."""
 
     nights: int
     first: str
     last: str
     flakes: Flakes
     cases: int
-    unchanged: int
-    changed: tuple[tuple[Record, Strip], ...]
-    more: int
+    changed: Sequence[tuple[Record, Sequence[PastResult]]]
 
 
 def failure_page(
@@ -58,25 +52,27 @@ def failure_page(
     """
     records = [record for record in night.records if record.failure == failure.id]
     anchors = anchors_of(night.records)
-    links = {key: f"../index.html#{one}" if pasts is not None else "" for key, one in anchors.items()}
+    links = {key: f"../index.html#{anchor}" if pasts is not None else "" for key, anchor in anchors.items()}
     return document(
         "failure.html.j2",
         failure=failure,
         run=night.run,
         references={text: _thread(text) for text in failure.references},
-        stand_ins=[f"{', '.join(one.packages)}: {one.reason}" for one in failure.stand_in],
-        masked=[f"{one.by}: {one.reason}" for one in failure.masked],
+        stand_ins=[f"{', '.join(stand_in.packages)}: {stand_in.reason}" for stand_in in failure.stand_in],
+        masked=[f"{mask.by}: {mask.reason}" for mask in failure.masked],
         counts=_counts(records),
-        affected=map.affected[failure.id],
+        affected=map.affected.get(failure.id, ()),
         rules={ruling: _counts(members) for ruling, members in _by_rule(failure, map.catalog, records).items()},
         grids=grids(records, links, levels),
-        chart=chart(failure.folder, records),
+        chart=chart(failure, records),
         example=_example(failure),
         public=pasts is None,
         history=_history(records, pasts or {}),
         signatures={
-            one.name: {name: value for name, value in vars(one).items() if name != "name" and value is not None}
-            for one in failure.signature
+            signature.name: {
+                name: value for name, value in vars(signature).items() if name != "name" and value is not None
+            }
+            for signature in failure.signature
         },
     )
 
@@ -85,6 +81,22 @@ def _thread(text: str) -> str:
     """Return the URL of the thread OWNER/NAME#NUMBER, "" for anything else."""
     thread = re.fullmatch(r"([\w.-]+/[\w.-]+)#(\d+)", text)
     return f"https://github.com/{thread[1]}/issues/{thread[2]}" if thread else ""
+
+
+def chart(failure: Failure, records: Iterable[Record]) -> Markup:
+    """Return the HTML of a failure's chart, "" without chart.py or if the chart is empty.
+
+    picture() receives (case, value) for each rank. Values come from journals and are untrusted: picture() has to skip
+    values that it can't read and to escape those that it shows (matrix.kit.svg).
+    """
+    if not (failure.folder / "chart.py").is_file():
+        return Markup()
+    values = [
+        (f"{record.case}, mcore {record.cell.mcore} on {record.cell.base}", rank.value)
+        for record in records
+        for rank in record.outcome.ranks
+    ]
+    return Markup(load_module(failure.folder, "chart").picture(values))  # noqa: S704
 
 
 def _example(failure: Failure) -> str:
@@ -101,7 +113,7 @@ def _example(failure: Failure) -> str:
 def _counts(records: Sequence[Record]) -> dict[tuple[Verdict, Level], int]:
     """Return how many records have each verdict at each level, most urgent first."""
     counts = Counter((record.verdict, record.level) for record in records)
-    return dict(sorted(counts.items(), key=lambda each: (WORST_FIRST.index(each[0][0]), list(Level).index(each[0][1]))))
+    return {pair: counts[pair] for verdict in WORST_FIRST for level in Level if (pair := (verdict, level)) in counts}
 
 
 def _by_rule(failure: Failure, catalog: Catalog, records: Sequence[Record]) -> dict[Ruling, list[Record]]:
@@ -119,15 +131,17 @@ def _by_rule(failure: Failure, catalog: Catalog, records: Sequence[Record]) -> d
 def _history(records: Sequence[Record], pasts: Pasts) -> FailureHistory | None:
     """Return the history of the failure, None for fewer than two nights."""
     histories = [(record, pasts.get(record.key, ())) for record in records]
-    nights = {past.number: past.run for _, each in histories for past in each}
+    results = [result for _, history in histories for result in history]
+    nights = {result.number: result.run for result in results}
     if len(nights) < 2:
         return None
-    occurred = {past.number for _, each in histories for past in each if past.ran and past.verdict in SHOWN}
-    first, last = (nights[min(occurred)], nights[max(occurred)]) if occurred else ("", "")
-    each_flakes = [flakes(each) for _, each in histories]
-    flaked = Flakes(sum(one.flipped for one in each_flakes), sum(one.again for one in each_flakes))
-    changed = [(record, each) for record, each in histories if turns(each)]
+    occurred = [result.number for result in results if result.ran and result.verdict in OCCURRED] or [-1]
+    flaked = [flakes(history) for _, history in histories]
     return FailureHistory(
-        len(nights), first, last, flaked, len(histories), len(histories) - len(changed),
-        tuple((record, strip(each)) for record, each in changed[:ROWS]), max(len(changed) - ROWS, 0),
-    )  # fmt: skip
+        nights=len(nights),
+        first=nights.get(min(occurred), ""),
+        last=nights.get(max(occurred), ""),
+        flakes=Flakes(sum(flake.flipped for flake in flaked), sum(flake.again for flake in flaked)),
+        cases=len(histories),
+        changed=[(record, history) for record, history in histories if turns(history)],
+    )

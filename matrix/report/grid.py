@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from matrix.catalog.cell import Cell
 from matrix.catalog.failure import Level
 from matrix.report.words import beside_mcore, group_by, row_order, version_order, worst
 from matrix.verdicts.record import Record, Verdict
@@ -34,20 +33,11 @@ class GridCell:
 
 
 @dataclass(frozen=True)
-class GridRow:
-    """A base, its other axes as text, and a cell for each column, None where nothing is planned."""
-
-    base: str
-    axes: str
-    cells: tuple[GridCell | None, ...]
-
-
-@dataclass(frozen=True)
 class Grid:
     """The results of a failure at one level.
 
     `never_run`: the levels above the highest at which it has ever run on this machine; `notes` counts the notes of its
-    records.
+    records. A row is a base, its other axes as text, and a cell for each column, None where nothing is planned.
     """
 
     failure: str
@@ -55,7 +45,7 @@ class Grid:
     cases: tuple[str, ...]
     never_run: tuple[str, ...]
     columns: tuple[str, ...]
-    rows: tuple[GridRow, ...]
+    rows: tuple[tuple[str, str, tuple[GridCell | None, ...]], ...]
     notes: Mapping[str, int]
 
 
@@ -72,33 +62,32 @@ def _grid(records: Sequence[Record], links: Mapping[str, str], ran: frozenset[Le
     order = list(Level)
     never_run = order[max((order.index(level) + 1 for level in ran), default=0) :]
     columns = sorted({record.cell.mcore for record in records}, key=version_order)
-    rows = group_by(lambda record: _row(record.cell), sorted(records, key=lambda record: row_order(record.cell)))
+    rows = group_by(
+        lambda record: (record.cell.base, record.cell.torch, *beside_mcore(record.cell).items()),
+        sorted(records, key=lambda record: row_order(record.cell)),
+    )
     return Grid(
         records[0].failure,
         records[0].level,
         tuple(dict.fromkeys(record.case for record in records)),
         tuple(level.value for level in never_run),
         tuple(columns),
-        tuple(
-            GridRow(members[0].cell.base, _axes(members[0].cell), _cells(members, columns, links))
-            for members in rows.values()
-        ),
+        tuple(_row(members, columns, links) for members in rows.values()),
         Counter(note for record in records for note in record.notes),
     )
 
 
-def _row(cell: Cell) -> tuple[object, ...]:
-    return cell.base, cell.torch, *beside_mcore(cell).items()
-
-
-def _axes(cell: Cell) -> str:
+def _row(
+    records: Sequence[Record], columns: Sequence[str], links: Mapping[str, str]
+) -> tuple[str, str, tuple[GridCell | None, ...]]:
+    cell = records[0].cell
     axes = {"torch": cell.torch if cell.torch not in cell.base else "none", **beside_mcore(cell)}
-    return ", ".join(f"{axis} {value}" for axis, value in axes.items() if value != "none")
-
-
-def _cells(records: Sequence[Record], columns: Sequence[str], links: Mapping[str, str]) -> tuple[GridCell | None, ...]:
     cells = group_by(lambda record: record.cell.mcore, records)
-    return tuple(_cell(cells[mcore], links) if mcore in cells else None for mcore in columns)
+    return (
+        cell.base,
+        ", ".join(f"{axis} {value}" for axis, value in axes.items() if value != "none"),
+        tuple(_cell(cells[mcore], links) if mcore in cells else None for mcore in columns),
+    )
 
 
 def _cell(records: Sequence[Record], links: Mapping[str, str]) -> GridCell:

@@ -11,9 +11,19 @@ from typing import Final
 
 from matrix.report.changes import Changes
 from matrix.report.findings.markdown import WIDTH, block, code, table
-from matrix.report.words import MEANING, WORST_FIRST, group_by, headline, is_red, label, render_chain, verdict_reason
+from matrix.report.words import (
+    MEANING,
+    WORST_FIRST,
+    group_by,
+    headline,
+    is_red,
+    label,
+    render_chain,
+    silent,
+    verdict_reason,
+)
 from matrix.store.night import Night
-from matrix.verdicts.record import SILENT, Record
+from matrix.verdicts.record import Record
 from matrix.verdicts.text import head, one_line
 
 ROWS: Final = 50  # of a table; GitHub accepts 1 MiB for a job's summary and 65,536 characters for an issue
@@ -25,11 +35,12 @@ def job_summary(night: Night, changes: Changes) -> str:
     """Return the night for the page of a CI job: a row per cause of red cases, missing results, counts."""
     summary = headline(night.records, night.missing)
     counts = Counter(record.verdict for record in night.records)
+    largest = silent(night.records)[:ROWS]
     parts = [
         f"## Megatrix: {summary.colour}",
         f"{summary.text}; {summary.sources}. Run {code(night.run)}.",
         _table(_causes(night.records, changes)),
-        _silent(night.records),
+        "\n".join(f"- {verdict.value} x {len(members)}: {code(reason)}" for (verdict, reason), members in largest),
         "| verdict | cases | meaning |\n| --- | ---: | --- |\n"
         + "\n".join(
             f"| {verdict.value} | {counts[verdict]} | {MEANING[verdict]} |"
@@ -122,10 +133,3 @@ def _cause(reds: Sequence[Record]) -> str:
         f"<details><summary>{len(reds)} cases</summary>\n\n" + "\n".join(cases) + "\n\n</details>",
     ]
     return "\n\n".join(filter(None, parts))
-
-
-def _silent(records: Sequence[Record]) -> str:
-    silent = (record for record in records if record.verdict in SILENT)
-    groups = group_by(lambda record: (record.verdict, verdict_reason(record)), silent)
-    largest = sorted(groups.items(), key=lambda group: -len(group[1]))[:ROWS]
-    return "\n".join(f"- {verdict.value} x {len(members)}: {code(reason)}" for (verdict, reason), members in largest)

@@ -9,14 +9,15 @@ from urllib.parse import quote
 
 from matrix.catalog.model import Catalog
 from matrix.check.table import build_table
-from matrix.report.cell_page import LogLink, by_cell, cell_page
+from matrix.report.cell_page import cell_page
 from matrix.report.changes import changes
 from matrix.report.failure_page import failure_page
 from matrix.report.findings.junit import night_junit
 from matrix.report.messages import job_summary
 from matrix.report.page import page
+from matrix.report.site import upgrade_page
 from matrix.report.stack_map import stack_map
-from matrix.report.upgrade_page import upgrade_page
+from matrix.report.words import group_by
 from matrix.store import night
 from matrix.store.history import History
 from matrix.store.night import Night
@@ -34,13 +35,13 @@ def render(run_folder: Path, out: Path, history: History, catalog: Catalog) -> N
     current, paths = night.added(run_folder, history), Paths(out).pages(run_folder.name)
     levels, pasts = history.levels(), history.pasts(current.run)
     different = changes(current.records, history.previous(current.run))
-    bisections = sorted(one.stem for one in paths.bisections.glob("*.html"))
+    bisections = sorted(path.stem for path in paths.bisections.glob("*.html"))
     map = stack_map(catalog, build_table(catalog), current.records, pasts)
     write_whole(paths.page, page(current, different, levels, map, bisections, pasts))
     write_whole(paths.upgrade, upgrade_page(map), durable=False)
     for failure in catalog.failures:
         write_whole(paths.failure(failure.id), failure_page(failure, map, current, levels, pasts), durable=False)
-    for cell, records in by_cell(current.records).items():
+    for cell, records in group_by(lambda record: record.cell.id, current.records).items():
         path = paths.cell(cell)
         log_of = partial(_log, path.parent, run_folder)
         write_whole(path, cell_page(current.run, records, catalog, pasts, log_of), durable=False)
@@ -49,10 +50,10 @@ def render(run_folder: Path, out: Path, history: History, catalog: Catalog) -> N
     return current
 
 
-def _log(page_folder: Path, run_folder: Path, log: str) -> LogLink:
-    """Return a rank's log for a page in `page_folder`; a file in the run's folder is named relative to that folder."""
+def _log(page_folder: Path, run_folder: Path, log: str) -> tuple[str, str]:
+    """Return the name of a rank's log and the link to it from a page; in the run's folder the name is relative."""
     if not (path := Path(log)).is_file():
-        return LogLink(log, "")
+        return log, ""
     path, run = path.resolve(), run_folder.resolve()
     name = str(path.relative_to(run)) if path.is_relative_to(run) else log
-    return LogLink(name, quote(os.path.relpath(path, page_folder.resolve())))
+    return name, quote(os.path.relpath(path, page_folder.resolve()))

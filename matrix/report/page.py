@@ -12,7 +12,7 @@ from matrix.report.changes import Changes
 from matrix.report.document import document
 from matrix.report.grid import Grid, grids
 from matrix.report.stack_map import MEANS, Seen, StackMap
-from matrix.report.words import WORST_FIRST, group_by, headline, is_red, verdict_reason, version_order
+from matrix.report.words import WORST_FIRST, causes, group_by, headline, is_red, silent, version_order
 from matrix.store.night import Night
 from matrix.store.trend import NO_PASTS, Pasts, turns
 from matrix.verdicts.record import SILENT, Record, Verdict
@@ -63,10 +63,8 @@ def page(
     `bisections`: names of bisection pages; `pasts`: the results of each case in earlier nights.
     """
     records, anchors = night.records, anchors_of(night.records)
-    made = grids(records, {key: f"#{one}" for key, one in anchors.items()}, levels)
-    silent = group_by(
-        lambda record: (record.verdict, verdict_reason(record)), (each for each in records if each.verdict in SILENT)
-    )
+    matrices = grids(records, {key: f"#{anchor}" for key, anchor in anchors.items()}, levels)
+    new = changes.newly_red
     return document(
         "index.html.j2",
         night=night,
@@ -74,11 +72,14 @@ def page(
         counts=Counter(record.verdict for record in records),
         changes=changes,
         anchors=anchors,
-        causes=_causes(records, changes.newly_red),
-        failures=_failures(records, made, pasts, map),
+        causes=sorted(  # newly red causes first
+            causes(records).values(),
+            key=lambda reds: (not any(red.key in new for red in reds), WORST_FIRST.index(reds[0].verdict)),
+        ),
+        failures=_failures(records, matrices, pasts, map),
         map=map,
         means=MEANS,
-        silent=sorted(silent.items(), key=lambda group: -len(group[1])),
+        silent=silent(records),
         choices=_choices(records),
         bisections=bisections,
     )
@@ -89,29 +90,27 @@ def anchors_of(records: Sequence[Record]) -> dict[str, str]:
     return {record.key: f"{'red' if is_red(record) else 'case'}-{n}" for n, record in enumerate(records, start=1)}
 
 
-def _failures(records: Sequence[Record], made: Sequence[Grid], pasts: Pasts, map: StackMap) -> list[FailureRow]:
+def _failures(records: Sequence[Record], matrices: Sequence[Grid], pasts: Pasts, map: StackMap) -> list[FailureRow]:
     rows = []
-    entries: dict[str, Failure] = {one.id: one for one in map.catalog.failures}
+    entries: dict[str, Failure] = {entry.id: entry for entry in map.catalog.failures}
     for failure, members in group_by(lambda record: record.failure, records).items():
-        found = Counter(record.verdict for record in members)
-        counts = {verdict: found[verdict] for verdict in WORST_FIRST if found[verdict]}
+        counts = Counter(record.verdict for record in members)
         changes = [after for record in members for _, after, _ in turns(pasts.get(record.key, ()))]
-        number, last = max(((after.number, after.run) for after in changes), default=(0, ""))
-        order = (not any(is_red(record) for record in members), -number, failure)
+        number, run = max(((after.number, after.run) for after in changes), default=(0, ""))
         entry = entries.get(failure)  # an older run may have a failure that the catalog no longer has
-        title, fix = (entry.title, " ".join(entry.fix.split())) if entry else ("", "")
-        own = [one for one in made if one.failure == failure]
-        rows.append(FailureRow(failure, title, fix, map.seen.get(failure, Seen()), counts, own, last, order))
+        rows.append(
+            FailureRow(
+                failure,
+                entry.title if entry else "",
+                " ".join(entry.fix.split()) if entry else "",
+                map.seen.get(failure, Seen()),
+                {verdict: counts[verdict] for verdict in WORST_FIRST if counts[verdict]},
+                [grid for grid in matrices if grid.failure == failure],
+                run,
+                (not any(is_red(record) for record in members), -number, failure),
+            )
+        )
     return sorted(rows, key=lambda row: row.order)
-
-
-def _causes(records: Sequence[Record], new: frozenset[str]) -> list[list[Record]]:
-    """Return the red cases by cause, which is a failure, a verdict and its reason; newly red causes first."""
-    causes = group_by(lambda red: (red.failure, red.verdict, verdict_reason(red)), filter(is_red, records))
-    return sorted(
-        causes.values(),
-        key=lambda reds: (not any(red.key in new for red in reds), WORST_FIRST.index(reds[0].verdict)),
-    )
 
 
 def _choices(records: Sequence[Record]) -> dict[str, list[str]]:
@@ -120,7 +119,7 @@ def _choices(records: Sequence[Record]) -> dict[str, list[str]]:
     levels = {record.level for record in records}
     axes = {axis: sorted({getattr(record.cell, axis) for record in records}, key=version_order) for axis in AXES}
     return {
-        "verdict": ["red"] * any(map(is_red, records)) + [one.value for one in WORST_FIRST if one in verdicts],
+        "verdict": ["red"] * any(map(is_red, records)) + [name.value for name in WORST_FIRST if name in verdicts],
         "failure": sorted({record.failure for record in records}),
         "level": [level.value for level in Level if level in levels],
         **{axis: values for axis, values in axes.items() if len(values) > 1},

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import cache
-from itertools import groupby, product
-from typing import Any, Final, TypeVar
+from itertools import count, groupby, product
+from typing import Any, Final, TypeAlias
 
 from matrix.catalog.cell import Cell
 from matrix.catalog.failure import Axis, Failure, Level
@@ -46,7 +46,6 @@ MEANS: Final = {
 SIGNS: Final = {Colour.CLASH: "\u00d7", Colour.VERSIONS: "?", Colour.TESTED: "\u2713", Colour.UNTESTED: "\u00b7"}
 COUNTED: Final = {Colour.WILL: "!", Colour.OPTIONS: "", Colour.SILENT: "~"}  # before the number of failures
 UNKNOWN: Final = "its packages are not known"
-T = TypeVar("T")
 MANY: Final = 3  # breaks with options in one pair that are shown darker
 COLOURS: Final = {
     Standing.WILL_BREAK: Colour.WILL,
@@ -54,6 +53,9 @@ COLOURS: Final = {
     Standing.SILENT: Colour.SILENT,
     Standing.WITH_VERSIONS: Colour.VERSIONS,
 }
+
+# By failure: the most telling result of the night for a pair, (row, column) -> verdict and level.
+Results: TypeAlias = "Mapping[str, Mapping[tuple[int, int], tuple[Verdict, Level]]]"
 
 
 @dataclass(frozen=True)
@@ -87,7 +89,8 @@ class MapRow:
 
     name: str
     about: str
-    choice: Choice
+    axis: str
+    word: str
     cells: tuple[MapCell, ...] = ()
 
     @property
@@ -95,14 +98,9 @@ class MapRow:
         """Return whether it is a container whose packages the catalog does not know."""
         return self.about == UNKNOWN
 
-
-@dataclass(frozen=True)
-class MapGroup:
-    """Rows of one kind, newest first; `first`: shown without being asked for."""
-
-    name: str
-    first: bool
-    rows: tuple[MapRow, ...]
+    def choice(self, mcore: str) -> Choice:
+        """Return the stack of its cell for a megatron-core release."""
+        return {self.axis: self.word, "mcore": f"mcore={mcore}"}
 
 
 @dataclass(frozen=True)
@@ -111,15 +109,6 @@ class Seen:
 
     first: str = ""
     last: str = ""
-
-
-@dataclass(frozen=True)
-class Affected:
-    """Containers and megatron-core releases, as spans, in which a failure or a call stands alike."""
-
-    standing: Standing
-    containers: str
-    releases: str
 
 
 @dataclass(frozen=True)
@@ -133,179 +122,186 @@ class MapCall:
 
 
 @dataclass(frozen=True)
-class StackMap:
-    """The map, its table, and by failure: results (row, column -> verdict and level), nights, affected containers.
+class Affected:
+    """Containers and megatron-core releases, as spans, in which a failure or a call stands alike."""
 
-    `calls` has the affected containers of each call that level contract finds and that no failure states.
+    standing: Standing
+    containers: str
+    releases: str
+
+
+@dataclass(frozen=True)
+class StackMap:
+    """The map, its table, and by failure: results, nights, affected containers.
+
+    `groups` are the rows of one kind by its name, newest first; a page shows the first group without being asked.
+    `affected` also has the calls that level contract finds and that no failure states.
     """
 
     catalog: Catalog
     table: StackTable
     columns: tuple[str, ...]
-    groups: tuple[MapGroup, ...]
-    results: Mapping[str, Mapping[tuple[int, int], tuple[Verdict, Level]]]
+    groups: Mapping[str, tuple[MapRow, ...]]
+    results: Results
     seen: Mapping[str, Seen]
-    affected: Mapping[str, Sequence[Affected]]
-    calls: Mapping[MapCall, Sequence[Affected]]
+    affected: Mapping[str | MapCall, Sequence[Affected]]
+
+    @property
+    def calls(self) -> dict[MapCall, Sequence[Affected]]:
+        """Return the affected containers of each call."""
+        return {call: affected for call, affected in self.affected.items() if isinstance(call, MapCall)}
+
+    @property
+    def images(self) -> list[MapRow]:
+        """Return the rows of containers."""
+        return [row for rows in self.groups.values() for row in rows if row.word.startswith("base=")]
 
     def to_json(self) -> dict[str, Any]:
         """Return what the pages embed."""
         return {
             **self.table.to_json(),
-            "columns": [f"mcore={one}" for one in self.columns],
-            "colours": [COLOURS[one].value if one in COLOURS else Colour.UNTESTED.value for one in Standing],
+            "columns": [f"mcore={mcore}" for mcore in self.columns],
+            "colours": [COLOURS.get(standing, Colour.UNTESTED).value for standing in Standing],
             "titles": AXES,
             "newer": {
-                "mcore": [f"mcore={one}" for one in self.columns],
-                "te": [f"te={one.version}" for one in self.catalog.transformer_engine],
+                "mcore": [f"mcore={mcore}" for mcore in self.columns],
+                "te": [f"te={release.version}" for release in self.catalog.transformer_engine],
                 "base": [
-                    *(f"base={one.id}" for one in self.catalog.containers if one.torch and one.te),
-                    *(f"torch={one.version}" for one in self.catalog.torch),
+                    *(f"base={image.id}" for image in self.catalog.containers if image.torch and image.te),
+                    *(f"torch={release.version}" for release in self.catalog.torch),
                 ],
             },
             "aliases": ALIASES,
-            "entries": [
-                {
-                    "id": one.id,
-                    "title": one.title,
-                    "fix": " ".join(one.fix.split()),
-                    "workarounds": [each.text for each in one.workarounds],
-                    "seen": [self.seen[one.id].first, self.seen[one.id].last] if one.id in self.seen else [],
-                    "results": {
-                        f"{row},{column}": f"{verdict.value} at level {level.value}"
-                        for (row, column), (verdict, level) in self.results.get(one.id, {}).items()
-                    },
-                }
-                for one in self.catalog.failures
-            ],
+            "entries": [self._entry(failure) for failure in self.catalog.failures],
+        }
+
+    def _entry(self, failure: Failure) -> dict[str, Any]:
+        seen = self.seen.get(failure.id)
+        return {
+            "id": failure.id,
+            "title": failure.title,
+            "fix": " ".join(failure.fix.split()),
+            "workarounds": [workaround.text for workaround in failure.workarounds],
+            "seen": [seen.first, seen.last] if seen else [],
+            "results": {
+                f"{row},{column}": f"{verdict.value} at level {level.value}"
+                for (row, column), (verdict, level) in self.results.get(failure.id, {}).items()
+            },
         }
 
 
 def stack_map(catalog: Catalog, table: StackTable, records: Sequence[Record], pasts: Pasts) -> StackMap:
     """Return the map of a catalog with the results of a night."""
-    columns = tuple(one.version for one in catalog.megatron_core)
+    columns = tuple(release.version for release in catalog.megatron_core)
     groups = _groups(catalog, table)
-    rows = [row for group in groups for row in group.rows]
-    images = [one.id for one in sorted(catalog.containers, key=lambda one: one.id)]
-    broken = _affected(known_breaks(table, images, columns), images, columns)
-    results = _results(catalog, table, records, rows, columns)
-    made = iter(
-        replace(row, cells=tuple(_cells(table, number, row, columns, results))) for number, row in enumerate(rows)
-    )
-    return StackMap(
-        catalog,
-        table,
-        columns,
-        tuple(MapGroup(one.name, one.first, tuple(next(made) for _ in one.rows)) for one in groups),
-        results,
-        sightings(records, pasts),
-        {str(one.id): broken.get(one.id, []) for one in catalog.failures},
-        _affected(known_calls(table, images, columns), images, columns),
-    )
+    results = _results(catalog, table, records, [row for rows in groups.values() for row in rows], columns)
+    numbers = count()
+    coloured = {
+        name: tuple(replace(row, cells=_cells(table, next(numbers), row, columns, results)) for row in rows)
+        for name, rows in groups.items()
+    }
+    images = sorted(image.id for image in catalog.containers)
+    affected = _affected(known(table, images, columns), images, columns)
+    return StackMap(catalog, table, columns, coloured, results, sightings(records, pasts), affected)
 
 
 def sightings(records: Sequence[Record], pasts: Pasts) -> dict[str, Seen]:
     """Return, by failure, the nights in which it occurred; a verdict from the cache is of the night that ran it."""
-    found: dict[str, dict[int, str]] = {}
+    nights: dict[str, dict[int, str]] = {}
     for record in records:
-        nights = {one.number: one.run for one in pasts.get(record.key, ()) if one.ran and one.verdict in OCCURRED}
-        if record.verdict in OCCURRED and not nights:
-            nights = {0: record.cached_from or record.run}
-        found.setdefault(record.failure, {}).update(nights)
-    return {failure: Seen(each[min(each)], each[max(each)]) for failure, each in found.items() if each}
+        occurred = {
+            past.number: past.run for past in pasts.get(record.key, ()) if past.ran and past.verdict in OCCURRED
+        }
+        if record.verdict in OCCURRED and not occurred:
+            occurred = {0: record.cached_from or record.run}
+        nights.setdefault(record.failure, {}).update(occurred)
+    return {failure: Seen(runs[min(runs)], runs[max(runs)]) for failure, runs in nights.items() if runs}
 
 
 def _affected(
-    known: Mapping[tuple[str, T, Standing], Sequence[str]], images: Sequence[str], columns: Sequence[str]
-) -> dict[T, list[Affected]]:
+    known_releases: Mapping[tuple[str, str | MapCall, Standing], Sequence[str]],
+    images: Sequence[str],
+    columns: Sequence[str],
+) -> dict[str | MapCall, list[Affected]]:
     """Return, by failure or call, where it is known among the containers, the worst first."""
-    families = [list(each) for _, each in groupby(images, key=lambda one: one.partition("-")[0])]
-    alike: dict[tuple[T, Standing, str], list[str]] = {}
-    for (name, of, standing), releases in known.items():
-        alike.setdefault((of, standing, spans(releases, columns)), []).append(name)
-    found: dict[T, list[Affected]] = {}
-    for (of, standing, text), some in sorted(alike.items(), key=lambda one: KNOWN_BREAK.index(one[0][1])):
-        named = (spans({*some} & {*family}, family) for family in families)
-        found.setdefault(of, []).append(Affected(standing, ", ".join(filter(None, named)), text))
-    return found
+    families = [list(family) for _, family in groupby(images, key=lambda image: image.partition("-")[0])]
+    alike: dict[tuple[str | MapCall, Standing, str], list[str]] = {}
+    for (image, subject, standing), releases in known_releases.items():
+        alike.setdefault((subject, standing, spans(releases, columns)), []).append(image)
+    affected: dict[str | MapCall, list[Affected]] = {}
+    for (subject, standing, text), containers in sorted(alike.items(), key=lambda item: KNOWN_BREAK.index(item[0][1])):
+        names = filter(None, (spans({*containers} & {*family}, family) for family in families))
+        affected.setdefault(subject, []).append(Affected(standing, ", ".join(names), text))
+    return affected
 
 
-def known_breaks(
+def known(
     table: StackTable, images: Sequence[str], columns: Sequence[str]
-) -> dict[tuple[str, str, Standing], list[str]]:
-    """Return, by container, failure and how it stands there, the megatron-core releases with which it is known."""
-    known: dict[tuple[str, str, Standing], list[str]] = {}
+) -> dict[tuple[str, str | MapCall, Standing], list[str]]:
+    """Return, by container, failure or call and how it stands there, the megatron-core releases in which it breaks."""
+    releases: dict[tuple[str, str | MapCall, Standing], list[str]] = {}
     for image, mcore in product(images, columns):
-        for one in table.standing({"base": f"base={image}", "mcore": f"mcore={mcore}"}):
-            if one.standing in KNOWN_BREAK:
-                known.setdefault((image, one.failure.id, one.standing), []).append(mcore)
-    return known
+        choice = {"base": f"base={image}", "mcore": f"mcore={mcore}"}
+        stands: list[tuple[str | MapCall, Standing]] = [
+            (failure.failure.id, failure.standing)
+            for failure in table.standing(choice)
+            if failure.standing in KNOWN_BREAK
+        ]
+        for calls in table.calls(choice)[0]:
+            for finding in calls.findings:
+                site = f"{finding.call_site.path} {finding.call_site.function}"
+                error = f"{finding.raised.type}: {finding.message}"
+                stands.append((MapCall(finding.callee, error, site, calls.needs), calls.standing))
+        for subject, standing in dict.fromkeys(stands):  # one function may have several lines of one call
+            releases.setdefault((image, subject, standing), []).append(mcore)
+    return releases
 
 
-def known_calls(
-    table: StackTable, images: Sequence[str], columns: Sequence[str]
-) -> dict[tuple[str, MapCall, Standing], list[str]]:
-    """Return, by container, call and how it stands there, the megatron-core releases in which it breaks."""
-    known: dict[tuple[str, MapCall, Standing], list[str]] = {}
-    for image, mcore in product(images, columns):
-        for group in table.calls({"base": f"base={image}", "mcore": f"mcore={mcore}"})[0]:
-            for one in group.findings:
-                site = f"{one.call_site.path} {one.call_site.function}"
-                call = MapCall(one.callee, f"{one.raised.type}: {one.message}", site, group.needs)
-                releases = known.setdefault((image, call, group.standing), [])
-                if mcore not in releases:  # one function may have several of these lines
-                    releases.append(mcore)
-    return known
-
-
-def _groups(catalog: Catalog, table: StackTable) -> list[MapGroup]:
-    bases = [word for word in table.values["base"] if word]
-    images = [MapRow(word.removeprefix("base="), _about(table, catalog, word), {"base": word})
-              for word in bases if word.startswith("base=")]  # fmt: skip
-    torches = [MapRow(f"torch {word.removeprefix('torch=')}", "", {"base": word})
-               for word in bases if word.startswith("torch=")]  # fmt: skip
-    known = {f"te={one.version}" for one in catalog.transformer_engine}
-    engines = [MapRow(f"TE {word.removeprefix('te=')}", "", {"te": word})
-               for word in table.values["te"] if word in known]  # fmt: skip
-    named = {
-        "NVIDIA PyTorch": [one for one in images if one.name.startswith("ngc-")],
-        "NeMo": [one for one in images if not one.name.startswith("ngc-")],
-        "torch from PyPI": torches,
-        "Transformer Engine from PyPI": engines,
-    }
-    return [
-        MapGroup(name, place == 0, tuple(reversed(rows))) for place, (name, rows) in enumerate(named.items()) if rows
+def _groups(catalog: Catalog, table: StackTable) -> dict[str, list[MapRow]]:
+    releases = {f"te={release.version}" for release in catalog.transformer_engine}
+    names = ("NVIDIA PyTorch", "NeMo", "torch from PyPI", "Transformer Engine from PyPI")
+    groups: dict[str, list[MapRow]] = {name: [] for name in names}
+    for word in reversed(table.values["base"]):
+        kind, _, name = word.partition("=")
+        if kind == "base":
+            row = MapRow(name, _about(table, catalog, word), "base", word)
+            groups["NVIDIA PyTorch" if name.startswith("ngc-") else "NeMo"].append(row)
+        elif kind == "torch":
+            groups["torch from PyPI"].append(MapRow(f"torch {name}", "", "base", word))
+    groups["Transformer Engine from PyPI"] = [
+        MapRow(f"TE {word.removeprefix('te=')}", "", "te", word)
+        for word in reversed(table.values["te"])
+        if word in releases
     ]
+    return {name: rows for name, rows in groups.items() if rows}
 
 
 def _about(table: StackTable, catalog: Catalog, word: str) -> str:
     torch = catalog.cell(word.removeprefix("base=")).torch
     te = table.brought.get(word, {}).get("te", "").removeprefix("te=")
-    named = [f"torch {torch}" if torch != NONE else "", f"TE {te}" if te else ""]
-    return ", ".join(filter(None, named)) or UNKNOWN
+    return ", ".join([f"torch {torch}"] * (torch != NONE) + [f"TE {te}"] * bool(te)) or UNKNOWN
 
 
 def _results(
     catalog: Catalog, table: StackTable, records: Sequence[Record], rows: Sequence[MapRow], columns: Sequence[str]
-) -> dict[str, dict[tuple[int, int], tuple[Verdict, Level]]]:
-    """Return, by failure, the result for each pair: of its red cases, else at the highest level."""
-    failures: dict[str, Failure] = {one.id: one for one in catalog.failures}
-    places = {mcore: place for place, mcore in enumerate(columns)}
-    ran = [one for one in records if one.failure in failures and one.verdict not in (*SILENT, Verdict.LEARNED)]
-    found: dict[str, dict[tuple[int, int], tuple[Verdict, Level]]] = {}
-    for record in sorted(ran, key=_weight):
-        if record.cell.mcore in places:
-            same = _same_stack(catalog, table, failures[record.failure], record.cell)
-            for place, row in enumerate(rows):
-                if same(row):
-                    pair = place, places[record.cell.mcore]
-                    found.setdefault(record.failure, {}).setdefault(pair, (record.verdict, record.level))
-    return found
-
-
-def _weight(record: Record) -> tuple[bool, bool, int]:
-    """Sort red results first, then occurrences, then the highest level."""
-    return record.verdict.colour != "red", record.verdict not in OCCURRED, -list(Level).index(record.level)
+) -> Results:
+    """Return the result for each pair: of its red cases, else at the highest level."""
+    failures: dict[str, Failure] = {failure.id: failure for failure in catalog.failures}
+    levels = list(Level)
+    results: dict[str, dict[tuple[int, int], tuple[Verdict, Level]]] = {}
+    # Red results first, then occurrences, then the highest level.
+    for record in sorted(
+        (record for record in records if record.verdict not in (*SILENT, Verdict.LEARNED)),
+        key=lambda run: (run.verdict.colour != "red", run.verdict not in OCCURRED, -levels.index(run.level)),
+    ):
+        if record.failure in failures and record.cell.mcore in columns:
+            column = columns.index(record.cell.mcore)
+            is_about = _same_stack(catalog, table, failures[record.failure], record.cell)
+            for number, row in enumerate(rows):
+                if is_about(row):
+                    pairs = results.setdefault(record.failure, {})
+                    pairs.setdefault((number, column), (record.verdict, record.level))
+    return results
 
 
 def _same_stack(catalog: Catalog, table: StackTable, failure: Failure, cell: Cell) -> Callable[[MapRow], bool]:
@@ -313,15 +309,15 @@ def _same_stack(catalog: Catalog, table: StackTable, failure: Failure, cell: Cel
     base = catalog.bases.get(cell.base)
     words = {f"base={cell.base}"}
     if isinstance(base, Wheels):
-        words = {f"torch={base.torch}", *(f"base={one.id}" for one in catalog.twins_of(base))}
+        words = {f"torch={base.torch}", *(f"base={image.id}" for image in catalog.twins_of(base))}
 
     def same(row: MapRow) -> bool:
-        te = row.choice.get("te") or table.brought.get(row.choice.get("base", ""), {}).get("te", "te=none")
-        if Axis.BASE in failure.axes and row.choice.get("base") not in words:
+        if Axis.BASE in failure.axes and row.word not in words:
             return False
         if Axis.TE not in failure.axes:
-            return Axis.BASE in failure.axes or "base" in row.choice
-        return NONE not in (known := te.removeprefix("te="), cell.te) and _public(known) == _public(cell.te)
+            return row.axis == "base"
+        te = (row.word if row.axis == "te" else table.brought.get(row.word, {}).get("te", NONE)).removeprefix("te=")
+        return NONE not in (te, cell.te) and _public(te) == _public(cell.te)
 
     return same
 
@@ -332,38 +328,34 @@ def _public(version: str) -> str:
 
 
 def _cells(
-    table: StackTable,
-    number: int,
-    row: MapRow,
-    columns: Sequence[str],
-    results: Mapping[str, Mapping[tuple[int, int], tuple[Verdict, Level]]],
-) -> Iterator[MapCell]:
-    for place, mcore in enumerate(columns):
-        choice = {**row.choice, "mcore": f"mcore={mcore}"}
-        standing = table.standing(choice)
-        seen = {id: each[number, place] for id, each in results.items() if (number, place) in each}
-        calls, _ = table.calls(choice)
-        yield cell_of(standing, calls, clash=bool(table.clashing(choice)), seen=seen)
+    table: StackTable, number: int, row: MapRow, columns: Sequence[str], results: Results
+) -> tuple[MapCell, ...]:
+    cells = []
+    for column, mcore in enumerate(columns):
+        choice, pair = row.choice(mcore), (number, column)
+        night = {failure: pairs[pair] for failure, pairs in results.items() if pair in pairs}
+        stands: list[FailureInStack | BreakingCalls] = [*table.standing(choice), *table.calls(choice)[0]]
+        cells.append(cell_of(stands, clash=bool(table.clashing(choice)), night=night))
+    return tuple(cells)
 
 
 def cell_of(
-    standing: Sequence[FailureInStack],
-    calls: Sequence[BreakingCalls],
-    *,
-    clash: bool,
-    seen: Mapping[str, tuple[Verdict, Level]],
+    stands: Sequence[FailureInStack | BreakingCalls], *, clash: bool, night: Mapping[str, tuple[Verdict, Level]]
 ) -> MapCell:
-    """Return the cell of a pair; `seen` are the results of the night there, by failure."""
-    surprise = any(verdict.colour == "red" for verdict, _ in seen.values())
-    green = {id: level for id, (verdict, level) in seen.items() if verdict.colour == "green"}
+    """Return the cell of a pair; `night` has the results of the night there, by failure."""
+    surprise = any(verdict.colour == "red" for verdict, _ in night.values())
     if clash:
         return MapCell(Colour.CLASH, surprise=surprise)
-    every: list[FailureInStack | BreakingCalls] = [*standing, *calls]
-    found = [(COLOURS[one.standing], one) for one in every if one.standing in COLOURS]
-    colour = min(
-        (each for each, _ in found), key=list(Colour).index, default=Colour.TESTED if green else Colour.UNTESTED
-    )
-    of = [one for each, one in found if each is colour]
-    ids = {one.failure.id for one in of if isinstance(one, FailureInStack)}
-    supports = [level for id, level in green.items() if not of or (id in ids and seen[id][0] in OCCURRED)]
-    return MapCell(colour, len(of), max(supports, key=list(Level).index, default=None), surprise)
+    green = {failure: level for failure, (verdict, level) in night.items() if verdict.colour == "green"}
+    colours = [COLOURS[subject.standing] for subject in stands if subject.standing in COLOURS]
+    colour = min(colours, key=list(Colour).index, default=Colour.TESTED if green else Colour.UNTESTED)
+    ids = {
+        subject.failure.id
+        for subject in stands
+        if isinstance(subject, FailureInStack) and COLOURS.get(subject.standing) is colour
+    }
+    supports = [
+        level for failure, level in green.items() if not colours or (failure in ids and night[failure][0] in OCCURRED)
+    ]
+    level = max(supports, key=list(Level).index, default=None)
+    return MapCell(colour, colours.count(colour), level, surprise)

@@ -7,12 +7,14 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import groupby
 from types import MappingProxyType
 from typing import Any, Final, TypeVar
 
 from packaging.version import Version
 
 from matrix.catalog.cell import Cell
+from matrix.store.trend import PastResult
 from matrix.verdicts.outcome import Outcome, OutcomeKind, Raised
 from matrix.verdicts.record import SILENT, Record, Verdict
 from matrix.verdicts.text import head, one_line, visible
@@ -159,6 +161,26 @@ def group_by(key: Callable[[Record], Key], records: Iterable[Record]) -> dict[Ke
 def worst(records: Iterable[Record]) -> Verdict:
     """Return the most urgent verdict among the records."""
     return min((record.verdict for record in records), key=WORST_FIRST.index)
+
+
+def causes(records: Iterable[Record]) -> dict[tuple[str, Verdict, str], list[Record]]:
+    """Group red records by cause: failure, verdict and its reason."""
+    return group_by(lambda record: (record.failure, record.verdict, verdict_reason(record)), filter(is_red, records))
+
+
+def silent(records: Iterable[Record]) -> list[tuple[tuple[Verdict, str], list[Record]]]:
+    """Group the records without a result by verdict and reason, the largest group first."""
+    groups = group_by(
+        lambda record: (record.verdict, verdict_reason(record)),
+        (record for record in records if record.verdict in SILENT),
+    )
+    return sorted(groups.items(), key=lambda group: -len(group[1]))
+
+
+def verdicts_text(pasts: Iterable[PastResult]) -> str:
+    """Return the verdicts of nights, equal neighbours as one: "holds x 12, regressed x 2"."""
+    runs = groupby(past.verdict for past in pasts)
+    return ", ".join(f"{verdict.value} x {sum(1 for _ in alike)}" for verdict, alike in runs)
 
 
 @lru_cache(maxsize=4096)  # a night has some dozen versions and a hundred thousand records

@@ -8,16 +8,17 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from matrix.catalog.failure import Level
-from matrix.report.cell_page import LogLink, by_cell, cell_page
+from matrix.report.cell_page import cell_page, trend
 from matrix.store.trend import PastResult, Pasts
 from matrix.verdicts.record import Record, Verdict
 from tests.unit.catalogs import catalog
-from tests.unit.report.samples import LOG, night, record
+from tests.unit.report.samples import LOG, record
 from tests.unit.report.test_failure_page import ENTRY
+from tests.unit.store.test_trend import nights
 
 
 def page(records: Sequence[Record], pasts: Pasts | None = None, link: str = "") -> str:
-    return cell_page("one", records, catalog(ENTRY), pasts or {}, lambda log: LogLink(log, link))
+    return cell_page("one", records, catalog(ENTRY), pasts or {}, lambda log: (log, link))
 
 
 def shown(*records: Record, pasts: Pasts | None = None) -> str:
@@ -88,10 +89,27 @@ def test_first_night_has_no_history() -> None:
     assert "This is the first night." in shown(record())
 
 
-def test_every_record_is_on_its_cell_page() -> None:
-    cells = by_cell(night())
-    assert all(record.cell.id == cell for cell, records in cells.items() for record in records)
-    assert sum(map(len, cells.values())) == len(night())
+def test_each_night_has_a_bar() -> None:
+    """Height and colour both show the verdict; a cached night is marked."""
+    one = record()
+    bars = re.findall(
+        r'<rect class="(\w+)" y="\d+" width="7" height="(\d+)"( opacity=".45")? .*?x="(\d+)"><title>(.*?)<',
+        page([one], {one.key: nights("hhRuc")}),
+    )
+    assert [(verdict, height, bool(cached)) for verdict, height, cached, _, _ in bars] == [
+        ("holds", "10", False), ("holds", "10", False), ("regressed", "22", False), ("unavailable", "3", False),
+        ("holds", "10", True),
+    ]  # fmt: skip
+    assert [(x, text) for *_, x, text in bars] == [
+        ("0", "night-0: holds"), ("9", "night-1: holds"), ("18", "night-2: regressed"), ("27", "night-3: unavailable"),
+        ("36", "night-4: holds, cached"),
+    ]  # fmt: skip
+
+
+def test_trend_has_a_text_and_its_steps() -> None:
+    line = trend([PastResult(n, f"night-{n}", Verdict.HOLDS, 2.0 if n < 8 else 6.0, "", False) for n in range(16)])
+    assert line.text == "2.0 to 6.0 s in 16 runs; steps from 2.0 s to 6.0 s at night-8"
+    assert (line.width, line.steps, line.line[:19]) == (144, (76,), "4,38.7 13,38.7 22,3")
 
 
 def test_log_text_is_escaped_and_masked() -> None:

@@ -16,9 +16,9 @@ from jinja2 import UndefinedError
 from matrix.catalog.failure import Claim, Level, Workaround
 from matrix.report import document
 from matrix.report.bisection import bisection_page
-from matrix.report.cell_page import LogLink, cell_page
+from matrix.report.cell_page import cell_page
 from matrix.report.failure_page import failure_page
-from matrix.report.upgrade_page import upgrade_page
+from matrix.report.site import upgrade_page
 from matrix.store.night import Night
 from matrix.store.trend import PastResult
 from matrix.verdicts.record import Verdict
@@ -42,7 +42,7 @@ def every_page(text: str) -> dict[str, str]:
     known, levels = catalog(entry), {str(entry.id): frozenset({Level.CPU})}
     map = stack_map(known, one, pasts=pasts)
     return {
-        "cell": cell_page(text, [one], known, pasts, lambda log: LogLink(log, text)),
+        "cell": cell_page(text, [one], known, pasts, lambda log: (log, text)),
         "failure": failure_page(entry, map, Night(text, (one,)), levels, pasts),
         "upgrade": upgrade_page(map),
         "bisection": bisection_page(bisection(text), text),

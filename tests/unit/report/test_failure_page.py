@@ -5,11 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from matrix.catalog.failure import Claim, Failure, Level, Workaround
 from matrix.report.failure_page import failure_page
 from matrix.store.night import Night
 from matrix.store.trend import PastResult, Pasts
+from matrix.verdicts.outcome import RankEnd
 from matrix.verdicts.record import Record, Verdict
 from tests.unit.catalogs import catalog, clause, failure
 from tests.unit.report.samples import cell, record, stack_map
@@ -86,3 +88,27 @@ def test_history_shows_occurrences_and_flakes() -> None:
     assert "In the last 3 nights: first seen in night-10, last in night-10." in text
     assert "Flakes: 2 of 4 runs with nothing changed came out otherwise (50%)." in text
     assert "2 of 3 cases never changed colour." in text
+
+
+CODE = """
+from matrix.kit.svg import escape
+
+def picture(values):
+    return "".join(f"<p>{escape(case)} measured {escape(value)}</p>" for case, value in values if value)
+"""
+
+
+def with_chart(folder: Path) -> str:
+    one = record(where=cell(), case="peak")
+    one = replace(one, outcome=replace(one.outcome, ranks=(RankEnd(0, 0, returned=True, value="<b>"), RankEnd(1, 0))))
+    entry = failure(one.failure, folder=folder)
+    return failure_page(entry, stack_map(catalog(entry)), Night("one", (one,)), {}, {})
+
+
+def test_page_shows_the_chart_of_its_folder(tmp_path: Path) -> None:
+    (tmp_path / "chart.py").write_text(CODE)
+    assert f"<p>peak, mcore {cell().mcore} on {cell().base} measured &lt;b&gt;</p>" in with_chart(tmp_path)
+
+
+def test_folder_without_chart_adds_nothing(tmp_path: Path) -> None:
+    assert "measured &lt;b&gt;" not in with_chart(tmp_path)

@@ -17,10 +17,10 @@ def test_writers_are_rows_and_readers_columns() -> None:
     records = [record(where=one) for one in cells]
     (grid,) = grids(records, {one.key: "" for one in records}, {})
     assert grid.columns == ("0.8.0", "0.9.0")
-    assert [row.axes for row in grid.rows] == ["writer-mcore 0.8.0", "writer-mcore 0.9.0"]
+    assert [axes for _, axes, _ in grid.rows] == ["writer-mcore 0.8.0", "writer-mcore 0.9.0"]
 
 
 def test_packages_are_rows() -> None:
     records = [record(where=replace(cell(), packages=(f"transformers=={version}",))) for version in ("5.0", "4.57")]
     (grid,) = grids(records, {one.key: "" for one in records}, {})
-    assert [row.axes for row in grid.rows] == ["transformers 4.57", "transformers 5.0"]
+    assert [axes for _, axes, _ in grid.rows] == ["transformers 4.57", "transformers 5.0"]

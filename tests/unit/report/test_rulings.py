@@ -15,10 +15,11 @@ from matrix.planning.covering import pairwise
 from matrix.planning.explain import explain
 from matrix.planning.night import everything, night, of_source
 from matrix.planning.planned import Planned
-from matrix.report.cell_page import LogLink, by_cell, cell_page
+from matrix.report.cell_page import cell_page
 from matrix.report.failure_page import failure_page
 from matrix.report.rulings import PLANNED
 from matrix.report.stack_map import StackMap
+from matrix.report.words import group_by
 from matrix.store.night import Night
 from matrix.verdicts.judge import judge
 from matrix.verdicts.outcome import Outcome, OutcomeKind
@@ -61,8 +62,8 @@ class CellPages:
 
     def __init__(self, known: Catalog, records: list[Record]) -> None:
         self.rows: dict[str, dict[str, tuple[str, str]]] = {}
-        for cell, members in by_cell(records).items():
-            page = cell_page("one", members, known, {}, lambda log: LogLink(log, ""))
+        for cell, members in group_by(lambda record: record.cell.id, records).items():
+            page = cell_page("one", members, known, {}, lambda log: (log, ""))
             rows = table(page, "Rules for this cell")
             self.rows[cell] = {named: (expectation, because) for expectation, named, because in rows}
 

@@ -24,7 +24,7 @@ def known(**rules: object) -> Catalog:
 
 
 def pair(map: StackMap, row: str = "ngc-24.07", mcore: str = "0.8.0") -> MapCell:
-    (found,) = (one for group in map.groups for one in group.rows if one.name == row)
+    (found,) = (one for rows in map.groups.values() for one in rows if one.name == row)
     return found.cells[map.columns.index(mcore)]
 
 
@@ -127,5 +127,5 @@ def test_affected_containers_are_spans_of_their_family() -> None:
 
 
 def test_container_without_known_packages_says_so() -> None:
-    rows = {row.name: row.unknown for group in stack_map(known()).groups for row in group.rows}
+    rows = {row.name: row.unknown for group in stack_map(known()).groups.values() for row in group}
     assert (rows["ngc-26.08"], rows["ngc-24.07"]) == (True, False)

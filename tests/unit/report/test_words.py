@@ -18,12 +18,14 @@ from matrix.report.words import (
     outcome_text,
     render_chain,
     verdict_reason,
+    verdicts_text,
     version_order,
     worst,
 )
 from matrix.verdicts.outcome import Outcome, OutcomeKind, Raised
 from matrix.verdicts.record import Verdict
 from tests.unit.report.samples import ASSERTION, MCORES, TORCHES, cell, record
+from tests.unit.store.test_trend import nights
 
 VERDICTS = st.lists(st.sampled_from(list(Verdict)))
 
@@ -135,3 +137,7 @@ def test_any_text_can_be_sorted(texts: list[str]) -> None:
 def test_results_from_the_cache_are_counted(runs: tuple[str, str], words: str) -> None:
     summary = headline([replace(record(), cached_from=run) for run in runs])
     assert (summary.colour, summary.text, summary.sources) == ("green", "nothing is red in 2 cases", words)
+
+
+def test_equal_neighbours_of_a_history_are_counted() -> None:
+    assert verdicts_text(nights("hhRR")) == "holds x 2, regressed x 2"

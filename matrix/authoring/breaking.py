@@ -22,24 +22,23 @@ def swapped(night: Iterable[Planned], failure: str) -> list[Planned]:
 
     Raises MatrixError where they do not include both a case that breaks and one that works.
     """
-    cases = [item for item in night if item.failure == failure and item.expectation in SWAPPED]
-    missing = SWAPPED.keys() - {item.expectation for item in cases}
+    cases = [case for case in night if case.failure == failure and case.expectation in SWAPPED]
+    missing = SWAPPED.keys() - {case.expectation for case in cases}
     if missing:
         raise MatrixError(
             "--break requires a case of each expectation",
-            got=f"no case of {failure} in the night is expected: {', '.join(sorted(one.value for one in missing))}",
+            got=f"no case of {failure} in the night is expected: {', '.join(sorted(kind.value for kind in missing))}",
             expected="at least one case that breaks and one that works",
         )
-    return [replace(item, expectation=SWAPPED[item.expectation]) for item in cases]
+    return [replace(case, expectation=SWAPPED[case.expectation]) for case in cases]
 
 
 def outcome(records: Sequence[Record]) -> tuple[bool, str]:
     """Return whether both red verdicts appeared, and no other except `unavailable`; with a line that describes it."""
     wrong = [record for record in records if record.verdict not in (RED[record.expectation], Verdict.UNAVAILABLE)]
     counts = Counter(record.verdict for record in records)
-    both = all(counts[verdict] for verdict in RED.values())
     text = ", ".join(f"{count} {verdict.value}" for verdict, count in sorted(counts.items()))
-    if both and not wrong:
+    if not wrong and counts.keys() >= {*RED.values()}:
         return True, f"expectations swapped; red in both directions: {text}"
     why = f"{len(wrong)} cases have another verdict" if wrong else "regressed and vanished did not both appear"
     return False, f"expectations swapped, but {why}: {text}"

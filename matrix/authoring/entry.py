@@ -54,6 +54,7 @@ def _case_problems(failure: Failure) -> Iterator[EntryProblem]:
 
 
 def _function_problems(failure: Failure, case: Case, where: str) -> Iterator[EntryProblem]:
+    """Yield where the function of a case is missing, or does not take the case's arguments."""
     module, name = case.function
     path = failure.folder / f"{module}.py"
     if not path.is_file():
@@ -63,33 +64,37 @@ def _function_problems(failure: Failure, case: Case, where: str) -> Iterator[Ent
     if function is None:
         yield EntryProblem(where, f"{path.name} has no function {name}", "define it, or correct `run`")
         return
-    parameters = function.args
-    named = [one.arg for one in (*parameters.args[1:], *parameters.kwonlyargs)]
-    defaults = [*parameters.defaults[max(0, len(parameters.defaults) - len(parameters.args) + 1) :]]
-    needed = {one.arg for one in parameters.args[1 : len(parameters.args) - len(defaults)]}
-    needed |= {
-        one.arg for one, default in zip(parameters.kwonlyargs, parameters.kw_defaults, strict=True) if default is None
-    }
-    if not parameters.args:
+    positional, keywords = function.args.args, function.args.kwonlyargs
+    if not positional:
         yield EntryProblem(where, f"{name} takes no rank", f"def {name}(rank: Rank, ...)")
+    # By name: the parameters after the rank, and whether each has a default.
+    optional = [number >= len(positional) - len(function.args.defaults) for number in range(len(positional))]
+    parameters = dict(zip([argument.arg for argument in positional], optional, strict=True))
+    parameters.pop(positional[0].arg if positional else "", None)
+    parameters |= {
+        argument.arg: default is not None for argument, default in zip(keywords, function.args.kw_defaults, strict=True)
+    }
     for argument in case.arguments:
-        if argument not in named and parameters.kwarg is None:
-            yield EntryProblem(where, f"{name} has no argument {argument}", f"one of: {', '.join(named) or 'none'}")
-    for one in (*parameters.args, *parameters.kwonlyargs):
-        allowed = list(_literals(one.annotation))
-        value = case.arguments.get(one.arg)
+        if argument not in parameters and function.args.kwarg is None:
+            yield EntryProblem(
+                where, f"{name} has no argument {argument}", f"one of: {', '.join(parameters) or 'none'}"
+            )
+    for parameter in (*positional, *keywords):
+        allowed = list(_literals(parameter.annotation))
+        value = case.arguments.get(parameter.arg)
         if allowed and value is not None and value not in allowed:
             fix = f"one of: {', '.join(map(repr, allowed))}"
-            yield EntryProblem(where, f"{name} does not take {one.arg} = {str(value)[:80]!r}", fix)
-    for argument in sorted(needed - case.arguments.keys()):
-        yield EntryProblem(where, f"{name} needs the argument {argument}", f"arguments = {{ {argument} = ... }}")
+            yield EntryProblem(where, f"{name} does not take {parameter.arg} = {str(value)[:80]!r}", fix)
+    for argument in sorted(name for name, has_default in parameters.items() if not has_default):
+        if argument not in case.arguments:
+            yield EntryProblem(where, f"{name} needs the argument {argument}", f"arguments = {{ {argument} = ... }}")
 
 
 def _literals(annotation: ast.expr | None) -> Iterator[object]:
     """Yield the values of each Literal[...] in an annotation."""
     for node in ast.walk(annotation) if annotation else ():
         if isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name) and node.value.id == "Literal":
-            yield from (one.value for one in ast.walk(node.slice) if isinstance(one, ast.Constant))
+            yield from (value.value for value in ast.walk(node.slice) if isinstance(value, ast.Constant))
 
 
 def find_function(path: Path, name: str) -> ast.FunctionDef | None:
@@ -143,7 +148,7 @@ def _night_problems(catalog: Catalog, failure: Failure, night: Sequence[Planned]
     bases = failure.night.bases if failure.night else ()
     if bases and not any(base.night for base in catalog.made if base.id in bases):
         return  # `reason` states why it is in no night
-    planned = {item.expectation for item in night if item.failure == failure.id}
+    planned = {case.expectation for case in night if case.failure == failure.id}
     for expectation in (Expectation.BROKEN, Expectation.WORKS):
         if failure.case and expectation not in planned:
             yield EntryProblem(
@@ -154,31 +159,27 @@ def _night_problems(catalog: Catalog, failure: Failure, night: Sequence[Planned]
 
 
 def _example_problems(catalog: Catalog, failure: Failure) -> Iterator[EntryProblem]:
-    found: dict[str, dict[str, Outcome]] = {examples.SHOWS: {}, examples.LOOK_ALIKES: {}}
-    for kind, outcomes in found.items():
+    outcomes: dict[str, dict[str, Outcome]] = {examples.SHOWS: {}, examples.LOOK_ALIKES: {}}
+    for kind, files in outcomes.items():
         for path in sorted((failure.folder / "examples" / kind).glob("*.json")):
+            where = f"examples/{kind}/{path.name}"
             try:
-                outcomes[f"examples/{kind}/{path.name}"] = examples.read(path)
+                files[where] = examples.read(path)
             except (OSError, ValueError, KeyError, TypeError) as error:
-                yield EntryProblem(
-                    f"examples/{kind}/{path.name}", f"not an outcome: {error}", "megatrix catalog keep RUN"
-                )
-    for where, outcome in found[examples.SHOWS].items():
-        others = [one.id for one in catalog.failures if one.id != failure.id and matched(one, outcome)]
+                yield EntryProblem(where, f"not an outcome: {error}", "megatrix catalog keep RUN")
+    for where, outcome in outcomes[examples.SHOWS].items():
+        matches = [entry.id for entry in catalog.failures if entry.id != failure.id and matched(entry, outcome)]
         if matched(failure, outcome) is None:
             yield EntryProblem(where, "does not show this failure", "correct the signature, or move it to look_alikes")
-        if others:
-            yield EntryProblem(where, f"shows {', '.join(others)} as well", "narrow the signature of one of them")
-    for where, outcome in found[examples.LOOK_ALIKES].items():
+        if matches:
+            yield EntryProblem(where, f"shows {', '.join(matches)} as well", "narrow the signature of one of them")
+    for where, outcome in outcomes[examples.LOOK_ALIKES].items():
         if signature := matched(failure, outcome):
             yield EntryProblem(where, f"shows this failure (signature {signature.name})", "narrow the signature")
     for signature in failure.signature:
-        if not any(shows(outcome, signature) for outcome in found[examples.SHOWS].values()):
-            yield EntryProblem(
-                f"signature {signature.name}", "no example shows it",
-                f"megatrix catalog keep RUN, or write one beside {failure.folder / ENTRY}",
-            )  # fmt: skip
-    if not found[examples.LOOK_ALIKES]:
-        yield EntryProblem(
-            "examples/look_alikes", "there are none", "megatrix catalog keep RUN writes the mechanical ones"
-        )
+        if not any(shows(outcome, signature) for outcome in outcomes[examples.SHOWS].values()):
+            fix = f"megatrix catalog keep RUN, or write one beside {failure.folder / ENTRY}"
+            yield EntryProblem(f"signature {signature.name}", "no example shows it", fix)
+    if not outcomes[examples.LOOK_ALIKES]:
+        fix = "megatrix catalog keep RUN writes the mechanical ones"
+        yield EntryProblem("examples/look_alikes", "there are none", fix)

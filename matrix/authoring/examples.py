@@ -62,17 +62,17 @@ def keep(failure: Failure, records: Iterable[Record]) -> list[Example]:
     The first of several records with one signature is taken. A look-alike that shows the failure is left out: `catalog
     check` reports the signature as too wide.
     """
-    found: dict[str, Record] = {}
+    reproduced: dict[str, Record] = {}
     for record in records:
         if record.failure == failure.id and record.verdict is Verdict.REPRODUCED and record.signature:
-            found.setdefault(record.signature, record)
-    made = []
-    for name, record in found.items():
-        signature = next(one for one in failure.signature if one.name == name)
-        outcome = scrubbed(record.outcome)
-        made.append(Example(SHOWS, example_name(record.cell, record.case), outcome))
-        made += [one for one in look_alikes(outcome, signature) if matched(failure, one.outcome) is None]
-    return list({one.path: one for one in made}.values())
+            reproduced.setdefault(record.signature, record)
+    examples: dict[Path, Example] = {}
+    for signature in failure.signature:
+        if source := reproduced.get(signature.name):
+            example = Example(SHOWS, example_name(source.cell, source.case), scrubbed(source.outcome))
+            alike = (look for look in look_alikes(example.outcome, signature) if not matched(failure, look.outcome))
+            examples |= {file.path: file for file in (example, *alike)}
+    return list(examples.values())
 
 
 def example_name(cell: Cell, case: str) -> str:
@@ -87,15 +87,17 @@ def scrubbed(outcome: Outcome) -> Outcome:
         outcome,
         reason=scrub(outcome.reason),
         evidence=scrub(outcome.evidence),
-        chain=tuple(_scrubbed(raised) for raised in outcome.chain),
+        chain=tuple(
+            Raised(
+                raised.type,
+                scrub(raised.message),
+                tuple(replace(frame, file=scrub(frame.file)) for frame in raised.frames),
+            )
+            for raised in outcome.chain
+        ),
         ranks=(),
         attempts=(),
     )
-
-
-def _scrubbed(raised: Raised) -> Raised:
-    frames = tuple(Frame(scrub(frame.file), frame.line, frame.function) for frame in raised.frames)
-    return Raised(raised.type, scrub(raised.message), frames)
 
 
 def scrub(text: str) -> str:

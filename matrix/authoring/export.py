@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import fields, is_dataclass
-from enum import Enum
-from pathlib import Path
 from typing import Any
 
+from matrix.catalog.codec import encode
 from matrix.catalog.failure import Failure
-from matrix.catalog.versions import Range
 
 
 def failure_to_json(failure: Failure) -> dict[str, Any]:
@@ -17,18 +13,15 @@ def failure_to_json(failure: Failure) -> dict[str, Any]:
 
     Version ranges are PEP 440 texts, sizes bytes.
     """
-    return {name: value for name, value in _plain(failure).items() if name != "folder"}
+    entry: dict[str, Any] = _without_empty(encode(failure))
+    entry.pop("folder", None)
+    return entry
 
 
-def _plain(value: Any) -> Any:
-    if isinstance(value, Range):
-        return value.text
-    if isinstance(value, Enum):
-        return value.value
-    if is_dataclass(value):
-        return _plain({field.name: getattr(value, field.name) for field in fields(value)})
-    if isinstance(value, Mapping):
-        return {name: made for name, one in value.items() if (made := _plain(one)) not in (None, [], {}, "")}
-    if isinstance(value, tuple):
-        return [_plain(one) for one in value]
-    return str(value) if isinstance(value, Path) else value
+def _without_empty(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_without_empty(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    table = {key: _without_empty(item) for key, item in value.items()}
+    return {key: item for key, item in table.items() if item not in (None, [], {}, "")}

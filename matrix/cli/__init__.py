@@ -92,7 +92,7 @@ COMMANDS: Final[Mapping[str, Command]] = {
     "catalog": Command(
         "Create, check and export entries of the failure catalog.",
         "CONTRIBUTING.md",
-        ("catalog check my-failure", "catalog export --format osv"),
+        ("catalog check my-failure", "catalog export"),
         "done",
         "problems found or no example written",
     ),

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import json
 from collections import Counter
 from textwrap import indent
 from typing import Any, Final
 
-from matrix.authoring import entry, examples, export, osv, skeleton
+from matrix.authoring import entry, examples, export, skeleton
 from matrix.catalog import loading
 from matrix.catalog.failure import Level
 from matrix.catalog.folders import FAILURES
@@ -45,9 +44,9 @@ ACTIONS: Final = {
         "none",
     ),
     "export": Command(
-        "Print the catalog as JSON: one object (docs/schema/catalog.json), or a list of advisories in OSV's form.",
+        "Print the catalog as one JSON object (docs/schema/catalog.json).",
         "docs/check.md",
-        ("catalog export", "catalog export --format osv"),
+        ("catalog export",),
         "printed",
     ),
 }
@@ -74,9 +73,6 @@ def add_parser(commands: Any) -> None:
     add_out(keep)
     keep.set_defaults(command=keep_command)
     exporting = add_command(topics, "export", ACTIONS["export"])
-    exporting.add_argument(
-        "--format", choices=("json", "osv"), default="json", help="json, or osv: one advisory for each failure"
-    )
     exporting.set_defaults(command=export_command)
 
 
@@ -118,11 +114,7 @@ def keep_command(parsed: argparse.Namespace) -> int:
     return ExitStatus.GOOD if written else ExitStatus.BAD
 
 
-def export_command(parsed: argparse.Namespace) -> int:
+def export_command(_: argparse.Namespace) -> int:
     """Print every entry."""
-    known = loading.load()
-    if parsed.format == "osv":
-        print(json.dumps([osv.failure_to_osv(known, one) for one in known.failures], indent=1, ensure_ascii=False))
-    else:
-        print(json_object("catalog/1", map(export.failure_to_json, known.failures)))
+    print(json_object("catalog/1", map(export.failure_to_json, loading.load().failures)))
     return ExitStatus.GOOD

@@ -54,7 +54,7 @@ COLOURS: Final = {
     Standing.WITH_VERSIONS: Colour.VERSIONS,
 }
 
-# By failure: the most telling result of the night for a pair, (row, column) -> verdict and level.
+# By failure: the most urgent result of the night for a pair, (row, column) -> verdict and level.
 Results: TypeAlias = "Mapping[str, Mapping[tuple[int, int], tuple[Verdict, Level]]]"
 
 

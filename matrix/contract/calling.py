@@ -9,7 +9,7 @@ from matrix.contract.finding import FindingKind, find
 from matrix.contract.guard import Judge, Truth
 from matrix.contract.recording import released
 from matrix.contract.surface import Surface
-from matrix.contract.usage import Calls, Use, Uses
+from matrix.contract.usage import Calls, Use
 from matrix.kit.preflight import Call, Error
 
 __all__ = ["call", "released", "takes", "version"]
@@ -52,7 +52,7 @@ def _calls_of(mcore: str, function: str) -> Calls:
     calls = reading.calls_of(mcore)
     callers = {(use.site.path, use.site.function) for use in calls.uses if _names(use, function)}
     uses = [use for use in calls.uses if (use.site.path, use.site.function) in callers]
-    return Calls(calls.version, Uses(uses), calls.origin)
+    return Calls(calls.version, uses, calls.origin)
 
 
 def _names(use: Use, function: str) -> bool:

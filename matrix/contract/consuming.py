@@ -12,7 +12,7 @@ from matrix.contract.definition import absolute, parsed
 from matrix.contract.guard import Guard
 from matrix.contract.provider import MEGATRON_CORE, TRANSFORMER_ENGINE, Provider
 from matrix.contract.reach import PendingUse, Reaches
-from matrix.contract.usage import Calls, Uses
+from matrix.contract.usage import Calls
 from matrix.contract.value import UNKNOWN, BodyLocation, Choice, InPackage, Names, Reference, only
 
 ROOT = "megatron"
@@ -44,7 +44,7 @@ def read_calls(
     package.read_all()
     uses = dict.fromkeys(package.reaches.finish(package.drafts))
     order = sorted(uses, key=lambda use: (use.site.path, use.site.line, use.path, use.kind))
-    return Calls(version, Uses(order), dict(origin or {}), consumer, provider.package)
+    return Calls(version, tuple(order), dict(origin or {}), consumer, provider.package)
 
 
 @dataclass

@@ -28,7 +28,6 @@ from matrix.contract.guard import (
 from matrix.contract.provider import MEGATRON_CORE, PROVIDERS, TRANSFORMER_ENGINE, provider_of
 from matrix.contract.signature import BindingError, CallSignature, parse_signature
 from matrix.contract.surface import Absent, ResolvedPath, Surface
-from matrix.contract.uncollected import uncollected
 from matrix.contract.usage import CATCHES, Arguments, Calls, Site, Use
 from matrix.verdicts.outcome import Raised
 
@@ -104,7 +103,6 @@ class OtherReleases(Protocol):
         """Return whether the callable at `path` has that parameter in any release."""
 
 
-@uncollected()
 def find(
     calls: Calls, surface: Surface, version: str | None = None, history: OtherReleases | None = None
 ) -> list[Finding]:
@@ -116,22 +114,22 @@ def find(
     """
     version = version or surface.version
     title = provider_of(surface.package).title
-    patches = [calls.uses[place] for form, places in calls.uses.forms if form.kind == "patch" for place in places]
+    patches = [use for use in calls.uses if use.kind == "patch"]
     unpatched = Judge(surface, version)  # `if hasattr(m, "f"): m.f = g` adds nothing
     added = {use.path for use in patches if unpatched.truth(use.guard) is not Truth.NO}
     judge = Judge(surface, version, added)
     found: dict[tuple[Any, ...], Finding] = {}
     stops: dict[tuple[str, str], list[tuple[int, Guard]]] = {}  # function -> lines that certainly raise
     targets: dict[int, ResolvedPath | Absent] = {}  # of the uses that may break
-    for form, places in calls.uses.forms:
+    for form, places in calls.forms.items():
         target = surface.lookup(form.path, via_instance=bool(form.bound))
         if target is not None and not _fits(form, target, surface, added, history):
             targets.update(dict.fromkeys(places, target))
     for place, target in sorted(targets.items()):
-        reached = calls.uses.reached(place, judge)
+        use = calls.uses[place]
+        reached = judge.truth(use.guard)
         if reached is Truth.NO:
             continue
-        use = calls.uses[place]
         body = (use.site.path, use.site.function)
         if any(line < use.site.line and _implies(judge.rest(use.guard), stop) for line, stop in stops.get(body, ())):
             continue  # an earlier line raises whenever this one would be reached

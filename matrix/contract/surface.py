@@ -125,10 +125,12 @@ class Surface:
     instances: Mapping[str, Instance] = field(default_factory=dict)
     returned: Mapping[str, int] = field(default_factory=dict)
     refused: Mapping[str, Sequence[Refusal]] = field(default_factory=dict)
-    _ends: dict[str, list[_Place] | Absent | None] = field(default_factory=dict, repr=False)
-    _followed: dict[str, list[_Place]] = field(default_factory=dict, repr=False)
-    _known: dict[tuple[str, bool], ResolvedPath | Absent | None] = field(default_factory=dict, repr=False)
-    _calls: dict[str, list[OwnCall]] = field(default_factory=dict, repr=False)
+    _ends: dict[str, list[_Place] | Absent | None] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _followed: dict[str, list[_Place]] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _known: dict[tuple[str, bool], ResolvedPath | Absent | None] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
+    _calls: dict[str, list[OwnCall]] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def lookup(self, path: str, *, via_instance: bool = False) -> ResolvedPath | Absent | None:
         """Look up `path` ("module:attribute.attribute"); None if the surface does not record it.

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple
+from functools import cached_property
+from typing import Final, NamedTuple
 
-from matrix.contract.guard import Guard, Judge, Truth
+from matrix.contract.guard import Guard
 
+RAISED: Final = ("ImportError", "AttributeError", "TypeError", "AssertionError", "RuntimeError", "ValueError")
 # The exceptions that a break raises, and the handlers that catch each beside those of its own name and of Exception.
-CATCHES: Final[Mapping[str, tuple[str, ...]]] = {
-    "ModuleNotFoundError": ("ImportError",), "ImportError": (), "AttributeError": (), "TypeError": (),
-    "AssertionError": (), "RuntimeError": (), "ValueError": (),
-}  # fmt: skip
+CATCHES: Final[Mapping[str, tuple[str, ...]]] = {"ModuleNotFoundError": ("ImportError",), **dict.fromkeys(RAISED, ())}
 
 
 class Site(NamedTuple):
@@ -54,7 +53,7 @@ class Use(NamedTuple):
     `swallowed` lists the exceptions that the surrounding code catches and does not raise again, `effect` is the
     assignment that it makes instead ("fused_permute = None"); `fallback`: it then uses another part of the provider,
     which is a use of its own. `refused` lists the exceptions that it replaces by an error of its own. `unpacks`: the
-    number of names that a call's result is unpacked into. It is a tuple for speed: a pair of releases has some hundred.
+    number of names that a call's result is unpacked into. A tuple, since a release has some hundred.
     """
 
     kind: str
@@ -71,46 +70,29 @@ class Use(NamedTuple):
     signature: str = ""
     unpacks: int = 0
 
-    @property
-    def form(self) -> Use:
-        """Return what decides whether it fits: no line, no guards; a keyword that is passed under a guard has False."""
-        given = self.arguments
-        names = tuple((name, guard is True) for name, guard in given.keywords) if given else ()
-        return Use(
-            self.kind, self.path, NOWHERE, True, arguments=given and given._replace(keywords=names),
-            bound=self.bound, signature=self.signature, unpacks=self.unpacks,
-        )  # fmt: skip
-
-
-class Uses(Sequence[Use]):
-    """The uses of a consuming package by call site, and their forms: each once, with the places of its uses."""
-
-    forms: Sequence[tuple[Use, Sequence[int]]]
-
-    def __init__(self, uses: Sequence[Use] = ()) -> None:
-        self._uses = uses
-        forms: dict[Use, list[int]] = {}
-        for place, use in enumerate(uses):
-            forms.setdefault(use.form, []).append(place)
-        self.forms = list(forms.items())
-
-    def __len__(self) -> int:
-        return len(self._uses)
-
-    def __getitem__(self, place: Any) -> Any:
-        return self._uses[place]
-
-    def reached(self, place: int, judge: Judge) -> Truth:
-        """Return whether a use is reached."""
-        return judge.truth(self._uses[place].guard)
-
 
 @dataclass(frozen=True)
 class Calls:
-    """All uses of a provider in one release of a consuming package."""
+    """All uses of a provider in one release of a consuming package, by call site."""
 
     version: str
-    uses: Uses
+    uses: Sequence[Use] = ()
     origin: Mapping[str, str] = field(default_factory=dict)  # tag, commit, wheel
     consumer: str = "megatron-core"
     provider: str = "transformer-engine"
+
+    @cached_property
+    def forms(self) -> Mapping[Use, Sequence[int]]:
+        """The forms of the uses, each with the places of its uses.
+
+        A form is what decides whether a use fits: no line, no guards; a keyword that is passed under a guard has False.
+        """
+        forms: dict[Use, list[int]] = {}
+        for place, use in enumerate(self.uses):
+            arguments = use.arguments
+            if arguments:
+                arguments = arguments._replace(keywords=tuple((name, on is True) for name, on in arguments.keywords))
+            form = Use(use.kind, use.path, NOWHERE, True, True, arguments, use.bound)
+            form = form._replace(signature=use.signature, unpacks=use.unpacks)
+            forms.setdefault(form, []).append(place)
+        return forms

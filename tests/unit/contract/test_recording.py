@@ -11,7 +11,7 @@ from matrix.contract import recording
 from matrix.contract.finding import find
 from matrix.contract.recording import MCORE, TE
 from matrix.errors import MatrixError
-from tests.unit.contract.sources import mcore, te
+from tests.unit.contract.sources import core, mcore, te
 
 CALLS = mcore(
     """
@@ -77,8 +77,23 @@ def test_other_content_is_rejected(tmp_path: Path, content: bytes, message: str)
 
 def test_calls_file_is_no_te_surface(tmp_path: Path) -> None:
     recording.write(CALLS, tmp_path / "calls.json.gz")
-    with pytest.raises(MatrixError, match="another package"):
+    with pytest.raises(MatrixError, match="another package") as error:
         recording.read_surface(tmp_path / "calls.json.gz")
+    assert (error.value.got, error.value.expected) == ("consumer megatron-core", "package transformer-engine")
+
+
+def test_api_of_megatron_core_is_no_calls_file(tmp_path: Path) -> None:
+    recording.write(core({"a.py": "x = 1"}), tmp_path / "api.json.gz")
+    with pytest.raises(MatrixError, match="another package"):
+        recording.read_calls(tmp_path / "api.json.gz")
+
+
+def test_equal_guards_are_written_once(tmp_path: Path) -> None:
+    recording.write(CALLS, tmp_path / "calls.json.gz")
+    record = recording.read_file(tmp_path / "calls.json.gz")
+    rows = [tuple(row) for row in record["guards"]]
+    assert len(set(rows)) == len(rows) > 5
+    assert all(part < number for number, (_, *parts) in enumerate(rows, 1) for part in parts if isinstance(part, int))
 
 
 def test_missing_file_is_rejected(tmp_path: Path) -> None:
@@ -136,7 +151,6 @@ def test_the_recorded_data_stays_small() -> None:
 def test_no_source_text_is_recorded() -> None:
     """Conditions are shorter than 160 characters and have no line breaks."""
     record = recording.read_file(recording.recorded(MCORE)["0.19.0"])
-    rows = [row.partition(" ") for row in record["guards"]]
-    conditions = [text for symbol, _, text in rows if symbol in ("config", "unclear")]
+    conditions = [text for kind, text, *_ in record["guards"] if kind in ("Config", "Unclear")]
     assert max(len(text.partition(" in _")[0]) for text in conditions) < 160  # a condition and its function
     assert not any("\n" in text for text in conditions)

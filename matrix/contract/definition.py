@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -10,13 +11,12 @@ from matrix.contract.signature import default_text, signature_text
 from matrix.contract.surface import Entry
 
 # Decorators that keep a function's signature. Any other decorator makes the signature unknown.
-TRANSPARENT = {
-    "abstractmethod", "assume_constant_result", "cache", "compile", "contextmanager", "_disable_dynamo",
-    "dropout_fuser", "fp32_compute", "jit_fuser", "lru_cache", "no_grad", "no_torch_dynamo", "once_differentiable",
-    "override", "script", "wraps", "append_parent_docstring", "api_method", "nvtx_decorator", "internal_api",
-    "deprecated", "experimental_api", "experimental_fn", "_dcp_method_logger", "_time_logger", "_exception_logger",
-    "_use_grad_for_differentiable", "_disable_dynamo_if_unsupported", "profile",
-}  # fmt: skip
+TRANSPARENT = re.compile(
+    r"abstractmethod|api_method|append_parent_docstring|assume_constant_result|cache|compile|contextmanager|deprecated"
+    r"|(dropout|jit)_fuser|experimental_(api|fn)|fp32_compute|internal_api|lru_cache|no_grad|no_torch_dynamo"
+    r"|nvtx_decorator|once_differentiable|override|profile|script|wraps|_(dcp_method|exception|time)_logger"
+    r"|_disable_dynamo(_if_unsupported)?|_use_grad_for_differentiable"
+)
 LOOSE = "_api_bc_check"  # of torch: passes a second positional argument on by keyword
 # Called with a value to look up a member: the signature is not checked.
 ENUMERATIONS = ("Enum", "IntEnum", "Flag", "IntFlag")
@@ -34,39 +34,30 @@ def class_entry(node: ast.ClassDef, bases: Sequence[Entry], names: Mapping[str, 
     fields: list[Field] = []
     for statement in node.body:
         _member(statement, members, fields)
-    for name in _assigned_on_class(node):
-        members.setdefault(name, "=")
+    members = dict.fromkeys(_assigned(node, "cls", node.name), "=") | members
     kinds = {dotted(base).rpartition(".")[2] for base in node.bases}
     is_dataclass = any(dotted(called(d)).rpartition(".")[2] == "dataclass" for d in node.decorator_list)
     if "__init__" not in members:
         if is_dataclass or "NamedTuple" in kinds:
-            inherited = _inherited_fields(bases, names)
-            made = _generated(inherited, fields, open_keywords=is_dataclass and pydantic)
+            constructor = _generated(_inherited_fields(bases, names), fields, open_keywords=is_dataclass and pydantic)
             # The fields of a base in another module are added at look-up.
-            members["__init__"] = f"d{made}" if is_dataclass and _has_distant(bases, names) else made
+            members["__init__"] = f"d{constructor}" if is_dataclass and _has_distant(bases, names) else constructor
         elif kinds & set(ENUMERATIONS):
             members["__init__"] = "~"
     if any(keyword.arg == "metaclass" and "ABCMeta" not in dotted(keyword.value) for keyword in node.keywords):
-        members["__init__"] = "~"
-        members["__getattr__"] = "~"  # a metaclass may define more
+        members |= {"__init__": "~", "__getattr__": "~"}  # a metaclass may define more
     if "__new__" in members:
         members["__getattr__"] = "~"  # it may return an object of another class
-    own = sorted(set(_assigned_on_self(node)) - set(members))
+    own = sorted(set(_assigned(node, "self")) - set(members))
     own += OF_ENUMERATIONS if kinds & set(ENUMERATIONS) else ()
     return {"bases": list(bases), "members": members, **({"own": own} if own else {})}
 
 
 def _has_distant(bases: Sequence[Entry], names: Mapping[str, Entry]) -> bool:
+    """Return whether the fields of some base of a dataclass are added at look-up."""
     local = [names.get(base.partition(":")[2]) for base in bases if isinstance(base, str)]
-    return not all(
-        isinstance(entry, (dict, list)) and not (isinstance(entry, dict) and _is_partial(entry)) for entry in local
-    )
-
-
-def _is_partial(entry: Mapping[str, Entry]) -> bool:
-    """Return whether the fields of a dataclass's bases are added at look-up."""
-    made = entry["members"].get("__init__")
-    return isinstance(made, str) and made.startswith("d(")
+    constructors = [str(entry["members"].get("__init__")) for entry in local if isinstance(entry, dict)]
+    return not all(isinstance(entry, (dict, list)) for entry in local) or any(c.startswith("d(") for c in constructors)
 
 
 def _inherited_fields(bases: Sequence[Entry], names: Mapping[str, Entry]) -> list[Field]:
@@ -74,11 +65,10 @@ def _inherited_fields(bases: Sequence[Entry], names: Mapping[str, Entry]) -> lis
     fields: list[Field] = []
     for base in bases:
         parent = names.get(base.partition(":")[2]) if isinstance(base, str) else None
-        generated = parent["members"].get("__init__") if isinstance(parent, dict) else None
-        if isinstance(generated, str) and generated.startswith("(self,"):
-            for item in generated[6:-1].split(","):
-                name, has_default, default = item.partition("=")
-                fields += [] if name.startswith("*") else [(name, default if has_default else None)]
+        constructor = parent["members"].get("__init__") if isinstance(parent, dict) else None
+        if isinstance(constructor, str) and constructor.startswith("(self,"):
+            items = [item.partition("=") for item in constructor[6:-1].split(",") if not item.startswith("*")]
+            fields += [(name, default if has_default else None) for name, has_default, default in items]
     return fields
 
 
@@ -105,7 +95,7 @@ def function_entry(node: ast.FunctionDef | ast.AsyncFunctionDef, *, member: bool
             defaults = [default for default in arguments.kw_defaults if default is not None]
             slots = [*arguments.args, *arguments.kwonlyargs]
             arguments = ast.arguments([], slots, None, [], [], None, [*arguments.defaults, *defaults])
-        elif word not in TRANSPARENT:
+        elif not TRANSPARENT.fullmatch(word):
             return "~"
     return mark + signature_text(arguments)
 
@@ -122,37 +112,27 @@ def _member(node: ast.stmt, members: Names, fields: list[Field]) -> None:
     elif isinstance(node, ast.Assign):
         for target in node.targets:
             if isinstance(target, ast.Name):
-                same = node.value.id if isinstance(node.value, ast.Name) else ""
-                members[target.id] = members.get(same, "~" if isinstance(node.value, ast.Call) else "=")
+                alias = node.value.id if isinstance(node.value, ast.Name) else ""
+                members[target.id] = members.get(alias, "~" if isinstance(node.value, ast.Call) else "=")
     elif isinstance(node, (ast.If, ast.Try)):
         for statement in [*node.body, *node.orelse]:
             _member(statement, members, fields)
 
 
 def _field(name: str, value: ast.expr | None) -> list[Field]:
-    if value is None:
-        return [(name, None)]
-    if isinstance(value, ast.Call) and dotted(value.func).endswith("field"):
-        options = {keyword.arg: keyword.value for keyword in value.keywords}
-        init = options.get("init")
-        if isinstance(init, ast.Constant) and init.value is False:
-            return []
-        return [(name, "..." if {"default", "default_factory"} & set(options) else None)]
-    return [(name, default_text(value))]
+    if not (isinstance(value, ast.Call) and dotted(value.func).endswith("field")):
+        return [(name, None if value is None else default_text(value))]
+    options = {keyword.arg: keyword.value for keyword in value.keywords}
+    init = options.get("init")
+    if isinstance(init, ast.Constant) and init.value is False:
+        return []
+    return [(name, "..." if {"default", "default_factory"} & set(options) else None)]
 
 
-def _assigned_on_class(node: ast.ClassDef) -> Iterator[str]:
-    """Yield the class attributes that methods assign: `cls.x = ...` and `ClassName.x = ...`."""
+def _assigned(node: ast.ClassDef, *owners: str) -> Iterator[str]:
+    """Yield the attributes that a class assigns to names: `self.x = ...`, `cls.x = ...`, `ClassName.x = ...`."""
     for child in ast.walk(node):
-        if isinstance(child, ast.Attribute) and isinstance(child.ctx, ast.Store):
-            owner = child.value
-            if isinstance(owner, ast.Name) and owner.id in ("cls", node.name):
-                yield child.attr
-
-
-def _assigned_on_self(node: ast.ClassDef) -> Iterator[str]:
-    for child in ast.walk(node):
-        if isinstance(child, ast.Attribute) and isinstance(child.ctx, ast.Store) and dotted(child.value) == "self":
+        if isinstance(child, ast.Attribute) and isinstance(child.ctx, ast.Store) and dotted(child.value) in owners:
             yield child.attr
 
 

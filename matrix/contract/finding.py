@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from enum import Enum
@@ -33,6 +34,7 @@ from matrix.verdicts.outcome import Raised
 
 DROPPING = ",**extra)"  # the constructor of a dataclass of pydantic; see matrix.contract.definition
 REPLACING = ("override", "patch")
+SIDES = ("consumer", "provider", "packages")
 OPTIONAL = ("masked", "lost", "implausible")  # in JSON only where they hold
 SHOWN = (TeVersion, Offers, Takes)  # guards in the source that a finding shows even where this TE decides them
 
@@ -77,17 +79,11 @@ class Finding:
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values."""
         consumer, provider = self.packages
-        known = PROVIDERS.get(consumer)
-        record: dict[str, Any] = {
-            known.key if known else "consumer": self.consumer,
-            PROVIDERS[provider].key: self.provider,
-        }
-        left_out = ("consumer", "provider", "packages")
-        record.update((name, value) for name, value in vars(self).items() if name not in left_out)
-        for name in OPTIONAL:
-            if not record[name]:
-                del record[name]
-        return {**record, "call_site": str(self.call_site), "kind": self.kind.value}
+        sides = {PROVIDERS[consumer].key if consumer in PROVIDERS else "consumer": self.consumer}
+        sides[PROVIDERS[provider].key] = self.provider
+        facts = {name: value for name, value in vars(self).items() if name not in SIDES}
+        record = sides | {name: value for name, value in facts.items() if value or name not in OPTIONAL}
+        return record | {"call_site": str(self.call_site), "kind": self.kind.value}
 
 
 class OtherReleases(Protocol):
@@ -113,39 +109,38 @@ def find(
     what fits none was never meant to.
     """
     version = version or surface.version
-    title = provider_of(surface.package).title
-    patches = [use for use in calls.uses if use.kind == "patch"]
+    title, packages = provider_of(surface.package).title, (calls.consumer, surface.package)
     unpatched = Judge(surface, version)  # `if hasattr(m, "f"): m.f = g` adds nothing
+    patches = (use for use in calls.uses if use.kind == "patch")
     added = {use.path for use in patches if unpatched.truth(use.guard) is not Truth.NO}
     judge = Judge(surface, version, added)
-    found: dict[tuple[Any, ...], Finding] = {}
+    findings: dict[tuple[object, ...], Finding] = {}
     stops: dict[tuple[str, str], list[tuple[int, Guard]]] = {}  # function -> lines that certainly raise
     targets: dict[int, ResolvedPath | Absent] = {}  # of the uses that may break
-    for form, places in calls.forms.items():
+    for form, numbers in calls.forms.items():
         target = surface.lookup(form.path, via_instance=bool(form.bound))
         if target is not None and not _fits(form, target, surface, added, history):
-            targets.update(dict.fromkeys(places, target))
-    for place, target in sorted(targets.items()):
-        use = calls.uses[place]
+            targets.update(dict.fromkeys(numbers, target))
+    for number, target in sorted(targets.items()):
+        use = calls.uses[number]
+        callee = use.path.rstrip(":").replace(":", ".")
         reached = judge.truth(use.guard)
-        if reached is Truth.NO:
-            continue
-        body = (use.site.path, use.site.function)
-        if any(line < use.site.line and _implies(judge.rest(use.guard), stop) for line, stop in stops.get(body, ())):
+        earlier = stops.setdefault((use.site.path, use.site.function), [])
+        if reached is Truth.NO or any(
+            line < use.site.line and _implies(judge.rest(use.guard), stop) for line, stop in earlier
+        ):
             continue  # an earlier line raises whenever this one would be reached
         for break_ in _breaks(use, target, judge, surface, history):
             if break_.exception in use.refused:
                 continue  # upstream rejects this TE itself, with its own error
             if break_.is_sure and reached is not Truth.UNCLEAR and use.kind != "method":
-                stops.setdefault(body, []).append((use.site.line, judge.rest(use.guard)))
-            truth = min(reached, break_.truth)
-            finding = Finding(
-                calls.version, version, use.path.rstrip(":").replace(":", "."), use.site,
-                describe(_visible(use, break_.guard, judge), title), _kind(use, break_, truth), break_.message,
-                break_.signature, break_.exception, packages=(calls.consumer, surface.package),
-            )  # fmt: skip
-            found.setdefault((finding.callee, str(finding.call_site), finding.kind, finding.message), finding)
-    return list(found.values())
+                earlier.append((use.site.line, judge.rest(use.guard)))
+            kind = _kind(use, break_, min(reached, break_.truth))
+            guard = describe(_visible(use, break_.guard, judge), title)
+            texts = break_.message, break_.signature, break_.exception
+            finding = Finding(calls.version, version, callee, use.site, guard, kind, *texts, packages=packages)
+            findings.setdefault((callee, use.site, kind, break_.message), finding)
+    return list(findings.values())
 
 
 def _implies(guard: Guard, other: Guard) -> bool:
@@ -168,17 +163,12 @@ class _Break:
     @property
     def is_sure(self) -> bool:
         """Return whether the code after it never runs."""
-        return (
-            bool(self.exception)
-            and not self.kind
-            and not self.swallowed
-            and self.truth is Truth.YES
-            and self.guard is True
-        )
+        is_raised = bool(self.exception) and not self.kind and not self.swallowed
+        return is_raised and self.truth is Truth.YES and self.guard is True
 
 
 def _fits(
-    form: Use, found: ResolvedPath | Absent, surface: Surface, added: Collection[str], history: OtherReleases | None
+    form: Use, target: ResolvedPath | Absent, surface: Surface, added: Collection[str], history: OtherReleases | None
 ) -> bool:
     """Return whether uses of a form can't break with any subset of their keywords, so that no guard is evaluated.
 
@@ -188,73 +178,68 @@ def _fits(
     replaces = form.kind in REPLACING
     if replaces and not history and not surface.calls_of(form.path):
         return True  # without other releases, only a call can show that a replacement does not fit
-    if isinstance(found, Absent):
+    if isinstance(target, Absent):
         is_private = form.kind == "method" and form.arguments is None
-        return (not replaces and form.path in added) or not (found.sure or is_private)
+        return (not replaces and form.path in added) or not (target.sure or is_private)
     if replaces:
         return not (form.signature and surface.calls_of(form.path))
     if form.arguments is None:
         return True
-    every = [name for name, _ in form.arguments.keywords]
-    always = [name for name, is_always in form.arguments.keywords if is_always]
-    if found.refuses or (form.unpacks and found.returns not in (0, form.unpacks)):
+    if target.refuses or (form.unpacks and target.returns not in (0, form.unpacks)):
         return False
-    for signature, bound in found.callables:
-        if any(_bound(form.arguments, signature, bound, every)) or (
-            len(always) < len(every) and any(_bound(form.arguments, signature, bound, always))
-        ):
-            return False
-        if signature.text.endswith(DROPPING) and not all(map(signature.takes, every)):
+    names = [name for name, _ in form.arguments.keywords]
+    unguarded = [name for name, is_always in form.arguments.keywords if is_always]
+    for signature, bound in target.callables:
+        for passed in (names, unguarded) if len(unguarded) < len(names) else (names,):
+            if any(_bound(form.arguments, signature, bound, passed)):
+                return False
+        if signature.text.endswith(DROPPING) and not all(map(signature.takes, names)):
             return False
     return True
 
 
 def _breaks(
-    use: Use, found: ResolvedPath | Absent, judge: Judge, surface: Surface, history: OtherReleases | None
+    use: Use, target: ResolvedPath | Absent, judge: Judge, surface: Surface, history: OtherReleases | None
 ) -> Iterator[_Break]:
     if use.kind in REPLACING:
-        yield from _replacing(use, found, surface, history)
-    elif (
-        use.kind == "method"
-        and isinstance(found, Absent)
-        and not (found.what in ("member", "object") and history and history.offered(use.path))
-    ):
-        return  # what no release has, a subclass adds; without the class there is no object
-    elif isinstance(found, Absent):
-        exception, message = _absence(found, use)
+        yield from _replacing(use, target, surface, history)
+    elif isinstance(target, Absent):
+        is_of_object = target.what in ("member", "object")
+        if use.kind == "method" and not (is_of_object and history and history.offered(use.path)):
+            return  # what no release has, a subclass adds; without the class there is no object
+        exception, message = _absence(target, use)
         swallowed = exception in use.swallowed
         if not (swallowed and use.fallback):  # the TE fallback is a use of its own
             yield _Break(message + _effect(use, swallowed), exception, swallowed=swallowed)
     elif use.arguments is not None:
-        broken = list(_binding(use, use.arguments, found, judge))
-        yield from broken
-        yield from _dropped(use, use.arguments, found, judge, history)
-        if any(one.is_sure for one in broken):
+        misfits = list(_binding(use, use.arguments, target, judge))
+        yield from misfits
+        yield from _dropped(use, use.arguments, target, judge, history)
+        if any(misfit.is_sure for misfit in misfits):
             return
-        yield from _refusing(use, use.arguments, found, judge)
-        if use.unpacks and found.returns not in (0, use.unpacks):
-            yield _Break(
-                _unpacking(use.unpacks, found.returns), "ValueError", signature=f"returns {found.returns} values"
-            )
+        yield from _refusing(use, use.arguments, target, judge)
+        if use.unpacks and target.returns not in (0, use.unpacks):
+            message = f"not enough values to unpack (expected {use.unpacks}, got {target.returns})"
+            if target.returns > use.unpacks:
+                message = f"too many values to unpack (expected {use.unpacks})"
+            yield _Break(message, "ValueError", signature=f"returns {target.returns} values")
 
 
 def _replacing(
-    use: Use, found: ResolvedPath | Absent, surface: Surface, history: OtherReleases | None
+    use: Use, target: ResolvedPath | Absent, surface: Surface, history: OtherReleases | None
 ) -> Iterator[_Break]:
     """Bind the calls that the provider makes to the method or function that the consuming package puts in its place."""
-    if isinstance(found, Absent):
-        if use.path.endswith((f":{found.name}", f".{found.name}")) and history and history.offered(use.path):
+    if isinstance(target, Absent):
+        if use.path.endswith((f":{target.name}", f".{target.name}")) and history and history.offered(use.path):
             effect = "override is never called" if use.kind == "override" else "patch replaces nothing"
-            yield _Break(f"'{found.owner}' has no '{found.name}': the {effect}", "", kind=FindingKind.SILENTLY_OFF)
+            yield _Break(f"'{target.owner}' has no '{target.name}': the {effect}", "", kind=FindingKind.SILENTLY_OFF)
         return
-    refused = list(_refused(use, found, surface))
+    refused = list(_refused(use, target, surface))
     if refused and (history is None or history.fitted(use)):
         # The most frequent one, and of several call sites the one nearest to the original.
-        message, site = max(
-            refused,
-            key=lambda one: (sum(one[0] == other for other, _ in refused), _nearness(one[1], use.path)),
-        )
-        text = f"{found.name}() as replaced {message}, called in {site}"
+        messages = Counter(message for message, _ in refused)
+        message, caller = max(refused, key=lambda call: (messages[call[0]], _nearness(call[1], use.path)))
+        text = f"{target.name}() as replaced {message}, called in {caller}"
         yield _Break(text, "TypeError", signature=use.signature.lstrip("cs"), kind=FindingKind.OVERRIDE)
 
 
@@ -266,55 +251,49 @@ def _nearness(module: str, path: str) -> int:
 
 def fits(use: Use, surface: Surface) -> bool:
     """Return whether a release has what an override or a patch replaces, and all of its own calls fit."""
-    found = surface.lookup(use.path, via_instance=True)
-    return isinstance(found, ResolvedPath) and not any(_refused(use, found, surface))
+    target = surface.lookup(use.path, via_instance=True)
+    return isinstance(target, ResolvedPath) and not any(_refused(use, target, surface))
 
 
-def _refused(use: Use, found: ResolvedPath, surface: Surface) -> Iterator[tuple[str, str]]:
+def _refused(use: Use, target: ResolvedPath, surface: Surface) -> Iterator[tuple[str, str]]:
     """Yield (Python's message, module) for each of the provider's calls that the replacement refuses."""
-    new = parse_signature(use.signature.lstrip("cs"))
-    given = use.signature[0] == "c" or (use.signature[0] == "(" and any(bound for _, bound in found.callables))
+    signature = parse_signature(use.signature.lstrip("cs"))
+    bound = use.signature[0] == "c" or (use.signature[0] == "(" and any(bound for _, bound in target.callables))
     for call in surface.calls_of(use.path):
-        yield from ((problem.message, surface.caller(call)) for problem in call.problems(new, bound=given)[:1])
+        yield from ((problem.message, surface.caller(call)) for problem in call.problems(signature, bound=bound)[:1])
 
 
 def _dropped(
-    use: Use, arguments: Arguments, found: ResolvedPath, judge: Judge, history: OtherReleases | None
+    use: Use, arguments: Arguments, target: ResolvedPath, judge: Judge, history: OtherReleases | None
 ) -> Iterator[_Break]:
     """Yield the keywords that a dataclass of pydantic drops, and that another release takes."""
-    for signature, _ in found.callables if history else ():
+    for signature, _ in target.callables if history else ():
         for name, guard in arguments.keywords if signature.text.endswith(DROPPING) else ():
             truth = judge.truth(all_of(judge.rest(use.guard), judge.rest(guard)))
-            known = signature.takes(name) or truth is Truth.NO or history is None or not history.taken(use.path, name)
-            if not known:
-                message = f"{found.name}() drops the keyword argument '{name}'"
+            is_taken = signature.takes(name) or truth is Truth.NO
+            if not is_taken and history and history.taken(use.path, name):
+                message = f"{target.name}() drops the keyword argument '{name}'"
                 yield _Break(message, "", truth, guard, signature=signature.text, kind=FindingKind.IGNORED)
 
 
-def _refusing(use: Use, arguments: Arguments, found: ResolvedPath, judge: Judge) -> Iterator[_Break]:
+def _refusing(use: Use, arguments: Arguments, target: ResolvedPath, judge: Judge) -> Iterator[_Break]:
     """Yield what the first lines of the callee raise, whatever the values of the arguments are."""
-    for signature, bound in found.callables[:1] if found.refuses else ():
-        landed = signature.slots[bound : bound + len(arguments.positional)]
-        for exception, parameter in found.refuses:
-            given = any_of(*(guard for name, guard in arguments.keywords if name == parameter), parameter in landed)
-            guard = negate(given) if parameter else True
+    for signature, bound in target.callables[:1]:
+        filled = signature.slots[bound : bound + len(arguments.positional)]
+        for exception, parameter in target.refuses:
+            passed = any_of(*(guard for name, guard in arguments.keywords if name == parameter), parameter in filled)
+            guard = negate(passed) if parameter else True
             truth = judge.truth(all_of(judge.rest(use.guard), judge.rest(guard)))
             is_open = parameter and (arguments.starred or arguments.open_keywords)
             if truth is not Truth.NO and not is_open:
                 swallowed = exception in use.swallowed or len(use.swallowed) == len(CATCHES)
                 without = f" without '{parameter}'" if parameter else ""
-                message = f"{found.name}() raises {exception}{without}{_effect(use, swallowed)}"
+                message = f"{target.name}() raises {exception}{without}{_effect(use, swallowed)}"
                 yield _Break(message, exception, truth, guard, swallowed, signature.text)
 
 
 def _effect(use: Use, swallowed: bool) -> str:
     return f"; swallowed: {use.effect}" if swallowed else ""
-
-
-def _unpacking(expected: int, got: int) -> str:
-    if got > expected:
-        return f"too many values to unpack (expected {expected})"
-    return f"not enough values to unpack (expected {expected}, got {got})"
 
 
 def _absence(absent: Absent, use: Use) -> tuple[str, str]:
@@ -331,7 +310,7 @@ def _absence(absent: Absent, use: Use) -> tuple[str, str]:
     return "AttributeError", f"module '{absent.owner}' has no attribute '{absent.name}'"
 
 
-def _binding(use: Use, arguments: Arguments, found: ResolvedPath, judge: Judge) -> Iterator[_Break]:
+def _binding(use: Use, arguments: Arguments, target: ResolvedPath, judge: Judge) -> Iterator[_Break]:
     """Bind the call to each possible definition of the callee; it certainly fails only where all of them fail."""
     passed: dict[str, tuple[Guard, Truth]] = {}
     for name, guard in arguments.keywords:
@@ -341,35 +320,34 @@ def _binding(use: Use, arguments: Arguments, found: ResolvedPath, judge: Judge) 
             truth = judge.truth(all_of(judge.rest(use.guard), judge.rest(guard)))
         if truth is not Truth.NO:
             passed[name] = guard, truth
-    results = [_bound(arguments, signature, bound, passed) for signature, bound in found.callables]
+    results = [(signature, *_bound(arguments, signature, bound, passed)) for signature, bound in target.callables]
     swallowed = "TypeError" in use.swallowed
-    effect = _effect(use, swallowed)
-    for (signature, _), (problems, misbound) in zip(found.callables, results, strict=True):
+    is_certain = all(problems for _, problems, _ in results)
+    for signature, problems, misbound in results:
         reported: list[Guard] = []
         for message, keyword in problems:
             guard, truth = passed.get(keyword, (True, Truth.YES))
             if any(_implies(guard, earlier) for earlier in reported):
                 continue  # Python raises for the first only
             reported.append(guard)
-            if not all(others for others, _ in results):
-                truth = Truth.UNCLEAR
-            yield _Break(f"{found.name}() {message}{effect}", "TypeError", truth, guard, swallowed, signature.text)
-        if not problems:
-            for message in misbound:
-                yield _Break(f"{found.name}(): {message}", "", signature=signature.text)
+            text = f"{target.name}() {message}{_effect(use, swallowed)}"
+            yield _Break(text, "TypeError", truth if is_certain else Truth.UNCLEAR, guard, swallowed, signature.text)
+        for message in () if problems else misbound:
+            yield _Break(f"{target.name}(): {message}", "", signature=signature.text)
 
 
 def _bound(
     arguments: Arguments, signature: CallSignature, bound: bool, passed: Collection[str]
 ) -> tuple[list[BindingError], list[str]]:
+    """Return why a call does not bind to a signature, and its arguments that bind to another parameter than meant."""
     problems = signature.problems(
         len(arguments.positional), passed, bound=bound, starred=arguments.starred, open_keywords=arguments.open_keywords
     )
     misbound = [
-        f"positional argument '{argument}' lands on '{landed}', and means '{meant}'"
-        for argument, landed in zip(arguments.positional, signature.slots[bound:], strict=False)
-        if argument not in ("", landed) and (meant := misplaced(argument, landed, signature.named))
-        if meant not in passed
+        f"positional argument '{argument}' lands on '{slot}', and means '{parameter}'"
+        for argument, slot in zip(arguments.positional, signature.slots[bound:], strict=False)
+        if argument not in ("", slot) and (parameter := misplaced(argument, slot, signature.named))
+        if parameter not in passed
     ]
     return problems, misbound
 
@@ -379,21 +357,21 @@ def _kind(use: Use, break_: _Break, truth: Truth) -> FindingKind:
         return FindingKind.POSSIBLE
     if break_.kind:
         return break_.kind
-    if use.kind == "method" and break_.exception:
-        return FindingKind.POSSIBLE  # the object may be of a subclass with a method of its own
     if not break_.exception:
         return FindingKind.MISBOUND
+    if use.kind == "method":
+        return FindingKind.POSSIBLE  # the object may be of a subclass with a method of its own
     return FindingKind.SILENTLY_OFF if break_.swallowed else FindingKind.DEFINITE
 
 
-def _visible(use: Use, more: Guard, judge: Judge) -> Guard:
+def _visible(use: Use, extra: Guard, judge: Judge) -> Guard:
     """Return the guard to show: the conditions around the line, and the TE versions that reach it.
 
     All other conditions on TE are decided for this TE and left out; conditions of the run remain.
     """
-    versions = [part for part in guard_parts(use.guard) if isinstance(part, TeVersion)]
-    local = [*guard_parts(use.here), *guard_parts(more)]
-    shown = all_of(*versions, *(part if isinstance(part, SHOWN) else judge.rest(part) for part in local))
+    releases = [part for part in guard_parts(use.guard) if isinstance(part, TeVersion)]
+    conditions = [*guard_parts(use.here), *guard_parts(extra)]
+    shown = all_of(*releases, *(part if isinstance(part, SHOWN) else judge.rest(part) for part in conditions))
     return all_of(*(part for part in guard_parts(shown) if not _is_assumed(part)))
 
 

@@ -13,8 +13,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
 
 from matrix.contract.definition import ENUMERATIONS, Names, absolute, class_entry, dotted, function_entry, parsed
 from matrix.contract.provider import TRANSFORMER_ENGINE, Provider
@@ -35,23 +34,23 @@ def read_offering(
     provider: Provider = TRANSFORMER_ENGINE,
 ) -> Surface:
     """Return the surface of a provider, given its `files` (path -> content). Raises SyntaxError for a broken file."""
-    sources = dict(_python_modules(files, provider))
+    paths = [path for path in sorted(files) if path.endswith(".py") and provider.files.fullmatch(path)]
+    sources = {_module_name(path): (path, files[path].decode("utf-8", "replace")) for path in paths}
     readers = {
-        name: _ModuleReader(name, is_package, frozenset(sources), parsed(text), provider)
-        for name, (is_package, text) in sources.items()
+        name: _ModuleReader(name, path.endswith("__init__.py"), frozenset(sources), parsed(text), provider)
+        for name, (path, text) in sources.items()
     }
     modules = {name: reader.names for name, reader in readers.items()}
-    unread = (path for path in sorted(files) if provider.unread.fullmatch(path))
-    modules |= {name: UNKNOWN for name, _ in map(_module_name, unread) if name not in modules}
+    unread = [_module_name(path) for path in sorted(files) if provider.unread.fullmatch(path)]
     for name in readers:
         _expand_stars(name, readers)
-    for name in list(modules):
-        for place in range(name.count(".")):
-            modules.setdefault(name.rsplit(".", place + 1)[0], UNKNOWN)
-    compiled = {match for _, text in sources.values() for match in COMPILED_IMPORT.findall(text)}
-    compiled_names = _compiled_names(files)
-    if compiled_names:
-        modules.update(dict.fromkeys(compiled, compiled_names))
+    for name in [*modules, *unread]:
+        for depth in range(name.count(".") + 1):
+            modules.setdefault(name.rsplit(".", depth)[0], UNKNOWN)
+    compiled = {name: "~" for path in sorted(files) if not path.endswith(".py") for name in _pybind_names(files[path])}
+    if compiled:
+        imports = {name for _, text in sources.values() for name in COMPILED_IMPORT.findall(text)}
+        modules.update(dict.fromkeys(imports, compiled))
     # Without the root, the modules that importing it loads are unknown.
     dormant = frozenset(sources) - _imported(provider.top, readers) if provider.top in sources else frozenset()
     trees = {name: reader.tree for name, reader in readers.items()}
@@ -63,153 +62,158 @@ def is_part(path: str) -> bool:
     return TRANSFORMER_ENGINE.files.fullmatch(path) is not None
 
 
-def _python_modules(files: Mapping[str, bytes], provider: Provider) -> Iterator[tuple[str, tuple[bool, str]]]:
-    for path in sorted(files):
-        if path.endswith(".py") and provider.files.fullmatch(path):
-            name, is_package = _module_name(path)
-            yield name, (is_package, files[path].decode("utf-8", "replace"))
+def _module_name(path: str) -> str:
+    return path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
 
 
-def _module_name(path: str) -> tuple[str, bool]:
-    parts = path.removesuffix(".py").split("/")
-    is_package = parts[-1] == "__init__"
-    return ".".join(parts[:-1] if is_package else parts), is_package
+def _pybind_names(content: bytes) -> list[str]:
+    return PYBIND_NAME.findall(content.decode("utf-8", "replace"))
 
 
-def _compiled_names(files: Mapping[str, bytes]) -> Names:
-    names: set[str] = set()
-    for path, content in files.items():
-        if not path.endswith(".py"):
-            names.update(PYBIND_NAME.findall(content.decode("utf-8", "replace")))
-    return dict.fromkeys(sorted(names), "~")
-
-
-@dataclass
-class _ModuleReader:
+class _ModuleReader(ast.NodeVisitor):
     """Reads the names that one module defines, and the modules it imports while it is imported."""
 
-    name: str
-    is_package: bool
-    known: frozenset[str]
-    tree: ast.Module
-    provider: Provider
-    names: Names = field(default_factory=dict)
-    imports: set[str] = field(default_factory=set)
-    stars: list[str] = field(default_factory=list)
-    public: list[str] | None = None
+    def __init__(
+        self, name: str, is_package: bool, sources: frozenset[str], tree: ast.Module, provider: Provider
+    ) -> None:
+        self.name, self.is_package, self.sources, self.tree, self.provider = name, is_package, sources, tree, provider
+        self.names: Names = {}  # in a branch, those that it leaves
+        self.imports: set[str] = set()
+        self.stars: list[str] = []
+        self.public: list[str] | None = None
+        self.visit_block(tree.body)
 
-    def __post_init__(self) -> None:
-        self._block(self.tree.body, self.names)
-
-    def _block(self, body: Sequence[ast.stmt], names: Names) -> None:
+    def visit_block(self, body: Sequence[ast.stmt]) -> None:
+        """Read statements in order."""
         for statement in body:
-            self._statement(statement, names)
+            self.visit(statement)
 
-    def _statement(self, node: ast.stmt, names: Names) -> None:
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-            names[node.name] = function_entry(node)
-        elif isinstance(node, ast.ClassDef):
-            names[node.name] = self._class(node, names)
-        elif isinstance(node, ast.Import):
-            self._import(node, names)
-        elif isinstance(node, ast.ImportFrom):
-            self._import_from(node, names)
-        elif isinstance(node, (ast.Assign, ast.AnnAssign)):
-            self._assign(node, names)
-        elif isinstance(node, ast.AugAssign) and dotted(node.target) == "__all__" and self.public is not None:
-            self.public += _texts(node.value)
-        elif isinstance(node, ast.If):
-            if not _is_type_checking(node.test):
-                self._branches([node.body, node.orelse], names)
-        elif isinstance(node, ast.Try):
-            self._branches([[*node.body, *node.orelse], *(handler.body for handler in node.handlers)], names)
-            self._block(node.finalbody, names)
-        elif isinstance(node, (ast.For, ast.While)):
-            for target in ast.walk(node.target) if isinstance(node, ast.For) else ():
-                if isinstance(target, ast.Name):
-                    names[target.id] = "="
-            self._block(node.body, names)
-        elif isinstance(node, ast.With):
-            self._block(node.body, names)
+    def generic_visit(self, node: ast.AST) -> None:
+        """Skip a statement that defines no names."""
 
-    def _branches(self, bodies: Iterable[Sequence[ast.stmt]], names: Names) -> None:
-        outcomes: list[Names] = []
-        for body in bodies:
-            outcome = dict(names)
-            self._block(body, outcome)
-            if not (body and isinstance(body[-1], ast.Raise)):
-                outcomes.append(outcome)
-        for name in dict.fromkeys(name for outcome in outcomes for name in outcome):
-            names[name] = _alternatives(outcome[name] for outcome in outcomes if name in outcome)
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
+        """Read a function."""
+        self.names[node.name] = function_entry(node)
 
-    def _import(self, node: ast.Import, names: Names) -> None:
+    def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> None:
+        """Read a coroutine."""
+        self.names[node.name] = function_entry(node)
+
+    def visit_ClassDef(self, node: ast.ClassDef) -> None:
+        """Read a class."""
+        neutral = {"object", "ABC", "abc.ABC"}
+        if any(dotted(base).rpartition(".")[2] in ENUMERATIONS for base in node.bases):
+            neutral |= {"str", "int", *ENUMERATIONS, *(f"enum.{name}" for name in ENUMERATIONS)}
+        bases = [self._base(base) for base in node.bases if dotted(base) not in neutral]
+        imports = (statement.module or "" for statement in self.tree.body if isinstance(statement, ast.ImportFrom))
+        pydantic = any(module.startswith("pydantic") for module in imports)
+        self.names[node.name] = class_entry(node, bases, self.names, pydantic=pydantic)
+
+    def visit_Import(self, node: ast.Import) -> None:
+        """Read `import a.b as c`."""
         for alias in node.names:
-            if not self.provider.owns(alias.name):
-                names[alias.asname or alias.name.partition(".")[0]] = "~"
-                continue
-            self.imports.add(alias.name)
+            is_own = self.provider.owns(alias.name)
             target = alias.name if alias.asname else alias.name.partition(".")[0]
-            names[alias.asname or target] = f">{target}:"
+            self.names[alias.asname or target] = f">{target}:" if is_own else "~"
+            self.imports.update([alias.name] if is_own else [])
 
-    def _import_from(self, node: ast.ImportFrom, names: Names) -> None:
+    def visit_ImportFrom(self, node: ast.ImportFrom) -> None:
+        """Read `from a import b`, `from a import *`."""
         source = absolute("." * node.level + (node.module or ""), self.name, self.is_package)
         self.imports.add(source)
         for alias in node.names:
             if alias.name == "*":
                 self.stars.append(source)
                 continue
-            self.imports.add(f"{source}.{alias.name}")
-            names[alias.asname or alias.name] = self._imported_name(source, alias.name)
+            submodule = f"{source}.{alias.name}"
+            self.imports.add(submodule)
+            # `from . import x` in the package itself imports the submodule, not the name that it defines.
+            is_module = source == self.name and submodule in self.sources
+            if self.provider.owns(source) and not is_module:
+                entry = f">{source}:{alias.name}"
+            else:
+                entry = f">{submodule}:" if self.provider.owns(submodule) else "~"
+            self.names[alias.asname or alias.name] = entry
 
-    def _imported_name(self, source: str, name: str) -> Entry:
-        if not self.provider.owns(source):
-            return f">{source}.{name}:" if self.provider.owns(f"{source}.{name}") else "~"
-        # `from . import x` in the package itself imports the submodule, not the name that it defines.
-        submodule = source == self.name and f"{source}.{name}" in self.known
-        return f">{source}.{name}:" if submodule else f">{source}:{name}"
+    def visit_Assign(self, node: ast.Assign) -> None:
+        """Read `a = b = ...`."""
+        self._assign(node.targets, node.value)
 
-    def _assign(self, node: ast.Assign | ast.AnnAssign, names: Names) -> None:
-        if node.value is None:
-            return
-        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> None:
+        """Read `a: int = ...`; without a value it defines nothing."""
+        if node.value is not None:
+            self._assign([node.target], node.value)
+
+    def visit_AugAssign(self, node: ast.AugAssign) -> None:
+        """Read `__all__ += [...]`."""
+        if dotted(node.target) == "__all__" and self.public is not None:
+            self.public += _texts(node.value)
+
+    def visit_If(self, node: ast.If) -> None:
+        """Read both branches."""
+        if dotted(node.test).rpartition(".")[2] != "TYPE_CHECKING":
+            self._branches([node.body, node.orelse])
+
+    def visit_Try(self, node: ast.Try) -> None:
+        """Read the block and its handlers as branches."""
+        self._branches([[*node.body, *node.orelse], *(handler.body for handler in node.handlers)])
+        self.visit_block(node.finalbody)
+
+    def visit_For(self, node: ast.For) -> None:
+        """Read a loop as if it ran once."""
+        self.names |= {target.id: "=" for target in ast.walk(node.target) if isinstance(target, ast.Name)}
+        self.visit_block(node.body)
+
+    def visit_While(self, node: ast.While) -> None:
+        """Read a loop as if it ran once."""
+        self.visit_block(node.body)
+
+    def visit_With(self, node: ast.With) -> None:
+        """Read a block."""
+        self.visit_block(node.body)
+
+    def _branches(self, bodies: Iterable[Sequence[ast.stmt]]) -> None:
+        names = self.names
+        outcomes: list[Names] = []
+        for body in bodies:
+            self.names = dict(names)
+            self.visit_block(body)
+            if not (body and isinstance(body[-1], ast.Raise)):
+                outcomes.append(self.names)
+        self.names = names
+        for name in dict.fromkeys(name for outcome in outcomes for name in outcome):
+            names[name] = _alternatives(outcome[name] for outcome in outcomes if name in outcome)
+
+    def _assign(self, targets: Sequence[ast.expr], value: ast.expr) -> None:
         for target in targets:
             if isinstance(target, ast.Name):
                 if target.id == "__all__":
-                    self.public = _texts(node.value)
-                names[target.id] = self._value(node.value, names)
+                    self.public = _texts(value)
+                self.names[target.id] = self._value(value)
             elif isinstance(target, (ast.Tuple, ast.List)):
-                names.update({e.id: "=" for e in target.elts if isinstance(e, ast.Name)})
+                self.names |= {element.id: "=" for element in target.elts if isinstance(element, ast.Name)}
 
-    def _value(self, node: ast.expr, names: Names) -> Entry:
+    def _value(self, node: ast.expr) -> Entry:
         """Return the entry of an assigned value: that of `old` for `new = old`, "=" for a literal, else "~"."""
         if isinstance(node, ast.Name):
-            return names.get(node.id, "~")
+            return self.names.get(node.id, "~")
         if isinstance(node, ast.Attribute):
-            return self._attribute(node, names)
+            return self._attribute(node)
         return "=" if isinstance(node, (ast.Constant, ast.Dict, ast.List, ast.Tuple, ast.Set)) else "~"
 
-    def _attribute(self, node: ast.Attribute, names: Names) -> Entry:
+    def _attribute(self, node: ast.Attribute) -> Entry:
         """Write `module.name` as an entry."""
-        first, *rest = dotted(node).split(".")
-        entry = names.get(first, "~")
+        name, *attributes = dotted(node).split(".")
+        entry = self.names.get(name, "~")
         if not (isinstance(entry, str) and entry.startswith(">") and entry.endswith(":")):
             return "~"
         module = entry[1:-1]
-        while rest and f"{module}.{rest[0]}" in self.known:
-            module = f"{module}.{rest.pop(0)}"
-        return f">{module}:{'.'.join(rest)}" if len(rest) < 2 else "~"
+        while attributes and f"{module}.{attributes[0]}" in self.sources:
+            module = f"{module}.{attributes.pop(0)}"
+        return f">{module}:{'.'.join(attributes)}" if len(attributes) < 2 else "~"
 
-    def _class(self, node: ast.ClassDef, names: Names) -> Entry:
-        empty = {"object", "ABC", "abc.ABC"}
-        if any(dotted(base).rpartition(".")[2] in ENUMERATIONS for base in node.bases):
-            empty |= {"str", "int", *ENUMERATIONS, *(f"enum.{name}" for name in ENUMERATIONS)}
-        bases = [self._base(base, names) for base in node.bases if dotted(base) not in empty]
-        return class_entry(node, bases, names, pydantic=_imports_pydantic(self.tree))
-
-    def _base(self, node: ast.expr, names: Names) -> Entry:
-        if isinstance(node, ast.Attribute):
-            return self._attribute(node, names)
-        entry = names.get(node.id, "~") if isinstance(node, ast.Name) else "~"
+    def _base(self, node: ast.expr) -> Entry:
+        entry = self._value(node) if isinstance(node, (ast.Name, ast.Attribute)) else "~"
         # A class of this module is written as a reference, to avoid a copy of its entry.
         return f">{self.name}:{dotted(node)}" if isinstance(entry, (dict, list)) else entry
 
@@ -225,41 +229,32 @@ def _expand_stars(name: str, readers: Mapping[str, _ModuleReader]) -> None:
             continue
         _expand_stars(source, readers)
         public = readers[source].public
-        for exported, _ in list(readers[source].names.items()):
+        for exported, entry in list(readers[source].names.items()):
             if exported == "*":
-                reader.names["*"] = [*reader.names.get("*", ()), *readers[source].names["*"]]
+                reader.names["*"] = [*reader.names.get("*", ()), *entry]
             elif exported in public if public is not None else not exported.startswith("_"):
                 reader.names.setdefault(exported, f">{source}:{exported}")
 
 
 def _imported(start: str, readers: Mapping[str, _ModuleReader]) -> set[str]:
     """Return the modules that importing `start` imports."""
-    seen: set[str] = set()
+    imported: set[str] = set()
     waiting = [start]
     while waiting:
         name = waiting.pop()
-        if name in readers and name not in seen:
-            seen.add(name)
+        if name in readers and name not in imported:
+            imported.add(name)
             waiting += [*readers[name].imports, name.rpartition(".")[0]]
-    return seen
+    return imported
 
 
 def _alternatives(entries: Iterable[Entry]) -> Entry:
-    found: list[Entry] = []
+    alternatives: list[Entry] = []
     for entry in entries:
-        for alternative in entry if isinstance(entry, list) else [entry]:
-            if alternative not in found:
-                found.append(alternative)
-    return found[0] if len(found) == 1 else found
+        own = entry if isinstance(entry, list) else [entry]
+        alternatives += [alternative for alternative in own if alternative not in alternatives]
+    return alternatives[0] if len(alternatives) == 1 else alternatives
 
 
 def _texts(node: ast.expr) -> list[str]:
     return [str(part.value) for part in ast.walk(node) if isinstance(part, ast.Constant)]
-
-
-def _is_type_checking(node: ast.expr) -> bool:
-    return dotted(node).rpartition(".")[2] == "TYPE_CHECKING"
-
-
-def _imports_pydantic(tree: ast.Module) -> bool:
-    return any(isinstance(node, ast.ImportFrom) and (node.module or "").startswith("pydantic") for node in tree.body)

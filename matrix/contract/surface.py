@@ -42,8 +42,8 @@ class OwnCall(NamedTuple):
 
     def __str__(self) -> str:
         """Return the recorded form: "MODULE POSITIONALS KEYWORD ... * **"."""
-        more = ["*"] * self.starred + ["**"] * self.open_keywords
-        return " ".join([str(self.module), str(self.positional), *self.keywords, *more])
+        unknown = ["*"] * self.starred + ["**"] * self.open_keywords
+        return " ".join([str(self.module), str(self.positional), *self.keywords, *unknown])
 
     def problems(self, signature: CallSignature, *, bound: bool) -> list[BindingError]:
         """Return why it does not bind to a signature."""
@@ -53,16 +53,16 @@ class OwnCall(NamedTuple):
 
     def may_be_of(self, original: CallSignature, *, bound: bool) -> bool:
         """Return whether it binds to named parameters of a callable, not to *args or **kwargs."""
-        named = self.positional + bound <= len(original.slots) and all(map(original.takes, self.keywords))
-        return named and not self.problems(original, bound=bound)
+        fits = self.positional + bound <= len(original.slots) and all(map(original.takes, self.keywords))
+        return fits and not self.problems(original, bound=bound)
 
 
 @lru_cache(maxsize=65536)
 def parse_call(text: str) -> OwnCall:
     """Read the recorded form of a call."""
-    module, positional, *more = text.split()
-    keywords = tuple(one for one in more if one[0] != "*")
-    return OwnCall(int(module), int(positional), keywords, "*" in more, "**" in more)
+    module, positional, *words = text.split()
+    keywords = tuple(word for word in words if word[0] != "*")
+    return OwnCall(int(module), int(positional), keywords, "*" in words, "**" in words)
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ class Absent:
     sure: bool = True
 
 
-class _Place(NamedTuple):
+class _Target(NamedTuple):
     """The end of a path: an entry, the module that defines it, the entry's own name, and the class it belongs to."""
 
     entry: Entry
@@ -102,11 +102,17 @@ class _Place(NamedTuple):
     name: str
     owner: str = ""
 
+    @property
+    def title(self) -> str:
+        """Return its name in Python's error messages."""
+        return f"{self.owner}.{self.name}" if self.owner else self.name
 
-_Definition: TypeAlias = tuple[_Place, str, bool]  # place, signature, bound
+
+_Step: TypeAlias = list[_Target] | Absent | None  # the possible ends of a path; None if one is not recorded
+_Definition: TypeAlias = tuple[_Target, str, bool]  # target, signature, bound
 
 
-@dataclass
+@dataclass(frozen=True, eq=False)
 class Surface:
     """The API of one release. Lookups are cached; the data never changes.
 
@@ -125,12 +131,12 @@ class Surface:
     instances: Mapping[str, Instance] = field(default_factory=dict)
     returned: Mapping[str, int] = field(default_factory=dict)
     refused: Mapping[str, Sequence[Refusal]] = field(default_factory=dict)
-    _ends: dict[str, list[_Place] | Absent | None] = field(default_factory=dict, init=False, repr=False, compare=False)
-    _followed: dict[str, list[_Place]] = field(default_factory=dict, init=False, repr=False, compare=False)
-    _known: dict[tuple[str, bool], ResolvedPath | Absent | None] = field(
-        default_factory=dict, init=False, repr=False, compare=False
+    _ends: dict[str, _Step] = field(default_factory=dict, init=False, repr=False)
+    _resolved: dict[tuple[str, bool], ResolvedPath | Absent | None] = field(
+        default_factory=dict, init=False, repr=False
     )
-    _calls: dict[str, list[OwnCall]] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _followed: dict[str, list[_Target]] = field(default_factory=dict, init=False, repr=False)
+    _calls: dict[str, list[OwnCall]] = field(default_factory=dict, init=False, repr=False)
 
     def lookup(self, path: str, *, via_instance: bool = False) -> ResolvedPath | Absent | None:
         """Look up `path` ("module:attribute.attribute"); None if the surface does not record it.
@@ -138,21 +144,20 @@ class Surface:
         `via_instance`: the last attribute is read from an instance (or super()), so Python binds it.
         """
         key = (path, via_instance)
-        if key not in self._known:
-            self._known[key] = self._lookup(path, via_instance)
-        return self._known[key]
+        if key not in self._resolved:
+            self._resolved[key] = self._lookup(path, via_instance)
+        return self._resolved[key]
 
     def offers(self, path: str) -> bool | None:
         """Return whether `path` exists; None if the surface does not record it."""
-        found = self.lookup(path)
-        return None if found is None else isinstance(found, ResolvedPath)
+        target = self.lookup(path)
+        return None if target is None else isinstance(target, ResolvedPath)
 
     def takes(self, path: str, parameter: str) -> bool | None:
         """Return whether the callable at `path` has that parameter; None if unknown, or if its definitions differ."""
-        found = self.lookup(path)
-        if not isinstance(found, ResolvedPath) or not found.callables:
-            return None
-        results = {signature.takes(parameter) for signature, _ in found.callables}
+        target = self.lookup(path)
+        callables = target.callables if isinstance(target, ResolvedPath) else ()
+        results = {signature.takes(parameter) for signature, _ in callables}
         return results.pop() if len(results) == 1 else None
 
     def calls_of(self, path: str) -> list[OwnCall]:
@@ -160,10 +165,10 @@ class Surface:
         if path not in self._calls:
             name = path.rpartition(":")[2].rpartition(".")[2]
             # Of a class, another package than its own constructs only that of a spec.
-            more = " submodules" if name == "__init__" else ""
-            calls = [parse_call(text + more) for text in self.called.get(name, ())]
-            found = self.lookup(path, via_instance=True) if calls else None
-            callables = found.callables if isinstance(found, ResolvedPath) else ()
+            spec = " submodules" if name == "__init__" else ""
+            calls = [parse_call(text + spec) for text in self.called.get(name, ())]
+            target = self.lookup(path, via_instance=True) if calls else None
+            callables = target.callables if isinstance(target, ResolvedPath) else ()
             self._calls[path] = [
                 call for call in calls if any(call.may_be_of(original, bound=bound) for original, bound in callables)
             ]
@@ -175,184 +180,165 @@ class Surface:
 
     def _lookup(self, path: str, via_instance: bool) -> ResolvedPath | Absent | None:
         module, _, attributes = path.partition(":")
-        places = self._reached(path)
-        if isinstance(places, list):
-            return self._found(places, via_instance) if attributes else ResolvedPath(module)
-        owner, _, name = path.rpartition("." if "." in attributes else ":")
-        owners = self._reached(owner if "." in attributes else f"{module}:") if via_instance and places is None else ()
-        for place in owners if isinstance(owners, list) else ():
-            if isinstance(place.entry, dict) and self._step(place, name, lenient=False) is None:
-                return self._of_object(place, name)
-        return places
+        targets = self._reached(path)
+        if isinstance(targets, list):
+            return self._resolve(targets, via_instance) if attributes else ResolvedPath(module)
+        owner, is_member, name = attributes.rpartition(".")
+        owners = self._reached(f"{module}:{owner}") if via_instance and is_member and targets is None else None
+        for target in owners if isinstance(owners, list) else ():
+            if isinstance(target.entry, dict) and self._step(target, name, lenient=False) is None:
+                return self._of_object(target, name)
+        return targets
 
-    def _reached(self, path: str) -> list[_Place] | Absent | None:
-        """Return the possible ends of a path; None if one is not recorded."""
+    def _reached(self, path: str) -> _Step:
         if path not in self._ends:
             module, _, attributes = path.partition(":")
             owner, _, name = attributes.rpartition(".")
             if name:
                 owners = self._reached(f"{module}:{owner}")
                 # An import statement also loads a module that nothing else imports.
-                self._ends[path] = self._steps(owners, name, lenient=not owner) if isinstance(owners, list) else owners
+                steps: list[_Step] = [owners]
+                if isinstance(owners, list):
+                    steps = [self._step(target, name, lenient=not owner) for target in owners]
+                targets = [target for step in steps if isinstance(step, list) for target in step]
+                self._ends[path] = None if None in steps else targets or steps[-1]
             elif module in self.modules:
-                self._ends[path] = [_Place(f">{module}:", module, module.rpartition(".")[2])]
+                self._ends[path] = [_module(module)]
             else:
-                missing = not self._outside(module) and provider_of(self.package).records(module)
-                self._ends[path] = Absent("module", "", module) if missing else None
+                is_own = module.partition(".")[0] in {name.partition(".")[0] for name in self.modules}
+                is_missing = is_own and provider_of(self.package).records(module)
+                self._ends[path] = Absent("module", "", module) if is_missing else None
         return self._ends[path]
 
-    def _steps(self, places: list[_Place], name: str, *, lenient: bool) -> list[_Place] | Absent | None:
-        found: list[_Place] = []
-        absent: Absent | None = None
-        for place in places:
-            step = self._step(place, name, lenient=lenient)
-            if step is None:
-                return None
-            if isinstance(step, Absent):
-                absent = step
-            else:
-                found += step
-        return found or absent
-
-    def _outside(self, module: str) -> bool:
-        return module.partition(".")[0] not in {name.partition(".")[0] for name in self.modules}
-
-    def _step(self, place: _Place, name: str, *, lenient: bool) -> list[_Place] | Absent | None:
-        entry = place.entry
-        if isinstance(entry, dict):
-            return self._member(place, name, place.name)
-        known = self.instances.get(f"{place.module}:{place.name}") if entry == "~" and not place.owner else None
-        if known is not None:
-            return (
-                [_Place("~", place.module, name, known[0])] if name in known[1:] else Absent("object", known[0], name)
-            )
-        if entry in ("=", "~") or entry[0] in "(scd":
+    def _step(self, target: _Target, name: str, *, lenient: bool) -> _Step:
+        if isinstance(target.entry, dict):
+            return self._member(target, name, target.name)
+        is_object = target.entry == "~" and not target.owner
+        instance = self.instances.get(f"{target.module}:{target.name}") if is_object else None
+        if instance:
+            kind, *attributes = instance
+            return [_Target("~", target.module, name, kind)] if name in attributes else Absent("object", kind, name)
+        if not target.entry.startswith(">"):
             return None  # an attribute of a value or of a function: not recorded
-        module = entry[1:].rstrip(":")
+        module = target.entry[1:].rstrip(":")
         submodule = f"{module}.{name}"
         names = self.modules[module]
         if name in names:
             return self._follow(names[name], module, name)
         if submodule in self.modules and (lenient or submodule not in self.dormant):
-            return [_Place(f">{submodule}:", submodule, name)]
+            return [_module(submodule)]
         for source in names.get("*", ()):
             if source not in self.modules:
                 return None
             if name in self.modules[source]:
                 return self._follow(self.modules[source][name], source, name)
-        unknown = "__getattr__" in names or submodule in self.modules or name in OF_MODULES
-        return None if unknown else Absent("name", module, name)
+        is_unknown = "__getattr__" in names or submodule in self.modules or name in OF_MODULES
+        return None if is_unknown else Absent("name", module, name)
 
-    def _follow(self, entry: Entry, module: str, name: str) -> list[_Place]:
-        """Follow re-exports to the definition; return one place for each alternative."""
+    def _follow(self, entry: Entry, module: str, name: str) -> list[_Target]:
+        """Follow re-exports to the definition; return one target for each alternative."""
         if isinstance(entry, list):
-            return [place for alternative in entry for place in self._follow(alternative, module, name)]
+            return [target for alternative in entry for target in self._follow(alternative, module, name)]
         if not (isinstance(entry, str) and entry.startswith(">")):
-            return [_Place(entry, module, name)]
+            return [_Target(entry, module, name)]
         source, _, original = entry[1:].partition(":")
         if not original:
-            return [_Place(entry if source in self.modules else "~", source, name)]
+            return [_Target(entry if source in self.modules else "~", source, name)]
         if entry not in self._followed:
             # A re-export without a definition, or of itself, is a defect of the recording, not of the release: unknown.
-            unknown = self._followed[entry] = [_Place("~", source, original)]
-            known = source in self.modules
-            step = self._step(_Place(f">{source}:", source, source), original, lenient=True) if known else None
-            self._followed[entry] = step if isinstance(step, list) else unknown
+            self._followed[entry] = [_Target("~", source, original)]
+            step = self._step(_module(source), original, lenient=True) if source in self.modules else None
+            if isinstance(step, list):
+                self._followed[entry] = step
         return self._followed[entry]
 
-    def _member(self, place: _Place, name: str, owner: str) -> list[_Place] | Absent | None:
+    def _parents(self, target: _Target) -> list[_Target]:
+        bases = target.entry["bases"]
+        return [parent for base in bases for parent in self._follow(base, target.module, "")]
+
+    def _member(self, target: _Target, name: str, owner: str) -> _Step:
         """Look up a class member along its bases; None if a base is outside the package. `owner` is for errors."""
-        members = place.entry["members"]
+        members = target.entry["members"]
         if name in members:
             if isinstance(members[name], str) and members[name].startswith("d("):
-                return [_Place(self._generated(place), place.module, name, owner=place.name)]
-            return [_Place(members[name], place.module, name, owner=owner)]
-        unknown = "__getattr__" in members or name in OF_CLASSES or name in place.entry.get("own", ())
-        for base in place.entry["bases"]:
-            for parent in self._follow(base, place.module, ""):
-                if not isinstance(parent.entry, dict):
-                    unknown = True
-                    continue
-                found = self._member(parent, name, parent.name)
-                if isinstance(found, list):
-                    return found
-                unknown = unknown or found is None
-        if unknown:
-            return self._autograd_apply(place) if name == "apply" else None
+                return [_Target(self._generated(target), target.module, name, target.name)]
+            return [_Target(members[name], target.module, name, owner)]
+        is_unknown = "__getattr__" in members or name in OF_CLASSES or name in target.entry.get("own", ())
+        for parent in self._parents(target):
+            step = self._member(parent, name, parent.name) if isinstance(parent.entry, dict) else None
+            if isinstance(step, list):
+                return step
+            is_unknown = is_unknown or step is None
+        if is_unknown:
+            return self._autograd_apply(target) if name == "apply" else None
         return Absent("member", owner, name)
 
-    def _of_object(self, place: _Place, name: str) -> ResolvedPath | Absent | None:
+    def _of_object(self, target: _Target, name: str) -> ResolvedPath | Absent | None:
         """Look up an attribute that the class itself lacks in its objects; None where a method computes attributes."""
-        classes = [place]
-        for each in classes:
-            if isinstance(each.entry, dict):
-                if name in each.entry.get("own", ()):
+        classes = [target]
+        for parent in classes:
+            if isinstance(parent.entry, dict):
+                if name in parent.entry.get("own", ()):
                     return ResolvedPath(name)
-                if each.entry["members"].get("__getattr__", "~") != "~":
+                if parent.entry["members"].get("__getattr__", "~") != "~":
                     return None
-                classes += [parent for base in each.entry["bases"] for parent in self._follow(base, each.module, "")]
-        return Absent("object", place.name, name, sure=False)
+                classes += self._parents(parent)
+        return Absent("object", target.name, name, sure=False)
 
-    def _generated(self, place: _Place) -> Entry:
+    def _generated(self, target: _Target) -> Entry:
         """Return the constructor of a dataclass with the fields of its bases; "~" where a base is unknown."""
-        slots: dict[str, str] = {}
-        for base in reversed(place.entry["bases"]):
-            for parent in self._follow(base, place.module, ""):
+        items: list[str] = []
+        for base in reversed(target.entry["bases"]):
+            for parent in self._follow(base, target.module, ""):
                 step = self._member(parent, "__init__", "") if isinstance(parent.entry, dict) else None
-                if isinstance(step, Absent):
-                    continue
-                if step is None or not isinstance(step[0].entry, str) or not step[0].entry.startswith("(self"):
+                constructor = step[0].entry if isinstance(step, list) else ""
+                if not (isinstance(step, Absent) or constructor.startswith("(self")):
                     return "~"
-                slots.update((item.partition("=")[0], item) for item in step[0].entry[1:-1].split(","))
-        own = place.entry["members"]["__init__"][2:-1]
-        slots.update((item.partition("=")[0], item) for item in own.split(","))
-        return f"({','.join(['self', *(item for name, item in slots.items() if name != 'self')])})"
+                items += constructor[1:-1].split(",")
+        items += target.entry["members"]["__init__"][2:-1].split(",")
+        slots = {item.partition("=")[0]: item for item in items if item not in ("", "self")}
+        return f"({','.join(['self', *slots.values()])})"
 
-    def _autograd_apply(self, place: _Place) -> list[_Place] | None:
+    def _autograd_apply(self, target: _Target) -> list[_Target] | None:
         """Return `apply` of a torch.autograd.Function: positional-only, and torch passes a context first."""
-        forward = place.entry["members"].get("forward", "")
-        if not (isinstance(forward, str) and forward.startswith("s(")) or "*" in forward:
+        forward = target.entry["members"].get("forward", "")
+        if not forward.startswith("s(") or "*" in forward:
             return None
-        return [_Place(f"c({forward[2:-1]},/)", place.module, "forward", owner=place.name)]
+        return [_Target(f"c({forward[2:-1]},/)", target.module, "forward", owner=target.name)]
 
-    def _found(self, places: list[_Place], via_instance: bool) -> ResolvedPath:
-        found: list[_Definition] = []
-        for place in places:
-            if place.entry == "=" and len(places) > 1:
+    def _resolve(self, targets: list[_Target], via_instance: bool) -> ResolvedPath:
+        definitions: list[_Definition] = []
+        for target in targets:
+            if target.entry == "=" and len(targets) > 1:
                 continue  # `X = None` beside the real definition: a placeholder, never called
-            definitions = self._definitions(place, via_instance)
-            if not definitions:
-                return ResolvedPath(_error_name(places[0]))
-            found += definitions
-        paths = {f"{place.module}:{_error_name(place)}" for place, _, _ in found}
-        only = paths.pop() if len(paths) == 1 else ""
+            definition = self._definition(target, via_instance)
+            if not definition:
+                return ResolvedPath(targets[0].title)
+            definitions.append(definition)
+        paths = {f"{target.module}:{target.title}" for target, _, _ in definitions}
+        path = paths.pop() if len(paths) == 1 else ""
         return ResolvedPath(
-            _error_name(found[-1][0] if found else places[0]),
-            tuple((parse_signature(text), bound) for _, text, bound in found),
-            self.returned.get(only, 0),
-            self.refused.get(only, ()),
+            (definitions[-1][0] if definitions else targets[0]).title,
+            tuple((parse_signature(text), bound) for _, text, bound in definitions),
+            self.returned.get(path, 0),
+            self.refused.get(path, ()),
         )
 
-    def _definitions(self, place: _Place, via_instance: bool) -> list[_Definition]:
-        """Return each possible definition of the place; empty if unknown."""
-        entry = place.entry
-        if isinstance(entry, list):
-            found = [self._definitions(_Place(e, place.module, place.name, place.owner), via_instance) for e in entry]
-            return [definition for each in found for definition in each] if all(found) else []
-        if isinstance(entry, dict):
+    def _definition(self, target: _Target, via_instance: bool) -> _Definition | None:
+        """Return the definition of a target: that of its constructor for a class; None if unknown."""
+        if isinstance(target.entry, dict):
             for constructor in ("__init__", "__new__"):
-                step = self._member(place, constructor, place.name)
+                step = self._member(target, constructor, target.name)
                 if isinstance(step, list):
-                    return self._definitions(step[0], via_instance=True)
+                    return self._definition(step[0], via_instance=True)
                 if step is None:
-                    return []  # a base outside the package may define the constructor
-            return []
-        if entry.startswith("("):
-            return [(place, entry, bool(place.owner) and via_instance)]
-        if entry.startswith(("c(", "s(")):
-            return [(place, entry[1:], entry.startswith("c"))]
-        return []
+                    return None  # a base outside the package may define the constructor
+            return None
+        mark, parameters, text = target.entry.partition("(")
+        if not parameters:
+            return None
+        return target, f"({text}", mark == "c" if mark else bool(target.owner) and via_instance
 
 
-def _error_name(place: _Place) -> str:
-    return f"{place.owner}.{place.name}" if place.owner else place.name
+def _module(name: str) -> _Target:
+    return _Target(f">{name}:", name, name.rpartition(".")[2])

@@ -49,7 +49,7 @@ import sys
 sys.path.insert(0, {root!r})
 from matrix.catalog import loading
 from matrix.contract import reading
-from matrix.contract.checks import outcome_of
+from matrix.contract.calling import outcome_of
 from matrix.verdicts.judge import judge
 from matrix.verdicts.outcome import OutcomeKind
 from matrix.catalog.failure import Expectation

@@ -15,7 +15,7 @@ from matrix.bisection.noise import ProbeResult, Sample
 from matrix.catalog.failure import ContractCall, Failure, Level
 from matrix.catalog.model import Catalog
 from matrix.contract import consuming, offering, reading
-from matrix.contract.checks import outcome_of
+from matrix.contract.calling import outcome_of
 from matrix.contract.surface import Surface
 from matrix.contract.uncollected import uncollected
 from matrix.contract.usage import Calls

@@ -11,10 +11,10 @@ from typing import Any
 from matrix.catalog import loading
 from matrix.cli.usage import add_command
 from matrix.contract import against, reading, recording, table
-from matrix.contract.finding import BREAKING, Finding, find
+from matrix.contract.finding import BREAKING, Finding
 from matrix.contract.provider import TRANSFORMER_ENGINE
 from matrix.contract.recording import MCORE, SUFFIX, TE
-from matrix.contract.relevance import is_yanked, relevance
+from matrix.contract.relevance import is_yanked
 from matrix.errors import ExitStatus, MatrixError
 from matrix.report.findings.formats import FORMATS
 from matrix.report.findings.from_contract import of_contract
@@ -32,18 +32,12 @@ def add_parser(commands: Any) -> None:
     parser = add_command(commands, "contract")
     parser.add_argument("--mcore", metavar="V", help=f"Megatron-LM: {SIDE}")
     parser.add_argument("--te", metavar="V", help=f"Transformer Engine: {SIDE}")
-    parser.add_argument(
-        "--consumer", metavar="PROJECT",
-        help="a fork, framework or training code: a folder, a wheel or PATH@REV; or megatron-core[==V]",
-    )  # fmt: skip
-    parser.add_argument(
-        "--against", metavar="PACKAGE", action="append",
-        help=f"what the consumer calls: {against.FORMS}; several times for several packages (default: megatron-core)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--all", action="store_true",
-        help="with withdrawn releases, pairs that nobody runs, and breaks that come after another one",
-    )  # fmt: skip
+    project = "a fork, framework or training code: a folder, a wheel or PATH@REV; or megatron-core[==V]"
+    parser.add_argument("--consumer", metavar="PROJECT", help=project)
+    called = f"what the consumer calls: {against.FORMS}; several times for several packages (default: megatron-core)"
+    parser.add_argument("--against", metavar="PACKAGE", action="append", help=called)
+    folded = "with withdrawn releases, pairs that nobody runs, and breaks that come after another one"
+    parser.add_argument("--all", action="store_true", help=folded)
     output = parser.add_mutually_exclusive_group()
     output.add_argument("--json", action="store_true", help="print one JSON object (docs/schema/contract.json)")
     output.add_argument("--format", choices=FORMATS, help="print the findings, at their call sites, for a CI service")
@@ -61,30 +55,23 @@ def contract_command(parsed: argparse.Namespace) -> int:
         return _consumer(parsed, [against.parse(text) for text in parsed.against or [MCORE]])
     if parsed.against:
         raise MatrixError("--against needs a consumer", fix="--consumer PROJECT")
-    consumers = [reading.calls_of(text) for text in _sides(parsed.mcore, MCORE, parsed.all)]
-    offers = [reading.surface_of(text) for text in _sides(parsed.te, TE, parsed.all)]
-    releases = against.RecordedReleases(TRANSFORMER_ENGINE)
-    found = [
-        finding
-        for calls in consumers
-        for surface in offers
-        for finding in relevance().judged(find(calls, surface, history=releases))
-    ]
-    versions = [one.version for one in consumers], [one.version for one in offers]
-    if not _printed(parsed, found, versions[1], ""):
-        whole = parsed.all or (parsed.mcore and parsed.te)
-        lines = _known()
-        text = table.table(found, *versions, known=lines) if whole else table.folded(found, *versions, lines)
-        show(*paragraphs(text))
-    return ExitStatus.BAD if parsed.mcore and parsed.te and _is_broken(found) else ExitStatus.GOOD
+    cores = [reading.calls_of(text) for text in _sides(parsed.mcore, MCORE, parsed.all)]
+    engines = [reading.surface_of(text) for text in _sides(parsed.te, TE, parsed.all)]
+    findings = against.findings(cores, TRANSFORMER_ENGINE, engines)
+    versions = [calls.version for calls in cores], [surface.version for surface in engines]
+    if not _printed(parsed, findings, versions[1], ""):
+        is_whole = parsed.all or (parsed.mcore and parsed.te)
+        show(*paragraphs((table.table if is_whole else table.folded)(findings, *versions, known=_known())))
+    return ExitStatus.BAD if parsed.mcore and parsed.te and _is_broken(findings) else ExitStatus.GOOD
 
 
 def _known() -> table.Known:
     """Return a function that returns what the catalog states about a break, as lines."""
     failures = loading.load().failures
 
-    def lines(one: Finding) -> list[str]:
-        failure = owner(failures, Outcome(OutcomeKind.RAISED, chain=(one.raised,))) if one.kind in BREAKING else None
+    def lines(finding: Finding) -> list[str]:
+        outcome = Outcome(OutcomeKind.RAISED, chain=(finding.raised,))
+        failure = owner(failures, outcome) if finding.kind in BREAKING else None
         return statement(failure) if failure else []
 
     return lines
@@ -97,30 +84,28 @@ def _sides(named: str | None, package: str, whole: bool) -> list[str]:
 
 def _consumer(parsed: argparse.Namespace, targets: Sequence[against.Target]) -> int:
     status = ExitStatus.GOOD
-    results: list[Finding] = []
-    order: list[str] = []
+    findings: list[Finding] = []
+    versions: list[str] = []
     tables: list[str] = []
     for target in targets:
         consumers = against.consumers(parsed.consumer, target.provider)
         surfaces = target.surfaces()
-        found = [finding for calls in consumers for finding in against.findings(calls, target.provider, surfaces)]
-        versions = [surface.version for surface in surfaces]
-        order += versions
-        results += found
-        names = [one.version for one in consumers]
-        tables.append(table.releases(found, names, versions, target.provider, whole=parsed.all))
-        status = ExitStatus.BAD if target.chosen and _is_broken(found) else status
-    if not _printed(parsed, results, order, parsed.consumer):
+        breaks = against.findings(consumers, target.provider, surfaces)
+        names, releases = [calls.version for calls in consumers], [surface.version for surface in surfaces]
+        tables.append(table.releases(breaks, names, releases, target.provider, whole=parsed.all))
+        findings, versions = findings + breaks, versions + releases
+        status = ExitStatus.BAD if target.chosen and _is_broken(breaks) else status
+    if not _printed(parsed, findings, versions, parsed.consumer):
         show(*(part for text in tables for part in paragraphs(text)))
     return status
 
 
-def _printed(parsed: argparse.Namespace, found: Sequence[Finding], versions: Sequence[str], root: str) -> bool:
+def _printed(parsed: argparse.Namespace, findings: Sequence[Finding], versions: Sequence[str], root: str) -> bool:
     """Print the findings for a program and return True, if an option selects that."""
     if parsed.json:
-        print(json_object("contract/1", (one.to_json() for one in found)))
+        print(json_object("contract/1", (finding.to_json() for finding in findings)))
     elif parsed.format:
-        print(FORMATS[parsed.format](of_contract(found, versions, _folder(root))))
+        print(FORMATS[parsed.format](of_contract(findings, versions, _folder(root))))
     return bool(parsed.json or parsed.format)
 
 
@@ -131,5 +116,5 @@ def _folder(project: str) -> str:
     return "" if relative == "." or relative.startswith("..") else f"{Path(relative).as_posix()}/"
 
 
-def _is_broken(found: Sequence[Finding]) -> bool:
-    return any(one.kind in BREAKING for one in found)
+def _is_broken(findings: Sequence[Finding]) -> bool:
+    return any(finding.kind in BREAKING for finding in findings)

@@ -12,7 +12,7 @@ from matrix.check.table import listed
 from matrix.cli import COMMANDS
 from matrix.cli.usage import add_command
 from matrix.contract import pairs, reading, recording
-from matrix.contract.provider import provider_of
+from matrix.contract.provider import TRANSFORMER_ENGINE, provider_of
 from matrix.contract.recording import ARCHIVE, MCORE, SUFFIX, TE
 from matrix.contract.surface import Surface
 from matrix.contract.usage import Calls
@@ -24,23 +24,17 @@ from matrix.provision.sources import Contents, SourceKind
 def add_parser(commands: Any) -> None:
     """Add the command to the object that argparse's add_subparsers returned."""
     actions = add_command(commands, "surface").add_subparsers(required=True, metavar="record|pairs")
-    every = add_command(actions, "pairs", COMMANDS["surface"])
-    every.add_argument(
+    parser = add_command(actions, "pairs", COMMANDS["surface"])
+    parser.add_argument(
         "-o", "--output", type=Path, metavar="FILE", default=pairs.path(), help="default: that of Megatrix"
     )
-    every.set_defaults(command=pairs_command)
+    parser.set_defaults(command=pairs_command)
     parser = add_command(actions, "record", COMMANDS["surface"])
     parser.add_argument("source", metavar="SOURCE", help="a wheel, a source folder, or PATH@REV of a clone")
-    parser.add_argument(
-        "-o",
-        "--output",
-        type=Path,
-        metavar="FILE",
-        help=f"output file (default: ./PACKAGE-VERSION{SUFFIX}); a *{ARCHIVE} file gets one more release",
-    )
-    parser.add_argument(
-        "--as", dest="version", metavar="VERSION", help="version to record (default: the version of the source)"
-    )
+    output = f"output file (default: ./PACKAGE-VERSION{SUFFIX}); a *{ARCHIVE} file gets one more release"
+    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help=output)
+    version = "version to record (default: the version of the source)"
+    parser.add_argument("--as", dest="version", metavar="VERSION", help=version)
     parser.add_argument("--api", metavar="PACKAGE", help="record the API of megatron-core or torch, not calls")
     parser.add_argument("--into", metavar="PACKAGE", default=TE, help=f"record the calls into PACKAGE (default: {TE})")
     parser.set_defaults(command=record_command)
@@ -49,12 +43,13 @@ def add_parser(commands: Any) -> None:
 def record_command(parsed: argparse.Namespace) -> int:
     """Record a source into a file and print a summary of its content."""
     facts: Surface | Calls
-    if parsed.api:
-        package = parsed.api
+    package = parsed.api
+    if package:
         facts = reading.surface_of_source(parsed.source, provider_of(package), parsed.version)
     else:
-        package, contents = identify(parsed.source)
-        facts = reading.extract(package, contents, parsed.version, provider_of(parsed.into))
+        package, contents = _identify(parsed.source)
+        read = reading.extract_surface if package == TE else reading.extract_calls
+        facts = read(contents, parsed.version, TRANSFORMER_ENGINE if package == TE else provider_of(parsed.into))
     output = parsed.output or Path(f"{package}-{facts.version}{SUFFIX}")
     recording.write(facts, output)
     size = f"{len(facts.modules)} modules" if isinstance(facts, Surface) else f"{len(facts.uses)} uses"
@@ -64,14 +59,14 @@ def record_command(parsed: argparse.Namespace) -> int:
 
 def pairs_command(parsed: argparse.Namespace) -> int:
     """Record the breaking calls of every pair that the catalog lists: 15 s."""
-    known = loading.load()
-    mcores, tes = ([word.partition("=")[2] for word in listed(known, axis)] for axis in ("mcore", "te"))
+    catalog = loading.load()
+    mcores, tes = ([word.partition("=")[2] for word in listed(catalog, axis)] for axis in ("mcore", "te"))
     parsed.output.write_bytes(pairs.encode(mcores, (version for version in tes if version != NONE)))
     print(f"{parsed.output}: {len(mcores)} releases of megatron-core, {parsed.output.stat().st_size} bytes")
     return ExitStatus.GOOD
 
 
-def identify(text: str) -> tuple[str, Contents]:
+def _identify(text: str) -> tuple[str, Contents]:
     """Return the package that a source holds, and its contents. Raises MatrixError when it is neither package."""
     errors = []
     for package in (TE, MCORE):
@@ -79,17 +74,19 @@ def identify(text: str) -> tuple[str, Contents]:
             source = sources.parse(text, package)
             if source.kind is SourceKind.PYPI:
                 raise MatrixError(
-                    "a release is read from a local copy only", got=text,
+                    "a release is read from a local copy only",
+                    got=text,
                     expected="a wheel, a folder or PATH@REV",
                     fix=f"pip download --no-deps PACKAGE=={text}, then give the wheel",
-                )  # fmt: skip
+                )
             return package, sources.inspect(source)
         except MatrixError as error:
             errors.append(error)
-    first, second = errors
-    if first.what == second.what:
-        raise first
+    if errors[0].what == errors[1].what:
+        raise errors[0]
     raise MatrixError(
-        "this is neither Transformer Engine nor Megatron-LM", where=text, got=f"{first.what}; {second.what}",
+        "this is neither Transformer Engine nor Megatron-LM",
+        where=text,
+        got="; ".join(error.what for error in errors),
         expected="the top of a source tree, or a wheel of one of them",
-    )  # fmt: skip
+    )

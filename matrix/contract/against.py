@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import product
 from typing import Final
 
 from packaging.requirements import InvalidRequirement, Requirement
@@ -14,7 +15,6 @@ from matrix.contract.finding import Finding, find, fits
 from matrix.contract.provider import Provider, provider_of
 from matrix.contract.relevance import is_yanked, relevance
 from matrix.contract.surface import ResolvedPath, Surface
-from matrix.contract.trees import calls_of_project
 from matrix.contract.usage import Calls, Use
 from matrix.errors import MatrixError
 
@@ -44,8 +44,8 @@ def parse(text: str) -> Target:
         return Target(provider_of(name.strip()), (), chosen=True, source=source)
     requirement = _requirement(text)
     provider = provider_of(requirement.name)
-    selected = _selected(text, provider.package, recording.recorded_surfaces(provider))
-    return Target(provider, selected, chosen=bool(requirement.specifier))
+    versions = _selected(text, provider.package, recording.recorded_surfaces(provider))
+    return Target(provider, versions, chosen=bool(requirement.specifier))
 
 
 def _requirement(text: str) -> Requirement:
@@ -55,12 +55,12 @@ def _requirement(text: str) -> Requirement:
         raise MatrixError("not a package", got=text, expected=FORMS, fix=str(error).splitlines()[0]) from None
 
 
-def _selected(text: str, package: str, known: Sequence[str]) -> tuple[str, ...]:
+def _selected(text: str, package: str, versions: Sequence[str]) -> tuple[str, ...]:
     """Return the releases in a range, without withdrawn ones that it does not name."""
-    kept = [version for version in known if not is_yanked(package, version) or f"=={version}" in text]
-    selected = tuple(_requirement(text).specifier.filter(kept))
+    offered = [version for version in versions if not is_yanked(package, version) or f"=={version}" in text]
+    selected = tuple(_requirement(text).specifier.filter(offered))
     if not selected:
-        raise MatrixError(f"no recorded release of {package} is in this range", got=text, expected=", ".join(kept))
+        raise MatrixError(f"no recorded release of {package} is in this range", got=text, expected=", ".join(offered))
     return selected
 
 
@@ -70,23 +70,22 @@ def consumers(text: str, provider: Provider) -> list[Calls]:
     Raises MatrixError for a text that names neither.
     """
     if text.startswith(recording.MCORE) and provider.package != recording.MCORE:
-        known = recording.recorded_consumers(provider)
-        return [recording.recorded_calls(provider, version) for version in _selected(text, recording.MCORE, known)]
-    return [calls_of_project(text, provider)]
+        versions = _selected(text, recording.MCORE, recording.recorded_consumers(provider))
+        return [recording.recorded_calls(provider, version) for version in versions]
+    return [reading.calls_of_project(text, provider)]
 
 
-def findings(calls: Calls, provider: Provider, surfaces: Sequence[Surface]) -> list[Finding]:
-    """Return the findings of a consumer in releases of a provider, by release."""
+def findings(consumers: Sequence[Calls], provider: Provider, surfaces: Sequence[Surface]) -> list[Finding]:
+    """Return the findings of consumers in releases of a provider, by consumer, then by release."""
     history = RecordedReleases(provider)
-    pairs = (find(calls, surface, history=history) for surface in surfaces)
-    is_core = calls.consumer == recording.MCORE
-    return [finding for found in pairs for finding in (relevance().judged(found) if is_core else found)]
+    results: list[Finding] = []
+    for calls, surface in product(consumers, surfaces):
+        breaks = find(calls, surface, history=history)
+        results += relevance().judged(breaks) if calls.consumer == recording.MCORE else breaks
+    return results
 
 
-@cache
-def recorded(provider: Provider, version: str) -> Surface:
-    """Return a recorded API."""
-    return recording.recorded_surface(provider, version)
+recorded = cache(recording.recorded_surface)
 
 
 class RecordedReleases:
@@ -100,8 +99,8 @@ class RecordedReleases:
     def offered(self, path: str) -> bool:
         """Return whether any release has a path."""
         if path not in self._known:
-            found = (surface.lookup(path, via_instance=True) for surface in self._surfaces())
-            self._known[path] = any(isinstance(one, ResolvedPath) for one in found)
+            targets = (surface.lookup(path, via_instance=True) for surface in self._surfaces())
+            self._known[path] = any(isinstance(target, ResolvedPath) for target in targets)
         return self._known[path]
 
     def fitted(self, use: Use) -> bool:

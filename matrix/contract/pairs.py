@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import cache, lru_cache
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from packaging.version import Version
 
@@ -24,6 +24,7 @@ from matrix.contract.usage import Site
 from matrix.errors import MatrixError
 
 KINDS: Final = (FindingKind.DEFINITE, FindingKind.MISBOUND)
+FIELDS: Final = ("callee", "call_site", "guard", "kind", "message", "signature", "exception")  # of a recorded row
 
 
 def path() -> Path:
@@ -36,8 +37,8 @@ def breaking(mcore: str, te: str) -> tuple[Finding, ...]:
 
     Raises MatrixError where the API of a side is not recorded.
     """
-    known = _recorded().get((parse(mcore), parse(te)))
-    return read(mcore, te) if known is None else known
+    findings = _recorded().get((parse(mcore), parse(te)))
+    return read(mcore, te) if findings is None else findings
 
 
 def read(mcore: str, te: str) -> tuple[Finding, ...]:
@@ -45,9 +46,9 @@ def read(mcore: str, te: str) -> tuple[Finding, ...]:
     for package, version in ((MCORE, mcore), (TE, te)):
         if problem := _problem(package, version):
             raise problem
-    found = relevance().judged(find(_calls(mcore), recording.load_surface(te)))
-    own = (one for one in found if one.kind in KINDS and not one.masked)
-    return tuple(replace(one, consumer=mcore, provider=te, implausible="") for one in own)
+    findings = relevance().judged(find(_calls(mcore), recording.load_surface(te)))
+    breaks = (finding for finding in findings if finding.kind in KINDS and not finding.masked)
+    return tuple(replace(finding, consumer=mcore, provider=te, implausible="") for finding in breaks)
 
 
 _calls = lru_cache(1)(recording.load_calls)  # the pairs of a release follow one another
@@ -67,33 +68,27 @@ def _recorded() -> Mapping[tuple[Version, Version], tuple[Finding, ...]]:
     if not path().exists():
         return {}
     record = recording.read_file(path())
-    findings = record["findings"]
+    rows = [
+        (callee, Site(*site), guard, FindingKind(kind), *texts)
+        for callee, site, guard, kind, *texts in record["findings"]
+    ]
     return {
-        (parse(mcore), parse(te)): tuple(_finding(mcore, te, findings[place]) for place in places)
-        for mcore, row in record["pairs"].items()
-        for te, places in row.items()
+        (parse(mcore), parse(te)): tuple(Finding(mcore, te, *rows[number]) for number in numbers)
+        for mcore, releases in record["pairs"].items()
+        for te, numbers in releases.items()
     }
-
-
-def _finding(mcore: str, te: str, row: list[Any]) -> Finding:
-    callee, path, line, function, guard, kind, *texts = row
-    return Finding(mcore, te, callee, Site(path, line, function), guard, FindingKind(kind), *texts)
 
 
 def encode(mcores: Iterable[str], tes: Iterable[str]) -> bytes:
     """Return the content of the record of all pairs of these versions, of which both sides are recorded."""
-    findings: dict[tuple[Any, ...], int] = {}
+    rows: dict[tuple[object, ...], int] = {}
 
-    def place(one: Finding) -> int:
-        site = one.call_site.path, one.call_site.line, one.call_site.function
-        row = (one.callee, *site, one.guard, one.kind.value, one.message, one.signature, one.exception)
-        return findings.setdefault(row, len(findings))
+    def number(finding: Finding) -> int:
+        callee, site, guard, kind, *texts = (getattr(finding, name) for name in FIELDS)
+        return rows.setdefault((callee, site, guard, kind.value, *texts), len(rows))
 
-    known = [version for version in tes if _problem(TE, version) is None]
-    pairs = {
-        mcore: {te: [place(one) for one in read(mcore, te)] for te in known}
-        for mcore in mcores
-        if _problem(MCORE, mcore) is None
-    }
-    record = {"format": recording.FORMAT, "findings": list(findings), "pairs": pairs}
+    engines = [version for version in tes if _problem(TE, version) is None]
+    cores = [version for version in mcores if _problem(MCORE, version) is None]
+    pairs = {mcore: {te: [number(finding) for finding in read(mcore, te)] for te in engines} for mcore in cores}
+    record = {"format": recording.FORMAT, "findings": list(rows), "pairs": pairs}
     return gzip.compress(json.dumps(record, separators=(",", ":")).encode(), compresslevel=9, mtime=0)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -62,7 +61,10 @@ class Provider:
 
 
 TRANSFORMER_ENGINE: Final = Provider(
-    "transformer-engine", "te", "TE", "transformer_engine",
+    package="transformer-engine",
+    key="te",
+    title="TE",
+    top="transformer_engine",
     modules=re.compile(r"transformer_engine\w*(\..*)?"),
     # Its Python without the other frameworks, and its pybind11 sources.
     files=re.compile(
@@ -70,18 +72,24 @@ TRANSFORMER_ENGINE: Final = Provider(
     ),
     version_paths=frozenset({"transformer_engine:__version__"}),
     fix="its Python is in the wheel transformer_engine_cu12, and in most transformer_engine wheels",
-)  # fmt: skip
+)
 MEGATRON_CORE: Final = Provider(
-    "megatron-core", "mcore", "megatron-core", "megatron",
+    package="megatron-core",
+    key="mcore",
+    title="megatron-core",
+    top="megatron",
     modules=re.compile(r"megatron\.(core|training)(\..*)?"),
     files=re.compile(r"megatron/(core|training)/(?!.*\btests?/).*\.py"),
     version_paths=frozenset(
         {"megatron.core:__version__", "megatron:core.__version__", "megatron.core.package_info:__version__"}
     ),
     fix="name a megatron-core wheel or a Megatron-LM clone",
-)  # fmt: skip
+)
 TORCH: Final = Provider(
-    "torch", "torch", "torch", "torch",
+    package="torch",
+    key="torch",
+    title="torch",
+    top="torch",
     modules=re.compile(r"torch(\..*)?"),
     # What megatron-core calls or extends: distributed checkpoints, FSDP, device meshes, tensors, optimizers.
     files=re.compile(
@@ -91,13 +99,13 @@ TORCH: Final = Provider(
     version_paths=frozenset({"torch:__version__", "torch:version.__version__", "torch.version:__version__"}),
     unread=re.compile(r"torch/distributed/[^/]*(/__init__)?\.py"),
     fix="name a wheel of torch; those for macOS are the smallest",
-)  # fmt: skip
-PROVIDERS: Final[Mapping[str, Provider]] = {one.package: one for one in (TRANSFORMER_ENGINE, MEGATRON_CORE, TORCH)}
+)
+PROVIDERS: Final = {provider.package: provider for provider in (TRANSFORMER_ENGINE, MEGATRON_CORE, TORCH)}
 
 
 def provider_of(package: str) -> Provider:
     """Return the provider with that name. Raises MatrixError for another name."""
-    for one in PROVIDERS.values():
-        if package in (*one.distributions, one.key):
-            return one
+    for provider in PROVIDERS.values():
+        if package in (*provider.distributions, provider.key):
+            return provider
     raise MatrixError("no API of this package is recorded", got=package, expected=closest(package, PROVIDERS))

@@ -1,17 +1,19 @@
-"""Read a surface or calls from a recorded version, a wheel, a folder or a revision of a clone.
+"""Read a surface or calls from a recorded version, a wheel, a folder or a revision of a clone; nothing is run.
 
 A revision is read by its objects: nothing is checked out, and a bare clone is enough.
 """
 
 from __future__ import annotations
 
+import os
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, Final, TypeVar
 
 from matrix.contract import consuming, offering, recording
-from matrix.contract.provider import TRANSFORMER_ENGINE, Provider
+from matrix.contract.provider import MEGATRON_CORE, TRANSFORMER_ENGINE, Provider
 from matrix.contract.recording import MCORE, SUFFIX, TE
 from matrix.contract.surface import Surface
 from matrix.contract.usage import Calls
@@ -23,14 +25,31 @@ from matrix.provision.trees import LAYOUTS, package_files
 
 Select = Callable[[str], bool]
 Facts = TypeVar("Facts", Surface, Calls)
+# Not part of a project: virtual environments, builds, dependencies of a checkout.
+LEFT_OUT: Final = {"build", "dist", "node_modules", "site-packages", "venv"}
 
 
 def surface_of(text: str) -> Surface:
     """Return the surface of the TE that `text` names. Raises MatrixError when there is none."""
     if text.endswith(SUFFIX):
         return recording.read_surface(Path(text))
-    source = recorded_or_source(text, TE)
+    source = _source(text, TE)
     return recording.load_surface(text) if source is None else extract_surface(sources.inspect(source))
+
+
+def calls_of(text: str) -> Calls:
+    """Return the calls of the megatron-core that `text` names. Raises MatrixError when there are none."""
+    if text.endswith(SUFFIX):
+        return recording.read_calls(Path(text))
+    source = _source(text, MCORE)
+    return recording.load_calls(text) if source is None else extract_calls(sources.inspect(source))
+
+
+def _source(text: str, package: str) -> Source | None:
+    """Return None for a version or tag (which must be recorded), otherwise the source that `text` names."""
+    is_tag = "/" not in text and "@" not in text and not Path(text).exists()
+    source = None if is_tag else sources.parse(text, package)
+    return None if source is None or source.kind is SourceKind.PYPI else source
 
 
 def surface_of_source(text: str, provider: Provider, version: str | None = None) -> Surface:
@@ -45,85 +64,125 @@ def surface_of_source(text: str, provider: Provider, version: str | None = None)
     return extract_surface(sources.inspect(Source(provider.package, SourceKind.WHEEL, str(path))), version, provider)
 
 
-def calls_of(text: str) -> Calls:
-    """Return the calls of the megatron-core that `text` names. Raises MatrixError when there are none."""
-    if text.endswith(SUFFIX):
-        return recording.read_calls(Path(text))
-    source = recorded_or_source(text, MCORE)
-    return recording.load_calls(text) if source is None else extract_calls(sources.inspect(source))
-
-
-def recorded_or_source(text: str, package: str) -> Source | None:
-    """Return None for a version or tag (which must be recorded), otherwise the source that `text` names."""
-    is_tag = "/" not in text and "@" not in text and not Path(text).exists()
-    source = None if is_tag else sources.parse(text, package)
-    return None if source is None or source.kind is SourceKind.PYPI else source
-
-
-def extract(
-    package: str, contents: Contents, version: str | None = None, into: Provider = TRANSFORMER_ENGINE
-) -> Surface | Calls:
-    """Read the surface of a TE, or the calls of a Megatron into a provider.
-
-    `version` replaces the one that the source declares.
-    """
-    return extract_surface(contents, version) if package == TE else extract_calls(contents, version, into)
-
-
 def extract_surface(contents: Contents, version: str | None = None, provider: Provider = TRANSFORMER_ENGINE) -> Surface:
-    """Read the surface of a provider's source. Raises MatrixError when it holds none of its Python."""
-    files = _some(contents, provider.holds, provider.fix)
-    origin = _origin(contents)
-    return _parsed(contents, lambda: offering.read_offering(files, version or contents.version, origin, provider))
+    """Read the surface of a provider's source; `version` replaces the one that the source declares.
+
+    Raises MatrixError when it holds none of the provider's Python.
+    """
+    facts: dict[str, Any] = {"version": version or contents.version, "origin": _origin(contents), "provider": provider}
+    return _extracted(contents, provider.holds, provider.fix, partial(offering.read_offering, **facts))
 
 
 def extract_calls(contents: Contents, version: str | None = None, provider: Provider = TRANSFORMER_ENGINE) -> Calls:
-    """Read the calls of a Megatron source into a provider. Raises MatrixError when it holds none of its Python."""
-    files = _some(contents, consuming.is_part, "name a megatron-core wheel or a Megatron-LM clone")
-    origin = _origin(contents)
-    return _parsed(contents, lambda: consuming.read_calls(files, version or contents.version, origin, provider))
+    """Read the calls of a Megatron source into a provider; `version` replaces the one that the source declares.
+
+    Raises MatrixError when it holds none of its Python.
+    """
+    facts: dict[str, Any] = {"version": version or contents.version, "origin": _origin(contents), "provider": provider}
+    return _extracted(contents, consuming.is_part, MEGATRON_CORE.fix, partial(consuming.read_calls, **facts))
+
+
+def _extracted(contents: Contents, part: Select, fix: str, read: Callable[[Mapping[str, bytes]], Facts]) -> Facts:
+    files = files_of(contents, part)
+    if not any(path.endswith(".py") for path in files):
+        raise MatrixError("the source has no Python files of the package", where=str(contents.source), fix=fix)
+    try:
+        return read(files)
+    except SyntaxError as error:
+        raise _unparsable(str(contents.source), error, "package") from None
+
+
+def _unparsable(where: str, got: object, kind: str) -> MatrixError:
+    what, fix = "this interpreter can't parse a source file", f"use an interpreter as new as the {kind} requires"
+    return MatrixError(what, where=where, got=got, fix=fix)
 
 
 def files_of(contents: Contents, part: Select) -> Mapping[str, bytes]:
     """Return the files of a source that `part` selects by path, uncommitted changes of a folder included."""
     source = contents.source
     if source.kind is SourceKind.WHEEL:
-        with zipfile.ZipFile(source.location) as wheel:
-            return {name: wheel.read(name) for name in wheel.namelist() if part(name)}
+        return _files_of_wheel(Path(source.location), part)
     if source.kind is SourceKind.TREE:
         root = Path(source.location)
         paths = {file.relative_to(root).as_posix(): file for file in package_files(root / source.layout.folder)}
         return {name: file.read_bytes() for name, file in paths.items() if part(name)}
-    commit = contents.identity.split()[1]
     with Repository(source.location) as clone:
-        blobs = clone.files(commit, source.layout.folder, part)
-        return {path: clone.object(id)[1] for path, id in blobs.items()}
+        return _files_of_commit(clone, contents.identity.split()[1], source.layout.folder, part)
 
 
-def _some(contents: Contents, part: Select, fix: str) -> Mapping[str, bytes]:
-    files = files_of(contents, part)
-    if not any(path.endswith(".py") for path in files):
-        raise MatrixError(
-            "the source has no Python files of the package", where=str(contents.source), fix=fix
-        )  # fmt: skip
-    return files
+def _files_of_wheel(path: Path, part: Select) -> Mapping[str, bytes]:
+    with zipfile.ZipFile(path) as wheel:
+        return {name: wheel.read(name) for name in wheel.namelist() if part(name)}
 
 
-def _parsed(contents: Contents, read: Callable[[], Facts]) -> Facts:
-    try:
-        return read()
-    except SyntaxError as error:
-        raise MatrixError(
-            "this interpreter can't parse a source file", where=str(contents.source), got=error,
-            fix="use an interpreter as new as the package requires",
-        ) from None  # fmt: skip
+def _files_of_commit(clone: Repository, commit: str, folder: str, part: Select) -> Mapping[str, bytes]:
+    return {path: clone.object(id)[1] for path, id in clone.files(commit, folder, part).items()}
 
 
 def _origin(contents: Contents) -> dict[str, str]:
-    if contents.source.kind is SourceKind.GIT:
-        commit = contents.identity.split()[1]
-        revision = contents.source.revision
-        return {"commit": commit} if commit.startswith(revision) else {"commit": commit, "tag": revision}
-    if contents.source.kind is SourceKind.WHEEL:
-        return {"wheel": Path(contents.source.location).name}
-    return {"tree": contents.identity.split()[1]}
+    source, identity = contents.source, contents.identity
+    if source.kind is SourceKind.WHEEL:
+        return {"wheel": Path(source.location).name}
+    if source.kind is SourceKind.TREE:
+        return {"tree": identity.split()[1]}
+    commit = identity.split()[1]
+    return {"commit": commit} if commit.startswith(source.revision) else {"commit": commit, "tag": source.revision}
+
+
+# ------------------------------------------------------------------ projects
+
+
+def calls_of_project(text: str, provider: Provider) -> Calls:
+    """Return the calls into a provider of any Python project: a folder, a revision of a clone or a wheel.
+
+    Its own copy of the provider is left out. Raises MatrixError when there is no such project, when it does not mention
+    the provider, or on a broken file.
+    """
+    name, files = _project(text)
+    files = {path: text for path, text in files.items() if not provider.files.fullmatch(path.removeprefix("src/"))}
+    if not any(provider.top.encode() in content for content in files.values()):
+        raise MatrixError(
+            f"nothing in this project uses {provider.package}",
+            where=text,
+            got=f"{len(files)} Python files",
+            expected=f"a file that contains {provider.top!r}",
+        )
+    try:
+        return consuming.read_calls(files, name, provider=provider, consumer=name, part=lambda path: True)
+    except SyntaxError as error:
+        raise _unparsable(f"{text}: {error.filename}:{error.lineno}", error.msg, "project") from None
+
+
+def _project(text: str) -> tuple[str, Mapping[str, bytes]]:
+    """Return the name of a project and its Python files."""
+    folder, at, revision = text.rpartition("@")
+    if at and Path(folder).expanduser().is_dir() and not Path(text).exists():
+        path = sources.absolute(Path.cwd(), folder)
+        with Repository(path) as clone:
+            commit = clone.commit(revision)
+            if not commit:
+                raise MatrixError("no such revision in this clone", where=str(path), got=revision)
+            return f"{path.name}@{revision}", _files_of_commit(clone, commit, "", _is_product)
+    path = sources.existing(sources.absolute(Path.cwd(), text), text)
+    if path.suffix == ".whl":
+        try:
+            return path.stem, _files_of_wheel(path, _is_product)
+        except (zipfile.BadZipFile, OSError) as error:
+            raise MatrixError("the wheel can't be read", where=str(path), got=error) from None
+    if not path.is_dir():
+        raise MatrixError("not a project", where=str(path), got="a file", expected="a folder, PATH@REV or a wheel")
+    return path.name, {name: (path / name).read_bytes() for name in _walk(path)}
+
+
+def _walk(root: Path) -> Iterator[str]:
+    for folder, inner, files in os.walk(root):
+        inner[:] = sorted(name for name in inner if name not in LEFT_OUT and not name.startswith("."))
+        for path in (Path(folder) / name for name in sorted(files)):
+            name = path.relative_to(root).as_posix()
+            if _is_product(name) and not path.is_symlink():
+                yield name
+
+
+def _is_product(path: str) -> bool:
+    *folders, name = path.split("/")
+    return name.endswith(".py") and not any(folder in LEFT_OUT or folder.startswith(".") for folder in folders)

@@ -18,7 +18,6 @@ from matrix.catalog.versions import Range
 from matrix.contract.finding import Finding, FindingKind
 from matrix.contract.provider import provider_of
 from matrix.contract.recording import MCORE, TE, folder
-from matrix.contract.usage import Site
 
 MOST_DAYS: Final = 365  # a TE that is older than a core by more is implausible, unless upstream tests the pair
 
@@ -32,9 +31,9 @@ class LostFeature:
     effect: str = ""
     fallback: bool = False
 
-    def matches(self, one: Finding) -> bool:
+    def matches(self, finding: Finding) -> bool:
         """Return whether a finding is about this feature."""
-        return self.callee in one.callee and one.message.endswith(self.effect)
+        return self.callee in finding.callee and finding.message.endswith(self.effect)
 
 
 @dataclass(frozen=True)
@@ -47,14 +46,11 @@ class Mask:
     callee: str = ""
     same: bool = False
 
-    def hides(self, break_: Finding, one: Finding) -> bool:
+    def hides(self, break_: Finding, finding: Finding) -> bool:
         """Return whether a break masks a finding of the same pair."""
-        return (
-            break_.call_site.function == self.first
-            and one.call_site.function in self.later
-            and break_.callee.endswith(self.callee)
-            and (not self.same or break_.callee == one.callee)
-        )
+        is_later = break_.call_site.function == self.first and finding.call_site.function in self.later
+        is_same = break_.callee == finding.callee or not self.same
+        return is_later and is_same and break_.callee.endswith(self.callee)
 
 
 @dataclass(frozen=True)
@@ -68,15 +64,11 @@ class ArgumentCheck:
     reason: str
     mcore: Range | None = None
 
-    def hides(self, one: Finding) -> bool:
+    def hides(self, finding: Finding) -> bool:
         """Return whether no arguments reach a finding."""
-        return (
-            one.call_site.function in self.functions
-            and one.callee.endswith(self.callee)
-            and one.packages[1] == self.package
-            and one.provider in self.provided
-            and (self.mcore is None or one.consumer in self.mcore)
-        )
+        is_call = finding.call_site.function in self.functions and finding.callee.endswith(self.callee)
+        is_provided = finding.packages[1] == self.package and finding.provider in self.provided
+        return is_call and is_provided and (self.mcore is None or finding.consumer in self.mcore)
 
 
 @dataclass(frozen=True)
@@ -88,16 +80,16 @@ class FailedImport:
     reason: str
     mcore: Range
 
-    def reasons(self, sure: Sequence[Finding], one: Finding) -> Iterator[str]:
+    def reasons(self, breaks: Sequence[Finding], finding: Finding) -> Iterator[str]:
         """Yield why a line of a core is not reached."""
-        inside = one.kind is not FindingKind.SILENTLY_OFF and one.call_site.path.startswith(self.inside)
-        sites = [by.call_site for by in sure if not by.call_site.function and by.exception] if inside else []
-        first = min((site for site in sites if site.path in self.modules), key=self._order, default=None)
-        if first and first.path != one.call_site.path and one.consumer in self.mcore:
-            yield f"{first}: {self.reason}"
-
-    def _order(self, site: Site) -> tuple[int, int]:
-        return self.modules.index(site.path), site.line
+        if finding.kind is FindingKind.SILENTLY_OFF or not finding.call_site.path.startswith(self.inside):
+            return
+        imports = (by.call_site for by in breaks if by.exception and not by.call_site.function)
+        sites = [(self.modules.index(site.path), site) for site in imports if site.path in self.modules]
+        if sites and finding.consumer in self.mcore:
+            _, site = min(sites)
+            if site.path != finding.call_site.path:
+                yield f"{site}: {self.reason}"
 
 
 @dataclass(frozen=True)
@@ -118,22 +110,23 @@ class Relevance:
     reached_by: tuple[FunctionReach, ...] = ()
     yanked: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
-    def judged(self, found: Sequence[Finding]) -> list[Finding]:
+    def judged(self, findings: Sequence[Finding]) -> list[Finding]:
         """Return the findings of a core and its provider, without intended fallbacks; the other facts are added."""
-        sure = [one for one in found if one.kind in (FindingKind.DEFINITE, FindingKind.SILENTLY_OFF)]
-        broken = [one for one in sure if one.kind is FindingKind.DEFINITE]
+        breaks = [finding for finding in findings if finding.kind is FindingKind.DEFINITE]
+        caught = (FindingKind.DEFINITE, FindingKind.SILENTLY_OFF)
+        raised = [finding for finding in findings if finding.kind in caught]
         judged = []
-        for original in found:
-            one = replace(original, implausible=implausible(original.consumer, original.provider, original.packages[1]))
-            feature = next((known for known in self.feature if known.matches(one)), None)
-            if one.kind is FindingKind.SILENTLY_OFF and feature:
+        for finding in findings:
+            rare = implausible(finding.consumer, finding.provider, finding.packages[1])
+            feature = next((feature for feature in self.feature if feature.matches(finding)), None)
+            if finding.kind is FindingKind.SILENTLY_OFF and feature:
                 if not feature.fallback:
-                    judged.append(replace(one, lost=feature.lost))
+                    judged.append(replace(finding, implausible=rare, lost=feature.lost))
                 continue
-            masks = (f"{by.call_site}: {mask.reason}" for mask in self.mask for by in sure if mask.hides(by, one))
-            checks = (f"arguments.py: {check.reason}" for check in self.check if check.hides(one))
-            imports = (reason for each in self.failed_import for reason in each.reasons(broken, one))
-            judged.append(replace(one, masked=next(chain(masks, checks, imports), "")))
+            masks = (f"{by.call_site}: {mask.reason}" for mask in self.mask for by in raised if mask.hides(by, finding))
+            checks = (f"arguments.py: {check.reason}" for check in self.check if check.hides(finding))
+            imports = (reason for failed in self.failed_import for reason in failed.reasons(breaks, finding))
+            judged.append(replace(finding, implausible=rare, masked=next(chain(masks, checks, imports), "")))
         return judged
 
 
@@ -153,22 +146,17 @@ def is_yanked(package: str, version: str) -> bool:
 def implausible(mcore: str, provided: str, package: str = TE) -> str:
     """Return why nobody runs a core with a TE or torch, "" for a plausible pair and releases without a known date."""
     days = days_between(mcore, provided, package)
-    releases, images = _releases()
-    declared = days is not None and releases[MCORE, mcore].requires.get(package)
-    if declared:
-        return "" if provided in declared else f"megatron-core {mcore} declares {package}{declared.text}"
-    if days is None or days <= MOST_DAYS:
+    if days is None:
         return ""
-    title = provider_of(package).title
-    if package != TE:
-        return f"{title} {provided} is {days} days older"
-    tested = {
-        versions.parse(images[month]).release[:2]
-        for text in releases[MCORE, mcore].ci_base_images
-        for month in images
-        if month in text
-    }
-    return "" if versions.parse(provided).release[:2] in tested else f"{title} {provided} is {days} days older"
+    releases, images = _releases()
+    core = releases[MCORE, mcore]
+    if declared := core.requires.get(package):
+        return "" if provided in declared else f"megatron-core {mcore} declares {package}{declared.text}"
+    months = [month for month in images if any(month in text for text in core.ci_base_images)] if package == TE else []
+    tested = {versions.parse(images[month]).release[:2] for month in months}
+    if days <= MOST_DAYS or versions.parse(provided).release[:2] in tested:
+        return ""
+    return f"{provider_of(package).title} {provided} is {days} days older"
 
 
 @cache
@@ -176,8 +164,8 @@ def days_between(mcore: str, provided: str, package: str = TE) -> int | None:
     """Return the days from the release of a TE or torch to that of a core; None where a date is unknown."""
     releases, _ = _releases()
     core = releases.get((MCORE, mcore))
-    same = releases.get((package, versions.parse(provided).base_version))  # of 2.6.0.post1
-    used = releases.get((package, provided)) or same
+    base = releases.get((package, versions.parse(provided).base_version))  # of 2.6.0.post1
+    used = releases.get((package, provided), base)
     if core is None or used is None or not (core.day and used.day):
         return None
     return (date.fromisoformat(core.day) - date.fromisoformat(used.day)).days
@@ -187,12 +175,11 @@ def days_between(mcore: str, provided: str, package: str = TE) -> int | None:
 def _releases() -> tuple[Mapping[tuple[str, str], Release], Mapping[str, str]]:
     """Return the releases by package and version, and the TE of each NGC image by its month ("24.07")."""
     facts = folder().parent
-    known = read_toml(facts / "releases.toml")
-    tables = {MCORE: known["megatron_core"], TE: known["transformer_engine"], "torch": known["torch"]}
+    tables = read_toml(facts / "releases.toml")
     releases = {
         (package, row["version"]): decode(Release, row, f"releases.toml: {package} {row['version']}")
-        for package, rows in tables.items()
-        for row in rows
+        for package in (MCORE, TE, "torch")
+        for row in tables[package.replace("-", "_")]
     }
     images = [decode(Container, row, "containers.toml") for row in read_toml(facts / "containers.toml")["container"]]
-    return releases, {one.id.removeprefix("ngc-"): one.te for one in images if one.te}
+    return releases, {image.id.removeprefix("ngc-"): image.te for image in images if image.te}

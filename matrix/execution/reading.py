@@ -5,7 +5,6 @@ from __future__ import annotations
 from matrix.catalog.cell import Cell
 from matrix.catalog.failure import Case, Failure
 from matrix.contract import calling, reading
-from matrix.contract.checks import outcome_of
 from matrix.execution.preflights import preflight_outcome
 from matrix.verdicts.outcome import Outcome
 
@@ -16,5 +15,5 @@ def read_case(failure: Failure, case: Case, cell: Cell) -> Outcome:
     Raises MatrixError for a release that is not recorded.
     """
     if failure.contract:
-        return outcome_of(failure.contract, reading.calls_of(cell.mcore), reading.surface_of(cell.te))
+        return calling.outcome_of(failure.contract, reading.calls_of(cell.mcore), reading.surface_of(cell.te))
     return preflight_outcome(failure.folder, cell, case.launcher, case.ranks, case.arguments, calling)

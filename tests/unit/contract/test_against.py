@@ -53,7 +53,7 @@ def test_provider_is_read_from_a_source(tmp_path: Path) -> None:
 
     calls = against.consumers(str(fork), target.provider)
 
-    assert against.findings(calls[0], target.provider, target.surfaces()) == []
+    assert against.findings(calls, target.provider, target.surfaces()) == []
     assert target.chosen
 
 
@@ -73,7 +73,7 @@ def test_provider_is_read_from_a_source(tmp_path: Path) -> None:
 def test_failed_import_of_a_package_comes_first(mcore: str, torch: str, callee: str, is_reached: bool) -> None:
     """With torch 2.0.1 megatron.core is not imported, nor 0.19 with 2.2.2; with 2.4.1 the FSDP of 0.15 is not."""
     calls, surface = recording.recorded_calls(TORCH, mcore), against.recorded(TORCH, torch)
-    found = against.findings(calls, TORCH, [surface])
+    found = against.findings([calls], TORCH, [surface])
     reached = [one.callee for one in found if one.kind is FindingKind.DEFINITE and not one.masked]
     assert (callee in reached) is is_reached
 
@@ -87,7 +87,7 @@ def test_project_is_folder_revision_or_wheel(tmp_path: Path) -> None:
 
     for text in (str(fork), f"{fork}@HEAD", str(wheel)):
         target = against.parse("megatron-core==0.16.1")
-        found = against.findings(against.consumers(text, MEGATRON_CORE)[0], MEGATRON_CORE, target.surfaces())
+        found = against.findings(against.consumers(text, MEGATRON_CORE), MEGATRON_CORE, target.surfaces())
         assert [one.message for one in found] == [
             "initialize_model_parallel() got an unexpected keyword argument 'gone'"
         ]

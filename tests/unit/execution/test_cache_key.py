@@ -131,7 +131,7 @@ def test_closure_follows_late_imports(folder: Path) -> None:
     ("level", "modules"),
     [
         (Level.CPU, {"verdicts/judge.py", "verdicts/signature.py", "execution/ranks/rank.py", "verdicts/crash.py"}),
-        (Level.CONTRACT, {"verdicts/judge.py", "contract/checks.py", "contract/finding.py", "contract/guard.py"}),
+        (Level.CONTRACT, {"verdicts/judge.py", "contract/calling.py", "contract/finding.py", "contract/guard.py"}),
     ],
 )
 def test_closure_includes_judge_and_runner(level: Level, modules: set[str]) -> None:

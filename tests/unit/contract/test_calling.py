@@ -1,4 +1,4 @@
-"""The outcome of an entry's call, read in both APIs."""
+"""The calls to one function, read in both APIs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 from matrix.catalog.failure import ContractCall
 from matrix.catalog.schema import Pattern
 from matrix.contract import reading
-from matrix.contract.checks import outcome_of
+from matrix.contract.calling import outcome_of
 from matrix.verdicts.outcome import OutcomeKind
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from matrix.contract import consuming, offering
-from matrix.contract.finding import Finding, find
+from matrix.contract.finding import Finding, find, fits
 from matrix.contract.provider import MEGATRON_CORE, TORCH, Provider
 from matrix.contract.surface import Surface
-from matrix.contract.usage import Calls
+from matrix.contract.usage import Calls, Use
 
 ROOT = """
 try:
@@ -93,3 +93,24 @@ def findings(calls: str | Calls, offered: str | Surface, version: str = "1.9.0")
     """Return the findings between two sides, each a string or read already."""
     consumer = mcore(calls) if isinstance(calls, str) else calls
     return find(consumer, te(offered) if isinstance(offered, str) else offered, version)
+
+
+class Past:
+    """Releases given as surfaces."""
+
+    def __init__(self, *surfaces: Surface) -> None:
+        self._surfaces = surfaces
+
+    def offered(self, path: str) -> bool:
+        return any(surface.offers(path) for surface in self._surfaces)
+
+    def fitted(self, use: Use) -> bool:
+        return any(fits(use, surface) for surface in self._surfaces)
+
+    def taken(self, path: str, parameter: str) -> bool:
+        return any(surface.takes(path, parameter) for surface in self._surfaces)
+
+
+def breaks(calls: Calls, surface: Surface, *others: Surface) -> Sequence[tuple[str, str]]:
+    """Return the findings as (kind, message), with the other releases of the provider as history."""
+    return [(finding.kind.value, finding.message) for finding in find(calls, surface, history=Past(surface, *others))]

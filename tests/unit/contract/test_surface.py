@@ -161,19 +161,3 @@ def test_name_defined_in_two_branches_has_both(surface: Surface) -> None:
     assert [s.text for s, _ in found.callables] == ["(a,b)", "(a)"]
     assert surface.takes("transformer_engine.pytorch:choice", "a") is True
     assert surface.takes("transformer_engine.pytorch:choice", "b") is None
-
-
-def test_compiled_names_come_from_the_pybind_source() -> None:
-    source = 'PYBIND11_MODULE(N, m) { m.def("cast", &cast); py::enum_<DType>(m, "DType", py::module_local()); }'
-    surface = te({"pytorch/__init__.py": "from transformer_engine_torch import *", "pytorch/csrc/pybind.cpp": source})
-    assert surface.offers("transformer_engine.pytorch:cast") is True
-    assert surface.offers("transformer_engine.pytorch:DType") is True
-    assert surface.offers("transformer_engine.pytorch:gone") is False
-
-
-def test_surface_excludes_other_frameworks() -> None:
-    from matrix.contract.offering import is_part
-
-    paths = ["transformer_engine/pytorch/a.py", "transformer_engine/jax/a.py", "transformer_engine/jax/csrc/p.cpp",
-             "transformer_engine/pytorch/csrc/pybind.cpp", "setup.py", "transformer_engine/__init__.py"]  # fmt: skip
-    assert [paths[0], paths[3], paths[5]] == [path for path in paths if is_part(path)]

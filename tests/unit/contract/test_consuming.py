@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import pytest
 
-from matrix.contract.finding import Finding, find, fits
+from matrix.contract.finding import Finding, find
 from matrix.contract.provider import MEGATRON_CORE, TORCH
-from matrix.contract.surface import Surface
-from matrix.contract.usage import Calls, Use
-from tests.unit.contract.sources import core, mcore, project, te, torch
+from tests.unit.contract.sources import breaks, core, project, torch
 
 LAYER = """
 class TransformerLayer:
@@ -20,13 +16,6 @@ class TransformerLayer:
     def run(self, x):
         return self._forward_mlp(x, x)
 """
-CONFIG = """
-from dataclasses import dataclass
-from megatron.core.parallel import ParallelConfig
-@dataclass
-class TransformerConfig(ParallelConfig):
-    num_layers: int = 0
-"""
 PARALLEL = """
 from dataclasses import dataclass
 @dataclass
@@ -34,26 +23,6 @@ class ParallelConfig:
     tensor_model_parallel_size: int = 1
     def __post_init__(self): ...
 """
-
-
-class Past:
-    """Releases given as surfaces."""
-
-    def __init__(self, *surfaces: Surface) -> None:
-        self._surfaces = surfaces
-
-    def offered(self, path: str) -> bool:
-        return any(surface.offers(path) for surface in self._surfaces)
-
-    def fitted(self, use: Use) -> bool:
-        return any(fits(use, surface) for surface in self._surfaces)
-
-    def taken(self, path: str, parameter: str) -> bool:
-        return any(surface.takes(path, parameter) for surface in self._surfaces)
-
-
-def breaks(calls: Calls, surface: Surface, *others: Surface) -> Sequence[tuple[str, str]]:
-    return [(one.kind.value, one.message) for one in find(calls, surface, history=Past(surface, *others))]
 
 
 def test_missing_name_of_megatron_core_is_found() -> None:
@@ -101,38 +70,6 @@ def test_vendored_modules_of_a_project_win() -> None:
     fork = project({"megatron/training/loop.py": "", "run.py": "from megatron.training.loop import train\n"})
 
     assert breaks(fork, core({})) == []
-
-
-def test_dataclass_takes_fields_of_distant_bases() -> None:
-    """TransformerConfig extends a dataclass of another module."""
-    surface = core({"config.py": CONFIG, "parallel.py": PARALLEL})
-    fork = project(
-        "from megatron.core.config import TransformerConfig as C\n"
-        "C(num_layers=2, tensor_model_parallel_size=2)\nC(num_layers=2, gone=1)\n"
-    )
-
-    assert breaks(fork, surface) == [
-        ("definite", "TransformerConfig.__init__() got an unexpected keyword argument 'gone'")
-    ]
-
-
-def test_attribute_set_by_methods_is_no_missing_method() -> None:
-    wrapper = "class Wrapper:\n    def __init__(self, model):\n        self.model = model\n"
-    fork = project(
-        "from megatron.core.wrapper import Wrapper\nclass Mine(Wrapper):\n"
-        "    def run(self):\n        self.model(1)\n        self.other(1)\n"
-    )
-
-    assert breaks(fork, core({"wrapper.py": wrapper})) == [("definite", "'Mine' object has no attribute 'other'")]
-
-
-def test_gone_member_of_an_enumeration_is_found() -> None:
-    """verl#6936: ModelType.encoder_and_decoder went with core 0.18."""
-    fork = project("from megatron.core.enums import ModelType as M\nM.a\nM.b\nM.__members__\n")
-
-    assert breaks(fork, core({"enums.py": "import enum\nclass ModelType(enum.Enum):\n    a = 1\n"})) == [
-        ("definite", "type object 'ModelType' has no attribute 'b'")
-    ]
 
 
 class TestOverrides:
@@ -223,55 +160,6 @@ class TestPatches:
         ]
 
 
-class TestTorch:
-    def test_unrecorded_modules_are_unknown(self) -> None:
-        fork = project("import torch\nimport torch.nn.gone\ntorch.nn.functional.gone(1)\n", TORCH)
-
-        assert breaks(fork, torch({})) == []
-
-    def test_modules_beside_the_recorded_ones_exist(self) -> None:
-        fork = project("import torch.distributed as d\nd.nn.functional.f(1)\nd.gone(1)\n", TORCH)
-
-        assert breaks(fork, torch({"nn/__init__.py": ""})) == [
-            ("definite", "module 'torch.distributed' has no attribute 'gone'")
-        ]
-
-    def test_missing_recorded_module_is_found(self) -> None:
-        fork = project("import torch.distributed.tensor\n", TORCH)
-
-        assert breaks(fork, torch({})) == [("definite", "No module named 'torch.distributed.tensor'")]
-
-    def test_logged_api_keeps_its_signature(self) -> None:
-        """load() has two decorators, and one of them passes a second positional argument on by keyword."""
-        decorators = "@_dcp_method_logger(log_exceptions=True)\n@_api_bc_check\n"
-        load = f"{decorators}def load(state_dict, *, checkpoint_id=None): ...\n"
-        fork = project(
-            "from torch.distributed import checkpoint as c\nc.load({}, 'path')\nc.load({}, no_dist=True)\n", TORCH
-        )
-
-        assert breaks(fork, torch({"checkpoint/__init__.py": load})) == [
-            ("definite", "load() got an unexpected keyword argument 'no_dist'")
-        ]
-
-    def test_attribute_of_a_module_level_object_is_found(self) -> None:
-        mesh = """
-        import threading
-        class _MeshEnv(threading.local):
-            def __init__(self):
-                self.mesh_stack = []
-        _mesh_resources: _MeshEnv = _MeshEnv()
-        """
-        fork = project(
-            "from torch.distributed.device_mesh import _mesh_resources as m\n"
-            "m.mesh_stack.append(1)\nm.child_to_root_mapping.items()\n",
-            TORCH,
-        )
-
-        assert breaks(fork, torch({"device_mesh.py": mesh})) == [
-            ("definite", "'_MeshEnv' object has no attribute 'child_to_root_mapping'")
-        ]
-
-
 def test_json_names_the_packages() -> None:
     found: list[Finding] = find(project("from megatron.core import gone\n"), core({}))
     torch_found = find(project("import torch.distributed.tensor\n", TORCH), torch({}))
@@ -301,23 +189,6 @@ class TestReturnedTuples:
         text = "def step(x):\n    if x:\n        return 1, 2, 3\n    return 1, 2\n"
 
         assert breaks(fork, core({"schedule.py": text})) == []
-
-
-def test_metaclass_and_own_construction_are_unknown() -> None:
-    """The metaclass may define WORLD; __new__ may return an object of another class."""
-    text = "class _Meta(type):\n    WORLD = 1\nclass group(metaclass=_Meta): ...\n"
-    found = breaks(
-        project("from torch.distributed.checkpoint import group\ngroup.WORLD\ngroup.x\n", TORCH),
-        torch({"checkpoint/__init__.py": text}),
-    )
-    assert found == []
-
-
-def test_added_public_names_are_exported() -> None:
-    own = "__all__ = ['a']\ndef a(): ...\ndef b(): ...\n__all__ += ['b']\n"
-    surface = torch({"checkpoint/api.py": own, "checkpoint/__init__.py": "from .api import *\n"})
-
-    assert breaks(project("from torch.distributed.checkpoint import a, b\n", TORCH), surface) == []
 
 
 class TestTypes:
@@ -393,32 +264,6 @@ def test_names_that_every_module_and_class_has() -> None:
     assert [message for _, message in breaks(fork, core({"layer.py": LAYER}))] == [
         "type object 'TransformerLayer' has no attribute '__x__'"
     ]
-
-
-def test_dataclass_of_one_module_inherits_distant_fields() -> None:
-    """MLATransformerConfig extends TransformerConfig, which extends a dataclass of another module."""
-    mla = "@dataclass\nclass MLAConfig(TransformerConfig):\n    q_lora_rank: int = 0\n"
-    surface = core({"config.py": f"{CONFIG}{mla}", "parallel.py": PARALLEL})
-    fork = project(
-        "from megatron.core.config import MLAConfig\n"
-        "MLAConfig(num_layers=2, tensor_model_parallel_size=2, q_lora_rank=1)\nMLAConfig(gone=1)\n"
-    )
-
-    assert breaks(fork, surface) == [("definite", "MLAConfig.__init__() got an unexpected keyword argument 'gone'")]
-
-
-def test_keyword_that_pydantic_drops_is_ignored() -> None:
-    """DelayedScaling drops fp8_dpa before TE 1.6; no release takes `other`."""
-    recipe = "from pydantic.dataclasses import dataclass\n@dataclass\nclass DelayedScaling:\n    margin: int = 0\n{}"
-    old = te({"common/__init__.py": "", "common/recipe.py": recipe.format("")})
-    new = te({"common/__init__.py": "", "common/recipe.py": recipe.format("    fp8_dpa: bool = False\n")})
-    fork = mcore(
-        "from transformer_engine.common.recipe import DelayedScaling\nDelayedScaling(margin=1, fp8_dpa=True, other=1)\n"
-    )
-
-    assert breaks(fork, old, new) == [("ignored", "DelayedScaling.__init__() drops the keyword argument 'fp8_dpa'")]
-    assert breaks(fork, new, old) == []
-    assert find(fork, old) == []
 
 
 def test_attribute_of_an_own_class_is_its_own() -> None:

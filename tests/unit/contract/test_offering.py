@@ -1,0 +1,87 @@
+"""The API of a provider, read from its sources."""
+
+from __future__ import annotations
+
+import pytest
+
+from matrix.contract.offering import is_part
+from matrix.contract.provider import TORCH
+from matrix.contract.surface import Entry
+from tests.unit.contract.sources import breaks, project, te, torch
+
+
+@pytest.mark.parametrize(
+    ("text", "entry"),
+    [
+        ("def f(a, *, b=1): ...", "(a,*,b=1)"),
+        ("async def f(a): ...", "(a)"),
+        ("f = 1", "="),
+        ("f: int = 1", "="),
+        ("f: int", None),
+        ("f = make()", "~"),
+        ("f, g = 1, 2", "="),
+        ("import os as f", "~"),
+        ("import transformer_engine.pytorch.a as f", ">transformer_engine.pytorch.a:"),
+        ("from . import a as f", ">transformer_engine.pytorch.a:"),
+        ("from .a import x as f", ">transformer_engine.pytorch.a:x"),
+        ("from os import path as f", "~"),
+        ("from . import a\nf = a.x", ">transformer_engine.pytorch.a:x"),
+        ("for f in (1, 2): ...", "="),
+        ("while True:\n    f = 1", "="),
+        ("with open('x') as file:\n    def f(a): ...", "(a)"),
+        ("if x:\n    def f(a): ...\nelse:\n    def f(a, b): ...", ["(a)", "(a,b)"]),
+        ("if x:\n    def f(a): ...\nelse:\n    raise ImportError", "(a)"),
+        ("if TYPE_CHECKING:\n    def f(a): ...", None),
+        (
+            "try:\n    from .a import x as f\nexcept ImportError:\n    f = None",
+            [">transformer_engine.pytorch.a:x", "="],
+        ),
+        ("try:\n    pass\nfinally:\n    f = 1", "="),
+    ],
+)
+def test_statement_defines_an_entry(text: str, entry: Entry) -> None:
+    surface = te({"pytorch/__init__.py": text, "pytorch/a.py": "x = 1"})
+
+    assert surface.modules["transformer_engine.pytorch"].get("f") == entry
+
+
+def test_compiled_names_come_from_the_pybind_source() -> None:
+    source = 'PYBIND11_MODULE(N, m) { m.def("cast", &cast); py::enum_<DType>(m, "DType", py::module_local()); }'
+    surface = te({"pytorch/__init__.py": "from transformer_engine_torch import *", "pytorch/csrc/pybind.cpp": source})
+    assert surface.offers("transformer_engine.pytorch:cast") is True
+    assert surface.offers("transformer_engine.pytorch:DType") is True
+    assert surface.offers("transformer_engine.pytorch:gone") is False
+
+
+def test_surface_excludes_other_frameworks() -> None:
+    parts = ["__init__.py", "pytorch/a.py", "pytorch/csrc/pybind.cpp"]
+    assert all(is_part(f"transformer_engine/{path}") for path in parts)
+    assert not any(
+        is_part(path) for path in ("setup.py", "transformer_engine/jax/a.py", "transformer_engine/jax/csrc/p.cpp")
+    )
+
+
+def test_added_public_names_are_exported() -> None:
+    own = "__all__ = ['a']\ndef a(): ...\ndef b(): ...\n__all__ += ['b']\n"
+    surface = torch({"checkpoint/api.py": own, "checkpoint/__init__.py": "from .api import *\n"})
+
+    assert breaks(project("from torch.distributed.checkpoint import a, b\n", TORCH), surface) == []
+
+
+def test_attribute_of_a_module_level_object_is_found() -> None:
+    mesh = """
+    import threading
+    class _MeshEnv(threading.local):
+        def __init__():
+            self.mesh_stack = []
+    _mesh_resources: _MeshEnv = _MeshEnv()
+    """
+    fork = project(
+        "from torch.distributed.device_mesh import _mesh_resources as m\n"
+        "m.mesh_stack.append(1)\nm.child_to_root_mapping.items()\n",
+        TORCH,
+    )
+
+    assert breaks(fork, torch({"device_mesh.py": mesh})) == [
+        ("definite", "'_MeshEnv' object has no attribute 'child_to_root_mapping'")
+    ]

@@ -27,8 +27,8 @@ from matrix.catalog.loading import load
 from matrix.planning.cases import plan_case
 from matrix.planning.covering import pairwise
 from matrix.planning.night import night
-from matrix.planning.planned import Planned
 from matrix.planning.selection import select
+from matrix.verdicts.planned import Planned
 from tests.founding import BEHIND_SAVE
 
 EXPRESSION = f"mcore==0.8.* and torch>=2.4 and not case==pp2 or failure=={BEHIND_SAVE} and torch<2.7 and level==cpu"

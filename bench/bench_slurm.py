@@ -28,10 +28,10 @@ from matrix.execution.run import Request, execute
 from matrix.execution.slurm.commands import Commands
 from matrix.execution.slurm.engine import Slurm
 from matrix.planning.night import everything
-from matrix.planning.planned import Planned
 from matrix.provision import host
 from matrix.provision.project import ROOT
 from matrix.provision.tox_environments import base_name
+from matrix.verdicts.planned import Planned
 from tests.slurm.cluster import Cluster
 
 BASE = "no-torch"

@@ -9,7 +9,7 @@ from typing import Final
 
 from matrix.catalog.failure import Expectation
 from matrix.errors import MatrixError
-from matrix.planning.planned import Planned
+from matrix.verdicts.planned import Planned
 from matrix.verdicts.record import Record, Verdict
 
 SWAPPED: Final = {Expectation.BROKEN: Expectation.WORKS, Expectation.WORKS: Expectation.BROKEN}

@@ -9,14 +9,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from matrix.authoring import examples
+from matrix.catalog.codec import MalformedError
 from matrix.catalog.failure import Case, Expectation, Failure, Level
 from matrix.catalog.folders import ENTRY
 from matrix.catalog.model import Catalog
 from matrix.contract import recording
 from matrix.execution import preflights
-from matrix.planning.planned import Planned
 from matrix.provision.project import ROOT
 from matrix.verdicts.outcome import Outcome
+from matrix.verdicts.planned import Planned
 from matrix.verdicts.signature import matched, shows
 
 
@@ -165,7 +166,7 @@ def _example_problems(catalog: Catalog, failure: Failure) -> Iterator[EntryProbl
             where = f"examples/{kind}/{path.name}"
             try:
                 files[where] = examples.read(path)
-            except (OSError, ValueError, KeyError, TypeError) as error:
+            except (OSError, UnicodeDecodeError, MalformedError) as error:
                 yield EntryProblem(where, f"not an outcome: {error}", "megatrix catalog keep RUN")
     for where, outcome in outcomes[examples.SHOWS].items():
         matches = [entry.id for entry in catalog.failures if entry.id != failure.id and matched(entry, outcome)]

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from matrix.catalog.cell import Cell
+from matrix.catalog.codec import decode_json, encode
 from matrix.catalog.failure import Failure, Signature
 from matrix.catalog.versions import NONE
 from matrix.verdicts.outcome import Frame, Outcome, OutcomeKind, Raised
@@ -48,12 +49,12 @@ class Example:
     @property
     def text(self) -> str:
         """Return the file's content."""
-        return json.dumps(self.outcome.to_json(), indent=1, ensure_ascii=False) + "\n"
+        return json.dumps(encode(self.outcome), indent=1, ensure_ascii=False) + "\n"
 
 
 def read(path: Path) -> Outcome:
-    """Return the outcome of an example. Raises OSError, ValueError, KeyError or TypeError for an invalid file."""
-    return Outcome.from_json(json.loads(path.read_text(encoding="utf-8")))
+    """Return the outcome of an example. Raises OSError, UnicodeDecodeError or MalformedError."""
+    return decode_json(Outcome, path.read_text(encoding="utf-8"), str(path))
 
 
 def keep(failure: Failure, records: Iterable[Record]) -> list[Example]:

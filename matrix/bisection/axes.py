@@ -18,8 +18,8 @@ from matrix.contract import recording
 from matrix.errors import MatrixError, closest
 from matrix.planning.cases import excluded as excluded_from
 from matrix.planning.cases import package_sets, plan_case
-from matrix.planning.planned import Planned
 from matrix.provision import sources
+from matrix.verdicts.planned import Planned
 
 
 class AxisName(str, Enum):

@@ -18,7 +18,7 @@ from matrix.catalog.failure import Axis, Level, Package
 from matrix.catalog.model import Catalog, Container, ReaderBase
 from matrix.catalog.versions import NONE
 from matrix.errors import MatrixError
-from matrix.planning.planned import Planned
+from matrix.verdicts.planned import Planned
 from matrix.verdicts.record import Record
 
 BASE: Final = AxisName.TORCH.value  # the package that a stack's base provides

@@ -24,13 +24,13 @@ from matrix.execution import run
 from matrix.execution.engine import Engine
 from matrix.execution.reproduction import CaseContext, make_record
 from matrix.kit.command import METRIC
-from matrix.planning.planned import Planned
 from matrix.planning.rerun import reproduce_line
 from matrix.provision import configuration
 from matrix.provision.host import ExecutionSite
 from matrix.store import journal
 from matrix.verdicts.judge import judge
 from matrix.verdicts.outcome import Outcome, OutcomeKind
+from matrix.verdicts.planned import Planned
 from matrix.verdicts.record import Record
 
 Show = Callable[[Record], None]

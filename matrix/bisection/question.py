@@ -21,7 +21,7 @@ from matrix.catalog.model import Catalog, Container
 from matrix.catalog.versions import NONE
 from matrix.errors import MatrixError
 from matrix.execution.engine import environment_folder
-from matrix.planning.planned import Planned
+from matrix.verdicts.planned import Planned
 
 SIDE = "a version, PATH@REV of a clone, a folder or a wheel"
 

@@ -19,11 +19,11 @@ from matrix.bisection.search import Plan, ResultKind, SearchResult, WrongEndErro
 from matrix.errors import MatrixError
 from matrix.execution.cache_key import code_digest, entry_digest
 from matrix.execution.reproduction import brief
-from matrix.planning.planned import Planned
 from matrix.store import journal
 from matrix.store.paths import make_folder, unwritable
 from matrix.store.run_lock import RunLock
 from matrix.verdicts.outcome import OutcomeKind
+from matrix.verdicts.planned import Planned
 from matrix.verdicts.record import Record
 from matrix.verdicts.text import one_line
 

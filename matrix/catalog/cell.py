@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
-from types import MappingProxyType
-from typing import Any, Final, cast
+from typing import Any, Final
 
-from matrix.catalog.conform import items
+from matrix.catalog.codec import fields_from_plain, fields_to_plain
 from matrix.catalog.schema import Identifier
 from matrix.catalog.versions import NONE, Range, is_version
 from matrix.errors import MatrixError
@@ -18,7 +17,6 @@ AXES: Final = ("base", "torch", "mcore", "te", "driver", "sm", "gpus", "python",
 NAMED: Final = ("base",)
 EVERYTHING: Final = "everything"  # the text of a clause without a condition
 WRITER: Final = ("writer_mcore", "writer_te")  # axes of the cell that wrote the checkpoint
-NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 @dataclass(frozen=True, order=True)
@@ -74,20 +72,17 @@ class Cell:
         given: dict[str, Any] = {axis: version for axis, version in own.items() if version != NONE}
         return replace(self, **given, writer_mcore=NONE, writer_te=NONE)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_plain(self) -> dict[str, Any]:
         """Return the id and every axis."""
-        return {"id": self.id, **vars(self), "packages": list(self.packages), "provided": list(self.provided)}
+        return {"id": self.id, **fields_to_plain(self)}
 
     @classmethod
-    def from_json(cls, cell: Mapping[str, str], stack: Mapping[str, str] = NOTHING) -> Cell:
-        """Build a cell from the JSON of `to_json`. Raises TypeError for an axis that is missing or unknown.
+    def from_plain(cls, value: Mapping[str, Any]) -> Cell:
+        """Return the cell of these axes; earlier versions wrote none of python, sm, gpus and image.
 
-        Journals, histories and plans of earlier versions hold cells without python, sm, gpus and image. Such a plan has
-        the first three under `stack`, next to each cell; in such a record they are lost and become "none".
+        Raises MalformedError.
         """
-        given: dict[str, Any] = {axis: value for axis, value in cell.items() if axis != "id"}
-        given |= {name: items(given[name]) for name in ("packages", "provided") if name in given}
-        return cls(**given, **cast("dict[str, Any]", stack))
+        return fields_from_plain(cls, value, "id")
 
 
 @cache

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from enum import Enum
 from functools import cache
 from pathlib import Path
@@ -20,8 +20,14 @@ from matrix.errors import MatrixError, closest
 T = TypeVar("T")
 LARGEST: Final = 2**53  # of a number that stands for a float, such as seconds
 EXPECTED: Final = {str: "text in quotes", bool: "true or false"}  # the other types are expected by their names
+PLAIN: Final = frozenset({str, bool, int, float, NoneType})
 Path_ = Any  # of a value: the text of the root, or (path of the parent, key or index); joined only for an error
 Reader = Callable[[Any, Path_], Any]
+
+
+def _cached(function: Callable[[Any], T]) -> Callable[[Any], T]:
+    """Return the function with a cache; type hints are hashable, which mypy does not know of all."""
+    return cache(function)
 
 
 class MalformedError(MatrixError):
@@ -38,7 +44,7 @@ def decode(kind: type[T], value: Any, where: str = "") -> T:
     Raises MalformedError.
     """
     try:
-        return cast(T, _reader(cast(Any, kind))(value, where))
+        return _reader(kind)(value, where)  # type: ignore[no-any-return]
     except RecursionError:
         raise MalformedError("nested too deeply", where=where or None) from None
 
@@ -54,33 +60,38 @@ def decode_json(kind: type[T], text: str | bytes, where: str = "") -> T:
 
 def encode(value: Any) -> Any:
     """Return a value as plain data, which `decode` reads back: dicts, lists, str, bool, int, float and None."""
-    return _writer(cast(Any, type(value)))(value)
+    return _writer(type(value))(value)
 
 
-def fields_from_plain(kind: type[T], value: Any) -> T:
-    """Return a dataclass from its plain fields, whether or not it has a form of its own. Raises MalformedError."""
-    return cast(T, _read_fields(kind, value, ""))
+def fields_from_plain(kind: type[T], value: Any, *beside: str) -> T:
+    """Return a dataclass from its plain fields, whether or not it has a form of its own.
+
+    `beside` are keys that may stand next to the fields; they are not read. Raises MalformedError.
+    """
+    return _read_fields(kind, value, "", beside)  # type: ignore[no-any-return]
 
 
 def fields_to_plain(value: Any) -> dict[str, Any]:
     """Return the fields of a dataclass as plain data, whether or not it has a form of its own."""
-    return {name: encode(getattr(value, name)) for name in _fields(cast(Any, type(value)))}
+    own = vars(value)
+    parts = [(name, own[name]) for name in _fields(type(value))]
+    return {name: part if type(part) in PLAIN else _writer(type(part))(part) for name, part in parts}
 
 
-@cache
+@_cached
 def _reader(hint: Any) -> Reader:
     """Return the function that reads values of the type `hint`."""
     origin, parts = get_origin(hint), get_args(hint)
     if hint is Any:
         return lambda value, path: value
     if hasattr(hint, "from_plain"):
-        return lambda value, path: _built(hint.from_plain, path, value)
+        return _own_form(hint)
     if origin in (Union, UnionType):
         return _union_reader(parts)
     if origin is tuple:
         return _tuple_reader(parts)
     if origin is not None and issubclass(origin, Mapping):
-        return _mapping_reader(_reader(parts[1]))
+        return _mapping_reader(parts[1])
     if dataclasses.is_dataclass(hint):
         return lambda value, path: _read_fields(hint, value, path)
     if issubclass(hint, Enum):
@@ -88,31 +99,45 @@ def _reader(hint: Any) -> Reader:
     return _scalar_reader(hint)
 
 
-def _read_fields(kind: Any, value: Any, path: Path_) -> Any:
+def _read_fields(kind: Any, value: Any, path: Path_, beside: tuple[str, ...] = ()) -> Any:
     if not isinstance(value, Mapping):
         raise _malformed("not a table", path, value, f"[{kind.__name__}] keys")
-    fields = _fields(kind)
-    if not value.keys() <= fields.keys():
-        key = next(key for key in value if key not in fields)
-        raise MalformedError(
-            "unknown key", where=joined((path, key)), got=key, expected="a key of this table", fix=closest(key, fields)
-        )
-    arguments = {}
-    for name, (read, required) in fields.items():
-        if name in value:
-            arguments[name] = read(value[name], (path, name))
+    fields, arguments, missing = _fields(kind), {}, ""
+    for name, (exact, read, required) in fields.items():
+        part = value.get(name, dataclasses.MISSING)
+        if type(part) is exact:
+            arguments[name] = part
+        elif part is not dataclasses.MISSING:
+            arguments[name] = read(part, (path, name))
         elif required:
-            got, fix = ", ".join(value) or "an empty table", f"add {name} = ..."
-            raise MalformedError("a key is missing", where=joined(path) or None, got=got, expected=name, fix=fix)
-    return _built(kind, path, **arguments)
+            missing = missing or name
+    if missing or len(arguments) < len(value):
+        _check_keys(value, fields.keys(), missing, path, beside)
+    try:
+        return kind(**arguments)
+    except (MatrixError, ValueError, TypeError) as error:
+        raise _located(error, path) from None
 
 
-@cache
-def _fields(kind: Any) -> dict[str, tuple[Reader, bool]]:
-    """Return the reader of each field, and whether the field has no default."""
+def _check_keys(
+    value: Mapping[str, Any], fields: Collection[str], missing: str, path: Path_, beside: tuple[str, ...]
+) -> None:
+    for key in value:
+        if key not in fields and key not in beside:
+            where, fix = joined((path, key)), closest(key, fields)
+            raise MalformedError("unknown key", where=where, got=key, expected="a key of this table", fix=fix)
+    if missing:
+        got, fix = ", ".join(value) or "an empty table", f"add {missing} = ..."
+        raise MalformedError("a key is missing", where=joined(path) or None, got=got, expected=missing, fix=fix)
+
+
+@_cached
+def _fields(kind: Any) -> dict[str, tuple[type | None, Reader, bool]]:
+    """Return of each field the type whose values are taken as they are, the reader, and whether it has no default."""
     hints = get_type_hints(kind)
     return {
         field.name: (
+            _exact(hints[field.name]),
             _reader(hints[field.name]),
             field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING,
         )
@@ -121,16 +146,28 @@ def _fields(kind: Any) -> dict[str, tuple[Reader, bool]]:
     }
 
 
-def _built(make: Callable[..., Any], path: Path_, *arguments: Any, **fields: Any) -> Any:
-    """Return what a constructor makes; its error gets the path of the value."""
-    try:
-        return make(*arguments, **fields)
-    except MatrixError as error:
-        inside = error.where or ""
-        where = f"{joined(path)}{'.' if inside[:1].isalnum() else ''}{inside}"
-        raise MalformedError(error.what, where=where, got=error.got, expected=error.expected, fix=error.fix) from None
-    except (ValueError, TypeError, KeyError) as error:
-        raise MalformedError("not a valid value", where=joined(path) or None, got=error) from None
+def _exact(hint: Any) -> type | None:
+    """Return the type whose values are read as they are: a call for each of a record's versions takes its time."""
+    return hint if hint in (str, bool, int) else None
+
+
+def _own_form(kind: Any) -> Reader:
+    def read(value: Any, path: Path_) -> Any:
+        try:
+            return kind.from_plain(value)
+        except (MatrixError, ValueError, TypeError, KeyError) as error:
+            raise _located(error, path) from None
+
+    return read
+
+
+def _located(error: Exception, path: Path_) -> MalformedError:
+    """Return the error of a constructor with the path of the value."""
+    if not isinstance(error, MatrixError):
+        return MalformedError("not a valid value", where=joined(path) or None, got=error)
+    inside = error.where or ""
+    where = f"{joined(path)}{'.' if path and inside[:1].isalnum() else ''}{inside}"
+    return MalformedError(error.what, where=where or None, got=error.got, expected=error.expected, fix=error.fix)
 
 
 def _union_reader(parts: tuple[Any, ...]) -> Reader:
@@ -173,11 +210,13 @@ def _tuple_reader(parts: tuple[Any, ...]) -> Reader:
     return read
 
 
-def _mapping_reader(read_value: Reader) -> Reader:
+def _mapping_reader(hint: Any) -> Reader:
+    exact, read_value = _exact(hint), _reader(hint)
+
     def read(value: Any, path: Path_) -> dict[str, Any]:
         if not isinstance(value, Mapping):
             raise _malformed("not a table", path, value, "{ name = ... }")
-        return {str(key): read_value(item, (path, key)) for key, item in value.items()}
+        return {str(key): item if type(item) is exact else read_value(item, (path, key)) for key, item in value.items()}
 
     return read
 
@@ -211,7 +250,7 @@ def _scalar_reader(kind: type) -> Reader:
     return read_float if plain is float else read
 
 
-@cache
+@_cached
 def _writer(kind: Any) -> Callable[[Any], Any]:
     """Return the function that writes values of a class."""
     if hasattr(kind, "to_plain"):
@@ -223,7 +262,7 @@ def _writer(kind: Any) -> Callable[[Any], Any]:
     if issubclass(kind, Mapping):
         return lambda value: {encode(key): encode(item) for key, item in value.items()}
     if issubclass(kind, (tuple, list)):
-        return lambda value: [encode(item) for item in value]
+        return lambda value: [item if type(item) in PLAIN else encode(item) for item in value]
     if issubclass(kind, (set, frozenset)):
         return lambda value: sorted(map(encode, value))
     if issubclass(kind, Path):

@@ -21,7 +21,7 @@ if TYPE_CHECKING:  # not needed for every answer: 0.1 s
     from matrix.check.checkpoint import Checkpoint
     from matrix.check.facts import HostFacts
     from matrix.contract.finding import Finding
-    from matrix.store.history import LastRun
+    from matrix.store.trend import PastResult
 
 
 class Standing(str, Enum):
@@ -71,7 +71,7 @@ class FailureInStack:
     reason: str = ""
     needs: str = ""
     hidden_by: str = ""
-    runs: tuple[LastRun, ...] = ()
+    runs: tuple[PastResult, ...] = ()
     workarounds: tuple[StackChange, ...] = ()
     prove: str = ""
     source: str = ""

@@ -30,7 +30,7 @@ from matrix.kit.launch import UNKNOWN, world_of
 if TYPE_CHECKING:  # not needed for every answer: 0.1 s
     from matrix.check.checkpoint import Checkpoint
     from matrix.check.facts import HostFacts
-    from matrix.store.history import LastRun
+    from matrix.store.trend import PastResult
 
 EXPLAINED: Final = (Standing.WILL_BREAK, Standing.WITH_OPTIONS, Standing.SILENT)  # with workarounds and a proof
 
@@ -51,7 +51,7 @@ class Question:
 
 
 def check(
-    catalog: Catalog, stack: UserStack, question: Question, runs: Mapping[str, tuple[LastRun, ...]]
+    catalog: Catalog, stack: UserStack, question: Question, runs: Mapping[str, tuple[PastResult, ...]]
 ) -> CheckResult:
     """Return how every failure of the catalog stands in the stack; `runs` are those of this machine's history."""
     if question.checkpoint and question.checkpoint.mark:
@@ -110,7 +110,7 @@ def _explained(
     stack: UserStack,
     one: FailureInStack,
     question: Question,
-    runs: Mapping[str, tuple[LastRun, ...]],
+    runs: Mapping[str, tuple[PastResult, ...]],
 ) -> FailureInStack:
     one = replace(one, runs=runs.get(one.failure.id, ()))
     if one.standing not in EXPLAINED:

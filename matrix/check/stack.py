@@ -11,6 +11,7 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.utils import canonicalize_name
 
 from matrix.catalog.cell import WRITER, Cell, pinned
+from matrix.catalog.codec import encode
 from matrix.catalog.failure import Package
 from matrix.catalog.model import Base, Catalog, Container
 from matrix.catalog.versions import NONE, is_version, parse
@@ -112,7 +113,7 @@ class UserStack:
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values."""
         return {
-            "cell": self.cell.to_json(),
+            "cell": encode(self.cell),
             "open": list(self.open),
             "limits": dict(self.limits),
             "packages": dict(self.packages),

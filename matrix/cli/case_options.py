@@ -9,8 +9,8 @@ from matrix.catalog.failure import Expectation, Level
 from matrix.catalog.model import Catalog
 from matrix.planning.case_request import CaseRequest, InstalledBase, PackageSource, requested_cases, requested_levels
 from matrix.planning.host_cases import LABEL
-from matrix.planning.planned import Planned
 from matrix.provision import host, installed, sources
+from matrix.verdicts.planned import Planned
 
 
 def add_cases(parser: argparse.ArgumentParser) -> None:

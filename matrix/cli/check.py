@@ -30,7 +30,7 @@ from matrix.store.paths import Paths
 
 if TYPE_CHECKING:
     from matrix.check.facts import HostFacts
-    from matrix.store.history import LastRun
+    from matrix.store.trend import PastResult
 
 UPGRADES: Final = ("te", "mcore", "base")
 
@@ -131,7 +131,7 @@ def command_jobs(words: Sequence[str], environ: Mapping[str, str]) -> tuple[User
     return tuple(job_of(one) for one in commands if not declared or is_training(one))
 
 
-def last_runs(folder: Path) -> Mapping[str, tuple[LastRun, ...]]:
+def last_runs(folder: Path) -> Mapping[str, tuple[PastResult, ...]]:
     """Return the last runs of each failure in the history of an output folder, empty without one."""
     path = Paths(folder).history
     if not os.access(path, os.F_OK):

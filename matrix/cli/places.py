@@ -14,8 +14,8 @@ from matrix.execution.engine import Engine, Engines, HostEngine, Tox
 from matrix.execution.images import Images
 from matrix.execution.slurm import commands as slurm
 from matrix.execution.slurm.engine import Slurm
-from matrix.planning.planned import Planned
 from matrix.provision import host
+from matrix.verdicts.planned import Planned
 
 
 def add_places(parser: argparse.ArgumentParser) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from matrix.catalog import loading
+from matrix.catalog.codec import encode
 from matrix.catalog.model import Catalog, Container
 from matrix.cli import case_options, out, places, results
 from matrix.cli.usage import add_command
@@ -20,12 +21,12 @@ from matrix.execution import images
 from matrix.execution.engine import offer_of
 from matrix.planning import ci_jobs, statistics
 from matrix.planning.estimates import DEFAULT_TEXT, Basis
-from matrix.planning.planned import Planned
 from matrix.planning.requirements import BaseOffer, offered
 from matrix.planning.statistics import Availability
 from matrix.provision import configuration, host, tools
 from matrix.report.json_object import json_object
 from matrix.report.terminal import Part, Prose, show, table
+from matrix.verdicts.planned import Planned
 
 
 def add_parser(commands: Any) -> None:
@@ -91,7 +92,7 @@ def plan_command(parsed: argparse.Namespace) -> int:
         print(json.dumps(ci_jobs.FORMATS[parsed.format](ci_jobs.jobs(planned, request.levels))))
         return ExitStatus.GOOD
     if parsed.json:
-        print(json_object("plan/1", (item.to_json() for item in planned)))
+        print(json_object("plan/1", map(encode, planned)))
     else:
         show(*(part for item in planned for part in listed(item)))
         show(f"{len(planned)} cases in {len({item.cell.id for item in planned})} cells")

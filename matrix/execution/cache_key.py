@@ -16,10 +16,10 @@ from matrix.catalog.failure import Failure, Level
 from matrix.catalog.folders import ENTRY
 from matrix.contract.recording import MCORE, TE, find_recorded
 from matrix.errors import MatrixError
-from matrix.planning.planned import Planned
 from matrix.provision.host import ExecutionSite
 from matrix.provision.installed import PythonEnvironment
 from matrix.provision.project import PACKAGE
+from matrix.verdicts.planned import Planned
 
 # The modules that run a case and classify its outcome; their imports are included in the hash.
 RUNS: Final = ("matrix.execution.reproduction", "matrix.execution.ranks.supervisor", "matrix.execution.ranks.rank")

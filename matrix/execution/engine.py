@@ -21,7 +21,6 @@ from typing import Any, Final, Protocol
 from matrix.catalog.failure import Level
 from matrix.catalog.model import Catalog, ReaderBase, Wheels
 from matrix.errors import MatrixError
-from matrix.planning.planned import Planned
 from matrix.planning.requirements import BaseOffer, offered
 from matrix.planning.rerun import RERUN
 from matrix.provision import configuration, cuda_compiler, kernel, project
@@ -33,6 +32,7 @@ from matrix.provision.overlays import default_root
 from matrix.provision.python_downloads import Pythons
 from matrix.provision.tox_environments import CELL_SETTINGS, base_name
 from matrix.store import journal, night, scratch
+from matrix.verdicts.planned import Planned
 
 # Seconds after Ctrl-C for tox and its pytest processes to stop their ranks and close their journals.
 STOP_S: Final = 4.0

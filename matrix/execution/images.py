@@ -14,7 +14,6 @@ from matrix.catalog.model import Catalog, Container
 from matrix.errors import MatrixError
 from matrix.execution import inside
 from matrix.execution.engine import BaseContents, EngineResult, pending
-from matrix.planning.planned import Planned
 from matrix.planning.requirements import offered
 from matrix.provision import case_overlays as provision
 from matrix.provision import configuration
@@ -24,6 +23,7 @@ from matrix.provision.host import ExecutionSite
 from matrix.provision.images import Builder
 from matrix.provision.overlays import Overlays, default_root
 from matrix.provision.tools import NO_TOOL, Ref, Tool, find
+from matrix.verdicts.planned import Planned
 
 XDIST: Final = "pytest-xdist"  # NGC's PyTorch images have it; without it, an image runs one case at a time
 

@@ -21,13 +21,13 @@ from matrix.execution import gpus
 from matrix.execution.engine import STOP_S, BaseContents, distribution
 from matrix.execution.ranks.timeouts import OVERTIME_S
 from matrix.execution.session import deadline
-from matrix.planning.planned import Planned
 from matrix.provision import configuration, host, project
 from matrix.provision.commands import TIMED_OUT
 from matrix.provision.installed import PythonEnvironment
 from matrix.provision.overlays import default_root
 from matrix.provision.tools import ALL, NO_TOOL, ContainerSpec, Ref, Runtime
 from matrix.provision.tox_environments import CELL_SETTINGS
+from matrix.verdicts.planned import Planned
 
 COLLECT_S: Final = 120.0  # s for a session to collect its cases and to end; 2 s on 2 cores
 LEFT_S: Final = 30.0  # s for a container to end after its session has disconnected; 1 s was measured

@@ -20,7 +20,7 @@ from matrix.errors import MatrixError
 
 if TYPE_CHECKING:  # every pytest run of an environment with this project loads this plugin: keep its imports few
     from matrix.execution.session import Session
-    from matrix.planning.planned import Planned
+    from matrix.verdicts.planned import Planned
     from matrix.verdicts.record import Record
 
 SESSION = pytest.StashKey["Session"]()

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
+from matrix.catalog import codec
 from matrix.errors import MatrixError
 from matrix.store import scratch
 from matrix.store.journal import utc_now
@@ -40,14 +41,14 @@ Message = CaseBegun | CaseEnded
 
 def encode(message: Message) -> bytes:
     """Return a message as a line of JSON."""
-    value = {"begun": message.key} if isinstance(message, CaseBegun) else {"ended": message.record.to_json()}
+    value = {"begun": message.key} if isinstance(message, CaseBegun) else {"ended": codec.encode(message.record)}
     return json.dumps(value).encode() + b"\n"
 
 
 def decode(line: str | bytes) -> Message:
-    """Return the message of a line. Raises KeyError, TypeError or ValueError if the line is invalid."""
+    """Return the message of a line. Raises MalformedError, KeyError, TypeError or ValueError if it is invalid."""
     value = json.loads(line)
-    return CaseBegun(value["begun"]) if "begun" in value else CaseEnded(Record.from_json(value["ended"]))
+    return CaseBegun(value["begun"]) if "begun" in value else CaseEnded(codec.decode(Record, value["ended"]))
 
 
 class Receiver:

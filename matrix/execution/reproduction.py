@@ -15,10 +15,10 @@ from matrix.errors import MatrixError
 from matrix.execution import checkpoints
 from matrix.execution.ranks.job import RankJob
 from matrix.planning.cases import stand_in_of
-from matrix.planning.planned import Planned
 from matrix.planning.rerun import reproduce_line
 from matrix.verdicts.judge import Judgement, judge
 from matrix.verdicts.outcome import Outcome, OutcomeKind
+from matrix.verdicts.planned import Planned
 from matrix.verdicts.record import Record, Verdict
 from matrix.verdicts.text import visible
 
@@ -183,18 +183,13 @@ def hidden(case: Case, planned: Planned) -> tuple[str, ...]:
 def make_record(planned: Planned, outcome: Outcome, judgement: Judgement, context: CaseContext, started: str) -> Record:
     """Return the record of a judged case."""
     return Record(
-        failure=planned.failure,
-        case=planned.case,
-        cell=planned.cell,
-        level=planned.level,
-        expectation=planned.expectation,
+        planned=planned,
         verdict=judgement.verdict,
         outcome=outcome,
         signature=judgement.signature,
         other=judgement.other,
         reproduce=context.reproduce,
         notes=(*planned.notes, *context.notes, *outcome.attempts),
-        why=planned.why,
         resolved=context.resolved or {},
         content=context.content,
         run=context.run,

@@ -18,7 +18,6 @@ from matrix.execution.engine import BaseContents, Engine, EngineResult, offer_of
 from matrix.execution.relay import Receiver
 from matrix.execution.reproduction import not_run
 from matrix.planning.cases import on_python
-from matrix.planning.planned import Planned
 from matrix.planning.requirements import BaseOffer, MachineOffer, lacks
 from matrix.planning.rerun import plan_entry, reproduce_line
 from matrix.provision import configuration, host
@@ -30,6 +29,7 @@ from matrix.store.paths import NIGHT, Paths
 from matrix.store.run_lock import RunLock
 from matrix.store.secrets import mask_file
 from matrix.verdicts.outcome import Outcome, OutcomeKind
+from matrix.verdicts.planned import Planned
 from matrix.verdicts.reason import Lack
 from matrix.verdicts.record import SILENT, Record, Verdict
 
@@ -237,7 +237,7 @@ def cached(
         )
     if found is None or found.key != item.key:
         return None
-    return replace(found, cell=item.cell, why=item.why, run=run, reproduce=reproduce_line(item))
+    return replace(found, planned=item, run=run, reproduce=reproduce_line(item))
 
 
 def exit_status(ended: Night) -> ExitStatus:

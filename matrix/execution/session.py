@@ -29,7 +29,6 @@ from matrix.planning.cases import on_python
 from matrix.planning.estimates import Durations
 from matrix.planning.host_cases import LABEL, cases_here, with_host
 from matrix.planning.packing import Demand
-from matrix.planning.planned import Planned
 from matrix.planning.requirements import Placement, offered, place
 from matrix.planning.rerun import plan_entry, reproduce_line
 from matrix.planning.selection import select
@@ -46,6 +45,7 @@ from matrix.store import journal, night
 from matrix.store.paths import Paths, make_folder
 from matrix.store.run_lock import RunLock
 from matrix.verdicts.outcome import Outcome
+from matrix.verdicts.planned import Planned
 from matrix.verdicts.record import Record
 
 AXES: Final = ("torch", "megatron-core", "transformer-engine")  # the packages of a cell

@@ -17,6 +17,7 @@ from typing import Any, Final, Protocol
 
 import pytest
 
+from matrix.catalog.codec import decode, encode
 from matrix.catalog.failure import Level
 from matrix.catalog.folders import FAILURES
 from matrix.errors import MatrixError
@@ -24,9 +25,9 @@ from matrix.execution.relay import Receiver, Sender
 from matrix.execution.reproduction import not_run
 from matrix.execution.session import Options, Session, item_name
 from matrix.planning.packing import Demand
-from matrix.planning.planned import Planned
 from matrix.store import journal
 from matrix.verdicts.outcome import Outcome, OutcomeKind
+from matrix.verdicts.planned import Planned
 from matrix.verdicts.record import Record
 
 DIST: Final = "loadgroup"  # the value of --dist for which the controller's scheduler is used
@@ -61,7 +62,7 @@ class WorkerSession(Session):
             raise MatrixError("pytest-xdist's controller has no plan", got="cases outside of its arguments", fix=fix)
         given = json.loads(workerinput[HANDED])
         super().__init__(replace(options, run_folder=Path(given["run_folder"]), relay=given["relay"]), out)
-        self.planned = [Planned.from_json(item) for item in given["planned"]]
+        self.planned = list(decode(tuple[Planned, ...], given["planned"]))
 
     @cached_property
     def journal(self) -> Sender:
@@ -186,7 +187,7 @@ class Controller:
             {
                 "run_folder": str(session.run_folder.absolute()),
                 "relay": self._relay.address,
-                "planned": [item.to_json() for item in session.planned],
+                "planned": encode(session.planned),
             }
         )
 

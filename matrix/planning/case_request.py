@@ -14,8 +14,8 @@ from matrix.errors import MatrixError, closest
 from matrix.planning import covering
 from matrix.planning import night as plan
 from matrix.planning.host_cases import cases_here, with_host
-from matrix.planning.planned import Planned
 from matrix.planning.selection import Test, may_have, parts_of, possible_cases, select, select_possible
+from matrix.verdicts.planned import Planned
 
 OPTIONS: Final = {"source": "--mcore", "te_source": "--te", "writer_source": "--writer"}  # of each source of a Planned
 

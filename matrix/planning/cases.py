@@ -11,7 +11,7 @@ from matrix.catalog.cell import Cell, pinned
 from matrix.catalog.failure import Axis, Case, CaseNeed, Expectation, Failure, Level, Package, StandIn
 from matrix.catalog.model import Base, Catalog, Image, Release, Wheels
 from matrix.catalog.versions import NONE
-from matrix.planning.planned import Planned
+from matrix.verdicts.planned import Planned
 
 CLONE: Final = {
     Package.MCORE: "megatron-lm",

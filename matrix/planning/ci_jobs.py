@@ -13,7 +13,7 @@ from typing import Any, Final
 from matrix.catalog.failure import Level
 from matrix.catalog.versions import NONE
 from matrix.errors import MatrixError
-from matrix.planning.planned import Planned
+from matrix.verdicts.planned import Planned
 
 # Most jobs that a service creates from one file: a matrix of GitHub Actions has at most 256; GitLab.com allows a free
 # namespace 500 in active pipelines. A night stays below both by fewer, longer jobs.

@@ -13,7 +13,7 @@ from enum import Enum
 from matrix.catalog.failure import Level
 from matrix.catalog.model import Catalog, Container, Driver
 from matrix.catalog.versions import NONE, parse
-from matrix.planning.planned import Planned
+from matrix.verdicts.planned import Planned
 
 
 class Fit(str, Enum):

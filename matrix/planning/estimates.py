@@ -10,7 +10,7 @@ from typing import Final
 
 from matrix.catalog.failure import Level
 from matrix.catalog.model import Catalog
-from matrix.planning.planned import Planned
+from matrix.verdicts.planned import Planned
 
 # s of a case that never ran. Levels contract and cpu: measured on two busy cores. Level gpu: not measured; the 10 s of
 # level cpu, and 30 s to import a compiled Transformer Engine and start CUDA and NCCL in new processes.

@@ -12,7 +12,7 @@ from matrix.catalog.model import Catalog, Container, Image, ReaderBase, Wheels
 from matrix.catalog.versions import NONE, is_version
 from matrix.errors import MatrixError, closest
 from matrix.planning.cases import masked_by
-from matrix.planning.planned import Planned
+from matrix.verdicts.planned import Planned
 
 
 @dataclass(frozen=True)

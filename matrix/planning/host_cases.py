@@ -12,7 +12,7 @@ from matrix.catalog.schema import Identifier, VersionText
 from matrix.catalog.versions import NONE
 from matrix.errors import MatrixError
 from matrix.planning.night import of_base
-from matrix.planning.planned import Planned
+from matrix.verdicts.planned import Planned
 
 LABEL: Final = "NVIDIA_PYTORCH_VERSION"  # variable of NGC's PyTorch images: 24.07
 

@@ -24,8 +24,8 @@ from matrix.planning.cases import (
     run_in,
     versions_of,
 )
-from matrix.planning.planned import Planned
 from matrix.planning.requirements import MachineOffer, offered, unmet
+from matrix.verdicts.planned import Planned
 from matrix.verdicts.reason import Kind, Reason, ReasonKind
 
 REPORT: Final = Identifier("report")  # the case of a stack whose failure has no reproduction yet

@@ -17,7 +17,7 @@ from matrix.catalog.model import Catalog, Container, Image, Wheels
 from matrix.catalog.versions import NONE, minor, parse
 from matrix.planning import driver_fit
 from matrix.planning.cases import CLONE
-from matrix.planning.planned import Planned
+from matrix.verdicts.planned import Planned
 from matrix.verdicts.reason import Kind, Lack
 
 MPIRUN: Final = "mpirun"  # the launcher that a base must have; torchrun's variables need no program

@@ -4,19 +4,39 @@ from __future__ import annotations
 
 import os
 import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
+from matrix.catalog.codec import decode
 from matrix.catalog.folders import SITE
 from matrix.catalog.model import HOST
 from matrix.planning.cases import CLONE
-from matrix.planning.planned import Planned
+from matrix.verdicts.planned import Planned
 
 RERUN: Final = "MEGATRIX_PYTEST"  # environment variable with the command that runs the cases of the base `host`
 
 
+@dataclass(frozen=True)
+class PlanEntry:
+    """A case as a run's plan.json holds it: its fields, and `reproduce`, the command line that runs it again."""
+
+    planned: Planned
+    reproduce: str
+
+    def to_plain(self) -> dict[str, Any]:
+        """Return the fields of the case and the command line, side by side."""
+        return {**self.planned.to_plain(), "reproduce": self.reproduce}
+
+    @classmethod
+    def from_plain(cls, value: Mapping[str, Any]) -> PlanEntry:
+        """Return the entry of this JSON. Raises MalformedError."""
+        return cls(decode(Planned, value), decode(str, value["reproduce"]))
+
+
 def plan_entry(planned: Planned) -> dict[str, Any]:
-    """Return the case as a run's plan.json holds it."""
-    return {**planned.to_json(), "reproduce": reproduce_line(planned)}
+    """Return the case as JSON of a run's plan."""
+    return PlanEntry(planned, reproduce_line(planned)).to_plain()
 
 
 def reproduce_line(planned: Planned) -> str:

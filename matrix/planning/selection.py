@@ -23,7 +23,7 @@ from matrix.catalog.versions import NONE, Range, is_version
 from matrix.errors import MatrixError, closest
 from matrix.planning.cases import package_sets, picked_cells
 from matrix.planning.night import REPORT, everything, stack_cases
-from matrix.planning.planned import Planned
+from matrix.verdicts.planned import Planned
 
 Values = Callable[[str], str | None]  # the value of a name; None where it isn't decided yet
 Test = Callable[[Values], bool | None]  # None: it depends on such a name

@@ -17,8 +17,8 @@ from matrix.catalog.model import Catalog, Container, Image
 from matrix.planning.cases import cells_of, masked_by, package_sets, picked_cells, run_in
 from matrix.planning.estimates import Basis, Durations
 from matrix.planning.packing import Demand, Free, largest_first, schedule
-from matrix.planning.planned import Planned
 from matrix.planning.requirements import BaseOffer, MachineOffer, Placement, place, unmet
+from matrix.verdicts.planned import Planned
 from matrix.verdicts.reason import Kind, ReasonKind
 
 OF_A_NIGHT: Final = (ReasonKind.BOUNDARY, ReasonKind.PAIRWISE, ReasonKind.PICKED, ReasonKind.STACK)

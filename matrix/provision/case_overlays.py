@@ -14,13 +14,13 @@ from typing import Any, Final
 from matrix.catalog.failure import Level
 from matrix.catalog.versions import NONE
 from matrix.errors import MatrixError
-from matrix.planning.planned import Planned
 from matrix.provision import sources
 from matrix.provision.configuration import Configuration
 from matrix.provision.extension import toolkit
 from matrix.provision.installed import PythonEnvironment
 from matrix.provision.overlays import Overlay, Overlays, OverlaySpec, identify
 from matrix.provision.sources import SourceKind
+from matrix.verdicts.planned import Planned
 
 PRELOADED: Final = ("torch", "numpy")  # the forkserver imports them, so they belong to the base
 

@@ -6,8 +6,8 @@ from matrix.catalog.failure import Level
 from matrix.catalog.model import Catalog, Container
 from matrix.catalog.versions import NONE
 from matrix.planning.driver_fit import Fit, driver_of, fitting
-from matrix.planning.planned import Planned
 from matrix.provision.nvidia.cuda import Cuda
+from matrix.verdicts.planned import Planned
 
 
 def found(cuda: Cuda, host: str, *, inside: bool) -> str:

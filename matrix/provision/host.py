@@ -13,11 +13,11 @@ from typing import Any, Final, Protocol
 from matrix.catalog.failure import Level
 from matrix.catalog.model import Catalog
 from matrix.catalog.versions import NONE
-from matrix.planning.planned import Planned
 from matrix.planning.requirements import BaseOffer, Gpu, MachineOffer, unmet
 from matrix.provision.nvidia import devices
 from matrix.provision.nvidia.cuda import Cuda
 from matrix.provision.nvidia.nvml import Nvml
+from matrix.verdicts.planned import Planned
 from matrix.verdicts.reason import Lack
 
 VISIBLE: Final = "CUDA_VISIBLE_DEVICES"

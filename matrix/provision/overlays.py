@@ -29,7 +29,6 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
-from matrix.catalog.conform import MALFORMED
 from matrix.errors import MatrixError
 from matrix.provision import extension
 from matrix.provision.commands import Runner, run
@@ -237,7 +236,7 @@ def intact(folder: Path) -> dict[str, Any] | None:
             same = S_ISREG(found.st_mode) and found.st_size == size  # reading a FIFO would never end
             if not same or (found.st_mtime_ns != time and sha256(folder / name) != digest):
                 return None
-    except (OSError, *MALFORMED):
+    except (OSError, KeyError, TypeError, ValueError, AttributeError, RecursionError):
         return None
     return manifest
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from matrix.report.words import WORST_FIRST
-from matrix.store.history import Earlier
+from matrix.store.trend import PastResult
 from matrix.verdicts.record import Record, Verdict
 
 
@@ -37,7 +37,7 @@ class Changes:
         return frozenset(record.key for change in self.groups if _newly_red(change) for record in change.records)
 
 
-def changes(records: Sequence[Record], previous: Mapping[str, Earlier]) -> Changes:
+def changes(records: Sequence[Record], previous: Mapping[str, PastResult]) -> Changes:
     """Compare records with the last earlier verdict of each case."""
     if not previous:
         return Changes("", (), ())

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from markupsafe import Markup
 
 from matrix.authoring.examples import SHOWS, read, scrubbed
-from matrix.catalog.conform import MALFORMED
+from matrix.catalog.codec import MalformedError
 from matrix.catalog.failure import Expectation, Failure, Level
 from matrix.catalog.folders import load_module
 from matrix.catalog.model import Catalog
@@ -104,7 +104,7 @@ def _example(failure: Failure) -> str:
     for path in sorted((failure.folder / "examples" / SHOWS).glob("*.json")):
         try:
             outcome = scrubbed(read(path))
-        except (OSError, *MALFORMED):  # `catalog check` reports it
+        except (OSError, UnicodeDecodeError, MalformedError):  # `catalog check` reports it
             continue
         return render_chain(outcome.chain) if outcome.chain else tail(outcome.evidence or outcome.reason, LINES)
     return ""

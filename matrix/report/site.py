@@ -20,6 +20,7 @@ from matrix.report.stack_map import MEANS, Colour, MapCall, StackMap, known
 from matrix.store.night import Night
 from matrix.store.paths import write_whole
 from matrix.verdicts.outcome import Outcome
+from matrix.verdicts.planned import Planned
 from matrix.verdicts.record import SILENT, Record
 
 # The fields of a stack on the page that compares two, and their labels.
@@ -31,15 +32,10 @@ def published(catalog: Catalog, records: Sequence[Record]) -> list[Record]:
     cores = {"none", *(release.version for release in catalog.megatron_core)}
     return [
         Record(
-            failure=record.failure,
-            case=record.case,
-            cell=record.cell,
-            level=record.level,
-            expectation=record.expectation,
+            Planned(record.cell, record.failure, record.case, record.level, record.expectation),
             verdict=record.verdict,
             outcome=Outcome(record.outcome.kind),
             signature=record.signature,
-            reproduce="",
             run=record.run,
             cached_from=record.cached_from,
         )

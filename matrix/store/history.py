@@ -11,13 +11,13 @@ import sqlite3
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from types import TracebackType
 from typing import Final, TypeVar
 
-from matrix.catalog.conform import MALFORMED, conforming
+from matrix.catalog.codec import MalformedError, decode, decode_json, encode
 from matrix.catalog.failure import Level
 from matrix.errors import MatrixError
 from matrix.store.paths import NIGHT, is_night, make_folder
@@ -61,6 +61,9 @@ CACHED = (
     "SELECT runs.id, record FROM results JOIN runs ON runs.number = run"
     " WHERE content = ? AND verdict NOT IN (?, ?) ORDER BY run DESC, results.started DESC LIMIT 1"
 )
+_PAST_FIELDS: Final = ("cached", "number", "run", "verdict", "seconds", "content", "level", "cell", "started")
+_PAST = "SELECT key, failure, cached_from, run, runs.id, verdict, seconds, content, level, cell, started"
+_RESULTS = "FROM results JOIN runs ON runs.number = run"
 _SILENT = (Verdict.UNAVAILABLE.value, Verdict.NOT_REACHED.value)
 # Fixes by a part of SQLite's message, the first that occurs (Python 3.10 has no error codes).
 _FIXES: Final = {
@@ -86,30 +89,6 @@ def with_history(path: Path, use: Callable[[History], T], warn: Callable[[str], 
         warn(f"no history: nothing comes from the cache, nothing is compared with earlier runs\n{error}")
     with History(None) as empty:
         return use(empty)
-
-
-@dataclass(frozen=True)
-class Earlier:
-    """The verdict of an earlier run on a case. `number` increases from run to run."""
-
-    number: int
-    run: str
-    verdict: Verdict
-
-
-@dataclass(frozen=True)
-class LastRun:
-    """The last run of a failure at a level that had a result: run id, time (UTC, ISO 8601), cell and verdict."""
-
-    level: Level
-    run: str
-    started: str
-    cell: str
-    verdict: Verdict
-
-    def to_json(self) -> dict[str, str]:
-        """Return plain JSON values."""
-        return {**vars(self), "level": self.level.value, "verdict": self.verdict.value}
 
 
 class History:
@@ -169,40 +148,34 @@ class History:
             return None
         return replace(record, cached_from=record.cached_from or run)
 
-    def previous(self, run: str) -> Mapping[str, Earlier]:
-        """Return, by case key, the last verdict before this run; `not-reached` is skipped.
+    def previous(self, run: str) -> Mapping[str, PastResult]:
+        """Return, by case key, the last result before this run; `not-reached` is skipped.
 
         A run that is not in the history yet comes after all others. Before a night only nights count.
         """
-        with self._as_history_errors():
-            rows = self._base.execute(
-                "SELECT key, verdict, max(run), runs.id FROM results JOIN runs ON runs.number = run"
-                " WHERE run < coalesce((SELECT number FROM runs WHERE id = ?), 1 << 62) AND verdict <> ?"
-                " AND runs.id LIKE ? GROUP BY key",
-                (run, Verdict.NOT_REACHED.value, _compared(run)),
-            )
-            return {
-                key: conforming(Earlier(number, earlier, Verdict(verdict))) for key, verdict, number, earlier in rows
-            }
+        rows = self._select(
+            "max(run)",
+            "WHERE run < coalesce((SELECT number FROM runs WHERE id = ?), 1 << 62) AND verdict <> ?"
+            " AND runs.id LIKE ? GROUP BY key",
+            (run, Verdict.NOT_REACHED.value, _compared(run)),
+        )
+        return {key: result for key, _, result in rows}
 
     def pasts(self, run: str, nights: int = NIGHTS) -> dict[str, list[PastResult]]:
-        """Return, by case key, the verdicts of this run and those before it, oldest first, at most `nights` runs.
+        """Return, by case key, the results of this run and those before it, oldest first, at most `nights` runs.
 
         Before a night only nights count.
         """
-        with self._as_history_errors():
-            rows = self._base.execute(
-                "SELECT key, run, runs.id, verdict, seconds, content, cached_from FROM results"
-                " JOIN runs ON runs.number = run WHERE run IN (SELECT number FROM runs"
-                " WHERE number <= coalesce((SELECT number FROM runs WHERE id = ?), 1 << 62)"
-                " AND id LIKE ? ORDER BY number DESC LIMIT ?) ORDER BY run",
-                (run, _compared(run), nights),
-            )
-            found: dict[str, list[PastResult]] = {}
-            for key, number, id, verdict, seconds, content, cached in rows:
-                past = PastResult(number, id, Verdict(verdict), seconds, content, bool(cached))
-                found.setdefault(key, []).append(conforming(past))
-        return found
+        results: dict[str, list[PastResult]] = {}
+        for key, _, result in self._select(
+            "run",
+            "WHERE run IN (SELECT number FROM runs"
+            " WHERE number <= coalesce((SELECT number FROM runs WHERE id = ?), 1 << 62)"
+            " AND id LIKE ? ORDER BY number DESC LIMIT ?) ORDER BY run",
+            (run, _compared(run), nights),
+        ):
+            results.setdefault(key, []).append(result)
+        return results
 
     def last_with(self, run: str, nights: int = NIGHTS) -> dict[Level, str]:
         """Return, for each level that ran in one of the `nights` nights before this run, the last such night."""
@@ -239,19 +212,23 @@ class History:
             found.setdefault(failure, set()).add(Level(level))
         return {failure: frozenset(levels) for failure, levels in found.items()}
 
-    def last_runs(self) -> Mapping[str, tuple[LastRun, ...]]:
+    def last_runs(self) -> Mapping[str, tuple[PastResult, ...]]:
         """Return the last run of each failure at each level that has a result in this history, by failure id."""
+        results: dict[str, tuple[PastResult, ...]] = {}
+        for _, failure, result in self._select(
+            "max(started)", "WHERE verdict NOT IN (?, ?) GROUP BY failure, level", _SILENT
+        ):
+            results[failure] = (*results.get(failure, ()), result)
+        return results
+
+    def _select(self, newest: str, condition: str, values: tuple[object, ...]) -> list[tuple[str, str, PastResult]]:
+        """Return case key, failure and result of the rows; of a group, those of the row that has `newest`."""
         with self._as_history_errors():
-            rows = self._base.execute(
-                "SELECT failure, level, runs.id, max(started), cell, verdict FROM results"
-                " JOIN runs ON runs.number = run WHERE verdict NOT IN (?, ?) GROUP BY failure, level",
-                _SILENT,
-            )
-            found: dict[str, list[LastRun]] = {}
-            for failure, level, run, started, cell, verdict in rows:
-                last = LastRun(Level(level), run, started, cell, Verdict(verdict))
-                found.setdefault(failure, []).append(conforming(last))
-        return {failure: tuple(runs) for failure, runs in found.items()}
+            rows = self._base.execute(f"{_PAST}, {newest} {_RESULTS} {condition}", values)
+            return [
+                (key, failure, decode(PastResult, dict(zip(_PAST_FIELDS, (bool(cached), *fields), strict=True))))
+                for key, failure, cached, *fields, _ in rows
+            ]
 
     def _open(self) -> None:
         (version,) = self._base.execute("PRAGMA user_version").fetchone()
@@ -288,7 +265,7 @@ class History:
     def _as_history_errors(self) -> Iterator[None]:
         try:
             yield
-        except (sqlite3.Error, zlib.error, OSError, OverflowError, *MALFORMED) as error:
+        except (sqlite3.Error, zlib.error, OSError, OverflowError, MalformedError, TypeError, ValueError) as error:
             raise HistoryError(
                 "the history can't be used; the file is kept as it is",
                 where=str(self._path),
@@ -303,7 +280,7 @@ def _compared(run: str) -> str:
 
 
 def _row(number: int, record: Record) -> tuple[object, ...]:
-    packed = zlib.compress(json.dumps(record.to_json(), separators=(",", ":")).encode("ascii"), 1)
+    packed = zlib.compress(json.dumps(encode(record), separators=(",", ":")).encode("ascii"), 1)
     return (
         number,
         record.key,
@@ -325,4 +302,4 @@ def _row(number: int, record: Record) -> tuple[object, ...]:
 
 
 def _unpacked(packed: bytes) -> Record:
-    return Record.from_json(json.loads(zlib.decompress(packed)))
+    return decode_json(Record, zlib.decompress(packed))

@@ -24,7 +24,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from matrix.catalog.conform import MALFORMED
+from matrix.catalog.codec import MalformedError, decode, encode
 from matrix.errors import MatrixError
 from matrix.store.paths import regular, sync_folder, unwritable
 from matrix.store.secrets import bare, masked_outcome, values
@@ -97,7 +97,7 @@ class Journal:
 
     def result(self, record: Record) -> str:
         """Record the result of a case. Returns the time."""
-        return self._append("result", self._masked(record).to_json())
+        return self._append("result", encode(self._masked(record)))
 
     def _masked(self, record: Record) -> Record:
         notes = tuple(bare(note, self._secrets) for note in record.notes)
@@ -186,9 +186,9 @@ def read(run_folder: Path) -> JournalState:
                     started[key] = at
                     lost.pop(key, None)
                 else:
-                    record = Record.from_json(entry["result"])
+                    record = decode(Record, entry["result"])
                     (lost if record.verdict is Verdict.NOT_REACHED else results).setdefault(record.key, record)
-            except MALFORMED as error:
+            except (MalformedError, KeyError, TypeError) as error:
                 raise MatrixError(
                     "a whole line that this version can't read",
                     where=f"{path}:{number}",

@@ -8,17 +8,15 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from matrix.catalog.cell import Cell
-from matrix.catalog.conform import MALFORMED, conforming, items
-from matrix.catalog.failure import Expectation, Level
+from matrix.catalog.codec import MalformedError, decode
 from matrix.errors import MatrixError
-from matrix.planning.planned import Planned
+from matrix.planning.rerun import PlanEntry
 from matrix.store import journal
 from matrix.store.history import History
 from matrix.store.paths import PLAN, is_night, regular, write_whole
 from matrix.verdicts.outcome import Outcome, OutcomeKind
-from matrix.verdicts.reason import Reason
-from matrix.verdicts.record import SILENT, Record, Verdict, case_key
+from matrix.verdicts.planned import Planned
+from matrix.verdicts.record import SILENT, Record, Verdict
 
 
 @dataclass(frozen=True)
@@ -50,15 +48,14 @@ def added(run_folder: Path, history: History) -> Night:
 def write_plan(run_folder: Path, cases: Sequence[Mapping[str, Any]]) -> None:
     """Write the plan of a run, before the run starts. It is written once: a resumed run keeps its plan.
 
-    Each case is a JSON object with the Record fields that are known before it runs: key, failure, case, cell, level,
-    expectation, why, reproduce, notes. Further fields are kept; this module does not read them. Raises MatrixError for
-    a run that has a plan and for a case that could not be read back.
+    Each case is the JSON of a PlanEntry. Raises MatrixError for a run that has a plan and for a case that could not be
+    read back.
     """
     path = run_folder / PLAN
     if path.exists():
         raise MatrixError("the run has a plan", where=str(path), fix="resume it, or give the new run another name")
     for number, case in enumerate(cases):
-        _not_reached(case, f"{path}, case {number}", "", "")  # raises for a case that can't be read back
+        _entry(case, f"{path}, case {number}")  # raises for a case that can't be read back
     write_whole(path, json.dumps(list(cases), indent=1) + "\n")
 
 
@@ -72,12 +69,15 @@ def read(run_folder: Path) -> Night:
     records: dict[str, Record] = {}
     for number, case in enumerate(plan(run_folder)):
         where = f"{path}, case {number}"
-        record = _not_reached(case, where, run, state.started.get(str(case.get("key")), ""))
-        if record.key in records:
-            raise MatrixError("a case planned twice", where=where, got=record.key)
-        found = state.results.get(record.key) or state.lost.get(record.key) or record
-        # In journals of earlier versions, cells lack axes that the plan has.
-        records[record.key] = replace(found, cell=record.cell)
+        entry = _entry(case, where)
+        key = entry.planned.key
+        if key in records:
+            raise MatrixError("a case planned twice", where=where, got=key)
+        result = state.results.get(key) or state.lost.get(key)
+        if result:  # journals of earlier versions have a part of the planned case
+            records[key] = replace(result, planned=entry.planned)
+        else:
+            records[key] = _not_reached(entry, run, state.started.get(key, ""))
     for key, result in state.results.items():
         if key not in records:
             records[key] = replace(result, notes=(*result.notes, "not in the plan of this run"))
@@ -103,51 +103,38 @@ def plan(run_folder: Path) -> list[dict[str, Any]]:
 
 def planned(run_folder: Path) -> list[Planned]:
     """Return the cases of a run's plan. Raises MatrixError on a missing or broken plan."""
-    found: dict[str, Planned] = {}
-    for number, case in enumerate(plan(run_folder)):
-        try:
-            item = Planned.from_json(case)
-            if item.key in found:
-                raise ValueError("it is planned twice")
-            found[item.key] = item
-        except MALFORMED as error:
-            raise MatrixError(
-                "not a planned case",
-                where=f"{run_folder / PLAN}, case {number}",
-                got=f"{type(error).__name__}: {error}",
-                fix="start a new run: another version wrote this plan",
-            ) from error
-    return [*found.values()]
+    path = run_folder / PLAN
+    cases: dict[str, Planned] = {}
+    for number, entry in enumerate(plan(run_folder)):
+        case = _entry(entry, f"{path}, case {number}").planned
+        if case.key in cases:
+            raise MatrixError("a case planned twice", where=f"{path}, case {number}", got=case.key)
+        cases[case.key] = case
+    return [*cases.values()]
 
 
-def _not_reached(case: Mapping[str, Any], where: str, run: str, started: str) -> Record:
-    """Return the record of a planned case that has no result."""
-    reason = f"started at {started}, never finished: the run was interrupted" if started else "never started"
+def _entry(entry: Mapping[str, Any], where: str) -> PlanEntry:
     try:
-        record = Record(
-            failure=case["failure"],
-            case=case["case"],
-            cell=Cell.from_json(case["cell"], case.get("stack", {})),
-            level=Level(case["level"]),
-            expectation=Expectation(case["expectation"]),
-            verdict=Verdict.NOT_REACHED,
-            outcome=Outcome(OutcomeKind.NOT_REACHED, reason),
-            signature=None,
-            reproduce=case["reproduce"],
-            notes=items(case["notes"]),
-            why=tuple(map(Reason.from_json, items(case["why"]))),
-            run=run,
-            started=started,
-        )
-        conforming(record)
-        expected = case_key(record.cell.id, record.failure, record.case, record.level)
-        if case["key"] != expected:
-            raise MatrixError("a case whose key is not its own", where=where, got=case["key"], expected=expected)
-    except MALFORMED as error:
+        return decode(PlanEntry, entry, where)
+    except MalformedError as error:
         raise MatrixError(
             "not a planned case",
             where=where,
-            got=f"{type(error).__name__}: {error}",
-            expected="key, failure, case, cell, level, expectation, why, reproduce, notes",
+            got=error.brief.removeprefix(f"{where}."),
+            expected="a case as this version writes it",
+            fix="start a new run: another version wrote this plan",
         ) from error
-    return record
+
+
+def _not_reached(entry: PlanEntry, run: str, started: str) -> Record:
+    """Return the record of a planned case that has no result."""
+    reason = f"started at {started}, never finished: the run was interrupted" if started else "never started"
+    return Record(
+        entry.planned,
+        Verdict.NOT_REACHED,
+        Outcome(OutcomeKind.NOT_REACHED, reason),
+        reproduce=entry.reproduce,
+        notes=entry.planned.notes,
+        run=run,
+        started=started,
+    )

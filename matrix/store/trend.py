@@ -9,6 +9,7 @@ from statistics import median
 from types import MappingProxyType
 from typing import Final
 
+from matrix.catalog.failure import Level
 from matrix.verdicts.record import SILENT, Verdict
 
 NIGHTS: Final = 60  # shown
@@ -21,23 +22,36 @@ LEAST_S: Final = 1.0
 
 @dataclass(frozen=True)
 class PastResult:
-    """The result of a case in one night.
+    """The result of a case in an earlier run, as the history has it without the record.
 
-    `content` is the verdict-cache key. `cached`: the verdict came from the cache, the case did not run that night.
-    `number` increases from night to night.
+    `number` increases from run to run. `content` is the verdict-cache key. `cached`: the verdict came from the cache,
+    the case did not run. `cell` is the cell's id, `started` a time (UTC, ISO 8601).
     """
 
     number: int
     run: str
     verdict: Verdict
-    seconds: float
-    content: str
-    cached: bool
+    seconds: float = 0.0
+    content: str = ""
+    cached: bool = False
+    level: Level = Level.CPU
+    cell: str = ""
+    started: str = ""
 
     @property
     def ran(self) -> bool:
-        """Return whether the case ran that night."""
+        """Return whether the case ran in that run."""
         return not self.cached and self.verdict not in SILENT
+
+    def to_json(self) -> dict[str, str]:
+        """Return what `megatrix check --json` prints of the last run of a failure at a level."""
+        return {
+            "level": self.level.value,
+            "run": self.run,
+            "started": self.started,
+            "cell": self.cell,
+            "verdict": self.verdict.value,
+        }
 
 
 Pasts = Mapping[str, Sequence[PastResult]]  # case key -> nights, oldest first

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final
 
-from matrix.catalog.conform import conforming, items
-from matrix.verdicts.reason import Kind, Lack
+from matrix.verdicts.reason import Lack
 
 
 class OutcomeKind(str, Enum):
@@ -85,33 +83,3 @@ class Outcome:
     leftovers: int = 0  # processes of the job that outlived their rank and were killed
     attempts: tuple[str, ...] = ()  # descriptions of earlier attempts of this job: a retry is evidence
     lacks: tuple[Lack, ...] = ()  # all that an unavailable case lacks, as far as that is known before it runs
-
-    def to_json(self) -> dict[str, Any]:
-        """Return plain JSON values; `from_json` reads them back."""
-        record = asdict(self)
-        record["kind"] = self.kind.value
-        record["lacks"] = [{**asdict(lack), "kind": lack.kind.value} for lack in self.lacks]
-        return record
-
-    @classmethod
-    def from_json(cls, record: Mapping[str, Any]) -> Outcome:
-        """Build an outcome from the JSON of `to_json`. Raises one of MALFORMED (catalog.conform) on anything else."""
-        fields = dict(record)
-        fields["kind"] = OutcomeKind(fields["kind"])
-        fields["chain"] = raised_chain(fields.get("chain", ()))
-        fields["attempts"] = items(fields.get("attempts", ()))
-        fields["lacks"] = tuple(
-            Lack(Kind(lack["kind"]), lack["text"], lack["name"]) for lack in items(fields.get("lacks", ()))
-        )
-        fields["ranks"] = tuple(
-            RankEnd(**{**rank, "chain": raised_chain(rank.get("chain", ()))}) for rank in items(fields.get("ranks", ()))
-        )
-        return conforming(cls(**fields))
-
-
-def raised_chain(records: Sequence[Mapping[str, Any]]) -> tuple[Raised, ...]:
-    """Read a chain of exceptions from JSON."""
-    return tuple(
-        Raised(record["type"], record["message"], tuple(Frame(**frame) for frame in items(record.get("frames", ()))))
-        for record in items(records)
-    )

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import Final
+from typing import Any, Final
+
+from matrix.catalog.codec import fields_from_plain
 
 
 class ReasonKind(str, Enum):
@@ -39,19 +40,10 @@ class Reason:
     def __str__(self) -> str:
         return f"{HEADS[self.kind]}{self.text}"
 
-    def to_json(self) -> dict[str, str]:
-        """Return plain JSON values."""
-        return {"kind": self.kind.value, "text": self.text}
-
     @classmethod
-    def from_json(cls, reason: Mapping[str, str] | str) -> Reason:
-        """Build a reason from the JSON of `to_json`, or from the sentence that earlier versions wrote in its place.
-
-        Raises KeyError, TypeError or ValueError on anything else.
-        """
-        if isinstance(reason, str):
-            return cls(ReasonKind.UNSORTED, reason)
-        return cls(ReasonKind(reason["kind"]), reason["text"])
+    def from_plain(cls, value: Any) -> Reason:
+        """Return a reason of its fields, or of the sentence that earlier versions wrote. Raises MalformedError."""
+        return cls(ReasonKind.UNSORTED, value) if isinstance(value, str) else fields_from_plain(cls, value)
 
 
 class Kind(str, Enum):

@@ -8,9 +8,10 @@ from enum import Enum
 from typing import Any, Final
 
 from matrix.catalog.cell import Cell
-from matrix.catalog.conform import conforming, items
+from matrix.catalog.codec import encode, fields_from_plain
 from matrix.catalog.failure import Expectation, Level
 from matrix.verdicts.outcome import Outcome
+from matrix.verdicts.planned import Planned
 from matrix.verdicts.reason import Reason
 
 
@@ -44,27 +45,26 @@ COLOURS = {
 SILENT: Final = frozenset({Verdict.UNAVAILABLE, Verdict.NOT_REACHED})  # verdicts without information on the cell
 
 
+PLANNED: Final = ("failure", "case", "cell", "level", "expectation", "why")  # its keys in the JSON of a record
+OUTCOME: Final = {"outcome": "kind", "seconds": "seconds", "reason": "reason"}
+
+
 @dataclass(frozen=True)
 class Record:
     """One planned case and its result.
 
-    `key` names the case within a plan ("CELL FAILURE CASE LEVEL"), `content` is the verdict-cache key ("" if the
-    result must not be cached). `other` is the id of the catalog entry whose signature matched when it is not this
-    failure's. `notes` qualify the result for the reader: twin, stand-ins, a different Python.
+    `content` is the verdict-cache key ("" if the result must not be cached). `other` is the id of the catalog entry
+    whose signature matched when it is not this failure's. `notes` qualify the result for the reader: twin, stand-ins, a
+    different Python.
     """
 
-    failure: str
-    case: str
-    cell: Cell
-    level: Level
-    expectation: Expectation
+    planned: Planned
     verdict: Verdict
     outcome: Outcome
-    signature: str | None  # name of the matched signature
-    reproduce: str  # a command line that reproduces it
+    signature: str | None = None  # name of the matched signature
+    reproduce: str = ""  # a command line that reproduces it
     other: str | None = None
     notes: tuple[str, ...] = ()
-    why: tuple[Reason, ...] = ()  # why the case is in the plan
     resolved: Mapping[str, str] = field(default_factory=dict)  # package -> installed version; also python, image, host
     content: str = ""
     cached_from: str = ""  # run id, when the verdict came from the cache
@@ -74,59 +74,55 @@ class Record:
     @property
     def key(self) -> str:
         """Return the case's name within a plan."""
-        return case_key(self.cell.id, self.failure, self.case, self.level)
+        return self.planned.key
+
+    @property
+    def failure(self) -> str:
+        """Return the failure's id."""
+        return self.planned.failure
+
+    @property
+    def case(self) -> str:
+        """Return the name of the failure's case."""
+        return self.planned.case
+
+    @property
+    def cell(self) -> Cell:
+        """Return the cell in which it ran."""
+        return self.planned.cell
+
+    @property
+    def level(self) -> Level:
+        """Return the level of the reproduction."""
+        return self.planned.level
+
+    @property
+    def expectation(self) -> Expectation:
+        """Return the expectation that its verdict compares the outcome with."""
+        return self.planned.expectation
+
+    @property
+    def why(self) -> tuple[Reason, ...]:
+        """Return the reasons for which it is in the plan."""
+        return self.planned.why
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain JSON values. `outcome` holds the kind of the outcome, `detail` the whole of it."""
-        detail = self.outcome.to_json()
-        return {
-            "failure": self.failure,
-            "case": self.case,
-            "cell": self.cell.to_json(),
-            "level": self.level.value,
-            "outcome": self.outcome.kind.value,
-            "expectation": self.expectation.value,
-            "verdict": self.verdict.value,
-            "signature": self.signature,
-            "seconds": round(self.outcome.seconds, 3),
-            "reproduce": self.reproduce,
-            "other": self.other,
-            "reason": self.outcome.reason,
-            "notes": list(self.notes),
-            "why": [reason.to_json() for reason in self.why],
-            "resolved": dict(self.resolved),
-            "content": self.content,
-            "cached_from": self.cached_from,
-            "run": self.run,
-            "started": self.started,
-            "detail": detail,
-        }
+        """Return what commands print (docs/schema/records.json): flat, `detail` has the rest of the outcome."""
+        plain = encode(self)
+        planned, outcome = plain.pop("planned"), plain.pop("outcome")
+        flat = {key: planned[key] for key in PLANNED} | {key: outcome.pop(name) for key, name in OUTCOME.items()}
+        return {**flat, "seconds": round(flat["seconds"], 3), **plain, "detail": outcome}
 
     @classmethod
-    def from_json(cls, record: Mapping[str, Any]) -> Record:
-        """Build a record from the JSON of `to_json`. Raises one of MALFORMED (catalog.conform) on anything else."""
-        made = cls(
-            failure=record["failure"],
-            case=record["case"],
-            cell=Cell.from_json(record["cell"]),
-            level=Level(record["level"]),
-            expectation=Expectation(record["expectation"]),
-            verdict=Verdict(record["verdict"]),
-            outcome=Outcome.from_json(record["detail"]),
-            signature=record["signature"],
-            reproduce=record["reproduce"],
-            other=record["other"],
-            notes=items(record["notes"]),
-            why=tuple(map(Reason.from_json, items(record["why"]))),
-            resolved=record["resolved"],
-            content=record["content"],
-            cached_from=record["cached_from"],
-            run=record["run"],
-            started=record["started"],
-        )
-        return conforming(made)
+    def from_plain(cls, value: Mapping[str, Any]) -> Record:
+        """Return a record of its fields, or of the flat JSON that journals of earlier versions hold.
 
-
-def case_key(cell: str, failure: str, case: str, level: Level) -> str:
-    """Return the name of one case within a plan; the same four words select it on the command line."""
-    return f"{cell} {failure} {case} {level.value}"
+        That JSON lacks the job of the planned case (ranks, GPUs, sources): these fields have their defaults. Raises
+        MalformedError.
+        """
+        if "detail" not in value:
+            return fields_from_plain(cls, value)
+        planned = {key: value[key] for key in PLANNED}
+        outcome = {name: value[key] for key, name in OUTCOME.items()} | value["detail"]
+        rest = {key: value[key] for key in value if key not in (*PLANNED, *OUTCOME, "detail")}
+        return fields_from_plain(cls, {**rest, "planned": planned, "outcome": outcome})

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -27,7 +26,7 @@ from tests.founding import BEHIND_SAVE, CALL, MASK, MPI, SAVE
 from tests.unit import catalogs
 from tests.unit.catalogs import case, clause, failure, real, stack
 from tests.unit.engines import HOST, FakeEngine
-from tests.unit.report.samples import attribution, bisection, night, planned
+from tests.unit.report.samples import attribution, bisection, changed, night, planned
 
 ENTRY = failure(
     "save-breaks",
@@ -47,7 +46,7 @@ LONG = "run:" + "/".join(["ngc-24.07", "mcore-0.9.0rc0+094d66b", "te-1.8.0+37280
 
 def real_night() -> list[Record]:
     """The sample night with failures of the catalog."""
-    return [replace(one, failure=REAL[one.failure], other=REAL.get(one.other or "", one.other)) for one in night()]
+    return [changed(one, failure=REAL[one.failure], other=REAL.get(one.other or "", one.other)) for one in night()]
 
 
 @pytest.fixture(scope="session")

@@ -17,10 +17,10 @@ from matrix.catalog.limits import MIB
 from matrix.catalog.loading import load
 from matrix.planning.covering import pairwise
 from matrix.planning.night import night
-from matrix.planning.planned import Planned
 from matrix.provision.tools import ContainerSpec, Ref, Tool
 from matrix.store import night as nights
 from matrix.store.paths import Paths
+from matrix.verdicts.planned import Planned
 from tests.founding import BEHIND_MPI, MPI
 from tests.real.conftest import COMMAND_S, ROOT, Megatrix, started, wait_for_first_result
 from tests.schemas import items_of

@@ -13,7 +13,7 @@ from matrix.catalog.model import Catalog
 from matrix.execution import session
 from matrix.execution.ranks.job import RankJob
 from matrix.execution.reproduction import Reproduction
-from matrix.planning.planned import Planned
+from matrix.verdicts.planned import Planned
 
 TARGET: Final = "tests.rehearsal.device:rehearse"
 real_job: Final = Reproduction.job.fget  # type: ignore[attr-defined]  # the function of a property

@@ -10,8 +10,8 @@ from matrix.catalog.failure import Case, Expectation, Level
 from matrix.catalog.loading import load
 from matrix.catalog.versions import parse
 from matrix.planning.host_cases import cases_here, with_host
-from matrix.planning.planned import Planned
 from matrix.verdicts.outcome import OutcomeKind
+from matrix.verdicts.planned import Planned
 from matrix.verdicts.record import Record, Verdict
 from tests.founding import SAVE
 from tests.rehearsal.conftest import GPUS, SUMMARY, Rehearsals

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from matrix.catalog.codec import decode
 from matrix.store import journal, night
 from matrix.verdicts.record import Record
 from tests.founding import BEHIND_MPI, SAVE
@@ -109,7 +110,7 @@ class Site:
         """Return the keys of all results in the journals, with duplicates."""
         lines = (line for path in self.folder.glob("journal-*.jsonl") for line in path.read_text().splitlines())
         values = (json.loads(line) for line in lines if '"result":' in line and line.endswith("}"))
-        records = (Record.from_json(one["result"]) for one in values)
+        records = (decode(Record, one["result"]) for one in values)
         return [record.key for record in records if record.verdict.value != "not-reached"]
 
     def lost(self) -> list[Record]:

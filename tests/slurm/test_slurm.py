@@ -15,10 +15,10 @@ from matrix.execution.engine import Tox
 from matrix.execution.slurm.commands import of
 from matrix.execution.slurm.engine import Slurm
 from matrix.planning.night import everything
-from matrix.planning.planned import Planned
 from matrix.planning.requirements import BaseOffer
 from matrix.provision import host
 from matrix.store import journal, night
+from matrix.verdicts.planned import Planned
 from tests.founding import SAVE
 from tests.slurm.cluster import NODES, kill, wait
 from tests.slurm.conftest import MANY, PLACES, RANKS, Site, ended, facts_of, gone, places

@@ -15,8 +15,8 @@ from matrix.catalog.loading import FACTS, load
 from matrix.catalog.model import Catalog, Container, Driver, Exclusion, ReaderBase, Release, Wheels
 from matrix.catalog.versions import Range
 from matrix.planning.cases import plan_case
-from matrix.planning.planned import Planned
 from matrix.verdicts.outcome import Outcome, OutcomeKind, Raised
+from matrix.verdicts.planned import Planned
 
 TORCHES = ("2.3.1", "2.4.0", "2.5.1")
 CORES = ("0.7.0", "0.8.0", "0.9.0")

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
+from matrix.catalog.codec import decode
 from matrix.catalog.model import Catalog
 from matrix.errors import MatrixError
 from matrix.execution.cache_key import case_key
 from matrix.execution.engine import BaseContents, EngineResult, Tox, environment_folder
 from matrix.execution.relay import Sender
 from matrix.execution.reproduction import CaseContext, make_record
-from matrix.planning.planned import Planned
 from matrix.planning.rerun import reproduce_line
 from matrix.provision import configuration
 from matrix.provision import installed as environments
@@ -20,6 +20,7 @@ from matrix.provision.host import Host
 from matrix.store import journal, night
 from matrix.verdicts.judge import judge
 from matrix.verdicts.outcome import Outcome
+from matrix.verdicts.planned import Planned
 from tests.unit.catalogs import shown
 
 HOST = Host(0, "none", "x86_64")
@@ -50,7 +51,7 @@ class FakeEngine:
 
     def as_expected(self, item: Planned) -> Outcome:
         broken = item.expectation.value == "broken"
-        return shown(self.known.failure(item.failure)) if broken else Outcome.from_json({"kind": "passed"})
+        return shown(self.known.failure(item.failure)) if broken else decode(Outcome, {"kind": "passed"})
 
     def ready(self, bases: Collection[str]) -> None:
         if self.unready:
@@ -67,7 +68,7 @@ class FakeEngine:
         log.write_text("what tox printed\n")
         self.bases += bases
         done = journal.read(folder).results
-        left = [item for item in map(Planned.from_json, night.plan(folder)) if item.cell.base in bases]
+        left = [item for item in night.planned(folder) if item.cell.base in bases]
         sender = Sender(environ["MEGATRIX_RELAY"], lambda: None)
         with journal.Journal.new(folder) as kept:
             for number, item in enumerate(one for one in left if one.key not in done):

@@ -11,10 +11,10 @@ import resource
 import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
+from matrix.catalog.codec import encode
 from matrix.catalog.folders import load_module
 from matrix.errors import MatrixError
 from matrix.execution.ranks.chain import chain_of
@@ -64,7 +64,7 @@ def work(spec: Mapping[str, Any], result: int, stacks: int) -> None:
     except SystemExit:
         raise  # the body has not returned; the exit status describes its end
     except BaseException as error:  # torch's CheckpointException does not derive from Exception
-        _send(result, json.dumps({"raised": [asdict(raised) for raised in chain_of(error)]}))
+        _send(result, json.dumps({"raised": encode(chain_of(error))}))
         raise
     _send(result, report)
 

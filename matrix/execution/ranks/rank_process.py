@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from multiprocessing.process import BaseProcess
 from typing import Any
 
-from matrix.catalog.conform import MALFORMED, conforming
+from matrix.catalog.codec import MalformedError, decode
 from matrix.execution.ranks import mpirun
 from matrix.execution.ranks.logs import Log
-from matrix.verdicts.outcome import EVIDENCE, Raised, RankEnd, raised_chain
+from matrix.verdicts.outcome import EVIDENCE, Raised, RankEnd
 
 
 @dataclass(frozen=True)
@@ -33,9 +33,9 @@ def parse_report(line: bytes) -> RankReport | None:
         if "value" in report:
             return RankReport(returned=True, value=report["value"])
         if "raised" in report:
-            return conforming(RankReport(chain=raised_chain(report["raised"])))
-        return conforming(RankReport(lacks=report["lacks"]))
-    except MALFORMED:
+            return RankReport(chain=decode(tuple[Raised, ...], report["raised"]))
+        return RankReport(lacks=decode(str, report["lacks"]))
+    except (MalformedError, KeyError, TypeError, ValueError, RecursionError):
         return None
 
 

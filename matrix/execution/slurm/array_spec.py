@@ -8,16 +8,16 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any, Final, TypeVar
+from dataclasses import dataclass, field
+from typing import Final, TypeVar
 
 from matrix.catalog.failure import Case, Level
 from matrix.catalog.limits import MIB
 from matrix.execution.gpus import JOB_WAIT_S
 from matrix.execution.slurm.commands import Node
-from matrix.planning.planned import Planned
 from matrix.provision.pyxis import FETCH_S
 from matrix.provision.tools import Ref
+from matrix.verdicts.planned import Planned
 
 T = TypeVar("T")
 
@@ -67,19 +67,10 @@ class ArraySpec:
     reports the contents of the image.
     """
 
-    tasks: Sequence[Sequence[str]]
-    nodes: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    tasks: tuple[tuple[str, ...], ...]
+    nodes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     image: Ref | None = None
     digest: str = ""
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the content of the file."""
-        return {**vars(self), "image": asdict(self.image) if self.image else None}
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> ArraySpec:
-        """Return the array spec that `to_json` returned `data` for."""
-        return cls(**{**data, "image": Ref(**data["image"]) if data["image"] else None})
 
 
 def needs(item: Planned, case: Case | None, largest: Node, drivers: tuple[str, ...]) -> ResourceRequest:

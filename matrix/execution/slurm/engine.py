@@ -27,7 +27,6 @@ from matrix.execution.slurm.commands import Commands, Node
 from matrix.execution.slurm.image import answer, reported_contents
 from matrix.execution.slurm.queue import Queue
 from matrix.planning import driver_fit
-from matrix.planning.planned import Planned
 from matrix.planning.requirements import BaseOffer, MachineOffer, unmet
 from matrix.provision import case_overlays as provision
 from matrix.provision import configuration, kernel, project
@@ -38,6 +37,7 @@ from matrix.provision.tox_environments import CELL_SETTINGS
 from matrix.store import journal, scratch
 from matrix.store.secrets import mask_file
 from matrix.verdicts.outcome import Outcome, OutcomeKind
+from matrix.verdicts.planned import Planned
 from matrix.verdicts.reason import Kind, Lack
 
 # Seconds between two polls of the queue and the journals; neither can notify another machine. squeue takes 5 ms with 20
@@ -173,7 +173,7 @@ class Slurm:
                 answer(queue.parts, base).unlink(missing_ok=True)
                 first = self._needs(pending(queue.folder, [base])[0])
                 request = replace(first, cpus=1, gpus=min(1, first.gpus), memory=0)  # it only reads
-                self._submit(queue, request, ArraySpec([[]], image=images[base]), name)
+                self._submit(queue, request, ArraySpec(((),), image=images[base]), name)
         return list(unreported)
 
     def _provide(self, queue: Queue, images: Iterable[str]) -> tuple[dict[str, str], dict[str, str]]:
@@ -227,7 +227,7 @@ class Slurm:
             image = self._image(request.base)
             found = reported_contents(queue.parts, request.base) if image else None
             digest = found.image if isinstance(found, BaseContents) else ""
-            self._submit(queue, request, ArraySpec(tasks, nodes, image, digest))
+            self._submit(queue, request, ArraySpec(tuple(map(tuple, tasks)), nodes, image, digest))
 
     def _submit(self, queue: Queue, request: ResourceRequest, part: ArraySpec, name: str = "") -> None:
         path = queue.write(part, name)

@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
+from matrix.catalog.codec import decode_json, encode
 from matrix.errors import MatrixError
 from matrix.execution.slurm.array_spec import ArraySpec
 from matrix.execution.slurm.commands import REST, Commands, Task
@@ -44,7 +45,7 @@ class Queue:
     def write(self, part: ArraySpec, name: str = "") -> Path:
         """Write an array spec and return its file, named like the array: `name`, or the next number."""
         name = name or f"{len(list(self.parts.glob('[0-9]*.json'))):04d}"
-        write_whole(self.parts / f"{name}.json", json.dumps(part.to_json()) + "\n")
+        write_whole(self.parts / f"{name}.json", json.dumps(encode(part)) + "\n")
         return self.parts / f"{name}.json"
 
     def part_name(self, task: Task) -> str:
@@ -86,7 +87,7 @@ class Queue:
     def _part(self, task: Task) -> ArraySpec:
         name = self.part_name(task)
         if name not in self._parts:
-            self._parts[name] = ArraySpec.from_json(json.loads((self.parts / f"{name}.json").read_text("utf-8")))
+            self._parts[name] = decode_json(ArraySpec, (self.parts / f"{name}.json").read_text("utf-8"))
         return self._parts[name]
 
     def live(self) -> list[Task]:

@@ -15,6 +15,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from matrix.catalog.codec import decode_json
 from matrix.catalog.folders import entries, folder_name, roots
 from matrix.execution import interrupt
 from matrix.execution.slurm import image
@@ -30,7 +31,7 @@ CANCELLED = 130  # a shell's status after Ctrl-C
 def main(path: Path) -> int:
     """Run the cases of this task that have no result; return 0 if each has one afterwards."""
     die_with_parent(os.getppid())
-    part = ArraySpec.from_json(json.loads(path.read_text("utf-8")))
+    part = decode_json(ArraySpec, path.read_text("utf-8"), str(path))
     index, node = int(os.environ["SLURM_ARRAY_TASK_ID"]), os.environ["SLURMD_NODENAME"]
     if part.image and not part.tasks[index]:
         return image.report_contents(part.image, path.parent, node)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from matrix.authoring.breaking import outcome, swapped
@@ -13,7 +11,7 @@ from matrix.planning.covering import pairwise
 from matrix.planning.night import night
 from matrix.verdicts.record import Record, Verdict
 from tests.unit.catalogs import catalog, clause, failure
-from tests.unit.report.samples import record
+from tests.unit.report.samples import changed, record
 
 BOTH = failure(affected=(clause(mcore="<0.9"),), works=(clause(mcore=">=0.9"),))
 ONE = failure("one", affected=(clause(),))
@@ -33,7 +31,7 @@ def test_an_entry_with_one_expectation_is_refused() -> None:
 
 
 def ended(expectation: Expectation, verdict: Verdict) -> Record:
-    return replace(record(), expectation=expectation, verdict=verdict)
+    return changed(record(), expectation=expectation, verdict=verdict)
 
 
 RED = [ended(Expectation.WORKS, Verdict.REGRESSED), ended(Expectation.BROKEN, Verdict.VANISHED)]

@@ -11,10 +11,10 @@ from matrix.verdicts.outcome import Frame, Outcome, OutcomeKind, Raised
 from matrix.verdicts.record import Verdict
 from matrix.verdicts.signature import matched
 from tests.unit.catalogs import failure, shown
-from tests.unit.report.samples import record
+from tests.unit.report.samples import changed, record
 
 ENTRY = failure()
-RECORD = replace(record(), failure="break", verdict=Verdict.REPRODUCED, signature="broke", outcome=shown(ENTRY))
+RECORD = changed(record(), failure="break", verdict=Verdict.REPRODUCED, signature="broke", outcome=shown(ENTRY))
 
 
 def test_a_reproduced_record_becomes_examples(tmp_path: Path) -> None:
@@ -34,7 +34,7 @@ def test_other_verdicts_make_no_example() -> None:
 
 
 def test_each_signature_is_kept_once() -> None:
-    twice = keep(ENTRY, [RECORD, replace(RECORD, case="pp2")])
+    twice = keep(ENTRY, [RECORD, changed(RECORD, case="pp2")])
     assert [one.name for one in twice if one.kind == SHOWS] == ["torch-2.4.0-mcore-0.8.0-tp2"]
 
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from matrix.bisection.probing import Show
 from matrix.execution.reproduction import CaseContext, make_record
-from matrix.planning.planned import Planned
 from matrix.verdicts.judge import judge
 from matrix.verdicts.outcome import Outcome, OutcomeKind
+from matrix.verdicts.planned import Planned
 from matrix.verdicts.record import Record
 from tests.unit import catalogs
 from tests.unit.catalogs import case, clause, failure

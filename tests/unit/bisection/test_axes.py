@@ -8,9 +8,10 @@ import pytest
 
 from matrix.bisection import axes
 from matrix.bisection.axes import AxisName, Side, Subject, choose_case, releases
+from matrix.catalog.codec import decode, encode
 from matrix.catalog.failure import Expectation, Level, OpenPackage
 from matrix.errors import MatrixError
-from matrix.planning.planned import Planned
+from matrix.verdicts.planned import Planned
 from tests.unit import catalogs
 from tests.unit.catalogs import case, clause, exclusion, failure
 
@@ -129,7 +130,7 @@ def test_commit_has_no_expectation() -> None:
 def test_commit_may_write_the_checkpoint() -> None:
     """The plan that the cell's process reads has it, too; the reader keeps its own release."""
     commit = SUBJECT.with_side(AxisName.WRITER, Side("0.9.0rc0+abcdef1", "/clone@abcdef1")).planned()
-    planned = Planned.from_json(commit.to_json())
+    planned = decode(Planned, encode(commit))
 
     assert planned.writer
     assert (planned.writer.source, planned.writer.cell.mcore) == ("/clone@abcdef1", "0.9.0rc0+abcdef1")

@@ -17,9 +17,9 @@ from matrix.bisection.summary import AttributionSummary, BisectionSummary, summa
 from matrix.catalog.failure import Axis, Level
 from matrix.catalog.versions import parse
 from matrix.errors import MatrixError
-from matrix.planning.planned import Planned
 from matrix.report.bisection import bisection_page, render
 from matrix.verdicts.outcome import Outcome, OutcomeKind
+from matrix.verdicts.planned import Planned
 from tests.unit import catalogs
 from tests.unit.bisection.repositories import FakeProbe
 from tests.unit.catalogs import failure

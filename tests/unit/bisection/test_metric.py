@@ -23,8 +23,8 @@ from matrix.bisection.session import Bisection, BisectionSession, End, ProbeStor
 from matrix.catalog.failure import Level
 from matrix.errors import MatrixError
 from matrix.kit.command import METRIC
-from matrix.planning.planned import Planned
 from matrix.verdicts.outcome import Outcome, OutcomeKind, RankEnd
+from matrix.verdicts.planned import Planned
 from matrix.verdicts.record import Record
 from tests.unit.bisection import repositories
 from tests.unit.bisection.repositories import ENTRY, KNOWN, record_of, revision

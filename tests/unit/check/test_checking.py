@@ -16,7 +16,7 @@ from matrix.check.job import job_of
 from matrix.check.stack import build, parse_text
 from matrix.planning import night
 from matrix.planning.selection import select
-from matrix.store.history import LastRun
+from matrix.store.trend import PastResult
 from matrix.verdicts.record import Verdict
 from tests.founding import BEHIND_MPI, CALL, MASK, MPI, RESUME, SAVE, SHIFTED_CALL
 from tests.unit.catalogs import real
@@ -57,7 +57,9 @@ def test_version_that_does_not_exist_is_unknown() -> None:
 
 
 def test_history_is_the_evidence() -> None:
-    run = LastRun(Level.CPU, "20260101-000000-night", "2026-01-01T00:00:00Z", "torch-2.4.0/x", Verdict.REPRODUCED)
+    run = PastResult(
+        1, "20260101-000000-night", Verdict.REPRODUCED, cell="torch-2.4.0/x", started="2026-01-01T00:00:00Z"
+    )
     result = check(real(), build(real(), parse_text(real(), "mcore=0.8.0 torch=2.4.0")), Question(), {SAVE: (run,)})
     (found,) = [one for one in result.failures if one.failure.id == SAVE]
     assert found.to_json()["runs"][0]["run"] == "20260101-000000-night"

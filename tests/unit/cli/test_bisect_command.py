@@ -22,9 +22,9 @@ from matrix.cli import places
 from matrix.cli.main import main
 from matrix.errors import ExitStatus
 from matrix.kit.command import METRIC
-from matrix.planning.planned import Planned
 from matrix.provision import host
 from matrix.verdicts.outcome import Frame, Outcome, OutcomeKind, Raised, RankEnd
+from matrix.verdicts.planned import Planned
 from tests.schemas import items_of
 from tests.unit import catalogs
 from tests.unit.bisection import repositories

@@ -16,6 +16,7 @@ import pytest
 
 from matrix import __version__
 from matrix.catalog import loading
+from matrix.catalog.codec import decode
 from matrix.catalog.failure import Level
 from matrix.cli import COMMANDS, Command, places
 from matrix.cli.catalog import ACTIONS
@@ -24,11 +25,11 @@ from matrix.cli.usage import statuses
 from matrix.errors import ExitStatus, MatrixError
 from matrix.planning.covering import pairwise
 from matrix.planning.night import everything, night
-from matrix.planning.planned import Planned
 from matrix.provision import host, installed, project
 from matrix.provision.installed import PythonEnvironment
 from matrix.provision.project import ROOT
 from matrix.verdicts.outcome import Outcome, OutcomeKind, Raised
+from matrix.verdicts.planned import Planned
 from matrix.verdicts.record import Record
 from tests.schemas import items_of
 from tests.unit import catalogs
@@ -224,7 +225,7 @@ def test_the_plan_is_the_night_with_its_reasons(capsys: pytest.CaptureFixture[st
 
 def test_plan_json_has_each_case(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", "--json"]) == 0
-    assert [Planned.from_json(one) for one in items_of(capsys.readouterr().out, "plan")] == NIGHT
+    assert [decode(Planned, one) for one in items_of(capsys.readouterr().out, "plan")] == NIGHT
 
 
 @pytest.mark.parametrize(
@@ -308,7 +309,7 @@ def test_a_red_run_exits_with_1(engine: FakeEngine, capsys: pytest.CaptureFixtur
 def test_run_json_has_each_record(engine: FakeEngine, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", "--json", "--case", KEY]) == 0
     (line,) = items_of(capsys.readouterr().out, "records")
-    assert (Record.from_json(line).key, line["verdict"]) == (KEY, "reproduced")
+    assert (decode(Record, line).key, line["verdict"]) == (KEY, "reproduced")
 
 
 def test_a_resumed_run_reaches_the_remaining_cases(
@@ -416,7 +417,7 @@ def test_report_rebuilds_the_report_of_a_run(engine: FakeEngine, capsys: pytest.
     main(["run"])
     capsys.readouterr()
     assert main(["report", "--json"]) == 1
-    records = map(Record.from_json, items_of(capsys.readouterr().out, "records"))
+    records = (decode(Record, one) for one in items_of(capsys.readouterr().out, "records"))
     assert [record.key for record in records] == [item.key for item in NIGHT]
     assert main(["report"]) == 1
     assert "page: " in capsys.readouterr().out

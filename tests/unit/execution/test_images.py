@@ -25,7 +25,6 @@ from matrix.execution.images import Images, pull, to_pull
 from matrix.execution.inside import COLLECT_S, limit_s
 from matrix.execution.ranks.timeouts import OVERTIME_S
 from matrix.planning.cases import plan_case
-from matrix.planning.planned import Planned
 from matrix.planning.requirements import BaseOffer
 from matrix.planning.rerun import plan_entry
 from matrix.provision import case_overlays as provision
@@ -36,6 +35,7 @@ from matrix.provision.project import ROOT
 from matrix.provision.tools import START_S, Tool
 from matrix.store import night
 from matrix.store.paths import PLAN
+from matrix.verdicts.planned import Planned
 from matrix.verdicts.reason import Lack
 from tests.unit.catalogs import case, catalog, clause, failure, image, planned
 

@@ -16,9 +16,9 @@ from matrix.catalog.failure import Failure
 from matrix.catalog.folders import SITE
 from matrix.errors import MatrixError
 from matrix.execution import plugin
-from matrix.planning.planned import Planned
 from matrix.provision.project import ROOT
 from matrix.verdicts.outcome import Outcome, OutcomeKind
+from matrix.verdicts.planned import Planned
 from matrix.verdicts.record import Record, Verdict
 from tests.unit.catalogs import case, catalog, failure, planned
 from tests.unit.report.samples import record

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from matrix.catalog.codec import MalformedError
 from matrix.errors import MatrixError
 from matrix.execution.relay import CaseBegun, CaseEnded, Message, Receiver, Sender, decode, encode
 from matrix.provision.project import ROOT
@@ -47,7 +48,7 @@ def test_messages_round_trip_as_one_line(message: Message) -> None:
 
 @pytest.mark.parametrize("line", ["", "{}", "[]", '{"ended": {}}', '{"more": 1}', "1"])
 def test_invalid_line_raises(line: str) -> None:
-    with pytest.raises((KeyError, TypeError, ValueError)):
+    with pytest.raises((MalformedError, KeyError, TypeError, ValueError)):
         decode(line)
 
 

@@ -14,8 +14,8 @@ from matrix.catalog.schema import Size
 from matrix.errors import MatrixError
 from matrix.execution.ranks.job import RankJob
 from matrix.execution.reproduction import CaseContext, Reproduction, brief, explain_red, hidden, stand_ins
-from matrix.planning.planned import Planned
 from matrix.verdicts.outcome import Outcome, OutcomeKind, Raised, RankEnd
+from matrix.verdicts.planned import Planned
 from matrix.verdicts.reason import Reason, ReasonKind
 from matrix.verdicts.record import Record, Verdict
 from tests.unit.catalogs import case, catalog, clause, failure, planned, shown

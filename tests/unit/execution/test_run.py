@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
+from matrix.catalog.codec import decode, encode
 from matrix.catalog.failure import Level
 from matrix.errors import ExitStatus, MatrixError
 from matrix.execution.run import Request, execute, exit_status
 from matrix.planning.cases import plan_case
 from matrix.planning.night import everything
-from matrix.planning.planned import Planned
 from matrix.provision import host
 from matrix.report import output
 from matrix.store import journal
@@ -25,6 +25,7 @@ from matrix.store.history import History
 from matrix.store.night import Night
 from matrix.store.paths import Paths
 from matrix.verdicts.outcome import Outcome, OutcomeKind, Raised
+from matrix.verdicts.planned import Planned
 from matrix.verdicts.reason import Kind
 from matrix.verdicts.record import Record, Verdict
 from tests.unit.catalogs import case, catalog, clause, failure, image, planned, real
@@ -125,7 +126,7 @@ def test_an_image_and_its_gpus_are_both_missing(runs: Runs) -> None:
     (one,) = runs.run(FakeEngine(KNOWN, lack="needs podman"), [on_gpus]).records
     assert one.outcome.reason == "needs podman"
     assert {Kind.BASE, Kind.GPUS} <= {lack.kind for lack in one.outcome.lacks}
-    assert Outcome.from_json(json.loads(json.dumps(one.outcome.to_json()))) == one.outcome
+    assert decode(Outcome, json.loads(json.dumps(encode(one.outcome)))) == one.outcome
 
 
 def test_refused_base_is_unavailable_and_others_run(runs: Runs) -> None:
@@ -229,7 +230,7 @@ def test_resume_adds_no_second_result(runs: Runs) -> None:
     runs.run(FakeEngine(KNOWN), [], resume=runs.folder().name)
     lines = [line for path in runs.folder().glob("journal-*.jsonl") for line in path.read_text().splitlines()]
     results = [json.loads(line)["result"] for line in lines if '"result"' in line]
-    assert sorted(KEYS) == sorted(Record.from_json(result).key for result in results)
+    assert sorted(KEYS) == sorted(decode(Record, result).key for result in results)
 
 
 def test_unknown_run_raises_with_the_nearest_name(runs: Runs) -> None:
@@ -421,6 +422,7 @@ def test_resume_refuses_a_plan_that_can_not_run(runs: Runs, changes: dict[str, A
     entry["cell"]["base"] = changes.get("base", entry["cell"]["base"])
     item = replace(CASES[0], failure=entry["failure"], case=entry["case"], level=Level(entry["level"]))
     item = replace(item, cell=replace(item.cell, base=entry["cell"]["base"]))
+    entry = {name: value for name, value in entry.items() if name != "base"}
     plan.write_text(json.dumps([entry | {"key": item.key}, *entries[1:]]))
     engine = FakeEngine(KNOWN)
     with pytest.raises(MatrixError, match=words):

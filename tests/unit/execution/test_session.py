@@ -31,7 +31,7 @@ from matrix.store import night
 from matrix.store.journal import Journal
 from matrix.verdicts.outcome import Outcome, OutcomeKind
 from tests.unit.catalogs import case, catalog, failure, planned, wheels
-from tests.unit.report.samples import record
+from tests.unit.report.samples import changed, record
 
 KNOWN = catalog(failure())
 CASE = planned(KNOWN)
@@ -76,7 +76,7 @@ def test_session_plans_the_cases_of_its_base(folder: Path) -> None:
 
 def test_session_skips_cases_with_a_result(folder: Path) -> None:
     with Journal.new(folder) as journal:
-        journal.result(replace(record(), failure="break"))
+        journal.result(changed(record(), failure="break"))
     assert Session(Options("torch-2.4.0", folder), folder).planned == []
 
 

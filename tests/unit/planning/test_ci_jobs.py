@@ -22,9 +22,9 @@ from matrix.errors import MatrixError
 from matrix.planning import night as plan
 from matrix.planning.ci_jobs import JUNIT, MOST, OUT, CiJob, github, gitlab, jobs
 from matrix.planning.covering import pairwise
-from matrix.planning.planned import Planned
 from matrix.provision.project import ROOT
 from matrix.store.paths import Paths
+from matrix.verdicts.planned import Planned
 from tests.unit.catalogs import real
 
 ALL = tuple(Level)

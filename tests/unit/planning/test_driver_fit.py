@@ -12,9 +12,9 @@ from matrix.catalog.failure import Level
 from matrix.catalog.model import Container
 from matrix.planning.cases import plan_case
 from matrix.planning.driver_fit import Fit, branches, enough, fitting, lack, runnable
-from matrix.planning.planned import Planned
 from matrix.provision.drivers import note
 from matrix.provision.nvidia.cuda import Cuda
+from matrix.verdicts.planned import Planned
 from tests.unit.catalogs import case, catalog, failure, planned, real
 
 IMAGES = {image.id: image for image in real().containers}

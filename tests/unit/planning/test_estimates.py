@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from matrix.catalog.codec import decode, encode
 from matrix.catalog.failure import Level
 from matrix.planning.estimates import DEFAULT_S, Basis, Durations, Estimate
 from tests.unit.catalogs import case, catalog, failure, planned
@@ -37,11 +38,11 @@ def test_own_deadline_bounds_the_estimate() -> None:
 def test_timed_cases_carry_their_seconds() -> None:
     (timed,) = Durations(KNOWN, {HERE.key: 3.0}).timed([HERE])
     assert timed == replace(HERE, seconds=3.0)
-    assert type(timed).from_json(timed.to_json()) == timed
+    assert decode(type(timed), encode(timed)) == timed
 
 
 def test_plan_without_seconds_is_read() -> None:
     """Plans of earlier versions have none."""
-    entry = HERE.to_json()
+    entry = encode(HERE)
     del entry["seconds"]
-    assert type(HERE).from_json(entry) == HERE
+    assert decode(type(HERE), entry) == HERE

@@ -11,9 +11,9 @@ from matrix.errors import MatrixError
 from matrix.planning.covering import pairwise
 from matrix.planning.explain import Explanation, explain
 from matrix.planning.night import night
-from matrix.planning.planned import Planned
 from matrix.planning.requirements import BaseOffer
 from matrix.provision.host import Host
+from matrix.verdicts.planned import Planned
 from tests.unit.catalogs import case, catalog, clause, exclusion, failure, image, masked, real, stack
 
 BREAK = failure(

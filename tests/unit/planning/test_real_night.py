@@ -7,10 +7,11 @@ from functools import cache
 import pytest
 
 from matrix.authoring.entry import find_function
+from matrix.catalog.codec import decode, encode
 from matrix.catalog.failure import Level, Stack
 from matrix.planning.covering import pairwise
 from matrix.planning.night import night
-from matrix.planning.planned import Planned
+from matrix.verdicts.planned import Planned
 from matrix.verdicts.reason import Reason, ReasonKind
 from tests.unit.catalogs import real
 
@@ -49,4 +50,4 @@ def has_function(item: Planned) -> bool:
 
 
 def test_json_keeps_the_real_night() -> None:
-    assert real_night() == [Planned.from_json(item.to_json()) for item in real_night()]
+    assert real_night() == [decode(Planned, encode(item)) for item in real_night()]

@@ -11,7 +11,6 @@ from matrix.catalog.failure import Case, CaseNeed, Level
 from matrix.catalog.limits import GIB, Limits
 from matrix.catalog.model import RequiredModule
 from matrix.catalog.schema import Identifier, Size
-from matrix.planning.planned import Planned
 from matrix.planning.requirements import (
     BaseFeature,
     BaseOffer,
@@ -23,6 +22,7 @@ from matrix.planning.requirements import (
     place,
     unmet,
 )
+from matrix.verdicts.planned import Planned
 from matrix.verdicts.reason import Kind, Lack
 from tests.unit.catalogs import case, catalog, clause, failure, image, planned
 

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from matrix.catalog.codec import decode, encode
 from matrix.catalog.failure import Level
 from matrix.catalog.model import Wheels
 from matrix.planning.night import of_base
-from matrix.planning.planned import Planned
-from matrix.planning.rerun import plan_entry, reproduce_line
+from matrix.planning.rerun import PlanEntry, plan_entry, reproduce_line
 from matrix.planning.selection import select
 from tests.unit.catalogs import catalog, failure, planned
 
@@ -64,5 +64,5 @@ def test_the_line_leaves_out_the_catalog_s_clones(monkeypatch: pytest.MonkeyPatc
 
 def test_plan_entry_has_case_and_line() -> None:
     entry = plan_entry(CASE)
-    assert Planned.from_json(entry) == CASE
-    assert entry["reproduce"] == reproduce_line(CASE)
+    assert decode(PlanEntry, entry) == PlanEntry(CASE, reproduce_line(CASE))
+    assert entry == {**encode(CASE), "reproduce": reproduce_line(CASE)}

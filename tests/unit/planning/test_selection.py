@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from matrix.catalog.failure import Axis, Level
 from matrix.errors import MatrixError
 from matrix.planning.night import everything
-from matrix.planning.planned import Planned
 from matrix.planning.selection import (
     compile_expression,
     possible_cases,
@@ -21,6 +20,7 @@ from matrix.planning.selection import (
     vocabulary_in,
     vocabulary_of,
 )
+from matrix.verdicts.planned import Planned
 from tests.unit.catalogs import case, catalog, clause, failure
 
 BREAK = failure(

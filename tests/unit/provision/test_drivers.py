@@ -6,9 +6,9 @@ import pytest
 
 from matrix.catalog.failure import Level
 from matrix.planning.cases import plan_case
-from matrix.planning.planned import Planned
 from matrix.provision.drivers import found, note
 from matrix.provision.nvidia.cuda import Cuda
+from matrix.verdicts.planned import Planned
 from tests.unit.catalogs import case, failure, real
 
 PACKAGE = Cuda("12.5", "/usr/local/cuda/compat/lib.real/libcuda.so.555.42.06")

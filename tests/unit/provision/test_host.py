@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from matrix.catalog.failure import Level
-from matrix.planning.planned import Planned
 from matrix.planning.requirements import BaseOffer
 from matrix.provision.host import Host, look
 from matrix.provision.nvidia.cuda import Cuda, CudaDevice
 from matrix.provision.nvidia.nvml import Card, Nvml
+from matrix.verdicts.planned import Planned
 from matrix.verdicts.reason import Kind, Lack
 from tests.unit.catalogs import catalog, failure, planned
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 from matrix.bisection.axes import AxisName
@@ -18,13 +18,16 @@ from matrix.bisection.summary import (
     ProbeSummary,
 )
 from matrix.catalog.cell import Cell
+from matrix.catalog.codec import encode
 from matrix.catalog.failure import Expectation, Level
 from matrix.catalog.model import Catalog
 from matrix.check.table import build_table
+from matrix.planning.rerun import PlanEntry
 from matrix.report import stack_map as maps
 from matrix.report.stack_map import StackMap
 from matrix.store.trend import NO_PASTS, Pasts
 from matrix.verdicts.outcome import Frame, Outcome, OutcomeKind, Raised, RankEnd
+from matrix.verdicts.planned import Planned
 from matrix.verdicts.reason import Reason, ReasonKind
 from matrix.verdicts.record import Record, Verdict
 
@@ -56,6 +59,7 @@ WRITE_ITEM = (
         ),
     ),
 )
+BOUNDARY = Reason(ReasonKind.BOUNDARY, "mcore 0.8.0 broken | 0.9.0 works")
 LOG = (
     "\x1b[33mWARNING\x1b[0m: no CUDA <device> & none asked for\n"
     "HF_TOKEN=hunter2-secret\n"
@@ -99,29 +103,29 @@ def record(
         kind, reason, rank=0 if chain else None, chain=chain, evidence=LOG if chain else "", seconds=1.1, ranks=ranks
     )
     made = Record(
-        failure=failure,
-        case=case,
-        cell=where,
-        level=level,
-        expectation=expectation,
+        Planned(where, failure, case, level, expectation, why=(BOUNDARY,)),
         verdict=verdict,
         outcome=outcome,
         signature="save-assertion" if verdict in (Verdict.REPRODUCED, Verdict.REGRESSED) else None,
         reproduce=f"megatrix run --select '{where.id} {failure} {case} {level.value}'",
-        why=(Reason(ReasonKind.BOUNDARY, "mcore 0.8.0 broken | 0.9.0 works"),),
         resolved={"torch": where.torch, "megatron-core": where.mcore},
         content=f"{where.id} {failure} {case} {level.value}",
         run="a",
         started="2026-01-31T02:00:00.000Z",
     )
-    return replace(made, **further)
+    return changed(made, **further)
+
+
+def changed(result: Record, **values: Any) -> Record:
+    """Return the record with other values of its fields, or of its planned case."""
+    own = {field.name for field in fields(Record)}
+    planned_values = {name: values.pop(name) for name in [*values] if name not in own}
+    return replace(result, planned=replace(result.planned, **planned_values), **values)
 
 
 def planned(result: Record) -> Mapping[str, Any]:
     """Return the case as plan.json stores it."""
-    known = ("failure", "case", "cell", "level", "expectation", "why", "reproduce", "notes")
-    whole = result.to_json()
-    return {"key": result.key, **{name: whole[name] for name in known}}
+    return encode(PlanEntry(replace(result.planned, notes=result.notes), result.reproduce))  # type: ignore[no-any-return]
 
 
 def night() -> list[Record]:

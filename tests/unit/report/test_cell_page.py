@@ -12,7 +12,7 @@ from matrix.report.cell_page import cell_page, trend
 from matrix.store.trend import PastResult, Pasts
 from matrix.verdicts.record import Record, Verdict
 from tests.unit.catalogs import catalog
-from tests.unit.report.samples import LOG, record
+from tests.unit.report.samples import LOG, changed, record
 from tests.unit.report.test_failure_page import ENTRY
 from tests.unit.store.test_trend import nights
 
@@ -51,7 +51,7 @@ def test_host_driver_and_user_mode_driver_are_shown() -> None:
 
 def test_reported_hardware_is_shown() -> None:
     red = record(Verdict.UNAVAILABLE)
-    text = shown(replace(red, cell=replace(red.cell, sm="8.0", gpus="8")))
+    text = shown(changed(red, cell=replace(red.cell, sm="8.0", gpus="8")))
     assert "compute capability 8.0 GPUs 8" in text
 
 

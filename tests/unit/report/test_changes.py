@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from matrix.report.changes import changes
-from matrix.store.history import Earlier
+from matrix.store.trend import PastResult
 from matrix.verdicts.record import Verdict
-from tests.unit.report.samples import MCORES, cell, record
+from tests.unit.report.samples import MCORES, cell, changed, record
 
 CASE = record()
 VERDICT = st.sampled_from(list(Verdict))
@@ -22,14 +20,14 @@ def test_no_changes_without_an_earlier_run() -> None:
 
 
 def test_same_verdict_is_no_change() -> None:
-    assert changes([CASE], {CASE.key: Earlier(1, "a", Verdict.HOLDS)}).groups == ()
+    assert changes([CASE], {CASE.key: PastResult(1, "a", Verdict.HOLDS)}).groups == ()
 
 
 @given(st.lists(st.tuples(st.none() | VERDICT, VERDICT), max_size=len(MCORES)))
 def test_newly_red_comes_first_and_changes_appear_once(steps: list[tuple[Verdict | None, Verdict]]) -> None:
-    cases = [replace(record(now), cell=cell(mcore=mcore)) for mcore, (_, now) in zip(MCORES, steps, strict=False)]
-    before = {case.key: Earlier(1, "a", was) for case, (was, _) in zip(cases, steps, strict=True) if was}
-    found = changes(cases, {**before, "another": Earlier(1, "a", Verdict.HOLDS)})
+    cases = [changed(record(now), cell=cell(mcore=mcore)) for mcore, (_, now) in zip(MCORES, steps, strict=False)]
+    before = {case.key: PastResult(1, "a", was) for case, (was, _) in zip(cases, steps, strict=True) if was}
+    found = changes(cases, {**before, "another": PastResult(1, "a", Verdict.HOLDS)})
     keys = [each.key for group in found.groups for each in group.records]
     assert sorted(keys) == sorted(
         case.key for case, (was, now) in zip(cases, steps, strict=True) if (was or Verdict.NOT_REACHED) is not now
@@ -49,15 +47,15 @@ def test_newly_red_comes_first_and_changes_appear_once(steps: list[tuple[Verdict
 )
 def test_newly_red_was_not_red_before(was: Verdict | None, now: Verdict, new: bool) -> None:
     case = record(now)
-    before = {"another": Earlier(1, "a", Verdict.HOLDS)} | ({case.key: Earlier(1, "a", was)} if was else {})
+    before = {"another": PastResult(1, "a", Verdict.HOLDS)} | ({case.key: PastResult(1, "a", was)} if was else {})
     assert (case.key in changes([case], before).newly_red) is new
 
 
 def test_case_of_latest_run_not_planned_is_dropped() -> None:
     before = {
-        "old": Earlier(1, "a", Verdict.HOLDS),
-        "gone": Earlier(2, "b", Verdict.HOLDS),
-        CASE.key: Earlier(2, "b", Verdict.HOLDS),
+        "old": PastResult(1, "a", Verdict.HOLDS),
+        "gone": PastResult(2, "b", Verdict.HOLDS),
+        CASE.key: PastResult(2, "b", Verdict.HOLDS),
     }
     found = changes([CASE], before)
     assert (found.since, found.dropped) == ("b", ("gone",))

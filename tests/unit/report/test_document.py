@@ -23,7 +23,7 @@ from matrix.store.night import Night
 from matrix.store.trend import PastResult
 from matrix.verdicts.record import Verdict
 from tests.unit.catalogs import catalog, clause
-from tests.unit.report.samples import attribution, bisection, record, stack_map
+from tests.unit.report.samples import attribution, bisection, changed, record, stack_map
 from tests.unit.report.test_failure_page import ENTRY
 from tests.unit.report.test_page import HOSTILE, Document, poisoned
 
@@ -33,7 +33,7 @@ TEMPLATES = sorted((Path(document.__file__).parent / "templates").glob("*.j2"))
 def every_page(text: str) -> dict[str, str]:
     """Return the pages besides index.html (test_page.py), with `text` in every field that they show."""
     one = poisoned(record(Verdict.UNEXPLAINED), text)
-    one = replace(one, failure=ENTRY.id, cell=replace(record().cell, base=text))
+    one = changed(one, failure=ENTRY.id, cell=replace(record().cell, base=text))
     pasts = {one.key: [PastResult(n, text, verdict, 1.0, "a", False) for n, verdict in enumerate(Verdict)]}
     entry = replace(
         ENTRY, title=text, symptom=text, cause=text, fix=text, references=(text,), claim=Claim(text, text, text),

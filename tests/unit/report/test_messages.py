@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from matrix.report.changes import Changes, changes
 from matrix.report.findings.markdown import block, code
 from matrix.report.messages import issue, job_summary, webhook
-from matrix.store.history import Earlier
 from matrix.store.night import Night
+from matrix.store.trend import PastResult
 from matrix.verdicts.outcome import Outcome, OutcomeKind, Raised
 from matrix.verdicts.record import Record, Verdict
 from tests.unit.report.samples import cell, night, record
@@ -53,7 +53,7 @@ def test_one_signature_is_one_row_for_any_rank() -> None:
 def test_issue_lists_only_newly_red_cases() -> None:
     old, new, green = record(Verdict.REGRESSED), record(Verdict.UNEXPLAINED, case="pp2"), record(case="world1")
     before = {
-        one.key: Earlier(1, "2026-01-30", Verdict.REGRESSED if one is old else Verdict.HOLDS)
+        one.key: PastResult(1, "2026-01-30", Verdict.REGRESSED if one is old else Verdict.HOLDS)
         for one in (old, new, green)
     }
     night = of(old, new, green)

@@ -17,7 +17,6 @@ from matrix.report.findings.junit import night_junit
 from matrix.report.page import page
 from matrix.report.screen import Screen
 from matrix.report.summary import summary
-from matrix.store.history import Earlier
 from matrix.store.night import Night
 from matrix.store.paths import page_name
 from matrix.store.trend import PastResult
@@ -26,7 +25,7 @@ from matrix.verdicts.reason import Reason, ReasonKind
 from matrix.verdicts.record import Record, Verdict
 from tests.profiles import tries
 from tests.unit.catalogs import catalog, failure
-from tests.unit.report.samples import cell, night, record, stack_map
+from tests.unit.report.samples import cell, changed, night, record, stack_map
 from tests.unit.terminals import piped
 
 NO_CHANGES = Changes("", (), ())
@@ -188,14 +187,14 @@ def test_a_failure_without_result_is_not_tested() -> None:
 
 def test_changes_come_before_red_cases() -> None:
     case = record(Verdict.REGRESSED)
-    html = made([case], changes([case], {case.key: Earlier(1, "yesterday", Verdict.HOLDS)}))
+    html = made([case], changes([case], {case.key: PastResult(1, "yesterday", Verdict.HOLDS)}))
     assert 0 < html.index("since yesterday") < html.index('id="reds"')
     assert '<span class="level new">new</span>' in html
 
 
 def test_newly_red_causes_come_first() -> None:
     old, new = record(Verdict.UNEXPLAINED), record(Verdict.VANISHED, where=cell(mcore="0.7.0"))
-    before = {old.key: Earlier(1, "a", Verdict.UNEXPLAINED), new.key: Earlier(1, "a", Verdict.REPRODUCED)}
+    before = {old.key: PastResult(1, "a", Verdict.UNEXPLAINED), new.key: PastResult(1, "a", Verdict.REPRODUCED)}
     html = made([old, new], changes([old, new], before))
     assert html.index("<h3>vanished") < html.index("<h3>unexplained")
 
@@ -255,7 +254,7 @@ def poisoned(case: Record, text: str) -> Record:
         ranks=tuple(replace(rank, log=text, stacks=text) for rank in case.outcome.ranks),
     )
     where = replace(case.cell, base=text, mcore=text, te=text, driver=text, torch=text, python=text, sm=text, gpus=text)
-    return replace(
+    return changed(
         case, cell=where, failure=text, case=text, outcome=outcome, signature=text, other=text, notes=(text,),
         why=(Reason(ReasonKind.PICKED, text),), resolved={text: text}, reproduce=text, cached_from=text,
     )  # fmt: skip
@@ -272,8 +271,8 @@ def test_secrets_are_masked_in_every_report() -> None:
         chain=(Raised("E", text),),
         ranks=tuple(replace(rank, stacks=text) for rank in red.outcome.ranks),
     )
-    red = replace(red, outcome=outcome, notes=(text,), why=(Reason(ReasonKind.PICKED, text),))
-    current = Night("a", (red, replace(red, verdict=Verdict.UNAVAILABLE, case="pp2")))
+    red = changed(red, outcome=outcome, notes=(text,), why=(Reason(ReasonKind.PICKED, text),))
+    current = Night("a", (red, changed(red, verdict=Verdict.UNAVAILABLE, case="pp2")))
     printed = piped(*summary(current.records)), piped(Screen(1).line(red))
     for text in (page(current, NO_CHANGES, {}, MAP), night_junit(current), *printed):
         assert "hunter2" not in text

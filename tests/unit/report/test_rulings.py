@@ -14,7 +14,6 @@ from matrix.execution.reproduction import CaseContext, make_record
 from matrix.planning.covering import pairwise
 from matrix.planning.explain import explain
 from matrix.planning.night import everything, night, of_source
-from matrix.planning.planned import Planned
 from matrix.report.cell_page import cell_page
 from matrix.report.failure_page import failure_page
 from matrix.report.rulings import PLANNED
@@ -23,6 +22,7 @@ from matrix.report.words import group_by
 from matrix.store.night import Night
 from matrix.verdicts.judge import judge
 from matrix.verdicts.outcome import Outcome, OutcomeKind
+from matrix.verdicts.planned import Planned
 from matrix.verdicts.record import Record
 from tests.founding import HARDWARE
 from tests.unit.catalogs import case, catalog, clause, failure, masked, real, stack

@@ -18,7 +18,7 @@ from matrix.verdicts.outcome import RankEnd
 from matrix.verdicts.record import Record, Verdict
 from tests.schemas import validator
 from tests.unit.catalogs import catalog, clause, failure, image, real
-from tests.unit.report.samples import cell, record, stack_map
+from tests.unit.report.samples import cell, changed, record, stack_map
 from tests.unit.report.test_page import Document
 
 KNOWN = catalog(
@@ -32,7 +32,7 @@ def private(verdict: Verdict = Verdict.REPRODUCED, **further: Any) -> Record:
     """Return a record that names a machine in every field that may."""
     one = record(verdict, notes=(SECRET,), reproduce=SECRET, resolved={"host": SECRET})
     ranks = (RankEnd(0, 1, log=SECRET, stacks=SECRET),)
-    return replace(one, outcome=replace(one.outcome, reason=SECRET, evidence=SECRET, ranks=ranks), **further)
+    return changed(one, outcome=replace(one.outcome, reason=SECRET, evidence=SECRET, ranks=ranks), **further)
 
 
 def written(folder: Path, *records: Record) -> dict[str, str]:

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, multiple, rule
 
 from matrix.errors import MatrixError
-from matrix.planning.planned import Planned
 from matrix.planning.rerun import plan_entry
 from matrix.store import journal, night
 from matrix.store.journal import Journal
+from matrix.verdicts.planned import Planned
 from matrix.verdicts.record import Record, Verdict
 from tests.profiles import tries
 from tests.unit.catalogs import catalog, failure, planned
@@ -29,7 +29,7 @@ VERDICTS = st.sampled_from((Verdict.HOLDS, Verdict.UNEXPLAINED, Verdict.UNAVAILA
 
 
 def recorded(item: Planned, verdict: Verdict) -> Record:
-    return replace(record(verdict), failure=item.failure, case=item.case, cell=item.cell, level=item.level)
+    return replace(record(verdict), planned=item)
 
 
 class Process:

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from matrix.catalog.codec import encode
 from matrix.execution.ranks.logs import Log
 from matrix.store.journal import Journal, read
 from matrix.store.secrets import MASKED, Masker, masked_outcome, values
@@ -94,7 +95,7 @@ def test_an_outcome_holds_no_secret() -> None:
     ranks = (RankEnd(0, 1, chain=chain, value={"url": [message]}, stacks=message),)
     outcome = Outcome(OutcomeKind.RAISED, message, chain=chain, evidence=message, ranks=ranks, attempts=(message,))
 
-    assert SECRET not in json.dumps(masked_outcome(outcome, (SECRET,)).to_json())
+    assert SECRET not in json.dumps(encode(masked_outcome(outcome, (SECRET,))))
     assert masked_outcome(outcome, ()) == outcome
 
 

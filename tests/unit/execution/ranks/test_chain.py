@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import traceback
-from dataclasses import asdict
 from typing import Any
 
 import pytest
 
+from matrix.catalog.codec import decode, encode
 from matrix.execution.ranks.chain import EXCEPTIONS, FRAMES, MESSAGE, chain_of
-from matrix.verdicts.outcome import raised_chain
+from matrix.verdicts.outcome import Raised
 
 
 def caught(function: Any, *args: Any) -> BaseException:
@@ -139,4 +139,4 @@ def test_exception_with_a_failing_str_is_reported() -> None:
 
 def test_chain_round_trips_through_json() -> None:
     chain = chain_of(caught(fail_from_cause))
-    assert raised_chain(json.loads(json.dumps([asdict(raised) for raised in chain]))) == chain
+    assert decode(tuple[Raised, ...], json.loads(json.dumps(encode(chain)))) == chain

@@ -8,6 +8,7 @@ from typing import Any
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from matrix.catalog.codec import decode, encode
 from matrix.catalog.failure import Expectation
 from matrix.execution.ranks.rank_process import parse_report
 from matrix.verdicts.blame import classify
@@ -41,5 +42,5 @@ def test_any_report_gives_an_outcome(content: Any) -> None:
     end = RankEnd(0, 0, report.chain, report.returned, value=report.value)
     outcome = classify([end], logs={0: ""}, traces={}, deadline_s=1.0, timed_out=False, oom_kills=0)
     judge(ENTRY, Expectation.BROKEN, outcome, (ENTRY,))
-    stored = json.loads(json.dumps(outcome.to_json()))
-    assert json.dumps(Outcome.from_json(stored).to_json()) == json.dumps(stored)
+    stored = json.loads(json.dumps(encode(outcome)))
+    assert json.dumps(encode(decode(Outcome, stored))) == json.dumps(stored)

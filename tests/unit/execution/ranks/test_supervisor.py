@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from matrix.catalog.codec import decode, encode
 from matrix.errors import MatrixError
 from matrix.execution.ranks import forkserver
 from matrix.execution.ranks.forkserver import Forkserver
@@ -160,7 +161,7 @@ def test_passed_outcome_has_seconds_and_log_paths(supervisor: Supervisor, job: M
 
 def test_outcome_round_trips_through_json(supervisor: Supervisor, job: MakeJob) -> None:
     outcome = supervisor.run(job("raise_beside_waiting_peers"))
-    assert Outcome.from_json(outcome.to_json()) == outcome
+    assert decode(Outcome, encode(outcome)) == outcome
 
 
 @pytest.fixture

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from matrix.catalog.failure import Level
 from matrix.execution.engine import BaseContents, EngineResult, Tox
 from matrix.execution.slurm.commands import CommandOutput
 from matrix.planning.night import everything
-from matrix.planning.planned import Planned
 from matrix.store import journal, night
-from matrix.verdicts.outcome import Outcome
+from matrix.verdicts.outcome import Outcome, OutcomeKind
 from matrix.verdicts.record import Record, Verdict
 from tests.unit.catalogs import case, catalog, clause, failure
 
@@ -80,11 +80,11 @@ def work_off(part: Path, index: int, whole: bool) -> None:
     """Write the records of a task's cases, or only of its first case."""
     folder = part.parent.parent
     keys = json.loads(part.read_text())["tasks"][index]
-    cases = [item for item in map(Planned.from_json, night.plan(folder)) if item.key in keys]
+    cases = [item for item in night.planned(folder) if item.key in keys]
     done = journal.read(folder).results
     with journal.Journal.new(folder) as kept:
         for item in [item for item in cases if item.key not in done][: None if whole else 1]:
-            kept.result(Record.from_json({**EXAMPLE, "case": item.case, "cell": item.cell.to_json()}))
+            kept.result(replace(EXAMPLE, planned=item))
 
 
 class Maker:
@@ -105,10 +105,7 @@ class Maker:
 
 def passed() -> Record:
     """Return a record with the verdict `holds`."""
-    return Record(
-        ENTRY.id, "", CASES[0].cell, Level.CPU, CASES[0].expectation, Verdict.HOLDS,
-        Outcome.from_json({"kind": "passed"}), None, "",
-    )  # fmt: skip
+    return Record(CASES[0], Verdict.HOLDS, Outcome(OutcomeKind.PASSED))
 
 
-EXAMPLE = passed().to_json()
+EXAMPLE = passed()

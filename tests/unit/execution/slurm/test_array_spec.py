@@ -12,8 +12,8 @@ from matrix.catalog.limits import GIB, Limits
 from matrix.catalog.schema import Size
 from matrix.execution.slurm.array_spec import TOGETHER, ArraySpec, ResourceRequest, arrays, cut, minutes, needs
 from matrix.execution.slurm.commands import Node
-from matrix.planning.planned import Planned
 from matrix.provision.tools import Ref
+from matrix.verdicts.planned import Planned
 from tests.unit.catalogs import catalog, failure, planned
 
 KNOWN = catalog(failure())
@@ -84,6 +84,6 @@ def test_cut_returns_lists_of_even_length(count: int, most: int) -> None:
 def test_time_limit_covers_all_deadlines_and_the_start() -> None:
     """A red case runs twice, each time up to its deadline; the start gets ten minutes, or an hour with an image."""
     limits = ResourceRequest("torch-2.4.0", Level.CPU, 0, (), 2)
-    assert minutes(ArraySpec([["case"]]), replace(limits, deadline=1800), deadline_s=120) == 10 + 2 * 30
-    assert minutes(ArraySpec([["case"] * 8, ["case"]]), limits, deadline_s=120) == 10 + 8 * 2 * 2
-    assert minutes(ArraySpec([["case"]], image=Ref("ngc-24.07", "tag")), limits, deadline_s=120) == 60 + 2 * 2
+    assert minutes(ArraySpec((("case",),)), replace(limits, deadline=1800), deadline_s=120) == 10 + 2 * 30
+    assert minutes(ArraySpec((("case",) * 8, ("case",))), limits, deadline_s=120) == 10 + 8 * 2 * 2
+    assert minutes(ArraySpec((("case",),), image=Ref("ngc-24.07", "tag")), limits, deadline_s=120) == 60 + 2 * 2

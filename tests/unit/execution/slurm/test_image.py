@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from matrix.catalog.codec import decode, encode
 from matrix.catalog.failure import Level
 from matrix.catalog.model import Image
 from matrix.execution import inside
@@ -66,7 +67,7 @@ def run_cases(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., 
 
 
 def parts(cluster: Cluster) -> list[ArraySpec]:
-    return [ArraySpec.from_json(json.loads(path.read_text())) for _, path, _ in cluster.jobs.values()]
+    return [decode(ArraySpec, json.loads(path.read_text())) for _, path, _ in cluster.jobs.values()]
 
 
 def test_cases_are_submitted_with_the_reported_digest(
@@ -75,7 +76,7 @@ def test_cases_are_submitted_with_the_reported_digest(
     cluster = reporting(HOLDS)
     assert {record.verdict.value for record in run_cases(cluster)} == {"holds"}
     first, second = parts(cluster)
-    assert (first.tasks, first.image) == ([[]], IMAGE)
+    assert (first.tasks, first.image) == (((),), IMAGE)
     assert (len(second.tasks[0]), second.image, second.digest) == (3, IMAGE, "sha256:ab")
 
 
@@ -108,10 +109,8 @@ def test_resumed_run_requests_the_report_again(run_cases: Callable[..., list[Rec
 
 
 def test_array_spec_round_trips_through_json() -> None:
-    for part in (ArraySpec([["a"], ["b"]], {"n1": ("driver535",)}), ArraySpec([[]], {}, IMAGE, "sha256:ab")):
-        assert json.dumps(ArraySpec.from_json(json.loads(json.dumps(part.to_json()))).to_json()) == json.dumps(
-            part.to_json()
-        )
+    for part in (ArraySpec((("a",), ("b",)), {"n1": ("driver535",)}), ArraySpec(((),), {}, IMAGE, "sha256:ab")):
+        assert decode(ArraySpec, json.loads(json.dumps(encode(part)))) == part
 
 
 class Node:
@@ -169,7 +168,7 @@ def on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Node | None
             ends = [refused, inside.Ended(0)] if node.once else [refused] * 2 if node.status == 125 else []
             monkeypatch.setattr(inside, "run", lambda *_, left: ends.pop(0) if ends else inside.Ended(node.status))
         keys = [item.key for item in CASES[:2]]
-        part = ArraySpec([keys], {}, IMAGE, "sha256:ab")
+        part = ArraySpec((tuple(keys),), {}, IMAGE, "sha256:ab")
         image.run(part, IMAGE, keys, folder, folder / "overlays.json", folder / "task.log", "n470")
         return [*journal.read(folder).results.values()]
 
@@ -212,7 +211,7 @@ def test_task_without_keys_reports_the_image(
 ) -> None:
     monkeypatch.setattr(image, "runtime", lambda: node)
     path = tmp_path / "ask-debian-13.json"
-    path.write_text(json.dumps(ArraySpec([[]], {}, IMAGE).to_json()))
+    path.write_text(json.dumps(encode(ArraySpec(((),), {}, IMAGE))))
     monkeypatch.setenv("SLURM_ARRAY_TASK_ID", "0")
     monkeypatch.setenv("SLURMD_NODENAME", "n470")
     monkeypatch.setattr(task, "die_with_parent", lambda parent: None)

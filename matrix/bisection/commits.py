@@ -13,9 +13,9 @@ from dataclasses import dataclass, field, replace
 from matrix.bisection.axes import AxisName, Subject, at_commit, commits
 from matrix.bisection.clone import Clone, Commit
 from matrix.bisection.noise import CERTAIN, ProbeResult
+from matrix.bisection.probe_session import Bisection, BisectionSession, bisect, wrong_end
 from matrix.bisection.probing import line_of
 from matrix.bisection.search import Plan, ResultKind, WrongEndError
-from matrix.bisection.session import Bisection, BisectionSession, bisect, wrong_end
 from matrix.bisection.suspects import Suspects, none
 from matrix.errors import MatrixError
 
@@ -107,4 +107,4 @@ class Searcher:
             axis = commits(self.subject, self.axis, self.clone, commit, commit)
             planned = axis.case_at(0)
             record = self.session.records[planned.key][-1]
-            raise wrong_end(axis, WrongEndError(0, result, expected, 1), record, line_of(self.subject.failure, planned))
+            raise wrong_end(axis, WrongEndError(0, result, expected, 1), record, line_of(self.subject, planned))

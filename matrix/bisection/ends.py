@@ -9,11 +9,12 @@ from dataclasses import replace
 from typing import Final
 
 from matrix.bisection import metric as metrics
+from matrix.bisection.axes import Subject
 from matrix.bisection.joint import BisectionAnswer
 from matrix.bisection.metric import Metric
 from matrix.bisection.noise import ProbeResult
+from matrix.bisection.probe_session import NOT_STORED, Bisection, BisectionSession, End, ProbeStore, why
 from matrix.bisection.probing import line_of, number_of
-from matrix.bisection.session import NOT_STORED, Bisection, BisectionSession, End, ProbeStore, why
 from matrix.catalog.failure import Failure, Signature
 from matrix.errors import MatrixError
 from matrix.verdicts.judge import judge
@@ -37,7 +38,7 @@ def ended(record: Record) -> ProbeResult:
     return ProbeResult.GOOD if record.outcome.kind is OutcomeKind.PASSED else ProbeResult.BAD
 
 
-def ran(session: BisectionSession, failure: Failure, good: End, bad: End, tries: int) -> list[Record]:
+def ran(session: BisectionSession, subject: Subject, good: End, bad: End, tries: int) -> list[Record]:
     """Run both ends, the failing one until it fails, and return their records, its failure last.
 
     Raises MatrixError unless the good end passes and the bad end fails in one of `tries` runs.
@@ -50,16 +51,16 @@ def ran(session: BisectionSession, failure: Failure, good: End, bad: End, tries:
             ProbeResult.BAD: "nothing was searched: both ends fail; name a good one where the command passes",
             ProbeResult.SKIP: "nothing was searched",
         }[ended(records[-1])]
-        raise not_as_stated("good", good, first, failure, "a pass: the command ends with status 0", hint)
+        raise not_as_stated("good", good, first, subject, "a pass: the command ends with status 0", hint)
     while records[-1].outcome.kind is OutcomeKind.PASSED and len(records) < tries:
         session.seen([bad.planned], [bad.label], [len(records) + 1])
     if ended(records[-1]) is not ProbeResult.BAD:
         expected = "a failure: another status than 0, or a signal" + f", in one of {tries} runs" * (tries > 1)
-        raise not_as_stated("bad", bad, records[-1], failure, expected)
+        raise not_as_stated("bad", bad, records[-1], subject, expected)
     return [first, *records]
 
 
-def learn(record: Record, end: End, failure: Failure) -> Signature:
+def learn(record: Record, end: End, subject: Subject) -> Signature:
     """Return the signature of the failing end. Raises MatrixError where it hangs."""
     found = learned(record.outcome)
     if found is None:
@@ -67,13 +68,13 @@ def learn(record: Record, end: End, failure: Failure) -> Signature:
             "no signature can be learned from the bad end", where=end.label, got=why(record),
             expected="an exception, a signal or a status",
             fix="a command that hangs: -- timeout 60 COMMAND ends it with status 124; a slow one: --deadline SECONDS; "
-            f"reproduce it: {line_of(failure, end.planned)}",
+            f"reproduce it: {line_of(subject, end.planned)}",
         )  # fmt: skip
     return found
 
 
 def not_as_stated(
-    name: str, end: End, record: Record, failure: Failure, expected: str, hint: str = "nothing was searched"
+    name: str, end: End, record: Record, subject: Subject, expected: str, hint: str = "nothing was searched"
 ) -> MatrixError:
     """Return the error for an end that passes or fails where it should not, with the last lines of its output."""
     outcome = record.outcome
@@ -89,7 +90,7 @@ def not_as_stated(
     return MatrixError(
         f"the {name} end {is_not}",
         where=end.label, got=why(record) + "".join(f"\n            {line}" for line in printed.splitlines()),
-        expected=expected, fix=f"{hint}; reproduce it: {line_of(failure, end.planned)}",
+        expected=expected, fix=f"{hint}; reproduce it: {line_of(subject, end.planned)}",
     )  # fmt: skip
 
 
@@ -105,14 +106,14 @@ def keep_judged(store: ProbeStore, failure: Failure, records: Sequence[Record]) 
 
 
 def measured(
-    session: BisectionSession, failure: Failure, good: End, bad: End, worse: float, confidence: float
+    session: BisectionSession, subject: Subject, good: End, bad: End, worse: float, confidence: float
 ) -> Metric:
     """Measure both ends until the noise allows the test, and return it. Raises MatrixError."""
     count = metrics.LEAST
     while True:
         numbers = {}
         for end, name in ((good, "good"), (bad, "bad")):
-            numbers[name] = runs_of(session, failure, end, name, count)
+            numbers[name] = runs_of(session, subject, end, name, count)
         needed = metrics.runs_needed(numbers["good"], numbers["bad"], worse)
         if needed > metrics.MOST:
             raise MatrixError(
@@ -124,13 +125,13 @@ def measured(
         count = needed
 
 
-def runs_of(session: BisectionSession, failure: Failure, end: End, name: str, count: int) -> list[float]:
+def runs_of(session: BisectionSession, subject: Subject, end: End, name: str, count: int) -> list[float]:
     """Return the numbers of `count` runs of a point. Raises MatrixError for a run without one."""
     for number in range(1, count + 1):
         session.seen([end.planned], [end.label], [number])
         record = session.records[end.planned.key][number - 1]
         if number_of(record) is None:
-            raise not_as_stated(name, end, record, failure, "a pass with a number that --metric matches")
+            raise not_as_stated(name, end, record, subject, "a pass with a number that --metric matches")
     return [value for one in session.records[end.planned.key][:count] if (value := number_of(one)) is not None]
 
 
@@ -156,11 +157,11 @@ def twice(answer: BisectionAnswer, session: BisectionSession) -> BisectionAnswer
 
 def confirmed(bisection: Bisection, metric: Metric, session: BisectionSession) -> Bisection:
     """Return the result with its step measured on both sides; ambiguous where the step is not the whole difference."""
-    axis, failure = bisection.axis, bisection.subject.failure
+    axis, subject = bisection.axis, bisection.subject
     ends = [End(axis.case_at(place), axis.points[place].label) for place in bisection.sides]
     if not ends:
         return bisection
-    numbers = [runs_of(session, failure, end, "measured", metric.good.count) for end in ends]
+    numbers = [runs_of(session, subject, end, "measured", metric.good.count) for end in ends]
     whole, text = metrics.one_step(metric, *numbers)
     runs = sum(len(records) for records in session.records.values())
     text = f"{text}; {runs} runs in all, {metric.good.count} of each end and of each side of the step"

@@ -10,9 +10,9 @@ from typing import Final
 from matrix.bisection.attribution import Attribution, Packages, WrongStackError, attribute
 from matrix.bisection.axes import AxisName, Side, Subject, releases, side_of
 from matrix.bisection.noise import ProbeResult
+from matrix.bisection.probe_session import Bisection, BisectionSession, bisect, why
 from matrix.bisection.probing import line_of
 from matrix.bisection.search import Plan
-from matrix.bisection.session import Bisection, BisectionSession, bisect, why
 from matrix.catalog.cell import parse_cell_id
 from matrix.catalog.failure import Axis, Level, Package
 from matrix.catalog.model import Catalog, Container, ReaderBase
@@ -156,7 +156,7 @@ def jointly(
 
 def compared(stacks: StackPair, plan: Plan, session: BisectionSession) -> Comparison:
     """Return the packages that carry the failure. Raises MatrixError for a stack that is not good or bad as stated."""
-    failure = stacks.subject.failure
+    subject = stacks.subject
     cases: dict[Packages, Planned] = {}
 
     def probe(mixtures: Sequence[Packages]) -> Iterable[ProbeResult]:
@@ -173,11 +173,11 @@ def compared(stacks: StackPair, plan: Plan, session: BisectionSession) -> Compar
             f"the {stated} stack is not {stated}",
             where=stacks.label(error.taken),
             got=f"{error.seen.value}: {why(session.records[item.key][-1])}",
-            fix=f"nothing was attributed; reproduce it: {line_of(failure, item)}",
+            fix=f"nothing was attributed; reproduce it: {line_of(subject, item)}",
         ) from None
     return Comparison(
         stacks,
         attribution,
         {taken: session.records[item.key][-1] for taken, item in cases.items()},
-        {taken: line_of(failure, item) for taken, item in cases.items()},
+        {taken: line_of(subject, item) for taken, item in cases.items()},
     )

@@ -1,4 +1,4 @@
-"""A command of the user's own as a failure of its own folder, and the draft of a catalog failure."""
+"""A command of the user's own as a failure: in memory for the search, as a folder for its cells, as a catalog draft."""
 
 from __future__ import annotations
 
@@ -7,18 +7,19 @@ import json
 import os
 import shlex
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
 from matrix.bisection.joint import BisectionAnswer
 from matrix.bisection.noise import ProbeResult
-from matrix.bisection.session import why
+from matrix.bisection.probe_session import why
 from matrix.catalog.codec import decode
-from matrix.catalog.failure import Level, Signature
-from matrix.catalog.folders import ENTRY, SITE, folder_name
+from matrix.catalog.failure import Failure, Level, Signature
+from matrix.catalog.folders import ENTRY, folder_name
+from matrix.catalog.loading import failure_of, read_shared
+from matrix.catalog.model import Catalog
 from matrix.catalog.schema import read_toml
 from matrix.catalog.versions import NONE
 from matrix.errors import MatrixError
@@ -26,30 +27,10 @@ from matrix.store.paths import write_whole
 from matrix.verdicts.record import Record
 from matrix.verdicts.text import mask, one_line
 
-DEADLINE: Final = "MEGATRIX_DEADLINE"
 LARGEST: Final = 2**24  # bytes of a file named by the command whose content counts
 TITLE: Final = 60  # characters of a command in a title
-NIGHT_AXES: Final = {"bases": "base", "mcore": "mcore", "te": "te"}  # key of [night] -> part of a cell
 ATTACHED: Final = 100  # lines of a file in the text of an issue
-_ENTRY: Final = """\
-id = {id}
-title = {title}
-references = []
-axes = ["base", "mcore", "te", "driver"]
-stand_ins = ["mcore-0.7"]
-symptom = {symptom}
-cause = {cause}
-fix = "TODO"
-{empty}
-[[case]]
-name = "command"
-run = "run_command"
-preload = false
-levels = [{level}]
-gpus = {gpus}
-deadline = {deadline}
-arguments = {{ {arguments} }}
-"""
+TODO: Final = "TODO"
 _REPRODUCTION: Final = '''\
 """Run the command of the entry in the cell."""
 
@@ -61,7 +42,6 @@ from matrix.kit import command as commands
 def run_command(rank, *, command, folder, metric="", repeats=1):
     return commands.run(rank, command, folder, metric, repeats, Path(__file__).with_name("files"))
 '''
-TODO: Final = "TODO"
 
 
 @dataclass(frozen=True)
@@ -99,106 +79,108 @@ class OwnCommand:
         """Return the command as a shell's line, without secrets."""
         return mask(shlex.join(self.command))
 
-    def write(self, root: Path, signatures: Sequence[Signature]) -> Path:
-        """Write the failure's folder under `root`; return the path of its entry."""
-        return self._write(root, self.entry(signatures))
+    @property
+    def attached(self) -> str:
+        """Return the text files that the command names as Markdown, without secrets and long ones."""
+        blocks = []
+        for word, path in self.named.items():
+            text = path.read_text(encoding="utf-8", errors="replace")
+            lines = mask(text).splitlines()
+            if "\0" not in text and len(lines) <= ATTACHED:
+                blocks.append("\n".join([f"\n`{word}`:", "", *(f"    {line}" for line in lines), ""]))
+        return "".join(blocks)
 
-    def _write(self, root: Path, entry: str) -> Path:
-        """Write the entry, its reproduction and copies of the files below its folder that the command names."""
-        folder = root / folder_name(self.id)
+    def write(self, root: Path, entry: Mapping[str, Any]) -> Path:
+        """Write the folder of an entry under `root`: with its reproduction, and copies of the files below the folder.
+
+        Returns the path of its failure.toml.
+        """
+        folder = self.folder_in(root)
         write_whole(folder / "reproduction.py", _REPRODUCTION)
         for word, path in self.named.items():
             if not {"..", os.sep} & {*Path(word).parts}:
                 (folder / "files" / word).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy(path, folder / "files" / word)
-        write_whole(folder / ENTRY, entry)
+        write_whole(folder / ENTRY, toml_of(entry))
         return folder / ENTRY
 
-    @property
-    def attached(self) -> str:
-        """Return the text files that the command names as Markdown, without secrets and long ones."""
-        texts = {word: path.read_text(encoding="utf-8", errors="replace") for word, path in self.named.items()}
-        short = {word: mask(text).splitlines() for word, text in texts.items() if "\0" not in text}
-        return "".join(
-            "\n".join([f"\n`{word}`:", "", *(f"    {line}" for line in lines), ""])
-            for word, lines in short.items() if len(lines) <= ATTACHED
-        )  # fmt: skip
+    def folder_in(self, root: Path) -> Path:
+        """Return the failure's folder under `root`."""
+        return root / folder_name(self.id)
 
-    def signatures(self, root: Path) -> tuple[Signature, ...]:
+    def written_signatures(self, root: Path) -> tuple[Signature, ...]:
         """Return the signatures of the entry that an earlier bisection wrote under `root`, () without one."""
-        path = root / folder_name(self.id) / ENTRY
-        return tables_of(read_toml(path), path) if path.is_file() else ()
+        path = self.folder_in(root) / ENTRY
+        return signatures_in(path, read_toml(path)) if path.is_file() else ()
 
-    def draft(self, folder: Path, answer: BisectionAnswer, headlines: Sequence[str]) -> Path:
-        """Write the draft of a catalog failure, with what the search measured; return its entry."""
-        entry = read_toml(folder / "failures" / folder_name(self.id) / ENTRY)
-        measured = measured_cells(answer)
-        rules = "".join(dict.fromkeys(map(rule_text, measured))) + night_text(measured)
-        signatures = tables_of(entry, folder)
-        return self._write(folder / "draft", self.entry(signatures, f"{TODO}. Bisected: {'; '.join(headlines)}", rules))
+    def add_to(self, catalog: Catalog, signatures: Sequence[Signature], root: Path) -> tuple[Catalog, Failure]:
+        """Return the catalog with the failure of this command, and that failure; its folder is the one under `root`."""
+        failure = failure_of(self.entry(signatures), self.folder_in(root) / ENTRY, read_shared())
+        others = (known for known in catalog.failures if known.id != failure.id)
+        failures = tuple(sorted((*others, failure), key=lambda each: each.id))
+        return replace(catalog, failures=failures, site=(*catalog.site, root)), failure
 
-    def entry(self, signatures: Sequence[Signature], cause: str = TODO, rules: str = "") -> str:
-        """Return the text of failure.toml; `rules` are [[affected]] and [[works]] tables."""
-        values: dict[str, Any] = {"command": list(self.command), "folder": str(self.folder)}
+    def entry(self, signatures: Sequence[Signature], cause: str = TODO, **rules: Any) -> dict[str, Any]:
+        """Return the content of failure.toml; `rules` are its affected and works tables and its night."""
+        arguments: dict[str, Any] = {"command": list(self.command), "folder": str(self.folder)}
         if self.metric:
-            values |= {"metric": self.metric, "repeats": self.repeats}
-        given = {"signature": signatures, "affected": "[[affected]]" in rules}
-        text = _ENTRY.format(
-            id=toml(self.id),
-            title=toml(f"{one_line(self.line, TITLE)}: {shown_by(signatures)}"),
-            symptom=toml(f"{self.line} fails, in {self.folder}."),
-            cause=toml(cause),
-            empty="".join(f"{name} = []\n" for name, some in given.items() if not some),
-            level=toml(self.level.value),
-            gpus=int(self.level is Level.GPU),
-            deadline=self.deadline,
-            arguments=", ".join(f"{name} = {toml(value)}" for name, value in values.items()),
-        )
-        return "".join([text, *map(signature_text, signatures), rules])
+            arguments |= {"metric": self.metric, "repeats": self.repeats}
+        case = {
+            "name": "command",
+            "run": "run_command",
+            "preload": False,
+            "levels": [self.level.value],
+            "gpus": int(self.level is Level.GPU),
+            "deadline": self.deadline,
+            "arguments": arguments,
+        }
+        return {
+            "id": self.id,
+            "title": f"{one_line(self.line, TITLE)}: {title_of(signatures)}",
+            "references": [],
+            "axes": ["base", "mcore", "te", "driver"],
+            "stand_ins": ["mcore-0.7"],
+            "symptom": f"{self.line} fails, in {self.folder}.",
+            "cause": cause,
+            "fix": TODO,
+            "case": [case],
+            "signature": [*map(table_of, signatures)],
+            "affected": [],
+            **rules,
+        }
+
+    def draft(self, answer: BisectionAnswer, headlines: Sequence[str]) -> dict[str, Any]:
+        """Return the entry of a catalog failure, with what the search measured."""
+        cause = f"{TODO}. Bisected: {'; '.join(headlines)}"
+        return self.entry(answer.subject.failure.signature, cause, **measured_rules(measured_cells(answer)))
 
 
-def shown_by(signatures: Sequence[Signature]) -> str:
+def title_of(signatures: Sequence[Signature]) -> str:
     """Return the exception, signal or status of the first signature, "a failure" without one."""
-    if not signatures:
-        return "a failure"
-    found = signatures[0]
-    return found.exception or found.signal or (f"status {found.exit_code}" if found.exit_code else "a failure")
+    for signature in signatures[:1]:
+        status = f"status {signature.exit_code}" if signature.exit_code else "a failure"
+        return signature.exception or signature.signal or status
+    return "a failure"
 
 
-def toml(value: Any) -> str:
-    """Return a text, a whole number or a list of these as TOML. Raises MatrixError for a text that is not UTF-8."""
-    if isinstance(value, list):
-        return f"[{', '.join(map(toml, value))}]"
-    text = json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise MatrixError(
-            "not a text in UTF-8", got=ascii(value), expected="UTF-8: the command is kept as TOML"
-        ) from error
-    return text
+def table_of(signature: Signature) -> dict[str, Any]:
+    """Return a signature as a [[signature]] table."""
+    return {name: value for name, value in vars(signature).items() if value not in (None, False)}
 
 
-def signature_text(signature: Signature) -> str:
-    """Return a signature as TOML."""
-    given = {name: value for name, value in vars(signature).items() if value not in (None, False)}
-    return "\n[[signature]]\n" + "".join(f"{name} = {toml(value)}\n" for name, value in given.items())
-
-
-def signatures_in(path: Path) -> tuple[Signature, ...]:
+def read_signatures(path: Path) -> tuple[Signature, ...]:
     """Return the [[signature]] tables of a file. Raises MatrixError."""
     content = read_toml(path)
     if set(content) != {"signature"} or not isinstance(content["signature"], list):
         raise MatrixError(
             "not a file of signatures", where=str(path), expected="[[signature]] tables, as in failure.toml"
         )
-    return tables_of(content, path)
+    return signatures_in(path, content)
 
 
-def tables_of(content: Mapping[str, Any], path: Path) -> tuple[Signature, ...]:
+def signatures_in(path: Path, content: Mapping[str, Any]) -> tuple[Signature, ...]:
     """Return the signatures in the content of a file. Raises MatrixError."""
-    tables = content.get("signature", [])
-    return tuple(decode(Signature, item, f"{path}: signature[{place}]") for place, item in enumerate(tables))
+    return decode(tuple[Signature, ...], content.get("signature", []), f"{path}: signature")
 
 
 def measured_cells(answer: BisectionAnswer) -> list[tuple[Record, ProbeResult]]:
@@ -207,46 +189,61 @@ def measured_cells(answer: BisectionAnswer) -> list[tuple[Record, ProbeResult]]:
     cells = [(compared.records[taken], seen) for taken, seen in compared.attribution.probed.items()] if compared else []
     for bisection in answer.bisections.values():
         if not bisection.axis.clone:
-            tallies = bisection.result.tallies
-            cells += [
-                (bisection.records[place][-1], tally.settled or ProbeResult.SKIP) for place, tally in tallies.items()
-            ]
+            tallies = bisection.result.tallies.items()
+            cells += [(bisection.records[place][-1], tally.settled or ProbeResult.SKIP) for place, tally in tallies]
     return cells
 
 
-def rule_text(one: tuple[Record, ProbeResult]) -> str:
-    """Return the rule of a measured cell as TOML, "" for a skip."""
-    record, seen = one
-    if seen is ProbeResult.SKIP:
-        return ""
-    cell = record.cell
-    bounds = {name: f"=={value}" for name in ("mcore", "te") if (value := getattr(cell, name)) != NONE}
-    where = "".join(f"{name} = {toml(value)}\n" for name, value in bounds.items())
-    kind = "affected" if seen is ProbeResult.BAD else "works"
-    reason = f"measured: {one_line(why(record), 100)}"
-    return f"\n[[{kind}]]\nbase = [{toml(cell.base)}]\n{where}reason = {toml(reason)}\n"
+def measured_rules(cells: Sequence[tuple[Record, ProbeResult]]) -> dict[str, Any]:
+    """Return the rules of measured cells, except skips, and the share of a night that has these cells."""
+    rules: dict[str, list[dict[str, Any]]] = {"affected": [], "works": []}
+    for record, result in cells:
+        cell = record.cell
+        bounds = {name: f"=={value}" for name in ("mcore", "te") if (value := getattr(cell, name)) != NONE}
+        rule = {"base": [cell.base], **bounds, "reason": f"measured: {one_line(why(record), 100)}"}
+        table = rules["affected" if result is ProbeResult.BAD else "works"]
+        if result is not ProbeResult.SKIP and rule not in table:
+            table.append(rule)
+    if not cells:
+        return {**rules}
+    values = {
+        key: sorted({getattr(record.cell, name) for record, _ in cells} - {NONE})
+        for key, name in (("bases", "base"), ("mcore", "mcore"), ("te", "te"))
+    }
+    shared = {key: versions for key, versions in values.items() if versions}
+    return {**rules, "night": {"reason": "the releases that the bisection probed", **shared}}
 
 
-def night_text(measured: Sequence[tuple[Record, ProbeResult]]) -> str:
-    """Return the share of a night that has the measured cells, as TOML; "" for none."""
-    cells = [record.cell for record, _ in measured]
-    values = {name: sorted({getattr(cell, one) for cell in cells} - {NONE}) for name, one in NIGHT_AXES.items()}
-    lines = "".join(f"{name} = {toml(some)}\n" for name, some in values.items() if some)
-    return f'\n[night]\nreason = "the releases that the bisection probed"\n{lines}' if cells else ""
+def toml_of(content: Mapping[str, Any]) -> str:
+    """Return a table as TOML: its plain values, then its tables and lists of tables.
+
+    Raises MatrixError for a text that is not UTF-8.
+    """
+    blocks: list[tuple[str, Mapping[str, Any]]] = []
+    plain: dict[str, Any] = {}
+    for name, value in content.items():
+        if isinstance(value, Mapping):
+            blocks.append((f"\n[{name}]\n", value))
+        elif value and isinstance(value, list) and isinstance(value[0], Mapping):
+            blocks += [(f"\n[[{name}]]\n", table) for table in value]
+        else:
+            plain[name] = value
+    return "".join(
+        heading + "".join(f"{name} = {_toml_value(value)}\n" for name, value in table.items())
+        for heading, table in [("", plain), *blocks]
+    )
 
 
-@contextmanager
-def site(root: Path, deadline: int) -> Iterator[None]:
-    """Make this process, and those that it starts, load the failures in `root`, and use a deadline."""
-    before = {name: os.environ.get(name) for name in (SITE, DEADLINE)}
-    os.environ[SITE] = os.pathsep.join(filter(None, [before[SITE], str(root)]))
-    if deadline:
-        os.environ[DEADLINE] = str(deadline)
+def _toml_value(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return f"{{ {', '.join(f'{name} = {_toml_value(item)}' for name, item in value.items())} }}"
+    if isinstance(value, list):
+        return f"[{', '.join(map(_toml_value, value))}]"
+    text = json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
     try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise MatrixError(
+            "not a text in UTF-8", got=ascii(value), expected="UTF-8: the command is kept as TOML"
+        ) from error
+    return text

@@ -10,6 +10,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, Final
 
+from matrix.bisection.axes import Subject
 from matrix.bisection.clone import Clone
 from matrix.bisection.noise import ProbeResult, Sample
 from matrix.catalog.failure import ContractCall, Failure, Level
@@ -191,6 +192,8 @@ class CellProbes:
                 show(record)
 
 
-def line_of(failure: Failure, item: Planned) -> str:
+def line_of(subject: Subject, item: Planned) -> str:
     """Return the command that probes a point again."""
-    return contract_line(item) if reads_only(failure, item.level) else reproduce_line(item)
+    if reads_only(subject.failure, item.level):
+        return contract_line(item)
+    return reproduce_line(item, subject.catalog.site)

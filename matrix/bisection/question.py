@@ -12,9 +12,9 @@ from matrix.bisection.clone import Clone
 from matrix.bisection.commits import Searcher
 from matrix.bisection.joint import BisectionAnswer, StackPair, jointly, stack_of
 from matrix.bisection.noise import ProbeResult
+from matrix.bisection.probe_session import BisectionSession, End, bisect
 from matrix.bisection.probing import reads_only
 from matrix.bisection.search import Plan
-from matrix.bisection.session import BisectionSession, End, bisect
 from matrix.bisection.suspects import Suspects, none
 from matrix.catalog.failure import Level, Package
 from matrix.catalog.model import Catalog, Container
@@ -67,24 +67,44 @@ class BisectionQuestion:
         subject = Subject(known, failure, case, level, "", mcore, te, self.driver, writer, bool(self.compile))
         if self.compile and not (te.source or (self.repo and self.axis == AxisName.TE.value)):
             raise MatrixError(
-                "--compile builds a Transformer Engine from its source", got="none",
+                "--compile builds a Transformer Engine from its source",
+                got="none",
                 expected="--axis te --repo CLONE, or --te PATH@REV",
-            )  # fmt: skip
+            )
         if not self.axis:
-            if not (self.good and self.bad) or self.repo or self.base or self.torch:
-                raise MatrixError(
-                    "neither an axis nor two stacks",
-                    expected=f"--axis {'|'.join(one.value for one in AxisName)}, or two stacks",
-                    fix="--good STACK --bad STACK finds the package; a STACK is BASE or BASE/mcore-V/te-V/driver-V",
-                )  # fmt: skip
+            self._check_stacks()
             return replace(subject, base=known.readers[0].id if level is Level.CONTRACT else "")
         axis = AxisName(self.axis)
-        own = {AxisName.TORCH: self.torch or self.base, AxisName.CONTAINER: self.torch or self.base}
-        own |= {AxisName.MCORE: self.mcore, AxisName.TE: self.te, AxisName.WRITER: self.writer}
-        if own.get(axis):
+        self._check_axis(axis)
+        if not case.write and (axis is AxisName.WRITER or self.writer):
+            raise MatrixError("this failure reads no checkpoint of another release", got=failure.id)
+        required = {
+            "mcore": (mcore, not self.own),
+            "te": (te, reads_only(failure, level)),
+            "writer": (writer, case.write),
+        }
+        for name, (side, is_required) in required.items():
+            if is_required and side.version == NONE and axis.value != name:
+                raise MatrixError(f"--{name} is required: it is the same at every point", got="none", expected=SIDE)
+        return replace(subject, base=axes.base_for(subject, self.base, self.torch, axis))
+
+    def _check_stacks(self) -> None:
+        """Raise MatrixError for options that do not compare two stacks."""
+        if not (self.good and self.bad) or self.repo or self.base or self.torch:
+            raise MatrixError(
+                "neither an axis nor two stacks",
+                expected=f"--axis {'|'.join(axis.value for axis in AxisName)}, or two stacks",
+                fix="--good STACK --bad STACK finds the package; a STACK is BASE or BASE/mcore-V/te-V/driver-V",
+            )
+
+    def _check_axis(self, axis: AxisName) -> None:
+        """Raise MatrixError for options that do not fit the axis."""
+        base = self.torch or self.base
+        fixed = {AxisName.TORCH: base, AxisName.CONTAINER: base, AxisName.MCORE: self.mcore, AxisName.TE: self.te}
+        if value := {**fixed, AxisName.WRITER: self.writer}.get(axis):
             raise MatrixError(
                 f"the axis {axis.value} can't be fixed",
-                got=f"{own[axis]} held fixed",
+                got=f"{value} held fixed",
                 fix="give its ends with --good and --bad",
             )
         if self.repo and axis not in axes.PACKAGES:
@@ -95,18 +115,6 @@ class BisectionQuestion:
                 expected="--good REV --bad REV",
                 fix="give both; either may be the older commit",
             )
-        writes = bool(case.write)
-        if not writes and (axis is AxisName.WRITER or self.writer):
-            raise MatrixError("this failure reads no checkpoint of another release", got=failure.id)
-        needs = (
-            ("mcore", mcore, not self.own),
-            ("te", te, reads_only(failure, level)),
-            ("writer", writer, writes),
-        )
-        for name, side, needed in needs:
-            if needed and side.version == NONE and axis.value != name:
-                raise MatrixError(f"--{name} is required: it is the same at every point", got="none", expected=SIDE)
-        return replace(subject, base=axes.base_for(subject, self.base, self.torch, axis))
 
     def points(
         self,
@@ -126,23 +134,29 @@ class BisectionQuestion:
         if clone:
             good, bad = clone.commit(self.good), clone.commit(self.bad)
             differ(good.id, bad.id)
-            first, last = (End(axes.at_commit(subject, axis, clone, one.id), str(one)) for one in (good, bad))
+            ends = (
+                End(axes.at_commit(subject, axis, clone, good.id), str(good)),
+                End(axes.at_commit(subject, axis, clone, bad.id), str(bad)),
+            )
 
             def between(plan: Plan, session: BisectionSession) -> BisectionAnswer:
                 searcher = Searcher(subject, axis, clone, plan, session, suspects)
                 return BisectionAnswer(subject, {axis.value: searcher.between(good, bad)})
 
-            return Stretch(subject, (first, last), between)
-        made, swapped = axes.releases(subject, axis, self.good, self.bad, partial(run_by, subject, lacks))
-        if len(made.points) < 2:
-            got = ", ".join(point.label for point in made.points) or "none"
+            return Stretch(subject, ends, between)
+        stretch, swapped = axes.releases(subject, axis, self.good, self.bad, partial(run_by, subject, lacks))
+        points = stretch.points
+        if len(points) < 2:
+            got = ", ".join(point.label for point in points) or "none"
             raise MatrixError(
-                "the axis has too few points", got=got, expected="at least two", fix="; ".join(made.notes) or None
+                "the axis has too few points", got=got, expected="at least two", fix="; ".join(stretch.notes) or None
             )
-        first, last = (End(made.case_at(place), made.points[place].label) for place in (0, len(made.points) - 1))
-        known = ProbeResult.BAD if swapped else ProbeResult.GOOD
-        old = known if self.good and self.bad else None
-        return Stretch(subject, (last, first) if swapped else (first, last), partial(along, subject, made, old))
+        oldest, newest = (End(stretch.case_at(place), points[place].label) for place in (0, len(points) - 1))
+        stated = ProbeResult.BAD if swapped else ProbeResult.GOOD
+        old = stated if self.good and self.bad else None
+        return Stretch(
+            subject, (newest, oldest) if swapped else (oldest, newest), partial(along, subject, stretch, old)
+        )
 
     def _stacks(self, subject: Subject, lacks: Callable[[str], str]) -> Stretch:
         good, bad = (
@@ -153,16 +167,14 @@ class BisectionQuestion:
             differ(self.bad, self.bad)
         reads = reads_only(subject.failure, subject.level)
         for text, stack in ((self.good, good), (self.bad, bad)):
-            for name, side, needed in (("mcore", stack.mcore, not self.own), ("te", stack.te, reads)):
-                if needed and side.version == NONE:
+            for name, side, is_required in (("mcore", stack.mcore, not self.own), ("te", stack.te, reads)):
+                if is_required and side.version == NONE:
                     raise MatrixError(
                         f"the stack has no {name}", got=text, fix=f"--{name} V, or {text}/mcore-V/te-V/driver-none"
                     )
-        first, last = (
-            End(stacks.mixture(taken).planned(), stacks.label(taken))
-            for taken in (frozenset[str](), frozenset(stacks.packages))
-        )
-        return Stretch(subject, (first, last), partial(jointly, stacks, cheap=is_cheap))
+        unmixed = (frozenset[str](), frozenset(stacks.packages))
+        good_end, bad_end = (End(stacks.mixture(taken).planned(), stacks.label(taken)) for taken in unmixed)
+        return Stretch(subject, (good_end, bad_end), partial(jointly, stacks, cheap=is_cheap))
 
 
 def along(
@@ -178,10 +190,10 @@ def along(
 
 def run_by(subject: Subject, lacks: Callable[[str], str], image: str) -> str:
     """Return the base that runs an image: itself, or its twin where it can't run on this machine."""
-    known = subject.catalog.base(image)
-    if not isinstance(known, Container) or subject.level is Level.GPU or not lacks(image):
+    base = subject.catalog.base(image)
+    if not isinstance(base, Container) or subject.level is Level.GPU or not lacks(image):
         return image
-    twin = subject.catalog.twin(known)
+    twin = subject.catalog.twin(base)
     return twin.id if twin else image
 
 

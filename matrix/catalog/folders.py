@@ -36,6 +36,13 @@ def roots(environ: Mapping[str, str] = os.environ) -> tuple[Path, ...]:
     return (FAILURES, *site)
 
 
+def with_site(environ: Mapping[str, str], *folders: Path) -> dict[str, str]:
+    """Return the variables of processes that also load the failures in these folders."""
+    site = [name for name in environ.get(SITE, "").split(os.pathsep) if name]
+    names = dict.fromkeys([*site, *map(str, folders)])
+    return {**environ, SITE: os.pathsep.join(names)} if names else {**environ}
+
+
 def entries(root: Path = FAILURES) -> list[Path]:
     """Return the failure.toml of each failure, sorted by folder."""
     return sorted(root.glob(f"*/{ENTRY}"))

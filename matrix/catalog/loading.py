@@ -84,14 +84,22 @@ def load(facts: Path = FACTS, *failures: Path) -> Catalog:
 
 def read_failures(*folders: Path) -> tuple[Failure, ...]:
     """Return the failures in these folders (default: the project's and the site's), by id. Raises MatrixError."""
-    shared = decode(Shared, read_toml(SHARED), str(SHARED))
-    found = [read_failure(path, shared) for root in folders or roots() for path in entries(root)]
-    return tuple(sorted(found, key=lambda failure: failure.id))
+    shared = read_shared()
+    failures = [failure_of(read_toml(path), path, shared) for root in folders or roots() for path in entries(root)]
+    return tuple(sorted(failures, key=lambda failure: failure.id))
 
 
-def read_failure(path: Path, shared: Shared) -> Failure:
-    """Return the failure of one failure.toml. Raises MatrixError."""
-    content = read_toml(path)
+def read_shared() -> Shared:
+    """Return the stand-ins and limits that several failures use. Raises MatrixError."""
+    return decode(Shared, read_toml(SHARED), str(SHARED))
+
+
+def failure_of(entry: Mapping[str, Any], path: Path, shared: Shared) -> Failure:
+    """Return the failure of an entry, the content of the failure.toml at `path`, which need not exist.
+
+    Raises MatrixError.
+    """
+    content = {**entry}
     content["case"] = [case for item in _items(content, "case", path) for case in _cases(item, shared, str(path))]
     names = decode(tuple[str, ...], content.pop("stand_ins", []), f"{path}: stand_ins")
     failure = decode(Failure, {"axes": _axes(content), **content}, str(path))

@@ -6,6 +6,7 @@ import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from functools import cache, cached_property
+from pathlib import Path
 from typing import Any, Final
 
 from packaging.requirements import Requirement
@@ -222,6 +223,7 @@ class Catalog:
     gpus: tuple[GpuModel, ...] = ()
     images: tuple[Image, ...] = ()
     modules: tuple[RequiredModule, ...] = ()
+    site: tuple[Path, ...] = ()  # folders of its failures besides those of every process of this environment
 
     @property
     def stacks(self) -> tuple[Stack, ...]:

@@ -12,7 +12,7 @@ from matrix.catalog import loading
 from matrix.catalog.failure import Level
 from matrix.catalog.folders import FAILURES
 from matrix.cli import COMMANDS, Command, results
-from matrix.cli.out import add_out
+from matrix.cli.command_options import add_out
 from matrix.cli.usage import add_command
 from matrix.errors import ExitStatus
 from matrix.planning.covering import pairwise

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from matrix.catalog import loading
+from matrix.cli.command_options import add_json
 from matrix.cli.usage import add_command
 from matrix.errors import ExitStatus, MatrixError
 from matrix.report import log_matches
@@ -21,7 +22,7 @@ def add_parser(commands: Any) -> None:
     """Add the command to the object that argparse's add_subparsers returned."""
     parser = add_command(commands, "match")
     parser.add_argument("log", metavar="LOG", help="log file of any size and encoding, also gzip; - for standard input")
-    parser.add_argument("--json", action="store_true", help="print one JSON object (docs/schema/match.json)")
+    add_json(parser, "match")
     parser.set_defaults(command=match_command)
 
 

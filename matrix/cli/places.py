@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from matrix.catalog.failure import Level
 from matrix.catalog.model import HOST, Catalog
@@ -37,11 +38,15 @@ def add_places(parser: argparse.ArgumentParser) -> None:
 
 
 def engine_of(
-    known: Catalog, parsed: argparse.Namespace, jobs: int, workers: int = 1
+    known: Catalog,
+    parsed: argparse.Namespace,
+    jobs: int,
+    workers: int = 1,
+    environ: Mapping[str, str] = os.environ,
 ) -> tuple[Engine, host.ExecutionSite | None]:
     """Return the engine that the options select, and its execution site; None for this machine.
 
-    `workers` cases run at a time on each base.
+    `workers` cases run at a time on each base. `environ` are the variables from which its processes get theirs.
     """
     if parsed.engine == "slurm":
         if workers > 1:
@@ -49,21 +54,25 @@ def engine_of(
                 "-n is for this machine", got="-n with --engine slurm", fix="leave -n out: Slurm schedules"
             )
         commands = slurm.of(parsed.partition, parsed.sbatch)
-        cluster = Slurm(known, host.look(), tox(known, jobs, only_make=True), commands)
+        cluster = Slurm(
+            known, host.look(), tox(known, jobs, only_make=True, environ=environ), commands, environ=environ
+        )
         return cluster, cluster
     if parsed.partition or parsed.sbatch:
         raise MatrixError("--partition and --sbatch require --engine slurm", expected="--engine slurm with them")
-    return engines(known, jobs, workers), None
+    return engines(known, jobs, workers, environ), None
 
 
-def engines(known: Catalog, jobs: int, workers: int = 1) -> Engines:
+def engines(known: Catalog, jobs: int, workers: int = 1, environ: Mapping[str, str] = os.environ) -> Engines:
     """Return the engine for each kind of base: containers, pytest for the host, at most `jobs` tox environments.
 
     `workers` cases run at a time on each base; in an image that has pytest-xdist.
     """
     ids = {*(image.id for image in known.images), *(container.id for container in known.containers)}
     return Engines(
-        ids, Images(known, workers=workers), Engines({HOST}, HostEngine(workers), tox(known, jobs, workers=workers))
+        ids,
+        Images(known, workers=workers, environ=environ),
+        Engines({HOST}, HostEngine(workers, environ), tox(known, jobs, workers=workers, environ=environ)),
     )
 
 
@@ -78,11 +87,18 @@ def workers_for(items: Iterable[Planned], here: host.Host) -> int:
     return max(1, len(here.offers(Level.GPU).gpus or ()))
 
 
-def tox(known: Catalog, jobs: int, *, workers: int = 1, only_make: bool = False) -> Tox:
+def tox(
+    known: Catalog,
+    jobs: int,
+    *,
+    workers: int = 1,
+    only_make: bool = False,
+    environ: Mapping[str, str] = os.environ,
+) -> Tox:
     """Return the engine of the bases that tox makes; notices go to stderr, since stdout may be JSON."""
     made = {str(base.id): base for base in known.made}
 
     def say(text: str) -> None:
         print(text, file=sys.stderr, flush=True)
 
-    return Tox(jobs, made, workers=workers, only_make=only_make, say=say)
+    return Tox(jobs, made, workers=workers, only_make=only_make, say=say, environ=environ)

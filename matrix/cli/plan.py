@@ -14,7 +14,8 @@ from typing import Any
 from matrix.catalog import loading
 from matrix.catalog.codec import encode
 from matrix.catalog.model import Catalog, Container
-from matrix.cli import case_options, out, places, results
+from matrix.cli import case_options, places, results
+from matrix.cli.command_options import add_out
 from matrix.cli.usage import add_command
 from matrix.errors import ExitStatus, MatrixError
 from matrix.execution import images
@@ -41,7 +42,7 @@ def add_parser(commands: Any) -> None:
     )
     parser.add_argument("--pull", action="store_true", help="with --stats: count images to pull as local")
     parser.add_argument("--format", choices=ci_jobs.FORMATS, help="print the night as jobs of a CI service instead")
-    out.add_out(parser, "output folder, whose history has the seconds of earlier runs")
+    add_out(parser, "output folder, whose history has the seconds of earlier runs")
     parser.add_argument(
         "--json",
         action="store_true",

@@ -10,7 +10,8 @@ from typing import Any, Final
 
 from matrix.catalog import loading
 from matrix.check.table import build_table
-from matrix.cli import out, results
+from matrix.cli import results
+from matrix.cli.command_options import add_out
 from matrix.cli.usage import add_command
 from matrix.execution import run
 from matrix.report import messages, output, site
@@ -42,7 +43,7 @@ def add_parser(commands: Any) -> None:
     parser.add_argument(
         "--map", type=Path, metavar="FILE.svg", help="write the upgrade map as a picture instead, and FILE-dark.svg"
     )
-    out.add_out(parser)
+    add_out(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON object (docs/schema/records.json)")
     parser.set_defaults(command=report_command)
 

@@ -14,7 +14,8 @@ from matrix.authoring import breaking
 from matrix.bisection.probing import exit_code
 from matrix.catalog import loading
 from matrix.catalog.failure import Level
-from matrix.cli import case_options, out, places, results
+from matrix.cli import case_options, places, results
+from matrix.cli.command_options import add_json, add_out
 from matrix.cli.usage import add_command
 from matrix.errors import ExitStatus, MatrixError
 from matrix.execution import images, interrupt, run
@@ -83,8 +84,8 @@ def add_parser(commands: Any) -> None:
         help="swap the expectations of this failure, to prove that each case can turn red",
     )
     places.add_places(parser)
-    out.add_out(parser)
-    parser.add_argument("--json", action="store_true", help="print one JSON object (docs/schema/records.json)")
+    add_out(parser)
+    add_json(parser, "records")
     parser.set_defaults(command=run_command)
 
 

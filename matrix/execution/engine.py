@@ -130,6 +130,7 @@ class Tox:
     runs again without tox, which takes 3 s to find its environment unchanged. At level gpu it does not: ranks get the
     variables that tox lets through.
     `made` are the bases of the catalog by id, whose missing interpreters are downloaded; `say` receives notices of it.
+    `environ` are the variables from which its processes get theirs.
     """
 
     def __init__(
@@ -140,8 +141,10 @@ class Tox:
         workers: int = 1,
         only_make: bool = False,
         say: Callable[[str], None] = lambda text: None,
+        environ: Mapping[str, str] = os.environ,
     ) -> None:
         self._jobs, self._workers, self._made, self._only_make, self._say = jobs, workers, made, only_make, say
+        self._environ = environ
         self._lacking: dict[str, str] = {}
         self._ran: set[str] = set()
 
@@ -178,13 +181,15 @@ class Tox:
         python = environment_folder(bases[0]) / "bin" / "python"
         found = len(bases) == 1 and self._ran.issuperset(bases) and python.exists()
         if found and not on_gpu(Path(environ["MEGATRIX_RUN"])):
-            environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "TOX_"))}
+            environment = {
+                name: value for name, value in self._environ.items() if not name.startswith(("PYTHON", "TOX_"))
+            }
             return run_pytest(python, self._workers, {**environment, **environ, "MEGATRIX_BASE": bases[0]}, log)
         names = ",".join(map(base_name, bases))
         command = [*tox_command(os.environ), "run-parallel", "--parallel-no-spinner", "-p", str(self._jobs)]
         command += ["--workdir", str(work_folder(os.environ)), "-c", str(project.folder() / "tox.ini"), "-e", names]
         command += ["--notest"] if self._only_make else []
-        environment = {key: value for key, value in os.environ.items() if not key.startswith("TOX_")}
+        environment = {key: value for key, value in self._environ.items() if not key.startswith("TOX_")}
         environment |= WITH_GPU_PACKAGES if self._only_make else {}
         with scratch.temporary("tox") as folder:  # not beside the log: it holds output with secrets
             results = Path(folder, "results.json")
@@ -199,8 +204,8 @@ class Tox:
 class HostEngine:
     """pytest with this interpreter, for the base `host`: the packages of this environment."""
 
-    def __init__(self, workers: int = 1) -> None:
-        self._workers = workers
+    def __init__(self, workers: int = 1, environ: Mapping[str, str] = os.environ) -> None:
+        self._workers, self._environ = workers, environ
 
     def ready(self, bases: Collection[str]) -> None:
         """Raise MatrixError if the project's folder or settings can't be used, or pytest-xdist is missing for -n."""
@@ -220,7 +225,7 @@ class HostEngine:
 
     def run(self, bases: Sequence[str], environ: Mapping[str, str], log: Path) -> EngineResult:
         """Run pytest in this environment with its output in `log`."""
-        environment = {RERUN: RERUN_HERE, **os.environ, **environ, "MEGATRIX_BASE": ""}
+        environment = {RERUN: RERUN_HERE, **self._environ, **environ, "MEGATRIX_BASE": ""}
         return run_pytest(Path(sys.executable), self._workers, environment, log)
 
 

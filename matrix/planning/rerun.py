@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
 from matrix.catalog.codec import decode
-from matrix.catalog.folders import SITE
+from matrix.catalog.folders import SITE, with_site
 from matrix.catalog.model import HOST
 from matrix.planning.cases import CLONE
 from matrix.verdicts.planned import Planned
@@ -39,13 +40,15 @@ def plan_entry(planned: Planned) -> dict[str, Any]:
     return PlanEntry(planned, reproduce_line(planned)).to_plain()
 
 
-def reproduce_line(planned: Planned) -> str:
+def reproduce_line(planned: Planned, site: Iterable[Path] = ()) -> str:
     """Return the command line that runs this case again, on any machine with the project and the case's requirements.
 
-    The base `host` exists only in the current environment: its line calls pytest, with the command in $MEGATRIX_PYTEST.
+    `site` are folders of failures besides those that this process loads. The base `host` exists only in the current
+    environment: its line calls pytest, with the command in $MEGATRIX_PYTEST.
     """
+    environ = with_site(os.environ, *site)
     if planned.cell.base == HOST:
-        pytest = os.environ.get(RERUN, "python3 -m pytest tests/failures")
+        pytest = environ.get(RERUN, "python3 -m pytest tests/failures")
         named = {
             "cell": planned.cell.id,
             "failure": planned.failure,
@@ -53,9 +56,9 @@ def reproduce_line(planned: Planned) -> str:
             "level": planned.level.value,
         }
         return f"{pytest} --select {shlex.quote(' and '.join(f'{name}=={value}' for name, value in named.items()))}"
-    command = os.environ.get("MEGATRIX_COMMAND", "megatrix")
-    if site := os.environ.get(SITE):
-        command = f"{SITE}={shlex.quote(site)} {command}"
+    command = environ.get("MEGATRIX_COMMAND", "megatrix")
+    if folders := environ.get(SITE):
+        command = f"{SITE}={shlex.quote(folders)} {command}"
     named = {"mcore": planned.source, "te": planned.te_source, "writer": planned.writer_source}
     given = [
         f" --{name} {shlex.quote(source)}"

@@ -8,7 +8,7 @@ from typing import Final
 
 from matrix.bisection.axes import PACKAGES
 from matrix.bisection.noise import ProbeResult
-from matrix.bisection.summary import AttributionSummary, BisectionSummary, ChangePoint, ProbeSummary
+from matrix.bisection.result_summary import AttributionSummary, BisectionSummary, ChangePoint, ProbeSummary
 from matrix.catalog.failure import Level
 from matrix.catalog.folders import SITE
 from matrix.provision.trees import LAYOUTS

@@ -12,8 +12,8 @@ import pytest
 from matrix.bisection.axes import AxisName, Subject
 from matrix.bisection.clone import Clone
 from matrix.bisection.commits import Searcher
+from matrix.bisection.probe_session import Bisection, BisectionSession, ProbeStore
 from matrix.bisection.search import Plan, ResultKind
-from matrix.bisection.session import Bisection, BisectionSession, ProbeStore
 from matrix.catalog.failure import Level
 from matrix.errors import MatrixError
 from tests.unit.bisection.repositories import ENTRY, KNOWN, FakeProbe, broken_in, chain, clone

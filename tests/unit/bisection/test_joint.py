@@ -11,9 +11,9 @@ import pytest
 from matrix.bisection.axes import Side, Subject
 from matrix.bisection.joint import StackPair, jointly, stack_of
 from matrix.bisection.noise import Noise
+from matrix.bisection.probe_session import BisectionSession, ProbeStore
+from matrix.bisection.result_summary import AttributionSummary, BisectionSummary, summarize
 from matrix.bisection.search import Plan, ResultKind
-from matrix.bisection.session import BisectionSession, ProbeStore
-from matrix.bisection.summary import AttributionSummary, BisectionSummary, summarize
 from matrix.catalog.failure import Axis, Level
 from matrix.catalog.versions import parse
 from matrix.errors import MatrixError

@@ -17,9 +17,9 @@ from matrix.bisection.commits import Searcher
 from matrix.bisection.ends import confirmed, measured
 from matrix.bisection.metric import calibrated, level_of, one_step, runs_needed
 from matrix.bisection.noise import ProbeResult, Tally
+from matrix.bisection.probe_session import Bisection, BisectionSession, End, ProbeStore
 from matrix.bisection.probing import Show, metric_of
 from matrix.bisection.search import Plan, ResultKind
-from matrix.bisection.session import Bisection, BisectionSession, End, ProbeStore
 from matrix.catalog.failure import Level
 from matrix.errors import MatrixError
 from matrix.kit.command import METRIC
@@ -74,7 +74,7 @@ def searched(
         probe = Stopwatch(seconds, noise, seed, {commit.id: place for place, commit in enumerate(commits)})
         session = BisectionSession(probe, Unwritten(folder), lambda _: None, read=metric_of)
         ends = [End(at_commit(subject(), AxisName.MCORE, clone, one.id), str(one)) for one in (commits[0], commits[-1])]
-        noise_of = measured(session, ENTRY, ends[0], ends[1], WORSE, 0.95)
+        noise_of = measured(session, subject(), ends[0], ends[1], WORSE, 0.95)
         plan = Plan(noise=noise_of, checks=2)
         found = Searcher(subject(), AxisName.MCORE, clone, plan, session).between(commits[0], commits[-1])
         found = confirmed(found, noise_of, session)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from matrix.bisection.session import ProbeStore
+from matrix.bisection.probe_session import ProbeStore
 from matrix.errors import MatrixError
 
 

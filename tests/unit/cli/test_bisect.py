@@ -11,8 +11,8 @@ import pytest
 
 from matrix.bisection import probing
 from matrix.bisection.noise import ProbeResult
+from matrix.bisection.probe_session import ProbeReport
 from matrix.bisection.probing import exit_code, seen_of
-from matrix.bisection.session import ProbeReport
 from matrix.catalog import loading
 from matrix.catalog.failure import Axis, ContractCall, Level, Signature
 from matrix.cli import places

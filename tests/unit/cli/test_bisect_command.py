@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -41,8 +41,8 @@ BROKEN = Outcome(
 STACKS = "--good torch-2.3.1/mcore-0.9.0/te-none/driver-none --bad torch-2.5.1/mcore-0.8.0/te-none/driver-none"
 
 
-def known() -> Catalog:
-    return catalogs.catalog(*(failure for root in roots()[1:] for failure in read_failures(root)))
+def known(environ: Mapping[str, str] = os.environ) -> Catalog:
+    return catalogs.catalog(*(failure for root in roots(environ)[1:] for failure in read_failures(root)))
 
 
 class OwnEngine(FakeEngine):
@@ -51,15 +51,16 @@ class OwnEngine(FakeEngine):
     def __init__(self, ends: Callable[[Planned], Outcome]) -> None:
         super().__init__(known(), ends=ends)
         self.workers = self.made = 0
+        self.environ: Mapping[str, str] = {}
 
-    def tox(self, *_: Any, workers: int, **__: Any) -> OwnEngine:
+    def tox(self, *_: Any, workers: int, environ: Mapping[str, str], **__: Any) -> OwnEngine:
         """Replaces the engine of tox."""
-        self.workers = workers
+        self.workers, self.environ = workers, environ
         self.made += 1
         return self
 
     def run(self, *arguments: Any) -> Any:
-        self.known = known()
+        self.known = known(self.environ)
         return super().run(*arguments)
 
 
@@ -229,9 +230,16 @@ def test_a_flaky_end_is_repeated(run: Callable[..., Any]) -> None:
     assert {probe["point"]: probe["runs"] for probe in answer["probes"]}["2.5.1"] == {"good": 1, "bad": 1}
 
 
-def test_the_environment_is_restored(run: Callable[..., Any]) -> None:
-    run(f"{STACKS} --deadline 30 -- python save.py", planner)
-    assert not {SITE, "MEGATRIX_DEADLINE"} & set(os.environ)
+def test_only_engines_get_the_commands_variables(run: Callable[..., Any], tmp_path: Path) -> None:
+    """The environment of this process stays as it is."""
+    before = dict(os.environ)
+    environ = run(f"{STACKS} --deadline 30 -- python save.py", planner)[3].environ
+    added = {name: value for name, value in environ.items() if before.get(name) != value}
+
+    assert dict(os.environ) == before
+    assert added.keys() == {SITE, "MEGATRIX_DEADLINE"}
+    assert added["MEGATRIX_DEADLINE"] == "30"
+    assert Path(added[SITE]).is_relative_to(tmp_path / "out" / "bisections")
 
 
 PASSED = Outcome(OutcomeKind.PASSED, exit_code=0)

@@ -8,8 +8,7 @@ from typing import Any
 
 from matrix.bisection.axes import AxisName
 from matrix.bisection.noise import ProbeResult
-from matrix.bisection.search import ResultKind
-from matrix.bisection.summary import (
+from matrix.bisection.result_summary import (
     AttributionSummary,
     BisectionSummary,
     ChangePoint,
@@ -17,6 +16,7 @@ from matrix.bisection.summary import (
     MixtureSummary,
     ProbeSummary,
 )
+from matrix.bisection.search import ResultKind
 from matrix.catalog.cell import Cell
 from matrix.catalog.codec import encode
 from matrix.catalog.failure import Expectation, Level
@@ -195,6 +195,6 @@ def bisection(text: str) -> BisectionSummary:
 
 def attribution(text: str) -> BisectionSummary:
     """Return an attribution with every result and `text` in every field."""
-    mixtures = tuple(MixtureSummary(text, frozenset(), seen, text, text) for seen in ProbeResult)
+    mixtures = tuple(MixtureSummary(text, (), seen, text, text) for seen in ProbeResult)
     attributed = AttributionSummary((), {text: (text, text)}, mixtures, 3, 2.0, (text,))
     return replace(bisection(text), attribution=attributed)

@@ -26,7 +26,8 @@ def run(supervisor: Supervisor, job: Callable[..., RankJob], tmp_path: Path, fre
     """Return a function that runs a command by the reproduction of its own failure."""
 
     def start(*words: str, deadline_s: float = 30.0, **arguments: Any) -> Outcome:
-        entry = OwnCommand(words, tmp_path).write(tmp_path, ())
+        own = OwnCommand(words, tmp_path)
+        entry = own.write(tmp_path, own.entry(()))
         target = f"{entry.parent / 'reproduction.py'}:run_command"
         kwargs = {"command": list(words), "folder": str(tmp_path), **arguments}
         made = job("describe", fresh=fresh, world_size=1, kwargs=kwargs, deadline_s=deadline_s)

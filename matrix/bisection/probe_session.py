@@ -105,6 +105,11 @@ class BisectionSession:
     ran: int = 0
     seconds: float = 0.0
 
+    def judge_anew(self, probe: Ask, store: ProbeStore, read: Callable[[Record], Sample]) -> None:
+        """Go on with a probe and a store whose records are judged by another signature."""
+        self.probe, self.store, self.read = probe, store, read
+        self.records.clear()
+
     def seen(self, planned: Sequence[Planned], labels: Sequence[str], numbers: Sequence[int]) -> list[Sample]:
         """Return the result of the run of each case with that number (1, 2, ...); a stored run is not repeated.
 
@@ -225,14 +230,14 @@ def bisect(
         result = search(axis.order, probe, old, plan, cheap=cheap_places, suspects=suspects)
     except WrongEndError as error:
         raise wrong_end(
-            axis, error, session.records[case(error.place).key][-1], line_of(subject.failure, case(error.place))
+            axis, error, session.records[case(error.place).key][-1], line_of(subject, case(error.place))
         ) from None
     return Bisection(
         subject,
         axis,
         result,
         {place: tuple(session.records[case(place).key][: turns[place]]) for place in sorted(result.tallies)},
-        {place: line_of(subject.failure, case(place)) for place in sorted(result.tallies)},
+        {place: line_of(subject, case(place)) for place in sorted(result.tallies)},
         session.ran - before,
         session.seconds - spent,
         axis.notes,

@@ -7,13 +7,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from matrix.bisection.attribution import Carrier, Packages
+from matrix.bisection.attribution import Carrier
 from matrix.bisection.axes import AxisName
 from matrix.bisection.joint import BisectionAnswer
 from matrix.bisection.noise import ProbeResult
+from matrix.bisection.probe_session import Bisection, BisectionSession, why
 from matrix.bisection.probing import seen_of
 from matrix.bisection.search import ResultKind
-from matrix.bisection.session import Bisection, BisectionSession, why
+from matrix.catalog.codec import encode
 from matrix.catalog.failure import Level
 from matrix.catalog.versions import NONE
 from matrix.verdicts.outcome import Raised
@@ -44,17 +45,6 @@ class ProbeSummary:
     reproduce: str
     resolved: Mapping[str, str]
 
-    def to_json(self) -> dict[str, Any]:
-        """Return plain JSON values."""
-        return {
-            **vars(self),
-            "seen": self.seen.value,
-            "runs": {result.value: count for result, count in self.runs.items()},
-            "raised": list(self.raised),
-            "seconds": round(self.seconds, 3),
-            "resolved": dict(self.resolved),
-        }
-
 
 @dataclass(frozen=True)
 class Cost:
@@ -68,10 +58,6 @@ class Cost:
     ran: int
     rounds: int
     seconds: float
-
-    def to_json(self) -> dict[str, Any]:
-        """Return plain JSON values."""
-        return {**vars(self), "seconds": round(self.seconds, 3)}
 
 
 @dataclass(frozen=True)
@@ -117,35 +103,16 @@ class ChangePoint:
         reason = "the history changes more than once" if self.flips else "the points between are inconclusive"
         return f"ambiguous: {len(self.candidates)} of {package}: {reason}"
 
-    def to_json(self) -> dict[str, Any]:
-        """Return plain JSON values."""
-        return {
-            **vars(self),
-            "kind": self.kind.value,
-            "confidence": round(self.confidence, 6),
-            "axis": self.axis.value,
-            "fixed": dict(self.fixed),
-            "candidates": list(self.candidates),
-            "flips": [list(flip) for flip in self.flips],
-            "probes": [probe.to_json() for probe in self.probes],
-            "cost": self.cost.to_json(),
-            "notes": list(self.notes),
-        }
-
 
 @dataclass(frozen=True)
 class MixtureSummary:
     """A mixture that was probed: its packages from the bad stack, the result and the reason."""
 
     mixture: str
-    from_bad: Packages
+    from_bad: tuple[str, ...]
     seen: ProbeResult
     why: str
     reproduce: str
-
-    def to_json(self) -> dict[str, Any]:
-        """Return plain JSON values."""
-        return {**vars(self), "from_bad": sorted(self.from_bad), "seen": self.seen.value}
 
 
 @dataclass(frozen=True)
@@ -189,8 +156,8 @@ class AttributionSummary:
                 for carrier in self.carriers
             ],
             "differ": {name: list(versions) for name, versions in self.differ.items()},
-            "probes": [probe.to_json() for probe in self.probes],
-            "cost": {"ran": self.ran, "seconds": round(self.seconds, 3)},
+            "probes": encode(self.probes),
+            "cost": {"ran": self.ran, "seconds": self.seconds},
             "notes": list(self.notes),
         }
 
@@ -225,7 +192,7 @@ class BisectionSummary:
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values (docs/schema/bisect.json)."""
         case = {"failure": self.failure, "case": self.case, "level": self.level.value}
-        inside = {axis: {**change.to_json(), **case} for axis, change in self.changes.items()}
+        inside = {axis: {**encode(change), **case} for axis, change in self.changes.items()}
         if self.attribution:
             return {**self.attribution.to_json(), **case, "inside": inside}
         (alone,) = inside.values()
@@ -239,18 +206,20 @@ def summarize(answer: BisectionAnswer, session: BisectionSession) -> BisectionSu
     case = (subject.failure.id, subject.failure.title, subject.case.name, subject.level)
     if not compared:
         alone = {
-            axis: replace(change, cost=replace(change.cost, ran=session.ran, seconds=session.seconds))
+            axis: replace(change, cost=replace(change.cost, ran=session.ran, seconds=round(session.seconds, 3)))
             for axis, change in changes.items()
         }
         return BisectionSummary(*case, alone)
     stacks, attribution = compared.stacks, compared.attribution
     mixtures = tuple(
-        MixtureSummary(stacks.label(taken), taken, seen, why(compared.records[taken]), compared.lines[taken])
+        MixtureSummary(
+            stacks.label(taken), tuple(sorted(taken)), seen, why(compared.records[taken]), compared.lines[taken]
+        )
         for taken, seen in attribution.probed.items()
     )
     carriers = tuple(sorted(attribution.carriers, key=lambda carrier: sorted(carrier.packages)))
     differ = {name: stacks.versions(name) for name in stacks.packages}
-    attributed = AttributionSummary(carriers, differ, mixtures, session.ran, session.seconds, answer.notes)
+    attributed = AttributionSummary(carriers, differ, mixtures, session.ran, round(session.seconds, 3), answer.notes)
     return BisectionSummary(*case, changes, attributed)
 
 
@@ -260,7 +229,7 @@ def _change(bisection: Bisection) -> ChangePoint:
     return ChangePoint(
         answer=points[result.candidates[0]].id if claimed else None,
         kind=result.kind,
-        confidence=result.confidence,
+        confidence=round(result.confidence, 6),
         label=points[result.candidates[0]].label if claimed else "",
         before=points[before].label if before is not None else "",
         axis=bisection.axis.name,
@@ -269,7 +238,7 @@ def _change(bisection: Bisection) -> ChangePoint:
         candidates=() if claimed else tuple(points[place].label for place in result.candidates),
         flips=tuple((points[changed].label, points[back].label) for changed, back in result.flips),
         probes=tuple(_probe(bisection, place) for place in bisection.records),
-        cost=Cost(len(points), result.probes, bisection.ran, result.rounds, bisection.seconds),
+        cost=Cost(len(points), result.probes, bisection.ran, result.rounds, round(bisection.seconds, 3)),
         notes=bisection.notes,
     )
 
@@ -291,7 +260,7 @@ def _probe(bisection: Bisection, place: int) -> ProbeSummary:
         why=why(typical),
         signature=typical.signature,
         raised=tuple(map(_raised, upstream)),
-        seconds=sum(record.outcome.seconds for record in runs),
+        seconds=round(sum(record.outcome.seconds for record in runs), 3),
         reproduce=bisection.lines[place],
         resolved=typical.resolved,
     )

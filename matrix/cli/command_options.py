@@ -1,0 +1,41 @@
+"""The options that several commands have, and those that the preflights of failures declare."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+from matrix.kit.options import Option
+from matrix.store.paths import OUT
+
+
+def add_out(
+    parser: argparse.ArgumentParser, text: str = "output folder (default: $MEGATRIX_OUT, or reports/out)"
+) -> None:
+    """Add --out: $MEGATRIX_OUT, or reports/out in the current folder."""
+    parser.add_argument("--out", type=Path, default=Path(os.environ.get("MEGATRIX_OUT", OUT)), help=text)
+
+
+def add_json(parser: argparse.ArgumentParser, *schemas: str) -> None:
+    """Add --json, which prints one of these schemas."""
+    names = ", ".join(f"docs/schema/{schema}.json" if schema is schemas[0] else f"{schema}.json" for schema in schemas)
+    parser.add_argument("--json", action="store_true", help=f"print one JSON object ({names})")
+
+
+def add_options(parser: argparse.ArgumentParser, options: Iterable[Option]) -> None:
+    """Add the options; values stay text, which matrix.kit.options.read parses."""
+    for option in options:
+        parser.add_argument(
+            f"--{option.name}",
+            metavar=option.metavar,
+            help=option.help or None,
+            default=option.default,
+            required=option.required,
+        )
+
+
+def given(parsed: argparse.Namespace, options: Iterable[Option]) -> dict[str, str | None]:
+    """Return the text given for each option, by option name."""
+    return {option.name: getattr(parsed, option.name.replace("-", "_")) for option in options}

@@ -1,6 +1,7 @@
 """How many examples hypothesis tries: the profile `ci`, the same ones on every run, or `thorough`, many new ones.
 
-$MEGATRIX_TESTS chooses; `ci` is the default. Import this module only where hypothesis is installed.
+In the profile `mutation` (tests/mutation.py) they are the first of `ci`; a failing one is not simplified, since nobody
+reads it. $MEGATRIX_TESTS chooses; `ci` is the default. Import this module only where hypothesis is installed.
 """
 
 from __future__ import annotations
@@ -10,10 +11,10 @@ from collections.abc import Mapping
 from typing import Final
 
 import pytest
-from hypothesis import settings
+from hypothesis import Phase, settings
 
 VARIABLE: Final = "MEGATRIX_TESTS"
-FACTORS: Final = {"ci": 1, "thorough": 20}
+FACTORS: Final = {"ci": 1.0, "thorough": 20.0, "mutation": 0.2}
 EXAMPLES: Final = 100  # of a test that names no number
 
 
@@ -21,7 +22,7 @@ def chosen(environ: Mapping[str, str]) -> str:
     """Return the name of the profile. Raises pytest.UsageError for an unknown one."""
     name = environ.get(VARIABLE) or "ci"
     if name not in FACTORS:
-        raise pytest.UsageError(f"{VARIABLE}={name}: no such profile; expected {' or '.join(FACTORS)}")
+        raise pytest.UsageError(f"{VARIABLE}={name}: no such profile; expected {', '.join(FACTORS)}")
     return name
 
 
@@ -29,14 +30,24 @@ PROFILE: Final = chosen(os.environ)
 
 
 def tries(count: int) -> settings:
-    """Return the settings of a test that tries `count` examples, or more in a thorough run."""
-    return settings(max_examples=count * FACTORS[PROFILE])
+    """Return the settings of a test that tries `count` examples, times the factor of this run's profile."""
+    return settings(max_examples=examples(count, PROFILE))
+
+
+def examples(count: int, profile: str) -> int:
+    """Return how many examples a profile tries in place of `count`, at least one."""
+    return max(1, round(count * FACTORS[profile]))
 
 
 def load() -> None:
     """Register the profiles and load the chosen one. The machines are shared and noisy: no test has a deadline."""
-    for name, factor in FACTORS.items():
+    for name in FACTORS:
         settings.register_profile(
-            name, deadline=None, derandomize=name == "ci", max_examples=EXAMPLES * factor, print_blob=True
+            name,
+            deadline=None,
+            derandomize=name != "thorough",
+            max_examples=examples(EXAMPLES, name),
+            phases=(Phase.explicit, Phase.generate) if name == "mutation" else tuple(Phase),
+            print_blob=True,
         )
     settings.load_profile(PROFILE)

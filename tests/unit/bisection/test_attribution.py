@@ -67,14 +67,51 @@ def test_one_of_three_takes_at_most_five_mixtures() -> None:
     assert len(found.probed) <= 5
 
 
-@pytest.mark.parametrize(
-    ("seen", "taken"), [(ProbeResult.GOOD, frozenset({"torch"})), (ProbeResult.BAD, frozenset[str]())]
-)
-def test_mislabeled_stack_stops_the_attribution(seen: ProbeResult, taken: frozenset[str]) -> None:
-    with pytest.raises(WrongStackError) as caught:
-        attribute(["torch"], lambda mixtures: [seen for _ in mixtures])
+def test_mixtures_follow_delta_debugging() -> None:
+    """Halves, then quarters and what remains without one; then one part fewer. No mixture is probed twice."""
+    rounds: list[list[str]] = []
 
-    assert (caught.value.taken, caught.value.seen) == (taken, seen)
+    def probe(mixtures: Sequence[Packages]) -> list[ProbeResult]:
+        rounds.append(["".join(sorted(taken)) for taken in mixtures])
+        return [ProbeResult.BAD if taken >= {"a", "d"} else ProbeResult.GOOD for taken in mixtures]
+
+    assert attribute("abcdefgh", probe).carriers == (Carrier(frozenset("ad")),)
+    assert rounds == [
+        [""],
+        ["abcdefgh"],
+        ["aceg", "bdfh"],
+        ["ae", "bf", "cg", "dh", "bcdfgh", "acdegh", "abdefh", "abcefg"],
+        ["cdgh", "adeh"],
+        ["a", "d", "e", "h", "deh", "aeh", "adh", "ade"],
+        ["ah", "ad"],
+        ["bcefgh"],
+    ]
+
+
+def test_carrier_of_two_may_be_doubtful() -> None:
+    """Without mcore the stack can't be built: te alone may be the cause."""
+    attribution = attributed([frozenset({"mcore", "te"})], ("mcore", "te", "torch"), [frozenset({"te"})])
+    assert attribution.carriers == (Carrier(frozenset({"mcore", "te"}), doubtful=frozenset({"mcore"})),)
+
+
+@pytest.mark.parametrize(
+    ("results", "taken", "message"),
+    [
+        ({"": ProbeResult.BAD, "te": ProbeResult.BAD}, "", "the good stack is bad"),
+        ({"": ProbeResult.GOOD, "te": ProbeResult.GOOD}, "te", "the bad stack is good"),
+        ({"": ProbeResult.GOOD, "te": ProbeResult.SKIP}, "te", "the bad stack is skip"),
+    ],
+)
+def test_mislabeled_stack_stops_the_attribution(results: dict[str, ProbeResult], taken: str, message: str) -> None:
+    with pytest.raises(WrongStackError, match=f"^{message}$") as caught:
+        attribute(["te"], lambda mixtures: [results["".join(packages)] for packages in mixtures])
+
+    assert (caught.value.taken, caught.value.seen) == (frozenset({taken} - {""}), results[taken])
+
+
+def test_probe_answers_for_every_mixture() -> None:
+    with pytest.raises(ValueError, match="shorter"):
+        attribute(["te"], lambda mixtures: [])
 
 
 def test_identical_stacks_are_rejected() -> None:

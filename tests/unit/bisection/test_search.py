@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from matrix.bisection.ancestry import Ancestry, places, unchanged
+from matrix.bisection.ancestry import Ancestry, unchanged
 from matrix.bisection.noise import Noise, ProbeResult
 from matrix.bisection.search import Plan, ResultKind, WrongEndError, search
 from matrix.errors import MatrixError
@@ -270,14 +270,3 @@ def test_culprits_on_both_sides_of_merge_are_ambiguous() -> None:
 def test_plan_out_of_range_is_rejected(made: dict[str, float]) -> None:
     with pytest.raises(MatrixError):
         Plan(**made)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(("shows", "invents"), [(0.0, 0.0), (0.4, 0.5), (1.1, 0.0), (1.0, 1.0)])
-def test_uninformative_noise_is_rejected(shows: float, invents: float) -> None:
-    with pytest.raises(MatrixError):
-        Noise(shows, invents)
-
-
-def test_release_order_is_a_chain() -> None:
-    assert [list(places(mask)) for mask in Ancestry.chain(3).below] == [[0], [0, 1], [0, 1, 2]]
-    assert Ancestry.of_parents([[], [0], [1]]) == Ancestry.chain(3)

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from packaging.specifiers import InvalidSpecifier
 from packaging.version import InvalidVersion, Version
 
-from matrix.catalog.versions import NONE, Range, is_version, minor, parse
+from matrix.catalog.codec import MalformedError, decode, encode
+from matrix.catalog.versions import NONE, Range, is_version, minor, parse, position, spans
 
 RELEASES = st.lists(st.integers(0, 12), min_size=1, max_size=3).map(lambda parts: ".".join(map(str, parts)))
 SUFFIXES = st.sampled_from(["", "a0", "b2", "rc1", ".post1", ".dev0", "rc1.dev3", ".post2.dev1"])
@@ -93,3 +94,41 @@ def test_is_version_accepts_pep_440_only(text: str, good: bool) -> None:
 def test_parse_raises_for_an_invalid_version() -> None:
     with pytest.raises(InvalidVersion):
         parse("latest")
+
+
+@pytest.mark.parametrize("version", ["0", "0.dev1", "0.0.1a0", "0.1.dev0"])
+def test_none_sorts_before_every_version(version: str) -> None:
+    assert position(NONE) < position(version) == parse(version)
+
+
+def test_range_is_a_text_in_plain_data() -> None:
+    assert decode(Range, ">=0.6,<0.9") == Range(">=0.6,<0.9")
+    assert encode(Range(">=0.6, <0.9")) == ">=0.6, <0.9"
+
+
+@pytest.mark.parametrize(
+    ("value", "got"), [("~=0.8", "~=0.8: write it with <, <=, >, >=, == or !="), ("0.8", "Invalid specifier: '0.8'")]
+)
+def test_text_that_is_no_range_is_refused(value: str, got: str) -> None:
+    with pytest.raises(MalformedError) as caught:
+        decode(Range, value, "entry")
+    assert (caught.value.where, str(caught.value.got)) == ("entry", got)
+
+
+RECORDED = ["1.0", "1.1", "1.2", "1.3", "1.4"]
+
+
+@pytest.mark.parametrize(
+    ("some", "expected"),
+    [
+        ([], ""),
+        (["1.0"], "1.0"),
+        (["1.1", "1.0"], "1.0 .. 1.1"),
+        (["1.0", "1.2", "1.4"], "1.0, 1.2, 1.4"),
+        (["1.1", "1.2", "1.3"], "1.1 .. 1.3"),
+        (["1.0", "1.1", "1.3", "1.4", "1.4"], "1.0 .. 1.1, 1.3 .. 1.4"),
+        (["2.0", "1.0", "main", "0.9", "branch"], "1.0, branch, main, 0.9, 2.0"),  # others follow: texts, then versions
+    ],
+)
+def test_spans_of_recorded_versions(some: list[str], expected: str) -> None:
+    assert spans(some, RECORDED) == expected

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from matrix.catalog.failure import Signature
 from matrix.catalog.patterns import ambiguity
 from matrix.verdicts.learning import generalised, learned
 from matrix.verdicts.outcome import Frame, Outcome, OutcomeKind, Raised
@@ -103,3 +104,73 @@ def test_a_status_has_the_last_line() -> None:
 @pytest.mark.parametrize("kind", [OutcomeKind.PASSED, OutcomeKind.HUNG, OutcomeKind.UNAVAILABLE])
 def test_no_evidence_teaches_nothing(kind: Any) -> None:
     assert learned(Outcome(kind)) is None
+
+
+def signature(**keys: Any) -> Signature:
+    return Signature("learned", **keys)  # type: ignore[arg-type]  # not from TOML
+
+
+ABORT = """\
+Fatal Python error: Aborted
+
+Current thread 0x00007f (most recent call first):
+  File "/x/lib/a.py", line 1 in raise
+  File "/x/lib/b.py", line 2 in <lambda>
+"""
+
+
+@pytest.mark.parametrize(
+    ("outcome", "expected"),
+    [
+        (
+            Outcome(OutcomeKind.EXITED, exit_code=3, evidence="start\n  no space (7 left) on disk  \n \n"),
+            signature(exit_code=3, log=r"(?m)^  no space \([\d.:e+-]+ left\) on disk"),
+        ),
+        (Outcome(OutcomeKind.EXITED, exit_code=3, evidence=" \n"), signature(exit_code=3)),
+        (
+            Outcome(OutcomeKind.SIGNALED, signal="SIGSEGV", evidence=CRASH),
+            signature(signal="SIGSEGV", stack="forward"),
+        ),
+        (Outcome(OutcomeKind.SIGNALED, signal="SIGABRT", evidence=ABORT), signature(signal="SIGABRT")),
+        (
+            Outcome(OutcomeKind.SIGNALED, signal="SIGABRT", evidence=f'{ABORT}  File "/x/lib/c.py", line 3 in train\n'),
+            signature(signal="SIGABRT", stack="train"),
+        ),
+        (Outcome(OutcomeKind.SIGNALED, signal="SIGBUS", evidence=CRASH), signature(signal="SIGBUS")),
+    ],
+)
+def test_end_without_exception_has_this_signature(outcome: Outcome, expected: Signature) -> None:
+    assert learned(outcome) == expected
+
+
+@pytest.mark.parametrize(
+    ("message", "pattern", "specific"),
+    [
+        ("", "^$", False),
+        ("\n \n", None, False),  # no text, and not empty
+        ("  tensor sizes differ\nat rank 0", "tensor sizes differ", True),
+        ("abcdefgh", "abcdefgh", True),
+        ("abcdefg", "abcdefg", False),
+        ("ab cd ef gh ij", "ab cd ef gh ij", False),  # words of two letters
+        ("abcd 0x1fghi", "abcd 0x[0-9a-fA-F]+ghi", False),  # seven letters beside the address
+    ],
+)
+def test_signature_of_a_message(message: str, pattern: str | None, specific: bool) -> None:
+    frame = Frame("/x/lib:model.py", 3, "forward")
+    outcome = Outcome(OutcomeKind.RAISED, chain=(Raised("ValueError", message, (CHAIN.frames[0], frame)), CHAIN))
+    place = None if specific else "model.py:forward"
+    assert learned(outcome) == signature(exception="ValueError", message=pattern, frame=place)
+
+
+@pytest.mark.parametrize(
+    "frame", [Frame("/x/model.py", 3, "<lambda>"), Frame("/x/model.pyx", 3, "forward"), Frame("<string>", 3, "forward")]
+)
+def test_frame_without_file_and_function_is_left_out(frame: Frame) -> None:
+    outcome = Outcome(OutcomeKind.RAISED, chain=(Raised("ValueError", "", (frame,)),))
+    assert learned(outcome) == signature(exception="ValueError", message="^$")
+
+
+def test_long_line_is_cut_before_it_is_generalised() -> None:
+    assert generalised("a " * 99 + "12345") == "a " * 99 + r"[\d.:e+-]+"
+    assert generalised("b " * 99 + "a 12345") == "b " * 99 + "a "
+    assert generalised("x 1 y 2  ") == r"x [\d.:e+-]+ y [\d.:e+-]+"

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Final
 
-from matrix.verdicts import stacks
-from matrix.verdicts.outcome import EVIDENCE, Outcome, OutcomeKind, Raised, RankEnd
+from matrix.verdicts.outcome import EVIDENCE, Frame, Outcome, OutcomeKind, Raised, RankEnd
 
 # s by which a death is dated back. The kernel closes a dying process's sockets before it reports the death, so a peer's
 # exception, with any message, can be reported first. On gloo it came 2 to 21 ms after the death in 12 of 12 tries; on
@@ -37,6 +36,10 @@ MEMORY: Final = re.compile(
     r"DefaultCPUAllocator: (can't allocate|not enough) memory|std::bad_alloc|CUDA out of memory|Cannot allocate memory"
 )
 KILLED_WORKER: Final = re.compile(r"DataLoader worker \(pid.*\) (is killed by signal: Killed|exited unexpectedly)")
+# faulthandler: 'Current thread 0x00007f... (most recent call first):' and '  File "x.py", line 3 in main'.
+# Since Python 3.14 a thread's name follows its number.
+THREAD: Final = re.compile(r"^(Current thread|Thread) 0x[0-9a-f]+.*\(most recent call first\):$", re.MULTILINE)
+PLACE: Final = re.compile(r'^  File "(.*)", line (\d+) in (.*)$', re.MULTILINE)
 TERMINATE: Final = "terminate called"  # libstdc++ prints it before it aborts on an uncaught C++ exception
 
 
@@ -128,7 +131,7 @@ def _hung(ends: Sequence[RankEnd], logs: Mapping[int, str], traces: Mapping[int,
     done = [end for end in ends if end not in late]
     places: dict[str, list[RankEnd]] = {}
     for end in late:
-        frame = stacks.innermost(traces.get(end.rank, ""))
+        frame = innermost(traces.get(end.rank, ""))
         place = f"in {frame.function} ({PurePath(frame.file).name}:{frame.line})" if frame else "at an unknown place"
         if end.exit_code is not None:
             place = f"finished after {end.seconds:.2f} s"
@@ -151,6 +154,20 @@ def _hung(ends: Sequence[RankEnd], logs: Mapping[int, str], traces: Mapping[int,
         evidence=evidence[:EVIDENCE],
         ranks=tuple(ends),
     )
+
+
+def innermost(text: str) -> Frame | None:
+    """Return the innermost frame of the main thread in the output of faulthandler; None when it has none.
+
+    The main thread is the one that ran when the signal arrived ("Current"), or else the last: faulthandler prints the
+    oldest last.
+    """
+    threads = list(THREAD.finditer(text))
+    for thread in [found for found in threads if found[1] == "Current thread"] or threads[-1:]:
+        place = PLACE.search(text, thread.end())
+        if place:
+            return Frame(place[1], int(place[2]), place[3])
+    return None
 
 
 def headline(raised: Raised) -> str:

@@ -39,7 +39,6 @@ EDGES: Final = {
     "matrix/report/output.py": "writes the pages",
     "matrix/report/screen.py": "reads the size and colours of the terminal",
     "matrix/report/terminal.py": "reads the size and colours of the terminal",
-    "matrix/verdicts/stacks.py": "reads the stacks of processes",
 }
 CALLS: Final = frozenset({"open", "input", "exec", "eval", "__import__"})
 # Methods of Path and functions of os that read or change the disk.

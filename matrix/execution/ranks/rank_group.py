@@ -24,10 +24,10 @@ from matrix.execution.ranks.logs import Log, end_of
 from matrix.execution.ranks.pump import Pump, Readable
 from matrix.execution.ranks.rank_process import LauncherProcess, RankProcess, parse_report
 from matrix.execution.ranks.rank_spec import free_port, rank_spec
+from matrix.execution.ranks.stacks import answers, kernel_view, spy_on
 from matrix.execution.ranks.timeouts import Timeouts
 from matrix.store import secrets
 from matrix.verdicts.outcome import RankEnd
-from matrix.verdicts.stacks import answers, kernel_view, spy_on
 
 REPORT: Final = 2**23  # bytes of a rank's report to read; the largest chain is under 4 MB (chain.py)
 STACKS: Final = 2**20  # bytes of a rank's stacks to keep; faulthandler prints at most 100 threads

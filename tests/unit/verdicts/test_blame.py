@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from matrix.verdicts.blame import HEAD_START_S, classify
-from matrix.verdicts.outcome import Outcome, OutcomeKind, Raised, RankEnd
+from matrix.verdicts.blame import HEAD_START_S, classify, innermost
+from matrix.verdicts.outcome import Frame, Outcome, OutcomeKind, Raised, RankEnd
 
 CLOSED = Raised("RuntimeError", "[../gloo/transport/tcp/pair.cc:534] Connection closed by peer [127.0.0.1]:48213")
 BROKEN = Raised("AssertionError", "item.index.fqn not in md")
@@ -264,3 +264,41 @@ def test_ranks_that_finish_after_the_deadline_are_named() -> None:
     outcome = blame(fine(0, 60.01), fine(1, 12.0), timed_out=True)
     assert outcome.kind is OutcomeKind.HUNG
     assert outcome.reason == "rank 0 had not finished after 60 s, rank 1 had: rank 0 finished after 60.01 s"
+
+
+DUMP = """\
+Thread 0x00007f2b6f7fe640 (most recent call first):
+  File "/usr/lib/python3.10/threading.py", line 324 in wait
+  File "/usr/lib/python3.10/threading.py", line 607 in wait
+
+{main} (most recent call first):
+  File "/usr/lib/a b/torch/distributed/distributed_c10d.py", line 2288 in all_reduce
+  File "body.py", line 3 in body
+"""
+
+
+@pytest.mark.parametrize(
+    "main",
+    [
+        "Current thread 0x00007f2b84e1c740",
+        "Thread 0x00007f2b84e1c740",
+        "Current thread 0x00007f2b84e1c740 [python3]",
+    ],
+)
+def test_innermost_frame_of_the_main_thread_is_found(main: str) -> None:
+    assert innermost(DUMP.format(main=main)) == Frame(
+        "/usr/lib/a b/torch/distributed/distributed_c10d.py", 2288, "all_reduce"
+    )
+
+
+def test_current_thread_precedes_the_last_thread() -> None:
+    text = (
+        'Current thread 0x1 (most recent call first):\n  File "a.py", line 1 in a\n\n'
+        'Thread 0x2 (most recent call first):\n  File "b.py", line 2 in b\n'
+    )
+    assert innermost(text) == Frame("a.py", 1, "a")
+
+
+@pytest.mark.parametrize("text", ["", "no answer to SIGUSR1: the process is gone\n"])
+def test_text_without_a_dump_has_no_frame(text: str) -> None:
+    assert innermost(text) is None

@@ -1,4 +1,4 @@
-"""Stacks of ranks that are about to be stopped: from faulthandler, py-spy and the kernel."""
+"""What shows the stacks of ranks that are about to be stopped: py-spy, a signal handler, the kernel."""
 
 from __future__ import annotations
 
@@ -8,28 +8,6 @@ import signal
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
-
-from matrix.verdicts.outcome import Frame
-
-# faulthandler: 'Current thread 0x00007f... (most recent call first):' and '  File "x.py", line 3 in main'.
-# Since Python 3.14 a thread's name follows its number.
-THREAD: Final = re.compile(r"^(Current thread|Thread) 0x[0-9a-f]+.*\(most recent call first\):$", re.MULTILINE)
-PLACE: Final = re.compile(r'^  File "(.*)", line (\d+) in (.*)$', re.MULTILINE)
-
-
-def innermost(text: str) -> Frame | None:
-    """Return the innermost frame of the main thread in the output of faulthandler; None when it has none.
-
-    The main thread is the one that ran when the signal arrived ("Current"), or else the last: faulthandler prints the
-    oldest last.
-    """
-    threads = list(THREAD.finditer(text))
-    for thread in [found for found in threads if found[1] == "Current thread"] or threads[-1:]:
-        place = PLACE.search(text, thread.end())
-        if place:
-            return Frame(place[1], int(place[2]), place[3])
-    return None
 
 
 def spy_on(pids: Sequence[int]) -> list[subprocess.Popen[bytes]]:

@@ -43,7 +43,7 @@ def round_trip(rank: Rank, torch: Any, model: Any) -> dict[str, Any]:
     """Save, zero, load, compare; return the number of parameters and a digest of them."""
     from megatron.core import dist_checkpointing
 
-    before = parameters(model)
+    original = parameters(model)
     folder = rank.workdir / "checkpoint"
     folder.mkdir(exist_ok=True)
     with required():
@@ -51,8 +51,8 @@ def round_trip(rank: Rank, torch: Any, model: Any) -> dict[str, Any]:
     zero(torch, model)
     state = dist_checkpointing.load(sharded_state_dict=model.sharded_state_dict(prefix=""), checkpoint_dir=str(folder))
     model.load_state_dict(state)
-    compare(torch, before, parameters(model))
-    return {"parameters": len(before), "digest": digest(before)}
+    compare(torch, original, parameters(model))
+    return {"parameters": len(original), "digest": digest(original)}
 
 
 def write(rank: Rank) -> dict[str, Any]:
@@ -67,10 +67,10 @@ def write(rank: Rank) -> dict[str, Any]:
     state = {"iteration": 1, "model": model.sharded_state_dict(prefix="")}
     with required():
         dist_checkpointing.save(sharded_state_dict=state, checkpoint_dir=str(folder))
-    written = {"parameters": len(parameters(model)), "digest": digest(parameters(model))}
-    (rank.checkpoint / DIGEST).write_text(json.dumps(written), encoding="utf-8")
+    summary = {"parameters": len(parameters(model)), "digest": digest(parameters(model))}
+    (rank.checkpoint / DIGEST).write_text(json.dumps(summary), encoding="utf-8")
     megatron.stop()
-    return written
+    return summary
 
 
 def read(rank: Rank) -> dict[str, Any]:
@@ -86,12 +86,14 @@ def read(rank: Rank) -> dict[str, Any]:
     state = {"model": model.sharded_state_dict(prefix="")}
     loaded = dist_checkpointing.load(sharded_state_dict=state, checkpoint_dir=str(rank.checkpoint / "model"))
     model.load_state_dict(loaded["model"])
-    found = {"parameters": len(parameters(model)), "digest": digest(parameters(model))}
-    written = json.loads((rank.checkpoint / DIGEST).read_text(encoding="utf-8"))
-    if (found, loaded.get("iteration")) != (written, 1):
-        raise CheckpointMismatch(f"read {found}, iteration {loaded.get('iteration')}, where {written}, 1 was written")
+    summary = {"parameters": len(parameters(model)), "digest": digest(parameters(model))}
+    expected = json.loads((rank.checkpoint / DIGEST).read_text(encoding="utf-8"))
+    if (summary, loaded.get("iteration")) != (expected, 1):
+        raise CheckpointMismatch(
+            f"read {summary}, iteration {loaded.get('iteration')}, where {expected}, 1 was written"
+        )
     megatron.stop()
-    return found
+    return summary
 
 
 @contextlib.contextmanager

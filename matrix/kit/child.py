@@ -49,12 +49,12 @@ def site_folder(rank: Rank) -> Path:
 
 def prepare(settings: str, folder: str) -> None:
     """Prepare this process; `folder` holds the sitecustomize module that calls it. The machine's own one runs next."""
-    given = json.loads(settings)
-    sys.modules.update(dict.fromkeys(given["hidden"]))
-    sys.meta_path.insert(0, _FirstImport(given))
-    found = PathFinder.find_spec("sitecustomize", [path for path in sys.path if path != folder])
-    if found and found.loader:
-        found.loader.exec_module(importlib.util.module_from_spec(found))
+    options = json.loads(settings)
+    sys.modules.update(dict.fromkeys(options["hidden"]))
+    sys.meta_path.insert(0, _FirstImport(options))
+    spec = PathFinder.find_spec("sitecustomize", [path for path in sys.path if path != folder])
+    if spec and spec.loader:
+        spec.loader.exec_module(importlib.util.module_from_spec(spec))
 
 
 class _FirstImport:
@@ -77,7 +77,7 @@ def _without_gpu() -> None:
     from matrix.kit import cpu_device, te_extension
 
     cpu_device.install()
-    found = sys.modules.get("transformer_engine", True) and importlib.util.find_spec("transformer_engine")
-    if found and not te_extension.compiled(found):
+    spec = sys.modules.get("transformer_engine", True) and importlib.util.find_spec("transformer_engine")
+    if spec and not te_extension.compiled(spec):
         te_extension.install(Path(tempfile.mkdtemp(prefix="te-")) / "site", ANSWERS)
         cpu_device.claim_gpu()

@@ -19,7 +19,7 @@ import threading
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from traceback import FrameSummary, StackSummary
-from typing import IO, TYPE_CHECKING, Final
+from typing import IO, TYPE_CHECKING, Any, Final
 
 from matrix.kit import child
 from matrix.kit.rank import LackError
@@ -42,7 +42,7 @@ class CommandError(Exception):
     failures: Mapping[int, tuple[Exception, StackSummary]]
 
     def __init__(self, text: str, printed: Sequence[Raised] = ()) -> None:
-        self.failures = {number: _made_again(one) for number, one in enumerate(printed)}
+        self.failures = {number: _made_again(raised) for number, raised in enumerate(printed)}
         super().__init__(text)
 
 
@@ -71,10 +71,10 @@ def run(
 
 def number_in(output: str, metric: str) -> float:
     """Return the last number that `metric` finds in the output. Raises CommandError."""
-    found = list(re.finditer(metric, output, re.M))
-    if not found:
+    numbers = list(re.finditer(metric, output, re.M))
+    if not numbers:
         raise CommandError(f"the metric {metric!r} matches nothing in the last {KEPT} characters of the output")
-    text = found[-1][1] if found[-1].re.groups else found[-1][0]
+    text = numbers[-1][1] if numbers[-1].re.groups else numbers[-1][0]
     try:
         return float(text)
     except (TypeError, ValueError):
@@ -86,10 +86,9 @@ def _run(rank: Rank, command: Sequence[str], folder: str) -> str:
     environment = environment_of(rank, os.environ)
     sys.stdout.flush()
     try:
-        process = subprocess.Popen(
-            [program(command[0], folder, environment["PATH"]), *command[1:]],
-            cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-        )  # fmt: skip
+        words = [program(command[0], folder, environment["PATH"]), *command[1:]]
+        pipes: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+        process = subprocess.Popen(words, cwd=folder, env=environment, **pipes)
     except OSError as error:
         raise LackError(
             f"the command can't be started: {shlex.join(command)}: {error.strerror}: {error.filename}"
@@ -118,11 +117,13 @@ def program(name: str, folder: str, path: str) -> str:
     """
     if "/" in name:
         return str(Path(folder, name))
-    places = (Path(place, name) for place in path.split(os.pathsep))
-    found = next((str(place) for place in places if os.access(place, os.X_OK) and place.is_file()), None)
-    if found is None:
+    candidates = (Path(candidate, name) for candidate in path.split(os.pathsep))
+    program_path = next(
+        (str(candidate) for candidate in candidates if os.access(candidate, os.X_OK) and candidate.is_file()), None
+    )
+    if program_path is None:
         raise FileNotFoundError(errno.ENOENT, f"not found in {path}", name)
-    return found
+    return program_path
 
 
 def environment_of(rank: Rank, environ: Mapping[str, str]) -> dict[str, str]:
@@ -143,11 +144,11 @@ def environment_of(rank: Rank, environ: Mapping[str, str]) -> dict[str, str]:
 def last_printed(lines: Iterable[str]) -> list[Raised]:
     """Return the exception that was printed last with its traceback; [] if there is none."""
     reader = Tracebacks()
-    found: list[LoggedException] = []
+    printed: list[LoggedException] = []
     for number, line in enumerate(lines, start=1):
-        found += reader.take(number, _PREFIX.sub("", line))
-    found += reader.close()
-    return [one.raised for one in found if not one.alone][-1:]
+        printed += reader.take(number, _PREFIX.sub("", line))
+    printed += reader.close()
+    return [logged.raised for logged in printed if not logged.alone][-1:]
 
 
 def _copy(source: IO[bytes], kept: bytearray) -> None:
@@ -161,9 +162,9 @@ def _copy(source: IO[bytes], kept: bytearray) -> None:
 
 def _made_again(raised: Raised) -> tuple[Exception, StackSummary]:
     """Return an exception of the same class name, message and stack."""
-    made: type[Exception] = type(raised.type, (Exception,), {})
-    frames = [FrameSummary(one.file, one.line, one.function, lookup_line=False) for one in raised.frames]
-    return made(raised.message), StackSummary.from_list(frames)
+    kind: type[Exception] = type(raised.type, (Exception,), {})
+    frames = [FrameSummary(frame.file, frame.line, frame.function, lookup_line=False) for frame in raised.frames]
+    return kind(raised.message), StackSummary.from_list(frames)
 
 
 def _die(number: int) -> None:

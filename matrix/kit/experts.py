@@ -21,12 +21,10 @@ def build(rank: Rank, *, bias: bool = False, **options: Any) -> Any:
     from megatron.core.extensions.transformer_engine import TEColumnParallelGroupedLinear
     from megatron.core.transformer.transformer_config import TransformerConfig
 
-    config = TransformerConfig(
-        num_layers=1, hidden_size=WIDTH, num_attention_heads=1, num_moe_experts=EXPERTS, moe_ffn_hidden_size=WIDTH,
-        moe_grouped_gemm=True, add_bias_linear=bias, perform_initialization=False, gradient_accumulation_fusion=False,
-        **options,
-    )  # fmt: skip
-    return TEColumnParallelGroupedLinear(
-        num_gemms=EXPERTS, input_size=WIDTH, output_size=WIDTH, config=config, init_method=torch.nn.init.zeros_,
-        bias=bias, skip_bias_add=False, is_expert=True,
-    )  # fmt: skip
+    layer = {"num_layers": 1, "hidden_size": WIDTH, "num_attention_heads": 1}
+    mixture = {"num_moe_experts": EXPERTS, "moe_ffn_hidden_size": WIDTH, "moe_grouped_gemm": True}
+    plain = {"perform_initialization": False, "gradient_accumulation_fusion": False}
+    config = TransformerConfig(**layer, **mixture, **plain, add_bias_linear=bias, **options)
+    sizes = {"num_gemms": EXPERTS, "input_size": WIDTH, "output_size": WIDTH}
+    linear = {"init_method": torch.nn.init.zeros_, "bias": bias, "skip_bias_add": False, "is_expert": True}
+    return TEColumnParallelGroupedLinear(**sizes, **linear, config=config)

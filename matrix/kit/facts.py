@@ -21,4 +21,4 @@ def read_facts(kind: type[T], path: Path) -> T:
 
 def newer(version: str, releases: Sequence[str]) -> list[str]:
     """Return the releases after `version`; [] where it is not a version (a folder)."""
-    return [one for one in releases if parse(one) > parse(version)] if is_version(version) else []
+    return [release for release in releases if parse(release) > parse(version)] if is_version(version) else []

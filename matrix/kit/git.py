@@ -13,7 +13,7 @@ import subprocess
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Final
+from typing import Any, Final
 
 from matrix.errors import MatrixError
 from matrix.kit.rank import LackError
@@ -65,10 +65,10 @@ class Repository:
     def git(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Run a plumbing command that reads. Raises MatrixError without git, a repository, or an answer in time."""
         try:
-            return subprocess.run(
-                ["git", *OPTIONS, *arguments], env=self._environment(), stdin=subprocess.DEVNULL, capture_output=True,
-                encoding="utf-8", errors="replace", timeout=ANSWER_S, check=False,
-            )  # fmt: skip
+            text = {"encoding": "utf-8", "errors": "replace"}
+            options: dict[str, Any] = {**text, "env": self._environment(), "stdin": subprocess.DEVNULL}
+            command = ["git", *OPTIONS, *arguments]
+            return subprocess.run(command, capture_output=True, timeout=ANSWER_S, check=False, **options)
         except OSError as error:
             raise _without_git(error) from None
         except subprocess.TimeoutExpired:
@@ -76,63 +76,63 @@ class Repository:
 
     def commit(self, revision: str) -> str:
         """Return the id of a revision's commit, "" where the clone has none."""
-        found = self.git("rev-parse", "--verify", "--quiet", f"{revision}^0")
-        return "" if found.returncode else found.stdout.strip()
+        output = self.git("rev-parse", "--verify", "--quiet", f"{revision}^0")
+        return "" if output.returncode else output.stdout.strip()
 
     def refs(self) -> list[str]:
         """Return the short names of the branches and tags. Raises MatrixError where this is no clone."""
-        found = self.git("for-each-ref", "--format=%(refname:short)")
-        if found.returncode:
-            raise self._unreadable(found.stderr.strip())
-        return found.stdout.split()
+        names = self.git("for-each-ref", "--format=%(refname:short)")
+        if names.returncode:
+            raise self._unreadable(names.stderr.strip())
+        return names.stdout.split()
 
     def history(self, form: str, *arguments: str) -> list[list[str]]:
         """Return the commits that `git rev-list` lists: the fields of each, which a NUL separates in `form`."""
-        found = self.git("rev-list", f"--format={form}", *arguments)
-        if found.returncode:
-            raise MatrixError("git cannot list this history", where=self.path, got=found.stderr.strip())
-        return [line.split("\0") for line in found.stdout.split("\n") if "\0" in line]
+        listing = self.git("rev-list", f"--format={form}", *arguments)
+        if listing.returncode:
+            raise MatrixError("git cannot list this history", where=self.path, got=listing.stderr.strip())
+        return [line.split("\0") for line in listing.stdout.split("\n") if "\0" in line]
 
     def text(self, commit: str) -> Callable[[str], str | None]:
         """Return a function of a path: the text of that file in a commit, None without one."""
 
         def read(path: str) -> str | None:
-            found = self._ask(f"{commit}:{path}")
-            return found[1].decode("utf-8", "replace") if found else None
+            blob = self._ask(f"{commit}:{path}")
+            return blob[1].decode("utf-8", "replace") if blob else None
 
         return read
 
     def object(self, name: str) -> tuple[str, bytes]:
         """Return (id, content) of the object that git resolves `name` to. Raises MatrixError for a missing one."""
-        found = self._ask(name)
-        if found is None:
+        reply = self._ask(name)
+        if reply is None:
             raise MatrixError("git cannot read this object", where=self.path, got=f"{name} missing", fix=INCOMPLETE)
-        return found
+        return reply
 
     def id(self, name: str) -> str:
         """Return the id of the object that git resolves `name` to, "" for a missing one."""
-        found = self._ask(name)
-        return found[0] if found else ""
+        reply = self._ask(name)
+        return reply[0] if reply else ""
 
     def files(self, commit: str, folder: str, part: Callable[[str], bool] = lambda path: True) -> dict[str, str]:
         """Return path -> blob id of the files under `folder` ("": all) that `part` selects; no links, no submodules.
 
         Raises MatrixError for more than MOST files, which a tree of a few kB can name.
         """
-        found: dict[str, str] = {}
-        left, seen = [(f"{commit}:{folder}", folder)], 0
-        while left:
-            tree, above = left.pop()
+        contents: dict[str, str] = {}
+        trees, count = [(f"{commit}:{folder}", folder)], 0
+        while trees:
+            tree, above = trees.pop()
             for name, is_folder, id in self._tree(tree, above):
-                seen += 1
+                count += 1
                 path = f"{above}/{name}" if above else name
                 if is_folder:
-                    left.append((id, path))
+                    trees.append((id, path))
                 elif part(path):
-                    found[path] = id
-            if seen > MOST:
+                    contents[path] = id
+            if count > MOST:
                 raise MatrixError("this commit has too many files", where=f"{self.path}@{commit[:10]}", got=f"> {MOST}")
-        return found
+        return contents
 
     def write(self, commit: str, folder: str, target: Path, part: Callable[[str], bool] = lambda path: True) -> None:
         """Write the files under `folder` of a commit below `target`. Raises MatrixError for a path that leaves it."""
@@ -141,8 +141,8 @@ class Repository:
                 (target / path).parent.mkdir(parents=True, exist_ok=True)
                 (target / path).write_bytes(self.object(id)[1])
             except OSError as error:
-                raise MatrixError("a file of this commit can't be written", where=f"{self.path}@{commit[:10]}: {path}",
-                                  got=error.strerror) from None  # fmt: skip
+                where = f"{self.path}@{commit[:10]}: {path}"
+                raise MatrixError("a file of this commit can't be written", where=where, got=error.strerror) from None
 
     def write_submodules(self, commit: str, folder: str, target: Path) -> list[str]:
         """Write the submodules of a commit that are in `folder` below `target`; return those that the clone lacks.
@@ -165,9 +165,9 @@ class Repository:
     def _tree(self, id: str, folder: str) -> list[tuple[str, bool, str]]:
         """Return (name, is a folder, id) of the files and folders of a tree."""
         if id not in self._trees:
-            named, content = self.object(id)
+            kind, content = self.object(id)
             try:
-                self._trees[id] = list(_entries(len(named) // 2, content))
+                self._trees[id] = list(_entries(len(kind) // 2, content))
             except ValueError as error:
                 raise MatrixError("not a folder of a commit", where=f"{self.path}: {folder}", got=error) from None
         return self._trees[id]
@@ -193,10 +193,9 @@ class Repository:
 
     def _start(self) -> subprocess.Popen[bytes]:
         try:
-            return subprocess.Popen(
-                ["git", *OPTIONS, "cat-file", "--batch"], env=self._environment(),
-                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-            )  # fmt: skip
+            command, pipe = ["git", *OPTIONS, "cat-file", "--batch"], subprocess.PIPE
+            options: dict[str, Any] = {"env": self._environment(), "stderr": subprocess.DEVNULL}
+            return subprocess.Popen(command, stdin=pipe, stdout=pipe, **options)
         except OSError as error:
             raise _without_git(error) from None
 
@@ -205,9 +204,9 @@ class Repository:
         folder = git_folder(Path(self.path))
         if folder is None:
             raise self._unreadable("not a git repository: no .git in it, and not bare")
-        kept = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+        variables = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
         # The work tree is never used; naming one overrides core.worktree, which may not exist.
-        return {**kept, **SETTINGS, "GIT_DIR": str(folder), "GIT_WORK_TREE": str(folder)}
+        return {**variables, **SETTINGS, "GIT_DIR": str(folder), "GIT_WORK_TREE": str(folder)}
 
     def _unreadable(self, got: str) -> MatrixError:
         return MatrixError("git cannot read this clone", where=self.path, got=got)
@@ -238,15 +237,15 @@ def _entries(size: int, tree: bytes) -> Iterator[tuple[str, bool, str]]:
 
     Raises ValueError for another object, and for a name that would leave the folder, which no git writes.
     """
-    place = 0
-    while place < len(tree):
-        space, end = tree.index(b" ", place), tree.index(b"\0", place)
-        mode, name = tree[place:space], tree[space + 1 : end].decode("utf-8", "replace")
+    offset = 0
+    while offset < len(tree):
+        space, end = tree.index(b" ", offset), tree.index(b"\0", offset)
+        mode, name = tree[offset:space], tree[space + 1 : end].decode("utf-8", "replace")
         if name in ("", ".", "..") or "/" in name:
             raise ValueError(f"the file name {name[:80]!r}")
         if mode == b"40000" or mode.startswith(b"100"):
             yield name, mode == b"40000", tree[end + 1 : end + 1 + size].hex()
-        place = end + 1 + size
+        offset = end + 1 + size
 
 
 def _without_git(error: OSError) -> MatrixError:

@@ -113,12 +113,12 @@ def taken(samples: Any, short: Any) -> tuple[int, int]:
 
     def measure() -> tuple[int, int]:
         short[0]
-        before = held("VmRSS")
+        start = held("VmRSS")
         samples[0]
-        return held("VmHWM") - before, held("VmRSS") - before
+        return held("VmHWM") - start, held("VmRSS") - start
 
-    peak, kept = forked(measure)
-    return peak, kept
+    peak, remaining = forked(measure)
+    return peak, remaining
 
 
 def forked(function: Callable[[], Any]) -> Any:

@@ -59,11 +59,11 @@ def install(folder: Path, answers: Mapping[str, Any] | None = None) -> None:
     import torch
     import torch._dynamo  # it reads torch.cuda.Stream at import, which must still be the real one
 
-    found = importlib.util.find_spec("transformer_engine")
-    if found is None or found.submodule_search_locations is None:
+    spec = importlib.util.find_spec("transformer_engine")
+    if spec is None or spec.submodule_search_locations is None:
         raise ImportError("no transformer_engine on sys.path")
     folder.mkdir()
-    package = Path(next(iter(found.submodule_search_locations)))
+    package = Path(next(iter(spec.submodule_search_locations)))
     (folder / "transformer_engine").symlink_to(package)
     (folder / f"{EXTENSION}.stand-in.so").touch()
     (folder / "libtransformer_engine.so").symlink_to(torch._C.__file__)  # any library that is already loaded
@@ -185,7 +185,8 @@ def _declared(file: Path, name: str) -> list[str]:
     """Return the members of an enumeration that a Python file declares, [] where it does not."""
     for node in ast.parse(file.read_text(encoding="utf-8")).body if file.exists() else ():
         if isinstance(node, ast.ClassDef) and node.name == name:
-            return [target.id for one in node.body if isinstance(one, ast.Assign) for target in one.targets]  # type: ignore[attr-defined]  # members are plain names
+            targets = [target for member in node.body if isinstance(member, ast.Assign) for target in member.targets]
+            return [target.id for target in targets if isinstance(target, ast.Name)]
     return []
 
 

@@ -49,8 +49,8 @@ def through_megatron(
     }
 
     def start() -> None:
-        given = {"get_args": lambda: types.SimpleNamespace(**arguments)}
-        function_of("megatron", FILES, FUNCTION, given)()
+        stand_ins = {"get_args": lambda: types.SimpleNamespace(**arguments)}
+        function_of("megatron", FILES, FUNCTION, stand_ins)()
 
     return started(rank, start, parameter_checks, multicast)
 
@@ -82,40 +82,19 @@ def started(rank: Rank, start: Callable[[], None], parameter_checks: bool, multi
     else:
         os.environ["UB_SKIPMC"] = "1"
     open_mpi.prepare(rank, parameter_checks=parameter_checks)
-    ends: tuple[str, ...] = ()
-    if rank.device == "cpu":
-        from matrix.kit import cpu_device, te_extension
-
-        cpu_device.install()
-        te_extension.install(rank.workdir / f"te-{rank.rank}", ANSWERS)
-        ends = ("is a stand-in: no compiled Transformer Engine", "Torch not compiled with CUDA enabled")
-    else:
-        torch.cuda.set_device(rank.rank)
+    ends = _claim_device(rank)
     torch.distributed.init_process_group(
-        rank.backend,
-        init_method=rank.init_method,
-        rank=rank.rank,
-        world_size=rank.world_size,
+        rank.backend, init_method=rank.init_method, rank=rank.rank, world_size=rank.world_size
     )
-    made: list[str] = []
-    new_group = torch.distributed.new_group
-
-    def recorded_new_group(*positional: Any, **named: Any) -> Any:
-        if named.get("backend") == "nccl" and not torch.distributed.is_nccl_available():
-            raise LackError("needs NCCL for this bootstrap backend; this torch is built without")
-        group = new_group(*positional, **named)
-        made.append(str(torch.distributed.get_backend(group)))
-        return group
-
-    torch.distributed.new_group = recorded_new_group
+    groups = _recorded_groups(torch.distributed)
     stopped_at = ""
     try:
         start()
-    except (NotImplementedError, AssertionError) as end:
-        stopped_at = str(end)
-        if not any(one in stopped_at for one in ends):
+    except (NotImplementedError, AssertionError) as error:
+        stopped_at = str(error)
+        if not any(text in stopped_at for text in ends):
             raise
-    if not made:
+    if not groups:
         raise AssertionError("userbuffers were started and no process group was made for them")
     if rank.device == "cuda":
         from transformer_engine.pytorch.module import base
@@ -124,7 +103,37 @@ def started(rank: Rank, start: Callable[[], None], parameter_checks: bool, multi
     # Gloo's thread must release its tensors before the interpreter ends: otherwise it crashed there in 1 of about 25
     # runs. The group is not destroyed: under mpirun that hung in 1 of 18 runs (torch 2.6 of Debian 13).
     wait_for_all()
-    return {"groups": made, "stopped at": stopped_at}
+    return {"groups": groups, "stopped at": stopped_at}
+
+
+def _claim_device(rank: Rank) -> tuple[str, ...]:
+    """Select the rank's GPU, or replace it; return the texts of the errors that then end the start."""
+    if rank.device == "cpu":
+        from matrix.kit import cpu_device, te_extension
+
+        cpu_device.install()
+        te_extension.install(rank.workdir / f"te-{rank.rank}", ANSWERS)
+        return "is a stand-in: no compiled Transformer Engine", "Torch not compiled with CUDA enabled"
+    import torch
+
+    torch.cuda.set_device(rank.rank)
+    return ()
+
+
+def _recorded_groups(distributed: Any) -> list[str]:
+    """Return a list to which torch.distributed adds the backend of each group that it makes from now on."""
+    backends: list[str] = []
+    new_group = distributed.new_group
+
+    def recorded(*positional: Any, **options: Any) -> Any:
+        if options.get("backend") == "nccl" and not distributed.is_nccl_available():
+            raise LackError("needs NCCL for this bootstrap backend; this torch is built without")
+        group = new_group(*positional, **options)
+        backends.append(str(distributed.get_backend(group)))
+        return group
+
+    distributed.new_group = recorded
+    return backends
 
 
 def function_of(package: str, files: tuple[str, ...], name: str, given: Mapping[str, Any]) -> Callable[..., Any]:
@@ -139,18 +148,20 @@ def function_of(package: str, files: tuple[str, ...], name: str, given: Mapping[
     if not paths:
         raise FileNotFoundError(f"no {' or '.join(files)} in {package}: {folders}")
     tree = ast.parse(paths[0].read_text(encoding="utf-8"))
-    found = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == name]
-    if not found:
+    functions = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == name]
+    if not functions:
         raise LookupError(f"{paths[0]} has no {name}")
-    used = {node.id for node in ast.walk(found[0]) if isinstance(node, ast.Name)}
+    used = {node.id for node in ast.walk(functions[0]) if isinstance(node, ast.Name)}
     imports = []
     for node in tree.body:
         if isinstance(node, (ast.Import, ast.ImportFrom)):
-            names = [one for one in node.names if (one.asname or one.name.partition(".")[0]) in used - given.keys()]
+            names = [
+                alias for alias in node.names if (alias.asname or alias.name.partition(".")[0]) in used - given.keys()
+            ]
             if names:
                 node.names = names
                 imports.append(node)
     namespace = dict(given)
-    exec(compile(ast.Module([*imports, *found], []), paths[0], "exec"), namespace)
+    exec(compile(ast.Module([*imports, *functions], []), paths[0], "exec"), namespace)
     function: Callable[..., Any] = namespace[name]
     return function

@@ -137,13 +137,13 @@ class History:
         if not content:
             return None
         with self._as_history_errors():
-            found = self._base.execute(
+            row = self._base.execute(
                 CACHED,
                 (content, *_SILENT),
             ).fetchone()
-            if found is None:
+            if row is None:
                 return None
-            run, record = found[0], _unpacked(found[1])
+            run, record = row[0], _unpacked(row[1])
         if record.verdict.colour not in ("green", "learned"):
             return None
         return replace(record, cached_from=record.cached_from or run)
@@ -196,10 +196,10 @@ class History:
                 " AND run IN (SELECT number FROM runs ORDER BY number DESC LIMIT ?)",
                 (*_SILENT, nights),
             )
-            taken: dict[str, list[float]] = {}
+            durations: dict[str, list[float]] = {}
             for key, seconds in rows:
-                taken.setdefault(key, []).append(float(seconds))
-        return {key: median(each) for key, each in taken.items()}
+                durations.setdefault(key, []).append(float(seconds))
+        return {key: median(of_case) for key, of_case in durations.items()}
 
     def levels(self) -> Mapping[str, frozenset[Level]]:
         """Return the levels at which each failure has run in this history, by failure id."""
@@ -207,10 +207,10 @@ class History:
             rows = self._base.execute(
                 "SELECT DISTINCT failure, level FROM results WHERE verdict NOT IN (?, ?)", _SILENT
             ).fetchall()
-        found: dict[str, set[Level]] = {}
+        by_failure: dict[str, set[Level]] = {}
         for failure, level in rows:
-            found.setdefault(failure, set()).add(Level(level))
-        return {failure: frozenset(levels) for failure, levels in found.items()}
+            by_failure.setdefault(failure, set()).add(Level(level))
+        return {failure: frozenset(levels) for failure, levels in by_failure.items()}
 
     def last_runs(self) -> Mapping[str, tuple[PastResult, ...]]:
         """Return the last run of each failure at each level that has a result in this history, by failure id."""

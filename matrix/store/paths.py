@@ -55,10 +55,10 @@ class Paths:
     def next_run(self, label: str) -> Path:
         """Return the folder of a new run. Its id sorts after all others, also when the clock was set back."""
         stamps = [run.partition("Z-")[0] for run in self.runs()]
-        last = max((stamp for stamp in stamps if re.fullmatch(r"\d{8}T\d{12}", stamp)), default="")
+        newest = max((stamp for stamp in stamps if re.fullmatch(r"\d{8}T\d{12}", stamp)), default="")
         stamp = f"{datetime.now(timezone.utc):{STAMP}}"
-        if stamp <= last:
-            digits = f"{int(last.replace('T', '')) + 1}"
+        if stamp <= newest:
+            digits = f"{int(newest.replace('T', '')) + 1}"
             stamp = f"{digits[:8]}T{digits[8:]}"
         return self.run(f"{stamp}Z-{label}")
 
@@ -121,11 +121,11 @@ def make_folder(path: Path, *, exist_ok: bool = False) -> None:
 
 def regular(path: Path) -> BinaryIO:
     """Open a file to read bytes. Raises OSError, also for a FIFO, which would block, or a device."""
-    held = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
-    if not stat.S_ISREG(os.fstat(held).st_mode):
-        os.close(held)
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
         raise OSError(f"{path} is not a regular file")
-    return os.fdopen(held, "rb")
+    return os.fdopen(descriptor, "rb")
 
 
 def write_whole(path: Path, text: str, *, durable: bool = True) -> None:

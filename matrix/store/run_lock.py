@@ -36,12 +36,12 @@ class RunLock:
             os.ftruncate(self._held, 0)
             os.pwrite(self._held, json.dumps(holder).encode(), 0)
         except BlockingIOError:
-            pid, who = _holder(self._held)
+            pid, owner = _holder(self._held)
             os.close(self._held)
             raise MatrixError(
                 f"another process works on this {work}",
                 where=str(folder),
-                got=who,
+                got=owner,
                 expected="one process at a time",
                 fix=f"wait until it ends, or stop it (kill -INT {pid}), then repeat the command",
             ) from None
@@ -65,7 +65,7 @@ class RunLock:
 def _holder(held: int) -> tuple[str, str]:
     """Return the pid of the holder and its description; it may not have written them yet."""
     try:
-        found = json.loads(os.pread(held, 65536, 0))
-        return str(found["pid"]), f"process {found['pid']} on {found['host']}: {found['command']}"
+        holder = json.loads(os.pread(held, 65536, 0))
+        return str(holder["pid"]), f"process {holder['pid']} on {holder['host']}: {holder['command']}"
     except (ValueError, KeyError, TypeError, OSError):
         return "PID", "a process that has just started"

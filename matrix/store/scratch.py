@@ -30,9 +30,9 @@ LAST: Final = -200  # priority at exit: multiprocessing deletes its own folder, 
 
 def root() -> Path:
     """Return the folder for temporary files of all runs of this machine: $TMPDIR, or /tmp if that path is long."""
-    held = os.environ.get(VARIABLE)
-    given = Path(held).parent if held else Path(tempfile.gettempdir())
-    return given if len(str(given)) <= SHORT else Path("/tmp")  # noqa: S108  (the folder in it is private)
+    inherited = os.environ.get(VARIABLE)
+    parent = Path(inherited).parent if inherited else Path(tempfile.gettempdir())
+    return parent if len(str(parent)) <= SHORT else Path("/tmp")  # noqa: S108  (the folder in it is private)
 
 
 @cache
@@ -46,10 +46,10 @@ def folder() -> Path:
         return Path(joined)
     sweep(root())
     while True:
-        made = Path(tempfile.mkdtemp(prefix=_prefix(), dir=root()))
-        if _hold(made, fcntl.LOCK_SH) is not None:  # else another process swept it before it was locked
-            util.Finalize(None, _delete, (made,), exitpriority=LAST)  # not in a fork
-            return made
+        path = Path(tempfile.mkdtemp(prefix=_prefix(), dir=root()))
+        if _hold(path, fcntl.LOCK_SH) is not None:  # else another process swept it before it was locked
+            util.Finalize(None, _delete, (path,), exitpriority=LAST)  # not in a fork
+            return path
 
 
 def temporary(name: str) -> tempfile.TemporaryDirectory[str]:
@@ -65,14 +65,14 @@ def environment() -> dict[str, str]:
 @contextlib.contextmanager
 def entered() -> Iterator[None]:
     """Keep all temporary files of this process and its children in its folder for the length of a block."""
-    before, known = tempfile.tempdir, {name: os.environ.get(name) for name in environment()}
+    default, variables = tempfile.tempdir, {name: os.environ.get(name) for name in environment()}
     os.environ.update(environment())
     tempfile.tempdir = str(folder())
     try:
         yield
     finally:
-        tempfile.tempdir = before
-        for name, value in known.items():
+        tempfile.tempdir = default
+        for name, value in variables.items():
             if value is None:
                 del os.environ[name]
             else:
@@ -81,13 +81,13 @@ def entered() -> Iterator[None]:
 
 def sweep(root: Path) -> None:
     """Delete the folders in `root` that this user's runs left; never a folder of a process that lives."""
-    for found in root.glob(f"{_prefix()}*"):
-        known = found.lstat() if _named(found) else None
-        if known and stat.S_ISDIR(known.st_mode) and known.st_uid == os.getuid():
-            held = _hold(found, fcntl.LOCK_EX)
-            if held is not None:
-                _delete(found)
-                os.close(held)
+    for path in root.glob(f"{_prefix()}*"):
+        status = path.lstat() if _named(path) else None
+        if status and stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid():
+            lock = _hold(path, fcntl.LOCK_EX)
+            if lock is not None:
+                _delete(path)
+                os.close(lock)
 
 
 def _prefix() -> str:
@@ -102,17 +102,17 @@ def _named(path: Path) -> bool:
 def _hold(folder: Path, how: int) -> int | None:
     """Return a descriptor that locks the folder; None if others hold it, or if it is gone or not this user's."""
     try:
-        held = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
+        lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
     except OSError:
         return None
     try:
-        fcntl.flock(held, how | fcntl.LOCK_NB)
-        found = os.fstat(held)
-        if stat.S_ISREG(found.st_mode) and found.st_uid == os.getuid() and found.st_nlink:
-            return held
+        fcntl.flock(lock, how | fcntl.LOCK_NB)
+        status = os.fstat(lock)
+        if stat.S_ISREG(status.st_mode) and status.st_uid == os.getuid() and status.st_nlink:
+            return lock
     except BlockingIOError:
         pass
-    os.close(held)
+    os.close(lock)
     return None
 
 
@@ -120,9 +120,9 @@ def _delete(folder: Path) -> None:
     """Delete a folder, also parts that deny access to their owner; not if something is mounted in it."""
     if any(line.split()[4].startswith(f"{folder}/") for line in MOUNTS.read_text("utf-8").splitlines()):
         return
-    for place, names, _ in os.walk(folder):
+    for parent, names, _ in os.walk(folder):
         for name in names:
-            path = Path(place, name)
+            path = Path(parent, name)
             if not path.is_symlink():
                 path.chmod(0o700)
     shutil.rmtree(folder, ignore_errors=True)

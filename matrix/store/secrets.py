@@ -30,14 +30,14 @@ _USER: Final = re.compile(r"(?<=://)[^/\s@]*@")  # user:password of a URL, as in
 
 def values(*environs: Mapping[str, str]) -> tuple[str, ...]:
     """Return the values in these environments (default: this process's) that look like secrets, longest first."""
-    found = {
+    secrets = {
         secret[:LONGEST]
         for environ in environs or (os.environ,)
         for name, value in environ.items()
         for secret in (*([value] if _is_secret(name, value) else []), *_passwords(value))
         if len(secret) >= SHORTEST
     }
-    return tuple(sorted(found, key=lambda value: (-len(value), value)))
+    return tuple(sorted(secrets, key=lambda value: (-len(value), value)))
 
 
 def _is_secret(name: str, value: str) -> bool:
@@ -49,8 +49,8 @@ def _is_secret(name: str, value: str) -> bool:
 
 def _passwords(value: str) -> Iterator[str]:
     """Yield what precedes the @ of each URL in a value: USER:PASSWORD, the password alone, and both decoded."""
-    for found in _USER.findall(value) if "://" in value else ():
-        user = found[:-1]
+    for password in _USER.findall(value) if "://" in value else ():
+        user = password[:-1]
         for text in (user, unquote(user)):
             yield text
             yield text.partition(":")[2]
@@ -71,21 +71,21 @@ class Masker:
         if not self._secrets:
             return chunk
         text = self._any.sub(MASKED.encode(), self._held + chunk)
-        place = next(
+        offset = next(
             (
-                found.start()
-                for found in self._first.finditer(text, max(0, len(text) - self._longest + 1))
-                if any(secret.startswith(text[found.start() :]) for secret in self._secrets)
+                candidate.start()
+                for candidate in self._first.finditer(text, max(0, len(text) - self._longest + 1))
+                if any(secret.startswith(text[candidate.start() :]) for secret in self._secrets)
             ),
             len(text),
         )
-        self._held = text[place:]
-        return text[:place]
+        self._held = text[offset:]
+        return text[:offset]
 
     def rest(self) -> bytes:
         """Return the bytes still held; call it after the last chunk."""
-        held, self._held = self._held, b""
-        return held
+        pending, self._held = self._held, b""
+        return pending
 
 
 def mask_file(path: Path) -> None:
@@ -122,8 +122,8 @@ def masked_outcome(outcome: Outcome, secrets: Sequence[str]) -> Outcome:
         if isinstance(value, str):
             return masked(value)
         if isinstance(value, Mapping):
-            return {name: masked_value(one) for name, one in value.items()}
-        return [masked_value(one) for one in value] if isinstance(value, list | tuple) else value
+            return {name: masked_value(item) for name, item in value.items()}
+        return [masked_value(item) for item in value] if isinstance(value, list | tuple) else value
 
     ranks = tuple(
         replace(rank, chain=masked_chain(rank.chain), value=masked_value(rank.value), stacks=masked(rank.stacks))

@@ -75,41 +75,43 @@ class Flakes:
 def flakes(pasts: Sequence[PastResult]) -> Flakes:
     """Count the runs with the same content hash as the run before, and those whose colour differs."""
     ran = [past for past in pasts if past.ran and past.content]
-    again = [(one, other) for one, other in pairwise(ran) if one.content == other.content]
-    return Flakes(sum(one.verdict.colour != other.verdict.colour for one, other in again), len(again))
+    again = [(earlier, later) for earlier, later in pairwise(ran) if earlier.content == later.content]
+    return Flakes(sum(earlier.verdict.colour != later.verdict.colour for earlier, later in again), len(again))
 
 
 def turns(pasts: Sequence[PastResult]) -> list[tuple[PastResult, PastResult, bool]]:
     """Return each change of colour between nights that ran: before, after, and whether the content changed too."""
     ran = [past for past in pasts if past.ran]
     return [
-        (one, other, not one.content or one.content != other.content)
-        for one, other in pairwise(ran)
-        if one.verdict.colour != other.verdict.colour
+        (earlier, later, not earlier.content or earlier.content != later.content)
+        for earlier, later in pairwise(ran)
+        if earlier.verdict.colour != later.verdict.colour
     ]
 
 
 def steps(seconds: Sequence[float]) -> list[int]:
     """Return the indices at which a duration steps up or down: `seconds[index]` is the first after the step."""
-    found: list[int] = []
-    place = AROUND
-    while place <= len(seconds) - AROUND:
-        if _size(seconds, place) > 0:
-            near = range(place, min(place + AROUND, len(seconds) - AROUND + 1))
-            place = max(near, key=lambda one: _size(seconds, one))
-            found.append(place)
-            place += AROUND
+    indices: list[int] = []
+    index = AROUND
+    while index <= len(seconds) - AROUND:
+        if _size(seconds, index) > 0:
+            near = range(index, min(index + AROUND, len(seconds) - AROUND + 1))
+            index = max(near, key=lambda one: _size(seconds, one))
+            indices.append(index)
+            index += AROUND
         else:
-            place += 1
-    return found
+            index += 1
+    return indices
 
 
 def _size(seconds: Sequence[float], place: int) -> float:
     """Return how clear the step at `place` is, 0 where there is none."""
-    window, after = seconds[place - AROUND : place], seconds[place : place + AROUND]
-    low, high = sorted((median(window), median(after)))
+    window, following = seconds[place - AROUND : place], seconds[place : place + AROUND]
+    low, high = sorted((median(window), median(following)))
     if high - low < LEAST_S or high < FACTOR * low:
         return 0
     # The best place has the least spread on each side.
-    spread = sum(abs(one - median(window)) for one in window) + sum(abs(one - median(after)) for one in after)
+    spread = sum(abs(value - median(window)) for value in window) + sum(
+        abs(value - median(following)) for value in following
+    )
     return (high - low) / (spread + 1e-9)

@@ -70,9 +70,9 @@ def classify(
     rank whose message reports a lost peer is the cause only if there is no other. Without such a rank the job hung
     (`timed_out`) or passed. Raises ValueError when `ends` show none of these: the caller lost a rank.
     """
-    found = [fault for end in ends if (fault := fault_of(end, logs.get(end.rank, ""), oom_kills))]
-    if found:
-        root = min(found, key=lambda fault: (fault.cascade, fault.when, fault.end.rank))
+    faults = [fault for end in ends if (fault := fault_of(end, logs.get(end.rank, ""), oom_kills))]
+    if faults:
+        root = min(faults, key=lambda fault: (fault.cascade, fault.when, fault.end.rank))
         code = root.end.exit_code
         return Outcome(
             root.kind,
@@ -102,25 +102,25 @@ def fault_of(end: RankEnd, log: str, oom_kills: int) -> RankFault | None:
             for raised in end.chain
         )
         kind = OutcomeKind.OUT_OF_MEMORY if memory else OutcomeKind.RAISED
-        what = f"{'ran out of memory' if memory else 'raised'}: {headline(end.chain[0])}"
-        return RankFault(end, kind, what, end.seconds, bool(CASCADE.search(end.chain[0].message)))
+        reason = f"{'ran out of memory' if memory else 'raised'}: {headline(end.chain[0])}"
+        return RankFault(end, kind, reason, end.seconds, bool(CASCADE.search(end.chain[0].message)))
     if end.stopped or end.exit_code is None:
         return None
     when = end.seconds - HEAD_START_S
-    after = " after its body had returned" if end.returned else ""
+    late = " after its body had returned" if end.returned else ""
     if end.exit_code < 0:
         printed = log[log.rindex(TERMINATE) :] if TERMINATE in log else ""
         name = signal_name(-end.exit_code)
         if name == "SIGKILL" and oom_kills > 0:
-            what = f"was killed (SIGKILL){after} while the kernel's count of processes killed for memory rose"
-            return RankFault(end, OutcomeKind.OUT_OF_MEMORY, what, when, False)
+            reason = f"was killed (SIGKILL){late} while the kernel's count of processes killed for memory rose"
+            return RankFault(end, OutcomeKind.OUT_OF_MEMORY, reason, when, False)
         if name == "SIGABRT" and MEMORY.search(printed):
-            return RankFault(end, OutcomeKind.OUT_OF_MEMORY, f"ran out of memory and aborted{after}", when, False)
+            return RankFault(end, OutcomeKind.OUT_OF_MEMORY, f"ran out of memory and aborted{late}", when, False)
         cascade = name == "SIGABRT" and bool(CASCADE.search(printed))
-        return RankFault(end, OutcomeKind.SIGNALED, f"died by {name}{after}", when, cascade)
+        return RankFault(end, OutcomeKind.SIGNALED, f"died by {name}{late}", when, cascade)
     if end.exit_code > 0 or not end.returned:
-        place = after or " before its body returned"
-        return RankFault(end, OutcomeKind.EXITED, f"left with status {end.exit_code}{place}", when, False)
+        moment = late or " before its body returned"
+        return RankFault(end, OutcomeKind.EXITED, f"left with status {end.exit_code}{moment}", when, False)
     return None
 
 
@@ -129,27 +129,27 @@ def _hung(ends: Sequence[RankEnd], logs: Mapping[int, str], traces: Mapping[int,
     late = [end for end in ends if end.stopped or end.exit_code is None]
     late = late or [end for end in ends if end.seconds >= deadline_s]  # they ended while stacks were collected
     done = [end for end in ends if end not in late]
-    places: dict[str, list[RankEnd]] = {}
+    groups: dict[str, list[RankEnd]] = {}
     for end in late:
         frame = innermost(traces.get(end.rank, ""))
-        place = f"in {frame.function} ({PurePath(frame.file).name}:{frame.line})" if frame else "at an unknown place"
+        position = f"in {frame.function} ({PurePath(frame.file).name}:{frame.line})" if frame else "at an unknown place"
         if end.exit_code is not None:
-            place = f"finished after {end.seconds:.2f} s"
+            position = f"finished after {end.seconds:.2f} s"
         elif end.returned:
-            place = f"after its body had returned, {place}"
-        places.setdefault(place, []).append(end)
-    standing = "; ".join(f"{name_ranks(group)} {place}" for place, group in places.items())
+            position = f"after its body had returned, {position}"
+        groups.setdefault(position, []).append(end)
+    standing = "; ".join(f"{name_ranks(group)} {position}" for position, group in groups.items())
     # Where all ranks but one stand at one place, these wait for that one.
-    alone = [group[0] for group in places.values() if len(group) == 1]
-    suspects = late if done or len(late) == 1 else alone if len(places) == 2 and len(late) > 2 else []
+    alone = [group[0] for group in groups.values() if len(group) == 1]
+    suspects = late if done or len(late) == 1 else alone if len(groups) == 2 and len(late) > 2 else []
     suspect = suspects[0].rank if suspects else None
-    others = f", {name_ranks(done)} had" if done else ""
+    finished = f", {name_ranks(done)} had" if done else ""
     evidence = "\n".join(f"rank {end.rank}:\n{traces.get(end.rank, '')}" for end in late)
     if suspect is not None:
         evidence += f"\nend of rank {suspect}'s log:\n{logs.get(suspect, '')}"
     return Outcome(
         OutcomeKind.HUNG,
-        reason=f"{name_ranks(late)} had not finished after {deadline_s:g} s{others}: {standing}",
+        reason=f"{name_ranks(late)} had not finished after {deadline_s:g} s{finished}: {standing}",
         rank=suspect,
         evidence=evidence[:EVIDENCE],
         ranks=tuple(ends),
@@ -163,17 +163,17 @@ def innermost(text: str) -> Frame | None:
     oldest last.
     """
     threads = list(THREAD.finditer(text))
-    for thread in [found for found in threads if found[1] == "Current thread"] or threads[-1:]:
-        place = PLACE.search(text, thread.end())
-        if place:
-            return Frame(place[1], int(place[2]), place[3])
+    for thread in [header for header in threads if header[1] == "Current thread"] or threads[-1:]:
+        frame = PLACE.search(text, thread.end())
+        if frame:
+            return Frame(frame[1], int(frame[2]), frame[3])
     return None
 
 
 def headline(raised: Raised) -> str:
     """Return "Type: first line of the message"."""
-    first = raised.message.strip().partition("\n")[0]
-    return f"{raised.type}: {first}" if first else raised.type
+    line = raised.message.strip().partition("\n")[0]
+    return f"{raised.type}: {line}" if line else raised.type
 
 
 def name_ranks(ends: Sequence[RankEnd]) -> str:

@@ -133,26 +133,26 @@ def located(text: str) -> list[tuple[int, NativeCrash]]:
 
 
 def _printed(text: str) -> Iterator[tuple[int, NativeCrash]]:
-    seen: set[str] = set()
+    processes: set[str] = set()
     for printer in PRINTERS:
         for start in islice(printer.start.finditer(text), MOST):
-            named = start.groupdict()
-            if process := named.get("process"):
-                if process in seen:
+            groups = start.groupdict()
+            if process := groups.get("process"):
+                if process in processes:
                     continue  # c10 prints the process's other threads too
-                seen.add(process)
+                processes.add(process)
             end = printer.end.search(text, start.end() + 1)
             body = text[start.end() : end.start() if end else len(text)]
-            if at := named.get("at"):
+            if at := groups.get("at"):
                 body = "\n".join(line.partition(f"{at} ")[2] for line in body.splitlines())
-            yield start.start(), NativeCrash(_signal(printer.name, named, body), None, printer.name, _frames(body))
+            yield start.start(), NativeCrash(_signal(printer.name, groups, body), None, printer.name, _frames(body))
 
 
 def _signal(printer: str, named: dict[str, str | None], body: str) -> str | None:
     number = named.get("number")
     if printer == "open-mpi":
-        found = re.search(r"^Signal: .* \((\d+)\)$", body, re.M)
-        number = found and found[1]
+        printed = re.search(r"^Signal: .* \((\d+)\)$", body, re.M)
+        number = printed and printed[1]
     if number:
         return _name(int(number))
     words = named.get("words") or ""
@@ -161,12 +161,12 @@ def _signal(printer: str, named: dict[str, str | None], body: str) -> str | None
 
 def _launched(text: str) -> Iterator[tuple[int, NativeCrash]]:
     for launcher, pattern in LAUNCHERS:
-        for found in pattern.finditer(text):
-            named = found.groupdict()
-            code = int(named.get("code") or named.get("failed") or -int(named.get("number") or 0))
+        for report in pattern.finditer(text):
+            groups = report.groupdict()
+            code = int(groups.get("code") or groups.get("failed") or -int(groups.get("number") or 0))
             if code:
                 yield (
-                    found.start(),
+                    report.start(),
                     NativeCrash(_name(-code) if code < 0 else None, code if code > 0 else None, launcher),
                 )
 
@@ -178,9 +178,9 @@ def _name(number: int) -> str | None:
 def _frames(body: str) -> tuple[str, ...]:
     python: list[str] = []
     native: list[str] = []
-    for found in FRAMES.finditer(body):
-        kind = str(found.lastgroup)
-        (python if kind == "python" else native).append(function_name(found[kind]))
+    for frame in FRAMES.finditer(body):
+        kind = str(frame.lastgroup)
+        (python if kind == "python" else native).append(function_name(frame[kind]))
     # Python >= 3.14 prints the Python frames first and the C++ frames that they called after them.
     return tuple(name for name in (*native, *python) if name)
 

@@ -42,5 +42,5 @@ def judge(failure: Failure, expectation: Expectation, outcome: Outcome, catalog:
     signature = matched(failure, outcome)
     if signature is not None:
         return Judgement(SHOWN[expectation], signature.name)
-    another = owner((entry for entry in catalog if entry.id != failure.id), outcome)
-    return Judgement(Verdict.UNEXPLAINED, other=another.id if another else None)
+    shown_failure = owner((entry for entry in catalog if entry.id != failure.id), outcome)
+    return Judgement(Verdict.UNEXPLAINED, other=shown_failure.id if shown_failure else None)

@@ -39,21 +39,21 @@ def learned(outcome: Outcome) -> Signature | None:
         return of_exception(outcome.chain[0])
     if outcome.signal is not None:
         return Signature(Identifier(NAME), signal=outcome.signal, stack=crashed_in(outcome))
-    last = next((line for line in reversed(outcome.evidence.split("\n")) if line.strip()), "")
-    pattern = Pattern(f"(?m)^{generalised(last)}") if last else None
+    final_line = next((line for line in reversed(outcome.evidence.split("\n")) if line.strip()), "")
+    pattern = Pattern(f"(?m)^{generalised(final_line)}") if final_line else None
     return Signature(Identifier(NAME), exit_code=outcome.exit_code, log=pattern)
 
 
 def of_exception(raised: Raised) -> Signature:
     """Return the signature of an exception: its message, and its frame where the message alone is not specific."""
-    first = raised.message.strip().partition("\n")[0]
-    message = Pattern(generalised(first)) if first else Pattern("^$") if not raised.message else None
+    line = raised.message.strip().partition("\n")[0]
+    message = Pattern(generalised(line)) if line else Pattern("^$") if not raised.message else None
     frame = raised.frames[-1] if raised.frames else None
-    specific = sum(len(word) for word in re.findall(r"[^\W\d_]{3,}", _VARIABLE.sub(" ", first))) >= SPECIFIC
-    place = ""
+    specific = sum(len(word) for word in re.findall(r"[^\W\d_]{3,}", _VARIABLE.sub(" ", line))) >= SPECIFIC
+    frame_text = ""
     if frame and not specific and frame.function.isidentifier() and frame.file.endswith(".py"):
-        place = f"{frame.file.replace(':', '/').rpartition('/')[2]}:{frame.function}"
-    return Signature(Identifier(NAME), exception=raised.type, message=message, frame=place or None)
+        frame_text = f"{frame.file.replace(':', '/').rpartition('/')[2]}:{frame.function}"
+    return Signature(Identifier(NAME), exception=raised.type, message=message, frame=frame_text or None)
 
 
 def crashed_in(outcome: Outcome) -> str | None:
@@ -64,11 +64,11 @@ def crashed_in(outcome: Outcome) -> str | None:
 
 def generalised(text: str) -> str:
     """Return a pattern that matches the text with any addresses, numbers and paths; long texts are cut."""
-    cut, made, end = text.rstrip()[:LONGEST], "", 0
-    for found in _VARIABLE.finditer(cut):
-        made += _escaped(cut[end : found.start()]) + _PATTERNS[str(found.lastgroup)]
-        end = found.end()
-    return made + _escaped(cut[end:])
+    cut, pattern, end = text.rstrip()[:LONGEST], "", 0
+    for variable in _VARIABLE.finditer(cut):
+        pattern += _escaped(cut[end : variable.start()]) + _PATTERNS[str(variable.lastgroup)]
+        end = variable.end()
+    return pattern + _escaped(cut[end:])
 
 
 def _escaped(text: str) -> str:

@@ -48,13 +48,13 @@ def texts(file: BinaryIO) -> Iterator[str]:
 
 def unpacked(chunks: Iterable[bytes]) -> Iterator[bytes]:
     """Unpack gzip, of one or several members; other bytes are unchanged. A cut file ends where it is cut."""
-    rest = iter(chunks)
+    remaining = iter(chunks)
     head = b""
-    for chunk in rest:
+    for chunk in remaining:
         head += chunk
         if len(head) >= len(_GZIP):
             break
-    return _gunzipped(chain([head], rest)) if head.startswith(_GZIP) else chain([head] if head else [], rest)
+    return _gunzipped(chain([head], remaining)) if head.startswith(_GZIP) else chain([head] if head else [], remaining)
 
 
 def _gunzipped(chunks: Iterable[bytes]) -> Iterator[bytes]:
@@ -91,9 +91,9 @@ def encoding_of(start: bytes) -> str:
         if start.startswith(mark):
             return name
     probe = start[:PROBED]
-    for name, place in (("utf-16-le", 1), ("utf-16-be", 0)):
-        half = probe[place::2]
-        if len(half) > 1 and half.count(0) > 0.9 * len(half) and probe[1 - place :: 2].count(0) < 0.1 * len(half):
+    for name, zero_byte in (("utf-16-le", 1), ("utf-16-be", 0)):
+        half = probe[zero_byte::2]
+        if len(half) > 1 and half.count(0) > 0.9 * len(half) and probe[1 - zero_byte :: 2].count(0) < 0.1 * len(half):
             return name
     return "utf-8"
 
@@ -108,7 +108,7 @@ class Triggers:
     def __init__(self, words: Iterable[str]) -> None:
         apart: list[str] = []
         for word in sorted(set(words), key=lambda word: (len(word), word)):
-            if not any(known in word for known in apart):
+            if not any(shorter in word for shorter in apart):
                 apart.append(word)
         self._everywhere = "" in apart
         searches: list[Callable[[str, int], int]] = []
@@ -123,13 +123,13 @@ class Triggers:
         """Return places of words from `start` on, in order; of places closer than AFTER / 2, one is enough."""
         if self._everywhere:
             return list(range(start, len(text), AFTER))
-        found: list[int] = []
+        offsets: list[int] = []
         for search in self._searches:
-            place = search(text, start)
-            while place >= 0:
-                found.append(place)
-                place = search(text, place + AFTER // 2)
-        return sorted(found)
+            offset = search(text, start)
+            while offset >= 0:
+                offsets.append(offset)
+                offset = search(text, offset + AFTER // 2)
+        return sorted(offsets)
 
 
 def _find(word: str, text: str, start: int) -> int:
@@ -143,20 +143,20 @@ def _search(pattern: re.Pattern[str], text: str, start: int) -> int:
 
 def _by_rare_character(words: Iterable[str]) -> dict[str, list[str]]:
     """Return the ends of words by the rare character before them, few characters in all; "" has the other words."""
-    left = set(words)
+    remaining = set(words)
     groups: dict[str, list[str]] = {}
-    while left:
+    while remaining:
         ends: dict[str, dict[str, str]] = {}  # character -> word -> the word from there on
-        for word in sorted(left):
-            for place in range(max(len(word) - SHORTEST, 0) + 1):
-                if word[place : place + 1] not in FREQUENT:
-                    ends.setdefault(word[place], {}).setdefault(word, word[place + 1 :])
+        for word in sorted(remaining):
+            for index in range(max(len(word) - SHORTEST, 0) + 1):
+                if word[index : index + 1] not in FREQUENT:
+                    ends.setdefault(word[index], {}).setdefault(word, word[index + 1 :])
         start = max(ends, key=lambda one: (len(ends[one]), one), default="")
         if not start or len(ends[start]) == 1:
             break
         groups[start] = list(ends[start].values())
-        left -= set(ends[start])
-    return {**groups, "": sorted(left)} if left else groups
+        remaining -= set(ends[start])
+    return {**groups, "": sorted(remaining)} if remaining else groups
 
 
 def _tree(words: Iterable[str]) -> str:
@@ -166,7 +166,7 @@ def _tree(words: Iterable[str]) -> str:
         if not word:
             return ""
         by_start.setdefault(word[0], []).append(word[1:])
-    parts = [re.escape(start) + _tree(rest) for start, rest in by_start.items()]
+    parts = [re.escape(start) + _tree(ends) for start, ends in by_start.items()]
     return parts[0] if len(parts) == 1 else f"(?:{'|'.join(parts)})"
 
 
@@ -186,16 +186,16 @@ class Excerpts:
         self._near = 0  # characters of the next block that are near a trigger of the last one
 
     def __iter__(self) -> Iterator[tuple[int, str]]:
-        rest = ""
+        line_start = ""
         for chunk in self._chunks:
-            whole = rest + chunk
+            whole = line_start + chunk
             # A \r at the end may be half of a \r\n.
             end = max(whole.rfind("\n"), whole.rfind("\r", 0, len(whole) - 1)) + 1
-            rest = whole[end:] if end else whole[:LINE]
+            line_start = whole[end:] if end else whole[:LINE]
             yield from self._block(whole[:end])
-        yield from self._block(rest)
-        self.is_cut = bool(rest) and not rest.endswith("\r")
-        self.lines = self._number + self._before.count("\n") - (not rest)
+        yield from self._block(line_start)
+        self.is_cut = bool(line_start) and not line_start.endswith("\r")
+        self.lines = self._number + self._before.count("\n") - (not line_start)
 
     def _block(self, block: str) -> Iterator[tuple[int, str]]:
         if "\x1b" in block:
@@ -207,33 +207,33 @@ class Excerpts:
                 yield self._number, line
                 self._number += ended
             done = end
-        kept = max(done, text.rfind("\n", done, max(len(text) - BEFORE, done)) + 1)
-        self._number += text.count("\n", done, kept)
-        self._before = text[kept:]
+        tail = max(done, text.rfind("\n", done, max(len(text) - BEFORE, done)) + 1)
+        self._number += text.count("\n", done, tail)
+        self._before = text[tail:]
 
     def _zones(self, text: str, new: int) -> list[tuple[int, int]]:
         """Return start and end of the parts near a trigger, apart and in whole lines; the text from `new` on is new."""
         zones = [[new, new + self._near]] if self._near else []
-        for place in self._triggers.places(text, new):
-            line = text.rfind("\n", 0, place) + 1
-            start = min(text.find("\n", max(place - BEFORE, 0) - 1, line) + 1 or line, line) if place > BEFORE else 0
+        for offset in self._triggers.places(text, new):
+            line = text.rfind("\n", 0, offset) + 1
+            start = min(text.find("\n", max(offset - BEFORE, 0) - 1, line) + 1 or line, line) if offset > BEFORE else 0
             if zones and start <= zones[-1][1]:
-                zones[-1][1] = place + AFTER
+                zones[-1][1] = offset + AFTER
             else:
-                zones.append([start, place + AFTER])
+                zones.append([start, offset + AFTER])
         self._near = max(zones[-1][1] - len(text), 0) if zones else 0
         whole = [(start, text.find("\n", end - 1) + 1 or len(text)) for start, end in zones]
-        return [(max(start, whole[place - 1][1] if place else 0), end) for place, (start, end) in enumerate(whole)]
+        return [(max(start, whole[offset - 1][1] if offset else 0), end) for offset, (start, end) in enumerate(whole)]
 
 
 def split(text: str) -> Iterator[tuple[str, bool]]:
     """Yield each line of a text, at most LINE characters of it, and whether its end increases the line number."""
     if "\r" not in text:
-        *lines, last = text.split("\n")
+        *lines, remainder = text.split("\n")
         for line in lines:
             yield line[:LINE], True
-        if last:
-            yield last[:LINE], False
+        if remainder:
+            yield remainder[:LINE], False
         return
     parts = _END.split(text)
     for line, end in zip(parts[::2], [*parts[1::2], ""], strict=True):
@@ -250,8 +250,8 @@ def quoted_lines(line: str) -> list[str]:
     is_object = line.lstrip().startswith("{")
     if not is_object and not (_TRACEBACK in line and "\\n" in line):
         return [line]
-    found = [part for part in _QUOTED.findall(line) if "\\n" in part or (is_object and ": " in part)]
-    return [inner for part in found for inner, _ in split(_read_escapes(part))] or [line]
+    texts = [part for part in _QUOTED.findall(line) if "\\n" in part or (is_object and ": " in part)]
+    return [inner for part in texts for inner, _ in split(_read_escapes(part))] or [line]
 
 
 def _read_escapes(text: str) -> str:

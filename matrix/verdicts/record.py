@@ -124,5 +124,5 @@ class Record:
             return fields_from_plain(cls, value)
         planned = {key: value[key] for key in PLANNED}
         outcome = {name: value[key] for key, name in OUTCOME.items()} | value["detail"]
-        rest = {key: value[key] for key in value if key not in (*PLANNED, *OUTCOME, "detail")}
-        return fields_from_plain(cls, {**rest, "planned": planned, "outcome": outcome})
+        fields = {key: value[key] for key in value if key not in (*PLANNED, *OUTCOME, "detail")}
+        return fields_from_plain(cls, {**fields, "planned": planned, "outcome": outcome})

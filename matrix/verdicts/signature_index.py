@@ -57,18 +57,18 @@ class Entry:
         pattern = self.signature.message
         if pattern is None or not all(text in message for text in self.texts):
             return ""
-        found = re.search(pattern, message)
-        return found[0] if found else ""
+        text_match = re.search(pattern, message)
+        return text_match[0] if text_match else ""
 
     def completions(self, message: str) -> Iterator[str]:
         """Yield what a message that is cut may have been, by the texts of the signature.
 
         Between them is nothing or a number.
         """
-        for place, text in enumerate(self.texts):
+        for index, text in enumerate(self.texts):
             length = _overlap(message, text)
             if length >= BEGUN:
-                yield from (message + gap.join([text[length:], *self.texts[place + 1 :]]) for gap in ("", "1"))
+                yield from (message + gap.join([text[length:], *self.texts[index + 1 :]]) for gap in ("", "1"))
 
 
 class SignatureIndex:
@@ -131,20 +131,20 @@ class SignatureIndex:
 
     def similar_to(self, raised: Raised) -> list[tuple[Entry, str]]:
         """Return the failures that an exception resembles and does not show, and how it differs, the nearest first."""
-        found: list[tuple[float, Entry, str]] = []
+        ranked: list[tuple[float, Entry, str]] = []
         words = frozenset(_WORD.findall(raised.message))
         for entry in self._candidates(raised):
             mark = entry.signature
             if mark.place and entry.message_in(raised.message):
                 frame = raised.frames[-1] if raised.frames else None
-                place = f"raised in {frame.file}:{frame.function}" if frame else "the log lacks the frames"
-                found.append((1.0, entry, f"{place}; the known failure is raised {mark.place}"))
+                origin = f"raised in {frame.file}:{frame.function}" if frame else "the log lacks the frames"
+                ranked.append((1.0, entry, f"{origin}; the known failure is raised {mark.place}"))
             elif len(entry.words) >= FEWEST_WORDS and not entry.message_in(raised.message):
                 share = len(words & entry.words) / len(entry.words)
                 if share >= ALIKE:
                     missing = ", ".join(sorted(entry.words - words)) or "the order of its words"
-                    found.append((share, entry, f"another message: without {missing}"))
-        return [(entry, differs) for _, entry, differs in sorted(found, key=lambda one: -one[0])]
+                    ranked.append((share, entry, f"another message: without {missing}"))
+        return [(entry, differs) for _, entry, differs in sorted(ranked, key=lambda one: -one[0])]
 
     def shown_by_crash(self, outcome: Outcome) -> list[Entry]:
         """Return the failures that a printed crash shows, each with the first signature that holds."""
@@ -154,8 +154,8 @@ class SignatureIndex:
         """Yield the signatures that a part of a log shows, each with its first match."""
         for entry in self._of_logs:
             pattern = entry.signature.log or ""
-            if all(part in text for part in literals(pattern)) and (found := re.search(pattern, text)):
-                yield entry, found
+            if all(part in text for part in literals(pattern)) and (text_match := re.search(pattern, text)):
+                yield entry, text_match
 
 
 def _is_specific(text: str) -> bool:
@@ -165,10 +165,10 @@ def _is_specific(text: str) -> bool:
 
 def _first(entries: Iterable[Entry]) -> list[Entry]:
     """Return the first entry of each failure."""
-    found: dict[str, Entry] = {}
+    by_failure: dict[str, Entry] = {}
     for entry in entries:
-        found.setdefault(entry.failure.id, entry)
-    return list(found.values())
+        by_failure.setdefault(entry.failure.id, entry)
+    return list(by_failure.values())
 
 
 def _overlap(text: str, other: str) -> int:

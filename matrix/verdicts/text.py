@@ -63,8 +63,8 @@ def _written_out(code: int) -> str:
 
 def mask(text: str) -> str:
     """Replace every value that looks like a secret. False positives are accepted: no log line is worth a password."""
-    for named in (_HEADER, _OPTION, _ASSIGNED):
-        text = named.sub(rf"\1{MASKED}", text)
+    for pattern in (_HEADER, _OPTION, _ASSIGNED):
+        text = pattern.sub(rf"\1{MASKED}", text)
     return _SHAPED.sub(MASKED, text)
 
 
@@ -93,9 +93,11 @@ def _bounded(text: str, count: int, *, end: bool) -> str:
     text = text[beyond:] if end else text[: len(text) - beyond]
     lines = mask(visible(text)).rstrip("\n").split("\n")
     left_out = max(len(lines) - count, 0)
-    kept = lines[left_out:] if end else lines[: len(lines) - left_out]
-    kept = [line if len(line) <= LINE else f"{line[:LINE]} [... {len(line) - LINE:,} more characters]" for line in kept]
+    parts = lines[left_out:] if end else lines[: len(lines) - left_out]
+    parts = [
+        line if len(line) <= LINE else f"{line[:LINE]} [... {len(line) - LINE:,} more characters]" for line in parts
+    ]
     counts = [f"{left_out:,} lines"] * bool(left_out) + [f"{beyond:,} characters"] * bool(beyond)
     if counts:
-        kept.insert(0 if end else len(kept), f"[... {' and '.join(counts)} left out]")
-    return "\n".join(kept)
+        parts.insert(0 if end else len(parts), f"[... {' and '.join(counts)} left out]")
+    return "\n".join(parts)

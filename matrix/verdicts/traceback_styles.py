@@ -51,20 +51,20 @@ class Pytest:
             del self.error[MOST:]
             self.error.append(part["text"])
             return None
-        place = _PYTEST_PLACE.match(text) if ":" in text else None
+        location = _PYTEST_PLACE.match(text) if ":" in text else None
         if self.error and not text.strip():
             return None  # the place may follow
-        if place:
-            self._add(place, self.function)
-            return self._end(place["type"] or "") if self.error else None
-        found = self._end() if self.error else None
+        if location:
+            self._add(location, self.function)
+            return self._end(location["type"] or "") if self.error else None
+        complete = self._end() if self.error else None
         if frame := _PYTEST_FRAME.match(text) if ": in " in text else None:
             self._add(frame, frame["function"])
         elif function := _PYTEST_FUNCTION.match(text):
             self.function = function["name"]
         elif text[:1].strip() and not text.startswith(_PYTEST_INSIDE):
             self.frames, self.function = [], ""
-        return found
+        return complete
 
     def close(self) -> PytestError | None:
         """Return the error of a log that ends with it."""
@@ -75,9 +75,9 @@ class Pytest:
         del self.frames[:-MOST]
 
     def _end(self, type_name: str = "") -> PytestError:
-        found = PytestError(self.line, "\n".join(self.error), tuple(self.frames), type_name)
+        error = PytestError(self.line, "\n".join(self.error), tuple(self.frames), type_name)
         self.error, self.frames = [], []
-        return found
+        return error
 
 
 @dataclass

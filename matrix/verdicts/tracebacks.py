@@ -156,23 +156,23 @@ class Tracebacks:
         raised = _RAISED.match(error.text.strip().partition("\n")[0])
         if raised and self._is_exception(raised):
             message = (raised["message"] or "") + error.text.strip()[raised.end() :]
-            found = Raised(raised["type"], message, error.frames)
+            exception = Raised(raised["type"], message, error.frames)
         elif error.type:
-            found = Raised(error.type, error.text, error.frames)
+            exception = Raised(error.type, error.text, error.frames)
         else:
             return
-        yield LoggedException(error.line, self._chain, found, alone=not error.frames)
+        yield LoggedException(error.line, self._chain, exception, alone=not error.frames)
 
     def _found(
         self, number: int, raised: re.Match[str], frames: tuple[Frame, ...], *, alone: bool = False
     ) -> Iterator[LoggedException]:
         message = (raised["message"] or "").rstrip()
-        found = LoggedException(number, self._chain, Raised(raised["type"], message, frames), alone)
+        logged = LoggedException(number, self._chain, Raised(raised["type"], message, frames), alone)
         self._printed = len(raised[0].rstrip())
         if raised["colon"]:
-            yield from self._complete(found)
+            yield from self._complete(logged)
         else:
-            yield found
+            yield logged
 
     def _complete(self, found: LoggedException) -> Iterator[LoggedException]:
         """Yield an exception, or keep it pending when its message may continue."""
@@ -200,5 +200,7 @@ def _continuation(message: str) -> re.Pattern[str] | None:
     """Return the pattern of a line that continues a message, None where the message is complete."""
     if not message:
         return _ANY
-    last = message.rpartition("\n")[2]
-    return next((line for before, line in _MORE if before.search(last)), None) if len(message) < MESSAGE_SIZE else None
+    if len(message) >= MESSAGE_SIZE:
+        return None
+    line_end = message.rpartition("\n")[2]
+    return next((line for start, line in _MORE if start.search(line_end)), None)

@@ -7,13 +7,15 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from matrix.contract.body import Body
 from matrix.contract.definition import absolute, parsed
+from matrix.contract.evaluation import Evaluator
 from matrix.contract.guard import Guard
 from matrix.contract.provider import MEGATRON_CORE, TRANSFORMER_ENGINE, Provider
-from matrix.contract.reach import PendingUse, Reaches
+from matrix.contract.reach import Reaches, Recorder
+from matrix.contract.reader import Reader
+from matrix.contract.scope import BodyLocation, FunctionDefinition, Names, ReturnValue
 from matrix.contract.usage import Calls
-from matrix.contract.value import UNKNOWN, BodyLocation, Choice, InPackage, Names, Reference, only
+from matrix.contract.value import UNKNOWN, Choice, InPackage, Reference, only
 
 ROOT = "megatron"
 # megatron.training (top-level files before core 0.7) makes the userbuffers calls.
@@ -42,14 +44,14 @@ def read_calls(
     """
     package = _Package({path: content for path, content in files.items() if part(path)}, provider)
     package.read_all()
-    uses = dict.fromkeys(package.reaches.finish(package.drafts))
+    uses = dict.fromkeys(package.reaches.finish())
     order = sorted(uses, key=lambda use: (use.site.path, use.site.line, use.path, use.kind))
     return Calls(version, tuple(order), dict(origin or {}), consumer, provider.package)
 
 
 @dataclass
 class _Module:
-    body: Body
+    body: Reader
     loads: Guard = True
     done: bool = False
 
@@ -65,7 +67,6 @@ class _Package:
             self._paths[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
         self._packages = {name.rsplit(".", depth)[0] for name in self._paths for depth in range(name.count(".") + 1)}
         self._read: dict[str, _Module] = {}
-        self.drafts: list[PendingUse] = []
         self.reaches = Reaches()
 
     def read_all(self) -> None:
@@ -77,7 +78,7 @@ class _Package:
         users += [module for module in sorted(self._paths) if module not in users and self._imports_te_name(module)]
         for module in users:
             self._module(module).body.read_functions(self._module(module).loads)
-        private = {draft.function.name.rpartition(".")[2] for draft in self.drafts if draft.function}
+        private = {draft.function.name.rpartition(".")[2] for draft in self.reaches.drafts if draft.function}
         unread = b"\n".join(self._source(module) for module in sorted(self._paths) if module not in users)
         self.reaches.handed_on |= {name for name in private if name.encode() in unread}
 
@@ -102,6 +103,11 @@ class _Package:
         known = self._module(module)
         return known.loads if known.done else True
 
+    def returned(self, evaluator: Evaluator, routine: FunctionDefinition) -> ReturnValue:
+        """Return the return value of a function whose parameters are the names of the evaluator."""
+        body = Reader(evaluator)
+        return body.outcome(body.read(routine.node.body))
+
     def _source(self, module: str) -> bytes:
         return self._files[self._paths[module]]
 
@@ -111,7 +117,7 @@ class _Package:
             path = self._paths[module]
             tree = parsed(self._files[path], path)
             place = BodyLocation(module, path, path.endswith("__init__.py"), postponed=_postpones_annotations(tree))
-            known = self._read[module] = _Module(Body(self, place, Names()))
+            known = self._read[module] = _Module(Reader(Evaluator(self, place, Names(), Recorder(self.reaches))))
             known.loads = known.body.read(tree.body)
             for node in ast.walk(tree) if b"global " in self._files[path] else ():
                 for name in node.names if isinstance(node, ast.Global) else ():

@@ -24,8 +24,8 @@ from matrix.contract.guard import (
     names_te,
     negate,
 )
+from matrix.contract.scope import ClassDefinition
 from matrix.contract.usage import Use
-from matrix.contract.value import ClassDefinition
 
 KNOWN_EVERYWHERE = ("self", "torch", "os", "isinstance", "len", "is", "in", "not", "installed")  # first parts of names
 NAME = re.compile(r"(?<![\w.'\"])[A-Za-z_][\w.]*(?![\w'\"])")
@@ -67,8 +67,9 @@ class PendingUse:
 
 @dataclass
 class Reaches:
-    """Collects calls, checks and constructors during reading, then computes the guard of each use."""
+    """Collects uses, calls, checks and constructors during reading, then computes the guard of each use."""
 
+    drafts: list[PendingUse] = field(default_factory=list)
     calls: dict[str, list[tuple[Function | None, Guard]]] = field(default_factory=dict)  # name -> calling function
     handed_on: set[str] = field(default_factory=set)  # private names used as values, or in files that were not read
     checks: list[Guard] = field(default_factory=list)  # guards that hold for every configuration
@@ -81,10 +82,9 @@ class Reaches:
             part for part in guard_parts(elsewhere(function.completes, function)) if not isinstance(part, bool)
         ]
 
-    def finish(self, drafts: Iterable[PendingUse]) -> list[Use]:
+    def finish(self) -> list[Use]:
         """Return the reachable uses with their complete guards."""
-        finished = map(self._finished, drafts)
-        return [use for use in finished if use.guard is not False]
+        return [use for use in map(self._finished, self.drafts) if use.guard is not False]
 
     def _finished(self, draft: PendingUse) -> Use:
         use = draft.use
@@ -127,6 +127,33 @@ class Reaches:
                 parts.append(any_of(*(all_of(reached, guard) for reached, guard in sites)))
             self._known[function] = about_te(all_of(*parts), keep=True)
         return self._known[function]
+
+
+@dataclass(frozen=True)
+class Recorder:
+    """Records what a body does. `function` is the one that is read, `base` the guard of a class in it."""
+
+    reaches: Reaches
+    function: Function | None = None
+    base: Guard = True
+
+    def reached(self, guard: Guard) -> Guard:
+        """Return the guard of a statement in the function, from its guard in the body."""
+        return all_of(self.base, guard)
+
+    def record(self, use: Use, attempts: Iterable[list[PendingUse]]) -> None:
+        """Record a use that may be reached, also for each of the try statements around it."""
+        if use.guard is not False:
+            draft = PendingUse(use, self.function)
+            for drafts in (self.reaches.drafts, *attempts):
+                drafts.append(draft)
+
+    def mention(self, name: str, guard: Guard, *, called: bool) -> None:
+        """Record the callers of a private function, or that it is passed as a value."""
+        if called:
+            self.reaches.calls.setdefault(name, []).append((self.function, self.reached(guard)))
+        else:
+            self.reaches.handed_on.add(name)
 
 
 def elsewhere(guard: Guard, function: Function | None) -> Guard:

@@ -5,26 +5,80 @@ Only values that bear on Transformer Engine are distinguished; all others are An
 
 from __future__ import annotations
 
-import ast
 import re
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import TypeAlias
 
+from matrix.catalog import versions
 from matrix.contract.guard import Config, Guard, TeVersion, Unclear, all_of, any_of, negate
 
 MOST_CHOICES = 12  # values of one name; the widest seen in any release is 5. Beyond it the name is OF_TE
+MIRRORED = {">=": "<=", "<=": ">=", ">": "<", "<": ">", "==": "==", "!=": "!="}
+
+
+class Value:
+    """What an expression may be.
+
+    `of_te`: a value computed from this one may depend on Transformer Engine. `differs`: it is itself of Transformer
+    Engine, or may differ with it.
+    """
+
+    of_te = False
+    differs = False
+
+    def truth(self, text: str) -> Guard:
+        """Return the guard under which it is true; `text` is its expression."""
+        return True
+
+    def is_none(self, text: str) -> Guard:
+        """Return the guard under which it is None; `text` is its expression."""
+        return False
+
+    def attribute(self, name: str) -> Value:
+        """Return an attribute of it."""
+        return self.computed()
+
+    def method(self, name: str) -> Choice:
+        """Return the method that a class inherits from it; () if it has none."""
+        return UNKNOWN
+
+    def computed(self) -> Value:
+        """Return a value that is computed from it."""
+        return OF_TE if self.of_te else ANYTHING
+
+    def as_version(self) -> Value:
+        """Return the version that packaging parses from it."""
+        return self.computed()
+
+    def bears_on_te(self, mentions: Mentions) -> bool:
+        """Return whether a function that uses it may depend on Transformer Engine."""
+        return self.of_te or self.differs
+
+
+Choice: TypeAlias = "tuple[tuple[Guard, Value], ...]"
+LookUp: TypeAlias = "Callable[[str, str], Choice]"  # (module, name) -> the values of a module's name
+Mentions: TypeAlias = "Callable[[str], bool]"  # module -> whether its source names Transformer Engine
 
 
 @dataclass(frozen=True)
-class Reference:
+class Reference(Value):
     """Something of Transformer Engine, by path ("module:attribute")."""
 
     path: str
+    differs = True
 
     def attribute(self, name: str) -> Reference:
         """Return the reference to an attribute of this."""
         return Reference(f"{self.path}{name}" if self.path.endswith(":") else f"{self.path}.{name}")
+
+    def method(self, name: str) -> Choice:
+        """Return the reference to a method of this class."""
+        return only(self.attribute(name))
+
+    def truth(self, text: str) -> Guard:
+        """Return the guard under which it is true: unclear for a constant, whose value is not recorded."""
+        return Unclear(text) if self.is_constant else True
 
     @property
     def is_constant(self) -> bool:
@@ -34,155 +88,155 @@ class Reference:
 
 
 @dataclass(frozen=True)
-class Method:
+class Method(Value):
     """A method of an object of the provider, by the path of its class."""
 
     path: str
 
 
 @dataclass(frozen=True)
-class Literal:
+class Literal(Value):
     """A constant: None, a bool, a number, a string, or a tuple of constants."""
 
     value: object
 
+    def truth(self, text: str) -> Guard:
+        """Return whether it is true."""
+        return bool(self.value)
+
+    def is_none(self, text: str) -> Guard:
+        """Return whether it is None."""
+        return self.value is None
+
+    def as_version(self) -> Value:
+        """Return the version that this text is, if it is one."""
+        is_version = isinstance(self.value, str) and versions.is_version(self.value)
+        return FixedVersion(str(self.value)) if is_version else ANYTHING
+
 
 @dataclass(frozen=True)
-class Fact:
+class Fact(Value):
     """A truth value that depends on a guard."""
 
     guard: Guard
+    differs = True
+
+    def truth(self, text: str) -> Guard:
+        """Return the guard."""
+        return self.guard
 
 
 @dataclass(frozen=True)
-class RunningVersion:
+class RunningVersion(Value):
     """The version of the running Transformer Engine, as text or parsed."""
 
     parsed: bool
+    of_te = True
+
+    def as_version(self) -> Value:
+        """Return the parsed version."""
+        return RunningVersion(parsed=True)
 
 
 @dataclass(frozen=True)
-class FixedVersion:
+class FixedVersion(Value):
     """A version literal that the source parses."""
 
     text: str
 
 
 @dataclass(frozen=True)
-class ParametersOf:
+class ParametersOf(Value):
     """The parameters of something of Transformer Engine, as inspect.signature returns them."""
 
     path: str
+    of_te = True
+
+    def attribute(self, name: str) -> Value:
+        """Return the parameters for a list of them, such as `parameters` of a signature."""
+        return self if name in ("parameters", "args", "kwonlyargs") else OF_TE
+
+
+class OfTheRun(Value):
+    """A value whose truth is a condition of the run."""
+
+    def truth(self, text: str) -> Guard:
+        """Return the condition of the run."""
+        return Config(text)
 
 
 @dataclass(frozen=True)
-class Outside:
+class Outside(OfTheRun):
     """A module or name from neither package, by dotted path."""
 
     path: str
 
+    def attribute(self, name: str) -> Value:
+        """Return a name of this module, or an attribute of this name."""
+        return Outside(f"{self.path}.{name}")
+
+    def bears_on_te(self, mentions: Mentions) -> bool:
+        """Return whether it may read the version or the API of Transformer Engine."""
+        return self.path.startswith(("importlib", "inspect"))
+
 
 @dataclass(frozen=True)
-class InPackage:
+class InPackage(Value):
     """A name of another module of the consuming package ("" for the module itself), looked up on use."""
 
     module: str
     name: str = ""
 
-
-@dataclass(frozen=True)
-class BodyLocation:
-    """The location of a body in the package. `postponed`: its annotations are not evaluated."""
-
-    module: str
-    path: str
-    is_package: bool
-    postponed: bool = False
-    function: str = ""
-
-
-@dataclass(eq=False)
-class FunctionDefinition:
-    """A function of the consuming package, the location of the body that defines it, and the names of that body.
-
-    `returned` caches the return values by arguments, `about_te` whether they may depend on TE.
-    """
-
-    node: ast.FunctionDef | ast.AsyncFunctionDef
-    place: BodyLocation
-    home: Names
-    returned: dict[tuple[object, ...], ReturnValue] = field(default_factory=dict, repr=False)
-    about_te: bool | None = None
-
-    @property
-    def decorators(self) -> set[str]:
-        """Return the plain names of its decorators."""
-        return {node.id for node in self.node.decorator_list if isinstance(node, ast.Name)}
+    def bears_on_te(self, mentions: Mentions) -> bool:
+        """Return whether its module names Transformer Engine."""
+        return bool(self.name) and mentions(self.module)
 
 
 @dataclass(frozen=True)
-class ReturnValue:
-    """The return value of a function, and the guard under which it returns rather than raises."""
-
-    value: Choice
-    completes: Guard
-
-
-@dataclass(eq=False)
-class ClassDefinition:
-    """A class of the consuming package.
-
-    `definitions` are the functions of its body, in the order in which they are read; `methods` those that the class
-    has at the end of its body, by name; `own_fields` those that a dataclass adds, None for another class; `assigned`
-    the other names of its body. `attributes`
-    are those that only its constructor sets, with their values; filled when the constructor is read.
-    """
-
-    name: str
-    bases: tuple[Choice, ...]
-    definitions: list[FunctionDefinition] = field(default_factory=list)
-    methods: dict[str, Choice] = field(default_factory=dict)
-    own_fields: frozenset[str] | None = None
-    assigned: frozenset[str] = frozenset()
-    attributes: dict[str, Choice] = field(default_factory=dict)
-
-    @property
-    def is_config(self) -> bool:
-        """Return whether it is a configuration: functions take its instances as `config`."""
-        return self.name.endswith("Config")
-
-
-@dataclass(frozen=True)
-class Instance:
-    """`self` (or `cls`) in a method of a class; `parent`: super() in that method."""
-
-    blueprint: ClassDefinition
-    parent: bool = False
-
-    @property
-    def name(self) -> str:
-        """Return the class that Python names in an AttributeError."""
-        return "super" if self.parent else self.blueprint.name
-
-
-@dataclass(frozen=True)
-class Keywords:
-    """A dictionary that collects keyword arguments. `open`: it may have other keys."""
+class Keywords(OfTheRun):
+    """A dictionary that collects keyword arguments, name -> guard. `open`: it may have other keys."""
 
     entries: tuple[tuple[str, Guard], ...] = ()
     open: bool = False
+    differs = True
 
     def put(self, name: str, guard: Guard = True) -> Keywords:
         """Return it with one more key."""
-        return Keywords((*(e for e in self.entries if e[0] != name), (name, guard)), self.open)
+        return Keywords((*self.drop(name).entries, (name, guard)), self.open)
 
     def drop(self, name: str) -> Keywords:
         """Return it without a key."""
-        return Keywords(tuple(e for e in self.entries if e[0] != name), self.open)
+        return Keywords(tuple(entry for entry in self.entries if entry[0] != name), self.open)
+
+    def opened(self) -> Keywords:
+        """Return it with unknown further keys."""
+        return Keywords(self.entries, open=True)
+
+    def updated(self, added: Iterable[Value], named: Iterable[tuple[str, Guard]], *, more: bool) -> Keywords:
+        """Return the result of `self.update(added, **named)`; `more`: other names may be passed too."""
+        sources = list(added)
+        entries = [entry for source in sources if isinstance(source, Keywords) for entry in source.entries]
+        keywords = self
+        for name, guard in [*entries, *named]:
+            keywords = keywords.put(name, guard)
+        is_closed = not more and all(isinstance(source, Keywords) and not source.open for source in sources)
+        return keywords if is_closed else keywords.opened()
+
+    def merged(self, guard: Guard, other: Keywords) -> Keywords:
+        """Return the dictionary that is this one where `guard` holds and `other` where it does not."""
+        if_true, if_false = dict(self.entries), dict(other.entries)
+        pairs = [
+            (name, if_true.get(name, False), if_false.get(name, False)) for name in dict.fromkeys([*if_true, *if_false])
+        ]
+        entries = [
+            (name, yes if yes == no else any_of(all_of(guard, yes), all_of(negate(guard), no)))
+            for name, yes, no in pairs
+        ]
+        return Keywords(tuple(entries), self.open or other.open)
 
 
 @dataclass(frozen=True)
-class Anything:
+class Anything(Value):
     """An unknown value; `text` is its expression ("config.fp8"; "" for a computed value).
 
     `of_te`: it was computed from Transformer Engine's version or API, so a condition on it is a guard. `of_class`: the
@@ -193,12 +247,20 @@ class Anything:
     of_te: bool = False
     of_class: str = ""
 
+    def truth(self, text: str) -> Guard:
+        """Return a condition on it, with its name at its origin."""
+        return Unclear(text) if self.of_te else Config(self.text or text)
 
-Value: TypeAlias = (
-    Reference | Method | Literal | Fact | RunningVersion | FixedVersion | ParametersOf | Outside | InPackage
-    | FunctionDefinition | ClassDefinition | Instance | Keywords | Anything
-)  # fmt: skip
-Choice: TypeAlias = "tuple[tuple[Guard, Value], ...]"
+    def is_none(self, text: str) -> Guard:
+        """Return the condition that it is None."""
+        return Unclear(f"{text} is None") if self.of_te else Config(f"{self.text or text} is None")
+
+    def attribute(self, name: str) -> Value:
+        """Return an attribute by its name; every configuration is written `config`, whatever its variable is."""
+        if self.of_te or not self.text:
+            return self.computed()
+        return Anything(f"{'config' if self.text.endswith('config') else self.text}.{name}")
+
 
 ANYTHING = Anything()
 OF_TE = Anything(of_te=True)
@@ -212,18 +274,18 @@ def only(value: Value) -> Choice:
 
 def gather(alternatives: Iterable[tuple[Guard, Value]]) -> Choice:
     """Return a choice with each value once, without values under False."""
-    found: dict[Value, Guard] = {}
+    guards: dict[Value, Guard] = {}
     for guard, value in alternatives:
         if guard is not False:
-            found[value] = any_of(found[value], guard) if value in found else guard
-    if len(found) > MOST_CHOICES:
+            guards[value] = any_of(guards[value], guard) if value in guards else guard
+    if len(guards) > MOST_CHOICES:
         return only(OF_TE)
-    return tuple((guard, value) for value, guard in found.items())
+    return tuple((guard, value) for value, guard in guards.items())
 
 
 def under(guard: Guard, choice: Choice) -> list[tuple[Guard, Value]]:
     """Return the alternatives of a choice under one more guard."""
-    return [(all_of(guard, each), value) for each, value in choice]
+    return [(all_of(guard, condition), value) for condition, value in choice]
 
 
 def merge(guard: Guard, first: Choice, second: Choice) -> Choice:
@@ -233,112 +295,46 @@ def merge(guard: Guard, first: Choice, second: Choice) -> Choice:
     if guard is False:
         return second
     if len(first) == len(second) == 1:
-        one, other = first[0][1], second[0][1]
-        if isinstance(one, Keywords) and isinstance(other, Keywords):
-            return only(_merged_keywords(guard, one, other))
+        (_, if_true), (_, if_false) = first[0], second[0]
+        if isinstance(if_true, Keywords) and isinstance(if_false, Keywords):
+            return only(if_true.merged(guard, if_false))
     return gather([*under(guard, first), *under(negate(guard), second)])
 
 
-def _merged_keywords(guard: Guard, first: Keywords, second: Keywords) -> Keywords:
-    first_entries, second_entries = dict(first.entries), dict(second.entries)
-    entries = []
-    for name in dict.fromkeys([*first_entries, *second_entries]):
-        one, other = first_entries.get(name, False), second_entries.get(name, False)
-        entries.append((name, one if one == other else any_of(all_of(guard, one), all_of(negate(guard), other))))
-    return Keywords(tuple(entries), first.open or second.open)
+def settled(choice: Choice, look_up: LookUp) -> Choice:
+    """Replace names of other modules by their values there."""
+    if not any(isinstance(value, InPackage) and value.name for _, value in choice):
+        return choice
+    return gather(
+        pair
+        for guard, value in choice
+        for pair in (
+            under(guard, settled(look_up(value.module, value.name), look_up))
+            if isinstance(value, InPackage) and value.name
+            else [(guard, value)]
+        )
+    )
 
 
-def updated(kept: Keywords, added: Iterable[Value], named: Iterable[tuple[str, Guard]], *, more: bool) -> Keywords:
-    """Return `kept.update(added, **named)`; `more`: other names may be passed too."""
-    known = not more
-    for value in added:
-        known = known and isinstance(value, Keywords) and not value.open
-        for name, guard in value.entries if isinstance(value, Keywords) else ():
-            kept = kept.put(name, guard)
-    for name, guard in named:
-        kept = kept.put(name, guard)
-    return Keywords(kept.entries, kept.open or not known)
+def values_of(choices: Iterable[Choice]) -> list[Value]:
+    """Return the values of several choices."""
+    return [value for choice in choices for _, value in choice]
 
 
 def truth_of(choice: Choice, text: str) -> Guard:
     """Return the guard under which a value is true; `text` is its expression."""
-    return any_of(*(all_of(guard, _truth(value, text)) for guard, value in choice))
+    return any_of(*(all_of(guard, value.truth(text)) for guard, value in choice))
 
 
 def is_none(choice: Choice, text: str) -> Guard:
     """Return the guard under which a value is None."""
-    return any_of(*(all_of(guard, _is_none(value, text)) for guard, value in choice))
-
-
-def _truth(value: Value, text: str) -> Guard:
-    if isinstance(value, Literal):
-        return bool(value.value)
-    if isinstance(value, Fact):
-        return value.guard
-    if isinstance(value, Anything):
-        return Unclear(text) if value.of_te else Config(value.text or text)
-    if isinstance(value, (Keywords, Instance, Outside)):
-        return Config(text)
-    if isinstance(value, Reference) and value.is_constant:
-        return Unclear(text)
-    return True
-
-
-def _is_none(value: Value, text: str) -> Guard:
-    if isinstance(value, Literal):
-        return value.value is None
-    if isinstance(value, Anything):
-        return Unclear(f"{text} is None") if value.of_te else Config(f"{value.text or text} is None")
-    return False
+    return any_of(*(all_of(guard, value.is_none(text)) for guard, value in choice))
 
 
 def compare_versions(op: str, left: Value, right: Value) -> Guard | None:
     """Return the guard of `left op right` when it compares the running version with a fixed one."""
-    mirrored = {">=": "<=", "<=": ">=", ">": "<", "<": ">", "==": "==", "!=": "!="}
     if isinstance(left, RunningVersion) and left.parsed and isinstance(right, FixedVersion):
         return TeVersion(op, right.text)
     if isinstance(right, RunningVersion) and right.parsed and isinstance(left, FixedVersion):
-        return TeVersion(mirrored[op], left.text)
+        return TeVersion(MIRRORED[op], left.text)
     return None
-
-
-def concerns_te(value: Value) -> bool:
-    """Return whether a value computed from this one may depend on Transformer Engine."""
-    return value.of_te if isinstance(value, Anything) else isinstance(value, (RunningVersion, ParametersOf))
-
-
-@dataclass
-class Names:
-    """The names of one body and of the bodies around it. `finished`: the body was read to its end.
-
-    `initial` holds the constants of a module that a function reassigns: their values until then; for other functions
-    they are unknown.
-    """
-
-    own: dict[str, Choice] = field(default_factory=dict)
-    around: Names | None = None
-    of_class: bool = False
-    finished: bool = False
-    initial: dict[str, Choice] = field(default_factory=dict)
-
-    def reassign(self, name: str) -> None:
-        """Make a constant unknown to the functions that only read it."""
-        choice = self.own.get(name)
-        if choice and all(isinstance(value, Literal) for _, value in choice):
-            self.initial[name], self.own[name] = choice, only(Anything(name))
-
-    @property
-    def module(self) -> Names:
-        """Return the names of the module."""
-        return self.around.module if self.around else self
-
-    @property
-    def inside(self) -> Names:
-        """Return the enclosing names of a function defined in this body: a class is no scope of its methods."""
-        return self.around if self.of_class and self.around else self
-
-    def find(self, name: str) -> Choice | None:
-        """Return the values of a name, from the innermost body outwards; None if it is unbound."""
-        if name in self.own:
-            return self.own[name]
-        return self.around.find(name) if self.around else None

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import ast
 import textwrap
 
 import pytest
 
-from matrix.contract.flow import MOST_ROUNDS, bound_names
 from matrix.contract.guard import AllOf, AnyOf, Config, Guard, Loads, Not, TeVersion, all_of, any_of, negate
+from matrix.contract.reader import MOST_ROUNDS
 from matrix.contract.usage import Use
 from tests.unit.contract.sources import mcore
 
@@ -262,20 +261,3 @@ def test_inner_handler_comes_before_the_outer() -> None:
     source = f"try:\n    {inner}\n{handlers}"
     [use] = [use for use in mcore(source).uses if use.path.endswith(":gone")]
     assert use.effect == "gone = 2"
-
-
-@pytest.mark.parametrize(
-    ("source", "names"),
-    [
-        ("x = y", ["x"]),
-        ("a, (b, *c) = 1", ["a", "b", "c"]),
-        ("import a.b, c as d", ["a", "d"]),
-        ("from a import b as c, d", ["c", "d"]),
-        ("def f(): pass", ["f"]),
-        ("class K: pass", ["K"]),
-        ("for i in x: pass", ["i"]),
-        ("print(x)", []),
-    ],
-)
-def test_bound_names_are_those_of_every_statement(source: str, names: list[str]) -> None:
-    assert bound_names(ast.parse(source).body) == names

@@ -20,7 +20,6 @@ from matrix.contract.value import (
     FixedVersion,
     Keywords,
     Literal,
-    Names,
     Outside,
     Reference,
     RunningVersion,
@@ -32,7 +31,6 @@ from matrix.contract.value import (
     only,
     truth_of,
     under,
-    updated,
 )
 from tests.unit.contract.sources import broken, te
 from tests.unit.contract.test_guard import Known
@@ -116,10 +114,10 @@ def test_merged_keywords_are_those_of_the_branch(guard: Guard, first: Keywords, 
 
 def test_update_by_an_unknown_dictionary_opens_the_keywords() -> None:
     kept = Keywords((("p", True),))
-    assert updated(kept, [Keywords((("q", A),))], [("r", B)], more=False) == Keywords((("p", True), ("q", A), ("r", B)))
-    assert updated(kept, [Anything()], (), more=False).open
-    assert updated(kept, [Keywords(open=True)], (), more=False).open
-    assert updated(kept, (), (), more=True).open
+    assert kept.updated([Keywords((("q", A),))], [("r", B)], more=False) == Keywords((("p", True), ("q", A), ("r", B)))
+    assert kept.updated([Anything()], (), more=False).open
+    assert kept.updated([Keywords(open=True)], (), more=False).open
+    assert kept.updated((), (), more=True).open
 
 
 def test_last_value_of_a_keyword_counts() -> None:
@@ -194,12 +192,3 @@ def test_unparsed_versions_are_not_compared() -> None:
     fixed = FixedVersion("1.9.0")
     assert compare_versions(">=", RunningVersion(parsed=False), fixed) is None
     assert compare_versions(">=", fixed, fixed) is None
-
-
-def test_class_is_no_scope_of_its_methods() -> None:
-    module = Names({"x": only(Literal(1))})
-    body = Names({"x": only(Literal(2))}, module, of_class=True)
-    assert body.find("x") == only(Literal(2))
-    assert Names({}, body.inside).find("x") == only(Literal(1))
-    assert Names({}, Names({}, module).inside).find("x") == only(Literal(1))
-    assert module.find("y") is None

@@ -1,0 +1,614 @@
+"""Evaluate the expressions of a consuming package: their values, and the guards under which conditions hold.
+
+An evaluation records the uses of the provider in the expression.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import reduce
+from itertools import product, takewhile
+from typing import Any, ClassVar, Protocol
+
+from matrix.contract.condition import WORDS, compared, shortened, shown, written
+from matrix.contract.definition import dotted, function_entry
+from matrix.contract.flow import Flow
+from matrix.contract.guard import Config, Guard, Loads, Offers, Unclear, all_of, any_of, negate
+from matrix.contract.provider import Provider
+from matrix.contract.reach import Reaches, Recorder, about_te
+from matrix.contract.scope import BodyLocation, ClassDefinition, FunctionDefinition, Instance, Names, ReturnValue, Scope
+from matrix.contract.usage import Arguments, Site, Use
+from matrix.contract.value import (
+    ANYTHING,
+    OF_TE,
+    UNKNOWN,
+    Anything,
+    Choice,
+    Fact,
+    InPackage,
+    Keywords,
+    Literal,
+    Method,
+    Outside,
+    ParametersOf,
+    Reference,
+    RunningVersion,
+    Value,
+    gather,
+    is_none,
+    merge,
+    only,
+    settled,
+    truth_of,
+    under,
+    values_of,
+)
+
+DEEPEST_RUN = 6  # nested functions that are evaluated for their return value; the deepest in any release is 4
+VERSION_PARSERS = ("packaging.version.Version", "packaging.version.parse")
+VERSION_READERS = ("importlib.metadata.version", "importlib_metadata.version")
+SIGNATURE_READERS = ("inspect.signature", "inspect.getfullargspec")
+COPIES = ("str", "bool", "tuple", "list", "set")  # their result stands for their argument
+READ_ONLY = ("dict", "len", "list", "sorted")  # leave a dictionary that is passed to them unchanged
+CHANGES = ("update", "pop", "setdefault")  # methods of a dictionary
+
+
+class Library(Protocol):
+    """The part of the consuming package that its bodies use."""
+
+    reaches: Reaches
+    provider: Provider
+
+    def is_module(self, module: str) -> bool:
+        """Return whether the package has that module."""
+
+    def look_up(self, module: str, name: str) -> Choice:
+        """Return the values of a module's `name` ("" for the module itself)."""
+
+    def loads(self, module: str) -> Guard:
+        """Return the guard under which importing a module succeeds."""
+
+    def mentions(self, module: str) -> bool:
+        """Return whether a module's source contains the name of the provider."""
+
+    def returned(self, evaluator: Evaluator, routine: FunctionDefinition) -> ReturnValue:
+        """Return the return value of a function whose parameters are the names of the evaluator."""
+
+
+@dataclass(frozen=True)
+class Invocation:
+    """A call: the values of its positional arguments, how all are passed, the instance of a method."""
+
+    node: ast.Call
+    values: Sequence[Choice]
+    arguments: Arguments
+    owner: Instance | None
+
+
+class Evaluator:
+    """Evaluates the expressions of one body.
+
+    Without a recorder, the body is evaluated for its return value only, and no use is recorded. `unpacks`: the number
+    of names that the result of a call is unpacked into. `statement`: the expression that is a statement by itself; if
+    it is a call that may raise, the code after it runs where it returns.
+    """
+
+    def __init__(
+        self, library: Library, location: BodyLocation, names: Names, recorder: Recorder | None = None, depth: int = 0
+    ) -> None:
+        self.library, self.location, self.names = library, location, names
+        self.recorder, self.depth = recorder, depth
+        self.provider, self.flow = library.provider, Flow()
+        self.unpacks: dict[ast.AST, int] = {}
+        self.statement: ast.expr | None = None
+
+    def value(self, node: ast.expr | None) -> Choice:
+        """Return the values of an expression, and record its uses."""
+        if node is None:
+            return UNKNOWN
+        visit = self._VISITORS.get(type(node))
+        if visit is not None:
+            return visit(self, node)
+        return only(OF_TE if any(value.of_te for value in self.parts(node)) else ANYTHING)
+
+    def parts(self, node: ast.AST) -> list[Value]:
+        """Return the values of all expressions in a node that has no visitor."""
+        parts: list[Value] = []
+        for child in ast.iter_child_nodes(node):
+            parts += values_of([self.value(child)]) if isinstance(child, ast.expr) else self.parts(child)
+        return parts
+
+    def value_where(self, node: ast.expr, guard: Guard) -> Choice:
+        """Evaluate a part of an expression that Python evaluates only where `guard` holds."""
+        self.flow.fork(guard)
+        choice = self.value(node)
+        self.flow.leave()
+        return choice
+
+    def truth(self, node: ast.expr) -> Guard:
+        """Return the guard under which a condition holds."""
+        return truth_of(self.value(node), shown(node))
+
+    def settled(self, choice: Choice) -> Choice:
+        """Replace names of other modules by their values there."""
+        return settled(choice, self.library.look_up)
+
+    # ------------------------------------------------------------------- uses
+
+    def use(
+        self,
+        kind: str,
+        path: str,
+        node: ast.AST,
+        guard: Guard,
+        arguments: Arguments | None = None,
+        *,
+        bound: str = "",
+        signature: str = "",
+    ) -> None:
+        """Record a use that happens where `guard` holds, in addition to the guard of its statement.
+
+        It fails if its path is missing: then a handler runs, or the code after it is not reached.
+        """
+        if not self.provider.covers(path):
+            return
+        if self.recorder is not None:
+            reached = all_of(self.recorder.base, self.flow.here(), guard)
+            site = Site(self.location.path, getattr(node, "lineno", 0), self.location.function)
+            unpacks = self.unpacks.get(node, 0)
+            use = Use(kind, path, site, reached, reached, arguments, bound, signature=signature, unpacks=unpacks)
+            self.recorder.record(use, [attempt.drafts for attempt in self.flow.attempts])
+        if kind in ("attribute", "call") or (kind == "method" and arguments):
+            self.flow.may_fail("AttributeError", any_of(negate(guard), self.loaded(path)))
+
+    def loaded(self, path: str) -> Guard:
+        """Return the guard under which a path loads; importing the provider itself succeeds, since it is installed."""
+        return True if path == f"{self.provider.top}:" else Loads(path)
+
+    def patch(self, owner: ast.expr, name: str, node: ast.AST, choice: Choice) -> None:
+        """Record an assignment to an attribute of something of the provider."""
+        owners = self.value(owner) if dotted(owner) else ()
+        paths = [(guard, value.attribute(name).path) for guard, value in owners if isinstance(value, Reference)]
+        for (guard, path), (condition, value) in product(paths, choice):
+            signature = function_entry(value.node) if isinstance(value, FunctionDefinition) else ""
+            self.use("patch", path, node, all_of(guard, condition), bound="object", signature=signature)
+
+    def import_module(self, name: str, node: ast.AST) -> Value:
+        """Import a module by name; record the use and the possible failure."""
+        if self.library.is_module(name):
+            self.flow.may_fail("ImportError", self.library.loads(name))
+            return InPackage(name)
+        if self.provider.owns(name):
+            self.use("import", f"{name}:", node, True)
+            self.flow.may_fail("ModuleNotFoundError", self.loaded(f"{name}:"))
+            return Reference(f"{name}:")
+        self.flow.may_fail("ModuleNotFoundError", installed(name))
+        return Outside(name)
+
+    # ------------------------------------------------------------------ names
+
+    def _mention(self, name: str, *, called: bool) -> None:
+        if self.recorder is not None and name.startswith("_") and not name.startswith("__"):
+            self.recorder.mention(name, self.flow.here(), called=called)
+
+    def _name(self, node: ast.Name, *, called: bool = False) -> Choice:
+        self._mention(node.id, called=called)
+        choice = self.names.find(node.id)
+        return only(Outside(node.id)) if choice is None else self.settled(choice)
+
+    def _attribute(self, node: ast.Attribute, *, whole: bool = True, called: bool = False) -> Choice:
+        """Read `owner.name`. `whole`: no longer chain contains it; then reading a TE name is a use unless `called`."""
+        is_read = isinstance(node.ctx, ast.Load)
+        if is_read:
+            self._mention(node.attr, called=called)
+        bound = self.names.find(dotted(node)) if isinstance(node.value, ast.Name) else None
+        if bound is not None:
+            return self.settled(bound)
+        base = node.value
+        owners = self._attribute(base, whole=False) if isinstance(base, ast.Attribute) else self.value(base)
+        alternatives: list[tuple[Guard, Value]] = []
+        for guard, owner in owners:
+            for condition, value in self._member(owner, node, guard, called=called):
+                if whole and not called and is_read and isinstance(value, Reference):
+                    name = owner.name if isinstance(owner, Instance) else ""
+                    self.use("attribute", value.path, node, all_of(guard, condition), bound=name)
+                alternatives.append((all_of(guard, condition), value))
+        return gather(alternatives)
+
+    def _member(self, owner: Value, node: ast.Attribute, guard: Guard, *, called: bool) -> Choice:
+        """Read an attribute of one value; a private one of the provider's objects is a use."""
+        if isinstance(owner, Anything) and owner.of_class:
+            path = Reference(owner.of_class).attribute(node.attr).path
+            if called:
+                return only(Method(path))
+            if node.attr.startswith("_") and isinstance(node.ctx, ast.Load):
+                self.use("method", path, node, guard, bound="object")
+        choice = owner.read(node.attr, called=called) if isinstance(owner, Instance) else ()
+        return choice or self._attribute_of(owner, node.attr)
+
+    def _attribute_of(self, owner: Value, name: str) -> Choice:
+        if isinstance(owner, InPackage):
+            return self.settled(self.library.look_up(owner.module, name))
+        if isinstance(owner, ClassDefinition):
+            return owner.method(name) or UNKNOWN
+        return only(self.provided(owner.attribute(name)))
+
+    def provided(self, value: Value) -> Value:
+        """Return the running version for a name that holds the provider's version, else the value itself."""
+        is_version = isinstance(value, Reference) and value.path in self.provider.version_paths
+        return RunningVersion(parsed=False) if is_version else value
+
+    def change(self, owner: ast.expr, change: Callable[[Keywords], Keywords]) -> bool:
+        """Change a variable if it holds collected keywords; return whether it does."""
+        choice = self.names.find(owner.id) if isinstance(owner, ast.Name) else None
+        if not choice or not any(isinstance(value, Keywords) for _, value in choice):
+            return False
+        changed = [(guard, change(value) if isinstance(value, Keywords) else value) for guard, value in choice]
+        self.names.own[dotted(owner)] = gather(changed)
+        return True
+
+    # --------------------------------------------------- constants, conditions
+
+    def _constant(self, node: ast.Constant) -> Choice:
+        return only(Literal(node.value))
+
+    def _sequence(self, node: ast.Tuple | ast.List) -> Choice:
+        choices = [self.value(element) for element in node.elts]
+        items = [choice[0][1] for choice in choices if len(choice) == 1]
+        constants = [item.value for item in items if isinstance(item, Literal)]
+        return only(Literal(tuple(constants))) if len(constants) == len(choices) else UNKNOWN
+
+    def _dict(self, node: ast.Dict) -> Choice:
+        keywords = Keywords()
+        for key, item in zip(node.keys, node.values, strict=True):
+            choice, name = self.value(item), text_of(key)
+            if name is not None:
+                keywords = keywords.put(name)
+            elif key is None:
+                keywords = keywords.updated(values_of([choice]), (), more=len(choice) > 1)
+            else:
+                keywords = keywords.opened()
+        return only(keywords)
+
+    def _dict_comprehension(self, node: ast.DictComp) -> Choice:
+        self.parts(node)
+        return only(Keywords(open=True))
+
+    def _boolean(self, node: ast.BoolOp) -> Choice:
+        is_and = isinstance(node.op, ast.And)
+        choices: list[Choice] = []
+        truths: list[Guard] = []
+        for operand in node.values:
+            choices.append(self.value_where(operand, all_of(*truths) if is_and else negate(any_of(*truths))))
+            truths.append(truth_of(choices[-1], shown(operand)))
+        if is_and:
+            return only(Fact(all_of(*truths)))
+        if any(isinstance(value, (Reference, Keywords, FunctionDefinition)) for value in values_of(choices)):
+            return merge(truths[0], choices[0], choices[-1])  # `given or default`
+        return only(Fact(any_of(*truths)))
+
+    def _unary(self, node: ast.UnaryOp) -> Choice:
+        if isinstance(node.op, ast.Not):
+            return only(Fact(negate(self.truth(node.operand))))
+        self.value(node.operand)
+        return UNKNOWN
+
+    def _if_else(self, node: ast.IfExp) -> Choice:
+        condition = self.truth(node.test)
+        return merge(
+            condition, self.value_where(node.body, condition), self.value_where(node.orelse, negate(condition))
+        )
+
+    def _compare(self, node: ast.Compare) -> Choice:
+        op, comparator = node.ops[0], node.comparators[0]
+        operand, comparand = self.value(node.left), self.value(comparator)
+        text = written(operand, node.left)
+        if len(node.ops) > 1:
+            choices = [operand, comparand, *map(self.value, node.comparators[1:])]
+            kind = Unclear if any(value.of_te for value in values_of(choices)) else Config
+            return only(Fact(kind(shown(node))))
+        if isinstance(op, (ast.Is, ast.IsNot)) and comparand == only(Literal(None)):
+            absent = is_none(operand, text)
+            return only(Fact(absent if isinstance(op, ast.Is) else negate(absent)))
+        text = shortened(f"{text} {WORDS[type(op)]} {written(comparand, comparator)}")
+        guards = [
+            all_of(guard, condition, compared(op, value, comparison, text))
+            for guard, value in operand
+            for condition, comparison in comparand
+        ]
+        return only(Fact(any_of(*guards)))
+
+    # ---------------------------------------------------------------- classes
+
+    def annotated(self, node: ast.expr) -> str:
+        """Return the path of the provider's class that an annotation names, "" for others."""
+        if isinstance(node, ast.Subscript) and dotted(node.value).rpartition(".")[2] == "Optional":
+            return self.annotated(node.slice)
+        if isinstance(node, ast.BinOp) and isinstance(node.right, ast.Constant) and node.right.value is None:
+            return self.annotated(node.left)
+        top, *attributes = dotted(node).split(".")
+        for _, value in self.settled(self.names.find(top) or ()):
+            if isinstance(value, Reference):
+                return reduce(Reference.attribute, attributes, value).path
+        return ""
+
+    def narrowed(self, test: ast.expr) -> Scope:
+        """Return the names that are objects of the provider's classes where a condition holds, with their classes.
+
+        The condition is isinstance, or calls a function that returns it.
+        """
+        if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And):
+            return {name: choice for part in test.values for name, choice in self.narrowed(part).items()}
+        if not (isinstance(test, ast.Call) and test.args and isinstance(test.args[0], ast.Name)):
+            return {}
+        name = test.args[0].id
+        (_, value), *alternatives = self.names.find(name) or UNKNOWN
+        if alternatives or not isinstance(value, Anything) or value.of_class:
+            return {}
+        if dotted(test.func) == "isinstance":
+            classes = [(guard, kind.path) for guard, kind in self.value(test.args[1]) if isinstance(kind, Reference)]
+        else:
+            classes = self._tested(test.func) if isinstance(test.func, ast.Name) and self.depth < DEEPEST_RUN else []
+        choice = gather((guard, replace(value, of_class=path)) for guard, path in classes)
+        return {name: choice} if choice else {}
+
+    def _tested(self, func: ast.Name) -> list[tuple[Guard, str]]:
+        """Return the classes of the provider of which a function tests its first argument."""
+        classes: list[tuple[Guard, str]] = []
+        for guard, routine in self.settled(self.names.find(func.id) or ()):
+            result = routine.node.body[-1] if isinstance(routine, FunctionDefinition) else None
+            if isinstance(routine, FunctionDefinition) and isinstance(result, ast.Return) and result.value:
+                scope = self._inside(routine, routine.parameters()).narrowed(result.value)
+                for slot in routine.node.args.args[:1]:
+                    objects = ((condition, value) for condition, value in scope.get(slot.arg, ()))
+                    classes += [
+                        (all_of(guard, condition), value.of_class)
+                        for condition, value in objects
+                        if isinstance(value, Anything)
+                    ]
+        return classes
+
+    # ------------------------------------------------------------------ calls
+
+    def _call(self, node: ast.Call) -> Choice:
+        """Evaluate a call, which may change a dictionary of keywords: its own, or one passed to another function."""
+        func = node.func
+        if isinstance(func, ast.Attribute) and func.attr in CHANGES and self._changes_keywords(node, func):
+            return UNKNOWN
+        choice = self._invoke(node)
+        if dotted(func) not in READ_ONLY:
+            for argument in node.args:
+                self.change(argument, Keywords.opened)
+        return choice
+
+    def _changes_keywords(self, node: ast.Call, func: ast.Attribute) -> bool:
+        choices, arguments = self.arguments(node)
+        name = text_of(node.args[0]) if node.args else None
+
+        def change(keywords: Keywords) -> Keywords:
+            if name:
+                return keywords.drop(name) if func.attr == "pop" else keywords.put(name)
+            return keywords.updated(values_of(choices), arguments.keywords, more=arguments.open_keywords)
+
+        return self.change(func.value, change)
+
+    def _invoke(self, node: ast.Call) -> Choice:
+        func = node.func
+        if isinstance(func, ast.Name):
+            builtin = self._BUILTINS.get(func.id)
+            if builtin is not None and self.names.find(func.id) is None:
+                return builtin(self, node)
+            callees = self._name(func, called=True)
+        else:
+            callees = self._attribute(func, called=True) if isinstance(func, ast.Attribute) else self.value(func)
+        owner = self._instance_of(func)
+        call = Invocation(node, *self.arguments(node), owner)
+        return gather(pair for guard, callee in callees for pair in under(guard, self._result(callee, guard, call)))
+
+    def _instance_of(self, func: ast.expr) -> Instance | None:
+        """Return the instance behind self or super() if the call is to one of its methods."""
+        owner = func.value if isinstance(func, ast.Attribute) else None
+        if isinstance(owner, ast.Name) or (isinstance(owner, ast.Call) and dotted(owner.func) == "super"):
+            return next((value for _, value in self.value(owner) if isinstance(value, Instance)), None)
+        return None
+
+    def arguments(self, node: ast.Call) -> tuple[list[Choice], Arguments]:
+        """Read the arguments of a call; return the values of the positional ones, and how all are passed."""
+        choices = [self.value(arg.value if isinstance(arg, ast.Starred) else arg) for arg in node.args]
+        plain = list(takewhile(lambda argument: not isinstance(argument, ast.Starred), node.args))
+        positional = tuple(dotted(argument).rpartition(".")[2] for argument in plain)
+        keywords: list[tuple[str, Guard]] = []
+        open_keywords = False
+        for keyword in node.keywords:
+            choice = self.value(keyword.value)
+            if keyword.arg is not None:
+                keywords.append((keyword.arg, True))
+                continue
+            for guard, value in choice:
+                entries = value.entries if isinstance(value, Keywords) else ()
+                passed = [(name, all_of(guard, condition)) for name, condition in entries]
+                keywords += [entry for entry in passed if entry[1] is not False]
+                open_keywords = open_keywords or not isinstance(value, Keywords) or value.open
+        return choices, Arguments(positional, tuple(keywords), len(plain) < len(node.args), open_keywords)
+
+    def _result(self, callee: Value, guard: Guard, call: Invocation) -> Choice:
+        if isinstance(callee, Reference):
+            bound = call.owner.name if call.owner else ""
+            self.use("call", callee.path, call.node, guard, call.arguments, bound=bound)
+            is_class = re.match(r"_*[A-Z]", callee.path.rpartition(":")[2].rpartition(".")[2])
+            return only(Anything(of_class=callee.path)) if is_class else UNKNOWN
+        if isinstance(callee, Method):
+            self.use("method", callee.path, call.node, guard, call.arguments, bound="object")
+        elif isinstance(callee, FunctionDefinition):
+            return self._run(callee, call)
+        elif isinstance(callee, ClassDefinition):
+            self._construct(callee, guard, call)
+        elif isinstance(callee, Outside):
+            return self._outside(callee.path, call)
+        elif isinstance(callee, Anything):
+            return only(callee.computed())
+        return UNKNOWN
+
+    def _construct(self, blueprint: ClassDefinition, guard: Guard, call: Invocation) -> None:
+        """Record the call of an inherited constructor; a dataclass passes on what its own fields do not take."""
+        for condition, value in blueprint.method("__init__"):
+            if isinstance(value, Reference):
+                arguments, fields = call.arguments, blueprint.fields()
+                if fields is not None:
+                    keywords = tuple(pair for pair in arguments.keywords if pair[0] not in fields)
+                    arguments = Arguments((), keywords, starred=True, open_keywords=True)
+                self.use("call", value.path, call.node, all_of(guard, condition), arguments, bound=blueprint.name)
+
+    def _run(self, routine: FunctionDefinition, call: Invocation) -> Choice:
+        """Return the value of a call to a function of the package, UNKNOWN for a function that is not about TE."""
+        if self.depth >= DEEPEST_RUN or not routine.bears_on_te(self.library.mentions):
+            return UNKNOWN
+        is_method = call.owner is not None and "staticmethod" not in routine.decorators
+        scope = routine.parameters(call.owner if is_method else None)
+        body, slots, defaults = self._inside(routine, scope), routine.slots, routine.node.args.defaults
+        for slot, default in zip(slots[len(slots) - len(defaults) :], defaults, strict=True):
+            scope[slot.arg] = body.value(default)
+        for slot, argument, choice in zip(slots[is_method:], call.node.args, call.values, strict=False):
+            scope[slot.arg] = UNKNOWN if isinstance(argument, ast.Starred) else choice
+        for keyword in call.node.keywords:
+            if keyword.arg in scope:
+                scope[keyword.arg] = self.value(keyword.value)
+        body.names.declare_globals(routine.node)
+        key = tuple(scope.items())
+        result = routine.returned.get(key)
+        if result is None:
+            result = self.library.returned(body, routine)
+            if routine.home.finished:
+                routine.returned[key] = result
+        if call.node is self.statement:
+            self.flow.assume(about_te(result.completes))
+        return result.value
+
+    def _inside(self, routine: FunctionDefinition, scope: Scope) -> Evaluator:
+        """Return an evaluator of a function with these parameters, which records nothing."""
+        return Evaluator(self.library, routine.location, Names(scope, routine.home.inside), depth=self.depth + 1)
+
+    def _outside(self, path: str, call: Invocation) -> Choice:
+        """Return the value of a call to something in neither package."""
+        subject = call.values[0] if call.values else UNKNOWN
+        if path.endswith(VERSION_PARSERS):
+            return gather((guard, value.as_version()) for guard, value in subject)
+        texts = [(guard, value.value) for guard, value in subject if isinstance(value, Literal)]
+        if path in VERSION_READERS and any(text in self.provider.distributions for _, text in texts):
+            return only(RunningVersion(parsed=False))
+        references = [(guard, value.path) for guard, value in subject if isinstance(value, Reference)]
+        if path in SIGNATURE_READERS:
+            return gather(
+                (guard, ParametersOf(value.path) if isinstance(value, Reference) else ANYTHING)
+                for guard, value in subject
+            )
+        if path == "importlib.import_module":
+            modules = [(guard, self.import_module(name, call.node)) for guard, name in texts if isinstance(name, str)]
+            return gather(modules) or UNKNOWN
+        if path == "functools.partial":
+            passed = call.arguments
+            partly = Arguments(passed.positional[1:], passed.keywords, starred=True, open_keywords=True)
+            for guard, reference in references:
+                self.use("call", reference, call.node, guard, partly)
+        if path in COPIES:
+            return subject
+        return only(OF_TE if any(value.of_te for value in values_of(call.values)) else ANYTHING)
+
+    # --------------------------------------------------------------- builtins
+
+    def _super(self, node: ast.Call) -> Choice:
+        choice = self.names.find("super()") or UNKNOWN
+        classes = [value.blueprint for _, value in choice if isinstance(value, Instance)]
+        arguments = values_of([self.value(node.args[0])] if node.args else [])
+        # super(Other, self) continues behind another class.
+        return choice if all(argument in classes for argument in arguments) else UNKNOWN
+
+    def _hasattr(self, node: ast.Call) -> Choice:
+        name = _text(node, 1)
+        owners = self.value(node.args[0])
+        return only(Fact(truth_of(gather((guard, _existence(owner, name)) for guard, owner in owners), shown(node))))
+
+    def _getattr(self, node: ast.Call) -> Choice:
+        name = _text(node, 1)
+        default = self.value(node.args[2]) if len(node.args) > 2 else None
+        owners = self.value(node.args[0])
+        if not name:
+            return UNKNOWN
+        self._mention(name, called=False)
+        alternatives: list[tuple[Guard, Value]] = []
+        for guard, owner in owners:
+            for condition, value in self._attribute_of(owner, name):
+                reached, choice = all_of(guard, condition), only(value)
+                if default is not None:
+                    choice = merge(Offers(value.path), choice, default) if isinstance(value, Reference) else UNKNOWN
+                elif isinstance(value, Reference):
+                    self.use("attribute", value.path, node, reached)
+                alternatives += under(reached, choice)
+        return gather(alternatives)
+
+    def _setattr(self, node: ast.Call) -> Choice:
+        choices, _ = self.arguments(node)
+        for value in values_of(choices[1:2]) if len(choices) > 2 else ():
+            if isinstance(value, Literal) and isinstance(value.value, str):
+                self.patch(node.args[0], value.value, node, choices[2])
+        return UNKNOWN
+
+    def _isinstance(self, node: ast.Call) -> Choice:
+        choice, kinds = self.value(node.args[0]), self.value(node.args[1])
+        if not any(isinstance(kind, Outside) and kind.path.endswith(VERSION_PARSERS) for _, kind in kinds):
+            return only(Fact(Config(f"isinstance({', '.join(map(shown, node.args))})")))
+        return only(Fact(any_of(*(guard for guard, value in choice if isinstance(value, RunningVersion)))))
+
+    def _new_dict(self, node: ast.Call) -> Choice:
+        choices, arguments = self.arguments(node)
+        return only(Keywords().updated(values_of(choices), arguments.keywords, more=arguments.open_keywords))
+
+    _VISITORS: ClassVar[Mapping[type[ast.expr], Callable[[Evaluator, Any], Choice]]] = {
+        ast.Attribute: _attribute,
+        ast.BoolOp: _boolean,
+        ast.Call: _call,
+        ast.Compare: _compare,
+        ast.Constant: _constant,
+        ast.Dict: _dict,
+        ast.DictComp: _dict_comprehension,
+        ast.IfExp: _if_else,
+        ast.List: _sequence,
+        ast.Name: _name,
+        ast.Tuple: _sequence,
+        ast.UnaryOp: _unary,
+    }
+    _BUILTINS: ClassVar[Mapping[str, Callable[[Evaluator, ast.Call], Choice]]] = {
+        "dict": _new_dict,
+        "getattr": _getattr,
+        "hasattr": _hasattr,
+        "isinstance": _isinstance,
+        "setattr": _setattr,
+        "super": _super,
+    }
+
+
+def _existence(owner: Value, name: str) -> Value:
+    """Return whether a value has an attribute; instance attributes of TE classes are not recorded."""
+    if isinstance(owner, Reference) and name:
+        return Fact(Offers(owner.attribute(name).path))
+    if isinstance(owner, Literal) and name:  # getattr(module, "x", None)
+        return Fact(hasattr(owner.value, name))
+    extends_te = isinstance(owner, Instance) and bool(owner.blueprint.provided_bases())
+    return Anything(of_te=owner.of_te or isinstance(owner, Reference) or extends_te)
+
+
+def text_of(node: ast.AST | None) -> str | None:
+    """Return the text of a string literal, None for anything else."""
+    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else None
+
+
+def _text(node: ast.Call, position: int) -> str:
+    return text_of(node.args[position] if len(node.args) > position else None) or ""
+
+
+def installed(module: str) -> Guard:
+    """Return the condition that the package of a module is installed."""
+    return Config(f"{module.partition('.')[0]} is installed")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import hashlib
-from collections.abc import Mapping
 from typing import Final
 
 from matrix.contract.definition import dotted
@@ -12,22 +11,9 @@ from matrix.contract.guard import Config, Guard, Takes, Unclear, negate
 from matrix.contract.value import Anything, Choice, Literal, ParametersOf, Value, compare_versions
 
 LONGEST_TEXT = 90  # characters of a condition; a longer one is cut and ends with a digest
-ORDERS: Final[Mapping[type[ast.cmpop], str]] = {
-    ast.GtE: ">=",
-    ast.Gt: ">",
-    ast.LtE: "<=",
-    ast.Lt: "<",
-    ast.Eq: "==",
-    ast.NotEq: "!=",
-}
-WORDS: Final[Mapping[type[ast.cmpop], str]] = {
-    **ORDERS,
-    ast.In: "in",
-    ast.NotIn: "not in",
-    ast.Is: "is",
-    ast.IsNot: "is not",
-}
-POSITIVE: Final[Mapping[type[ast.cmpop], str]] = {ast.NotEq: "==", ast.NotIn: "in", ast.IsNot: "is"}
+ORDERS: Final = {ast.GtE: ">=", ast.Gt: ">", ast.LtE: "<=", ast.Lt: "<", ast.Eq: "==", ast.NotEq: "!="}
+WORDS: Final = {**ORDERS, ast.In: "in", ast.NotIn: "not in", ast.Is: "is", ast.IsNot: "is not"}
+POSITIVE: Final = {ast.NotEq: "==", ast.NotIn: "in", ast.IsNot: "is"}
 
 
 def shown(node: ast.AST) -> str:

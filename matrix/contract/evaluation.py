@@ -428,10 +428,9 @@ class Evaluator:
                 keywords.append((keyword.arg, True))
                 continue
             for guard, value in choice:
-                entries = value.entries if isinstance(value, Keywords) else ()
-                passed = [(name, all_of(guard, condition)) for name, condition in entries]
+                passed = [(name, all_of(guard, condition)) for name, condition in value.entries]
                 keywords += [entry for entry in passed if entry[1] is not False]
-                open_keywords = open_keywords or not isinstance(value, Keywords) or value.open
+                open_keywords = open_keywords or value.open
         return choices, Arguments(positional, tuple(keywords), len(plain) < len(node.args), open_keywords)
 
     def _result(self, callee: Value, guard: Guard, call: Invocation) -> Choice:

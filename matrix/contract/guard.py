@@ -18,11 +18,11 @@ Unclear makes a finding `possible`.
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import lru_cache
+from operator import eq, ge, gt, is_, le, lt, ne
 from typing import Any, ClassVar, Protocol, TypeAlias
 
 from packaging.version import Version
@@ -38,10 +38,10 @@ class _Sharing(type):
 
     def __call__(cls, *values: object) -> Any:
         key = (cls, *values)
-        found = cls._existing.get(key)
-        if found is None:
-            found = cls._existing[key] = super().__call__(*values)
-        return found
+        guard = cls._existing.get(key)
+        if guard is None:
+            guard = cls._existing[key] = super().__call__(*values)
+        return guard
 
 
 @dataclass(frozen=True, eq=False)
@@ -154,15 +154,15 @@ def _joined(guards: Iterable[Guard], kind: type[AllOf | AnyOf], dual: type[AllOf
         if part is (not neutral) or facts.get(part, neutral) is not neutral:
             return not neutral
         facts[part], facts[negate(part)] = neutral, not neutral
-        known = part if neutral else negate(part)
-        if isinstance(known, Config) and equal.setdefault(_equated(known), known) is not known and _equated(known):
+        fact = part if neutral else negate(part)
+        if isinstance(fact, Config) and equal.setdefault(_equated(fact), fact) is not fact and _equated(fact):
             return not neutral
     for part in parts:
-        if isinstance(part, dual):
-            # In `a and (a or b)` and `a and (not a or b)` the second part is simplified with a; likewise for `or`.
-            rest = _simplified_parts(part, facts, equal)
-            if rest is not part:
-                return _joined([rest if each is part else each for each in parts], kind, dual, neutral=neutral)
+        # In `a and (a or b)` and `a and (not a or b)` the second part is simplified with a; likewise for `or`.
+        simplified = _simplified_parts(part, facts, equal) if isinstance(part, dual) else part
+        if simplified is not part:
+            replaced = [simplified if guard is part else guard for guard in parts]
+            return _joined(replaced, kind, dual, neutral=neutral)
     if not parts:
         return neutral
     return next(iter(parts)) if len(parts) == 1 else kind(tuple(parts))
@@ -170,21 +170,26 @@ def _joined(guards: Iterable[Guard], kind: type[AllOf | AnyOf], dual: type[AllOf
 
 def _simplified(guard: Guard, facts: Mapping[Guard, bool], equal: Mapping[str, Guard]) -> Guard:
     """Return a guard with its known parts replaced by their truth values."""
-    known = facts.get(guard)
-    if known is not None:
-        return known
+    fact = facts.get(guard)
+    if fact is not None:
+        return fact
     if isinstance(guard, (AllOf, AnyOf)):
         return _simplified_parts(guard, facts, equal)
     if isinstance(guard, Not):
         return negate(_simplified(guard.part, facts, equal))
-    left = _equated(guard) if isinstance(guard, Config) else ""
-    return False if left and left in equal else guard
+    operand = _equated(guard) if isinstance(guard, Config) else ""
+    return False if operand and operand in equal else guard
 
 
 def _simplified_parts(guard: AllOf | AnyOf, facts: Mapping[Guard, bool], equal: Mapping[str, Guard]) -> Guard:
     parts = [_simplified(part, facts, equal) for part in guard.parts]
-    if all(map(operator.is_, parts, guard.parts)):
+    if all(map(is_, parts, guard.parts)):
         return guard
+    return rejoined(guard, parts)
+
+
+def rejoined(guard: AllOf | AnyOf, parts: Iterable[Guard]) -> Guard:
+    """Return other parts, joined as those of a guard are."""
     return (all_of if isinstance(guard, AllOf) else any_of)(*parts)
 
 
@@ -194,9 +199,9 @@ def _equated(guard: Config) -> str:
 
     `gelu` and `gelu in f` (matrix.contract.reach.elsewhere) may be one imported function.
     """
-    left, equals, right = guard.text.partition(" == ")
-    _, inside, function = right.partition(" in ")
-    return f"{left}{inside}{function}" if equals else ""
+    operand, equals, comparand = guard.text.partition(" == ")
+    _, inside, function = comparand.partition(" in ")
+    return f"{operand}{inside}{function}" if equals else ""
 
 
 @lru_cache(maxsize=65536)
@@ -240,9 +245,7 @@ class Offer(Protocol):
         """Return whether the callable at `path` has that parameter; None if the surface does not record it."""
 
 
-COMPARE: dict[str, Callable[[Version, Version], bool]] = {
-    ">=": operator.ge, ">": operator.gt, "<=": operator.le, "<": operator.lt, "==": operator.eq, "!=": operator.ne,
-}  # fmt: skip
+COMPARE: dict[str, Callable[[Version, Version], bool]] = {">=": ge, ">": gt, "<=": le, "<": lt, "==": eq, "!=": ne}
 
 
 class Judge:
@@ -255,26 +258,26 @@ class Judge:
     def __init__(self, surface: Offer, version: str, added: Collection[str] = ()) -> None:
         self._surface, self._added = surface, added
         self._version = versions.parse(version)
-        self._known: dict[Guard, Truth] = {}
-        self._rest: dict[Guard, Guard] = {}
+        self._truths: dict[Guard, Truth] = {}
+        self._rests: dict[Guard, Guard] = {}
 
     def truth(self, guard: Guard) -> Truth:
         """Return the truth value of `guard`."""
-        known = self._known.get(guard)
-        if known is None:
-            known = self._known[guard] = self._evaluate(guard)
-        return known
+        truth = self._truths.get(guard)
+        if truth is None:
+            truth = self._truths[guard] = self._evaluate(guard)
+        return truth
 
     def rest(self, guard: Guard) -> Guard:
         """Return `guard` with the parts that this TE decides evaluated; mostly conditions of the run remain."""
-        rest = self._rest.get(guard)
-        if rest is None:
-            truth = self.truth(guard)
-            rest = truth is Truth.YES if truth in (Truth.YES, Truth.NO) else guard
-            if rest is guard and isinstance(guard, (AllOf, AnyOf)):
-                rest = (all_of if isinstance(guard, AllOf) else any_of)(*map(self.rest, guard.parts))
-            self._rest[guard] = rest
-        return rest
+        if guard not in self._rests:
+            truth, remainder = self.truth(guard), guard
+            if truth in (Truth.YES, Truth.NO):
+                remainder = truth is Truth.YES
+            elif isinstance(guard, (AllOf, AnyOf)):
+                remainder = rejoined(guard, map(self.rest, guard.parts))
+            self._rests[guard] = remainder
+        return self._rests[guard]
 
     def _evaluate(self, guard: Guard) -> Truth:
         if isinstance(guard, AllOf):  # the most frequent ones first

@@ -23,6 +23,7 @@ from matrix.contract.guard import (
     leaves,
     names_te,
     negate,
+    rejoined,
 )
 from matrix.contract.scope import ClassDefinition
 from matrix.contract.usage import Use
@@ -74,7 +75,7 @@ class Reaches:
     handed_on: set[str] = field(default_factory=set)  # private names used as values, or in files that were not read
     checks: list[Guard] = field(default_factory=list)  # guards that hold for every configuration
     constructors: dict[ClassDefinition, Function] = field(default_factory=dict)  # of classes that were read
-    _known: dict[Function, Guard] = field(default_factory=dict)
+    _reached: dict[Function, Guard] = field(default_factory=dict)
 
     def add_checks(self, function: Function) -> None:
         """Add the guards that hold for every configuration whose checks, in `function`, passed."""
@@ -96,11 +97,9 @@ class Reaches:
         checks = self._checks_on(reached, *(guard for _, guard in (arguments.keywords if arguments else ())))
         possible = self._checked(reached) is not False
         guard = about_te(all_of(reached, *filter(names_te, checks)), keep=use.guard) if possible else False
-        return use._replace(
-            guard=guard, here=use.guard, arguments=arguments,
-            swallowed=tuple(draft.swallowed), effect=draft.effect, fallback=draft.fallback,
-            refused=tuple(draft.refused),
-        )  # fmt: skip
+        swallowed, refused = tuple(draft.swallowed), tuple(draft.refused)
+        use = use._replace(guard=guard, here=use.guard, arguments=arguments)
+        return use._replace(swallowed=swallowed, refused=refused, effect=draft.effect, fallback=draft.fallback)
 
     def _checked(self, *guards: Guard) -> Guard:
         """Return the guards and the checks on their configuration; False if the checks exclude them."""
@@ -114,8 +113,8 @@ class Reaches:
         """Return the guard under which a function runs."""
         if function is None:
             return True
-        if function not in self._known:
-            self._known[function] = True  # recursion adds nothing
+        if function not in self._reached:
+            self._reached[function] = True  # recursion adds nothing
             parts = [function.guard, self.reach(function.outer)]
             for blueprint in function.blueprints:
                 constructor = self.constructors.get(blueprint)
@@ -125,8 +124,8 @@ class Reaches:
             if function.is_private and name in self.calls and name not in self.handed_on:
                 sites = [(self.reach(caller), elsewhere(guard, caller)) for caller, guard in self.calls[name]]
                 parts.append(any_of(*(all_of(reached, guard) for reached, guard in sites)))
-            self._known[function] = about_te(all_of(*parts), keep=True)
-        return self._known[function]
+            self._reached[function] = about_te(all_of(*parts), keep=True)
+        return self._reached[function]
 
 
 @dataclass(frozen=True)
@@ -159,7 +158,7 @@ class Recorder:
 def elsewhere(guard: Guard, function: Function | None) -> Guard:
     """Return a guard for use outside its function: conditions on local names get the function's name."""
     if isinstance(guard, (AllOf, AnyOf)):
-        return (all_of if isinstance(guard, AllOf) else any_of)(*(elsewhere(part, function) for part in guard.parts))
+        return rejoined(guard, (elsewhere(part, function) for part in guard.parts))
     if isinstance(guard, Not):
         return negate(elsewhere(guard.part, function))
     if function is None or not isinstance(guard, Config) or not is_local(guard.text):
@@ -171,8 +170,8 @@ def is_local(text: str) -> bool:
     """Return whether a condition contains a local name of its function."""
     if text.endswith(" is installed"):
         return False
-    firsts = [name.partition(".")[0] for name in NAME.findall(text)]
-    return any(not (first in KNOWN_EVERYWHERE or first.endswith("config") or first[0].isupper()) for first in firsts)
+    tops = [name.partition(".")[0] for name in NAME.findall(text)]
+    return any(not (top in KNOWN_EVERYWHERE or top.endswith("config") or top[0].isupper()) for top in tops)
 
 
 def about_te(guard: Guard, keep: Guard = False) -> Guard:
@@ -180,11 +179,8 @@ def about_te(guard: Guard, keep: Guard = False) -> Guard:
 
     `keep` True keeps all parts except alternatives that do not depend on TE.
     """
-    kept = set(guard_parts(keep)) if not isinstance(keep, bool) else set()
+    conditions = guard_parts(keep) if not isinstance(keep, bool) else ()
+    parts = guard_parts(guard)
     return all_of(
-        *(
-            part
-            for part in guard_parts(guard)
-            if names_te(part) or part in kept or (keep is True and not isinstance(part, AnyOf))
-        )
+        *(part for part in parts if names_te(part) or part in conditions or (keep is True and type(part) is not AnyOf))
     )

@@ -6,7 +6,7 @@ Only values that bear on Transformer Engine are distinguished; all others are An
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -21,11 +21,14 @@ class Value:
     """What an expression may be.
 
     `of_te`: a value computed from this one may depend on Transformer Engine. `differs`: it is itself of Transformer
-    Engine, or may differ with it.
+    Engine, or may differ with it. `entries`: the keywords that it passes by `**`, name -> guard; `open`: it may pass
+    others, too.
     """
 
     of_te = False
     differs = False
+    entries: tuple[tuple[str, Guard], ...] = ()
+    open = True
 
     def truth(self, text: str) -> Guard:
         """Return the guard under which it is true; `text` is its expression."""
@@ -212,27 +215,21 @@ class Keywords(OfTheRun):
         """Return it with unknown further keys."""
         return Keywords(self.entries, open=True)
 
-    def updated(self, added: Iterable[Value], named: Iterable[tuple[str, Guard]], *, more: bool) -> Keywords:
+    def updated(self, added: Sequence[Value], named: Iterable[tuple[str, Guard]], *, more: bool) -> Keywords:
         """Return the result of `self.update(added, **named)`; `more`: other names may be passed too."""
-        sources = list(added)
-        entries = [entry for source in sources if isinstance(source, Keywords) for entry in source.entries]
-        keywords = self
-        for name, guard in [*entries, *named]:
+        keywords = Keywords(self.entries, self.open or more or any(source.open for source in added))
+        for name, guard in [*(entry for source in added for entry in source.entries), *named]:
             keywords = keywords.put(name, guard)
-        is_closed = not more and all(isinstance(source, Keywords) and not source.open for source in sources)
-        return keywords if is_closed else keywords.opened()
+        return keywords
 
     def merged(self, guard: Guard, other: Keywords) -> Keywords:
         """Return the dictionary that is this one where `guard` holds and `other` where it does not."""
         if_true, if_false = dict(self.entries), dict(other.entries)
-        pairs = [
-            (name, if_true.get(name, False), if_false.get(name, False)) for name in dict.fromkeys([*if_true, *if_false])
-        ]
-        entries = [
-            (name, yes if yes == no else any_of(all_of(guard, yes), all_of(negate(guard), no)))
-            for name, yes, no in pairs
-        ]
-        return Keywords(tuple(entries), self.open or other.open)
+        entries: dict[str, Guard] = {}
+        for name in [*if_true, *if_false]:
+            yes, no = if_true.get(name, False), if_false.get(name, False)
+            entries[name] = yes if yes == no else any_of(all_of(guard, yes), all_of(negate(guard), no))
+        return Keywords(tuple(entries.items()), self.open or other.open)
 
 
 @dataclass(frozen=True)
@@ -305,15 +302,13 @@ def settled(choice: Choice, look_up: LookUp) -> Choice:
     """Replace names of other modules by their values there."""
     if not any(isinstance(value, InPackage) and value.name for _, value in choice):
         return choice
-    return gather(
-        pair
-        for guard, value in choice
-        for pair in (
-            under(guard, settled(look_up(value.module, value.name), look_up))
-            if isinstance(value, InPackage) and value.name
-            else [(guard, value)]
-        )
-    )
+    alternatives: list[tuple[Guard, Value]] = []
+    for guard, value in choice:
+        if isinstance(value, InPackage) and value.name:
+            alternatives += under(guard, settled(look_up(value.module, value.name), look_up))
+        else:
+            alternatives.append((guard, value))
+    return gather(alternatives)
 
 
 def values_of(choices: Iterable[Choice]) -> list[Value]:

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import ast
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import TypeAlias
 
 from matrix.contract.definition import Names, called, dotted
 from matrix.contract.surface import ANONYMOUS, Instance, OwnCall, Refusal
@@ -16,60 +17,65 @@ BUILDERS = ("build_module",)  # megatron-core constructs the class of a spec wit
 PLAIN_BASES = ("object", "threading.local")  # outside the package, without attributes of their own
 LEAVING = (ast.Return, ast.Yield, ast.YieldFrom)
 FEWEST = 2  # keywords by which such a call is recognised
+Nodes: TypeAlias = Mapping[str, Sequence[ast.AST]]  # module -> its nodes
 
 
 def use_within(
     modules: Mapping[str, Names], trees: Mapping[str, ast.Module]
-) -> tuple[
-    Mapping[str, list[str]], Mapping[str, Instance], Mapping[str, int], Mapping[str, list[Refusal]]
-]:  # fmt: skip
+) -> tuple[Mapping[str, list[str]], Mapping[str, Instance], Mapping[str, int], Mapping[str, list[Refusal]]]:
     """Return the calls by the callee's last name, module-level instances, sizes of returned tuples, refusals.
 
     The latter three are by path ("module:name", "module:class.name").
     """
-    defined = {name for names in modules.values() for name, entry in names.items() if _is_callable(entry)}
-    methods = {
-        name
-        for names in modules.values()
-        for entry in names.values()
-        if isinstance(entry, dict)
-        for name, member in entry["members"].items()
-        if _is_callable(member)
-    }
-    calls: dict[str, dict[tuple[object, ...], OwnCall]] = defaultdict(dict)
-    instances: dict[str, Instance] = {}
-    places = {module: place for place, module in enumerate(sorted(modules))}
-    for module, tree in trees.items():
-        kinds = (ast.Call, ast.Assign, ast.AnnAssign, ast.ClassDef)
-        nodes = [node for node in ast.walk(tree) if isinstance(node, kinds)]
-        classes = {node.name: node for node in nodes if isinstance(node, ast.ClassDef)}
-        own, imported = _made_here(nodes), _imported(tree)
-        for node in nodes:
-            if isinstance(node, ast.Call):
-                name = _callee(node, defined | methods, imported)
-                if name and not own(node.func):
-                    call = _call(node, places[module], built=name == "__init__")
-                    calls[name].setdefault(call[1:], call)
-            elif isinstance(node, (ast.Assign, ast.AnnAssign)) and isinstance(node.value, ast.Call):
-                made = classes.get(dotted(node.value.func))
-                target = node.targets[0] if isinstance(node, ast.Assign) else node.target
-                if made is not None and isinstance(target, ast.Name) and modules[module].get(target.id) == "~":
-                    attributes = _attributes(made, classes)
-                    if attributes is not None:
-                        instances[f"{module}:{target.id}"] = [made.name, *sorted(attributes)]
     functions = [pair for module, tree in trees.items() for pair in _functions(tree.body, f"{module}:")]
-    returned = {path: size for path, node in functions if (size := _returned(node))}
-    refused = {path: found for path, node in functions if (found := [*_refusals(node)])}
-    return {name: [*map(str, each.values())] for name, each in sorted(calls.items())}, instances, returned, refused
+    sizes = {path: size for path, node in functions if (size := _returned(node))}
+    refusals = {path: refused for path, node in functions if (refused := [*_refusals(node)])}
+    nodes = {module: list(ast.walk(tree)) for module, tree in trees.items()}
+    return _calls(modules, nodes), _instances(modules, nodes), sizes, refusals
 
 
-def _functions(body: Sequence[ast.stmt], before: str) -> Iterator[tuple[str, ast.FunctionDef]]:
+def _calls(modules: Mapping[str, Names], nodes: Nodes) -> dict[str, list[str]]:
+    """Return the calls of the provider to its own API, by the callee's last name, each form once."""
+    entries = [pair for names in modules.values() for pair in names.items()]
+    entries += [pair for _, entry in entries if isinstance(entry, dict) for pair in entry["members"].items()]
+    callables = {name for name, entry in entries if isinstance(entry, str) and entry.startswith(("(", "c(", "s("))}
+    numbers = {module: number for number, module in enumerate(sorted(modules))}
+    calls: dict[str, dict[tuple[object, ...], OwnCall]] = defaultdict(dict)
+    for module, parts in nodes.items():
+        objects, imported = _own_objects(parts), _imported(parts)
+        for node in parts:
+            name = _callee(node, callables, imported) if isinstance(node, ast.Call) else ""
+            if isinstance(node, ast.Call) and name and not _is_of_own_class(node.func, objects):
+                call = _call(node, numbers[module], built=name == "__init__")
+                calls[name].setdefault(call[1:], call)
+    return {name: [str(call) for call in forms.values()] for name, forms in sorted(calls.items())}
+
+
+def _instances(modules: Mapping[str, Names], nodes: Nodes) -> dict[str, Instance]:
+    """Return the class and the attributes of each object that a module constructs from one of its classes."""
+    instances: dict[str, Instance] = {}
+    for module, parts in nodes.items():
+        classes = {node.name: node for node in parts if isinstance(node, ast.ClassDef)}
+        for node in parts:
+            if isinstance(node, (ast.Assign, ast.AnnAssign)) and isinstance(node.value, ast.Call):
+                blueprint = classes.get(dotted(node.value.func))
+                target = node.targets[0] if isinstance(node, ast.Assign) else node.target
+                if blueprint and isinstance(target, ast.Name) and modules[module].get(target.id) == "~":
+                    attributes = _attributes(blueprint, classes)
+                    if attributes is not None:
+                        instances[f"{module}:{target.id}"] = [blueprint.name, *sorted(attributes)]
+    return instances
+
+
+def _functions(body: Sequence[ast.stmt], prefix: str) -> Iterator[tuple[str, ast.FunctionDef]]:
     """Yield the functions and methods that no decorator changes, by path."""
     for node in body:
         if isinstance(node, ast.ClassDef):
-            yield from _functions(node.body, f"{before}{node.name}.")
-        elif isinstance(node, ast.FunctionDef) and not set(map(_word, node.decorator_list)) - {"staticmethod"}:
-            yield f"{before}{node.name}", node
+            yield from _functions(node.body, f"{prefix}{node.name}.")
+        elif isinstance(node, ast.FunctionDef):
+            decorators = {dotted(called(decorator)).rpartition(".")[2] for decorator in node.decorator_list}
+            if decorators <= {"staticmethod"}:
+                yield f"{prefix}{node.name}", node
 
 
 def _returned(node: ast.FunctionDef) -> int:
@@ -103,7 +109,8 @@ def _refusals(node: ast.FunctionDef) -> Iterator[Refusal]:
 
 
 def _raised(node: ast.Raise) -> list[str]:
-    return [name] if node.exc and (name := dotted(called(node.exc)).rpartition(".")[2]) else []
+    name = dotted(called(node.exc)).rpartition(".")[2] if node.exc else ""
+    return [name] if name else []
 
 
 def _truth(test: ast.expr, name: str) -> bool | None:
@@ -123,9 +130,8 @@ def _truth(test: ast.expr, name: str) -> bool | None:
 
 def _size(node: ast.AST) -> int:
     """Return the size of a returned tuple, 0 if it is not fixed."""
-    value = node.value if isinstance(node, ast.Return) else None
-    fixed = isinstance(value, ast.Tuple) and not any(isinstance(element, ast.Starred) for element in value.elts)
-    return len(value.elts) if isinstance(value, ast.Tuple) and fixed else 0
+    elements = node.value.elts if isinstance(node, ast.Return) and isinstance(node.value, ast.Tuple) else []
+    return 0 if any(isinstance(element, ast.Starred) for element in elements) else len(elements)
 
 
 def _own_nodes(node: ast.AST) -> Iterator[ast.AST]:
@@ -136,44 +142,36 @@ def _own_nodes(node: ast.AST) -> Iterator[ast.AST]:
             yield from _own_nodes(child)
 
 
-def _word(node: ast.expr) -> str:
-    return dotted(called(node)).rpartition(".")[2]
-
-
-def _made_here(nodes: Iterable[ast.AST]) -> Callable[[ast.expr], bool]:
-    """Return a function that decides whether a callee is one of the provider's own classes or its object.
-
-    No override is called through `Linear.forward(...)`, nor through `self.qkv(...)` after `self.qkv = Linear(...)`.
-    """
+def _own_objects(nodes: Iterable[ast.AST]) -> set[str]:
+    """Return the attributes of `self` that hold objects of the provider's own classes only."""
     values: dict[str, list[ast.expr]] = defaultdict(list)
     for node in nodes:
         if isinstance(node, ast.Assign):
-            for target in node.targets:
-                if isinstance(target, ast.Attribute) and dotted(target.value) == "self":
-                    values[dotted(target)].append(node.value)
-    made = {name for name, assigned in values.items() if all(map(_constructs, assigned))}
-
-    def decide(callee: ast.expr) -> bool:
-        owner = dotted(callee.value) if isinstance(callee, ast.Attribute) else ""
-        return dotted(callee) in made or owner in made or _is_class(owner)
-
-    return decide
+            targets = [target for target in node.targets if isinstance(target, ast.Attribute)]
+            for name in (dotted(target) for target in targets if dotted(target.value) == "self"):
+                values[name].append(node.value)
+    return {
+        name
+        for name, assigned in values.items()
+        if all(isinstance(value, ast.Call) and _is_class(dotted(value.func)) for value in assigned)
+    }
 
 
-def _constructs(node: ast.expr) -> bool:
-    return isinstance(node, ast.Call) and _is_class(dotted(node.func))
+def _is_of_own_class(callee: ast.expr, objects: Collection[str]) -> bool:
+    """Return whether a callee is one of the provider's own classes or its object.
+
+    No override is called through `Linear.forward(...)`, nor through `self.qkv(...)` after `self.qkv = Linear(...)`.
+    """
+    owner = dotted(callee.value) if isinstance(callee, ast.Attribute) else ""
+    return dotted(callee) in objects or owner in objects or _is_class(owner)
 
 
 def _is_class(name: str) -> bool:
     return name.rpartition(".")[2].lstrip("_")[:1].isupper()
 
 
-def _is_callable(entry: object) -> bool:
-    return isinstance(entry, str) and entry.startswith(("(", "c(", "s("))
-
-
-def _imported(tree: ast.Module) -> set[str]:
-    imports = [node for node in ast.walk(tree) if isinstance(node, (ast.Import, ast.ImportFrom))]
+def _imported(nodes: Iterable[ast.AST]) -> set[str]:
+    imports = [node for node in nodes if isinstance(node, (ast.Import, ast.ImportFrom))]
     return {(alias.asname or alias.name).partition(".")[0] for node in imports for alias in node.names}
 
 

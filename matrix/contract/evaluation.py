@@ -51,9 +51,6 @@ DEEPEST_RUN = 6  # nested functions that are evaluated for their return value; t
 VERSION_PARSERS = ("packaging.version.Version", "packaging.version.parse")
 VERSION_READERS = ("importlib.metadata.version", "importlib_metadata.version")
 SIGNATURE_READERS = ("inspect.signature", "inspect.getfullargspec")
-COPIES = ("str", "bool", "tuple", "list", "set")  # their result stands for their argument
-READ_ONLY = ("dict", "len", "list", "sorted")  # leave a dictionary that is passed to them unchanged
-CHANGES = ("update", "pop", "setdefault")  # methods of a dictionary
 
 
 class Library(Protocol):
@@ -298,9 +295,8 @@ class Evaluator:
 
     def _if_else(self, node: ast.IfExp) -> Choice:
         condition = self.truth(node.test)
-        return merge(
-            condition, self.value_where(node.body, condition), self.value_where(node.orelse, negate(condition))
-        )
+        choice = self.value_where(node.body, condition)
+        return merge(condition, choice, self.value_where(node.orelse, negate(condition)))
 
     def _compare(self, node: ast.Compare) -> Choice:
         op, comparator = node.ops[0], node.comparators[0]
@@ -314,11 +310,8 @@ class Evaluator:
             absent = is_none(operand, text)
             return only(Fact(absent if isinstance(op, ast.Is) else negate(absent)))
         text = shortened(f"{text} {WORDS[type(op)]} {written(comparand, comparator)}")
-        guards = [
-            all_of(guard, condition, compared(op, value, comparison, text))
-            for guard, value in operand
-            for condition, comparison in comparand
-        ]
+        pairs = product(operand, comparand)
+        guards = [all_of(guard, condition, compared(op, x, y, text)) for (guard, x), (condition, y) in pairs]
         return only(Fact(any_of(*guards)))
 
     # ---------------------------------------------------------------- classes
@@ -335,7 +328,7 @@ class Evaluator:
                 return reduce(Reference.attribute, attributes, value).path
         return ""
 
-    def narrowed(self, test: ast.expr) -> Scope:
+    def narrowed(self, test: ast.expr | None) -> Scope:
         """Return the names that are objects of the provider's classes where a condition holds, with their classes.
 
         The condition is isinstance, or calls a function that returns it.
@@ -359,16 +352,10 @@ class Evaluator:
         """Return the classes of the provider of which a function tests its first argument."""
         classes: list[tuple[Guard, str]] = []
         for guard, routine in self.settled(self.names.find(func.id) or ()):
-            result = routine.node.body[-1] if isinstance(routine, FunctionDefinition) else None
-            if isinstance(routine, FunctionDefinition) and isinstance(result, ast.Return) and result.value:
-                scope = self._inside(routine, routine.parameters()).narrowed(result.value)
-                for slot in routine.node.args.args[:1]:
-                    objects = ((condition, value) for condition, value in scope.get(slot.arg, ()))
-                    classes += [
-                        (all_of(guard, condition), value.of_class)
-                        for condition, value in objects
-                        if isinstance(value, Anything)
-                    ]
+            if isinstance(routine, FunctionDefinition) and routine.slots:
+                scope = self._inside(routine, routine.parameters()).narrowed(routine.result)
+                objects = under(guard, scope.get(routine.slots[0].arg, ()))
+                classes += [(reached, value.of_class) for reached, value in objects if isinstance(value, Anything)]
         return classes
 
     # ------------------------------------------------------------------ calls
@@ -376,15 +363,17 @@ class Evaluator:
     def _call(self, node: ast.Call) -> Choice:
         """Evaluate a call, which may change a dictionary of keywords: its own, or one passed to another function."""
         func = node.func
-        if isinstance(func, ast.Attribute) and func.attr in CHANGES and self._changes_keywords(node, func):
+        if isinstance(func, ast.Attribute) and self._changes_keywords(node, func):
             return UNKNOWN
         choice = self._invoke(node)
-        if dotted(func) not in READ_ONLY:
+        if dotted(func) not in ("dict", "len", "list", "sorted"):
             for argument in node.args:
                 self.change(argument, Keywords.opened)
         return choice
 
     def _changes_keywords(self, node: ast.Call, func: ast.Attribute) -> bool:
+        if func.attr not in ("update", "pop", "setdefault"):
+            return False
         choices, arguments = self.arguments(node)
         name = text_of(node.args[0]) if node.args else None
 
@@ -397,13 +386,12 @@ class Evaluator:
 
     def _invoke(self, node: ast.Call) -> Choice:
         func = node.func
-        if isinstance(func, ast.Name):
-            builtin = self._BUILTINS.get(func.id)
-            if builtin is not None and self.names.find(func.id) is None:
-                return builtin(self, node)
-            callees = self._name(func, called=True)
+        if isinstance(func, ast.Name) and func.id in self._BUILTINS and self.names.find(func.id) is None:
+            return self._BUILTINS[func.id](self, node)
+        if isinstance(func, ast.Attribute):
+            callees = self._attribute(func, called=True)
         else:
-            callees = self._attribute(func, called=True) if isinstance(func, ast.Attribute) else self.value(func)
+            callees = self._name(func, called=True) if isinstance(func, ast.Name) else self.value(func)
         owner = self._instance_of(func)
         call = Invocation(node, *self.arguments(node), owner)
         return gather(pair for guard, callee in callees for pair in under(guard, self._result(callee, guard, call)))
@@ -512,7 +500,7 @@ class Evaluator:
             partly = Arguments(passed.positional[1:], passed.keywords, starred=True, open_keywords=True)
             for guard, reference in references:
                 self.use("call", reference, call.node, guard, partly)
-        if path in COPIES:
+        if path in ("str", "bool", "tuple", "list", "set"):  # the result stands for the argument
             return subject
         return only(OF_TE if any(value.of_te for value in values_of(call.values)) else ANYTHING)
 

@@ -135,6 +135,12 @@ class FunctionDefinition(Value):
         return [*self.node.args.posonlyargs, *self.node.args.args]
 
     @property
+    def result(self) -> ast.expr | None:
+        """Return the expression that its last statement returns."""
+        end = self.node.body[-1]
+        return end.value if isinstance(end, ast.Return) else None
+
+    @property
     def annotations(self) -> list[ast.expr]:
         """Return the annotations of its parameters and of its return value."""
         arguments = self.node.args

@@ -10,7 +10,7 @@ from enum import Enum
 from itertools import takewhile
 from typing import Any, Final, Protocol
 
-from matrix.contract.argument_names import misplaced
+from matrix.contract.binding import BindingError, bind, misbound
 from matrix.contract.guard import (
     AnyOf,
     Config,
@@ -27,7 +27,7 @@ from matrix.contract.guard import (
     negate,
 )
 from matrix.contract.provider import MEGATRON_CORE, PROVIDERS, TRANSFORMER_ENGINE, provider_of
-from matrix.contract.signature import BindingError, CallSignature, parse_signature
+from matrix.contract.signature import CallSignature, parse_signature
 from matrix.contract.surface import Absent, ResolvedPath, Surface
 from matrix.contract.usage import CATCHES, Arguments, Calls, Site, Use
 from matrix.verdicts.outcome import Raised
@@ -323,7 +323,7 @@ def _binding(use: Use, arguments: Arguments, target: ResolvedPath, judge: Judge)
     results = [(signature, *_bound(arguments, signature, bound, passed)) for signature, bound in target.callables]
     swallowed = "TypeError" in use.swallowed
     is_certain = all(problems for _, problems, _ in results)
-    for signature, problems, misbound in results:
+    for signature, problems, misplacements in results:
         reported: list[Guard] = []
         for message, keyword in problems:
             guard, truth = passed.get(keyword, (True, Truth.YES))
@@ -332,7 +332,7 @@ def _binding(use: Use, arguments: Arguments, target: ResolvedPath, judge: Judge)
             reported.append(guard)
             text = f"{target.name}() {message}{_effect(use, swallowed)}"
             yield _Break(text, "TypeError", truth if is_certain else Truth.UNCLEAR, guard, swallowed, signature.text)
-        for message in () if problems else misbound:
+        for message in () if problems else misplacements:
             yield _Break(f"{target.name}(): {message}", "", signature=signature.text)
 
 
@@ -340,16 +340,9 @@ def _bound(
     arguments: Arguments, signature: CallSignature, bound: bool, passed: Collection[str]
 ) -> tuple[list[BindingError], list[str]]:
     """Return why a call does not bind to a signature, and its arguments that bind to another parameter than meant."""
-    problems = signature.problems(
-        len(arguments.positional), passed, bound=bound, starred=arguments.starred, open_keywords=arguments.open_keywords
-    )
-    misbound = [
-        f"positional argument '{argument}' lands on '{slot}', and means '{parameter}'"
-        for argument, slot in zip(arguments.positional, signature.slots[bound:], strict=False)
-        if argument not in ("", slot) and (parameter := misplaced(argument, slot, signature.named))
-        if parameter not in passed
-    ]
-    return problems, misbound
+    count, starred, open_keywords = len(arguments.positional), arguments.starred, arguments.open_keywords
+    problems = bind(signature, count, passed, bound=bound, starred=starred, open_keywords=open_keywords)
+    return problems, misbound(signature, arguments.positional, passed, bound=bound)
 
 
 def _kind(use: Use, break_: _Break, truth: Truth) -> FindingKind:

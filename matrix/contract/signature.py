@@ -1,25 +1,16 @@
-"""The signature of a callable, and Python's rules for binding a call to it, without the callable.
+"""The signature of a callable, as text and as a record.
 
-A signature is recorded as text, e.g. "(enabled=False,num_layers=1,*,tp_group=None,**kwargs)". A default is its literal
-if that is short, "..." otherwise; it never contains a comma.
+An example of the text: "(enabled=False,num_layers=1,*,tp_group=None,**kwargs)". A default is its literal if that is
+short, "..." otherwise; it never contains a comma.
 """
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import NamedTuple
 
 LONGEST_DEFAULT = 16  # characters; longer defaults do not matter for binding
-
-
-class BindingError(NamedTuple):
-    """A reason why a call does not bind. `keyword` is the wrong argument, "" if the whole call is wrong."""
-
-    message: str  # that of Python's TypeError, after the function's name
-    keyword: str = ""
 
 
 @dataclass(frozen=True)
@@ -51,54 +42,6 @@ class CallSignature:
     def takes(self, name: str) -> bool:
         """Return whether a parameter has that name."""
         return name in self.named or name in (self.args, self.kwargs)
-
-    def problems(
-        self, positional: int, keywords: Collection[str], *, bound: bool, starred: bool, open_keywords: bool
-    ) -> list[BindingError]:
-        """Return why a call does not bind, in Python's order.
-
-        `positional` counts the arguments before any `*args`; `keywords` are the names certainly passed. `bound`:
-        Python supplies the first argument (self, cls). `starred` / `open_keywords`: further arguments of unknown
-        number or name may follow, so none is reported missing.
-        """
-        supplied = positional + bound
-        filled = self.slots[self.unnamed : supplied]
-        problems: list[BindingError] = []
-        for keyword in keywords:
-            if keyword in filled:
-                problems.append(BindingError(f"got multiple values for argument '{keyword}'", keyword))
-            elif keyword not in self.accepted and not self.kwargs:
-                problems.append(BindingError(f"got an unexpected keyword argument '{keyword}'", keyword))
-        if supplied > len(self.slots) and not self.args:
-            problems.append(BindingError(self._too_many(supplied, keywords)))
-        if not (open_keywords or self.required.issubset([*filled, *keywords])):
-            problems += self._missing(supplied, keywords, starred=starred)
-        return problems
-
-    def _missing(self, supplied: int, keywords: Collection[str], *, starred: bool) -> Iterator[BindingError]:
-        lacking = self.required - self.accepted.intersection(keywords)
-        positional = () if starred else self.slots[supplied:]
-        for kind, names in (("positional", positional), ("keyword-only", self.keywords)):
-            absent = [name for name in names if name in lacking]
-            if absent:
-                plural = "s" * (len(absent) > 1)
-                yield BindingError(f"missing {len(absent)} required {kind} argument{plural}: {_listed(absent)}")
-
-    def _too_many(self, supplied: int, keywords: Collection[str]) -> str:
-        """Return Python's message for too many positional arguments."""
-        named = sum(name in keywords for name in self.keywords)
-        most, least = len(self.slots), sum(name in self.required for name in self.slots)
-        count, plural = (f"{most}", most != 1) if least == most else (f"from {least} to {most}", True)
-        passed = f" positional argument{'s' * (supplied != 1)} (and {named} keyword-only argument{'s' * (named != 1)})"
-        were = "was" if supplied == 1 and not named else "were"
-        return f"takes {count} positional argument{'s' * plural} but {supplied}{passed if named else ''} {were} given"
-
-
-def _listed(names: Sequence[str]) -> str:
-    quoted = [f"'{name}'" for name in names]
-    if len(quoted) < 3:
-        return " and ".join(quoted)
-    return f"{', '.join(quoted[:-1])}, and {quoted[-1]}"
 
 
 @lru_cache(maxsize=16384)

@@ -20,8 +20,9 @@ from functools import lru_cache
 from types import ModuleType
 from typing import Any, NamedTuple, TypeAlias
 
+from matrix.contract.binding import BindingError, bind
 from matrix.contract.provider import provider_of
-from matrix.contract.signature import BindingError, CallSignature, parse_signature
+from matrix.contract.signature import CallSignature, parse_signature
 
 Entry: TypeAlias = Any  # JSON, as above
 Instance: TypeAlias = "list[str]"  # [class, attribute, ...]
@@ -47,8 +48,9 @@ class OwnCall(NamedTuple):
 
     def problems(self, signature: CallSignature, *, bound: bool) -> list[BindingError]:
         """Return why it does not bind to a signature."""
-        return signature.problems(
-            self.positional, self.keywords, bound=bound, starred=self.starred, open_keywords=self.open_keywords
+        starred, open_keywords = self.starred, self.open_keywords
+        return bind(
+            signature, self.positional, self.keywords, bound=bound, starred=starred, open_keywords=open_keywords
         )
 
     def may_be_of(self, original: CallSignature, *, bound: bool) -> bool:

@@ -1,0 +1,126 @@
+"""Bind a call to a signature by Python's rules, without the callable.
+
+A call that binds may still be wrong: the names of positional arguments are compared with those of the parameters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from functools import lru_cache
+from typing import NamedTuple
+
+from matrix.contract.signature import CallSignature
+
+ENDINGS = ("ing", "ed", "s")  # offloading, padded, layers: the same word as offload, pad(d), layer
+
+
+class BindingError(NamedTuple):
+    """A reason why a call does not bind. `keyword` is the wrong argument, "" if the whole call is wrong."""
+
+    message: str  # that of Python's TypeError, after the function's name
+    keyword: str = ""
+
+
+def bind(
+    signature: CallSignature,
+    positional: int,
+    keywords: Collection[str],
+    *,
+    bound: bool,
+    starred: bool,
+    open_keywords: bool,
+) -> list[BindingError]:
+    """Return why a call does not bind, in Python's order.
+
+    `positional` counts the arguments before any `*args`; `keywords` are the names certainly passed. `bound`: Python
+    supplies the first argument (self, cls). `starred` / `open_keywords`: further arguments of unknown number or name
+    may follow, so none that they may be is
+    reported missing.
+    """
+    supplied = positional + bound
+    filled = signature.slots[signature.unnamed : supplied]
+    errors: list[BindingError] = []
+    for keyword in keywords:
+        if keyword in filled:
+            errors.append(BindingError(f"got multiple values for argument '{keyword}'", keyword))
+        elif keyword not in signature.accepted and not signature.kwargs:
+            errors.append(BindingError(f"got an unexpected keyword argument '{keyword}'", keyword))
+    if supplied > len(signature.slots) and not signature.args:
+        errors.append(BindingError(_too_many(signature, supplied, keywords)))
+    lacking = signature.required.difference(signature.slots[:supplied], signature.accepted.intersection(keywords))
+    for kind, names in (("positional", signature.slots), ("keyword-only", signature.keywords)) if lacking else ():
+        absent = [f"'{name}'" for name in names if name in lacking]
+        if absent and not open_keywords and not (starred and kind == "positional"):
+            listed = " and ".join(absent) if len(absent) < 3 else f"{', '.join(absent[:-1])}, and {absent[-1]}"
+            message = f"missing {len(absent)} required {kind} {_plural('argument', len(absent))}: {listed}"
+            errors.append(BindingError(message))
+    return errors
+
+
+def _too_many(signature: CallSignature, supplied: int, keywords: Collection[str]) -> str:
+    """Return Python's message for too many positional arguments."""
+    named = sum(name in keywords for name in signature.keywords)
+    most, least = len(signature.slots), sum(name in signature.required for name in signature.slots)
+    count = str(most) if least == most else f"from {least} to {most}"
+    takes = f"takes {count} positional {_plural('argument', most if least == most else 2)}"
+    if not named:
+        return f"{takes} but {supplied} {'was' if supplied == 1 else 'were'} given"
+    passed = f"{supplied} positional {_plural('argument', supplied)}"
+    return f"{takes} but {passed} (and {named} keyword-only {_plural('argument', named)}) were given"
+
+
+def _plural(noun: str, count: int) -> str:
+    return noun if count == 1 else f"{noun}s"
+
+
+def misbound(
+    signature: CallSignature, positional: Sequence[str], keywords: Collection[str], *, bound: bool
+) -> list[str]:
+    """Return a message for each positional argument whose name means another parameter than it lands on.
+
+    `positional` are the names of the arguments, "" for an unnamed one. No keyword in `keywords` is meant: it is passed.
+    """
+    messages = []
+    for argument, slot in zip(positional, signature.slots[bound:], strict=False):
+        parameter = misplaced(argument, slot, signature.named) if argument not in ("", slot) else None
+        if parameter and parameter not in keywords:
+            messages.append(f"positional argument '{argument}' lands on '{slot}', and means '{parameter}'")
+    return messages
+
+
+@lru_cache(maxsize=4096)
+def words(name: str) -> frozenset[str]:
+    """Return the words of a name, without endings: cpu_offloading_activations -> cpu, offload, activation."""
+    return frozenset(_stem(word) for word in name.lower().split("_") if word)
+
+
+def _stem(word: str) -> str:
+    endings = (ending for ending in ENDINGS if word.endswith(ending) and len(word) - len(ending) >= 3)
+    return word.removesuffix(next(endings, ""))
+
+
+def fit(argument: str, parameter: str) -> float:
+    """Return the share of a parameter's words that an argument's name contains, 0 to 1."""
+    wanted = words(parameter)
+    return len(words(argument) & wanted) / len(wanted) if wanted else 0.0
+
+
+@lru_cache(maxsize=65536)
+def misplaced(argument: str, landed: str, parameters: tuple[str, ...]) -> str | None:
+    """Return the parameter that an argument's name means, if that is certainly not the parameter it lands on.
+
+    It is certain if the name contains every word of the other parameter, and not every word of the one it lands on.
+    A one-word parameter ("bias", "input") matches only its own name, since longer names contain such words by chance.
+    A name whose words all occur in the parameter it lands on ("probs" on "merging_probs") means that one.
+    """
+    if words(argument) <= words(landed):
+        return None
+    fit_landed = fit(argument, landed)
+    candidates = [
+        parameter
+        for parameter in parameters
+        if parameter != landed
+        and fit(argument, parameter) == 1.0 > fit_landed
+        and (len(words(parameter)) > 1 or words(parameter) == words(argument))
+    ]
+    return max(candidates, key=lambda parameter: len(words(parameter)), default=None)

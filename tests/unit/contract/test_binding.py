@@ -191,6 +191,7 @@ def test_words_are_compared_without_their_endings() -> None:
         ("", "inp", UNPERMUTE, None),
         ("layernorm_bias", "ln_bias", ["inp", "ln_bias", "bias"], None),  # one word may match by chance
         ("bias", "inp", ["inp", "ln_weight", "bias"], "bias"),
+        ("num_layers_offload_weights", "num_layers", OFFLOAD, None),  # contains both names
     ],
 )
 def test_another_parameter_is_meant_only_if_certain(

@@ -8,12 +8,14 @@ from __future__ import annotations
 import codecs
 import re
 import zlib
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from itertools import chain
 from typing import BinaryIO, Final
 
 from matrix.errors import MatrixError
+from matrix.verdicts.traceback_styles import HEADER, RICH_HEADER
 
 CHUNK: Final = 2**20  # bytes per read, and at most of one step of unpacking
 LINE: Final = 65_536  # characters kept of a line: a JSON line holds a whole traceback
@@ -37,7 +39,14 @@ _ESCAPE: Final = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\r\n]*(?:\x
 _QUOTED: Final = re.compile(r'"((?:[^"\\]|\\.)*)\\?(?:"|$)')
 _WRITTEN_OUT: Final = re.compile(r"\\(?:u([0-9a-fA-F]{4})|(.))")
 _CONTROLS: Final = {"n": "\n", "r": "\r", "t": "\t", "b": "\b", "f": "\f"}
-_TRACEBACK: Final = "Traceback (most recent call last)"
+# Prefixes that launchers and log collectors add to each line: a rank (torchrun, mpirun, srun), a time, a level.
+_BEFORE: Final = re.compile(
+    r"(?P<rank>\[(?:rank|default)\d+\]: ?|\[\d+,\d+\]<std(?:out|err)>: ?|\d{1,6}: )"
+    r"|\[?\d{4}[-/]\d\d[-/]\d\d[T _]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?\]?:? ?(?:std(?:out|err) [FP] )?"
+    r"(?:\[?(?:DEBUG|INFO|WARNING|WARN|ERROR|CRITICAL)\]?:? )?"
+)
+_PREFIX: Final = 200  # longest prefix of a traceback's first line that is then removed from the other lines, characters
+_HEAD: Final = re.compile(rf"{re.escape(HEADER)}|{RICH_HEADER.pattern}")
 _END: Final = re.compile(r"(\r\n|\n|\r)")
 
 
@@ -241,6 +250,33 @@ def split(text: str) -> Iterator[tuple[str, bool]]:
             yield line[:LINE], end not in ("\r", "")
 
 
+class Prefixes:
+    """Removes what launchers and log collectors add to lines, and learns the prefixes of this log."""
+
+    def __init__(self) -> None:
+        self._shapes: deque[re.Pattern[str]] = deque(maxlen=16)
+
+    def split(self, line: str) -> tuple[str, str]:
+        """Return the rank tags of a line, "" if it has none, and the line without them and without its time."""
+        tags = ""
+        while line[:1] in "[0123456789" and (prefix := _BEFORE.match(line)) and prefix.end():
+            tags += (prefix["rank"] or "").strip()
+            line = line[prefix.end() :]
+        return tags, line
+
+    def without(self, text: str) -> str:
+        """Return a line without the prefix that the first line of a traceback had."""
+        if HEADER[:-1] in text[: _PREFIX + len(HEADER)] and (head := _HEAD.search(text)) and head.start():
+            prefix = text[: head.start()].removesuffix("Original ")
+            shape = re.compile(re.sub(r"\d+", r"\\d+", re.escape(prefix)))
+            if prefix and shape not in self._shapes:
+                self._shapes.append(shape)
+        for shape in self._shapes:
+            if prefix_match := shape.match(text):
+                return text[prefix_match.end() :]
+        return text
+
+
 def quoted_lines(line: str) -> list[str]:
     """Return the lines of the texts that a line of a JSON log holds, or the line itself.
 
@@ -248,7 +284,7 @@ def quoted_lines(line: str) -> list[str]:
     object, texts that hold no line end and no colon are left out: keys, levels, names.
     """
     is_object = line.lstrip().startswith("{")
-    if not is_object and not (_TRACEBACK in line and "\\n" in line):
+    if not is_object and not (HEADER[:-1] in line and "\\n" in line):
         return [line]
     texts = [part for part in _QUOTED.findall(line) if "\\n" in part or (is_object and ": " in part)]
     return [inner for part in texts for inner, _ in split(_read_escapes(part))] or [line]

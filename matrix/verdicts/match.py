@@ -17,11 +17,11 @@ from typing import Any, Final
 from matrix.catalog.failure import Failure, Signature
 from matrix.verdicts.blame import CASCADE, headline
 from matrix.verdicts.crash import NativeCrash, located
-from matrix.verdicts.lines import Excerpts, Triggers, quoted_lines
-from matrix.verdicts.outcome import EVIDENCE, Outcome, OutcomeKind, Raised
+from matrix.verdicts.lines import Excerpts, Prefixes, Triggers, quoted_lines
+from matrix.verdicts.outcome import EVIDENCE, Frame, Outcome, OutcomeKind, Raised
 from matrix.verdicts.signature_index import Entry, SignatureIndex
-from matrix.verdicts.traceback_styles import RICH_HEADER
-from matrix.verdicts.tracebacks import HEADER, LoggedException, Tracebacks
+from matrix.verdicts.traceback_styles import HEADER
+from matrix.verdicts.tracebacks import LoggedException, Tracebacks
 
 STREAMS: Final = 512  # ranks whose lines are kept apart at a time; each takes at most EVIDENCE characters
 LISTED: Final = 20  # unknown faults, and consequences, in a result
@@ -29,24 +29,21 @@ COMPARED: Final = 1_000  # different exceptions that are compared with failures 
 NEAREST: Final = 3  # failures named as similar to one exception
 CHAINS: Final = 10_000  # tracebacks remembered, to decide which have a known cause
 
-# Prefixes that launchers and log collectors add to each line: a rank (torchrun, mpirun, srun), a time, a level.
-_BEFORE: Final = re.compile(
-    r"(?P<rank>\[(?:rank|default)\d+\]: ?|\[\d+,\d+\]<std(?:out|err)>: ?|\d{1,6}: )"
-    r"|\[?\d{4}[-/]\d\d[-/]\d\d[T _]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?\]?:? ?(?:std(?:out|err) [FP] )?"
-    r"(?:\[?(?:DEBUG|INFO|WARNING|WARN|ERROR|CRITICAL)\]?:? )?"
-)
-_PREFIX: Final = 200  # longest prefix of a traceback's first line that is then removed from the other lines, characters
-_HEAD: Final = re.compile(rf"{re.escape(HEADER)}|{RICH_HEADER.pattern}")
 # A window without any of these holds no printed crash (matrix/verdicts/crash.py).
 _CRASH: Final = (
-    "Process received signal", "Caught signal", "Fatal Python error", "terminate called", ", PID: ", "*** ",
-    "exitcode", "Exit code:", "exited on",
-)  # fmt: skip
+    "Process received signal",
+    "Caught signal",
+    "Fatal Python error",
+    "terminate called",
+    ", PID: ",
+    "*** ",
+    "exitcode",
+    "Exit code:",
+    "exited on",
+)
 # Every fault has one of these in its first or last line: they are parts of the words above and below, and of the names
 # of exceptions. Each takes a search through the log, so they are few.
-_TRIGGERS: Final = (
-    HEADER[:-1], "rror", "xception", "ignal", "xit", "terminate called", ", PID: ", "*** ", "Watchdog",
-)  # fmt: skip
+_TRIGGERS: Final = (HEADER[:-1], "rror", "xception", "ignal", "xit", "terminate called", ", PID: ", "*** ", "Watchdog")
 # Messages of a rank that was ended, or that waited in vain, because another one failed.
 _CONSEQUENCES: Final = (
     "closing signal SIGTERM",
@@ -95,7 +92,7 @@ class Sighting:
             "times": self.times,
             "affected": [{"where": str(rule), "reason": rule.reason} for rule in self.failure.affected],
             "fix": " ".join(self.failure.fix.split()),
-            "workarounds": [{"text": one.text, "verified": one.verified} for one in self.failure.workarounds],
+            "workarounds": [{"text": option.text, "verified": option.verified} for option in self.failure.workarounds],
             "references": list(self.failure.references),
         }
 
@@ -126,6 +123,94 @@ class Reading:
 
 
 @dataclass
+class _Chain:
+    """Exceptions that caused each other: the first fault, whether one is a known failure, whether all are consequences.
+
+    `alone`: the first was printed without a traceback.
+    """
+
+    fault: LogFault
+    is_known: bool = False
+    follows: bool = False
+    alone: bool = False
+    similar: list[Similar] = field(default_factory=list)
+
+
+@dataclass
+class _Evidence:
+    """What a log shows: the occurrences of each signature, its chains of exceptions, native crashes, consequences.
+
+    The occurrences are by line, apart by failure, signature and what the log lacks of the evidence ("": nothing).
+    """
+
+    matches: dict[tuple[str, str, str], dict[int, tuple[Entry, LogFault]]] = field(default_factory=dict)
+    chains: dict[tuple[int, int], _Chain] = field(default_factory=dict)  # by stream and chain of it
+    crashes: dict[int, NativeCrash] = field(default_factory=dict)
+    consequences: dict[int, LogFault] = field(default_factory=dict)
+
+    def add_match(self, entry: Entry, fault: LogFault, lacks: str = "") -> None:
+        occurrences = self.matches.setdefault((entry.failure.id, entry.signature.name, lacks), {})
+        if len(occurrences) < CHAINS:
+            occurrences[fault.line] = (entry, fault)
+
+    def add_consequence(self, fault: LogFault) -> None:
+        if len(self.consequences) < LISTED:
+            self.consequences[fault.line] = fault
+
+
+class _Exceptions:
+    """Adds the exceptions of a log to its evidence."""
+
+    def __init__(self, index: SignatureIndex, evidence: _Evidence) -> None:
+        self._index, self._evidence, self._compared = index, evidence, 0
+        self._latest: tuple[LoggedException, _Chain] | None = None
+        self._assessed = lru_cache(maxsize=1024)(self._assess)
+
+    def add(self, stream: int, logged: LoggedException) -> None:
+        """Compare an exception with the signatures, and add it to its chain."""
+        fault = LogFault(logged.line, _one_line(logged.raised))
+        owners, lacks, similar = self._assessed(logged.raised, logged.alone)
+        for entry in owners:
+            self._evidence.add_match(entry, fault, lacks)
+        follows = logged.raised.type in _PEER_ERRORS or _is_consequence(logged.raised.message)
+        key, chains = (stream, logged.chain), self._evidence.chains
+        if key not in chains and len(chains) >= CHAINS:
+            return
+        chain = chains.setdefault(key, _Chain(fault, follows=follows, alone=logged.alone))
+        chain.fault = fault if chain.follows and not follows else chain.fault
+        chain.is_known |= bool(owners)
+        chain.follows &= follows
+        chain.similar += [Similar(entry.failure, fault, differs) for entry, differs in similar[:NEAREST]]
+        self._latest = (logged, chain)
+
+    def _assess(self, raised: Raised, alone: bool) -> tuple[list[Entry], str, list[tuple[Entry, str]]]:
+        """Return the failures that an exception shows, what the log lacks of it, and the failures that it resembles."""
+        if not alone and (whole := self._index.shown_by(raised)):
+            return whole, "", []
+        part = [] if raised.frames else self._index.partly_shown_by(raised)
+        self._compared += not part
+        similar = self._index.similar_to(raised) if not part and self._compared <= COMPARED else []
+        return part, "the traceback" if alone else "the frames", similar
+
+    def end_within(self, stream: int, frame: Frame, line: int) -> None:
+        """Add the traceback that has no exception at the end of the log, in line `line`."""
+        place = f"{frame.function}, {frame.file}:{frame.line}"
+        chain = _Chain(LogFault(line, f"the log ends within a traceback, in {place}"))
+        for entry in self._index.raised_in(frame):
+            differs = f"raised in {entry.signature.frame}, where the log ends"
+            chain.similar.append(Similar(entry.failure, chain.fault, differs))
+        self._evidence.chains[stream, -1] = chain
+
+    def end_cut(self, line: int) -> None:
+        """Compare the exception in the last line of a log, which is cut, by the start of its message."""
+        if self._latest and self._latest[0].line == line and not self._latest[1].is_known:
+            logged, chain = self._latest
+            for entry in self._index.begun_by(logged.raised):
+                self._evidence.add_match(entry, LogFault(line, _one_line(logged.raised)), "the end of the message")
+                chain.is_known = True
+
+
+@dataclass
 class _Stream:
     """The last lines of one rank: a window of at most EVIDENCE characters."""
 
@@ -134,110 +219,51 @@ class _Stream:
     window: deque[tuple[int, str]] = field(default_factory=deque)
     size: int = 0
 
+    def add(self, number: int, text: str) -> bool:
+        """Add a line; return whether the window is full."""
+        if self.window and self.window[-1][1] == text:
+            return False  # a repeated line: scanning a window of a thousand equal lines takes quadratic time
+        self.window.append((number, text))
+        self.size += len(text) + 1
+        return self.size > EVIDENCE
 
-@dataclass
-class _Chain:
-    """Exceptions that caused each other: the first fault, whether one is a known failure, whether all are consequences.
-
-    `alone`: the first was printed without a traceback.
-    """
-
-    fault: LogFault
-    is_known: bool
-    follows: bool
-    alone: bool
-    similar: list[Similar]
+    def halve(self) -> None:
+        """Drop the first half of the window; the other half is searched again: a crash may span both."""
+        while self.size > EVIDENCE // 2:
+            self.size -= len(self.window.popleft()[1]) + 1
 
 
 class _Reader:
+    """Reads the lines of a log, the ranks' apart, into `evidence`."""
+
     def __init__(self, index: SignatureIndex) -> None:
         self._index = index
+        self._prefixes = Prefixes()
         self._streams: OrderedDict[str, _Stream] = OrderedDict()
-        self._opened = self._compared = 0
-        self._shapes: deque[re.Pattern[str]] = deque(maxlen=16)  # prefixes of this log's lines
-        self._last: tuple[LoggedException, _Chain] | None = None
-        # The occurrences of each signature by line, apart by what the log lacks of the evidence ("": nothing).
-        self.found: dict[tuple[str, str, str], dict[int, tuple[Entry, LogFault]]] = {}
-        self.chains: dict[tuple[int, int], _Chain] = {}
-        self.crashes: dict[int, NativeCrash] = {}
-        self.follows: dict[int, LogFault] = {}
-        self.root_rank: int | None = None
-        self._assessed = lru_cache(maxsize=1024)(self._assess)
+        self._opened = 0
+        self.evidence = _Evidence()
+        self._exceptions = _Exceptions(index, self.evidence)
+        self.root_rank: int | None = None  # -1 between the line that announces it and its own
 
     def take(self, number: int, line: str) -> None:
         """Process one line of the log."""
-        tags, text = self._without_rank(line)
+        tags, text = self._prefixes.split(line)
         for part in quoted_lines(text) if "\\" in text or text.startswith("{") else (text,):
-            self._take(number, tags, self._without_prefix(part))
+            self._take(number, tags, self._prefixes.without(part))
 
     def _take(self, number: int, tags: str, text: str) -> None:
         stream = self._stream(tags)
         for logged in stream.tracebacks.take(number, text):
-            self._add_exception(stream, logged)
+            self._exceptions.add(stream.number, logged)
         if ("ignal" in text or "Watchdog" in text) and any(words in text for words in _CONSEQUENCES):
-            self._add_consequence(LogFault(number, text.strip()))
+            self.evidence.add_consequence(LogFault(number, text.strip()))
         elif _ROOT in text:
             self.root_rank = -1
         elif self.root_rank == -1 and (rank := _ROOT_RANK.match(text)):
             self.root_rank = int(rank[1])
-        if stream.window and stream.window[-1][1] == text:
-            return  # a repeated line: scanning a window of a thousand equal lines takes quadratic time
-        stream.window.append((number, text))
-        stream.size += len(text) + 1
-        if stream.size > EVIDENCE:
-            self._search_window(stream)
-            while stream.size > EVIDENCE // 2:  # the other half is searched again: a crash may span both
-                stream.size -= len(stream.window.popleft()[1]) + 1
-
-    def end(self) -> None:
-        """Process what is pending; call it after the last line, and where lines are left out."""
-        for stream in self._streams.values():
-            self._end(stream)
-        self._streams.clear()
-
-    def close(self, line: int, *, is_cut: bool) -> None:
-        """Process the end of a log, after its last line, which may be cut."""
-        for stream in self._streams.values():
-            if frame := stream.tracebacks.innermost:
-                fault = LogFault(
-                    line, f"the log ends within a traceback, in {frame.function}, {frame.file}:{frame.line}"
-                )
-                similar = [
-                    Similar(entry.failure, fault, f"raised in {entry.signature.frame}, where the log ends")
-                    for entry in self._index.raised_in(frame)
-                ]
-                self.chains[stream.number, -1] = _Chain(fault, False, False, False, similar)
-        self.end()
-        if is_cut and self._last and self._last[0].line == line and not self._last[1].is_known:
-            logged, chain = self._last
-            for entry in self._index.begun_by(logged.raised):
-                self._add_match(entry, LogFault(line, _one_line(logged.raised)), "the end of the message")
-                chain.is_known = True
-
-    def _end(self, stream: _Stream) -> None:
-        for logged in stream.tracebacks.close():
-            self._add_exception(stream, logged)
-        self._search_window(stream)
-
-    def _without_rank(self, text: str) -> tuple[str, str]:
-        """Return the rank tags of a line, "" if it has none, and the line without them and without its time."""
-        tags = ""
-        while text[:1] in "[0123456789" and (before := _BEFORE.match(text)) and before.end():
-            tags += (before["rank"] or "").strip()
-            text = text[before.end() :]
-        return tags, text
-
-    def _without_prefix(self, text: str) -> str:
-        """Return a line without the prefix that the first line of a traceback had."""
-        if HEADER[:-1] in text[: _PREFIX + len(HEADER)] and (head := _HEAD.search(text)) and head.start():
-            prefix = text[: head.start()].removesuffix("Original ")
-            shape = re.compile(re.sub(r"\d+", r"\\d+", re.escape(prefix)))
-            if prefix and shape not in self._shapes:
-                self._shapes.append(shape)
-        for shape in self._shapes:
-            if found := shape.match(text):
-                return text[found.end() :]
-        return text
+        if stream.add(number, text):
+            _search_window(stream.window, self._index, self.evidence)
+            stream.halve()
 
     def _stream(self, tags: str) -> _Stream:
         if stream := self._streams.get(tags):
@@ -249,60 +275,47 @@ class _Reader:
         stream = self._streams[tags] = _Stream(Tracebacks(self._index.types), self._opened)
         return stream
 
-    def _add_exception(self, stream: _Stream, logged: LoggedException) -> None:
-        fault = LogFault(logged.line, _one_line(logged.raised))
-        owners, lacks, similar = self._assessed(logged.raised, logged.alone)
-        for entry in owners:
-            self._add_match(entry, fault, lacks)
-        follows = logged.raised.type in _PEER_ERRORS or _is_consequence(logged.raised.message)
-        key = (stream.number, logged.chain)
-        if key not in self.chains and len(self.chains) >= CHAINS:
-            return
-        chain = self.chains.setdefault(key, _Chain(fault, False, follows, logged.alone, []))
-        chain.fault = fault if chain.follows and not follows else chain.fault
-        chain.is_known |= bool(owners)
-        chain.follows &= follows
-        chain.similar += [Similar(entry.failure, fault, differs) for entry, differs in similar[:NEAREST]]
-        self._last = (logged, chain)
+    def end(self) -> None:
+        """Process what is pending; call it after the last line, and where lines are left out."""
+        for stream in self._streams.values():
+            self._end(stream)
+        self._streams.clear()
 
-    def _assess(self, raised: Raised, alone: bool) -> tuple[list[Entry], str, list[tuple[Entry, str]]]:
-        """Return the failures that an exception shows, what the log lacks of it, and the failures that it resembles."""
-        if not alone and (whole := self._index.shown_by(raised)):
-            return whole, "", []
-        part = [] if raised.frames else self._index.partly_shown_by(raised)
-        self._compared += not part
-        similar = self._index.similar_to(raised) if not part and self._compared <= COMPARED else []
-        return part, "the traceback" if alone else "the frames", similar
+    def _end(self, stream: _Stream) -> None:
+        for logged in stream.tracebacks.close():
+            self._exceptions.add(stream.number, logged)
+        _search_window(stream.window, self._index, self.evidence)
 
-    def _search_window(self, stream: _Stream) -> None:
-        """Compare a window with the signatures of native crashes and of log text."""
-        text = "".join(f"{line}\n" for _, line in stream.window)
+    def close(self, line: int, *, is_cut: bool) -> None:
+        """Process the end of a log, after its last line, which may be cut."""
+        for stream in self._streams.values():
+            if frame := stream.tracebacks.innermost:
+                self._exceptions.end_within(stream.number, frame, line)
+        self.end()
+        if is_cut:
+            self._exceptions.end_cut(line)
 
-        def at(offset: int) -> int:
-            return stream.window[text.count("\n", 0, offset)][0]
 
-        printed = located(text) if any(words in text for words in _CRASH) else []
-        ends = [start for start, _ in printed[1:]] + [len(text)]
-        for (start, crash), end in zip(printed, ends, strict=False):
-            line = at(start)
-            if crash.signal == "SIGTERM" or (crash.printer == "terminate" and _is_consequence(text[start:end])):
-                self._add_consequence(LogFault(line, _crash_on_one_line(crash)))
-                continue
-            self.crashes[line] = crash
-            outcome = Outcome(OutcomeKind.SIGNALED, signal=crash.signal, evidence=text[start:end])
-            for entry in self._index.shown_by_crash(outcome):
-                self._add_match(entry, LogFault(line, _crash_on_one_line(crash)))
-        for entry, found in self._index.shown_by_text(text):
-            self._add_match(entry, LogFault(at(found.start()), found[0].partition("\n")[0].strip()))
+def _search_window(window: Sequence[tuple[int, str]], index: SignatureIndex, evidence: _Evidence) -> None:
+    """Compare a window of numbered lines with the signatures of native crashes and of log text."""
+    text = "".join(f"{line}\n" for _, line in window)
 
-    def _add_match(self, entry: Entry, fault: LogFault, lacks: str = "") -> None:
-        seen = self.found.setdefault((entry.failure.id, entry.signature.name, lacks), {})
-        if len(seen) < CHAINS:
-            seen[fault.line] = (entry, fault)
+    def at(offset: int) -> int:
+        return window[text.count("\n", 0, offset)][0]
 
-    def _add_consequence(self, fault: LogFault) -> None:
-        if len(self.follows) < LISTED:
-            self.follows[fault.line] = fault
+    printed = located(text) if any(words in text for words in _CRASH) else []
+    ends = [start for start, _ in printed[1:]] + [len(text)]
+    for (start, crash), end in zip(printed, ends, strict=False):
+        fault = LogFault(at(start), _crash_on_one_line(crash))
+        if crash.signal == "SIGTERM" or (crash.printer == "terminate" and _is_consequence(text[start:end])):
+            evidence.add_consequence(fault)
+            continue
+        evidence.crashes[fault.line] = crash
+        outcome = Outcome(OutcomeKind.SIGNALED, signal=crash.signal, evidence=text[start:end])
+        for entry in index.shown_by_crash(outcome):
+            evidence.add_match(entry, fault)
+    for entry, span in index.shown_by_text(text):
+        evidence.add_match(entry, LogFault(at(span.start()), span[0].partition("\n")[0].strip()))
 
 
 def match(chunks: Iterable[str], failures: Iterable[Failure]) -> Reading:
@@ -311,89 +324,86 @@ def match(chunks: Iterable[str], failures: Iterable[Failure]) -> Reading:
     Signatures marked `own` are left out.
     """
     index = SignatureIndex(failures)
-    reader, last = _Reader(index), 0
+    reader, previous = _Reader(index), 0
     excerpts = Excerpts(chunks, Triggers([*_TRIGGERS, *index.types, *index.words()]))
     for number, text in excerpts:
-        if number > last + 1:
+        if number > previous + 1:
             reader.end()
         reader.take(number, text)
-        last = number
+        previous = number
     reader.close(excerpts.lines, is_cut=excerpts.is_cut)
-    known = sorted(_known(reader), key=lambda one: (not one.certain, one.fault.line))
+    evidence = reader.evidence
+    known_failures = sorted(_known(evidence), key=lambda sighting: (not sighting.certain, sighting.fault.line))
+    consequences = [chain.fault for chain in evidence.chains.values() if chain.follows and not chain.is_known]
     return Reading(
-        tuple(known),
-        tuple(_unknown(reader, known))[:LISTED],
-        tuple(_consequences(reader))[:LISTED],
+        tuple(known_failures),
+        tuple(_unknown(evidence, known_failures))[:LISTED],
+        tuple(_distinct([*consequences, *evidence.consequences.values()]))[:LISTED],
         excerpts.lines,
         reader.root_rank if reader.root_rank != -1 else None,
-        tuple(_similar(reader, known))[:LISTED],
+        tuple(_similar(evidence, known_failures))[:LISTED],
     )
 
 
-def _known(reader: _Reader) -> Iterator[Sighting]:
-    codes = {crash.exit_code for crash in reader.crashes.values() if crash.exit_code is not None}
-    sightings: dict[str, tuple[bool, bool, int, Sighting]] = {}
-    for (_, _, lacks), seen in reader.found.items():
-        entry, fault = seen[min(seen)]
+def _known(evidence: _Evidence) -> list[Sighting]:
+    """Return of each failure in the log its best sighting: certain before likely, complete before lacking, first."""
+    codes = {crash.exit_code for crash in evidence.crashes.values() if crash.exit_code is not None}
+    sightings: dict[str, Sighting] = {}
+    for (_, _, lacks), occurrences in evidence.matches.items():
+        entry, fault = occurrences[min(occurrences)]
         signature = entry.signature
         if signature.exit_code is not None and codes and signature.exit_code not in codes:
             continue  # the log has the ranks' exit statuses, and none is the signature's
         confirmed = not lacks and (signature.exit_code is None or signature.exit_code in codes)
-        sighting = Sighting(entry.failure, signature, fault, confirmed and _key_count(signature) > 1, len(seen), lacks)
-        ranked = (not sighting.certain, bool(lacks), fault.line, sighting)
-        best = sightings.setdefault(entry.failure.id, ranked)
-        if ranked[:3] < best[:3]:
-            sightings[entry.failure.id] = ranked
-    yield from (sighting for *_, sighting in sightings.values())
+        keys = sum(value is not None for name, value in vars(signature).items() if name not in ("name", "own"))
+        sighting = Sighting(entry.failure, signature, fault, confirmed and keys > 1, len(occurrences), lacks)
+        best = sightings.setdefault(entry.failure.id, sighting)
+        sightings[entry.failure.id] = min(best, sighting, key=_order)
+    return [*sightings.values()]
 
 
-def _unknown(reader: _Reader, known: Sequence[Sighting]) -> Iterator[LogFault]:
-    """Yield the faults that are neither known failures nor consequences: each text once, at its first line."""
-    chains = [chain for chain in reader.chains.values() if not chain.is_known and not chain.follows]
+def _order(sighting: Sighting) -> tuple[bool, bool, int]:
+    return not sighting.certain, bool(sighting.lacks), sighting.fault.line
+
+
+def _unknown(evidence: _Evidence, known_failures: Sequence[Sighting]) -> Iterable[LogFault]:
+    """Return the faults that are neither known failures nor consequences: each text once, at its first line."""
+    chains = [chain for chain in evidence.chains.values() if not chain.is_known and not chain.follows]
     faults = [chain.fault for chain in chains if not chain.alone]
-    seen = {line for lines in reader.found.values() for line in lines}
-    signals = {one.signature.signal for one in known if one.signature.signal}
-    printed = {line: one for line, one in reader.crashes.items() if one.printer not in ("torchrun", "mpirun")}
+    matched_lines = {line for occurrences in evidence.matches.values() for line in occurrences}
+    signals = {sighting.signature.signal for sighting in known_failures if sighting.signature.signal}
+    printed = {line: crash for line, crash in evidence.crashes.items() if crash.printer not in ("torchrun", "mpirun")}
     # A launcher repeats a crash that its rank printed, and so does a second printer.
-    launched = {line: one for line, one in reader.crashes.items() if one.signal or not reader.chains}
-    crashes = printed or ({} if known or faults else launched)
+    launched = {line: crash for line, crash in evidence.crashes.items() if crash.signal or not evidence.chains}
+    crashes = printed or ({} if known_failures or faults else launched)
     for line, crash in crashes.items():
-        if line not in seen and crash.signal not in signals:
+        if line not in matched_lines and crash.signal not in signals:
             faults.append(LogFault(line, _crash_on_one_line(crash)))
     # Without anything else, an exception that has no traceback counts: a log may have its last line alone.
-    yield from _distinct(faults or ([] if known else [chain.fault for chain in chains]))
+    return _distinct(faults or ([] if known_failures else [chain.fault for chain in chains]))
 
 
-def _similar(reader: _Reader, known: Sequence[Sighting]) -> Iterator[Similar]:
+def _similar(evidence: _Evidence, known_failures: Sequence[Sighting]) -> Iterator[Similar]:
     """Yield each failure that is not known to be in the log once, at the first exception that resembles it."""
-    listed = {one.failure.id for one in known}
-    for chain in reader.chains.values():
+    listed = {sighting.failure.id for sighting in known_failures}
+    for chain in evidence.chains.values():
         for similar in chain.similar if not chain.is_known else ():
             if similar.failure.id not in listed:
                 listed.add(similar.failure.id)
                 yield similar
 
 
-def _consequences(reader: _Reader) -> Iterator[LogFault]:
-    faults = [chain.fault for chain in reader.chains.values() if chain.follows and not chain.is_known]
-    yield from _distinct([*faults, *reader.follows.values()])
-
-
 def _distinct(faults: Iterable[LogFault]) -> Iterable[LogFault]:
     """Return the first fault of each text, numbers aside, ordered by line."""
-    first: dict[str, LogFault] = {}
-    for fault in sorted(faults, key=lambda one: one.line):
-        first.setdefault(re.sub(r"\d+", "#", fault.what), fault)
-    return first.values()
+    by_text: dict[str, LogFault] = {}
+    for fault in sorted(faults, key=lambda fault: fault.line):
+        by_text.setdefault(re.sub(r"\d+", "#", fault.what), fault)
+    return by_text.values()
 
 
 def _is_consequence(text: str) -> bool:
     """Return whether a message is of a rank that lost another one, or waited for it in vain."""
     return bool(CASCADE.search(text) or _WAITED.search(text))
-
-
-def _key_count(signature: Signature) -> int:
-    return sum(value is not None for name, value in vars(signature).items() if name not in ("name", "own"))
 
 
 def _one_line(raised: Raised) -> str:
@@ -404,5 +414,5 @@ def _one_line(raised: Raised) -> str:
 
 def _crash_on_one_line(crash: NativeCrash) -> str:
     end = crash.signal or (f"exit status {crash.exit_code}" if crash.exit_code is not None else "a crash")
-    place = next((name for name in crash.frames if "::" in name), crash.frames[0] if crash.frames else "")
-    return f"{end}, reported by {crash.printer}" + (f", in {place}" if place else "")
+    function = next((name for name in crash.frames if "::" in name), crash.frames[0] if crash.frames else "")
+    return f"{end}, reported by {crash.printer}" + (f", in {function}" if function else "")

@@ -8,6 +8,7 @@ from typing import Final
 
 from matrix.verdicts.outcome import Frame
 
+HEADER: Final = "Traceback (most recent call last):"  # Python's own
 _PYTEST_ERROR: Final = re.compile(r"^E( {2,}| *$)(?P<text>.*)$")
 _PYTEST_FRAME: Final = re.compile(r"^(?P<file>[^\s:][^:]*):(?P<line>\d{1,9}): in (?P<function>\S.*)$")
 _PYTEST_PLACE: Final = re.compile(r"^(?P<file>[^\s:][^:]*):(?P<line>\d{1,9}): (?P<type>[^\W\d]\w*)?$")

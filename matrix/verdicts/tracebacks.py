@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from matrix.verdicts.outcome import Frame, Raised
-from matrix.verdicts.traceback_styles import PYTEST_SUMMARY, RICH_HEADER, Pytest, PytestError, Rich
+from matrix.verdicts.traceback_styles import HEADER, PYTEST_SUMMARY, RICH_HEADER, Pytest, PytestError, Rich
 
 FRAMES: Final = 200  # kept of one traceback, the innermost: Python prints 1,000 of a recursion at most
 # Unindented lines of other writers within a traceback after which the traceback is given up, and lines of any kind
@@ -16,7 +16,6 @@ FRAMES: Final = 200  # kept of one traceback, the innermost: Python prints 1,000
 FOREIGN_LINES: Final = 200
 LINES: Final = 2_000
 
-HEADER: Final = "Traceback (most recent call last):"
 # torch marks a traceback that it quotes in a message: "Original " before it (DataLoader), " (RANK 0)" after the header
 # (checkpoints).
 _HEADER: Final = re.compile(r"^\s*(Original )?Traceback \(most recent call last\):(?P<behind>.*)$")

@@ -8,7 +8,7 @@ from pathlib import Path
 from matrix.catalog.failure import Failure
 from matrix.catalog.folders import FAILURES
 from matrix.verdicts.outcome import Outcome, OutcomeKind, Raised
-from matrix.verdicts.tracebacks import HEADER
+from matrix.verdicts.traceback_styles import HEADER
 
 CAUSE = "\nThe above exception was the direct cause of the following exception:\n"
 MODULES = {"CheckpointException": "torch.distributed.checkpoint.api."}

@@ -25,7 +25,7 @@ from matrix.verdicts.lines import LINE, Excerpts, Triggers, decoded, texts, unpa
 from matrix.verdicts.match import Reading, match
 from matrix.verdicts.outcome import Frame, Outcome, OutcomeKind, Raised
 from matrix.verdicts.signature import matched, shows
-from matrix.verdicts.tracebacks import HEADER
+from matrix.verdicts.traceback_styles import HEADER
 from tests.profiles import tries
 from tests.unit.catalogs import catalog, failure, real
 from tests.unit.logs import (

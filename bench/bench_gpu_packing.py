@@ -1,4 +1,4 @@
-"""Pack 200 cases of 1, 2, 4 and 8 GPUs onto 8 GPUs, beside a simple queue, on a simulated clock.
+"""Grant 8 GPUs to 200 cases of 1, 2, 4 and 8 GPUs on a simulated clock.
 
 Used over held: the GPU-seconds of the cases, over all GPUs of the machine from the first start to the last end.
 """
@@ -10,43 +10,33 @@ import random
 import statistics
 from collections.abc import Sequence
 
-from matrix.planning.packing import Demand, Free, Schedule, first_come, largest_first, next_to_start, schedule
+from matrix.planning.packing import Demand, Schedule, largest_first, schedule
 
 SIZES = (1, 2, 4, 8)
 SECONDS = (5.0, 300.0)  # of a case: the shortest and the longest
-WRONG = (0.5, 2.0)  # the time that a case takes, over the expected one
 
 
-def share(found: Schedule, demands: Sequence[Demand], actual: Sequence[float], gpus: int) -> float:
+def share(timetable: Schedule, demands: Sequence[Demand], gpus: int) -> float:
     """Return the GPU-seconds used over those held."""
-    used = sum(one.gpus * seconds for one, seconds in zip(demands, actual, strict=True))
-    return used / (gpus * found.seconds)
+    return sum(demand.gpus * demand.seconds for demand in demands) / (gpus * timetable.seconds)
 
 
-def check(found: Schedule, demands: Sequence[Demand], gpus: int) -> None:
+def check(timetable: Schedule, demands: Sequence[Demand], gpus: int) -> None:
     """Raise AssertionError if more GPUs than there are run cases at some time."""
-    for moment in found.starts:
-        spans = zip(demands, found.starts, found.ends, strict=True)
-        assert sum(one.gpus for one, starts, ends in spans if starts <= moment < ends) <= gpus
+    for moment in timetable.starts:
+        spans = zip(demands, timetable.starts, timetable.ends, strict=True)
+        assert sum(demand.gpus for demand, starts, ends in spans if starts <= moment < ends) <= gpus
 
 
 def measure(options: argparse.Namespace, seed: int) -> dict[str, float]:
-    """Return the share of each way for one set of cases."""
+    """Return the share of each order for one set of cases."""
     chance = random.Random(seed)
     arrived = [Demand(chance.choice(SIZES), chance.uniform(*SECONDS)) for _ in range(options.cases)]
-    wrong = {id(one): one.seconds * chance.uniform(*WRONG) for one in arrived}
-    ordered, free = largest_first(arrived), Free(options.gpus)
     shares = {}
-    for name, demands, decide, exact in (
-        ("simple queue", arrived, first_come, True),
-        ("in order of arrival, packed", arrived, next_to_start, True),
-        ("largest first, packed", ordered, next_to_start, True),
-        ("largest first, packed; estimates wrong by a factor of up to 2", ordered, next_to_start, False),
-    ):
-        actual = [one.seconds if exact else wrong[id(one)] for one in demands]
-        found = schedule(demands, free, options.workers, actual=actual, decide=decide)
-        check(found, demands, options.gpus)
-        shares[name] = share(found, demands, actual, options.gpus)
+    for name, demands in (("workers take cases in any order", arrived), ("the largest first", largest_first(arrived))):
+        timetable = schedule(demands, options.gpus, options.workers)
+        check(timetable, demands, options.gpus)
+        shares[name] = share(timetable, demands, options.gpus)
     return shares
 
 

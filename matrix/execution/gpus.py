@@ -1,40 +1,36 @@
 """The GPUs of a machine, shared by the processes that run cases on it (pytest-xdist's workers, several runs).
 
-Each case that waits or runs has a claim: a folder with its demand and a pipe. Its process holds the pipe open. When the
-process ends for any reason, the kernel closes the pipe, which wakes those that wait. A case gets all of its GPUs or
-waits, and holds none meanwhile, so that two never wait for each other. Each process that waits decides, by the claims
-of all, whose turn it is (matrix/planning/packing.py); the gate lock lets one process at a time decide.
+A claim is a pipe that its process holds open; its name holds the GPU, or the pool in which a case waits, and the demand
+of the case. When the process ends for any reason, the kernel closes the pipe, which wakes the processes that wait. Each
+of them decides by all claims which cases start (matrix.planning.packing.grants); the gate, a lock, lets one process at
+a time decide. A case gets all of its GPUs or waits, and holds none meanwhile, so that two never wait for each other.
 """
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
-import json
+import hashlib
 import os
 import select
-import shutil
 import stat
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
 from matrix.errors import MatrixError
 from matrix.execution.ranks.job import RankJob
 from matrix.execution.reproduction import JobRunner
-from matrix.planning.packing import Demand, Free, RunningCase, next_to_start
+from matrix.planning.packing import Demand, Free, grants
 from matrix.provision import host
 from matrix.verdicts.outcome import Outcome, OutcomeKind
 
 WAIT_S: Final = 3600.0  # s that a case in a container may wait for GPUs that other runs hold
 JOB_WAIT_S: Final = 120.0  # the same in a job of Slurm: its GPUs are its own, but the task it replaces may still end
 GATE: Final = "gate"  # the lock of the process that decides
-# The start of a claim's name: its form, so that another version ignores it. The rest is its time: names sort by it.
-CLAIM: Final = "claim-2-"
-CONTENT: Final = "claim.json"  # in a claim's folder
-ALIVE: Final = "alive"  # the pipe there, which the claim's process holds open
+CLAIM: Final = "claim-3"  # the start of a claim's name: its form, so that another version ignores it
 FIX: Final = "remove it, or name another folder in MEGATRIX_GPU_LOCKS"
 
 LOCKS: Final = "MEGATRIX_GPU_LOCKS"
@@ -60,10 +56,12 @@ def made(folder: Path) -> Path:
         raise unusable(folder, error) from None
     if not stat.S_ISDIR(facts.st_mode) or facts.st_uid not in (0, os.geteuid()):
         raise MatrixError(
-            "the GPU locks can't be used", where=str(folder),
+            "the GPU locks can't be used",
+            where=str(folder),
             got=f"{'a folder' if stat.S_ISDIR(facts.st_mode) else 'no folder'} of user {facts.st_uid}",
-            expected=f"a folder of user {os.geteuid()} or of root", fix=FIX,
-        )  # fmt: skip
+            expected=f"a folder of user {os.geteuid()} or of root",
+            fix=FIX,
+        )
     return folder
 
 
@@ -81,46 +79,49 @@ def wait_s(environ: Mapping[str, str]) -> float | None:
 
 
 @dataclass(frozen=True)
-class GpuClaim:
-    """A demand on some of the GPUs `among`, its process, and while it runs the GPUs that it holds.
+class Claim:
+    """A claim of a case on `target`: the name of a GPU that it holds, or of the pool in which it waits.
 
-    `ends` is the time of its expected end in s of time.time(), None while it waits.
+    `time` is that of the claim in ns, which is unique in a folder: a case has one for all of its GPUs.
     """
 
-    demand: Demand
-    among: tuple[str, ...]
+    time: int
     process: int
-    holds: tuple[str, ...] = ()
-    ends: float | None = None
+    demand: Demand
+    target: str
 
-    @contextlib.contextmanager
-    def placed(self, folder: Path) -> Iterator[Path]:
-        """Yield the claim's own folder in `folder`, for the length of the context. Raises MatrixError."""
-        path = folder / f"{CLAIM}{time.time_ns():020}"
-        with contextlib.ExitStack() as held:
-            held.callback(shutil.rmtree, path, ignore_errors=True)
-            try:
-                path.mkdir(mode=0o700)
-                os.mkfifo(path / ALIVE, 0o600)
-                held.enter_context((path / ALIVE).open("r+b", buffering=0))  # "r" alone would wait for a writer
-                (path / CONTENT).write_text(json.dumps(asdict(self)), encoding="utf-8")
-            except OSError as error:
-                raise unusable(path, error) from None
-            yield path
+    @property
+    def name(self) -> str:
+        """Return the name of its pipe; names sort by their time. `seconds` is left out: no decision depends on it."""
+        return f"{CLAIM}.{self.time:020}.{self.process}.{self.demand.gpus}.{self.demand.memory}.{self.target}"
 
     @classmethod
-    def read(cls, path: Path) -> GpuClaim:
-        """Return the claim of a folder. Raises FileNotFoundError if its process removes it."""
-        found = json.loads((path / CONTENT).read_text(encoding="utf-8"))
-        lists = {name: tuple(found[name]) for name in ("among", "holds")}
-        return cls(**{**found, **lists, "demand": Demand(**found["demand"])})
+    def of(cls, name: str) -> Claim:
+        """Return the claim of a pipe."""
+        _, *numbers, target = name.split(".", 5)
+        moment, process, gpus, memory = map(int, numbers)
+        return cls(moment, process, Demand(gpus, memory=memory), target)
+
+    @contextlib.contextmanager
+    def held(self, folder: Path) -> Iterator[None]:
+        """Hold the claim's pipe in `folder` for the length of the context. Raises MatrixError."""
+        path = folder / self.name
+        with contextlib.ExitStack() as pipe:
+            pipe.callback(path.unlink, missing_ok=True)
+            try:
+                os.mkfifo(path, 0o600)
+                pipe.enter_context(path.open("r+b", buffering=0))  # "r" alone would wait for a writer
+            except OSError as error:
+                raise unusable(path, error) from None
+            yield
 
 
 class Pool:
     """GPUs by UUID, which is the same in every container and job.
 
-    `folder` holds the claims; it must be local to the machine and common to all its processes. `say` is called with a
-    message before a wait, which lasts at most `wait_s`, None for no limit. `memory` is that of the host in bytes.
+    `folder` holds the claims; it must be local to the machine and common to all its processes. Cases of pools with the
+    same GPUs wait in one order. `say` is called with a message before a wait, which lasts at most `wait_s`, None for no
+    limit. `memory` is that of the host in bytes.
     """
 
     def __init__(
@@ -134,6 +135,7 @@ class Pool:
     ) -> None:
         self._names, self._say, self._memory, self._wait_s = tuple(names), say, memory, wait_s
         self._folder = folder or locks()
+        self._waits = f"pool-{hashlib.sha256(' '.join(sorted(names)).encode()).hexdigest()[:16]}"
 
     @contextlib.contextmanager
     def take(self, demand: Demand) -> Iterator[tuple[str, ...]]:
@@ -150,68 +152,66 @@ class Pool:
 
     def _held(self, demand: Demand, held: contextlib.ExitStack) -> tuple[str, ...]:
         """Wait for the GPUs of a demand; return those that are held until `held` is closed."""
-        claim = GpuClaim(demand, self._names, os.getpid())
         until = None if self._wait_s is None else time.monotonic() + self._wait_s
-        said = False
+        announced = False
         with contextlib.ExitStack() as waits:
             with self._gate():  # so that no other claim has this time
-                mine = waits.enter_context(claim.placed(self._folder))
+                claim = Claim(time.time_ns(), os.getpid(), demand, self._waits)
+                waits.enter_context(claim.held(self._folder))
             while True:
                 with contextlib.ExitStack() as opened:
                     with self._gate():
                         claims, ended = self._claims(opened)
-                        names = self._granted(mine, claims)
-                        if names is not None:
-                            runs = replace(claim, holds=names, ends=time.time() + demand.seconds)
-                            held.enter_context(runs.placed(self._folder))
+                        if names := self._granted(claim, claims):
+                            for name in names:
+                                held.enter_context(replace(claim, target=name).held(self._folder))
                             return names
                     left = None if until is None else until - time.monotonic()
                     if left is not None and left <= 0:
                         raise MatrixError(
-                            "the GPUs are not free", got=f"{self._holders(claims)} after {self._wait_s:g} s",
-                            expected=f"{demand.gpus} of {len(self._names)} GPUs", where=str(self._folder),
-                        )  # fmt: skip
-                    if not said:
-                        said = True
+                            "the GPUs are not free",
+                            got=f"{self._holders(claims)} after {self._wait_s:g} s",
+                            expected=f"{demand.gpus} of {len(self._names)} GPUs",
+                            where=str(self._folder),
+                        )
+                    if not announced:
+                        announced = True
                         self._say(f"waiting for {demand.gpus} of {len(self._names)} GPUs, {self._holders(claims)}")
                     ended.poll(None if left is None else 1000 * left)
 
-    def _granted(self, mine: Path, claims: Mapping[Path, GpuClaim]) -> tuple[str, ...] | None:
-        """Return the GPUs that a claim gets now, None if it has to wait."""
-        waiting = {path: one.demand for path, one in claims.items() if one.ends is None}
-        running = [RunningCase(one.demand, one.ends) for one in claims.values() if one.ends is not None]
-        held = {name for one in claims.values() for name in one.holds}
-        free = [name for name in self._names if name not in held]
-        memory = self._memory and self._memory - sum(one.demand.memory for one in running)
-        place = next_to_start([*waiting.values()], running, Free(len(free), memory), time.time())
-        return tuple(free[: waiting[mine].gpus]) if place is not None and [*waiting][place] == mine else None
+    def _granted(self, claim: Claim, claims: Sequence[Claim]) -> tuple[str, ...]:
+        """Return the GPUs that a waiting case gets now, () if it has to wait."""
+        taken = {other.target for other in claims}
+        running = {other.time: other.demand for other in claims if other.target != self._waits}
+        waiting = {other.time: other.demand for other in claims if other.target == self._waits}
+        memory = self._memory and self._memory - sum(holder.memory for holder in running.values())
+        free = Free(tuple(name for name in self._names if name not in taken), len(self._names), memory)
+        granted = grants(list(waiting.values()), list(running.values()), free)
+        return granted.get(list(waiting).index(claim.time), ())
 
-    def _claims(self, opened: contextlib.ExitStack) -> tuple[dict[Path, GpuClaim], select.poll]:
+    def _claims(self, opened: contextlib.ExitStack) -> tuple[list[Claim], select.poll]:
         """Return the claims on these GPUs in the order of their arrival, and a poll that returns when one ends.
 
-        It lasts until `opened` is closed. Later claims need none: what they take and return makes no case start. A case
-        that starts ends its claim and has a new one, so that the others decide again. Claims of processes that have
-        ended are removed.
+        It lasts until `opened` is closed. Later claims need none: what they take and return makes no case start. Claims
+        of processes that have ended are removed.
         """
-        found, ended = {}, select.poll()
-        for path in sorted(self._folder.glob(f"{CLAIM}*")):
+        claims, ended = list[Claim](), select.poll()
+        for path in sorted(self._folder.glob(f"{CLAIM}.*")):
             with contextlib.suppress(FileNotFoundError):  # its process is removing it
-                pipe = os.fdopen(os.open(path / ALIVE, os.O_RDONLY | os.O_NONBLOCK), "rb", buffering=0)
+                pipe = os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb", buffering=0)
                 opened.enter_context(pipe)
-                if pipe.read(1) is None:  # empty, and not at its end: a process holds it open
-                    claim = GpuClaim.read(path)
-                    if not {*claim.among}.isdisjoint(self._names):
-                        found[path] = claim
-                        ended.register(pipe, 0)  # its end is reported without being asked for
-                    continue
-            shutil.rmtree(path, ignore_errors=True)
-        return found, ended
+                if pipe.read(1) is not None:  # at its end: no process holds it open
+                    path.unlink()
+                elif (claim := Claim.of(path.name)).target in (*self._names, self._waits):
+                    claims.append(claim)
+                    ended.register(pipe, 0)  # its end is reported without being asked for
+        return claims, ended
 
-    def _holders(self, claims: Mapping[Path, GpuClaim]) -> str:
+    def _holders(self, claims: Sequence[Claim]) -> str:
         """Return which processes have the GPUs, if any."""
-        every = dict.fromkeys(str(claim.process) for claim in claims.values() if claim.ends is not None)
-        held = f"held by process {', '.join(every)}" if every else "free, and another case is next"
-        return f"{held} (locks: {self._folder})"
+        processes = dict.fromkeys(str(claim.process) for claim in claims if claim.target != self._waits)
+        holders = f"held by process {', '.join(processes)}" if processes else "free, and another case is next"
+        return f"{holders} (locks: {self._folder})"
 
     @contextlib.contextmanager
     def _gate(self) -> Iterator[None]:

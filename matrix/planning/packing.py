@@ -1,13 +1,9 @@
-"""Pack cases onto the GPUs of a machine: which waiting case starts next, and how long all of them take. Pure functions.
-
-The order is that of EASY backfilling: the case that waits longest is next, and others start before it only if, by their
-expected seconds, they do not delay it.
-"""
+"""Grant the GPUs of a machine to cases that wait, and compute how long all of them take. Pure functions."""
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 
@@ -26,64 +22,39 @@ class Demand:
 
 
 @dataclass(frozen=True)
-class RunningCase:
-    """A case that runs: what it holds, and the time (s) at which it is expected to end."""
-
-    demand: Demand
-    ends: float
-
-
-@dataclass(frozen=True)
 class Free:
-    """What no case holds; `memory` is in bytes, None for no limit."""
+    """What no case holds: GPUs by name, of `gpus` in all, and bytes of the host's memory, None for no limit."""
 
+    names: tuple[str, ...]
     gpus: int
     memory: int | None = None
 
-    def fits(self, demand: Demand) -> bool:
-        """Return whether a case can start."""
-        return demand.gpus <= self.gpus and (self.memory is None or demand.memory <= self.memory)
 
-    def plus(self, demand: Demand, sign: int = 1) -> Free:
-        """Return what is free after a case ended; with sign -1, after it started."""
-        memory = None if self.memory is None else self.memory + sign * demand.memory
-        return Free(self.gpus + sign * demand.gpus, memory)
+def grants(waiting: Sequence[Demand], running: Sequence[Demand], free: Free) -> dict[int, tuple[str, ...]]:
+    """Return the GPUs of the cases that start now, by their index in `waiting`, which is in the order of arrival.
 
-
-Decide = Callable[[Sequence[Demand], Sequence[RunningCase], Free, float], "int | None"]
-
-
-def next_to_start(waiting: Sequence[Demand], running: Sequence[RunningCase], free: Free, now: float) -> int | None:
-    """Return the index of the case that starts now, None where all wait. `waiting` is in the order of arrival.
-
-    The first one starts as soon as it fits. Meanwhile another may start, the largest first, if it ends before the first
-    is expected to start, or leaves it enough. Once that time has passed none may: estimates that are too low delay the
-    first one by the cases that run then, and by no other.
+    The case with the most GPUs is first. A smaller one starts before it only if all cases that are smaller than it then
+    hold no more GPUs than it leaves over, and no memory where it needs some: the first one starts at the latest when
+    the cases of its size and above have ended, however long the smaller ones take.
     """
-    if not waiting:
-        return None
-    first = waiting[0]
-    if free.fits(first):
-        return 0
-    starts, left = now, free
-    for one in sorted(running, key=lambda one: one.ends):
-        starts, left = max(starts, one.ends), left.plus(one.demand)
-        if left.fits(first):
-            break
-    else:
-        return None  # something else holds them, until an unknown time
-    if starts <= now:
-        return None
-    left = left.plus(first, -1)
-    able = [
-        place for place, one in enumerate(waiting) if free.fits(one) and (now + one.seconds <= starts or left.fits(one))
-    ]
-    return max(able, key=lambda place: waiting[place].size, default=None)
+    granted: dict[int, tuple[str, ...]] = {}
+    names, memory, holders, passed_over = free.names, free.memory, [*running], list[Demand]()
+    for index in sorted(range(len(waiting)), key=lambda index: -waiting[index].gpus):
+        demand = waiting[index]
+        fits = demand.gpus <= len(names) and (memory is None or demand.memory <= memory)
+        if fits and all(_spares(larger, demand, holders, free.gpus) for larger in passed_over):
+            granted[index], names = names[: demand.gpus], names[demand.gpus :]
+            memory = None if memory is None else memory - demand.memory
+            holders.append(demand)
+        else:
+            passed_over.append(demand)
+    return granted
 
 
-def first_come(waiting: Sequence[Demand], running: Sequence[RunningCase], free: Free, now: float) -> int | None:
-    """Return the first case once it fits: a simple queue, to which `next_to_start` is compared."""
-    return 0 if waiting and free.fits(waiting[0]) else None
+def _spares(larger: Demand, demand: Demand, holders: Iterable[Demand], gpus: int) -> bool:
+    """Return whether a case may start while a larger one waits, on a machine with this many GPUs."""
+    smaller = sum(holder.gpus for holder in holders if holder.gpus < larger.gpus)
+    return demand.gpus < larger.gpus <= gpus - smaller - demand.gpus and not (demand.memory and larger.memory)
 
 
 @dataclass(frozen=True)
@@ -100,41 +71,34 @@ class Schedule:
         return max(self.ends, default=0.0)
 
 
-def schedule(
-    demands: Sequence[Demand],
-    machine: Free,
-    workers: int,
-    *,
-    actual: Sequence[float] | None = None,
-    decide: Decide = next_to_start,
-) -> Schedule:
+def schedule(demands: Sequence[Demand], gpus: int, workers: int, memory: int | None = None) -> Schedule:
     """Return when each case runs if `workers` take the cases in this order, and wait for what they need.
 
-    `actual` are the seconds that the cases take, by default those expected. Each case must fit the machine.
+    Each case must fit the machine, which has this many GPUs, and bytes of memory, None for no limit.
     """
-    takes = [one.seconds for one in demands] if actual is None else actual
     starts, ends, most = [0.0] * len(demands), [0.0] * len(demands), 0
     upcoming, waiting = list(range(len(demands))), list[int]()
-    running: dict[int, RunningCase] = {}
-    events: list[tuple[float, int]] = []
-    free, now = machine, 0.0
-    while upcoming or waiting or events:
-        while upcoming and len(waiting) + len(running) < workers:
-            waiting.append(upcoming.pop(0))
-        chosen = decide([demands[one] for one in waiting], list(running.values()), free, now)
-        if chosen is not None:
-            place = waiting.pop(chosen)
-            free = free.plus(demands[place], -1)
-            running[place] = RunningCase(demands[place], now + demands[place].seconds)
-            starts[place], ends[place] = now, now + takes[place]
-            most = max(most, sum(one.demand.gpus for one in running.values()))
-            heapq.heappush(events, (ends[place], place))
-            continue
-        now, place = heapq.heappop(events)
-        free = free.plus(running.pop(place).demand)
+    running: list[tuple[float, int, tuple[str, ...]]] = []  # a heap: end, index, GPUs
+    names, now = tuple(map(str, range(gpus))), 0.0
+    while upcoming or waiting or running:
+        idle = workers - len(waiting) - len(running)
+        waiting, upcoming = waiting + upcoming[:idle], upcoming[idle:]
+        holders = [demands[index] for _, index, _ in running]
+        free = Free(names, gpus, None if memory is None else memory - sum(holder.memory for holder in holders))
+        granted = grants([demands[index] for index in waiting], holders, free)
+        for position, taken in granted.items():
+            index = waiting[position]
+            starts[index], ends[index] = now, now + demands[index].seconds
+            heapq.heappush(running, (ends[index], index, taken))
+            names = tuple(name for name in names if name not in taken)
+        waiting = [index for position, index in enumerate(waiting) if position not in granted]
+        most = max(most, gpus - len(names))
+        now = running[0][0]
+        while running and running[0][0] == now:
+            names += heapq.heappop(running)[2]
     return Schedule(tuple(starts), tuple(ends), most)
 
 
 def largest_first(demands: Iterable[Demand]) -> list[Demand]:
     """Return the cases in the order in which workers take them."""
-    return sorted(demands, key=lambda one: one.size, reverse=True)
+    return sorted(demands, key=lambda demand: demand.size, reverse=True)

@@ -16,7 +16,7 @@ from matrix.catalog.failure import Axis, Expectation, Failure, Level, Package
 from matrix.catalog.model import Catalog, Container, Image
 from matrix.planning.cases import cells_of, masked_by, package_sets, picked_cells, run_in
 from matrix.planning.estimates import Basis, Durations
-from matrix.planning.packing import Demand, Free, largest_first, schedule
+from matrix.planning.packing import Demand, largest_first, schedule
 from matrix.planning.requirements import BaseOffer, MachineOffer, Placement, place, unmet
 from matrix.verdicts.planned import Planned
 from matrix.verdicts.reason import Kind, ReasonKind
@@ -185,13 +185,13 @@ def _packed(
         made.update(() if image else (base,))
         for one in its:
             lanes.setdefault((base, one.memory) if image else ("", 0), []).append(one)
-    gpus = [len(machine.gpus) for machine in machines if machine.gpus is not None]
-    memory = [machine.memory for machine in machines if machine.memory is not None]
-    free = Free(min(gpus, default=sum(one.gpus for its in demands.values() for one in its)), min(memory, default=None))
+    listed = [len(machine.gpus) for machine in machines if machine.gpus is not None]
+    gpus = min(listed, default=sum(one.gpus for its in demands.values() for one in its))
+    memory = min((machine.memory for machine in machines if machine.memory is not None), default=None)
     found = []
     for (base, limit), its in lanes.items():
         workers = 1 if limit else parallel.workers if base else min(parallel.bases, len(made)) * parallel.workers
-        found.append(schedule(largest_first(its), free, workers))
+        found.append(schedule(largest_first(its), gpus, workers, memory))
     return max((one.most for one in found), default=0), sum(one.seconds for one in found)
 
 

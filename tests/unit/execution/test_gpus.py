@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from matrix.errors import MatrixError
-from matrix.execution.gpus import GATE, Pool, ReservingRunner, locks
+from matrix.execution.gpus import CLAIM, GATE, Pool, ReservingRunner, locks
 from matrix.execution.ranks.job import RankJob
 from matrix.execution.ranks.supervisor import Supervisor
 from matrix.planning.packing import Demand
@@ -183,11 +183,37 @@ def test_wait_ends_after_its_longest_time(holders: Holders) -> None:
     assert len([*holders.folder.glob("claim-*")]) == 1  # its own is gone
 
 
-def test_claim_without_its_content_is_removed(tmp_path: Path) -> None:
+def test_claim_without_a_process_is_removed(tmp_path: Path) -> None:
     """Its process was killed while it made or removed it."""
-    (tmp_path / "claim-2-00000000000000000001").mkdir()
+    abandoned = tmp_path / f"{CLAIM}.00000000000000000001.1.4.0.GPU-0"
+    os.mkfifo(abandoned)
     with Pool(NAMES, tmp_path).take(Demand(4)):
-        assert len([*tmp_path.glob("claim-*")]) == 1
+        assert not abandoned.exists()
+    assert [*tmp_path.glob(f"{CLAIM}*")] == []
+
+
+def test_pools_without_a_common_gpu_do_not_wait(holders: Holders) -> None:
+    """Two jobs of a node, each with its own GPUs: one waits for its own, and the other starts."""
+    held(holders.start(HOLDER, count=4))
+    waiter = holders.start(WAITER)
+    assert held(waiter).startswith("waiting for 4 of 4 GPUs")
+    with Pool(("GPU-8", "GPU-9"), holders.folder, wait_s=0.01).take(Demand(1)) as names:
+        assert names == ("GPU-8",)
+
+
+def test_pools_share_the_gpus_of_both(holders: Holders) -> None:
+    held(holders.start(HOLDER, count=3))
+    with Pool(("GPU-2", "GPU-3", "GPU-4"), holders.folder).take(Demand(2)) as names:
+        assert names == ("GPU-3", "GPU-4")
+
+
+def test_small_case_overtakes_a_waiting_one(holders: Holders) -> None:
+    """Three of four are held and wanted: the fourth GPU is left over."""
+    held(holders.start(HOLDER, count=3))
+    waiter = holders.start(WAITER.replace("Demand(4)", "Demand(3)"))
+    assert held(waiter).startswith("waiting for 3 of 4 GPUs")
+    with Pool(NAMES, holders.folder, wait_s=0.01).take(Demand(1)) as names:
+        assert names == ("GPU-3",)
 
 
 def test_lock_that_is_a_link_raises(tmp_path: Path) -> None:

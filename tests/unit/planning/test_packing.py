@@ -1,125 +1,119 @@
-"""Cases packed onto GPUs: never two on one, none starves, and small ones use what a big one waits for."""
+"""GPUs granted to cases: never two on one, none starves, and small ones use what a big one waits for."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from matrix.planning.packing import (
-    Demand,
-    Free,
-    RunningCase,
-    Schedule,
-    first_come,
-    largest_first,
-    next_to_start,
-    schedule,
-)
+from matrix.planning.packing import Demand, Free, Schedule, grants, largest_first, schedule
 
 GPUS = 8
-DEMANDS = st.builds(Demand, st.sampled_from((1, 2, 4, 8)), st.integers(1, 100).map(float), st.integers(0, 64))
+MEMORY = 64
+NAMES = tuple("abcdefgh")
+DEMANDS = st.builds(Demand, st.sampled_from((1, 2, 3, 4, 8)), st.integers(1, 100).map(float), st.integers(0, MEMORY))
 QUEUES = st.lists(DEMANDS, min_size=1, max_size=12)
 WORKERS = st.integers(1, 12)
-MEMORY = 64
 
 
-def held_at(found: Schedule, demands: Sequence[Demand], moment: float) -> list[Demand]:
+def gpus(*counts: int) -> list[Demand]:
+    """Return demands without memory."""
+    return [Demand(count) for count in counts]
+
+
+@pytest.mark.parametrize(
+    ("waiting", "running", "free", "granted"),
+    [
+        ([], [], 8, {}),
+        (gpus(2), [], 8, {0: "ab"}),
+        (gpus(2, 2, 2), [], 4, {0: "ab", 1: "cd"}),  # the same size: in the order of arrival
+        (gpus(1, 4, 2), [], 8, {1: "abcd", 2: "ef", 0: "g"}),  # the largest first
+        (gpus(8, 1), gpus(4), 4, {}),  # a case of all GPUs leaves nothing over
+        (gpus(6, 1, 1, 1), gpus(7), 1, {1: "a"}),  # one of six leaves two over
+        (gpus(6, 1, 1, 1), gpus(6), 2, {1: "a", 2: "b"}),
+        (gpus(6, 1, 1, 1), gpus(6, 1), 1, {1: "a"}),
+        (gpus(6, 1), gpus(6, 1, 1), 0, {}),
+        (gpus(6, 1), gpus(4), 4, {}),  # which the running case, as it is smaller, takes
+        (gpus(6, 2), gpus(3), 5, {}),
+        (gpus(6, 3, 1), gpus(6), 2, {2: "a"}),  # two wait, and spare one
+        ([Demand(3, memory=40), Demand(2, memory=40), Demand(1)], [], 8, {0: "abc", 2: "d"}),
+        ([Demand(2, memory=70), Demand(1, memory=1)], [], 8, {}),  # a larger one waits for memory
+        ([Demand(6, memory=70), *gpus(1, 1, 1)], [], 8, {1: "a", 2: "b"}),
+        ([Demand(2, memory=70), Demand(2)], [], 8, {}),  # as large as the one that waits
+        (gpus(4), [], 2, {}),
+    ],
+)
+def test_grants(waiting: list[Demand], running: list[Demand], free: int, granted: dict[int, str]) -> None:
+    found = grants(waiting, running, Free(NAMES[:free], GPUS, MEMORY))
+    assert {index: "".join(names) for index, names in found.items()} == granted
+
+
+@given(st.integers(2, GPUS), st.lists(st.integers(1, GPUS), max_size=4), st.lists(st.integers(1, GPUS), max_size=30))
+def test_smaller_cases_do_not_starve_a_larger_one(first: int, others: list[int], arrivals: list[int]) -> None:
+    """It starts when the cases that ran at its arrival have ended, though the smaller ones after it never end."""
+    at_first = [count for place, count in enumerate(others) if sum(others[: place + 1]) <= GPUS]
+    running, waiting = gpus(*at_first), gpus(first, *(count for count in arrivals if count < first))
+    for _ in range(len(at_first) + 1):
+        free = Free(NAMES[: GPUS - sum(demand.gpus for demand in running)], GPUS)
+        started = grants(waiting, running, free)
+        if 0 in started:
+            return
+        running += [waiting[index] for index in started]
+        waiting = [demand for index, demand in enumerate(waiting) if index not in started]
+        if at_first:
+            running.remove(Demand(at_first.pop()))
+    raise AssertionError(f"it waits for {running}")
+
+
+@given(QUEUES, QUEUES, st.integers(0, GPUS), st.none() | st.integers(0, MEMORY))
+def test_grants_are_disjoint_and_exact(
+    waiting: list[Demand], running: list[Demand], free: int, memory: int | None
+) -> None:
+    found = grants(waiting, running, Free(NAMES[:free], GPUS, memory))
+    names = [name for taken in found.values() for name in taken]
+    assert len(names) == len({*names})
+    assert {*names} <= {*NAMES[:free]}
+    assert all(len(taken) == waiting[index].gpus for index, taken in found.items())
+    assert memory is None or sum(waiting[index].memory for index in found) <= memory
+
+
+@given(QUEUES)
+def test_an_idle_machine_grants_the_largest(waiting: list[Demand]) -> None:
+    assert waiting.index(max(waiting, key=lambda demand: demand.gpus)) in grants(waiting, [], Free(NAMES, GPUS, MEMORY))
+
+
+def running_at(timetable: Schedule, demands: Sequence[Demand], moment: float) -> list[Demand]:
     """Return what runs at a moment."""
-    spans = zip(demands, found.starts, found.ends, strict=True)
-    return [one for one, starts, ends in spans if starts <= moment < ends]
+    spans = zip(demands, timetable.starts, timetable.ends, strict=True)
+    return [demand for demand, starts, ends in spans if starts <= moment < ends]
 
 
-@given(QUEUES, WORKERS, st.data())
-def test_no_gpu_has_two_cases(demands: list[Demand], workers: int, data: st.DataObject) -> None:
-    """However wrong the expected seconds are: no more GPUs and memory than there are, and at most `workers` cases."""
-    actual = [data.draw(st.floats(0.1, 500)) for _ in demands]
-    found = schedule(demands, Free(GPUS, MEMORY), workers, actual=actual)
-    for moment in found.starts:
-        running = held_at(found, demands, moment)
-        assert sum(one.gpus for one in running) <= found.most <= GPUS
-        assert sum(one.memory for one in running) <= MEMORY
+@given(QUEUES, WORKERS)
+def test_no_gpu_has_two_cases(demands: list[Demand], workers: int) -> None:
+    """No more GPUs and memory are held than there are, and at most `workers` cases run, each for its time."""
+    timetable = schedule(demands, GPUS, workers, MEMORY)
+    for moment in timetable.starts:
+        running = running_at(timetable, demands, moment)
+        assert sum(demand.gpus for demand in running) <= timetable.most <= GPUS
+        assert sum(demand.memory for demand in running) <= MEMORY
         assert len(running) <= workers
-
-
-@given(QUEUES, WORKERS, st.data())
-def test_each_case_runs_once_for_its_time(demands: list[Demand], workers: int, data: st.DataObject) -> None:
-    actual = [float(data.draw(st.integers(1, 500))) for _ in demands]
-    found = schedule(demands, Free(GPUS), workers, actual=actual)
-    assert [end - start for start, end in zip(found.starts, found.ends, strict=True)] == actual
-
-
-def expected_start(first: Demand, running: Sequence[RunningCase], free: Free, now: float) -> float:
-    """Return when the first case would start if no other one did."""
-    moments = sorted({now, *(one.ends for one in running if one.ends > now)})
-    return next(
-        moment
-        for moment in moments
-        if sum(one.demand.gpus for one in running if one.ends <= moment) + free.gpus >= first.gpus
-    )
-
-
-@given(QUEUES, st.integers(2, 12), st.data())
-def test_nothing_overtakes_after_the_expected_start(demands: list[Demand], workers: int, data: st.DataObject) -> None:
-    """The big case does not starve, even if every case takes longer than expected.
-
-    When a case becomes the first, its expected start is fixed by what runs then. No other starts after that time.
-    """
-    actual = [one.seconds * data.draw(st.sampled_from((0.1, 1.0, 10.0))) for one in demands]
-    promised: dict[int, float] = {}
-
-    def watched(waiting: Sequence[Demand], running: Sequence[RunningCase], free: Free, now: float) -> int | None:
-        chosen = next_to_start(waiting, running, free, now)
-        if waiting:
-            by = promised.setdefault(id(waiting[0]), expected_start(waiting[0], running, free, now))
-            assert not chosen or now < by
-        return chosen
-
-    distinct = [Demand(one.gpus, one.seconds) for one in demands]  # each is an object of its own
-    schedule(distinct, Free(GPUS), workers, actual=actual, decide=watched)
-
-
-@given(QUEUES, st.integers(2, 12))
-def test_overtaking_does_not_delay_the_first(demands: list[Demand], workers: int) -> None:
-    """With exact seconds, the first waiting case starts no later than without the others."""
-
-    def watched(waiting: Sequence[Demand], running: Sequence[RunningCase], free: Free, now: float) -> int | None:
-        chosen = next_to_start(waiting, running, free, now)
-        if waiting:
-            by = promised.setdefault(id(waiting[0]), expected_start(waiting[0], running, free, now))
-            assert chosen != 0 or now <= by
-        return chosen
-
-    promised: dict[int, float] = {}
-    schedule([Demand(one.gpus, one.seconds) for one in demands], Free(GPUS), workers, decide=watched)
-
-
-def test_short_case_starts_while_a_big_one_waits() -> None:
-    """Eight GPUs are wanted, and free in 60 s: what ends before may use those that are free."""
-    running = (RunningCase(Demand(4, 60.0), 60.0),)
-    waiting = [Demand(8, 10.0), Demand(1, 90.0), Demand(2, 60.0), Demand(4, 61.0)]
-    assert next_to_start(waiting, running, Free(4), 0.0) == 2
-    assert next_to_start(waiting[:2], running, Free(4), 0.0) is None
-
-
-def test_long_case_starts_where_the_first_needs_less() -> None:
-    running = (RunningCase(Demand(7, 60.0), 60.0),)
-    assert next_to_start([Demand(4, 10.0), Demand(1, 900.0)], running, Free(1), 0.0) == 1
-
-
-def test_unknown_holder_lets_nothing_overtake() -> None:
-    assert next_to_start([Demand(8, 10.0), Demand(1, 1.0)], (), Free(4), 0.0) is None
+    took = [end - start for start, end in zip(timetable.starts, timetable.ends, strict=True)]
+    assert took == [demand.seconds for demand in demands]
 
 
 def test_memory_is_packed_too() -> None:
     """Two cases with limits of 40 GiB on 64 GiB: the second would be killed outside of its limit."""
     demands = [Demand(2, 10.0, 40), Demand(2, 10.0, 40), Demand(1, 10.0)]
-    assert schedule(demands, Free(GPUS, 64), 8).starts == (0.0, 10.0, 0.0)
+    assert schedule(demands, GPUS, 8, MEMORY).starts == (0.0, 10.0, 0.0)
 
 
-def test_packing_is_shorter_than_a_queue() -> None:
+def test_largest_first_is_shortest() -> None:
     demands = [Demand(count, 10.0) for count in (1, 8, 1, 8, 1, 8, 1, 1)]
-    queue = schedule(demands, Free(GPUS), len(demands), decide=first_come)
-    packed = schedule(largest_first(demands), Free(GPUS), len(demands))
-    assert (queue.seconds, packed.seconds, packed.most) == (70.0, 40.0, 8)
+    packed = schedule(largest_first(demands), GPUS, len(demands))
+    assert (packed.seconds, packed.most) == (40.0, 8)
+
+
+def test_nothing_to_run_takes_no_time() -> None:
+    assert schedule([], GPUS, 1).seconds == 0.0

@@ -69,20 +69,27 @@ def load_calls(version: str) -> Calls:
 
 
 def find_recorded(package: str, version: str) -> Path:
-    """Return the file of a version, of the commit in its local part, or of a tag or commit of the repository."""
-    exact = folder() / package / f"{version}{SUFFIX}"
-    if versions.is_version(version) and exact.exists():  # the common case: skips listing the recordings
-        return exact
-    paths = recorded(package)
-    path = next(_matches(paths, version), None)
+    """Return the file of a version, of the commit in its local part, or of a tag or commit of the repository.
+
+    Raises MatrixError if it is not recorded.
+    """
+    path = recorded_file(package, version)
     if path is None:
         raise MatrixError(
             f"no recorded {package} has that version",
             got=version,
             expected="a recorded version, a wheel, a folder or PATH@REV",
-            fix=f"megatrix surface record SOURCE -o FILE records another; {closest(version, paths)}",
+            fix=f"megatrix surface record SOURCE -o FILE records another; {closest(version, recorded(package))}",
         )
     return path
+
+
+def recorded_file(package: str, version: str) -> Path | None:
+    """Return what `find_recorded` returns, None if it is not recorded. Raises MatrixError for a damaged file."""
+    exact = folder() / package / f"{version}{SUFFIX}"
+    if versions.is_version(version) and exact.exists():  # the common case: skips listing the recordings
+        return exact
+    return next(_matches(recorded(package), version), None)
 
 
 def _matches(paths: Mapping[str, Path], text: str) -> Iterator[Path]:

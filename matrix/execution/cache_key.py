@@ -6,7 +6,7 @@ import ast
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
@@ -14,7 +14,7 @@ from typing import Any, Final
 from matrix.catalog.cell import Cell
 from matrix.catalog.failure import Failure, Level
 from matrix.catalog.folders import ENTRY
-from matrix.contract.recording import MCORE, TE, find_recorded
+from matrix.contract.recording import MCORE, TE, recorded_file
 from matrix.errors import MatrixError
 from matrix.provision.host import ExecutionSite
 from matrix.provision.installed import PythonEnvironment
@@ -25,18 +25,38 @@ from matrix.verdicts.planned import Planned
 RUNS: Final = ("matrix.execution.reproduction", "matrix.execution.ranks.supervisor", "matrix.execution.ranks.rank")
 READS: Final = ("matrix.execution.reproduction", "matrix.execution.reading")
 # Documentation, without effect on verdicts.
-TITLES: Final = (
-    "title",
-    "references",
-    "upstream",
-    "symptom",
-    "cause",
-    "fix",
-    "workaround",
-    "claim",
-    "reached_by",
-    "folder",
+TITLES: Final = frozenset(
+    ("title", "references", "upstream", "symptom", "cause", "fix", "workaround", "claim", "reached_by", "folder")
 )
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """Everything that the verdict of a case depends on: `host` as JSON values, `overlays` to `recorded` as digests.
+
+    `recorded` are the recorded APIs of a case of level contract.
+    """
+
+    case: str
+    expectation: str
+    python: str
+    packages: Mapping[str, str]
+    image: str = ""
+    overlays: tuple[str, ...] = ()
+    host: Mapping[str, Any] = field(default_factory=dict)
+    entry: str = ""
+    code: str = ""
+    recorded: tuple[str, ...] = ()
+
+    @property
+    def key(self) -> str:
+        """Return the cache key."""
+        content = {
+            "case": [self.case, self.expectation],
+            "base": {"python": self.python, "packages": dict(self.packages), "image": self.image},
+            **{name: getattr(self, name) for name in ("overlays", "host", "entry", "code", "recorded")},
+        }
+        return digest(content)
 
 
 def case_key(
@@ -51,21 +71,18 @@ def case_key(
 
     Raises MatrixError if a file that the verdict depends on can't be read.
     """
-    return digest(
-        {
-            "case": [planned.key, planned.expectation.value],
-            "base": {
-                "python": environment.python,
-                "packages": dict(sorted(environment.packages.items())),
-                "image": image,
-            },
-            "overlays": list(overlays),
-            "host": site.capabilities(planned.level),
-            "entry": entry_digest(failure),
-            "code": code_digest(failure.folder, planned.level),
-            "recorded": recorded_digests(planned.cell) if planned.level is Level.CONTRACT else [],
-        }
-    )
+    return Evidence(
+        case=planned.key,
+        expectation=planned.expectation.value,
+        python=environment.python,
+        packages=environment.packages,
+        image=image,
+        overlays=tuple(overlays),
+        host=site.capabilities(planned.level),
+        entry=entry_digest(failure),
+        code=code_digest(failure.folder, planned.level),
+        recorded=recorded_digests(planned.cell) if planned.level is Level.CONTRACT else (),
+    ).key
 
 
 def entry_digest(failure: Failure) -> str:
@@ -77,46 +94,44 @@ def entry_digest(failure: Failure) -> str:
 @cache
 def code_digest(folder: Path, level: Level) -> str:
     """Return the hash of a failure's folder and of every module imported by its code, the ranks and the judge."""
-    own = [path for path in sorted(folder.iterdir()) if path.suffix in (".py", ".toml") and not _is_aside(path)]
+    files = {
+        path.name: path
+        for path in folder.iterdir()
+        # The entry is hashed as data; a test of the failure has no effect.
+        if path.suffix in (".py", ".toml") and path.name != ENTRY and not path.name.startswith("test_")
+    }
     roots = [path for name in (READS if level is Level.CONTRACT else RUNS) if (path := _file(name))]
-    used = closure([*roots, *(path for path in own if path.suffix == ".py")])
-    named = {str(path.relative_to(PACKAGE)): path for path in used if path.is_relative_to(PACKAGE)}
-    return digest({name: file_digest(path) for name, path in {**named, **{path.name: path for path in own}}.items()})
+    modules = closure([*roots, *(path for path in files.values() if path.suffix == ".py")])
+    files |= {str(path.relative_to(PACKAGE)): path for path in modules if path.is_relative_to(PACKAGE)}
+    return digest({name: file_digest(path) for name, path in files.items()})
 
 
-def _is_aside(path: Path) -> bool:
-    """Return whether a file is not hashed by content: the entry, which is hashed as data, or a test of the failure."""
-    return path.name == ENTRY or path.name.startswith("test_")
+def recorded_digests(cell: Cell) -> tuple[str, ...]:
+    """Return the hashes of the recorded APIs of a cell; for a release that is not recorded, its version.
 
-
-def recorded_digests(cell: Cell) -> list[str]:
-    """Return the hashes of the recorded APIs of a cell; for a release that is not recorded, its version."""
-    found = []
-    for package, version in ((MCORE, cell.mcore), (TE, cell.te)):
-        try:
-            found.append(file_digest(find_recorded(package, version)))
-        except MatrixError:
-            found.append(version)
-    return found
+    Raises MatrixError if a record can't be read.
+    """
+    releases = [(version, recorded_file(package, version)) for package, version in ((MCORE, cell.mcore), (TE, cell.te))]
+    return tuple(file_digest(path) if path else version for version, path in releases)
 
 
 def closure(paths: Iterable[Path]) -> set[Path]:
     """Return the files and every module of this package that they import, at any place in the code."""
-    found: set[Path] = set()
-    left = list(paths)
-    while left:
-        path = left.pop()
-        if path not in found:
-            found.add(path)
-            left += imports(path)
-    return found
+    modules: set[Path] = set()
+    unread = list(paths)
+    while unread:
+        path = unread.pop()
+        if path not in modules:
+            modules.add(path)
+            unread += imports(path)
+    return modules
 
 
 @cache
 def imports(path: Path) -> tuple[Path, ...]:
     """Return the files of this package that a file imports, except under TYPE_CHECKING."""
     tree = ast.parse(read(path), str(path))
-    return tuple(found for name in _imported(tree) if (found := _file(name)))
+    return tuple(module for name in _imported(tree) if (module := _file(name)))
 
 
 def _imported(tree: ast.AST) -> Iterator[str]:
@@ -136,11 +151,11 @@ def _imported(tree: ast.AST) -> Iterator[str]:
 @cache
 def _file(name: str) -> Path | None:
     """Return the file of a module of this package, None for any other name."""
-    first, *rest = name.split(".")
-    if first != PACKAGE.name:
+    package, *parts = name.split(".")
+    if package != PACKAGE.name:
         return None
-    path = PACKAGE.joinpath(*rest)
-    return next((one for one in (path.with_suffix(".py"), path / "__init__.py") if one.is_file()), None)
+    path = PACKAGE.joinpath(*parts)
+    return next((file for file in (path.with_suffix(".py"), path / "__init__.py") if file.is_file()), None)
 
 
 @cache
@@ -155,9 +170,12 @@ def read(path: Path) -> bytes:
         return path.read_bytes()
     except OSError as error:
         raise MatrixError(
-            "a file that verdicts depend on can't be read", where=str(path), got=error.strerror,
+            "a file that verdicts depend on can't be read",
+            where=str(path),
+            got=error.strerror,
+            expected="a readable file",
             fix="restore it: cached verdicts depend on its content",
-        ) from None  # fmt: skip
+        ) from None
 
 
 def digest(value: Mapping[str, Any]) -> str:

@@ -10,9 +10,10 @@ import pytest
 
 from matrix.catalog.failure import Expectation, Level, Workaround
 from matrix.catalog.folders import FAILURES
+from matrix.contract import recording
 from matrix.errors import MatrixError
 from matrix.execution import cache_key
-from matrix.execution.cache_key import case_key, closure
+from matrix.execution.cache_key import Evidence, case_key, closure, recorded_digests
 from matrix.provision.host import Host
 from matrix.provision.installed import PythonEnvironment
 from matrix.provision.project import PACKAGE
@@ -152,3 +153,50 @@ def test_unreadable_file_raises(folder: Path) -> None:
     (folder / "sibling.py").symlink_to(folder / "gone.py")
     with pytest.raises(MatrixError, match=r"sibling\.py: a file that verdicts depend on can't be read"):
         key(folder)
+
+
+def test_unreadable_record_raises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its version is no content: a damaged record must not have the key of another damaged one."""
+    monkeypatch.setattr(recording, "folder", lambda: tmp_path)
+    for package in (recording.MCORE, recording.TE):
+        (tmp_path / package / f"1.0{recording.SUFFIX}").mkdir(parents=True)
+    with pytest.raises(MatrixError, match="a file that verdicts depend on can't be read") as raised:
+        recorded_digests(replace(CASE.cell, mcore="1.0", te="1.0"))
+    assert ("got" in str(raised.value), "expected" in str(raised.value), "fix" in str(raised.value)) == (True,) * 3
+
+
+def test_release_without_a_record_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A later record changes the key: the case, which was unavailable, runs."""
+    monkeypatch.setattr(recording, "folder", lambda: tmp_path)
+    assert recorded_digests(replace(CASE.cell, mcore="0.8.0", te="1.9")) == ("0.8.0", "1.9")
+
+
+EVIDENCE = Evidence("cell failure case cpu", "works", "3.10.13", {"torch": "2.4.0", "numpy": "1.26.4"})
+
+
+@pytest.mark.parametrize(
+    ("changes", "differs"),
+    [
+        ({}, False),
+        ({"packages": {"numpy": "1.26.4", "torch": "2.4.0"}}, False),
+        ({"case": "cell failure another cpu"}, True),
+        ({"expectation": "broken"}, True),
+        ({"python": "3.10.14"}, True),
+        ({"packages": {"torch": "2.4.0"}}, True),
+        ({"image": "sha256:1"}, True),
+        ({"overlays": ("0a",)}, True),
+        ({"host": {"machine": "aarch64"}}, True),
+        ({"entry": "0a"}, True),
+        ({"code": "0a"}, True),
+        ({"recorded": ("0a",)}, True),
+    ],
+    ids=str,
+)
+def test_key_of_evidence(changes: dict[str, Any], differs: bool) -> None:
+    assert (replace(EVIDENCE, **changes).key != EVIDENCE.key) is differs
+    assert len(EVIDENCE.key) == 64
+
+
+def test_key_depends_on_the_order_of_overlays() -> None:
+    """The first overlay hides what later ones hold too."""
+    assert replace(EVIDENCE, overlays=("0a", "1b")).key != replace(EVIDENCE, overlays=("1b", "0a")).key

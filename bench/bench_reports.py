@@ -27,7 +27,7 @@ from matrix.catalog.loading import load
 from matrix.report.output import render
 from matrix.store.history import History
 from matrix.store.journal import Journal
-from matrix.store.night import write_plan
+from matrix.store.night import StoredRun, write_plan
 from matrix.store.paths import Paths
 from matrix.verdicts.record import Record, Verdict
 from tests.browser.chromium import Browser
@@ -80,7 +80,7 @@ def main() -> None:
                 for one in records:
                     journal.result(one)
             start = time.monotonic()
-            render(last, paths.out, history, load())
+            render(StoredRun(last), paths.out, history, load())
             print(f"the report of the last night: {time.monotonic() - start:.1f} s")
         pages = list(paths.out.rglob("*.html"))
         print(

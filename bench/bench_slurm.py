@@ -23,10 +23,11 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from matrix.catalog.failure import Expectation, Level
 from matrix.catalog.loading import load
-from matrix.execution.engine import BaseContents, Engine, EngineResult, Tox, work_folder
-from matrix.execution.run import Request, execute
+from matrix.execution.engine import BaseContents, Engine, EngineRequest, EngineResult, Tox, work_folder
+from matrix.execution.run import Events, Request, execute
 from matrix.execution.slurm.commands import Commands
 from matrix.execution.slurm.engine import Slurm
+from matrix.execution.slurm.site import ClusterSite
 from matrix.planning.night import everything
 from matrix.provision import host
 from matrix.provision.project import ROOT
@@ -67,20 +68,23 @@ class Alone:
     def installed(self, base: str) -> BaseContents | None:
         return None
 
-    def run(self, bases: Sequence[str], environ: Mapping[str, str], log: Path) -> EngineResult:
+    def run(self, request: EngineRequest) -> EngineResult:
         python = work_folder(os.environ) / base_name(BASE) / "bin" / "python"
-        with log.open("a") as output:
+        with request.log.open("a") as output:
             command = [str(python), "-m", "pytest", "tests/failures"]
-            settings = os.environ | dict(environ) | {"MEGATRIX_BASE": BASE}
+            settings = os.environ | request.environ | {"MEGATRIX_BASE": BASE}
             return EngineResult(subprocess.run(command, cwd=ROOT, env=settings, stdout=output, check=False).returncode)
 
 
-def work_off(planned: list[Planned], out: Path, engine: Engine, place: Slurm | None) -> tuple[float, float, list[str]]:
+def work_off(
+    planned: list[Planned], out: Path, engine: Engine, site: ClusterSite | None
+) -> tuple[float, float, list[str]]:
     """Return the start and end of the run (seconds of time.perf_counter) and its verdicts."""
     known = load()
     warnings: list[str] = []
     began = time.perf_counter()
-    ended = execute(Request(planned, out, cache=False), known, engine, lambda record: None, warnings.append, place)
+    request = Request(planned, out, cache=False, site=site)
+    ended = execute(request, known, engine, Events(warn=warnings.append))
     assert not warnings, warnings
     return began, time.perf_counter(), [record.verdict.value for record in ended.records]
 
@@ -96,8 +100,9 @@ def main() -> None:
         os.environ.update(cluster.environ)
         os.environ["PYTEST_PLUGINS"] = "bench.noop"
         commands = Timed()
-        slurm = Slurm(load(), host.look(), Tox(1, only_make=True), commands)
-        began, ended, verdicts = work_off(planned, Path(folder) / "out", slurm, slurm)
+        site = ClusterSite(load(), host.look(), commands)
+        slurm = Slurm(site, Tox(1, only_make=True))
+        began, ended, verdicts = work_off(planned, Path(folder) / "out", slurm, site)
         assert verdicts == ["holds"] * count
         tasks = cluster.call("squeue", "-h", "-r", "--states=all", "-o", "%T").splitlines()
         print(f"Slurm: submitted after {commands.submitted[-1] - began:.2f} s: {len(tasks)} tasks, {set(tasks)}")

@@ -185,8 +185,9 @@ class CellProbes:
             shown.add(record.key)
             show(record)
 
-        request = run.Request(planned, self._out, self._cache and number == 1, label=RUN_LABEL)
-        ended = run.execute(request, self._catalog, self._engine, show_now, self._warn, self._place)
+        cache = self._cache and number == 1
+        request = run.Request(planned, self._out, cache, label=RUN_LABEL, site=self._place)
+        ended = run.execute(request, self._catalog, self._engine, run.Events(show=show_now, warn=self._warn))
         for record in ended.records:
             if record.key not in shown:
                 show(record)

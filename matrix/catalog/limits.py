@@ -1,4 +1,4 @@
-"""Memory limits of the ranks of a case (matrix.execution.ranks.limits sets them)."""
+"""Memory limits of the ranks of a case (`impose` in matrix.execution.ranks.rank sets them)."""
 
 from __future__ import annotations
 

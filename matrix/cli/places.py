@@ -15,6 +15,7 @@ from matrix.execution.engine import Engine, Engines, HostEngine, Tox
 from matrix.execution.images import Images
 from matrix.execution.slurm import commands as slurm
 from matrix.execution.slurm.engine import Slurm
+from matrix.execution.slurm.site import ClusterSite
 from matrix.provision import host
 from matrix.verdicts.planned import Planned
 
@@ -54,10 +55,9 @@ def engine_of(
                 "-n is for this machine", got="-n with --engine slurm", fix="leave -n out: Slurm schedules"
             )
         commands = slurm.of(parsed.partition, parsed.sbatch)
-        cluster = Slurm(
-            known, host.look(), tox(known, jobs, only_make=True, environ=environ), commands, environ=environ
-        )
-        return cluster, cluster
+        cluster = ClusterSite(known, host.look(), commands)
+        maker = tox(known, jobs, only_make=True, environ=environ)
+        return Slurm(cluster, maker, environ=environ), cluster
     if parsed.partition or parsed.sbatch:
         raise MatrixError("--partition and --sbatch require --engine slurm", expected="--engine slurm with them")
     return engines(known, jobs, workers, environ), None

@@ -21,7 +21,7 @@ from matrix.report.stack_map import stack_map
 from matrix.report.terminal import warn
 from matrix.store import night as runs
 from matrix.store.history import History, with_history
-from matrix.store.night import Night
+from matrix.store.night import Night, StoredRun
 from matrix.store.paths import Paths, write_whole
 from matrix.store.trend import NO_PASTS
 
@@ -56,7 +56,7 @@ def report_command(parsed: argparse.Namespace) -> int:
     folder = paths.run(parsed.run or results.newest(parsed.out, night=True))
 
     def render(history: History) -> tuple[Night, Changes]:
-        night = output.render(folder, parsed.out, history, loading.load())
+        night = output.render(StoredRun(folder), parsed.out, history, loading.load())
         return night, changes(night.records, history.previous(night.run))
 
     night, different = with_history(paths.history, render, warn)

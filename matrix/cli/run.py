@@ -7,6 +7,7 @@ import os
 import shlex
 import shutil
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -118,14 +119,9 @@ def run_command(parsed: argparse.Namespace) -> int:
                 expected="--resume without options that select cases",
                 fix="leave one out",
             )
-        request = run.Request(
-            out=parsed.out,
-            cache=not parsed.no_cache,
-            resume=parsed.resume or results.newest(parsed.out, night=True),
-            attach=parsed.engine == "slurm",
-            limit_s=limit_s,
-        )
-        planned = night.planned(Paths(parsed.out).run(request.resume))
+        stored = run.earlier(parsed.out, parsed.resume or results.newest(parsed.out, night=True))
+        planned, attach = stored.planned, parsed.engine == "slurm"
+        request = run.Request(planned, parsed.out, not parsed.no_cache, stored, attach, limit_s=limit_s)
     else:
         planned, label = case_options.selected(known, case_options.request_of(parsed))
         label = PART if label == NIGHT and (parsed.within or parsed.level) else label
@@ -143,16 +139,17 @@ def run_command(parsed: argparse.Namespace) -> int:
     if parsed.pull and (absent := images.to_pull(known, planned, host.look(), tools.find())):
         images.pull(absent, Builder(warn), warn)
     screen = Screen(len(planned))
-    show, begun = (ignore, ignore) if parsed.json else (screen.show, screen.begin)
 
-    def report(folder: Path, history: History) -> night.Night:
-        parsed.resume_hint = (
-            "run it again" if parsed.break_ else f"continue with: {resume_line(folder.name, parsed.out)}"
-        )
-        return output.render(folder, request.out, history, known)
+    def report(stored: night.StoredRun, history: History) -> night.Night:
+        again = "run it again" if parsed.break_ else f"continue with: {resume_line(stored.folder.name, parsed.out)}"
+        parsed.resume_hint = again
+        return output.render(stored, request.out, history, known)
 
+    # With --json, stdout is one JSON object, and the journal of the run has each record as it ends.
+    events = run.Events(warn=warn, ended=report)
+    events = events if parsed.json else replace(events, show=screen.show, begun=screen.begin)
     with nullcontext() if parsed.json else screen.animated():
-        ended = run.execute(request, known, engine, show, warn, place, begun, report)
+        ended = run.execute(replace(request, site=place), known, engine, events)
     if parsed.json:
         print(json_object("records/1", (record.to_json() for record in ended.records)))
     else:
@@ -171,10 +168,6 @@ def run_command(parsed: argparse.Namespace) -> int:
         except OSError as error:
             raise unwritable(Path(page), error) from error
     return exit_code(ended.records) if parsed.exit_code else run.exit_status(ended)
-
-
-def ignore(progress: object) -> None:
-    """Print no progress: stdout is one JSON object, and the journal of the run has each record as it ends."""
 
 
 def write_results(folder: Path, ended: night.Night) -> Path:

@@ -23,7 +23,7 @@ from matrix.verdicts.planned import Planned
 
 # The modules that run a case and classify its outcome; their imports are included in the hash.
 RUNS: Final = ("matrix.execution.reproduction", "matrix.execution.ranks.supervisor", "matrix.execution.ranks.rank")
-READS: Final = ("matrix.execution.reproduction", "matrix.execution.reading")
+READS: Final = ("matrix.execution.reproduction", "matrix.execution.preflights")
 # Documentation, without effect on verdicts.
 TITLES: Final = frozenset(
     ("title", "references", "upstream", "symptom", "cause", "fix", "workaround", "claim", "reached_by", "folder")

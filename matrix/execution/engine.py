@@ -11,8 +11,8 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
@@ -31,7 +31,8 @@ from matrix.provision.installed import PythonEnvironment
 from matrix.provision.overlays import default_root
 from matrix.provision.python_downloads import Pythons
 from matrix.provision.tox_environments import CELL_SETTINGS, base_name
-from matrix.store import journal, night, scratch
+from matrix.store import scratch
+from matrix.store.night import StoredRun
 from matrix.verdicts.planned import Planned
 
 # Seconds after Ctrl-C for tox and its pytest processes to stop their ranks and close their journals.
@@ -45,10 +46,34 @@ class EngineResult:
     """The result of an engine: `status` is 0 if every process succeeded.
 
     `refused` maps a base to the reason why no process could start on it: a fault of the machine, not of a case.
+    `out_of_time`: it was stopped at the time limit of the run.
     """
 
     status: int = 0
     refused: Mapping[str, str] = field(default_factory=dict)
+    out_of_time: bool = False
+
+
+@dataclass(frozen=True)
+class EngineRequest:
+    """What an engine runs: the cases of `run` on these bases that have no result.
+
+    The output of its processes is appended to `log`; they send starts and records to the address `relay`.
+    """
+
+    bases: Sequence[str]
+    run: StoredRun
+    log: Path
+    relay: str = ""
+
+    @property
+    def environ(self) -> dict[str, str]:
+        """Return the variables of its pytest processes."""
+        return {"MEGATRIX_RUN": str(self.run.folder.resolve()), "MEGATRIX_RELAY": self.relay}
+
+    def pending(self, *bases: str) -> list[Planned]:
+        """Return the cases without a result, of these bases only if any are given."""
+        return self.run.pending(bases or self.bases)
 
 
 @dataclass(frozen=True)
@@ -72,15 +97,15 @@ class Engine(Protocol):
     def installed(self, base: str) -> BaseContents | None:
         """Return the contents of a base that lacks nothing, None if they are unknown before the base is made."""
 
-    def run(self, bases: Sequence[str], environ: Mapping[str, str], log: Path) -> EngineResult:
+    def run(self, request: EngineRequest) -> EngineResult:
         """Run the bases and return after all processes have ended."""
 
 
 def offer_of(catalog: Catalog, engine: Engine, base: str) -> BaseOffer:
     """Return what a base offers to cases, by its contents where they are known."""
     lack = engine.lacks(base)
-    found = None if lack else engine.installed(base)
-    packages, features = (found.environment.packages, found.environment.features) if found else (None, None)
+    contents = None if lack else engine.installed(base)
+    packages, features = (contents.environment.packages, contents.environment.features) if contents else (None, None)
     clones = configuration.load().sources
     return offered(catalog, base, packages=packages, features=features, lack=lack, clones=clones)
 
@@ -93,8 +118,8 @@ class Engines:
 
     def ready(self, bases: Collection[str]) -> None:
         """Check each engine that has bases."""
-        for engine, its in self._parts(bases):
-            engine.ready(its)
+        for engine, part in self._parts(bases):
+            engine.ready(part)
 
     def lacks(self, base: str) -> str:
         """Return what the engine of the base reports as missing."""
@@ -104,20 +129,16 @@ class Engines:
         """Return the contents that the engine of the base reports."""
         return self._of(base).installed(base)
 
-    def run(self, bases: Sequence[str], environ: Mapping[str, str], log: Path) -> EngineResult:
+    def run(self, request: EngineRequest) -> EngineResult:
         """Run each engine that has bases."""
-        status = 0
-        refused: dict[str, str] = {}
-        for engine, its in self._parts(bases):
-            ending = engine.run(its, environ, log)
-            status = status or ending.status
-            refused |= ending.refused
-        return EngineResult(status, refused)
+        results = [engine.run(replace(request, bases=part)) for engine, part in self._parts(request.bases)]
+        status = next((result.status for result in results if result.status), 0)
+        return EngineResult(status, {base: why for result in results for base, why in result.refused.items()})
 
-    def _parts(self, bases: Collection[str]) -> Iterator[tuple[Engine, list[str]]]:
-        for engine, own in ((self._others, False), (self._own, True)):
-            if its := [base for base in bases if (base in self._ids) is own]:
-                yield engine, its
+    def _parts(self, bases: Collection[str]) -> list[tuple[Engine, list[str]]]:
+        engines = {False: self._others, True: self._own}
+        parts = {is_own: [base for base in bases if (base in self._ids) is is_own] for is_own in engines}
+        return [(engines[is_own], part) for is_own, part in parts.items() if part]
 
     def _of(self, base: str) -> Engine:
         return self._own if base in self._ids else self._others
@@ -156,9 +177,9 @@ class Tox:
         tox_command(os.environ)
         project.folder()
         settings()
-        for base, made in self._made.items():  # in the catalog's order: a download for one base may serve the next
+        for base, entry in self._made.items():  # in the catalog's order: a download for one base may serve the next
             if base in bases:
-                self._pythons.provide(made)
+                self._pythons.provide(entry)
 
     def lacks(self, base: str) -> str:
         """Return which Python is missing; what else an environment lacks is known when tox has tried to make it."""
@@ -176,16 +197,18 @@ class Tox:
         environment = environments.at(folder)
         return BaseContents(environment, folder / "bin" / "python") if environment else None
 
-    def run(self, bases: Sequence[str], environ: Mapping[str, str], log: Path) -> EngineResult:
+    def run(self, request: EngineRequest) -> EngineResult:
         """Run tox with its output in `log`. Its pytest processes stop when this process ends (relay)."""
-        python = environment_folder(bases[0]) / "bin" / "python"
-        found = len(bases) == 1 and self._ran.issuperset(bases) and python.exists()
-        if found and not on_gpu(Path(environ["MEGATRIX_RUN"])):
+        base = request.bases[0]
+        python = environment_folder(base) / "bin" / "python"
+        runs_again = len(request.bases) == 1 and base in self._ran and python.exists()
+        if runs_again and all(planned.level is not Level.GPU for planned in request.pending()):
             environment = {
                 name: value for name, value in self._environ.items() if not name.startswith(("PYTHON", "TOX_"))
             }
-            return run_pytest(python, self._workers, {**environment, **environ, "MEGATRIX_BASE": bases[0]}, log)
-        names = ",".join(map(base_name, bases))
+            environment |= {**request.environ, "MEGATRIX_BASE": base}
+            return run_pytest(python, self._workers, environment, request.log)
+        names = ",".join(map(base_name, request.bases))
         command = [*tox_command(os.environ), "run-parallel", "--parallel-no-spinner", "-p", str(self._jobs)]
         command += ["--workdir", str(work_folder(os.environ)), "-c", str(project.folder() / "tox.ini"), "-e", names]
         command += ["--notest"] if self._only_make else []
@@ -194,10 +217,10 @@ class Tox:
         with scratch.temporary("tox") as folder:  # not beside the log: it holds output with secrets
             results = Path(folder, "results.json")
             command += ["--result-json", str(results), "--", *distribution(self._workers)]
-            status = run_process(command, {**environment, **settings(), **environ}, log)
-            done = json.loads(results.read_text(encoding="utf-8")) if results.is_file() else {}
-        refused = unmade(bases, done.get("testenvs", {}))
-        self._ran |= set() if self._only_make else {*bases} - refused.keys()
+            status = run_process(command, {**environment, **settings(), **request.environ}, request.log)
+            environments = json.loads(results.read_text("utf-8")).get("testenvs", {}) if results.is_file() else {}
+        refused = unmade(request.bases, environments)
+        self._ran |= set() if self._only_make else {*request.bases} - refused.keys()
         return EngineResult(status, refused)
 
 
@@ -223,10 +246,10 @@ class HostEngine:
         """Return the contents of this interpreter's environment."""
         return BaseContents(environments.current(), Path(sys.executable))
 
-    def run(self, bases: Sequence[str], environ: Mapping[str, str], log: Path) -> EngineResult:
+    def run(self, request: EngineRequest) -> EngineResult:
         """Run pytest in this environment with its output in `log`."""
-        environment = {RERUN: RERUN_HERE, **self._environ, **environ, "MEGATRIX_BASE": ""}
-        return run_pytest(Path(sys.executable), self._workers, environment, log)
+        environment = {RERUN: RERUN_HERE, **self._environ, **request.environ, "MEGATRIX_BASE": ""}
+        return run_pytest(Path(sys.executable), self._workers, environment, request.log)
 
 
 def run_pytest(python: Path, workers: int, environ: Mapping[str, str], log: Path) -> EngineResult:
@@ -236,13 +259,13 @@ def run_pytest(python: Path, workers: int, environ: Mapping[str, str], log: Path
     return EngineResult(run_process(command, environment, log, project.folder()))
 
 
-def unmade(bases: Iterable[str], done: Mapping[str, Any]) -> dict[str, str]:
+def unmade(bases: Iterable[str], made: Mapping[str, Any]) -> dict[str, str]:
     """Return why tox could not make the environments of bases, by base, from the `testenvs` of its result JSON."""
     refused = {}
     for base in bases:
-        one = done.get(base_name(base), {})
-        failed = [step for step in one.get("setup", ()) if step["retcode"]]
-        if failed and not one.get("test"):
+        environment = made.get(base_name(base), {})
+        failed = [step for step in environment.get("setup", ()) if step["retcode"]]
+        if failed and not environment.get("test"):
             complaint = CommandResult(failed[-1]["retcode"], failed[-1]["output"], failed[-1]["err"]).complaint
             why = " ".join(complaint.split())
             refused[base] = f"tox can't make its environment: {why}; see tox run -e {base_name(base)} --notest"
@@ -260,7 +283,6 @@ def run_process(command: Sequence[str], environment: Mapping[str, str], log: Pat
     A Ctrl-C is forwarded; STOP_S later its process group is killed. The process and its pytest processes follow this
     process if it dies (toxfile.py, interrupt.once), and keep their temporary files in its folder.
     """
-    own = {kernel.PARENT: str(os.getpid()), **scratch.environment()}
     with log.open("ab") as output:
         process = subprocess.Popen(
             command,
@@ -268,7 +290,7 @@ def run_process(command: Sequence[str], environment: Mapping[str, str], log: Pat
             stdout=output,
             stderr=subprocess.STDOUT,
             cwd=folder,
-            env={**environment, **own},
+            env={**environment, kernel.PARENT: str(os.getpid()), **scratch.environment()},
             start_new_session=True,  # so that the terminal does not send a second SIGINT
         )
         try:
@@ -294,27 +316,16 @@ def tox_command(environ: Mapping[str, str]) -> list[str]:
     interpreter = environ.get("MEGATRIX_TOX", "")
     if not interpreter and importlib.util.find_spec("tox") is None:
         raise MatrixError(
-            "tox is needed to run", got=f"no tox in {sys.prefix}",
+            "tox is needed to run",
+            got=f"no tox in {sys.prefix}",
             fix="pip install 'megatrix[desk]'; without it, `megatrix run --here` runs this environment's own cases",
-        )  # fmt: skip
+        )
     return [interpreter or sys.executable, "-m", "tox"]
 
 
 def environment_folder(base: str) -> Path:
     """Return the folder of a base's tox environment."""
     return work_folder(os.environ) / base_name(base)
-
-
-def pending(folder: Path, bases: Collection[str]) -> list[Planned]:
-    """Return the cases of these bases that have no result yet in the run in `folder`."""
-    done = journal.read(folder).results
-    cases = night.planned(folder)
-    return [case for case in cases if case.cell.base in bases and case.key not in done]
-
-
-def on_gpu(folder: Path) -> bool:
-    """Return whether the run in `folder` has cases of level gpu."""
-    return any(case.level is Level.GPU for case in night.planned(folder))
 
 
 def work_folder(environ: Mapping[str, str]) -> Path:

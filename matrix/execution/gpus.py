@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
+from matrix.catalog.failure import Level
 from matrix.errors import MatrixError
 from matrix.execution.ranks.job import RankJob
 from matrix.execution.reproduction import JobRunner
@@ -79,7 +80,7 @@ def wait_s(environ: Mapping[str, str]) -> float | None:
 
 
 @dataclass(frozen=True)
-class Claim:
+class GpuClaim:
     """A claim of a case on `target`: the name of a GPU that it holds, or of the pool in which it waits.
 
     `time` is that of the claim in ns, which is unique in a folder: a case has one for all of its GPUs.
@@ -96,7 +97,7 @@ class Claim:
         return f"{CLAIM}.{self.time:020}.{self.process}.{self.demand.gpus}.{self.demand.memory}.{self.target}"
 
     @classmethod
-    def of(cls, name: str) -> Claim:
+    def of(cls, name: str) -> GpuClaim:
         """Return the claim of a pipe."""
         _, *numbers, target = name.split(".", 5)
         moment, process, gpus, memory = map(int, numbers)
@@ -147,16 +148,16 @@ class Pool:
         if demand.gpus > len(self._names):
             raise MatrixError("not enough GPUs", got=f"{len(self._names)}", expected=f"at least {demand.gpus}")
         made(self._folder)
-        with contextlib.ExitStack() as held:
-            yield self._held(demand, held)
+        with contextlib.ExitStack() as pipes:
+            yield self._held(demand, pipes)
 
-    def _held(self, demand: Demand, held: contextlib.ExitStack) -> tuple[str, ...]:
-        """Wait for the GPUs of a demand; return those that are held until `held` is closed."""
+    def _held(self, demand: Demand, pipes: contextlib.ExitStack) -> tuple[str, ...]:
+        """Wait for the GPUs of a demand; return those that are held until `pipes` is closed."""
         until = None if self._wait_s is None else time.monotonic() + self._wait_s
         announced = False
         with contextlib.ExitStack() as waits:
             with self._gate():  # so that no other claim has this time
-                claim = Claim(time.time_ns(), os.getpid(), demand, self._waits)
+                claim = GpuClaim(time.time_ns(), os.getpid(), demand, self._waits)
                 waits.enter_context(claim.held(self._folder))
             while True:
                 with contextlib.ExitStack() as opened:
@@ -164,10 +165,10 @@ class Pool:
                         claims, ended = self._claims(opened)
                         if names := self._granted(claim, claims):
                             for name in names:
-                                held.enter_context(replace(claim, target=name).held(self._folder))
+                                pipes.enter_context(replace(claim, target=name).held(self._folder))
                             return names
-                    left = None if until is None else until - time.monotonic()
-                    if left is not None and left <= 0:
+                    limit = None if until is None else until - time.monotonic()
+                    if limit is not None and limit <= 0:
                         raise MatrixError(
                             "the GPUs are not free",
                             got=f"{self._holders(claims)} after {self._wait_s:g} s",
@@ -177,37 +178,37 @@ class Pool:
                     if not announced:
                         announced = True
                         self._say(f"waiting for {demand.gpus} of {len(self._names)} GPUs, {self._holders(claims)}")
-                    ended.poll(None if left is None else 1000 * left)
+                    ended.poll(None if limit is None else 1000 * limit)
 
-    def _granted(self, claim: Claim, claims: Sequence[Claim]) -> tuple[str, ...]:
+    def _granted(self, mine: GpuClaim, claims: Sequence[GpuClaim]) -> tuple[str, ...]:
         """Return the GPUs that a waiting case gets now, () if it has to wait."""
-        taken = {other.target for other in claims}
-        running = {other.time: other.demand for other in claims if other.target != self._waits}
-        waiting = {other.time: other.demand for other in claims if other.target == self._waits}
+        running = {holder.time: holder.demand for holder in claims if holder.target != self._waits}
+        waiting = {waiter.time: waiter.demand for waiter in claims if waiter.target == self._waits}
+        targets = {claim.target for claim in claims}
         memory = self._memory and self._memory - sum(holder.memory for holder in running.values())
-        free = Free(tuple(name for name in self._names if name not in taken), len(self._names), memory)
+        free = Free(tuple(name for name in self._names if name not in targets), len(self._names), memory)
         granted = grants(list(waiting.values()), list(running.values()), free)
-        return granted.get(list(waiting).index(claim.time), ())
+        return granted.get(list(waiting).index(mine.time), ())
 
-    def _claims(self, opened: contextlib.ExitStack) -> tuple[list[Claim], select.poll]:
+    def _claims(self, opened: contextlib.ExitStack) -> tuple[list[GpuClaim], select.poll]:
         """Return the claims on these GPUs in the order of their arrival, and a poll that returns when one ends.
 
         It lasts until `opened` is closed. Later claims need none: what they take and return makes no case start. Claims
         of processes that have ended are removed.
         """
-        claims, ended = list[Claim](), select.poll()
+        claims, ended = list[GpuClaim](), select.poll()
         for path in sorted(self._folder.glob(f"{CLAIM}.*")):
             with contextlib.suppress(FileNotFoundError):  # its process is removing it
                 pipe = os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb", buffering=0)
                 opened.enter_context(pipe)
                 if pipe.read(1) is not None:  # at its end: no process holds it open
                     path.unlink()
-                elif (claim := Claim.of(path.name)).target in (*self._names, self._waits):
+                elif (claim := GpuClaim.of(path.name)).target in (*self._names, self._waits):
                     claims.append(claim)
                     ended.register(pipe, 0)  # its end is reported without being asked for
         return claims, ended
 
-    def _holders(self, claims: Sequence[Claim]) -> str:
+    def _holders(self, claims: Sequence[GpuClaim]) -> str:
         """Return which processes have the GPUs, if any."""
         processes = dict.fromkeys(str(claim.process) for claim in claims if claim.target != self._waits)
         holders = f"held by process {', '.join(processes)}" if processes else "free, and another case is next"
@@ -226,6 +227,12 @@ class Pool:
             yield
 
 
+def pool_of(machine: host.Host, say: Callable[[str], None]) -> Pool:
+    """Return the GPUs that this process may use."""
+    names = [gpu.uuid for gpu in machine.offers(Level.GPU).gpus or ()]
+    return Pool(names, say=say, memory=machine.memory, wait_s=wait_s(os.environ))
+
+
 def unusable(path: Path, error: OSError) -> MatrixError:
     """Return the error for a folder of locks that can't be used."""
     return MatrixError("the GPU locks can't be used", where=str(path), got=error.strerror, fix=FIX)
@@ -239,9 +246,9 @@ class ReservingRunner:
 
     def run(self, job: RankJob) -> Outcome:
         """Wait for the GPUs, then run the job; its deadline starts after the wait."""
-        with contextlib.ExitStack() as held:
+        with contextlib.ExitStack() as gpus:
             try:
-                names = held.enter_context(self._pool.take(self._demand))
+                names = gpus.enter_context(self._pool.take(self._demand))
             except MatrixError as error:
                 return Outcome(OutcomeKind.UNAVAILABLE, error.brief)
             return self._runs.run(replace(job, env={**job.env, host.VISIBLE: ",".join(names)}))

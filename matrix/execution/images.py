@@ -13,7 +13,7 @@ from typing import Final
 from matrix.catalog.model import Catalog, Container
 from matrix.errors import MatrixError
 from matrix.execution import inside
-from matrix.execution.engine import BaseContents, EngineResult, pending
+from matrix.execution.engine import BaseContents, EngineRequest, EngineResult
 from matrix.planning.requirements import offered
 from matrix.provision import case_overlays as provision
 from matrix.provision import configuration
@@ -69,12 +69,12 @@ class Images:
             return self._look(base)
         return None
 
-    def run(self, bases: Sequence[str], environ: Mapping[str, str], log: Path) -> EngineResult:
+    def run(self, request: EngineRequest) -> EngineResult:
         """Run the container of each base with its output in `log`."""
         status, refused = 0, {}
-        for base in bases:
+        for base in request.bases:
             try:
-                for ended in self._run_in(base, Path(environ["MEGATRIX_RUN"]), environ, log):
+                for ended in self._run_in(base, request):
                     if ended.refusal:
                         refused[base] = ended.refusal
                     status = status or ended.status
@@ -82,17 +82,17 @@ class Images:
                 refused[base] = error.brief
         return EngineResult(status, refused)
 
-    def _run_in(self, base: str, folder: Path, environ: Mapping[str, str], log: Path) -> Iterator[inside.Ended]:
-        image, found, cases = inside.ref(self._catalog, base), self._look(base), pending(folder, [base])
-        provided = folder / f"overlays-{base}.json"
+    def _run_in(self, base: str, request: EngineRequest) -> Iterator[inside.Ended]:
+        folder = request.run.folder.resolve()
+        image, contents, cases = inside.ref(self._catalog, base), self._look(base), request.pending(base)
         overlays = Overlays(default_root(self._environ), self._run, partial(self._build_in, image))
-        settings = configuration.load(self._environ)
-        laid = provision.provide(cases, found.environment, settings, None, overlays, found.image)
-        provision.write(provided, laid)
-        workers = self._workers if XDIST in found.environment.packages else 1
-        work = inside.ContainerJob(image, found.image, folder, provided, cases, environ, workers)
-        for one in inside.containers(self._catalog, work, settings.sources):
-            yield inside.run(self._tool, one, self._environ, log, self._start)
+        settings, path = configuration.load(self._environ), folder / f"overlays-{base}.json"
+        provisions = provision.provide(cases, contents.environment, settings, None, overlays, contents.image)
+        provision.write(path, provisions)
+        workers = self._workers if XDIST in contents.environment.packages else 1
+        work = inside.ContainerJob(image, contents.image, folder, path, cases, request.environ, workers)
+        for job in inside.containers(self._catalog, work, settings.sources):
+            yield inside.run(self._tool, job, self._environ, request.log, self._start)
 
     def _build_in(self, image: Ref, command: Sequence[str], folder: Path) -> CommandResult:
         """Run a build in an image, where `folder` is writable."""
@@ -108,10 +108,10 @@ class Images:
                 self._installed[base] = inside.installed(self._tool, image, self._environ)
             except MatrixError as error:
                 self._installed[base] = error
-        found = self._installed[base]
-        if isinstance(found, MatrixError):
-            raise found
-        return found
+        contents = self._installed[base]
+        if isinstance(contents, MatrixError):
+            raise contents
+        return contents
 
     @property
     def _tool(self) -> Tool:
@@ -122,14 +122,14 @@ class Images:
 
 def to_pull(catalog: Catalog, items: Iterable[Planned], site: ExecutionSite, tool: Tool | None) -> list[Container]:
     """Return the images of registries that are not local, and without which a case lacks nothing else here."""
-    clones, found = configuration.load().sources, dict[str, Container]()
+    clones, images = configuration.load().sources, dict[str, Container]()
     for item in items:
         image = catalog.bases.get(item.cell.base)
-        if tool is None or not isinstance(image, Container) or image.id in found:
+        if tool is None or not isinstance(image, Container) or image.id in images:
             continue
         if not site.lack(catalog, item, offered(catalog, image.id, clones=clones)):
-            found[image.id] = image
-    return [image for image in found.values() if tool and not tool.image(image.tag)]
+            images[image.id] = image
+    return [image for image in images.values() if tool and not tool.image(image.tag)]
 
 
 def pull(images: Iterable[Container], builder: Builder, say: Callable[[str], None]) -> None:

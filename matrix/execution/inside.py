@@ -20,7 +20,7 @@ from matrix.errors import MatrixError
 from matrix.execution import gpus
 from matrix.execution.engine import STOP_S, BaseContents, distribution
 from matrix.execution.ranks.timeouts import OVERTIME_S
-from matrix.execution.session import deadline
+from matrix.execution.reproduction import deadline
 from matrix.provision import configuration, host, project
 from matrix.provision.commands import TIMED_OUT
 from matrix.provision.installed import PythonEnvironment
@@ -113,9 +113,8 @@ def installed(runtime: Runtime, image: Ref, environ: Mapping[str, str]) -> BaseC
         # The last line: NGC's entrypoint prints a banner first.
         environment = PythonEnvironment(**json.loads(result.out.strip().splitlines()[-1]))
     except (IndexError, TypeError, ValueError):
-        what = f"{runtime.name} could not run {image.tag}"
         got = runtime.refusal(result.code, result.err) or result.complaint
-        raise MatrixError(what, got=got, fix="see docs/images.md") from None
+        raise MatrixError(f"{runtime.name} could not run {image.tag}", got=got, fix="see docs/images.md") from None
     return BaseContents(environment, image=runtime.digest(image))
 
 
@@ -124,20 +123,23 @@ def containers(catalog: Catalog, work: ContainerJob, clones: Mapping[str, str]) 
 
     `clones` are the site's, by name. Below level gpu a limit is smaller than what a session takes, so it is left out.
     """
-    limits: dict[int | None, list[Planned]] = {}
-    known = {item.key: catalog.failure(item.failure).case_named(item.case) for item in work.cases if item.reproducible}
+    groups: dict[int | None, list[Planned]] = {}
+    cases = {item.key: catalog.failure(item.failure).case_named(item.case) for item in work.cases if item.reproducible}
     for item in work.cases:
-        limited = item.level is Level.GPU and item.key in known
-        limits.setdefault(known[item.key].limits.memory if limited else None, []).append(item)
-    for memory, items in limits.items():
-        cases = [known[item.key] for item in items if item.key in known]
-        keys = {"MEGATRIX_KEYS": json.dumps([item.key for item in items])} if len(limits) > 1 else {}
-        read = clones if any(CaseNeed.MEGATRON_LM in case.needs for case in cases) else {}
+        limited = item.level is Level.GPU and item.key in cases
+        groups.setdefault(cases[item.key].limits.memory if limited else None, []).append(item)
+    for memory, items in groups.items():
+        group = [cases[item.key] for item in items if item.key in cases]
+        keys = {"MEGATRIX_KEYS": json.dumps([item.key for item in items])} if len(groups) > 1 else {}
         yield replace(
-            work, cases=items, settings={**work.settings, **keys}, memory=memory, clones=read,
+            work,
+            cases=items,
+            settings={**work.settings, **keys},
+            memory=memory,
+            clones=clones if any(CaseNeed.MEGATRON_LM in case.needs for case in group) else {},
             workers=1 if memory else work.workers,  # the limit is that of one case
-            deadline=max((case.deadline for case in cases), default=0),
-        )  # fmt: skip
+            deadline=max((case.deadline for case in group), default=0),
+        )
 
 
 def run(
@@ -155,17 +157,8 @@ def run(
     """
     # The name contains this pid: when a run is resumed, the container of its killed process may still be ending.
     name = re.sub(r"[^\w.-]", "-", f"megatrix-{work.folder.name}-{work.image.id}-{os.getpid()}")
-    writable, settings = [work.folder, Path(work.settings["MEGATRIX_RELAY"]).parent], work.environ
-    given: tuple[str, ...] = ()
-    waits_s = 0.0
-    if any(case.level is Level.GPU for case in work.cases):  # all runs of this machine share these locks
-        locks = gpus.made(gpus.locks(environ))
-        given = gpus.of_job(environ) or ALL
-        waits_s = gpus.wait_s(environ) or gpus.WAIT_S
-        writable = [*writable, locks]
-        settings = {**settings, gpus.LOCKS: str(locks), gpus.WAIT: str(waits_s)}
-    spec = box(name, environ, writable, settings, given)
-    spec = replace(spec, readable=(*spec.readable, *map(Path, work.clones.values())), memory=work.memory)
+    spec, waits_s = _container(work, name, environ)
+    limit = runtime.start_s(work.image) + limit_s(len(work.cases), environ, work.deadline) + waits_s
     pytest = ("-m", "pytest", "tests/failures", *distribution(work.workers))
     command = runtime.command(work.image, spec, PYTHON, *pytest)
     with log.open("ab") as output:
@@ -181,9 +174,7 @@ def run(
         if left:
             threading.Thread(target=end_when_left, args=(runtime, process, name, left), daemon=True).start()
         try:
-            status = process.wait(
-                runtime.start_s(work.image) + limit_s(len(work.cases), environ, work.deadline) + waits_s
-            )
+            status = process.wait(limit)
         except subprocess.TimeoutExpired:
             stop(runtime, process, name)
             status = TIMED_OUT
@@ -196,33 +187,36 @@ def run(
     return Ended(status, refusal and f"{runtime.name} could not run {work.image.id}: {refusal}")
 
 
+def _container(work: ContainerJob, name: str, environ: Mapping[str, str]) -> tuple[ContainerSpec, float]:
+    """Return the container of a job, and how long in s a case in it may wait for GPUs."""
+    writable, settings = [work.folder, Path(work.settings["MEGATRIX_RELAY"]).parent], dict[str, str]()
+    gpu_names, waits_s = tuple[str, ...](), 0.0
+    if any(case.level is Level.GPU for case in work.cases):  # all runs of this machine share these locks
+        writable.append(gpus.made(gpus.locks(environ)))
+        gpu_names, waits_s = gpus.of_job(environ) or ALL, gpus.wait_s(environ) or gpus.WAIT_S
+        settings = {gpus.LOCKS: str(writable[-1]), gpus.WAIT: str(waits_s)}
+    spec = box(name, environ, writable, {**work.environ, **settings}, gpu_names)
+    return replace(spec, readable=(*spec.readable, *map(Path, work.clones.values())), memory=work.memory), waits_s
+
+
 def box(
     name: str,
     environ: Mapping[str, str],
     writable: Sequence[Path] = (),
     settings: Mapping[str, str] | None = None,
-    given: Sequence[str] = (),
+    gpu_names: Sequence[str] = (),
 ) -> ContainerSpec:
-    """Return the spec of a container with `writable` folders, variables and `given` GPUs.
+    """Return the spec of a container with `writable` folders, variables and GPUs.
 
     The project, the site's failures and the cache are read-only.
     """
     cache = default_root(environ)
     cache.mkdir(parents=True, exist_ok=True)
-    passed = {key: environ[key] for key in PASSED if key in environ}
-    if tuple(given) == ALL and host.VISIBLE in environ:
-        passed[host.VISIBLE] = environ[
-            host.VISIBLE
-        ]  # the GPUs of a Slurm job are passed by name and renumbered in the container
+    # The GPUs of a Slurm job are passed by name and renumbered in the container.
+    names = (*PASSED, host.VISIBLE) if tuple(gpu_names) == ALL else PASSED
+    variables = {**SETTINGS, **{name: environ[name] for name in names if name in environ}, **(settings or {})}
     root = project.folder()
-    return ContainerSpec(
-        name,
-        root,
-        (root, cache, *roots(environ)[1:]),
-        tuple(writable),
-        {**SETTINGS, **passed, **(settings or {})},
-        tuple(given),
-    )
+    return ContainerSpec(name, root, (root, cache, *roots(environ)[1:]), tuple(writable), variables, tuple(gpu_names))
 
 
 def limit_s(cases: int, environ: Mapping[str, str], own: int = 0) -> float:

@@ -43,16 +43,16 @@ def after(seconds: float | None) -> Iterator[None]:
     if seconds is None:
         yield
         return
-    before = signal.signal(signal.SIGALRM, end)
+    previous = signal.signal(signal.SIGALRM, end)
     signal.setitimer(signal.ITIMER_REAL, seconds)
     try:
         yield
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+        signal.signal(signal.SIGALRM, previous)
 
 
 def _raise(number: int, frame: FrameType | None) -> None:
-    for other in SIGNALS:
-        signal.signal(other, signal.SIG_IGN)
+    for ignored in SIGNALS:
+        signal.signal(ignored, signal.SIG_IGN)
     raise KeyboardInterrupt

@@ -52,7 +52,7 @@ def pytest_configure(config: pytest.Config) -> None:
     Where the project's failures are collected, collect the site's too. In the process that
     distributes cases to pytest-xdist's workers, create the session and its hooks.
     """
-    config.args[:] = [str(FAILURES) if one == PYARGS else one for one in config.args]
+    config.args[:] = [str(FAILURES) if argument == PYARGS else argument for argument in config.args]
     if FAILURES in argument_paths(config):
         config.args += [str(root) for root in site_roots() if str(root) not in config.args]
     if config.getoption("dist", "no") != "no" and not config.getoption("collectonly") and has_cases(config):
@@ -77,7 +77,9 @@ def has_cases(config: pytest.Config) -> bool:
 def argument_paths(config: pytest.Config) -> list[Path]:
     """Return the files and folders that pytest collects."""
     folder = config.invocation_params.dir
-    return [FAILURES if one == PYARGS else (folder / one.partition("::")[0]).resolve() for one in config.args]
+    return [
+        FAILURES if argument == PYARGS else (folder / argument.partition("::")[0]).resolve() for argument in config.args
+    ]
 
 
 def site_roots() -> tuple[Path, ...]:
@@ -90,16 +92,16 @@ def site_roots() -> tuple[Path, ...]:
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Ignore a failure's own tests without --own-tests."""
-    own = collection_path.suffix == ".py" and (collection_path.parent / ENTRY).is_file()
-    return True if own and not config.getoption("--own-tests") else None
+    is_own_test = collection_path.suffix == ".py" and (collection_path.parent / ENTRY).is_file()
+    return True if is_own_test and not config.getoption("--own-tests") else None
 
 
 def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> FailureFile | None:
     """Collect the cases of a failure."""
     if file_path.name != ENTRY or parent.config.getoption("--own-tests"):
         return None
-    made: FailureFile = FailureFile.from_parent(parent, path=file_path)
-    return made
+    file: FailureFile = FailureFile.from_parent(parent, path=file_path)
+    return file
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
@@ -110,7 +112,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 def pytest_report_collectionfinish(config: pytest.Config) -> list[str]:
     """Return the line that names the base."""
-    return [config.stash[SESSION].header] if SESSION in config.stash else []
+    return [config.stash[SESSION].installation.header] if SESSION in config.stash else []
 
 
 def pytest_report_teststatus(report: pytest.TestReport | pytest.CollectReport) -> tuple[str, str, str] | None:
@@ -132,7 +134,8 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 def session_of(config: pytest.Config) -> Session:
     """Return this process's session, created when the first failure is collected. Raises MatrixError."""
-    from matrix.execution.session import Options, Session
+    from matrix.execution.case_context import Options
+    from matrix.execution.session import Session
     from matrix.execution.workers import WorkerSession
     from matrix.store.paths import OUT
 
@@ -166,7 +169,8 @@ class FailureFile(pytest.File):
         try:
             session = session_of(self.config)
             planned = session.planned
-            failure = next((one for one in session.catalog.failures if one.folder == self.path.parent), None)
+            failures = session.installation.catalog.failures
+            failure = next((failure for failure in failures if failure.folder == self.path.parent), None)
             if failure is None:
                 raise MatrixError(
                     "no failure of the catalog",
@@ -176,10 +180,10 @@ class FailureFile(pytest.File):
         except MatrixError as error:
             self.config.stash[BROKEN] = True
             raise self.CollectError(str(error)) from None
-        for item in planned:
-            if item.failure == failure.id:
-                made: CaseItem = CaseItem.from_parent(self, name=item_name(item), planned=item)
-                yield made
+        for case in planned:
+            if case.failure == failure.id:
+                item: CaseItem = CaseItem.from_parent(self, name=item_name(case), planned=case)
+                yield item
 
 
 class CaseItem(pytest.Item):

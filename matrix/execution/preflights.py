@@ -1,4 +1,4 @@
-"""Find the preflights in the folders of failures, and run one for a case at level contract."""
+"""Cases at level contract, which are read: both APIs, or the preflight.py of the failure. No upstream code runs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Final
 
 from matrix.catalog.cell import Cell
+from matrix.catalog.failure import Case, Failure
 from matrix.catalog.folders import load_module, roots
+from matrix.contract import calling, reading
 from matrix.errors import MatrixError
 from matrix.kit import options
 from matrix.kit.launch import Launcher, environment_of, world_of
@@ -33,12 +35,11 @@ def found(folder: Path) -> Preflight:
 
 def preflight_of(folder: Path) -> Preflight:
     """Return the preflight of a failure's folder. Raises MatrixError."""
-    found = getattr(load_module(folder, "preflight"), "PREFLIGHT", None)
-    if not isinstance(found, Preflight):
-        raise MatrixError(
-            "no preflight in this module", where=str(folder / FILE), got=found, expected="PREFLIGHT = Preflight(...)"
-        )
-    return found
+    preflight = getattr(load_module(folder, "preflight"), "PREFLIGHT", None)
+    if not isinstance(preflight, Preflight):
+        where, expected = str(folder / FILE), "PREFLIGHT = Preflight(...)"
+        raise MatrixError("no preflight in this module", where=where, got=preflight, expected=expected)
+    return preflight
 
 
 def preflight_outcome(
@@ -50,16 +51,26 @@ def preflight_outcome(
     MatrixError for a release that is not recorded.
     """
     preflight = preflight_of(folder)
-    given, machine = options.read(preflight.options, arguments)
+    values, machine = options.read(preflight.options, arguments)
     world = world_of(environment_of(Launcher(launcher), ranks))
-    job = TrainingJob(cell.te, cell.mcore, torch_mpi=True, world=world, arguments=given)
+    job = TrainingJob(cell.te, cell.mcore, torch_mpi=True, world=world, arguments=values)
     report = preflight.examine(job, Machine(**machine), contracts)
-    first = report.answers[0]
+    reason = report.answers[0].reason
     if not report.judged:
-        return Outcome(OutcomeKind.UNAVAILABLE, first.reason)
-    error = next((answer.error for answer in report.answers if answer.error), None)
+        return Outcome(OutcomeKind.UNAVAILABLE, reason)
+    error = next((result.error for result in report.answers if result.error), None)
     if error is None:
-        return Outcome(OutcomeKind.PASSED, first.reason)
+        return Outcome(OutcomeKind.PASSED, reason)
     # The type of an effect, such as a crash, is no exception class and is left out.
     reason = error.message if error.effect else str(error)
     return Outcome(OutcomeKind.RAISED, reason, chain=(Raised(error.type, error.message),))
+
+
+def read_case(failure: Failure, case: Case, cell: Cell) -> Outcome:
+    """Return the outcome of the failure's call in a cell, or of its preflight.py if the failure names no call.
+
+    Raises MatrixError for a release that is not recorded.
+    """
+    if failure.contract:
+        return calling.outcome_of(failure.contract, reading.calls_of(cell.mcore), reading.surface_of(cell.te))
+    return preflight_outcome(failure.folder, cell, case.launcher, case.ranks, case.arguments, calling)

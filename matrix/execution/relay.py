@@ -18,7 +18,7 @@ from types import TracebackType
 from matrix.catalog import codec
 from matrix.errors import MatrixError
 from matrix.store import scratch
-from matrix.store.journal import utc_now
+from matrix.store.journal import Journal, utc_now
 from matrix.verdicts.record import Record
 
 
@@ -161,3 +161,28 @@ class Sender:
         with contextlib.suppress(OSError):
             if listening is not None and not listening.recv(1) and self._socket is not None:
                 orphaned()
+
+
+class JournalSink:
+    """Writes to the journal, then to the relay and a callback."""
+
+    def __init__(self, journal: Journal, sender: Sender, also: Callable[[Record], None]) -> None:
+        self._journal, self._sender, self._also = journal, sender, also
+
+    def started(self, key: str) -> str:
+        """Store that a case starts, and send it."""
+        at = self._journal.started(key)
+        self._sender.started(key)
+        return at
+
+    def result(self, record: Record) -> str:
+        """Store a record and send it."""
+        at = self._journal.result(record)
+        self._sender.result(record)
+        self._also(record)
+        return at
+
+    def close(self) -> None:
+        """Close the connection and the journal."""
+        self._sender.close()
+        self._journal.close()

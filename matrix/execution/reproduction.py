@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -12,10 +13,10 @@ from matrix.catalog.failure import Case, CaseNeed, Expectation, Failure, Level
 from matrix.catalog.model import Catalog
 from matrix.catalog.versions import NONE
 from matrix.errors import MatrixError
-from matrix.execution import checkpoints
 from matrix.execution.ranks.job import RankJob
 from matrix.planning.cases import stand_in_of
 from matrix.planning.rerun import reproduce_line
+from matrix.provision.overlays import locked
 from matrix.verdicts.judge import Judgement, judge
 from matrix.verdicts.outcome import Outcome, OutcomeKind
 from matrix.verdicts.planned import Planned
@@ -25,6 +26,14 @@ from matrix.verdicts.text import visible
 # Seconds for one case. A save-and-load case takes 1 s to 10 s on 2 cores, 15 s on busy ones; upstream's complete
 # training loop takes 14 s. Override: MEGATRIX_DEADLINE.
 DEADLINE_S: Final = 120.0
+
+
+def deadline(text: str) -> float:
+    """Return the seconds of MEGATRIX_DEADLINE, DEADLINE_S without it."""
+    try:
+        return float(text or DEADLINE_S)
+    except ValueError:
+        raise MatrixError("not a time", where="MEGATRIX_DEADLINE", got=text, expected="seconds, such as 120") from None
 
 
 class JobRunner(Protocol):
@@ -68,21 +77,28 @@ class CaseContext:
     backend: str = "gloo"
 
 
+@dataclass(frozen=True)
+class ReproductionRequest:
+    """One planned case of a failure in its context. `catalog` holds all failures, which other signatures belong to."""
+
+    planned: Planned
+    failure: Failure
+    catalog: tuple[Failure, ...]
+    context: CaseContext
+
+
 class Reproduction:
-    """One planned case, ready to run: by `read` at level contract, by `supervisor` at the others."""
+    """One planned case, ready to run: by `read` at level contract, by `runner` at the others."""
 
     def __init__(
         self,
-        planned: Planned,
-        failure: Failure,
-        catalog: tuple[Failure, ...],
-        context: CaseContext,
-        supervisor: Callable[[], JobRunner],
+        request: ReproductionRequest,
+        runner: Callable[[], JobRunner],
         journal: RecordSink,
         read: Callable[[], Outcome],
     ) -> None:
-        self.planned, self.failure, self._catalog = planned, failure, catalog
-        self._context, self._supervisor, self._journal, self._read = context, supervisor, journal, read
+        self.planned, self.failure, self._context = request.planned, request.failure, request.context
+        self._request, self._runner, self._read, self._journal = request, runner, read, journal
 
     def run(self) -> Record:
         """Run or read the case, judge the outcome, store the record and return it."""
@@ -90,7 +106,10 @@ class Reproduction:
         if self._context.unavailable:
             outcome = Outcome(OutcomeKind.UNAVAILABLE, self._context.unavailable)
         elif self.planned.level is Level.CONTRACT:
-            outcome = self._outcome_read()
+            try:
+                outcome = self._read()
+            except MatrixError as error:  # one of both APIs can't be read, e.g. of a release that is not recorded
+                outcome = Outcome(OutcomeKind.UNAVAILABLE, error.brief)
         else:
             outcome = self._outcome_run()
         record = make_record(self.planned, outcome, self._judged(outcome), self._context, started)
@@ -127,7 +146,7 @@ class Reproduction:
     def _write(self, writer: Planned, folder: Path) -> Outcome:
         """Write the checkpoint that the case reads into `folder`, in the cell of its writer."""
         job = self._job(writer, self.failure.case_named(self.planned.case).writer, self._context.writer_path)
-        return self._supervisor().run(replace(job, checkpoint=folder, log_dir=job.log_dir / "writer"))
+        return self._runner().run(replace(job, checkpoint=folder, log_dir=job.log_dir / "writer"))
 
     def _outcome_run(self) -> Outcome:
         """Run the job; run it once more in new interpreters if the outcome is red and the first were not new.
@@ -135,27 +154,43 @@ class Reproduction:
         The second run is evidence only: the verdict stays red, and the record notes a difference.
         """
         if writer := self.planned.writer:
-            missing = checkpoints.provide(self._context.checkpoint, partial(self._write, writer))
+            missing = provide_checkpoint(self._context.checkpoint, partial(self._write, writer))
             if missing:
                 return missing
         job = self.job
-        outcome = self._supervisor().run(job)
+        outcome = self._runner().run(job)
         if self._judged(outcome).verdict.colour == "red" and self.failure.case_named(self.planned.case).preload:
-            fresh = self._supervisor().run(replace(job, fresh=True, log_dir=job.log_dir / "fresh"))
-            same = self._judged(fresh) == self._judged(outcome)
-            note = f"run again in fresh interpreters: {'the same' if same else 'DIFFERENT'}: {brief(fresh)}"
+            fresh = self._runner().run(replace(job, fresh=True, log_dir=job.log_dir / "fresh"))
+            difference = "the same" if self._judged(fresh) == self._judged(outcome) else "DIFFERENT"
+            note = f"run again in fresh interpreters: {difference}: {brief(fresh)}"
             outcome = replace(outcome, attempts=(*outcome.attempts, note))
         return outcome
 
-    def _outcome_read(self) -> Outcome:
-        """Read both APIs. If one can't be read, e.g. of a release that is not recorded, return `unavailable`."""
-        try:
-            return self._read()
-        except MatrixError as error:
-            return Outcome(OutcomeKind.UNAVAILABLE, error.brief)
-
     def _judged(self, outcome: Outcome) -> Judgement:
-        return judge(self.failure, self.planned.expectation, outcome, self._catalog)
+        return judge(self.failure, self.planned.expectation, outcome, self._request.catalog)
+
+
+def provide_checkpoint(folder: Path, write: Callable[[Path], Outcome]) -> Outcome | None:
+    """Make sure that `folder` holds a checkpoint; return why there is none, or None where there is.
+
+    `write` writes it into the folder that it receives. Concurrent processes write it once; after a kill it is written
+    again. The returned outcome shows no signature: what the writer raises is not what the reader raises.
+    """
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with locked(folder.with_suffix(".lock")):
+        if folder.is_dir():
+            return None
+        making = folder.with_suffix(".making")
+        shutil.rmtree(making, ignore_errors=True)
+        making.mkdir()
+        outcome = write(making)
+        if outcome.kind is OutcomeKind.PASSED:
+            making.rename(folder)
+            return None
+        if outcome.kind is OutcomeKind.UNAVAILABLE:
+            return outcome
+        reason = f"the checkpoint was not written: {outcome.kind.value}: {outcome.reason}"
+        return Outcome(OutcomeKind.EXITED, reason, seconds=outcome.seconds, ranks=outcome.ranks)
 
 
 def stand_ins(failure: Failure, case: Case, planned: Planned) -> dict[str, Any]:
@@ -197,10 +232,11 @@ def make_record(planned: Planned, outcome: Outcome, judgement: Judgement, contex
     )
 
 
-def not_run(item: Planned, catalog: Catalog, outcome: Outcome, run: str) -> Record:
+def not_run(planned: Planned, catalog: Catalog, outcome: Outcome, run: str) -> Record:
     """Return the record of a case that did not run: unavailable or not reached."""
-    context = CaseContext(reproduce=reproduce_line(item), run=run)
-    return make_record(item, outcome, judge(catalog.failure(item.failure), item.expectation, outcome), context, "")
+    context = CaseContext(reproduce=reproduce_line(planned), run=run)
+    judgement = judge(catalog.failure(planned.failure), planned.expectation, outcome)
+    return make_record(planned, outcome, judgement, context, "")
 
 
 def brief(outcome: Outcome) -> str:

@@ -4,33 +4,28 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache, partial
 from pathlib import Path
 from typing import Final
 
-from matrix.catalog.failure import Level
 from matrix.catalog.model import HOST, Catalog
 from matrix.errors import ExitStatus, MatrixError, closest
 from matrix.execution import interrupt
-from matrix.execution.cache_key import case_key
-from matrix.execution.engine import BaseContents, Engine, EngineResult, offer_of
+from matrix.execution.at_once import AtOnce
+from matrix.execution.engine import Engine, EngineRequest, EngineResult
 from matrix.execution.relay import Receiver
 from matrix.execution.reproduction import not_run
-from matrix.planning.cases import on_python
-from matrix.planning.requirements import BaseOffer, MachineOffer, lacks
-from matrix.planning.rerun import plan_entry, reproduce_line
-from matrix.provision import configuration, host
-from matrix.provision.case_overlays import overlay_digest, overlay_specs
-from matrix.store import journal, night
+from matrix.provision import host
+from matrix.store import night
 from matrix.store.history import History, with_history
-from matrix.store.night import Night
+from matrix.store.journal import Journal, settle
+from matrix.store.night import Night, StoredRun
 from matrix.store.paths import NIGHT, Paths
 from matrix.store.run_lock import RunLock
 from matrix.store.secrets import mask_file
 from matrix.verdicts.outcome import Outcome, OutcomeKind
 from matrix.verdicts.planned import Planned
-from matrix.verdicts.reason import Lack
 from matrix.verdicts.record import SILENT, Record, Verdict
 
 ENGINE_LOG: Final = "engine.log"  # in the run's folder: the output of tox and pytest
@@ -38,206 +33,160 @@ ENGINE_LOG: Final = "engine.log"  # in the run's folder: the output of tox and p
 
 @dataclass(frozen=True)
 class Request:
-    """The options of a run. `resume` names an earlier run to finish with its own plan.
+    """What a run does. `resume` is an earlier run to finish with its own plan.
 
     With `attach` the engine uses the processes of that run that still run; otherwise they are awaited first. After
-    `limit_s` seconds the run stops; cases without a result are not reached.
+    `limit_s` seconds the run stops; cases without a result are not reached. `site` defaults to this machine.
     """
 
     planned: Sequence[Planned] = ()
     out: Path = field(default_factory=lambda: Paths().out)
     cache: bool = True
-    resume: str = ""
+    resume: StoredRun | None = None
     attach: bool = False
     label: str = NIGHT
     limit_s: float | None = None
+    site: host.ExecutionSite | None = None
 
 
-def execute(
-    request: Request,
-    catalog: Catalog,
-    engine: Engine,
-    show: Callable[[Record], None],
-    warn: Callable[[str], None],
-    place: host.ExecutionSite | None = None,
-    begun: Callable[[str], None] = lambda key: None,
-    report: Callable[[Path, History], Night] | None = None,
-) -> Night:
-    """Run the cases and return the night. `place` defaults to this machine.
+def ignore(event: object) -> None:
+    """Report nothing."""
 
-    `show` is called with each record when it arrives, `warn` with warnings, `begun` with the key of each case that
-    begins. `report` is called with the run's folder at the end, also after a Ctrl-C, which is raised again; the default
-    adds the run to the history and writes no page. Without a usable history the run warns and has an empty one.
+
+@dataclass(frozen=True)
+class Events:
+    """What a run calls: `show` with each record when it arrives, `begun` with the key of each case that begins.
+
+    `warn` is called with warnings. `ended` is called at the end, also after a Ctrl-C, which is raised again; the
+    default adds the run to the history and writes no page.
+    """
+
+    show: Callable[[Record], None] = ignore
+    begun: Callable[[str], None] = ignore
+    warn: Callable[[str], None] = ignore
+    ended: Callable[[StoredRun, History], Night] = night.added
+
+
+def execute(request: Request, catalog: Catalog, engine: Engine, events: Events = Events()) -> Night:
+    """Run the cases and return the night. Without a usable history the run warns and has an empty one.
 
     Raises MatrixError, also if another process works on the run; a run that can't start leaves no folder.
     """
-    paths = Paths(request.out)
     if not request.resume:
-        engine.ready({item.cell.base for item in request.planned})
-    warn_once = cache(warn)
-    folder, lock = start(request, paths, catalog, warn)
+        engine.ready({case.cell.base for case in request.planned})
+    run, lock = start(request, catalog, events.warn)
+    history, warn_once = Paths(request.out).history, cache(events.warn)
 
-    def reported() -> Night:
-        return with_history(paths.history, partial(report or night.added, folder), warn_once)
+    def ended() -> Night:
+        return with_history(history, partial(events.ended, run), warn_once)
 
     with lock:
         try:
-            with_history(
-                paths.history,
-                lambda history: work(request, catalog, engine, folder, history, show, warn, place, begun),
-                warn_once,
-            )
+            with_history(history, Work(request, catalog, engine, events, run).finish, warn_once)
         except MatrixError:
-            if request.resume or (folder / ENGINE_LOG).exists():
-                reported()
+            if request.resume or (run.folder / ENGINE_LOG).exists():
+                ended()
             else:  # the engine started nothing: no run to report or resume
-                shutil.rmtree(folder, ignore_errors=True)
+                shutil.rmtree(run.folder, ignore_errors=True)
             raise
         except BaseException:
-            reported()
+            ended()
             raise
-        return reported()
+        return ended()
 
 
-def start(request: Request, paths: Paths, catalog: Catalog, warn: Callable[[str], None]) -> tuple[Path, RunLock]:
-    """Return the folder of the run, which contains its plan, and the lock on it."""
-    if request.resume:
-        folder = paths.run(request.resume)
-        if not folder.is_dir():
-            known = [path.name for path in paths.run("").glob("*")]
-            raise MatrixError(
-                "no such run", got=request.resume, expected=f"a folder under {folder.parent}",
-                fix=closest(request.resume, known),
-            )  # fmt: skip
+def earlier(out: Path, name: str) -> StoredRun:
+    """Return the run of this name. Raises MatrixError if it does not exist."""
+    run = StoredRun(Paths(out).run(name))
+    if not run.folder.is_dir():
+        names = [path.name for path in run.folder.parent.glob("*")]
+        expected, fix = f"a folder under {run.folder.parent}", closest(name, names)
+        raise MatrixError("no such run", got=name, expected=expected, fix=fix)
+    return run
+
+
+def start(request: Request, catalog: Catalog, warn: Callable[[str], None]) -> tuple[StoredRun, RunLock]:
+    """Return the run with its plan, and the lock on it."""
+    run = request.resume
+    if run is None:
+        folder = Paths(request.out).new_run(request.label)
         lock = RunLock(folder)
-        for item in night.planned(folder):
-            check(item, catalog)
-        if not request.attach:
-            journal.settle(folder, lambda: warn("waiting until the processes of the interrupted run have ended"))
-        return folder, lock
-    folder = paths.new_run(request.label)
-    lock = RunLock(folder)
-    night.write_plan(folder, [plan_entry(item) for item in request.planned])
-    return folder, lock
+        return StoredRun.create(folder, request.planned), lock
+    lock = RunLock(run.folder)
+    for case in run.planned:
+        check(case, catalog)
+    if not request.attach:
+        settle(run.folder, lambda: warn("waiting until the processes of the interrupted run have ended"))
+    return run, lock
 
 
-def check(item: Planned, catalog: Catalog) -> None:
+def check(planned: Planned, catalog: Catalog) -> None:
     """Raise MatrixError unless the catalog has this case of a plan, as it was planned."""
-    failure = catalog.failure(item.failure)
-    if item.cell.base != HOST:
-        catalog.base(item.cell.base)
-    if not item.reproducible:
+    failure = catalog.failure(planned.failure)
+    if planned.cell.base != HOST:
+        catalog.base(planned.cell.base)
+    if not planned.reproducible:
         return
-    case = next((one for one in failure.case if one.name == item.case and item.level in one.levels), None)
-    if case is None or (case.ranks, case.launcher) != (item.ranks, item.launcher):
+    cases = (case for case in failure.case if case.name == planned.case and planned.level in case.levels)
+    case = next(cases, None)
+    if case is None or (case.ranks, case.launcher) != (planned.ranks, planned.launcher):
         raise MatrixError(
-            "the catalog does not have this planned case", got=f"{item.key}, {item.ranks} ranks, {item.launcher}",
+            "the catalog does not have this planned case",
+            got=f"{planned.key}, {planned.ranks} ranks, {planned.launcher}",
             expected=f"{case.ranks} ranks, {case.launcher}" if case else "a case of the failure at this level",
             fix="start a new run: the plan was changed, or is of another version",
-        )  # fmt: skip
-
-
-def work(
-    request: Request,
-    catalog: Catalog,
-    engine: Engine,
-    folder: Path,
-    history: History,
-    show: Callable[[Record], None],
-    warn: Callable[[str], None],
-    place: host.ExecutionSite | None = None,
-    begun: Callable[[str], None] = lambda key: None,
-) -> None:
-    """Record the cases that need no process, then run the others with the engine."""
-    done = journal.read(folder).results
-    pending = [item for item in night.planned(folder) if item.key not in done]
-    site = place or host.look()
-    installed = cache(engine.installed)  # 20 ms per environment, which hundreds of cases share
-    offer = cache(lambda base: offer_of(catalog, engine, base))
-    left: list[Planned] = []
-    with journal.Journal.new(folder) as kept:
-        for item in pending:
-            record = None
-            if lack := site.lack(catalog, item, offer(item.cell.base)):
-                outcome = unavailable(catalog, item, offer(item.cell.base), site, lack)
-                record = not_run(item, catalog, outcome, folder.name)
-            if record is None and request.cache:
-                record = cached(item, catalog, installed, site, history, folder.name)
-            if record is None:
-                left.append(item)
-                continue
-            kept.result(record)
-            show(record)
-    if not left:
-        return
-    bases = list(dict.fromkeys(item.cell.base for item in left))
-    ending, passed = EngineResult(), False
-    with Receiver(show, begun) as receiver:
-        environ = {"MEGATRIX_RUN": str(folder.resolve()), "MEGATRIX_RELAY": receiver.address}
-        try:
-            with interrupt.after(request.limit_s):
-                ending = engine.run(bases, environ, folder / ENGINE_LOG)
-        except interrupt.TimeLimitReached:
-            passed = True
-        finally:
-            mask_file(folder / ENGINE_LOG)
-    done = journal.read(folder).results
-    with journal.Journal.new(folder) as kept:
-        for item in left:
-            if item.key not in done and item.cell.base in ending.refused:
-                outcome = Outcome(OutcomeKind.UNAVAILABLE, ending.refused[item.cell.base])
-                record = not_run(item, catalog, outcome, folder.name)
-                kept.result(record)
-                show(record)
-    lost = {item.key for item in left} - set(journal.read(folder).results)
-    if lost and passed:
-        warn(f"{len(lost)} of {len(left)} cases were not reached within the time limit; --resume runs them")
-    elif lost:
-        warn(
-            f"{len(lost)} of {len(left)} cases were not reached: the engine ended with {ending.status}; "
-            f"see its output in {folder / ENGINE_LOG}"
         )
 
 
-def unavailable(catalog: Catalog, item: Planned, offer: BaseOffer, site: host.ExecutionSite, first: Lack) -> Outcome:
-    """Return the outcome of a case that lacks something: `first`, which is its reason, and what it lacks besides."""
-    added = replace(offer, lack="", clones=None)  # what the site lacks when base and clones are there
-    others = (*lacks(catalog, item, offer, MachineOffer()), site.lack(catalog, item, added))
-    every = tuple(dict.fromkeys(lack for lack in (first, *others) if lack))
-    return Outcome(OutcomeKind.UNAVAILABLE, first.text, lacks=every)
+class Work:
+    """What is left of a stored run: first the cases that need no process, then those of the engine."""
 
+    def __init__(self, request: Request, catalog: Catalog, engine: Engine, events: Events, run: StoredRun) -> None:
+        self._request, self._catalog, self._engine, self._events, self._run = request, catalog, engine, events, run
+        self._log = run.folder / ENGINE_LOG
 
-def cached(
-    item: Planned,
-    catalog: Catalog,
-    installed: Callable[[str], BaseContents | None],
-    site: host.ExecutionSite,
-    history: History,
-    run: str,
-) -> Record | None:
-    """Return the cached record of a case with the same content, None if it must run.
+    def finish(self, history: History) -> None:
+        """Give each case a result, unless the engine ends early."""
+        at_once = AtOnce(self._catalog, self._engine, self._request.site or host.look(), history, self._run.folder.name)
+        waiting = list[Planned]()
+        with Journal.new(self._run.folder) as journal:
+            for planned in self._run.pending():
+                if record := at_once.unavailable(planned) or (self._request.cache and at_once.cached(planned)):
+                    journal.result(record)
+                    self._events.show(record)
+                else:
+                    waiting.append(planned)
+        if not waiting:
+            return
+        result = self._run_engine(waiting)
+        self._record_refused(result)
+        if not (lost := len(self._run.pending())):
+            return
+        missing = f"{lost} of {len(waiting)} cases were not reached"
+        if result.out_of_time:
+            self._events.warn(f"{missing} within the time limit; --resume runs them")
+        else:
+            self._events.warn(f"{missing}: the engine ended with {result.status}; see its output in {self._log}")
 
-    `installed` returns the contents of a base.
-    """
-    if item.level is Level.GPU:
-        return None  # it also depends on the GPUs and the user-mode driver, which are unknown before the case runs
-    held = installed(item.cell.base)
-    if held is None:
-        return None
-    item = on_python(catalog, item, held.environment.minor)
-    try:
-        settings, both = configuration.load(), filter(None, (item, item.writer))
-        place = held.environment, settings, held.interpreter, held.image
-        digests = [overlay_digest(spec) for one in both for spec in overlay_specs(one, *place)]
-        content = case_key(item, catalog.failure(item.failure), held.environment, digests, site, held.image)
-        found = history.cached(content)
-    except MatrixError:
-        return (
-            None  # a source is missing, which the case reports when it runs; or the history fails, as the report will
-        )
-    if found is None or found.key != item.key:
-        return None
-    return replace(found, planned=item, run=run, reproduce=reproduce_line(item))
+    def _run_engine(self, waiting: Sequence[Planned]) -> EngineResult:
+        bases = list(dict.fromkeys(planned.cell.base for planned in waiting))
+        with Receiver(self._events.show, self._events.begun) as receiver:
+            try:
+                with interrupt.after(self._request.limit_s):
+                    return self._engine.run(EngineRequest(bases, self._run, self._log, receiver.address))
+            except interrupt.TimeLimitReached:
+                return EngineResult(out_of_time=True)
+            finally:
+                mask_file(self._log)
+
+    def _record_refused(self, result: EngineResult) -> None:
+        """Record the cases of bases on which no process could start as unavailable."""
+        with Journal.new(self._run.folder) as journal:
+            for planned in self._run.pending(result.refused):
+                outcome = Outcome(OutcomeKind.UNAVAILABLE, result.refused[planned.cell.base])
+                record = not_run(planned, self._catalog, outcome, self._run.folder.name)
+                journal.result(record)
+                self._events.show(record)
 
 
 def exit_status(ended: Night) -> ExitStatus:

@@ -21,9 +21,10 @@ from matrix.catalog.codec import decode, encode
 from matrix.catalog.failure import Level
 from matrix.catalog.folders import FAILURES
 from matrix.errors import MatrixError
+from matrix.execution.case_context import Options
 from matrix.execution.relay import Receiver, Sender
 from matrix.execution.reproduction import not_run
-from matrix.execution.session import Options, Session, item_name
+from matrix.execution.session import Session, item_name
 from matrix.planning.packing import Demand
 from matrix.store import journal
 from matrix.verdicts.outcome import Outcome, OutcomeKind
@@ -60,9 +61,9 @@ class WorkerSession(Session):
         if HANDED not in workerinput:
             fix = f"name them, e.g. pytest -n 2 {FAILURES}"
             raise MatrixError("pytest-xdist's controller has no plan", got="cases outside of its arguments", fix=fix)
-        given = json.loads(workerinput[HANDED])
-        super().__init__(replace(options, run_folder=Path(given["run_folder"]), relay=given["relay"]), out)
-        self.planned = list(decode(tuple[Planned, ...], given["planned"]))
+        plan = json.loads(workerinput[HANDED])
+        super().__init__(replace(options, run_folder=Path(plan["run_folder"]), relay=plan["relay"]), out)
+        self.planned = list(decode(tuple[Planned, ...], plan["planned"]))
 
     @cached_property
     def journal(self) -> Sender:
@@ -111,8 +112,8 @@ class Groups:
     @property
     def tests_finished(self) -> bool:
         """Whether no worker needs another case, so that all may end after those that they have."""
-        left = self._waiting or any(self._rest.values()) or any(len(sent) >= AHEAD for sent in self._sent.values())
-        return self._scheduled and not left
+        ahead = any(len(sent) >= AHEAD for sent in self._sent.values())
+        return self._scheduled and not (self._waiting or any(self._rest.values()) or ahead)
 
     def add_node(self, node: Worker) -> None:
         """Add a worker that starts to collect."""
@@ -129,8 +130,8 @@ class Groups:
         if not self._scheduled:
             self._scheduled = True
             groups: dict[str, list[str]] = {}
-            for one in next(iter(self._ids.values())):
-                groups.setdefault(self._group(one), []).append(one)
+            for nodeid in next(iter(self._ids.values())):
+                groups.setdefault(self._group(nodeid), []).append(nodeid)
             self._waiting = sorted(groups.values(), key=lambda ids: (max(map(self._size, ids)), len(ids)), reverse=True)
         for node in self.nodes:
             self._feed(node)
@@ -142,12 +143,12 @@ class Groups:
 
     def remove_node(self, node: Worker) -> str | None:
         """Return the case that a worker ran when it ended, if any; the others that it had go to another worker."""
-        sent, rest = self._sent.pop(node), self._rest.pop(node)
+        sent, unsent = self._sent.pop(node), self._rest.pop(node)
         lost = sent.pop(0) if sent and sent[0] in self._started else None
-        if sent or rest:
-            self._waiting.insert(0, [*sent, *rest])
-        for other in self.nodes:
-            self._feed(other)
+        if sent or unsent:
+            self._waiting.insert(0, [*sent, *unsent])
+        for worker in self.nodes:
+            self._feed(worker)
         return lost
 
     def mark_test_pending(self, item: str) -> None:
@@ -193,7 +194,7 @@ class Controller:
 
     def pytest_report_header(self) -> str:
         """Return the line that names the base."""
-        return self._session.header
+        return self._session.installation.header
 
     def pytest_xdist_setupnodes(self, specs: Sequence[object]) -> None:
         """Store how many workers start."""
@@ -233,7 +234,7 @@ class Controller:
             worker = report.node.gateway.id
             outcome = Outcome(OutcomeKind.NOT_REACHED, LOST.format(worker=worker, error=self._ended.get(worker)))
             run = self._session.run_folder.name
-            self._lost.append(not_run(item, self._session.catalog, outcome, run))
+            self._lost.append(not_run(item, self._session.installation.catalog, outcome, run))
 
     def pytest_keyboard_interrupt(self) -> None:
         """Interrupt the workers, which then stop the ranks of their cases."""

@@ -79,22 +79,22 @@ def schedule(demands: Sequence[Demand], gpus: int, workers: int, memory: int | N
     starts, ends, most = [0.0] * len(demands), [0.0] * len(demands), 0
     upcoming, waiting = list(range(len(demands))), list[int]()
     running: list[tuple[float, int, tuple[str, ...]]] = []  # a heap: end, index, GPUs
-    names, now = tuple(map(str, range(gpus))), 0.0
+    names, clock = tuple(map(str, range(gpus))), 0.0
     while upcoming or waiting or running:
         idle = workers - len(waiting) - len(running)
         waiting, upcoming = waiting + upcoming[:idle], upcoming[idle:]
         holders = [demands[index] for _, index, _ in running]
         free = Free(names, gpus, None if memory is None else memory - sum(holder.memory for holder in holders))
         granted = grants([demands[index] for index in waiting], holders, free)
-        for position, taken in granted.items():
+        for position, gpu_names in granted.items():
             index = waiting[position]
-            starts[index], ends[index] = now, now + demands[index].seconds
-            heapq.heappush(running, (ends[index], index, taken))
-            names = tuple(name for name in names if name not in taken)
+            starts[index], ends[index] = clock, clock + demands[index].seconds
+            heapq.heappush(running, (ends[index], index, gpu_names))
+            names = tuple(name for name in names if name not in gpu_names)
         waiting = [index for position, index in enumerate(waiting) if position not in granted]
         most = max(most, gpus - len(names))
-        now = running[0][0]
-        while running and running[0][0] == now:
+        clock = running[0][0]
+        while running and running[0][0] == clock:
             names += heapq.heappop(running)[2]
     return Schedule(tuple(starts), tuple(ends), most)
 

@@ -20,11 +20,11 @@ from matrix.report.stack_map import stack_map
 from matrix.report.words import group_by
 from matrix.store import night
 from matrix.store.history import History
-from matrix.store.night import Night
+from matrix.store.night import Night, StoredRun
 from matrix.store.paths import Paths, write_whole
 
 
-def render(run_folder: Path, out: Path, history: History, catalog: Catalog) -> Night:
+def render(run: StoredRun, out: Path, history: History, catalog: Catalog) -> Night:
     """Add a run to the history and write its reports: a night's under `out`, any other run's in a folder of their own.
 
     Returns the night.
@@ -32,7 +32,7 @@ def render(run_folder: Path, out: Path, history: History, catalog: Catalog) -> N
     May be called repeatedly, also for an interrupted or an older run. Raises MatrixError if the run, the history or
     the output folder can't be used.
     """
-    current, paths = night.added(run_folder, history), Paths(out).pages(run_folder.name)
+    current, paths = night.added(run, history), Paths(out).pages(run.folder.name)
     levels, pasts = history.levels(), history.pasts(current.run)
     different = changes(current.records, history.previous(current.run))
     bisections = sorted(path.stem for path in paths.bisections.glob("*.html"))
@@ -43,7 +43,7 @@ def render(run_folder: Path, out: Path, history: History, catalog: Catalog) -> N
         write_whole(paths.failure(failure.id), failure_page(failure, map, current, levels, pasts), durable=False)
     for cell, records in group_by(lambda record: record.cell.id, current.records).items():
         path = paths.cell(cell)
-        log_of = partial(_log, path.parent, run_folder)
+        log_of = partial(_log, path.parent, run.folder)
         write_whole(path, cell_page(current.run, records, catalog, pasts, log_of), durable=False)
     write_whole(paths.junit, night_junit(current))
     write_whole(paths.summary, job_summary(current, different))

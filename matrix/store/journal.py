@@ -17,7 +17,7 @@ import os
 import re
 import threading
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
@@ -55,11 +55,6 @@ class JournalState:
     started: Mapping[str, str]
     began: str = ""
     ended: str = ""
-
-    @property
-    def started_only(self) -> frozenset[str]:
-        """Cases that were started and have no result: the process that ran them was lost."""
-        return frozenset(self.started) - frozenset(self.results)
 
 
 class Journal:
@@ -122,9 +117,9 @@ class Journal:
             line = _sealed({"at": at, event: value})
             try:
                 try:
-                    rest = memoryview(line)
-                    while rest:  # one write, unless the disk fills up during it: the next write then raises
-                        rest = rest[os.write(self._file, rest) :]
+                    unwritten = memoryview(line)
+                    while unwritten:  # one write, unless the disk fills up during it: the next write then raises
+                        unwritten = unwritten[os.write(self._file, unwritten) :]
                     os.fsync(self._file)
                 except BaseException:  # also on Ctrl-C: the next line must not follow half a line
                     os.ftruncate(self._file, self._size)
@@ -154,80 +149,106 @@ def hold(run_folder: Path, how: int = fcntl.LOCK_SH) -> int:
     """
     path = run_folder / "lock"
     try:
-        held = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        lock = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
     except OSError as error:
         raise unwritable(path, error) from error
     try:
-        fcntl.flock(held, how)
+        fcntl.flock(lock, how)
     except BaseException:
-        os.close(held)
+        os.close(lock)
         raise
-    return held
+    return lock
 
 
 def read(run_folder: Path) -> JournalState:
-    """Read all journals of a run, in the order of their names.
+    """Return the contents of all journals of a run. Raises what Journals.read raises."""
+    return Journals(run_folder).read()
 
-    A torn last line of a file is ignored. A bad line anywhere else raises MatrixError with file and line: its content
-    is lost and must not be dropped silently.
-    """
-    results: dict[str, Record] = {}
-    lost: dict[str, Record] = {}
-    started: dict[str, str] = {}
-    times: list[str] = []
-    for path in sorted(run_folder.glob("journal-*.jsonl")):
-        for number, entry in _entries(path):
-            try:
-                at, key = entry["at"], entry.get("started", "")
-                if not isinstance(at, str) or not isinstance(key, str):
-                    raise TypeError("a time or a case that is not a text")
+
+class Journals:
+    """The journals of a run, for a process that reads them more than once: it reads each line once."""
+
+    def __init__(self, run_folder: Path) -> None:
+        self._folder = run_folder
+        self._read: dict[Path, _JournalLines] = {}
+
+    def read(self) -> JournalState:
+        """Return the contents of all journals, in the order of their names.
+
+        A torn last line of a file is ignored. A bad line anywhere else raises MatrixError with file and line: its
+        content is lost and must not be dropped silently.
+        """
+        results: dict[str, Record] = {}
+        lost: dict[str, Record] = {}
+        started: dict[str, str] = {}
+        times: list[str] = []
+        for path in sorted(self._folder.glob("journal-*.jsonl")):
+            lines = self._read.setdefault(path, _JournalLines(path))
+            lines.extend()
+            for at, event in lines.events:
                 times.append(at)
-                if key:
-                    started[key] = at
-                    lost.pop(key, None)
+                if isinstance(event, Record):
+                    (lost if event.verdict is Verdict.NOT_REACHED else results).setdefault(event.key, event)
                 else:
-                    record = decode(Record, entry["result"])
-                    (lost if record.verdict is Verdict.NOT_REACHED else results).setdefault(record.key, record)
-            except (MalformedError, KeyError, TypeError) as error:
-                raise MatrixError(
-                    "a whole line that this version can't read",
-                    where=f"{path}:{number}",
-                    got=f"{type(error).__name__}: {error}",
-                    expected="a started case or the record of a result",
-                    fix="read it with the version that wrote it",
-                ) from error
-    return JournalState(
-        results,
-        {key: lost[key] for key in lost if key not in results},
-        started,
-        min(times, default=""),
-        max(times, default=""),
-    )
+                    started[event] = at
+                    lost.pop(event, None)
+        lost = {key: record for key, record in lost.items() if key not in results}
+        return JournalState(results, lost, started, min(times, default=""), max(times, default=""))
 
 
-def _entries(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield line number and content of every intact line."""
-    bad = 0
-    try:
-        with regular(path) as file:
-            for number, line in enumerate(file, start=1):
-                if not bad and (entry := _opened(line.rstrip(b"\n"))) is not None:
-                    yield number, entry
-                elif bad or _SEAL_INSIDE.search(line):
-                    break
-                else:
-                    bad = number  # torn, if it is the last line
-            else:
-                return
-    except OSError as error:
-        raise MatrixError("the journal can't be read", where=str(path), got=error.strerror or error) from error
-    raise MatrixError(
-        "a corrupt line within the journal",
-        where=f"{path}:{bad or number}",
-        expected='one JSON object that ends in its checksum, ,"crc":"xxxxxxxx"}',
-        fix="the record on this line is lost. To continue without it, move the file out of the run's folder and "
-        "resume: its cases run again",
-    )
+class _JournalLines:
+    """The lines of one journal: the time of each, and the key of the case that started or the record of its result."""
+
+    def __init__(self, path: Path) -> None:
+        self.events: list[tuple[str, str | Record]] = []
+        self._path, self._end = path, 0
+
+    def extend(self) -> None:
+        """Read the lines that were added. Raises MatrixError."""
+        bad = False
+        try:
+            with regular(self._path) as file:
+                file.seek(self._end)
+                for line in file:
+                    if bad or (entry := _opened(line.rstrip(b"\n"))) is None:
+                        if bad or _SEAL_INSIDE.search(line):
+                            raise self._corrupt()
+                        bad = True  # torn, if it is the last line
+                        continue
+                    self.events.append(self._event(entry))
+                    self._end += len(line)
+        except OSError as error:
+            raise MatrixError(
+                "the journal can't be read", where=str(self._path), got=error.strerror or error
+            ) from error
+
+    @property
+    def _place(self) -> str:
+        return f"{self._path}:{len(self.events) + 1}"
+
+    def _event(self, entry: Mapping[str, Any]) -> tuple[str, str | Record]:
+        try:
+            at, key = entry["at"], entry.get("started", "")
+            if not isinstance(at, str) or not isinstance(key, str):
+                raise TypeError("a time or a case that is not a text")
+            return at, key or decode(Record, entry["result"])
+        except (MalformedError, KeyError, TypeError) as error:
+            raise MatrixError(
+                "a whole line that this version can't read",
+                where=self._place,
+                got=f"{type(error).__name__}: {error}",
+                expected="a started case or the record of a result",
+                fix="read it with the version that wrote it",
+            ) from error
+
+    def _corrupt(self) -> MatrixError:
+        return MatrixError(
+            "a corrupt line within the journal",
+            where=self._place,
+            expected='one JSON object that ends in its checksum, ,"crc":"xxxxxxxx"}',
+            fix="the record on this line is lost. To continue without it, move the file out of the run's folder and "
+            "resume: its cases run again",
+        )
 
 
 def _sealed(entry: Mapping[str, object]) -> bytes:

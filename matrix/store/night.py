@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from matrix.catalog.codec import MalformedError, decode
 from matrix.errors import MatrixError
-from matrix.planning.rerun import PlanEntry
+from matrix.planning.rerun import PlanEntry, reproduce_line
 from matrix.store import journal
 from matrix.store.history import History
 from matrix.store.paths import PLAN, is_night, regular, write_whole
@@ -34,15 +35,73 @@ class Night:
     missing: Mapping[str, str] = field(default_factory=dict)
 
 
-def added(run_folder: Path, history: History) -> Night:
+class StoredRun:
+    """The plan and the journals of the run in `folder`: the plan, and each line of a journal, is read once.
+
+    Every method raises MatrixError on a missing or broken plan, on a case planned twice and on a broken journal.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.journals = folder, journal.Journals(folder)
+
+    @classmethod
+    def create(cls, folder: Path, cases: Sequence[Planned]) -> StoredRun:
+        """Write the plan of a new run."""
+        run = cls(folder)
+        run.entries = {case.key: PlanEntry(case, reproduce_line(case)) for case in cases}
+        write_plan(folder, [entry.to_plain() for entry in run.entries.values()])
+        return run
+
+    @cached_property
+    def entries(self) -> dict[str, PlanEntry]:
+        """Return the plan by case key."""
+        path, entries = self.folder / PLAN, dict[str, PlanEntry]()
+        for number, case in enumerate(plan(self.folder)):
+            where = f"{path}, case {number}"
+            entry = _entry(case, where)
+            if entry.planned.key in entries:
+                raise MatrixError("a case planned twice", where=where, got=entry.planned.key)
+            entries[entry.planned.key] = entry
+        return entries
+
+    @cached_property
+    def planned(self) -> list[Planned]:
+        """Return the cases of the plan."""
+        return [entry.planned for entry in self.entries.values()]
+
+    def pending(self, bases: Collection[str] | None = None) -> list[Planned]:
+        """Return the cases, of these bases only, that have no result yet."""
+        results = self.journals.read().results
+        return [case for case in self.planned if case.key not in results and (bases is None or case.cell.base in bases)]
+
+    def night(self) -> Night:
+        """Join the plan with the journals.
+
+        A planned case without a result is `not-reached`. A result that is not in the plan comes last, with a note.
+        """
+        run, state = self.folder.name, self.journals.read()
+        records: dict[str, Record] = {}
+        for key, entry in self.entries.items():
+            result = state.results.get(key) or state.lost.get(key)
+            if result:  # journals of earlier versions have a part of the planned case
+                records[key] = replace(result, planned=entry.planned)
+            else:
+                records[key] = _not_reached(entry, run, state.started.get(key, ""))
+        for key, result in state.results.items():
+            if key not in records:
+                records[key] = replace(result, notes=(*result.notes, "not in the plan of this run"))
+        return Night(run, tuple(records.values()), state.began, state.ended)
+
+
+def added(run: StoredRun, history: History) -> Night:
     """Add a run to the history and return it, compared with the nights before it."""
-    ended = read(run_folder)
-    history.add(ended.run, ended.records)
-    if not is_night(ended.run):
-        return ended
-    ran = {record.level for record in ended.records if record.verdict not in SILENT}
-    before = history.last_with(ended.run)
-    return replace(ended, missing={level.value: run for level, run in before.items() if level not in ran})
+    current = run.night()
+    history.add(current.run, current.records)
+    if not is_night(current.run):
+        return current
+    levels = {record.level for record in current.records if record.verdict not in SILENT}
+    nights = history.last_with(current.run).items()
+    return replace(current, missing={level.value: name for level, name in nights if level not in levels})
 
 
 def write_plan(run_folder: Path, cases: Sequence[Mapping[str, Any]]) -> None:
@@ -60,28 +119,8 @@ def write_plan(run_folder: Path, cases: Sequence[Mapping[str, Any]]) -> None:
 
 
 def read(run_folder: Path) -> Night:
-    """Join a run's plan with its journals.
-
-    A planned case without a result is `not-reached`. A result that is not in the plan comes last, with a note.
-    Raises MatrixError on a missing or broken plan and on a case planned twice, and whatever `journal.read` raises.
-    """
-    run, path, state = run_folder.name, run_folder / PLAN, journal.read(run_folder)
-    records: dict[str, Record] = {}
-    for number, case in enumerate(plan(run_folder)):
-        where = f"{path}, case {number}"
-        entry = _entry(case, where)
-        key = entry.planned.key
-        if key in records:
-            raise MatrixError("a case planned twice", where=where, got=key)
-        result = state.results.get(key) or state.lost.get(key)
-        if result:  # journals of earlier versions have a part of the planned case
-            records[key] = replace(result, planned=entry.planned)
-        else:
-            records[key] = _not_reached(entry, run, state.started.get(key, ""))
-    for key, result in state.results.items():
-        if key not in records:
-            records[key] = replace(result, notes=(*result.notes, "not in the plan of this run"))
-    return Night(run, tuple(records.values()), state.began, state.ended)
+    """Return what StoredRun.night returns."""
+    return StoredRun(run_folder).night()
 
 
 def plan(run_folder: Path) -> list[dict[str, Any]]:
@@ -99,18 +138,6 @@ def plan(run_folder: Path) -> list[dict[str, Any]]:
     except (OSError, ValueError, RecursionError) as error:
         raise MatrixError("the plan can't be read", where=str(path), got=error, fix="start a new run") from error
     return cases
-
-
-def planned(run_folder: Path) -> list[Planned]:
-    """Return the cases of a run's plan. Raises MatrixError on a missing or broken plan."""
-    path = run_folder / PLAN
-    cases: dict[str, Planned] = {}
-    for number, entry in enumerate(plan(run_folder)):
-        case = _entry(entry, f"{path}, case {number}").planned
-        if case.key in cases:
-            raise MatrixError("a case planned twice", where=f"{path}, case {number}", got=case.key)
-        cases[case.key] = case
-    return [*cases.values()]
 
 
 def _entry(entry: Mapping[str, Any], where: str) -> PlanEntry:

@@ -17,7 +17,7 @@ from matrix.report.bisection import bisection_page
 from matrix.report.output import render
 from matrix.store.history import History
 from matrix.store.journal import Journal
-from matrix.store.night import write_plan
+from matrix.store.night import StoredRun, write_plan
 from matrix.store.paths import Paths, write_whole
 from matrix.verdicts.outcome import Outcome, OutcomeKind, Raised
 from matrix.verdicts.record import Record, Verdict
@@ -68,7 +68,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Paths:
                     journal.started(each.key)
                     journal.result(each)
         with History(paths.history) as history:
-            render(paths.run(run), paths.out, history, real())
+            render(StoredRun(paths.run(run)), paths.out, history, real())
     one, two = bisection(LONG), attribution(LONG)
     write_whole(paths.bisections / "one.html", bisection_page(one, LONG))
     write_whole(paths.bisections / "two.html", bisection_page(two, LONG))

@@ -14,8 +14,9 @@ from typing import Any
 
 import pytest
 
-from matrix.execution.engine import Tox, environment_folder
+from matrix.execution.engine import EngineRequest, Tox, environment_folder
 from matrix.provision.indexes import site_environment
+from matrix.store.night import StoredRun
 from tests.schemas import records_of
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -71,7 +72,7 @@ def made_base(base: str) -> Path:
     folder = environment_folder(base)
     if not folder.is_dir():
         with tempfile.NamedTemporaryFile() as log:
-            Tox(1, only_make=True).run([base], {}, Path(log.name))
+            Tox(1, only_make=True).run(EngineRequest([base], StoredRun(Path()), Path(log.name)))
     return folder
 
 

@@ -10,7 +10,7 @@ from matrix.catalog.failure import Case, Expectation
 from matrix.catalog.limits import NO_LIMITS
 from matrix.catalog.loading import load
 from matrix.catalog.model import Catalog
-from matrix.execution import session
+from matrix.execution import installation, session
 from matrix.execution.ranks.job import RankJob
 from matrix.execution.reproduction import Reproduction
 from matrix.verdicts.planned import Planned
@@ -40,10 +40,10 @@ def rehearsed(reproduction: Reproduction) -> RankJob:
 
 def reproduction(own: session.Session, planned: Planned) -> Reproduction:
     """Return the reproduction of a case; small sizes break nothing, so the catalog's expectation is not theirs."""
-    small_sizes = own.catalog.failure(planned.failure).case_named(planned.case).rehearsal
+    small_sizes = own.installation.catalog.failure(planned.failure).case_named(planned.case).rehearsal
     return real_reproduction(own, replace(planned, expectation=Expectation.UNKNOWN) if small_sizes else planned)
 
 
-setattr(session, load.__name__, small_catalog)  # this process runs rehearsals alone
+setattr(installation, load.__name__, small_catalog)  # this process runs rehearsals alone
 setattr(session.Session, reproduction.__name__, reproduction)
 Reproduction.job = property(rehearsed)  # type: ignore[assignment]

@@ -11,9 +11,8 @@ import pytest
 
 from matrix.catalog import loading
 from matrix.catalog.failure import Level
-from matrix.execution.engine import Tox
 from matrix.execution.slurm.commands import of
-from matrix.execution.slurm.engine import Slurm
+from matrix.execution.slurm.site import ClusterSite
 from matrix.planning.night import everything
 from matrix.planning.requirements import BaseOffer
 from matrix.provision import host
@@ -119,10 +118,10 @@ def test_ctrl_c_cancels_the_tasks_and_resume_continues(site: Site) -> None:
 
 
 @pytest.fixture
-def engine(site: Site, monkeypatch: pytest.MonkeyPatch) -> Slurm:
-    """Return the Slurm engine in this process."""
+def nodes(site: Site, monkeypatch: pytest.MonkeyPatch) -> ClusterSite:
+    """Return the nodes of the cluster."""
     monkeypatch.setenv("SLURM_CONF", site.cluster.environ["SLURM_CONF"])
-    return Slurm(loading.load(), host.look(), Tox(1), of("", ()))
+    return ClusterSite(loading.load(), host.look(), of("", ()))
 
 
 def case(driver: str, gpus: int) -> Planned:
@@ -140,9 +139,11 @@ def case(driver: str, gpus: int) -> Planned:
         ("470", 1, "Requested node configuration is not available"),
     ],
 )
-def test_unavailable_resources_are_found_before_submission(engine: Slurm, driver: str, gpus: int, words: str) -> None:
+def test_unavailable_resources_are_found_before_submission(
+    nodes: ClusterSite, driver: str, gpus: int, words: str
+) -> None:
     """The reason has the requirements, Slurm's message and the features. n470 has no GPU, n535 two; both 4000 MB."""
-    lack = engine.lack(loading.load(), case(driver, gpus), BaseOffer("torch-2.4.0"))
+    lack = nodes.lack(loading.load(), case(driver, gpus), BaseOffer("torch-2.4.0"))
     assert (lack is not None) is bool(words)
     if lack:
         needs = f"needs --gres=gpu:{gpus} --mem=4000M --constraint=driver{driver}; Slurm: allocation failure: {words}"

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
 from matrix.catalog.codec import decode
 from matrix.catalog.model import Catalog
 from matrix.errors import MatrixError
 from matrix.execution.cache_key import case_key
-from matrix.execution.engine import BaseContents, EngineResult, Tox, environment_folder
+from matrix.execution.engine import BaseContents, EngineRequest, EngineResult, Tox, environment_folder
 from matrix.execution.relay import Sender
 from matrix.execution.reproduction import CaseContext, make_record
 from matrix.planning.rerun import reproduce_line
@@ -17,7 +17,7 @@ from matrix.provision import configuration
 from matrix.provision import installed as environments
 from matrix.provision.case_overlays import overlay_digest, overlay_specs
 from matrix.provision.host import Host
-from matrix.store import journal, night
+from matrix.store import journal
 from matrix.verdicts.judge import judge
 from matrix.verdicts.outcome import Outcome
 from matrix.verdicts.planned import Planned
@@ -63,15 +63,13 @@ class FakeEngine:
     def installed(self, base: str) -> BaseContents | None:
         return Tox(1).installed(base)
 
-    def run(self, bases: Sequence[str], environ: Mapping[str, str], log: Path) -> EngineResult:
-        folder = Path(environ["MEGATRIX_RUN"])
-        log.write_text("what tox printed\n")
-        self.bases += bases
-        done = journal.read(folder).results
-        left = [item for item in night.planned(folder) if item.cell.base in bases]
-        sender = Sender(environ["MEGATRIX_RELAY"], lambda: None)
+    def run(self, request: EngineRequest) -> EngineResult:
+        folder = request.run.folder
+        request.log.write_text("what tox printed\n")
+        self.bases += request.bases
+        sender = Sender(request.relay, lambda: None)
         with journal.Journal.new(folder) as kept:
-            for number, item in enumerate(one for one in left if one.key not in done):
+            for number, item in enumerate(request.pending()):
                 started = kept.started(item.key)
                 if number == self.limit:
                     sender.close()

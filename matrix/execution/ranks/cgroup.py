@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
-from matrix.execution.ranks.memory import LIMITS, MEMBERSHIP, allowed, available
+from matrix.execution.ranks.memory import LIMITS, allowed, available, memberships
 from matrix.kit.rank import LackError
 
 # Limits on swap too: a job above its limit must be killed, not slowed down by swapping.
@@ -27,9 +27,9 @@ def memory_group(limit_bytes: int | None, root: Path = Path("/")) -> Iterator[st
     if limit_bytes is None or allowed(limit_bytes + 1, root) == limit_bytes:
         yield ""
         return
-    left = available(root)
-    if left is not None and limit_bytes > left:
-        raise LackError(f"needs {limit_bytes >> 20} MiB of memory for its limit; {left >> 20} MiB are available")
+    free = available(root)
+    if free is not None and limit_bytes > free:
+        raise LackError(f"needs {limit_bytes >> 20} MiB of memory for its limit; {free >> 20} MiB are available")
     try:
         folder = Path(tempfile.mkdtemp(prefix="megatrix-", dir=parent(root)))
     except OSError as error:
@@ -50,14 +50,10 @@ def parent(root: Path) -> Path:
 
     Raises LackError if there is none.
     """
-    membership = root / "proc/self/cgroup"
-    groups = MEMBERSHIP.findall(membership.read_text(encoding="utf-8")) if membership.is_file() else []
-    for controller, path in groups:
-        mounted: Path = root / "sys/fs/cgroup" / controller
-        own: Path = mounted / path.lstrip("/")
+    for controller, mounted, group in memberships(root):
         if controller:
-            return own if own.is_dir() else mounted  # a container may see its own group as the root
-        for folder in (own, *own.parents):
+            return group if group.is_dir() else mounted  # a container may see its own group as the root
+        for folder in (group, *group.parents):
             delegated = folder / "cgroup.subtree_control"
             if delegated.is_file() and re.search(r"\bmemory\b", delegated.read_text()) and os.access(folder, os.W_OK):
                 return folder

@@ -35,13 +35,13 @@ class Picture:
         children: dict[int, list[int]] = {}
         for pid, parent in self.parents.items():
             children.setdefault(parent, []).append(pid)
-        found: set[int] = set()
+        descendants: set[int] = set()
         queue = [root]
         while queue:
-            fresh = [pid for pid in children.get(queue.pop(), ()) if pid not in found and pid != root]
-            found.update(fresh)
+            fresh = [pid for pid in children.get(queue.pop(), ()) if pid not in descendants and pid != root]
+            descendants.update(fresh)
             queue += fresh
-        return found & self.running
+        return descendants & self.running
 
 
 def look(proc: Path = Path("/proc")) -> Picture:
@@ -90,24 +90,24 @@ def end_below(
                 break
         return picture.below(root)
 
-    found = below()
-    if found and leave_s:
-        wait_for(found, leave_s)
-        found = below()
+    alive = below()
+    if alive and leave_s:
+        wait_for(alive, leave_s)
+        alive = below()
     killed: set[int] = set()
     spare: Callable[[int], bool] = is_tracker
     give_up = time.monotonic() + kill_s
-    while found and time.monotonic() < give_up:
-        if doomed := {pid for pid in found if not spare(pid)}:
+    while alive and time.monotonic() < give_up:
+        if doomed := {pid for pid in alive if not spare(pid)}:
             for pid in doomed:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
             killed |= doomed
             wait_for(doomed, give_up - time.monotonic())
         else:  # only trackers are left
-            wait_for(found, TRACKER_S)
+            wait_for(alive, TRACKER_S)
             spare, give_up = (lambda pid: False), time.monotonic() + kill_s
-        found = below()
+        alive = below()
     return len(killed)
 
 
@@ -133,8 +133,8 @@ def wait_for(pids: Iterable[int], limit_s: float) -> None:
                 handle = os.pidfd_open(pid)
                 waiting.add(handle)
                 poll.register(handle, select.POLLIN)
-        while waiting and (left := give_up - time.monotonic()) > 0:
-            for handle, _ in poll.poll(left * 1000):
+        while waiting and (limit := give_up - time.monotonic()) > 0:
+            for handle, _ in poll.poll(limit * 1000):
                 poll.unregister(handle)
                 waiting.discard(handle)
                 os.close(handle)

@@ -109,28 +109,23 @@ class Forkserver:
                 os.kill(self.pid, signal.SIGKILL)
             self.stop()
             raise
-        said = os.read(self._lifeline, 64)
+        status = os.read(self._lifeline, 64)
         names = ", ".join(modules)
         self.note = self.note or {
             forkserver_child.READY: "",
             forkserver_child.STARTED_CUDA: f"an import of {names} started CUDA; the forkserver runs without them",
             forkserver_child.STARTED_THREADS: f"an import of {names} left a thread; the forkserver runs without them",
-        }.get(said, f"the forkserver died while it imported {names}; it runs without them")
-        return said == forkserver_child.READY
+        }.get(status, f"the forkserver died while it imported {names}; it runs without them")
+        return status == forkserver_child.READY
 
     def _launch(self, lifeline: Path, modules: Sequence[str]) -> int:
         request = {"lifeline": str(lifeline), "path": [*self.path, *import_path()], "modules": modules}
         # multiprocessing passes its owner's sys.path to the children of the server, not to the server (3.10 to 3.13).
         # PYTHONPATH therefore contains the folder of this package; the server removes it.
-        own = {forkserver_child.REQUEST: json.dumps(request), "PYTHONPATH": ROOT}
         forkserver.set_forkserver_preload([forkserver_child.__name__])
         resource_tracker.ensure_running()  # the forkserver requires it, and starting it unblocks SIGINT
-        with (
-            environment({**variables.of_cpu(), **own}),
-            empty_main(),
-            no_warning_options(),
-            no_interrupt(),
-        ):
+        environ = {**variables.of_cpu(), forkserver_child.REQUEST: json.dumps(request), "PYTHONPATH": ROOT}
+        with environment(environ), empty_main(), no_warning_options(), no_interrupt():
             forkserver.ensure_running()
         return _pid() or 0
 
@@ -175,32 +170,32 @@ def empty_main() -> Iterator[None]:
 @contextmanager
 def no_interrupt() -> Iterator[None]:
     """Block SIGINT in this process and in processes that it starts during the block."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
     try:
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
 @contextmanager
 def no_warning_options() -> Iterator[None]:
     """Empty this process's warning options (-W, PYTHONWARNINGS), which multiprocessing passes to the server."""
-    before = sys.warnoptions[:]
+    options = sys.warnoptions[:]
     sys.warnoptions.clear()
     try:
         yield
     finally:
-        sys.warnoptions[:] = before
+        sys.warnoptions[:] = options
 
 
 @contextmanager
 def environment(environ: Mapping[str, str]) -> Iterator[None]:
     """Replace the environment variables for the length of a block."""
-    before = dict(os.environ)
+    previous = dict(os.environ)
     os.environ.clear()
     os.environ.update(environ)
     try:
         yield
     finally:
         os.environ.clear()
-        os.environ.update(before)
+        os.environ.update(previous)

@@ -55,10 +55,8 @@ class RankJob:
         module, _, function = self.target.rpartition(":")
         names = [Path(module).stem] if module.endswith(".py") else module.split(".")
         if not (function.isidentifier() and all(name.isidentifier() for name in names)):
-            raise MatrixError(
-                "a job's target names no function", got=self.target,
-                expected="package.module:function, or FOLDER/module.py:function",
-            )  # fmt: skip
+            expected = "package.module:function, or FOLDER/module.py:function"
+            raise MatrixError("a job's target names no function", got=self.target, expected=expected)
         if self.world_size < 1:
             raise MatrixError("a job needs at least one rank", got=f"world_size {self.world_size}", expected=">= 1")
         if not self.deadline_s > 0:

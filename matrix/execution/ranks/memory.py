@@ -22,11 +22,9 @@ def oom_kills(root: Path = Path("/"), group: str = "") -> dict[str, int]:
     """
     sources = [root / "proc/vmstat"]
     sources += [Path(group) / name for name in COUNTS if group]
-    for controller, path in MEMBERSHIP.findall(_text(root / "proc/self/cgroup")):
-        top = root / "sys/fs/cgroup" / controller
-        own = top / path.lstrip("/")
-        place = own if own.is_dir() else top  # a container may see its own group as the root
-        sources.append(place / ("memory.oom_control" if controller else "memory.events"))
+    for controller, top, group_folder in memberships(root):
+        folder = group_folder if group_folder.is_dir() else top  # a container may see its own group as the root
+        sources.append(folder / ("memory.oom_control" if controller else "memory.events"))
     return {str(source): int(count[1]) for source in sources if (count := COUNT.search(_text(source)))}
 
 
@@ -37,8 +35,8 @@ def rise(before: Mapping[str, int], after: Mapping[str, int]) -> int:
 
 def available(root: Path = Path("/")) -> int | None:
     """Return the bytes available on this machine without swapping, None if the kernel does not report them."""
-    found = AVAILABLE.search(_text(root / "proc/meminfo"))
-    return int(found[1]) * 1024 if found else None
+    size = AVAILABLE.search(_text(root / "proc/meminfo"))
+    return int(size[1]) * 1024 if size else None
 
 
 def allowed(memory: int, root: Path = Path("/")) -> int | None:
@@ -47,13 +45,18 @@ def allowed(memory: int, root: Path = Path("/")) -> int | None:
     In a container its own group is the topmost visible one.
     """
     limits = []
-    for controller, path in MEMBERSHIP.findall(_text(root / "proc/self/cgroup")):
-        top = root / "sys/fs/cgroup" / controller
-        own = top / path.lstrip("/")
-        groups = (group for group in (own, *own.parents) if group.is_relative_to(top))
+    for _, top, folder in memberships(root):
+        groups = (group for group in (folder, *folder.parents) if group.is_relative_to(top))
         limits += [text for group in groups for name in LIMITS if (text := _text(group / name).strip()).isdecimal()]
     least = min(map(int, limits), default=memory)
     return least if least < memory else None
+
+
+def memberships(root: Path) -> list[tuple[str, Path, Path]]:
+    """Return this process's memory cgroups: the controller ("" for v2), where it is mounted, the group's folder."""
+    mounts = root / "sys/fs/cgroup"
+    lines = MEMBERSHIP.findall(_text(root / "proc/self/cgroup"))
+    return [(controller, mounts / controller, mounts / controller / path.lstrip("/")) for controller, path in lines]
 
 
 def _text(path: Path) -> str:

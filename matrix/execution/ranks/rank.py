@@ -12,14 +12,15 @@ import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from types import ModuleType
+from typing import Any, Final, cast
 
-from matrix.catalog.codec import encode
+from matrix.catalog.codec import decode, encode
 from matrix.catalog.folders import load_module
 from matrix.errors import MatrixError
 from matrix.execution.ranks.chain import chain_of
-from matrix.execution.ranks.limits import impose
 from matrix.kit.rank import LackError, Rank
+from matrix.provision import kernel
 
 VALUE: Final = 2**20  # largest JSON in bytes that a body may return; a digest and a loss curve take under 10 kB
 PREFERRED_VICTIM: Final = "500"  # oom_score_adj, -1000..1000: the kernel kills a rank first, not its supervisor
@@ -47,15 +48,13 @@ def work(spec: Mapping[str, Any], result: int, stacks: int) -> None:
     Path("/proc/self/oom_score_adj").write_text(PREFERRED_VICTIM, encoding="ascii")
     # No core files: that of a process with CUDA is tens of GB, and writing it delays the end of the rank.
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
-    rank = Rank(
-        spec["rank"], spec["world_size"], spec["device"], spec["init_method"], workdir=Path(spec["workdir"]),
-        stand_ins=spec["stand_ins"], clones=spec["clones"], backend=spec["backend"],
-        checkpoint=Path(spec["checkpoint"]), overlays=tuple(spec["overlays"]), hidden=tuple(spec["hidden"]),
-    )  # fmt: skip
+    rank = decode(Rank, spec["rank"])
     try:
         impose(spec)
-        refuse_contradiction(spec["overlays"], spec["preloaded"])
-        sys.modules.update(dict.fromkeys(spec["hidden"]))  # None makes the import raise ModuleNotFoundError
+        refuse_contradiction(rank.overlays, spec["preloaded"])
+        sys.modules.update(
+            dict.fromkeys(rank.hidden, cast(ModuleType, None))
+        )  # None makes the import raise ModuleNotFoundError
         body = imported(spec["target"])
         report = encode_value(body(rank, **spec["kwargs"]), spec["target"])
     except LackError as lack:
@@ -69,12 +68,39 @@ def work(spec: Mapping[str, Any], result: int, stacks: int) -> None:
     _send(result, report)
 
 
+def impose(
+    spec: Mapping[str, Any],
+    *,
+    set_limit: Callable[[int, tuple[int, int]], None] = resource.setrlimit,
+    mount_shm: Callable[[int], None] = kernel.private_shm,
+) -> None:
+    """Set the memory limits of a rank spec on this process, so that no case exhausts the memory of the machine.
+
+    Raises LackError if one can't be set: the body does not run, and the case is unavailable.
+    """
+    try:
+        if spec["memory_group"]:
+            (Path(spec["memory_group"]) / "cgroup.procs").write_text("0", encoding="ascii")  # 0: the writing process
+    except OSError as error:
+        raise LackError(f"a rank can't join a memory cgroup: {error}") from None
+    try:
+        if spec["shm"] is not None:
+            mount_shm(spec["shm"])
+    except OSError as error:
+        raise LackError(f"a rank can't mount its own /dev/shm: {error}") from None
+    try:
+        if spec["address_space"] is not None:
+            set_limit(resource.RLIMIT_AS, (spec["address_space"],) * 2)
+    except (OSError, ValueError, OverflowError) as error:
+        raise LackError(f"the address space (RLIMIT_AS) can't be limited: {error}") from None
+
+
 def imported(target: str) -> Callable[..., Any]:
     """Return the function that a job's target names. Raises ImportError or AttributeError."""
     module, _, function = target.rpartition(":")
     path = Path(module)
-    made = load_module(path.parent, path.stem) if path.suffix == ".py" else importlib.import_module(module)
-    body: Callable[..., Any] = getattr(made, function)
+    imports = load_module(path.parent, path.stem) if path.suffix == ".py" else importlib.import_module(module)
+    body: Callable[..., Any] = getattr(imports, function)
     return body
 
 
@@ -109,6 +135,6 @@ def refuse_contradiction(overlays: Sequence[str], preloaded: Sequence[str]) -> N
 
 
 def _send(pipe: int, line: str) -> None:
-    rest = line.encode() + b"\n"
-    while rest:
-        rest = rest[os.write(pipe, rest) :]
+    unsent = line.encode() + b"\n"
+    while unsent:
+        unsent = unsent[os.write(pipe, unsent) :]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import selectors
 import signal
@@ -13,17 +12,15 @@ from functools import partial
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
-from pathlib import Path
 from typing import Any, Final
 
 from matrix.execution.ranks import forkserver_child, mpirun, variables
 from matrix.execution.ranks.descendants import look, wait_for
 from matrix.execution.ranks.forkserver import empty_main
-from matrix.execution.ranks.job import RankJob
 from matrix.execution.ranks.logs import Log, end_of
 from matrix.execution.ranks.pump import Pump, Readable
 from matrix.execution.ranks.rank_process import LauncherProcess, RankProcess, parse_report
-from matrix.execution.ranks.rank_spec import free_port, rank_spec
+from matrix.execution.ranks.rank_spec import GroupRequest
 from matrix.execution.ranks.stacks import answers, kernel_view, spy_on
 from matrix.execution.ranks.timeouts import Timeouts
 from matrix.store import secrets
@@ -37,27 +34,15 @@ LOST: Final = 255  # multiprocessing's exit code of a process whose forkserver d
 
 
 class RankGroup:
-    """The ranks of `job`. Call start, watch, stop and close, then read how they ended.
+    """The ranks of a request. Call start, watch, stop and close, then read how they ended.
 
-    `folder` belongs to the job, `path` is every rank's sys.path after the overlays, `preloaded` lists the modules of
-    the forkserver, and `lifeline` becomes readable when the forkserver dies. The ranks join the cgroup `memory_group`
-    ("": none).
+    `lifeline` becomes readable when the forkserver dies.
     """
 
-    def __init__(
-        self,
-        job: RankJob,
-        folder: Path,
-        path: Sequence[str],
-        preloaded: Sequence[str],
-        lifeline: int,
-        timeouts: Timeouts,
-        memory_group: str = "",
-    ) -> None:
+    def __init__(self, request: GroupRequest, lifeline: int, timeouts: Timeouts) -> None:
         self.timed_out = self.server_died = False
-        self._job, self._folder, self._path, self._preloaded = job, folder, path, preloaded
-        self._timeouts, self._memory_group = timeouts, memory_group
-        self._secrets = secrets.values(os.environ, job.env)
+        self._request, self._job, self._timeouts, self._lifeline = request, request.job, timeouts, lifeline
+        self._secrets = secrets.values(os.environ, self._job.env)
         self._members: list[RankProcess] = []
         self._launcher: LauncherProcess | None = None
         self._began = time.monotonic()
@@ -65,24 +50,19 @@ class RankGroup:
         self._last_stack = 0.0
         self._selector = selectors.DefaultSelector()
         self._pumps: list[Pump] = []
-        self._lifeline = lifeline
         self._selector.register(lifeline, selectors.EVENT_READ, self._lose_server)
 
     def start(self) -> None:
         """Start all ranks. Raises EOFError or OSError if the forkserver fails."""
-        port = free_port()
-        (self._folder / "work").mkdir()
+        specs = self._request.specs()
+        (self._request.folder / "work").mkdir()
         self._began = time.monotonic()
-        tasks = [
-            json.dumps(rank_spec(self._job, rank, port, self._folder, self._path, self._preloaded, self._memory_group))
-            for rank in range(self._job.world_size)
-        ]
         with empty_main():
             if self._job.launcher == mpirun.NAME:
-                self._start_mpirun(tasks)
+                self._start_mpirun(specs)
             else:
-                for rank, task in enumerate(tasks):
-                    self._admit(rank, partial(started, forkserver_child.enter, f"rank {rank}", task))
+                for rank, spec in enumerate(specs):
+                    self._admit(rank, partial(started, forkserver_child.enter, f"rank {rank}", spec))
 
     def watch(self) -> None:
         """Wait until all ranks have ended, the deadline or the peers' grace has passed, or the forkserver has died."""
@@ -163,13 +143,14 @@ class RankGroup:
         """Return whether no launcher runs."""
         return self._launcher is None or self._launcher.ended
 
-    def _start_mpirun(self, tasks: Sequence[str]) -> None:
-        handoff = mpirun.Handoff(self._folder / "handoff")
-        for rank, task in enumerate(tasks):
-            self._admit(rank, partial(handoff.expect, rank, task))
+    def _start_mpirun(self, specs: Sequence[str]) -> None:
+        folder = self._request.folder
+        handoff = mpirun.Handoff(folder / "handoff")
+        for rank, spec in enumerate(specs):
+            self._admit(rank, partial(handoff.expect, rank, spec))
         # A killed mpirun leaves its temporary folder, which is then removed with the job's folder.
-        environment = {**variables.of_device(self._job.device), **self._job.env, "TMPDIR": str(self._folder)}
-        command = mpirun.command(self._job.path, len(tasks), self._path, handoff.place)
+        environment = {**variables.of_device(self._job.device), **self._job.env, "TMPDIR": str(folder)}
+        command = mpirun.command(self._job.path, len(specs), self._request.path, handoff.place)
         output, writer = get_context("forkserver").Pipe(duplex=False)
         with writer:
             process = started(forkserver_child.launch, mpirun.NAME, command, environment, [writer])
@@ -210,8 +191,8 @@ class RankGroup:
 
     def _until(self, done: Callable[[], bool], limit: float, step_s: float = float("inf")) -> None:
         """Handle events until `limit` or `done`, which is checked after each event and every `step_s` seconds."""
-        while not done() and (now := time.monotonic()) < limit:
-            self._turn(min(limit, now + step_s))
+        while not done() and (moment := time.monotonic()) < limit:
+            self._turn(min(limit, moment + step_s))
 
     def _take_report(self, member: RankProcess, received: bytearray, chunk: bytes) -> None:
         if member.report or len(received) > REPORT:
@@ -293,10 +274,10 @@ class RankGroup:
         for pid in sorted(look().below(member.process.pid or 0)):
             member.stacks += f"\nprocess {pid}, started by this rank: {kernel_view(pid)}\n".encode()
             if answers(pid) and time.monotonic() < limit:
-                before = len(member.stacks)
+                size = len(member.stacks)
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGUSR1)
-                self._wait_for_stacks(limit, lambda: len(member.stacks) > before)  # noqa: B023  (called before the next iteration)
+                self._wait_for_stacks(limit, lambda: len(member.stacks) > size)  # noqa: B023  (called before the next iteration)
 
     def _spy(self, living: Sequence[RankProcess], limit: float) -> None:
         spies = spy_on([member.process.pid or 0 for member in living])
@@ -326,7 +307,7 @@ def send(how: Callable[[int, int], None], pid: int | None, number: int) -> None:
 
 def started(body: Callable[..., None], name: str, *arguments: Any) -> BaseProcess:
     """Return a process forked from the forkserver; the last argument is a list, whose items are passed one by one."""
-    *given, writers = arguments
-    process = forkserver_child.ForkedProcess(target=body, args=(*given, *writers), name=name)
+    *values, writers = arguments
+    process = forkserver_child.ForkedProcess(target=body, args=(*values, *writers), name=name)
     process.start()
     return process

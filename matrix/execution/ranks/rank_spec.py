@@ -2,42 +2,66 @@
 
 from __future__ import annotations
 
+import json
 import socket
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from matrix.catalog.codec import encode
 from matrix.execution.ranks import mpirun, variables
 from matrix.execution.ranks.job import RankJob
+from matrix.kit.rank import Rank
 
 
-def rank_spec(
-    job: RankJob, rank: int, port: int, folder: Path, path: Sequence[str], preloaded: Sequence[str], memory_group: str
-) -> dict[str, Any]:
-    """Return the rank spec as JSON values; matrix.execution.ranks.rank.work reads it."""
-    return {
-        "target": job.target,
-        "kwargs": dict(job.kwargs),
-        "rank": rank,
-        "world_size": job.world_size,
-        "device": job.device,
-        "init_method": f"file://{folder}/store",
-        "workdir": f"{folder}/work",
-        "stand_ins": dict(job.stand_ins),
-        "clones": dict(job.clones),
-        "backend": job.backend,
-        "checkpoint": str(job.checkpoint),
-        # A killed rank leaves a lock where it compiled an extension (core 0.15 does at its import).
-        "env": {"TORCH_EXTENSIONS_DIR": f"{folder}/extensions", **environment(job, rank, port)},
-        "path": [*job.path, *path],
-        "overlays": list(job.path),
-        "hidden": list(job.hidden),
-        "preloaded": [] if job.fresh else list(preloaded),
-        "fresh": job.fresh,
-        "address_space": job.limits.address_space,
-        "shm": job.limits.shm,
-        "memory_group": memory_group,
-    }
+@dataclass(frozen=True)
+class GroupRequest:
+    """The ranks of `job` to start.
+
+    `folder` belongs to the job, `path` is every rank's sys.path after the overlays, `preloaded` lists the modules of
+    the forkserver. The ranks join the cgroup `memory_group` ("": none).
+    """
+
+    job: RankJob
+    folder: Path
+    path: Sequence[str]
+    preloaded: Sequence[str] = ()
+    memory_group: str = ""
+
+    def specs(self) -> list[str]:
+        """Return the rank spec of each rank as JSON, which matrix.execution.ranks.rank.work reads."""
+        port = free_port()
+        return [json.dumps(self._spec(rank, port)) for rank in range(self.job.world_size)]
+
+    def _spec(self, number: int, port: int) -> dict[str, Any]:
+        job, folder = self.job, self.folder
+        rank = Rank(
+            number,
+            job.world_size,
+            job.device,
+            init_method=f"file://{folder}/store",
+            workdir=folder / "work",
+            stand_ins=job.stand_ins,
+            clones=job.clones,
+            backend=job.backend,
+            checkpoint=job.checkpoint,
+            overlays=job.path,
+            hidden=job.hidden,
+        )
+        return {
+            "rank": encode(rank),
+            "target": job.target,
+            "kwargs": dict(job.kwargs),
+            # A killed rank leaves a lock where it compiled an extension (core 0.15 does at its import).
+            "env": {"TORCH_EXTENSIONS_DIR": f"{folder}/extensions", **environment(job, number, port)},
+            "path": [*job.path, *self.path],
+            "preloaded": [] if job.fresh else list(self.preloaded),
+            "fresh": job.fresh,
+            "address_space": job.limits.address_space,
+            "shm": job.limits.shm,
+            "memory_group": self.memory_group,
+        }
 
 
 def environment(job: RankJob, rank: int, port: int) -> dict[str, str]:
@@ -46,12 +70,13 @@ def environment(job: RankJob, rank: int, port: int) -> dict[str, str]:
     mpirun does not set RANK; job scripts derive it from mpirun's variables. TORCHELASTIC_USE_AGENT_STORE is left out,
     because it means that torchrun's agent serves a store at MASTER_PORT.
     """
+    number, size = str(rank), str(job.world_size)
     torchrun = {
         "GROUP_RANK": "0",
         "GROUP_WORLD_SIZE": "1",
         "ROLE_NAME": "default",
-        "ROLE_RANK": str(rank),
-        "ROLE_WORLD_SIZE": str(job.world_size),
+        "ROLE_RANK": number,
+        "ROLE_WORLD_SIZE": size,
         "TORCHELASTIC_MAX_RESTARTS": "0",
         "TORCHELASTIC_RESTART_COUNT": "0",
         "TORCHELASTIC_RUN_ID": "none",  # torchrun's default for one node
@@ -59,10 +84,10 @@ def environment(job: RankJob, rank: int, port: int) -> dict[str, str]:
     return {
         **variables.of_device(job.device),
         **({} if job.launcher == mpirun.NAME else torchrun),
-        "RANK": str(rank),
-        "LOCAL_RANK": str(rank),
-        "WORLD_SIZE": str(job.world_size),
-        "LOCAL_WORLD_SIZE": str(job.world_size),
+        "RANK": number,
+        "LOCAL_RANK": number,
+        "WORLD_SIZE": size,
+        "LOCAL_WORLD_SIZE": size,
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(port),
         "GLOO_SOCKET_IFNAME": "lo",  # works if the host name does not resolve; traffic stays on the machine

@@ -16,6 +16,7 @@ from matrix.execution.ranks.forkserver import Forkserver, import_path
 from matrix.execution.ranks.job import RankJob
 from matrix.execution.ranks.memory import oom_kills, rise
 from matrix.execution.ranks.rank_group import RankGroup
+from matrix.execution.ranks.rank_spec import GroupRequest
 from matrix.execution.ranks.timeouts import Timeouts
 from matrix.kit.rank import LackError
 from matrix.store import secrets
@@ -80,7 +81,8 @@ class Supervisor:
         kills = oom_kills(group=cgroup)
         path = [*self._server.path, *import_path()]
         with tempfile.TemporaryDirectory(dir=self._server.folder, ignore_cleanup_errors=True) as folder:
-            group = RankGroup(job, Path(folder), path, self._server.modules, lifeline, self._timeouts, cgroup)
+            request = GroupRequest(job, Path(folder), path, self._server.modules, cgroup)
+            group = RankGroup(request, lifeline, self._timeouts)
             lost = ""
             try:
                 with self._server.starting():

@@ -55,7 +55,7 @@ class ResourceRequest:
             f"--cpus-per-task={self.cpus}",
             *((f"--gres=gpu:{self.gpus}",) if self.gpus else ()),
             *((f"--mem={self.memory}M",) if self.memory else ()),
-            *((f"--constraint={'|'.join(f'driver{one}' for one in self.drivers)}",) if self.drivers else ()),
+            *((f"--constraint={'|'.join(f'driver{driver}' for driver in self.drivers)}",) if self.drivers else ()),
         )
 
 
@@ -78,15 +78,16 @@ def needs(item: Planned, case: Case | None, largest: Node, drivers: tuple[str, .
 
     `largest` has the processors and the memory of the largest nodes, `case` is None where there is no reproduction.
     """
-    on_gpu = item.level is Level.GPU
     ranks = 1 if item.level is Level.CONTRACT else item.ranks
-    cpus = max(1, min(ranks * CPUS if on_gpu else ranks, largest.cpus))
+    deadline = case.deadline if case and item.level is not Level.CONTRACT else 0
+    if item.level is not Level.GPU:
+        cpus = max(1, min(ranks, largest.cpus))
+        return ResourceRequest(item.cell.base, item.level, 0, drivers, cpus, deadline=deadline)
+    cpus = max(1, min(ranks * CPUS, largest.cpus))
     limit = ((case.limits.memory or 0) if case else 0) // MIB
     memory = ranks * MEMORY + limit if limit else min(ranks * MEMORY, largest.memory)
-    stated = largest.memory > 1 and on_gpu
-    deadline = case.deadline if case and item.level is not Level.CONTRACT else 0
-    gpus = item.gpus if on_gpu else 0
-    return ResourceRequest(item.cell.base, item.level, gpus, drivers, cpus, memory if stated else 0, deadline)
+    memory = memory if largest.memory > 1 else 0  # the site does not state it
+    return ResourceRequest(item.cell.base, item.level, item.gpus, drivers, cpus, memory, deadline)
 
 
 def arrays(
@@ -99,24 +100,23 @@ def arrays(
     groups: dict[ResourceRequest, list[str]] = {}
     for item in items:
         groups.setdefault(request(item), []).append(item.key)
-    found = []
-    for need, keys in groups.items():
-        tasks = cut(keys, 1 if alone else TOGETHER[need.level])
-        found += [(need, part) for part in cut(tasks, longest)]
-    return found
+    return [
+        (resources, tasks)
+        for resources, keys in groups.items()
+        for tasks in cut(cut(keys, 1 if alone else TOGETHER[resources.level]), longest)
+    ]
 
 
 def cut(items: Sequence[T], most: int) -> list[list[T]]:
     """Return the items in lists of at most `most`, whose lengths differ by at most one."""
     count = math.ceil(len(items) / most)
-    bounds = [len(items) * place // count for place in range(count + 1)]
+    bounds = [len(items) * index // count for index in range(count + 1)]
     return [list(items[low:high]) for low, high in itertools.pairwise(bounds)]
 
 
 def minutes(part: ArraySpec, request: ResourceRequest, deadline_s: float) -> int:
     """Return the time limit of an array's tasks; cases that keep their own deadline stay below it."""
-    each = READ_S if request.level is Level.CONTRACT else RUNS * max(deadline_s, request.deadline)
-    each += RUNS * JOB_WAIT_S if request.gpus else 0.0
-    cases = max(map(len, part.tasks))
-    start = FETCH_S if part.image else START_S
-    return math.ceil((start + cases * each) / 60)
+    case_s = READ_S if request.level is Level.CONTRACT else RUNS * max(deadline_s, request.deadline)
+    case_s += RUNS * JOB_WAIT_S if request.gpus else 0.0
+    start_s = FETCH_S if part.image else START_S
+    return math.ceil((start_s + max(map(len, part.tasks)) * case_s) / 60)

@@ -46,18 +46,11 @@ Call = Callable[[Sequence[str], str, Mapping[str, str] | None], CommandOutput]
 
 def call(command: Sequence[str], given: str = "", environ: Mapping[str, str] | None = None) -> CommandOutput:
     """Run a command with `given` as its input. Raises MatrixError when it is missing or does not end in ANSWER_S."""
+    # squeue truncates no index list
+    variables = {**(os.environ if environ is None else environ), "SLURM_BITSTR_LEN": "0"}
     try:
         done = subprocess.run(
-            command,
-            input=given,
-            env={
-                **(os.environ if environ is None else environ),
-                "SLURM_BITSTR_LEN": "0",
-            },  # squeue truncates no index list
-            capture_output=True,
-            text=True,
-            timeout=ANSWER_S,
-            check=False,
+            command, input=given, env=variables, capture_output=True, text=True, timeout=ANSWER_S, check=False
         )
     except FileNotFoundError:
         fix = "run it where Slurm's commands are installed, e.g. on a login node"
@@ -133,18 +126,11 @@ class Commands:
         """Return the nodes in every state, each once."""
         form = SEPARATOR.join(("%N", "%f", "%G", "%c", "%T", "%m"))
         rows = [line.split(SEPARATOR) for line in self._output("sinfo", "-h", "-N", "-o", form).splitlines()]
-        found = {
-            name: Node(
-                name,
-                () if features == "(null)" else tuple(features.split(",")),
-                gres,
-                int(cpus.rstrip("+")),
-                state,
-                int(memory.rstrip("+")),
-            )
-            for name, features, gres, cpus, state, memory in rows
-        }
-        return list(found.values())
+        nodes = {}
+        for name, listed, gres, cpus, state, memory in rows:
+            features = () if listed == "(null)" else tuple(listed.split(","))
+            nodes[name] = Node(name, features, gres, int(cpus.rstrip("+")), state, int(memory.rstrip("+")))
+        return list(nodes.values())
 
     def partitions(self) -> list[str]:
         """Return the names of the partitions."""
@@ -152,8 +138,8 @@ class Commands:
 
     def longest(self) -> int:
         """Return the largest number of tasks of an array (MaxArraySize)."""
-        found = re.search(r"^MaxArraySize\s*=\s*(\d+)", self._output("scontrol", "show", "config"), re.MULTILINE)
-        return int(found[1]) - 1 if found else 1000  # Slurm's default is 1001, one more than the highest index
+        size = re.search(r"^MaxArraySize\s*=\s*(\d+)", self._output("scontrol", "show", "config"), re.MULTILINE)
+        return int(size[1]) - 1 if size else 1000  # Slurm's default is 1001, one more than the highest index
 
     def option_error(self, options: Sequence[str]) -> str:
         """Return Slurm's error message if no node can ever run a job with these options, else ""."""
@@ -177,10 +163,10 @@ class Commands:
         """Return the array tasks of the jobs whose name starts with `prefix`, including tasks that ended recently."""
         form = SEPARATOR.join(("%j", "%F", "%K", "%T", "%N", "%r"))
         rows = self._output("squeue", "-h", "-r", "--me", "--states=all", "-o", form).splitlines()
-        found = (row.split(SEPARATOR) for row in rows if row.startswith(prefix))
+        columns = (row.split(SEPARATOR) for row in rows if row.startswith(prefix))
         return [
             Task(name, job, index, state, node, reason)
-            for name, job, indexes, state, node, reason in found
+            for name, job, indexes, state, node, reason in columns
             for index in spread(indexes)
         ]
 
@@ -217,11 +203,10 @@ def of(partition: str, options: Sequence[str], call: Call = call) -> Commands:
     Raises MatrixError when the partition does not exist or Slurm rejects the options.
     """
     commands = Commands((*((f"--partition={partition}",) if partition else ()), *options), call)
-    known = commands.partitions()
-    if partition and partition not in known:
-        raise MatrixError(
-            "no such partition", got=partition, expected=f"one of {', '.join(known)}", fix=closest(partition, known)
-        )
+    partitions = commands.partitions()
+    if partition and partition not in partitions:
+        expected, fix = f"one of {', '.join(partitions)}", closest(partition, partitions)
+        raise MatrixError("no such partition", got=partition, expected=expected, fix=fix)
     if refusal := commands.mistake():
         fix = "man sbatch lists the options; SBATCH_* environment variables apply too"
         raise MatrixError("sbatch does not take these options", where=" ".join(options) or None, got=refusal, fix=fix)

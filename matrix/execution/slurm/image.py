@@ -8,13 +8,14 @@ from __future__ import annotations
 import json
 import os
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from matrix.catalog.loading import load
 from matrix.errors import MatrixError
 from matrix.execution import inside
-from matrix.execution.engine import BaseContents, pending
+from matrix.execution.engine import BaseContents
 from matrix.execution.relay import Receiver
 from matrix.execution.reproduction import not_run
 from matrix.execution.slurm.array_spec import ArraySpec
@@ -22,8 +23,31 @@ from matrix.provision import configuration, pyxis, tools
 from matrix.provision.installed import PythonEnvironment
 from matrix.provision.tools import Ref, Runtime
 from matrix.store import journal
+from matrix.store.night import StoredRun
 from matrix.store.paths import write_whole
 from matrix.verdicts.outcome import Outcome, OutcomeKind
+from matrix.verdicts.planned import Planned
+
+
+@dataclass(frozen=True)
+class NodeTask:
+    """The task `index` of the array whose spec is in the file `path`, on a node."""
+
+    path: Path
+    part: ArraySpec
+    index: int
+    node: str
+    run: StoredRun
+
+    @property
+    def keys(self) -> list[str]:
+        """Return its cases without a result."""
+        results = self.run.journals.read().results
+        return [key for key in self.part.tasks[self.index] if key not in results]
+
+    def file(self, suffix: str) -> Path:
+        """Return a file of this task."""
+        return self.path.with_name(f"{self.path.stem}-{self.index}{suffix}")
 
 
 def runtime(environ: Mapping[str, str] = os.environ) -> Runtime | None:
@@ -33,16 +57,16 @@ def runtime(environ: Mapping[str, str] = os.environ) -> Runtime | None:
 
 def report_contents(image: Ref, parts: Path, node: str) -> int:
     """Write the contents of the image on this node, or why they can't be read, to `parts`; return 0."""
-    found = runtime()
-    why = inside.lack(found, image)
-    contents: dict[str, object] = {}
-    if found and not why:
+    tool = runtime()
+    why = inside.lack(tool, image)
+    report: dict[str, object] = {}
+    if tool and not why:
         try:
-            holds = inside.installed(found, image, os.environ)
-            contents = {**vars(holds.environment), "image": holds.image}
+            contents = inside.installed(tool, image, os.environ)
+            report = {**vars(contents.environment), "image": contents.image}
         except MatrixError as error:
             why = error.brief
-    write_whole(answer(parts, image.id), json.dumps(contents or {"reason": f"{why} (node {node})"}) + "\n")
+    write_whole(answer(parts, image.id), json.dumps(report or {"reason": f"{why} (node {node})"}) + "\n")
     return 0
 
 
@@ -63,42 +87,43 @@ def answer(parts: Path, base: str) -> Path:
     return parts / f"image-{base}.json"
 
 
-def run(part: ArraySpec, image: Ref, keys: Sequence[str], folder: Path, overlays: Path, log: Path, node: str) -> int:
-    """Run these cases of the run in `folder` in the image; return the container's exit status.
+def run(task: NodeTask, image: Ref, keys: Collection[str]) -> int:
+    """Run these cases of a task in the image; return the container's exit status.
 
     If the node can't run the image, the cases are recorded as `unavailable` with the node's name.
     """
-    found = runtime()
-    lack = inside.lack(found, image)
-    if found and not lack and (digest := found.digest(image)) != part.digest:
-        lack = f"{image.tag} is {digest}, and {part.digest} on the node that reported its contents"
-    if found is None or lack:
-        record_unavailable(folder, image.id, keys, f"{lack} (node {node})")
+    cases = [case for case in task.run.pending() if case.key in keys]
+    tool, digest = runtime(), task.part.digest
+    lack = inside.lack(tool, image)
+    if tool and not lack and (local := tool.digest(image)) != digest:
+        lack = f"{image.tag} is {local}, and {digest} on the node that reported its contents"
+    if tool is None or lack:
+        record_unavailable(task, cases, lack)
         return 0
-    cases = [case for case in pending(folder, [image.id]) if case.key in keys]
-    left, status = threading.Event(), 0
+    disconnected, status = threading.Event(), 0
     # This socket shows the container that this task has ended, and the task that the container has.
-    with Receiver(lambda record: None, left=left.set) as receiver:
+    with Receiver(lambda record: None, left=disconnected.set) as receiver:
         settings = {name: os.environ[name] for name in ("MEGATRIX_KEYS", "MEGATRIX_PLACE")}
-        settings |= {"MEGATRIX_RELAY": receiver.address}
-        work = inside.ContainerJob(image, part.digest, folder, overlays, cases, settings)
-        for one in inside.containers(load(), work, configuration.load().sources):
-            ended = inside.run(found, one, os.environ, log, left=left)
+        settings["MEGATRIX_RELAY"] = receiver.address
+        overlays = task.path.parent / f"overlays-{image.id}.json"
+        work = inside.ContainerJob(image, digest, task.run.folder, overlays, cases, settings)
+        for job in inside.containers(load(), work, configuration.load().sources):
+            ended = inside.run(tool, job, os.environ, task.file(".log"), left=disconnected)
             if ended.refusal:
                 # Slurm restarts a task under the same name, for which enroot finds the files of the dead task. The next
                 # step of the task has another name.
-                ended = inside.run(found, one, os.environ, log, left=left)
+                ended = inside.run(tool, job, os.environ, task.file(".log"), left=disconnected)
             if ended.refusal:
-                reason = f"{ended.refusal} (node {node})"
-                record_unavailable(folder, image.id, [item.key for item in one.cases], reason)
+                record_unavailable(task, job.cases, ended.refusal)
             status = status or ended.status
     return status
 
 
-def record_unavailable(folder: Path, base: str, keys: Iterable[str], reason: str) -> None:
+def record_unavailable(task: NodeTask, cases: Iterable[Planned], reason: str) -> None:
     """Record the outcome `unavailable` for those of the cases that have no result."""
-    catalog, selected = load(), set(keys)
-    with journal.Journal.new(folder) as kept:
-        for item in pending(folder, [base]):
-            if item.key in selected:
-                kept.result(not_run(item, catalog, Outcome(OutcomeKind.UNAVAILABLE, reason), folder.name))
+    catalog, pending = load(), {case.key for case in task.run.pending()}
+    with journal.Journal.new(task.run.folder) as records:
+        for case in cases:
+            if case.key in pending:
+                outcome = Outcome(OutcomeKind.UNAVAILABLE, f"{reason} (node {task.node})")
+                records.result(not_run(case, catalog, outcome, task.run.folder.name))

@@ -21,7 +21,8 @@ from matrix.execution import interrupt
 from matrix.execution.slurm import image
 from matrix.execution.slurm.array_spec import ArraySpec
 from matrix.provision.kernel import die_with_parent
-from matrix.store import journal, night
+from matrix.provision.tools import Ref
+from matrix.store.night import StoredRun
 
 # pytest's exit statuses: all passed, some failed. A failed test is a recorded red verdict, not a failed Slurm task.
 DONE = (0, 1)
@@ -35,12 +36,11 @@ def main(path: Path) -> int:
     index, node = int(os.environ["SLURM_ARRAY_TASK_ID"]), os.environ["SLURMD_NODENAME"]
     if part.image and not part.tasks[index]:
         return image.report_contents(part.image, path.parent, node)
-    folder = Path(os.environ["MEGATRIX_RUN"])
-    run = in_image(part, path, index, node) if part.image else in_this_interpreter(folder)
-    with path.with_name(f"{path.stem}-{index}.lock").open("a") as held:
-        fcntl.flock(held, fcntl.LOCK_EX)
-        done = journal.read(folder).results
-        keys = [key for key in part.tasks[index] if key not in done]
+    task = image.NodeTask(path, part, index, node, StoredRun(Path(os.environ["MEGATRIX_RUN"])))
+    run = in_image(task, part.image) if part.image else in_this_interpreter()
+    with task.file(".lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        keys = task.keys
         if not keys:
             return 0
         os.environ["MEGATRIX_KEYS"] = json.dumps(keys)
@@ -49,21 +49,20 @@ def main(path: Path) -> int:
             status = run(keys)
         except KeyboardInterrupt:
             return CANCELLED
-        missing = set(keys) - set(journal.read(folder).results)
+        missing = task.keys
     if missing:
         print(f"{len(missing)} of {len(keys)} cases have no result; pytest ended with {status}", file=sys.stderr)  # noqa: T201  (goes to the task's log)
     return 0 if not missing and status in DONE else 1
 
 
-def in_this_interpreter(folder: Path) -> Callable[[list[str]], int]:
+def in_this_interpreter() -> Callable[[list[str]], int]:
     """Return a function that runs cases in this process. Slow modules are imported now, before the lock."""
     import pytest
 
     import matrix.execution.session  # noqa: F401  (the plugin imports it)
 
     def run(keys: list[str]) -> int:
-        failures = {item.failure for item in night.planned(folder) if item.key in set(keys)}
-        names = {folder_name(failure) for failure in failures}
+        names = {folder_name(key.split()[1]) for key in keys}  # CELL FAILURE CASE LEVEL
         paths = [str(path) for root in roots() for path in entries(root) if path.parent.name in names]
         # The plugin by name: a site's failures have no conftest.py above them.
         return int(pytest.main(["-p", "matrix.execution.plugin", *paths]))
@@ -71,15 +70,12 @@ def in_this_interpreter(folder: Path) -> Callable[[list[str]], int]:
     return run
 
 
-def in_image(part: ArraySpec, path: Path, index: int, node: str) -> Callable[[list[str]], int]:
+def in_image(task: image.NodeTask, ref: Ref) -> Callable[[list[str]], int]:
     """Return a function that runs cases in the array's image; scancel stops them like Ctrl-C."""
-    assert part.image is not None
-    found, folder = part.image, Path(os.environ["MEGATRIX_RUN"])
-    overlays, log = path.parent / f"overlays-{found.id}.json", path.with_name(f"{path.stem}-{index}.log")
 
     def run(keys: list[str]) -> int:
         interrupt.once()
-        return image.run(part, found, keys, folder, overlays, log, node)
+        return image.run(task, ref, keys)
 
     return run
 

@@ -15,8 +15,7 @@ from matrix.catalog.folders import load_module
 from matrix.catalog.versions import parse
 from matrix.contract import calling
 from matrix.errors import MatrixError
-from matrix.execution.preflights import preflight_outcome
-from matrix.execution.reading import read_case
+from matrix.execution.preflights import preflight_outcome, read_case
 from matrix.kit.launch import Launcher, environment_of, world_of
 from matrix.kit.preflight import Answer, Machine, Status, TrainingJob
 from matrix.planning.cases import expected

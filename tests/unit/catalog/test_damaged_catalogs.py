@@ -18,7 +18,7 @@ from matrix.catalog.folders import FAILURES
 from matrix.catalog.loading import FACTS, load
 from matrix.catalog.model import Catalog
 from matrix.errors import MatrixError
-from matrix.execution.reproduction import CaseContext, Reproduction
+from matrix.execution.reproduction import CaseContext, Reproduction, ReproductionRequest
 from matrix.planning.covering import pairwise
 from matrix.planning.night import night
 from matrix.planning.rerun import plan_entry
@@ -87,7 +87,8 @@ def plan_and_describe(known: Catalog) -> None:
         json.dumps(plan_entry(item))
         entry = known.failure(item.failure)
         if item.reproducible and item.level is not Level.CONTRACT:
-            assert Reproduction(item, entry, known.failures, CaseContext(), None, None, None).job.world_size > 0  # type: ignore[arg-type]
+            request = ReproductionRequest(item, entry, known.failures, CaseContext())
+            assert Reproduction(request, None, None, None).job.world_size > 0  # type: ignore[arg-type]
 
 
 @tries(20)

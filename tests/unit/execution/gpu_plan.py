@@ -15,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 
 from matrix.catalog.failure import Level
-from matrix.execution import plugin, session
+from matrix.execution import case_context, installation, plugin, session
 from matrix.execution.ranks.job import RankJob
 from matrix.provision import host
 from matrix.provision import installed as environments
@@ -59,10 +59,10 @@ class CheckingSupervisor:
 
 for module, name, value in (
     (plugin, "FAILURES", FOLDER),
-    (session, "load", lambda: catalog(failure(folder=FOLDER / "break", case=CASES))),
+    (installation, "load", lambda: catalog(failure(folder=FOLDER / "break", case=CASES))),
     (session, "Supervisor", CheckingSupervisor),
-    (session, "case_key", lambda *_: ""),  # to read the code takes a second
-    (session.Session, "_overlays_of", lambda *_: ()),
+    (case_context, "case_key", lambda *_: ""),  # to read the code takes a second
+    (case_context.CaseContexts, "_overlays_of", lambda *_: ()),
     (environments, "current", lambda: PythonEnvironment("3.10.13", {"torch": "2.4.0"}, ["cuda"])),
     (host, "look", lambda: Host(8, "550.54.14", "x86_64", user_mode=lambda: CUDA)),
     (devices, "management", lambda: None),

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from matrix.catalog.cell import Cell
 from matrix.catalog.failure import Case, Failure, Level
-from matrix.execution import plugin, session
+from matrix.execution import case_context, installation, plugin, session
 from matrix.provision import installed as environments
 from matrix.provision.installed import PythonEnvironment
 from matrix.verdicts.outcome import Outcome, OutcomeKind, Raised
@@ -39,9 +39,9 @@ def read_case(entry: Failure, chosen: Case, cell: Cell) -> Outcome:
 
 for module, name, value in (
     (plugin, "FAILURES", FOLDER),
-    (session, "load", lambda: catalog(ENTRY)),
+    (installation, "load", lambda: catalog(ENTRY)),
     (session, "read_case", read_case),
     (environments, "current", lambda: PythonEnvironment("3.10.13", {"torch": "2.4.0"})),
-    (session, "case_key", lambda *_: ""),  # to read the code takes a second
+    (case_context, "case_key", lambda *_: ""),  # to read the code takes a second
 ):
     setattr(module, name, value)

@@ -16,14 +16,14 @@ import pytest
 
 from matrix.catalog.failure import Level
 from matrix.errors import MatrixError
-from matrix.execution.run import Request, execute
+from matrix.execution.run import Events, Request, earlier, execute
 from matrix.planning.night import everything
 from matrix.provision import host
 from matrix.report import output
 from matrix.store import night
 from matrix.store.history import History, HistoryError
 from matrix.store.journal import read
-from matrix.store.night import Night
+from matrix.store.night import Night, StoredRun
 from matrix.store.paths import Paths
 from tests.unit.catalogs import case, catalog, clause, failure
 from tests.unit.engines import HOST, FakeEngine
@@ -46,7 +46,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(host, "look", lambda: HOST)
     monkeypatch.setenv("TOX_WORK_DIR", str(tmp_path / "tox"))
     for limit in (None, 3):
-        execute(Request(CASES, tmp_path), KNOWN, FakeEngine(KNOWN, limit=limit), ignore, ignore)
+        execute(Request(CASES, tmp_path), KNOWN, FakeEngine(KNOWN, limit=limit))
     return max(Paths(tmp_path).run("").iterdir())
 
 
@@ -134,18 +134,16 @@ def test_damaged_file_is_an_error_or_complete(
         shutil.copytree(whole, tmp_path)
         damage(run, random.Random(seed))
 
-        def report(folder: Path, history: History) -> Night:
-            return output.render(folder, tmp_path, history, KNOWN)
+        def report(run: StoredRun, history: History) -> Night:
+            return output.render(run, tmp_path, history, KNOWN)
 
-        pages = report if seed % 10 == 0 else None
+        events = Events(ended=report) if seed % 10 == 0 else Events()
         try:
-            ended = execute(
-                Request(out=tmp_path, resume=run.name), KNOWN, FakeEngine(KNOWN), ignore, ignore, report=pages
-            )
+            ended = execute(Request(out=tmp_path, resume=earlier(tmp_path, run.name)), KNOWN, FakeEngine(KNOWN), events)
         except MatrixError:
             continue
         accepted += 1
-        keys = [item.key for item in night.planned(run)]
+        keys = [item.key for item in StoredRun(run).planned]
         assert [record.key for record in ended.records if record.verdict.value != "not-reached"][: len(keys)] == keys
     assert accepted > 0
     shutil.rmtree(whole)

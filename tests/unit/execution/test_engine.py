@@ -15,11 +15,12 @@ from matrix.catalog.failure import Level
 from matrix.catalog.model import Wheels
 from matrix.errors import MatrixError
 from matrix.execution import engine
-from matrix.execution.engine import EngineResult, Engines, HostEngine, Tox, tox_command, work_folder
+from matrix.execution.engine import EngineRequest, EngineResult, Engines, HostEngine, Tox, tox_command, work_folder
 from matrix.planning.rerun import plan_entry
 from matrix.provision.configuration import Configuration
 from matrix.provision.project import ROOT
 from matrix.store import night, scratch
+from matrix.store.night import StoredRun
 from tests.unit.catalogs import catalog, failure, planned, wheels
 from tests.unit.processes import ended
 
@@ -50,6 +51,11 @@ time.sleep(60)
 """
 
 
+def request(log: Path, *bases: str, run: Path = Path("/runs/a")) -> EngineRequest:
+    """Return the request to run these bases with their output in `log`."""
+    return EngineRequest(bases, StoredRun(run), log, "/records")
+
+
 @pytest.fixture
 def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Path]:
     """Return a function that makes a tox which runs `body`, and returns the file with its call."""
@@ -70,7 +76,7 @@ def test_tox_runs_the_environments_in_parallel(
 ) -> None:
     monkeypatch.setenv("TOX_WORK_DIR", "/somewhere")
     call = fake("sys.exit(0)")
-    Tox(3).run(["torch-2.3.1", "torch-2.4.0"], {"MEGATRIX_RUN": "/runs/a"}, tmp_path / "log")
+    Tox(3).run(request(tmp_path / "log", "torch-2.3.1", "torch-2.4.0"))
     arguments = json.loads(call.read_text())["arguments"]
     assert arguments[:6] == ["-m", "tox", "run-parallel", "--parallel-no-spinner", "-p", "3"]
     assert ["--workdir", "/somewhere", "-c", str(ROOT / "tox.ini"), "-e", "torch2.3.1,torch2.4.0"] == arguments[6:12]
@@ -79,9 +85,9 @@ def test_tox_runs_the_environments_in_parallel(
 
 def test_workers_are_passed_to_pytest(fake: Callable[[str], Path], tmp_path: Path) -> None:
     call = fake("sys.exit(0)")
-    Tox(2, workers=3).run(["torch-2.4.0"], {}, tmp_path / "log")
+    Tox(2, workers=3).run(request(tmp_path / "log", "torch-2.4.0"))
     assert json.loads(call.read_text())["arguments"][-3:] == ["--", "-n", "3"]
-    HostEngine(3).run(["host"], {}, tmp_path / "log")
+    HostEngine(3).run(request(tmp_path / "log", "host"))
     assert json.loads(call.read_text())["arguments"] == ["-m", "pytest", "tests/failures", "-n", "3"]
 
 
@@ -102,7 +108,7 @@ def test_a_base_runs_again_without_tox(
     python.symlink_to(tmp_path / "tox")
     made = Tox(1)
     for module in ("tox", again):
-        made.run(["torch-2.4.0"], {"MEGATRIX_RUN": str(tmp_path / "run")}, tmp_path / "log")
+        made.run(request(tmp_path / "log", "torch-2.4.0", run=tmp_path / "run"))
         assert json.loads(call.read_text())["arguments"][:2] == ["-m", module]
     given = json.loads(call.read_text())["environment"]
     assert ("PYTHONPATH" in given, given.get("MEGATRIX_BASE")) == (
@@ -125,7 +131,7 @@ def test_tox_gets_no_variables_of_an_outer_tox(
     monkeypatch.setenv("TOX_ENV_NAME", "nightly")
     monkeypatch.setenv("HOME_OF_THE_TEST", "kept")
     call = fake("sys.exit(0)")
-    Tox(1).run(["torch-2.4.0"], {"MEGATRIX_RUN": "/runs/a", "MEGATRIX_RELAY": "/records"}, tmp_path / "log")
+    Tox(1).run(request(tmp_path / "log", "torch-2.4.0"))
     got = json.loads(call.read_text())["environment"]
     assert (got["MEGATRIX_RUN"], got["MEGATRIX_RELAY"], got["HOME_OF_THE_TEST"]) == ("/runs/a", "/records", "kept")
     assert [name for name in got if name.startswith("TOX_")] == []
@@ -138,14 +144,14 @@ def test_nodes_get_the_packages_for_gpus(
     """The machine that submits to a cluster often has no GPU; the nodes use its environments."""
     monkeypatch.setenv("UV_EXCLUDE", "/without-gpu.txt")  # as the toxfile of an outer tox sets it
     call = fake("sys.exit(0)")
-    Tox(1, only_make=only_make).run(["torch-2.4.0"], {}, tmp_path / "log")
+    Tox(1, only_make=only_make).run(request(tmp_path / "log", "torch-2.4.0"))
     assert json.loads(call.read_text())["environment"]["UV_EXCLUDE"] == kept
 
 
 @pytest.mark.parametrize("status", [0, 1, 137])
 def test_engine_returns_the_status_of_tox(fake: Callable[[str], Path], tmp_path: Path, status: int) -> None:
     fake(f"sys.exit({status})")
-    assert EngineResult(status) == Tox(1).run(["torch-2.4.0"], {}, tmp_path / "log")
+    assert EngineResult(status) == Tox(1).run(request(tmp_path / "log", "torch-2.4.0"))
 
 
 RESULTS = """
@@ -161,7 +167,7 @@ def test_a_base_without_its_environment_is_refused(fake: Callable[[str], Path], 
     """Its cases are unavailable with uv's reason; a base whose tests began is not refused."""
     fake(RESULTS)
 
-    ended = Tox(1).run(["torch-2.3.1", "torch-2.4.0", "torch-2.4.1"], {}, tmp_path / "log")
+    ended = Tox(1).run(request(tmp_path / "log", "torch-2.3.1", "torch-2.4.0", "torch-2.4.1"))
 
     assert ended.refused == {
         "torch-2.4.0": "tox can't make its environment: error: no solution cause: https://***@index/simple fails; "
@@ -194,7 +200,7 @@ def test_tox_downloads_and_reports_missing_pythons(monkeypatch: pytest.MonkeyPat
 def test_output_of_tox_is_appended_to_the_log(fake: Callable[[str], Path], tmp_path: Path) -> None:
     (tmp_path / "log").write_text("before\n")
     fake("print('an error', file=sys.stderr)")
-    Tox(1).run(["torch-2.4.0"], {}, tmp_path / "log")
+    Tox(1).run(request(tmp_path / "log", "torch-2.4.0"))
     assert (tmp_path / "log").read_text() == "before\nwhat tox prints\nan error\n"
 
 
@@ -202,7 +208,7 @@ def test_ctrl_c_is_forwarded_once_and_raised_again(fake: Callable[[str], Path], 
     """tox has its own process group, so that the terminal does not send a second SIGINT."""
     call = fake(INTERRUPTED)
     with pytest.raises(KeyboardInterrupt):
-        Tox(1).run(["torch-2.4.0"], {}, tmp_path / "log")
+        Tox(1).run(request(tmp_path / "log", "torch-2.4.0"))
     assert (tmp_path / "interrupted").exists()
     assert os.getpgrp() != json.loads(call.read_text())["group"]
 
@@ -213,13 +219,13 @@ def test_hanging_tox_is_killed_with_its_children(
     monkeypatch.setattr(engine, "STOP_S", 0.1)
     fake(STUBBORN)
     with pytest.raises(KeyboardInterrupt):
-        Tox(1).run(["torch-2.4.0"], {}, tmp_path / "log")
+        Tox(1).run(request(tmp_path / "log", "torch-2.4.0"))
     assert ended(int((tmp_path / "child").read_text()))
 
 
 def test_here_runs_pytest_in_the_projects_folder(fake: Callable[[str], Path], tmp_path: Path) -> None:
     call = fake("sys.exit(1)")
-    assert HostEngine().run(["host"], {"MEGATRIX_RUN": "/runs/a"}, tmp_path / "log") == EngineResult(1)
+    assert HostEngine().run(request(tmp_path / "log", "host")) == EngineResult(1)
     got = json.loads(call.read_text())
     assert (got["arguments"], got["folder"]) == (["-m", "pytest", "tests/failures"], str(ROOT))
     assert (tmp_path / "log").read_text() == "what tox prints\n"
@@ -230,7 +236,7 @@ def test_here_clears_the_base_variable(
 ) -> None:
     monkeypatch.setenv("MEGATRIX_BASE", "torch-2.4.0")
     call = fake("sys.exit(0)")
-    HostEngine().run(["host"], {"MEGATRIX_RUN": "/runs/a"}, tmp_path / "log")
+    HostEngine().run(request(tmp_path / "log", "host"))
     got = json.loads(call.read_text())["environment"]
     assert (got["MEGATRIX_BASE"], got["MEGATRIX_RUN"], got["MEGATRIX_PYTEST"]) == ("", "/runs/a", "megatrix run --here")
 
@@ -238,7 +244,7 @@ def test_here_clears_the_base_variable(
 def test_here_forwards_ctrl_c(fake: Callable[[str], Path], tmp_path: Path) -> None:
     fake(INTERRUPTED)
     with pytest.raises(KeyboardInterrupt):
-        HostEngine().run(["host"], {}, tmp_path / "log")
+        HostEngine().run(request(tmp_path / "log", "host"))
     assert (tmp_path / "interrupted").exists()
 
 
@@ -257,7 +263,7 @@ def test_cache_and_clones_are_absolute_paths(
     monkeypatch.setenv("MEGATRIX_CACHE", "cache")
     monkeypatch.setenv("MEGATRIX_MEGATRON_LM", "Megatron-LM")
     call = fake("sys.exit(0)")
-    made.run(["host"], {}, tmp_path / "log")
+    made.run(request(tmp_path / "log", "host"))
     got = json.loads(call.read_text())["environment"]
     assert (got["MEGATRIX_CACHE"], got["MEGATRIX_MEGATRON_LM"]) == (
         str(tmp_path / "cache"),

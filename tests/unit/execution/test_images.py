@@ -19,7 +19,7 @@ from matrix.catalog.limits import Limits
 from matrix.catalog.model import Catalog, Image
 from matrix.catalog.schema import Size
 from matrix.execution import inside
-from matrix.execution.engine import STOP_S, BaseContents, EngineResult, Engines
+from matrix.execution.engine import STOP_S, BaseContents, EngineRequest, EngineResult, Engines
 from matrix.execution.gpus import JOB_WAIT_S, WAIT_S
 from matrix.execution.images import Images, pull, to_pull
 from matrix.execution.inside import COLLECT_S, limit_s
@@ -119,8 +119,12 @@ class ImageRun:
         return self.process
 
     def run(self) -> EngineResult:
-        environ = {"MEGATRIX_RUN": str(self.run_folder), "MEGATRIX_RELAY": str(self.relay)}
-        return self.engine.run(["debian-13"], environ, self.run_folder / "engine.log")
+        return self.engine.run(self.request)
+
+    @property
+    def request(self) -> EngineRequest:
+        log = self.run_folder / "engine.log"
+        return EngineRequest(["debian-13"], night.StoredRun(self.run_folder), log, str(self.relay))
 
 
 Make = Callable[..., ImageRun]
@@ -360,8 +364,7 @@ def test_clone_and_limit_reach_the_container(make: Make, monkeypatch: pytest.Mon
     image_run.environ |= {"MEGATRIX_MEGATRON_LM": str(tmp_path)}
     image_run.plan(planned(known, base="debian-13", core="none"))
     engine = Images(known, image_run.environ, run=image_run.podman, start=image_run.start)  # type: ignore[arg-type]
-    environ = {"MEGATRIX_RUN": str(image_run.run_folder), "MEGATRIX_RELAY": str(image_run.relay)}
-    engine.run(["debian-13"], environ, image_run.run_folder / "engine.log")
+    engine.run(image_run.request)
     (command,) = image_run.started
     assert f"{tmp_path}:{tmp_path}:ro" in command
     assert f"MEGATRIX_MEGATRON_LM={tmp_path}" in command
@@ -398,17 +401,18 @@ class FakeBases:
     def installed(self, base: str) -> BaseContents | None:
         return None
 
-    def run(self, bases: Sequence[str], environ: Mapping[str, str], log: Path) -> EngineResult:
-        self.bases += bases
+    def run(self, request: EngineRequest) -> EngineResult:
+        self.bases += request.bases
         return self.ending
 
 
 def test_each_base_runs_on_its_engine(tmp_path: Path) -> None:
     images, others = FakeBases(EngineResult(0, {"debian-13": "no"})), FakeBases(EngineResult(1))
     engines = Engines({"debian-13"}, images, others)
-    assert engines.run(["debian-13", "torch-2.4.0"], {}, tmp_path) == EngineResult(1, {"debian-13": "no"})
+    request = EngineRequest(["debian-13", "torch-2.4.0"], night.StoredRun(tmp_path), tmp_path)
+    assert engines.run(request) == EngineResult(1, {"debian-13": "no"})
     assert (images.bases, others.bases) == (["debian-13"], ["torch-2.4.0"])
-    assert engines.run(["torch-2.4.0"], {}, tmp_path) == EngineResult(1)
+    assert engines.run(replace(request, bases=["torch-2.4.0"])) == EngineResult(1)
     assert images.bases == ["debian-13"]
 
 

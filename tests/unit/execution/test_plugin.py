@@ -30,11 +30,9 @@ CASES = ("tp2", "pp2", "world1")
 class FakeSession:
     """A session with three cases and a verdict for each."""
 
-    header = "megatrix: base host"
-
     def __init__(self, entry: Failure, verdicts: dict[str, Verdict]) -> None:
-        self.catalog = SimpleNamespace(failures=(entry,))
         known = catalog(entry)
+        self.installation = SimpleNamespace(catalog=known, header="megatrix: base host")
         self.planned = [replace(planned(known), case=name) for name in CASES]
         self._verdicts, self.ran = verdicts, list[str]()
 

@@ -13,7 +13,16 @@ from matrix.catalog.limits import Limits
 from matrix.catalog.schema import Size
 from matrix.errors import MatrixError
 from matrix.execution.ranks.job import RankJob
-from matrix.execution.reproduction import CaseContext, Reproduction, brief, explain_red, hidden, stand_ins
+from matrix.execution.reproduction import (
+    CaseContext,
+    Reproduction,
+    ReproductionRequest,
+    brief,
+    explain_red,
+    hidden,
+    provide_checkpoint,
+    stand_ins,
+)
 from matrix.verdicts.outcome import Outcome, OutcomeKind, Raised, RankEnd
 from matrix.verdicts.planned import Planned
 from matrix.verdicts.reason import Reason, ReasonKind
@@ -62,7 +71,7 @@ class Bench:
 
 def run(bench: Bench, item: Planned = BROKEN, context: CaseContext | None = None) -> Record:
     context = context or CaseContext(log_dir=Path("logs"))
-    record = Reproduction(item, THIS, (THIS, OTHER), context, lambda: bench, bench, unread).run()
+    record = Reproduction(ReproductionRequest(item, THIS, (THIS, OTHER), context), lambda: bench, bench, unread).run()
     assert [record] == bench.kept
     return record
 
@@ -131,7 +140,10 @@ def test_stand_ins_apply_wherever_ranks_run(level: Level) -> None:
 def test_deadline_of_a_case_is_a_minimum() -> None:
     for deadline, expected in ((0, 120.0), (900, 900.0)):
         item = Reproduction(
-            WORKS, replace(THIS, case=(replace(CASE, deadline=deadline),)), (), CaseContext(), Bench, Bench(), unread
+            ReproductionRequest(WORKS, replace(THIS, case=(replace(CASE, deadline=deadline),)), (), CaseContext()),
+            Bench,
+            Bench(),
+            unread,
         )
         assert item.job.deadline_s == expected
 
@@ -150,7 +162,7 @@ def test_arguments_and_limits_are_in_the_job() -> None:
 
 def test_function_of_another_module_is_the_target() -> None:
     other = replace(THIS, case=(replace(CASE, run="loop:train"),))
-    made = Reproduction(WORKS, other, (other,), CaseContext(), lambda: Bench(), Bench(), unread)
+    made = Reproduction(ReproductionRequest(WORKS, other, (other,), CaseContext()), lambda: Bench(), Bench(), unread)
     assert made.job.target == "failures/this/loop.py:train"
 
 
@@ -207,7 +219,7 @@ def test_a_fresh_process_is_not_repeated() -> None:
     """A case without preload only starts another process: a second run would be the same."""
     bench = Bench(STRANGE)
     own = replace(THIS, case=(replace(CASE, preload=False),))
-    record = Reproduction(BROKEN, own, (own,), CaseContext(), lambda: bench, bench, unread).run()
+    record = Reproduction(ReproductionRequest(BROKEN, own, (own,), CaseContext()), lambda: bench, bench, unread).run()
     assert bench.events[1:] == ["run", "result"]
     assert record.outcome.attempts == ()
 
@@ -274,13 +286,16 @@ def test_supervisor_is_created_only_for_a_run() -> None:
         return Bench()
 
     bench = Bench()
-    Reproduction(BROKEN, THIS, (THIS,), CaseContext(unavailable="no"), supervisor, bench, unread).run()
+    request = ReproductionRequest(BROKEN, THIS, (THIS,), CaseContext(unavailable="no"))
+    Reproduction(request, supervisor, bench, unread).run()
     assert made == []
 
 
 def read(bench: Bench, check: Callable[[], Outcome]) -> Record:
     item = replace(BROKEN, level=Level.CONTRACT)
-    return Reproduction(item, THIS, (THIS, OTHER), CaseContext(), lambda: bench, bench, check).run()
+    return Reproduction(
+        ReproductionRequest(item, THIS, (THIS, OTHER), CaseContext()), lambda: bench, bench, check
+    ).run()
 
 
 def test_read_outcome_is_judged_like_a_run() -> None:
@@ -313,7 +328,7 @@ def run_reading(bench: Bench, folder: Path) -> Record:
     context = CaseContext(
         path=("reader",), writer_path=("writer",), checkpoint=folder / "checkpoint", log_dir=folder / "logs"
     )
-    return Reproduction(item, entry, (entry,), context, lambda: bench, bench, unread).run()
+    return Reproduction(ReproductionRequest(item, entry, (entry,), context), lambda: bench, bench, unread).run()
 
 
 def test_the_writer_runs_before_the_reader(tmp_path: Path) -> None:
@@ -331,3 +346,52 @@ def test_a_failed_writer_is_never_the_failure(tmp_path: Path) -> None:
     record = run_reading(Bench(shown(THIS)), tmp_path)
     assert (record.verdict, record.signature) == (Verdict.UNEXPLAINED, None)
     assert record.outcome.reason == "the checkpoint was not written: raised: rank 0 raised: this"
+
+
+WRITER_RAISED = Outcome(OutcomeKind.RAISED, "rank 0 raised", 0, chain=(Raised("TypeError", "broke"),), evidence="broke")
+
+
+class Writer:
+    """A writer with these outcomes, one for each call."""
+
+    def __init__(self, *outcomes: Outcome) -> None:
+        self.outcomes = list(outcomes)
+
+    def __call__(self, folder: Path) -> Outcome:
+        assert list(folder.iterdir()) == []
+        (folder / "weights").write_text("1", encoding="utf-8")
+        return self.outcomes.pop(0)
+
+
+def test_checkpoint_is_written_once(tmp_path: Path) -> None:
+    write = Writer(PASSED)
+    assert provide_checkpoint(tmp_path / "a", write) is None
+    assert provide_checkpoint(tmp_path / "a", write) is None
+    assert (tmp_path / "a" / "weights").read_text(encoding="utf-8") == "1"
+
+
+def test_unfinished_checkpoint_is_written_again(tmp_path: Path) -> None:
+    (tmp_path / "a.making" / "old").mkdir(parents=True)
+    assert provide_checkpoint(tmp_path / "a", Writer(PASSED)) is None
+    assert [path.name for path in (tmp_path / "a").iterdir()] == ["weights"]
+
+
+def test_a_failed_writer_shows_no_signature(tmp_path: Path) -> None:
+    """Otherwise an error of the writer would count as the error of the reader."""
+    missing = provide_checkpoint(tmp_path / "a", Writer(WRITER_RAISED))
+    assert missing == Outcome(OutcomeKind.EXITED, "the checkpoint was not written: raised: rank 0 raised")
+    assert not (tmp_path / "a").exists()
+
+
+def test_an_unavailable_writer_is_unavailable(tmp_path: Path) -> None:
+    lack = Outcome(OutcomeKind.UNAVAILABLE, "no memory cgroup")
+    assert provide_checkpoint(tmp_path / "a", Writer(lack)) == lack
+
+
+def test_an_interrupted_writer_leaves_nothing(tmp_path: Path) -> None:
+    def write(folder: Path) -> Outcome:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        provide_checkpoint(tmp_path / "a", write)
+    assert provide_checkpoint(tmp_path / "a", Writer(PASSED)) is None

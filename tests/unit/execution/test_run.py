@@ -15,14 +15,14 @@ import pytest
 from matrix.catalog.codec import decode, encode
 from matrix.catalog.failure import Level
 from matrix.errors import ExitStatus, MatrixError
-from matrix.execution.run import Request, execute, exit_status
+from matrix.execution.run import Events, Request, earlier, execute, exit_status
 from matrix.planning.cases import plan_case
 from matrix.planning.night import everything
 from matrix.provision import host
 from matrix.report import output
 from matrix.store import journal
 from matrix.store.history import History
-from matrix.store.night import Night
+from matrix.store.night import Night, StoredRun
 from matrix.store.paths import Paths
 from matrix.verdicts.outcome import Outcome, OutcomeKind, Raised
 from matrix.verdicts.planned import Planned
@@ -55,10 +55,14 @@ class Runs:
 
     def run(self, engine: FakeEngine, planned: list[Planned] = CASES, **request: object) -> Night:
         options = Request(planned, self.out, **request)  # type: ignore[arg-type]
-        return execute(options, KNOWN, engine, self.shown.append, self.warned.append, report=self.report)
+        events = Events(self.shown.append, warn=self.warned.append, ended=self.report)
+        return execute(options, KNOWN, engine, events)
 
-    def report(self, folder: Path, history: History) -> Night:
-        return output.render(folder, self.out, history, KNOWN)
+    def report(self, run: StoredRun, history: History) -> Night:
+        return output.render(run, self.out, history, KNOWN)
+
+    def stored(self) -> StoredRun:
+        return earlier(self.out, self.folder().name)
 
     def folder(self, label: str = "night") -> Path:
         (folder,) = Paths(self.out).run("").glob(f"*-{label}")
@@ -212,7 +216,7 @@ def test_engine_without_results_is_not_green(runs: Runs) -> None:
 def test_resume_runs_only_the_remaining_cases(runs: Runs, limit: int) -> None:
     runs.run(FakeEngine(KNOWN, limit=limit, status=137))
     engine = FakeEngine(KNOWN)
-    night = runs.run(engine, [], resume=runs.folder().name)
+    night = runs.run(engine, [], resume=runs.stored())
     assert KEYS[limit:] == engine.ran
     assert [one.key for one in night.records] == KEYS
     assert (runs.folder().name, 0) == (night.run, exit_status(night))
@@ -221,13 +225,13 @@ def test_resume_runs_only_the_remaining_cases(runs: Runs, limit: int) -> None:
 def test_resume_of_a_finished_run_runs_nothing(runs: Runs) -> None:
     runs.run(FakeEngine(KNOWN))
     engine = FakeEngine(KNOWN)
-    assert len(KEYS) == len(runs.run(engine, [], resume=runs.folder().name).records)
+    assert len(KEYS) == len(runs.run(engine, [], resume=runs.stored()).records)
     assert engine.bases == []
 
 
 def test_resume_adds_no_second_result(runs: Runs) -> None:
     runs.run(FakeEngine(KNOWN, limit=3, status=137))
-    runs.run(FakeEngine(KNOWN), [], resume=runs.folder().name)
+    runs.run(FakeEngine(KNOWN), [], resume=runs.stored())
     lines = [line for path in runs.folder().glob("journal-*.jsonl") for line in path.read_text().splitlines()]
     results = [json.loads(line)["result"] for line in lines if '"result"' in line]
     assert sorted(KEYS) == sorted(decode(Record, result).key for result in results)
@@ -236,7 +240,7 @@ def test_resume_adds_no_second_result(runs: Runs) -> None:
 def test_unknown_run_raises_with_the_nearest_name(runs: Runs) -> None:
     runs.run(FakeEngine(KNOWN))
     with pytest.raises(MatrixError) as caught:
-        runs.run(FakeEngine(KNOWN), resume=runs.folder().name[:-1])
+        earlier(runs.out, runs.folder().name[:-1])
     assert ("no such run", f"did you mean {runs.folder().name}?") == (caught.value.what, caught.value.fix)
 
 
@@ -253,7 +257,7 @@ def test_ctrl_c_can_be_resumed(runs: Runs) -> None:
     with pytest.raises(KeyboardInterrupt):
         runs.run(FakeEngine(KNOWN, limit=2, status=KeyboardInterrupt()))
     engine = FakeEngine(KNOWN)
-    night = runs.run(engine, [], resume=runs.folder().name)
+    night = runs.run(engine, [], resume=runs.stored())
     assert (KEYS[2:], 0) == (engine.ran, exit_status(night))
 
 
@@ -273,7 +277,7 @@ def test_time_limit_leaves_cases_not_reached(runs: Runs) -> None:
     assert runs.warned == [f"{left} of {len(KEYS)} cases were not reached within the time limit; --resume runs them"]
     assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
     engine = FakeEngine(KNOWN)
-    runs.run(engine, [], resume=runs.folder().name)
+    runs.run(engine, [], resume=runs.stored())
     assert engine.ran == KEYS[2:]
 
 
@@ -317,7 +321,7 @@ def test_resumed_run_that_can_not_start_is_kept(runs: Runs, monkeypatch: pytest.
     engine = FakeEngine(KNOWN)
     monkeypatch.setattr(engine, "run", refuse)
     with pytest.raises(MatrixError):
-        runs.run(engine, [], resume=runs.folder().name)
+        runs.run(engine, [], resume=runs.stored())
     assert len(journal.read(runs.folder()).results) == 1
 
 
@@ -345,7 +349,7 @@ def test_unwritable_lock_raises(runs: Runs) -> None:
     (runs.folder() / "lock").unlink()
     (runs.folder() / "lock").mkdir()
     with pytest.raises(MatrixError, match="can't be written"):
-        runs.run(FakeEngine(KNOWN), [], resume=runs.folder().name)
+        runs.run(FakeEngine(KNOWN), [], resume=runs.stored())
 
 
 @pytest.mark.parametrize("verdict", list(Verdict))
@@ -366,7 +370,7 @@ def test_too_old_driver_names_a_sufficient_one(runs: Runs) -> None:
     cell = known.cell("ngc-24.03", driver="510.39.01")
     item = plan_case(known, entry, entry.case[0], Level.GPU, cell)
     place = replace(HOST, listed=8, driver="510.39.01")
-    night = execute(Request([item], runs.out), known, FakeEngine(known), runs.shown.append, runs.warned.append, place)
+    night = execute(Request([item], runs.out, site=place), known, FakeEngine(known))
     assert [record.verdict for record in night.records] == [Verdict.UNAVAILABLE]
     assert "driver 510.39.01 is too old" in night.records[0].outcome.reason
     assert night.records[0].outcome.reason.endswith("driver 535 would do")
@@ -379,10 +383,7 @@ def test_resume_beside_a_live_run_is_refused(runs: Runs, attach: bool) -> None:
 
     def resume(*_: object) -> None:
         with pytest.raises(MatrixError, match="another process works on this run") as caught:
-            execute(
-                Request(out=runs.out, resume=runs.folder().name, attach=attach),
-                KNOWN, FakeEngine(KNOWN), lambda _: None, lambda _: None,
-            )  # fmt: skip
+            execute(Request(out=runs.out, resume=runs.stored(), attach=attach), KNOWN, FakeEngine(KNOWN))
         refused.append(caught.value)
 
     engine = FakeEngine(KNOWN)
@@ -393,15 +394,15 @@ def test_resume_beside_a_live_run_is_refused(runs: Runs, attach: bool) -> None:
 
     engine.ends = ends
 
-    def report(folder: Path, history: History) -> Night:
+    def report(run: StoredRun, history: History) -> Night:
         resume()
-        return output.render(folder, runs.out, history, KNOWN)
+        return output.render(run, runs.out, history, KNOWN)
 
-    execute(Request(CASES, runs.out), KNOWN, engine, lambda _: None, lambda _: None, report=report)
+    execute(Request(CASES, runs.out), KNOWN, engine, Events(ended=report))
     assert len(refused) == len(KEYS) + 1
     assert f"kill -INT {os.getpid()}" in str(refused[0].fix)
     assert engine.ran == KEYS
-    assert runs.run(FakeEngine(KNOWN), [], resume=runs.folder().name).run == runs.folder().name
+    assert runs.run(FakeEngine(KNOWN), [], resume=runs.stored()).run == runs.folder().name
 
 
 @pytest.mark.parametrize(
@@ -426,7 +427,7 @@ def test_resume_refuses_a_plan_that_can_not_run(runs: Runs, changes: dict[str, A
     plan.write_text(json.dumps([entry | {"key": item.key}, *entries[1:]]))
     engine = FakeEngine(KNOWN)
     with pytest.raises(MatrixError, match=words):
-        runs.run(engine, [], resume=runs.folder().name)
+        runs.run(engine, [], resume=runs.stored())
     assert engine.ran == []
 
 

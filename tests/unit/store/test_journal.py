@@ -18,7 +18,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from matrix.errors import MatrixError
-from matrix.store.journal import Journal, read
+from matrix.store import journal as store_journal
+from matrix.store.journal import Journal, Journals, JournalState, read
 from matrix.verdicts.record import Record, Verdict
 from tests.profiles import tries
 from tests.unit.report.samples import MCORES, cell, record
@@ -36,11 +37,16 @@ def run(folder: Path, records: list[Record], name: str = "a") -> Path:
     return path
 
 
+def unfinished(state: JournalState) -> set[str]:
+    """Return the cases that were started and have no result: the process that ran them was lost."""
+    return state.started.keys() - state.results.keys()
+
+
 def test_read_returns_the_written_records(tmp_path: Path) -> None:
     run(tmp_path, RECORDS)
     state = read(tmp_path)
     assert list(state.results.values()) == RECORDS
-    assert state.started_only == frozenset()
+    assert unfinished(state) == set()
 
 
 def test_every_line_is_json_with_its_time(tmp_path: Path) -> None:
@@ -52,14 +58,14 @@ def test_an_unfinished_case_has_its_start_time(tmp_path: Path) -> None:
     with Journal(tmp_path / "journal-a.jsonl", now=lambda: "2026-01-31T02:00:00.000Z") as journal:
         journal.started("a case")
     state = read(tmp_path)
-    assert state.started_only == {"a case"}
+    assert unfinished(state) == {"a case"}
     assert state.started["a case"] == state.began == state.ended == "2026-01-31T02:00:00.000Z"
 
 
 def test_each_call_writes_its_line_at_once(tmp_path: Path) -> None:
     with Journal(tmp_path / "journal-a.jsonl") as journal:
         journal.started(RECORDS[0].key)
-        assert read(tmp_path).started_only == {RECORDS[0].key}
+        assert unfinished(read(tmp_path)) == {RECORDS[0].key}
         journal.result(RECORDS[0])
         assert list(read(tmp_path).results) == [RECORDS[0].key]
 
@@ -76,7 +82,7 @@ def test_resumed_run_gives_lost_case_a_result(tmp_path: Path) -> None:
     run(tmp_path, [lost], "a")
     state = read(tmp_path)
     assert not state.results
-    assert (state.lost, set(state.started_only)) == ({lost.key: lost}, {lost.key})
+    assert (state.lost, unfinished(state)) == ({lost.key: lost}, {lost.key})
     run(tmp_path, [record()], "b")
     state = read(tmp_path)
     assert (state.results, state.lost) == ({lost.key: record()}, {})
@@ -104,14 +110,14 @@ def test_a_resumed_run_completes_a_truncated_journal(data: st.DataObject) -> Non
         state = read(Path(folder))
         done = list(state.results)
         assert done == [each.key for each in RECORDS][: len(done)]
-        assert len(state.started_only) <= 1
+        assert len(unfinished(state)) <= 1
 
         again = [each for each in RECORDS if each.key not in state.results]
         run(Path(folder), again, "b")
         after = read(Path(folder))
         assert sorted([*done, *(each.key for each in again)]) == sorted(after.results)
         assert len(after.results) == len(RECORDS)
-        assert after.started_only == frozenset()
+        assert unfinished(after) == set()
 
 
 @tries(200)
@@ -204,7 +210,7 @@ def test_ctrl_c_during_write_leaves_no_half_line(tmp_path: Path, monkeypatch: py
             journal.result(RECORDS[0])
         monkeypatch.undo()
         journal.started(RECORDS[1].key)
-    assert read(tmp_path).started_only == {RECORDS[0].key, RECORDS[1].key}
+    assert unfinished(read(tmp_path)) == {RECORDS[0].key, RECORDS[1].key}
 
 
 WRITER = """
@@ -257,7 +263,7 @@ def test_kill_9_loses_no_recorded_result(tmp_path: Path, lines: int) -> None:
         process.communicate(timeout=60)
     state = read(tmp_path)
     assert len(state.results) >= lines
-    assert len(state.started_only) <= 1
+    assert len(unfinished(state)) <= 1
 
 
 def test_threads_of_one_process_write_whole_lines(tmp_path: Path) -> None:
@@ -269,3 +275,43 @@ def test_threads_of_one_process_write_whole_lines(tmp_path: Path) -> None:
         for thread in threads:
             thread.join()
     assert len(read(tmp_path).results) == 80
+
+
+@given(st.lists(st.tuples(st.sampled_from("ab"), st.sampled_from(RECORDS), st.booleans()), max_size=12))
+def test_growing_journals_read_as_by_a_new_reader(
+    tmp_path_factory: pytest.TempPathFactory, lines: list[tuple[str, Record, bool]]
+) -> None:
+    folder = tmp_path_factory.mktemp("run")
+    journals = Journals(folder)
+    with Journal(folder / "journal-a.jsonl") as a, Journal(folder / "journal-b.jsonl") as b:
+        for name, each, is_start in lines:
+            journal = {"a": a, "b": b}[name]
+            journal.started(each.key) if is_start else journal.result(each)
+            assert journals.read() == read(folder)
+
+
+def test_each_line_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    journals, opened = Journals(tmp_path), list[bytes]()
+    unseal = store_journal._opened
+
+    def counted(line: bytes) -> dict[str, object] | None:
+        opened.append(line)
+        return unseal(line)
+
+    monkeypatch.setattr(store_journal, "_opened", counted)
+    for count, each in enumerate(RECORDS, 1):
+        run(tmp_path, [each], str(count))
+        for _ in range(2):
+            assert (len(journals.read().results), len(opened)) == (count, 2 * count)
+
+
+def test_torn_line_is_read_when_it_is_whole(tmp_path: Path) -> None:
+    """On a disk that several machines share, the end of a line may be seen late."""
+    run(tmp_path, RECORDS[:2])
+    path = tmp_path / "journal-a.jsonl"
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-20])
+    journals = Journals(tmp_path)
+    assert len(journals.read().results) == 1
+    path.write_bytes(whole)
+    assert len(journals.read().results) == 2

@@ -10,7 +10,6 @@ import pytest
 
 from matrix.errors import MatrixError
 from matrix.execution.ranks.job import RankJob
-from matrix.execution.ranks.timeouts import Timeouts
 
 
 @pytest.mark.parametrize(
@@ -32,8 +31,3 @@ def test_invalid_job_raises(job: Callable[..., RankJob], changes: dict[str, Any]
 def test_invalid_target_raises(job: Callable[..., RankJob], target: str) -> None:
     with pytest.raises(MatrixError, match=r"package\.module:function"):
         RankJob(target, {}, 1, (), {}, 1.0, Path())
-
-
-def test_timeouts_with_a_too_large_sum_raise() -> None:
-    with pytest.raises(MatrixError, match="at most 5 s"):
-        Timeouts(terminate_s=3.0)

@@ -10,7 +10,7 @@ import pytest
 from matrix.execution.ranks import variables
 from matrix.execution.ranks.supervisor import Supervisor
 from matrix.provision.tox_environments import CELL_SETTINGS
-from tests.unit.execution.ranks.test_faults import MakeJob
+from tests.unit.execution.ranks.test_rank_group import MakeJob
 
 # What a machine may set that changes a verdict.
 HOST = {

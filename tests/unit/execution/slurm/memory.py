@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from matrix.catalog.failure import Level
-from matrix.execution.engine import BaseContents, EngineResult, Tox
+from matrix.execution.engine import BaseContents, EngineRequest, EngineResult, Tox
 from matrix.execution.slurm.commands import CommandOutput
 from matrix.planning.night import everything
 from matrix.store import journal, night
@@ -80,10 +80,9 @@ def work_off(part: Path, index: int, whole: bool) -> None:
     """Write the records of a task's cases, or only of its first case."""
     folder = part.parent.parent
     keys = json.loads(part.read_text())["tasks"][index]
-    cases = [item for item in night.planned(folder) if item.key in keys]
-    done = journal.read(folder).results
+    cases = [item for item in night.StoredRun(folder).pending() if item.key in keys]
     with journal.Journal.new(folder) as kept:
-        for item in [item for item in cases if item.key not in done][: None if whole else 1]:
+        for item in cases[: None if whole else 1]:
             kept.result(replace(EXAMPLE, planned=item))
 
 
@@ -99,7 +98,7 @@ class Maker:
     def installed(self, base: str) -> BaseContents | None:
         return Tox(1).installed(base)
 
-    def run(self, bases: Sequence[str], environ: Mapping[str, str], log: Path) -> EngineResult:
+    def run(self, request: EngineRequest) -> EngineResult:
         return EngineResult()
 
 

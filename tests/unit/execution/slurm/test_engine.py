@@ -9,9 +9,11 @@ from pathlib import Path
 import pytest
 
 from matrix.errors import MatrixError
-from matrix.execution.run import Request, execute
+from matrix.execution.run import Events, Request, earlier, execute
 from matrix.execution.slurm.commands import Commands
 from matrix.execution.slurm.engine import Slurm
+from matrix.execution.slurm.queue import Polling
+from matrix.execution.slurm.site import ClusterSite
 from matrix.store import journal
 from matrix.store.paths import Paths
 from matrix.verdicts.record import Record, Verdict
@@ -27,9 +29,11 @@ def run_cases(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., 
     make_environment(tmp_path / "tox" / "torch2.4.0", {"torch": "2.4.0"})
 
     def run(cluster: Cluster, resume: str = "") -> list[Record]:
-        engine = Slurm(KNOWN, HOST, Maker(), Commands(call=cluster), sleep=lambda seconds: None)
-        request = Request(CASES, tmp_path / "out", cache=False, resume=resume, attach=True)
-        return list(execute(request, KNOWN, engine, shown.append, lambda text: None, engine).records)
+        site = ClusterSite(KNOWN, HOST, Commands(call=cluster))
+        engine = Slurm(site, Maker(), polling=Polling(sleep=lambda seconds: None))
+        earlier_run = earlier(tmp_path / "out", resume) if resume else None
+        request = Request(CASES, tmp_path / "out", False, earlier_run, attach=True, site=site)
+        return list(execute(request, KNOWN, engine, Events(show=shown.append)).records)
 
     shown: list[Record] = []
     run.shown = shown  # type: ignore[attr-defined]

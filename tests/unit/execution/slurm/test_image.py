@@ -4,28 +4,27 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from matrix.catalog.codec import decode, encode
-from matrix.catalog.failure import Level
 from matrix.catalog.model import Image
 from matrix.execution import inside
-from matrix.execution.run import Request, execute
+from matrix.execution.run import Request, earlier, execute
 from matrix.execution.slurm import image, task
 from matrix.execution.slurm.array_spec import ArraySpec
 from matrix.execution.slurm.commands import Commands
 from matrix.execution.slurm.engine import Slurm
-from matrix.planning.requirements import offered
+from matrix.execution.slurm.queue import Polling
+from matrix.execution.slurm.site import ClusterSite
 from matrix.planning.rerun import plan_entry
 from matrix.provision.commands import CommandResult
 from matrix.provision.tools import NO_TOOL, ContainerSpec, Ref
 from matrix.store import journal, night
 from matrix.verdicts.record import Record
-from tests.unit.catalogs import case, catalog, clause, failure, planned, real
+from tests.unit.catalogs import case, catalog, clause, failure, planned
 from tests.unit.engines import HOST
 from tests.unit.execution.slurm import memory
 from tests.unit.execution.slurm.memory import Cluster, Maker
@@ -59,9 +58,11 @@ def run_cases(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., 
     monkeypatch.setattr("matrix.provision.case_overlays.overlay_specs", lambda *_: ())
 
     def run(cluster: Cluster, resume: str = "") -> list[Record]:
-        engine = Slurm(KNOWN, HOST, Maker(), Commands(call=cluster), sleep=lambda seconds: None)
-        request = Request(CASES, tmp_path / "out", cache=False, resume=resume, attach=True)
-        return list(execute(request, KNOWN, engine, lambda record: None, lambda text: None, engine).records)
+        site = ClusterSite(KNOWN, HOST, Commands(call=cluster))
+        engine = Slurm(site, Maker(), polling=Polling(sleep=lambda seconds: None))
+        earlier_run = earlier(tmp_path / "out", resume) if resume else None
+        request = Request(CASES, tmp_path / "out", False, earlier_run, attach=True, site=site)
+        return list(execute(request, KNOWN, engine).records)
 
     return run
 
@@ -169,7 +170,7 @@ def on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Node | None
             monkeypatch.setattr(inside, "run", lambda *_, left: ends.pop(0) if ends else inside.Ended(node.status))
         keys = [item.key for item in CASES[:2]]
         part = ArraySpec((tuple(keys),), {}, IMAGE, "sha256:ab")
-        image.run(part, IMAGE, keys, folder, folder / "overlays.json", folder / "task.log", "n470")
+        image.run(image.NodeTask(folder / "0000.json", part, 0, "n470", night.StoredRun(folder)), IMAGE, keys)
         return [*journal.read(folder).results.values()]
 
     return run
@@ -218,22 +219,3 @@ def test_task_without_keys_reports_the_image(
     assert task.main(path) == 0
     report = image.reported_contents(tmp_path, "debian-13")
     assert expected in (report if isinstance(report, str) else report.image if report else "")
-
-
-@pytest.mark.parametrize(
-    ("drivers", "option", "reason"),
-    [
-        ((470, 535), "--constraint=driver470|driver535", ""),  # 470 by the image's compat package
-        ((510, 535), "--constraint=driver535", ""),
-        ((510,), "", "driver 510 is too old: ngc-24.03 has CUDA 12.4.0.041"),
-    ],
-)
-def test_gpu_case_requires_a_driver_for_its_image(drivers: tuple[int, ...], option: str, reason: str) -> None:
-    known = replace(KNOWN, containers=real().containers, drivers=real().drivers)
-    item = planned(known, base="ngc-24.03", core="none", level=Level.GPU)
-    cluster = Cluster()
-    cluster.nodes = "".join(f"n{driver}|driver{driver}|gpu:8|8|idle|1\n" for driver in drivers)
-    lack = Slurm(known, HOST, Maker(), Commands(call=cluster)).lack(known, item, offered(known, item.cell.base))
-    assert reason in (lack.text if lack else "")
-    assert (lack is None) is (reason == "")
-    assert [word for command in cluster.commands for word in command if "constraint" in word] == [option] * bool(option)

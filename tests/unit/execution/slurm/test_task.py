@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from matrix.catalog.folders import ENTRY, SITE
 from matrix.execution.slurm import task
-from matrix.planning.rerun import plan_entry
-from matrix.store import night
 from matrix.store.paths import write_whole
 from tests.unit.catalogs import catalog, failure, planned
 
@@ -21,8 +18,6 @@ def test_a_task_collects_the_failures_of_its_keys(tmp_path: Path, monkeypatch: p
         write_whole(tmp_path / "site" / name / ENTRY, "")
     monkeypatch.setenv(SITE, str(tmp_path / "site"))
     item = planned(catalog(failure("save-breaks")))
-    other = replace(item, failure="start-crashes")
-    night.write_plan(tmp_path, [plan_entry(one) for one in (item, other)])
     collected: list[list[str]] = []
 
     def main(arguments: list[str]) -> int:
@@ -30,5 +25,5 @@ def test_a_task_collects_the_failures_of_its_keys(tmp_path: Path, monkeypatch: p
         return 0
 
     monkeypatch.setattr(pytest, "main", main)
-    assert task.in_this_interpreter(tmp_path)([item.key]) == 0
+    assert task.in_this_interpreter()([item.key]) == 0
     assert collected == [["-p", "matrix.execution.plugin", str(tmp_path / "site" / "save_breaks" / ENTRY)]]

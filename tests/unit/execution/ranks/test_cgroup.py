@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import resource
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -14,14 +12,12 @@ from matrix.catalog.schema import Size
 from matrix.errors import MatrixError
 from matrix.execution.ranks import cgroup
 from matrix.execution.ranks.job import RankJob
-from matrix.execution.ranks.limits import impose
 from matrix.execution.ranks.supervisor import Supervisor
 from matrix.kit.rank import LackError
 from matrix.verdicts.outcome import OutcomeKind
 
 MakeJob = Callable[..., RankJob]
 PARENT = cgroup.parent
-NOTHING: dict[str, Any] = {"address_space": None, "shm": None, "memory_group": ""}
 
 
 def write(path: Path, text: str) -> None:
@@ -33,34 +29,6 @@ def write(path: Path, text: str) -> None:
 def test_limit_of_0_raises(name: str) -> None:
     with pytest.raises(MatrixError, match=f"{name} 0"):
         Limits(**{name: Size(0)})
-
-
-def test_impose_without_limits_sets_nothing() -> None:
-    impose(NOTHING, set_limit=lambda *_: pytest.fail("set"), mount_shm=lambda _: pytest.fail("mounted"))
-
-
-def test_address_space_limit_is_soft_and_hard() -> None:
-    """A body can't raise it."""
-    seen: list[object] = []
-    impose({**NOTHING, "address_space": 5}, set_limit=lambda *given: seen.append(given))
-    assert seen == [(resource.RLIMIT_AS, (5, 5))]
-
-
-def refuse(*_: object) -> None:
-    raise PermissionError(1, "not here")
-
-
-@pytest.mark.parametrize(
-    ("spec", "message"),
-    [
-        ({"address_space": 5}, "RLIMIT_AS"),
-        ({"shm": 5}, "/dev/shm"),
-        ({"memory_group": "/proc/no such group"}, "memory cgroup"),
-    ],
-)
-def test_limit_that_fails_raises_lack_error(spec: dict[str, Any], message: str) -> None:
-    with pytest.raises(LackError, match=message):
-        impose({**NOTHING, **spec}, set_limit=refuse, mount_shm=refuse)
 
 
 def test_body_does_not_run_without_its_limit(supervisor: Supervisor, job: MakeJob, fresh: bool) -> None:

@@ -1,0 +1,58 @@
+"""The limits of a rank are set before its body runs; what it returns must be JSON."""
+
+from __future__ import annotations
+
+import json
+import resource
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from matrix.errors import MatrixError
+from matrix.execution.ranks.rank import VALUE, encode_value, imported, impose
+from matrix.kit.rank import LackError
+
+NOTHING: dict[str, Any] = {"address_space": None, "shm": None, "memory_group": ""}
+
+
+def test_impose_without_limits_sets_nothing() -> None:
+    impose(NOTHING, set_limit=lambda *_: pytest.fail("set"), mount_shm=lambda _: pytest.fail("mounted"))
+
+
+def test_address_space_limit_is_soft_and_hard() -> None:
+    """A body can't raise it."""
+    seen: list[object] = []
+    impose({**NOTHING, "address_space": 5}, set_limit=lambda *given: seen.append(given))
+    assert seen == [(resource.RLIMIT_AS, (5, 5))]
+
+
+def refuse(*_: object) -> None:
+    raise PermissionError(1, "not here")
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ({"address_space": 5}, "RLIMIT_AS"),
+        ({"shm": 5}, "/dev/shm"),
+        ({"memory_group": "/proc/no such group"}, "memory cgroup"),
+    ],
+)
+def test_limit_that_fails_raises_lack_error(spec: dict[str, Any], message: str) -> None:
+    with pytest.raises(LackError, match=message):
+        impose({**NOTHING, **spec}, set_limit=refuse, mount_shm=refuse)
+
+
+@pytest.mark.parametrize(
+    ("value", "message"), [({1, 2}, "not JSON"), (float, "not JSON"), ("x" * VALUE, "returned too much")], ids=repr
+)
+def test_value_that_is_not_small_json_raises(value: Any, message: str) -> None:
+    with pytest.raises(MatrixError, match=message):
+        encode_value(value, "module:body")
+
+
+def test_target_is_a_module_or_a_file(tmp_path: Path) -> None:
+    (tmp_path / "reproduction.py").write_text("def body(): return 1\n")
+    assert imported(f"{tmp_path}/reproduction.py:body")() == 1
+    assert imported("json:dumps") is json.dumps

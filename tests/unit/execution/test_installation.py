@@ -1,0 +1,51 @@
+"""The installation of a pytest process: its base, its Python, its cases."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from matrix.errors import MatrixError
+from matrix.execution import installation
+from matrix.execution.case_context import Options
+from matrix.execution.session import Session
+from matrix.provision import installed as environments
+from tests.unit.catalogs import catalog, failure
+from tests.unit.execution.sessions import BASE, CASE
+
+
+def test_interpreter_without_a_base_is_the_host(folder: Path) -> None:
+    current = Session(Options(), folder)
+    assert ("host", {"host"}, {"2.4.0"}) == (
+        current.installation.base,
+        {item.cell.base for item in current.planned},
+        {item.cell.torch for item in current.planned},
+    )
+
+
+def test_unknown_base_raises(folder: Path) -> None:
+    with pytest.raises(MatrixError, match="did you mean torch-2"):
+        Session(Options("torch-2.4"), folder)
+
+
+def test_base_without_torch_raises(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(environments, "current", lambda: replace(BASE, packages={"pytest": "9.2.0"}))
+    with pytest.raises(MatrixError, match=r"this environment is not torch-2\.4\.0(.|\n)*tox run -e torch2\.4\.0"):
+        Session(Options("torch-2.4.0"), folder)
+
+
+def test_cells_have_the_python_of_their_environment(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The base prefers 3.10; the key of a case, and so its history, stays the same."""
+    monkeypatch.setattr(environments, "current", lambda: replace(BASE, python="3.12.1"))
+
+    for options in (Options("torch-2.4.0", folder), Options("torch-2.4.0", select="mcore==0.8.0")):
+        (found,) = Session(options, folder).planned
+        assert (CASE.cell.python, found.cell.python, found.key) == ("3.10", "3.12", CASE.key)
+
+
+def test_environment_without_a_case_raises(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(installation, "load", lambda: catalog(failure(case=())))
+    with pytest.raises(MatrixError, match="the catalog has no case for this environment"):
+        _ = Session(Options("torch-2.4.0"), folder).planned

@@ -62,31 +62,43 @@ TARGETS: Final[Mapping[str, tuple[str, ...]]] = {
 }
 # Mutants that change nothing: (module, the changed line) -> the reason.
 EQUIVALENT: Final[Mapping[tuple[str, str], str]] = {
-    ("matrix/bisection/ancestry.py", "mask = 1"): "every place has place 0 among its ancestors",
-    (
-        "matrix/bisection/ancestry.py",
-        "for place in range(len(parents) - 1):",
-    ): "the first commit has no parent that could be its twin",
-    (
-        "matrix/bisection/noise.py",
-        "self.settled = ProbeResult.BAD if self.weight >= 0 else ProbeResult.GOOD",
-    ): "an error is below 1, so that a weight of 0 settles nothing",
-    (
-        "matrix/bisection/attribution.py",
-        "without = {one: results.of(found - {one}) for one in sorted(found)} if (len(found) > 1) or True else {}",
-    ): "the mixture without the only package is the good stack",
-    (
-        "matrix/bisection/attribution.py",
-        "without = {one: results.of(found - {one}) for one in sorted(found)} if len(found) >= 1 else {}",
-    ): "the mixture without the only package is the good stack",
-    (
-        "matrix/bisection/attribution.py",
-        "rests = [frozenset(current) - chunk for chunk in chunks] if (parts > 2) or True else []",
-    ): "of two parts, each is what remains without the other",
-    (
-        "matrix/bisection/attribution.py",
-        "rests = [frozenset(current) - chunk for chunk in chunks] if parts >= 2 else []",
-    ): "of two parts, each is what remains without the other",
+    (module, line): reason
+    for module, lines in {
+        "matrix/bisection/ancestry.py": {
+            "mask = 1": "every place has place 0 among its ancestors",
+            "for place in range(len(parents) - 1):": "the first commit has no parent that could be its twin",
+        },
+        "matrix/bisection/attribution.py": {
+            "without = {one: results.of(found - {one}) for one in sorted(found)} if (len(found) > 1) or True else {}": (
+                "the mixture without the only package is the good stack"
+            ),
+            "without = {one: results.of(found - {one}) for one in sorted(found)} if len(found) >= 1 else {}": (
+                "the mixture without the only package is the good stack"
+            ),
+            "rests = [frozenset(current) - chunk for chunk in chunks] if (parts > 2) or True else []": (
+                "of two parts, each is what remains without the other"
+            ),
+            "rests = [frozenset(current) - chunk for chunk in chunks] if parts >= 2 else []": (
+                "of two parts, each is what remains without the other"
+            ),
+        },
+        "matrix/bisection/noise.py": {
+            "self.settled = ProbeResult.BAD if self.weight >= 0 else ProbeResult.GOOD": (
+                "an error is below 1, so that a weight of 0 settles nothing"
+            ),
+        },
+        "matrix/catalog/versions.py": {
+            'return parse("0.DEV0" if text == NONE else text)': "PEP 440 ignores the case",
+            "previous = -3": "it is no place before the first, as -2",
+            "holds = compare(found, parse(clause.version)) if compare else clause.contains(found, prereleases=None)": (
+                "from packaging 25 on, a pre-release alone is accepted; `prereleases` is for packaging 24"
+            ),
+            "holds = compare(found, parse(clause.version)) if compare else clause.contains(found, )": (
+                "from packaging 25 on, a pre-release alone is accepted; `prereleases` is for packaging 24"
+            ),
+        },
+    }.items()
+    for line, reason in lines.items()
 }
 
 

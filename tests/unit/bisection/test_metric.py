@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import random
+import statistics
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -15,7 +17,7 @@ from matrix.bisection.axes import AxisName, Side, Subject, at_commit
 from matrix.bisection.clone import Clone
 from matrix.bisection.commits import Searcher
 from matrix.bisection.ends import confirmed, measured
-from matrix.bisection.metric import calibrated, level_of, one_step, runs_needed
+from matrix.bisection.metric import Measured, Metric, calibrated, level_of, one_step, runs_needed
 from matrix.bisection.noise import ProbeResult, Tally
 from matrix.bisection.probe_session import Bisection, BisectionSession, End, ProbeStore
 from matrix.bisection.probing import Show, metric_of
@@ -150,3 +152,138 @@ def test_a_step_is_compared_with_the_whole() -> None:
 
     assert one_step(test, quiet, worse)[0]
     assert not one_step(test, quiet, [1.05, 1.051, 1.049, 1.05, 1.05])[0]
+
+
+# Ten runs each: means 10 and 14; the deviation of a run is sqrt(10 / 9) in both.
+LOW, HIGH = [9.0, 11.0] * 5, [13.0, 15.0] * 5
+ENDS = Metric(Measured(10.0, 1.0, 20), Measured(14.0, 1.0, 20), tested=1.5)
+DEVIATION = 1 + 1 / math.sqrt(76)  # of one run, and a standard error of it
+REVERSED = Metric(ENDS.bad, ENDS.good, tested=1.5)
+CONSTANT = Metric(Measured(10.0, 0.0, 20), Measured(14.0, 0.0, 20), tested=1.5)
+
+
+@pytest.mark.parametrize(
+    ("numbers", "near"),
+    [
+        ([5.0], [5.0]),
+        ([1.0, 2.0], [1.0, 2.0]),
+        ([1.0, 2.0, 3.0, 4.0, 100.0], [1.0, 2.0, 3.0, 4.0, 3 + 3 * 1.4826]),
+        ([-100.0, 2.0, 3.0, 4.0, 5.0], [3 - 3 * 1.4826, 2.0, 3.0, 4.0, 5.0]),
+        ([1.0, 1.0, 1.0, 5.0], [1.0, 1.0, 1.0, 5.0]),  # no spread
+    ],
+)
+def test_outliers_move_to_three_deviations(numbers: list[float], near: list[float]) -> None:
+    level = level_of(numbers)
+    deviation = statistics.stdev(near) if len(near) > 1 else 0.0
+    assert (level.mean, level.deviation, level.count) == pytest.approx((statistics.fmean(near), deviation, len(near)))
+
+
+def test_level_names_mean_error_and_runs() -> None:
+    level = Measured(10.0, 0.6, 9)
+    assert level.error == pytest.approx(0.2)
+    assert str(level) == "10 +- 0.2 in 9 runs"
+
+
+@pytest.mark.parametrize(
+    ("test", "sample", "side", "weight"),
+    [
+        (ENDS, 12.5, ProbeResult.BAD, 1.5 / DEVIATION**2),
+        (ENDS, 11.5, ProbeResult.GOOD, -1.5 / DEVIATION**2),
+        (ENDS, 12.0, ProbeResult.GOOD, 0.0),
+        (ENDS, 1000.0, ProbeResult.BAD, 3 * (2 + 2 * DEVIATION) / DEVIATION**2),
+        (ENDS, -1000.0, ProbeResult.GOOD, -3 * (2 + 2 * DEVIATION) / DEVIATION**2),
+        (REVERSED, 12.5, ProbeResult.GOOD, -1.5 / DEVIATION**2),
+        (REVERSED, 11.5, ProbeResult.BAD, 1.5 / DEVIATION**2),
+        (CONSTANT, 12.5, ProbeResult.BAD, 1.5 / 0.2**2),  # the floor: a twentieth of the distance
+        (ENDS, ProbeResult.BAD, ProbeResult.SKIP, 0.0),
+    ],
+)
+def test_run_weighs_by_its_distance(
+    test: Metric, sample: float | ProbeResult, side: ProbeResult, weight: float
+) -> None:
+    result, ratio = test.weigh(sample)
+    assert result is side
+    assert ratio == pytest.approx(weight)
+
+
+def test_noise_pools_both_ends() -> None:
+    test = Metric(Measured(10.0, 3.0, 12), Measured(14.0, 4.0, 22), tested=1.0)
+    assert test.deviation == pytest.approx(math.sqrt(12.5) * (1 + 1 / 8))
+    assert test.middle == 12
+
+
+@pytest.mark.parametrize(
+    ("good", "bad", "worse", "runs"),
+    [
+        (LOW[:9], HIGH, 0.5, 10),
+        (LOW, HIGH[:9], 0.5, 10),
+        (LOW, HIGH, 0.3, 12),  # the ends differ by 4, surely by more than 3.05
+        (LOW, HIGH, 0.6, 10),
+        (LOW, LOW, 0.3, 13),
+        (LOW, LOW, 0.03, 1210),
+        ([0.0] * 10, [0.0] * 10, 0.3, 10),
+    ],
+)
+def test_runs_that_separate_the_ends(good: list[float], bad: list[float], worse: float, runs: int) -> None:
+    assert runs_needed(good, bad, worse) == runs
+
+
+@pytest.mark.parametrize(("good", "bad"), [(LOW, HIGH), (HIGH, LOW)])
+def test_tested_distance_is_the_least_that_is_sure(good: list[float], bad: list[float]) -> None:
+    """2.0 each side of the middle, less the normal quantile of a quarter of the error."""
+    test = calibrated(good, bad, 0.05, 0.95)
+    error = math.hypot(level_of(LOW).error, level_of(HIGH).error)
+    assert (test.good, test.bad) == (level_of(good), level_of(bad))
+    assert test.tested == pytest.approx(2 - statistics.NormalDist().inv_cdf(0.9875) * error / 2)
+
+
+def test_tested_distance_is_an_eighth_at_least() -> None:
+    test = calibrated([10.0, 12.0] * 5, [11.6, 13.6] * 5, 0.05, 1 - 1e-9)
+    assert test.tested == pytest.approx(1.6 / 8)
+
+
+# The standard error of the difference of [m - 1, m + 1] * 5 and another such is sqrt(2) / 3.
+@pytest.mark.parametrize(
+    ("difference", "worse", "refused"),
+    [
+        (1.41, 0.0, True),  # within three standard errors: chance
+        (1.42, 0.0, False),
+        (-1.42, 0.0, False),
+        (1.42, 0.33, False),  # 3.3 are wanted; 3.3 - 4 errors are reached
+        (1.42, 0.34, True),
+        (3.0, 0.48, False),
+        (3.0, 0.49, True),
+    ],
+)
+def test_difference_within_chance_is_refused(difference: float, worse: float, refused: bool) -> None:
+    bad = [number + difference for number in LOW]
+    if refused:
+        with pytest.raises(MatrixError):
+            calibrated(LOW, bad, worse, 0.95)
+    else:
+        assert calibrated(LOW, bad, worse, 0.95).bad.mean == pytest.approx(10 + difference)
+
+
+@pytest.mark.parametrize(
+    ("after", "whole", "text"),
+    [
+        (HIGH, True, "the step is 10 -> 14 (+40.0%), the ends differ by 40.0%"),
+        ([number - 4 for number in LOW], True, "the step is 10 -> 6 (-40.0%), the ends differ by 40.0%"),
+        ([number + 1.9 for number in LOW], True, "the step is 10 -> 11.9 (+19.0%), the ends differ by 40.0%"),
+        ([number + 1.8 for number in LOW], False, "the step is 10 -> 11.8 (+18.0%), the ends differ by 40.0%"),
+        ([number + 6.1 for number in LOW], True, "the step is 10 -> 16.1 (+61.0%), the ends differ by 40.0%"),
+        ([number + 6.2 for number in LOW], False, "the step is 10 -> 16.2 (+62.0%), the ends differ by 40.0%"),
+        (LOW[:2], True, "the step is 10 -> 10 (+0.0%), the ends differ by 40.0%"),
+    ],
+)
+def test_step_between_neighbours_is_the_whole(after: list[float], whole: bool, text: str) -> None:
+    """Within three standard errors: 3 * 2 * 1.11 / sqrt(10) = 2.1 with ten runs of each, 4.7 with two."""
+    assert one_step(ENDS, LOW, after) == (whole, text)
+
+
+def test_step_from_zero_has_a_percentage() -> None:
+    ends = Metric(Measured(0.0, 1.0, 20), Measured(4.0, 1.0, 20), tested=1.5)
+    assert one_step(ends, [0.0] * 10, [4.0] * 10) == (
+        True,
+        "the step is 0 -> 4 (+400.0%), the ends differ by 400.0%",
+    )

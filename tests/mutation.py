@@ -87,14 +87,20 @@ EQUIVALENT: Final[Mapping[tuple[str, str], str]] = {
                 "an error is below 1, so that a weight of 0 settles nothing"
             ),
         },
+        "matrix/verdicts/learning.py": {
+            'last = next((line for line in reversed(outcome.evidence.split("\\n")) if line.strip()), None)': (
+                "None is as empty as a text without characters"
+            ),
+            "place = None": "None is as empty as a text without characters",
+        },
         "matrix/catalog/versions.py": {
             'return parse("0.DEV0" if text == NONE else text)': "PEP 440 ignores the case",
             "previous = -3": "it is no place before the first, as -2",
             "holds = compare(found, parse(clause.version)) if compare else clause.contains(found, prereleases=None)": (
-                "from packaging 25 on, a pre-release alone is accepted; `prereleases` is for packaging 24"
+                "packaging 26 accepts a single pre-release; `prereleases` is for older ones"
             ),
             "holds = compare(found, parse(clause.version)) if compare else clause.contains(found, )": (
-                "from packaging 25 on, a pre-release alone is accepted; `prereleases` is for packaging 24"
+                "packaging 26 accepts a single pre-release; `prereleases` is for older ones"
             ),
         },
     }.items()

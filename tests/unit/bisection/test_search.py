@@ -270,3 +270,90 @@ def test_culprits_on_both_sides_of_merge_are_ambiguous() -> None:
 def test_plan_out_of_range_is_rejected(made: dict[str, float]) -> None:
     with pytest.raises(MatrixError):
         Plan(**made)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("changes", "skips", "plan", "hints", "rounds"),
+    [
+        (11, [], Plan(), {}, "0|16|8|12|10|11"),
+        (1, [], Plan(), {}, "0|16|8|4|2|1"),
+        (16, [], Plan(), {}, "0|16|8|12|14|15"),
+        (11, [], Plan(at_once=3), {}, "0 16|4 8 12|9 10 11"),
+        (11, [8], Plan(), {}, "0|16|8|4|7|9|12|10|11"),
+        (11, [8, 4, 12], Plan(), {}, "0|16|8|4|12|2|3|5|13|11|6|7|9|10"),
+        (11, [5, 6, 10, 11], Plan(at_once=2), {}, "0 16|5 10|2 8|9 13|11 12"),
+        (11, [], Plan(), {"suspects": [11]}, "0|16|10|11"),
+        (11, [], Plan(), {"suspects": [3, 3]}, "0|16|3|9|12|10|11"),
+        (11, [], Plan(at_once=2), {"suspects": [3, 11]}, "0 16|3 10|11 12"),
+        (11, [], Plan(), {"cheap": [10, 11]}, "0|16|10|11"),
+        (11, [], Plan(), {"cheap": [3]}, "0|16|3|9|12|10|11"),
+        (11, [], Plan(checks=3), {}, "0|16|8|12|10|11|2|6|14"),
+        (11, [], Plan(at_once=2, checks=3), {}, "0 16|5 10|12 14|11|2 7|13"),
+        (11, [], Plan(checks=1), {}, "0|16|8|12|10|11|6"),
+    ],
+)
+@pytest.mark.parametrize("old", [ProbeResult.GOOD, ProbeResult.BAD])
+def test_search_probes_these_places(
+    changes: int, skips: list[int], plan: Plan, hints: dict[str, list[int]], rounds: str, old: ProbeResult
+) -> None:
+    """Both ends, then even cuts; after rounds of skips the cuts move: by a quarter, to three quarters, an eighth."""
+    order = Ancestry.chain(17)
+    history = History(order, changes, skips=skips, old=old)
+    found = search(order, history, old, plan, **hints)
+    assert "|".join(" ".join(map(str, places)) for places in history.probed) == rounds
+    assert changes in found.candidates
+    assert found.kind is ResultKind.AMBIGUOUS or found.candidates == (changes,)
+    assert (found.confidence, found.flips) == (1, ())
+
+
+def test_pairs_that_contradict_one_change_are_named() -> None:
+    """Of a change back: each changed place with the next unchanged one."""
+    order = Ancestry.chain(17)
+    found = search(order, History(order, [3, 5, 11]), ProbeResult.GOOD, Plan(checks=8))
+    assert (found.kind, found.candidates, found.flips) == (ResultKind.AMBIGUOUS, (11,), ((3, 5), (4, 5)))
+    assert found.rounds == 4
+
+
+def test_unsettled_places_are_probed_again_together() -> None:
+    """The bad end shows the failure in its second run; six good runs settle the good end, seven the middle."""
+    order, noise = Ancestry.chain(3), Noise(shows=0.5)
+    history = History(order, 2, noise=noise, seed=1)
+    found = search(order, history, ProbeResult.GOOD, Plan(at_once=2, noise=noise))
+    assert history.probed == [[0, 2], [0, 2], *[[0]] * 4, *[[1]] * 7]
+    assert found.candidates == (2,)
+    assert found.probes == 15
+
+
+@pytest.mark.parametrize(
+    ("length", "at_once", "confidence"), [(3, 1, 0.95625), (257, 1, 0.9543895747599451), (257, 3, 0.9532544378698224)]
+)
+def test_error_is_spent_in_even_shares(length: int, at_once: int, confidence: float) -> None:
+    """Of the error that is left, a place takes a share for each place still to come, and one remains.
+
+    With three places: 5 % / 2 for the first end, of the rest a half for the second, and again for the middle.
+    """
+    order, noise = Ancestry.chain(length), Noise(shows=0.9, invents=0.01)
+    found = search(order, History(order, length - 1, noise=noise, seed=5), ProbeResult.GOOD, Plan(at_once, noise))
+    settled = sum(tally.settled is not ProbeResult.SKIP for tally in found.tallies.values())
+    assert found.candidates == (length - 1,)
+    assert found.confidence == pytest.approx(confidence)
+    assert settled == len(found.tallies)
+
+
+def test_wrong_end_error_names_both_results() -> None:
+    with pytest.raises(WrongEndError, match=r"^place 16 is good, not bad, after 1 runs$"):
+        search(Ancestry.chain(17), lambda places: [ProbeResult.GOOD for _ in places], ProbeResult.GOOD)
+
+
+def test_probe_answers_for_every_place() -> None:
+    with pytest.raises(ValueError, match="shorter"):
+        search(Ancestry.chain(17), lambda places: [], ProbeResult.GOOD)
+
+
+def test_unprobed_parents_of_a_merge_are_checked() -> None:
+    """5 merges 3 and 4; a bad 5 whose parents share the good 2: both parents are probed, beyond the checks."""
+    order = Ancestry.of_parents([[], [0], [1], [2], [2], [3, 4], [5]])
+    history = History(order, 5)
+    found = search(order, history, ProbeResult.GOOD, Plan())
+    assert found.candidates == (5,)
+    assert {3, 4} <= set(found.tallies)

@@ -22,7 +22,7 @@ from matrix.cli.usage import add_command
 from matrix.errors import ExitStatus, MatrixError
 from matrix.execution import preflights
 from matrix.kit.preflight import Preflight
-from matrix.report.check import render
+from matrix.report.check_text import render
 from matrix.report.json_object import json_object
 from matrix.report.terminal import console, rendered, show, warn
 from matrix.store.paths import Paths

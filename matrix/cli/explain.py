@@ -15,7 +15,7 @@ from matrix.errors import ExitStatus
 from matrix.execution.engine import offer_of
 from matrix.planning import covering, explain, night
 from matrix.provision import configuration, host
-from matrix.report import check, explanation
+from matrix.report import check_text, explanation
 from matrix.report.json_object import json_object
 from matrix.report.terminal import show
 
@@ -42,8 +42,8 @@ def explain_command(parsed: argparse.Namespace) -> int:
     )
     calls, problem = breaking_calls(known, explained.cell, ())
     if parsed.json:
-        listed = [one for each in calls for one in each.to_json()]
+        listed = [finding for group in calls for finding in group.to_json()]
         print(json_object("explain/1", [{**explained.to_json(), "calls": listed, "calls_problem": problem}]))
     else:
-        show(*explanation.render(explained), "", *check.calls(calls, problem))
+        show(*explanation.render(explained), "", *check_text.calls(calls, problem))
     return ExitStatus.GOOD

@@ -11,7 +11,7 @@ from matrix.errors import MatrixError
 from matrix.planning.estimates import Durations
 from matrix.provision.clones import SIZE_MB
 from matrix.report.offers import offers
-from matrix.report.summary import summary
+from matrix.report.run_summary import summary
 from matrix.report.terminal import Prose, show, warn
 from matrix.store.history import History, with_history
 from matrix.store.night import Night

@@ -48,11 +48,11 @@ def changes(records: Sequence[Record], previous: Mapping[str, PastResult]) -> Ch
         if (before or Verdict.NOT_REACHED) is not record.verdict:  # a case that was never reached has not changed
             groups.setdefault((before, record.verdict), []).append(record)
     latest = max(previous.values(), key=lambda earlier: earlier.number)
-    now = {record.key for record in records}
+    keys = {record.key for record in records}
     return Changes(
         latest.run,
         tuple(Change(*step, tuple(groups[step])) for step in sorted(groups, key=_urgency)),
-        tuple(key for key, earlier in previous.items() if earlier.number == latest.number and key not in now),
+        tuple(key for key, earlier in previous.items() if earlier.number == latest.number and key not in keys),
     )
 
 

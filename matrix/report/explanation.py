@@ -15,23 +15,23 @@ def render(explanation: Explanation) -> Iterator[Part]:
     yield Prose(f"base: {explanation.base}, torch {cell.torch}, Python {cell.python}; {explanation.twin}", 2)
     if explanation.excluded:
         yield Prose(f"excluded: {explanation.excluded}", 2)
-    for one in explanation.failures:
+    for failure in explanation.failures:
         yield ""
-        yield table([(f"{one.failure.id}:", one.failure.title)], indent=2)
-        yield table(_facts(one), indent=4)
+        yield table([(f"{failure.failure.id}:", failure.failure.title)], indent=2)
+        yield table(_facts(failure), indent=4)
 
 
-def _facts(one: FailureInCell) -> Iterator[tuple[str, str]]:
-    yield "expected:", one.expectation.value
-    if one.rule:
-        yield "rule:", str(one.rule)
-    yield "reason:", one.reason
-    if one.masked:
-        yield "masked:", f"{one.masked}; not planned in this cell"
-    for case in one.night:
-        item = case.planned
-        expected = "" if item.expectation is one.expectation else f", expected: {item.expectation.value}"
-        yield "night:", f"{item.case} at level {item.level.value}{expected} ({case.here})"
-        yield from (("", str(why)) for why in item.why)
-    if not one.night:
+def _facts(failure: FailureInCell) -> Iterator[tuple[str, str]]:
+    yield "expected:", failure.expectation.value
+    if failure.rule:
+        yield "rule:", str(failure.rule)
+    yield "reason:", failure.reason
+    if failure.masked:
+        yield "masked:", f"{failure.masked}; not planned in this cell"
+    for case in failure.night:
+        planned = case.planned
+        expected = "" if planned.expectation is failure.expectation else f", expected: {planned.expectation.value}"
+        yield "night:", f"{planned.case} at level {planned.level.value}{expected} ({case.here})"
+        yield from (("", str(why)) for why in planned.why)
+    if not failure.night:
         yield "night:", "no case"

@@ -12,7 +12,7 @@ from matrix.planning.requirements import Gpu
 from matrix.report.changes import changes
 from matrix.report.findings.markdown import code, table
 from matrix.report.messages import job_summary
-from matrix.report.words import WORST_FIRST
+from matrix.report.words import WORST_FIRST, group_by
 from matrix.store.night import Night
 from matrix.verdicts.record import SILENT, Record
 
@@ -33,18 +33,22 @@ def page(night: Night, gpus: Sequence[Gpu], driver: str) -> str:
     used = sum(held(record) * record.outcome.seconds for record in ran)
     took = (datetime.fromisoformat(night.ended) - datetime.fromisoformat(night.began)).total_seconds() if ran else 0.0
     share = f", {used / (len(gpus) * took):.0%} of those of the machine" if took and gpus else ""
+    facts = [
+        f"- GPUs: {', '.join(f'{count} x {kind}' for kind, count in kinds.items())}",
+        f"- kernel driver: {driver}",
+        f"- {len(ran)} of {len(night.records)} cases ran in {took / 60:.0f} minutes; "
+        f"{used / 60:.0f} GPU-minutes{share}",
+    ]
+    counts = Counter((record.failure, record.verdict) for record in night.records)
+    failures = [
+        [code(failure), *(str(counts[failure, verdict] or "") for verdict in WORST_FIRST)]
+        for failure in dict.fromkeys(record.failure for record in night.records)
+    ]
     parts = [
         f"# Level gpu, {night.began[:10]}",
-        "\n".join(
-            (
-                f"- GPUs: {', '.join(f'{count} x {kind}' for kind, count in kinds.items())}",
-                f"- kernel driver: {driver}",
-                f"- {len(ran)} of {len(night.records)} cases ran in {took / 60:.0f} minutes; "
-                f"{used / 60:.0f} GPU-minutes{share}",
-            )
-        ),
+        "\n".join(facts),
         table(["base", "cases", *FACTS], bases(ran)),
-        table(["failure", *(one.value for one in WORST_FIRST)], failures(night.records)),
+        table(["failure", *(verdict.value for verdict in WORST_FIRST)], failures),
         job_summary(night, changes(night.records, {})),
     ]
     return "\n\n".join(filter(None, parts))
@@ -52,22 +56,14 @@ def page(night: Night, gpus: Sequence[Gpu], driver: str) -> str:
 
 def held(record: Record) -> int:
     """Return the number of GPUs that a case held, from the fact "2 of 8 x NVIDIA H100, SM 9.0"."""
-    found = re.match(r"(\d+) of ", record.resolved.get("GPUs", ""))
-    return int(found[1]) if found else 0
+    count = re.match(r"(\d+) of ", record.resolved.get("GPUs", ""))
+    return int(count[1]) if count else 0
 
 
 def bases(ran: Sequence[Record]) -> list[list[str]]:
     """Return a row for each base: the number of its cases, and the values of FACTS."""
     rows = []
-    for base in dict.fromkeys(record.cell.base for record in ran):
-        its = [record for record in ran if record.cell.base == base]
-        values = (dict.fromkeys(one.resolved[fact] for one in its if fact in one.resolved) for fact in FACTS)
-        rows.append([code(base), str(len(its)), *(", ".join(value) or "-" for value in values)])
+    for base, records in group_by(lambda record: record.cell.base, ran).items():
+        values = (dict.fromkeys(run.resolved[fact] for run in records if fact in run.resolved) for fact in FACTS)
+        rows.append([code(base), str(len(records)), *(", ".join(value) or "-" for value in values)])
     return rows
-
-
-def failures(records: Sequence[Record]) -> list[list[str]]:
-    """Return a row for each failure: the number of cases with each verdict."""
-    counts = Counter((record.failure, record.verdict) for record in records)
-    ids = dict.fromkeys(record.failure for record in records)
-    return [[code(id), *(str(counts[id, verdict] or "") for verdict in WORST_FIRST)] for id in ids]

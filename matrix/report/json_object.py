@@ -14,5 +14,5 @@ def json_object(schema: str, items: Iterable[Mapping[str, Any]]) -> str:
 
     A schema is written NAME/N: docs/schema/NAME.json describes it, and N increases when a key changes its meaning.
     """
-    found = {"schema": f"megatrix/{schema}", "version": __version__, "items": list(items)}
-    return json.dumps(found)  # ASCII: texts may not be UTF-8
+    # ASCII: texts may not be UTF-8.
+    return json.dumps({"schema": f"megatrix/{schema}", "version": __version__, "items": list(items)})

@@ -26,7 +26,7 @@ def advice(failure: Failure, changes: Iterable[str] = ()) -> list[tuple[str, str
     return [
         *([("fix:", fix)] if fix else []),
         *(("workaround:", change) for change in changes),
-        *(("workaround:", f"{one.text} [{one.verified or 'not verified'}]") for one in failure.workarounds),
+        *(("workaround:", f"{way.text} [{way.verified or 'not verified'}]") for way in failure.workarounds),
     ]
 
 

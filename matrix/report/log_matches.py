@@ -49,9 +49,9 @@ def _known(sighting: Sighting) -> Iterator[Part]:
 def _similar(similar: Sequence[Similar]) -> Iterator[Part]:
     if similar:
         yield "similar, not the same:"
-    for one in similar[:SHOWN]:
-        yield table([(f"{one.failure.id}:", one.failure.title)], indent=2)
-        yield table([(f"line {one.fault.line:,}:", one_line(one.differs))], indent=4)
+    for match in similar[:SHOWN]:
+        yield table([(f"{match.failure.id}:", match.failure.title)], indent=2)
+        yield table([(f"line {match.fault.line:,}:", one_line(match.differs))], indent=4)
 
 
 def _listed(head: str, faults: Sequence[LogFault]) -> Iterator[Part]:

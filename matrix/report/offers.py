@@ -16,26 +16,30 @@ def offers(records: Sequence[Record], command: str, sizes: Mapping[str, int]) ->
     `command` runs megatrix here, `sizes` are the MB of the clones. Cases that lack what no command adds (GPUs, a
     driver) count for none.
     """
-    wanting = [record for record in records if record.verdict is Verdict.UNAVAILABLE and _can_be_added(record)]
-    needs = [frozenset(map(_remedy, record.outcome.lacks)) for record in wanting]
-    given: set[str] = set()
+    addable = {Kind.BASE, Kind.CLONE}
+    remedies = {
+        record.key: frozenset(map(_remedy, record.outcome.lacks))
+        for record in records
+        if record.verdict is Verdict.UNAVAILABLE and record.outcome.lacks
+        if {lack.kind for lack in record.outcome.lacks} <= addable
+    }
+    offered: set[str] = set()
     lines: list[str] = []
     # What the most cases wait for alone comes first.
-    for remedies, _ in sorted(Counter(needs).items(), key=lambda item: (len(item[0]), -item[1], sorted(item[0]))):
-        for remedy in sorted(remedies - given):
-            before = sum(need <= given for need in needs)
-            given.add(remedy)
-            its = [record for record, need in zip(wanting, needs, strict=True) if remedy in need]
-            gain = sum(need <= given for need in needs) - before
-            more = f"would run {gain}{' more' if before else ''}" if gain else "is needed as well"
-            what = _offer(its, remedy, command, sizes)
-            lines.append(f"{len(its)} of {len(records)} cases are unavailable for want of {what} {more}")
+    counts = Counter(remedies.values())
+    for remedy in dict.fromkeys(
+        remedy
+        for needs in sorted(counts, key=lambda needs: (len(needs), -counts[needs], sorted(needs)))
+        for remedy in sorted(needs)
+    ):
+        runnable = sum(needs <= offered for needs in remedies.values())
+        offered.add(remedy)
+        gain = sum(needs <= offered for needs in remedies.values()) - runnable
+        waiting = [record for record in records if remedy in remedies.get(record.key, ())]
+        effect = f"would run {gain}{' more' if runnable else ''}" if gain else "is needed as well"
+        what = _offer(waiting, remedy, command, sizes)
+        lines.append(f"{len(waiting)} of {len(records)} cases are unavailable for want of {what} {effect}")
     return lines
-
-
-def _can_be_added(record: Record) -> bool:
-    lacks = record.outcome.lacks
-    return bool(lacks) and all(lack.kind in (Kind.BASE, Kind.CLONE) for lack in lacks)
 
 
 def _remedy(lack: Lack) -> str:

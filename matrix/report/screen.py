@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from matrix.report.summary import styled
+from matrix.report.run_summary import styled
 from matrix.report.terminal import Part, console, show, table, text
 from matrix.report.words import is_red, label, verdict_reason
 from matrix.verdicts.record import SILENT, Record

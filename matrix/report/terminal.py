@@ -113,7 +113,7 @@ def text(*parts: str | tuple[str, str]) -> Text:
     """Return text that is neither markup nor control characters; a pair is a text and its style."""
     from rich.text import Text
 
-    return Text.assemble(*(visible(one) if isinstance(one, str) else (visible(one[0]), one[1]) for one in parts))
+    return Text.assemble(*(visible(part) if isinstance(part, str) else (visible(part[0]), part[1]) for part in parts))
 
 
 def table(
@@ -132,15 +132,15 @@ def table(
     from rich.table import Table
     from rich.text import Text
 
-    cells = [[one if isinstance(one, Text) else text(one) for one in row] for row in (heads, *rows) if row]
-    made = Table(box=None, pad_edge=False, padding=(0, gap, 0, 0), show_header=False)
-    for place, column in enumerate(zip(*cells, strict=True)):
-        last = place == len(cells[0]) - 1
-        made.add_column(
-            justify="right" if right and place else "left",
-            no_wrap=not last,
-            min_width=None if last else max(one.cell_len for one in column),
+    cells = [[cell if isinstance(cell, Text) else text(cell) for cell in row] for row in (heads, *rows) if row]
+    grid = Table(box=None, pad_edge=False, padding=(0, gap, 0, 0), show_header=False)
+    for number, column in enumerate(zip(*cells, strict=True), start=1):
+        wraps = number == len(cells[0])
+        grid.add_column(
+            justify="right" if right and number > 1 else "left",
+            no_wrap=not wraps,
+            min_width=None if wraps else max(cell.cell_len for cell in column),
         )
     for row in cells:
-        made.add_row(*row)
-    return Padding(made, (0, 0, 0, indent), expand=False)
+        grid.add_row(*row)
+    return Padding(grid, (0, 0, 0, indent), expand=False)

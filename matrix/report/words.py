@@ -20,26 +20,17 @@ from matrix.verdicts.record import SILENT, Record, Verdict
 from matrix.verdicts.text import head, one_line, visible
 
 # The verdicts, most urgent first. A grid cell with several verdicts shows the first of them.
-WORST_FIRST = (
-    Verdict.UNEXPLAINED,
-    Verdict.REGRESSED,
-    Verdict.VANISHED,
-    Verdict.NOT_REACHED,
-    Verdict.UNAVAILABLE,
-    Verdict.LEARNED,
-    Verdict.REPRODUCED,
-    Verdict.HOLDS,
-)
-MEANING = {
+MEANING: Final = {
+    Verdict.UNEXPLAINED: "fails without this failure's signature",
+    Verdict.REGRESSED: "fails with this failure's signature, but was expected to pass",
+    Verdict.VANISHED: "passes, but was expected to fail: fixed, or the reproduction no longer works",
+    Verdict.NOT_REACHED: "planned, but not finished; no result",
+    Verdict.UNAVAILABLE: "a requirement is missing; no result",
+    Verdict.LEARNED: "no rule in the catalog; the result is offered as a catalog change",
     Verdict.REPRODUCED: "fails as expected, with this failure's signature",
     Verdict.HOLDS: "passes as expected",
-    Verdict.LEARNED: "no rule in the catalog; the result is offered as a catalog change",
-    Verdict.VANISHED: "passes, but was expected to fail: fixed, or the reproduction no longer works",
-    Verdict.REGRESSED: "fails with this failure's signature, but was expected to pass",
-    Verdict.UNEXPLAINED: "fails without this failure's signature",
-    Verdict.UNAVAILABLE: "a requirement is missing; no result",
-    Verdict.NOT_REACHED: "planned, but not finished; no result",
 }
+WORST_FIRST: Final = tuple(MEANING)
 # Frames shown of one exception, the innermost ones: the outer ones are the training loop's.
 FRAMES = 15
 NONE_MISSING: Final[Mapping[str, str]] = MappingProxyType({})

@@ -7,7 +7,7 @@ from typing import Final
 
 from matrix.catalog.place import Place
 from matrix.check.answer import CheckResult, Standing
-from matrix.report.check import summary
+from matrix.report.check_text import summary
 from matrix.report.findings.findings import Findings, FindingTopic, ReportedFinding, Severity
 
 CLASH: Final = FindingTopic("stack", "parts of the stack exclude each other")
@@ -41,7 +41,7 @@ def _findings(result: CheckResult, files: Collection[str]) -> Iterator[ReportedF
             yield _finding(topic, ". ".join(text.rstrip(".") for text in texts), failure.certain, place)
     for call in result.calls:
         if not call.missing:
-            raised = (f"{one.raised.type}: {one.message}; at {one.call_site}" for one in call.findings)
+            raised = (f"{part.raised.type}: {part.message}; at {part.call_site}" for part in call.findings)
             place = first(("te", "mcore", "base"), call.source)
             yield _finding(CALL, ". ".join([call.needs, *raised]), call.certain, place)
 

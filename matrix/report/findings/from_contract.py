@@ -33,7 +33,9 @@ def _findings(breaks: Sequence[Finding], versions: Sequence[str], folder: str) -
         groups[str(finding.call_site), finding.packages[1], finding.kind.value, finding.message].append(finding)
     for alike in sorted(groups.values(), key=lambda group: (group[0].call_site.path, group[0].call_site.line)):
         finding = alike[-1]
-        releases = f"with {PROVIDERS[finding.packages[1]].title} {spans((one.provider for one in alike), versions)}"
+        releases = (
+            f"with {PROVIDERS[finding.packages[1]].title} {spans((release.provider for release in alike), versions)}"
+        )
         exception = f"{finding.exception}: " if finding.exception else ""
         guard = f" (where {finding.guard})" if finding.guard else ""
         signature = f"; signature {finding.signature}" if finding.signature else ""

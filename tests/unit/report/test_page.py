@@ -15,8 +15,8 @@ from matrix.catalog.failure import Level
 from matrix.report.changes import Changes, changes
 from matrix.report.findings.junit import night_junit
 from matrix.report.page import page
+from matrix.report.run_summary import summary
 from matrix.report.screen import Screen
-from matrix.report.summary import summary
 from matrix.store.night import Night
 from matrix.store.paths import page_name
 from matrix.store.trend import PastResult

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from matrix.catalog.failure import Level
-from matrix.report.summary import summary as parts
+from matrix.report.run_summary import summary as parts
 from matrix.verdicts.outcome import Raised
 from matrix.verdicts.record import Record, Verdict
 from tests.profiles import tries

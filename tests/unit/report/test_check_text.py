@@ -9,7 +9,7 @@ from matrix.check.checking import Question, check
 from matrix.check.files.declared import UserCommand
 from matrix.check.job import job_of
 from matrix.check.stack import build, parse_text
-from matrix.report.check import render, summary
+from matrix.report.check_text import render, summary
 from tests.founding import MPI, SAVE
 from tests.unit.catalogs import real
 from tests.unit.terminals import piped, shown

@@ -24,19 +24,28 @@ def render(result: CheckResult, *, machine: bool = False) -> Iterator[Part]:
         yield table([(label, f"{clash.text}{_at(clash.source)}")])
     if result.clashes:
         yield ""
-    for standing in EXPLAINED:
-        for one in result.of(standing):
-            if not one.missing:
-                yield from _explained(one)
-    yield from _listed_with("BREAKS WITH OPTIONS that the command does not give:", result, missing=True)
-    yield from _listed_with("BREAKS WITH SOME VERSIONS of what this stack does not name:", result, missing=False)
+    explained = [failure for standing in EXPLAINED for failure in result.of(standing)]
+    for failure in explained:
+        if not failure.missing:
+            yield from _explained(failure)
+    for head, failures in (
+        (
+            "BREAKS WITH OPTIONS that the command does not give:",
+            [failure for failure in explained if failure.missing],
+        ),
+        ("BREAKS WITH SOME VERSIONS of what this stack does not name:", result.of(Standing.WITH_VERSIONS)),
+    ):
+        if failures:
+            yield Prose(head)
+            yield table([(f"{failure.failure.id}:", failure.needs) for failure in failures], indent=2)
     yield from _listed(result)
     yield from calls(result.calls, result.calls_problem)
     if machine and result.host:
         from matrix.check.facts import capabilities
 
-        yield from ("", "this machine", answers(capabilities(result.host)))
-        yield from (table([("note:", one.warns)]) for one in capabilities(result.host) if one.warns)
+        facts = capabilities(result.host)
+        yield from ("", "this machine", answers(facts))
+        yield from (table([("note:", answer.warns)]) for answer in facts if answer.warns)
     for sentence in result.upgrades:
         yield table([("upgrade:", sentence)])
     if not result.calls or result.upgrades:
@@ -70,9 +79,9 @@ def summary(result: CheckResult) -> str:
     return "; ".join(parts)
 
 
-def answers(found: Sequence[Answer]) -> Part:
+def answers(facts: Sequence[Answer]) -> Part:
     """Return answers as a table; on a narrow terminal question and reason share a column."""
-    rows = [(one.status.value, one.question, one.reason) for one in found]
+    rows = [(answer.status.value, answer.question, answer.reason) for answer in facts]
     narrow = [(status, f"{question}: {reason}") for status, question, reason in rows]
     return Alternative(table(rows, indent=2, gap=2), (table(narrow, indent=2, gap=2),))
 
@@ -88,75 +97,63 @@ def _stack(result: CheckResult) -> Iterator[Part]:
             yield Prose(f"command: {job.world.launcher.value}{size}, {len(given)} options{_at(job.source)}")
     if result.checkpoint:
         yield table([("checkpoint:", str(result.checkpoint))])
-    yield from (Prose(f"note: {one}") for one in result.stack.notes)
+    yield from (Prose(f"note: {note}") for note in result.stack.notes)
     yield ""
 
 
-def _explained(one: FailureInStack) -> Iterator[Part]:
-    word = one.standing.value.upper()
-    yield table([(text((f"{word}:", STYLES[one.standing])), title(one.failure))])
-    rows = [("why:", f"{one.reason}{_at(one.source)}")]
-    if one.needs:
-        rows.append(("when:", one.needs))
-    if one.hidden_by:
-        rows.append(("masked:", one.hidden_by))
-    rows.append(("evidence:", evidence(one)))
-    rows += advice(one.failure, (change.text for change in one.workarounds if change.kind != "text"))
-    yield table(rows, indent=2)
-    if one.report and one.report.judged:
-        yield Prose(f"preflight of {one.report.subject}:", 2)
-        yield from (f"    {line}".rstrip() for line in one.report.text.splitlines())
-        if not one.report.text:
-            yield table([(each.status.value, f"{each.question}: {each.reason}") for each in one.report.answers],
-                        indent=4, gap=2)  # fmt: skip
-        yield from (table([("note:", each.warns)], indent=4) for each in one.report.answers if each.warns)
-    if one.prove:
-        yield f"  prove it: {one.prove}"
-    if one.failure.references:
-        yield Prose(", ".join(one.failure.references), 2)
+def _explained(failure: FailureInStack) -> Iterator[Part]:
+    entry, report = failure.failure, failure.report
+    yield table([(text((f"{failure.standing.value.upper()}:", STYLES[failure.standing])), title(entry))])
+    rows = [
+        ("why:", f"{failure.reason}{_at(failure.source)}"),
+        ("when:", failure.needs),
+        ("masked:", failure.hidden_by),
+        ("evidence:", evidence(failure)),
+        *advice(entry, (change.text for change in failure.workarounds if change.kind != "text")),
+    ]
+    yield table([(label, fact) for label, fact in rows if fact or label == "why:"], indent=2)
+    if report and report.judged:
+        yield Prose(f"preflight of {report.subject}:", 2)
+        yield from (f"    {line}".rstrip() for line in report.text.splitlines())
+        if not report.text:
+            rows = [(answer.status.value, f"{answer.question}: {answer.reason}") for answer in report.answers]
+            yield table(rows, indent=4, gap=2)
+        yield from (table([("note:", answer.warns)], indent=4) for answer in report.answers if answer.warns)
+    if failure.prove:
+        yield f"  prove it: {failure.prove}"
+    if entry.references:
+        yield Prose(", ".join(entry.references), 2)
     yield ""
 
 
-def evidence(one: FailureInStack) -> str:
+def evidence(failure: FailureInStack) -> str:
     """Return when and where the failure was last run, by level."""
-    if not one.runs:
-        return "never run on this machine"
-    return "; ".join(
-        f"level {run.level.value}: {run.verdict.value} {run.started[:10]} in {run.cell}" for run in one.runs
-    )
-
-
-def _listed_with(head: str, result: CheckResult, *, missing: bool) -> Iterator[Part]:
-    groups = EXPLAINED if missing else (Standing.WITH_VERSIONS,)
-    found = [one for standing in groups for one in result.of(standing) if one.missing or not missing]
-    if found:
-        yield Prose(head)
-        yield table([(f"{one.failure.id}:", one.needs) for one in found], indent=2)
+    runs = (f"level {run.level.value}: {run.verdict.value} {run.started[:10]} in {run.cell}" for run in failure.runs)
+    return "; ".join(runs) or "never run on this machine"
 
 
 def _listed(result: CheckResult) -> Iterator[Part]:
     reasons: dict[str, list[str]] = {}
-    for one in (*result.of(Standing.NOT_REACHED), *result.of(Standing.UNKNOWN)):
-        word = one.standing.value
-        reasons.setdefault(f"{word}, {why}:" if (why := one.needs or one.reason) else f"{word}:", []).append(
-            one.failure.id
-        )
-    yield from (Prose(f"{reason} {', '.join(ids)}") for reason, ids in reasons.items())
+    for failure in (*result.of(Standing.NOT_REACHED), *result.of(Standing.UNKNOWN)):
+        reason = ", ".join(filter(None, (failure.standing.value, failure.needs or failure.reason)))
+        reasons.setdefault(reason, []).append(failure.failure.id)
+    yield from (Prose(f"{reason}: {', '.join(ids)}") for reason, ids in reasons.items())
     if works := result.of(Standing.WORKS):
-        yield table([("known to work:", ", ".join(one.failure.id for one in works))])
+        yield table([("known to work:", ", ".join(failure.failure.id for failure in works))])
 
 
-def calls(found: Sequence[BreakingCalls], problem: str) -> Iterator[Part]:
+def calls(groups: Sequence[BreakingCalls], problem: str) -> Iterator[Part]:
     """Yield the calls that break, by what reaches them, and why they could not be judged."""
     if problem:
         yield Prose(problem)
-    if found:
+    if groups:
         yield ""
         yield Prose("calls into Transformer Engine that break and that the catalog lacks (read by level contract):")
-    for one in found:
-        yield table([(text((f"{one.standing.value.upper()}:", STYLES[one.standing])), f"{one.needs}{_at(one.source)}")])
-        raised = ((f"{each.raised.type}:", f"{each.message}; at {each.call_site}") for each in one.findings)
-        yield table([*raised, *(("workaround:", flag) for flag in one.flags)], indent=2)
+    for group in groups:
+        label = text((f"{group.standing.value.upper()}:", STYLES[group.standing]))
+        yield table([(label, f"{group.needs}{_at(group.source)}")])
+        raised = ((f"{call.raised.type}:", f"{call.message}; at {call.call_site}") for call in group.findings)
+        yield table([*raised, *(("workaround:", flag) for flag in group.flags)], indent=2)
         yield ""
 
 

@@ -13,12 +13,12 @@ from matrix.report.words import (
     NONE_MISSING,
     WORST_FIRST,
     beside_mcore,
+    causes,
     group_by,
     headline,
-    is_red,
     label,
     row_order,
-    verdict_reason,
+    silent,
 )
 from matrix.verdicts.record import SILENT, Record, Verdict
 from matrix.verdicts.text import one_line, visible
@@ -48,9 +48,12 @@ def summary(records: Sequence[Record], missing: Mapping[str, str] = NONE_MISSING
         lambda record: (record.failure, record.level), sorted(records, key=lambda each: row_order(each.cell))
     )
     blocks: tuple[list[Part], ...] = (
-        *_reds([record for record in records if is_red(record)]),
+        *_reds(records),
         *(_table(members) for _, members in sorted(tables.items())),
-        _silent([record for record in records if record.verdict in SILENT]),
+        [
+            table([(text(styled(verdict), f" x {len(members)}:"), reason)])
+            for (verdict, reason), members in silent(records)
+        ],
         [Prose(drivers, 2) for drivers in _drivers(records)],
     )
     for block in filter(None, blocks):
@@ -61,11 +64,9 @@ def summary(records: Sequence[Record], missing: Mapping[str, str] = NONE_MISSING
     yield text((night.colour.upper(), STYLES[night.colour]), f": {night.text}; {night.sources}")
 
 
-def _reds(reds: Sequence[Record]) -> Iterator[list[Part]]:
+def _reds(records: Sequence[Record]) -> Iterator[list[Part]]:
     """Yield a block per cause: the cause, then each of its cases with the command that reproduces it."""
-    for (failure, verdict, cause), members in group_by(
-        lambda red: (red.failure, red.verdict, verdict_reason(red)), reds
-    ).items():
+    for (failure, verdict, cause), members in causes(records).items():
         count = f" x {len(members)}" if len(members) > 1 else ""
         block: list[Part] = [
             text((verdict.value.upper(), RED), f" {failure}{count}"),
@@ -99,7 +100,7 @@ def _drivers(records: Sequence[Record]) -> list[str]:
 def _table(records: Sequence[Record]) -> list[Part]:
     """Return the table of one failure at one level: cells as rows; cases as columns, or counts if they don't fit.
 
-    Rows that differ only in the Megatron version are merged. Cells without any result are omitted; `_silent` lists
+    Rows that differ only in the Megatron version are merged. Cells without any result are omitted; the summary lists
     them.
     """
     cases = list(dict.fromkeys(record.case for record in records))
@@ -107,7 +108,7 @@ def _table(records: Sequence[Record]) -> list[Part]:
     for members in group_by(lambda record: record.cell.id, records).values():
         if all(record.verdict in SILENT for record in members):
             continue
-        if spans and _alike(spans[-1][-1], members):
+        if spans and _row_of(spans[-1][-1]) == _row_of(members):
             spans[-1].append(members)
         else:
             spans.append([members])
@@ -126,24 +127,15 @@ def _table(records: Sequence[Record]) -> list[Part]:
     return [title, Alternative(table(rows, ["", *cases], indent=2, gap=2), tuple(narrow))]
 
 
-def _alike(one: Sequence[Record], other: Sequence[Record]) -> bool:
-    cells = [(group[0].cell.base, beside_mcore(group[0].cell)) for group in (one, other)]
-    verdicts = [[(record.case, record.verdict) for record in group] for group in (one, other)]
-    return cells[0] == cells[1] and verdicts[0] == verdicts[1]
-
-
-def _silent(records: Sequence[Record]) -> list[Part]:
-    """Return one paragraph per reason for a missing result."""
-    groups = group_by(lambda record: (record.verdict, verdict_reason(record)), records)
-    return [
-        table([(text(styled(verdict), f" x {len(members)}:"), reason)])
-        for (verdict, reason), members in sorted(groups.items(), key=lambda item: -len(item[1]))
-    ]
+def _row_of(records: Sequence[Record]) -> tuple[object, ...]:
+    """Return what the row of a cell has in common with those that are merged into it."""
+    cell = records[0].cell
+    return cell.base, beside_mcore(cell), [(record.case, record.verdict) for record in records]
 
 
 def _counts(records: Sequence[Record]) -> Iterator[str | tuple[str, str]]:
     """Yield the number of cases of each verdict, worst first."""
     counts = Counter(record.verdict for record in records)
-    for place, verdict in enumerate(verdict for verdict in WORST_FIRST if counts[verdict]):
-        yield f"{', ' * bool(place)}{counts[verdict]} "
+    for number, verdict in enumerate(verdict for verdict in WORST_FIRST if counts[verdict]):
+        yield f"{', ' * bool(number)}{counts[verdict]} "
         yield styled(verdict)

@@ -85,33 +85,33 @@ def new_command(parsed: argparse.Namespace) -> int:
 
 def check_command(parsed: argparse.Namespace) -> int:
     """Print the problems of each entry; return 1 where there are any."""
-    known = loading.load()
-    planned = night(known, pairwise, tuple(Level))
-    counts = Counter(item.failure for item in planned)
-    wrong = 0
-    for id in parsed.id or [failure.id for failure in known.failures]:
-        failure = known.failure(id)
-        found = entry.problems(known, failure, planned)
-        wrong += len(found)
-        checked = f"{len(found) or 'no'} problems; {len(failure.case)} cases, {counts[failure.id]} in a night"
-        show(table([(f"{failure.id}:", checked)]), *paragraphs(indent("\n".join(map(str, found)), "  ")))
-    return ExitStatus.BAD if wrong else ExitStatus.GOOD
+    catalog = loading.load()
+    planned = night(catalog, pairwise, tuple(Level))
+    counts = Counter(case.failure for case in planned)
+    status = ExitStatus.GOOD
+    for id in parsed.id or [failure.id for failure in catalog.failures]:
+        failure = catalog.failure(id)
+        problems = entry.problems(catalog, failure, planned)
+        status = ExitStatus.BAD if problems else status
+        sums = f"{len(problems) or 'no'} problems; {len(failure.case)} cases, {counts[failure.id]} in a night"
+        show(table([(f"{failure.id}:", sums)]), *paragraphs(indent("\n".join(map(str, problems)), "  ")))
+    return status
 
 
 def keep_command(parsed: argparse.Namespace) -> int:
     """Write the examples of a run that do not exist yet and print their paths; return 1 where none was written."""
-    known = loading.load()
-    ended = runs.read(Paths(parsed.out).run(parsed.run or results.newest(parsed.out, night=False)))
-    wanted = [known.failure(id) for id in parsed.failure] if parsed.failure else known.failures
-    written = 0
-    for failure in wanted:
-        for example in examples.keep(failure, ended.records):
+    catalog = loading.load()
+    records = runs.read(Paths(parsed.out).run(parsed.run or results.newest(parsed.out, night=False))).records
+    failures = [catalog.failure(id) for id in parsed.failure] if parsed.failure else catalog.failures
+    status = ExitStatus.BAD
+    for failure in failures:
+        for example in examples.keep(failure, records):
             path = failure.folder / example.path
             if not path.exists():
                 write_whole(path, example.text)
                 print(path)
-                written += 1
-    return ExitStatus.GOOD if written else ExitStatus.BAD
+                status = ExitStatus.GOOD
+    return status
 
 
 def export_command(_: argparse.Namespace) -> int:

@@ -30,17 +30,17 @@ def add_parser(commands: Any) -> None:
 
 def explain_command(parsed: argparse.Namespace) -> int:
     """Print what the catalog expects in the cell."""
-    known = loading.load()
+    catalog = loading.load()
     configuration.load()
-    here, runs = host.look(), places.engines(known, 1)
-    offer = cache(lambda base: offer_of(known, runs, base))
+    machine, engines = host.look(), places.engines(catalog, 1)
+    offer = cache(lambda base: offer_of(catalog, engines, base))
     explained = explain.explain(
-        known,
+        catalog,
         parsed.cell,
-        night.night(known, covering.pairwise, tuple(Level)),
-        lambda item: str(here.lack(known, item, offer(item.cell.base)) or ""),
+        night.night(catalog, covering.pairwise, tuple(Level)),
+        lambda case: str(machine.lack(catalog, case, offer(case.cell.base)) or ""),
     )
-    calls, problem = breaking_calls(known, explained.cell, ())
+    calls, problem = breaking_calls(catalog, explained.cell, ())
     if parsed.json:
         listed = [finding for group in calls for finding in group.to_json()]
         print(json_object("explain/1", [{**explained.to_json(), "calls": listed, "calls_problem": problem}]))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -25,7 +24,7 @@ from matrix.store.night import Night, StoredRun
 from matrix.store.paths import Paths, write_whole
 from matrix.store.trend import NO_PASTS
 
-FORMATS: Final = ("markdown", "issue", "webhook")
+FORMATS: Final = {"markdown": messages.job_summary, "issue": messages.issue, "webhook": messages.webhook}
 
 
 def add_parser(commands: Any) -> None:
@@ -60,12 +59,8 @@ def report_command(parsed: argparse.Namespace) -> int:
         return night, changes(night.records, history.previous(night.run))
 
     night, different = with_history(paths.history, render, warn)
-    if parsed.format == "markdown":
-        print(messages.job_summary(night, different), end="")
-    elif parsed.format == "issue":
-        print(messages.issue(night, different), end="")
-    elif parsed.format == "webhook":
-        print(json.dumps(messages.webhook(night, different)))
+    if parsed.format:
+        print(FORMATS[parsed.format](night, different), end="")
     elif parsed.json:
         print(json_object("records/1", (record.to_json() for record in night.records)))
     else:
@@ -76,8 +71,8 @@ def report_command(parsed: argparse.Namespace) -> int:
 def publish(parsed: argparse.Namespace) -> int:
     """Write the site, or the picture of the map: with the results of a run where there is one."""
     paths, catalog = Paths(parsed.out), loading.load()
-    named = parsed.run or (results.newest(parsed.out, night=True) if paths.runs() else "")
-    night = runs.read(paths.run(named)) if named else Night("", ())
+    run_id = parsed.run or (results.newest(parsed.out, night=True) if paths.runs() else "")
+    night = runs.read(paths.run(run_id)) if run_id else Night("", ())
     night = replace(night, records=tuple(site.published(catalog, night.records)))
     map = stack_map(catalog, build_table(catalog), night.records, NO_PASTS)
     if parsed.site:

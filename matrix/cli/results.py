@@ -30,20 +30,15 @@ def newest(out: Path, *, night: bool) -> str:
     return (nights or runs)[-1]
 
 
-def durations(known: Catalog, out: Path) -> Durations:
+def durations(catalog: Catalog, out: Path) -> Durations:
     """Return the durations of the cases in the history of an output folder; none where it has no usable history."""
     path = Paths(out).history
-    past = with_history(path, History.seconds, warn) if path.is_file() else {}
-    return Durations(known, past)
+    return Durations(catalog, with_history(path, History.seconds, warn) if path.is_file() else {})
 
 
 def print_summary(night: Night, out: Path) -> None:
     """Print the summary of a run and the paths of its pages."""
     pages = Paths(out).pages(night.run)
-    offered = offers(night.records, os.environ.get("MEGATRIX_COMMAND", "megatrix"), SIZE_MB)
-    show(
-        "",
-        *summary(night.records, night.missing),
-        *map(Prose, offered),
-        f"page: {pages.page}  junit: {pages.junit}",
-    )
+    sentences = offers(night.records, os.environ.get("MEGATRIX_COMMAND", "megatrix"), SIZE_MB)
+    end = f"page: {pages.page}  junit: {pages.junit}"
+    show("", *summary(night.records, night.missing), *map(Prose, sentences), end)

@@ -5,6 +5,7 @@ Text from logs appears only in code spans and code blocks, where it is neither m
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Sequence
 from typing import Final
@@ -72,8 +73,8 @@ def issue(night: Night, changes: Changes) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def webhook(night: Night, changes: Changes) -> dict[str, str]:
-    """Return the payload of an incoming webhook (Slack, Mattermost, Rocket.Chat): the night in a few lines."""
+def webhook(night: Night, changes: Changes) -> str:
+    """Return the JSON of an incoming webhook (Slack, Mattermost, Rocket.Chat): the night in a few lines."""
     summary = headline(night.records, night.missing)
     lines = [f"Megatrix {summary.colour.upper()}: {summary.text}; {summary.sources} ({one_line(night.run)})"]
     for reds in _causes(night.records, changes)[:CAUSES]:
@@ -81,7 +82,8 @@ def webhook(night: Night, changes: Changes) -> dict[str, str]:
         reason = one_line(verdict_reason(reds[0]), WIDTH)
         lines.append(f"{new}{reds[0].verdict.value} {reds[0].failure} x {len(reds)}: {reason}")
     # In chat messages <...> is a link or a mention of a whole channel.
-    return {"text": "\n".join(lines).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")}
+    text = "\n".join(lines).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    return json.dumps({"text": text}) + "\n"
 
 
 def _causes(records: Sequence[Record], changes: Changes) -> list[list[Record]]:

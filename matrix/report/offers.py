@@ -17,28 +17,28 @@ def offers(records: Sequence[Record], command: str, sizes: Mapping[str, int]) ->
     driver) count for none.
     """
     addable = {Kind.BASE, Kind.CLONE}
-    remedies = {
-        record.key: frozenset(map(_remedy, record.outcome.lacks))
+    waiting = [
+        (record, frozenset(map(_remedy, record.outcome.lacks)))
         for record in records
         if record.verdict is Verdict.UNAVAILABLE and record.outcome.lacks
         if {lack.kind for lack in record.outcome.lacks} <= addable
-    }
+    ]
     offered: set[str] = set()
     lines: list[str] = []
     # What the most cases wait for alone comes first.
-    counts = Counter(remedies.values())
+    counts = Counter(needs for _, needs in waiting)
     for remedy in dict.fromkeys(
         remedy
         for needs in sorted(counts, key=lambda needs: (len(needs), -counts[needs], sorted(needs)))
         for remedy in sorted(needs)
     ):
-        runnable = sum(needs <= offered for needs in remedies.values())
+        runnable = sum(needs <= offered for _, needs in waiting)
         offered.add(remedy)
-        gain = sum(needs <= offered for needs in remedies.values()) - runnable
-        waiting = [record for record in records if remedy in remedies.get(record.key, ())]
+        gain = sum(needs <= offered for _, needs in waiting) - runnable
+        cases = [record for record, needs in waiting if remedy in needs]
         effect = f"would run {gain}{' more' if runnable else ''}" if gain else "is needed as well"
-        what = _offer(waiting, remedy, command, sizes)
-        lines.append(f"{len(waiting)} of {len(records)} cases are unavailable for want of {what} {effect}")
+        what = _offer(cases, remedy, command, sizes)
+        lines.append(f"{len(cases)} of {len(records)} cases are unavailable for want of {what} {effect}")
     return lines
 
 

@@ -32,11 +32,13 @@ from matrix.catalog.failure import Level
 from matrix.catalog.folders import with_site
 from matrix.catalog.versions import NONE
 from matrix.cli import places
-from matrix.cli.command_options import add_json, add_out
+from matrix.cli.command_options import add_findings, add_out
 from matrix.cli.usage import add_command
 from matrix.errors import ExitStatus
 from matrix.execution import interrupt
 from matrix.report.bisection import bisection_page, issue_text, render
+from matrix.report.findings.formats import FORMATS
+from matrix.report.findings.from_bisection import of_bisection
 from matrix.report.json_object import json_object
 from matrix.report.known import statement
 from matrix.report.terminal import Prose, show, warn
@@ -128,7 +130,7 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("--no-cache", action="store_true", help="probe again, ignoring stored results")
     places.add_places(parser)
     add_out(parser)
-    add_json(parser, "bisect")
+    add_findings(parser, "bisect")
     parser.set_defaults(command=bisect_command, resume_hint="continue with the same command line")
 
 
@@ -181,6 +183,8 @@ def bisect_command(parsed: argparse.Namespace) -> int:
         files = {"draft": str(draft), "issue": str(page.with_suffix(".md"))}
     if parsed.json:
         print(json_object("bisect/1", [{**summary.to_json(), **files}]))
+    elif parsed.format:
+        print(FORMATS[parsed.format](of_bisection(summary)))
     else:
         catalogued = () if own or summary.attribution else statement(answer.subject.failure)
         show(*render(summary, str(page)), *(Prose(line, 2) for line in catalogued))

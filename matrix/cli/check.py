@@ -17,7 +17,7 @@ from matrix.check.answer import CheckResult
 from matrix.check.checking import Question, check
 from matrix.check.files.declared import UserCommand
 from matrix.check.job import UserJob, is_training, job_of
-from matrix.cli.command_options import add_options, add_out, given
+from matrix.cli.command_options import add_findings, add_options, add_out, given
 from matrix.cli.usage import add_command
 from matrix.errors import ExitStatus, MatrixError
 from matrix.execution import preflights
@@ -59,9 +59,7 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("--python", metavar="PATH", help="the job's interpreter, which imports torch for more facts")
     add_options(parser, examine.options_of(known))
     add_out(parser, "output folder, whose history has what ran here (default: $MEGATRIX_OUT, or reports/out)")
-    output = parser.add_mutually_exclusive_group()
-    output.add_argument("--json", action="store_true", help="print one JSON object (docs/schema/check.json)")
-    output.add_argument("--format", choices=("sarif", "github", "markdown", "junit"), help="print it for a CI service")
+    add_findings(parser, "check")
     parser.set_defaults(command=check_command, preflights=known)
 
 

@@ -6,9 +6,12 @@ import argparse
 import os
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Final
 
 from matrix.kit.options import Option
 from matrix.store.paths import OUT
+
+FINDING_FORMATS: Final = ("sarif", "github", "markdown", "junit")  # of matrix.report.findings.formats
 
 
 def add_out(
@@ -18,7 +21,14 @@ def add_out(
     parser.add_argument("--out", type=Path, default=Path(os.environ.get("MEGATRIX_OUT", OUT)), help=text)
 
 
-def add_json(parser: argparse.ArgumentParser, *schemas: str) -> None:
+def add_findings(parser: argparse.ArgumentParser, schema: str) -> None:
+    """Add --json and --format, of which a command takes one: its own object, or findings for a CI service."""
+    output = parser.add_mutually_exclusive_group()
+    add_json(output, schema)
+    output.add_argument("--format", choices=FINDING_FORMATS, help="print the findings for a CI service")
+
+
+def add_json(parser: argparse._ActionsContainer, *schemas: str) -> None:
     """Add --json, which prints one of these schemas."""
     names = ", ".join(f"docs/schema/{schema}.json" if schema is schemas[0] else f"{schema}.json" for schema in schemas)
     parser.add_argument("--json", action="store_true", help=f"print one JSON object ({names})")

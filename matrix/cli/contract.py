@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from matrix.catalog import loading
+from matrix.cli.command_options import add_findings
 from matrix.cli.usage import add_command
 from matrix.contract import against, reading, recording, table
 from matrix.contract.finding import BREAKING, Finding
@@ -38,9 +39,7 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("--against", metavar="PACKAGE", action="append", help=called)
     folded = "with withdrawn releases, pairs that nobody runs, and breaks that come after another one"
     parser.add_argument("--all", action="store_true", help=folded)
-    output = parser.add_mutually_exclusive_group()
-    output.add_argument("--json", action="store_true", help="print one JSON object (docs/schema/contract.json)")
-    output.add_argument("--format", choices=FORMATS, help="print the findings, at their call sites, for a CI service")
+    add_findings(parser, "contract")
     parser.set_defaults(command=contract_command)
 
 

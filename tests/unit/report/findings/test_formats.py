@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from matrix.cli.command_options import FINDING_FORMATS
 from matrix.report.findings.findings import Findings
 from matrix.report.findings.formats import FORMATS
 from tests.profiles import tries
@@ -47,3 +48,7 @@ def test_any_text_is_well_formed(name: str, text: str) -> None:
 @pytest.mark.parametrize("name", FORMATS)
 def test_no_findings_are_no_error(name: str) -> None:
     assert "error " not in FORMATS[name](Findings("megatrix check", (), ("nothing is known to break",)))
+
+
+def test_every_format_is_a_choice_on_the_command_line() -> None:
+    assert tuple(FORMATS) == FINDING_FORMATS

@@ -198,12 +198,6 @@ def test_exception_at_end_of_truncated_log_counts(end: str) -> None:
     assert fault.what.startswith("DistBackendError: NCCL error in: ../NCCLUtils.hpp:275, invalid usage")
 
 
-def test_log_of_consequences_names_the_first_rank() -> None:
-    answer = piped(*render(read(PEER + SUMMARY)))
-    assert "nothing that the catalog knows" in answer
-    assert "the cause is not in this log: look into the one of rank 0" in answer
-
-
 def test_an_unknown_cause_is_reported_as_unknown() -> None:
     unknown = "Traceback (most recent call last):\n  File \"a.py\", line 1, in f\nKeyError: 'loss'\n"
     reading = read(PEER + unknown + CAUSE + unknown.replace("KeyError", "RuntimeError") + SUMMARY)
@@ -511,10 +505,3 @@ def test_the_line_after_a_cut_line_is_read() -> None:
 def test_bytes_cut_within_a_character_are_decoded() -> None:
     whole = "µ\n".encode("utf-16")
     assert "".join(decoded(whole[place : place + 3] for place in range(0, len(whole), 3))) == "µ\n"
-
-
-def test_rendered_log_text_is_sanitised_and_masked() -> None:
-    log = 'Traceback (most recent call last):\n  File "a.py", line 1, in f\nValueError: \x07 HF_TOKEN=hunter2-secret\n'
-    answer = piped(*render(read(log)))
-    assert "hunter2" not in answer
-    assert "\x07" not in answer

@@ -1,0 +1,56 @@
+"""`megatrix catalog`: a new failure, its check, its examples."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from matrix.catalog import loading
+from matrix.catalog.failure import Signature
+from matrix.catalog.schema import Identifier
+from matrix.cli import catalog as command
+from matrix.cli.main import main
+from matrix.store.paths import Paths
+from matrix.verdicts.record import Verdict
+from tests.unit.catalogs import catalog, clause, failure
+from tests.unit.report.test_output import rendered
+
+
+def test_new_failure_has_its_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(command, "FAILURES", tmp_path)
+    assert main(["catalog", "new", "my-failure"]) == 0
+    assert {path.name for path in (tmp_path / "my_failure").iterdir()} == {"failure.toml", "reproduction.py"}
+    assert capsys.readouterr().out.endswith("replace every TODO, then: megatrix catalog check my-failure\n")
+    assert main(["catalog", "new", "my-failure"]) == 2
+
+
+def test_entry_with_problems_exits_with_1(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    entry = failure("dud-assertion", folder=tmp_path, affected=(clause(mcore="<0.9"),))
+    monkeypatch.setattr(loading, "load", lambda: catalog(entry))
+    assert main(["catalog", "check", "dud-assertion"]) == 1
+    first, second, *_ = capsys.readouterr().out.splitlines()
+    assert first.startswith("dud-assertion: ")
+    assert second.startswith("  case ")
+
+
+def test_examples_of_a_run_are_kept_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shown = Signature(
+        Identifier("save-assertion"), "AssertionError", frame="default_planner.py:create_default_global_save_plan"
+    )
+    entry = failure("dud-assertion", folder=tmp_path / "dud", signature=(shown,))
+    monkeypatch.setattr(loading, "load", lambda: catalog(entry))
+    out = tmp_path / "out"
+    night = rendered(Paths(out), "20260131T020000000000Z-night")
+    assert any(record.verdict is Verdict.REPRODUCED for record in night.records)
+    assert main(["catalog", "keep", "--out", str(out)]) == 0
+    kept = capsys.readouterr().out.split()
+    assert {Path(path).parent.name for path in kept} == {"shows", "look_alikes"}
+    assert main(["catalog", "keep", "--out", str(out), "--failure", "dud-assertion"]) == 1
+    assert capsys.readouterr().out == ""

@@ -1,0 +1,38 @@
+"""`megatrix explain`: a cell as text and as JSON."""
+
+from __future__ import annotations
+
+import pytest
+
+from matrix.catalog import loading
+from matrix.cli.main import main
+from matrix.provision import host
+from tests.schemas import items_of
+from tests.unit.catalogs import catalog, clause, failure
+from tests.unit.engines import HOST
+
+CELL = "torch-2.4.0/mcore-0.8.0/te-none/driver-none"
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Set a catalog of one failure, and a host without GPUs."""
+    entry = failure("save-breaks", affected=(clause(mcore="<0.9"),), works=(clause(mcore=">=0.9"),))
+    monkeypatch.setattr(loading, "load", lambda: catalog(entry))
+    monkeypatch.setattr(host, "look", lambda: HOST)
+
+
+@pytest.mark.parametrize(("mcore", "expected"), [("0.8.0", "broken"), ("0.9.0", "works")])
+def test_text_and_json_state_one_expectation(mcore: str, expected: str, capsys: pytest.CaptureFixture[str]) -> None:
+    cell = CELL.replace("0.8.0", mcore)
+    assert main(["explain", cell]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert (lines[0], f"    expected: {expected}" in lines) == (cell, True)
+    assert main(["explain", cell, "--json"]) == 0
+    (explained,) = items_of(capsys.readouterr().out, "explain")
+    assert (explained["cell"], explained["failures"][0]["expectation"]) == (cell, expected)
+
+
+def test_cell_that_is_none_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", "torch-2.4.0"]) == 2
+    assert "not a cell id" in capsys.readouterr().err

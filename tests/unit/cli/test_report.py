@@ -1,0 +1,45 @@
+"""`megatrix report`: each format of a run."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from matrix.catalog import loading
+from matrix.cli.main import main
+from matrix.store.paths import Paths
+from tests.schemas import items_of
+from tests.unit.catalogs import catalog, failure
+from tests.unit.report.test_output import rendered
+
+RUN = "20260131T020000000000Z-night"
+
+
+@pytest.fixture
+def out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """An output folder with one night of several red cases."""
+    rendered(Paths(tmp_path), RUN)
+    monkeypatch.setattr(loading, "load", lambda: catalog(failure("dud-assertion")))
+    return str(tmp_path)
+
+
+def test_formats_are_those_of_the_messages(out: str, capsys: pytest.CaptureFixture[str]) -> None:
+    texts = {}
+    for name in ("markdown", "issue", "webhook"):
+        assert main(["report", "--out", out, "--format", name]) == 1
+        texts[name] = capsys.readouterr().out
+    assert texts["markdown"].startswith("## Megatrix: red\n")
+    assert texts["issue"].startswith("# Megatrix: newly red in ")
+    assert json.loads(texts["webhook"])["text"].startswith("Megatrix RED: ")
+
+
+def test_json_has_the_records_of_the_run(out: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["report", RUN, "--out", out, "--json"]) == 1
+    assert len(items_of(capsys.readouterr().out, "records")) == 134
+
+
+def test_map_is_written_for_both_schemes(out: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["report", "--out", out, "--map", f"{out}/map.svg"]) == 0
+    assert capsys.readouterr().out.split() == [f"{out}/map.svg", f"{out}/map-dark.svg"]

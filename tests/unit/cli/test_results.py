@@ -1,0 +1,44 @@
+"""The newest run of an output folder, and the summary of a run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from matrix.bisection.probing import RUN_LABEL
+from matrix.cli.results import newest, print_summary
+from matrix.errors import MatrixError
+from matrix.store.night import Night, write_plan
+from matrix.store.paths import Paths
+from tests.unit.report.samples import record
+
+NIGHT, DESK, ROUND = (f"2026013{day}T020000000000Z-{label}" for day, label in enumerate(("night", "desk", RUN_LABEL)))
+
+
+@pytest.mark.parametrize(
+    ("runs", "night", "expected"),
+    [
+        ((NIGHT, DESK), True, NIGHT),
+        ((NIGHT, DESK), False, DESK),
+        ((DESK,), True, DESK),
+        ((DESK, ROUND), False, DESK),
+    ],
+)
+def test_night_comes_before_newer_runs(runs: tuple[str, ...], night: bool, expected: str, tmp_path: Path) -> None:
+    for run in runs:
+        write_plan(Paths(tmp_path).run(run), [])
+    assert newest(tmp_path, night=night) == expected
+
+
+def test_folder_of_bisections_has_no_run(tmp_path: Path) -> None:
+    write_plan(Paths(tmp_path).run(ROUND), [])
+    with pytest.raises(MatrixError, match="there is no run yet"):
+        newest(tmp_path, night=False)
+
+
+def test_summary_ends_with_its_pages(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    print_summary(Night(NIGHT, (record(),)), tmp_path)
+    *_, headline, pages = capsys.readouterr().out.splitlines()
+    assert headline.startswith("GREEN: nothing is red in 1 cases")
+    assert pages == f"page: {tmp_path / 'index.html'}  junit: {tmp_path / 'junit.xml'}"

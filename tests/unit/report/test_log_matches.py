@@ -1,0 +1,33 @@
+"""The known failures of a log in the terminal."""
+
+from __future__ import annotations
+
+from matrix.report.log_matches import SHOWN, render
+from matrix.verdicts.match import LogFault, Reading, match
+from tests.unit.catalogs import real
+from tests.unit.logs import PEER, SUMMARY
+from tests.unit.terminals import piped
+
+
+def read(log: str) -> Reading:
+    return match([log], real().failures)
+
+
+def test_log_of_consequences_names_the_first_rank() -> None:
+    answer = piped(*render(read(PEER + SUMMARY)))
+    assert "nothing that the catalog knows" in answer
+    assert "the cause is not in this log: look into the one of rank 0" in answer
+
+
+def test_rendered_log_text_is_sanitised_and_masked() -> None:
+    log = 'Traceback (most recent call last):\n  File "a.py", line 1, in f\nValueError: \x07 HF_TOKEN=hunter2-secret\n'
+    answer = piped(*render(read(log)))
+    assert "hunter2" not in answer
+    assert "\x07" not in answer
+
+
+def test_further_errors_are_counted() -> None:
+    faults = tuple(LogFault(line, f"KeyError: {line}") for line in range(1, SHOWN + 3))
+    lines = piped(*render(Reading((), faults, (), 9))).splitlines()
+    assert lines[1] == "errors in this log:"
+    assert lines[-1] == "  and 2 more"

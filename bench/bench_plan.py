@@ -24,6 +24,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from matrix.catalog.loading import load
+from matrix.catalog.stack import DRIVER, MCORE
 from matrix.planning.cases import plan_case
 from matrix.planning.covering import pairwise
 from matrix.planning.night import night
@@ -44,7 +45,7 @@ def plan(count: int) -> list[Planned]:
     """Return `count` cases of the real catalog: its cells times as many drivers as needed."""
     known = load()
     cases = [
-        plan_case(known, failure, case, level, known.cell(base.id, mcore=release.version))
+        plan_case(known, failure, case, level, known.cell(base.id, {MCORE: release.version}))
         for failure in known.failures
         for base in known.wheels
         for release in known.megatron_core
@@ -52,7 +53,7 @@ def plan(count: int) -> list[Planned]:
         for level in case.levels
     ]
     made = (
-        replace(item, cell=replace(item.cell, driver=str(driver))) for driver in itertools.count(400) for item in cases
+        replace(item, cell=item.cell.with_({DRIVER: str(driver)})) for driver in itertools.count(400) for item in cases
     )
     return list(itertools.islice(made, count))
 

@@ -23,6 +23,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from matrix.catalog.failure import Expectation, Level
 from matrix.catalog.loading import load
+from matrix.catalog.stack import DRIVER
 from matrix.execution.engine import BaseContents, Engine, EngineRequest, EngineResult, Tox, work_folder
 from matrix.execution.run import Events, Request, execute
 from matrix.execution.slurm.commands import Commands
@@ -42,7 +43,7 @@ def cells(count: int) -> list[Planned]:
     """Return `count` cases of one failure at level contract, on as many cells."""
     first = next(item for item in everything(load(), (Level.CONTRACT,)) if item.cell.base == BASE)
     works = replace(first, expectation=Expectation.WORKS)
-    return [replace(works, cell=replace(first.cell, driver=str(400 + place))) for place in range(count)]
+    return [replace(works, cell=first.cell.with_({DRIVER: str(400 + place)})) for place in range(count)]
 
 
 class Timed(Commands):

@@ -14,7 +14,7 @@ from typing import Final
 from matrix.catalog.cell import Cell
 from matrix.catalog.codec import decode_json, encode
 from matrix.catalog.failure import Failure, Signature
-from matrix.catalog.versions import NONE
+from matrix.catalog.stack import MCORE, TE, TORCH, short
 from matrix.verdicts.outcome import Frame, Outcome, OutcomeKind, Raised
 from matrix.verdicts.record import Record, Verdict
 from matrix.verdicts.signature import matched, shows
@@ -77,9 +77,9 @@ def keep(failure: Failure, records: Iterable[Record]) -> list[Example]:
 
 
 def example_name(cell: Cell, case: str) -> str:
-    """Return the name of an example: the versions of the cell that are not "none", and the case."""
-    axes = ((name, getattr(cell, name)) for name in ("torch", "mcore", "te"))
-    return "-".join([*(f"{name}-{value}" for name, value in axes if value != NONE), case])
+    """Return the name of an example: the versions of the cell, and the case."""
+    versions = [(short(name), cell.stack.version(name)) for name in (TORCH, MCORE, TE)]
+    return "-".join([*(f"{name}-{version}" for name, version in versions if version), case])
 
 
 def scrubbed(outcome: Outcome) -> Outcome:

@@ -10,9 +10,9 @@ from typing import Final
 
 from matrix.bisection.ancestry import Ancestry, unchanged
 from matrix.bisection.clone import Clone, Commit
-from matrix.catalog.cell import pinned
-from matrix.catalog.failure import Case, Expectation, Failure, Level, Package
+from matrix.catalog.failure import Case, Expectation, Failure, Level
 from matrix.catalog.model import Catalog, Wheels
+from matrix.catalog.stack import ABSENT, DRIVER, MCORE, TE, WRITER_MCORE, Value
 from matrix.catalog.versions import NONE, is_version, parse
 from matrix.contract import recording
 from matrix.errors import MatrixError, closest
@@ -33,7 +33,7 @@ class AxisName(str, Enum):
     WRITER = "writer"  # the megatron-core that wrote the checkpoint
 
 
-PACKAGES: Final = {AxisName.MCORE: Package.MCORE, AxisName.TE: Package.TE, AxisName.WRITER: Package.MCORE}
+PACKAGES: Final = {AxisName.MCORE: MCORE, AxisName.TE: TE, AxisName.WRITER: MCORE}
 
 
 @dataclass(frozen=True)
@@ -64,10 +64,10 @@ class Subject:
 
     def planned(self) -> Planned:
         """Return the planned case. A side with a source of its own has no expectation in the catalog: UNKNOWN."""
-        mcore, te, packages = self.mcore.version, self.te.version, affected_packages(self.failure)
-        cell = self.catalog.cell(
-            self.base, mcore=mcore, te=te, driver=self.driver, packages=packages, writer_mcore=self.writer.version
-        )
+        packages = affected_packages(self.failure)
+        sides = {MCORE: self.mcore.version, TE: self.te.version, DRIVER: self.driver, WRITER_MCORE: self.writer.version}
+        values = {name: ABSENT if version == NONE else version for name, version in sides.items()}
+        cell = self.catalog.cell(self.base, {**values, **packages}, packages)
         planned = plan_case(self.catalog, self.failure, self.case, self.level, cell, compiled=self.compiled)
         if not (self.mcore.source or self.te.source or self.writer.source):
             return planned
@@ -90,14 +90,14 @@ class Subject:
         return replace(self, base=side.version)
 
 
-def affected_packages(failure: Failure) -> tuple[str, ...]:
+def affected_packages(failure: Failure) -> dict[str, Value]:
     """Return the open packages of every point: the first set that an affected rule allows."""
     sets = package_sets(failure)
     allowed = (
         one
         for rule in failure.affected
         for one in sets
-        if all(name not in rule.packages or version in rule.packages[name] for name, version in pinned(one).items())
+        if all(name not in rule.bounds or str(version) in rule.bounds[name] for name, version in one.items())
     )
     return next(allowed, sets[0])
 
@@ -123,11 +123,11 @@ class BisectionAxis:
     clone: str = ""  # the path of their clone
 
 
-def side_of(text: str, package: Package) -> Side:
+def side_of(text: str, package: str) -> Side:
     """Return the side that `text` names: a version, PATH@REV, a folder or a wheel. Raises MatrixError."""
     if not text or is_version(text):
         return Side(text or NONE)
-    contents = sources.inspect(sources.parse(text, package.value))
+    contents = sources.inspect(sources.parse(text, package))
     return Side(contents.version, str(contents.source))
 
 
@@ -185,7 +185,7 @@ def released(subject: Subject, axis: AxisName) -> dict[str, str]:
         return {branch: branch for branch in branches}
     group = catalog.transformer_engine if axis is AxisName.TE else catalog.megatron_core
     versions = [str(release.version) for release in group if release.on_pypi]
-    return {version: version for version in (recording.released(PACKAGES[axis].value) if contract else versions)}
+    return {version: version for version in (recording.released(PACKAGES[axis]) if contract else versions)}
 
 
 def family(image: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Final
+from typing import Any, Final
 
 from matrix.bisection.attribution import Attribution, Packages, WrongStackError, attribute
 from matrix.bisection.axes import AxisName, Side, Subject, releases, side_of
@@ -14,8 +14,9 @@ from matrix.bisection.probe_session import Bisection, BisectionSession, bisect, 
 from matrix.bisection.probing import line_of
 from matrix.bisection.search import Plan
 from matrix.catalog.cell import parse_cell_id
-from matrix.catalog.failure import Axis, Level, Package
+from matrix.catalog.failure import Level
 from matrix.catalog.model import Catalog, Container, ReaderBase
+from matrix.catalog.stack import ABSENT, DRIVER, MCORE, TE, short
 from matrix.catalog.versions import NONE
 from matrix.errors import MatrixError
 from matrix.verdicts.planned import Planned
@@ -41,11 +42,13 @@ def stack_of(catalog: Catalog, text: str, mcore: Side, te: Side, lacks: Callable
 
     The twin replaces an image that can't run on this machine (`lacks` returns the reason). Raises MatrixError.
     """
-    named = parse_cell_id(text) if "/mcore-" in text else {"base": text, "mcore": NONE, "te": NONE, "driver": NONE}
+    parsed: dict[str, Any] = parse_cell_id(text) if "/mcore-" in text else {"base": text, "values": {}}
+    values = parsed["values"]
+    named = {"base": parsed["base"], **{short(name): str(values.get(name, ABSENT)) for name in (MCORE, TE, DRIVER)}}
     base = catalog.base(named["base"])
     sides = []
-    for package, default in ((Package.MCORE, mcore), (Package.TE, te)):
-        version = named["mcore" if package is Package.MCORE else "te"]
+    for package, default in ((MCORE, mcore), (TE, te)):
+        version = named[short(package)]
         side = side_of("" if version == NONE else version, package)
         sides.append(side if side.version != NONE else default)
     core, engine = sides
@@ -83,7 +86,7 @@ class StackPair:
     @property
     def packages(self) -> list[str]:
         """Return the packages whose versions differ, without a Transformer Engine that the failure does not use."""
-        return [name for name in self.differing if name != "te" or Axis.TE in self.subject.failure.axes]
+        return [name for name in self.differing if name != "te" or TE in self.subject.failure.axes]
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -95,7 +98,7 @@ class StackPair:
         """Return the subject with `taken` from the bad stack and everything else from the good one."""
         side = {axis.value: self.bad if axis.value in taken else self.good for axis in AxisName}
         base = self.subject.base if self.subject.level is Level.CONTRACT else side[BASE].base
-        te = side["te"].te if Axis.TE in self.subject.failure.axes else Side()
+        te = side["te"].te if TE in self.subject.failure.axes else Side()
         return replace(self.subject, base=base, mcore=side["mcore"].mcore, te=te, driver=side["driver"].driver)
 
     def label(self, taken: Packages) -> str:

@@ -21,7 +21,7 @@ from matrix.catalog.folders import ENTRY, folder_name
 from matrix.catalog.loading import failure_of, read_shared
 from matrix.catalog.model import Catalog
 from matrix.catalog.schema import read_toml
-from matrix.catalog.versions import NONE
+from matrix.catalog.stack import MCORE, TE, short
 from matrix.errors import MatrixError
 from matrix.store.paths import write_whole
 from matrix.verdicts.record import Record
@@ -199,17 +199,16 @@ def measured_rules(cells: Sequence[tuple[Record, ProbeResult]]) -> dict[str, Any
     rules: dict[str, list[dict[str, Any]]] = {"affected": [], "works": []}
     for record, result in cells:
         cell = record.cell
-        bounds = {name: f"=={value}" for name in ("mcore", "te") if (value := getattr(cell, name)) != NONE}
+        bounds = {short(name): f"=={version}" for name in (MCORE, TE) if (version := cell.stack.version(name))}
         rule = {"base": [cell.base], **bounds, "reason": f"measured: {one_line(why(record), 100)}"}
         table = rules["affected" if result is ProbeResult.BAD else "works"]
         if result is not ProbeResult.SKIP and rule not in table:
             table.append(rule)
     if not cells:
         return {**rules}
-    values = {
-        key: sorted({getattr(record.cell, name) for record, _ in cells} - {NONE})
-        for key, name in (("bases", "base"), ("mcore", "mcore"), ("te", "te"))
-    }
+    values = {"bases": sorted({record.cell.base for record, _ in cells})}
+    for name in (MCORE, TE):
+        values[short(name)] = sorted({version for record, _ in cells if (version := record.cell.stack.version(name))})
     shared = {key: versions for key, versions in values.items() if versions}
     return {**rules, "night": {"reason": "the releases that the bisection probed", **shared}}
 

@@ -15,6 +15,7 @@ from matrix.bisection.clone import Clone
 from matrix.bisection.noise import ProbeResult, Sample
 from matrix.catalog.failure import ContractCall, Failure, Level
 from matrix.catalog.model import Catalog
+from matrix.catalog.stack import MCORE, TE
 from matrix.contract import consuming, offering, reading
 from matrix.contract.calling import outcome_of
 from matrix.contract.surface import Surface
@@ -107,12 +108,16 @@ class ContractProbes:
         if call is None:
             return Outcome(OutcomeKind.UNAVAILABLE, "the entry has no [contract] call to read")
         try:
-            calls = self._facts(item.source, item.cell.mcore, consuming.is_part, reading.calls_of, _read_calls)
-            surface = self._facts(item.te_source, item.cell.te, offering.is_part, reading.surface_of, _read_surface)
+            calls = self._facts(
+                item.source, str(item.cell.stack[MCORE]), consuming.is_part, reading.calls_of, _read_calls
+            )
+            surface = self._facts(
+                item.te_source, str(item.cell.stack[TE]), offering.is_part, reading.surface_of, _read_surface
+            )
         except (MatrixError, SyntaxError) as error:
             reason = error.brief if isinstance(error, MatrixError) else f"this interpreter can't parse it: {error}"
             return Outcome(OutcomeKind.UNAVAILABLE, reason)
-        return outcome_of(call, calls, surface, item.cell.te)
+        return outcome_of(call, calls, surface, str(item.cell.stack[TE]))
 
     def _facts(
         self,
@@ -148,8 +153,9 @@ def _read_surface(files: Mapping[str, bytes], version: str) -> Surface:
 
 def contract_line(item: Planned) -> str:
     """Return the command that shows the findings of a point read at level contract."""
-    mcore = item.cell.mcore if is_build(item.source) else item.source or item.cell.mcore
-    te = item.cell.te if is_build(item.te_source) else item.te_source or item.cell.te
+    core, engine = (str(item.cell.stack[name]) for name in (MCORE, TE))
+    mcore = core if is_build(item.source) else item.source or core
+    te = engine if is_build(item.te_source) else item.te_source or engine
     return f"megatrix contract --mcore {shlex.quote(mcore)} --te {shlex.quote(te)}"
 
 

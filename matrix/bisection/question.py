@@ -16,8 +16,9 @@ from matrix.bisection.probe_session import BisectionSession, End, bisect
 from matrix.bisection.probing import reads_only
 from matrix.bisection.search import Plan
 from matrix.bisection.suspects import Suspects, none
-from matrix.catalog.failure import Level, Package
+from matrix.catalog.failure import Level
 from matrix.catalog.model import Catalog, Container
+from matrix.catalog.stack import MCORE, TE
 from matrix.catalog.versions import NONE
 from matrix.errors import MatrixError
 from matrix.execution.engine import environment_folder
@@ -62,8 +63,8 @@ class BisectionQuestion:
         """Return what the options hold fixed. Raises MatrixError where they conflict or a version is missing."""
         failure = known.failure(self.failure)
         case, level = axes.choose_case(failure, Level(self.level) if self.level else None, self.case)
-        mcore, te = axes.side_of(self.mcore, Package.MCORE), axes.side_of(self.te, Package.TE)
-        writer = axes.side_of(self.writer, Package.MCORE)
+        mcore, te = axes.side_of(self.mcore, MCORE), axes.side_of(self.te, TE)
+        writer = axes.side_of(self.writer, MCORE)
         subject = Subject(known, failure, case, level, "", mcore, te, self.driver, writer, bool(self.compile))
         if self.compile and not (te.source or (self.repo and self.axis == AxisName.TE.value)):
             raise MatrixError(

@@ -1,161 +1,199 @@
-"""Cells (base x megatron x te x driver x open packages) and the clauses that select them."""
+"""Cells, which are stacks that can be run, and the clauses that select stacks."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cache, cached_property
-from typing import Any, Final
+from functools import cached_property
+from typing import Any, Final, Protocol
 
 from matrix.catalog.codec import fields_from_plain, fields_to_plain
 from matrix.catalog.schema import Identifier
-from matrix.catalog.versions import NONE, Range, is_version
+from matrix.catalog.stack import (
+    ABSENT,
+    BASE,
+    COMPONENT_KEYS,
+    DRIVER,
+    GPUS,
+    MCORE,
+    PYTHON,
+    SM,
+    TE,
+    TORCH,
+    UNKNOWN,
+    WRITER,
+    Stack,
+    Value,
+    component_named,
+    component_title,
+    components,
+    short,
+)
+from matrix.catalog.versions import Range, is_version
 from matrix.errors import MatrixError
 
-AXES: Final = ("base", "torch", "mcore", "te", "driver", "sm", "gpus", "python", "writer_mcore", "writer_te")
-# Axes whose values are names; the others hold versions (sm: compute capability, 8.0; gpus: a count).
-NAMED: Final = ("base",)
 EVERYTHING: Final = "everything"  # the text of a clause without a condition
-WRITER: Final = ("writer_mcore", "writer_te")  # axes of the cell that wrote the checkpoint
+# The components of each cell, besides the further packages that its base pins or that are laid over it.
+DECIDED: Final = (BASE, TORCH, MCORE, TE, DRIVER, SM, GPUS, PYTHON, *WRITER)
+NAMED: Final = (MCORE, TE, DRIVER)  # the components that every id names, in order
+NONE: Final = str(ABSENT)  # an absent component in an id
 
 
-@dataclass(frozen=True, order=True)
+@dataclass(frozen=True)
 class Cell:
-    """One point of the matrix. `torch` and `python` are the base's; `sm` and `gpus` are those of a report's stack.
+    """A stack that can be run: a base, what it contains with all that is laid over it, and a readable id.
 
-    `image` is the container that the base `host` stands in, if any: rules that name it apply.
-    `packages` ("NAME==VERSION", names canonical) are laid over the base, `provided` are those that the base pins.
-    `writer_mcore` and `writer_te` belong to the cell that wrote the checkpoint which this one reads.
-    Versions are PEP 440 text, "none" where the axis is not used. `driver` is a version (470.161.03) or a branch.
+    A cell decides megatron-core, Transformer Engine, driver and writer: one that it does not use is ABSENT. `packages`
+    are the further packages that are laid over the base, as far as the id names them.
     """
 
     base: str
-    torch: str
-    mcore: str
-    te: str = NONE
-    driver: str = NONE
-    python: str = NONE
-    sm: str = NONE
-    gpus: str = NONE
-    image: str = NONE
+    stack: Stack
     packages: tuple[str, ...] = ()
-    provided: tuple[str, ...] = ()
-    writer_mcore: str = NONE
-    writer_te: str = NONE
 
-    @property
+    @cached_property
     def id(self) -> str:
         """Return the readable id: ngc-24.07/mcore-0.8.0/te-1.8.0+37280ec/driver-535.
 
-        Open packages and the writer follow where the cell has them: .../transformers-4.57.6, .../writer-mcore-0.19.2.
+        The writer and further packages follow where the cell has them: .../writer-mcore-0.19.2/transformers-4.57.6.
         """
-        return "/".join([self.base, *(f"{name}-{version}" for name, version in self.named.items())])
+        return "/".join([self.base, *(f"{name}-{value}" for name, value in self.named.items())])
 
     @property
     def named(self) -> dict[str, str]:
-        """Return what the id names besides the base: name -> version, "none" for an axis that is not used."""
-        writer = {axis.replace("_", "-"): getattr(self, axis) for axis in WRITER if getattr(self, axis) != NONE}
-        return {"mcore": self.mcore, "te": self.te, "driver": self.driver, **writer, **pinned(self.packages)}
+        """Return what the id names besides the base: name -> version, "none" for a component that is absent."""
+        writer = [name for name in WRITER if self.stack.version(name)]
+        names = (*NAMED, *writer, *self.packages)
+        return {short(name).replace("_", "-"): str(self.stack[name]) for name in names}
 
-    def version(self, axis: str) -> str:
-        """Return the version on an axis, or of a package by name; "none" where there is none."""
-        if axis in AXES:
-            return str(getattr(self, axis))
-        return pinned(self.packages).get(axis) or pinned(self.provided).get(axis, NONE)
+    @property
+    def pins(self) -> tuple[str, ...]:
+        """Return the further packages that are laid over the base, as "NAME==VERSION"."""
+        return tuple(f"{name}=={self.stack[name]}" for name in self.packages)
 
     @property
     def writer(self) -> Cell | None:
         """Return the cell that wrote the checkpoint, None where none is read: this one with the writer's packages."""
-        if self.writer_mcore == self.writer_te == NONE:
-            return None
-        own = {"mcore": self.writer_mcore, "te": self.writer_te}
-        given: dict[str, Any] = {axis: version for axis, version in own.items() if version != NONE}
-        return replace(self, **given, writer_mcore=NONE, writer_te=NONE)
+        written = {own: version for name, own in WRITER.items() if (version := self.stack.version(name))}
+        return self.with_({**written, **dict.fromkeys(WRITER, ABSENT)}) if written else None
+
+    def with_(self, changes: Mapping[str, Value]) -> Cell:
+        """Return the cell with these components instead of its own."""
+        return replace(self, stack=self.stack.with_(changes))
 
     def to_plain(self) -> dict[str, Any]:
-        """Return the id and every axis."""
+        """Return plain data for the codec, with the id for other readers."""
         return {"id": self.id, **fields_to_plain(self)}
 
     @classmethod
     def from_plain(cls, value: Mapping[str, Any]) -> Cell:
-        """Return the cell of these axes; earlier versions wrote none of python, sm, gpus and image.
-
-        Raises MalformedError.
-        """
-        return fields_from_plain(cls, value, "id")
+        """Return the cell of the plain data of `to_plain`, or of earlier versions. Raises MalformedError."""
+        return fields_from_plain(cls, value if "stack" in value else _of_axes(value), "id")
 
 
-@cache
-def pinned(packages: tuple[str, ...]) -> Mapping[str, str]:
-    """Return name -> version of packages as "NAME==VERSION"."""
-    return dict(package.split("==", 1) for package in packages)
+def _of_axes(value: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the plain data of a cell of earlier versions: a key for each axis, "none" for what is absent."""
+    laid, provided = (dict(pin.split("==", 1) for pin in value.get(pins, ())) for pins in ("packages", "provided"))
+    axes = {name: str(text) for key, text in value.items() if key != "base" and (name := component_named(key))}
+    named = {name: ABSENT.value if text == NONE else text for name, text in axes.items()}
+    base = {"base": value["base"]} if "base" in value else {}
+    return {**base, "stack": {**provided, **named, **laid}, "packages": [*laid]}
+
+
+class Bound(Protocol):
+    """What a condition allows: a Range of versions, or some images."""
+
+    def __contains__(self, value: str, /) -> bool: ...
+
+
+# Whether an unknown component is in a range, or the unknown image among some: None where that is not known.
+Decide = Callable[[str, Bound], "bool | None"]
+
+
+def undecided(name: str, bound: Bound) -> bool | None:
+    """Return None: nothing is known of an unknown component."""
+    return None
 
 
 @dataclass(frozen=True)
 class Clause:
-    """Conditions on axes and on `packages` by canonical name, all of which must hold; what is left out may be anything.
+    """Conditions on components, all of which must hold; what is left out may be anything.
 
-    `reason` is for display.
+    `base` are images, one of which must be that of the stack. `bounds` are ranges by component: in TOML each is a key
+    of its own, by any name of the component. `reason` is for display.
     """
 
     base: tuple[Identifier, ...] = ()
-    torch: Range | None = None
-    mcore: Range | None = None
-    te: Range | None = None
-    driver: Range | None = None
-    python: Range | None = None
-    sm: Range | None = None
-    gpus: Range | None = None
-    writer_mcore: Range | None = None
-    writer_te: Range | None = None
-    packages: Mapping[str, Range] = field(default_factory=dict)
+    bounds: Mapping[str, Range] = field(default_factory=dict, metadata=COMPONENT_KEYS)
     reason: str = ""
 
-    def matches(self, cell: Cell) -> bool:
-        """Return whether every condition holds for `cell`."""
-        if self.base and cell.base not in self.base and cell.image not in self.base:
-            return False
-        for axis, bound in self._axes:
-            if getattr(cell, axis) not in bound:
-                return False
-        return all(cell.version(name) in bound for name, bound in self.packages.items())
+    def __post_init__(self) -> None:
+        """Put the bounds in the order of the components, so that texts have one order."""
+        order = list(components())
+        ranked = sorted(self.bounds, key=lambda name: order.index(name) if name in order else len(order))
+        object.__setattr__(self, "bounds", {name: self.bounds[name] for name in ranked})
+
+    def matches(self, stack: Stack) -> bool:
+        """Return whether every condition is known to hold for a stack."""
+        return self.depends_on(stack) == ()
+
+    def depends_on(self, stack: Stack, decide: Decide = undecided) -> tuple[str, ...] | None:
+        """Return the unknown components of a stack on which it depends whether the clause matches.
+
+        () where it matches, None where it does not. `decide` judges an unknown component of which something is known.
+        """
+        depends: tuple[str, ...] = ()
+        for name, bound in self.conditions:
+            value = stack[name]
+            holds = decide(name, bound) if value is UNKNOWN else value is not ABSENT and value in bound
+            if holds is False:
+                return None
+            if holds is None:
+                depends += (name,)
+        return depends
 
     @cached_property
-    def _axes(self) -> tuple[tuple[str, Range], ...]:  # a night asks for it a million times
-        bounds = ((axis, getattr(self, axis)) for axis in AXES if axis not in NAMED)
-        return tuple((axis, bound) for axis, bound in bounds if bound is not None)
+    def conditions(self) -> tuple[tuple[str, Bound], ...]:  # a night asks for them a million times
+        """Return (component, what its value must be in) for each condition."""
+        image: tuple[tuple[str, Bound], ...] = ((BASE, self.base),) if self.base else ()
+        return image + tuple(self.bounds.items())
 
-    def bounds(self) -> list[tuple[str, Range]]:
-        """Return (axis, range) for each version axis and each package that is constrained."""
-        return [*self._axes, *self.packages.items()]
+    @property
+    def components(self) -> tuple[str, ...]:
+        """Return the components on which it depends."""
+        return (*([BASE] if self.base else []), *self.bounds)
 
     def __str__(self) -> str:
         parts = [f"base in ({', '.join(self.base)})"] if self.base else []
-        return " and ".join(parts + [f"{axis} {bound.text}" for axis, bound in self.bounds()]) or EVERYTHING
+        return (
+            " and ".join(parts + [f"{short(name)} {bound.text}" for name, bound in self.bounds.items()]) or EVERYTHING
+        )
 
 
 def parse_cell_id(text: str) -> dict[str, Any]:
-    """Return the axes that a cell id names, as arguments of Catalog.cell. Raises MatrixError for anything else."""
+    """Return what a cell id names, as arguments of Catalog.cell. Raises MatrixError for anything else."""
     base, *parts = text.split("/")
-    prefixes = ("mcore-", "te-", "driver-")
-    known, more = parts[:3], parts[3:]
-    named: dict[str, Any] = {
-        prefix[:-1]: part.removeprefix(prefix) for prefix, part in zip(prefixes, known, strict=False)
-    }
+    values: dict[str, Value] = {}
     packages = []
-    for part in more:
-        name, _, version = part.rpartition("-")
-        axis = name.replace("-", "_")
-        if axis in WRITER:
-            named[axis] = version
-        else:
-            packages.append(f"{name}=={version}")
-    whole = len(known) == 3 and all(part.startswith(prefix) for part, prefix in zip(known, prefixes, strict=True))
-    if not whole or not all(is_version(part.rpartition("-")[2]) and "-" in part[1:] for part in more):
+    for place, part in enumerate(parts):
+        word, _, version = part.rpartition("-")
+        name = component_named(word) or word
+        expected = NAMED[place] if place < len(NAMED) else name
+        if not word or name != expected or name in values:
+            break
+        if not (is_version(version) or version == NONE):
+            example = components()[name].example if name in components() else "1.2.3"
+            raise MatrixError(
+                f"not a version of {component_title(name)}", where=text, got=version, expected=f"{example}, or none"
+            )
+        values[name] = ABSENT if version == NONE else version
+        if name not in (*NAMED, *WRITER):
+            packages.append(name)
+    if len(values) != len(parts) or len(parts) < len(NAMED):
         raise MatrixError(
             "not a cell id",
             got=text,
             expected="BASE/mcore-VERSION/te-VERSION/driver-VERSION",
-            fix="megatrix plan lists the cells of the night; none is the value of an axis that is not used",
+            fix="megatrix plan lists the cells of the night; none is the value of a component that is not used",
         )
-    return {"base": base, **named, **({"packages": tuple(packages)} if packages else {})}
+    return {"base": base, "values": values, "packages": tuple(packages)}

@@ -11,17 +11,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from matrix.catalog.cell import EVERYTHING, Cell, Clause
-from matrix.catalog.failure import LAUNCHERS, Axis, Failure, Level, Package
+from matrix.catalog.cell import EVERYTHING, Clause
+from matrix.catalog.failure import LAUNCHERS, Failure, Level
 from matrix.catalog.folders import ENTRY
 from matrix.catalog.model import Catalog
 from matrix.catalog.reach import Condition
-from matrix.catalog.versions import NONE, is_version
+from matrix.catalog.stack import BASE, MCORE, PYTHON, TE, TORCH, WRITER, Stack, component_title, short
+from matrix.catalog.versions import Range, is_version
 from matrix.errors import MatrixError, closest
 
 MOST_RANKS: Final = 1024  # ranks, GPUs of a case: 16 are the most that a case has, on one machine
 MOST_S: Final = 86_400  # seconds of a case's deadline; the longest case takes minutes
-WRITERS: Final = {Axis.WRITER_MCORE, Axis.WRITER_TE}
 FUNCTION: Final = re.compile(r"([^\W\d]\w*:)?[^\W\d]\w*")  # [MODULE:]FUNCTION of a failure's folder
 KINDS: Final = ("definite", "misbound")  # values of ContractCall.kind
 
@@ -151,25 +151,24 @@ def _check_failure(failure: Failure, catalog: Catalog, values: Known, where: str
         _known(case.launcher, LAUNCHERS, "launcher", f"{where}: case {case.name}.launcher")
         for package in case.packages:
             _pinned(package, f"{where}: case {case.name}.packages")
-        if bool(case.write) != bool(WRITERS & set(failure.axes)):
+        if bool(case.write) != bool(WRITER.keys() & set(failure.axes)):
             raise MatrixError(
                 "a checkpoint needs a writer and an axis of it", where=f"{where}: case {case.name}.write",
-                got=f"write {case.write!r}, axes {[axis.value for axis in failure.axes]}",
+                got=f"write {case.write!r}, axes {list(map(short, failure.axes))}",
                 expected="a function that writes the checkpoint, and writer_mcore or writer_te among the axes; or none",
             )  # fmt: skip
     running = {level for case in failure.case for level in case.levels} - {Level.CONTRACT}
-    if running and Axis.BASE not in failure.axes:
+    if running and BASE not in failure.axes:
         raise MatrixError(
             "cases that run need the axis base",
             where=f"{where}: axes",
-            got=f"axes {[axis.value for axis in failure.axes]}, levels {sorted(level.value for level in running)}",
+            got=f"axes {list(map(short, failure.axes))}, levels {sorted(level.value for level in running)}",
             expected='"base" among the axes, or cases at level contract alone',
         )
     for place, named in enumerate(failure.package):
         for pin in named.requires:
             _pinned(pin, f"{where}: package[{place}].requires")
     ids = [one.id for one in catalog.failures]
-    engines = [release.version for release in catalog.transformer_engine]
     for masked in failure.masked:
         _known(masked.by, ids, "failure", f"{where}: masked.by")
         for name in masked.cases:
@@ -178,19 +177,18 @@ def _check_failure(failure: Failure, catalog: Catalog, values: Known, where: str
         _known(stack.cell.base, catalog.bases, "base", f"{where}: stack[{place}].cell.base")
     for name in failure.night.bases if failure.night else ():
         _known(name, catalog.bases, "base", f"{where}: night.bases")
-    for engine in failure.night.te if failure.night else ():
-        _known(engine, engines, "release of Transformer Engine", f"{where}: night.te")
-    cores = [release.version for release in catalog.megatron_core]
-    for core in failure.night.mcore if failure.night else ():
-        _known(core, cores, "release of megatron-core", f"{where}: night.mcore")
+    for component, versions in failure.night.releases.items() if failure.night else ():
+        recorded = [release.version for release in catalog.releases(component)]
+        for version in versions:
+            _known(version, recorded, f"release of {component_title(component)}", f"{where}: night.{short(component)}")
+    for place, build in enumerate(failure.build):
+        _known(build.package, (MCORE, TE), "package with a clone", f"{where}: build[{place}].package")
     for place, pick in enumerate(failure.pick):
         _known(pick.base, catalog.bases, "base", f"{where}: pick[{place}].base")
-        _known(
-            pick.mcore, [NONE, *cores, *failure.builds(Package.MCORE)], "megatron-core", f"{where}: pick[{place}].mcore"
-        )
-        _known(
-            pick.te, [NONE, *engines, *failure.builds(Package.TE)], "Transformer Engine", f"{where}: pick[{place}].te"
-        )
+        for component, version in pick.versions.items():
+            recorded = [release.version for release in catalog.releases(component)]
+            at = f"{where}: pick[{place}].{short(component)}"
+            _known(version, [*recorded, *failure.builds(component)], component_title(component), at)
         for name in pick.cases:
             _known(name, [one.name for one in failure.case], "case", f"{where}: pick[{place}].cases")
     for kind in ("affected", "works"):
@@ -256,48 +254,50 @@ def _known(name: str, known: Iterable[str], what: str, where: str) -> None:
 
 @dataclass(frozen=True)
 class Known:
-    """Every value in the catalog, by axis; torch and Python are part of their base."""
+    """Every value in the catalog, by component; torch and Python are part of their base."""
 
-    bases: tuple[Cell, ...]
+    bases: tuple[Stack, ...]
     others: Mapping[str, frozenset[str]]
 
     def satisfy(self, *clauses: Clause) -> bool:
-        """Return whether a known cell satisfies all clauses. Axes other than the base are independent of each other."""
-        bounds = [bound for clause in clauses for bound in clause.bounds()]
-        if not all(
-            any(all(value in bound for at, bound in bounds if at == axis) for value in values)
-            for axis, values in self.others.items()
-            if any(at == axis for at, _ in bounds)
-        ):
-            return False
-        on_base = [Clause(base=clause.base, torch=clause.torch, python=clause.python) for clause in clauses]
-        return any(all(clause.matches(cell) for clause in on_base) for cell in self.bases)
+        """Return whether a known stack satisfies all clauses. Components outside of bases are independent."""
+        bounds: dict[str, list[Range]] = {}
+        for clause in clauses:
+            for component, bound in clause.bounds.items():
+                bounds.setdefault(component, []).append(bound)
+        for component in bounds.keys() & self.others.keys():
+            if not any(all(value in bound for bound in bounds[component]) for value in self.others[component]):
+                return False
+        fixed = (TORCH, PYTHON)
+        on_base = [
+            Clause(clause.base, {name: bound for name, bound in clause.bounds.items() if name in fixed})
+            for clause in clauses
+        ]
+        return any(all(clause.matches(stack) for clause in on_base) for stack in self.bases)
 
 
 def known(catalog: Catalog) -> Known:
     """Return the known values: of releases, builds, the stacks of reports, images, GPUs and driver branches."""
-    stacks = [stack.cell for stack in catalog.stacks]
-    builds = [build for failure in catalog.failures for build in failure.build]
-    named = {
-        axis: {getattr(cell, axis) for cell in stacks} - {None} for axis in ("mcore", "te", "driver", "sm", "gpus")
-    }
-    named["mcore"] |= {release.version for release in catalog.megatron_core}
-    named["te"] |= {release.version for release in catalog.transformer_engine}
-    named["te"] |= {image.te for image in catalog.containers if image.te}
-    named["mcore"] |= {build.version for build in builds if build.package is Package.MCORE}
-    named["te"] |= {build.version for build in builds if build.package is Package.TE}
-    named["driver"] |= {driver.branch for driver in catalog.drivers}
-    named["sm"] |= {gpu.sm for gpu in catalog.gpus}
-    named |= {"writer_mcore": named["mcore"], "writer_te": named["te"]}
-    provided = {pin for base in catalog.wheels for python in base.pythons for pin in base.provided(python)}
-    open_ = {f"{one.name}=={one.version}" for failure in catalog.failures for one in failure.package}
-    for pin in provided | open_:
-        name, _, version = pin.partition("==")
-        named.setdefault(name, set()).add(version)
+    contents = [base.contents() for base in catalog.bases.values()]
+    provided = [base.contents(python) for base in catalog.wheels for python in base.pythons]
+    values: dict[str, set[str]] = {"driver": {driver.branch for driver in catalog.drivers}}
+    values["sm"] = {gpu.sm for gpu in catalog.gpus}
+    stated = [report.cell.versions for report in catalog.reports]
+    for versions in (*stated, *(stack.versions for stack in (*contents, *provided))):
+        for component, version in versions.items():
+            values.setdefault(component, set()).add(version)
+    for component in (MCORE, TE):
+        values.setdefault(component, set()).update(release.version for release in catalog.releases(component))
+    for failure in catalog.failures:
+        for build in failure.build:
+            values.setdefault(build.package, set()).add(build.version)
+        for package in failure.package:
+            values.setdefault(package.name, set()).add(package.version)
+    values |= {writer: values[written] for writer, written in WRITER.items()}
     # `megatrix check` also checks torch releases that no base of the catalog has.
-    bases = tuple(catalog.cell(base) for base in catalog.bases)
-    alone = tuple(Cell("", release.version, NONE) for release in catalog.torch)
-    return Known(bases + alone, {axis: frozenset(values) for axis, values in named.items()})
+    alone = [Stack({TORCH: release.version}) for release in catalog.torch]
+    others = {name: frozenset(known) for name, known in values.items() if name not in (BASE, TORCH, PYTHON)}
+    return Known((*contents, *alone), others)
 
 
 def _contradiction(failure: Failure, known: Known, where: str) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
 from functools import cache
 from pathlib import Path
@@ -39,7 +39,8 @@ def decode(kind: type[T], value: Any, where: str = "") -> T:
 
     Known are dataclasses (an unknown key is refused, a missing one has its default), tuples of one type or of a fixed
     length, mappings with text keys, enums by value, unions that differ in the plain type, paths, str, bool, int, float
-    (no nan) and Any. A field with the metadata `plain=False` is no key. `where` is the root of the path in errors.
+    (no nan) and Any. A field with the metadata `plain=False` is no key. One with `keys=KeyedField(...)` is a mapping
+    whose items are keys of the table itself. `where` is the root of the path in errors.
 
     Raises MalformedError.
     """
@@ -73,8 +74,10 @@ def fields_from_plain(kind: type[T], value: Any, *beside: str) -> T:
 
 def fields_to_plain(value: Any) -> dict[str, Any]:
     """Return the fields of a dataclass as plain data, whether or not it has a form of its own."""
-    own = vars(value)
+    own, keyed = vars(value), _keyed(type(value))
     parts = [(name, own[name]) for name in _fields(type(value))]
+    if keyed:
+        parts += [(keyed.written(name), part) for name, part in own[keyed.field].items()]
     return {name: part if type(part) in PLAIN else _writer(type(part))(part) for name, part in parts}
 
 
@@ -112,23 +115,55 @@ def _read_fields(kind: Any, value: Any, path: Path_, beside: tuple[str, ...] = (
         elif required:
             missing = missing or name
     if missing or len(arguments) < len(value):
-        _check_keys(value, fields.keys(), missing, path, beside)
+        arguments |= _further(kind, value, missing, path, beside)
     try:
         return kind(**arguments)
     except (MatrixError, ValueError, TypeError) as error:
         raise _located(error, path) from None
 
 
-def _check_keys(
-    value: Mapping[str, Any], fields: Collection[str], missing: str, path: Path_, beside: tuple[str, ...]
-) -> None:
+def _further(kind: Any, value: Mapping[str, Any], missing: str, path: Path_, beside: tuple[str, ...]) -> dict[str, Any]:
+    """Return the keyed field from the keys that are no fields. Raises MalformedError for an unknown or missing key."""
+    fields, keyed = _fields(kind), _keyed(kind)
+    items: dict[str, Any] = {}
     for key in value:
-        if key not in fields and key not in beside:
-            where, fix = joined((path, key)), closest(key, fields)
-            raise MalformedError("unknown key", where=where, got=key, expected="a key of this table", fix=fix)
+        if key in fields or key in beside:
+            continue
+        name, where = keyed.named(key) if keyed else "", (path, key)
+        if not keyed or not name:
+            fix = closest(key, {*fields, *(keyed.words() if keyed else ())})
+            raise MalformedError("unknown key", where=joined(where), got=key, expected="a key of this table", fix=fix)
+        if name in items:
+            raise MalformedError("named twice", where=joined(where), got=key, expected=f"one key for {name}")
+        items[name] = keyed.read(value[key], where)
     if missing:
         got, fix = ", ".join(value) or "an empty table", f"add {missing} = ..."
         raise MalformedError("a key is missing", where=joined(path) or None, got=got, expected=missing, fix=fix)
+    return {keyed.field: items} if keyed else {}
+
+
+@dataclasses.dataclass(frozen=True)
+class KeyedField:
+    """A mapping whose items are keys of the table itself, as the metadata `keys` of its field states.
+
+    `named` returns the item that a key means, "" for none; `written` the key of an item; `words` are all keys.
+    """
+
+    named: Callable[[str], str]
+    written: Callable[[str], str]
+    words: Callable[[], Iterable[str]]
+    field: str = ""
+    read: Reader = lambda value, path: value
+
+
+@_cached
+def _keyed(kind: Any) -> KeyedField | None:
+    for field in dataclasses.fields(kind):
+        if "keys" in field.metadata:
+            item = get_args(get_type_hints(kind)[field.name])[1]
+            keyed: KeyedField = field.metadata["keys"]
+            return dataclasses.replace(keyed, field=field.name, read=_reader(item))
+    return None
 
 
 @_cached
@@ -142,7 +177,7 @@ def _fields(kind: Any) -> dict[str, tuple[type | None, Reader, bool]]:
             field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING,
         )
         for field in dataclasses.fields(kind)
-        if field.metadata.get("plain", True)
+        if field.metadata.get("plain", True) and "keys" not in field.metadata
     }
 
 

@@ -8,11 +8,12 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, Final
 
-from matrix.catalog.cell import Cell, Clause
+from matrix.catalog.cell import DECIDED, Clause, Decide, undecided
 from matrix.catalog.limits import NO_LIMITS, Limits
 from matrix.catalog.reach import JobArguments, Reached, ReachedBy, reached
 from matrix.catalog.schema import Identifier, Pattern, VersionText
-from matrix.catalog.versions import NONE, Range
+from matrix.catalog.stack import COMPONENT_KEYS, Stack
+from matrix.catalog.versions import Range
 
 LAUNCHERS: Final = ("torchrun", "mpirun")  # launchers of a case's ranks
 
@@ -33,17 +34,6 @@ class Expectation(str, Enum):
     UNKNOWN = "unknown"
 
 
-class Axis(str, Enum):
-    """An axis that a failure may depend on; torch, CUDA and Python belong to the base."""
-
-    BASE = "base"
-    MCORE = "mcore"
-    TE = "te"
-    DRIVER = "driver"
-    WRITER_MCORE = "writer_mcore"  # of the cell that wrote the checkpoint which the case reads
-    WRITER_TE = "writer_te"
-
-
 class CaseNeed(str, Enum):
     """A requirement of a case, besides its GPUs, its memory limit and its launcher; most are for level gpu."""
 
@@ -54,13 +44,6 @@ class CaseNeed(str, Enum):
     MULTICAST = "multicast"  # CUDA Multicast on each of its GPUs
     NO_MULTICAST = "no-multicast"  # a machine whose GPUs are without: no variable hides it
     NCCL = "nccl"  # more than collectives: gloo sends and receives no CUDA tensors
-
-
-class Package(str, Enum):
-    """A package under test."""
-
-    MCORE = "megatron-core"
-    TE = "transformer-engine"
 
 
 @dataclass(frozen=True)
@@ -99,9 +82,9 @@ class Case:
     matrix.kit.rank.Rank and `arguments`. At level contract nothing runs: both APIs are read (Failure.contract), or the
     folder's preflight.py judges the cell. `limits` bound the memory of the ranks.
     `gpus` are required at level gpu, one for each rank, and `needs`. `bases` are the bases that it runs on above level
-    contract; without them, every base that tox makes. `mcore` and `te` are the ranges of releases that have the code it
-    runs, None = all. `launcher` starts the ranks (matrix.execution.ranks.job). `packages` ("NAME==VERSION", from PyPI)
-    are laid over the base. `deadline` is its limit in seconds where the usual one (matrix.execution.reproduction) is
+    contract; without them, every base that tox makes. `releases` are, by component, those that have the code it runs.
+    `launcher` starts the ranks (matrix.execution.ranks.job). `packages` ("NAME==VERSION", from PyPI) are laid over the
+    base. `deadline` is its limit in seconds where the usual one (matrix.execution.reproduction) is
     lower.
     `write`, a function like `run`, writes the checkpoint that the case reads: it runs with the writer's packages, on as
     many ranks, and both functions find the folder in Rank.checkpoint.
@@ -120,8 +103,7 @@ class Case:
     gpus: int = 0
     limits: Limits = NO_LIMITS
     bases: tuple[Identifier, ...] = ()
-    mcore: Range | None = None
-    te: Range | None = None
+    releases: Mapping[str, Range] = field(default_factory=dict, metadata=COMPONENT_KEYS)
     launcher: str = LAUNCHERS[0]
     packages: tuple[str, ...] = ()
     picked: bool = False
@@ -142,9 +124,9 @@ class Case:
         """Return the module in the failure's folder and its function that writes the checkpoint."""
         return _function(self.write)
 
-    def is_for(self, cell: Cell) -> bool:
-        """Return whether the cell's releases are in the case's ranges."""
-        return (self.mcore is None or cell.mcore in self.mcore) and (self.te is None or cell.te in self.te)
+    def is_for(self, stack: Stack) -> bool:
+        """Return whether the stack's releases are in the case's ranges."""
+        return all((version := stack.version(name)) and version in bound for name, bound in self.releases.items())
 
 
 def _function(text: str) -> tuple[str, str]:
@@ -179,6 +161,19 @@ class Rule(Clause):
 
 
 @dataclass(frozen=True)
+class Ruling:
+    """What the rules of a failure say of a stack.
+
+    `rule` is the one that decides, None where none does: the expectation is then UNKNOWN. `may_break` are the rules of
+    `affected` that match if the unknown components named with them are in their bounds; no earlier rule matches.
+    """
+
+    expectation: Expectation = Expectation.UNKNOWN
+    rule: Rule | None = None
+    may_break: tuple[tuple[Rule, tuple[str, ...]], ...] = ()
+
+
+@dataclass(frozen=True)
 class Masked:
     """A failure that hides this one: where `by` is expected broken, `cases` (default: all) are not planned.
 
@@ -206,24 +201,20 @@ class ContractCall:
 
 
 @dataclass(frozen=True)
-class StackCell:
-    """The cell of a report, as far as the report names it."""
+class CellName:
+    """A cell as an entry names it: a base, and the versions of the components that it names."""
 
     base: Identifier
-    mcore: VersionText
-    te: VersionText | None = None
-    driver: VersionText | None = None
-    sm: VersionText | None = None
-    gpus: VersionText | None = None
+    versions: Mapping[str, VersionText] = field(default_factory=dict, metadata=COMPONENT_KEYS)
 
 
 @dataclass(frozen=True)
-class Stack:
-    """The stack of a report, always part of a night. `gpus` is the number it needs; an unnamed axis is None."""
+class ReportedStack:
+    """A report, whose cell is always part of a night. `gpus` is the number of GPUs that it needs."""
 
     name: str
     text: str
-    cell: StackCell
+    cell: CellName
     gpus: int
 
 
@@ -245,7 +236,7 @@ class Build:
     `source` is "megatron-lm@REVISION" or "transformer-engine@REVISION"; see matrix/provision/configuration.py.
     """
 
-    package: Package
+    package: str
     version: VersionText  # the version that the build reports, with the commit as local version
     source: str
     note: str
@@ -255,14 +246,13 @@ class Build:
 class NightShare:
     """The part of a failure's cells that a night runs where all are too many: these bases and releases, and all builds.
 
-    An axis left out is not restricted. The releases are those of writers, too. With bases that are in no night alone,
-    the failure is in none: its cases run by --select.
+    `releases` are, by component, those of the night; they count for writers, too. What is left out is not restricted.
+    With bases that are in no night alone, the failure is in none: its cases run by --select.
     """
 
     reason: str
     bases: tuple[Identifier, ...] = ()
-    te: tuple[VersionText, ...] = ()
-    mcore: tuple[VersionText, ...] = ()
+    releases: Mapping[str, tuple[VersionText, ...]] = field(default_factory=dict, metadata=COMPONENT_KEYS)
 
 
 @dataclass(frozen=True)
@@ -271,8 +261,7 @@ class Pick:
 
     base: Identifier
     reason: str
-    mcore: str = NONE
-    te: str = NONE
+    versions: Mapping[str, VersionText] = field(default_factory=dict, metadata=COMPONENT_KEYS)
     cases: tuple[Identifier, ...] = ()
 
 
@@ -299,7 +288,7 @@ class Claim:
 
 @dataclass(frozen=True)
 class Failure:
-    """One entry. `axes` are those that it depends on; its cells have "none" on the others.
+    """One entry. `axes` are those that it depends on: BASE and components; its cells lack the others.
 
     A cell in `affected` is expected broken, one in `works` to work; one in neither is unknown. Rules that name a case
     take precedence over those that name none. `reached_by` are the arguments of a training command that reach it, each
@@ -315,7 +304,7 @@ class Failure:
     id: Identifier
     title: str
     references: tuple[str, ...]
-    axes: tuple[Axis, ...]
+    axes: tuple[str, ...]
     symptom: str
     cause: str
     fix: str
@@ -336,31 +325,38 @@ class Failure:
     claim: Claim | None = None
     contract: ContractCall | None = None
     upstream: str = ""
-    stack: tuple[Stack, ...] = ()
+    stack: tuple[ReportedStack, ...] = ()
     folder: Path = field(default=Path(), metadata={"plain": False})
 
-    def expectation(self, cell: Cell, case: str = "") -> Expectation:
-        """Return the expectation of a case in `cell`; without a case, of the failure as a whole."""
-        return self.ruling(cell, case)[0]
+    def expectation(self, stack: Stack, case: str = "") -> Expectation:
+        """Return the expectation of a case in a stack; without a case, of the failure as a whole."""
+        return self.ruling(stack, case).expectation
 
-    def ruling(self, cell: Cell, case: str = "") -> tuple[Expectation, Rule | None]:
-        """Return the expectation and the rule that it comes from."""
+    def ruling(self, stack: Stack, case: str = "", decide: Decide = undecided) -> Ruling:
+        """Return what the rules say of a case in a stack, the first that matches; `decide` as in Clause.depends_on."""
+        may_break: list[tuple[Rule, tuple[str, ...]]] = []
         for named in (case, "") if case else ("",):
             for expectation, rules in ((Expectation.BROKEN, self.affected), (Expectation.WORKS, self.works)):
                 for rule in rules:
-                    if rule.applies_to(named) and rule.matches(cell):
-                        return expectation, rule
-        return Expectation.UNKNOWN, None
+                    depends = rule.depends_on(stack, decide) if rule.applies_to(named) else None
+                    if depends == () and not may_break:
+                        return Ruling(expectation, rule)
+                    if depends == ():
+                        return Ruling(may_break=tuple(may_break))
+                    if depends and expectation is Expectation.BROKEN:
+                        may_break.append((rule, depends))
+        return Ruling(may_break=tuple(may_break))
 
     @property
     def open(self) -> list[str]:
         """Return the packages that its rules or its cells name, canonical, in order."""
-        rules = (name for rule in (*self.affected, *self.works) for name in rule.packages)
-        return list(dict.fromkeys([*rules, *(one.name for one in self.package)]))
+        bounds = (name for rule in (*self.affected, *self.works) for name in rule.bounds)
+        packages = (name for name in bounds if name not in DECIDED)
+        return list(dict.fromkeys([*packages, *(package.name for package in self.package)]))
 
-    def reach(self, cell: Cell, arguments: JobArguments | None) -> Reached:
-        """Return whether a command with these arguments reaches the failure in `cell`; None: no command is known."""
-        return reached(self.reached_by, lambda way: way.matches(cell), arguments)
+    def reach(self, stack: Stack, arguments: JobArguments | None) -> Reached:
+        """Return whether a command with these arguments reaches the failure in a stack; None: no command is known."""
+        return reached(self.reached_by, lambda way: way.matches(stack), arguments)
 
     @property
     def workarounds(self) -> tuple[Workaround, ...]:
@@ -376,10 +372,10 @@ class Failure:
         """Return the case of that name. Raises KeyError."""
         return {case.name: case for case in self.case}[Identifier(name)]
 
-    def builds(self, package: Package) -> dict[str, Build]:
+    def builds(self, package: str) -> dict[str, Build]:
         """Return the builds of a package by version."""
-        return {build.version: build for build in self.build if build.package is package}
+        return {build.version: build for build in self.build if build.package == package}
 
-    def stand_in_for(self, cell: Cell) -> StandIn | None:
-        """Return the stand-in that a case in `cell` uses, None if it needs none."""
-        return next((stand_in for stand_in in self.stand_in if stand_in.when.matches(cell)), None)
+    def stand_in_for(self, stack: Stack) -> StandIn | None:
+        """Return the stand-in that a case in a stack uses, None if it needs none."""
+        return next((stand_in for stand_in in self.stand_in if stand_in.when.matches(stack)), None)

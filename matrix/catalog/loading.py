@@ -9,7 +9,7 @@ from typing import Any, Final, TypeVar
 
 from matrix.catalog.checks import check
 from matrix.catalog.codec import decode
-from matrix.catalog.failure import Axis, Case, Failure, Level, StandIn
+from matrix.catalog.failure import Case, Failure, Level, StandIn
 from matrix.catalog.folders import entries, folder_name, roots
 from matrix.catalog.model import (
     Catalog,
@@ -25,6 +25,7 @@ from matrix.catalog.model import (
     Wheels,
 )
 from matrix.catalog.schema import Identifier, read_toml
+from matrix.catalog.stack import BASE, MCORE, TE, known_component
 from matrix.catalog.versions import parse
 from matrix.errors import MatrixError, closest
 
@@ -102,7 +103,7 @@ def failure_of(entry: Mapping[str, Any], path: Path, shared: Shared) -> Failure:
     content = {**entry}
     content["case"] = [case for item in _items(content, "case", path) for case in _cases(item, shared, str(path))]
     names = decode(tuple[str, ...], content.pop("stand_ins", []), f"{path}: stand_ins")
-    failure = decode(Failure, {"axes": _axes(content), **content}, str(path))
+    failure = decode(Failure, {**content, "axes": _axes(content, str(path))}, str(path))
     if folder_name(failure.id) != path.parent.name:
         raise MatrixError(
             "a failure's folder is named like its id, with _ for -",
@@ -115,9 +116,11 @@ def failure_of(entry: Mapping[str, Any], path: Path, shared: Shared) -> Failure:
     return replace(failure, stand_in=(*given, *failure.stand_in), case=case, folder=path.parent)
 
 
-def _axes(content: Mapping[str, Any]) -> list[str]:
-    """Return the default axes of an entry: of a call into Transformer Engine, or of cases that run on a base."""
-    return [Axis.MCORE.value, Axis.TE.value] if "contract" in content else [Axis.BASE.value, Axis.MCORE.value]
+def _axes(content: Mapping[str, Any], where: str) -> list[str]:
+    """Return the axes of an entry; the default are those of a call into Transformer Engine, or of cases on a base."""
+    default = [MCORE, TE] if "contract" in content else [BASE, MCORE]
+    named = decode(tuple[str, ...], content.get("axes", default), f"{where}: axes")
+    return [name if name == BASE else known_component(name) for name in named]
 
 
 def _cases(item: Mapping[str, Any], shared: Shared, where: str) -> list[dict[str, Any]]:

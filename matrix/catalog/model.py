@@ -7,15 +7,27 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from matrix.catalog.cell import Cell, Clause
-from matrix.catalog.failure import Failure, Stack
+from matrix.catalog.cell import DECIDED, Cell, Clause
+from matrix.catalog.failure import Failure, ReportedStack
 from matrix.catalog.schema import Identifier, VersionText
-from matrix.catalog.versions import NONE, Range, minor, parse
+from matrix.catalog.stack import (
+    ABSENT,
+    BASE,
+    MCORE,
+    PYTHON,
+    TE,
+    TORCH,
+    Stack,
+    Value,
+    component_named,
+    components,
+)
+from matrix.catalog.versions import Range, is_version, minor, parse
 from matrix.errors import MatrixError, closest
 
 HOST: Final = "host"  # the base of the current interpreter, where it is no base of the catalog
@@ -57,6 +69,21 @@ class Container:
     sources: tuple[str, ...] = ()
     night: str = ""
 
+    def contents(self) -> Stack:
+        """Return what the catalog knows that it contains; Transformer Engine and megatron-core too."""
+        versions = {
+            TORCH: self.torch,
+            PYTHON: self.python,
+            TE: self.te,
+            MCORE: self.megatron_core,
+            "cuda": self.cuda,
+            "cudnn": self.cudnn,
+            "nccl": self.nccl,
+            "flash-attn": self.flash_attn,
+        }
+        known = {name: version for name, version in versions.items() if version and is_version(version)}
+        return Stack({BASE: self.id, **known})
+
     @property
     def least_branch(self) -> int | None:
         """Return the lowest driver branch that `driver_requirement` accepts, None where it names none."""
@@ -71,22 +98,23 @@ class Wheels:
     `requires` are its pip requirements besides torch, by default those of [common]; `gpu_only` are packages that a
     machine without NVIDIA's driver does not install. `variant` is why there is a further base with the torch of
     another, "" for a torch's standard base: only that one is a twin or a point of a bisection. The base `host` is one
-    too; `image` is the container that it stands in, if any.
+    too; `image` is the container that it stands in, "" for none.
     """
 
     id: Identifier
     torch: VersionText
     pythons: tuple[str, ...]  # minors, in order of preference
     night: str = ""
-    image: str = field(default=NONE, metadata={"toml": False})
+    image: str = field(default="", metadata={"toml": False})
     fallbacks: tuple[str, ...] = ()  # minors for a machine without any of `pythons`: some cases can't run on them
     requires: tuple[str, ...] = ()
     gpu_only: tuple[str, ...] = ()
     variant: str = ""
 
-    def provided(self, python: str) -> tuple[str, ...]:
-        """Return the packages that it pins on a minor of Python, as "NAME==VERSION"."""
-        return _pinned(self.requires, python)
+    def contents(self, python: str = "") -> Stack:
+        """Return what it contains on a minor of Python, by default its first: torch and the packages that it pins."""
+        python = python or self.pythons[0]
+        return Stack({TORCH: self.torch, PYTHON: python, BASE: self.image or self.id, **_pinned(self.requires, python)})
 
 
 @dataclass(frozen=True)
@@ -97,6 +125,10 @@ class ReaderBase:
     pythons: tuple[str, ...]  # minors, in order of preference
     night: str = ""
     fallbacks: tuple[str, ...] = ()
+
+    def contents(self) -> Stack:
+        """Return what it contains: no torch."""
+        return Stack({TORCH: ABSENT, BASE: self.id})
 
 
 @dataclass(frozen=True)
@@ -112,6 +144,10 @@ class Image:
     def tag(self) -> str:
         """Return its name in podman or docker."""
         return f"localhost/megatrix/{self.id}:latest"
+
+    def contents(self) -> Stack:
+        """Return what it contains, as far as the catalog names it."""
+        return Stack({TORCH: self.torch, PYTHON: self.python, BASE: self.id})
 
 
 @dataclass(frozen=True)
@@ -226,9 +262,22 @@ class Catalog:
     site: tuple[Path, ...] = ()  # folders of its failures besides those of every process of this environment
 
     @property
-    def stacks(self) -> tuple[Stack, ...]:
+    def reports(self) -> tuple[ReportedStack, ...]:
         """The stacks of all reports."""
-        return tuple(stack for failure in self.failures for stack in failure.stack)
+        return tuple(report for failure in self.failures for report in failure.stack)
+
+    def releases(self, component: str) -> tuple[Release, ...]:
+        """Return the recorded releases of a package, oldest first; () where none are recorded."""
+        recorded = {TORCH: self.torch, MCORE: self.megatron_core, TE: self.transformer_engine}
+        return recorded.get(component, ())
+
+    @cached_property
+    def packages(self) -> tuple[str, ...]:
+        """The packages that rules, bases and releases of the catalog name and components.toml does not, sorted."""
+        named = {name for failure in self.failures for name in failure.open}
+        declared = {name for release in self.megatron_core for name in release.requires}
+        pinned = {name for base in self.wheels for name in base.contents()}
+        return tuple(sorted((named | declared | pinned) - components().keys()))
 
     def failure(self, id: str) -> Failure:
         """Return the failure of that id. Raises MatrixError with a suggestion."""
@@ -297,40 +346,42 @@ class Catalog:
             return named
         return same[0] if len(same) == 1 else None
 
-    def cell(self, base: str, *, mcore: str = NONE, te: str = NONE, driver: str = NONE, **more: Any) -> Cell:
-        """Return the cell on a base of the catalog, with the base's torch, Python and packages; `more` are axes."""
+    def cell(
+        self, base: str, values: Mapping[str, Value] | None = None, packages: Collection[str] = (), python: str = ""
+    ) -> Cell:
+        """Return the cell on a base of the catalog, with what the base contains and these values laid over it.
+
+        `packages` are those of `values` that the id names besides its fixed parts. `python` is a minor of a base of
+        wheels, by default its first. Transformer Engine and megatron-core of a container count where `values` has them.
+        """
         known = self.base(base)
-        if isinstance(known, ReaderBase):
-            return Cell(base, NONE, mcore, te, driver, **more)
-        torch = known.torch or NONE
-        if isinstance(known, Wheels):
-            python = known.pythons[0]
-            fixed: dict[str, Any] = {"python": python, "image": known.image, "provided": known.provided(python)}
-            return Cell(base, torch, mcore, te, driver, **fixed, **more)
-        return Cell(base, torch, mcore, te, driver, python=known.python or NONE, **more)
+        contents = known.contents(python) if isinstance(known, Wheels) else known.contents()
+        unused = {name: ABSENT for name in DECIDED if name not in contents.components and name not in (TORCH, PYTHON)}
+        laid = {MCORE: ABSENT, TE: ABSENT, **(values or {})}
+        return Cell(base, contents.with_({**unused, **laid}), tuple(packages))
 
-    def cell_of(self, stack: Stack) -> Cell:
+    def cell_of(self, report: ReportedStack) -> Cell:
         """Return the cell of a report, with the hardware that it names."""
-        named = {name: value for name, value in vars(stack.cell).items() if name != "base" and value is not None}
-        return self.cell(stack.cell.base, **named)
+        return self.cell(report.cell.base, report.cell.versions)
 
-    def excluded(self, cell: Cell, overridden: Collection[str] = ()) -> str | None:
-        """Return why the cell must not be planned, None if it may.
+    def excluded(self, stack: Stack, overridden: Collection[str] = ()) -> str | None:
+        """Return why a cell with this stack must not be planned, None if it may.
 
         `overridden` are packages whose ranges do not count (Failure.overrides).
         """
         for exclusion in self.exclusions:
-            if exclusion.when.matches(cell) and not exclusion.when.packages.keys() & set(overridden):
+            if exclusion.when.matches(stack) and not exclusion.when.bounds.keys() & set(overridden):
                 return exclusion.reason
-        release = self._mcore.get(cell.mcore)
+        core, python = stack.version(MCORE), stack.version(PYTHON)
+        release = self._mcore.get(core or "")
         if release is None:
             return None
-        if release.requires_python and cell.python != NONE and cell.python not in release.requires_python:
-            return f"megatron-core {cell.mcore} needs Python {release.requires_python.text}; the base has {cell.python}"
+        if release.requires_python and python and python not in release.requires_python:
+            return f"megatron-core {core} needs Python {release.requires_python.text}; the base has {python}"
         for name, declared in release.requires.items():
-            version = cell.version(name)
-            if version != NONE and version not in declared and name not in overridden:
-                return f"megatron-core {cell.mcore} declares {name}{declared.text}; the base has {version}"
+            version = stack.version(name)
+            if version and version not in declared and name not in overridden:
+                return f"megatron-core {core} declares {name}{declared.text}; the base has {version}"
         return None
 
     @cached_property
@@ -339,14 +390,14 @@ class Catalog:
 
 
 @cache
-def _pinned(requires: tuple[str, ...], python: str) -> tuple[str, ...]:
-    """Return the exact pins among pip requirements for a minor of Python."""
+def _pinned(requires: tuple[str, ...], python: str) -> Mapping[str, str]:
+    """Return the exact pins among pip requirements for a minor of Python: component -> version."""
     marked = {"python_version": python, "python_full_version": f"{python}.0"}
-    return tuple(
-        f"{canonicalize_name(one.name)}{one.specifier}"
+    return {
+        component_named(one.name) or canonicalize_name(one.name): str(one.specifier).removeprefix("==")
         for one in map(Requirement, requires)
         if str(one.specifier).startswith("==") and (one.marker is None or one.marker.evaluate(marked))
-    )
+    }
 
 
 def _same_build(one: str, other: str) -> bool:

@@ -121,14 +121,14 @@ class ReachedBy(Clause):
     usual: bool = False
 
     @property
-    def conditions(self) -> tuple[Condition, ...]:
+    def on_arguments(self) -> tuple[Condition, ...]:
         """Return the conditions; the catalog's checks refuse a text that is none."""
         return tuple(one for one in map(Condition.parse, self.arguments) if one)
 
     def reached(self, arguments: JobArguments | None) -> Reached:
         """Return whether a command with these arguments reaches the failure; None: no command is known."""
         known = JobArguments() if arguments is None else arguments
-        held = {one: one.holds(known, self.defaults) for one in self.conditions}
+        held = {one: one.holds(known, self.defaults) for one in self.on_arguments}
         needed = _texts(one for one in held if not one.holds(JobArguments(), self.defaults))
         if arguments is None:
             reach = Reach.OPEN if self.when or needed else Reach.REACHED
@@ -147,7 +147,7 @@ class ReachedBy(Clause):
     @property
     def switches(self) -> tuple[str, ...]:
         """Return the flags that a job can add to avoid the failure."""
-        return tuple(one.text.removeprefix("not ") for one in self.conditions if one.negated)
+        return tuple(one.text.removeprefix("not ") for one in self.on_arguments if one.negated)
 
 
 @dataclass(frozen=True)

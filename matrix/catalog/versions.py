@@ -13,7 +13,7 @@ from packaging.version import Version
 
 from matrix.catalog.codec import MalformedError, decode
 
-NONE: Final = "none"  # value of an axis that a cell does not use
+NONE: Final = "none"  # what a machine reports that has no driver
 
 ORDERINGS: Final[dict[str, Callable[[Version, Version], bool]]] = {
     "<": operator.lt,
@@ -29,9 +29,9 @@ def parse(text: str) -> Version:
     return Version(text)
 
 
-def position(text: str) -> Version:
-    """Return the sort key of a version; "none" sorts before all others."""
-    return parse("0.dev0" if text == NONE else text)
+def position(value: object) -> Version:
+    """Return the sort key of a component's value; one without a version sorts before all others."""
+    return parse(value if isinstance(value, str) else "0.dev0")
 
 
 def is_version(text: str) -> bool:
@@ -90,8 +90,6 @@ def _clauses(text: str) -> tuple[Specifier, ...]:
 
 @cache
 def _contains(text: str, version: str) -> bool:
-    if version == NONE:
-        return False
     found = parse(version)
     for clause in _clauses(text):
         compare = ORDERINGS.get(clause.operator)

@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from matrix.catalog.failure import Expectation, Failure, Rule
+from matrix.catalog.cell import DECIDED
+from matrix.catalog.failure import Expectation, Failure, Rule, Ruling
 from matrix.catalog.model import Catalog, Container
 from matrix.catalog.reach import JobArguments, Reach, Reached
-from matrix.catalog.versions import NONE, spans
+from matrix.catalog.stack import ABSENT, BASE, DRIVER, MCORE, TE, TORCH, Stack, component_title
+from matrix.catalog.versions import spans
 from matrix.check.job import NO_JOB, UserJob
-from matrix.check.stack import AXES, NAMES, UserStack, allows, possible, unrecorded
+from matrix.check.stack import UserStack, decide, possible, unrecorded
 from matrix.kit.preflight import Answer, Report
 from matrix.planning.cases import masked_by
 from matrix.planning.driver_fit import Fit, enough, fitting
@@ -141,95 +144,61 @@ class Clash:
         return dict(vars(self))
 
 
-@dataclass(frozen=True)
-class Fitted:
-    """How the rules of a failure fit a stack with open axes.
-
-    `rule` is the first one that fits, or may. `needs` are the versions of open axes that it needs, "" if none.
-    """
-
-    expectation: Expectation
-    rule: Rule | None = None
-    needs: str = ""
+def needs(catalog: Catalog, user: UserStack, ruling: Ruling) -> str:
+    """Return the versions of unknown components that the rules need which may break, "" without such a rule."""
+    texts = (
+        " and ".join(_need(catalog, user, rule, component) for component in depends)
+        for rule, depends in ruling.may_break
+    )
+    return "; or ".join(dict.fromkeys(texts))
 
 
-def fit(catalog: Catalog, stack: UserStack, failure: Failure) -> Fitted:
-    """Return what the rules without a case expect of a stack, over all values of its open axes."""
-    maybe: list[tuple[Rule, str]] = []
-    for expectation, rules in ((Expectation.BROKEN, failure.affected), (Expectation.WORKS, failure.works)):
-        for rule in rules:
-            needs = _needs(catalog, stack, rule) if not rule.cases else None
-            if needs == "":
-                # A rule that may break comes before one that works in every other case.
-                return Fitted(expectation, rule) if not maybe else _uncertain(maybe)
-            if needs and expectation is Expectation.BROKEN:
-                maybe.append((rule, needs))
-    return _uncertain(maybe) if maybe else Fitted(Expectation.UNKNOWN)
+def _need(catalog: Catalog, user: UserStack, rule: Rule, component: str) -> str:
+    if component == BASE:
+        return f"the image {' or '.join(id for id in rule.base if decide(catalog, user, BASE, (id,)) is None)}"
+    bound = rule.bounds[component]
+    versions = possible(catalog, user, component, bound.text) if component in DECIDED else []
+    return f"{component_title(component)} {spans([one for one in versions if one in bound], versions) or bound.text}"
 
 
-def _uncertain(maybe: Sequence[tuple[Rule, str]]) -> Fitted:
-    return Fitted(Expectation.BROKEN, maybe[0][0], "; or ".join(dict.fromkeys(needs for _, needs in maybe)))
-
-
-def _needs(catalog: Catalog, stack: UserStack, rule: Rule) -> str | None:
-    """Return the versions of open axes that a rule needs, "" if none, None where the stack excludes the rule."""
-    needs = []
-    if rule.base and not {stack.cell.base, stack.cell.image} & {*rule.base}:
-        images = [base for base in rule.base if allows(stack, "torch", catalog.cell(base).torch)]
-        if "base" not in stack.open or not images:
-            return None
-        needs.append(f"the image {' or '.join(images)}")
-    for axis, bound in rule.bounds():
-        if not stack.is_open(axis):
-            if stack.cell.version(axis) not in bound:
-                return None
-            continue
-        known = possible(catalog, stack, axis, bound.text)
-        fitting_ = [version for version in known if version in bound]
-        if not fitting_ and known:
-            return None
-        if fitting_ != known or not known or axis not in stack.limits:
-            some = spans(fitting_, known) if axis in NAMES else ""
-            needs.append(f"{NAMES.get(axis, axis)} {some or bound.text}")
-    return " and ".join(needs)
-
-
-def absent(stack: UserStack, failure: Failure) -> str:
+def lacking(stack: Stack, failure: Failure) -> str:
     """Return the package that every rule of a failure needs and the stack lacks, "" if there is none."""
     general = [rule for rule in failure.affected if not rule.cases]
-    for axis in ("te", "mcore", "torch"):
-        lacks = axis not in stack.open and getattr(stack.cell, axis) == NONE
-        if lacks and general and all(axis in dict(rule.bounds()) for rule in general):
-            return AXES[axis]
+    for component in (TE, MCORE, TORCH):
+        if stack[component] is ABSENT and general and all(component in rule.bounds for rule in general):
+            return component_title(component)
     return ""
 
 
 def stand(
-    catalog: Catalog, stack: UserStack, failure: Failure, jobs: Sequence[UserJob], unknown: Mapping[str, str]
+    catalog: Catalog, user: UserStack, failure: Failure, jobs: Sequence[UserJob], unknown: Mapping[str, str]
 ) -> FailureInStack:
     """Return how a failure stands by its rules and the arguments of the jobs; `unknown` are those of `unrecorded`."""
-    fitted = fit(catalog, stack, failure)
-    reason = fitted.rule.reason if fitted.rule else ""
-    if doubtful := [why for axis, why in unknown.items() if fitted.rule and axis in dict(fitted.rule.bounds())]:
+    stack = user.stack
+    ruling = failure.ruling(stack, decide=partial(decide, catalog, user))
+    rule = ruling.may_break[0][0] if ruling.may_break else ruling.rule
+    reason = rule.reason if rule else ""
+    if doubtful := [why for component, why in unknown.items() if rule and component in rule.bounds]:
         return FailureInStack(failure, Standing.UNKNOWN, reason="; ".join(doubtful))
-    if fitted.expectation is Expectation.WORKS:
+    if ruling.expectation is Expectation.WORKS:
         return FailureInStack(failure, Standing.WORKS, reason=reason)
-    if fitted.expectation is Expectation.UNKNOWN:
-        lacking = absent(stack, failure)
-        standing = Standing.NOT_REACHED if lacking else Standing.UNKNOWN
-        return FailureInStack(failure, standing, reason=f"there is no {lacking}" if lacking else "")
-    job, reached = reaching(jobs, lambda arguments: failure.reach(stack.cell, arguments))
-    found = FailureInStack(
+    if rule is None:
+        package = lacking(stack, failure)
+        standing = Standing.NOT_REACHED if package else Standing.UNKNOWN
+        return FailureInStack(failure, standing, reason=f"there is no {package}" if package else "")
+    versions = needs(catalog, user, ruling)
+    job, reached = reaching(jobs, lambda arguments: failure.reach(stack, arguments))
+    return FailureInStack(
         failure,
-        standing_of(reached, silent=failure.silent, needs=fitted.needs),
-        certain=reached.certain and not fitted.needs,
+        standing_of(reached, silent=failure.silent, needs=versions),
+        certain=reached.certain and not versions,
         missing=reached.reach is Reach.MISSING,
         reason=reason,
-        needs=_also(reached, fitted),
-        hidden_by=masked_by(catalog, failure, stack.cell) or "" if not fitted.needs else "",
+        needs=_also(reached, versions),
+        hidden_by=masked_by(catalog, failure, stack) or "" if not versions else "",
         source=job.source,
+        workarounds=tuple(_flags(reached)),
     )
-    return replace(found, workarounds=tuple(_flags(reached)))
 
 
 def reaching(jobs: Sequence[UserJob], reach: Callable[[JobArguments | None], Reached]) -> tuple[UserJob, Reached]:
@@ -249,9 +218,9 @@ def standing_of(reached: Reached, *, silent: bool, needs: str = "") -> Standing:
     return Standing.WILL_BREAK if reached.certain else Standing.WITH_OPTIONS
 
 
-def _also(reached: Reached, fitted: Fitted) -> str:
+def _also(reached: Reached, versions: str) -> str:
     """Return what must hold besides the stack, or what excludes the failure."""
-    return "; ".join(part for part in (fitted.needs and f"with {fitted.needs}", reached.needs) if part)
+    return "; ".join(part for part in (versions and f"with {versions}", reached.needs) if part)
 
 
 def _flags(reached: Reached) -> Iterator[StackChange]:
@@ -297,7 +266,7 @@ def _judged(
             certain=reached.certain,
             missing=False,
             reason=f"{answer.error}: {answer.reason}" if answer.error else answer.reason,
-            needs=_also(reached, Fitted(Expectation.BROKEN)),
+            needs=_also(reached, ""),
             workarounds=(*one.workarounds, *changes),
             source=job.source,
             report=report if one.failure.id == owner else None,
@@ -315,25 +284,25 @@ def _judged(
     return replace(one, report=report) if report.judged else one
 
 
-def clashes(catalog: Catalog, stack: UserStack, checkpoint: Checkpoint | None = None) -> list[Clash]:
+def clashes(catalog: Catalog, user: UserStack, checkpoint: Checkpoint | None = None) -> list[Clash]:
     """Return the parts that exclude each other: releases, Python, packages, image and driver, a checkpoint to read."""
-    cell = stack.cell
-    found = [Clash(why, stack.sources.get(axis, ""), breaks=False) for axis, why in unrecorded(catalog, stack).items()]
-    if reason := catalog.excluded(cell):
-        named = [name for name in (*stack.packages, "torch") if f"declares {name}" in reason]
-        found.append(Clash(reason, stack.sources.get(named[0] if named else "mcore", "")))
-    if checkpoint and checkpoint.mark and cell.mcore != NONE and cell.mcore not in checkpoint.mark.reads:
-        found.append(Clash(f"megatron-core {cell.mcore} can't read {checkpoint}", stack.sources.get("mcore", "")))
-    image = catalog.bases.get(cell.base if cell.base else cell.image)
-    if isinstance(image, Container) and cell.driver != NONE:
-        fitted = fitting(catalog, image, cell.driver)
+    stack = user.stack
+    core, driver = stack.version(MCORE), stack.version(DRIVER)
+    doubts = unrecorded(catalog, stack)
+    excluding = [Clash(why, user.place(component), breaks=False) for component, why in doubts.items()]
+    if reason := catalog.excluded(stack):
+        declared = [name for name in stack if f"declares {name}" in reason]
+        excluding.append(Clash(reason, user.place(declared[0] if declared else MCORE)))
+    if checkpoint and checkpoint.mark and core and core not in checkpoint.mark.reads:
+        excluding.append(Clash(f"megatron-core {core} can't read {checkpoint}", user.place(MCORE)))
+    image = catalog.bases.get(stack.version(BASE) or "")
+    if isinstance(image, Container) and driver:
+        fitted = fitting(catalog, image, driver)
         if fitted.fit is Fit.TOO_OLD:
             would = enough(catalog, image)
             more = f"; driver {would} would do" if would else ""
-            found.append(
-                Clash(f"driver {cell.driver} is too old: {fitted.reason}{more}", stack.sources.get("driver", ""))
-            )
-    return found
+            excluding.append(Clash(f"driver {driver} is too old: {fitted.reason}{more}", user.place(DRIVER)))
+    return excluding
 
 
 @dataclass(frozen=True)

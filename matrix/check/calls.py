@@ -7,11 +7,11 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from matrix.catalog.cell import Cell, Clause
+from matrix.catalog.cell import Clause
 from matrix.catalog.failure import Expectation
 from matrix.catalog.model import Catalog
 from matrix.catalog.reach import JobArguments, Reach, Reached, reached
-from matrix.catalog.versions import NONE
+from matrix.catalog.stack import MCORE, TE, Stack
 from matrix.check.answer import ORDER, BreakingCalls, Standing, reaching, standing_of
 from matrix.check.job import UserJob
 from matrix.errors import MatrixError
@@ -23,20 +23,21 @@ if TYPE_CHECKING:  # not needed for a stack without both packages: 0.1 s
     from matrix.contract.relevance import FunctionReach
 
 
-def breaking_calls(catalog: Catalog, cell: Cell, jobs: Sequence[UserJob]) -> tuple[tuple[BreakingCalls, ...], str]:
+def breaking_calls(catalog: Catalog, stack: Stack, jobs: Sequence[UserJob]) -> tuple[tuple[BreakingCalls, ...], str]:
     """Return the calls by what reaches them, the most certain first, and why a side can't be judged ("": it can)."""
-    if NONE in (cell.mcore, cell.te):
+    core, engine = stack.version(MCORE), stack.version(TE)
+    if not (core and engine):
         return (), ""
     from matrix.contract import pairs
     from matrix.contract.relevance import relevance
 
     try:
-        found = pairs.breaking(cell.mcore, cell.te)
+        found = pairs.breaking(core, engine)
     except MatrixError as error:
         return (), f"level contract can't judge this stack: {error.brief}"
     alike: dict[BreakingCalls, tuple[Finding, ...]] = {}
-    for one in _unknown(catalog, cell, found):
-        ways = [way for way in relevance().reached_by if one.call_site.function in way.functions and way.matches(cell)]
+    for one in _unknown(catalog, stack, found):
+        ways = [way for way in relevance().reached_by if one.call_site.function in way.functions and way.matches(stack)]
         job, way = reaching(jobs, partial(_reached, one, ways))
         stands = standing_of(way, silent=not one.exception)
         flags = tuple(f"add {flag}" for flag in way.switches)
@@ -54,13 +55,13 @@ def deciding(catalog: Catalog) -> list[Clause]:
     return [*stated, *relevance().reached_by]
 
 
-def _unknown(catalog: Catalog, cell: Cell, found: Sequence[Finding]) -> list[Finding]:
-    """Return the findings without those of a failure that is known to break in the cell, and others of its lines."""
+def _unknown(catalog: Catalog, stack: Stack, found: Sequence[Finding]) -> list[Finding]:
+    """Return the findings without those of a failure that is known to break in the stack, and others of its lines."""
     entries = [one for one in catalog.failures if one.contract]
 
     def stated(one: Finding) -> bool:
         outcome = Outcome(OutcomeKind.RAISED, chain=(one.raised,))
-        return any(matched(each, outcome) and each.expectation(cell) is Expectation.BROKEN for each in entries)
+        return any(matched(each, outcome) and each.expectation(stack) is Expectation.BROKEN for each in entries)
 
     known = {(one.callee, one.call_site) for one in found if stated(one)}
     return [one for one in found if (one.callee, one.call_site) not in known]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from matrix.catalog.model import Catalog
 from matrix.catalog.reach import Reach, Reached
+from matrix.catalog.stack import WRITER_MCORE
 from matrix.check.answer import (
     CheckResult,
     FailureInStack,
@@ -55,14 +56,13 @@ def check(
 ) -> CheckResult:
     """Return how every failure of the catalog stands in the stack; `runs` are those of this machine's history."""
     if question.checkpoint and question.checkpoint.mark:
-        limits = {**stack.limits, "writer_mcore": question.checkpoint.mark.wrote.text}
-        stack = replace(stack, limits=limits)
-    unknown = unrecorded(catalog, stack)
+        stack = replace(stack, limits={**stack.limits, WRITER_MCORE: question.checkpoint.mark.wrote.text})
+    unknown = unrecorded(catalog, stack.stack)
     jobs = question.jobs
     found = [stand(catalog, stack, failure, jobs, unknown) for failure in catalog.failures]
     found = judged(found, _judgements(catalog, stack, question))
     explained = [_explained(catalog, stack, one, question, runs) for one in found]
-    calls, problem = breaking_calls(catalog, stack.cell, jobs)
+    calls, problem = breaking_calls(catalog, stack.stack, jobs)
     upgrades = tuple(upgrade(catalog, stack, axis, jobs) for axis in question.upgrades)
     return CheckResult(
         stack,
@@ -84,7 +84,7 @@ def _judgements(catalog: Catalog, stack: UserStack, question: Question) -> dict[
         if not (failure.folder / preflights.FILE).is_file():
             continue
         for job in question.jobs or (NO_JOB,):
-            reached = failure.reach(stack.cell, job.arguments)
+            reached = failure.reach(stack.stack, job.arguments)
             preflight = preflights.found(failure.folder)
             own = {option.name for option in preflight.options if option.default is None and not option.machine}
             asked = own & question.assumed.given.keys()
@@ -93,7 +93,7 @@ def _judgements(catalog: Catalog, stack: UserStack, question: Question) -> dict[
                 continue
             if asked and job.arguments is None:  # the user's options are the arguments of the job
                 reached = Reached(by=tuple(f"--{name} {question.assumed.given[name]}" for name in sorted(asked)))
-            report = examine(preflight, stack.cell, job, question.host, question.assumed, catalog.failures)
+            report = examine(preflight, stack.stack, job, question.host, question.assumed, catalog.failures)
             if report.judged and (failure.id not in found or report.fails):
                 found[failure.id] = PreflightResult(report, reached, job)
     return found
@@ -128,5 +128,5 @@ def _explained(
     return replace(
         one,
         workarounds=(*job, *versions, *texts),
-        prove=here if question.here and one.failure.case else proof(catalog, one.failure, stack.cell),
+        prove=here if question.here and one.failure.case else proof(catalog, one.failure, stack.stack),
     )

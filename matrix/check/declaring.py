@@ -9,6 +9,8 @@ from typing import Final
 from packaging.requirements import InvalidRequirement, Requirement
 
 from matrix.catalog.model import Catalog
+from matrix.catalog.place import Place
+from matrix.catalog.stack import UNKNOWN, component_named
 from matrix.catalog.versions import is_version
 from matrix.check import stack
 from matrix.check.files.declared import Declared, Pin, total
@@ -53,13 +55,12 @@ def declared_stack(
     """Return the stack and the jobs; `statements` come last, as those of the user, and so replace those of files."""
     found, notes = [], list(declared.notes)
     for image in dict.fromkeys(declared.images):
-        made, note = stack.image_statements(catalog, image.reference, image.where)
+        made, note = stack.image_statements(catalog, image.reference, place_of(image.where))
         found += made
         notes += [note] if note else []
-    packages = stack.packages_of(catalog)
     whole = any(one.name == "transformer-engine" for one in declared.pins)
     for one in declared.pins:
-        axis = stack.axis_of(one.name, packages)
+        axis = component_named(one.name, catalog.packages)
         if axis and not (whole and one.name in PARTS):
             found.append(_statement(axis, one))
     made_stack = stack.build(
@@ -70,8 +71,14 @@ def declared_stack(
 
 def _statement(axis: str, one: Pin) -> Statement:
     if one.version:
-        return Statement(axis, one.version if is_version(one.version) else "", one.where)
+        return Statement(axis, one.version if is_version(one.version) else UNKNOWN, place_of(one.where))
     try:
-        return Statement(axis, "", one.where, str(Requirement(one.text).specifier))
+        return Statement(axis, UNKNOWN, place_of(one.where), str(Requirement(one.text).specifier))
     except InvalidRequirement:
-        return Statement(axis, "", one.where)
+        return Statement(axis, UNKNOWN, place_of(one.where))
+
+
+def place_of(where: str) -> Place:
+    """Return the place that a text such as "requirements.txt:3" names."""
+    path, _, line = where.rpartition(":")
+    return Place(path, int(line)) if path and line.isdigit() else Place(where)

@@ -12,17 +12,19 @@ from pathlib import Path
 from typing import Final
 
 from matrix.catalog.model import Catalog
-from matrix.catalog.versions import NONE, is_version, parse
+from matrix.catalog.place import Place
+from matrix.catalog.stack import ABSENT, DRIVER, GPUS, MCORE, PYTHON, SM, TE, TORCH, component_named
+from matrix.catalog.versions import is_version, parse
 from matrix.check.facts import HostFacts, InterpreterFacts
-from matrix.check.stack import ALIASES, Statement, UserStack, build
+from matrix.check.stack import Statement, UserStack, build
 from matrix.planning.host_cases import LABEL
 
-INSTALLED: Final = "installed"
+INSTALLED: Final = Place("installed")
 # Distributions by axis; the first that is installed counts.
 DISTRIBUTIONS: Final = {
-    "torch": ("torch",),
-    "mcore": ("megatron-core",),
-    "te": ("transformer-engine", "transformer-engine-torch", "transformer-engine-cu13", "transformer-engine-cu12"),
+    TORCH: ("torch",),
+    MCORE: ("megatron-core",),
+    TE: ("transformer-engine", "transformer-engine-torch", "transformer-engine-cu13", "transformer-engine-cu12"),
 }
 # Of a clone on the import path, which has no metadata: MAJOR = 0, PRE_RELEASE = 'rc0'.
 PACKAGE_INFO: Final = "megatron/core/package_info.py"
@@ -34,25 +36,24 @@ def statements(interpreter: InterpreterFacts, folders: Iterable[str]) -> list[St
 
     `folders` are searched for a clone of Megatron-LM before the installed packages, as Python does.
     """
-    found = [Statement("python", interpreter.python, interpreter.path)] if interpreter.python else []
-    for name, version in interpreter.packages.items():
-        found.append(Statement(ALIASES.get(name, name), version, INSTALLED))
-    found += [
-        Statement(axis, NONE, "not installed") for axis in DISTRIBUTIONS if axis not in {one.name for one in found}
-    ]
+    python = [Statement(PYTHON, interpreter.python, Place(interpreter.path))] if interpreter.python else []
+    installed = {component_named(name) or name: version for name, version in interpreter.packages.items()}
+    packages = [Statement(name, version, INSTALLED) for name, version in installed.items()]
+    absent = [Statement(name, ABSENT, Place("not installed")) for name in DISTRIBUTIONS if name not in installed]
     clone = next(_clones(folders), None)
-    return [*(one for one in found if not clone or one.name != clone.name), *([clone] if clone else [])]
+    others = [each for each in (*python, *packages, *absent) if not clone or each.component != clone.component]
+    return [*others, *([clone] if clone else [])]
 
 
 def here(catalog: Catalog, host: HostFacts, environ: Mapping[str, str]) -> UserStack:
     """Return the stack of this environment and machine."""
     sm = {gpu.sm for gpu in host.cuda.gpus}
-    machine = {"driver": host.driver, "sm": min(sm, key=parse, default=None), "gpus": len(host.cuda.gpus) or None}
+    machine = {DRIVER: host.driver, SM: min(sm, key=parse, default=None), GPUS: len(host.cuda.gpus) or None}
     return build(
         catalog,
         [
             *statements(host.interpreter, import_path(environ, Path.cwd())),
-            *(Statement(axis, str(value), "this machine") for axis, value in machine.items() if value),
+            *(Statement(name, str(value), Place("this machine")) for name, value in machine.items() if value),
         ],
         closed=True,
         label=environ.get(LABEL, ""),
@@ -105,4 +106,4 @@ def _clones(folders: Iterable[str]) -> Iterator[Statement]:
         if {"MAJOR", "MINOR", "PATCH"} <= parts.keys():
             version = f"{parts['MAJOR']}.{parts['MINOR']}.{parts['PATCH']}{parts.get('PRE_RELEASE', '')}"
             if is_version(version):
-                yield Statement("mcore", version, str(path))
+                yield Statement(MCORE, version, Place(str(path)))

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from matrix.catalog.cell import Cell
 from matrix.catalog.failure import Failure
-from matrix.catalog.versions import NONE, is_version, parse
+from matrix.catalog.stack import BASE, DRIVER, MCORE, SM, TE, TORCH, Stack
+from matrix.catalog.versions import is_version, parse
 from matrix.check.job import ANY_SIZE, UserJob
 from matrix.errors import MatrixError
 from matrix.kit.launch import VARIABLES, Launcher, World, environment_of, world_of
@@ -68,7 +68,7 @@ def assume(given: Mapping[str, str | None], known: Iterable[Preflight]) -> Assum
 
 def examine(
     preflight: Preflight,
-    cell: Cell,
+    stack: Stack,
     job: UserJob,
     host: HostFacts | None,
     assumed: Assumed,
@@ -89,8 +89,8 @@ def examine(
         }
         arguments, machine = read(preflight.options, texts)
         report = preflight.examine(
-            training_job(cell, job, host, assumed, arguments),
-            replace(machine_of(cell, host, assumed), **machine),
+            training_job(stack, job, host, assumed, arguments),
+            replace(machine_of(stack, host, assumed), **machine),
             calling,
         )
     except MatrixError as error:
@@ -113,16 +113,16 @@ def _named(answer: Answer, failures: Iterable[Failure]) -> Answer:
 
 
 def training_job(
-    cell: Cell, job: UserJob, host: HostFacts | None, assumed: Assumed, arguments: Mapping[str, Any]
+    stack: Stack, job: UserJob, host: HostFacts | None, assumed: Assumed, arguments: Mapping[str, Any]
 ) -> TrainingJob:
     """Return the job as it would be started. An image's torch has its mpi backend, as the ones of NGC have."""
     interpreter = host.interpreter if host else None
-    own = interpreter is not None and interpreter.packages.get("torch") == cell.torch
+    own = interpreter is not None and interpreter.packages.get(TORCH) == stack.version(TORCH)
     environ = {**(host.environ if host else {}), **job.environ}
-    in_image = cell.base.startswith("ngc-") or cell.image.startswith("ngc-")
+    in_image = str(stack[BASE]).startswith("ngc-")
     return TrainingJob(
-        te="" if cell.te == NONE else cell.te,
-        mcore="" if cell.mcore == NONE else cell.mcore,
+        te=stack.version(TE) or "",
+        mcore=stack.version(MCORE) or "",
         torch_mpi=(interpreter.torch_mpi if own and interpreter else None) or in_image or None,
         te_mpi=interpreter.built_with_mpi if own and interpreter else None,
         world=_world(job, host, assumed),
@@ -144,10 +144,10 @@ def _world(job: UserJob, host: HostFacts | None, assumed: Assumed) -> World:
     return world_of(environment_of(Launcher(launcher) if launcher else current.launcher, count_))
 
 
-def machine_of(cell: Cell, host: HostFacts | None, assumed: Assumed) -> Machine:
+def machine_of(stack: Stack, host: HostFacts | None, assumed: Assumed) -> Machine:
     """Return the machine with the weakest of its GPUs; facts that depend on a stated value are unknown."""
-    stated: dict[str, Any] = {axis: getattr(cell, axis) for axis in ("driver", "sm") if getattr(cell, axis) != NONE}
-    stated |= {axis: assumed.general[axis] for axis in ("driver", "sm") if axis in assumed.general}
+    stated: dict[str, Any] = {name: version for name in (DRIVER, SM) if (version := stack.version(name))}
+    stated |= {name: assumed.general[name] for name in (DRIVER, SM) if name in assumed.general}
     if host is None:
         return Machine(**stated)
     gpus = host.cuda.gpus

@@ -4,172 +4,173 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from typing import Final
 
-from matrix.catalog.cell import WRITER, Cell, pinned
-from matrix.catalog.failure import Axis, Case, Expectation, Failure, Level, Package
+from matrix.catalog.failure import Case, Expectation, Failure, Level
 from matrix.catalog.model import Base, Catalog, Container
-from matrix.catalog.versions import NONE, minor, parse
+from matrix.catalog.stack import ABSENT, BASE, MCORE, PYTHON, TE, TORCH, WRITER, Stack, Value, component_title, short
+from matrix.catalog.versions import minor, parse
 from matrix.check.answer import StackChange
 from matrix.check.calls import breaking_calls
 from matrix.check.job import NO_JOB, UserJob
-from matrix.check.stack import AXES, UserStack, recorded
-from matrix.planning.cases import excluded, expected, is_complete, package_sets, plan_case, versions_of
+from matrix.check.stack import UserStack, recorded
+from matrix.planning.cases import VARIED, excluded, expected, is_complete, package_sets, plan_case, versions_of
 from matrix.planning.night import possible
 
 TRIED_LEVELS: Final = (Level.CPU, Level.CONTRACT, Level.GPU)  # the level that every machine has first
 
 
 def version_changes(
-    catalog: Catalog, stack: UserStack, failure: Failure, jobs: Sequence[UserJob]
+    catalog: Catalog, user: UserStack, failure: Failure, jobs: Sequence[UserJob]
 ) -> Iterator[StackChange]:
-    """Yield, for each axis that the failure's rules bound, the nearest version without it and without a new break."""
-    cell = stack.cell
-    axes = {axis for rule in failure.affected if not rule.cases for axis, _ in rule.bounds()}
-    before = broken(catalog, cell, jobs)
-    for axis in ("mcore", "te", "torch"):
-        if axis not in axes or getattr(cell, axis) == NONE:
+    """Yield, for each component that the failure's rules bound, the nearest version without it or a new break."""
+    stack = user.stack
+    bounded = {component for rule in failure.affected if not rule.cases for component in rule.bounds}
+    before = broken(catalog, stack, jobs)
+    for component in (MCORE, TE, TORCH):
+        if component not in bounded or not stack.version(component):
             continue
-        in_image = axis == "torch" and _container(catalog, cell) is not None
+        in_image = component == TORCH and _container(catalog, stack) is not None
 
-        def helps(other: Cell) -> bool:
+        def helps(other: Stack) -> bool:
             works = failure.expectation(other) is Expectation.WORKS
             return works and not broken(catalog, other, jobs) - before
 
-        if found := nearest(catalog, stack, "base" if in_image else axis, helps):
-            yield StackChange("version", _named(cell, found, axis))
+        if changed := nearest(catalog, stack, BASE if in_image else component, helps):
+            yield StackChange("version", _named(stack, changed, component))
 
 
-def broken(catalog: Catalog, cell: Cell, jobs: Sequence[UserJob]) -> set[str]:
-    """Return what surely breaks in a complete cell with these jobs: ids of failures, and what reaches other calls."""
+def broken(catalog: Catalog, stack: Stack, jobs: Sequence[UserJob]) -> set[str]:
+    """Return what surely breaks in a stack with these jobs: ids of failures, and what reaches other calls."""
     failures = {
         str(failure.id)
         for failure in catalog.failures
-        if failure.expectation(cell) is Expectation.BROKEN
-        and any(failure.reach(cell, job.arguments).certain for job in jobs or (NO_JOB,))
+        if failure.expectation(stack) is Expectation.BROKEN
+        and any(failure.reach(stack, job.arguments).certain for job in jobs or (NO_JOB,))
     }
-    return failures | {one.needs for one in breaking_calls(catalog, cell, jobs)[0] if one.certain}
+    return failures | {calls.needs for calls in breaking_calls(catalog, stack, jobs)[0] if calls.certain}
 
 
-def upgrade(catalog: Catalog, stack: UserStack, axis: str, jobs: Sequence[UserJob]) -> str:
-    """Return the nearest newer version of an axis at which the stack has no known break, as a sentence."""
-    if axis == "base" and _container(catalog, stack.cell) is None:
-        axis = "torch"
-    current = stack.cell.base or stack.cell.image if axis == "base" else getattr(stack.cell, axis)
-    if current == NONE:
-        return f"{AXES[axis]}: the stack names none"
-    found = nearest(catalog, stack, axis, lambda other: not broken(catalog, other, jobs), newer=True)
-    if found is None:
-        return f"{AXES[axis]}: no newer version than {current} is free of known breaks with the rest of this stack"
-    unknown = [one.id for one in catalog.failures if one.expectation(found) is Expectation.UNKNOWN]
+def upgrade(catalog: Catalog, user: UserStack, axis: str, jobs: Sequence[UserJob]) -> str:
+    """Return the nearest newer version of a component at which the stack has no known break, as a sentence."""
+    stack = user.stack
+    component = TORCH if axis == BASE and _container(catalog, stack) is None else axis
+    current = stack.version(component)
+    if current is None:
+        return f"{component_title(component)}: the stack names none"
+    newer = nearest(catalog, stack, component, lambda other: not broken(catalog, other, jobs), newer=True)
+    if newer is None:
+        none = f"no newer version than {current} is free of known breaks with the rest of this stack"
+        return f"{component_title(component)}: {none}"
+    unknown = [failure.id for failure in catalog.failures if failure.expectation(newer) is Expectation.UNKNOWN]
+    change = _named(stack, newer, TORCH if component == BASE else component)
     return (
-        f"{_named(stack.cell, found, 'torch' if axis == 'base' else axis)}: no known break with the rest of this stack "
-        f"({len(unknown)} of {len(catalog.failures)} failures unknown there){_resuming(catalog, stack.cell, found)}"
+        f"{change}: no known break with the rest of this stack "
+        f"({len(unknown)} of {len(catalog.failures)} failures unknown there){_resuming(catalog, stack, newer)}"
     )
 
 
-def _resuming(catalog: Catalog, before: Cell, after: Cell) -> str:
+def _resuming(catalog: Catalog, before: Stack, after: Stack) -> str:
     """Return what is known of reading this stack's checkpoints after the upgrade."""
-    reader = replace(after, writer_mcore=before.mcore, writer_te=before.te)
-    found: dict[Expectation, list[str]] = {}
+    reader = after.with_({writer: before[written] for writer, written in WRITER.items()})
+    by_expectation: dict[Expectation, list[str]] = {}
     for failure in catalog.failures:
-        if set(WRITER) & {axis.value for axis in failure.axes}:
-            found.setdefault(failure.expectation(reader), []).append(failure.id)
+        if WRITER.keys() & set(failure.axes):
+            by_expectation.setdefault(failure.expectation(reader), []).append(failure.id)
     words = {Expectation.BROKEN: "may break", Expectation.WORKS: "known to work", Expectation.UNKNOWN: "unknown"}
-    parts = [f"{word}: {', '.join(found[one])}" for one, word in words.items() if one in found]
-    nothing_known = found.keys() <= {Expectation.UNKNOWN}
+    parts = [f"{word}: {', '.join(by_expectation[side])}" for side, word in words.items() if side in by_expectation]
+    nothing_known = by_expectation.keys() <= {Expectation.UNKNOWN}
     return "" if nothing_known else f"; resuming from this stack's checkpoints: {'; '.join(parts)}"
 
 
 def nearest(
-    catalog: Catalog, stack: UserStack, axis: str, helps: Callable[[Cell], bool], *, newer: bool = False
-) -> Cell | None:
-    """Return the stack with the nearest version of an axis that helps, newer ones first; `newer`: no older ones."""
-    for cell in _others(catalog, stack.cell, axis, newer=newer):
-        if catalog.excluded(cell) is None and helps(cell):
-            return cell
+    catalog: Catalog, stack: Stack, component: str, helps: Callable[[Stack], bool], *, newer: bool = False
+) -> Stack | None:
+    """Return the stack with the nearest version of a component that helps, newer ones first; `newer`: no older ones."""
+    for other in _others(catalog, stack, component, newer=newer):
+        if catalog.excluded(other) is None and helps(other):
+            return other
     return None
 
 
-def _others(catalog: Catalog, cell: Cell, axis: str, *, newer: bool) -> Iterator[Cell]:
-    if axis == "base":
-        image = _container(catalog, cell)
-        family = [one for one in catalog.containers if image and one.id.partition("-")[0] == image.id.partition("-")[0]]
+def _others(catalog: Catalog, stack: Stack, component: str, *, newer: bool) -> Iterator[Stack]:
+    if component == BASE:
+        image = _container(catalog, stack)
+        family = [
+            base for base in catalog.containers if image and base.id.partition("-")[0] == image.id.partition("-")[0]
+        ]
         place = family.index(image) if image else 0
-        for one in (*family[place + 1 :], *(() if newer else reversed(family[:place]))):
-            if one.torch and one.te:
-                yield replace(cell, base=one.id, image=NONE, torch=one.torch, te=one.te, python=one.python or NONE)
+        for base in (*family[place + 1 :], *(() if newer else reversed(family[:place]))):
+            contents = base.contents()
+            if contents.version(TORCH) and contents.version(TE):
+                core = {MCORE: stack[MCORE]}
+                yield stack.with_({PYTHON: contents[PYTHON], **contents.components, **core})
         return
-    current = parse(getattr(cell, axis))
-    known = recorded(catalog, axis)
-    later = [one for one in known if parse(one) > current]
-    earlier = [one for one in known if parse(one) < current]
+    current = parse(str(stack[component]))
+    versions = recorded(catalog, component)
+    later = [version for version in versions if parse(version) > current]
+    earlier = [version for version in versions if parse(version) < current]
     for version in (*later, *(() if newer else reversed(earlier))):
-        changed = replace(cell, **{axis: version})
-        yield replace(changed, base="", image=NONE) if axis == "torch" else changed
+        changed = stack.with_({component: version})
+        yield changed.with_({BASE: ABSENT}) if component == TORCH else changed
 
 
-def _container(catalog: Catalog, cell: Cell) -> Container | None:
-    found = catalog.bases.get(cell.base or cell.image)
-    return found if isinstance(found, Container) else None
+def _container(catalog: Catalog, stack: Stack) -> Container | None:
+    base = catalog.bases.get(stack.version(BASE) or "")
+    return base if isinstance(base, Container) else None
 
 
-def _named(before: Cell, after: Cell, axis: str) -> str:
-    if axis == "torch" and after.base:
-        return f"{after.base} (torch {after.torch}, Transformer Engine {after.te})"
-    return f"{AXES[axis]} {getattr(after, axis)} instead of {getattr(before, axis)}"
+def _named(before: Stack, after: Stack, component: str) -> str:
+    if component == TORCH and after.version(BASE):
+        return f"{after[BASE]} (torch {after[TORCH]}, Transformer Engine {after[TE]})"
+    return f"{component_title(component)} {after[component]} instead of {before[component]}"
 
 
-def proof(catalog: Catalog, failure: Failure, cell: Cell) -> str:
-    """Return the command that runs a case of the failure in the matrix's cell nearest to `cell`, "" without one."""
+def proof(catalog: Catalog, failure: Failure, stack: Stack) -> str:
+    """Return the command that runs a case of the failure in the matrix's cell nearest to a stack, "" without one."""
     for level in TRIED_LEVELS:
         for case in failure.case:
-            if level in case.levels and not case.picked and (found := _planned(catalog, failure, case, level, cell)):
+            if level in case.levels and not case.picked and (found := _planned(catalog, failure, case, level, stack)):
                 selected = {"failure": failure.id, "case": case.name, "level": level.value, **found}
                 expression = " and ".join(f"{name}=={value}" for name, value in selected.items())
                 return f'megatrix run --select "{expression}"'
     return ""
 
 
-def _planned(catalog: Catalog, failure: Failure, case: Case, level: Level, cell: Cell) -> dict[str, str] | None:
-    """Return the axes and packages of a planned cell in which the case is expected broken, None without one."""
-    for base in _bases(catalog, failure, case, cell.torch):
-        for axes, packages in itertools.product(_combined(catalog, failure, cell, base), package_sets(failure)):
-            planned = catalog.cell(base.id, **axes, packages=packages)
+def _planned(catalog: Catalog, failure: Failure, case: Case, level: Level, stack: Stack) -> dict[str, str] | None:
+    """Return the base and versions of a planned cell in which the case is expected broken, None without one."""
+    for base in _bases(catalog, failure, case, stack.version(TORCH)):
+        for values, packages in itertools.product(_combined(catalog, failure, stack, base), package_sets(failure)):
+            planned = catalog.cell(base.id, {**values, **packages}, packages)
             allowed = is_complete(failure, case, planned) and excluded(catalog, failure, planned) is None
-            broken = allowed and expected(catalog, failure, planned, case) is Expectation.BROKEN
+            broken = allowed and expected(catalog, failure, planned.stack, case) is Expectation.BROKEN
             if broken and possible(catalog, plan_case(catalog, failure, case, level, planned)):
-                named = {axis: version for axis, version in axes.items() if version != NONE}
-                return {"base": base.id, **named, **pinned(packages)}
+                named = {**values, **packages}.items()
+                return {"base": base.id, **{short(name): str(value) for name, value in named if value is not ABSENT}}
     return None
 
 
-def _bases(catalog: Catalog, failure: Failure, case: Case, torch: str) -> Sequence[Base]:
+def _bases(catalog: Catalog, failure: Failure, case: Case, torch: str | None) -> Sequence[Base]:
     """Return the bases that a case runs on, the nearest to this torch first."""
     if case.bases:
         return [catalog.base(one) for one in case.bases]
-    if Axis.BASE not in failure.axes:
+    if BASE not in failure.axes:
         return catalog.readers
     usual, newest = failure.night.bases if failure.night else (), catalog.wheels[::-1]
     return sorted(newest, key=lambda one: (_distance(one.torch, torch), one.id not in usual))
 
 
-def _combined(catalog: Catalog, failure: Failure, cell: Cell, base: Base) -> Iterator[dict[str, str]]:
-    """Yield the cell's versions, where they are planned; of a writer that it does not name, each, newest first."""
-    choices = {}
-    for axis, package, releases in (
-        (Axis.MCORE, Package.MCORE, catalog.megatron_core),
-        (Axis.TE, Package.TE, catalog.transformer_engine),
-        (Axis.WRITER_MCORE, Package.MCORE, catalog.megatron_core),
-        (Axis.WRITER_TE, Package.TE, catalog.transformer_engine),
-    ):
-        own, known = cell.version(axis.value), versions_of(failure, package, releases, base, axis)
-        any_ = known[::-1] if axis.value in WRITER and own == NONE else [one for one in known if one == own]
-        choices[axis.value] = any_ if axis in failure.axes else [NONE]
-    return (dict(zip(choices, versions, strict=True)) for versions in itertools.product(*choices.values()))
+def _combined(catalog: Catalog, failure: Failure, stack: Stack, base: Base) -> Iterator[dict[str, Value]]:
+    """Yield the stack's versions, where they are planned; of a writer that it does not name, each, newest first."""
+    choices: list[list[Value]] = []
+    for component in VARIED:
+        own, planned = stack[component], versions_of(catalog, failure, component, base)
+        unnamed = component in WRITER and not stack.version(component)
+        named = planned[::-1] if unnamed else [version for version in planned if version == own]
+        choices.append(named if component in failure.axes else [ABSENT])
+    return (dict(zip(VARIED, versions, strict=True)) for versions in itertools.product(*choices))
 
 
-def _distance(torch: str, wanted: str) -> int:
+def _distance(torch: str, wanted: str | None) -> int:
     """Return 0 for the same torch, 1 for one of the same minor, 2 for another."""
-    return 0 if torch == wanted else 1 if wanted != NONE and minor(torch) == minor(wanted) else 2
+    return 0 if torch == wanted else 1 if wanted and minor(torch) == minor(wanted) else 2

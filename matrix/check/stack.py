@@ -1,53 +1,38 @@
-"""The stack that a user checks: versions, each with the place that states it, and what nothing states."""
+"""The stack that a user checks: what files and words state, each with its place, and what they limit."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
-from packaging.utils import canonicalize_name
 
-from matrix.catalog.cell import WRITER, Cell, pinned
-from matrix.catalog.codec import encode
-from matrix.catalog.failure import Package
+from matrix.catalog.cell import Bound
 from matrix.catalog.model import Base, Catalog, Container
-from matrix.catalog.versions import NONE, is_version, parse
-from matrix.errors import MatrixError, closest
+from matrix.catalog.place import Place
+from matrix.catalog.stack import (
+    ABSENT,
+    BASE,
+    DRIVER,
+    MCORE,
+    SM,
+    TE,
+    TORCH,
+    UNKNOWN,
+    WRITER,
+    Stack,
+    Value,
+    component_title,
+    components,
+    known_component,
+    short,
+)
+from matrix.catalog.versions import Range, is_version, parse
+from matrix.errors import MatrixError
 
-COMMAND_LINE: Final = "command line"  # the source of a version that the user types
-# The axes of a stack, and how they are called in texts.
-AXES: Final = {
-    "base": "container",
-    "torch": "torch",
-    "mcore": "megatron-core",
-    "te": "Transformer Engine",
-    "driver": "driver",
-    "sm": "compute capability",
-    "gpus": "number of GPUs",
-    "python": "Python",
-}
-# Axes by the names of distributions, and other usual names.
-ALIASES: Final = {
-    "pytorch": "torch",
-    "megatron-core": "mcore",
-    "megatron-lm": "mcore",
-    "transformer-engine": "te",
-    "transformer-engine-torch": "te",
-    "transformer-engine-cu12": "te",
-    "transformer-engine-cu13": "te",
-    "writer-mcore": "writer_mcore",
-    "writer-te": "writer_te",
-}
-# How axes are called in texts, with those of the writer of a checkpoint.
-NAMES: Final = {
-    **AXES,
-    "writer_mcore": "a checkpoint written by megatron-core",
-    "writer_te": "a checkpoint written with Transformer Engine",
-}
-EXAMPLES: Final = {"torch": "2.4.1", "mcore": "0.9.0", "te": "1.9.0", "driver": "535", "sm": "9.0", "gpus": "8"}
+COMMAND_LINE: Final = Place("command line")  # of a version that the user types
 RELEASE_TAG: Final = re.compile(r"^(?:core_[vr]|v)(?=\d)")
 FORM: Final = (
     '"mcore=0.9.0 te=1.9.0+e79d915 torch=2.4.1 driver=535"; base=ngc-24.07 stands for the torch and TE of an image'
@@ -60,14 +45,11 @@ FAMILY: Final = {"pytorch": "ngc", "nemo": "nemo"}
 
 @dataclass(frozen=True)
 class Statement:
-    """One version that a source states: `name` is an axis or a package, `limits` a PEP 440 specifier set.
+    """What a source states of one component: its value, UNKNOWN where it states only `limits` (a specifier set)."""
 
-    `version` is "" where only limits are stated, "none" where the package is absent.
-    """
-
-    name: str
-    version: str
-    source: str
+    component: str
+    value: Value
+    place: Place
     limits: str = ""
 
 
@@ -75,94 +57,62 @@ class Statement:
 class UserStack:
     """The stack that a user checks.
 
-    `open` are the axes that nothing states; their value in `cell` is "none". An axis that is not open and "none" is
-    absent. `limits` are specifier sets of open axes, `sources` the place of each axis and package. `notes` are what
-    could not be read or contradicts itself. `closed`: a package that nothing states is absent.
+    `places` are where the components are stated, `limits` the specifier sets of unknown ones. `notes` are what could
+    not be read or contradicts itself.
     """
 
-    cell: Cell
-    open: tuple[str, ...] = ()
+    stack: Stack
+    places: Mapping[str, Place] = field(default_factory=dict)
     limits: Mapping[str, str] = field(default_factory=dict)
-    sources: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
-    closed: bool = False
 
-    @property
-    def packages(self) -> Mapping[str, str]:
-        """Return the versions of the packages that have no axis."""
-        return pinned(self.cell.packages)
-
-    def is_open(self, name: str) -> bool:
-        """Return whether nothing states the version on an axis, or of a package."""
-        if name in AXES:
-            return name in self.open
-        if name in WRITER:
-            return self.cell.version(name) == NONE
-        return not (self.closed or name in self.packages)
+    def place(self, component: str) -> str:
+        """Return where a component is stated, "" where it is not."""
+        return str(self.places.get(component, ""))
 
     @property
     def named(self) -> list[tuple[str, str, str]]:
-        """Return (axis or package, version, source) of everything that is stated."""
-        axes = [(axis, getattr(self.cell, axis)) for axis in NAMES if axis not in self.open]
-        return [
-            (name, value, self.sources.get(name, ""))
-            for name, value in (*axes, *self.packages.items())
-            if value and (value != NONE or name in self.sources)
-        ]
+        """Return (component, version or "none", place) of everything that is stated, in the components' order."""
+        stated = [name for name in self.places if self.stack[name] is not UNKNOWN]
+        order = list(components())
+        stated.sort(key=lambda name: order.index(name) if name in order else len(order))
+        return [(name, str(self.stack[name]), self.place(name)) for name in stated]
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain JSON values."""
+        """Return plain JSON values: versions and "none" by component, and what else is known of them."""
         return {
-            "cell": encode(self.cell),
-            "open": list(self.open),
+            "components": {name: value for name, value, _ in self.named},
             "limits": dict(self.limits),
-            "packages": dict(self.packages),
-            "sources": dict(self.sources),
+            "sources": {name: place for name, _, place in self.named},
             "notes": list(self.notes),
         }
 
 
-def packages_of(catalog: Catalog) -> list[str]:
-    """Return the packages without an axis that failures and releases depend on, canonical."""
-    failures = [name for failure in catalog.failures for name in failure.open]
-    releases = [name for release in catalog.megatron_core for name in release.requires]
-    return sorted({*failures, *releases} - AXES.keys())
-
-
-def axis_of(name: str, packages: Collection[str]) -> str:
-    """Return the axis, or the package among `packages`, that a name means, "" for any other name."""
-    canonical: str = canonicalize_name(name)
-    found = ALIASES.get(canonical, canonical)
-    return found if found in NAMES or found in packages else ""
-
-
 def parse_text(catalog: Catalog, text: str) -> list[Statement]:
     """Return the statements of a text such as "mcore=0.8.0 torch=2.4.1". Raises MatrixError with a suggestion."""
-    found: dict[str, Statement] = {}
-    packages = packages_of(catalog)
+    statements: dict[str, Statement] = {}
     for word in text.replace(",", " ").split():
-        name, equals, value = word.partition("=")
-        value = RELEASE_TAG.sub("", value.removeprefix("="))  # as in a requirements file, or as a tag of git
+        name, equals, version = word.partition("=")
+        version = RELEASE_TAG.sub("", version.removeprefix("="))  # as in a requirements file, or as a tag of git
         if not equals and (image := image_of(catalog, word)):
-            name, equals, value = "base", "=", image.id
-        if not equals or not value:
+            name, equals, version = BASE, "=", image.id
+        if not equals or not version:
             raise MatrixError("not a stack", got=word, expected=FORM)
-        axis = axis_of(name, packages)
-        if not axis:
-            known = (*NAMES, *packages)
-            raise MatrixError("no such axis or package", got=name, expected=FORM, fix=closest(name, known))
-        if axis in found:
-            raise MatrixError("an axis is named twice", got=word, expected=f"one {axis}")
-        if axis == "base":
-            image = image_of(catalog, value)
-            value = image.id if image else catalog.base(value).id
-        elif value != NONE and not is_version(value):
-            example = f"{axis}={EXAMPLES.get(axis, '1.2.3')}"
-            raise MatrixError("not a version", got=word, expected=f"a PEP 440 version, such as {example}")
-        found[axis] = Statement(axis, value, COMMAND_LINE)
-    if not found:
+        component = known_component(name, catalog.packages)
+        if component in statements:
+            raise MatrixError("a component is named twice", got=word, expected=f"one {short(component)}")
+        value: Value = ABSENT if version == str(ABSENT) else version
+        if component == BASE:
+            image = image_of(catalog, version)
+            value = image.id if image else catalog.base(version).id
+        elif value is not ABSENT and not is_version(version):
+            example = getattr(components().get(component), "example", "1.2.3")
+            expected = f"a PEP 440 version, such as {short(component)}={example}"
+            raise MatrixError("not a version", got=word, expected=expected)
+        statements[component] = Statement(component, value, COMMAND_LINE)
+    if not statements:
         raise MatrixError("no stack", got=repr(text), expected=FORM)
-    return list(found.values())
+    return list(statements.values())
 
 
 def image_of(catalog: Catalog, reference: str) -> Container | None:
@@ -170,18 +120,18 @@ def image_of(catalog: Catalog, reference: str) -> Container | None:
     for container in catalog.containers:
         if reference in (container.tag, container.id):
             return container
-    found = NVIDIA_IMAGE.search(reference)
-    known = catalog.bases.get(f"{FAMILY[found[1].lower()]}-{found[2]}") if found else None
-    return known if isinstance(known, Container) else None
+    match = NVIDIA_IMAGE.search(reference)
+    base = catalog.bases.get(f"{FAMILY[match[1].lower()]}-{match[2]}") if match else None
+    return base if isinstance(base, Container) else None
 
 
-def image_statements(catalog: Catalog, reference: str, source: str) -> tuple[list[Statement], str]:
+def image_statements(catalog: Catalog, reference: str, place: Place) -> tuple[list[Statement], str]:
     """Return what an image states, and a note where the catalog does not know it."""
     if container := image_of(catalog, reference):
-        return [Statement("base", container.id, source)], ""
+        return [Statement(BASE, container.id, place)], ""
     if torch := TORCH_IMAGE.search(reference):
-        return [Statement("torch", torch[1], source)], ""
-    return [], f"{source}: the catalog does not know the image {reference}, so its packages are not known"
+        return [Statement(TORCH, torch[1], place)], ""
+    return [], f"{place}: the catalog does not know the image {reference}, so its packages are not known"
 
 
 def build(
@@ -197,130 +147,131 @@ def build(
     `closed`: the statements name every package of the environment, so that another one is absent. `label` is
     NVIDIA_PYTORCH_VERSION, for a torch of an NGC image.
     """
-    said: dict[str, Statement] = {}
-    more = list(notes)
-    for one in statements:
-        before = said.get(one.name)
-        if before and before.version and one.version and before.version != one.version:
-            more.append(
-                f"{NAMES.get(one.name, one.name)}: {before.version} ({before.source}), then {one.version} "
-                f"({one.source}); the later one counts"
-            )
-        if not (before and before.version and not one.version):
-            said[one.name] = one
-    values = {name: one.version for name, one in said.items() if one.version}
-    sources = {name: one.source for name, one in said.items() if one.version}
-    base = catalog.bases[values["base"]] if values.get("base") else None
-    if base:
-        brought = _brought(catalog, base)
-        if unknown := [AXES[axis] for axis in ("torch", "te") if axis not in brought and axis not in values]:
-            more.append(f"the catalog does not know the {' and the '.join(unknown)} of {base.id}")
-        replaced = "torch" in brought and values.get("torch", brought["torch"]) != brought["torch"]
-        for axis, version in brought.items():
-            if axis not in values:
-                values[axis], sources[axis] = version, f"in {base.id}"
-        if replaced:
-            more.append(f"torch {values['torch']} ({sources['torch']}) replaces that of {base.id}")
-            base = None
-    values.pop("base", None)
-    image = catalog.container_of(values["torch"], label) if not base and values.get("torch", NONE) != NONE else None
-    if closed and not base:
-        for axis in ("torch", "mcore", "te"):
-            if axis not in values:
-                values[axis], sources[axis] = NONE, "absent"
-    open_ = tuple(axis for axis in AXES if axis not in values and not (axis == "base" and (base or "torch" in values)))
-    axes: dict[str, Any] = {axis: version for axis, version in values.items() if axis in NAMES}
-    packages = tuple(sorted(f"{name}=={version}" for name, version in values.items() if name not in NAMES))
-    return UserStack(
-        Cell(
-            base.id if base else "",
-            **{"torch": NONE, "mcore": NONE, **axes},
-            image=image.id if image else NONE,
-            packages=packages,
-        ),
-        open_,
-        {name: one.limits for name, one in said.items() if one.limits and name not in values},
-        sources,
-        tuple(more),
-        closed and not base,
-    )
+    stated, remarks = _latest(statements)
+    values: dict[str, Value] = {name: each.value for name, each in stated.items() if each.value is not UNKNOWN}
+    places = {name: stated[name].place for name in values}
+    base = catalog.bases[str(values.pop(BASE))] if BASE in values else None
+    brought = _brought(base) if base else {}
+    torch = values.get(TORCH, brought.get(TORCH))
+    replaced = TORCH in brought and torch != brought[TORCH]
+    if base and isinstance(base, Container) and (missing := {TORCH, TE} - {*brought, *values}):
+        remarks.append(
+            f"the catalog does not know the {' and the '.join(map(component_title, sorted(missing)))} of {base.id}"
+        )
+    for name, version in brought.items():
+        if name not in values:
+            values[name], places[name] = version, Place(f"in {base.id if base else ''}")
+    if base and replaced:
+        remarks.append(f"torch {torch} ({places[TORCH]}) replaces that of {base.id}")
+    recognised = catalog.container_of(torch, label) if isinstance(torch, str) else None
+    container = base if base and not replaced else recognised
+    if container or torch:
+        values[BASE] = container.id if container else ABSENT
+    if container is None:
+        places.pop(BASE, None)
+    elif BASE not in places:
+        places[BASE] = Place("by its torch")
+    closed = closed and not (base and not replaced)
+    if closed:
+        unknown: Value = UNKNOWN
+        outside = [name for name, component in components().items() if not component.distribution]
+        values = {**dict.fromkeys(outside, unknown), **values}
+        places |= {name: Place("absent") for name in (TORCH, MCORE, TE) if name not in values}
+    limits = {name: each.limits for name, each in stated.items() if each.limits and name not in values}
+    return UserStack(Stack(values, ABSENT if closed else UNKNOWN), places, limits, (*notes, *remarks))
 
 
-def _brought(catalog: Catalog, base: Base) -> dict[str, str]:
+def _latest(statements: Iterable[Statement]) -> tuple[dict[str, Statement], list[str]]:
+    """Return the last statement with a value of each component, else its last one, and notes of what it replaces."""
+    stated: dict[str, Statement] = {}
+    remarks = []
+    for each in statements:
+        before = stated.get(each.component)
+        if before and UNKNOWN not in (before.value, each.value) and before.value != each.value:
+            versions = f"{before.value} ({before.place}), then {each.value} ({each.place})"
+            remarks.append(f"{component_title(each.component)}: {versions}; the later one counts")
+        if not (before and before.value is not UNKNOWN and each.value is UNKNOWN):
+            stated[each.component] = each
+    return stated, remarks
+
+
+def _brought(base: Base) -> dict[str, str]:
     """Return the versions that a base contains, as far as they are known."""
-    cell = catalog.cell(base.id)
-    found = {axis: getattr(cell, axis) for axis in ("torch", "python")}
-    if isinstance(base, Container):
-        found |= {"te": base.te or NONE}
-        if base.megatron_core and is_version(base.megatron_core):
-            found["mcore"] = base.megatron_core
-    return {axis: version for axis, version in found.items() if version != NONE}
+    return {name: version for name, version in base.contents().versions.items() if name != BASE}
 
 
-def possible(catalog: Catalog, stack: UserStack, axis: str, bound: str = "") -> list[str]:
-    """Return the recorded values of an open axis that the stack's limits allow, oldest first.
+def decide(catalog: Catalog, user: UserStack, component: str, bound: Bound) -> bool | None:
+    """Return whether an unknown component is in a bound, as far as the user's limits say; None where they do not."""
+    if component == BASE:
+        torches = [base.contents().version(TORCH) for base in catalog.bases.values() if base.id in bound]
+        return None if any(allows(user, TORCH, torch or "") for torch in torches) else False
+    versions = possible(catalog, user, component, bound.text if isinstance(bound, Range) else "")
+    inside = [version for version in versions if version in bound]
+    if versions and not inside:
+        return False
+    return True if versions and inside == versions and component in user.limits else None
 
-    Of a package no values are recorded: those of its limits and of `bound`, and the next ones, stand for all others.
+
+def possible(catalog: Catalog, user: UserStack, component: str, bound: str = "") -> list[str]:
+    """Return the recorded versions of an unknown component that the user's limits allow, oldest first.
+
+    Of a package no versions are recorded: those of its limits and of `bound`, and the next ones, stand for all others.
     """
-    limits = stack.limits.get(axis, "")
-    bounds = [] if axis in NAMES or not limits else re.findall(r"\d[\w.!]*\w|\d", f"{limits},{bound}")
-    next_ = [f"{parse(one).base_version}.1" for one in bounds if is_version(one)]
-    samples = sorted({"0", *filter(is_version, bounds), *next_}, key=parse) if bounds else []
-    return [version for version in recorded(catalog, axis) or samples if allows(stack, axis, version)]
+    limits = user.limits.get(component, "")
+    recorded_versions = recorded(catalog, component)
+    if recorded_versions or not limits:
+        return [version for version in recorded_versions if allows(user, component, version)]
+    texts = filter(is_version, re.findall(r"\d[\w.!]*\w|\d", f"{limits},{bound}"))
+    samples = {sample for text in texts for sample in (text, f"{parse(text).base_version}.1")}
+    return [version for version in sorted({"0", *samples}, key=parse) if allows(user, component, version)]
 
 
-def allows(stack: UserStack, axis: str, version: str) -> bool:
-    """Return whether the limits of an axis allow a version; limits that are no specifier set allow every version."""
+def allows(user: UserStack, component: str, version: str) -> bool:
+    """Return whether the limits of a component allow a version; limits that are no specifier set allow every one."""
+    limits = user.limits.get(component)
     try:
-        return not stack.limits.get(axis) or SpecifierSet(stack.limits[axis]).contains(version, prereleases=True)
+        return not limits or not version or SpecifierSet(limits).contains(version, prereleases=True)
     except InvalidSpecifier:
         return True
 
 
-def recorded(catalog: Catalog, axis: str) -> list[str]:
-    """Return the values of an axis that the catalog records, oldest first; releases only, without builds."""
-    if axis == "driver":
-        return [one.branch for one in catalog.drivers]
-    if axis == "sm":
-        return sorted({one.sm for one in catalog.gpus}, key=parse)
-    releases = {"torch": catalog.torch, "mcore": catalog.megatron_core, "te": catalog.transformer_engine}
-    return [one.version for one in releases.get(axis.removeprefix("writer_"), ())]
+def recorded(catalog: Catalog, component: str) -> list[str]:
+    """Return the versions of a component that the catalog records, oldest first; releases only, without builds."""
+    if component == DRIVER:
+        return [driver.branch for driver in catalog.drivers]
+    if component == SM:
+        return sorted({gpu.sm for gpu in catalog.gpus}, key=parse)
+    return [release.version for release in catalog.releases(WRITER.get(component, component))]
 
 
-def unrecorded(catalog: Catalog, stack: UserStack) -> dict[str, str]:
-    """Return, by axis, why the stack's version is none that the catalog knows; such a version may not exist."""
-    found = {}
-    for axis in ("torch", "mcore", "te", *WRITER):
-        version = getattr(stack.cell, axis)
-        if version != NONE and axis not in stack.open and (why := _unrecorded(catalog, axis, version)):
-            found[axis] = f"{NAMES[axis]} {version} {why}"
-    return found
+def unrecorded(catalog: Catalog, stack: Stack) -> dict[str, str]:
+    """Return, by component, why the stack's version is none that the catalog knows; such a version may not exist."""
+    reasons = {}
+    for component in (TORCH, MCORE, TE, *WRITER):
+        version = stack.version(component)
+        if version and (why := _unrecorded(catalog, component, version)):
+            reasons[component] = f"{component_title(component)} {version} {why}"
+    return reasons
 
 
-def _unrecorded(catalog: Catalog, axis: str, version: str) -> str:
-    known = recorded(catalog, axis)
-    if not known or version in known:
+def _unrecorded(catalog: Catalog, component: str, version: str) -> str:
+    releases = recorded(catalog, component)
+    if not releases or version in releases:
         return ""
     given = parse(version)
-    public = [parse(one) for one in known]
+    public = [parse(release) for release in releases]
     if parse(given.public) in public:
         return ""
-    builds = [
-        build.version
-        for failure in catalog.failures
-        for build in failure.build
-        if build.package is {"mcore": Package.MCORE, "te": Package.TE}.get(axis)
-    ]
-    brought = [version for one in catalog.containers for version in (one.torch, one.te, one.megatron_core)]
-    stacks = [getattr(one.cell, axis, None) for one in catalog.stacks]
-    if version in (*builds, *brought, *stacks):
+    builds = [build.version for failure in catalog.failures for build in failure.build if build.package == component]
+    brought = [base.contents().version(component) for base in catalog.containers]
+    reported = [report.cell.versions.get(component) for report in catalog.reports]
+    if version in (*builds, *brought, *reported):
         return ""
     if given > max(public):
-        return f"is newer than every release that this catalog knows: {known[-1]} is the newest"
+        return f"is newer than every release that this catalog knows: {releases[-1]} is the newest"
     if given.is_prerelease and parse(given.base_version) in public:
         return ""
-    lower = [one for one in known if parse(one) < given]
-    upper = next(one for one in known if parse(one) > given)
-    return (
-        f"is no release that this catalog knows: {f'{lower[-1]}, then {upper}' if lower else f'{upper} is the first'}"
-    )
+    lower = [release for release in releases if parse(release) < given]
+    upper = next(release for release in releases if parse(release) > given)
+    between = f"{lower[-1]}, then {upper}" if lower else f"{upper} is the first"
+    return f"is no release that this catalog knows: {between}"

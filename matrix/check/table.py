@@ -15,21 +15,22 @@ from itertools import product
 from typing import Any, Final, Generic, TypeVar
 
 from matrix.catalog.cell import Clause
-from matrix.catalog.failure import Failure, Package
-from matrix.catalog.model import Catalog, Container
-from matrix.catalog.versions import NONE, is_version, parse
+from matrix.catalog.failure import Failure
+from matrix.catalog.model import Catalog
+from matrix.catalog.stack import ABSENT, BASE, DRIVER, GPUS, MCORE, PYTHON, SM, TE, TORCH, UNKNOWN
+from matrix.catalog.versions import is_version, parse
 from matrix.check import stack as stacks
 from matrix.check.answer import BreakingCalls, FailureInStack, Standing, clashes, stand
 from matrix.check.calls import breaking_calls, deciding
 from matrix.check.stack import UserStack
 
-# The axes of a choice, with those of a stack that each fixes. The value of "base" is a container or a torch.
+# The axes of a choice, with the components that each fixes. The value of "base" is a container or a torch.
 CHOSEN: Final = {
-    "base": ("base", "torch", "python", "gpus"),
-    "te": ("te",),
-    "mcore": ("mcore",),
-    "driver": ("driver",),
-    "sm": ("sm",),
+    "base": (BASE, TORCH, PYTHON, GPUS),
+    "te": (TE,),
+    "mcore": (MCORE,),
+    "driver": (DRIVER,),
+    "sm": (SM,),
 }
 KNOWN_BREAK: Final = (Standing.WILL_BREAK, Standing.WITH_OPTIONS, Standing.SILENT)
 BREAKS: Final = (*KNOWN_BREAK, Standing.WITH_VERSIONS)
@@ -163,7 +164,10 @@ def build_table(catalog: Catalog) -> StackTable:
         for axis, words in {axis: ("", *listed(catalog, axis)) for axis in CHOSEN}.items()
     }
     spelled = {_meant(word): word for words in parts.values() for word in words}
-    releases = [Clause(python=one.requires_python, packages=one.requires) for one in catalog.megatron_core]
+    releases = [
+        Clause(bounds={**one.requires, **({PYTHON: one.requires_python} if one.requires_python else {})})
+        for one in catalog.megatron_core
+    ]
     excluded = _classes(parts, [*(one.when for one in catalog.exclusions), *releases])
     each = {axis: tuple(range(len(words))) for axis, words in parts.items()}
     one = {axis: (0,) * len(words) for axis, words in parts.items()}
@@ -193,7 +197,7 @@ def build_table(catalog: Catalog) -> StackTable:
         _tabled(
             parts,
             {**_classes(parts, deciding(catalog)), "te": each["te"], "mcore": each["mcore"]},
-            lambda stack: breaking_calls(catalog, stack.cell, ()),
+            lambda stack: breaking_calls(catalog, stack.stack, ()),
         ),
     )
 
@@ -203,17 +207,16 @@ def listed(catalog: Catalog, axis: str) -> list[str]:
 
     Of the spellings of a version (1.10 and 1.10.0) it is that of the release.
     """
-    images = [part for one in catalog.containers for part in _brought(_container(catalog, one)).values()]
-    package = {"te": Package.TE, "mcore": Package.MCORE}.get(axis)
-    builds = [version for one in catalog.failures if package for version in one.builds(package)]
-    reported = [getattr(one.cell, axis) for one in catalog.stacks if axis in ("te", "mcore", "driver")]
-    named = [word.partition("=")[2] for word in images if word.startswith(f"{axis}=")]
-    if axis == "base":
-        known = sorted(catalog.containers, key=lambda one: one.id)
-        return [*(f"base={one.id}" for one in known), *(f"torch={one}" for one in stacks.recorded(catalog, "torch"))]
-    every = (*builds, *reported, *named, *stacks.recorded(catalog, axis))
-    spelled = {parse(one): one for one in every if one and is_version(one)}
-    absent = [f"{axis}={NONE}"] if axis == "te" else []
+    (component, *fixed) = CHOSEN[axis]
+    if fixed:
+        images = sorted(base.id for base in catalog.containers)
+        return [*(f"base={id}" for id in images), *(f"torch={torch}" for torch in stacks.recorded(catalog, TORCH))]
+    builds = [version for failure in catalog.failures for version in failure.builds(component)]
+    reported = [report.cell.versions.get(component) for report in catalog.reports if component != SM]
+    brought = [base.contents().version(component) for base in catalog.containers]
+    every = (*builds, *reported, *brought, *stacks.recorded(catalog, component))
+    spelled = {parse(version): version for version in every if version and is_version(version)}
+    absent = [f"{axis}={ABSENT}"] if component == TE else []
     return [*absent, *(f"{axis}={spelled[version]}" for version in sorted(spelled))]
 
 
@@ -222,13 +225,10 @@ def _meant(word: str) -> tuple[str, object]:
     return axis, parse(version) if is_version(version) else version
 
 
-def _container(catalog: Catalog, container: Container) -> UserStack:
-    return stacks.build(catalog, stacks.parse_text(catalog, f"base={container.id}"))
-
-
 def _brought(stack: UserStack) -> dict[str, str]:
     """Return the words for the axes that a container implies."""
-    return {axis: f"{axis}={getattr(stack.cell, axis)}" for axis in ("te", "mcore") if axis not in stack.open}
+    named = {axis: stack.stack.version(CHOSEN[axis][0]) for axis in ("te", "mcore")}
+    return {axis: f"{axis}={version}" for axis, version in named.items() if version}
 
 
 def _clauses(catalog: Catalog, failure: Failure) -> list[Clause]:
@@ -248,17 +248,18 @@ def _classes(parts: Mapping[str, Mapping[str, UserStack]], clauses: Sequence[Cla
     return found
 
 
-def _profile(stack: UserStack, axes: Collection[str], clauses: Sequence[Clause]) -> object:
-    cell = stack.cell
-    bound = {axis for clause in clauses for axis, _ in clause.bounds()} | {"base" for one in clauses if one.base}
+def _profile(stack: UserStack, components: Collection[str], clauses: Sequence[Clause]) -> object:
+    bounded = {component for clause in clauses for component in clause.components}
+    values = {name: stack.stack[name] for name in components}
     held = [
-        (
-            "base" in axes and bool({cell.base, cell.image} & {*clause.base}),
-            *(getattr(cell, axis) in allowed for axis, allowed in clause.bounds() if axis in axes),
-        )
-        for clause in clauses
+        tuple(isinstance(value := values[name], str) and value in bound for name, bound in conditions)
+        for conditions in ([pair for pair in clause.conditions if pair[0] in components] for clause in clauses)
     ]
-    return tuple(held), tuple((axis in stack.open, getattr(cell, axis) == NONE) for axis in axes if axis in bound)
+    # Without a container a torch stands for itself: its image is as decided as that of a container.
+    absences = [
+        (values[name] is UNKNOWN, values[name] is ABSENT and name != BASE) for name in components if name in bounded
+    ]
+    return tuple(held), tuple(absences)
 
 
 def _tabled(
@@ -276,7 +277,6 @@ def _tabled(
 
 
 def _combined(parts: Mapping[str, UserStack]) -> UserStack:
-    """Return the stack with each part's own axes."""
-    named: dict[str, Any] = {axis: getattr(parts[axis].cell, axis) for axis in CHOSEN if axis != "base"}
-    open_ = tuple(one for axis, own in CHOSEN.items() for one in own if one in parts[axis].open)
-    return replace(parts["base"], cell=replace(parts["base"].cell, **named), open=open_)
+    """Return the stack with each part's own components."""
+    values = {name: parts[axis].stack[name] for axis, own in CHOSEN.items() for name in own}
+    return replace(parts["base"], stack=parts["base"].stack.with_(values))

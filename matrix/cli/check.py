@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from matrix.catalog import loading
 from matrix.catalog.model import Catalog
+from matrix.catalog.stack import known_component
 from matrix.check import declaring, examine
 from matrix.check import stack as stacks
 from matrix.check.answer import CheckResult
@@ -74,7 +75,7 @@ def check_command(parsed: argparse.Namespace) -> int:
         )
     result, machine = answer(catalog, parsed)
     if parsed.json:
-        print(json_object("check/1", [result.to_json()]))
+        print(json_object("check/2", [result.to_json()]))
     elif parsed.format:
         from matrix.report.findings.formats import FORMATS
         from matrix.report.findings.from_check import of_check
@@ -109,13 +110,13 @@ def answer(catalog: Catalog, parsed: argparse.Namespace) -> tuple[CheckResult, b
         from matrix.check import environment, probe  # 0.1 s: they are not needed for files
 
         interpreter = (
-            probe.interpreter_facts(parsed.python)
-            if parsed.python
-            else environment.own_interpreter(stacks.packages_of(catalog))
+            probe.interpreter_facts(parsed.python) if parsed.python else environment.own_interpreter(catalog.packages)
         )
         host = probe.look(os.environ, [name for one in known for name in one.variables], interpreter)
         stack, jobs = environment.here(catalog, host, os.environ), command_jobs(parsed.own, os.environ)
-    question = Question(jobs, host, assumed, tuple(parsed.upgrade), checkpoint, here=not parsed.what)
+    question = Question(
+        jobs, host, assumed, tuple(map(known_component, parsed.upgrade)), checkpoint, here=not parsed.what
+    )
     return check(catalog, stack, question, last_runs(parsed.out)), not parsed.what
 
 

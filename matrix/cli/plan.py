@@ -93,7 +93,7 @@ def plan_command(parsed: argparse.Namespace) -> int:
         print(json.dumps(ci_jobs.FORMATS[parsed.format](ci_jobs.jobs(planned, request.levels))))
         return ExitStatus.GOOD
     if parsed.json:
-        print(json_object("plan/1", map(encode, planned)))
+        print(json_object("plan/2", map(encode, planned)))
     else:
         show(*(part for item in planned for part in listed(item)))
         show(f"{len(planned)} cases in {len({item.cell.id for item in planned})} cells")

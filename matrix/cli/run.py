@@ -105,7 +105,7 @@ def run_command(parsed: argparse.Namespace) -> int:
         problem = host.look().offers(Level.GPU).problem
         warn(f"nothing was run: CUDA shows no GPU on this machine{f' ({problem})' if problem else ''}")
         if parsed.json:
-            print(json_object("records/1", ()))
+            print(json_object("records/2", ()))
         return ExitStatus.NOTHING
     if parsed.here:
         os.environ.setdefault(RERUN, RERUN_HERE)  # for the rerun commands of the plan; its pytest sets the same
@@ -151,7 +151,7 @@ def run_command(parsed: argparse.Namespace) -> int:
     with nullcontext() if parsed.json else screen.animated():
         ended = run.execute(replace(request, site=place), known, engine, events)
     if parsed.json:
-        print(json_object("records/1", (record.to_json() for record in ended.records)))
+        print(json_object("records/2", (record.to_json() for record in ended.records)))
     else:
         results.print_summary(ended, request.out)
     say = warn if parsed.json else print

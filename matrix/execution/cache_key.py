@@ -111,7 +111,10 @@ def recorded_digests(cell: Cell) -> tuple[str, ...]:
 
     Raises MatrixError if a record can't be read.
     """
-    releases = [(version, recorded_file(package, version)) for package, version in ((MCORE, cell.mcore), (TE, cell.te))]
+    releases = [
+        (version, recorded_file(package, version))
+        for package, version in ((name, str(cell.stack[name])) for name in (MCORE, TE))
+    ]
     return tuple(file_digest(path) if path else version for version, path in releases)
 
 

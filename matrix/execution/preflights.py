@@ -9,7 +9,7 @@ from typing import Final
 from matrix.catalog.cell import Cell
 from matrix.catalog.failure import Case, Failure
 from matrix.catalog.folders import load_module, roots
-from matrix.contract import calling, reading
+from matrix.catalog.stack import MCORE, TE
 from matrix.errors import MatrixError
 from matrix.kit import options
 from matrix.kit.launch import Launcher, environment_of, world_of
@@ -53,7 +53,9 @@ def preflight_outcome(
     preflight = preflight_of(folder)
     values, machine = options.read(preflight.options, arguments)
     world = world_of(environment_of(Launcher(launcher), ranks))
-    job = TrainingJob(cell.te, cell.mcore, torch_mpi=True, world=world, arguments=values)
+    job = TrainingJob(
+        cell.stack.version(TE) or "", cell.stack.version(MCORE) or "", torch_mpi=True, world=world, arguments=values
+    )
     report = preflight.examine(job, Machine(**machine), contracts)
     reason = report.answers[0].reason
     if not report.judged:
@@ -71,6 +73,9 @@ def read_case(failure: Failure, case: Case, cell: Cell) -> Outcome:
 
     Raises MatrixError for a release that is not recorded.
     """
+    from matrix.contract import calling, reading  # 0.1 s: `check` does not need it
+
     if failure.contract:
-        return calling.outcome_of(failure.contract, reading.calls_of(cell.mcore), reading.surface_of(cell.te))
+        core, engine = (str(cell.stack[name]) for name in (MCORE, TE))
+        return calling.outcome_of(failure.contract, reading.calls_of(core), reading.surface_of(engine))
     return preflight_outcome(failure.folder, cell, case.launcher, case.ranks, case.arguments, calling)

@@ -11,7 +11,7 @@ from typing import Any, Final, Protocol
 
 from matrix.catalog.failure import Case, CaseNeed, Expectation, Failure, Level
 from matrix.catalog.model import Catalog
-from matrix.catalog.versions import NONE
+from matrix.catalog.stack import ABSENT, TE
 from matrix.errors import MatrixError
 from matrix.execution.ranks.job import RankJob
 from matrix.planning.cases import stand_in_of
@@ -211,7 +211,11 @@ def hidden(case: Case, planned: Planned) -> tuple[str, ...]:
     megatron-core uses an installed Transformer Engine wherever it can: without a GPU it fails in its kernels, and with
     one the cell would not be what its id states. It is hidden in cells without it, unless the case needs one.
     """
-    absent = planned.cell.te == NONE and planned.level is not Level.CONTRACT and CaseNeed.COMPILED_TE not in case.needs
+    absent = (
+        planned.cell.stack[TE] is ABSENT
+        and planned.level is not Level.CONTRACT
+        and CaseNeed.COMPILED_TE not in case.needs
+    )
     return ("transformer_engine",) if absent else ()
 
 

@@ -20,6 +20,7 @@ import pytest
 from matrix.catalog.codec import decode, encode
 from matrix.catalog.failure import Level
 from matrix.catalog.folders import FAILURES
+from matrix.catalog.stack import MCORE, TE
 from matrix.errors import MatrixError
 from matrix.execution.case_context import Options
 from matrix.execution.relay import Receiver, Sender
@@ -285,7 +286,9 @@ def group(item: Planned) -> str:
     """
     if item.level is not Level.CPU:
         return item.key
-    return " ".join((item.source or item.cell.mcore, item.te_source or item.cell.te, *item.packages))
+    return " ".join(
+        (item.source or str(item.cell.stack[MCORE]), item.te_source or str(item.cell.stack[TE]), *item.packages)
+    )
 
 
 def size(item: Planned) -> tuple[int, float]:

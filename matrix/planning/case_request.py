@@ -10,6 +10,7 @@ from typing import Final
 
 from matrix.catalog.failure import Expectation, Level
 from matrix.catalog.model import HOST, Catalog
+from matrix.catalog.stack import MCORE, TE, WRITER_MCORE
 from matrix.errors import MatrixError, closest
 from matrix.planning import covering
 from matrix.planning import night as plan
@@ -112,13 +113,14 @@ def with_sources(catalog: Catalog, key: str, request: CaseRequest, inspect: Insp
     fields = {name: package.source for name, package in packages.items()}
     expectation = _expectation(request, packages.values())
     item = plan.of_key(catalog, key, fields, expectation, compiled=request.compiled)
-    versions = {"source": item.cell.mcore, "te_source": item.cell.te, "writer_source": item.cell.writer_mcore}
+    components = {"source": MCORE, "te_source": TE, "writer_source": WRITER_MCORE}
     for name, package in packages.items():
-        if versions[name] != package.version:
+        version = item.cell.stack[components[name]]
+        if version != package.version:
             raise MatrixError(
                 "the case names another version than the source",
                 where=package.source,
-                got=versions[name],
+                got=version,
                 expected=package.version,
             )
     return item

@@ -7,22 +7,36 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import Final
 
-from matrix.catalog.cell import Cell, pinned
-from matrix.catalog.failure import Axis, Case, CaseNeed, Expectation, Failure, Level, Package, StandIn
-from matrix.catalog.model import Base, Catalog, Image, Release, Wheels
-from matrix.catalog.versions import NONE
+from matrix.catalog.cell import Cell
+from matrix.catalog.failure import Case, CaseNeed, Expectation, Failure, Level, StandIn
+from matrix.catalog.model import Base, Catalog, Image, Wheels
+from matrix.catalog.stack import (
+    ABSENT,
+    BASE,
+    DRIVER,
+    GPUS,
+    MCORE,
+    PYTHON,
+    SM,
+    TE,
+    TORCH,
+    WRITER,
+    WRITER_MCORE,
+    WRITER_TE,
+    Stack,
+    Value,
+)
 from matrix.verdicts.planned import Planned
 
-CLONE: Final = {
-    Package.MCORE: "megatron-lm",
-    Package.TE: "transformer-engine",
-}  # names of the clones, as in provision.configuration
+CLONE: Final = {MCORE: "megatron-lm", TE: "transformer-engine"}  # the clone of a package, as in provision.configuration
+VARIED: Final = (MCORE, TE, WRITER_MCORE, WRITER_TE)  # the components whose releases the cells of a failure combine
 
 
-Bounds = Callable[[Mapping[str, str]], bool]  # whether a case with these values (name -> value) is wanted
+# Whether a case with these values is wanted: those of components, and of failure, case, level and base.
+Bounds = Callable[[Mapping[str, Value]], bool]
 
 
-def anything(values: Mapping[str, str]) -> bool:
+def anything(values: Mapping[str, Value]) -> bool:
     """Bound nothing."""
     return True
 
@@ -35,54 +49,52 @@ def cells_of(
     They combine releases, the failure's builds and its open packages with the bases that tox makes and the images that
     its cases name. Those with a base or releases for which `may` returns False are left out.
     """
-    made = catalog.wheels if Axis.BASE in failure.axes else catalog.readers
+    made = catalog.wheels if BASE in failure.axes else catalog.readers
     named = {base for case in failure.case for base in case.bases}
-    fixed = {"failure": failure.id, "driver": NONE, "sm": NONE, "gpus": NONE}
-    cells = (
-        catalog.cell(base.id, mcore=core, te=engine, packages=packages, writer_mcore=writer_core, writer_te=writer_te)
-        for base in (*made, *(image for image in catalog.images if image.id in named))
-        if bases is None or base.id in bases
-        if may(of_base := {**fixed, "base": base.id, "torch": getattr(base, "torch", None) or NONE})
-        for core in versions_of(failure, Package.MCORE, catalog.megatron_core, base)
-        if may(of_core := {**of_base, "mcore": core})
-        for engine in versions_of(failure, Package.TE, catalog.transformer_engine, base)
-        if may(of_sides := {**of_core, "te": engine})
-        for packages in package_sets(failure)
-        for writer_core in versions_of(failure, Package.MCORE, catalog.megatron_core, base, Axis.WRITER_MCORE)
-        for writer_te in versions_of(failure, Package.TE, catalog.transformer_engine, base, Axis.WRITER_TE)
-        if may({**of_sides, "writer_mcore": writer_core, "writer_te": writer_te})
-    )
+    fixed: dict[str, Value] = {"failure": failure.id, DRIVER: ABSENT, SM: ABSENT, GPUS: ABSENT}
+    cells = []
+    for base in (*made, *(image for image in catalog.images if image.id in named)):
+        of_base = {**fixed, "base": base.id, TORCH: base.contents()[TORCH]}
+        if (bases is not None and base.id not in bases) or not may(of_base):
+            continue
+        chosen: list[dict[str, Value]] = [{}]
+        for component in VARIED:
+            versions = versions_of(catalog, failure, component, base)
+            chosen = [{**values, component: version} for values in chosen for version in versions]
+            chosen = [values for values in chosen if may({**of_base, **values})]
+        for values, packages in itertools.product(chosen, package_sets(failure)):
+            cells.append(catalog.cell(base.id, {**values, **packages}, packages))
     return [cell for cell in cells if excluded(catalog, failure, cell) is None]
 
 
 def excluded(catalog: Catalog, failure: Failure, cell: Cell) -> str | None:
     """Return why a cell of the failure must not be planned, None if it may: by itself or by the cell of its writer."""
-    reasons = (catalog.excluded(one, failure.overrides) for one in (cell, cell.writer) if one)
+    reasons = (catalog.excluded(each.stack, failure.overrides) for each in (cell, cell.writer) if each)
     return next(filter(None, reasons), None)
 
 
-def package_sets(failure: Failure) -> list[tuple[str, ...]]:
-    """Return the sets of open packages of the failure's cells, as "NAME==VERSION": one version of each name."""
-    names = dict.fromkeys(one.name for one in failure.package)
-    pins = [[f"{one.name}=={one.version}" for one in failure.package if one.name == name] for name in names]
-    return list(itertools.product(*pins))
+def package_sets(failure: Failure) -> list[dict[str, Value]]:
+    """Return the sets of open packages of the failure's cells, name -> version: one version of each name."""
+    names = dict.fromkeys(package.name for package in failure.package)
+    versions = [[package.version for package in failure.package if package.name == name] for name in names]
+    return [dict(zip(names, chosen, strict=True)) for chosen in itertools.product(*versions)]
 
 
 def picked_cells(catalog: Catalog, failure: Failure) -> list[Cell]:
     """Return the cells that a failure picks by name."""
-    return [catalog.cell(pick.base, mcore=pick.mcore, te=pick.te) for pick in failure.pick]
+    return [catalog.cell(pick.base, pick.versions) for pick in failure.pick]
 
 
-def versions_of(
-    failure: Failure, package: Package, releases: Iterable[Release], base: Base, axis: Axis | None = None
-) -> list[str]:
-    """Return the versions of a package for a base; only "none" where the failure does not have its axis.
+def versions_of(catalog: Catalog, failure: Failure, component: str, base: Base) -> list[Value]:
+    """Return the versions of a package, or of its writer's, for a base; only ABSENT where the failure lacks the axis.
 
     They are the releases on PyPI and the failure's builds; in an image, where clones are used, the releases in a clone.
     """
-    if (axis or {Package.MCORE: Axis.MCORE, Package.TE: Axis.TE}[package]) not in failure.axes:
-        return [NONE]
+    if component not in failure.axes:
+        return [ABSENT]
+    package = WRITER.get(component, component)
     cloned = isinstance(base, Image) and failure.clones
+    releases = catalog.releases(package)
     known = [str(release.version) for release in releases if (release.revision if cloned else release.on_pypi)]
     return list(dict.fromkeys([*known, *failure.builds(package)]))
 
@@ -91,24 +103,22 @@ def run_in(catalog: Catalog, failure: Failure, cell: Cell, levels: Collection[Le
     """Yield the cases of a cell at each of `levels` that they have; level contract runs only outside of images."""
     image = isinstance(catalog.base(cell.base), Image)
     picks = zip(failure.pick, picked_cells(catalog, failure), strict=True)
-    picked = {name for pick, its in picks if its == cell for name in pick.cases}
+    picked = {name for pick, picked_cell in picks if picked_cell == cell for name in pick.cases}
     for case in failure.case:
-        here = (
+        runs = (
             is_complete(failure, case, cell)
-            and case.is_for(cell)
+            and case.is_for(cell.stack)
             and (cell.base in case.bases if case.bases else not image)
+            and (case.name in picked or not case.picked)
         )
-        here = here and (case.name in picked or not case.picked)
         for level in case.levels:
-            if level in levels and (not image if level is Level.CONTRACT else here):
+            if level in levels and (not image if level is Level.CONTRACT else runs):
                 yield case, level
 
 
 def is_complete(failure: Failure, case: Case, cell: Cell) -> bool:
     """Return whether the cell names the writer of the checkpoint that the case reads, and the failure's packages."""
-    return (
-        bool(case.write) == bool(cell.writer) and {one.name for one in failure.package} <= pinned(cell.packages).keys()
-    )
+    return bool(case.write) == bool(cell.writer) and {package.name for package in failure.package} <= {*cell.packages}
 
 
 def plan_case(
@@ -122,7 +132,7 @@ def plan_case(
     if stand_in := stand_in_of(failure, case, level, cell):
         absent = " where absent" if level is Level.GPU else ""
         notes.append(f"stand-in{absent}: {', '.join(stand_in.packages)} ({stand_in.reason})")
-    if cell.te != NONE and level is Level.CPU and not compiled:
+    if cell.stack.version(TE) and level is Level.CPU and not compiled:
         from matrix.kit import te_extension  # 0.04 s: `check` and `match` do not need it
 
         notes.append(te_extension.NOTE)
@@ -131,15 +141,15 @@ def plan_case(
         failure.id,
         case.name,
         level,
-        failure.expectation(cell, case.name),
+        failure.expectation(cell.stack, case.name),
         True,
         case.ranks,
         case.gpus,
         case.launcher,
         (*case.packages, *laid(failure, cell)),
         failure.overrides,
-        source=source_of(failure, Package.MCORE, catalog.megatron_core, cell.mcore, level),
-        te_source=source_of(failure, Package.TE, catalog.transformer_engine, cell.te, level),
+        source=source_of(catalog, failure, MCORE, cell.stack, level),
+        te_source=source_of(catalog, failure, TE, cell.stack, level),
         compiled=compiled,
         notes=tuple(notes),
     )
@@ -147,15 +157,15 @@ def plan_case(
 
 def laid(failure: Failure, cell: Cell) -> tuple[str, ...]:
     """Return the open packages of a cell with those that they require, as "NAME==VERSION"."""
-    required = {f"{one.name}=={one.version}": one.requires for one in failure.package}
-    return tuple(pin for package in cell.packages for pin in (package, *required.get(package, ())))
+    required = {f"{package.name}=={package.version}": package.requires for package in failure.package}
+    return tuple(pin for package in cell.pins for pin in (package, *required.get(package, ())))
 
 
 def stand_in_of(failure: Failure, case: Case, level: Level, cell: Cell) -> StandIn | None:
     """Return the stand-in of a case where it runs; a case that needs the real packages has none."""
     if level is Level.CONTRACT or CaseNeed.COMPILED_TE in case.needs:
         return None
-    return failure.stand_in_for(cell)
+    return failure.stand_in_for(cell.stack)
 
 
 def on_python(catalog: Catalog, item: Planned, python: str) -> Planned:
@@ -163,22 +173,27 @@ def on_python(catalog: Catalog, item: Planned, python: str) -> Planned:
 
     An expectation that is not the catalog's (of --expect or --break) stays.
     """
-    if item.cell.python in (python, NONE):
+    cell, base = item.cell, catalog.bases.get(item.cell.base)
+    if cell.stack.version(PYTHON) in (python, None) or not isinstance(base, Wheels):
         return item
-    base, failure = catalog.bases.get(item.cell.base), catalog.failure(item.failure)
-    provided = base.provided(python) if isinstance(base, Wheels) else item.cell.provided
-    cell = replace(item.cell, python=python, provided=provided)
-    claimed = item.expectation is failure.expectation(item.cell, item.case)
-    return replace(item, cell=cell, expectation=failure.expectation(cell, item.case) if claimed else item.expectation)
+    failure = catalog.failure(item.failure)
+    provided = base.contents(str(cell.stack[PYTHON]))
+    values = {name: value for name, value in cell.stack.components.items() if provided[name] != value}
+    moved = replace(cell, stack=Stack(values).over(base.contents(python)))
+    claimed = item.expectation is failure.expectation(cell.stack, item.case)
+    return replace(
+        item, cell=moved, expectation=failure.expectation(moved.stack, item.case) if claimed else item.expectation
+    )
 
 
-def source_of(failure: Failure, package: Package, releases: Iterable[Release], version: str, level: Level) -> str:
+def source_of(catalog: Catalog, failure: Failure, package: str, stack: Stack, level: Level) -> str:
     """Return the source of a version that is not from PyPI: its build, or its tag in a clone; "" for PyPI."""
-    build = failure.builds(package).get(version)
+    version = stack[package]
+    build = failure.builds(package).get(str(version))
     if build:
         return build.source
     if failure.clones and level is not Level.CONTRACT:
-        for release in releases:
+        for release in catalog.releases(package):
             if release.version == version and release.revision:
                 return f"{CLONE[package]}@{release.revision}"
     return ""
@@ -192,21 +207,22 @@ def revisions(catalog: Catalog) -> dict[str, tuple[str, ...]]:
             name, _, revision = build.source.partition("@")
             found[name].add(revision)
     if any(failure.clones for failure in catalog.failures):
-        for package, releases in ((Package.MCORE, catalog.megatron_core), (Package.TE, catalog.transformer_engine)):
-            found[CLONE[package]] |= {release.revision for release in releases if release.revision}
+        for package, clone in CLONE.items():
+            found[clone] |= {release.revision for release in catalog.releases(package) if release.revision}
     return {name: tuple(sorted(names)) for name, names in found.items()}
 
 
-def masked_by(catalog: Catalog, failure: Failure, cell: Cell, case: str = "") -> str | None:
-    """Return why `case` is masked in `cell`, None if it is not; without a case, why every one is masked."""
+def masked_by(catalog: Catalog, failure: Failure, stack: Stack, case: str = "") -> str | None:
+    """Return why `case` is masked in a stack, None if it is not; without a case, why every one is masked."""
     for masked in failure.masked:
         applies = not masked.cases or case in masked.cases
-        if applies and masked.when.matches(cell) and catalog.failure(masked.by).expectation(cell) is Expectation.BROKEN:
+        hides = applies and masked.when.matches(stack)
+        if hides and catalog.failure(masked.by).expectation(stack) is Expectation.BROKEN:
             return f"{masked.by}: {masked.reason}"
     return None
 
 
-def expected(catalog: Catalog, failure: Failure, cell: Cell, case: Case) -> Expectation:
-    """Return the catalog's expectation of a case in a cell; UNKNOWN for one that is masked or not for the cell."""
-    unreachable = not case.is_for(cell) or masked_by(catalog, failure, cell, case.name)
-    return Expectation.UNKNOWN if unreachable else failure.expectation(cell, case.name)
+def expected(catalog: Catalog, failure: Failure, stack: Stack, case: Case) -> Expectation:
+    """Return the catalog's expectation of a case in a stack; UNKNOWN for one that is masked or not for the stack."""
+    unreachable = not case.is_for(stack) or masked_by(catalog, failure, stack, case.name)
+    return Expectation.UNKNOWN if unreachable else failure.expectation(stack, case.name)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from matrix.catalog.failure import Level
-from matrix.catalog.versions import NONE
+from matrix.catalog.stack import ABSENT, DRIVER
 from matrix.errors import MatrixError
 from matrix.verdicts.planned import Planned
 
@@ -40,14 +40,16 @@ class CiJob:
     @property
     def name(self) -> str:
         """Return the job's name, unique within the night."""
-        return " ".join([self.base, *([f"driver {self.driver}"] if self.driver != NONE else []), *self.labels[:1]])
+        return " ".join(
+            [self.base, *([f"driver {self.driver}"] if self.driver != str(ABSENT) else []), *self.labels[:1]]
+        )
 
     @property
     def labels(self) -> tuple[str, ...]:
         """Return the labels that a runner needs: gpu-8 and its driver's branch, driver-535; () for any runner."""
         if not self.gpus:
             return ()
-        return (f"gpu-{self.gpus}", *((f"driver-{self.driver.split('.')[0]}",) if self.driver != NONE else ()))
+        return (f"gpu-{self.gpus}", *((f"driver-{self.driver.split('.')[0]}",) if self.driver != str(ABSENT) else ()))
 
     @property
     def command(self) -> str:
@@ -66,7 +68,7 @@ def jobs(planned: Iterable[Planned], levels: Collection[Level]) -> list[CiJob]:
     groups: dict[tuple[str, str, bool], list[Planned]] = {}
     for item in planned:
         on_gpu = with_gpus and item.level is Level.GPU
-        groups.setdefault((item.cell.base, item.cell.driver, on_gpu), []).append(item)
+        groups.setdefault((item.cell.base, str(item.cell.stack[DRIVER]), on_gpu), []).append(item)
     made = []
     for (base, driver, on_gpu), items in groups.items():
         own = {item.level for item in items}

@@ -12,6 +12,7 @@ from enum import Enum
 
 from matrix.catalog.failure import Level
 from matrix.catalog.model import Catalog, Container, Driver
+from matrix.catalog.stack import DRIVER
 from matrix.catalog.versions import NONE, parse
 from matrix.verdicts.planned import Planned
 
@@ -88,7 +89,8 @@ def runnable(catalog: Catalog, item: Planned, drivers: Iterable[str]) -> tuple[t
     there are none, the branches for which the catalog has no answer. If the cell names a driver, no other counts. No
     branch and no reason: any driver will do.
     """
-    return _runnable(catalog, item, sorted(drivers, key=parse) if item.cell.driver == NONE else [item.cell.driver])
+    named = item.cell.stack.version(DRIVER)
+    return _runnable(catalog, item, [named] if named else sorted(drivers, key=parse))
 
 
 def _runnable(catalog: Catalog, item: Planned, drivers: Sequence[str]) -> tuple[tuple[str, ...], str]:
@@ -96,7 +98,8 @@ def _runnable(catalog: Catalog, item: Planned, drivers: Sequence[str]) -> tuple[
     if item.level is not Level.GPU:
         return (), ""
     if not isinstance(image, Container):
-        return (() if item.cell.driver == NONE else (item.cell.driver.split(".")[0],)), ""
+        named = item.cell.stack.version(DRIVER)
+        return ((named.split(".")[0],) if named else ()), ""
     fits = {driver: fitting(catalog, image, driver) for driver in drivers}
     for accepted in ((Fit.NATIVE, Fit.COMPAT), (Fit.UNKNOWN,)):
         if branches := dict.fromkeys(driver.split(".")[0] for driver in drivers if fits[driver].fit in accepted):
@@ -121,4 +124,4 @@ def branches(features: Iterable[str]) -> tuple[str, ...]:
 
 def driver_of(item: Planned, host: str) -> str:
     """Return the driver of a case: the machine's, or the cell's where that is "none"."""
-    return host if host != NONE else item.cell.driver
+    return host if host != NONE else str(item.cell.stack[DRIVER])

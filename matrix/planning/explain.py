@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from matrix.catalog.cell import Cell, parse_cell_id
-from matrix.catalog.failure import Expectation, Failure, Package, Rule
+from matrix.catalog.failure import Expectation, Failure, Rule
 from matrix.catalog.model import Catalog, Container, Image, ReaderBase, Wheels
-from matrix.catalog.versions import NONE, is_version
+from matrix.catalog.stack import ABSENT, MCORE, PYTHON, TORCH, WRITER_MCORE, Value, short
 from matrix.errors import MatrixError, closest
 from matrix.planning.cases import masked_by
 from matrix.verdicts.planned import Planned
@@ -84,8 +84,8 @@ class Explanation:
         return {
             "cell": self.cell.id,
             "base": self.base,
-            "torch": self.cell.torch,
-            "python": self.cell.python,
+            "torch": str(self.cell.stack[TORCH]),
+            "python": str(self.cell.stack[PYTHON]),
             "twin": self.twin,
             "excluded": self.excluded,
             "failures": [failure.to_json() for failure in self.failures],
@@ -100,7 +100,7 @@ def explain(catalog: Catalog, id: str, night: Sequence[Planned], lacks: Callable
     cell = known_cell(catalog, id)
     kind = {Container: "image", Image: "image", ReaderBase: "reader"}.get(type(catalog.base(cell.base)), "wheels")
     found = (_failure(catalog, failure, cell, night, lacks) for failure in catalog.failures)
-    return Explanation(cell, kind, _twin(catalog, cell), catalog.excluded(cell), tuple(found))
+    return Explanation(cell, kind, _twin(catalog, cell), catalog.excluded(cell.stack), tuple(found))
 
 
 def known_cell(catalog: Catalog, id: str) -> Cell:
@@ -109,29 +109,25 @@ def known_cell(catalog: Catalog, id: str) -> Cell:
     The cell of a report has the hardware that the report names; an id does not contain it.
     """
     named = parse_cell_id(id)
-    stacks = {stack.cell.mcore for stack in catalog.stacks}
-    builds = {version for failure in catalog.failures for version in failure.builds(Package.MCORE)}
-    cores = [release.version for release in catalog.megatron_core]
-    if named["mcore"] not in (NONE, *cores, *builds, *stacks):
-        raise MatrixError(
-            "no such megatron-core release", where=id, got=named["mcore"], fix=closest(named["mcore"], cores)
-        )
-    engines = [release.version for release in catalog.transformer_engine]
-    if named["te"] != NONE and not is_version(named["te"]):
-        raise MatrixError(
-            "not a Transformer Engine version", where=id, got=named["te"], fix=closest(named["te"], engines)
-        )
-    writer = named.get("writer_mcore", NONE)
-    if writer not in (NONE, *cores, *builds):
-        raise MatrixError("no such megatron-core release", where=id, got=f"writer {writer}", fix=closest(writer, cores))
-    if named["driver"] != NONE and not is_version(named["driver"]):
-        raise MatrixError("not a driver version", where=id, got=named["driver"], expected="535 or 535.129.03")
+    values: dict[str, Value] = named["values"]
+    reported = {report.cell.versions.get(MCORE) for report in catalog.reports}
+    for component in (MCORE, WRITER_MCORE):
+        cores = [release.version for release in catalog.megatron_core]
+        builds = {version for failure in catalog.failures for version in failure.builds(MCORE)}
+        version = values.get(component, ABSENT)
+        if version not in (ABSENT, *cores, *builds, *reported):
+            raise MatrixError(
+                "no such megatron-core release",
+                where=id,
+                got=f"{short(component)} {version}",
+                fix=closest(str(version), cores),
+            )
     return reported_cells(catalog).get(id) or catalog.cell(**named)
 
 
 def reported_cells(catalog: Catalog) -> dict[str, Cell]:
     """Return the cells of the reports' stacks by id."""
-    return {cell.id: cell for cell in map(catalog.cell_of, catalog.stacks)}
+    return {cell.id: cell for cell in map(catalog.cell_of, catalog.reports)}
 
 
 def _twin(catalog: Catalog, cell: Cell) -> str:
@@ -150,4 +146,5 @@ def _failure(
 ) -> FailureInCell:
     planned = [item for item in night if item.cell.id == cell.id and item.failure == failure.id]
     cases = tuple(PlannedCase(item, lacks(item)) for item in planned)
-    return FailureInCell(failure, *failure.ruling(cell), masked_by(catalog, failure, cell), cases)
+    ruling = failure.ruling(cell.stack)
+    return FailureInCell(failure, ruling.expectation, ruling.rule, masked_by(catalog, failure, cell.stack), cases)

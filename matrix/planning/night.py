@@ -7,11 +7,25 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from matrix.catalog.cell import WRITER, Cell, parse_cell_id
-from matrix.catalog.failure import Axis, Case, Expectation, Failure, Level, NightShare, Package
+from matrix.catalog.cell import Cell, parse_cell_id
+from matrix.catalog.failure import Case, Expectation, Failure, Level, NightShare
 from matrix.catalog.model import Catalog, Container, Image, ReaderBase
 from matrix.catalog.schema import Identifier
-from matrix.catalog.versions import NONE, minor, parse, position
+from matrix.catalog.stack import (
+    ABSENT,
+    BASE,
+    MCORE,
+    PYTHON,
+    TE,
+    TORCH,
+    WRITER,
+    WRITER_MCORE,
+    WRITER_TE,
+    Stack,
+    Value,
+    short,
+)
+from matrix.catalog.versions import minor, parse, position
 from matrix.errors import MatrixError
 from matrix.planning.cases import (
     Bounds,
@@ -38,7 +52,7 @@ def everything(catalog: Catalog, levels: Collection[Level], may: Bounds = anythi
     """
     planned = []
     for failure in catalog.failures:
-        of_failure = {"failure": failure.id}
+        of_failure: dict[str, Value] = {"failure": failure.id}
         cases = {
             (case.name, level)
             for case in failure.case
@@ -83,18 +97,22 @@ def of_base(
         cells = [
             cell
             for cell in found
-            if cell.base == base and core in (None, cell.mcore) and (not cell.writer or claimed(catalog, failure, cell))
+            if cell.base == base
+            and core in (None, cell.stack[MCORE])
+            and (not cell.writer or claimed(catalog, failure, cell.stack))
         ]
         if installed and not nightly:  # a build of NGC's, and its minor, are in no list of releases
-            cells = list(dict.fromkeys(cell if cell.te == NONE else replace(cell, te=installed) for cell in cells))
-        cells = [cell for cell in cells if nightly or cell.te == NONE or minor(cell.te) == line]
-        if core and not cells and Axis.TE not in failure.axes:
-            cells = [catalog.cell(base, mcore=core)]  # a build that is no release: NGC's, or a local one
+            cells = list(
+                dict.fromkeys(cell.with_({TE: installed}) if cell.stack.version(TE) else cell for cell in cells)
+            )
+        cells = [cell for cell in cells if nightly or not (te := cell.stack.version(TE)) or minor(te) == line]
+        if core and not cells and TE not in failure.axes:
+            cells = [catalog.cell(base, {MCORE: core})]  # a build that is no release: NGC's, or a local one
         planned += [
             plan_case(catalog, failure, case, level, cell)
             for cell in newest_patches(cells)
             for case, level in run_in(catalog, failure, cell, levels)
-            if not masked_by(catalog, failure, cell, case.name)
+            if not masked_by(catalog, failure, cell.stack, case.name)
         ]
     return planned
 
@@ -107,13 +125,13 @@ def of_source(
     `expectation` is the one that the user gives (works, to gate a fix); None takes the catalog's for `version`.
     """
     cases = [
-        plan_case(catalog, failure, case, level, catalog.cell(base.id, mcore=version))
+        plan_case(catalog, failure, case, level, catalog.cell(base.id, {MCORE: version}))
         for base in catalog.wheels
         if base.night
         for failure in catalog.failures
-        if Axis.MCORE in failure.axes
-        and Axis.TE not in failure.axes  # such a case needs a Transformer Engine that fits the source
-        for case, level in run_in(catalog, failure, catalog.cell(base.id, mcore=version), levels)
+        if MCORE in failure.axes
+        and TE not in failure.axes  # such a case needs a Transformer Engine that fits the source
+        for case, level in run_in(catalog, failure, catalog.cell(base.id, {MCORE: version}), levels)
     ]
     return [
         replace(
@@ -183,7 +201,13 @@ def night(
     order = {base: place for place, base in enumerate(catalog.bases)}
     return sorted(
         chosen.values(),
-        key=lambda item: (order[item.cell.base], item.failure, position(item.cell.mcore), item.cell.te, item.case),
+        key=lambda item: (
+            order[item.cell.base],
+            item.failure,
+            position(item.cell.stack[MCORE]),
+            str(item.cell.stack[TE]),
+            item.case,
+        ),
     )
 
 
@@ -200,24 +224,27 @@ def image_cases(catalog: Catalog, failure: Failure) -> Iterable[Choice]:
     releases apply, and unless it depends on Transformer Engine also its bases: to the images that they are twins of.
     """
     share = failure.night
-    bases = share.bases if share and Axis.TE not in failure.axes else ()
+    bases = share.bases if share and TE not in failure.axes else ()
+    shared = share.releases.get(MCORE, ()) if share else ()
     twins = {image.id for base in catalog.wheels if base.id in bases for image in catalog.twins_of(base)}
     for image in catalog.containers:
         if not image.night or (bases and image.id not in twins):
             continue
-        te = image.te if Axis.TE in failure.axes else NONE
+        te = image.te if TE in failure.axes else ABSENT
         cells = [
-            catalog.cell(image.id, mcore=core, te=te)
-            for core in versions_of(failure, Package.MCORE, catalog.megatron_core, image)
-            if te and not (share and share.mcore and core not in share.mcore)
+            catalog.cell(image.id, {MCORE: core, TE: te})
+            for core in versions_of(catalog, failure, MCORE, image)
+            if te and (not shared or core in shared)
         ]
-        cells = newest_patches(cell for cell in cells if catalog.excluded(cell) is None)
+        cells = newest_patches(cell for cell in cells if catalog.excluded(cell.stack) is None)
         for case in (case for case in failure.case if Level.GPU in case.levels):
-            sides = [(cell, expected(catalog, failure, cell, case)) for cell in cells]
+            sides = [(cell, expected(catalog, failure, cell.stack, case)) for cell in cells]
             known = [(cell, side) for cell, side in sides if side is not Expectation.UNKNOWN]
             changes = [pair for pair in itertools.pairwise(known) if pair[0][1] is not pair[1][1]]
             for (cell, was), (other, becomes) in changes:
-                change = Reason(ReasonKind.BOUNDARY, f"mcore {cell.mcore} {was.value} | {other.mcore} {becomes.value}")
+                change = Reason(
+                    ReasonKind.BOUNDARY, f"mcore {cell.stack[MCORE]} {was.value} | {other.stack[MCORE]} {becomes.value}"
+                )
                 yield cell, frozenset({case.name}), change
                 yield other, frozenset({case.name}), change
             if known and not changes:
@@ -229,20 +256,18 @@ def night_cells(catalog: Catalog, failure: Failure) -> list[Cell]:
     share = failure.night or NightShare("")
     bases = {base.id for base in catalog.made if base.night and (not share.bases or base.id in share.bases)}
     cells = cells_of(catalog, failure, bases)
-    cells = [cell for cell in cells if all(_shared(failure, share, one) for one in (cell, cell.writer) if one)]
-    return [cell for cell in newest_patches(cells) if claimed(catalog, failure, cell)]
+    cells = [cell for cell in cells if all(_shared(failure, share, each.stack) for each in (cell, cell.writer) if each)]
+    return [cell for cell in newest_patches(cells) if claimed(catalog, failure, cell.stack)]
 
 
-def _shared(failure: Failure, share: NightShare, cell: Cell) -> bool:
-    """Return whether the releases of a cell are in the failure's share of the night."""
-    return (not share.te or cell.te in {*share.te, *failure.builds(Package.TE)}) and (
-        not share.mcore or cell.mcore in {*share.mcore, *failure.builds(Package.MCORE)}
-    )
+def _shared(failure: Failure, share: NightShare, stack: Stack) -> bool:
+    """Return whether the releases of a stack are in the failure's share of the night."""
+    return all(stack[name] in {*releases, *failure.builds(name)} for name, releases in share.releases.items())
 
 
-def claimed(catalog: Catalog, failure: Failure, cell: Cell) -> bool:
-    """Return whether some case has an expectation in the cell."""
-    return any(expected(catalog, failure, cell, case) is not Expectation.UNKNOWN for case in failure.case)
+def claimed(catalog: Catalog, failure: Failure, stack: Stack) -> bool:
+    """Return whether some case has an expectation in the stack."""
+    return any(expected(catalog, failure, stack, case) is not Expectation.UNKNOWN for case in failure.case)
 
 
 def newest_patches(cells: Iterable[Cell]) -> list[Cell]:
@@ -251,14 +276,15 @@ def newest_patches(cells: Iterable[Cell]) -> list[Cell]:
     Builds with a local version are not releases: each is kept.
     """
     newest: dict[tuple[object, ...], Cell] = {}
-    for cell in sorted(cells, key=lambda cell: (position(cell.mcore), position(cell.writer_mcore))):
-        lines = (_line(cell.mcore), _line(cell.writer_mcore))
-        newest[cell.base, lines, cell.te, cell.writer_te, cell.packages] = cell
+    patched = (MCORE, WRITER_MCORE)
+    for cell in sorted(cells, key=lambda cell: [position(cell.stack[name]) for name in patched]):
+        lines = tuple(_line(cell.stack[name]) for name in patched)
+        newest[cell.base, lines, cell.stack[TE], cell.stack[WRITER_TE], cell.pins] = cell
     return list(newest.values())
 
 
-def _line(version: str) -> str:
-    return version if "+" in version or version == NONE else minor(version)
+def _line(version: Value) -> Value:
+    return minor(version) if isinstance(version, str) and "+" not in version else version
 
 
 Choice = tuple[Cell, frozenset[str], Reason]  # a cell, the names of the cases to run there, and the reason
@@ -268,16 +294,16 @@ def covering_cases(catalog: Catalog, cells: Sequence[Cell], failure: Failure, pa
     """Yield a pairwise covering array of base x megatron-core x TE x case, and what else the failure's cells name."""
     if not cells or not failure.case:
         return
-    more = [axis for axis in (*WRITER, "packages") if any(getattr(cell, axis) not in (NONE, ()) for cell in cells)]
-    axes = ("base", "mcore", "te", *more)
+    values = {cell: _factors(cell) for cell in cells}
+    axes = [axis for axis in values[cells[0]] if axis in ALWAYS or any(each[axis] for each in values.values())]
     allowed = {
-        (*(getattr(cell, axis) for axis in axes), case.name): cell
+        (*(values[cell][axis] for axis in axes), case.name): cell
         for cell in cells
         for case in failure.case
-        if expected(catalog, failure, cell, case) is not Expectation.UNKNOWN
+        if expected(catalog, failure, cell.stack, case) is not Expectation.UNKNOWN
     }
     factors: dict[str, Sequence[Any]] = {
-        axis: list(dict.fromkeys(getattr(cell, axis) for cell in cells)) for axis in axes
+        axis: list(dict.fromkeys(each[axis] for each in values.values())) for axis in axes
     }
     factors["case"] = [case.name for case in failure.case]
     keys = (*axes, "case")
@@ -289,6 +315,16 @@ def covering_cases(catalog: Catalog, cells: Sequence[Cell], failure: Failure, pa
         )
 
 
+ALWAYS: Final = ("base", "mcore", "te", "case")  # factors of each covering array
+
+
+def _factors(cell: Cell) -> dict[str, Any]:
+    """Return what a covering array of cells combines: the base, and the packages that are laid over it."""
+    versions = {short(name): cell.stack[name] for name in (MCORE, TE)}
+    writer = {short(name): cell.stack.version(name) for name in WRITER}
+    return {"base": cell.base, **versions, **writer, "packages": cell.pins}
+
+
 def picked_cases(catalog: Catalog, failure: Failure) -> Iterable[Choice]:
     """Yield the cells that a failure picks by name, with the cases that have an expectation there."""
     for pick, cell in zip(failure.pick, picked_cells(catalog, failure), strict=True):
@@ -296,7 +332,7 @@ def picked_cases(catalog: Catalog, failure: Failure) -> Iterable[Choice]:
             case.name
             for case in failure.case
             if (not pick.cases or case.name in pick.cases)
-            and expected(catalog, failure, cell, case) is not Expectation.UNKNOWN
+            and expected(catalog, failure, cell.stack, case) is not Expectation.UNKNOWN
         }
         yield cell, frozenset(names), Reason(ReasonKind.PICKED, pick.reason)
 
@@ -306,19 +342,19 @@ def stack_cases(catalog: Catalog, levels: Collection[Level]) -> Iterable[tuple[P
 
     On a wheels base at each of `levels`; in an image, which is the reported environment, at the case's highest level.
     """
-    for failure, stack in ((entry, stack) for entry in catalog.failures for stack in entry.stack):
-        cell = catalog.cell_of(stack)
+    for failure, report in ((entry, report) for entry in catalog.failures for report in entry.stack):
+        cell = catalog.cell_of(report)
         image = isinstance(catalog.base(cell.base), Container)
         found = [*run_in(catalog, failure, cell, tuple(Level) if image else levels)]
         if not failure.case:
-            found = [(Case(REPORT, (Level.GPU,), ranks=stack.gpus, gpus=stack.gpus), Level.GPU)]
+            found = [(Case(REPORT, (Level.GPU,), ranks=report.gpus, gpus=report.gpus), Level.GPU)]
         if image:
             found = most_real(found)
         for case, level in found:
-            if not masked_by(catalog, failure, cell, case.name):
+            if not masked_by(catalog, failure, cell.stack, case.name):
                 made = plan_case(catalog, failure, case, level, cell)
-                planned = replace(made, gpus=stack.gpus, reproducible=bool(failure.case))
-                yield planned, Reason(ReasonKind.STACK, f"{stack.name}: {stack.text}")
+                planned = replace(made, gpus=report.gpus, reproducible=bool(failure.case))
+                yield planned, Reason(ReasonKind.STACK, f"{report.name}: {report.text}")
 
 
 def most_real(found: Sequence[tuple[Case, Level]]) -> list[tuple[Case, Level]]:
@@ -332,23 +368,33 @@ def boundary_cases(catalog: Catalog, cells: Sequence[Cell], failure: Failure) ->
 
     Neighbours are adjacent among the values that `cells` have on one axis, with the other axes equal.
     """
-    axes = ("torch", "mcore", "te", *WRITER, *failure.open)
+    axes = (TORCH, MCORE, TE, *WRITER, *failure.open)
+    fixed = (TORCH, PYTHON, BASE)
+    provided = {
+        base: frozenset(pin for pin in catalog.base(base).contents().versions.items() if pin[0] not in fixed)
+        for base in {cell.base for cell in cells}
+    }
     for axis in axes:
         lines: dict[tuple[object, ...], list[Cell]] = {}
         for cell in cells:
-            if cell.version(axis) != NONE:
+            if cell.stack.version(axis):
                 # The torch of a variant base is the standard one's; its other packages are not.
-                rest = (*(cell.version(other) for other in axes if other != axis), axis != "torch" or cell.provided)
-                lines.setdefault(rest, []).append(cell)
+                other_axes = tuple(cell.stack[other] for other in axes if other != axis)
+                lines.setdefault((other_axes, axis != TORCH or provided[cell.base]), []).append(cell)
         for line in lines.values():
-            ordered = sorted((parse(cell.version(axis)), cell) for cell in line)
+            ordered = sorted(
+                ((parse(str(cell.stack[axis])), cell) for cell in line), key=lambda pair: (pair[0], pair[1].base)
+            )
             for (lower, before), (upper, after) in itertools.pairwise(ordered):
                 changes: dict[tuple[Expectation, Expectation], set[str]] = {}
                 for case in failure.case:
-                    sides = expected(catalog, failure, before, case), expected(catalog, failure, after, case)
+                    sides = (
+                        expected(catalog, failure, before.stack, case),
+                        expected(catalog, failure, after.stack, case),
+                    )
                     if sides[0] is not sides[1] and Expectation.UNKNOWN not in sides:
                         changes.setdefault(sides, set()).add(case.name)
                 for (was, becomes), names in changes.items():
-                    change = Reason(ReasonKind.BOUNDARY, f"{axis} {lower} {was.value} | {upper} {becomes.value}")
+                    change = Reason(ReasonKind.BOUNDARY, f"{short(axis)} {lower} {was.value} | {upper} {becomes.value}")
                     yield before, frozenset(names), change
                     yield after, frozenset(names), change

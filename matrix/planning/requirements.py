@@ -14,6 +14,7 @@ from typing import Final
 from matrix.catalog.failure import Case, CaseNeed, Level
 from matrix.catalog.limits import GIB
 from matrix.catalog.model import Catalog, Container, Image, Wheels
+from matrix.catalog.stack import DRIVER, SM, TE
 from matrix.catalog.versions import NONE, minor, parse
 from matrix.planning import driver_fit
 from matrix.planning.cases import CLONE
@@ -155,9 +156,10 @@ def _on_gpu(case: Case, item: Planned, offer: BaseOffer, machine: MachineOffer, 
     placed = place(case, item, machine)
     yield placed if isinstance(placed, Lack) else None
     gpus = machine.gpus or ()
-    if item.cell.sm != NONE and gpus and any(parse(gpu.sm) != parse(item.cell.sm) for gpu in gpus):
+    wanted = item.cell.stack.version(SM)
+    if wanted and gpus and any(parse(gpu.sm) != parse(wanted) for gpu in gpus):
         has = ", ".join(sorted({gpu.sm for gpu in gpus}))
-        yield Lack(Kind.SM, f"needs GPUs of SM {item.cell.sm}, as in the report; host has SM {has}")
+        yield Lack(Kind.SM, f"needs GPUs of SM {wanted}, as in the report; host has SM {has}")
     having = sum(gpu.multicast for gpu in gpus)
     if CaseNeed.MULTICAST in case.needs and having < len(gpus):
         yield Lack(Kind.MULTICAST, f"needs CUDA Multicast; {having} of {_count(len(gpus))} have it")
@@ -170,7 +172,7 @@ def _anywhere(case: Case, item: Planned, offer: BaseOffer, machine: MachineOffer
         return
     yield _cuda(offer) if CaseNeed.CUDA_TORCH in case.needs and item.level is not Level.GPU else None
     for module in catalog.modules:
-        required = module.when.matches(item.cell) and module.package not in item.overrides
+        required = module.when.matches(item.cell.stack) and module.package not in item.overrides
         if required and offer.features is not None and module.name not in offer.features:
             yield Lack(Kind.MODULE, f"needs {module.name}, which {offer.base} lacks: {module.reason}")
     for clone in _clones(case, item, offer):
@@ -191,16 +193,15 @@ def _anywhere(case: Case, item: Planned, offer: BaseOffer, machine: MachineOffer
 
 def _te(case: Case, item: Planned, offer: BaseOffer) -> Lack | None:
     """Return the lack of a compiled Transformer Engine: that of the cell, or any where the case needs one."""
-    wanted = item.cell.te
+    wanted = item.cell.stack.version(TE)
     if item.compiled:
         return None  # its overlay has the extension
-    if (wanted == NONE and CaseNeed.COMPILED_TE not in case.needs) or offer.te is None:
+    if (not wanted and CaseNeed.COMPILED_TE not in case.needs) or offer.te is None:
         return None
-    text = "needs a compiled Transformer Engine" + (f" {wanted}" if wanted != NONE else "")
+    text = "needs a compiled Transformer Engine" + (f" {wanted}" if wanted else "")
     if offer.te == NONE:
         return Lack(Kind.TE, f"{text}; {offer.base} has none")
-    same = offer.te == wanted if offer.measured else minor(offer.te) == minor(wanted) if wanted != NONE else True
-    if same or wanted == NONE:
+    if not wanted or (offer.te == wanted if offer.measured else minor(offer.te) == minor(wanted)):
         return None
     return Lack(
         Kind.TE, f"{text}; {offer.base} has {offer.te}, and an overlay holds the Python only: --compile builds a commit"
@@ -214,10 +215,10 @@ def _cuda(offer: BaseOffer) -> Lack | None:
 
 
 def _driver(catalog: Catalog, item: Planned, machine: MachineOffer) -> Lack | None:
-    wanted, has = item.cell.driver, machine.driver
+    wanted, has = item.cell.stack.version(DRIVER), machine.driver
     if has is None:
         return None
-    if wanted != NONE and has.split(".")[0] != wanted.split(".")[0]:
+    if wanted and has.split(".")[0] != wanted.split(".")[0]:
         why = f" ({machine.problem})" if machine.problem and has == NONE else ""
         return Lack(Kind.DRIVER, f"needs driver {wanted}; host has {has}{why}")
     text = driver_fit.lack(catalog, item, has)
@@ -228,7 +229,7 @@ def _clones(case: Case, item: Planned, offer: BaseOffer) -> Iterator[str]:
     """Yield the names of the clones that a case needs; a package of the base at the cell's version needs none."""
     if CaseNeed.MEGATRON_LM in case.needs:
         yield "megatron-lm"
-    own_te = offer.measured and offer.te == item.cell.te
+    own_te = offer.measured and offer.te == item.cell.stack[TE]
     for source in (item.source, "" if own_te else item.te_source):
         name, at, _ = source.partition("@")
         if at and name in CLONE.values():

@@ -16,19 +16,19 @@ from typing import Final
 from packaging.specifiers import InvalidSpecifier
 from packaging.version import InvalidVersion
 
-from matrix.catalog.cell import WRITER, Cell, pinned
-from matrix.catalog.failure import Expectation, Level, Package
+from matrix.catalog.cell import DECIDED, Cell
+from matrix.catalog.failure import Expectation, Level
 from matrix.catalog.model import Catalog
-from matrix.catalog.versions import NONE, Range, is_version
+from matrix.catalog.stack import ABSENT, MCORE, TE, WRITER, Value, component_named, components, short
+from matrix.catalog.versions import Range, is_version
 from matrix.errors import MatrixError, closest
 from matrix.planning.cases import package_sets, picked_cells
 from matrix.planning.night import REPORT, everything, stack_cases
 from matrix.verdicts.planned import Planned
 
-Values = Callable[[str], str | None]  # the value of a name; None where it isn't decided yet
+Values = Callable[[str], "Value | None"]  # the value of a name or component; None where it isn't decided yet
 Test = Callable[[Values], bool | None]  # None: it depends on such a name
 
-VERSIONED: Final = ("torch", "mcore", "te", "driver", "python", "sm", "gpus", *WRITER)
 NAMED: Final[dict[str, Callable[[Planned], str]]] = {
     "failure": lambda planned: planned.failure,
     "case": lambda planned: planned.case,
@@ -44,7 +44,7 @@ FORM: Final = 'conditions joined by and, or, not and parentheses: "mcore==0.8.* 
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """What an expression may name: axes, names and packages; and the values that cases have of each.
+    """What an expression may name: names and components; and the values that cases have of each.
 
     `values_of` is empty for what has too many values to list them.
     """
@@ -90,8 +90,8 @@ def _matching(planned: Sequence[Planned], test: Test, expression: str, count: in
 
 
 def values_of(item: Planned) -> Values:
-    """Return the value of each name and axis of a case, "none" for an axis that is not used."""
-    return lambda name: NAMED[name](item) if name in NAMED else item.cell.version(name)
+    """Return the value of each name and component of a case."""
+    return lambda name: NAMED[name](item) if name in NAMED else item.cell.stack[name]
 
 
 def vocabulary_of(planned: Sequence[Planned]) -> Vocabulary:
@@ -105,20 +105,21 @@ def vocabulary_in(catalog: Catalog, levels: Collection[Level]) -> Vocabulary:
     """Return the names and values that the possible cases of a catalog have; it makes few of their cells."""
     reader = catalog.readers[0].id if catalog.readers else next(iter(catalog.bases))
     failures = catalog.failures
-    cores, engines = (
-        {
-            *(release.version for release in releases),
-            *(version for failure in failures for version in failure.builds(of)),
-        }
-        for of, releases in ((Package.MCORE, catalog.megatron_core), (Package.TE, catalog.transformer_engine))
-    )
+    written = {package: writer for writer, package in WRITER.items()}
+    versions = {
+        (package, version)
+        for package in (MCORE, TE)
+        for version in (
+            *(release.version for release in catalog.releases(package)),
+            *(build for failure in failures for build in failure.builds(package)),
+        )
+    }
     cells = [
         *(catalog.cell(base) for base in catalog.bases),
-        *(catalog.cell(reader, mcore=version, writer_mcore=version) for version in cores),
-        *(catalog.cell(reader, te=version, writer_te=version) for version in engines),
-        *(catalog.cell(reader, packages=packages) for failure in failures for packages in package_sets(failure)),
+        *(catalog.cell(reader, {package: version, written[package]: version}) for package, version in versions),
+        *(catalog.cell(reader, values, values) for failure in failures for values in package_sets(failure)),
         *(cell for failure in failures for cell in picked_cells(catalog, failure)),
-        *map(catalog.cell_of, catalog.stacks),
+        *map(catalog.cell_of, catalog.reports),
     ]
     of_names: dict[str, set[str]] = {
         "failure": {failure.id for failure in failures},
@@ -129,13 +130,12 @@ def vocabulary_in(catalog: Catalog, levels: Collection[Level]) -> Vocabulary:
         "cell": set(),
     }
     return Vocabulary(
-        _names(cells), lambda name: of_names[name] if name in NAMED else {cell.version(name) for cell in cells}
+        _names(cells), lambda name: of_names[name] if name in NAMED else {str(cell.stack[name]) for cell in cells}
     )
 
 
 def _names(cells: Iterable[Cell]) -> set[str]:
-    packages = {cell.packages + cell.provided for cell in cells}
-    return {*NAMED, *VERSIONED, *(name for pins in packages for name in pinned(pins))}
+    return {*DECIDED, *components(), *(name for cell in cells for name in cell.stack)}
 
 
 def compile_expression(expression: str, vocabulary: Vocabulary) -> Test:
@@ -222,18 +222,26 @@ def _condition(name: str, operator: str, value: str, vocabulary: Vocabulary) -> 
         if operator not in ("==", "!="):
             raise MatrixError(f"{name} is a name", got=f"{name}{operator}{value}", expected="== or !=")
         return _named(name, value, equal, vocabulary)
-    if name not in vocabulary.names:
-        raise MatrixError("unknown axis or name", got=name, fix=closest(name, vocabulary.names))
-    if value == "none" and operator in ("==", "!="):
-        return lambda values: None if (version := values(name)) is None else (version == NONE) is equal
+    component = component_named(name, vocabulary.names)
+    if not component:
+        known = {*NAMED, *map(short, vocabulary.names)}
+        raise MatrixError("unknown component or name", got=name, fix=closest(name, known))
+    if value == str(ABSENT) and operator in ("==", "!="):
+        return lambda values: None if (version := values(component)) is None else (version is ABSENT) is equal
     try:
         bound = Range(f"{operator}{value}")
     except (InvalidSpecifier, InvalidVersion):
         expected = "2.4.* or 2.4.1" if equal and is_version(value.rstrip(".*")) else "a PEP 440 version"
         raise MatrixError("not a version", got=f"{name}{operator}{value}", expected=expected) from None
-    if equal and not any(version in bound for version in vocabulary.values_of(name)):
-        raise MatrixError(f"no case has this {name}", got=value, fix=closest(value, vocabulary.values_of(name)))
-    return lambda values: None if (version := values(name)) is None else version in bound
+    versions = [version for version in vocabulary.values_of(component) if is_version(version)]
+    if equal and not any(version in bound for version in versions):
+        raise MatrixError(f"no case has this {name}", got=value, fix=closest(value, versions))
+
+    def test(values: Values) -> bool | None:
+        version = values(component)
+        return None if version is None else isinstance(version, str) and version in bound
+
+    return test
 
 
 def _named(name: str, pattern: str, equal: bool, vocabulary: Vocabulary) -> Test:
@@ -245,18 +253,19 @@ def _named(name: str, pattern: str, equal: bool, vocabulary: Vocabulary) -> Test
     def test(values: Values) -> bool | None:
         if (value := values(name)) is None:
             return None if may_have(parts, values) else not equal
-        return fnmatchcase(value, pattern) is equal
+        return fnmatchcase(str(value), pattern) is equal
 
     return test
 
 
-def parts_of(cell: str) -> dict[str, str]:
+def parts_of(cell: str) -> dict[str, Value]:
     """Return the values in a cell's id, or in the parts of a pattern that precede the first with a wildcard."""
     literal = [*itertools.takewhile(lambda part: not {*"*?["} & {*part}, cell.split("/"))]
-    pairs = [("base", part) for part in literal[:1]] + [(*part.partition("-")[::2],) for part in literal[1:]]
-    return dict(pairs)
+    versions = dict((*part.partition("-")[::2],) for part in literal[1:])
+    named = {component_named(name): ABSENT if text == str(ABSENT) else text for name, text in versions.items()}
+    return {**named, **({"base": literal[0]} if literal else {})}
 
 
-def may_have(expected: Mapping[str, str], values: Values, differing: int = 0) -> bool:
+def may_have(expected: Mapping[str, Value], values: Values, differing: int = 0) -> bool:
     """Return whether a case with these values may have the expected ones, except for as many as may be `differing`."""
     return sum(values(name) not in (None, value) for name, value in expected.items()) <= differing

@@ -12,9 +12,10 @@ from dataclasses import dataclass, fields
 from math import prod
 from typing import Any, Final
 
-from matrix.catalog.failure import Axis, Expectation, Failure, Level, Package
+from matrix.catalog.failure import Expectation, Failure, Level
 from matrix.catalog.model import Catalog, Container, Image
-from matrix.planning.cases import cells_of, masked_by, package_sets, picked_cells, run_in
+from matrix.catalog.stack import BASE, DRIVER, WRITER
+from matrix.planning.cases import VARIED, cells_of, masked_by, package_sets, picked_cells, run_in
 from matrix.planning.estimates import Basis, Durations
 from matrix.planning.packing import Demand, largest_first, schedule
 from matrix.planning.requirements import BaseOffer, MachineOffer, Placement, place, unmet
@@ -67,24 +68,18 @@ def possible(catalog: Catalog, failure: Failure, levels: Collection[Level]) -> t
         known += sum(
             count
             for name, count in counted.items()
-            if failure.expectation(cell, name) is not Expectation.UNKNOWN
-            and masked_by(catalog, failure, cell, name) is None
+            if failure.expectation(cell.stack, name) is not Expectation.UNKNOWN
+            and masked_by(catalog, failure, cell.stack, name) is None
         )
     return allowed, known
 
 
 def product(catalog: Catalog, failure: Failure, levels: Collection[Level]) -> int:
     """Return the number of cases without any constraint."""
-    cores = len(catalog.megatron_core) + len(failure.builds(Package.MCORE))
-    engines = len(catalog.transformer_engine) + len(failure.builds(Package.TE))
-    values = {
-        Axis.BASE: len(catalog.bases),
-        Axis.MCORE: cores,
-        Axis.TE: engines,
-        Axis.DRIVER: len(catalog.drivers),
-        Axis.WRITER_MCORE: cores,
-        Axis.WRITER_TE: engines,
-    }
+    values = {BASE: len(catalog.bases), DRIVER: len(catalog.drivers)}
+    for component in VARIED:
+        package = WRITER.get(component, component)
+        values[component] = len(catalog.releases(package)) + len(failure.builds(package))
     counted = set(levels)
     cases = sum(len(counted.intersection(case.levels)) for case in failure.case)
     return cases * len(package_sets(failure)) * prod(values[axis] for axis in failure.axes)
@@ -92,7 +87,7 @@ def product(catalog: Catalog, failure: Failure, levels: Collection[Level]) -> in
 
 def is_known(catalog: Catalog, item: Planned) -> bool:
     """Return whether the case has an expectation and no other failure masks it."""
-    masked = masked_by(catalog, catalog.failure(item.failure), item.cell, item.case)
+    masked = masked_by(catalog, catalog.failure(item.failure), item.cell.stack, item.case)
     return masked is None and item.expectation is not Expectation.UNKNOWN
 
 

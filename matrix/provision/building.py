@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from matrix.catalog.model import Catalog, Container, Image, Release
-from matrix.catalog.versions import NONE
+from matrix.catalog.stack import ABSENT, MCORE, TE
 from matrix.errors import MatrixError, closest
 from matrix.provision.commands import redacted
 from matrix.provision.images import CUDA, PIP, Builder
@@ -69,7 +69,7 @@ def build_request(known: Catalog, name: str, mcore: str = "", te: str = "", mirr
         public(mirror)
     released("megatron-core", mcore, known.megatron_core)
     released("Transformer Engine", te, known.transformer_engine)
-    if reason := known.excluded(known.cell(image.id, mcore=mcore or NONE, te=te or NONE)):
+    if reason := known.excluded(known.cell(image.id, {MCORE: mcore or ABSENT, TE: te or ABSENT}).stack):
         raise MatrixError("these versions are incompatible", got=f"{name} with {mcore or te}", expected=reason)
     cuda = library_cuda(image, te, known.transformer_engine) if te and isinstance(image, Container) else CUDA
     return BuildRequest(image, mcore, te, cuda)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from matrix.catalog.failure import Level
-from matrix.catalog.versions import NONE
+from matrix.catalog.stack import MCORE, TE
 from matrix.errors import MatrixError
 from matrix.provision import sources
 from matrix.provision.configuration import Configuration
@@ -50,14 +50,14 @@ def overlay_specs(
         return ()
     base = frozenset((name, environment.packages[name]) for name in PRELOADED if name in environment.packages)
     required = (
-        ("megatron-core", planned.source, planned.cell.mcore),
-        ("transformer-engine", planned.te_source, planned.cell.te),
+        (MCORE, planned.source, planned.cell.stack[MCORE]),
+        (TE, planned.te_source, planned.cell.stack[TE]),
     )
     # A source of megatron-core has further packages (megatron.training); Transformer Engine is complete everywhere.
     found = [
         sources.parse(configuration.resolve(source) or version, package)
         for package, source, version in required
-        if version != NONE and (version != environment.packages.get(package) or (source and package == "megatron-core"))
+        if isinstance(version, str) and (version != environment.packages.get(package) or (source and package == MCORE))
     ]
     found += [sources.pinned(package) for package in planned.packages]
     if planned.compiled and interpreter is None and not image:

@@ -117,7 +117,7 @@ def _issue(summary: BisectionSummary, change: ChangePoint, command: str) -> str:
 
 def _steps(probe: ProbeSummary, change: ChangePoint, command: str) -> str:
     """Return how a reader repeats a probe: by this project, without a folder of this machine, or by its packages."""
-    layout = LAYOUTS[PACKAGES[change.axis].value] if change.clone else None
+    layout = LAYOUTS[PACKAGES[change.axis]] if change.clone else None
     if not command:
         line = re.sub(rf"^{SITE}=\S+ ", "", probe.reproduce)
         return f"`{line.replace(change.clone, f'./{layout.project}') if layout else line}`"

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 
 from matrix.catalog.failure import Expectation
 from matrix.catalog.model import Catalog
+from matrix.catalog.stack import GPUS, MCORE, SM, TE, TORCH
 from matrix.planning.explain import reported_cells
 from matrix.report import rulings
 from matrix.report.document import document
-from matrix.report.rulings import Ruling
+from matrix.report.rulings import Grounds
 from matrix.report.words import WORST_FIRST, beside_mcore
 from matrix.store.trend import PastResult, Pasts, flakes, steps, turns
 from matrix.verdicts.record import Record
@@ -46,12 +47,12 @@ def _facts(records: Sequence[Record]) -> dict[str, str]:
     cell = records[0].cell
     resolved = {name: version for record in records for name, version in record.resolved.items()}
     facts = {
-        "base": f"{cell.base}, torch {cell.torch}",
-        "Megatron": cell.mcore,
-        "Transformer Engine": cell.te,
+        "base": f"{cell.base}, torch {cell.stack[TORCH]}",
+        "Megatron": str(cell.stack[MCORE]),
+        "Transformer Engine": str(cell.stack[TE]),
         **{axis: version for axis, version in beside_mcore(cell).items() if axis != "te"},
-        "compute capability": cell.sm,
-        "GPUs": cell.gpus,
+        "compute capability": str(cell.stack[SM]),
+        "GPUs": str(cell.stack[GPUS]),
         **{name: resolved.pop(name, "") for name in ("image", "host", "host driver", "user-mode driver")},
         "Python": resolved.pop("python", ""),
         "resolved": ", ".join(f"{name} {version}" for name, version in sorted(resolved.items())),
@@ -60,7 +61,7 @@ def _facts(records: Sequence[Record]) -> dict[str, str]:
     return {name: fact for name, fact in facts.items() if fact != "none"}
 
 
-def _rules(records: Sequence[Record], catalog: Catalog) -> list[tuple[str, Ruling, tuple[str, ...]]]:
+def _rules(records: Sequence[Record], catalog: Catalog) -> list[tuple[str, Grounds, tuple[str, ...]]]:
     """Return the ruling on each failure as a whole, as `megatrix explain` prints it, and on its cases that differ.
 
     A rule is a failure, its ruling, and the cases for which it differs from the ruling on the whole failure.
@@ -69,7 +70,7 @@ def _rules(records: Sequence[Record], catalog: Catalog) -> list[tuple[str, Rulin
     rules = []
     for failure in catalog.failures:
         whole = rulings.of_cell(catalog, failure, cell)
-        cases: dict[Ruling, list[str]] = {} if whole.expectation is Expectation.UNKNOWN else {whole: []}
+        cases: dict[Grounds, list[str]] = {} if whole.expectation is Expectation.UNKNOWN else {whole: []}
         for record in records:
             if record.failure == failure.id:
                 cases.setdefault(rulings.of_record(catalog, failure, record), []).append(record.case)

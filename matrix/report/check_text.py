@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from matrix.catalog.versions import NONE
+from matrix.catalog.stack import ABSENT, MCORE, TE, TORCH, UNKNOWN, component_title
 from matrix.check.answer import BreakingCalls, CheckResult, FailureInStack, Standing
-from matrix.check.stack import AXES, NAMES
 from matrix.kit.preflight import Answer
 from matrix.report.known import advice, title
 from matrix.report.terminal import RED, Alternative, Part, Prose, table, text
@@ -55,8 +54,9 @@ def render(result: CheckResult, *, machine: bool = False) -> Iterator[Part]:
 
 def summary(result: CheckResult) -> str:
     """Return the sum in one sentence, with what the stack leaves open."""
-    axes = ("torch", "mcore", "te")
-    if all(getattr(result.stack.cell, axis) == NONE and axis not in result.stack.open for axis in axes):
+    stack = result.stack.stack
+    axes = (TORCH, MCORE, TE)
+    if all(stack[component] is ABSENT for component in axes):
         return "the stack has none of torch, megatron-core and Transformer Engine: nothing was checked"
     every: list[FailureInStack | BreakingCalls] = [*result.failures, *result.calls]
     certain = [one for one in every if one.certain]
@@ -71,7 +71,7 @@ def summary(result: CheckResult) -> str:
         parts.append("nothing is known to break in this stack")
     if optional:
         parts.append(f"{len(optional)} more with certain options")
-    missing = [AXES[axis] for axis in axes if axis in result.stack.open]
+    missing = [component_title(component) for component in axes if stack[component] is UNKNOWN]
     if possible := result.of(Standing.WITH_VERSIONS):
         parts.append(f"{len(possible)} more with some versions of what is not named")
     if missing:
@@ -89,7 +89,7 @@ def answers(facts: Sequence[Answer]) -> Part:
 def _stack(result: CheckResult) -> Iterator[Part]:
     named = result.stack.named
     if named:
-        yield table([(NAMES.get(name, name), version, source) for name, version, source in named], gap=2)
+        yield table([(component_title(name), version, source) for name, version, source in named], gap=2)
     for job in result.jobs:
         if job.source:
             size = f", {job.world.size} processes" if job.world.size else ""

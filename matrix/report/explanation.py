@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from matrix.catalog.stack import PYTHON, TORCH
 from matrix.planning.explain import Explanation, FailureInCell
 from matrix.report.terminal import Part, Prose, table
 
@@ -12,7 +13,9 @@ def render(explanation: Explanation) -> Iterator[Part]:
     """Yield the cell, then each failure with its expectation, rule, reason and cases of the night."""
     cell = explanation.cell
     yield cell.id
-    yield Prose(f"base: {explanation.base}, torch {cell.torch}, Python {cell.python}; {explanation.twin}", 2)
+    yield Prose(
+        f"base: {explanation.base}, torch {cell.stack[TORCH]}, Python {cell.stack[PYTHON]}; {explanation.twin}", 2
+    )
     if explanation.excluded:
         yield Prose(f"excluded: {explanation.excluded}", 2)
     for failure in explanation.failures:

@@ -14,11 +14,12 @@ from matrix.catalog.codec import MalformedError
 from matrix.catalog.failure import Expectation, Failure, Level
 from matrix.catalog.folders import load_module
 from matrix.catalog.model import Catalog
+from matrix.catalog.stack import MCORE
 from matrix.report import rulings
 from matrix.report.document import document
 from matrix.report.grid import grids
 from matrix.report.page import anchors_of
-from matrix.report.rulings import Ruling
+from matrix.report.rulings import Grounds
 from matrix.report.stack_map import OCCURRED, StackMap
 from matrix.report.words import WORST_FIRST, render_chain
 from matrix.store.night import Night
@@ -92,7 +93,7 @@ def chart(failure: Failure, records: Iterable[Record]) -> Markup:
     if not (failure.folder / "chart.py").is_file():
         return Markup()
     values = [
-        (f"{record.case}, mcore {record.cell.mcore} on {record.cell.base}", rank.value)
+        (f"{record.case}, mcore {record.cell.stack[MCORE]} on {record.cell.base}", rank.value)
         for record in records
         for rank in record.outcome.ranks
     ]
@@ -116,9 +117,9 @@ def _counts(records: Sequence[Record]) -> dict[tuple[Verdict, Level], int]:
     return {pair: counts[pair] for verdict in WORST_FIRST for level in Level if (pair := (verdict, level)) in counts}
 
 
-def _by_rule(failure: Failure, catalog: Catalog, records: Sequence[Record]) -> dict[Ruling, list[Record]]:
+def _by_rule(failure: Failure, catalog: Catalog, records: Sequence[Record]) -> dict[Grounds, list[Record]]:
     """Return the records under each rule of the failure, and under other rulings that they are based on."""
-    under: dict[Ruling, list[Record]] = {
+    under: dict[Grounds, list[Record]] = {
         rulings.of_rule(kind, rule): []
         for kind, rules in ((Expectation.BROKEN, failure.affected), (Expectation.WORKS, failure.works))
         for rule in rules

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from matrix.catalog.failure import Level
+from matrix.catalog.stack import MCORE, TORCH
 from matrix.report.words import beside_mcore, group_by, row_order, version_order, worst
 from matrix.verdicts.record import Record, Verdict
 
@@ -61,9 +62,9 @@ def grids(records: Sequence[Record], links: Mapping[str, str], levels: Mapping[s
 def _grid(records: Sequence[Record], links: Mapping[str, str], ran: frozenset[Level]) -> Grid:
     order = list(Level)
     never_run = order[max((order.index(level) + 1 for level in ran), default=0) :]
-    columns = sorted({record.cell.mcore for record in records}, key=version_order)
+    columns = sorted({str(record.cell.stack[MCORE]) for record in records}, key=version_order)
     rows = group_by(
-        lambda record: (record.cell.base, record.cell.torch, *beside_mcore(record.cell).items()),
+        lambda record: (record.cell.base, record.cell.stack[TORCH], *beside_mcore(record.cell).items()),
         sorted(records, key=lambda record: row_order(record.cell)),
     )
     return Grid(
@@ -81,8 +82,9 @@ def _row(
     records: Sequence[Record], columns: Sequence[str], links: Mapping[str, str]
 ) -> tuple[str, str, tuple[GridCell | None, ...]]:
     cell = records[0].cell
-    axes = {"torch": cell.torch if cell.torch not in cell.base else "none", **beside_mcore(cell)}
-    cells = group_by(lambda record: record.cell.mcore, records)
+    torch = str(cell.stack[TORCH])
+    axes = {"torch": torch if torch not in cell.base else "none", **beside_mcore(cell)}
+    cells = group_by(lambda record: str(record.cell.stack[MCORE]), records)
     return (
         cell.base,
         ", ".join(f"{axis} {value}" for axis, value in axes.items() if value != "none"),
@@ -95,4 +97,4 @@ def _cell(records: Sequence[Record], links: Mapping[str, str]) -> GridCell:
     leading = [record for record in records if record.verdict is verdict]
     cases = ", ".join(f"{record.case} {record.verdict.value}" for record in records)
     share = f"{len(leading)} of {len(records)}" if len(leading) < len(records) else ""
-    return GridCell(verdict, links[leading[0].key], f"{cell.base}, mcore {cell.mcore}: {cases}", share)
+    return GridCell(verdict, links[leading[0].key], f"{cell.base}, mcore {cell.stack[MCORE]}: {cases}", share)

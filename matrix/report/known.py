@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from matrix.catalog.failure import Failure, Rule
-from matrix.check.stack import NAMES
+from matrix.catalog.stack import component_title
 
 
 def title(failure: Failure) -> str:
@@ -16,7 +16,7 @@ def title(failure: Failure) -> str:
 def where(rule: Rule) -> str:
     """Return the versions that a rule names: "megatron-core >=0.4.0 and Transformer Engine >=1.8.0,<1.9.0"."""
     parts = [f"the image {' or '.join(rule.base)}"] if rule.base else []
-    parts += [f"{NAMES.get(axis, axis)} {bound.text}" for axis, bound in rule.bounds()]
+    parts += [f"{component_title(name)} {bound.text}" for name, bound in rule.bounds.items()]
     return (" and ".join(parts) or "everywhere") + (f" in case {', '.join(rule.cases)}" if rule.cases else "")
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from matrix.catalog.failure import Failure, Level
+from matrix.catalog.stack import DRIVER, MCORE, TE, short
 from matrix.report.changes import Changes
 from matrix.report.document import document
 from matrix.report.grid import Grid, grids
@@ -19,7 +20,7 @@ from matrix.verdicts.record import SILENT, Record, Verdict
 
 # The cell axes with a filter, each shown only if the records have more than one value. index.html.j2 names them in the
 # rows that the filters hide.
-AXES: Final = ("base", "mcore", "te", "driver")
+AXES: Final = (MCORE, TE, DRIVER)
 
 
 @dataclass(frozen=True)
@@ -117,7 +118,9 @@ def _choices(records: Sequence[Record]) -> dict[str, list[str]]:
     """Return the values of each filter."""
     verdicts = {record.verdict for record in records}
     levels = {record.level for record in records}
-    axes = {axis: sorted({getattr(record.cell, axis) for record in records}, key=version_order) for axis in AXES}
+    values = {"base": {record.cell.base for record in records}}
+    values |= {short(name): {str(record.cell.stack[name]) for record in records} for name in AXES}
+    axes = {axis: sorted(texts, key=version_order) for axis, texts in values.items()}
     return {
         "verdict": ["red"] * any(map(is_red, records)) + [name.value for name in WORST_FIRST if name in verdicts],
         "failure": sorted({record.failure for record in records}),

@@ -16,7 +16,7 @@ PLANNED = "as planned"
 
 
 @dataclass(frozen=True)
-class Ruling:
+class Grounds:
     """An expectation, its rule, and the reason."""
 
     expectation: Expectation
@@ -27,21 +27,22 @@ class Ruling:
         return f"{self.rule}: {self.reason}" if self.reason else self.rule
 
 
-def of_rule(expectation: Expectation, rule: Rule | None) -> Ruling:
-    """Return the ruling of a catalog rule; `rule` is None if no rule applies."""
-    return Ruling(expectation, str(rule) if rule else NO_RULE, rule.reason if rule else "")
+def of_rule(expectation: Expectation, rule: Rule | None) -> Grounds:
+    """Return the basis of a catalog rule; `rule` is None if no rule applies."""
+    return Grounds(expectation, str(rule) if rule else NO_RULE, rule.reason if rule else "")
 
 
-def of_cell(catalog: Catalog, failure: Failure, cell: Cell, case: str = "") -> Ruling:
-    """Return the catalog's ruling for a case in a cell; without a case, for the failure as a whole."""
-    ruling = of_rule(*failure.ruling(cell, case))
-    masked = masked_by(catalog, failure, cell, case)
+def of_cell(catalog: Catalog, failure: Failure, cell: Cell, case: str = "") -> Grounds:
+    """Return the catalog's expectation for a case in a cell; without a case, for the failure as a whole."""
+    ruled = failure.ruling(cell.stack, case)
+    basis = of_rule(ruled.expectation, ruled.rule)
+    masked = masked_by(catalog, failure, cell.stack, case)
     if masked is None:
-        return ruling
-    return Ruling(ruling.expectation, ruling.rule, f"{ruling.reason}; masked: {masked}".removeprefix("; "))
+        return basis
+    return Grounds(basis.expectation, basis.rule, f"{basis.reason}; masked: {masked}".removeprefix("; "))
 
 
-def of_record(catalog: Catalog, failure: Failure, record: Record) -> Ruling:
+def of_record(catalog: Catalog, failure: Failure, record: Record) -> Grounds:
     """Return the expectation that the record's verdict is based on, also if the catalog now differs.
 
     They differ if a source was given with its own expectation, or if the catalog has changed since the run.
@@ -50,4 +51,4 @@ def of_record(catalog: Catalog, failure: Failure, record: Record) -> Ruling:
     if ruling.expectation is record.expectation:
         return ruling
     given = next((str(reason) for reason in record.why if reason.kind is ReasonKind.SOURCE), PLANNED)
-    return Ruling(record.expectation, given, f"catalog: {ruling.expectation.value}, {ruling}")
+    return Grounds(record.expectation, given, f"catalog: {ruling.expectation.value}, {ruling}")

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from matrix.catalog.failure import Level
+from matrix.catalog.stack import MCORE
 from matrix.report.terminal import RED, Alternative, Part, Prose, table, text
 from matrix.report.words import (
     MEANING,
@@ -118,7 +119,11 @@ def _table(records: Sequence[Record]) -> list[Part]:
     narrow: list[Part] = []
     for span in spans:
         first, last = span[0][0].cell, span[-1][0].cell
-        name = label(first) if len(span) == 1 else f"{label(first, f'{first.mcore}..{last.mcore}')} ({len(span)})"
+        name = (
+            label(first)
+            if len(span) == 1
+            else f"{label(first, f'{first.stack[MCORE]}..{last.stack[MCORE]}')} ({len(span)})"
+        )
         members = [record for members in span for record in members]
         verdicts = {record.case: styled(record.verdict) for record in members}
         rows.append([name, *(text(verdicts.get(case, "-")) for case in cases)])

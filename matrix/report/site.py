@@ -10,8 +10,8 @@ from typing import Any, Final
 from matrix.authoring.export import failure_to_json
 from matrix.catalog.failure import Level
 from matrix.catalog.model import Catalog
+from matrix.catalog.stack import MCORE, component_title
 from matrix.catalog.versions import spans
-from matrix.check.stack import AXES
 from matrix.check.table import CHOSEN
 from matrix.report.document import document
 from matrix.report.failure_page import failure_page
@@ -24,7 +24,7 @@ from matrix.verdicts.planned import Planned
 from matrix.verdicts.record import SILENT, Record
 
 # The fields of a stack on the page that compares two, and their labels.
-FIELDS: Final = {axis: "container, or torch" if axis == "base" else AXES[axis] for axis in CHOSEN}
+FIELDS: Final = {axis: "container, or torch" if axis == "base" else component_title(CHOSEN[axis][0]) for axis in CHOSEN}
 
 
 def published(catalog: Catalog, records: Sequence[Record]) -> list[Record]:
@@ -40,7 +40,7 @@ def published(catalog: Catalog, records: Sequence[Record]) -> list[Record]:
             cached_from=record.cached_from,
         )
         for record in records
-        if record.cell.base in catalog.bases and record.cell.mcore in cores and record.verdict not in SILENT
+        if record.cell.base in catalog.bases and record.cell.stack[MCORE] in cores and record.verdict not in SILENT
     ]
 
 

@@ -9,12 +9,12 @@ from functools import cache
 from itertools import count, groupby, product
 from typing import Any, Final, TypeAlias
 
-from matrix.catalog.cell import Cell
-from matrix.catalog.failure import Axis, Failure, Level
+from matrix.catalog.cell import DECIDED, Cell
+from matrix.catalog.failure import Failure, Level
 from matrix.catalog.model import Catalog, Wheels
-from matrix.catalog.versions import NONE, parse, spans
+from matrix.catalog.stack import ABSENT, BASE, MCORE, TE, TORCH, WRITER, component_title, components, short
+from matrix.catalog.versions import parse, spans
 from matrix.check.answer import BreakingCalls, FailureInStack, Standing
-from matrix.check.stack import ALIASES, AXES
 from matrix.check.table import KNOWN_BREAK, Choice, StackTable
 from matrix.store.trend import Pasts
 from matrix.verdicts.record import SILENT, Record, Verdict
@@ -162,7 +162,7 @@ class StackMap:
             **self.table.to_json(),
             "columns": [f"mcore={mcore}" for mcore in self.columns],
             "colours": [COLOURS.get(standing, Colour.UNTESTED).value for standing in Standing],
-            "titles": AXES,
+            "titles": {short(name): component_title(name) for name in DECIDED if name not in WRITER},
             "newer": {
                 "mcore": [f"mcore={mcore}" for mcore in self.columns],
                 "te": [f"te={release.version}" for release in self.catalog.transformer_engine],
@@ -171,7 +171,7 @@ class StackMap:
                     *(f"torch={release.version}" for release in self.catalog.torch),
                 ],
             },
-            "aliases": ALIASES,
+            "aliases": _aliases(),
             "entries": [self._entry(failure) for failure in self.catalog.failures],
         }
 
@@ -277,9 +277,9 @@ def _groups(catalog: Catalog, table: StackTable) -> dict[str, list[MapRow]]:
 
 
 def _about(table: StackTable, catalog: Catalog, word: str) -> str:
-    torch = catalog.cell(word.removeprefix("base=")).torch
+    torch = catalog.base(word.removeprefix("base=")).contents().version(TORCH)
     te = table.brought.get(word, {}).get("te", "").removeprefix("te=")
-    return ", ".join([f"torch {torch}"] * (torch != NONE) + [f"TE {te}"] * bool(te)) or UNKNOWN
+    return ", ".join([f"torch {torch}"] * bool(torch) + [f"TE {te}"] * bool(te)) or UNKNOWN
 
 
 def _results(
@@ -294,8 +294,8 @@ def _results(
         (record for record in records if record.verdict not in (*SILENT, Verdict.LEARNED)),
         key=lambda run: (run.verdict.colour != "red", run.verdict not in OCCURRED, -levels.index(run.level)),
     ):
-        if record.failure in failures and record.cell.mcore in columns:
-            column = columns.index(record.cell.mcore)
+        if record.failure in failures and (core := str(record.cell.stack[MCORE])) in columns:
+            column = columns.index(core)
             is_about = _same_stack(catalog, table, failures[record.failure], record.cell)
             for number, row in enumerate(rows):
                 if is_about(row):
@@ -312,14 +312,24 @@ def _same_stack(catalog: Catalog, table: StackTable, failure: Failure, cell: Cel
         words = {f"torch={base.torch}", *(f"base={image.id}" for image in catalog.twins_of(base))}
 
     def same(row: MapRow) -> bool:
-        if Axis.BASE in failure.axes and row.word not in words:
+        if BASE in failure.axes and row.word not in words:
             return False
-        if Axis.TE not in failure.axes:
+        if TE not in failure.axes:
             return row.axis == "base"
-        te = (row.word if row.axis == "te" else table.brought.get(row.word, {}).get("te", NONE)).removeprefix("te=")
-        return NONE not in (te, cell.te) and _public(te) == _public(cell.te)
+        te = (row.word if row.axis == "te" else table.brought.get(row.word, {}).get("te", "")).removeprefix("te=")
+        engine = cell.stack.version(TE)
+        return engine is not None and te not in ("", str(ABSENT)) and _public(te) == _public(engine)
 
     return same
+
+
+def _aliases() -> dict[str, str]:
+    """Return other names of the components of a stack -> their short names."""
+    aliases: dict[str, str] = {}
+    for name in DECIDED[1:]:  # the base is chosen from a list
+        spelled_out = [name] if short(name) != name and name not in WRITER else []
+        aliases |= dict.fromkeys([*spelled_out, *components()[name].aliases], short(name))
+    return aliases
 
 
 @cache

@@ -14,6 +14,7 @@ from typing import Any, Final, TypeVar
 from packaging.version import Version
 
 from matrix.catalog.cell import Cell
+from matrix.catalog.stack import MCORE
 from matrix.store.trend import PastResult
 from matrix.verdicts.outcome import Outcome, OutcomeKind, Raised
 from matrix.verdicts.record import SILENT, Record, Verdict
@@ -132,7 +133,7 @@ def render_chain(chain: Sequence[Raised]) -> str:
 
 def label(cell: Cell, mcore: str | None = None) -> str:
     """Return the cell's id without the axes that are "none"; `mcore` replaces its Megatron version if given."""
-    axes = {**cell.named, "mcore": mcore or cell.mcore}
+    axes = {**cell.named, "mcore": mcore or cell.stack[MCORE]}
     return visible("/".join([cell.base, *(f"{axis}-{value}" for axis, value in axes.items() if value != "none")]))
 
 
@@ -189,4 +190,4 @@ def version_order(text: str) -> tuple[Any, ...]:
 
 def row_order(cell: Cell) -> tuple[Any, ...]:
     """Return a sort key for rows: base, TE, driver, what else the cell names, mcore."""
-    return tuple(version_order(axis) for axis in (cell.base, *beside_mcore(cell).values(), cell.mcore))
+    return tuple(version_order(axis) for axis in (cell.base, *beside_mcore(cell).values(), str(cell.stack[MCORE])))

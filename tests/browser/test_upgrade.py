@@ -9,6 +9,7 @@ from urllib.parse import urlencode
 
 import pytest
 
+from matrix.catalog.stack import MCORE, TE, UNKNOWN
 from matrix.check.answer import CheckResult, Standing
 from matrix.check.checking import Question, check
 from matrix.check.remedies import upgrade
@@ -189,7 +190,11 @@ def test_comparison_agrees_with_two_checks(browser: Browser, site: Paths) -> Non
             expected.setdefault(move(stood[one.failure.id], one.standing).value, []).append(one.failure.id)
         expected.pop("no known break in either", None)
         old, new = errors(first), errors(second)
-        gone = "no longer known" if second.calls_problem or {"te", "mcore"} & {*second.stack.open} else "fixed"
+        gone = (
+            "no longer known"
+            if second.calls_problem or UNKNOWN in (second.stack.stack[TE], second.stack.stack[MCORE])
+            else "fixed"
+        )
         for error in new:
             expected.setdefault("still broken" if error in old else "newly broken", []).append(error)
         expected.setdefault(gone, []).extend(error for error in old if error not in new)

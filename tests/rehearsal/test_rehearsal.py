@@ -5,9 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from packaging.version import Version
 
 from matrix.catalog.failure import Case, Expectation, Level
 from matrix.catalog.loading import load
+from matrix.catalog.stack import MCORE
 from matrix.catalog.versions import parse
 from matrix.planning.host_cases import cases_here, with_host
 from matrix.verdicts.outcome import OutcomeKind
@@ -35,8 +37,8 @@ def cell_of(failure: str, case: Case, rehearsals: Rehearsals) -> Planned:
     mine = [item for item in planned if (item.failure, item.case) == (failure, case.name)]
     known = [item for item in mine if item.expectation is not Expectation.UNKNOWN]
     rank = {Expectation.WORKS: 0, Expectation.BROKEN: 1}
-    new = [item for item in known if parse(item.cell.mcore) >= OLDEST and "+" not in item.cell.mcore]  # no build
-    return min(new, key=lambda item: (rank[item.expectation], parse(item.cell.mcore)))
+    new = [item for item in known if core(item) >= OLDEST and not core(item).local]  # no build
+    return min(new, key=lambda item: (rank[item.expectation], core(item)))
 
 
 def summary(record: Record) -> str:
@@ -45,7 +47,7 @@ def summary(record: Record) -> str:
     replaced = {
         f"{name} -> {value}" for one in values if isinstance(one, dict) for name, value in one["replaced"].items()
     }
-    where = f"{record.failure} {record.case}, megatron-core {record.cell.mcore}, ranks {len(values)}"
+    where = f"{record.failure} {record.case}, megatron-core {record.cell.stack[MCORE]}, ranks {len(values)}"
     return f"{record.outcome.seconds:6.1f} s  {where}: {record.outcome.kind.value}; {', '.join(sorted(replaced))}"
 
 
@@ -57,7 +59,7 @@ def test_case_runs_as_on_gpus(
 ) -> None:
     """It holds a GPU for each rank and ends as the catalog expects; with small sizes nothing breaks."""
     item = cell_of(failure, case, rehearsals)
-    expression = f"failure=={failure} and case=={case.name} and level==gpu and mcore=={item.cell.mcore}"
+    expression = f"failure=={failure} and case=={case.name} and level==gpu and mcore=={item.cell.stack[MCORE]}"
     records, printed = rehearsals.run(expression, tmp_path)
     assert len(records) == 1, printed
     (record,) = records
@@ -85,3 +87,7 @@ def test_ranks_share_one_gpu_over_gloo(rehearsals: Rehearsals, tmp_path: Path) -
         "needs NCCL, so 2 GPUs, one for each rank; CUDA shows 1: "
         f"CUDA_VISIBLE_DEVICES is '{FIRST}'; the kernel driver lists {GPUS}"
     )
+
+
+def core(item: Planned) -> Version:
+    return parse(str(item.cell.stack[MCORE]))

@@ -11,6 +11,7 @@ import pytest
 
 from matrix.catalog import loading
 from matrix.catalog.failure import Level
+from matrix.catalog.stack import DRIVER
 from matrix.execution.slurm.commands import of
 from matrix.execution.slurm.site import ClusterSite
 from matrix.planning.night import everything
@@ -127,7 +128,7 @@ def nodes(site: Site, monkeypatch: pytest.MonkeyPatch) -> ClusterSite:
 def case(driver: str, gpus: int) -> Planned:
     """Return a case at level gpu."""
     item = everything(loading.load(), (Level.CPU,))[0]
-    return replace(item, level=Level.GPU, gpus=gpus, cell=replace(item.cell, driver=driver))
+    return replace(item, level=Level.GPU, gpus=gpus, cell=item.cell.with_({DRIVER: driver}))
 
 
 @pytest.mark.parametrize(

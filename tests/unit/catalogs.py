@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import fields, replace
 from functools import cache
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
-from matrix.catalog.failure import Axis, Case, Failure, Level, Masked, Rule, Signature, Stack, StackCell
+from matrix.catalog.cell import DECIDED, Cell
+from matrix.catalog.failure import Case, CellName, Failure, Level, Masked, ReportedStack, Rule, Signature
 from matrix.catalog.loading import FACTS, load
 from matrix.catalog.model import Catalog, Container, Driver, Exclusion, ReaderBase, Release, Wheels
+from matrix.catalog.stack import ABSENT, BASE, MCORE, Stack, Value, component_named
 from matrix.catalog.versions import Range
 from matrix.planning.cases import plan_case
 from matrix.verdicts.outcome import Outcome, OutcomeKind, Raised
@@ -38,14 +39,18 @@ def clause(
     *,
     base: Sequence[str] = (),
     cases: Sequence[str] = (),
-    packages: Mapping[str, str] = MappingProxyType({}),
+    packages: dict[str, str] = {},  # noqa: B006  (it is not changed)
     reason: str = "by hand",
-    **bounds: Any,
+    **bounds: str,
 ) -> Rule:
     """Return a rule with bounds as texts: clause(mcore=">=0.8", torch="<2.4")."""
-    ranges: dict[str, Any] = {axis: Range(text) for axis, text in bounds.items()}
-    ranges["packages"] = {name: Range(text) for name, text in packages.items()}
-    return Rule(base=tuple(base), cases=tuple(cases), reason=reason, **ranges)  # type: ignore[arg-type]  # not from TOML
+    ranges = {component_named(name) or name: Range(text) for name, text in (bounds | packages).items()}
+    return Rule(tuple(base), ranges, reason, tuple(cases))  # type: ignore[arg-type]  # not from TOML
+
+
+def values(**versions: str) -> dict[str, Value]:
+    """Return the values of components by their short names; "none" is ABSENT: values(mcore="0.8.0", te="none")."""
+    return {component_named(name): ABSENT if text == "none" else text for name, text in versions.items()}
 
 
 def case(name: str = "tp2", levels: Iterable[Level] = (Level.CPU,), ranks: int = 2, gpus: int = 1) -> Case:
@@ -58,7 +63,7 @@ def failure(id: str = "break", **further: Any) -> Failure:
         "id": id,
         "title": f"{id} shows",
         "references": (),
-        "axes": (Axis.BASE, Axis.MCORE),
+        "axes": (BASE, MCORE),
         "symptom": "",
         "cause": "",
         "fix": "",
@@ -94,9 +99,15 @@ def releases(versions: Iterable[str]) -> tuple[Release, ...]:
     return tuple(Release(version) for version in versions)  # type: ignore[arg-type]
 
 
-def stack(failure: str, base: str, core: str, *, gpus: int = 2, **cell: str) -> tuple[str, Stack]:
+def cell(base: str = "torch-2.4.0", **versions: str) -> Cell:
+    """Return a cell by the short names of components: cell("torch-2.4.0", torch="2.4.0", mcore="0.8.0")."""
+    return Cell(base, Stack({**dict.fromkeys(DECIDED, ABSENT), BASE: base, **values(**versions)}))
+
+
+def stack(failure: str, base: str, core: str, *, gpus: int = 2, **cell: str) -> tuple[str, ReportedStack]:
     """Return the id of a failure and the stack of a report in its entry."""
-    return failure, Stack("Some#1", "as reported", StackCell(base, core, **cell), gpus)  # type: ignore[arg-type]
+    named = CellName(base, values(mcore=core, **cell))  # type: ignore[arg-type]  # not from TOML
+    return failure, ReportedStack("Some#1", "as reported", named, gpus)
 
 
 def exclusion(reason: str = "by hand", **bounds: Any) -> Exclusion:
@@ -104,7 +115,10 @@ def exclusion(reason: str = "by hand", **bounds: Any) -> Exclusion:
 
 
 def catalog(
-    *failures: Failure, torches: Sequence[str] = TORCHES, stacks: Iterable[tuple[str, Stack]] = (), **further: Any
+    *failures: Failure,
+    torches: Sequence[str] = TORCHES,
+    stacks: Iterable[tuple[str, ReportedStack]] = (),
+    **further: Any,
 ) -> Catalog:
     """Return a catalog of bases torch-2.3.1, torch-2.4.0, torch-2.5.1, all for the night, with CORES and ENGINES."""
     given: dict[str, Any] = {field.name: () for field in fields(Catalog)}
@@ -129,5 +143,5 @@ def image(id: str, torch: str | None, te: str | None = None) -> Container:
 def planned(known: Catalog, base: str = "torch-2.4.0", core: str = "0.8.0", **changes: Any) -> Planned:
     """Return the first case of the catalog's first failure, on the base with megatron-core `core`."""
     entry = known.failures[0]
-    cell = known.cell(base, mcore=core)
+    cell = known.cell(base, values(mcore=core))
     return replace(plan_case(known, entry, entry.case[0], entry.case[0].levels[0], cell), **changes)

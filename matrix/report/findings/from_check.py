@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterator, Sequence
 from typing import Final
 
 from matrix.catalog.place import Place
+from matrix.catalog.stack import BASE, MCORE, TE, TORCH
 from matrix.check.answer import CheckResult, Standing
 from matrix.report.check_text import summary
 from matrix.report.findings.findings import Findings, FindingTopic, ReportedFinding, Severity
@@ -21,10 +22,8 @@ def of_check(result: CheckResult, files: Collection[str]) -> Findings:
 
 
 def _findings(result: CheckResult, files: Collection[str]) -> Iterator[ReportedFinding]:
-    sources = result.stack.sources
-
     def first(axes: Sequence[str], command: str) -> Place | None:
-        places = (place_of(source, files) for source in (*(sources.get(axis, "") for axis in axes), command))
+        places = (place_of(source, files) for source in (*map(result.stack.place, axes), command))
         return next(filter(None, places), None)
 
     for clash in result.clashes:
@@ -33,8 +32,8 @@ def _findings(result: CheckResult, files: Collection[str]) -> Iterator[ReportedF
         if failure.standing in LISTED and not failure.missing:
             # The version that decides, else the command, else any version.
             entry = failure.failure
-            axes = [axis for rule in entry.affected for axis, _ in rule.bounds()]
-            place = first((*axes, "mcore", "te", "torch", "base"), failure.source)
+            components = [name for rule in entry.affected for name in rule.bounds]
+            place = first((*components, MCORE, TE, TORCH, BASE), failure.source)
             topic = FindingTopic(str(entry.id), entry.title, ", ".join(entry.references))
             workarounds = (f"workaround: {change.text}" for change in failure.workarounds[:2])
             texts = filter(None, (entry.title, failure.needs, failure.reason, *workarounds))
@@ -42,7 +41,7 @@ def _findings(result: CheckResult, files: Collection[str]) -> Iterator[ReportedF
     for call in result.calls:
         if not call.missing:
             raised = (f"{part.raised.type}: {part.message}; at {part.call_site}" for part in call.findings)
-            place = first(("te", "mcore", "base"), call.source)
+            place = first((TE, MCORE, BASE), call.source)
             yield _finding(CALL, ". ".join([call.needs, *raised]), call.certain, place)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from xml.etree.ElementTree import Element, indent, tostring
 
+from matrix.catalog.stack import TORCH
 from matrix.report.findings.findings import Findings, Severity
 from matrix.report.words import MEANING, group_by, is_red, render_chain, verdict_reason
 from matrix.store.night import Night
@@ -75,7 +76,7 @@ def _case(record: Record, classname: str) -> Element:
     facts = {
         "cell": record.cell.id,
         "base": record.cell.base,
-        "torch": record.cell.torch,
+        "torch": str(record.cell.stack[TORCH]),
         **record.cell.named,
         "level": record.level.value,
         "expectation": record.expectation.value,

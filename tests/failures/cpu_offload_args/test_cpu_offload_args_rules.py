@@ -6,6 +6,7 @@ import pytest
 
 from matrix.catalog.failure import Expectation
 from matrix.catalog.loading import load
+from matrix.catalog.stack import MCORE, TE
 
 CATALOG = load()
 
@@ -17,5 +18,5 @@ CATALOG = load()
     ],
 )
 def test_the_rules_match_the_measurements(te: str, expectation: Expectation) -> None:
-    cell = CATALOG.cell("torch-2.4.0", mcore="0.8.0", te=te)
-    assert expectation is CATALOG.failure("cpu-offload-args").expectation(cell)
+    cell = CATALOG.cell("torch-2.4.0", {MCORE: "0.8.0", TE: te})
+    assert expectation is CATALOG.failure("cpu-offload-args").expectation(cell.stack)

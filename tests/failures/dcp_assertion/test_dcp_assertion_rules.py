@@ -6,6 +6,7 @@ import pytest
 
 from matrix.catalog.failure import Expectation
 from matrix.catalog.loading import load
+from matrix.catalog.stack import MCORE
 
 CATALOG = load()
 
@@ -22,11 +23,11 @@ CATALOG = load()
     ],
 )
 def test_the_rules_match_the_measurements(base: str, core: str, expectation: Expectation) -> None:
-    cell = CATALOG.cell(base, mcore=core)
-    assert expectation is CATALOG.failure("dcp-assertion").expectation(cell, "tp2")
+    cell = CATALOG.cell(base, {MCORE: core})
+    assert expectation is CATALOG.failure("dcp-assertion").expectation(cell.stack, "tp2")
 
 
 def test_another_format_breaks_megatron_core_0_6() -> None:
     """The cases save with its default, zarr."""
-    cell = CATALOG.cell("torch-2.4.0", mcore="0.6.0")
-    assert CATALOG.failure("dcp-assertion").expectation(cell) is Expectation.BROKEN
+    cell = CATALOG.cell("torch-2.4.0", {MCORE: "0.6.0"})
+    assert CATALOG.failure("dcp-assertion").expectation(cell.stack) is Expectation.BROKEN

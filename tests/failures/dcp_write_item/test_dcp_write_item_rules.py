@@ -6,6 +6,7 @@ import pytest
 
 from matrix.catalog.failure import Expectation
 from matrix.catalog.loading import load
+from matrix.catalog.stack import MCORE
 
 CATALOG = load()
 
@@ -20,5 +21,5 @@ CATALOG = load()
     ],
 )
 def test_the_rules_match_the_measurements(base: str, core: str, expectation: Expectation) -> None:
-    cell = CATALOG.cell(base, mcore=core)
-    assert expectation is CATALOG.failure("dcp-write-item").expectation(cell)
+    cell = CATALOG.cell(base, {MCORE: core})
+    assert expectation is CATALOG.failure("dcp-write-item").expectation(cell.stack)

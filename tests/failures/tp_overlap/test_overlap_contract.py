@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from matrix.catalog.cell import Cell
 from matrix.catalog.failure import Expectation, Level
 from matrix.catalog.folders import load_module
+from matrix.catalog.stack import MCORE, TE
 from matrix.catalog.versions import parse
 from matrix.contract import calling
 from matrix.errors import MatrixError
@@ -183,19 +183,19 @@ def test_the_catalog_expects_what_the_preflight_finds() -> None:
     verdicts = set()
     for cell in night_cells(known, entry):
         for case in entry.case:
-            expectation = expected(known, entry, cell, case)
+            expectation = expected(known, entry, cell.stack, case)
             if Level.CONTRACT in case.levels and expectation is not Expectation.UNKNOWN:
                 verdicts.add(judge(entry, expectation, read_case(entry, case, cell), known.failures).verdict)
     assert verdicts == {Verdict.REPRODUCED, Verdict.HOLDS}
 
 
 def test_a_case_raises_its_first_error() -> None:
-    cell = Cell("debian-13", "2.6.0", mcore="0.9.0", te="1.9.0")
+    cell = real().cell("debian-13", {MCORE: "0.9.0", TE: "1.9.0"})
     outcome = preflight_outcome(FOLDER, cell, "torchrun", 2, {}, calling)
     assert outcome.reason == (
         "Megatron-LM makes it itself before megatron/training/initialize.py:218 _initialize_tp_communicators; "
         "MPI_COMM_WORLD has 1 of 2 processes (torchrun)"
     )
     assert outcome.chain == (Raised("MpiWorldTooSmall", outcome.reason),)
-    refused = preflight_outcome(FOLDER, replace(cell, mcore="0.7.0", te="1.8.0"), "mpirun", 2, {}, calling)
+    refused = preflight_outcome(FOLDER, cell.with_({MCORE: "0.7.0", TE: "1.8.0"}), "mpirun", 2, {}, calling)
     assert (refused.reason, refused.chain[0].type) == (TP_SIZE, "TypeError")

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from matrix.catalog.cell import Cell
 from matrix.catalog.failure import Expectation
 from matrix.catalog.folders import load_module
+from matrix.catalog.stack import DRIVER, SM, TE, Stack
 from matrix.kit.preflight import Machine
 from matrix.verdicts.outcome import Outcome, OutcomeKind, Raised
 from matrix.verdicts.signature import owner
@@ -76,7 +76,7 @@ def test_errors_and_ub_skipmc_by_transformer_engine(
 @pytest.mark.parametrize("driver", ["470.161.03", "525.105.17", "530.30.02", "580.82.07"])
 @pytest.mark.parametrize("sm", ["8.0", "9.0", "10.0"])
 def test_the_catalog_agrees_with_multicast(te: str, driver: str, sm: str) -> None:
-    stack = Cell("", "none", "none", te, driver, sm=sm)
+    stack = Stack({TE: te, DRIVER: driver, SM: sm})
     there, _ = multicast.answers(te, Machine(driver, sm=sm), None, facts().multicast, facts().window)
     expected = Expectation.BROKEN if there.error else Expectation.WORKS
     assert expected is real().failure(HARDWARE).expectation(stack)

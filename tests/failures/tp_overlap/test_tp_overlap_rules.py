@@ -6,6 +6,7 @@ import pytest
 
 from matrix.catalog.failure import Expectation
 from matrix.catalog.loading import load
+from matrix.catalog.stack import MCORE, TE
 
 CATALOG = load()
 
@@ -18,5 +19,5 @@ CATALOG = load()
     ],
 )
 def test_the_rules_match_the_measurements(te: str, expectation: Expectation) -> None:
-    cell = CATALOG.cell("ngc-24.03", mcore="0.10.0", te=te)
-    assert expectation is CATALOG.failure("tp-overlap").expectation(cell)
+    cell = CATALOG.cell("ngc-24.03", {MCORE: "0.10.0", TE: te})
+    assert expectation is CATALOG.failure("tp-overlap").expectation(cell.stack)

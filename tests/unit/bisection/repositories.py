@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
 from matrix.bisection.probing import Show
+from matrix.catalog.stack import MCORE
 from matrix.execution.reproduction import CaseContext, make_record
 from matrix.verdicts.judge import judge
 from matrix.verdicts.outcome import Outcome, OutcomeKind
@@ -78,4 +79,4 @@ def broken_in(names: Collection[str]) -> Callable[[Planned], Outcome]:
 
 
 def revision(item: Planned) -> str:
-    return item.source.rpartition("@")[2] or item.cell.mcore
+    return item.source.rpartition("@")[2] or str(item.cell.stack[MCORE])

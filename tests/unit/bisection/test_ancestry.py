@@ -63,7 +63,7 @@ def test_ancestor_of_a_parent_is_no_parent() -> None:
         ("abacad", {}),  # equal to a commit that is no parent
     ],
 )
-def test_commit_with_the_content_of_a_parent_is_unchanged(content: str, expected: dict[int, int]) -> None:
+def test_commit_like_a_parent_is_unchanged(content: str, expected: dict[int, int]) -> None:
     assert unchanged(FORK, content) == expected
 
 

@@ -10,6 +10,7 @@ from matrix.bisection import axes
 from matrix.bisection.axes import AxisName, Side, Subject, choose_case, releases
 from matrix.catalog.codec import decode, encode
 from matrix.catalog.failure import Expectation, Level, OpenPackage
+from matrix.catalog.stack import MCORE
 from matrix.errors import MatrixError
 from matrix.verdicts.planned import Planned
 from tests.unit import catalogs
@@ -133,8 +134,8 @@ def test_commit_may_write_the_checkpoint() -> None:
     planned = decode(Planned, encode(commit))
 
     assert planned.writer
-    assert (planned.writer.source, planned.writer.cell.mcore) == ("/clone@abcdef1", "0.9.0rc0+abcdef1")
-    assert (planned.source, planned.cell.mcore, planned.expectation) == ("", "0.8.0", Expectation.UNKNOWN)
+    assert (planned.writer.source, planned.writer.cell.stack[MCORE]) == ("/clone@abcdef1", "0.9.0rc0+abcdef1")
+    assert (planned.source, planned.cell.stack[MCORE], planned.expectation) == ("", "0.8.0", Expectation.UNKNOWN)
 
 
 @pytest.mark.parametrize(

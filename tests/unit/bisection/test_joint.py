@@ -14,7 +14,8 @@ from matrix.bisection.noise import Noise
 from matrix.bisection.probe_session import BisectionSession, ProbeStore
 from matrix.bisection.result_summary import AttributionSummary, BisectionSummary, summarize
 from matrix.bisection.search import Plan, ResultKind
-from matrix.catalog.failure import Axis, Level
+from matrix.catalog.failure import Level
+from matrix.catalog.stack import BASE, MCORE, TE, TORCH
 from matrix.catalog.versions import parse
 from matrix.errors import MatrixError
 from matrix.report.bisection import bisection_page, render
@@ -25,7 +26,7 @@ from tests.unit.bisection.repositories import FakeProbe
 from tests.unit.catalogs import failure
 from tests.unit.terminals import piped
 
-ENTRY = failure("break", axes=(Axis.BASE, Axis.MCORE, Axis.TE))
+ENTRY = failure("break", axes=(BASE, MCORE, TE))
 KNOWN = catalogs.catalog(ENTRY, containers=(catalogs.image("ngc-24.07", "2.4.0a0+3bcc3cd", "1.8"),))
 SUBJECT = Subject(KNOWN, ENTRY, ENTRY.case[0], Level.CPU)
 GOOD, BAD = "torch-2.3.1/mcore-0.7.0/te-1.8/driver-none", "torch-2.5.1/mcore-0.9.0/te-1.10/driver-none"
@@ -58,11 +59,11 @@ def attribution_of(summary: BisectionSummary) -> AttributionSummary:
 @pytest.mark.parametrize(
     ("breaks", "guilty", "inside"),
     [
-        (lambda item: since(item.cell.torch, "2.4.0"), ["torch"], {"torch": "2.4.0"}),
-        (lambda item: since(item.cell.mcore, "0.8.0"), ["mcore"], {"mcore": "0.8.0"}),
-        (lambda item: since(item.cell.te, "1.10"), ["te"], {"te": "1.10"}),
+        (lambda item: since(str(item.cell.stack[TORCH]), "2.4.0"), ["torch"], {"torch": "2.4.0"}),
+        (lambda item: since(str(item.cell.stack[MCORE]), "0.8.0"), ["mcore"], {"mcore": "0.8.0"}),
+        (lambda item: since(str(item.cell.stack[TE]), "1.10"), ["te"], {"te": "1.10"}),
         (
-            lambda item: since(item.cell.torch, "2.4.0") and since(item.cell.mcore, "0.9.0"),
+            lambda item: since(str(item.cell.stack[TORCH]), "2.4.0") and since(str(item.cell.stack[MCORE]), "0.9.0"),
             ["mcore", "torch"],
             {"torch": "2.4.0", "mcore": "0.9.0"},
         ),
@@ -84,7 +85,7 @@ def test_inseparable_packages_make_the_result_ambiguous(tmp_path: Path) -> None:
     """Mixtures of the old torch and the new megatron-core, or the reverse, are unavailable."""
 
     def breaks(item: Planned) -> bool | None:
-        new_torch, new_core = since(item.cell.torch, "2.4.0"), since(item.cell.mcore, "0.8.0")
+        new_torch, new_core = since(str(item.cell.stack[TORCH]), "2.4.0"), since(str(item.cell.stack[MCORE]), "0.8.0")
         return new_torch if new_torch == new_core else None
 
     summary = found(tmp_path, breaks)
@@ -97,7 +98,7 @@ def test_inseparable_packages_make_the_result_ambiguous(tmp_path: Path) -> None:
 
 
 def test_summary_is_plain_json(tmp_path: Path) -> None:
-    written = found(tmp_path, lambda item: since(item.cell.torch, "2.4.0")).to_json()
+    written = found(tmp_path, lambda item: since(str(item.cell.stack[TORCH]), "2.4.0")).to_json()
     assert written == json.loads(json.dumps(written))
     assert written["differ"] == {"torch": ["2.3.1", "2.5.1"], "mcore": ["0.7.0", "0.9.0"], "te": ["1.8", "1.10"]}
     assert written["carriers"] == [{"packages": ["torch"], "not_told_apart": []}]
@@ -108,7 +109,9 @@ def test_summary_is_plain_json(tmp_path: Path) -> None:
 
 
 def test_two_causes_are_both_found(tmp_path: Path) -> None:
-    summary = found(tmp_path, lambda item: since(item.cell.torch, "2.4.0") or since(item.cell.te, "1.9"))
+    summary = found(
+        tmp_path, lambda item: since(str(item.cell.stack[TORCH]), "2.4.0") or since(str(item.cell.stack[TE]), "1.9")
+    )
     attribution = attribution_of(summary)
 
     assert attribution.guilty == ["te", "torch"]
@@ -122,7 +125,7 @@ def test_noisy_mixtures_are_repeated_until_settled(tmp_path: Path) -> None:
 
     def at_times(item: Planned) -> bool:
         runs[item.key] = runs.get(item.key, 0) + 1
-        return since(item.cell.torch, "2.4.0") and runs[item.key] % 2 == 0
+        return since(str(item.cell.stack[TORCH]), "2.4.0") and runs[item.key] % 2 == 0
 
     summary = found(tmp_path, at_times, Plan(noise=Noise(0.5)))
 
@@ -146,7 +149,7 @@ def test_twin_replaces_an_image_that_cannot_run() -> None:
 
 
 def test_text_and_page_hold_result_and_command(tmp_path: Path) -> None:
-    summary = found(tmp_path, lambda item: since(item.cell.torch, "2.4.0"))
+    summary = found(tmp_path, lambda item: since(str(item.cell.stack[TORCH]), "2.4.0"))
 
     for text in (piped(*render(summary, "page.html")), bisection_page(summary, "the issue")):
         assert "guilty: torch" in text

@@ -12,12 +12,22 @@ from hypothesis import strategies as st
 
 from matrix.catalog.cell import Cell, parse_cell_id
 from matrix.catalog.codec import decode, encode
-from matrix.catalog.versions import NONE
+from matrix.catalog.stack import MCORE, TE, TORCH, WRITER_MCORE, WRITER_TE, Stack
 from matrix.errors import MatrixError
-from tests.unit.catalogs import clause
+from tests.unit.catalogs import cell, clause, values
 
-CELL = Cell("ngc-24.07", "2.4.0a0+3bcc3cddb5", "0.8.0rc0", "1.8.0+37280ec", "535.129.03", "3.10", "8.0", "8")
-VERSIONS = st.sampled_from([NONE, "0.8.0", "0.8.0rc0", "1.8.0+37280ec", "1.9.0.dev0+f9dd37f", "470.161.03"])
+CELL = cell(
+    "ngc-24.07",
+    torch="2.4.0a0+3bcc3cddb5",
+    mcore="0.8.0rc0",
+    te="1.8.0+37280ec",
+    driver="535.129.03",
+    python="3.10",
+    sm="8.0",
+    gpus="8",
+    image="ngc-24.07",
+)
+VERSIONS = st.sampled_from(["none", "0.8.0", "0.8.0rc0", "1.8.0+37280ec", "1.9.0.dev0+f9dd37f", "470.161.03"])
 BASES = st.from_regex(r"[a-z][a-z0-9.+_-]{0,12}", fullmatch=True)
 
 
@@ -27,19 +37,22 @@ def test_a_cell_has_a_readable_id() -> None:
 
 @given(BASES, VERSIONS, VERSIONS, VERSIONS)
 def test_an_id_is_read_back(base: str, core: str, engine: str, driver: str) -> None:
-    cell = Cell(base, "2.4.0", core, engine, driver)
-    assert {"base": base, "mcore": core, "te": engine, "driver": driver} == parse_cell_id(cell.id)
+    named = values(mcore=core, te=engine, driver=driver)
+    read = parse_cell_id(cell(base, mcore=core, te=engine, driver=driver).id)
+    assert read == {"base": base, "values": named, "packages": ()}
 
 
-def test_json_keeps_every_axis() -> None:
+def test_plain_data_keeps_every_component() -> None:
     assert decode(Cell, json.loads(json.dumps(encode(CELL)))) == CELL
     assert encode(CELL)["id"] == CELL.id
 
 
 def test_cells_of_earlier_versions_are_read() -> None:
-    """Records had six keys."""
-    earlier = {key: encode(CELL)[key] for key in ("id", "base", "torch", "mcore", "te", "driver")}
-    assert decode(Cell, earlier) == replace(CELL, python=NONE, sm=NONE, gpus=NONE)
+    """They had a key for each axis, "none" for what is absent, and packages as NAME==VERSION."""
+    axes = {"base": "torch-2.4.0", "torch": "2.4.0", "mcore": "0.8.0", "te": "none", "writer_mcore": "0.9.0"}
+    earlier = {"id": "x", **axes, "packages": ["numpy==2.5.5"], "provided": ["numpy==1.26.4", "zarr==2"]}
+    versions = values(**{name: text for name, text in axes.items() if name != "base"})
+    assert decode(Cell, earlier) == Cell("torch-2.4.0", Stack({**versions, "numpy": "2.5.5", "zarr": "2"}), ("numpy",))
 
 
 @pytest.mark.parametrize(
@@ -69,11 +82,11 @@ def test_a_malformed_id_raises_with_the_form(text: str) -> None:
     ],
 )
 def test_every_condition_of_a_clause_must_hold(bounds: Any, matches: bool) -> None:
-    assert matches == clause(**bounds).matches(CELL)
+    assert matches == clause(**bounds).matches(CELL.stack)
 
 
 def test_a_condition_on_an_unused_axis_fails() -> None:
-    assert not clause(te=">=0").matches(Cell("torch-2.4.0", "2.4.0", "0.8.0"))
+    assert not clause(te=">=0").matches(cell(torch="2.4.0", mcore="0.8.0").stack)
 
 
 def test_str_of_a_clause_lists_its_conditions() -> None:
@@ -84,23 +97,25 @@ def test_str_of_a_clause_lists_its_conditions() -> None:
 
 @given(st.lists(st.sampled_from(["numpy==2.5.5", "nvidia-resiliency-ext==0.4.1", "transformers==5.23.0"]), unique=True))
 def test_an_id_keeps_packages_and_writer(packages: list[str]) -> None:
-    cell = replace(CELL, packages=tuple(packages), provided=("setuptools==80.0",), writer_mcore="0.19.2")
-    named = parse_cell_id(cell.id)
-    assert (tuple(packages), "0.19.2") == (named.get("packages", ()), named["writer_mcore"])
-    assert decode(Cell, json.loads(json.dumps(encode(cell)))) == cell
-    assert "setuptools" not in cell.id
+    laid = dict(package.split("==") for package in packages)
+    further = {**laid, "setuptools": "80.0", WRITER_MCORE: "0.19.2"}
+    whole = replace(CELL, stack=CELL.stack.with_(further), packages=tuple(laid))
+    named = parse_cell_id(whole.id)
+    assert (named["packages"], named["values"][WRITER_MCORE], whole.pins) == (tuple(laid), "0.19.2", tuple(packages))
+    assert decode(Cell, json.loads(json.dumps(encode(whole)))) == whole
+    assert "setuptools" not in whole.id
 
 
 def test_a_clause_bounds_packages() -> None:
-    """A package laid over the base counts, then one that the base has; one that is neither matches no range."""
-    laid = replace(CELL, packages=("numpy==2.5.5",), provided=("numpy==1.26.4",))
+    """One that nothing names matches no range for certain."""
+    laid = Stack({"numpy": "2.5.5"}).over(Stack({"numpy": "1.26.4", TORCH: "2.4.0"}))
     clauses = [clause(packages={"numpy": ">=2"}), clause(packages={"setuptools": ">=0"})]
     assert [one.matches(laid) for one in clauses] == [True, False]
-    assert [one.matches(replace(laid, packages=())) for one in clauses] == [False, False]
+    assert [one.depends_on(laid) for one in clauses] == [(), ("setuptools",)]
     assert str(clauses[0]) == "numpy >=2"
 
 
 def test_a_writer_cell_has_the_writers_packages() -> None:
     assert CELL.writer is None
-    assert replace(CELL, writer_mcore="0.19.2").writer == replace(CELL, mcore="0.19.2")
-    assert replace(CELL, writer_te="2.0").writer == replace(CELL, te="2.0")
+    assert CELL.with_({WRITER_MCORE: "0.19.2"}).writer == CELL.with_({MCORE: "0.19.2"})
+    assert CELL.with_({WRITER_TE: "2.0"}).writer == CELL.with_({TE: "2.0"})

@@ -13,9 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from matrix.catalog.checks import check, known
-from matrix.catalog.failure import Axis, ContractCall, Level, Signature
+from matrix.catalog.failure import ContractCall, Level, Signature
 from matrix.catalog.model import Catalog, Driver
 from matrix.catalog.reach import ReachedBy
+from matrix.catalog.stack import MCORE, TE
 from matrix.catalog.versions import Range
 from matrix.errors import MatrixError
 from tests.unit.catalogs import (
@@ -69,12 +70,12 @@ REFUSALS: dict[str, tuple[Callable[[], Catalog], str, str]] = {
     ),
     "a way without a condition": (lambda: with_reach(ReachedBy()), f"{ENTRY}: reached_by[0]", "nothing is required"),
     "a way to no affected cell": (
-        lambda: with_reach(ReachedBy(mcore=Range(">=3"), arguments=("--x",))),
+        lambda: with_reach(ReachedBy(bounds={MCORE: Range(">=3")}, arguments=("--x",))),
         f"{ENTRY}: reached_by[0]",
         "no affected cell is reached this way",
     ),
     "a rule without a way": (
-        lambda: with_reach(ReachedBy(mcore=Range("<0.9"), arguments=("--x",))),
+        lambda: with_reach(ReachedBy(bounds={MCORE: Range("<0.9")}, arguments=("--x",))),
         f"{ENTRY}: affected[1]",
         "nothing reaches the cells of this rule",
     ),
@@ -169,7 +170,7 @@ REFUSALS: dict[str, tuple[Callable[[], Catalog], str, str]] = {
         "no such kind of break",
     ),
     "what runs without a base": (
-        lambda: catalog(failure(axes=(Axis.MCORE,))),
+        lambda: catalog(failure(axes=(MCORE,))),
         f"{ENTRY}: axes",
         "cases that run need the axis base",
     ),
@@ -236,7 +237,7 @@ CLAUSES = st.builds(clause, torch=bounds(TORCHES), mcore=bounds(CORES))
 @given(st.lists(CLAUSES, max_size=2).map(tuple), st.lists(CLAUSES, max_size=2).map(tuple))
 def test_accepted_rules_match_cells_and_do_not_contradict(affected: Any, works: Any) -> None:
     known = catalog(failure(affected=affected, works=works))
-    cells = [known.cell(base.id, mcore=core) for base in known.wheels for core in CORES]
+    cells = [known.cell(base.id, {MCORE: core}).stack for base in known.wheels for core in CORES]
     alive = all(any(one.matches(cell) for cell in cells) for one in (*affected, *works))
     both = [cell for cell in cells if any(b.matches(cell) for b in affected) and any(w.matches(cell) for w in works)]
     if alive and not both:
@@ -249,24 +250,25 @@ def test_accepted_rules_match_cells_and_do_not_contradict(affected: Any, works: 
 def test_known_values_include_the_stacks_of_reports() -> None:
     stacks = (stack("break", "torch-2.4.0", "0.8.0rc0", te="1.8.0+37280ec"),)
     values = known(catalog(failure(), stacks=stacks))
-    assert {"0.8.0rc0"} == values.others["mcore"] - set(CORES)
-    assert "1.8.0+37280ec" in values.others["te"]
+    assert {"0.8.0rc0"} == values.others[MCORE] - set(CORES)
+    assert "1.8.0+37280ec" in values.others[TE]
 
 
 @pytest.mark.parametrize(
     "bounds",
     [
         {"torch": ">=2.4", "te": ">=1.9"},
-        {"base": ["torch-2.4.0"], "te": ">=1.9"},
+        {"base": ["ngc-24.07"], "te": ">=1.9"},
         {"driver": ">=535"},
         {"sm": ">=8.0"},
     ],
     ids=str,
 )
 def test_a_predicate_over_any_axes_is_accepted(bounds: Any) -> None:
+    images = (image("ngc-24.07", "2.4.0a0"),)
     drivers = tuple(map(Driver, ("470", "535")))  # type: ignore[arg-type]
     stacks = (stack("break", "torch-2.4.0", "0.8.0", te="1.9", sm="8.0"),)
-    check(catalog(failure(affected=(clause(**bounds),)), drivers=drivers, stacks=stacks), FACTS)
+    check(catalog(failure(affected=(clause(**bounds),)), drivers=drivers, stacks=stacks, containers=images), FACTS)
 
 
 def test_base_contradicting_its_engine_is_found() -> None:

@@ -14,7 +14,8 @@ from matrix.catalog.limits import GIB, Limits
 from matrix.catalog.loading import load
 from matrix.catalog.model import Release
 from matrix.catalog.schema import Size
-from matrix.catalog.versions import NONE, Range, parse
+from matrix.catalog.stack import ABSENT, BASE, DRIVER, MCORE, PYTHON, SM, TE, TORCH, UNKNOWN
+from matrix.catalog.versions import Range, parse
 from matrix.cli.main import main
 from matrix.errors import MatrixError
 from matrix.planning.night import of_base
@@ -143,7 +144,7 @@ def error_of(
 def test_the_copy_loads(copy: tuple[Path, Path]) -> None:
     known = load(*copy)
     assert [failure.id for failure in known.failures] == ["save-breaks", "start-crashes"]
-    assert [stack.name for stack in known.stacks] == ["Some#1"]
+    assert [stack.name for stack in known.reports] == ["Some#1"]
 
 
 def test_a_group_of_cases_shares_arguments_and_limits(copy: tuple[Path, Path]) -> None:
@@ -270,22 +271,26 @@ def test_twins_of_returns_the_images_of_a_base() -> None:
 
 def test_cell_has_torch_and_python_of_base() -> None:
     known = catalog(wheels=(wheels("2.4.0", pythons=("3.12", "3.10")),), containers=(image("ngc-99", None),))
-    here, there = known.cell("torch-2.4.0", mcore="0.8.0"), known.cell("ngc-99", te="1.9", driver="535", sm="9.0")
-    assert (here.torch, here.python, here.mcore, here.te) == ("2.4.0", "3.12", "0.8.0", NONE)
-    assert (there.torch, there.python, there.mcore, there.te, there.sm) == (NONE, NONE, NONE, "1.9", "9.0")
+    here, there = (
+        known.cell("torch-2.4.0", {MCORE: "0.8.0"}),
+        known.cell("ngc-99", {TE: "1.9", DRIVER: "535", SM: "9.0"}),
+    )
+    names = (TORCH, PYTHON, MCORE, TE, SM, BASE)
+    assert [here.stack[name] for name in names] == ["2.4.0", "3.12", "0.8.0", ABSENT, ABSENT, "torch-2.4.0"]
+    assert [there.stack[name] for name in names] == [UNKNOWN, UNKNOWN, ABSENT, "1.9", "9.0", "ngc-99"]
 
 
 def test_excluded_returns_the_reason() -> None:
     known = catalog(exclusions=(exclusion("no device mesh", torch="<2.4", mcore=">=0.9"),))
-    cells = [known.cell("torch-2.3.1", mcore="0.9.0"), known.cell("torch-2.4.0", mcore="0.9.0")]
-    assert [known.excluded(cell) for cell in cells] == ["no device mesh", None]
+    cells = [known.cell("torch-2.3.1", {MCORE: "0.9.0"}), known.cell("torch-2.4.0", {MCORE: "0.9.0"})]
+    assert [known.excluded(cell.stack) for cell in cells] == ["no device mesh", None]
 
 
 def test_a_release_s_requirements_exclude_cells() -> None:
     core = Release("0.9.0", requires_python=Range(">=3.12"), requires={"torch": Range(">=2.4.0a0")})  # type: ignore[arg-type]
     bases = (wheels("2.3.1", pythons=("3.12",)), wheels("2.4.0", pythons=("3.10",)), wheels("2.5.1", pythons=("3.12",)))
     known = catalog(wheels=bases, megatron_core=(core,))
-    reasons = [known.excluded(known.cell(base.id, mcore="0.9.0")) for base in bases]
+    reasons = [known.excluded(known.cell(base.id, {MCORE: "0.9.0"}).stack) for base in bases]
     assert reasons == [
         "megatron-core 0.9.0 declares torch>=2.4.0a0; the base has 2.3.1",
         "megatron-core 0.9.0 needs Python >=3.12; the base has 3.10",
@@ -300,7 +305,7 @@ def test_releases_are_sorted_by_version() -> None:
 
 def test_an_unknown_release_is_not_excluded() -> None:
     known = catalog(megatron_core=releases(["0.8.0"]))
-    assert known.excluded(known.cell("torch-2.4.0", mcore="0.8.0rc0")) is None
+    assert known.excluded(known.cell("torch-2.4.0", {MCORE: "0.8.0rc0"}).stack) is None
 
 
 def test_every_base_of_the_night_has_cases() -> None:
@@ -316,8 +321,8 @@ def test_a_base_has_own_or_common_packages(tmp_path: Path) -> None:
     with (facts / "bases.toml").open("a", encoding="utf-8") as file:
         file.write(f'{NEW}variant = "numpy 2"\n')
     known = load(facts)
-    own, common = (known.cell(base).provided for base in ("torch-2.4.0-new", "torch-2.4.0"))
-    assert (own, common) == (("numpy==2.5.5",), ("numpy==1.26.4",))
+    own, common = (known.cell(base).stack["numpy"] for base in ("torch-2.4.0-new", "torch-2.4.0"))
+    assert (own, common) == ("2.5.5", "1.26.4")
 
 
 def test_a_second_base_of_a_torch_says_why(tmp_path: Path) -> None:
@@ -334,4 +339,4 @@ def test_provided_packages_follow_the_python() -> None:
     base = wheels(
         "2.4.0", requires=("numpy==1; python_version < '3.13'", "numpy==2; python_version >= '3.13'", "zarr<3")
     )
-    assert [base.provided(python) for python in ("3.10", "3.13")] == [("numpy==1",), ("numpy==2",)]
+    assert [base.contents(python)["numpy"] for python in ("3.10", "3.13")] == ["1", "2"]

@@ -2,37 +2,49 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
 
 from matrix.catalog.failure import Expectation, Failure, Signature
+from matrix.catalog.model import Catalog
+from matrix.catalog.place import Place
 from matrix.catalog.reach import JobArguments, ReachedBy
+from matrix.catalog.stack import MCORE, TORCH, UNKNOWN
 from matrix.check.answer import (
     CheckResult,
     FailureInStack,
     PreflightResult,
     Standing,
     clashes,
-    fit,
     judged,
+    needs,
     ordered,
     stand,
 )
 from matrix.check.job import UserJob
-from matrix.check.stack import Statement, UserStack, build
+from matrix.check.stack import Statement, UserStack, build, decide
 from matrix.kit.preflight import Answer, Error, Report, Status
 from tests.founding import SAVE
-from tests.unit.catalogs import catalog, clause, failure, masked, real
+from tests.unit.catalogs import catalog, clause, failure, masked, real, values
 
+HERE = Place("in the test")
 OVERLAP = ReachedBy(arguments=("--overlap",))
 OWN = Signature("own", exception="X", own=True)  # type: ignore[arg-type]
 
 
 def stack(limits: str = "", **versions: str) -> UserStack:
     """Return a stack; `limits` is a specifier set of torch."""
-    said = [Statement(axis, version, "in the test") for axis, version in versions.items()]
-    return build(catalog(), [*said, *([Statement("torch", "", "in the test", limits)] if limits else [])])
+    said = [Statement(name, value, HERE) for name, value in values(**versions).items()]
+    return build(catalog(), [*said, *([Statement(TORCH, UNKNOWN, HERE, limits)] if limits else [])])
+
+
+def needed(known: Catalog, found: UserStack, entry: Failure) -> str | None:
+    """Return the versions that a break needs, None where no rule says that it breaks."""
+    ruling = entry.ruling(found.stack, decide=partial(decide, known, found))
+    breaks = ruling.expectation is Expectation.BROKEN or ruling.may_break
+    return needs(known, found, ruling) if breaks else None
 
 
 def job(words: str) -> UserJob:
@@ -65,7 +77,7 @@ def test_rules_are_held_against_what_is_named(found: UserStack, expected: Standi
 
 
 @pytest.mark.parametrize(
-    ("limits", "needs"),
+    ("limits", "versions"),
     [
         (">=2.4,<2.6", ""),
         (">=2.3,<2.6", "torch 2.4.0 .. 2.5.1; or the image ngc-24.07"),
@@ -73,23 +85,21 @@ def test_rules_are_held_against_what_is_named(found: UserStack, expected: Standi
         ("<2.3", None),
     ],
 )
-def test_range_counts_with_all_its_versions(limits: str, needs: str | None) -> None:
+def test_range_counts_with_all_its_versions(limits: str, versions: str | None) -> None:
     entry = real().failure(SAVE)
-    found = build(real(), [Statement("mcore", "0.8.0", "x"), Statement("torch", "", "x", limits)])
-    fitted = fit(real(), found, entry)
-    assert (fitted.needs if fitted.expectation is Expectation.BROKEN else None) == needs
+    found = build(real(), [Statement(MCORE, "0.8.0", HERE), Statement(TORCH, UNKNOWN, HERE, limits)])
+    assert needed(real(), found, entry) == versions
 
 
 @pytest.mark.parametrize(
-    ("limits", "needs"),
+    ("limits", "versions"),
     [("<82", None), (">=82", ""), (">=60", "setuptools >=82"), ("", "setuptools >=82"), (">70,<=82", "setuptools >=82"),
      ("==81.*", None), ("~=82.0", ""), ("!=82,<82.0.1", None), (">=80rc1", "setuptools >=82")],
 )  # fmt: skip
-def test_range_of_a_package_counts(limits: str, needs: str | None) -> None:
+def test_range_of_a_package_counts(limits: str, versions: str | None) -> None:
     entry = failure(affected=(clause(mcore="<0.9", packages={"setuptools": ">=82"}),))
-    found = build(catalog(entry), [Statement("mcore", "0.8.0", "x"), Statement("setuptools", "", "x", limits)])
-    fitted = fit(catalog(entry), found, entry)
-    assert (fitted.needs if fitted.expectation is Expectation.BROKEN else None) == needs
+    found = build(catalog(entry), [Statement(MCORE, "0.8.0", HERE), Statement("setuptools", UNKNOWN, HERE, limits)])
+    assert needed(catalog(entry), found, entry) == versions
 
 
 @pytest.mark.parametrize(
@@ -120,7 +130,7 @@ def test_failure_without_exception_is_silent() -> None:
 
 
 def test_version_that_may_not_exist_proves_nothing() -> None:
-    one = standing(BROKEN, stack(mcore="0.8.5", torch="2.4.0"), unknown={"mcore": "no release"})
+    one = standing(BROKEN, stack(mcore="0.8.5", torch="2.4.0"), unknown={MCORE: "no release"})
     assert (one.standing, one.reason) == (Standing.UNKNOWN, "no release")
 
 
@@ -141,7 +151,7 @@ def report(*errors: str, clears: bool = False, open: str = "") -> Report:
 def judge(entry: Failure, made: Report, words: str) -> list[FailureInStack]:
     found, the_job = stack(mcore="0.8.0"), job(words)
     known = catalog(entry, failure("other"))
-    ways = {str(entry.id): PreflightResult(made, entry.reach(found.cell, the_job.arguments), the_job)}
+    ways = {str(entry.id): PreflightResult(made, entry.reach(found.stack, the_job.arguments), the_job)}
     return judged([stand(known, found, one, [the_job], {}) for one in known.failures], ways)
 
 
@@ -178,7 +188,7 @@ def test_undecided_preflight_makes_no_break_certain() -> None:
     ],
 )
 def test_parts_that_exclude_each_other_break(versions: dict[str, str], text: str) -> None:
-    said = [Statement(name, version, "x:1") for name, version in versions.items()]
+    said = [Statement(name, value, Place("x", 1)) for name, value in values(**versions).items()]
     (clash,) = clashes(real(), build(real(), said))
     assert (clash.text.startswith(text), clash.breaks, clash.source) == (True, True, "x:1")
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from matrix.catalog.cell import Cell
+from matrix.catalog.stack import ABSENT, MCORE, TE, TORCH, Stack
 from matrix.check.answer import BreakingCalls, Standing
 from matrix.check.calls import breaking_calls
 from matrix.check.checking import Question, check
@@ -25,9 +25,13 @@ def job(*words: str) -> UserJob:
     return job_of(UserCommand(("python", "pretrain_gpt.py", *words), "job.sh:3"))
 
 
+def pair(mcore: str, te: str) -> Stack:
+    return Stack({TORCH: "2.9.1", MCORE: mcore, TE: te})
+
+
 def calls(mcore: str, te: str, *jobs: UserJob) -> dict[str, BreakingCalls]:
     """Return the calls of a pair by the function of their first line."""
-    found, problem = breaking_calls(real(), Cell("", "2.9.1", mcore, te), jobs)
+    found, problem = breaking_calls(real(), pair(mcore, te), jobs)
     assert problem == ""
     return {one.findings[0].call_site.function: one for one in found}
 
@@ -57,7 +61,7 @@ def test_certain_call_is_a_break_of_the_stack() -> None:
     command = job("--num-layers", "2", "--moe-flex-dispatcher-backend", "ncclep")
     assert not check(real(), stack, Question(), {}).breaks
     assert check(real(), stack, Question((command,)), {}).breaks
-    assert broken(real(), stack.cell, (command,)) - broken(real(), stack.cell, ()) == {
+    assert broken(real(), stack.stack, (command,)) - broken(real(), stack.stack, ()) == {
         "reached by --moe-flex-dispatcher-backend == ncclep"
     }
 
@@ -66,8 +70,8 @@ def test_upgrade_skips_release_with_certain_call() -> None:
     """2.17.0 and 2.17.1 have the call; 2.18 is the first after 2.16.1 without it."""
     stack = build(real(), parse_text(real(), "mcore=0.19.2 te=2.16.1 torch=2.9.1"))
     command = job("--num-layers", "2", "--moe-flex-dispatcher-backend", "ncclep")
-    assert "2.17.0 instead" in upgrade(real(), stack, "te", ())
-    assert "2.18.0 instead" in upgrade(real(), stack, "te", (command,))
+    assert "2.17.0 instead" in upgrade(real(), stack, TE, ())
+    assert "2.18.0 instead" in upgrade(real(), stack, TE, (command,))
 
 
 def test_option_that_avoids_a_call_removes_it() -> None:
@@ -98,14 +102,14 @@ def test_guard_is_what_reaches_an_unknown_function(
         one, kind=kind, exception=raised, guard=guard, call_site=one.call_site._replace(function="unknown")
     )
     monkeypatch.setattr(pairs, "breaking", lambda mcore, te: (unknown,))
-    ((found,), _) = breaking_calls(catalog(), Cell("", "2.9.1", "0.19.2", "2.17.0"), ())
+    ((found,), _) = breaking_calls(catalog(), pair("0.19.2", "2.17.0"), ())
     assert (found.standing, found.certain, found.needs) == (standing, False, needs)
 
 
 def test_pair_that_is_not_recorded_says_so() -> None:
-    found, problem = breaking_calls(real(), Cell("", "2.9.1", "0.17.0", "2.14+1234567"), ())
+    found, problem = breaking_calls(real(), pair("0.17.0", "2.14+1234567"), ())
     assert (found, problem.partition(":")[0]) == ((), "level contract can't judge this stack")
 
 
 def test_absent_engine_has_no_calls() -> None:
-    assert breaking_calls(real(), Cell("", "2.9.1", "0.17.0"), ()) == ((), "")
+    assert breaking_calls(real(), Stack({MCORE: "0.17.0", TE: ABSENT}), ()) == ((), "")

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from matrix.catalog.failure import Expectation, Level
+from matrix.catalog.stack import BASE, MCORE, TE, TORCH, short
 from matrix.check.answer import CheckResult, Standing
 from matrix.check.checking import EXPLAINED, Question, check
 from matrix.check.declaring import declared_stack
@@ -148,7 +149,7 @@ def test_writer_and_package_failures_are_proved(text: str) -> None:
     concerned = [
         one
         for one in found
-        if one.failure.package or one.failure.open or any(axis.value in names[1:] for axis in one.failure.axes)
+        if one.failure.package or one.failure.open or any(short(axis) in names[1:] for axis in one.failure.axes)
     ]
     assert concerned
     assert all(one.prove for one in concerned)
@@ -175,10 +176,10 @@ def test_resuming_is_known_to_work() -> None:
 
 
 def test_upgrade_answers_whether_a_job_may_resume() -> None:
-    (core,) = checked("mcore=0.15.3 torch=2.9.1 te=2.10.0", Question(upgrades=("mcore",))).upgrades
+    (core,) = checked("mcore=0.15.3 torch=2.9.1 te=2.10.0", Question(upgrades=(MCORE,))).upgrades
     resuming = core.partition("resuming from this stack's checkpoints: known to work: ")[2]
     assert RESUME in resuming.partition(";")[0]
-    (torch,) = checked("torch=2.9.1", Question(upgrades=("base",))).upgrades
+    (torch,) = checked("torch=2.9.1", Question(upgrades=(BASE,))).upgrades
     assert "resuming" not in torch
 
 
@@ -206,20 +207,20 @@ def test_every_version_workaround_works(text: str) -> None:
 
 
 def test_upgrade_is_the_nearest_version_without_a_break() -> None:
-    te, core = checked("mcore=0.17.1 te=2.9.0 torch=2.9.1", Question(upgrades=("te", "mcore"))).upgrades
+    te, core = checked("mcore=0.17.1 te=2.9.0 torch=2.9.1", Question(upgrades=(TE, MCORE))).upgrades
     assert te.startswith("Transformer Engine 2.10.0 instead of 2.9.0: no known break")
     assert core.startswith("megatron-core 0.18.0 instead of 0.17.1: no known break")
 
 
 def test_upgrade_of_an_image_is_the_next_image() -> None:
-    (image,) = checked("base=ngc-24.02 mcore=0.8.0", Question(upgrades=("base",))).upgrades
+    (image,) = checked("base=ngc-24.02 mcore=0.8.0", Question(upgrades=(BASE,))).upgrades
     assert image.startswith("ngc-24.03 (torch 2.3.0a0")
 
 
 def test_upgrade_without_an_answer_says_so() -> None:
-    (torch,) = checked("mcore=0.8.0 torch=2.4.1", Question(upgrades=("base",))).upgrades
+    (torch,) = checked("mcore=0.8.0 torch=2.4.1", Question(upgrades=(BASE,))).upgrades
     assert "no newer version than 2.4.1 is free of known breaks" in torch
-    (te,) = checked("mcore=0.8.0 torch=2.4.1", Question(upgrades=("te",))).upgrades
+    (te,) = checked("mcore=0.8.0 torch=2.4.1", Question(upgrades=(TE,))).upgrades
     assert te == "Transformer Engine: the stack names none"
 
 
@@ -227,7 +228,7 @@ def test_every_founding_report_is_found_from_its_stack() -> None:
     for failure in (SAVE, CALL, MASK, MPI):
         for reported in real().failure(failure).stack:
             cell = real().cell_of(reported)
-            axes = {axis: getattr(cell, axis) for axis in ("base", "torch", "mcore", "te")}
+            axes = {"base": cell.base, **{short(name): str(cell.stack[name]) for name in (TORCH, MCORE, TE)}}
             left_out = "torch" if cell.base.startswith("ngc") else "base"
             words = " ".join(f"{axis}={one}" for axis, one in axes.items() if axis != left_out and one != "none")
             found = standing(checked(words), failure)

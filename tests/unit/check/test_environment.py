@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from matrix.catalog.place import Place
+from matrix.catalog.stack import ABSENT, MCORE, PYTHON, TE, TORCH
 from matrix.check import environment
 from matrix.check.facts import InterpreterFacts
 from matrix.check.stack import Statement
@@ -56,10 +58,10 @@ def test_torch_without_cuda_is_reported(site: Path, text: str | None, cuda: str 
 def test_package_that_is_not_installed_is_absent() -> None:
     found = environment.statements(InterpreterFacts("/python", "3.10.1", {"torch": "2.4.1"}), ())
     assert found == [
-        Statement("python", "3.10.1", "/python"),
-        Statement("torch", "2.4.1", "installed"),
-        Statement("mcore", "none", "not installed"),
-        Statement("te", "none", "not installed"),
+        Statement(PYTHON, "3.10.1", Place("/python")),
+        Statement(TORCH, "2.4.1", Place("installed")),
+        Statement(MCORE, ABSENT, Place("not installed")),
+        Statement(TE, ABSENT, Place("not installed")),
     ]
 
 
@@ -70,8 +72,8 @@ def test_clone_on_the_import_path_comes_first(tmp_path: Path) -> None:
     info.write_text("MAJOR = 0\nMINOR = 15\nPATCH = 0\nPRE_RELEASE = 'rc7'\n")
     interpreter = InterpreterFacts("/python", packages={"megatron-core": "0.8.0"})
     folders = environment.import_path({"PYTHONPATH": f"/nowhere:{tmp_path}"}, Path("/"))
-    found = {one.name: one for one in environment.statements(interpreter, folders)}
-    assert (found["mcore"].version, found["mcore"].source) == ("0.15.0rc7", str(info))
+    found = {one.component: one for one in environment.statements(interpreter, folders)}
+    assert found[MCORE] == Statement(MCORE, "0.15.0rc7", Place(str(info)))
 
 
 @pytest.mark.parametrize("text", ["", "MAJOR = 0\n", "MAJOR = x\nMINOR = y\nPATCH = z\n"])
@@ -80,7 +82,7 @@ def test_damaged_clone_is_left_out(tmp_path: Path, text: str) -> None:
     info.parent.mkdir(parents=True)
     info.write_text(text)
     interpreter = InterpreterFacts("/python", packages={"megatron-core": "0.8.0"})
-    assert [one.version for one in environment.statements(interpreter, [str(tmp_path)]) if one.name == "mcore"] == [
+    assert [one.value for one in environment.statements(interpreter, [str(tmp_path)]) if one.component == MCORE] == [
         "0.8.0"
     ]
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from matrix.catalog.cell import Cell
 from matrix.catalog.reach import JobArguments
+from matrix.catalog.stack import ABSENT, BASE, DRIVER, MCORE, SM, TE, TORCH, Stack
 from matrix.check.examine import Assumed, assume, examine, machine_of, training_job
 from matrix.check.facts import GIB, HostFacts
 from matrix.check.job import NO_JOB, UserJob
@@ -24,23 +24,23 @@ from tests.unit.check.machines import A800, H100, NGC
 MPIRUN = {"OMPI_COMM_WORLD_SIZE": "8"}
 KNOWN = preflights.installed()
 BREAKS = Answer("it starts", Status.NO, "in the test", Error("TypeError", "break broke"))
-CELL = Cell("", "2.4.0a0+3bcc3cddb5.nv24.07", "0.9.0", "1.8.0+37280ec", image="ngc-24.07")
+STACK = Stack({TORCH: "2.4.0a0+3bcc3cddb5.nv24.07", MCORE: "0.9.0", TE: "1.8.0+37280ec", BASE: "ngc-24.07"})
 
 
 def job(
     host: HostFacts | None = NGC, given: Mapping[str, str] | None = None, described: UserJob = NO_JOB
 ) -> TrainingJob:
     options = {name.replace("_", "-"): text for name, text in (given or {}).items()}
-    return training_job(CELL, described, host, assume(options, KNOWN), {})
+    return training_job(STACK, described, host, assume(options, KNOWN), {})
 
 
-def machine(host: HostFacts | None = NGC, cell: Cell = CELL, **given: str) -> Machine:
-    return machine_of(cell, host, assume(given, KNOWN))
+def machine(host: HostFacts | None = NGC, stack: Stack = STACK, **given: str) -> Machine:
+    return machine_of(stack, host, assume(given, KNOWN))
 
 
 def look(*answers: Answer) -> Report:
     made = Preflight("a flag", lambda job, machine, contracts: Report("a flag", answers, (("change it",),)))
-    return examine(made, CELL, NO_JOB, NGC, Assumed(), (failure(),))
+    return examine(made, STACK, NO_JOB, NGC, Assumed(), (failure(),))
 
 
 def test_the_facts_found_are_judged() -> None:
@@ -51,7 +51,7 @@ def test_the_facts_found_are_judged() -> None:
 
 
 def test_stated_version_replaces_a_fact() -> None:
-    other = machine(cell=replace(CELL, driver="470.161.03", sm="8.0"))
+    other = machine(stack=STACK.with_({DRIVER: "470.161.03", SM: "8.0"}))
     assert (other.driver, other.sm, other.cuda, other.multicast) == ("470.161.03", "8.0", None, None)
     assert machine(sm="8.0").cuda == "12.5"
     assert machine(None, driver="470") == Machine(driver="470")
@@ -59,7 +59,7 @@ def test_stated_version_replaces_a_fact() -> None:
 
 def test_torch_of_an_image_has_its_mpi_backend() -> None:
     assert job(None).torch_mpi is True
-    assert training_job(replace(CELL, image="none"), NO_JOB, None, Assumed(), {}).torch_mpi is None
+    assert training_job(STACK.with_({BASE: ABSENT}), NO_JOB, None, Assumed(), {}).torch_mpi is None
 
 
 @pytest.mark.parametrize(
@@ -108,7 +108,7 @@ def test_users_options_replace_those_of_the_command() -> None:
     made = Preflight("a flag", record, options, given=lambda values, per_host: {"length": values["length"]})
     described = UserJob(JobArguments({"length": "8"}))
     for given in ({}, {"length": "9", "room": "7"}):
-        examine(made, CELL, described, None, assume(given, [made]), ())
+        examine(made, STACK, described, None, assume(given, [made]), ())
     assert seen == [({"length": 8}, None), ({"length": 9}, 7)]
 
 
@@ -128,14 +128,14 @@ def test_failing_preflight_leaves_the_job_unjudged(raised: Exception, reason: st
     def fail(job: TrainingJob, machine: Machine, contracts: Contracts) -> Report:
         raise raised
 
-    report = examine(Preflight("a flag", fail), CELL, NO_JOB, NGC, Assumed(), ())
+    report = examine(Preflight("a flag", fail), STACK, NO_JOB, NGC, Assumed(), ())
     assert (report.judged, report.answers[0].reason) == (False, reason)
 
 
 def test_invalid_value_of_a_command_is_unjudged() -> None:
     option = Option("length", "N", read=count(1))
     made = Preflight("a flag", lambda *_: look(), (option,), given=lambda values, per_host: {"length": "128k"})
-    assert not examine(made, CELL, NO_JOB, None, Assumed(), ()).judged
+    assert not examine(made, STACK, NO_JOB, None, Assumed(), ()).judged
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ import pytest
 
 from matrix.catalog.codec import decode
 from matrix.catalog.schema import read_toml
+from matrix.catalog.stack import ABSENT, MCORE, TE, TORCH, UNKNOWN
 from matrix.check.answer import CheckResult, Standing
 from matrix.check.checking import Question, check
 from matrix.check.declaring import declared_stack, read
@@ -56,8 +57,9 @@ def test_file_alone_names_what_breaks(name: str, monkeypatch: pytest.MonkeyPatch
 
     result = checked(expected)
 
-    cell = result.stack.cell
-    assert (cell.torch, cell.mcore, cell.te) == expected.versions
+    stated = result.stack.stack
+    shown = {name: "none" if stated[name] in (ABSENT, UNKNOWN) else stated[name] for name in (TORCH, MCORE, TE)}
+    assert tuple(shown.values()) == expected.versions
     assert sorted(one.failure.id for one in result.failures if one.certain) == sorted(expected.certain)
     found = {str(one.failure.id): one.standing for one in result.failures}
     assert {id: found[id] for id in expected.others} == expected.others

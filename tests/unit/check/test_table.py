@@ -8,8 +8,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from matrix.catalog.cell import Cell
 from matrix.catalog.failure import Expectation
+from matrix.catalog.stack import MCORE, TORCH, Stack
 from matrix.catalog.versions import parse
 from matrix.check.answer import BreakingCalls, Standing
 from matrix.check.calls import breaking_calls
@@ -68,7 +68,7 @@ def test_table_agrees_with_explain() -> None:
         cell = f"{base.removeprefix('base=')}/mcore-{mcore.version}/{te}/driver-{driver.branch}"
         explanation = explain(real(), cell, [], lambda _: "")
         explained = {one.failure.id: one.expectation for one in explanation.failures}
-        assert called(TABLE.calls(choice)[0]) == called(breaking_calls(real(), explanation.cell, ())[0]), cell
+        assert called(TABLE.calls(choice)[0]) == called(breaking_calls(real(), explanation.cell.stack, ())[0]), cell
         for one in TABLE.standing(choice):
             broken = explained[one.failure.id] is Expectation.BROKEN
             assert one.standing is Standing.WITH_VERSIONS or (one.standing in KNOWN_BREAK) == broken, (cell, one)
@@ -129,5 +129,5 @@ def test_change_of_standing_is_named(before: Standing, after: Standing, expected
 def test_clash_names_the_stack_of_the_choice() -> None:
     """The text names torch's version, so versions with the same outcome need texts of their own."""
     for torch in ("2.2.0", "2.5.1"):
-        expected = real().excluded(Cell("", torch, "0.18.2"))
+        expected = real().excluded(Stack({TORCH: torch, MCORE: "0.18.2"}))
         assert TABLE.clashing({"base": f"torch={torch}", "mcore": "mcore=0.18.2"}) == [expected]

@@ -14,7 +14,8 @@ from matrix.bisection.noise import ProbeResult
 from matrix.bisection.probe_session import ProbeReport
 from matrix.bisection.probing import exit_code, seen_of
 from matrix.catalog import loading
-from matrix.catalog.failure import Axis, ContractCall, Level, Signature
+from matrix.catalog.failure import ContractCall, Level, Signature
+from matrix.catalog.stack import MCORE, TE, TORCH
 from matrix.cli import places
 from matrix.cli.bisect import progress
 from matrix.cli.main import main
@@ -143,7 +144,9 @@ def test_after_ctrl_c_the_same_command_continues(engine: FakeEngine, capsys: pyt
 def test_no_cache_replaces_stored_answers(engine: FakeEngine, capsys: pytest.CaptureFixture[str]) -> None:
     line = "bisect break --axis torch --mcore 0.8.0"
     answer_of(line, capsys)
-    engine.ends = lambda item: engine.as_expected(item) if item.cell.torch != "2.4.0" else Outcome(OutcomeKind.PASSED)
+    engine.ends = lambda item: (
+        engine.as_expected(item) if item.cell.stack[TORCH] != "2.4.0" else Outcome(OutcomeKind.PASSED)
+    )
     _, fresh, _ = answer_of(f"{line} --no-cache", capsys)
     _, kept, _ = answer_of(line, capsys)
 
@@ -171,7 +174,7 @@ def test_an_axis_with_one_point_is_refused(engine: FakeEngine, capsys: pytest.Ca
 
 def test_another_failure_is_a_skip(engine: FakeEngine, capsys: pytest.CaptureFixture[str]) -> None:
     """2.4.0 fails otherwise, so the answer is ambiguous between it and 2.5.1."""
-    engine.ends = lambda item: STRANGE if item.cell.torch == "2.4.0" else engine.as_expected(item)
+    engine.ends = lambda item: STRANGE if item.cell.stack[TORCH] == "2.4.0" else engine.as_expected(item)
     status, answer, _ = answer_of("bisect break --axis torch --mcore 0.8.0", capsys)
 
     assert (status, answer["answer"], answer["kind"]) == (1, None, "ambiguous")
@@ -293,7 +296,7 @@ def context(enabled, num_layers, model_layers, activation_offloading, weight_off
 
 OFFLOAD_ENTRY = failure(
     "offload-breaks",
-    axes=(Axis.MCORE, Axis.TE),
+    axes=(MCORE, TE),
     signature=(Signature("count", exception="TypeError", message="get_cpu_offload_context.. takes"),),  # type: ignore[arg-type]
     case=(case("contract", (Level.CONTRACT,), 1, 0),),
     contract=ContractCall("get_cpu_offload_context$"),  # type: ignore[arg-type]

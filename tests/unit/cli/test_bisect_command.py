@@ -18,6 +18,7 @@ from matrix.catalog import loading
 from matrix.catalog.folders import SITE, roots
 from matrix.catalog.loading import read_failures
 from matrix.catalog.model import Catalog
+from matrix.catalog.stack import MCORE, TORCH
 from matrix.cli import places
 from matrix.cli.main import main
 from matrix.errors import ExitStatus
@@ -86,9 +87,9 @@ def run(
 
 def planner(item: Planned) -> Outcome:
     """Return what torch >= 2.4 with megatron-core < 0.9 does; megatron-core 0.7 fails with another error."""
-    if item.cell.mcore.startswith("0.7"):
+    if str(item.cell.stack[MCORE]).startswith("0.7"):
         return Outcome(OutcomeKind.EXITED, "rank 0 left with status 3", 0, exit_code=3, evidence="no such option\n")
-    broken = item.cell.mcore < "0.9" and item.cell.torch >= "2.4"
+    broken = str(item.cell.stack[MCORE]) < "0.9" and str(item.cell.stack[TORCH]) >= "2.4"
     return BROKEN if broken else Outcome(OutcomeKind.PASSED, exit_code=0)
 
 
@@ -157,7 +158,7 @@ def test_a_repeated_run_ignores_cached_verdicts(run: Callable[..., Any], tmp_pat
 
 
 def seconds(item: Planned) -> Outcome:
-    value = {METRIC: [1.1 if item.cell.torch >= "2.4" else 1.0]}
+    value = {METRIC: [1.1 if str(item.cell.stack[TORCH]) >= "2.4" else 1.0]}
     return Outcome(OutcomeKind.PASSED, exit_code=0, ranks=(RankEnd(0, 0, returned=True, value=value),))
 
 
@@ -272,7 +273,7 @@ def test_ends_not_as_stated_are_refused(
     run: Callable[..., Any], good: Outcome, bad: Outcome, texts: Sequence[str]
 ) -> None:
     """An absent command, one that hangs, one that needs a terminal, ends that both pass or both fail: status 2."""
-    status, _, err, engine = run(f"{STACKS} -- x", lambda item: bad if item.cell.mcore == "0.8.0" else good)
+    status, _, err, engine = run(f"{STACKS} -- x", lambda item: bad if item.cell.stack[MCORE] == "0.8.0" else good)
 
     assert status == ExitStatus.MISTAKE
     assert [text for text in texts if text not in err] == []
@@ -311,7 +312,7 @@ def test_a_flaky_command_has_no_answer(run: Callable[..., Any], line: str) -> No
 
     def flaky(item: Planned) -> Outcome:
         seen.append(item.key)
-        return PASSED if item.cell.torch == "2.4.0" and seen.count(item.key) > 1 else planner(item)
+        return PASSED if item.cell.stack[TORCH] == "2.4.0" and seen.count(item.key) > 1 else planner(item)
 
     status, out, _, _ = run(f"{line} -- x", flaky)
     text = " ".join(out.split())

@@ -42,7 +42,7 @@ def test_json_is_one_object(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", "--json", BREAKING]) == 1
     (found,) = items_of(capsys.readouterr().out, "check")
     assert (found["breaks"], found["failures"][0]["failure"]) == (True, SAVE)
-    assert found["stack"]["sources"]["mcore"] == "command line"
+    assert found["stack"]["sources"]["megatron-core"] == "command line"
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ def test_this_environment_is_checked(monkeypatch: pytest.MonkeyPatch, capsys: py
     on(monkeypatch, NGC)
     assert main(["check", "--json"]) == 0
     (found,) = items_of(capsys.readouterr().out, "check")
-    assert (found["stack"]["cell"]["image"], found["stack"]["cell"]["driver"]) == ("ngc-24.07", "535.129.03")
+    assert (found["stack"]["components"]["base"], found["stack"]["components"]["driver"]) == ("ngc-24.07", "535.129.03")
     (overlap,) = [one for one in found["failures"] if one["failure"] == MPI]
     assert (overlap["standing"], overlap["certain"]) == ("breaks with these options", False)
     assert overlap["prove"] == f'megatrix run --here --select "failure=={MPI}"'
@@ -89,7 +89,7 @@ def test_files_and_text_make_one_stack(tmp_path: Path, capsys: pytest.CaptureFix
     (tmp_path / "Dockerfile").write_text("FROM nvcr.io/nvidia/pytorch:24.07-py3\n")
     assert main(["check", "--json", str(tmp_path / "Dockerfile"), "mcore=0.8.0"]) == 1
     stack = items_of(capsys.readouterr().out, "check")[0]["stack"]
-    assert (stack["cell"]["base"], stack["cell"]["mcore"]) == ("ngc-24.07", "0.8.0")
+    assert (stack["components"]["base"], stack["components"]["megatron-core"]) == ("ngc-24.07", "0.8.0")
     assert stack["sources"]["base"] == f"{tmp_path / 'Dockerfile'}:1"
 
 

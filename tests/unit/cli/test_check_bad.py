@@ -115,7 +115,7 @@ def test_bad_file_gets_a_clear_answer(
         (["mcore=" + "9" * 5_000], "not a version"),
         (["x" * 5_000], "not a stack"),
         (["\0"], "not a stack"),
-        (["a=b=c"], "no such axis"),
+        (["a=b=c"], "no such component"),
         (["base=/etc/passwd"], "no such base"),
         (["torch=2.4.1", "torch=2.4.2"], "named twice"),
         (["--seq-length", "9" * 400], "at most 15 digits"),

@@ -10,7 +10,7 @@ import pytest
 from matrix.catalog import loading
 from matrix.catalog.cell import Cell
 from matrix.catalog.failure import Expectation, Failure
-from matrix.catalog.versions import NONE
+from matrix.catalog.stack import components
 from matrix.check.answer import Standing
 from matrix.cli.main import main
 from matrix.planning.cases import cells_of, picked_cells
@@ -19,14 +19,14 @@ from tests.schemas import items_of
 BREAKING: Final = {Standing.WILL_BREAK, Standing.WITH_OPTIONS, Standing.SILENT, Standing.WITH_VERSIONS}
 KNOWN: Final = loading.load()
 # Those that versions alone reach: a requirements file names no image.
-NAMEABLE: Final = [one for one in KNOWN.failures if any(rule.bounds() and not rule.base for rule in one.affected)]
+NAMEABLE: Final = [one for one in KNOWN.failures if any(rule.bounds and not rule.base for rule in one.affected)]
 
 
 def breaking_cell(failure: Failure) -> Cell:
     """Return a cell in which the failure is expected; the newest one where that depends on the driver, too."""
     cells = cells_of(KNOWN, failure)
     every = (*cells, *picked_cells(KNOWN, failure), *map(KNOWN.cell_of, failure.stack))
-    return next((cell for cell in every if failure.expectation(cell) is Expectation.BROKEN), cells[-1])
+    return next((cell for cell in every if failure.expectation(cell.stack) is Expectation.BROKEN), cells[-1])
 
 
 @pytest.mark.parametrize("failure", NAMEABLE, ids=lambda failure: failure.id)
@@ -36,10 +36,10 @@ def test_requirements_file_of_a_broken_cell_names_failure(
     """What the file can't name, such as a driver or a checkpoint's writer, is among the versions not named."""
     monkeypatch.setenv("MEGATRIX_OUT", str(tmp_path / "out"))
     cell = breaking_cell(failure)
-    versions = {"torch": cell.torch, "megatron-core": cell.mcore, "transformer-engine": cell.te}
-    pins = [f"{name}=={version}" for name, version in versions.items() if version != NONE]
+    distributions = {name: component.distribution for name, component in components().items()}
+    pins = [f"{name}=={version}" for name, version in cell.stack.versions.items() if distributions.get(name, True)]
     file = tmp_path / "requirements.txt"
-    file.write_text("\n".join([*pins, *cell.provided, *cell.packages]) + "\n")
+    file.write_text("\n".join(pins) + "\n")
 
     main(["check", str(file), "--json"])
 

@@ -18,6 +18,7 @@ from matrix import __version__
 from matrix.catalog import loading
 from matrix.catalog.codec import decode
 from matrix.catalog.failure import Level
+from matrix.catalog.stack import MCORE
 from matrix.cli import COMMANDS, Command, places
 from matrix.cli.catalog import ACTIONS
 from matrix.cli.main import EPILOG, main
@@ -99,9 +100,9 @@ def test_exit_statuses_are_in_one_table() -> None:
         ("plan --json --selct x", "no such option"),
         ("run --json --jobs two", "argument --jobs: invalid int value: 'two'"),
         ("chek --json", "no such command"),
-        ("plan --json --select mcor==0.8.0", "unknown axis or name"),
+        ("plan --json --select mcor==0.8.0", "unknown component or name"),
         ("report --json", "there is no run yet"),
-        ("check --json mcre=1", "no such axis"),
+        ("check --json mcre=1", "no such component"),
         ("match --json /no/such.log", "the log can't be read"),
         ("contract --json --against torch", "--against needs a consumer"),
         ("explain --json torch-2.4.0", "not a cell id"),
@@ -188,7 +189,7 @@ def test_a_wrong_command_or_flag_exits_with_2(arguments: list[str], capsys: pyte
         (["run", "--case", KEY.replace("torch-2.4.0", "torch-2.4")], ["no such base", "did you mean torch-2.4.0"]),
         (["plan", "--expect", "works"], ["--expect requires --mcore", "--mcore SOURCE with it"]),
         (["run", "--expect", "works", "--select", "case==tp2"], ["--expect requires --mcore"]),
-        (["plan", "--select", "mcor==0.8.0"], ["unknown axis or name", "did you mean mcore"]),
+        (["plan", "--select", "mcor==0.8.0"], ["unknown component or name", "did you mean mcore"]),
         (["plan", "--select", "mcore>=1"], ["the selection selects nothing"]),
         (["plan", "--mcore", "./no/such/folder"], ["no such source"]),
         (["explain", "torch-2.4.0"], ["not a cell id", "BASE/mcore-VERSION"]),
@@ -231,7 +232,7 @@ def test_plan_json_has_each_case(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("arguments", "holds"),
     [
-        (["--select", "mcore==0.8.0"], lambda item: item.cell.mcore == "0.8.0" and item.level is Level.CPU),
+        (["--select", "mcore==0.8.0"], lambda item: item.cell.stack[MCORE] == "0.8.0" and item.level is Level.CPU),
         (["--select", "level==gpu", "--level", "gpu"], lambda item: item.level is Level.GPU),
         (["--case", KEY], lambda item: item.key == KEY),
         (["--case", KEY.replace("cpu", "gpu")], lambda item: item.key == KEY.replace("cpu", "gpu")),

@@ -42,7 +42,7 @@ def test_function_first_finds_the_initial_constant() -> None:
 
 
 class TestClasses:
-    def test_method_is_that_of_the_first_base_that_has_it(self) -> None:
+    def test_method_is_of_the_first_base_with_it(self) -> None:
         empty, wide = defined("Empty"), defined("Wide")
         wide.methods["run"] = only(Literal(1))
         mixed = defined("Mixed", only(empty), only(wide), only(LINEAR))

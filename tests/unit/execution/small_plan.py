@@ -10,6 +10,7 @@ from pathlib import Path
 
 from matrix.catalog.cell import Cell
 from matrix.catalog.failure import Case, Failure, Level
+from matrix.catalog.stack import MCORE
 from matrix.execution import case_context, installation, plugin, session
 from matrix.provision import installed as environments
 from matrix.provision.installed import PythonEnvironment
@@ -23,7 +24,7 @@ ENTRY = failure(folder=FOLDER / "break", case=tuple(case(name, levels=(Level.CON
 
 def read_case(entry: Failure, chosen: Case, cell: Cell) -> Outcome:
     """Return the outcome of a case."""
-    name = f"{chosen.name} {cell.mcore}"
+    name = f"{chosen.name} {cell.stack[MCORE]}"
     with (FOLDER / "ran").open("a") as file:
         file.write(f"{name}\n")
     match json.loads(os.environ.get("DO", "{}")).get(name):

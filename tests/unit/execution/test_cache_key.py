@@ -10,6 +10,7 @@ import pytest
 
 from matrix.catalog.failure import Expectation, Level, Workaround
 from matrix.catalog.folders import FAILURES
+from matrix.catalog.stack import MCORE, TE
 from matrix.contract import recording
 from matrix.errors import MatrixError
 from matrix.execution import cache_key
@@ -59,7 +60,7 @@ def test_key_ignores_reasons_and_notes(folder: Path) -> None:
         {"failure": "another"},
         {"level": Level.GPU},
         {"expectation": Expectation.BROKEN},
-        {"cell": replace(CASE.cell, mcore="0.9.0")},
+        {"cell": CASE.cell.with_({MCORE: "0.9.0"})},
     ],
     ids=str,
 )
@@ -161,14 +162,14 @@ def test_unreadable_record_raises(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     for package in (recording.MCORE, recording.TE):
         (tmp_path / package / f"1.0{recording.SUFFIX}").mkdir(parents=True)
     with pytest.raises(MatrixError, match="a file that verdicts depend on can't be read") as raised:
-        recorded_digests(replace(CASE.cell, mcore="1.0", te="1.0"))
+        recorded_digests(CASE.cell.with_({MCORE: "1.0", TE: "1.0"}))
     assert ("got" in str(raised.value), "expected" in str(raised.value), "fix" in str(raised.value)) == (True,) * 3
 
 
 def test_release_without_a_record_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A later record changes the key: the case, which was unavailable, runs."""
     monkeypatch.setattr(recording, "folder", lambda: tmp_path)
-    assert recorded_digests(replace(CASE.cell, mcore="0.8.0", te="1.9")) == ("0.8.0", "1.9")
+    assert recorded_digests(CASE.cell.with_({MCORE: "0.8.0", TE: "1.9"})) == ("0.8.0", "1.9")
 
 
 EVIDENCE = Evidence("cell failure case cpu", "works", "3.10.13", {"torch": "2.4.0", "numpy": "1.26.4"})

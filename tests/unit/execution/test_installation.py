@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from matrix.catalog.stack import PYTHON, TORCH
 from matrix.errors import MatrixError
 from matrix.execution import installation
 from matrix.execution.case_context import Options
@@ -21,7 +22,7 @@ def test_interpreter_without_a_base_is_the_host(folder: Path) -> None:
     assert ("host", {"host"}, {"2.4.0"}) == (
         current.installation.base,
         {item.cell.base for item in current.planned},
-        {item.cell.torch for item in current.planned},
+        {item.cell.stack[TORCH] for item in current.planned},
     )
 
 
@@ -42,7 +43,7 @@ def test_cells_have_the_python_of_their_environment(folder: Path, monkeypatch: p
 
     for options in (Options("torch-2.4.0", folder), Options("torch-2.4.0", select="mcore==0.8.0")):
         (found,) = Session(options, folder).planned
-        assert (CASE.cell.python, found.cell.python, found.key) == ("3.10", "3.12", CASE.key)
+        assert (CASE.cell.stack[PYTHON], found.cell.stack[PYTHON], found.key) == ("3.10", "3.12", CASE.key)
 
 
 def test_environment_without_a_case_raises(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

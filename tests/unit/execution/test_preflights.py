@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from matrix.catalog.cell import Cell
 from matrix.contract import calling
 from matrix.errors import MatrixError
 from matrix.execution.preflights import installed, preflight_of, preflight_outcome
 from matrix.kit.preflight import Machine, TrainingJob
 from matrix.verdicts.outcome import OutcomeKind, Raised
+from tests.unit.catalogs import cell
 
-CELL = Cell("debian-13", "2.6.0", mcore="0.9.0", te="1.9.0")
+CELL = cell("debian-13", torch="2.6.0", mcore="0.9.0", te="1.9.0")
 CODE = """
 from matrix.kit.options import Option
 from matrix.kit.preflight import (Answer, Error, Preflight, Report, Status, unjudged)

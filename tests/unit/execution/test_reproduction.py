@@ -11,6 +11,7 @@ import pytest
 from matrix.catalog.failure import CaseNeed, Expectation, Level, StandIn
 from matrix.catalog.limits import Limits
 from matrix.catalog.schema import Size
+from matrix.catalog.stack import WRITER_MCORE
 from matrix.errors import MatrixError
 from matrix.execution.ranks.job import RankJob
 from matrix.execution.reproduction import (
@@ -27,7 +28,7 @@ from matrix.verdicts.outcome import Outcome, OutcomeKind, Raised, RankEnd
 from matrix.verdicts.planned import Planned
 from matrix.verdicts.reason import Reason, ReasonKind
 from matrix.verdicts.record import Record, Verdict
-from tests.unit.catalogs import case, catalog, clause, failure, planned, shown
+from tests.unit.catalogs import case, catalog, clause, failure, planned, shown, values
 from tests.unit.report.samples import record
 
 STAND_IN = StandIn(clause(mcore="<0.9"), "imported unasked", ("apex",), ("apex.contrib",), {"apex.Norm": "tests:Norm"})
@@ -123,7 +124,7 @@ def test_job_has_the_fields_of_the_case() -> None:
     ],
 )
 def test_unused_transformer_engine_is_hidden(level: Level, te: str, expected: tuple[str, ...]) -> None:
-    item = replace(WORKS, level=level, cell=replace(WORKS.cell, te=te))
+    item = replace(WORKS, level=level, cell=WORKS.cell.with_(values(te=te)))
     assert expected == hidden(CASE, item)
     assert hidden(replace(CASE, needs=(CaseNeed.COMPILED_TE,)), item) == ()
 
@@ -324,7 +325,7 @@ def test_explain_red_has_no_escape_sequences() -> None:
 def run_reading(bench: Bench, folder: Path) -> Record:
     """Run a case that reads what megatron-core 0.9.0 wrote."""
     entry = replace(THIS, case=(replace(CASE, write="save"),))
-    item = replace(BROKEN, cell=replace(BROKEN.cell, writer_mcore="0.9.0"))
+    item = replace(BROKEN, cell=BROKEN.cell.with_({WRITER_MCORE: "0.9.0"}))
     context = CaseContext(
         path=("reader",), writer_path=("writer",), checkpoint=folder / "checkpoint", log_dir=folder / "logs"
     )

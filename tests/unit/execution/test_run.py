@@ -14,6 +14,7 @@ import pytest
 
 from matrix.catalog.codec import decode, encode
 from matrix.catalog.failure import Level
+from matrix.catalog.stack import DRIVER, SM
 from matrix.errors import ExitStatus, MatrixError
 from matrix.execution.run import Events, Request, earlier, execute, exit_status
 from matrix.planning.cases import plan_case
@@ -159,9 +160,9 @@ def test_cached_verdicts_have_the_planned_cell(runs: Runs, built: Path) -> None:
     """The history of an earlier version has records without the axes python, sm and gpus."""
     runs.run(FakeEngine(KNOWN))
     runs.shown.clear()
-    with_hardware = [replace(item, cell=replace(item.cell, sm="8.0")) for item in CASES]
+    with_hardware = [replace(item, cell=item.cell.with_({SM: "8.0"})) for item in CASES]
     runs.run(FakeEngine(KNOWN), with_hardware)
-    assert [(one.cell.sm, bool(one.cached_from)) for one in runs.shown] == [("8.0", True)] * len(CASES)
+    assert [(one.cell.stack[SM], bool(one.cached_from)) for one in runs.shown] == [("8.0", True)] * len(CASES)
 
 
 def test_changed_package_runs_cases_again(runs: Runs, built: Path) -> None:
@@ -367,7 +368,7 @@ def test_too_old_driver_names_a_sufficient_one(runs: Runs) -> None:
     """Checked before the image is used: CUDA 12.4 on driver 510, which its compat package does not support."""
     entry = failure(case=(case(levels=(Level.GPU,)),))
     known = replace(real(), failures=(entry,))
-    cell = known.cell("ngc-24.03", driver="510.39.01")
+    cell = known.cell("ngc-24.03", {DRIVER: "510.39.01"})
     item = plan_case(known, entry, entry.case[0], Level.GPU, cell)
     place = replace(HOST, listed=8, driver="510.39.01")
     night = execute(Request([item], runs.out, site=place), known, FakeEngine(known))

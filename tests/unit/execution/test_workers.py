@@ -19,6 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from matrix.catalog.failure import Level
+from matrix.catalog.stack import MCORE
 from matrix.execution.workers import Groups, group
 from matrix.provision.project import ROOT
 from matrix.store import journal, night
@@ -103,7 +104,7 @@ def site(tmp_path: Path) -> Any:
 
 
 def verdicts(found: Night) -> dict[str, str]:
-    return {f"{one.case} {one.cell.mcore}": one.verdict.value for one in found.records}
+    return {f"{one.case} {one.cell.stack[MCORE]}": one.verdict.value for one in found.records}
 
 
 def test_workers_share_one_plan_and_one_journal(site: Site) -> None:
@@ -171,7 +172,9 @@ def test_stopped_controller_interrupts_its_workers(site: Site, number: signal.Si
     assert process.returncode == pytest.ExitCode.INTERRUPTED, output
     assert ended(worker)
     state = journal.read(site.runs[-1])
-    (waiting,) = [item.key for item in night.StoredRun(site.runs[-1]).planned if (item.case, item.cell.mcore) == WAITS]
+    (waiting,) = [
+        item.key for item in night.StoredRun(site.runs[-1]).planned if (item.case, item.cell.stack[MCORE]) == WAITS
+    ]
     assert waiting in state.started.keys() - state.results.keys()  # perhaps beside a case of the other worker
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from matrix.bisection.clone import Clone
-from matrix.catalog.failure import Package
+from matrix.catalog.stack import MCORE
 from matrix.contract import reading
 from matrix.errors import MatrixError
 from matrix.kit.git import Repository, write_tree
@@ -18,8 +18,6 @@ from matrix.kit.rank import LackError
 from matrix.provision import sources
 from matrix.provision.overlays import Overlays, OverlaySpec
 from tests.unit.provision.makers import commit, git, make_clone, make_hostile_clone
-
-MCORE = Package.MCORE.value
 
 
 def contents(clone: Path, revision: str = "main") -> sources.Contents:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from matrix.catalog.failure import Expectation, Level
+from matrix.catalog.stack import MCORE
 from matrix.errors import MatrixError
 from matrix.planning.case_request import CaseRequest, InstalledBase, PackageSource, requested_cases, requested_levels
 from tests.unit.catalogs import case, catalog, clause, failure
@@ -117,4 +118,4 @@ def test_installed_release_bounds_cases_here() -> None:
     newer = InstalledBase({"torch": "2.4.0", "megatron-core": "9.9"}, "3.10")
     request = replace(CaseRequest((Level.CPU,)), here=True)
     cases, _ = requested_cases(KNOWN, request, lambda field, text: SOURCES[text], lambda: newer)
-    assert {item.cell.mcore for item in cases} == {"9.9"}
+    assert {item.cell.stack[MCORE] for item in cases} == {"9.9"}

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from matrix.catalog.failure import CaseNeed, Expectation, Failure, Level
+from matrix.catalog.stack import PYTHON, UNKNOWN, Value
 from matrix.planning.cases import on_python
 from tests.unit.catalogs import catalog, clause, failure, planned, real
 
@@ -16,7 +17,7 @@ CASE = planned(CATALOG)
 def test_a_case_moves_to_the_environments_python() -> None:
     moved = on_python(CATALOG, CASE, "3.12")
 
-    assert (moved.key, moved.cell) == (CASE.key, replace(CASE.cell, python="3.12"))
+    assert (moved.key, moved.cell) == (CASE.key, CASE.cell.with_({PYTHON: "3.12"}))
     assert (CASE.expectation, moved.expectation) == (Expectation.BROKEN, Expectation.WORKS)
 
 
@@ -25,9 +26,9 @@ def test_a_given_expectation_stays() -> None:
     assert on_python(CATALOG, unknown, "3.12").expectation is Expectation.UNKNOWN
 
 
-@pytest.mark.parametrize("python", ["3.10", "none"])
-def test_the_planned_python_or_none_changes_nothing(python: str) -> None:
-    item = replace(CASE, cell=replace(CASE.cell, python=python))
+@pytest.mark.parametrize("python", ["3.10", UNKNOWN])
+def test_the_planned_python_or_none_changes_nothing(python: Value) -> None:
+    item = replace(CASE, cell=CASE.cell.with_({PYTHON: python}))
     assert on_python(CATALOG, item, "3.10") is item
 
 

@@ -10,12 +10,13 @@ from hypothesis import strategies as some
 
 from matrix.catalog.failure import Level
 from matrix.catalog.model import Container
+from matrix.catalog.stack import DRIVER
 from matrix.planning.cases import plan_case
 from matrix.planning.driver_fit import Fit, branches, enough, fitting, lack, runnable
 from matrix.provision.drivers import note
 from matrix.provision.nvidia.cuda import Cuda
 from matrix.verdicts.planned import Planned
-from tests.unit.catalogs import case, catalog, failure, planned, real
+from tests.unit.catalogs import case, catalog, failure, planned, real, values
 
 IMAGES = {image.id: image for image in real().containers}
 
@@ -46,7 +47,7 @@ PACKAGE = Cuda("12.5", "/usr/local/cuda/compat/lib.real/libcuda.so.555.42.06")
 
 def on(image: str, driver: str, level: Level = Level.GPU) -> Planned:
     entry = failure(case=(case(levels=(level,)),))
-    return plan_case(real(), entry, entry.case[0], level, real().cell(image, driver=driver))
+    return plan_case(real(), entry, entry.case[0], level, real().cell(image, values(driver=driver)))
 
 
 def test_an_old_driver_is_named_with_a_fix() -> None:
@@ -71,7 +72,7 @@ def test_below_level_gpu_the_driver_is_ignored(level: Level) -> None:
 
 
 def test_a_wheels_base_has_no_driver_rule() -> None:
-    assert lack(real(), replace(on("ngc-24.03", "510"), cell=real().cell("torch-2.4.0", driver="510")), "none") == ""
+    assert lack(real(), replace(on("ngc-24.03", "510"), cell=real().cell("torch-2.4.0", {DRIVER: "510"})), "none") == ""
 
 
 BRANCHES = some.sets(some.sampled_from([driver.branch for driver in real().drivers]))
@@ -155,5 +156,5 @@ def test_the_suggested_branch_runs_the_image_directly(image: Container) -> None:
 def test_without_an_image_the_cell_driver_decides() -> None:
     item = planned(catalog(failure()), level=Level.GPU)
     assert runnable(catalog(failure()), item, ["535"]) == ((), "")
-    named = replace(item, cell=replace(item.cell, driver="470.161.03"))
+    named = replace(item, cell=item.cell.with_({DRIVER: "470.161.03"}))
     assert runnable(catalog(failure()), named, ["535"]) == (("470",), "")

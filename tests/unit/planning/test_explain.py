@@ -91,8 +91,8 @@ def test_an_image_has_its_twin_and_missing_requirements() -> None:
         ("torch-2.4.0", "not a cell id", "BASE/mcore-VERSION"),
         ("torch-2.4/mcore-0.8.0/te-none/driver-none", "no such base", "torch-2.4.0"),
         ("torch-2.4.0/mcore-0.80/te-none/driver-none", "no such megatron-core release", "did you mean 0.8.0"),
-        ("torch-2.4.0/mcore-0.8.0/te-new/driver-none", "not a Transformer Engine version", "1.8"),
-        ("torch-2.4.0/mcore-0.8.0/te-none/driver-new", "not a driver version", "535"),
+        ("torch-2.4.0/mcore-0.8.0/te-new/driver-none", "not a version of Transformer Engine", "1.9.0"),
+        ("torch-2.4.0/mcore-0.8.0/te-none/driver-new", "not a version of driver", "535"),
     ],
 )
 def test_an_impossible_cell_raises_with_a_hint(id: str, what: str, hint: str) -> None:

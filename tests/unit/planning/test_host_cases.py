@@ -6,6 +6,7 @@ import pytest
 
 from matrix.catalog.failure import Expectation, Level
 from matrix.catalog.model import HOST
+from matrix.catalog.stack import ABSENT, BASE, MCORE, TE, TORCH
 from matrix.errors import MatrixError
 from matrix.planning.host_cases import cases_here, with_host
 from tests.founding import MPI, SAVE
@@ -17,14 +18,14 @@ LEVELS = (Level.CONTRACT, Level.CPU)
 def test_an_environment_with_torch_runs_its_own_megatron() -> None:
     packages = {"torch": "2.4.0", "megatron-core": "0.8.0"}
     cases = cases_here(with_host(real(), packages, "3.10"), HOST, packages, LEVELS)
-    assert {(item.cell.base, item.cell.torch) for item in cases} == {(HOST, "2.4.0")}
-    assert {item.cell.mcore for item in cases} <= {"0.8.0", "none"}
+    assert {(item.cell.base, item.cell.stack[TORCH]) for item in cases} == {(HOST, "2.4.0")}
+    assert {item.cell.stack[MCORE] for item in cases} <= {"0.8.0", ABSENT}
     assert SAVE in {item.failure for item in cases}
 
 
 def test_an_environment_without_torch_runs_level_contract() -> None:
     cases = cases_here(with_host(real(), {}, "3.11"), HOST, {}, LEVELS)
-    assert {(item.cell.base, item.cell.torch, item.level) for item in cases} == {(HOST, "none", Level.CONTRACT)}
+    assert {(item.cell.base, item.cell.stack[TORCH], item.level) for item in cases} == {(HOST, ABSENT, Level.CONTRACT)}
 
 
 def test_an_environment_without_a_case_raises() -> None:
@@ -63,7 +64,7 @@ def test_rules_that_name_a_container_apply_in_it() -> None:
 )
 def test_host_s_torch_is_mapped_to_its_container(torch: str, label: str, container: str) -> None:
     known = with_host(real(), {"torch": torch}, "3.10", label)
-    assert known.cell(HOST, mcore="0.8.0").image == container
+    assert str(known.cell(HOST, {MCORE: "0.8.0"}).stack[BASE]) == container
 
 
 @pytest.mark.parametrize("core", ["0.9.0", "0.10.0", "0.11.0"])
@@ -75,5 +76,7 @@ def test_installed_te_is_a_cell_although_unlisted() -> None:
     """NGC 24.03 ships Transformer Engine 1.4.0, which is in no list of a failure."""
     packages = {"torch": "2.3.0a0+40ec155e58.nv24.3", "transformer-engine": "1.4.0", "megatron-core": "0.7.0"}
     cases = cases_here(with_host(real(), packages, "3.10"), HOST, packages, (Level.GPU,))
-    cells = {(item.cell.te, item.expectation) for item in cases if item.failure == MPI and item.case == "gpu-mpi"}
+    cells = {
+        (item.cell.stack[TE], item.expectation) for item in cases if item.failure == MPI and item.case == "gpu-mpi"
+    }
     assert cells == {("1.4.0", Expectation.BROKEN)}

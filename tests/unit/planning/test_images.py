@@ -9,9 +9,10 @@ import pytest
 
 from matrix.catalog.checks import check
 from matrix.catalog.codec import decode, encode
-from matrix.catalog.failure import Axis, Case, Failure, Level, Pick
+from matrix.catalog.failure import Case, Failure, Level, Pick
 from matrix.catalog.model import Image, Release
-from matrix.catalog.versions import NONE
+from matrix.catalog.schema import VersionText
+from matrix.catalog.stack import ABSENT, BASE, MCORE, TE
 from matrix.errors import MatrixError
 from matrix.planning.covering import pairwise
 from matrix.planning.night import everything, night, of_base
@@ -29,7 +30,7 @@ def on_image(name: str = "mpi", **more: object) -> Case:
 
 
 def pick(core: str = "0.8.0", *cases: str) -> Pick:
-    return Pick("debian-13", "named", core, cases=cases)  # type: ignore[arg-type]
+    return Pick("debian-13", "named", {MCORE: VersionText(core)}, cases)  # type: ignore[arg-type]
 
 
 def entry(*cases: Case, **more: object) -> Failure:
@@ -52,8 +53,10 @@ def test_a_case_without_bases_skips_images() -> None:
 
 def test_a_picked_case_runs_only_in_picked_cells() -> None:
     planned = known(entry(on_image("world16", picked=True), on_image("mpi"), pick=(pick("0.8.0", "world16"),)))
-    assert {item.cell.mcore for item in planned if item.case == "world16" and item.level is Level.CPU} == {"0.8.0"}
-    assert {item.cell.mcore for item in planned if item.case == "mpi" and item.level is Level.CPU} == {
+    assert {item.cell.stack[MCORE] for item in planned if item.case == "world16" and item.level is Level.CPU} == {
+        "0.8.0"
+    }
+    assert {item.cell.stack[MCORE] for item in planned if item.case == "mpi" and item.level is Level.CPU} == {
         "0.7.0",
         "0.8.0",
         "0.9.0",
@@ -70,7 +73,7 @@ def test_the_night_has_an_image_s_picked_cells() -> None:
 
 def test_image_base_has_cells_of_the_night() -> None:
     one = entry(on_image(), pick=(pick("0.8.0"),))
-    assert [item.cell.mcore for item in of_base(catalog(one, images=(IMAGE,)), "debian-13", ALL)] == ["0.8.0"]
+    assert [item.cell.stack[MCORE] for item in of_base(catalog(one, images=(IMAGE,)), "debian-13", ALL)] == ["0.8.0"]
 
 
 def test_clones_give_releases_by_tag() -> None:
@@ -78,15 +81,15 @@ def test_clones_give_releases_by_tag() -> None:
     releases = (Release("0.4.0", on_pypi=False, tag="core_v0.4.0"), Release("0.9.0", tag="none; only on PyPI"))  # type: ignore[arg-type]
     one = entry(on_image(), clones="PyPI lacks it")
     planned = everything(catalog(one, images=(IMAGE,), megatron_core=releases), ALL)
-    assert {(item.cell.base, item.cell.mcore, item.source) for item in planned if item.level is Level.CPU} == {
+    assert {(item.cell.base, item.cell.stack[MCORE], item.source) for item in planned if item.level is Level.CPU} == {
         ("debian-13", "0.4.0", "megatron-lm@core_v0.4.0")
     }
     assert {item.source for item in planned if item.level is Level.CONTRACT} == {""}
 
 
 def test_base_failure_has_one_cell_per_base() -> None:
-    planned = known(replace(entry(on_image()), axes=(Axis.BASE,)))
-    assert {(item.cell.mcore, item.cell.te) for item in planned} == {(NONE, NONE)}
+    planned = known(replace(entry(on_image()), axes=(BASE,)))
+    assert {(item.cell.stack[MCORE], item.cell.stack[TE]) for item in planned} == {(ABSENT, ABSENT)}
     assert len([item for item in planned if item.level is Level.CPU]) == 1
 
 

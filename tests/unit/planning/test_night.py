@@ -14,10 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from matrix.catalog.cell import Cell
-from matrix.catalog.failure import Axis, CaseNeed, Expectation, Failure, Level, NightShare, OpenPackage
+from matrix.catalog.failure import CaseNeed, Expectation, Failure, Level, NightShare, OpenPackage
 from matrix.catalog.model import Catalog, Release
-from matrix.catalog.schema import Identifier
-from matrix.catalog.versions import NONE, Range, parse
+from matrix.catalog.schema import Identifier, VersionText
+from matrix.catalog.stack import ABSENT, BASE, MCORE, TE, TORCH, WRITER_MCORE, WRITER_TE
+from matrix.catalog.stack import short as component_short
+from matrix.catalog.versions import Range, position
 from matrix.planning.cases import masked_by
 from matrix.planning.covering import pairwise
 from matrix.planning.night import everything, newest_patches, night, night_cells, of_base, of_source
@@ -25,6 +27,7 @@ from matrix.provision.project import ROOT
 from matrix.verdicts.planned import Planned
 from matrix.verdicts.reason import Reason, ReasonKind
 from tests.profiles import tries
+from tests.unit import catalogs
 from tests.unit.catalogs import (
     CORES,
     ENGINES,
@@ -42,7 +45,7 @@ from tests.unit.catalogs import (
     wheels,
 )
 
-ENGINE_TOO = (Axis.BASE, Axis.MCORE, Axis.TE)
+ENGINE_TOO = (BASE, MCORE, TE)
 BROKEN = failure(
     affected=(clause(mcore="<0.9", torch=">=2.4"),),
     works=(clause(mcore=">=0.9"), clause(torch="<2.4")),
@@ -56,7 +59,7 @@ def no_pairs(*_: object) -> list[dict[str, Any]]:
 
 
 def short(item: Planned) -> str:
-    return f"{item.cell.torch} {item.cell.mcore} {item.case}"
+    return f"{item.cell.stack[TORCH]} {item.cell.stack[MCORE]} {item.case}"
 
 
 def whys(known: Catalog) -> dict[str, tuple[str, ...]]:
@@ -82,7 +85,7 @@ def test_boundary_is_last_bad_and_first_good() -> None:
 def test_the_te_boundary_is_planned_with_each_core() -> None:
     entry = failure(axes=ENGINE_TOO, affected=(clause(te="<1.9"),), works=(clause(te=">=1.9"),))
     known = catalog(entry, torches=("2.4.0",))
-    chosen = {(item.cell.mcore, item.cell.te) for item in night(known, no_pairs)}
+    chosen = {(item.cell.stack[MCORE], item.cell.stack[TE]) for item in night(known, no_pairs)}
     assert {(core, engine) for core in CORES for engine in ("1.8", "1.9")} == chosen
 
 
@@ -113,23 +116,23 @@ def test_a_stack_on_the_boundary_has_both_reasons() -> None:
 def test_masked_cells_are_left_out() -> None:
     mask = failure("mask", affected=(clause(torch=">=2.5"),), works=(clause(torch="<2.5"),))
     known = catalog(replace(BROKEN, masked=(masked("mask"),)), mask)
-    assert {"2.3.1", "2.4.0"} == {item.cell.torch for item in night(known, pairwise) if item.failure == "break"}
+    assert {"2.3.1", "2.4.0"} == {item.cell.stack[TORCH] for item in night(known, pairwise) if item.failure == "break"}
 
 
 def test_the_boundary_skips_excluded_cells() -> None:
     known = catalog(BROKEN, exclusions=(exclusion("can't be", mcore="==0.8.0"),))
     assert "boundary: mcore 0.7.0 broken | 0.9.0 works" in whys(known)["2.4.0 0.7.0 tp2"]
-    assert {"0.7.0", "0.9.0"} == {item.cell.mcore for item in night(known, pairwise)}
+    assert {"0.7.0", "0.9.0"} == {item.cell.stack[MCORE] for item in night(known, pairwise)}
 
 
 def test_cells_without_an_expectation_are_left_out() -> None:
     known = catalog(failure(affected=(clause(mcore="<0.8"),), works=(clause(mcore=">=0.9"),)))
-    assert {"0.7.0", "0.9.0"} == {item.cell.mcore for item in night(known, pairwise)}
+    assert {"0.7.0", "0.9.0"} == {item.cell.stack[MCORE] for item in night(known, pairwise)}
 
 
 def test_bases_not_for_the_night_are_left_out() -> None:
     known = catalog(BROKEN, wheels=(wheels("2.3.1"), wheels("2.4.0", night=""), wheels("2.5.1")))
-    assert {"2.3.1", "2.5.1"} == {item.cell.torch for item in night(known, pairwise)}
+    assert {"2.3.1", "2.5.1"} == {item.cell.stack[TORCH] for item in night(known, pairwise)}
 
 
 def test_cases_at_another_level_are_left_out() -> None:
@@ -143,46 +146,48 @@ def test_a_failure_without_a_reproduction_has_no_cases() -> None:
 
 
 def test_a_night_share_limits_bases_and_engines() -> None:
-    share = NightShare("too many", ("torch-2.4.0",), ("1.8", "1.9"))  # type: ignore[arg-type]
+    share = NightShare("too many", ("torch-2.4.0",), {TE: ("1.8", "1.9")})  # type: ignore[arg-type, dict-item]
     entry = failure(axes=ENGINE_TOO, affected=(clause(te="<1.9"),), works=(clause(te=">=1.9"),), night=share)
     cells = night_cells(catalog(entry), entry)
     assert {("torch-2.4.0", core, engine) for core in CORES for engine in ("1.8", "1.9")} == {
-        (cell.base, cell.mcore, cell.te) for cell in cells
+        (cell.base, cell.stack[MCORE], cell.stack[TE]) for cell in cells
     }
 
 
 def test_a_night_share_limits_releases() -> None:
-    entry = failure(works=(clause(),), night=NightShare("too many", mcore=(CORES[0],)))  # type: ignore[arg-type]
+    entry = failure(works=(clause(),), night=NightShare("too many", releases={MCORE: (VersionText(CORES[0]),)}))
     assert {(f"torch-{torch}", CORES[0]) for torch in TORCHES} == {
-        (cell.base, cell.mcore) for cell in night_cells(catalog(entry), entry)
+        (cell.base, cell.stack[MCORE]) for cell in night_cells(catalog(entry), entry)
     }
 
 
 def test_a_night_share_limits_writers() -> None:
     entry = failure(
-        axes=(Axis.BASE, Axis.TE, Axis.WRITER_TE),
+        axes=(BASE, TE, WRITER_TE),
         works=(clause(),),
         case=(replace(case("load"), write="write"),),
-        night=NightShare("too many", te=("1.8", "1.9")),  # type: ignore[arg-type]
+        night=NightShare("too many", releases={TE: (VersionText("1.8"), VersionText("1.9"))}),
     )
-    pairs = {(cell.te, cell.writer_te) for cell in night_cells(catalog(entry), entry)}
+    pairs = {(cell.stack[TE], cell.stack[WRITER_TE]) for cell in night_cells(catalog(entry), entry)}
     assert pairs == {(engine, writer) for engine in ("1.8", "1.9") for writer in ("1.8", "1.9")}
 
 
 def test_a_case_is_planned_with_its_releases_only() -> None:
-    newer = replace(case("slices"), mcore=Range(f">={CORES[1]}"))
+    newer = replace(case("slices"), releases={MCORE: Range(f">={CORES[1]}")})
     known = catalog(failure(works=(clause(),), case=(case("sample"), newer)))
     expected = {("sample", core) for core in CORES} | {("slices", core) for core in CORES[1:]}
-    assert expected == {(item.case, item.cell.mcore) for item in everything(known, (Level.CPU,))}
-    assert expected == {(item.case, item.cell.mcore) for item in night(known, pairwise)}
+    assert expected == {(item.case, item.cell.stack[MCORE]) for item in everything(known, (Level.CPU,))}
+    assert expected == {(item.case, item.cell.stack[MCORE]) for item in night(known, pairwise)}
 
 
 def test_a_pairwise_row_has_one_case() -> None:
     works = failure(works=(clause(),), case=(case("tp2"), case("pp2")))
     items = night(catalog(works), pairwise)
     assert {(Reason(ReasonKind.PAIRWISE, "base x mcore x te x case"),)} == {item.why for item in items}
-    assert {(torch, core) for torch in TORCHES for core in CORES} == {(i.cell.torch, i.cell.mcore) for i in items}
-    assert {(core, name) for core in CORES for name in ("tp2", "pp2")} == {(i.cell.mcore, i.case) for i in items}
+    assert {(torch, core) for torch in TORCHES for core in CORES} == {
+        (i.cell.stack[TORCH], i.cell.stack[MCORE]) for i in items
+    }
+    assert {(core, name) for core in CORES for name in ("tp2", "pp2")} == {(i.cell.stack[MCORE], i.case) for i in items}
     assert len(items) < len(everything(catalog(works), (Level.CPU,)))
 
 
@@ -208,32 +213,34 @@ def test_stack_in_image_uses_highest_level(levels: tuple[Level, ...]) -> None:
     assert [item.level for item in night(known, no_pairs) if item.cell.base == "ngc-24.07"] == [Level.GPU]
 
 
-def cell(core: str, base: str = "torch-2.4.0", te: str = NONE) -> Cell:
-    return Cell(base, "2.4.0", core, te)
+def cell(core: str, base: str = "torch-2.4.0", te: str = "none") -> Cell:
+    return catalogs.cell(base, torch="2.4.0", mcore=core, te=te)
 
 
 def test_newest_patches_keeps_builds_and_newest_patches() -> None:
     cells = [cell(core) for core in ("0.12.0", "0.12.3", "0.9.0", "0.10.0", "0.9.0rc0+094d66b", "0.9.0rc0+98b43c9")]
     kept = ["0.9.0rc0+094d66b", "0.9.0rc0+98b43c9", "0.9.0", "0.10.0", "0.12.3"]
-    assert kept == [one.mcore for one in newest_patches(cells)]
+    assert kept == [one.stack[MCORE] for one in newest_patches(cells)]
 
 
 def test_the_newest_patch_is_per_base_and_engine() -> None:
     cells = [cell("0.12.0"), cell("0.12.3", base="torch-2.5.1"), cell("0.12.0", te="1.9"), cell("0.12.1", te="1.9")]
-    kept = {("torch-2.4.0", "0.12.0", NONE), ("torch-2.5.1", "0.12.3", NONE), ("torch-2.4.0", "0.12.1", "1.9")}
-    assert kept == {(one.base, one.mcore, one.te) for one in newest_patches(cells)}
+    kept = {("torch-2.4.0", "0.12.0", ABSENT), ("torch-2.5.1", "0.12.3", ABSENT), ("torch-2.4.0", "0.12.1", "1.9")}
+    assert kept == {(one.base, one.stack[MCORE], one.stack[TE]) for one in newest_patches(cells)}
 
 
 def test_a_patch_not_for_the_base_is_skipped() -> None:
     cores = (*releases(["0.9.0"]), Release("0.9.1", requires={"torch": Range(">=2.5")}))  # type: ignore[arg-type]
     known = catalog(BROKEN, megatron_core=cores)
-    newest = {one.base: one.mcore for one in night_cells(known, BROKEN)}
+    newest = {one.base: one.stack[MCORE] for one in night_cells(known, BROKEN)}
     assert newest == {"torch-2.3.1": "0.9.0", "torch-2.4.0": "0.9.0", "torch-2.5.1": "0.9.1"}
 
 
-VERSIONS = {"torch": TORCHES, "mcore": CORES, "te": ENGINES}
+VERSIONS = {TORCH: TORCHES, MCORE: CORES, TE: ENGINES}
 BOUNDS = {
-    axis: st.builds("{}{}".format, st.sampled_from(["<", "<=", ">", ">=", "=="]), st.sampled_from(versions))
+    component_short(axis): st.builds(
+        "{}{}".format, st.sampled_from(["<", "<=", ">", ">=", "=="]), st.sampled_from(versions)
+    )
     for axis, versions in VERSIONS.items()
 }
 CLAUSES = st.lists(
@@ -252,13 +259,14 @@ def changes(cells: list[Cell], entry: Any) -> set[Cell]:
     """Return both sides of every change of expectation between neighbours, by comparing all pairs of cells."""
     sides = set()
     for before, after in itertools.permutations(cells, 2):
-        differing = [axis for axis in VERSIONS if getattr(before, axis) != getattr(after, axis)]
-        if len(differing) != 1 or entry.expectation(before) is entry.expectation(after):
+        differing = [axis for axis in VERSIONS if before.stack[axis] != after.stack[axis]]
+        if len(differing) != 1 or entry.expectation(before.stack) is entry.expectation(after.stack):
             continue
         (axis,) = differing
-        low, high = parse(getattr(before, axis)), parse(getattr(after, axis))
-        same = [one for one in cells if all(getattr(one, o) == getattr(before, o) for o in VERSIONS if o != axis)]
-        if low < high and not any(low < parse(getattr(one, axis)) < high for one in same):
+        low, high = position(before.stack[axis]), position(after.stack[axis])
+        rest = [other for other in VERSIONS if other != axis]
+        same = [one for one in cells if all(one.stack[other] == before.stack[other] for other in rest)]
+        if low < high and not any(low < position(one.stack[axis]) < high for one in same):
             sides |= {before, after}
     return sides
 
@@ -274,17 +282,17 @@ def test_every_change_of_expectation_is_planned(entry: Any) -> None:
 
 def test_level_contract_is_planned_without_torch() -> None:
     entry = failure(
-        axes=(Axis.MCORE, Axis.TE),
+        axes=(MCORE, TE),
         case=(case(levels=[Level.CONTRACT]),),
         affected=(clause(te="<1.9"),),
         works=(clause(te=">=1.9"),),
     )
     items = night(catalog(entry, readers=(reader(),)), pairwise, (Level.CONTRACT,))
-    assert {(item.cell.base, item.cell.torch) for item in items} == {("no-torch", "none")}
-    assert {(item.cell.te, item.expectation.value) for item in items} >= {("1.8", "broken"), ("1.9", "works")}
+    assert {(item.cell.base, item.cell.stack[TORCH]) for item in items} == {("no-torch", ABSENT)}
+    assert {(item.cell.stack[TE], item.expectation.value) for item in items} >= {("1.8", "broken"), ("1.9", "works")}
     assert night(catalog(entry, readers=(reader(night=""),)), pairwise, (Level.CONTRACT,)) == []
     at_a_desk = of_base(catalog(entry, readers=(reader(),)), "no-torch", (Level.CONTRACT,))
-    assert {item.cell.te for item in at_a_desk} == set(ENGINES)
+    assert {item.cell.stack[TE] for item in at_a_desk} == set(ENGINES)
 
 
 def test_a_control_has_its_own_expectation() -> None:
@@ -293,7 +301,7 @@ def test_a_control_has_its_own_expectation() -> None:
         affected=(clause(mcore="<0.9"),),
         works=(clause(mcore=">=0.9"), clause(cases=["control"], mcore="<0.9")),
     )
-    planned = {(item.cell.mcore, item.case): item.expectation.value for item in night(catalog(entry), no_pairs)}
+    planned = {(item.cell.stack[MCORE], item.case): item.expectation.value for item in night(catalog(entry), no_pairs)}
     assert planned == {("0.8.0", "tp2"): "broken", ("0.9.0", "tp2"): "works"}  # the control has no boundary
     covered = {(item.case, item.expectation.value) for item in night(catalog(entry), pairwise)}
     assert {("tp2", "broken"), ("tp2", "works"), ("control", "works")} == covered
@@ -313,8 +321,9 @@ def test_planned_cases_are_unique_known_and_have_reasons(entry: Any) -> None:
 @given(ENTRIES)
 def test_every_base_core_and_engine_is_planned(entry: Any) -> None:
     cells, items = night_cells(catalog(entry), entry), night(catalog(entry), pairwise)
-    for axis in ("base", "mcore", "te"):
-        assert {getattr(one, axis) for one in cells} == {getattr(item.cell, axis) for item in items}
+    assert {one.base for one in cells} == {item.cell.base for item in items}
+    for component in (MCORE, TE):
+        assert {one.stack[component] for one in cells} == {item.cell.stack[component] for item in items}
 
 
 NIGHT = """
@@ -345,7 +354,7 @@ def test_the_night_is_the_same_in_every_process() -> None:
 def test_a_failure_masks_where_it_is_broken() -> None:
     mask = failure("mask", affected=(clause(mcore="<0.9"),))
     known = catalog(failure(masked=(masked("mask"),)), mask)
-    reasons = [masked_by(known, known.failures[0], cell(core)) for core in ("0.8.0", "0.9.0")]
+    reasons = [masked_by(known, known.failures[0], cell(core).stack) for core in ("0.8.0", "0.9.0")]
     assert reasons == ["mask: it fails before", None]
 
 
@@ -354,7 +363,7 @@ def test_only_the_masked_control_is_left_out() -> None:
     control = replace(masked("mask"), cases=(Identifier("control"),))
     entry = failure(case=(case(), case("control")), affected=(clause(mcore="<0.9"),), works=(clause(mcore=">=0.9"),))
     items = night(catalog(replace(entry, masked=(control,)), mask), pairwise)
-    planned = {(item.cell.mcore, item.case) for item in items}
+    planned = {(item.cell.stack[MCORE], item.case) for item in items}
     assert planned >= {("0.8.0", "tp2"), ("0.9.0", "tp2"), ("0.9.0", "control")}
     assert {core for core, name in planned if name == "control"} == {"0.9.0"}
 
@@ -384,14 +393,14 @@ def test_a_package_brings_what_it_requires() -> None:
 def test_writers_and_readers_are_combined() -> None:
     """Each pair of releases is a cell; its boundary is planned on either side, and pairs cover the rest."""
     entry = failure(
-        axes=(Axis.BASE, Axis.MCORE, Axis.WRITER_MCORE),
+        axes=(BASE, MCORE, WRITER_MCORE),
         case=(replace(case(), write="save"),),
         affected=(clause(mcore="<0.9", writer_mcore=">=0.9"),),
         works=(clause(mcore=">=0.9"), clause(writer_mcore="<0.9")),
     )
     known = catalog(entry, torches=("2.4.0",))
     assert len(everything(known, [Level.CPU])) == len(CORES) ** 2
-    planned = {(item.cell.writer_mcore, item.cell.mcore) for item in night(known, no_pairs)}
+    planned = {(item.cell.stack[WRITER_MCORE], item.cell.stack[MCORE]) for item in night(known, no_pairs)}
     assert planned == {
         ("0.9.0", "0.8.0"),
         ("0.9.0", "0.9.0"),
@@ -399,15 +408,15 @@ def test_writers_and_readers_are_combined() -> None:
         ("0.8.0", "0.7.0"),
         ("0.9.0", "0.7.0"),
     }
-    assert {item.cell.writer_mcore for item in night(known, pairwise)} == set(CORES)
+    assert {item.cell.stack[WRITER_MCORE] for item in night(known, pairwise)} == set(CORES)
 
 
 def test_a_writer_that_can_not_run_is_excluded() -> None:
     reads = replace(case(), write="save")
-    axes = (Axis.BASE, Axis.MCORE, Axis.WRITER_MCORE)
+    axes = (BASE, MCORE, WRITER_MCORE)
     entry = failure(axes=axes, case=(reads,), affected=(clause(mcore=">=0.7"),))
     known = catalog(entry, torches=("2.4.0",), exclusions=(exclusion(mcore="<0.8"),))
-    assert {item.cell.writer_mcore for item in everything(known, [Level.CPU])} == {"0.8.0", "0.9.0"}
+    assert {item.cell.stack[WRITER_MCORE] for item in everything(known, [Level.CPU])} == {"0.8.0", "0.9.0"}
 
 
 def test_an_overridden_range_excludes_no_cell() -> None:
@@ -417,7 +426,7 @@ def test_an_overridden_range_excludes_no_cell() -> None:
     strict, lenient = failure(affected=(clause(mcore=">=0.9"),)), failure(overrides=("numpy",))
     assert everything(catalog(strict, wheels=(new,), megatron_core=cores), [Level.CPU]) == []
     (item,) = everything(catalog(lenient, wheels=(new,), megatron_core=cores), [Level.CPU])
-    assert (item.overrides, item.cell.provided) == (("numpy",), ("numpy==2.5.5",))
+    assert (item.overrides, item.cell.stack["numpy"]) == (("numpy",), "2.5.5")
 
 
 def test_a_variant_base_is_no_neighbour() -> None:
@@ -447,7 +456,7 @@ def test_image_has_both_sides_of_a_change() -> None:
     same = failure("same", affected=(clause(),), case=(ON_GPU,))
     found = [item for item in in_images(sides, same) if item.cell.base != "torch-2.4.0"]
     assert {item.cell.base for item in found} == {"ngc-24.08"}
-    assert [(item.failure, item.cell.mcore, str(item.why[0])) for item in found] == [
+    assert [(item.failure, item.cell.stack[MCORE], str(item.why[0])) for item in found] == [
         ("same", "0.9.0", "picked: ngc-24.08 ships it"),
         ("sides", "0.8.0", "boundary: mcore 0.8.0 broken | 0.9.0 works"),
         ("sides", "0.9.0", "boundary: mcore 0.8.0 broken | 0.9.0 works"),
@@ -456,7 +465,7 @@ def test_image_has_both_sides_of_a_change() -> None:
 
 def test_image_uses_its_own_transformer_engine() -> None:
     entry = failure(axes=ENGINE_TOO, affected=(clause(te="<1.9"),), works=(clause(te=">=1.9"),), case=(ON_GPU,))
-    assert {(item.cell.base, item.cell.te) for item in in_images(entry)} == {("ngc-24.08", "1.9.0")}
+    assert {(item.cell.base, item.cell.stack[TE]) for item in in_images(entry)} == {("ngc-24.08", "1.9.0")}
 
 
 def test_wheels_have_no_case_for_a_compiled_engine() -> None:
@@ -470,13 +479,13 @@ def test_share_of_the_night_limits_its_images() -> None:
     """Its bases name the images that they are twins of."""
     entry = failure(affected=(clause(),), case=(ON_GPU,), night=NightShare("one is enough", ("torch-2.3.1",)))  # type: ignore[arg-type]
     assert in_images(entry) == []
-    there = replace(entry, night=NightShare("one is enough", ("torch-2.4.0",), mcore=("0.8.0",)))  # type: ignore[arg-type]
-    found = [item.cell.mcore for item in in_images(there) if item.cell.base == "ngc-24.08"]
+    there = replace(entry, night=NightShare("one is enough", ("torch-2.4.0",), {MCORE: (VersionText("0.8.0"),)}))  # type: ignore[arg-type]
+    found = [item.cell.stack[MCORE] for item in in_images(there) if item.cell.base == "ngc-24.08"]
     assert found == ["0.8.0"]
 
 
 READS = failure(
-    axes=(Axis.BASE, Axis.MCORE, Axis.WRITER_MCORE),
+    axes=(BASE, MCORE, WRITER_MCORE),
     case=(replace(case(), write="save"),),
     affected=(clause(mcore="<0.9", writer_mcore=">=0.9"),),
 )
@@ -495,4 +504,4 @@ def test_without_writer_or_package_is_no_case(entry: Failure) -> None:
 def test_an_installed_engine_keeps_the_writer() -> None:
     known = catalog(READS, torches=("2.4.0",))
     (item,) = of_base(known, "torch-2.4.0", [Level.CPU], core="0.8.0", engine="1.9.0")
-    assert item.cell.writer_mcore == "0.9.0"
+    assert item.cell.stack[WRITER_MCORE] == "0.9.0"

@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from matrix.catalog.failure import Build, Expectation, Level, Package, StandIn
+from matrix.catalog.failure import Build, Expectation, Level, StandIn
 from matrix.catalog.model import Release
+from matrix.catalog.stack import MCORE, TE, TORCH
 from matrix.planning.night import everything, of_base, of_source
 from matrix.verdicts.planned import Planned
 from matrix.verdicts.reason import Reason, ReasonKind
@@ -34,7 +35,7 @@ def test_everything_has_masked_but_not_excluded_cells() -> None:
 
 
 def test_builds_have_cells_releases_off_pypi_do_not() -> None:
-    engine = Build(Package.TE, "1.8.0+37280ec", "transformer-engine@37280ec", "NGC 24.07")  # type: ignore[arg-type]
+    engine = Build(TE, "1.8.0+37280ec", "transformer-engine@37280ec", "NGC 24.07")  # type: ignore[arg-type]
     entry = failure(axes=ENGINE_TOO, build=(engine,))
     known = catalog(
         entry,
@@ -42,9 +43,9 @@ def test_builds_have_cells_releases_off_pypi_do_not() -> None:
         megatron_core=(Release("0.8.0"), Release("0.8.1", on_pypi=False)),  # type: ignore[arg-type]
         transformer_engine=(Release("1.8", on_pypi=False), Release("1.9")),  # type: ignore[arg-type]
     )
-    items = {item.cell.te: item.te_source for item in everything(known, (Level.CPU,))}
+    items = {item.cell.stack[TE]: item.te_source for item in everything(known, (Level.CPU,))}
     assert items == {"1.9": "", "1.8.0+37280ec": "transformer-engine@37280ec"}
-    assert {item.cell.mcore for item in everything(known, (Level.CPU,))} == {"0.8.0"}
+    assert {item.cell.stack[MCORE] for item in everything(known, (Level.CPU,))} == {"0.8.0"}
 
 
 def test_a_case_notes_its_twin_and_stand_ins() -> None:
@@ -56,7 +57,7 @@ def test_a_case_notes_its_twin_and_stand_ins() -> None:
 
 
 def cores(items: list[Planned]) -> list[str]:
-    return [item.cell.mcore for item in items]
+    return [str(item.cell.stack[MCORE]) for item in items]
 
 
 def test_of_base_has_each_minor_s_newest_patch() -> None:
@@ -73,12 +74,16 @@ def test_of_base_has_no_masked_case() -> None:
     mask = failure("mask", affected=(clause(mcore="<0.9"),))
     for when, left in (({}, ["0.9.0"]), ({"mcore": ">=0.8"}, ["0.7.0", "0.9.0"]), ({"torch": ">=2.4"}, ["0.9.0"])):
         known = catalog(failure(masked=(masked("mask", **when),)), mask)
-        assert [i.cell.mcore for i in of_base(known, "torch-2.4.0", (Level.CPU,)) if i.failure == "break"] == left
+        assert [
+            i.cell.stack[MCORE] for i in of_base(known, "torch-2.4.0", (Level.CPU,)) if i.failure == "break"
+        ] == left
 
 
 def test_te_line_adds_the_cells_of_its_engines() -> None:
     known = catalog(failure(axes=ENGINE_TOO), megatron_core=releases(["0.8.0"]))
-    lines = [[i.cell.te for i in of_base(known, "torch-2.4.0", (Level.CPU,), te_line=line)] for line in ("", "1.9")]
+    lines = [
+        [i.cell.stack[TE] for i in of_base(known, "torch-2.4.0", (Level.CPU,), te_line=line)] for line in ("", "1.9")
+    ]
     assert lines == [[], ["1.9"]]
 
 
@@ -95,7 +100,7 @@ def test_te_line_adds_the_cells_of_its_engines() -> None:
 def test_of_base_uses_the_installed_engine(engine: str | None, line: str, expected: list[str]) -> None:
     known = catalog(failure(axes=ENGINE_TOO), megatron_core=releases(["0.8.0"]))
     items = of_base(known, "torch-2.4.0", (Level.CPU,), engine=engine, te_line=line)
-    assert expected == [item.cell.te for item in items]
+    assert expected == [item.cell.stack[TE] for item in items]
 
 
 def test_source_runs_in_every_night_base() -> None:
@@ -113,7 +118,7 @@ def test_source_runs_in_every_night_base() -> None:
 
 def test_default_expectation_of_source_is_the_catalogs() -> None:
     items = of_source(catalog(BROKEN), "0.8.0", "0.8.0", None, (Level.CPU,))
-    assert {item.cell.torch: item.expectation.value for item in items} == {
+    assert {item.cell.stack[TORCH]: item.expectation.value for item in items} == {
         "2.3.1": "works",
         "2.4.0": "broken",
         "2.5.1": "broken",

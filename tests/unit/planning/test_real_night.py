@@ -8,7 +8,7 @@ import pytest
 
 from matrix.authoring.entry import find_function
 from matrix.catalog.codec import decode, encode
-from matrix.catalog.failure import Level, Stack
+from matrix.catalog.failure import Level, ReportedStack
 from matrix.planning.covering import pairwise
 from matrix.planning.night import night
 from matrix.verdicts.planned import Planned
@@ -21,8 +21,8 @@ def real_night() -> list[Planned]:
     return night(real(), pairwise)
 
 
-@pytest.mark.parametrize("reported", real().stacks, ids=lambda stack: stack.name)
-def test_every_report_is_in_the_real_night(reported: Stack) -> None:
+@pytest.mark.parametrize("reported", real().reports, ids=lambda stack: stack.name)
+def test_every_report_is_in_the_real_night(reported: ReportedStack) -> None:
     reason = Reason(ReasonKind.STACK, f"{reported.name}: {reported.text}")
     found = {item.cell.base for item in real_night() if reason in item.why}
     assert {reported.cell.base} == found

@@ -24,7 +24,7 @@ from matrix.planning.requirements import (
 )
 from matrix.verdicts.planned import Planned
 from matrix.verdicts.reason import Kind, Lack
-from tests.unit.catalogs import case, catalog, clause, failure, image, planned
+from tests.unit.catalogs import case, catalog, clause, failure, image, planned, values
 
 H100 = Gpu("GPU-0", "H100", "9.0", multicast=True)
 A800 = Gpu("GPU-0", "A800", "8.0")
@@ -34,7 +34,7 @@ BASE = BaseOffer("torch-2.4.0")
 
 def item_of(one: Case, **cell: Any) -> Planned:
     made = planned(catalog(failure(case=(one,))))
-    return replace(made, cell=replace(made.cell, **cell))
+    return replace(made, cell=made.cell.with_(values(**cell)))
 
 
 def lack_of(one: Case, machine: MachineOffer, offer: BaseOffer = BASE, **cell: Any) -> tuple[Kind, str] | None:

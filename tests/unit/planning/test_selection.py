@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from matrix.catalog.failure import Axis, Level
+from matrix.catalog.failure import Level
+from matrix.catalog.stack import BASE, DRIVER, MCORE, TE, TORCH
 from matrix.errors import MatrixError
 from matrix.planning.night import everything
 from matrix.planning.selection import (
@@ -21,21 +22,22 @@ from matrix.planning.selection import (
     vocabulary_of,
 )
 from matrix.verdicts.planned import Planned
-from tests.unit.catalogs import case, catalog, clause, failure
+from tests.unit.catalogs import case, catalog, clause, failure, values
 
 BREAK = failure(
     "break", case=(case("tp2"), case("pp2", (Level.CPU, Level.GPU))), affected=(clause(mcore="<0.9", torch=">=2.4"),)
 )
-OTHER = failure("other", axes=(Axis.BASE, Axis.MCORE, Axis.TE), case=(case("args", (Level.CONTRACT,)),))
+OTHER = failure("other", axes=(BASE, MCORE, TE), case=(case("args", (Level.CONTRACT,)),))
 KNOWN = catalog(BREAK, OTHER)
 PLANNED = [
-    replace(item, cell=replace(item.cell, driver="535.129.03")) if item.level is Level.GPU else item
+    replace(item, cell=item.cell.with_({DRIVER: "535.129.03"})) if item.level is Level.GPU else item
     for item in everything(KNOWN, tuple(Level))
 ]
 
 
 def short(item: Planned) -> str:
-    return f"{item.cell.torch} {item.cell.mcore} {item.cell.te} {item.failure} {item.case} {item.level.value}"
+    versions = " ".join(str(item.cell.stack[name]) for name in (TORCH, MCORE, TE))
+    return f"{versions} {item.failure} {item.case} {item.level.value}"
 
 
 def chosen(expression: str) -> list[str]:
@@ -252,7 +254,7 @@ def test_a_typo_raises_in_the_whole_catalog(expression: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("values", "result"),
+    ("decided", "result"),
     [
         ({}, None),
         ({"case": "pp2"}, False),
@@ -263,6 +265,7 @@ def test_a_typo_raises_in_the_whole_catalog(expression: str) -> None:
         ({"te": "none", "case": "tp2"}, True),
     ],
 )
-def test_undecided_names_leave_the_result_open(values: dict[str, str], result: bool | None) -> None:
+def test_undecided_names_leave_the_result_open(decided: dict[str, str], result: bool | None) -> None:
     test = compile_expression("case==tp2 and (mcore==0.8.0 or te==none)", vocabulary_of(PLANNED))
-    assert test({**values}.get) is result
+    named = {key: decided[key] for key in decided if key == "case"}
+    assert test({**named, **values(**{key: decided[key] for key in decided if key != "case"})}.get) is result

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from matrix.catalog.failure import Axis, Level
+from matrix.catalog.failure import Level
+from matrix.catalog.stack import BASE, DRIVER, MCORE, TE
 from matrix.planning.covering import pairwise
 from matrix.planning.night import everything, night
 from matrix.planning.statistics import Counts, is_known, product, reasons, statistics
@@ -16,9 +17,9 @@ ENTRY = failure(affected=(clause(mcore="<0.9", torch=">=2.4"),), works=(clause(m
 
 def test_the_product_uses_the_failure_s_axes() -> None:
     axes = {
-        (Axis.BASE, Axis.MCORE): 3 * 3,
-        (Axis.MCORE, Axis.TE): 3 * 3,
-        (Axis.BASE, Axis.MCORE, Axis.TE, Axis.DRIVER): 3 * 3 * 3 * 1,
+        (BASE, MCORE): 3 * 3,
+        (MCORE, TE): 3 * 3,
+        (BASE, MCORE, TE, DRIVER): 3 * 3 * 3 * 1,
     }
     assert axes == {one: product(catalog(), failure(axes=one), LEVELS) for one in axes}
 
@@ -57,7 +58,7 @@ def test_reasons_are_counted_by_kind() -> None:
 
 
 def test_the_last_row_is_the_sum() -> None:
-    known = catalog(failure("first", affected=(clause(torch="==2.3.1"),)), failure("other", axes=(Axis.MCORE, Axis.TE)))
+    known = catalog(failure("first", affected=(clause(torch="==2.3.1"),)), failure("other", axes=(MCORE, TE)))
     planned = night(known, pairwise, LEVELS)
     *each, total = statistics(known, planned, LEVELS)
     assert (total.night, total.allowed) == (len(planned), len(everything(known, LEVELS)))

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from matrix.catalog.stack import MCORE, TE
 from matrix.errors import MatrixError
 from matrix.provision.case_overlays import overlay_digest, overlay_specs
 from matrix.provision.configuration import Configuration
@@ -28,7 +29,7 @@ def test_a_release_becomes_an_overlay() -> None:
 
 
 def test_te_of_the_cell_becomes_an_overlay() -> None:
-    specs = overlay_specs(replace(CASE, cell=replace(CASE.cell, te="1.9")), BASE, NOWHERE, PYTHON)
+    specs = overlay_specs(replace(CASE, cell=CASE.cell.with_({TE: "1.9"})), BASE, NOWHERE, PYTHON)
     laid = [(source.package, source.revision) for spec in specs for source in spec.sources]
     assert laid == [("megatron-core", "0.8.0"), ("transformer-engine", "1.9")]
 
@@ -42,7 +43,7 @@ def test_te_of_an_image_needs_no_clone() -> None:
     """NGC's 24.07 contains the build of a founding case."""
     build = {"transformer-engine": "1.8.0+37280ec"}
     there = replace(BASE, packages={**BASE.packages, "megatron-core": "0.8.0", **build})
-    case = replace(CASE, cell=replace(CASE.cell, te="1.8.0+37280ec"), te_source="transformer-engine@37280ec")
+    case = replace(CASE, cell=CASE.cell.with_({TE: "1.8.0+37280ec"}), te_source="transformer-engine@37280ec")
     assert overlay_specs(case, there, NOWHERE, PYTHON) == ()
 
 
@@ -74,7 +75,7 @@ def test_each_pinned_package_has_its_overlay() -> None:
 
 
 def test_the_digest_depends_on_release_and_python() -> None:
-    cases = [CASE, replace(CASE, cell=replace(CASE.cell, mcore="0.9.0"))]
+    cases = [CASE, replace(CASE, cell=CASE.cell.with_({MCORE: "0.9.0"}))]
     bases = [BASE, replace(BASE, python="3.11.7")]
     digests = {overlay_digest(overlay_specs(case, base, NOWHERE, PYTHON)[0]) for case in cases for base in bases}
     assert len(digests) == 4

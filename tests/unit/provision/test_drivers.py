@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from matrix.catalog.failure import Level
+from matrix.catalog.stack import DRIVER
 from matrix.planning.cases import plan_case
 from matrix.provision.drivers import found, note
 from matrix.provision.nvidia.cuda import Cuda
@@ -27,7 +28,7 @@ BY_COMPAT = (
 
 def on(image: str, driver: str, level: Level = Level.GPU) -> Planned:
     entry = failure(case=(case(levels=(level,)),))
-    return plan_case(real(), entry, entry.case[0], level, real().cell(image, driver=driver))
+    return plan_case(real(), entry, entry.case[0], level, real().cell(image, {DRIVER: driver}))
 
 
 @pytest.mark.parametrize(

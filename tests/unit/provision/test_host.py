@@ -15,7 +15,7 @@ from matrix.provision.nvidia.cuda import Cuda, CudaDevice
 from matrix.provision.nvidia.nvml import Card, Nvml
 from matrix.verdicts.planned import Planned
 from matrix.verdicts.reason import Kind, Lack
-from tests.unit.catalogs import catalog, failure, planned
+from tests.unit.catalogs import catalog, failure, planned, values
 
 DRIVER = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.129.03  Thu Oct 19 18:56:32 UTC 2023\nGCC version:  gcc\n"
 GPU = CudaDevice("H100", "9.0", 80, True, "GPU-a")
@@ -26,7 +26,7 @@ CASE = planned(KNOWN)
 
 
 def on_gpus(gpus: int, driver: str = "none") -> Planned:
-    return replace(CASE, level=Level.GPU, gpus=gpus, ranks=1, cell=replace(CASE.cell, driver=driver))
+    return replace(CASE, level=Level.GPU, gpus=gpus, ranks=1, cell=CASE.cell.with_(values(driver=driver)))
 
 
 @pytest.mark.parametrize(

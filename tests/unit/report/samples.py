@@ -21,6 +21,7 @@ from matrix.catalog.cell import Cell
 from matrix.catalog.codec import encode
 from matrix.catalog.failure import Expectation, Level
 from matrix.catalog.model import Catalog
+from matrix.catalog.stack import MCORE, TORCH
 from matrix.check.table import build_table
 from matrix.planning.rerun import PlanEntry
 from matrix.report import stack_map as maps
@@ -30,6 +31,7 @@ from matrix.verdicts.outcome import Frame, Outcome, OutcomeKind, Raised, RankEnd
 from matrix.verdicts.planned import Planned
 from matrix.verdicts.reason import Reason, ReasonKind
 from matrix.verdicts.record import Record, Verdict
+from tests.unit import catalogs
 
 MCORES = (
     "0.7.0", "0.8.0", "0.9.0", "0.10.0", "0.11.0", "0.12.3", "0.13.1", "0.14.0", "0.15.3", "0.16.1",
@@ -70,7 +72,7 @@ LOG = (
 
 def cell(base: str = "torch-2.4.0", mcore: str = "0.8.0", te: str = "none", driver: str = "none") -> Cell:
     torch = base.removeprefix("torch-") if base.startswith("torch-") else "2.4.0a0+3bcc3cddb5"
-    return Cell(base, torch, mcore, te, driver)
+    return catalogs.cell(base, torch=torch, mcore=mcore, te=te, driver=driver)
 
 
 def record(
@@ -108,7 +110,7 @@ def record(
         outcome=outcome,
         signature="save-assertion" if verdict in (Verdict.REPRODUCED, Verdict.REGRESSED) else None,
         reproduce=f"megatrix run --select '{where.id} {failure} {case} {level.value}'",
-        resolved={"torch": where.torch, "megatron-core": where.mcore},
+        resolved={name: str(where.stack[name]) for name in (TORCH, MCORE)},
         content=f"{where.id} {failure} {case} {level.value}",
         run="a",
         started="2026-01-31T02:00:00.000Z",

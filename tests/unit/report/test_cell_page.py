@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from matrix.catalog.failure import Level
+from matrix.catalog.stack import GPUS, SM
 from matrix.report.cell_page import cell_page, trend
 from matrix.store.trend import PastResult, Pasts
 from matrix.verdicts.record import Record, Verdict
@@ -51,7 +52,7 @@ def test_host_driver_and_user_mode_driver_are_shown() -> None:
 
 def test_reported_hardware_is_shown() -> None:
     red = record(Verdict.UNAVAILABLE)
-    text = shown(changed(red, cell=replace(red.cell, sm="8.0", gpus="8")))
+    text = shown(changed(red, cell=red.cell.with_({SM: "8.0", GPUS: "8"})))
     assert "compute capability 8.0 GPUs 8" in text
 
 

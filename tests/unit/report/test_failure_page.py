@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from matrix.catalog.failure import Claim, Failure, Level, Workaround
+from matrix.catalog.stack import MCORE
 from matrix.report.failure_page import failure_page
 from matrix.store.night import Night
 from matrix.store.trend import PastResult, Pasts
@@ -107,7 +108,7 @@ def with_chart(folder: Path) -> str:
 
 def test_page_shows_the_chart_of_its_folder(tmp_path: Path) -> None:
     (tmp_path / "chart.py").write_text(CODE)
-    assert f"<p>peak, mcore {cell().mcore} on {cell().base} measured &lt;b&gt;</p>" in with_chart(tmp_path)
+    assert f"<p>peak, mcore {cell().stack[MCORE]} on {cell().base} measured &lt;b&gt;</p>" in with_chart(tmp_path)
 
 
 def test_folder_without_chart_adds_nothing(tmp_path: Path) -> None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from matrix.catalog.stack import WRITER_MCORE
 from matrix.report.grid import grids
 from tests.unit.report.samples import cell, record
 
 
 def test_writers_are_rows_and_readers_columns() -> None:
     cells = [
-        replace(cell(mcore=reader), writer_mcore=writer)
+        cell(mcore=reader).with_({WRITER_MCORE: writer})
         for writer in ("0.9.0", "0.8.0")
         for reader in ("0.9.0", "0.8.0")
     ]
@@ -21,6 +22,9 @@ def test_writers_are_rows_and_readers_columns() -> None:
 
 
 def test_packages_are_rows() -> None:
-    records = [record(where=replace(cell(), packages=(f"transformers=={version}",))) for version in ("5.0", "4.57")]
+    records = [
+        record(where=replace(cell().with_({"transformers": version}), packages=("transformers",)))
+        for version in ("5.0", "4.57")
+    ]
     (grid,) = grids(records, {one.key: "" for one in records}, {})
     assert [axes for _, axes, _ in grid.rows] == ["transformers 4.57", "transformers 5.0"]

@@ -11,7 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from matrix.catalog.cell import DECIDED
 from matrix.catalog.failure import Level
+from matrix.catalog.stack import Stack
 from matrix.report.changes import Changes, changes
 from matrix.report.findings.junit import night_junit
 from matrix.report.page import page
@@ -253,7 +255,7 @@ def poisoned(case: Record, text: str) -> Record:
         chain=(Raised(text, text, (frame,)),),
         ranks=tuple(replace(rank, log=text, stacks=text) for rank in case.outcome.ranks),
     )
-    where = replace(case.cell, base=text, mcore=text, te=text, driver=text, torch=text, python=text, sm=text, gpus=text)
+    where = replace(case.cell, base=text, stack=Stack(dict.fromkeys(DECIDED, text)))
     return changed(
         case, cell=where, failure=text, case=text, outcome=outcome, signature=text, other=text, notes=(text,),
         why=(Reason(ReasonKind.PICKED, text),), resolved={text: text}, reproduce=text, cached_from=text,

@@ -128,7 +128,7 @@ def test_cell_pages_agree_with_explain() -> None:
 
 def test_reports_stack_is_ruled_with_its_hardware() -> None:
     """The stack of TransformerEngine#985 has compute capability 8.0, on which userbuffers need no multicast."""
-    (reported,) = (one for one in real().stacks if one.name == "TransformerEngine#985")
+    (reported,) = (one for one in real().reports if one.name == "TransformerEngine#985")
     pages = CellPages(real(), passed(real(), real_night()))
     assert pages.expectation(real().cell_of(reported).id, HARDWARE) == "works"
 
@@ -150,7 +150,7 @@ def test_part_of_a_night_keeps_reported_hardware() -> None:
     other, entry = failure("other", works=(clause(),)), failure("hardware", affected=(clause(sm="<9"),))
     reported = stack("hardware", "torch-2.4.0", "0.8.0", sm="8.0")
     known = catalog(other, entry, stacks=(reported,))
-    (cell,) = map(known.cell_of, known.stacks)
+    (cell,) = map(known.cell_of, known.reports)
     part = [item for item in everything(known, (Level.CPU,)) if (item.cell.id, item.failure) == (cell.id, "other")]
     assert CellPages(known, passed(known, part)).expectation(cell.id, "hardware") == "broken"
 
@@ -206,7 +206,10 @@ def test_changed_rule_stands_beside_the_planned_expectation() -> None:
     before, after = catalog(failure(), torches=("2.4.0",)), catalog(entry, torches=("2.4.0",))
     records = passed(before, everything(before, (Level.CPU,)))
     pages, cell = CellPages(after, records), "torch-2.4.0/mcore-0.8.0/te-none/driver-none"
-    assert (pages.expectation(cell, "break"), pages.expectation(cell, "break", "tp2")) == ("broken", "unknown")
+    assert (pages.expectation(cell, "break"), pages.expectation(cell, "break", "tp2")) == (
+        "broken",
+        "unknown",
+    )
     assert pages.because(cell, "break", "tp2") == "as planned: catalog: broken, everything: by hand"
     page = failure_page(entry, stack_map(after), Night("one", tuple(records)), {}, {})
     assert ["unknown", PLANNED, "catalog: broken, everything: by hand", "learned 3 cpu"] in table(

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from matrix.catalog.failure import Axis, Level, Signature
+from matrix.catalog.failure import Level, Signature
 from matrix.catalog.model import Catalog
+from matrix.catalog.stack import MCORE, TE
 from matrix.check.answer import Standing
 from matrix.report.stack_map import Affected, Colour, MapCell, Seen, StackMap
 from matrix.store.trend import PastResult
@@ -100,7 +101,7 @@ def test_twin_supports_or_contradicts_its_container(
 
 
 def test_result_of_another_engine_supports_nothing() -> None:
-    broken = known(affected=(clause(te="<1.5"),), axes=(Axis.MCORE, Axis.TE))
+    broken = known(affected=(clause(te="<1.5"),), axes=(MCORE, TE))
     for te, level in (("1.4", Level.CONTRACT), ("1.5", None)):
         one = record(Verdict.REPRODUCED, where=cell("no-torch", te=te), level=Level.CONTRACT)
         assert pair(stack_map(broken, one)).level is level

@@ -10,6 +10,7 @@ from hypothesis import strategies as some
 from matrix.catalog.failure import Level
 from matrix.catalog.limits import GIB, Limits
 from matrix.catalog.schema import Size
+from matrix.catalog.stack import DRIVER
 from matrix.execution.slurm.array_spec import TOGETHER, ArraySpec, ResourceRequest, arrays, cut, minutes, needs
 from matrix.execution.slurm.commands import Node
 from matrix.provision.tools import Ref
@@ -21,7 +22,7 @@ ITEM = planned(KNOWN)  # level cpu, 2 ranks, 1 GPU at level gpu
 
 
 def on_driver(driver: str, level: Level = Level.GPU, gpus: int = 8) -> Planned:
-    return replace(ITEM, level=level, gpus=gpus, cell=replace(ITEM.cell, driver=driver))
+    return replace(ITEM, level=level, gpus=gpus, cell=ITEM.cell.with_({DRIVER: driver}))
 
 
 CASE = KNOWN.failures[0].case[0]
@@ -29,7 +30,7 @@ NODE = Node("n535", (), "gpu:8", 16, "idle", 64_000)
 
 
 def request(item: Planned) -> ResourceRequest:
-    return needs(item, CASE, NODE, (item.cell.driver,))
+    return needs(item, CASE, NODE, (str(item.cell.stack[DRIVER]),))
 
 
 def test_gpu_case_requests_gpus_and_driver_feature() -> None:

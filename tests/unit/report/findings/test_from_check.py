@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from matrix.catalog.place import Place
+from matrix.catalog.stack import MCORE, TE, TORCH
 from matrix.check.answer import CheckResult, Clash
 from matrix.check.checking import Question, check
 from matrix.check.stack import Statement, build
@@ -17,7 +18,10 @@ from tests.unit.catalogs import real
 
 
 def result(core: str = "0.8.0", *clashes: Clash) -> CheckResult:
-    said = [Statement("torch", "2.4.1", "requirements.txt:3"), Statement("mcore", core, "requirements.txt:4")]
+    said = [
+        Statement(TORCH, "2.4.1", Place("requirements.txt", 3)),
+        Statement(MCORE, core, Place("requirements.txt", 4)),
+    ]
     return replace(check(real(), build(real(), said), Question(), {}), clashes=clashes)
 
 
@@ -50,7 +54,10 @@ def test_clash_comes_first(breaks: bool, severity: Severity) -> None:
 
 
 def test_call_is_at_the_line_of_the_engine() -> None:
-    said = [Statement("te", "1.3.0", "requirements.txt:7"), Statement("mcore", "0.16.1", "requirements.txt:4")]
+    said = [
+        Statement(TE, "1.3.0", Place("requirements.txt", 7)),
+        Statement(MCORE, "0.16.1", Place("requirements.txt", 4)),
+    ]
     listed = of_check(check(real(), build(real(), said), Question(), {}), ()).findings
     call = next(finding for finding in listed if "hybrid-context-parallel" in finding.message)
     assert (call.headline, call.place) == ("call: a call into Transformer Engine breaks", Place("requirements.txt", 7))

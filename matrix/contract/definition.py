@@ -7,7 +7,7 @@ import re
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 
-from matrix.contract.signature import default_text, signature_text
+from matrix.contract.signature import constructor_text, default_text, signature_text
 from matrix.contract.surface import Entry
 
 # Decorators that keep a function's signature. Any other decorator makes the signature unknown.
@@ -22,7 +22,6 @@ LOOSE = "_api_bc_check"  # of torch: passes a second positional argument on by k
 ENUMERATIONS = ("Enum", "IntEnum", "Flag", "IntFlag")
 OF_ENUMERATIONS = ("__members__", "name", "value")
 Names = dict[str, Entry]
-Field = tuple[str, "str | None"]  # name, default
 
 
 def class_entry(node: ast.ClassDef, bases: Sequence[Entry], names: Mapping[str, Entry], *, pydantic: bool) -> Entry:
@@ -31,7 +30,7 @@ def class_entry(node: ast.ClassDef, bases: Sequence[Entry], names: Mapping[str, 
     `pydantic`: the module's dataclasses are pydantic's.
     """
     members: Names = {}
-    fields: list[Field] = []
+    fields: list[str] = []  # "name" or "name=default"
     for statement in node.body:
         _member(statement, members, fields)
     members = dict.fromkeys(_assigned(node, "cls", node.name), "=") | members
@@ -39,9 +38,7 @@ def class_entry(node: ast.ClassDef, bases: Sequence[Entry], names: Mapping[str, 
     is_dataclass = any(dotted(called(d)).rpartition(".")[2] == "dataclass" for d in node.decorator_list)
     if "__init__" not in members:
         if is_dataclass or "NamedTuple" in kinds:
-            constructor = _generated(_inherited_fields(bases, names), fields, open_keywords=is_dataclass and pydantic)
-            # The fields of a base in another module are added at look-up.
-            members["__init__"] = f"d{constructor}" if is_dataclass and _has_distant(bases, names) else constructor
+            members["__init__"] = _constructor(bases, names, fields, pydantic=pydantic, is_dataclass=is_dataclass)
         elif kinds & set(ENUMERATIONS):
             members["__init__"] = "~"
     if any(keyword.arg == "metaclass" and "ABCMeta" not in dotted(keyword.value) for keyword in node.keywords):
@@ -53,33 +50,21 @@ def class_entry(node: ast.ClassDef, bases: Sequence[Entry], names: Mapping[str, 
     return {"bases": list(bases), "members": members, **({"own": own} if own else {})}
 
 
-def _has_distant(bases: Sequence[Entry], names: Mapping[str, Entry]) -> bool:
-    """Return whether the fields of some base of a dataclass are added at look-up."""
-    local = [names.get(base.partition(":")[2]) for base in bases if isinstance(base, str)]
-    constructors = [str(entry["members"].get("__init__")) for entry in local if isinstance(entry, dict)]
-    return not all(isinstance(entry, (dict, list)) for entry in local) or any(c.startswith("d(") for c in constructors)
-
-
-def _inherited_fields(bases: Sequence[Entry], names: Mapping[str, Entry]) -> list[Field]:
-    """Return the fields of dataclasses of the same module that a dataclass extends."""
-    fields: list[Field] = []
-    for base in bases:
-        parent = names.get(base.partition(":")[2]) if isinstance(base, str) else None
-        constructor = parent["members"].get("__init__") if isinstance(parent, dict) else None
-        if isinstance(constructor, str) and constructor.startswith("(self,"):
-            items = [item.partition("=") for item in constructor[6:-1].split(",") if not item.startswith("*")]
-            fields += [(name, default if has_default else None) for name, has_default, default in items]
-    return fields
-
-
-def _generated(inherited: Sequence[Field], fields: Sequence[Field], *, open_keywords: bool) -> str:
-    """Return the signature of the constructor that a dataclass or a NamedTuple generates, inherited fields first.
+def _constructor(
+    bases: Sequence[Entry], names: Mapping[str, Entry], fields: Sequence[str], *, pydantic: bool, is_dataclass: bool
+) -> str:
+    """Return the entry of the constructor that a dataclass or a NamedTuple generates, inherited fields first.
 
     A pydantic dataclass drops unknown keywords: its `extra` is "ignore" unless configured.
     """
-    slots = dict([*inherited, *fields])
-    items = [name if default is None else f"{name}={default}" for name, default in slots.items()]
-    return f"({','.join(['self', *items, *(['**extra'] if open_keywords else [])])})"
+    parents = [names.get(base.partition(":")[2]) for base in bases]
+    texts = [str(parent["members"].get("__init__")) for parent in parents if isinstance(parent, dict)]
+    inherited = [item for text in texts if text.startswith("(self,") for item in text[6:-1].split(",")]
+    items = [item for item in [*inherited, *fields] if not item.startswith("*")]
+    text = constructor_text([*items, *(["**extra"] if is_dataclass and pydantic else [])])
+    # The fields of a base in another module are added at look-up.
+    is_distant = any(not isinstance(parent, (dict, list)) for parent in parents)
+    return f"d{text}" if is_dataclass and (is_distant or any(text.startswith("d(") for text in texts)) else text
 
 
 def function_entry(node: ast.FunctionDef | ast.AsyncFunctionDef, *, member: bool = False) -> str:
@@ -100,7 +85,7 @@ def function_entry(node: ast.FunctionDef | ast.AsyncFunctionDef, *, member: bool
     return mark + signature_text(arguments)
 
 
-def _member(node: ast.stmt, members: Names, fields: list[Field]) -> None:
+def _member(node: ast.stmt, members: Names, fields: list[str]) -> None:
     if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
         members[node.name] = function_entry(node, member=True)
     elif isinstance(node, ast.ClassDef):
@@ -119,14 +104,14 @@ def _member(node: ast.stmt, members: Names, fields: list[Field]) -> None:
             _member(statement, members, fields)
 
 
-def _field(name: str, value: ast.expr | None) -> list[Field]:
+def _field(name: str, value: ast.expr | None) -> list[str]:
     if not (isinstance(value, ast.Call) and dotted(value.func).endswith("field")):
-        return [(name, None if value is None else default_text(value))]
+        return [name if value is None else f"{name}={default_text(value)}"]
     options = {keyword.arg: keyword.value for keyword in value.keywords}
     init = options.get("init")
     if isinstance(init, ast.Constant) and init.value is False:
         return []
-    return [(name, "..." if {"default", "default_factory"} & set(options) else None)]
+    return [f"{name}=..." if {"default", "default_factory"} & set(options) else name]
 
 
 def _assigned(node: ast.ClassDef, *owners: str) -> Iterator[str]:

@@ -207,10 +207,9 @@ def _breaks(
         is_of_object = target.what in ("member", "object")
         if use.kind == "method" and not (is_of_object and history and history.offered(use.path)):
             return  # what no release has, a subclass adds; without the class there is no object
-        exception, message = _absence(target, use)
-        swallowed = exception in use.swallowed
-        if not (swallowed and use.fallback):  # the TE fallback is a use of its own
-            yield _Break(message + _effect(use, swallowed), exception, swallowed=swallowed)
+        break_ = _raised(use, *_absence(target, use))
+        if not (break_.swallowed and use.fallback):  # the TE fallback is a use of its own
+            yield break_
     elif use.arguments is not None:
         misfits = list(_binding(use, use.arguments, target, judge))
         yield from misfits
@@ -286,14 +285,18 @@ def _refusing(use: Use, arguments: Arguments, target: ResolvedPath, judge: Judge
             truth = judge.truth(all_of(judge.rest(use.guard), judge.rest(guard)))
             is_open = parameter and (arguments.starred or arguments.open_keywords)
             if truth is not Truth.NO and not is_open:
-                swallowed = exception in use.swallowed or len(use.swallowed) == len(CATCHES)
                 without = f" without '{parameter}'" if parameter else ""
-                message = f"{target.name}() raises {exception}{without}{_effect(use, swallowed)}"
-                yield _Break(message, exception, truth, guard, swallowed, signature.text)
+                yield _raised(
+                    use, exception, f"{target.name}() raises {exception}{without}", truth, guard, signature.text
+                )
 
 
-def _effect(use: Use, swallowed: bool) -> str:
-    return f"; swallowed: {use.effect}" if swallowed else ""
+def _raised(
+    use: Use, exception: str, message: str, truth: Truth = Truth.YES, guard: Guard = True, signature: str = ""
+) -> _Break:
+    swallowed = exception in use.swallowed or len(use.swallowed) == len(CATCHES)  # all: any exception is caught
+    effect = f"; swallowed: {use.effect}" if swallowed else ""
+    return _Break(message + effect, exception, truth, guard, swallowed, signature)
 
 
 def _absence(absent: Absent, use: Use) -> tuple[str, str]:
@@ -321,7 +324,6 @@ def _binding(use: Use, arguments: Arguments, target: ResolvedPath, judge: Judge)
         if truth is not Truth.NO:
             passed[name] = guard, truth
     results = [(signature, *_bound(arguments, signature, bound, passed)) for signature, bound in target.callables]
-    swallowed = "TypeError" in use.swallowed
     is_certain = all(problems for _, problems, _ in results)
     for signature, problems, misplacements in results:
         reported: list[Guard] = []
@@ -330,8 +332,8 @@ def _binding(use: Use, arguments: Arguments, target: ResolvedPath, judge: Judge)
             if any(_implies(guard, earlier) for earlier in reported):
                 continue  # Python raises for the first only
             reported.append(guard)
-            text = f"{target.name}() {message}{_effect(use, swallowed)}"
-            yield _Break(text, "TypeError", truth if is_certain else Truth.UNCLEAR, guard, swallowed, signature.text)
+            truth = truth if is_certain else Truth.UNCLEAR
+            yield _raised(use, "TypeError", f"{target.name}() {message}", truth, guard, signature.text)
         for message in () if problems else misplacements:
             yield _Break(f"{target.name}(): {message}", "", signature=signature.text)
 
@@ -346,15 +348,11 @@ def _bound(
 
 
 def _kind(use: Use, break_: _Break, truth: Truth) -> FindingKind:
-    if truth is Truth.UNCLEAR:
+    # The object of a method may be of a subclass with a method of its own.
+    if truth is Truth.UNCLEAR or (use.kind == "method" and break_.exception and not break_.kind):
         return FindingKind.POSSIBLE
-    if break_.kind:
-        return break_.kind
-    if not break_.exception:
-        return FindingKind.MISBOUND
-    if use.kind == "method":
-        return FindingKind.POSSIBLE  # the object may be of a subclass with a method of its own
-    return FindingKind.SILENTLY_OFF if break_.swallowed else FindingKind.DEFINITE
+    raised = FindingKind.SILENTLY_OFF if break_.swallowed else FindingKind.DEFINITE
+    return break_.kind or (raised if break_.exception else FindingKind.MISBOUND)
 
 
 def _visible(use: Use, extra: Guard, judge: Judge) -> Guard:

@@ -7,6 +7,7 @@ short, "..." otherwise; it never contains a comma.
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
@@ -84,6 +85,12 @@ def signature_text(arguments: ast.arguments) -> str:
     if arguments.kwarg:
         items.append(f"**{arguments.kwarg.arg}")
     return f"({','.join(items)})"
+
+
+def constructor_text(items: Iterable[str]) -> str:
+    """Write a constructor's parameters ("name", "name=default"): a later one takes the place of one of its name."""
+    slots = {item.partition("=")[0]: item for item in items if item not in ("", "self")}
+    return f"({','.join(['self', *slots.values()])})"
 
 
 def default_text(node: ast.expr) -> str:

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from matrix.contract.binding import BindingError, bind
 from matrix.contract.provider import provider_of
-from matrix.contract.signature import CallSignature, parse_signature
+from matrix.contract.signature import CallSignature, constructor_text, parse_signature
 
 Entry: TypeAlias = Any  # JSON, as above
 Instance: TypeAlias = "list[str]"  # [class, attribute, ...]
@@ -297,9 +297,7 @@ class Surface:
                 if not (isinstance(step, Absent) or constructor.startswith("(self")):
                     return "~"
                 items += constructor[1:-1].split(",")
-        items += target.entry["members"]["__init__"][2:-1].split(",")
-        slots = {item.partition("=")[0]: item for item in items if item not in ("", "self")}
-        return f"({','.join(['self', *slots.values()])})"
+        return constructor_text([*items, *target.entry["members"]["__init__"][2:-1].split(",")])
 
     def _autograd_apply(self, target: _Target) -> list[_Target] | None:
         """Return `apply` of a torch.autograd.Function: positional-only, and torch passes a context first."""

@@ -17,10 +17,10 @@ from matrix.catalog.failure import ContractCall, Failure, Level
 from matrix.catalog.model import Catalog
 from matrix.catalog.stack import MCORE, TE
 from matrix.contract import consuming, offering, reading
+from matrix.contract.api import Surface
 from matrix.contract.calling import outcome_of
-from matrix.contract.surface import Surface
 from matrix.contract.uncollected import uncollected
-from matrix.contract.usage import Calls
+from matrix.contract.uses import Calls
 from matrix.errors import MatrixError
 from matrix.execution import run
 from matrix.execution.engine import Engine

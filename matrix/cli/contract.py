@@ -11,12 +11,13 @@ from typing import Any
 from matrix.catalog import loading
 from matrix.cli.command_options import add_findings
 from matrix.cli.usage import add_command
-from matrix.contract import against, reading, recording, table
+from matrix.contract import against, reading, recording
 from matrix.contract.finding import BREAKING, Finding
 from matrix.contract.provider import TRANSFORMER_ENGINE
 from matrix.contract.recording import MCORE, SUFFIX, TE
 from matrix.contract.relevance import is_yanked
 from matrix.errors import ExitStatus, MatrixError
+from matrix.report import contract_table
 from matrix.report.findings.formats import FORMATS
 from matrix.report.findings.from_contract import of_contract
 from matrix.report.json_object import json_object
@@ -60,11 +61,15 @@ def contract_command(parsed: argparse.Namespace) -> int:
     versions = [calls.version for calls in cores], [surface.version for surface in engines]
     if not _printed(parsed, findings, versions[1], ""):
         is_whole = parsed.all or (parsed.mcore and parsed.te)
-        show(*paragraphs((table.table if is_whole else table.folded)(findings, *versions, known=_known())))
+        show(
+            *paragraphs(
+                (contract_table.table if is_whole else contract_table.folded)(findings, *versions, known=_known())
+            )
+        )
     return ExitStatus.BAD if parsed.mcore and parsed.te and _is_broken(findings) else ExitStatus.GOOD
 
 
-def _known() -> table.Known:
+def _known() -> contract_table.Known:
     """Return a function that returns what the catalog states about a break, as lines."""
     failures = loading.load().failures
 
@@ -91,7 +96,7 @@ def _consumer(parsed: argparse.Namespace, targets: Sequence[against.Target]) -> 
         surfaces = target.surfaces()
         breaks = against.findings(consumers, target.provider, surfaces)
         names, releases = [calls.version for calls in consumers], [surface.version for surface in surfaces]
-        tables.append(table.releases(breaks, names, releases, target.provider, whole=parsed.all))
+        tables.append(contract_table.releases(breaks, names, releases, target.provider, whole=parsed.all))
         findings, versions = findings + breaks, versions + releases
         status = ExitStatus.BAD if target.chosen and _is_broken(breaks) else status
     if not _printed(parsed, findings, versions, parsed.consumer):

@@ -12,10 +12,10 @@ from matrix.check.table import listed
 from matrix.cli import COMMANDS
 from matrix.cli.usage import add_command
 from matrix.contract import pairs, reading, recording
+from matrix.contract.api import Surface
 from matrix.contract.provider import TRANSFORMER_ENGINE, provider_of
 from matrix.contract.recording import ARCHIVE, MCORE, SUFFIX, TE
-from matrix.contract.surface import Surface
-from matrix.contract.usage import Calls
+from matrix.contract.uses import Calls
 from matrix.errors import ExitStatus, MatrixError
 from matrix.provision import sources
 from matrix.provision.sources import Contents, SourceKind

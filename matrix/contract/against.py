@@ -11,11 +11,11 @@ from typing import Final
 from packaging.requirements import InvalidRequirement, Requirement
 
 from matrix.contract import reading, recording
+from matrix.contract.api import ResolvedPath, Surface
 from matrix.contract.finding import Finding, find, fits
 from matrix.contract.provider import Provider, provider_of
 from matrix.contract.relevance import is_yanked, relevance
-from matrix.contract.surface import ResolvedPath, Surface
-from matrix.contract.usage import Calls, Use
+from matrix.contract.uses import Calls, Use
 from matrix.errors import MatrixError
 
 FORMS: Final = '"megatron-core" (all recorded releases), "megatron-core>=0.16,<0.20", "torch==2.6.0", "torch=FILE.whl"'

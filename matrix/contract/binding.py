@@ -9,7 +9,7 @@ from collections.abc import Collection, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
-from matrix.contract.signature import CallSignature
+from matrix.contract.call_signature import CallSignature
 
 ENDINGS = ("ing", "ed", "s")  # offloading, padded, layers: the same word as offload, pad(d), layer
 

@@ -11,11 +11,11 @@ from typing import Final
 
 from matrix.catalog.failure import ContractCall
 from matrix.contract import reading
+from matrix.contract.api import Surface
 from matrix.contract.finding import Finding, FindingKind, find
 from matrix.contract.guard import Judge, Truth
 from matrix.contract.recording import released
-from matrix.contract.surface import Surface
-from matrix.contract.usage import Calls, Use
+from matrix.contract.uses import Calls, Use
 from matrix.kit.preflight import Call, Error
 from matrix.verdicts.outcome import Outcome, OutcomeKind
 

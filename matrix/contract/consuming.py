@@ -14,7 +14,7 @@ from matrix.contract.provider import MEGATRON_CORE, TRANSFORMER_ENGINE, Provider
 from matrix.contract.reach import Reaches, Recorder
 from matrix.contract.reader import Reader
 from matrix.contract.scope import BodyLocation, FunctionDefinition, Names, ReturnValue
-from matrix.contract.usage import Calls
+from matrix.contract.uses import Calls
 from matrix.contract.value import UNKNOWN, Choice, InPackage, Reference, only
 
 ROOT = "megatron"

@@ -7,8 +7,8 @@ import re
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 
-from matrix.contract.signature import constructor_text, default_text, signature_text
-from matrix.contract.surface import Entry
+from matrix.contract.api import Entry
+from matrix.contract.call_signature import constructor_text, default_text, signature_text
 
 # Decorators that keep a function's signature. Any other decorator makes the signature unknown.
 TRANSPARENT = re.compile(

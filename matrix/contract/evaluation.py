@@ -20,7 +20,7 @@ from matrix.contract.guard import Config, Guard, Loads, Offers, Unclear, all_of,
 from matrix.contract.provider import Provider
 from matrix.contract.reach import Reaches, Recorder, about_te
 from matrix.contract.scope import BodyLocation, ClassDefinition, FunctionDefinition, Instance, Names, ReturnValue, Scope
-from matrix.contract.usage import Arguments, Site, Use
+from matrix.contract.uses import Arguments, Site, Use
 from matrix.contract.value import (
     ANYTHING,
     OF_TE,

@@ -10,7 +10,9 @@ from enum import Enum
 from itertools import takewhile
 from typing import Any, Final, Protocol
 
+from matrix.contract.api import Absent, ResolvedPath, Surface
 from matrix.contract.binding import BindingError, bind, misbound
+from matrix.contract.call_signature import CallSignature, parse_signature
 from matrix.contract.guard import (
     AnyOf,
     Config,
@@ -27,9 +29,7 @@ from matrix.contract.guard import (
     negate,
 )
 from matrix.contract.provider import MEGATRON_CORE, PROVIDERS, TRANSFORMER_ENGINE, provider_of
-from matrix.contract.signature import CallSignature, parse_signature
-from matrix.contract.surface import Absent, ResolvedPath, Surface
-from matrix.contract.usage import CATCHES, Arguments, Calls, Site, Use
+from matrix.contract.uses import CATCHES, Arguments, Calls, Site, Use
 from matrix.verdicts.outcome import Raised
 
 DROPPING = ",**extra)"  # the constructor of a dataclass of pydantic; see matrix.contract.definition

@@ -10,7 +10,7 @@ from matrix.contract.definition import dotted
 from matrix.contract.guard import Config, Guard, all_of, any_of, negate
 from matrix.contract.reach import PendingUse
 from matrix.contract.scope import ClassDefinition, FunctionDefinition, Scope, bound_names
-from matrix.contract.usage import CATCHES
+from matrix.contract.uses import CATCHES
 from matrix.contract.value import ANYTHING, Choice, Literal, Outside, Reference, values_of
 
 

@@ -15,9 +15,9 @@ import ast
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
+from matrix.contract.api import Entry, Surface
 from matrix.contract.definition import ENUMERATIONS, Names, absolute, class_entry, dotted, function_entry, parsed
 from matrix.contract.provider import TRANSFORMER_ENGINE, Provider
-from matrix.contract.surface import Entry, Surface
 from matrix.contract.within import use_within
 
 PYBIND_NAME = re.compile(

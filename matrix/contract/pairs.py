@@ -20,7 +20,7 @@ from matrix.contract import recording
 from matrix.contract.finding import Finding, FindingKind, find
 from matrix.contract.recording import MCORE, SUFFIX, TE
 from matrix.contract.relevance import relevance
-from matrix.contract.usage import Site
+from matrix.contract.uses import Site
 from matrix.errors import MatrixError
 
 KINDS: Final = (FindingKind.DEFINITE, FindingKind.MISBOUND)

@@ -26,7 +26,7 @@ from matrix.contract.guard import (
     rejoined,
 )
 from matrix.contract.scope import ClassDefinition
-from matrix.contract.usage import Use
+from matrix.contract.uses import Use
 
 KNOWN_EVERYWHERE = ("self", "torch", "os", "isinstance", "len", "is", "in", "not", "installed")  # first parts of names
 NAME = re.compile(r"(?<![\w.'\"])[A-Za-z_][\w.]*(?![\w'\"])")

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from matrix.contract import consuming, offering, recording
+from matrix.contract.api import Surface
 from matrix.contract.provider import MEGATRON_CORE, TRANSFORMER_ENGINE, Provider
 from matrix.contract.recording import MCORE, SUFFIX, TE
-from matrix.contract.surface import Surface
-from matrix.contract.usage import Calls
+from matrix.contract.uses import Calls
 from matrix.errors import MatrixError
 from matrix.kit.git import Repository
 from matrix.provision import sources

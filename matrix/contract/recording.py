@@ -21,10 +21,10 @@ from pathlib import Path
 from typing import Any, get_args
 
 from matrix.catalog import versions
+from matrix.contract.api import Surface
 from matrix.contract.guard import AllOf, AnyOf, Guard, Not
 from matrix.contract.provider import Provider
-from matrix.contract.surface import Surface
-from matrix.contract.usage import Arguments, Calls, Site, Use
+from matrix.contract.uses import Arguments, Calls, Site, Use
 from matrix.errors import MatrixError, closest
 
 TE = "transformer-engine"

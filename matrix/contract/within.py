@@ -10,8 +10,8 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TypeAlias
 
+from matrix.contract.api import ANONYMOUS, Instance, OwnCall, Refusal
 from matrix.contract.definition import Names, called, dotted
-from matrix.contract.surface import ANONYMOUS, Instance, OwnCall, Refusal
 
 BUILDERS = ("build_module",)  # megatron-core constructs the class of a spec with their keyword arguments
 PLAIN_BASES = ("object", "threading.local")  # outside the package, without attributes of their own

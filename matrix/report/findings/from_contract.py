@@ -10,7 +10,7 @@ from matrix.catalog.place import Place
 from matrix.catalog.versions import spans
 from matrix.contract.finding import BREAKING, Finding, FindingKind
 from matrix.contract.provider import PROVIDERS
-from matrix.contract.table import MEANING
+from matrix.report.contract_table import MEANING
 from matrix.report.findings.findings import Findings, FindingTopic, ReportedFinding, Severity
 
 SEVERITIES: Final[Mapping[FindingKind, Severity]] = {

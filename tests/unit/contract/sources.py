@@ -6,10 +6,10 @@ import textwrap
 from collections.abc import Mapping, Sequence
 
 from matrix.contract import consuming, offering
+from matrix.contract.api import Surface
 from matrix.contract.finding import Finding, find, fits
 from matrix.contract.provider import MEGATRON_CORE, TORCH, Provider
-from matrix.contract.surface import Surface
-from matrix.contract.usage import Calls, Use
+from matrix.contract.uses import Calls, Use
 
 ROOT = """
 try:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from matrix.contract.binding import BindingError, bind, fit, misbound, misplaced, words
-from matrix.contract.signature import parse_signature
+from matrix.contract.call_signature import parse_signature
 
 NAMES = ["a", "b", "c", "d", "e", "f"]
 Drawn: TypeAlias = tuple[str, int, list[str]]  # a signature, positional arguments to it, keywords

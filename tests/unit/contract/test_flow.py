@@ -8,7 +8,7 @@ import pytest
 
 from matrix.contract.guard import AllOf, AnyOf, Config, Guard, Loads, Not, TeVersion, all_of, any_of, negate
 from matrix.contract.reader import MOST_ROUNDS
-from matrix.contract.usage import Use
+from matrix.contract.uses import Use
 from tests.unit.contract.sources import mcore
 
 OLD, NEW = TeVersion("<", "2.0"), TeVersion(">=", "2.0")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from matrix.contract.api import Entry
 from matrix.contract.offering import is_part
 from matrix.contract.provider import TORCH
-from matrix.contract.surface import Entry
 from tests.unit.contract.sources import breaks, project, te, torch
 
 

@@ -10,7 +10,7 @@ from matrix.contract.provider import TORCH
 from matrix.contract.reach import is_local
 from matrix.contract.recording import MCORE, TE
 from matrix.contract.relevance import days_between, implausible, is_yanked, relevance
-from matrix.contract.usage import Site
+from matrix.contract.uses import Site
 
 
 def finding(

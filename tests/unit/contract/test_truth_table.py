@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from packaging.version import Version
 
 from matrix.contract import recording
+from matrix.contract.api import ResolvedPath
 from matrix.contract.finding import FindingKind, find
 from matrix.contract.recording import MCORE, TE
-from matrix.contract.surface import ResolvedPath
 
 CALLEE = "transformer_engine.pytorch.cpu_offload.get_cpu_offload_context"
 WORDS = {FindingKind.DEFINITE: "fail", FindingKind.MISBOUND: "shifted", FindingKind.SILENTLY_OFF: "off"}

@@ -6,10 +6,10 @@ import pytest
 
 from matrix.contract import recording
 from matrix.contract.against import RecordedReleases
+from matrix.contract.api import Surface
 from matrix.contract.finding import Finding, find
 from matrix.contract.provider import MEGATRON_CORE, TRANSFORMER_ENGINE
-from matrix.contract.surface import Surface
-from matrix.contract.usage import Calls
+from matrix.contract.uses import Calls
 from tests.unit.contract.sources import broken, core, mcore, project, te
 
 IMPORT = "import transformer_engine.pytorch as te\n"

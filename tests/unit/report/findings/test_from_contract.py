@@ -6,7 +6,7 @@ import pytest
 
 from matrix.catalog.place import Place
 from matrix.contract.finding import Finding, FindingKind
-from matrix.contract.usage import Site
+from matrix.contract.uses import Site
 from matrix.report.findings.findings import Severity
 from matrix.report.findings.from_contract import of_contract
 

@@ -21,8 +21,8 @@ from types import ModuleType
 from typing import Any, NamedTuple, TypeAlias
 
 from matrix.contract.binding import BindingError, bind
+from matrix.contract.call_signature import CallSignature, constructor_text, parse_signature
 from matrix.contract.provider import provider_of
-from matrix.contract.signature import CallSignature, constructor_text, parse_signature
 
 Entry: TypeAlias = Any  # JSON, as above
 Instance: TypeAlias = "list[str]"  # [class, attribute, ...]

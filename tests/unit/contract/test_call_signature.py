@@ -4,7 +4,7 @@ import ast
 
 import pytest
 
-from matrix.contract.signature import parse_signature, signature_text
+from matrix.contract.call_signature import parse_signature, signature_text
 
 
 def test_text_is_read_as_parameters() -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from matrix.contract.surface import Absent, ResolvedPath, Surface
+from matrix.contract.api import Absent, ResolvedPath, Surface
 from tests.unit.contract.sources import te
 
 PYTORCH = """

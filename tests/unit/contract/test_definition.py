@@ -101,3 +101,11 @@ def test_logged_api_keeps_its_signature() -> None:
     assert breaks(fork, torch({"checkpoint/__init__.py": load})) == [
         ("definite", "load() got an unexpected keyword argument 'no_dist'")
     ]
+
+
+def test_dataclass_inherits_fields_of_its_module_in_order() -> None:
+    """A field that is defined again keeps its place; the positions of the others follow."""
+    text = "from dataclasses import dataclass\n@dataclass\nclass A:\n    x: int\n    y: int = 0\n"
+    surface = core({"a.py": f"{text}@dataclass\nclass B(A):\n    x: int = 1\n    z: int = 2\n"})
+
+    assert surface.modules["megatron.core.a"]["B"]["members"]["__init__"] == "(self,x=1,y=0,z=2)"

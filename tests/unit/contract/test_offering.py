@@ -31,6 +31,7 @@ from tests.unit.contract.sources import breaks, project, te, torch
         ("with open('x') as file:\n    def f(a): ...", "(a)"),
         ("if x:\n    def f(a): ...\nelse:\n    def f(a, b): ...", ["(a)", "(a,b)"]),
         ("if x:\n    def f(a): ...\nelse:\n    raise ImportError", "(a)"),
+        ("def f(a, b): ...\nif x:\n    def f(a): ...\nelse:\n    raise ImportError", "(a)"),
         ("if TYPE_CHECKING:\n    def f(a): ...", None),
         (
             "try:\n    from .a import x as f\nexcept ImportError:\n    f = None",

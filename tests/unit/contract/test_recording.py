@@ -2,6 +2,7 @@
 
 import gzip
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -128,6 +129,17 @@ def test_te_is_found_by_version_build_or_tag(name: str, version: str, tag_or_com
 @pytest.mark.parametrize("name", ["24.09-alpha.rc0", "c5a497a7eb", "0.9.0rc0+094d66b"])
 def test_megatron_is_found_by_tag_commit_or_build(name: str) -> None:
     assert recording.load_calls(name).version.startswith("0.9.0rc0+")
+
+
+def test_commit_of_digits_alone_is_no_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recording, "folder", lambda: tmp_path)
+    recorded = replace(SURFACE, origin={"commit": "1234567890abcdef", "tag": "v1.9"})
+    recording.write(recorded, tmp_path / TE / "1.9.0.json.gz")
+    for name in ("1234567", "v1.9", "1.9", "1.9.0+1234567"):
+        assert recording.find_recorded(TE, name).name == "1.9.0.json.gz"
+    for name in ("123456", "v1", "1.9.0+123456", "1.8.0+1234567"):
+        with pytest.raises(MatrixError, match="no recorded"):
+            recording.find_recorded(TE, name)
 
 
 def test_build_of_another_commit_does_not_match() -> None:

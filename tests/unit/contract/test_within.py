@@ -73,6 +73,12 @@ class TestRefusals:
 
         assert [kind for kind, _ in broken(calls, "def f(a):\n    raise ValueError('gone')")] == ["silently-off"]
 
+    @pytest.mark.parametrize(("caught", "kind"), [("Exception", "silently-off"), ("ValueError", "definite")])
+    def test_any_exception_is_caught_by_a_handler_of_all(self, caught: str, kind: str) -> None:
+        text = f"{IMPORT}try:\n    te.f(1)\nexcept {caught}:\n    x = None\n"
+
+        assert [one for one, _ in broken(text, "def f(a):\n    raise KeyError('gone')\n")] == [kind]
+
     def test_recorded_release_refuses_a_call(self) -> None:
         """core 0.14 took `get_moe_module_spec_for_backend` with an assert on num_experts, whose default is None."""
         text = "from megatron.core.models.gpt.moe_module_specs import get_moe_module_spec_for_backend as spec\n"

@@ -75,6 +75,21 @@ def test_neighbours_that_break_alike_are_one_row() -> None:
     assert "    torch 2.1.0, 2.3.0" in lines  # without a consumer: a project has one version
 
 
+def test_breaks_of_the_newest_release_come_first() -> None:
+    findings = [
+        replace(TORCH_FINDING, provider=version, callee=callee)
+        for version, callee in (("2.1.0", "old"), ("2.1.0", "lasting"), ("2.3.0", "lasting"), ("2.2.0", "later"))
+    ]
+
+    lines = contract_table.releases(findings, ["fork"], ["2.1.0", "2.2.0", "2.3.0"], TORCH, whole=False).splitlines()
+
+    assert [line.strip() for line in lines if line.strip() in ("old", "lasting", "later")] == [
+        "lasting",
+        "later",
+        "old",
+    ]
+
+
 def test_what_nobody_runs_is_folded_and_counted() -> None:
     rare = replace(FINDING, provider="1.0.0", implausible="TE 1.0.0 is 900 days older")
     masked = replace(FINDING, masked="adapter.py:3: raises before")

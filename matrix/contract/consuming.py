@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from matrix.contract.definition import absolute, parsed
+from matrix.contract.definition import absolute, module_name, parsed
 from matrix.contract.evaluation import Evaluator
 from matrix.contract.guard import Guard
 from matrix.contract.provider import MEGATRON_CORE, TRANSFORMER_ENGINE, Provider
@@ -52,8 +52,7 @@ def read_calls(
 @dataclass
 class _Module:
     body: Reader
-    loads: Guard = True
-    done: bool = False
+    loads: Guard = True  # the guard under which importing it succeeds, once it is read
 
 
 class _Package:
@@ -61,10 +60,7 @@ class _Package:
 
     def __init__(self, files: Mapping[str, bytes], provider: Provider) -> None:
         self._files, self.provider = files, provider
-        self._paths: dict[str, str] = {}
-        for path in sorted(files):
-            parts = path.removeprefix("src/").removesuffix(".py").split("/")
-            self._paths[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+        self._paths = {module_name(path): path for path in sorted(files)}
         self._packages = {name.rsplit(".", depth)[0] for name in self._paths for depth in range(name.count(".") + 1)}
         self._read: dict[str, _Module] = {}
         self.reaches = Reaches()
@@ -98,10 +94,7 @@ class _Package:
 
     def loads(self, module: str) -> Guard:
         """Return the guard under which importing a module succeeds; True while it is being read."""
-        if not self.mentions(module):
-            return True
-        known = self._module(module)
-        return known.loads if known.done else True
+        return self._module(module).loads if self.mentions(module) else True
 
     def returned(self, evaluator: Evaluator, routine: FunctionDefinition) -> ReturnValue:
         """Return the return value of a function whose parameters are the names of the evaluator."""
@@ -116,13 +109,15 @@ class _Package:
         if module not in self._read:
             path = self._paths[module]
             tree = parsed(self._files[path], path)
-            place = BodyLocation(module, path, path.endswith("__init__.py"), postponed=_postpones_annotations(tree))
-            known = self._read[module] = _Module(Reader(Evaluator(self, place, Names(), Recorder(self.reaches))))
-            known.loads = known.body.read(tree.body)
+            imports = [node for node in tree.body if isinstance(node, ast.ImportFrom) and node.module == "__future__"]
+            postponed = any(alias.name == "annotations" for node in imports for alias in node.names)
+            location = BodyLocation(module, path, path.endswith("__init__.py"), postponed=postponed)
+            body = Reader(Evaluator(self, location, Names(), Recorder(self.reaches)))
+            self._read[module] = _Module(body)
+            self._read[module].loads = body.read(tree.body)
             for node in ast.walk(tree) if b"global " in self._files[path] else ():
                 for name in node.names if isinstance(node, ast.Global) else ():
-                    known.body.names.reassign(name)
-            known.done = True
+                    body.names.reassign(name)
         return self._read[module]
 
     def _imports_te_name(self, module: str) -> bool:
@@ -134,15 +129,6 @@ class _Package:
         )
 
     def _te_names(self, module: str) -> set[str]:
-        known = self._read.get(module)
-        return {
-            name
-            for name, choice in (known.body.names.own.items() if known else ())
-            for _, value in choice
-            if isinstance(value, Reference) and not value.path.endswith(":")
-        }
-
-
-def _postpones_annotations(tree: ast.Module) -> bool:
-    futures = [node for node in tree.body if isinstance(node, ast.ImportFrom) and node.module == "__future__"]
-    return any(alias.name == "annotations" for node in futures for alias in node.names)
+        names = self._read[module].body.names.own if module in self._read else {}
+        values = ((name, value) for name, choice in names.items() for _, value in choice)
+        return {name for name, value in values if isinstance(value, Reference) and not value.path.endswith(":")}

@@ -128,6 +128,11 @@ def parsed(source: str | bytes, path: str = "<source>") -> ast.Module:
         return ast.parse(source, path)
 
 
+def module_name(path: str) -> str:
+    """Return the name under which a file is imported; the folder src/ is no part of it."""
+    return re.sub(r"(^|/)__init__$", "", path.removeprefix("src/").removesuffix(".py")).replace("/", ".")
+
+
 def called(node: ast.expr) -> ast.expr:
     """Return the callable of a decorator, with or without arguments."""
     return node.func if isinstance(node, ast.Call) else node

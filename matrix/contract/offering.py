@@ -16,7 +16,16 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 
 from matrix.contract.api import Entry, Surface
-from matrix.contract.definition import ENUMERATIONS, Names, absolute, class_entry, dotted, function_entry, parsed
+from matrix.contract.definition import (
+    ENUMERATIONS,
+    Names,
+    absolute,
+    class_entry,
+    dotted,
+    function_entry,
+    module_name,
+    parsed,
+)
 from matrix.contract.provider import TRANSFORMER_ENGINE, Provider
 from matrix.contract.within import use_within
 
@@ -35,13 +44,13 @@ def read_offering(
 ) -> Surface:
     """Return the surface of a provider, given its `files` (path -> content). Raises SyntaxError for a broken file."""
     paths = [path for path in sorted(files) if path.endswith(".py") and provider.files.fullmatch(path)]
-    sources = {_module_name(path): (path, files[path].decode("utf-8", "replace")) for path in paths}
+    sources = {module_name(path): (path, files[path].decode("utf-8", "replace")) for path in paths}
     readers = {
         name: _ModuleReader(name, path.endswith("__init__.py"), frozenset(sources), parsed(text), provider)
         for name, (path, text) in sources.items()
     }
     modules = {name: reader.names for name, reader in readers.items()}
-    unread = [_module_name(path) for path in sorted(files) if provider.unread.fullmatch(path)]
+    unread = [module_name(path) for path in sorted(files) if provider.unread.fullmatch(path)]
     for name in readers:
         _expand_stars(name, readers)
     for name in [*modules, *unread]:
@@ -60,10 +69,6 @@ def read_offering(
 def is_part(path: str) -> bool:
     """Return whether a file belongs to the surface of Transformer Engine."""
     return TRANSFORMER_ENGINE.files.fullmatch(path) is not None
-
-
-def _module_name(path: str) -> str:
-    return path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
 
 
 def _pybind_names(content: bytes) -> list[str]:

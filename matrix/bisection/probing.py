@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import shlex
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -15,6 +16,7 @@ from matrix.bisection.axes import Subject
 from matrix.bisection.clone import Clone
 from matrix.bisection.noise import ProbeResult, Sample
 from matrix.catalog.failure import ContractCall, Failure, Level
+from matrix.catalog.folders import with_site
 from matrix.catalog.model import Catalog
 from matrix.catalog.stack import MCORE, TE
 from matrix.contract import consuming, offering, reading
@@ -208,4 +210,4 @@ def line_of(subject: Subject, item: Planned) -> str:
     """Return the command that probes a point again."""
     if reads_only(subject.failure, item.level):
         return contract_line(item)
-    return reproduce_line(item, subject.catalog.site)
+    return reproduce_line(item, with_site(os.environ, *subject.catalog.site))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from functools import cache
 
@@ -62,4 +63,4 @@ class AtOnce:
             return None
         if record is None or record.key != case.key:
             return None
-        return replace(record, planned=case, run=self._run, reproduce=reproduce_line(case))
+        return replace(record, planned=case, run=self._run, reproduce=reproduce_line(case, os.environ))

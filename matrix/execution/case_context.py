@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -90,7 +91,7 @@ class CaseContexts:
             resolved=resolved.packages(overlays),
             content=content,
             notes=(*self._notes(case, planned, overlays), *resolved.notes(self._catalog, planned)),
-            reproduce=reproduce_line(planned),
+            reproduce=reproduce_line(planned, os.environ),
             run=self._run_folder.name,
             unavailable=lack,
             writer_path=tuple(str(overlay.path) for overlay in writer_overlays),

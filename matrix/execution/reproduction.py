@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -238,7 +239,7 @@ def make_record(planned: Planned, outcome: Outcome, judgement: Judgement, contex
 
 def not_run(planned: Planned, catalog: Catalog, outcome: Outcome, run: str) -> Record:
     """Return the record of a case that did not run: unavailable or not reached."""
-    context = CaseContext(reproduce=reproduce_line(planned), run=run)
+    context = CaseContext(reproduce=reproduce_line(planned, os.environ), run=run)
     judgement = judge(catalog.failure(planned.failure), planned.expectation, outcome)
     return make_record(planned, outcome, judgement, context, "")
 

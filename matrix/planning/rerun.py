@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
 from matrix.catalog.codec import decode
-from matrix.catalog.folders import SITE, with_site
+from matrix.catalog.folders import SITE
 from matrix.catalog.model import HOST
 from matrix.planning.cases import CLONE
 from matrix.verdicts.planned import Planned
@@ -35,18 +33,17 @@ class PlanEntry:
         return cls(decode(Planned, value), decode(str, value["reproduce"]))
 
 
-def plan_entry(planned: Planned) -> dict[str, Any]:
+def plan_entry(planned: Planned, environ: Mapping[str, str]) -> dict[str, Any]:
     """Return the case as JSON of a run's plan."""
-    return PlanEntry(planned, reproduce_line(planned)).to_plain()
+    return PlanEntry(planned, reproduce_line(planned, environ)).to_plain()
 
 
-def reproduce_line(planned: Planned, site: Iterable[Path] = ()) -> str:
+def reproduce_line(planned: Planned, environ: Mapping[str, str]) -> str:
     """Return the command line that runs this case again, on any machine with the project and the case's requirements.
 
-    `site` are folders of failures besides those that this process loads. The base `host` exists only in the current
-    environment: its line calls pytest, with the command in $MEGATRIX_PYTEST.
+    `environ` are the variables of the user: the command of this project (MEGATRIX_COMMAND), folders of failures. The
+    base `host` exists only in the current environment: its line calls pytest, with the command in MEGATRIX_PYTEST.
     """
-    environ = with_site(os.environ, *site)
     if planned.cell.base == HOST:
         pytest = environ.get(RERUN, "python3 -m pytest tests/failures")
         named = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -48,7 +49,7 @@ class StoredRun:
     def create(cls, folder: Path, cases: Sequence[Planned]) -> StoredRun:
         """Write the plan of a new run."""
         run = cls(folder)
-        run.entries = {case.key: PlanEntry(case, reproduce_line(case)) for case in cases}
+        run.entries = {case.key: PlanEntry(case, reproduce_line(case, os.environ)) for case in cases}
         write_plan(folder, [entry.to_plain() for entry in run.entries.values()])
         return run
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
@@ -79,7 +80,9 @@ class FakeEngine:
                 self.ran.append(item.key)
                 outcome = self.ends(item)
                 judgement = judge(self.known.failure(item.failure), item.expectation, outcome, self.known.failures)
-                where = CaseContext(run=folder.name, content=content(item, self.known), reproduce=reproduce_line(item))
+                where = CaseContext(
+                    run=folder.name, content=content(item, self.known), reproduce=reproduce_line(item, os.environ)
+                )
                 record = make_record(item, outcome, judgement, where, started)
                 kept.result(record)
                 sender.result(record)

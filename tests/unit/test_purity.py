@@ -31,7 +31,6 @@ EDGES: Final = {
     "matrix/catalog/folders.py": "finds the folders of failures",
     "matrix/catalog/loading.py": "reads the catalog",
     "matrix/catalog/schema.py": "reads one TOML file",
-    "matrix/planning/rerun.py": "reads MEGATRIX_COMMAND, the command of the user's environment",
     "matrix/report/chart.py": "runs the chart of a failure's folder, where there is one",
     "matrix/report/check_formats.py": "reads whether the source of a version is a file",
     "matrix/report/document.py": "reads templates",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 from dataclasses import dataclass, replace
@@ -84,7 +85,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def plan_and_describe(known: Catalog) -> None:
     """Plan a night, write each case as the plan does, and make the job of its ranks."""
     for item in night(known, pairwise):
-        json.dumps(plan_entry(item))
+        json.dumps(plan_entry(item, os.environ))
         entry = known.failure(item.failure)
         if item.reproducible and item.level is not Level.CONTRACT:
             request = ReproductionRequest(item, entry, known.failures, CaseContext())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -22,7 +23,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(installation, "load", lambda: KNOWN)
     monkeypatch.setattr(environments, "current", lambda: BASE)
     other = planned(KNOWN, base="torch-2.3.1")
-    night.write_plan(tmp_path / "run", [plan_entry(CASE), plan_entry(other)])
+    night.write_plan(tmp_path / "run", [plan_entry(CASE, os.environ), plan_entry(other, os.environ)])
     return tmp_path / "run"
 
 

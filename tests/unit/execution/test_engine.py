@@ -99,7 +99,7 @@ def test_a_base_runs_again_without_tox(
 
     At level gpu ranks get every variable, and tox selects them.
     """
-    night.write_plan(tmp_path / "run", [plan_entry(replace(planned(catalog(failure())), level=level))])
+    night.write_plan(tmp_path / "run", [plan_entry(replace(planned(catalog(failure())), level=level), os.environ)])
     monkeypatch.setenv("TOX_WORK_DIR", str(tmp_path))
     monkeypatch.setenv("PYTHONPATH", "/of/the/shell")
     call = fake("sys.exit(0)")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import threading
@@ -107,7 +108,7 @@ class ImageRun:
     def plan(self, *cases: Planned) -> None:
         """Write these cases to the plan of the run."""
         (self.run_folder / PLAN).unlink(missing_ok=True)
-        night.write_plan(self.run_folder, [plan_entry(one) for one in cases])
+        night.write_plan(self.run_folder, [plan_entry(one, os.environ) for one in cases])
 
     @property
     def engine(self) -> Images:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -40,7 +41,7 @@ def test_session_without_a_run_writes_its_plan(folder: Path) -> None:
     current = Session(Options("torch-2.4.0", select="mcore==0.8.0"), folder)
     assert current.planned == [replace(CASE, seconds=DEFAULT_S[Level.CPU])]
     current.journal.close()
-    assert [plan_entry(planned) for planned in current.planned] == night.plan(current.run_folder)
+    assert [plan_entry(planned, os.environ) for planned in current.planned] == night.plan(current.run_folder)
 
 
 def test_interpreter_without_asserts_raises(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

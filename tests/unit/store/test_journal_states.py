@@ -53,7 +53,7 @@ class Run(RuleBasedStateMachine):
         self.temporary = TemporaryDirectory()
         self.folder = Path(self.temporary.name) / "run"
         self.folder.mkdir()
-        night.write_plan(self.folder, [plan_entry(item) for item in PLAN])
+        night.write_plan(self.folder, [plan_entry(item, os.environ) for item in PLAN])
         self.results: dict[str, set[Verdict]] = {}  # a case that two processes ran has two
         self.started: set[str] = set()
         self.opened: list[Process] = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -104,7 +105,7 @@ def test_resumed_run_requests_the_report_again(run_cases: Callable[..., list[Rec
     """The image was built meanwhile: recorded results stay, and the cases without a result run."""
     folder = tmp_path / "out" / "runs" / "20260101-night"
     (folder / "slurm").mkdir(parents=True)
-    night.write_plan(folder, [plan_entry(item) for item in CASES])
+    night.write_plan(folder, [plan_entry(item, os.environ) for item in CASES])
     image.answer(folder / "slurm", "debian-13").write_text(json.dumps({"reason": "debian-13 is not built yet"}))
     assert {record.verdict.value for record in run_cases(reporting(HOLDS), folder.name)} == {"holds"}
 
@@ -157,7 +158,7 @@ def on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Node | None
     """Run the task of the cases on a node; its container writes no record."""
     folder = tmp_path / "run"
     folder.mkdir()
-    night.write_plan(folder, [plan_entry(item) for item in CASES])
+    night.write_plan(folder, [plan_entry(item, os.environ) for item in CASES])
     monkeypatch.setattr(image, "load", lambda: KNOWN)
     monkeypatch.setenv("MEGATRIX_KEYS", "[]")
     monkeypatch.setenv("MEGATRIX_PLACE", "node n470")

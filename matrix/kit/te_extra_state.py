@@ -47,7 +47,7 @@ def read(rank: Rank) -> float:
 
 
 def linear(rank: Rank) -> Any:
-    """Return a Linear that has met FP8: with a recipe and new tensors of delayed scaling, on the rank's device."""
+    """Return a Linear with the state of FP8: a recipe and new tensors of delayed scaling, on the rank's device."""
     import torch
 
     if rank.device == "cpu":

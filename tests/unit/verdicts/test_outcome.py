@@ -1,0 +1,34 @@
+"""An outcome survives the way between processes."""
+
+from __future__ import annotations
+
+import json
+
+from matrix.catalog.codec import decode, decode_json, encode
+from matrix.verdicts.outcome import Frame, Outcome, OutcomeKind, Raised, RankEnd
+from matrix.verdicts.reason import Kind, Lack
+
+CHAIN = (Raised("KeyError", "'loss'", (Frame("a.py", 1, "f"),)), Raised("RuntimeError", "no loss"))
+
+
+def test_outcome_with_every_field_survives_the_round_trip() -> None:
+    rank = RankEnd(0, -11, CHAIN, returned=True, stopped=True, seconds=1.5, value={"x": [1, None]}, log="l", stacks="s")
+    outcome = Outcome(
+        OutcomeKind.SIGNALED,
+        "rank 0 died",
+        0,
+        "SIGSEGV",
+        -11,
+        CHAIN,
+        "end of the log",
+        2,
+        (rank, RankEnd(1, None)),
+        leftovers=1,
+        attempts=("hung",),
+        lacks=(Lack(Kind.CLONE, "needs a clone", "megatron-lm"),),
+    )
+    assert decode_json(Outcome, json.dumps(encode(outcome))) == outcome
+
+
+def test_kind_alone_is_an_outcome() -> None:
+    assert decode(Outcome, {"kind": "passed"}) == Outcome(OutcomeKind.PASSED)

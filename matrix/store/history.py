@@ -56,7 +56,13 @@ CREATE TABLE results (
 CREATE INDEX results_key ON results (key, run, verdict);
 CREATE INDEX results_content ON results (content, run);
 """
-_ADD = "INSERT OR REPLACE INTO results VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+# Columns with the values of the JSON of a record.
+_PRINTED: Final = (
+    *("failure", "case", "level", "expectation", "verdict", "outcome", "signature", "other", "seconds", "started"),
+    *("content", "cached_from"),
+)
+_COLUMNS = ", ".join(f'"{name}"' for name in ("run", "key", "cell", "record", *_PRINTED))
+_ADD = f"INSERT OR REPLACE INTO results ({_COLUMNS}) VALUES (?, ?, ?, ?{', ?' * len(_PRINTED)})"  # noqa: S608
 CACHED = (
     "SELECT runs.id, record FROM results JOIN runs ON runs.number = run"
     " WHERE content = ? AND verdict NOT IN (?, ?) ORDER BY run DESC, results.started DESC LIMIT 1"
@@ -137,13 +143,10 @@ class History:
         if not content:
             return None
         with self._as_history_errors():
-            row = self._base.execute(
-                CACHED,
-                (content, *_SILENT),
-            ).fetchone()
+            row = self._base.execute(CACHED, (content, *_SILENT)).fetchone()
             if row is None:
                 return None
-            run, record = row[0], _unpacked(row[1])
+            run, record = row[0], decode_json(Record, zlib.decompress(row[1]))
         if record.verdict.colour not in ("green", "learned"):
             return None
         return replace(record, cached_from=record.cached_from or run)
@@ -281,25 +284,5 @@ def _compared(run: str) -> str:
 
 def _row(number: int, record: Record) -> tuple[object, ...]:
     packed = zlib.compress(json.dumps(encode(record), separators=(",", ":")).encode("ascii"), 1)
-    return (
-        number,
-        record.key,
-        record.failure,
-        record.case,
-        record.cell.id,
-        record.level.value,
-        record.expectation.value,
-        record.verdict.value,
-        record.outcome.kind.value,
-        record.signature,
-        record.other,
-        record.outcome.seconds,
-        record.started,
-        record.content,
-        record.cached_from,
-        packed,
-    )
-
-
-def _unpacked(packed: bytes) -> Record:
-    return decode_json(Record, zlib.decompress(packed))
+    printed = record.to_json()
+    return number, record.key, record.cell.id, packed, *(printed[name] for name in _PRINTED)

@@ -8,14 +8,14 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import unquote
 
-from matrix.verdicts.outcome import Outcome, Raised
+from matrix.catalog.codec import decode, encode
+from matrix.verdicts.outcome import Outcome
+from matrix.verdicts.text import MASKED
 
-MASKED: Final = "[masked]"
 SHORTEST: Final = 7  # characters of a masked value; shorter ones ("1", "true", "none") occur in every text
 LONGEST: Final = 4_096  # characters masked of a value; the rest of a longer one is not
 
@@ -108,35 +108,20 @@ def bare_bytes(content: bytes, secrets: Sequence[str]) -> bytes:
 
 
 def masked_outcome(outcome: Outcome, secrets: Sequence[str]) -> Outcome:
-    """Return an outcome with these secrets masked in its reason, exceptions, logs, stacks and values."""
+    """Return an outcome with these secrets masked in every text but its kind and what it lacks, words of this project."""
     if not secrets:
         return outcome
+    plain = encode(outcome)
+    return decode(Outcome, _masked(plain, secrets) | {name: plain[name] for name in ("kind", "lacks")})
 
-    def masked(text: str) -> str:
-        return bare(text, secrets)
 
-    def masked_chain(chain: Sequence[Raised]) -> tuple[Raised, ...]:
-        return tuple(replace(raised, message=masked(raised.message)) for raised in chain)
-
-    def masked_value(value: Any) -> Any:
-        if isinstance(value, str):
-            return masked(value)
-        if isinstance(value, Mapping):
-            return {name: masked_value(item) for name, item in value.items()}
-        return [masked_value(item) for item in value] if isinstance(value, list | tuple) else value
-
-    ranks = tuple(
-        replace(rank, chain=masked_chain(rank.chain), value=masked_value(rank.value), stacks=masked(rank.stacks))
-        for rank in outcome.ranks
-    )
-    return replace(
-        outcome,
-        reason=masked(outcome.reason),
-        chain=masked_chain(outcome.chain),
-        evidence=masked(outcome.evidence),
-        ranks=ranks,
-        attempts=tuple(map(masked, outcome.attempts)),
-    )
+def _masked(value: Any, secrets: Sequence[str]) -> Any:
+    """Return plain data with these secrets masked."""
+    if isinstance(value, str):
+        return bare(value, secrets)
+    if isinstance(value, dict):
+        return {name: _masked(item, secrets) for name, item in value.items()}
+    return [_masked(item, secrets) for item in value] if isinstance(value, list) else value
 
 
 def _any_of(secrets: Sequence[bytes]) -> re.Pattern[bytes]:

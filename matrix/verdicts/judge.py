@@ -10,15 +10,11 @@ from matrix.verdicts.outcome import Outcome, OutcomeKind
 from matrix.verdicts.record import Verdict
 from matrix.verdicts.signature import matched, owner
 
-PASSED = {
-    Expectation.BROKEN: Verdict.VANISHED,
-    Expectation.WORKS: Verdict.HOLDS,
-    Expectation.UNKNOWN: Verdict.LEARNED,
-}
-SHOWN = {
-    Expectation.BROKEN: Verdict.REPRODUCED,
-    Expectation.WORKS: Verdict.REGRESSED,
-    Expectation.UNKNOWN: Verdict.LEARNED,
+# By expectation: the verdict on a case that passed, and on one that shows its failure.
+VERDICTS = {
+    Expectation.BROKEN: (Verdict.VANISHED, Verdict.REPRODUCED),
+    Expectation.WORKS: (Verdict.HOLDS, Verdict.REGRESSED),
+    Expectation.UNKNOWN: (Verdict.LEARNED, Verdict.LEARNED),
 }
 
 
@@ -38,9 +34,9 @@ def judge(failure: Failure, expectation: Expectation, outcome: Outcome, catalog:
     if outcome.kind is OutcomeKind.NOT_REACHED:
         return Judgement(Verdict.NOT_REACHED)
     if outcome.kind is OutcomeKind.PASSED:
-        return Judgement(PASSED[expectation])
+        return Judgement(VERDICTS[expectation][0])
     signature = matched(failure, outcome)
     if signature is not None:
-        return Judgement(SHOWN[expectation], signature.name)
+        return Judgement(VERDICTS[expectation][1], signature.name)
     shown_failure = owner((entry for entry in catalog if entry.id != failure.id), outcome)
     return Judgement(Verdict.UNEXPLAINED, other=shown_failure.id if shown_failure else None)

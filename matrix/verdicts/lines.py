@@ -146,8 +146,8 @@ def _find(word: str, text: str, start: int) -> int:
 
 
 def _search(pattern: re.Pattern[str], text: str, start: int) -> int:
-    found = pattern.search(text, start)
-    return found.start() if found else -1
+    word = pattern.search(text, start)
+    return word.start() if word else -1
 
 
 def _by_rare_character(words: Iterable[str]) -> dict[str, list[str]]:

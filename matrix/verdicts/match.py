@@ -194,8 +194,8 @@ class _Exceptions:
 
     def end_within(self, stream: int, frame: Frame, line: int) -> None:
         """Add the traceback that has no exception at the end of the log, in line `line`."""
-        place = f"{frame.function}, {frame.file}:{frame.line}"
-        chain = _Chain(LogFault(line, f"the log ends within a traceback, in {place}"))
+        position = f"{frame.function}, {frame.file}:{frame.line}"
+        chain = _Chain(LogFault(line, f"the log ends within a traceback, in {position}"))
         for entry in self._index.raised_in(frame):
             differs = f"raised in {entry.signature.frame}, where the log ends"
             chain.similar.append(Similar(entry.failure, chain.fault, differs))

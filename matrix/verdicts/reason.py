@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Final
+from typing import Any
 
 from matrix.catalog.codec import fields_from_plain
 
@@ -20,16 +20,6 @@ class ReasonKind(str, Enum):
     UNSORTED = "unsorted"  # written by a version whose reasons had no kind
 
 
-HEADS: Final = {
-    ReasonKind.STACK: "stack of ",
-    ReasonKind.BOUNDARY: "boundary: ",
-    ReasonKind.PAIRWISE: "pairwise: ",
-    ReasonKind.PICKED: "picked: ",
-    ReasonKind.SOURCE: "source: ",
-    ReasonKind.UNSORTED: "",
-}
-
-
 @dataclass(frozen=True)
 class Reason:
     """A reason: a kind and a text; `str` joins both for display."""
@@ -38,7 +28,8 @@ class Reason:
     text: str
 
     def __str__(self) -> str:
-        return f"{HEADS[self.kind]}{self.text}"
+        heads = {ReasonKind.STACK: "stack of ", ReasonKind.UNSORTED: ""}
+        return f"{heads.get(self.kind, f'{self.kind.value}: ')}{self.text}"
 
     @classmethod
     def from_plain(cls, value: Any) -> Reason:

@@ -30,18 +30,11 @@ class Verdict(str, Enum):
     @property
     def colour(self) -> str:
         """Return "green", "red", "learned", "unavailable" or "not-reached"."""
-        return COLOURS.get(self, self.value)
+        return "green" if self in GREEN else "red" if self in RED else self.value
 
 
-COLOURS = {
-    Verdict.REPRODUCED: "green",
-    Verdict.HOLDS: "green",
-    Verdict.VANISHED: "red",
-    Verdict.REGRESSED: "red",
-    Verdict.UNEXPLAINED: "red",
-}
-
-
+GREEN: Final = frozenset({Verdict.REPRODUCED, Verdict.HOLDS})
+RED: Final = frozenset({Verdict.VANISHED, Verdict.REGRESSED, Verdict.UNEXPLAINED})
 SILENT: Final = frozenset({Verdict.UNAVAILABLE, Verdict.NOT_REACHED})  # verdicts without information on the cell
 
 

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from matrix.catalog.codec import encode
 from matrix.execution.ranks.logs import Log
 from matrix.store.journal import Journal, read
-from matrix.store.secrets import MASKED, Masker, masked_outcome, values
-from matrix.verdicts.outcome import Outcome, OutcomeKind, Raised, RankEnd
+from matrix.store.secrets import Masker, masked_outcome, values
+from matrix.verdicts.outcome import Frame, Outcome, OutcomeKind, Raised, RankEnd
+from matrix.verdicts.text import MASKED
 from tests.unit.report import samples
 
 SECRET = "hunter2-hunter2"
@@ -106,3 +107,12 @@ def test_a_journal_holds_no_secret(tmp_path: Path) -> None:
 
     assert SECRET not in (tmp_path / "journal-1.jsonl").read_text()
     assert read(tmp_path).results[record.key].notes == (f"{MASKED}!",)
+
+
+def test_kind_of_an_outcome_is_no_secret() -> None:
+    outcome = Outcome(
+        OutcomeKind.UNAVAILABLE, "unavailable", chain=(Raised("E", "", (Frame("/unavailable/a.py", 1, "f"),)),)
+    )
+    masked = masked_outcome(outcome, ("unavailable",))
+    assert (masked.kind, masked.reason) == (OutcomeKind.UNAVAILABLE, MASKED)
+    assert masked.chain[0].frames[0].file == f"/{MASKED}/a.py"

@@ -108,7 +108,7 @@ def bare_bytes(content: bytes, secrets: Sequence[str]) -> bytes:
 
 
 def masked_outcome(outcome: Outcome, secrets: Sequence[str]) -> Outcome:
-    """Return an outcome with these secrets masked in every text but its kind and what it lacks, words of this project."""
+    """Return an outcome with these secrets masked, except in its kind and in what it lacks."""
     if not secrets:
         return outcome
     plain = encode(outcome)

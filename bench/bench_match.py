@@ -24,7 +24,7 @@ from matrix.catalog import loading
 from matrix.catalog.failure import Failure, Signature
 from matrix.catalog.schema import Identifier, Pattern
 from matrix.verdicts.lines import texts
-from matrix.verdicts.match import Reading, match
+from matrix.verdicts.log_match import Reading, match
 
 FAILED = (
     'Traceback (most recent call last):\n  File "pretrain_gpt.py", line 1, in <module>\n'

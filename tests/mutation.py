@@ -61,7 +61,7 @@ TARGETS: Final[Mapping[str, tuple[str, ...]]] = {
     "matrix/verdicts/blame.py": ("tests/unit/verdicts/test_blame.py",),
     "matrix/verdicts/judge.py": ("tests/unit/verdicts/test_judge.py",),
     "matrix/verdicts/learning.py": ("tests/unit/verdicts/test_learning.py",),
-    "matrix/verdicts/signature.py": ("tests/unit/verdicts/test_signature.py",),
+    "matrix/verdicts/signature_match.py": ("tests/unit/verdicts/test_signature_match.py",),
 }
 # Mutants that change nothing: (module, the changed line) -> the reason.
 EQUIVALENT: Final[Mapping[tuple[str, str], str]] = {

@@ -18,7 +18,7 @@ from matrix.execution import preflights
 from matrix.provision.project import ROOT
 from matrix.verdicts.outcome import Outcome
 from matrix.verdicts.planned import Planned
-from matrix.verdicts.signature import matched, shows
+from matrix.verdicts.signature_match import matched, shows
 
 
 @dataclass(frozen=True)

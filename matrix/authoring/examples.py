@@ -17,7 +17,7 @@ from matrix.catalog.failure import Failure, Signature
 from matrix.catalog.stack import MCORE, TE, TORCH, short
 from matrix.verdicts.outcome import Frame, Outcome, OutcomeKind, Raised
 from matrix.verdicts.record import Record, Verdict
-from matrix.verdicts.signature import matched, shows
+from matrix.verdicts.signature_match import matched, shows
 from matrix.verdicts.text import mask
 
 SHOWS: Final = "shows"

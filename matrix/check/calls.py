@@ -16,7 +16,7 @@ from matrix.check.answer import ORDER, BreakingCalls, Standing, reaching, standi
 from matrix.check.job import UserJob
 from matrix.errors import MatrixError
 from matrix.verdicts.outcome import Outcome, OutcomeKind
-from matrix.verdicts.signature import matched
+from matrix.verdicts.signature_match import matched
 
 if TYPE_CHECKING:  # not needed for a stack without both packages: 0.1 s
     from matrix.contract.finding import Finding

@@ -105,7 +105,7 @@ def _named(answer: Answer, failures: Iterable[Failure]) -> Answer:
     if answer.error is None:
         return answer
     from matrix.verdicts.outcome import Outcome, OutcomeKind, Raised
-    from matrix.verdicts.signature import owner
+    from matrix.verdicts.signature_match import owner
 
     raised = Raised(answer.error.type, answer.error.message)
     found = owner(failures, Outcome(OutcomeKind.RAISED, chain=(raised,)))

@@ -24,7 +24,7 @@ from matrix.report.json_object import json_object
 from matrix.report.known import statement
 from matrix.report.terminal import paragraphs, show
 from matrix.verdicts.outcome import Outcome, OutcomeKind
-from matrix.verdicts.signature import owner
+from matrix.verdicts.signature_match import owner
 
 SIDE = f"a recorded version, tag or commit, a *{SUFFIX} file, a wheel, a folder, or PATH@REV (default: all releases)"
 

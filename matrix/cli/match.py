@@ -15,7 +15,7 @@ from matrix.report import log_matches
 from matrix.report.json_object import json_object
 from matrix.report.terminal import show
 from matrix.verdicts.lines import texts
-from matrix.verdicts.match import match
+from matrix.verdicts.log_match import match
 
 
 def add_parser(commands: Any) -> None:

@@ -7,7 +7,7 @@ from typing import Final
 
 from matrix.report.known import advice, where
 from matrix.report.terminal import Part, Prose, table
-from matrix.verdicts.match import LogFault, Reading, Sighting, Similar
+from matrix.verdicts.log_match import LogFault, Reading, Sighting, Similar
 from matrix.verdicts.text import one_line
 
 SHOWN: Final = 5  # faults listed of each kind

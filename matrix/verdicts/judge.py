@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from matrix.catalog.failure import Expectation, Failure
 from matrix.verdicts.outcome import Outcome, OutcomeKind
 from matrix.verdicts.record import Verdict
-from matrix.verdicts.signature import matched, owner
+from matrix.verdicts.signature_match import matched, owner
 
 # By expectation: the verdict on a case that passed, and on one that shows its failure.
 VERDICTS = {

@@ -10,7 +10,7 @@ from matrix.catalog.failure import Signature
 from matrix.catalog.schema import Identifier, Pattern
 from matrix.verdicts.crash import crashes
 from matrix.verdicts.outcome import Outcome, OutcomeKind, Raised
-from matrix.verdicts.signature import SILENT
+from matrix.verdicts.signature_match import SILENT
 
 NAME: Final = "learned"
 LONGEST: Final = 200  # characters of a message or line that are compared

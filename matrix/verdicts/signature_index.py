@@ -13,7 +13,7 @@ from typing import Final
 from matrix.catalog.failure import Failure, Signature
 from matrix.catalog.patterns import literals
 from matrix.verdicts.outcome import Frame, Outcome, OutcomeKind, Raised
-from matrix.verdicts.signature import is_at, shows
+from matrix.verdicts.signature_match import is_at, shows
 
 LITERAL: Final = 6  # characters that make a text of a `log` signature worth a search, if it has one so long
 BEGUN: Final = 16  # characters of a message that is cut which must agree with a signature

@@ -11,7 +11,7 @@ from matrix.catalog.folders import load_module
 from matrix.catalog.stack import DRIVER, SM, TE, Stack
 from matrix.kit.preflight import Machine
 from matrix.verdicts.outcome import Outcome, OutcomeKind, Raised
-from matrix.verdicts.signature import owner
+from matrix.verdicts.signature_match import owner
 from tests.founding import HARDWARE
 from tests.unit.catalogs import real
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from matrix.authoring.examples import LOOK_ALIKES, SHOWS, keep, read, scrub, scrubbed
 from matrix.verdicts.outcome import Frame, Outcome, OutcomeKind, Raised
 from matrix.verdicts.record import Verdict
-from matrix.verdicts.signature import matched
+from matrix.verdicts.signature_match import matched
 from tests.unit.catalogs import failure, shown
 from tests.unit.report.samples import changed, record
 

@@ -16,7 +16,7 @@ from matrix.contract.recording import MCORE, TE, read_file
 from matrix.contract.relevance import relevance
 from matrix.errors import MatrixError
 from matrix.verdicts.outcome import Outcome, OutcomeKind
-from matrix.verdicts.signature import matched
+from matrix.verdicts.signature_match import matched
 from tests.unit.catalogs import real
 
 RECORD = read_file(pairs.path())

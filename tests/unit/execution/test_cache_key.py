@@ -132,7 +132,10 @@ def test_closure_follows_late_imports(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("level", "modules"),
     [
-        (Level.CPU, {"verdicts/judge.py", "verdicts/signature.py", "execution/ranks/rank.py", "verdicts/crash.py"}),
+        (
+            Level.CPU,
+            {"verdicts/judge.py", "verdicts/signature_match.py", "execution/ranks/rank.py", "verdicts/crash.py"},
+        ),
         (Level.CONTRACT, {"verdicts/judge.py", "contract/calling.py", "contract/finding.py", "contract/guard.py"}),
     ],
 )

@@ -10,7 +10,7 @@ from matrix.catalog.failure import Expectation, Signature
 from matrix.verdicts.judge import Judgement, judge
 from matrix.verdicts.outcome import Frame, Outcome, OutcomeKind, Raised
 from matrix.verdicts.record import Verdict
-from matrix.verdicts.signature import matched
+from matrix.verdicts.signature_match import matched
 from tests.unit.catalogs import failure, shown
 
 THIS, OTHER = failure("this"), failure("other")

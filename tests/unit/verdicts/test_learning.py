@@ -13,7 +13,7 @@ from matrix.catalog.failure import Signature
 from matrix.catalog.patterns import ambiguity
 from matrix.verdicts.learning import generalised, learned
 from matrix.verdicts.outcome import Frame, Outcome, OutcomeKind, Raised
-from matrix.verdicts.signature import shows
+from matrix.verdicts.signature_match import shows
 
 CHAIN = Raised("AssertionError", "", (Frame("/x/torch/default_planner.py", 7, "create_default_global_save_plan"),))
 CRASH = """\

@@ -15,7 +15,7 @@ from matrix.execution.ranks.supervisor import Supervisor
 from matrix.kit.command import METRIC
 from matrix.verdicts.learning import learned
 from matrix.verdicts.outcome import Outcome, OutcomeKind
-from matrix.verdicts.signature import shows
+from matrix.verdicts.signature_match import shows
 from tests.unit.execution.ranks.marks import ranks_and_orphans
 
 Run = Callable[..., Outcome]

@@ -22,9 +22,9 @@ from matrix.errors import MatrixError
 from matrix.report.known import where
 from matrix.report.log_matches import render
 from matrix.verdicts.lines import LINE, Excerpts, Triggers, decoded, texts, unpacked
-from matrix.verdicts.match import Reading, match
+from matrix.verdicts.log_match import Reading, match
 from matrix.verdicts.outcome import Frame, Outcome, OutcomeKind, Raised
-from matrix.verdicts.signature import matched, shows
+from matrix.verdicts.signature_match import matched, shows
 from matrix.verdicts.traceback_styles import HEADER
 from tests.profiles import tries
 from tests.unit.catalogs import catalog, failure, real

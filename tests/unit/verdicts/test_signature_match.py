@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from matrix.authoring.examples import LOOK_ALIKES, SHOWS, read
 from matrix.catalog.failure import Signature
 from matrix.verdicts.outcome import Frame, Outcome, OutcomeKind, Raised
-from matrix.verdicts.signature import SILENT, matched, owner, shows
+from matrix.verdicts.signature_match import SILENT, matched, owner, shows
 from tests.unit.catalogs import failure, real, shown
 from tests.unit.logs import examples, failure_of, name
 

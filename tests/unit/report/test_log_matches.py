@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from matrix.report.log_matches import SHOWN, render
-from matrix.verdicts.match import LogFault, Reading, match
+from matrix.verdicts.log_match import LogFault, Reading, match
 from tests.unit.catalogs import real
 from tests.unit.logs import PEER, SUMMARY
 from tests.unit.terminals import piped

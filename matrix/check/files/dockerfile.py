@@ -71,7 +71,7 @@ def read_dockerfile(text: str, where: str, open_file: Open) -> Declared:
         elif instruction == "WORKDIR":
             files.folder = join(files.folder, "".join(_expanded(shell, rest)))
         elif instruction in ("COPY", "ADD"):
-            files.copy(_expanded(shell, rest))
+            files.copy(_operands(shell, rest))
     return stage
 
 
@@ -84,14 +84,9 @@ def _run(shell: Shell, files: _Files, rest: str, line: int, place: str) -> Decla
             files.copy([source, target])
     shell.open_file = files.open
     rest = re.sub(r"^(?:--\w+=\S+\s+)+", "", rest)
-    if rest.startswith("["):
-        try:
-            words = json.loads(rest)
-        except ValueError:
-            words = None
-        if isinstance(words, list):
-            environ = {name: " ".join(shell.variables[name]) for name in shell.exported if name in shell.variables}
-            return shell.run([str(word) for word in words], place, environ)
+    if words := _json_words(rest):
+        environ = {name: " ".join(shell.variables[name]) for name in shell.exported if name in shell.variables}
+        return shell.run(words, place, environ)
     document = re.match(r"<<-?['\"]?(\w+)['\"]?\n(.*?)^\s*\1\s*$", rest, re.DOTALL | re.MULTILINE)
     return shell.read(document[2], line + 1) if document else shell.read(rest, line)
 
@@ -105,6 +100,22 @@ def _assign(shell: Shell, rest: str, *, exported: bool) -> None:
     shell.read(f"export {rest}" if exported else rest if "=" in rest else "")
     if not exported:  # the value of an ARG stays inside the build
         shell.exported -= set(shell.variables) - before
+
+
+def _operands(shell: Shell, rest: str) -> list[str]:
+    """Return the flags and paths of COPY and ADD, whose paths may be a JSON list."""
+    flags, paths = re.fullmatch(r"((?:--\S+\s+)*)(.*)", rest, re.DOTALL).groups()  # type: ignore[union-attr]  # matches any text
+    words = [word for text in _json_words(paths) for word in _expanded(shell, f'"{text}"')]
+    return [*flags.split(), *words] if words else _expanded(shell, rest)
+
+
+def _json_words(text: str) -> list[str]:
+    """Return the words of an instruction in JSON form, [] for any other form."""
+    try:
+        words = json.loads(text) if text.startswith("[") else []
+    except (ValueError, RecursionError):
+        return []
+    return [str(word) for word in words]
 
 
 def _expanded(shell: Shell, rest: str) -> list[str]:

@@ -95,3 +95,12 @@ def test_argument_of_the_build_is_no_environment() -> None:
 @pytest.mark.parametrize("text", ["", "FROM", "RUN", "FROM a\nRUN <<EOF\npip install x", "CMD [", "ENV", "ARG", "\\"])
 def test_damaged_file_is_read(text: str) -> None:
     read(text)
+
+
+@pytest.mark.parametrize("instruction", ["COPY", "ADD", "COPY --chown=me:me"])
+def test_json_form_names_copied_files(instruction: str) -> None:
+    """The requirements were reported as missing, and the stack as one without a known break."""
+    text = f'FROM some\n{instruction} ["req/base file.txt", "/app/r.txt"]\nRUN pip install -r /app/r.txt\n'
+    files = {"req/base file.txt": "torch==2.4.1\n"}
+    declared = read_dockerfile(text, "Dockerfile", lambda name: (name, files[name]) if name in files else None)
+    assert ([(pin.name, pin.version) for pin in declared.pins], declared.notes) == ([("torch", "2.4.1")], ())

@@ -78,9 +78,10 @@ class CaseContexts:
         overlays, writer_overlays, lack = self._laid_out(planned)
         try:
             content = self._content(planned, (*overlays, *writer_overlays))
-            checkpoint = self._checkpoint(planned.writer, writer_overlays) if planned.writer else Path()
+            # Cases whose writer is the same share its checkpoint.
+            checkpoint = self._content(planned.writer, writer_overlays)[:20] if planned.writer else ""
         except MatrixError as error:
-            content, checkpoint, lack = "", Path(), lack or error.brief
+            content, checkpoint, lack = "", "", lack or error.brief
         placement = place(case, planned, self._host.offers(planned.level)) if case and not lack else None
         placement = placement if isinstance(placement, Placement) else Placement()
         resolved = Resolved(self._environment, self._host, placement, self._options.image)
@@ -95,7 +96,7 @@ class CaseContexts:
             run=self._run_folder.name,
             unavailable=lack,
             writer_path=tuple(str(overlay.path) for overlay in writer_overlays),
-            checkpoint=checkpoint,
+            checkpoint=self._run_folder / "checkpoints" / checkpoint if checkpoint else Path(),
             clones=self._configuration.sources,
             backend=placement.backend,
         )
@@ -147,10 +148,6 @@ class CaseContexts:
         """Return the cache key of a case, or of the writer of a checkpoint."""
         failure, digests = self._catalog.failure(planned.failure), [overlay.digest for overlay in overlays]
         return case_key(planned, failure, self._environment, digests, self._host, self._options.image)
-
-    def _checkpoint(self, writer: Planned, overlays: Sequence[Overlay]) -> Path:
-        """Return the folder of a writer's checkpoint: cases whose writer is the same share it."""
-        return self._run_folder / "checkpoints" / self._content(writer, overlays)[:20]
 
     def _notes(self, case: Case | None, planned: Planned, overlays: Sequence[Overlay]) -> list[str]:
         engine = self._environment.packages.get("transformer-engine", "")

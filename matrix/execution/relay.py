@@ -11,7 +11,6 @@ import json
 import socket
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
@@ -21,34 +20,19 @@ from matrix.store import scratch
 from matrix.store.journal import Journal, utc_now
 from matrix.verdicts.record import Record
 
-
-@dataclass(frozen=True)
-class CaseBegun:
-    """A case has begun; `key` is its key in the plan."""
-
-    key: str
-
-
-@dataclass(frozen=True)
-class CaseEnded:
-    """A case has ended with this record."""
-
-    record: Record
-
-
-Message = CaseBegun | CaseEnded
+Message = str | Record  # the key of a case that has begun, or the record of one that has ended
 
 
 def encode(message: Message) -> bytes:
     """Return a message as a line of JSON."""
-    value = {"begun": message.key} if isinstance(message, CaseBegun) else {"ended": codec.encode(message.record)}
-    return json.dumps(value).encode() + b"\n"
+    kind = "begun" if isinstance(message, str) else "ended"
+    return json.dumps({kind: codec.encode(message)}).encode() + b"\n"
 
 
 def decode(line: str | bytes) -> Message:
     """Return the message of a line. Raises MalformedError, KeyError, TypeError or ValueError if it is invalid."""
     value = json.loads(line)
-    return CaseBegun(value["begun"]) if "begun" in value else CaseEnded(codec.decode(Record, value["ended"]))
+    return codec.decode(str, value["begun"]) if "begun" in value else codec.decode(Record, value["ended"])
 
 
 class Receiver:
@@ -109,10 +93,10 @@ class Receiver:
                     break  # the sender was killed while it wrote
                 message = decode(line)
                 with self._lock:
-                    if isinstance(message, CaseBegun):
-                        self._begun(message.key)
+                    if isinstance(message, str):
+                        self._begun(message)
                     else:
-                        self._show(message.record)
+                        self._show(message)
         with self._lock:
             self._left()
 
@@ -137,11 +121,11 @@ class Sender:
 
     def started(self, key: str) -> str:
         """Send that a case starts; return the time."""
-        return self._send(CaseBegun(key))
+        return self._send(key)
 
     def result(self, record: Record) -> str:
         """Send one record; return the time. Does not raise if the receiver is gone; `orphaned` handles that."""
-        return self._send(CaseEnded(record))
+        return self._send(record)
 
     def _send(self, message: Message) -> str:
         if self._socket is not None:

@@ -92,11 +92,9 @@ class Journal:
 
     def result(self, record: Record) -> str:
         """Record the result of a case. Returns the time."""
-        return self._append("result", encode(self._masked(record)))
-
-    def _masked(self, record: Record) -> Record:
+        outcome = masked_outcome(record.outcome, self._secrets)
         notes = tuple(bare(note, self._secrets) for note in record.notes)
-        return replace(record, outcome=masked_outcome(record.outcome, self._secrets), notes=notes)
+        return self._append("result", encode(replace(record, outcome=outcome, notes=notes)))
 
     def close(self) -> None:
         """Close the file; every line is already on the disk."""
@@ -114,7 +112,8 @@ class Journal:
     def _append(self, event: str, value: object) -> str:
         with self._lock:
             at = self._now()
-            line = _sealed({"at": at, event: value})
+            body = json.dumps({"at": at, event: value}, separators=(",", ":")).encode("ascii")[:-1]
+            line = b'%s,"crc":"%08x"}\n' % (body, zlib.crc32(body))
             try:
                 try:
                     unwritten = memoryview(line)
@@ -249,11 +248,6 @@ class _JournalLines:
             fix="the record on this line is lost. To continue without it, move the file out of the run's folder and "
             "resume: its cases run again",
         )
-
-
-def _sealed(entry: Mapping[str, object]) -> bytes:
-    body = json.dumps(entry, separators=(",", ":")).encode("ascii")[:-1]
-    return b'%s,"crc":"%08x"}\n' % (body, zlib.crc32(body))
 
 
 def _opened(line: bytes) -> dict[str, Any] | None:

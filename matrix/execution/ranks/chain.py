@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Mapping
-from types import TracebackType
 from typing import Any, Final
 
 from matrix.verdicts.outcome import Frame, Raised
@@ -36,8 +35,12 @@ def _collect(error: BaseException, stack: list[Frame] | None, seen: set[int]) ->
     for link in reversed(line):
         for failure, frames in _failures(link):
             chain += _collect(failure, frames, seen)
-        frames = stack if stack and link is error else _frames(link.__traceback__)
-        chain.append(Raised(type(link).__name__, _message(link), _ends(frames)))
+        walk = traceback.walk_tb(link.__traceback__)
+        frames = [Frame(frame.f_code.co_filename, line or 0, frame.f_code.co_name) for frame, line in walk]
+        frames = stack if stack and link is error else frames
+        # The outermost and the innermost frames.
+        frames = frames if len(frames) <= FRAMES else frames[: FRAMES // 2] + frames[-FRAMES // 2 :]
+        chain.append(Raised(type(link).__name__, _message(link), tuple(frames)))
     return chain
 
 
@@ -54,21 +57,10 @@ def _failures(error: BaseException) -> list[tuple[BaseException, list[Frame]]]:
     ]
 
 
-def _frames(stack: TracebackType | None) -> list[Frame]:
-    return [
-        Frame(frame.f_code.co_filename, line or 0, frame.f_code.co_name) for frame, line in traceback.walk_tb(stack)
-    ]
-
-
 def _summary(stack: Any) -> list[Frame]:
     if not isinstance(stack, traceback.StackSummary):
         return []
     return [Frame(frame.filename, frame.lineno or 0, frame.name) for frame in stack]
-
-
-def _ends(frames: list[Frame]) -> tuple[Frame, ...]:
-    """Return at most FRAMES frames, the outermost and the innermost ones."""
-    return tuple(frames if len(frames) <= FRAMES else frames[: FRAMES // 2] + frames[-FRAMES // 2 :])
 
 
 def _message(error: BaseException) -> str:

@@ -84,10 +84,8 @@ def environment(job: RankJob, rank: int, port: int) -> dict[str, str]:
     return {
         **variables.of_device(job.device),
         **({} if job.launcher == mpirun.NAME else torchrun),
-        "RANK": number,
-        "LOCAL_RANK": number,
-        "WORLD_SIZE": size,
-        "LOCAL_WORLD_SIZE": size,
+        **dict.fromkeys(("RANK", "LOCAL_RANK"), number),
+        **dict.fromkeys(("WORLD_SIZE", "LOCAL_WORLD_SIZE"), size),
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(port),
         "GLOO_SOCKET_IFNAME": "lo",  # works if the host name does not resolve; traffic stays on the machine

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,6 +15,7 @@ from matrix.planning.rerun import plan_entry
 from matrix.provision import installed as environments
 from matrix.store import night
 from tests.unit.catalogs import planned
+from tests.unit.execution.image_runs import FakePodman, FakeProcess, ImageRun, Make
 from tests.unit.execution.sessions import BASE, CASE, KNOWN
 
 
@@ -32,3 +35,20 @@ def no_overlays(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Replace overlays by none, and put locks in a folder of the test."""
     monkeypatch.setattr(CaseContexts, "_overlays_of", lambda *_: ())
     monkeypatch.setenv("MEGATRIX_GPU_LOCKS", str(tmp_path / "locks"))
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Make:
+    """Return a function that makes runs from podman, the end of the container and its output."""
+
+    def made(
+        podman: FakePodman | None = None,
+        *,
+        code: int = 0,
+        printed: str = "",
+        waits: Sequence[Any] = (),
+        workers: int = 1,
+    ) -> ImageRun:
+        return ImageRun(tmp_path, podman or FakePodman(), FakeProcess(code, waits), printed, workers)
+
+    return made

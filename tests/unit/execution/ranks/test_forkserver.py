@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import signal
@@ -15,7 +14,6 @@ from pathlib import Path
 
 import pytest
 
-from matrix.execution.ranks.forkserver_child import REQUEST
 from matrix.execution.ranks.timeouts import OVERTIME_S
 from tests.unit.execution.ranks.marks import MARK, marked
 
@@ -100,23 +98,6 @@ def test_owner_killed_at_any_moment_leaves_no_process(owner: Callable[..., Owner
     time.sleep(moment)
     victim.process.kill()
     assert victim.wait_until_alone(OVERTIME_S) == {}
-
-
-def test_forkserver_ends_if_its_owner_died_at_start(tmp_path: Path) -> None:
-    (tmp_path / "ranks").mkdir()
-    os.mkfifo(tmp_path / "ranks" / "lifeline")  # without a reader
-    request: dict[str, object] = {
-        "lifeline": str(tmp_path / "ranks" / "lifeline"),
-        "path": [],
-        "modules": [],
-    }
-    done = subprocess.run(
-        [sys.executable, "-c", "import matrix.execution.ranks.forkserver_child"],
-        env={**os.environ, REQUEST: json.dumps(request), "PYTHONPATH": str(ROOT)},
-        timeout=START_S,
-    )
-    assert done.returncode == 1
-    assert not (tmp_path / "ranks").exists()
 
 
 def test_killed_owner_leaves_no_working_folder(owner: Callable[..., Owner], tmp_path: Path) -> None:

@@ -49,7 +49,7 @@ def test_job_has_its_limits(cluster: Cluster, tmp_path: Path) -> None:
     assert expected <= {*command}
 
 
-def test_only_tasks_that_ended_in_this_process_are_cancelled(cluster: Cluster, tmp_path: Path) -> None:
+def test_only_tasks_of_this_submitter_are_cancelled(cluster: Cluster, tmp_path: Path) -> None:
     queue = queue_of(cluster, tmp_path / "1-night")
     queue.submit(JOB, {})
     cluster.ends = lambda job, index: "CANCELLED"
@@ -58,7 +58,7 @@ def test_only_tasks_that_ended_in_this_process_are_cancelled(cluster: Cluster, t
     assert queue_of(cluster, tmp_path / "1-night").cancelled() == set()
 
 
-def test_task_that_only_a_person_can_start_is_cancelled(cluster: Cluster, tmp_path: Path) -> None:
+def test_task_for_a_person_to_start_is_cancelled(cluster: Cluster, tmp_path: Path) -> None:
     queue = queue_of(cluster, tmp_path / "1-night")
     commands = Commands(call=cluster)
     stuck = Task("megatrix-1-night-0000", "1", 0, "PENDING", "", "JobHeldAdmin")

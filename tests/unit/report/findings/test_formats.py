@@ -50,5 +50,5 @@ def test_no_findings_are_no_error(name: str) -> None:
     assert "error " not in FORMATS[name](Findings("megatrix check", (), ("nothing is known to break",)))
 
 
-def test_every_format_is_a_choice_on_the_command_line() -> None:
+def test_every_format_is_a_command_line_choice() -> None:
     assert tuple(FORMATS) == FINDING_FORMATS

@@ -74,7 +74,7 @@ class TestRefusals:
         assert [kind for kind, _ in broken(calls, "def f(a):\n    raise ValueError('gone')")] == ["silently-off"]
 
     @pytest.mark.parametrize(("caught", "kind"), [("Exception", "silently-off"), ("ValueError", "definite")])
-    def test_any_exception_is_caught_by_a_handler_of_all(self, caught: str, kind: str) -> None:
+    def test_handler_of_all_catches_any_exception(self, caught: str, kind: str) -> None:
         text = f"{IMPORT}try:\n    te.f(1)\nexcept {caught}:\n    x = None\n"
 
         assert [one for one, _ in broken(text, "def f(a):\n    raise KeyError('gone')\n")] == [kind]
